@@ -1,0 +1,172 @@
+//! Labels, annotations, finalizers, object names and condition types: every word that two parts of Liqo must spell alike.
+
+use crate::ClusterId;
+
+/// The namespace that Liqo runs in, unless it was installed elsewhere.
+pub const SYSTEM_NAMESPACE: &str = "liqo";
+
+/// Name of the one [`crate::ClusterConfig`].
+pub const CLUSTER_CONFIG: &str = "liqo";
+
+/// Name of the one [`crate::NamespaceOffloading`] of a namespace.
+pub const NAMESPACE_OFFLOADING: &str = "offloading";
+
+/// Name of the one [`crate::NamespaceMap`] of a tenant namespace.
+pub const NAMESPACE_MAP: &str = "namespaces";
+
+/// Name of the one [`crate::ResourceRequest`] of a tenant namespace.
+pub const RESOURCE_REQUEST: &str = "request";
+
+/// Name of the pool when a provider offers everything as one.
+pub const DEFAULT_POOL: &str = "default";
+
+/// The namespace on the provider that belongs to one consumer.
+pub fn tenant_namespace(consumer: &ClusterId) -> String {
+    format!("liqo-tenant-{consumer}")
+}
+
+/// The namespace on the consumer that holds what concerns one provider.
+pub fn provider_namespace(provider: &ClusterId) -> String {
+    format!("liqo-provider-{provider}")
+}
+
+/// The `ServiceAccount` (in the system namespace of the provider) that a consumer acts as.
+pub fn consumer_service_account(consumer: &ClusterId) -> String {
+    format!("liqo-consumer-{consumer}")
+}
+
+/// The two leases in every tenant namespace.
+pub mod leases {
+    /// Renewed by the provider: it is alive and serves this tenant.
+    pub const PROVIDER: &str = "provider";
+    /// Renewed by the consumer: it still wants what it was given.
+    pub const CONSUMER: &str = "consumer";
+}
+
+/// Fixed `ClusterRole`s that `liqoctl install` creates; the manager only binds them.
+pub mod roles {
+    /// What a consumer may do in its tenant namespace.
+    pub const TENANT: &str = "liqo-tenant";
+    /// What a consumer may do in its mapped namespaces.
+    pub const TENANT_POD_ACCESS: &str = "liqo-tenant-pod-access";
+    /// What the manager may do with `ConfigMaps` and Secrets of a namespace that its users offload.
+    pub const OFFLOADED_NAMESPACE: &str = "liqo-offloaded-namespace";
+    /// What the manager may do in namespaces that it made itself (tenant, provider and mapped ones).
+    pub const OWN_NAMESPACE: &str = "liqo-own-namespace";
+}
+
+/// Labels.
+pub mod labels {
+    /// On every object that Liqo made: `true`. The sweep and `liqoctl uninstall` go by it.
+    pub const MANAGED: &str = "liqo.io/managed";
+    /// On namespaces that Liqo made: `tenant`, `provider` or `mapped`.
+    pub const NAMESPACE_KIND: &str = "liqo.io/namespace-kind";
+    /// ID of the consumer that an object on the provider belongs to.
+    pub const CONSUMER_ID: &str = "liqo.io/consumer-id";
+    /// ID of the provider that an object on the consumer belongs to.
+    pub const PROVIDER_ID: &str = "liqo.io/provider-id";
+    /// On remote pods: name of their shadow pod, which is the UID of the home pod.
+    pub const SHADOW_POD: &str = "liqo.io/shadow-pod";
+    /// On remote pods and shadow pods: the pool that they use.
+    pub const POOL: &str = "liqo.io/pool";
+    /// On nodes: `virtual-node`.
+    pub const TYPE: &str = "liqo.io/type";
+    /// Value of [`TYPE`].
+    pub const TYPE_VIRTUAL_NODE: &str = "virtual-node";
+    /// On virtual nodes: ID of the cluster behind them.
+    pub const REMOTE_CLUSTER_ID: &str = "liqo.io/remote-cluster-id";
+    /// On objects in a tenant or mapped namespace that stand for a consumer's object: the namespace at home.
+    pub const HOME_NAMESPACE: &str = "liqo.io/home-namespace";
+    /// On Secrets in a tenant namespace and on reflected twins: `true`.
+    pub const REFLECTED: &str = "liqo.io/reflected";
+    /// On Secrets that hold a peering token: `reusable` or `one-time`.
+    pub const PEERING_TOKEN: &str = "liqo.io/peering-token";
+    /// On the leader's pod: `true`. The Services of what only the leader serves select by it.
+    pub const LEADER: &str = "liqo.io/leader";
+    /// Everything with this prefix or below it is Liqo's own and never travels.
+    pub const DOMAIN: &str = "liqo.io";
+}
+
+/// Annotations.
+pub mod annotations {
+    /// On a home pod: the address of its remote pod, while there is no network between the clusters.
+    pub const REMOTE_POD_IP: &str = "liqo.io/remote-pod-ip";
+    /// On a home pod that may run only once, from before it is sent: UID of the `NamespaceMap` of the tenancy it is sent to.
+    pub const SENT_TO: &str = "liqo.io/sent-to";
+    /// On a remote pod: which labels and annotations came with it, so that removed ones can be removed.
+    pub const TRAVELLED: &str = "liqo.io/travelled";
+    /// On a tenant namespace: the consumer's public key (base64).
+    pub const PUBLIC_KEY: &str = "liqo.io/public-key";
+    /// On a tenant namespace and others: the friendly name of the cluster.
+    pub const CLUSTER_NAME: &str = "liqo.io/cluster-name";
+    /// On a token Secret: when it ends (RFC 3339).
+    pub const EXPIRES_AT: &str = "liqo.io/expires-at";
+    /// On a reflected object or Secret: its name at home.
+    pub const HOME_NAME: &str = "liqo.io/home-name";
+}
+
+/// Finalizers.
+pub mod finalizers {
+    /// On a `ForeignCluster`: the peering is to be ended first.
+    pub const PEERING: &str = "liqo.io/peering";
+    /// On a `VirtualNode`: its pods and Node are to go first.
+    pub const VIRTUAL_NODE: &str = "liqo.io/virtual-node";
+    /// On a `NamespaceOffloading`: pods and mapped namespaces are to go first.
+    pub const NAMESPACE_OFFLOADING: &str = "liqo.io/namespace-offloading";
+    /// On a remote pod that must not run twice: its final status is to be recorded first.
+    pub const FINAL_STATUS: &str = "liqo.io/final-status";
+    /// On a `ShadowPod`: its remote pod is to go first.
+    pub const SHADOW_POD: &str = "liqo.io/shadow-pod";
+    /// On a `ReflectedObject`: its twin is to go first.
+    pub const REFLECTED_OBJECT: &str = "liqo.io/reflected-object";
+}
+
+/// The taint of virtual nodes and the conditions on pods and nodes.
+pub mod pods {
+    /// Key of the `NoExecute` taint of every virtual node; its value is `true`.
+    pub const VIRTUAL_NODE_TAINT: &str = "virtual-node.liqo.io/not-allowed";
+    /// Key of the `NoSchedule` taint of a virtual node whose peer does not answer.
+    pub const UNREACHABLE_TAINT: &str = "virtual-node.liqo.io/peer-unreachable";
+    /// Condition on a home pod: the provider took it (`True`) or did not, and why.
+    pub const OFFLOADED: &str = "liqo.io/Offloaded";
+    /// Condition on a home pod: the provider's scheduler found no place for it, in its own words.
+    pub const REMOTE_SCHEDULED: &str = "liqo.io/RemoteScheduled";
+    /// Condition on a virtual node: the provider answers.
+    pub const PEER_REACHABLE: &str = "PeerReachable";
+    /// Reason of a home pod that failed because its remote pod is gone and must not run again.
+    pub const REMOTE_POD_LOST: &str = "RemotePodLost";
+}
+
+/// Condition types of a [`crate::ForeignCluster`]: the links of the chain, in order. Each has one writer.
+pub mod links {
+    /// peering: the auth endpoint answered and proved the cluster ID.
+    pub const IDENTITY_VERIFIED: &str = "IdentityVerified";
+    /// peering: the provider granted a credential, or why not.
+    pub const AUTHENTICATED: &str = "Authenticated";
+    /// peering: the provider's API server and manager answer.
+    pub const PEER_REACHABLE: &str = "PeerReachable";
+    /// sharing: our request stands at the provider.
+    pub const RESOURCES_REQUESTED: &str = "ResourcesRequested";
+    /// sharing: at least one offer was accepted.
+    pub const OFFER_ACCEPTED: &str = "OfferAccepted";
+    /// offloading: every virtual node of this provider is Ready.
+    pub const VIRTUAL_NODES_READY: &str = "VirtualNodesReady";
+    /// peering, provider side: this cluster may borrow from us.
+    pub const CONSUMER_AUTHORIZED: &str = "ConsumerAuthorized";
+    /// peering, provider side: the consumer renews its lease.
+    pub const CONSUMER_REACHABLE: &str = "ConsumerReachable";
+    /// sharing, provider side: something is offered to this cluster.
+    pub const RESOURCES_OFFERED: &str = "ResourcesOffered";
+    /// The order in which the links are shown, consumer side then provider side.
+    pub const ORDER: [&str; 9] = [
+        IDENTITY_VERIFIED,
+        AUTHENTICATED,
+        PEER_REACHABLE,
+        RESOURCES_REQUESTED,
+        OFFER_ACCEPTED,
+        VIRTUAL_NODES_READY,
+        CONSUMER_AUTHORIZED,
+        CONSUMER_REACHABLE,
+        RESOURCES_OFFERED,
+    ];
+}

@@ -1,0 +1,85 @@
+use std::collections::BTreeMap;
+
+use kube::{CustomResource, KubeSchema};
+use liqo_quantity::ResourceList;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{ClusterId, Time};
+
+/// One pool of resources that a provider offers to one consumer. Lives in the tenant namespace, named after its pool; the
+/// consumer keeps a copy in its provider namespace.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "sharing.liqo.io",
+    version = "v1alpha1",
+    kind = "ResourceOffer",
+    plural = "resourceoffers",
+    shortname = "offer",
+    category = "liqo",
+    namespaced,
+    status = "ResourceOfferStatus",
+    doc = "One pool of resources that a provider offers to one consumer",
+    derive = "PartialEq",
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool"),
+    printcolumn(name = "CPU", type_ = "string", json_path = ".spec.resourceQuota.hard.cpu"),
+    printcolumn(name = "Memory", type_ = "string", json_path = ".spec.resourceQuota.hard.memory"),
+    printcolumn(name = "Pods", type_ = "string", json_path = ".spec.resourceQuota.hard.pods"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceOfferSpec {
+    /// The provider.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+    /// The pool: one pool becomes one virtual node.
+    #[schemars(regex(pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"))]
+    pub pool: String,
+    /// How much.
+    pub resource_quota: ResourceQuota,
+    /// Labels that the provider advertises; the consumer takes only harmless ones.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// The clusters that the resources came through, the one that owns them first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub path: Vec<ClusterId>,
+    /// When the offer ends, if the provider takes it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withdrawal_timestamp: Option<Time>,
+}
+
+/// Upper bounds.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceQuota {
+    /// The sum of the requests of all pods in the pool never exceeds this.
+    pub hard: ResourceList,
+}
+
+/// The consumer's answer.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceOfferStatus {
+    /// Where the offer stands.
+    #[serde(default)]
+    pub phase: OfferPhase,
+    /// Why, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
+}
+
+/// Where an offer stands.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OfferPhase {
+    /// The consumer has not answered.
+    #[default]
+    Pending,
+    /// A person at the consumer is to decide.
+    ManualActionRequired,
+    /// The consumer uses it.
+    Accepted,
+    /// The consumer does not want it.
+    Refused,
+}

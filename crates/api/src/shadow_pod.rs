@@ -1,0 +1,100 @@
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::schema;
+
+/// The record of one offloaded pod, in the tenant namespace. Its name is the UID of the home pod, so two pods of the same
+/// name can never be taken for each other. The consumer writes the spec, the provider the status.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "virtualkubelet.liqo.io",
+    version = "v1alpha1",
+    kind = "ShadowPod",
+    plural = "shadowpods",
+    shortname = "shp",
+    category = "liqo",
+    namespaced,
+    status = "ShadowPodStatus",
+    doc = "The record of one pod that a consumer runs in this cluster",
+    derive = "PartialEq",
+    validation = kube::core::Rule::new("!has(oldSelf.status) || !has(oldSelf.status.phase) || !(oldSelf.status.phase in ['Succeeded', 'Failed', 'Lost']) || (has(self.status) && has(self.status.phase) && self.status.phase == oldSelf.status.phase)").message("a terminal phase never changes"),
+    printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.namespace"),
+    printcolumn(name = "Pod", type_ = "string", json_path = ".spec.pod.metadata.name"),
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ShadowPodSpec {
+    /// Namespace of the home pod; the `NamespaceMap` says where that is at the provider.
+    #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the namespace of a shadow pod does not change"))]
+    pub namespace: String,
+    /// The pool whose resources it uses.
+    #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the pool of a shadow pod does not change"))]
+    pub pool: String,
+    /// The pod (metadata and spec) as it should run, as JSON of any Kubernetes version.
+    #[schemars(schema_with = "schema::any_object")]
+    pub pod: Value,
+    /// Set when the home pod is being deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion: Option<WantedDeletion>,
+}
+
+/// The home pod is being deleted.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct WantedDeletion {
+    /// Seconds that the containers have to end. It may be shortened later, never lengthened.
+    #[schemars(range(min = 0))]
+    pub grace_period_seconds: i64,
+}
+
+/// What became of the pod at the provider.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ShadowPodStatus {
+    /// Where it stands.
+    #[serde(default)]
+    pub phase: ShadowPodPhase,
+    /// One word for the phase, when there is more to say: `OfferExceeded`, `NameTaken`, `NamespaceNotReady`, `NotAllowed`, ...
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The same for people, with the next step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// UID of the remote pod.
+    #[serde(rename = "remoteUID", default, skip_serializing_if = "Option::is_none")]
+    pub remote_uid: Option<String>,
+    /// The remote pod's status, reduced to what the home pod shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::any_object")]
+    pub pod: Option<Value>,
+}
+
+/// Where a shadow pod stands. `Succeeded`, `Failed` and `Lost` are final.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShadowPodPhase {
+    /// Not looked at, or waiting for what the reason says.
+    #[default]
+    Pending,
+    /// The provider will not run it now; tried again when the offer or the policy changes.
+    Refused,
+    /// The remote pod exists.
+    Created,
+    /// The remote pod succeeded.
+    Succeeded,
+    /// The remote pod failed.
+    Failed,
+    /// The remote pod is gone without a final status, and must not run again.
+    Lost,
+}
+
+impl ShadowPodPhase {
+    /// Whether nothing can follow.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Lost)
+    }
+}

@@ -1,0 +1,61 @@
+use std::collections::BTreeMap;
+
+use kube::{CustomResource, KubeSchema};
+use liqo_quantity::ResourceList;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{ClusterId, Condition, schema};
+
+/// One accepted pool, to be shown as a Node. Lives in the provider namespace, named after its pool.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "virtualkubelet.liqo.io",
+    version = "v1alpha1",
+    kind = "VirtualNode",
+    plural = "virtualnodes",
+    shortname = "vn",
+    category = "liqo",
+    namespaced,
+    status = "VirtualNodeStatus",
+    doc = "One accepted pool of a provider, shown as a Node",
+    derive = "PartialEq",
+    printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.clusterName"),
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool"),
+    printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeName"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualNodeSpec {
+    /// The provider.
+    #[serde(rename = "clusterID")]
+    #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the provider of a virtual node does not change"))]
+    pub cluster_id: ClusterId,
+    /// Friendly name of the provider, from the `ForeignCluster`; the Node is named after it.
+    pub cluster_name: String,
+    /// The pool.
+    #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the pool of a virtual node does not change"))]
+    pub pool: String,
+    /// What was accepted: capacity and allocatable of the Node.
+    pub resources: ResourceList,
+    /// Labels that the provider advertises, not yet filtered.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What became of it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualNodeStatus {
+    /// Name of the Node, once chosen; it does not change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// Port of its kubelet API at the manager's address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet_port: Option<u16>,
+    /// `Ready`: the Node exists and is Ready. `KubeletServing`: its kubelet API has a certificate that the cluster trusts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+}
