@@ -1,0 +1,104 @@
+//! What a pod asks of a node, as the scheduler counts it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Container, PodSpec, ResourceRequirements},
+    apimachinery::pkg::api::resource::Quantity as ApiQuantity,
+};
+use liqo_quantity::{Quantity, ResourceList};
+
+/// The effective requests of a pod: the larger of the running containers together and each step of the initialisation
+/// (sidecars that started before it included), then pod-level requests in place of those for the resources that they name,
+/// plus overhead, plus one pod. Quantities that cannot be read count as zero; the API server admits none.
+///
+/// Source: KEP-753 (sidecar containers) and KEP-2837 (pod-level resources).
+pub fn of_pod(spec: &PodSpec) -> ResourceList {
+    let running = sum(spec.containers.iter().map(requests));
+    let mut sidecars = ResourceList::default();
+    let mut steps = ResourceList::default();
+    for container in spec.init_containers.iter().flatten() {
+        if container.restart_policy.as_deref() == Some("Always") {
+            sidecars += &requests(container);
+            steps = steps.max(&sidecars);
+        } else {
+            steps = steps.max(&(sidecars.clone() + &requests(container)));
+        }
+    }
+    let mut total = (running + &sidecars).max(&steps);
+    if let Some(pod_level) = &spec.resources {
+        for (name, quantity) in &requirements(pod_level) {
+            total.insert(name, quantity);
+        }
+    }
+    if let Some(overhead) = &spec.overhead {
+        total += &list(overhead);
+    }
+    total.insert("pods", Quantity::from_units(1));
+    total
+}
+
+/// A resource list of the Kubernetes API. What cannot be read is left out.
+pub fn list(resources: &BTreeMap<String, ApiQuantity>) -> ResourceList {
+    resources.iter().filter_map(|(name, quantity)| Some((name.clone(), quantity.0.parse::<Quantity>().ok()?))).collect()
+}
+
+fn requests(container: &Container) -> ResourceList {
+    container.resources.as_ref().map(requirements).unwrap_or_default()
+}
+
+/// Requests; a limit without a request counts as one, as the API server sets it.
+fn requirements(resources: &ResourceRequirements) -> ResourceList {
+    let mut wanted = resources.limits.as_ref().map(list).unwrap_or_default();
+    for (name, quantity) in &resources.requests.as_ref().map(list).unwrap_or_default() {
+        wanted.insert(name, quantity);
+    }
+    wanted
+}
+
+fn sum(lists: impl Iterator<Item = ResourceList>) -> ResourceList {
+    lists.fold(ResourceList::default(), |total, one| total + &one)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn cpu(spec: serde_json::Value) -> String {
+        of_pod(&serde_json::from_value(spec).unwrap()).get("cpu").to_string()
+    }
+
+    fn container(cpu: &str) -> serde_json::Value {
+        json!({ "name": "c", "resources": { "requests": { "cpu": cpu } } })
+    }
+
+    #[test]
+    fn containers_add_up_and_init_containers_only_count_when_larger() {
+        assert_eq!(cpu(json!({ "containers": [container("1"), container("500m")] })), "1500m");
+        assert_eq!(cpu(json!({ "containers": [container("1")], "initContainers": [container("3"), container("2")] })), "3");
+    }
+
+    #[test]
+    fn a_sidecar_counts_with_the_containers_and_with_later_init_containers() {
+        let sidecar = json!({ "name": "s", "restartPolicy": "Always", "resources": { "requests": { "cpu": "1" } } });
+        assert_eq!(cpu(json!({ "containers": [container("1")], "initContainers": [sidecar, container("2")] })), "3");
+        let sidecar = json!({ "name": "s", "restartPolicy": "Always", "resources": { "requests": { "cpu": "1" } } });
+        assert_eq!(cpu(json!({ "containers": [container("3")], "initContainers": [container("2"), sidecar] })), "4");
+    }
+
+    #[test]
+    fn pod_level_requests_stand_for_the_sum_and_overhead_comes_on_top() {
+        let spec =
+            json!({ "containers": [container("1")], "resources": { "requests": { "cpu": "2" } }, "overhead": { "cpu": "250m" } });
+        assert_eq!(cpu(spec), "2250m");
+    }
+
+    #[test]
+    fn every_pod_counts_as_one_and_a_limit_stands_for_a_missing_request() {
+        let spec = json!({ "containers": [{ "name": "c", "resources": { "limits": { "cpu": "2" } } }] });
+        let requests = of_pod(&serde_json::from_value(spec).unwrap());
+        assert_eq!((requests.get("pods").to_string(), requests.get("cpu").to_string()), ("1".to_owned(), "2".to_owned()));
+    }
+}
