@@ -1,0 +1,373 @@
+//! How other clusters reach this one, and who it is: written into the status of the `ClusterConfig`.
+//!
+//! What the user set counts. What is not set is looked up in the cluster: the Service of the auth endpoint, `ConfigMap`
+//! `kube-public/cluster-info`, control-plane nodes. An address that means the machine itself is never given out.
+
+use std::{sync::Arc, time::Duration};
+
+use data_encoding::BASE64;
+use http::Uri;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
+use liqo_api::{ADDRESSES_KNOWN, CLUSTER_CONFIG, ClusterConfig, ClusterConfigSpec, labels};
+use liqo_kit::{Context, conditions, conditions::Wanted};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::{
+    auth::client::only_local,
+    identity::ClusterIdentity,
+    objects::{Step, StepError},
+    protocol::ApiServer,
+};
+
+/// Name of the Service of the auth endpoint.
+pub const AUTH_SERVICE: &str = "liqo-auth";
+
+/// How often the cluster is looked at again: while something is missing, and otherwise.
+const SOON: Duration = Duration::from_secs(2);
+const LATER: Duration = Duration::from_secs(30);
+
+/// An address, or what to do so that there is one.
+pub type Found<T> = Result<T, String>;
+
+/// How other clusters reach this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// URL of the auth endpoint.
+    pub auth_url: Found<String>,
+    /// URL and CA of the API server.
+    pub api_server: Found<ApiServer>,
+}
+
+/// What the cluster says about its addresses.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Service `liqo-auth`.
+    pub auth_service: Option<Service>,
+    /// Nodes of the control plane, else some others.
+    pub nodes: Vec<Node>,
+    /// `ConfigMap` `kube-public/cluster-info`.
+    pub cluster_info: Option<ConfigMap>,
+    /// `ConfigMap` `kube-root-ca.crt` of Liqo's namespace.
+    pub root_ca: Option<ConfigMap>,
+}
+
+/// Finds the addresses to give out.
+pub fn find(spec: &ClusterConfigSpec, around: &Surroundings) -> Addresses {
+    Addresses { auth_url: auth_url(spec, around), api_server: api_server(spec, around) }
+}
+
+fn auth_url(spec: &ClusterConfigSpec, around: &Surroundings) -> Found<String> {
+    let flag = "authentication.address";
+    if let Some(url) = &spec.authentication.address {
+        return usable(url, flag);
+    }
+    let unset = |why: &str| Err(format!("{why}: set it with `liqoctl install --set {flag}=https://HOST:PORT`"));
+    let Some(service) = around.auth_service.as_ref().and_then(|service| service.spec.as_ref()) else {
+        return unset(&format!("there is no Service {AUTH_SERVICE} to take the address of the auth endpoint from"));
+    };
+    let port = service.ports.as_ref().and_then(|ports| ports.first());
+    let status = around.auth_service.as_ref().and_then(|service| service.status.as_ref());
+    let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref()?.first());
+    if let (Some(host), Some(port)) = (ingress.and_then(|ingress| ingress.ip.as_ref().or(ingress.hostname.as_ref())), port) {
+        return Ok(https(host, port.port));
+    }
+    let Some(node_port) = port.and_then(|port| port.node_port) else {
+        return unset(&format!("Service {AUTH_SERVICE} has neither a load balancer's address nor a node port"));
+    };
+    match internal_ip(&around.nodes) {
+        Some(host) => Ok(https(&host, node_port)),
+        None => unset("no node has an InternalIP that other machines can reach"),
+    }
+}
+
+fn api_server(spec: &ClusterConfigSpec, around: &Surroundings) -> Found<ApiServer> {
+    let info = around.cluster_info.as_ref().and_then(read_cluster_info);
+    let root_ca = around.root_ca.as_ref().and_then(|map| map.data.as_ref()?.get("ca.crt").cloned());
+    let published = info.as_ref().map(|info| info.ca.clone()).filter(|ca| !ca.is_empty());
+    let Some(ca) = spec.api_server.ca.clone().or(published).or(root_ca) else {
+        return Err("the CA of the API server was not found: set it with `liqoctl install --set apiServer.ca=...`".to_owned());
+    };
+    if let Some(url) = &spec.api_server.address {
+        return Ok(ApiServer { url: usable(url, "apiServer.address")?, ca });
+    }
+    if let Some(url) = info.and_then(|info| usable(&info.url, "apiServer.address").ok()) {
+        return Ok(ApiServer { url, ca });
+    }
+    let control_plane: Vec<Node> = around.nodes.iter().filter(|node| is_control_plane(node)).cloned().collect();
+    match internal_ip(&control_plane) {
+        Some(host) => Ok(ApiServer { url: https(&host, 6443), ca }),
+        None => Err("the address of the API server was not found: set it with `liqoctl install --set apiServer.address=https://HOST:PORT`".to_owned()),
+    }
+}
+
+/// Checks a URL that is to be given to other clusters.
+fn usable(url: &str, flag: &str) -> Found<String> {
+    let host =
+        url.parse::<Uri>().ok().filter(|uri| uri.scheme_str() == Some("https")).and_then(|uri| uri.host().map(str::to_owned));
+    match host {
+        None => Err(format!("{url:?} is not an address like https://203.0.113.5:6443: correct `--set {flag}`")),
+        Some(host) if is_local(&host) => Err(format!(
+            "{url} can be reached from the machine itself only: set an address that other clusters can reach with `--set {flag}`"
+        )),
+        Some(_) => Ok(url.trim_end_matches('/').to_owned()),
+    }
+}
+
+/// Whether a host, as it stands in a URL, means the machine itself.
+pub fn is_local(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(only_local)
+}
+
+fn https(host: &str, port: i32) -> String {
+    if host.contains(':') { format!("https://[{host}]:{port}") } else { format!("https://{host}:{port}") }
+}
+
+fn is_control_plane(node: &Node) -> bool {
+    let found = node.metadata.labels.as_ref();
+    found.is_some_and(|labels| {
+        labels.keys().any(|key| key == "node-role.kubernetes.io/control-plane" || key == "node-role.kubernetes.io/master")
+    })
+}
+
+/// The `InternalIP` of a node, of the control plane if there is one; the first by name, so that it does not change at random.
+fn internal_ip(nodes: &[Node]) -> Option<String> {
+    let mut candidates: Vec<(bool, Option<&String>, &str)> = nodes
+        .iter()
+        .filter_map(|node| {
+            let addresses = node.status.as_ref()?.addresses.as_ref()?;
+            let address = addresses.iter().find(|address| address.type_ == "InternalIP" && !is_local(&address.address))?;
+            Some((!is_control_plane(node), node.metadata.name.as_ref(), address.address.as_str()))
+        })
+        .collect();
+    candidates.sort_unstable();
+    candidates.first().map(|(_, _, address)| (*address).to_owned())
+}
+
+#[derive(Deserialize)]
+struct PublishedKubeconfig {
+    clusters: Vec<PublishedCluster>,
+}
+
+#[derive(Deserialize)]
+struct PublishedCluster {
+    cluster: PublishedServer,
+}
+
+#[derive(Deserialize)]
+struct PublishedServer {
+    server: String,
+    #[serde(rename = "certificate-authority-data", default)]
+    ca: String,
+}
+
+/// The API server as kubeadm and others publish it, in the form of a kubeconfig.
+fn read_cluster_info(map: &ConfigMap) -> Option<ApiServer> {
+    let text = map.data.as_ref()?.get("kubeconfig")?;
+    let config: PublishedKubeconfig = serde_saphyr::from_str(text).ok()?;
+    let server = config.clusters.into_iter().next()?.cluster;
+    let ca = BASE64.decode(server.ca.as_bytes()).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+    Some(ApiServer { url: server.server, ca })
+}
+
+/// Keeps the addresses and the status of the `ClusterConfig` current until `context.stop`.
+pub async fn run(context: Context, identity: Arc<ClusterIdentity>, found: watch::Sender<Option<Addresses>>) {
+    let mut config = context.config.clone();
+    loop {
+        let current = config.borrow_and_update().clone();
+        let delay = match keep(&context, &identity, &current, &found).await {
+            Ok(true) => LATER,
+            Ok(false) => SOON,
+            Err(error) => {
+                tracing::warn!(%error, "cannot find out how other clusters reach this one, will try again");
+                SOON
+            }
+        };
+        tokio::select! {
+            () = context.stop.cancelled() => return,
+            changed = config.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(delay) => {}
+        }
+    }
+}
+
+async fn keep(
+    context: &Context,
+    identity: &ClusterIdentity,
+    config: &ClusterConfig,
+    found: &watch::Sender<Option<Addresses>>,
+) -> Result<bool, StepError> {
+    let addresses = find(&config.spec, &look(context, &config.spec).await?);
+    let complete = addresses.auth_url.is_ok() && addresses.api_server.is_ok();
+    write_status(context, identity, config, &addresses).await?;
+    found.send_if_modified(|old| {
+        let changed = old.as_ref() != Some(&addresses);
+        *old = Some(addresses);
+        changed
+    });
+    Ok(complete)
+}
+
+async fn look(context: &Context, spec: &ClusterConfigSpec) -> Result<Surroundings, StepError> {
+    let client = &context.client;
+    let mut around = Surroundings::default();
+    if spec.authentication.address.is_none() {
+        let services: Api<Service> = Api::namespaced(client.clone(), &context.namespace);
+        around.auth_service = services.get_opt(AUTH_SERVICE).await.step(|| format!("read Service {AUTH_SERVICE}"))?;
+    }
+    if spec.api_server.address.is_none() || spec.api_server.ca.is_none() {
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-public");
+        // Many clusters have none, or do not show it.
+        around.cluster_info = maps.get_opt("cluster-info").await.unwrap_or_default();
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &context.namespace);
+        around.root_ca = maps.get_opt("kube-root-ca.crt").await.step(|| "read ConfigMap kube-root-ca.crt".to_owned())?;
+    }
+    if spec.authentication.address.is_none() || spec.api_server.address.is_none() {
+        let nodes: Api<Node> = Api::all(client.clone());
+        let control_plane = ListParams::default().labels("node-role.kubernetes.io/control-plane").limit(20);
+        let others = ListParams::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE)).limit(20);
+        around.nodes = nodes.list(&control_plane).await.step(|| "list the control-plane nodes".to_owned())?.items;
+        if around.nodes.is_empty() {
+            around.nodes = nodes.list(&others).await.step(|| "list the nodes".to_owned())?.items;
+        }
+    }
+    Ok(around)
+}
+
+async fn write_status(
+    context: &Context,
+    identity: &ClusterIdentity,
+    config: &ClusterConfig,
+    addresses: &Addresses,
+) -> Result<(), StepError> {
+    let api: Api<ClusterConfig> = Api::all(context.client.clone());
+    let step = || "write the status of ClusterConfig liqo".to_owned();
+    let old = config.status.clone().unwrap_or_default();
+    let mut new = old.clone();
+    new.cluster_id = Some(identity.id().clone());
+    new.public_key = Some(BASE64.encode(identity.public_key()));
+    new.version = Some(env!("CARGO_PKG_VERSION").to_owned());
+    new.auth_url = addresses.auth_url.clone().ok();
+    new.api_server_url = addresses.api_server.as_ref().ok().map(|server| server.url.clone());
+    if new != old {
+        let status = json!({
+            "clusterID": new.cluster_id, "publicKey": new.public_key, "version": new.version,
+            "authURL": new.auth_url, "apiServerURL": new.api_server_url,
+        });
+        api.patch_status(CLUSTER_CONFIG, &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await.step(step)?;
+    }
+    conditions::merge(&api, CLUSTER_CONFIG, &old.conditions, &[condition(addresses)]).await.step(step)
+}
+
+fn condition(addresses: &Addresses) -> Wanted {
+    match (&addresses.auth_url, &addresses.api_server) {
+        (Ok(auth), Ok(server)) => {
+            Wanted::yes(ADDRESSES_KNOWN, "Found", format!("auth endpoint {auth}, API server {}", server.url))
+        }
+        (Err(problem), _) => Wanted::no(ADDRESSES_KNOWN, "AuthenticationAddress", problem),
+        (_, Err(problem)) => Wanted::no(ADDRESSES_KNOWN, "APIServerAddress", problem),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn node(name: &str, address: &str, control_plane: bool) -> Node {
+        let labels = if control_plane { json!({"node-role.kubernetes.io/control-plane": ""}) } else { json!({}) };
+        json(json!({
+            "metadata": {"name": name, "labels": labels},
+            "status": {"addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": address}]},
+        }))
+    }
+
+    fn around() -> Surroundings {
+        Surroundings {
+            auth_service: Some(json(json!({"spec": {"ports": [{"port": 443, "nodePort": 30443}]}}))),
+            nodes: vec![node("b", "10.0.0.2", false), node("c", "10.0.0.3", true)],
+            cluster_info: None,
+            root_ca: Some(json(json!({"data": {"ca.crt": "root"}}))),
+        }
+    }
+
+    fn info(server: &str) -> ConfigMap {
+        let text = format!(
+            "apiVersion: v1\nkind: Config\nclusters:\n- name: \"\"\n  cluster:\n    certificate-authority-data: cGVt\n    server: {server}\n"
+        );
+        json(json!({"data": {"kubeconfig": text}}))
+    }
+
+    #[test]
+    fn what_the_user_set_counts() {
+        let mut spec = ClusterConfigSpec::default();
+        spec.authentication.address = Some("https://auth.example/".into());
+        spec.api_server.address = Some("https://api.example:6443".into());
+        spec.api_server.ca = Some("mine".into());
+        let found = find(&spec, &around());
+        assert_eq!(found.auth_url.unwrap(), "https://auth.example");
+        assert_eq!(found.api_server.unwrap(), ApiServer { url: "https://api.example:6443".into(), ca: "mine".into() });
+    }
+
+    #[test]
+    fn a_node_port_is_reached_at_a_control_plane_node_if_there_is_one() {
+        let spec = ClusterConfigSpec::default();
+        assert_eq!(find(&spec, &around()).auth_url.unwrap(), "https://10.0.0.3:30443");
+        let around = Surroundings { nodes: vec![node("z", "10.0.0.9", false), node("b", "10.0.0.2", false)], ..around() };
+        assert_eq!(find(&spec, &around).auth_url.unwrap(), "https://10.0.0.2:30443");
+    }
+
+    #[test]
+    fn a_load_balancer_goes_before_a_node_port() {
+        let service = json!({
+            "spec": {"ports": [{"port": 443, "nodePort": 30443}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}},
+        });
+        let around = Surroundings { auth_service: Some(json(service)), ..around() };
+        assert_eq!(find(&ClusterConfigSpec::default(), &around).auth_url.unwrap(), "https://203.0.113.9:443");
+    }
+
+    #[test]
+    fn the_api_server_is_taken_from_cluster_info_else_from_the_control_plane() {
+        let spec = ClusterConfigSpec::default();
+        let server = find(&spec, &around()).api_server.unwrap();
+        assert_eq!(server, ApiServer { url: "https://10.0.0.3:6443".into(), ca: "root".into() });
+        let published = Surroundings { cluster_info: Some(info("https://203.0.113.5:6443")), ..around() };
+        let server = find(&spec, &published).api_server.unwrap();
+        assert_eq!(server, ApiServer { url: "https://203.0.113.5:6443".into(), ca: "pem".into() });
+        // A published address that only the machine itself can reach helps nobody.
+        let local = Surroundings { cluster_info: Some(info("https://127.0.0.1:6443")), ..around() };
+        assert_eq!(find(&spec, &local).api_server.unwrap().url, "https://10.0.0.3:6443");
+    }
+
+    #[test]
+    fn local_addresses_are_refused_with_the_flag_to_set() {
+        let mut spec = ClusterConfigSpec::default();
+        for url in
+            ["https://127.0.0.1:1", "https://localhost:1", "https://[::1]:1", "https://0.0.0.0:1", "http://10.0.0.1", "10.0.0.1"]
+        {
+            spec.authentication.address = Some(url.into());
+            spec.api_server.address = Some(url.into());
+            let found = find(&spec, &around());
+            assert!(found.auth_url.unwrap_err().contains("--set authentication.address"), "{url}");
+            assert!(found.api_server.unwrap_err().contains("--set apiServer.address"), "{url}");
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_found_the_text_says_what_to_set() {
+        let found = find(&ClusterConfigSpec::default(), &Surroundings::default());
+        let wanted = condition(&found);
+        assert_eq!((wanted.status, wanted.reason.as_str()), (Some(false), "AuthenticationAddress"));
+        assert!(found.api_server.unwrap_err().contains("--set apiServer.ca"));
+    }
+}

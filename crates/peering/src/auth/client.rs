@@ -1,0 +1,397 @@
+//! The consumer's side of the auth endpoint.
+//!
+//! Every call opens one connection to one address, checks that the expected cluster answers, and is over in a few
+//! seconds. No proxy is used and no redirect followed: the ID proves who answers, whatever the way there.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use http::{Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{body::Bytes, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use liqo_api::ClusterId;
+use rustls::pki_types::ServerName;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::TlsConnector;
+
+use super::decide::reasons;
+use crate::{
+    envelope::{Envelope, EnvelopeError},
+    identity::ClusterIdentity,
+    protocol::{
+        self, ChallengeAnswer, EndRequest, Identification, PEERING_END, PEERING_REQUEST, PeeringAnswer, PeeringRequest, Refusal,
+        SecretText, paths,
+    },
+    tls::{self, TlsError},
+};
+
+/// How long a call that only asks may take, connection included.
+const ASK: Duration = Duration::from_secs(3);
+/// How long a call may take that makes the provider do something.
+const ACT: Duration = Duration::from_secs(5);
+/// The largest answer that is read, in bytes.
+const MAX_ANSWER: usize = 256 * 1024;
+
+/// Why a call to another cluster's auth endpoint gave nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The URL is of no use.
+    #[error("{url:?} is not the URL of an auth endpoint ({problem}): it looks like https://203.0.113.5:30443")]
+    Url {
+        /// The URL.
+        url: String,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// The address means this machine, wherever it is used.
+    #[error(
+        "{url} is an address that only the machine itself can reach: in the other cluster run `liqoctl install --set {flag}=...` with an address that this cluster can reach"
+    )]
+    Loopback {
+        /// The URL.
+        url: String,
+        /// The setting to correct.
+        flag: &'static str,
+    },
+    /// TLS could not be set up.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Nothing listens there, or the way there is closed.
+    #[error(
+        "cannot connect to {address}: {source} (is the address right, and is the port open in firewalls on the way? `--set authentication.address` in the other cluster says which address it gives out)"
+    )]
+    Connect {
+        /// Host and port.
+        address: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Somebody else answers, or not by TLS 1.3.
+    #[error("what answers at {address} did not prove to be cluster {expected}: {source} (correct the address or the cluster ID)")]
+    Handshake {
+        /// Host and port.
+        address: String,
+        /// Who was expected.
+        expected: ClusterId,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The call took too long.
+    #[error("{address} did not answer within {seconds} s (is the address right, and is the port open in firewalls on the way?)")]
+    Timeout {
+        /// Host and port.
+        address: String,
+        /// The limit.
+        seconds: u64,
+    },
+    /// The connection broke, or what came was not HTTP.
+    #[error("the call of {path} at {address} broke: {source}")]
+    Http {
+        /// Host and port.
+        address: String,
+        /// The path that was asked for.
+        path: &'static str,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The answer is not one that this version understands.
+    #[error(
+        "{address} gave an answer to {path} that is not understood (status {status}): is Liqo of both clusters at most one version apart?"
+    )]
+    Answer {
+        /// Host and port.
+        address: String,
+        /// The path that was asked for.
+        path: &'static str,
+        /// The status code.
+        status: StatusCode,
+    },
+    /// The other cluster has a problem of its own.
+    #[error("the other cluster cannot answer at the moment: {message}")]
+    Unavailable {
+        /// What it said.
+        message: String,
+    },
+    /// The request could not be signed.
+    #[error("cannot sign the request: {0}")]
+    Sign(#[from] EnvelopeError),
+}
+
+/// Speaks with the auth endpoint of one cluster.
+#[derive(Clone, Debug)]
+pub struct AuthClient {
+    expected: ClusterId,
+    url: String,
+    host: String,
+    port: u16,
+    tls: Arc<rustls::ClientConfig>,
+    loopback: bool,
+}
+
+/// What a consumer says about itself when it asks for access.
+#[derive(Clone, Debug)]
+pub struct Applicant<'a> {
+    /// Its key.
+    pub identity: &'a ClusterIdentity,
+    /// Its friendly name.
+    pub cluster_name: &'a str,
+    /// The token for the first contact.
+    pub token: Option<&'a SecretText>,
+}
+
+impl AuthClient {
+    /// A client for the cluster with this ID, at this URL.
+    pub fn new(expected: &ClusterId, url: &str) -> Result<Self, ClientError> {
+        let bad = |problem| ClientError::Url { url: url.to_owned(), problem };
+        let parsed: Uri = url.trim_end_matches('/').parse().map_err(|_| bad("it is malformed"))?;
+        if parsed.scheme_str() != Some("https") {
+            return Err(bad("it does not start with https://"));
+        }
+        if parsed.path_and_query().is_some_and(|path| path != "/") {
+            return Err(bad("it has a path"));
+        }
+        let authority = parsed.authority().ok_or_else(|| bad("it names no host"))?;
+        if authority.as_str().contains('@') || authority.host().is_empty() {
+            return Err(bad("it names no plain host"));
+        }
+        let port = match authority.port_u16() {
+            Some(port) => port,
+            None if authority.as_str() == authority.host() => 443,
+            None => return Err(bad("its port is not a number")),
+        };
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self {
+            expected: expected.clone(),
+            url: url.to_owned(),
+            host,
+            port,
+            tls: Arc::new(tls::client_config(expected)?),
+            loopback: false,
+        })
+    }
+
+    /// Lets the client call its own machine, which no real peer is: for tests.
+    #[cfg(test)]
+    #[must_use]
+    pub fn allow_loopback(mut self) -> Self {
+        self.loopback = true;
+        self
+    }
+
+    /// Who answers, after it was proved to be the expected cluster.
+    pub async fn ids(&self) -> Result<Identification, ClientError> {
+        let (status, body) = self.call(Method::GET, paths::IDS, None, ASK).await?;
+        let ids: Identification = self.understand(paths::IDS, status, &body)?;
+        if ids.cluster_id == self.expected { Ok(ids) } else { Err(self.odd(paths::IDS, status)) }
+    }
+
+    /// A challenge to sign.
+    pub async fn challenge(&self) -> Result<String, ClientError> {
+        let (status, body) = self.call(Method::GET, paths::CHALLENGE, None, ASK).await?;
+        let answer: ChallengeAnswer = self.understand(paths::CHALLENGE, status, &body)?;
+        Ok(answer.challenge)
+    }
+
+    /// Asks for access, or for a new credential of the access that was granted.
+    pub async fn request_peering(&self, applicant: &Applicant<'_>) -> Result<PeeringAnswer, ClientError> {
+        self.signed(paths::PEERINGS, PEERING_REQUEST, applicant.identity, |challenge| PeeringRequest {
+            challenge,
+            audience: self.expected.to_string(),
+            cluster_id: applicant.identity.id().to_string(),
+            cluster_name: applicant.cluster_name.to_owned(),
+            protocol: protocol::PROTOCOL,
+            features: protocol::FEATURES.iter().map(ToString::to_string).collect(),
+            token: applicant.token.cloned(),
+        })
+        .await
+    }
+
+    /// Says that the peering is over.
+    pub async fn end_peering(&self, identity: &ClusterIdentity) -> Result<PeeringAnswer, ClientError> {
+        self.signed(paths::END, PEERING_END, identity, |challenge| EndRequest {
+            challenge,
+            audience: self.expected.to_string(),
+            cluster_id: identity.id().to_string(),
+        })
+        .await
+    }
+
+    /// Sends a signed document with a fresh challenge; once more if the provider restarted in between.
+    async fn signed<R: Serialize>(
+        &self,
+        path: &'static str,
+        payload_type: &str,
+        identity: &ClusterIdentity,
+        document: impl Fn(String) -> R,
+    ) -> Result<PeeringAnswer, ClientError> {
+        let mut first = true;
+        loop {
+            let payload = serde_json::to_vec(&document(self.challenge().await?)).map_err(|error| self.broken(path, error))?;
+            let envelope = Envelope::sign(identity, payload_type, &payload)?;
+            match self.submit(path, &envelope).await? {
+                PeeringAnswer::Denied(refusal) if first && refusal.reason == reasons::CHALLENGE_INVALID => first = false,
+                answer => return Ok(answer),
+            }
+        }
+    }
+
+    /// Sends a document that is signed already to one of [`paths`].
+    pub async fn submit(&self, path: &'static str, envelope: &Envelope) -> Result<PeeringAnswer, ClientError> {
+        let body = serde_json::to_vec(envelope).map_err(|error| self.broken(path, error))?;
+        let (status, answer) = self.call(Method::POST, path, Some(body), ACT).await?;
+        self.understand(path, status, &answer)
+    }
+
+    fn understand<A: DeserializeOwned>(&self, path: &'static str, status: StatusCode, body: &[u8]) -> Result<A, ClientError> {
+        if let Ok(answer) = serde_json::from_slice(body) {
+            return Ok(answer);
+        }
+        match serde_json::from_slice::<Refusal>(body) {
+            Ok(refusal) => Err(ClientError::Unavailable { message: for_people(&refusal.message) }),
+            Err(_) => Err(self.odd(path, status)),
+        }
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        path: &'static str,
+        body: Option<Vec<u8>>,
+        limit: Duration,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        timeout(limit, self.exchange(method, path, body))
+            .await
+            .map_err(|_| ClientError::Timeout { address: self.address(), seconds: limit.as_secs() })?
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &'static str,
+        body: Option<Vec<u8>>,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let connected =
+            TcpStream::connect((self.host.as_str(), self.port)).await.and_then(|stream| Ok((stream.peer_addr()?, stream)));
+        let (peer, stream) = connected.map_err(|source| ClientError::Connect { address: self.address(), source })?;
+        if !self.loopback && only_local(peer.ip()) {
+            return Err(ClientError::Loopback { url: self.url.clone(), flag: "authentication.address" });
+        }
+        let stream = TlsConnector::from(Arc::clone(&self.tls))
+            .connect(ServerName::from(peer.ip()), stream)
+            .await
+            .map_err(|source| ClientError::Handshake { address: self.address(), expected: self.expected.clone(), source })?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(path, error))?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, self.address())
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::CONNECTION, "close")
+            .body(Full::new(Bytes::from(body.unwrap_or_default())))
+            .map_err(|error| self.broken(path, error))?;
+        let exchange = async {
+            let response = sender.send_request(request).await.map_err(|error| self.broken(path, error))?;
+            let status = response.status();
+            let body =
+                Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(|error| self.broken(path, error))?;
+            Ok((status, body.to_bytes()))
+        };
+        // The connection is driven here and not in a task of its own, so that it ends with the call.
+        tokio::pin!(exchange);
+        tokio::select! {
+            done = &mut exchange => done,
+            driven = connection => match driven {
+                Ok(()) => exchange.await,
+                Err(error) => Err(self.broken(path, error)),
+            },
+        }
+    }
+
+    fn address(&self) -> String {
+        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    fn broken(&self, path: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
+        ClientError::Http { address: self.address(), path, source: source.into() }
+    }
+
+    fn odd(&self, path: &'static str, status: StatusCode) -> ClientError {
+        ClientError::Answer { address: self.address(), path, status }
+    }
+}
+
+/// Whether an address means the machine that uses it.
+pub fn only_local(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    address.is_loopback() || address.is_unspecified()
+}
+
+/// Words of a peer as they may be shown: short, and without control characters.
+pub fn for_people(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).take(500).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(url: &str) -> Result<AuthClient, ClientError> {
+        AuthClient::new(&ClusterId::of_public_key(&[1; 32]), url)
+    }
+
+    #[test]
+    fn urls_of_auth_endpoints_are_understood() {
+        for (url, address) in [
+            ("https://203.0.113.5:30443", "203.0.113.5:30443"),
+            ("https://203.0.113.5:30443/", "203.0.113.5:30443"),
+            ("https://milan.example", "milan.example:443"),
+            ("https://[2001:db8::1]:8443", "[2001:db8::1]:8443"),
+        ] {
+            assert_eq!(client(url).unwrap().address(), address);
+        }
+    }
+
+    #[test]
+    fn other_urls_are_refused() {
+        for url in ["", "milan:443", "http://203.0.113.5", "https://", "https://a/b", "https://a?b", "https://u@h", "https://a:b"]
+        {
+            assert!(matches!(client(url), Err(ClientError::Url { .. })), "{url:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_mean_the_machine_itself_are_known() {
+        for text in ["127.0.0.1", "127.9.9.9", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"] {
+            assert!(only_local(text.parse().unwrap()), "{text}");
+        }
+        assert!(!only_local("10.0.0.1".parse().unwrap()));
+    }
+
+    #[tokio::test]
+    async fn a_loopback_address_is_refused_with_the_flag_to_set() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+        let error = client(&url).unwrap().ids().await.unwrap_err();
+        assert!(matches!(error, ClientError::Loopback { .. }), "{error}");
+        assert!(error.to_string().contains("--set authentication.address"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_reported_as_such() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        drop(listener);
+        let error = client(&url).unwrap().ids().await.unwrap_err();
+        assert!(matches!(error, ClientError::Connect { .. }), "{error}");
+    }
+
+    #[test]
+    fn words_of_a_peer_are_cut_and_cleaned() {
+        assert_eq!(for_people("a\u{1b}[31m\nb"), "a[31mb");
+        assert_eq!(for_people(&"x".repeat(9999)).len(), 500);
+    }
+}

@@ -1,0 +1,413 @@
+//! Whether a signed request is granted: a pure function of what was asked and what is known of the asker.
+
+use liqo_api::{ClusterId, Wish};
+
+use crate::{
+    challenge::{ChallengeError, Genuine},
+    protocol::{EndRequest, PeeringRequest, ProtocolRange, Refusal, negotiate, valid_cluster_name},
+};
+
+/// What the provider knows of a consumer's key before it answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Whether it was granted access before, and that was not ended since.
+    pub approved: bool,
+    /// Whether an earlier access is still being cleaned up.
+    pub ending: bool,
+    /// The name under which it was granted access.
+    pub cluster_name: Option<String>,
+    /// What this cluster's user says of lending to it.
+    pub incoming: Wish,
+}
+
+/// What a presented token is worth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenVerdict {
+    /// None was presented.
+    Absent,
+    /// It is none of ours, or was used up.
+    Unknown,
+    /// It was good once.
+    Expired,
+    /// Good, and stays so.
+    Reusable,
+    /// Good for one consumer.
+    OneTime(OneTimeToken),
+}
+
+/// Exactly one state of the Secret of a one-time token, so that only one request can delete it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OneTimeToken {
+    /// Name of the Secret.
+    pub name: String,
+    /// The state of the Secret that was judged.
+    pub resource_version: String,
+}
+
+/// Everything that the decision on a [`PeeringRequest`] depends on.
+#[derive(Clone, Debug)]
+pub struct Situation<'a> {
+    /// This cluster.
+    pub provider: &'a ClusterId,
+    /// What this program speaks.
+    pub protocol: ProtocolRange,
+    /// Whose key signed the request.
+    pub signer: &'a ClusterId,
+    /// What the signed bytes say.
+    pub request: &'a PeeringRequest,
+    /// Whether the challenge in it is good.
+    pub challenge: Result<Genuine, ChallengeError>,
+    /// What we know of the signer.
+    pub known: &'a Known,
+    /// What the token in the request is worth.
+    pub token: &'a TokenVerdict,
+}
+
+/// What is to be done with a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Spend the challenge, then the token if one is named, then give access.
+    Grant {
+        /// Used up by this request.
+        challenge: Genuine,
+        /// To be spent before access is given.
+        spend: Option<OneTimeToken>,
+        /// The version that both sides speak from now on.
+        protocol_version: u32,
+    },
+    /// Give nothing.
+    Deny(Refusal),
+}
+
+/// Reasons of refusals, as they stand on the wire.
+pub mod reasons {
+    /// The request is not well formed or not properly signed.
+    pub const INVALID_REQUEST: &str = "InvalidRequest";
+    /// The claims in the request are not those of the key that signed it.
+    pub const IDENTITY_MISMATCH: &str = "IdentityMismatch";
+    /// The request was signed for another provider.
+    pub const WRONG_AUDIENCE: &str = "WrongAudience";
+    /// A cluster cannot peer with itself.
+    pub const SAME_CLUSTER: &str = "SameCluster";
+    /// The challenge is unknown or too old; a new one helps.
+    pub const CHALLENGE_INVALID: &str = "ChallengeInvalid";
+    /// The request was seen before.
+    pub const REPLAYED: &str = "Replayed";
+    /// Too much is going on; later helps.
+    pub const BUSY: &str = "Busy";
+    /// No protocol version in common.
+    pub const INCOMPATIBLE_VERSION: &str = "IncompatibleVersion";
+    /// The provider's user does not want this consumer.
+    pub const BLOCKED: &str = "Blocked";
+    /// The first contact needs a token.
+    pub const TOKEN_REQUIRED: &str = "TokenRequired";
+    /// The token is none, or was used up.
+    pub const TOKEN_INVALID: &str = "TokenInvalid";
+    /// The token is too old.
+    pub const TOKEN_EXPIRED: &str = "TokenExpired";
+    /// A namespace of another's making stands in the way.
+    pub const NAMESPACE_TAKEN: &str = "NamespaceTaken";
+    /// The provider does not know how it can be reached.
+    pub const ADDRESS_UNKNOWN: &str = "AddressUnknown";
+}
+
+/// Decides on a request for access.
+pub fn decide(situation: &Situation<'_>) -> Decision {
+    match judge(situation) {
+        Ok(decision) => decision,
+        Err(refusal) => Decision::Deny(refusal),
+    }
+}
+
+/// Decides whether a signed word that a peering is over is to be believed.
+pub fn decide_end(
+    provider: &ClusterId,
+    signer: &ClusterId,
+    request: &EndRequest,
+    challenge: Result<Genuine, ChallengeError>,
+) -> Result<Genuine, Refusal> {
+    check_parties(provider, signer, &request.audience, &request.cluster_id)?;
+    challenge.map_err(challenge_refusal)
+}
+
+/// What a consumer is told when its challenge is not accepted.
+pub fn challenge_refusal(error: ChallengeError) -> Refusal {
+    let reason = match error {
+        ChallengeError::Unknown | ChallengeError::Expired => reasons::CHALLENGE_INVALID,
+        ChallengeError::Replayed => reasons::REPLAYED,
+        ChallengeError::Busy | ChallengeError::Random => reasons::BUSY,
+    };
+    refuse(reason, error.to_string())
+}
+
+/// What a consumer is told whose token somebody else used at the same moment.
+pub fn token_used() -> Refusal {
+    refuse(
+        reasons::TOKEN_INVALID,
+        "the one-time token was used by another request just now: generate a new one in the provider with `liqoctl generate peer-command`",
+    )
+}
+
+fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
+    let Situation { provider, signer, request, known, .. } = situation;
+    check_parties(provider, signer, &request.audience, &request.cluster_id)?;
+    if !valid_cluster_name(&request.cluster_name) {
+        return Err(refuse(reasons::INVALID_REQUEST, "clusterName must be a DNS label: up to 63 of a-z, 0-9 and -"));
+    }
+    let challenge = situation.challenge.map_err(challenge_refusal)?;
+    let protocol_version = negotiate(request.protocol, situation.protocol)
+        .map_err(|error| refuse(reasons::INCOMPATIBLE_VERSION, error.to_string()))?;
+    if known.incoming == Wish::No {
+        return Err(refuse(
+            reasons::BLOCKED,
+            format!("the provider does not lend to this cluster: spec.incomingPeering is No in its ForeignCluster for {signer}"),
+        ));
+    }
+    if known.ending {
+        return Err(refuse(reasons::BUSY, "the previous peering is still being cleaned up: try again in some seconds"));
+    }
+    if known.approved {
+        check_name(known, request)?;
+    }
+    let spend = if known.approved || known.incoming == Wish::Yes { None } else { judge_token(situation.token)? };
+    Ok(Decision::Grant { challenge, spend, protocol_version })
+}
+
+fn check_parties(provider: &ClusterId, signer: &ClusterId, audience: &str, claimed: &str) -> Result<(), Refusal> {
+    if claimed != signer.as_str() {
+        return Err(refuse(
+            reasons::IDENTITY_MISMATCH,
+            format!("the request is signed by the key of cluster {signer} and claims to come from another"),
+        ));
+    }
+    if audience != provider.as_str() {
+        return Err(refuse(
+            reasons::WRONG_AUDIENCE,
+            format!(
+                "the request is meant for another cluster than this one, {provider}: correct spec.clusterID of the ForeignCluster"
+            ),
+        ));
+    }
+    if signer == provider {
+        return Err(refuse(reasons::SAME_CLUSTER, "a cluster cannot peer with itself"));
+    }
+    Ok(())
+}
+
+/// Names of mapped namespaces are made from the consumer's name, so it stays as it was when access was granted.
+fn check_name(known: &Known, request: &PeeringRequest) -> Result<(), Refusal> {
+    match &known.cluster_name {
+        Some(name) if *name != request.cluster_name => Err(refuse(
+            reasons::IDENTITY_MISMATCH,
+            format!(
+                "this key was granted access as cluster {name}: set clusterName back to that, or unpeer and peer again under the new name"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn judge_token(token: &TokenVerdict) -> Result<Option<OneTimeToken>, Refusal> {
+    let next = "generate one in the provider with `liqoctl generate peer-command`";
+    match token {
+        TokenVerdict::Reusable => Ok(None),
+        TokenVerdict::OneTime(token) => Ok(Some(token.clone())),
+        TokenVerdict::Absent => Err(refuse(reasons::TOKEN_REQUIRED, format!("the first contact needs a token: {next}"))),
+        TokenVerdict::Unknown => Err(refuse(reasons::TOKEN_INVALID, format!("the token is wrong or was used before: {next}"))),
+        TokenVerdict::Expired => Err(refuse(reasons::TOKEN_EXPIRED, format!("the token has expired: {next}"))),
+    }
+}
+
+fn refuse(reason: &str, message: impl Into<String>) -> Refusal {
+    Refusal { reason: reason.to_owned(), message: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{challenge::Challenges, protocol::SecretText};
+
+    struct Case {
+        provider: ClusterId,
+        signer: ClusterId,
+        request: PeeringRequest,
+        challenge: Result<Genuine, ChallengeError>,
+        known: Known,
+        token: TokenVerdict,
+    }
+
+    fn genuine() -> Genuine {
+        let challenges = Challenges::new().unwrap();
+        challenges.check(&challenges.issue(Duration::ZERO).unwrap(), Duration::ZERO).unwrap()
+    }
+
+    impl Case {
+        /// A stranger with a good reusable token.
+        fn good() -> Self {
+            let provider = ClusterId::of_public_key(&[1; 32]);
+            let signer = ClusterId::of_public_key(&[2; 32]);
+            let request = PeeringRequest {
+                challenge: "c".into(),
+                audience: provider.to_string(),
+                cluster_id: signer.to_string(),
+                cluster_name: "rome".into(),
+                protocol: ProtocolRange { min: 1, max: 1 },
+                features: Vec::new(),
+                token: Some(SecretText("t".into())),
+            };
+            Self { provider, signer, request, challenge: Ok(genuine()), known: Known::default(), token: TokenVerdict::Reusable }
+        }
+
+        fn decide(&self) -> Decision {
+            decide(&Situation {
+                provider: &self.provider,
+                protocol: ProtocolRange { min: 1, max: 2 },
+                signer: &self.signer,
+                request: &self.request,
+                challenge: self.challenge,
+                known: &self.known,
+                token: &self.token,
+            })
+        }
+
+        fn reason(&self) -> String {
+            match self.decide() {
+                Decision::Deny(refusal) => refusal.reason,
+                granted @ Decision::Grant { .. } => panic!("{granted:?}"),
+            }
+        }
+
+        fn spends(&self) -> Option<OneTimeToken> {
+            match self.decide() {
+                Decision::Grant { spend, .. } => spend,
+                Decision::Deny(refusal) => panic!("{refusal:?}"),
+            }
+        }
+    }
+
+    fn one_time() -> OneTimeToken {
+        OneTimeToken { name: "t1".into(), resource_version: "7".into() }
+    }
+
+    #[test]
+    fn a_stranger_with_a_reusable_token_is_let_in() {
+        let case = Case::good();
+        let expected = Decision::Grant { challenge: case.challenge.unwrap(), spend: None, protocol_version: 1 };
+        assert_eq!(case.decide(), expected);
+    }
+
+    #[test]
+    fn a_one_time_token_is_spent_by_the_request_that_it_lets_in() {
+        let case = Case { token: TokenVerdict::OneTime(one_time()), ..Case::good() };
+        assert_eq!(case.spends(), Some(one_time()));
+    }
+
+    #[test]
+    fn a_known_key_needs_no_token_and_spends_none() {
+        let known = Known { approved: true, cluster_name: Some("rome".into()), ..Known::default() };
+        for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Expired, TokenVerdict::OneTime(one_time())] {
+            assert_eq!(Case { known: known.clone(), token, ..Case::good() }.spends(), None);
+        }
+    }
+
+    #[test]
+    fn a_cluster_that_the_user_named_needs_no_token() {
+        let known = Known { incoming: Wish::Yes, ..Known::default() };
+        assert_eq!(Case { known, token: TokenVerdict::Absent, ..Case::good() }.spends(), None);
+    }
+
+    #[test]
+    fn a_blocked_cluster_stays_out_whatever_it_has() {
+        for approved in [false, true] {
+            let known = Known { approved, incoming: Wish::No, ..Known::default() };
+            assert_eq!(Case { known, ..Case::good() }.reason(), reasons::BLOCKED);
+        }
+    }
+
+    #[test]
+    fn no_token_is_spent_while_the_last_peering_is_cleaned_up() {
+        let known = Known { ending: true, ..Known::default() };
+        assert_eq!(Case { known, token: TokenVerdict::OneTime(one_time()), ..Case::good() }.reason(), reasons::BUSY);
+    }
+
+    #[test]
+    fn a_stranger_without_a_good_token_is_told_what_is_wrong_with_it() {
+        for (token, reason) in [
+            (TokenVerdict::Absent, reasons::TOKEN_REQUIRED),
+            (TokenVerdict::Unknown, reasons::TOKEN_INVALID),
+            (TokenVerdict::Expired, reasons::TOKEN_EXPIRED),
+        ] {
+            assert_eq!(Case { token, ..Case::good() }.reason(), reason);
+        }
+    }
+
+    #[test]
+    fn a_foreign_key_that_claims_a_known_id_is_refused() {
+        let mut case = Case::good();
+        case.known.approved = true;
+        case.request.cluster_id = ClusterId::of_public_key(&[3; 32]).to_string();
+        assert_eq!(case.reason(), reasons::IDENTITY_MISMATCH);
+    }
+
+    #[test]
+    fn a_known_key_under_a_new_name_is_refused() {
+        let known = Known { approved: true, cluster_name: Some("roma".into()), ..Known::default() };
+        assert_eq!(Case { known, ..Case::good() }.reason(), reasons::IDENTITY_MISMATCH);
+    }
+
+    #[test]
+    fn a_request_for_another_provider_is_refused() {
+        let mut case = Case::good();
+        case.request.audience = ClusterId::of_public_key(&[3; 32]).to_string();
+        assert_eq!(case.reason(), reasons::WRONG_AUDIENCE);
+    }
+
+    #[test]
+    fn a_cluster_cannot_peer_with_itself() {
+        let mut case = Case::good();
+        case.provider = case.signer.clone();
+        case.request.audience = case.signer.to_string();
+        assert_eq!(case.reason(), reasons::SAME_CLUSTER);
+    }
+
+    #[test]
+    fn a_bad_challenge_is_refused_even_for_a_known_key() {
+        for (error, reason) in [
+            (ChallengeError::Expired, reasons::CHALLENGE_INVALID),
+            (ChallengeError::Unknown, reasons::CHALLENGE_INVALID),
+            (ChallengeError::Replayed, reasons::REPLAYED),
+        ] {
+            let known = Known { approved: true, ..Known::default() };
+            assert_eq!(Case { challenge: Err(error), known, ..Case::good() }.reason(), reason);
+        }
+    }
+
+    #[test]
+    fn versions_that_do_not_overlap_are_refused_before_a_token_is_spent() {
+        let mut case = Case { token: TokenVerdict::OneTime(one_time()), ..Case::good() };
+        case.request.protocol = ProtocolRange { min: 3, max: 4 };
+        assert_eq!(case.reason(), reasons::INCOMPATIBLE_VERSION);
+    }
+
+    #[test]
+    fn a_name_that_is_no_dns_label_is_refused() {
+        let mut case = Case::good();
+        case.request.cluster_name = "../../etc".into();
+        assert_eq!(case.reason(), reasons::INVALID_REQUEST);
+    }
+
+    #[test]
+    fn only_the_cluster_itself_can_end_its_peering() {
+        let Case { provider, signer, challenge, .. } = Case::good();
+        let mut request = EndRequest { challenge: "c".into(), audience: provider.to_string(), cluster_id: signer.to_string() };
+        assert_eq!(decide_end(&provider, &signer, &request, challenge), Ok(challenge.unwrap()));
+        assert_eq!(
+            decide_end(&provider, &signer, &request, Err(ChallengeError::Replayed)).unwrap_err().reason,
+            reasons::REPLAYED
+        );
+        request.cluster_id = ClusterId::of_public_key(&[3; 32]).to_string();
+        assert_eq!(decide_end(&provider, &signer, &request, challenge).unwrap_err().reason, reasons::IDENTITY_MISMATCH);
+    }
+}

@@ -1,0 +1,19 @@
+//! The auth endpoint: the first contact of two clusters, and every later credential.
+//!
+//! ```text
+//!  consumer                                        provider
+//!  client ──GET /ids──────────────────────────────▶ server     who answers (proved by TLS), which versions
+//!         ──GET /v1/challenge─────────────────────▶            good for 30 s by the provider's clock, once
+//!         ──POST /v1/peerings (signed envelope)───▶ decide ─▶ tenancies: namespace, rights, credential
+//!         ──POST /v1/peerings/end (signed)────────▶ decide ─▶ tenancies: all of it goes
+//! ```
+//!
+//! What is allowed is decided in [`decide`], from facts that [`server`] collected; [`tokens`] judges and spends tokens.
+
+pub mod client;
+pub mod decide;
+pub mod server;
+pub mod tokens;
+
+#[cfg(test)]
+mod tests;

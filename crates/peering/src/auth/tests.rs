@@ -1,0 +1,336 @@
+//! Client and server of the auth endpoint against each other, over real sockets.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use liqo_api::{ClusterId, Wish};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{
+    client::{Applicant, AuthClient, ClientError},
+    decide::{Known, OneTimeToken, TokenVerdict, reasons},
+    server::{Consumer, Tenancies, TenancyError, serve},
+};
+use crate::{
+    envelope::Envelope,
+    identity::ClusterIdentity,
+    protocol::{
+        ApiServer, EndRequest, Grant, PEERING_REQUEST, PeeringAnswer, PeeringRequest, ProtocolRange, Refusal, SecretText,
+    },
+    tls,
+};
+
+/// A provider's cluster, in memory.
+#[derive(Default)]
+struct InMemory {
+    tenants: Mutex<HashMap<ClusterId, String>>,
+    blocked: Mutex<HashSet<ClusterId>>,
+    one_time: Mutex<HashSet<String>>,
+    granted: Mutex<usize>,
+    broken: bool,
+}
+
+impl Tenancies for InMemory {
+    fn cluster_name(&self) -> String {
+        "milan".to_owned()
+    }
+
+    async fn known(&self, consumer: &ClusterId) -> Result<Known, TenancyError> {
+        let name = self.tenants.lock().unwrap().get(consumer).cloned();
+        let incoming = if self.blocked.lock().unwrap().contains(consumer) { Wish::No } else { Wish::Auto };
+        Ok(Known { approved: name.is_some(), ending: false, cluster_name: name, incoming })
+    }
+
+    async fn judge_token(&self, token: Option<&str>) -> Result<TokenVerdict, TenancyError> {
+        Ok(match token {
+            None => TokenVerdict::Absent,
+            Some("reusable") => TokenVerdict::Reusable,
+            Some(token) if self.one_time.lock().unwrap().contains(token) => {
+                TokenVerdict::OneTime(OneTimeToken { name: token.to_owned(), resource_version: "1".to_owned() })
+            }
+            Some(_) => TokenVerdict::Unknown,
+        })
+    }
+
+    async fn spend_token(&self, token: &OneTimeToken) -> Result<bool, TenancyError> {
+        Ok(self.one_time.lock().unwrap().remove(&token.name))
+    }
+
+    async fn ensure(&self, consumer: &Consumer) -> Result<Grant, TenancyError> {
+        if self.broken {
+            return Err(TenancyError::Failed { step: "create a secret thing".to_owned(), source: "disk full".into() });
+        }
+        self.tenants.lock().unwrap().insert(consumer.id.clone(), consumer.name.clone());
+        *self.granted.lock().unwrap() += 1;
+        Ok(Grant {
+            tenant_namespace: liqo_api::tenant_namespace(&consumer.id),
+            api_server: ApiServer { url: "https://203.0.113.5:6443".to_owned(), ca: "pem".to_owned() },
+            token: SecretText("credential".to_owned()),
+            expiration_seconds: 3600,
+            protocol_version: consumer.protocol_version,
+            provider_name: self.cluster_name(),
+        })
+    }
+
+    async fn end(&self, consumer: &ClusterId) -> Result<(), TenancyError> {
+        self.tenants.lock().unwrap().remove(consumer);
+        Ok(())
+    }
+}
+
+struct Provider {
+    identity: ClusterIdentity,
+    cluster: Arc<InMemory>,
+    address: SocketAddr,
+    _stop: DropGuard,
+}
+
+impl Provider {
+    async fn start(cluster: InMemory) -> Self {
+        let identity = ClusterIdentity::generate().unwrap();
+        let cluster = Arc::new(cluster);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let served = ClusterIdentity::from_pkcs8(identity.pkcs8()).unwrap();
+        let (tenancies, until) = (Arc::clone(&cluster), stop.clone());
+        tokio::spawn(async move { serve(listener, &served, tenancies, until).await.unwrap() });
+        Self { identity, cluster, address, _stop: stop.drop_guard() }
+    }
+
+    fn client(&self) -> AuthClient {
+        AuthClient::new(self.identity.id(), &format!("https://{}", self.address)).unwrap().allow_loopback()
+    }
+
+    /// Sends bytes over TLS and returns all that comes back.
+    async fn raw(&self, request: &[u8]) -> String {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let connector = TlsConnector::from(Arc::new(tls::client_config(self.identity.id()).unwrap()));
+        let mut stream = connector.connect(self.address.ip().into(), stream).await.unwrap();
+        stream.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    async fn post(&self, path: &str, envelope: &Envelope) -> String {
+        let body = serde_json::to_string(envelope).unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+        self.raw((head + &body).as_bytes()).await
+    }
+}
+
+async fn ask(provider: &Provider, identity: &ClusterIdentity, name: &str, token: Option<&str>) -> PeeringAnswer {
+    let token = token.map(|token| SecretText(token.to_owned()));
+    let applicant = Applicant { identity, cluster_name: name, token: token.as_ref() };
+    provider.client().request_peering(&applicant).await.unwrap()
+}
+
+fn reason(answer: PeeringAnswer) -> String {
+    match answer {
+        PeeringAnswer::Denied(Refusal { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn request(provider: &Provider, rome: &ClusterIdentity, challenge: String) -> PeeringRequest {
+    PeeringRequest {
+        challenge,
+        audience: provider.identity.id().to_string(),
+        cluster_id: rome.id().to_string(),
+        cluster_name: "rome".to_owned(),
+        protocol: ProtocolRange { min: 1, max: 1 },
+        features: Vec::new(),
+        token: Some(SecretText("reusable".to_owned())),
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_with_a_token_is_granted_access_and_later_needs_none() {
+    let milan = Provider::start(InMemory::default()).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    assert_eq!(milan.client().ids().await.unwrap().cluster_name, "milan");
+    let PeeringAnswer::Granted(grant) = ask(&milan, &rome, "rome", Some("reusable")).await else { panic!("not granted") };
+    assert_eq!(grant.tenant_namespace, format!("liqo-tenant-{}", rome.id()));
+    assert_eq!(grant.protocol_version, 1);
+    assert!(matches!(ask(&milan, &rome, "rome", None).await, PeeringAnswer::Granted(_)));
+}
+
+#[tokio::test]
+async fn a_stranger_without_a_token_or_with_a_wrong_one_is_denied() {
+    let milan = Provider::start(InMemory::default()).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    assert_eq!(reason(ask(&milan, &rome, "rome", None).await), reasons::TOKEN_REQUIRED);
+    assert_eq!(reason(ask(&milan, &rome, "rome", Some("guess")).await), reasons::TOKEN_INVALID);
+    assert_eq!(*milan.cluster.granted.lock().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn of_many_with_the_same_one_time_token_one_gets_in() {
+    let cluster = InMemory { one_time: Mutex::new(HashSet::from(["once".to_owned()])), ..InMemory::default() };
+    let milan = Arc::new(Provider::start(cluster).await);
+    let tries = (0..8).map(|_| {
+        let milan = Arc::clone(&milan);
+        tokio::spawn(async move { ask(&milan, &ClusterIdentity::generate().unwrap(), "rome", Some("once")).await })
+    });
+    let mut granted = 0;
+    for answer in futures::future::join_all(tries).await {
+        match answer.unwrap() {
+            PeeringAnswer::Granted(_) => granted += 1,
+            other => assert_eq!(reason(other), reasons::TOKEN_INVALID),
+        }
+    }
+    assert_eq!(granted, 1);
+    assert_eq!(milan.cluster.tenants.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_blocked_cluster_is_denied_although_it_was_granted_before() {
+    let milan = Provider::start(InMemory::default()).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    ask(&milan, &rome, "rome", Some("reusable")).await;
+    milan.cluster.blocked.lock().unwrap().insert(rome.id().clone());
+    assert_eq!(reason(ask(&milan, &rome, "rome", Some("reusable")).await), reasons::BLOCKED);
+}
+
+#[tokio::test]
+async fn a_replayed_request_is_refused() {
+    let milan = Provider::start(InMemory::default()).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    let document = request(&milan, &rome, milan.client().challenge().await.unwrap());
+    let envelope = Envelope::sign(&rome, PEERING_REQUEST, &serde_json::to_vec(&document).unwrap()).unwrap();
+    assert!(milan.post("/v1/peerings", &envelope).await.starts_with("HTTP/1.1 200"));
+    let second = milan.post("/v1/peerings", &envelope).await;
+    assert!(second.starts_with("HTTP/1.1 403") && second.contains("Replayed"), "{second}");
+    assert_eq!(*milan.cluster.granted.lock().unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_foreign_key_that_claims_a_known_id_is_refused() {
+    let milan = Provider::start(InMemory::default()).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    let thief = ClusterIdentity::generate().unwrap();
+    ask(&milan, &rome, "rome", Some("reusable")).await;
+    // Claimed inside the signed document.
+    let document = request(&milan, &rome, milan.client().challenge().await.unwrap());
+    let bytes = serde_json::to_vec(&document).unwrap();
+    let envelope = Envelope::sign(&thief, PEERING_REQUEST, &bytes).unwrap();
+    let answer = milan.post("/v1/peerings", &envelope).await;
+    assert!(answer.contains("IdentityMismatch"), "{answer}");
+    // Claimed around it.
+    let mut envelope = Envelope::sign(&thief, PEERING_REQUEST, &bytes).unwrap();
+    envelope.signatures[0].keyid = rome.id().to_string();
+    envelope.public_key = data_encoding::BASE64.encode(rome.public_key());
+    let answer = milan.post("/v1/peerings", &envelope).await;
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("signature"), "{answer}");
+    assert_eq!(*milan.cluster.granted.lock().unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_request_that_was_signed_for_another_provider_is_refused() {
+    let milan = Provider::start(InMemory::default()).await;
+    let turin = Provider::start(InMemory::default()).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    // Turin hands on what rome signed for it, with a challenge that milan gave to turin.
+    let document = request(&turin, &rome, milan.client().challenge().await.unwrap());
+    let envelope = Envelope::sign(&rome, PEERING_REQUEST, &serde_json::to_vec(&document).unwrap()).unwrap();
+    let answer = milan.post("/v1/peerings", &envelope).await;
+    assert!(answer.contains("WrongAudience"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_signed_request_cannot_be_used_as_the_end_of_a_peering() {
+    let milan = Provider::start(InMemory::default()).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    ask(&milan, &rome, "rome", Some("reusable")).await;
+    let document = request(&milan, &rome, milan.client().challenge().await.unwrap());
+    let envelope = Envelope::sign(&rome, PEERING_REQUEST, &serde_json::to_vec(&document).unwrap()).unwrap();
+    let answer = milan.post("/v1/peerings/end", &envelope).await;
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert_eq!(milan.cluster.tenants.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn ending_is_for_the_own_peering_only_and_may_be_repeated() {
+    let milan = Provider::start(InMemory::default()).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    let thief = ClusterIdentity::generate().unwrap();
+    ask(&milan, &rome, "rome", Some("reusable")).await;
+    assert_eq!(milan.client().end_peering(&thief).await.unwrap(), PeeringAnswer::Ended {});
+    let document = EndRequest {
+        challenge: milan.client().challenge().await.unwrap(),
+        audience: milan.identity.id().to_string(),
+        cluster_id: rome.id().to_string(),
+    };
+    let envelope = Envelope::sign(&thief, crate::protocol::PEERING_END, &serde_json::to_vec(&document).unwrap()).unwrap();
+    assert!(milan.post("/v1/peerings/end", &envelope).await.contains("IdentityMismatch"));
+    assert_eq!(milan.cluster.tenants.lock().unwrap().len(), 1);
+    for _ in 0..2 {
+        assert_eq!(milan.client().end_peering(&rome).await.unwrap(), PeeringAnswer::Ended {});
+        assert_eq!(milan.cluster.tenants.lock().unwrap().len(), 0);
+    }
+}
+
+#[tokio::test]
+async fn another_cluster_at_the_address_is_noticed() {
+    let milan = Provider::start(InMemory::default()).await;
+    let expected = ClusterIdentity::generate().unwrap();
+    let client = AuthClient::new(expected.id(), &format!("https://{}", milan.address)).unwrap().allow_loopback();
+    let error = client.ids().await.unwrap_err();
+    assert!(matches!(error, ClientError::Handshake { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_problem_of_the_provider_is_told_without_its_details() {
+    let milan = Provider::start(InMemory { broken: true, ..InMemory::default() }).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    let token = SecretText("reusable".to_owned());
+    let applicant = Applicant { identity: &rome, cluster_name: "rome", token: Some(&token) };
+    let error = milan.client().request_peering(&applicant).await.unwrap_err();
+    let ClientError::Unavailable { message } = error else { panic!("{error}") };
+    assert!(message.contains("log") && !message.contains("disk full"), "{message}");
+}
+
+#[tokio::test]
+async fn what_is_no_request_gets_a_plain_no() {
+    let milan = Provider::start(InMemory::default()).await;
+    let post = |body: &str| {
+        format!("POST /v1/peerings HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+    };
+    for body in ["", "{}", "[]", "\u{0}", "{\"payload\": 3}"] {
+        let answer = milan.raw(post(body).as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{body:?}: {answer}");
+    }
+    let answer = milan.raw(post(&"x".repeat(65 * 1024)).as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    assert!(
+        milan.raw(b"GET /../../etc/passwd HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.starts_with("HTTP/1.1 404")
+    );
+    let long = format!("GET /ids HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(64 * 1024));
+    let answer = milan.raw(long.as_bytes()).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    assert_eq!(milan.client().ids().await.unwrap().cluster_name, "milan");
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_do_not_keep_others_out() {
+    let milan = Provider::start(InMemory::default()).await;
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(TcpStream::connect(milan.address).await.unwrap());
+    }
+    assert_eq!(milan.client().ids().await.unwrap().cluster_name, "milan");
+    // And they are closed by the server, one handshake timeout later.
+    let mut byte = [0];
+    let closed = tokio::time::timeout(Duration::from_secs(20), silent[0].read(&mut byte)).await.unwrap();
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+}

@@ -1,0 +1,229 @@
+//! Tokens for the first contact: Secrets in Liqo's namespace, labelled as reusable or one-time.
+
+use std::collections::BTreeMap;
+
+use data_encoding::BASE32_NOPAD;
+use jiff::Timestamp;
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, ObjectMeta, Preconditions},
+};
+use liqo_api::{annotations, labels};
+use ring::{
+    hmac,
+    rand::{SecureRandom, SystemRandom},
+};
+
+use super::decide::{OneTimeToken, TokenVerdict};
+
+/// The key in the Secret's data.
+pub const TOKEN: &str = "token";
+
+/// Value of the label `liqo.io/peering-token` of a token that lets any number of clusters in.
+pub const REUSABLE: &str = "reusable";
+
+/// Value of the label `liqo.io/peering-token` of a token that lets one cluster in.
+pub const ONE_TIME: &str = "one-time";
+
+/// Why tokens could not be read, made or spent.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// The Secrets could not be listed.
+    #[error("cannot list the Secrets with peering tokens: {0}")]
+    List(#[source] kube::Error),
+    /// A Secret could not be deleted.
+    #[error("cannot delete Secret {name} of a one-time token: {source}")]
+    Spend {
+        /// The Secret.
+        name: String,
+        /// What the API server said.
+        #[source]
+        source: kube::Error,
+    },
+    /// No random numbers.
+    #[error("cannot make a token: the system's random generator failed")]
+    Random,
+}
+
+/// A new token: 32 random bytes as lower-case base32.
+pub fn generate() -> Result<String, TokenError> {
+    let mut bytes = [0; 32];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| TokenError::Random)?;
+    Ok(BASE32_NOPAD.encode(&bytes).to_ascii_lowercase())
+}
+
+/// The Secret that makes a token valid. `kind` is [`REUSABLE`] or [`ONE_TIME`].
+pub fn secret(name: &str, kind: &str, token: &str, expires_at: Option<Timestamp>) -> Secret {
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some(BTreeMap::from([
+                (labels::MANAGED.to_owned(), "true".to_owned()),
+                (labels::PEERING_TOKEN.to_owned(), kind.to_owned()),
+            ])),
+            annotations: expires_at.map(|at| BTreeMap::from([(annotations::EXPIRES_AT.to_owned(), at.to_string())])),
+            ..ObjectMeta::default()
+        },
+        data: Some(BTreeMap::from([(TOKEN.to_owned(), ByteString(token.as_bytes().to_vec()))])),
+        type_: Some("Opaque".to_owned()),
+        ..Secret::default()
+    }
+}
+
+/// What a presented token is worth, given the Secrets that exist.
+///
+/// Where several Secrets hold the same token, the one that gives most counts.
+pub fn judge(secrets: &[Secret], presented: Option<&str>, now: Timestamp) -> TokenVerdict {
+    let Some(presented) = presented else { return TokenVerdict::Absent };
+    // All Secrets are compared, and only digests are, so that the time taken tells nothing of any token.
+    let matching: Vec<&Secret> = secrets.iter().filter(|secret| same(secret, presented)).collect();
+    let (valid, expired): (Vec<&Secret>, Vec<&Secret>) = matching.into_iter().partition(|secret| !has_expired(secret, now));
+    if valid.iter().any(|secret| kind(secret) == Some(REUSABLE)) {
+        return TokenVerdict::Reusable;
+    }
+    match valid.iter().find(|secret| kind(secret) == Some(ONE_TIME)) {
+        Some(secret) => TokenVerdict::OneTime(OneTimeToken {
+            name: secret.name_any(),
+            resource_version: secret.resource_version().unwrap_or_default(),
+        }),
+        None if expired.is_empty() => TokenVerdict::Unknown,
+        None => TokenVerdict::Expired,
+    }
+}
+
+fn kind(secret: &Secret) -> Option<&str> {
+    secret.labels().get(labels::PEERING_TOKEN).map(String::as_str)
+}
+
+fn same(secret: &Secret, presented: &str) -> bool {
+    let Some(stored) = secret.data.as_ref().and_then(|data| data.get(TOKEN)) else { return false };
+    // A Secret that somebody left empty lets nobody in.
+    if stored.0.is_empty() {
+        return false;
+    }
+    let key = hmac::Key::new(hmac::HMAC_SHA256, b"liqo peering token");
+    hmac::verify(&key, presented.as_bytes(), hmac::sign(&key, &stored.0).as_ref()).is_ok()
+}
+
+/// A date that cannot be read counts as over: a token must not live longer than its maker meant.
+fn has_expired(secret: &Secret, now: Timestamp) -> bool {
+    match secret.annotations().get(annotations::EXPIRES_AT).map(|text| text.parse::<Timestamp>()) {
+        None => false,
+        Some(Ok(at)) => at <= now,
+        Some(Err(_)) => true,
+    }
+}
+
+/// Reads the Secrets and judges a token.
+pub async fn look_up(secrets: &Api<Secret>, presented: Option<&str>, now: Timestamp) -> Result<TokenVerdict, TokenError> {
+    if presented.is_none() {
+        return Ok(TokenVerdict::Absent);
+    }
+    let list = secrets.list(&ListParams::default().labels(labels::PEERING_TOKEN)).await.map_err(TokenError::List)?;
+    Ok(judge(&list.items, presented, now))
+}
+
+/// Uses a one-time token up. Of several callers exactly one gets `true`.
+pub async fn spend(secrets: &Api<Secret>, token: &OneTimeToken) -> Result<bool, TokenError> {
+    let preconditions = Preconditions { resource_version: Some(token.resource_version.clone()), uid: None };
+    match secrets.delete(&token.name, &DeleteParams::default().preconditions(preconditions)).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => Ok(false),
+        Err(source) => Err(TokenError::Spend { name: token.name.clone(), source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-06-01T12:00:00Z".parse().unwrap()
+    }
+
+    fn stored(kind: &str, token: &str, expires: Option<&str>) -> Secret {
+        let mut secret = secret("t1", kind, token, None);
+        secret.metadata.resource_version = Some("7".into());
+        if let Some(text) = expires {
+            secret.annotations_mut().insert(annotations::EXPIRES_AT.into(), text.into());
+        }
+        secret
+    }
+
+    #[test]
+    fn the_right_token_opens() {
+        assert_eq!(judge(&[stored(REUSABLE, "abc", None)], Some("abc"), now()), TokenVerdict::Reusable);
+        let expected = OneTimeToken { name: "t1".into(), resource_version: "7".into() };
+        assert_eq!(judge(&[stored(ONE_TIME, "abc", None)], Some("abc"), now()), TokenVerdict::OneTime(expected));
+    }
+
+    #[test]
+    fn a_wrong_token_does_not_open() {
+        let secrets = [stored(REUSABLE, "abc", None)];
+        for presented in ["", "ab", "abcd", "abd", "ABC"] {
+            assert_eq!(judge(&secrets, Some(presented), now()), TokenVerdict::Unknown, "{presented:?}");
+        }
+        assert_eq!(judge(&[], Some("abc"), now()), TokenVerdict::Unknown);
+        assert_eq!(judge(&secrets, None, now()), TokenVerdict::Absent);
+    }
+
+    #[test]
+    fn an_empty_secret_opens_to_nobody() {
+        assert_eq!(judge(&[stored(REUSABLE, "", None)], Some(""), now()), TokenVerdict::Unknown);
+        let mut secret = stored(REUSABLE, "abc", None);
+        secret.data = None;
+        assert_eq!(judge(&[secret], Some(""), now()), TokenVerdict::Unknown);
+    }
+
+    #[test]
+    fn an_unknown_kind_of_token_does_not_open() {
+        assert_eq!(judge(&[stored("forever", "abc", None)], Some("abc"), now()), TokenVerdict::Unknown);
+    }
+
+    #[test]
+    fn a_token_ends_at_its_date_and_a_date_that_cannot_be_read_has_passed() {
+        assert_eq!(judge(&[stored(REUSABLE, "abc", Some("2026-06-01T12:00:01Z"))], Some("abc"), now()), TokenVerdict::Reusable);
+        assert_eq!(judge(&[stored(REUSABLE, "abc", Some("2026-06-01T12:00:00Z"))], Some("abc"), now()), TokenVerdict::Expired);
+        assert_eq!(judge(&[stored(ONE_TIME, "abc", Some("tomorrow"))], Some("abc"), now()), TokenVerdict::Expired);
+    }
+
+    #[test]
+    fn a_made_token_is_long_and_never_the_same() {
+        let token = generate().unwrap();
+        assert_eq!(token.len(), 52);
+        assert_ne!(token, generate().unwrap());
+        let made = secret("x", ONE_TIME, &token, Some(now()));
+        assert_eq!(
+            judge(&[made], Some(&token), "2026-06-01T11:59:59Z".parse().unwrap()).clone(),
+            TokenVerdict::OneTime(OneTimeToken { name: "x".into(), resource_version: String::new() })
+        );
+    }
+
+    #[tokio::test]
+    async fn a_token_is_deleted_only_in_the_state_that_was_judged() {
+        use http::{Request, Response};
+        use http_body_util::BodyExt;
+        use kube::client::Body;
+
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            assert_eq!(request.method(), http::Method::DELETE);
+            let bytes = request.into_body().collect().await.unwrap().to_bytes();
+            let options: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+            let (code, reason) = match options["preconditions"]["resourceVersion"].as_str() {
+                Some("7") => (200, ""),
+                Some("8") => (404, "NotFound"),
+                _ => (409, "Conflict"),
+            };
+            let status = serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": if code == 200 { "Success" } else { "Failure" }, "reason": reason, "code": code});
+            let mut response = Response::new(Body::from(serde_json::to_vec(&status).unwrap()));
+            *response.status_mut() = http::StatusCode::from_u16(code).unwrap();
+            Ok::<_, std::convert::Infallible>(response)
+        });
+        let secrets: Api<Secret> = Api::namespaced(kube::Client::new(service, "liqo"), "liqo");
+        let token = |version: &str| OneTimeToken { name: "t1".into(), resource_version: version.into() };
+        assert!(spend(&secrets, &token("7")).await.unwrap());
+        assert!(!spend(&secrets, &token("8")).await.unwrap());
+        assert!(!spend(&secrets, &token("9")).await.unwrap());
+    }
+}

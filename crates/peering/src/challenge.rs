@@ -1,0 +1,206 @@
+//! Challenges that make each signed request good for one use and for half a minute.
+//!
+//! A challenge is the provider's own time and a nonce under a MAC, so that none is stored until it is spent, and no
+//! clock of a consumer counts for anything. The MAC's key lives as long as the process: after a restart every old
+//! challenge is invalid, which is why clients ask for a new one and try again.
+//!
+//! Spent challenges are remembered until they expire. Only requests that would otherwise be granted spend one, so
+//! strangers cannot fill the memory; if it is full all the same, requests wait rather than replays pass.
+
+use std::{collections::BTreeSet, sync::Mutex, time::Duration};
+
+use data_encoding::BASE64URL_NOPAD;
+use ring::{
+    hmac,
+    rand::{SecureRandom, SystemRandom},
+};
+
+/// How long a challenge is good.
+pub const LIFETIME: Duration = Duration::from_secs(30);
+
+/// The most spent challenges that are remembered.
+const CAPACITY: usize = 8192;
+
+const NONCE: usize = 16;
+const TIME: usize = 8;
+
+/// Why a challenge is not accepted.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ChallengeError {
+    /// Not one of this process, or damaged.
+    #[error("the challenge is not one of ours: ask for a new one and sign again")]
+    Unknown,
+    /// Older than [`LIFETIME`].
+    #[error("the challenge is older than 30 s: ask for a new one and sign again")]
+    Expired,
+    /// It was used before.
+    #[error("the challenge was used before: a signed request is good for one use only")]
+    Replayed,
+    /// Too many challenges were spent in the last half minute.
+    #[error("too many requests at the moment: try again in half a minute")]
+    Busy,
+    /// No random numbers.
+    #[error("the system's random generator failed")]
+    Random,
+}
+
+/// A challenge that was found genuine, in time and unused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Genuine {
+    // The time comes first, so that the spent ones are ordered by age.
+    issued: Duration,
+    nonce: [u8; NONCE],
+}
+
+/// Issues, checks and spends challenges. Every time is the caller's time since the start of the process, by a clock
+/// that never steps.
+pub struct Challenges {
+    key: hmac::Key,
+    random: SystemRandom,
+    spent: Mutex<BTreeSet<Genuine>>,
+}
+
+impl Challenges {
+    /// A new set with a key of its own.
+    pub fn new() -> Result<Self, ChallengeError> {
+        let random = SystemRandom::new();
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &random).map_err(|_| ChallengeError::Random)?;
+        Ok(Self { key, random, spent: Mutex::default() })
+    }
+
+    /// A new challenge.
+    pub fn issue(&self, now: Duration) -> Result<String, ChallengeError> {
+        let mut bytes = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).to_be_bytes().to_vec();
+        let mut nonce = [0; NONCE];
+        self.random.fill(&mut nonce).map_err(|_| ChallengeError::Random)?;
+        bytes.extend_from_slice(&nonce);
+        let tag = hmac::sign(&self.key, &bytes);
+        bytes.extend_from_slice(tag.as_ref());
+        Ok(BASE64URL_NOPAD.encode(&bytes))
+    }
+
+    /// Whether a challenge is ours, in time and unused. It stays usable.
+    pub fn check(&self, challenge: &str, now: Duration) -> Result<Genuine, ChallengeError> {
+        let bytes = BASE64URL_NOPAD.decode(challenge.as_bytes()).map_err(|_| ChallengeError::Unknown)?;
+        let (signed, tag) = bytes.split_at_checked(TIME + NONCE).ok_or(ChallengeError::Unknown)?;
+        hmac::verify(&self.key, signed, tag).map_err(|_| ChallengeError::Unknown)?;
+        let (time, nonce) = signed.split_at(TIME);
+        let time = time.try_into().map_err(|_| ChallengeError::Unknown)?;
+        let nonce = nonce.try_into().map_err(|_| ChallengeError::Unknown)?;
+        let genuine = Genuine { issued: Duration::from_millis(u64::from_be_bytes(time)), nonce };
+        if now.saturating_sub(genuine.issued) > LIFETIME {
+            return Err(ChallengeError::Expired);
+        }
+        if self.spent().contains(&genuine) {
+            return Err(ChallengeError::Replayed);
+        }
+        Ok(genuine)
+    }
+
+    /// Uses a challenge up: of several callers with the same one, exactly one succeeds.
+    pub fn spend(&self, genuine: Genuine, now: Duration) -> Result<(), ChallengeError> {
+        let mut spent = self.spent();
+        // What has expired is refused for its age and need not be remembered.
+        let oldest = Genuine { issued: now.saturating_sub(LIFETIME), nonce: [0; NONCE] };
+        *spent = spent.split_off(&oldest);
+        if genuine < oldest {
+            return Err(ChallengeError::Expired);
+        }
+        if spent.contains(&genuine) {
+            return Err(ChallengeError::Replayed);
+        }
+        if spent.len() >= CAPACITY {
+            return Err(ChallengeError::Busy);
+        }
+        spent.insert(genuine);
+        Ok(())
+    }
+
+    fn spent(&self) -> std::sync::MutexGuard<'_, BTreeSet<Genuine>> {
+        self.spent.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Duration = Duration::from_secs(100);
+
+    fn later(seconds: u64) -> Duration {
+        START + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_challenge_is_good_for_half_a_minute() {
+        let challenges = Challenges::new().unwrap();
+        let challenge = challenges.issue(START).unwrap();
+        assert!(challenges.check(&challenge, START).is_ok());
+        assert!(challenges.check(&challenge, later(30)).is_ok());
+        assert_eq!(challenges.check(&challenge, later(31)), Err(ChallengeError::Expired));
+    }
+
+    #[test]
+    fn a_challenge_is_spent_once() {
+        let challenges = Challenges::new().unwrap();
+        let challenge = challenges.issue(START).unwrap();
+        let genuine = challenges.check(&challenge, later(1)).unwrap();
+        assert_eq!(challenges.spend(genuine, later(1)), Ok(()));
+        assert_eq!(challenges.check(&challenge, later(2)), Err(ChallengeError::Replayed));
+        assert_eq!(challenges.spend(genuine, later(2)), Err(ChallengeError::Replayed));
+    }
+
+    #[test]
+    fn a_spent_challenge_never_becomes_good_again() {
+        let challenges = Challenges::new().unwrap();
+        let challenge = challenges.issue(START).unwrap();
+        let genuine = challenges.check(&challenge, START).unwrap();
+        challenges.spend(genuine, START).unwrap();
+        for seconds in 0..90 {
+            // Other traffic makes old entries go.
+            let other = challenges.issue(later(seconds)).unwrap();
+            let other = challenges.check(&other, later(seconds)).unwrap();
+            challenges.spend(other, later(seconds)).unwrap();
+            assert!(challenges.check(&challenge, later(seconds)).is_err(), "after {seconds} s");
+            assert!(challenges.spend(genuine, later(seconds)).is_err(), "after {seconds} s");
+        }
+    }
+
+    #[test]
+    fn the_memory_of_spent_challenges_is_bounded_and_empties_itself() {
+        let challenges = Challenges::new().unwrap();
+        let genuine = |n: usize| {
+            let mut nonce = [0; NONCE];
+            nonce[..8].copy_from_slice(&n.to_be_bytes());
+            Genuine { issued: START, nonce }
+        };
+        for n in 0..CAPACITY {
+            challenges.spend(genuine(n), START).unwrap();
+        }
+        assert_eq!(challenges.spend(genuine(CAPACITY), START), Err(ChallengeError::Busy));
+        let fresh = Genuine { issued: later(31), nonce: [1; NONCE] };
+        assert_eq!(challenges.spend(fresh, later(31)), Ok(()));
+        assert_eq!(challenges.spent().len(), 1);
+    }
+
+    #[test]
+    fn challenges_of_another_process_are_unknown() {
+        let challenge = Challenges::new().unwrap().issue(START).unwrap();
+        assert_eq!(Challenges::new().unwrap().check(&challenge, START), Err(ChallengeError::Unknown));
+    }
+
+    #[test]
+    fn every_changed_byte_of_a_challenge_is_noticed() {
+        let challenges = Challenges::new().unwrap();
+        let good = BASE64URL_NOPAD.decode(challenges.issue(START).unwrap().as_bytes()).unwrap();
+        for index in 0..good.len() {
+            let mut bad = good.clone();
+            bad[index] ^= 1;
+            assert_eq!(challenges.check(&BASE64URL_NOPAD.encode(&bad), START), Err(ChallengeError::Unknown), "byte {index}");
+        }
+        for text in ["", "AAAA", "not base64 at all"] {
+            assert_eq!(challenges.check(text, START), Err(ChallengeError::Unknown), "{text:?}");
+        }
+        assert_eq!(challenges.check(&BASE64URL_NOPAD.encode(&good[..good.len() - 1]), START), Err(ChallengeError::Unknown));
+    }
+}

@@ -1,0 +1,236 @@
+//! What a consumer was granted, as it is kept in its own cluster, so that a restart needs no new grant.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use kube::{Config, api::ObjectMeta};
+use liqo_api::labels;
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+
+use crate::{
+    addresses::is_local,
+    protocol::{ApiServer, Grant, SecretText},
+};
+
+/// Name of the Secret, in the provider namespace.
+pub const CREDENTIAL_SECRET: &str = "credential";
+
+/// How long a connection to a provider's API server may take to come about.
+const CONNECT: Duration = Duration::from_secs(3);
+
+const SERVER: &str = "server";
+const CA: &str = "ca";
+const TOKEN: &str = "token";
+const ISSUED_AT: &str = "issued-at";
+const EXPIRES_AT: &str = "expires-at";
+const TENANT_NAMESPACE: &str = "tenant-namespace";
+const PROTOCOL_VERSION: &str = "protocol-version";
+const PROVIDER_NAME: &str = "provider-name";
+
+/// A grant with its times, by the clock of this cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credential {
+    /// The way to the provider's API server.
+    pub api_server: ApiServer,
+    /// The bearer token.
+    pub token: SecretText,
+    /// When it came.
+    pub issued_at: Timestamp,
+    /// When it ends.
+    pub expires_at: Timestamp,
+    /// The namespace there that belongs to us.
+    pub tenant_namespace: String,
+    /// The version that both sides speak.
+    pub protocol_version: u32,
+    /// The provider's friendly name.
+    pub provider_name: String,
+}
+
+/// A grant, or a stored one, that is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CredentialError {
+    /// The URL of the API server is none.
+    #[error("the provider gave an address of its API server that is no https:// URL: correct `--set apiServer.address` there")]
+    Server,
+    /// The URL of the API server means the machine itself.
+    #[error("the provider gave an address of its API server that only it can reach: correct `--set apiServer.address` there")]
+    LocalServer,
+    /// No certificate was given.
+    #[error("the provider gave no certificate (PEM) for its API server: correct `--set apiServer.ca` there")]
+    Ca,
+    /// The namespace is not the one that belongs to us.
+    #[error("the provider gave a tenant namespace that is not ours")]
+    TenantNamespace,
+}
+
+impl Credential {
+    /// Takes a grant that came just now.
+    pub fn granted(grant: Grant, now: Timestamp) -> Self {
+        let life = i64::try_from(grant.expiration_seconds.min(365 * 24 * 3600)).unwrap_or_default();
+        Self {
+            api_server: grant.api_server,
+            token: grant.token,
+            issued_at: now,
+            expires_at: Timestamp::from_second(now.as_second().saturating_add(life)).unwrap_or(now),
+            tenant_namespace: grant.tenant_namespace,
+            protocol_version: grant.protocol_version,
+            provider_name: grant.provider_name,
+        }
+    }
+
+    /// Reads what was stored; none if it is incomplete, which a new grant mends.
+    pub fn of_secret(secret: &Secret) -> Option<Self> {
+        let data = secret.data.as_ref()?;
+        let text = |key: &str| data.get(key).and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
+        Some(Self {
+            api_server: ApiServer { url: text(SERVER)?, ca: text(CA)? },
+            token: SecretText(text(TOKEN)?),
+            issued_at: text(ISSUED_AT)?.parse().ok()?,
+            expires_at: text(EXPIRES_AT)?.parse().ok()?,
+            tenant_namespace: text(TENANT_NAMESPACE)?,
+            protocol_version: text(PROTOCOL_VERSION)?.parse().ok()?,
+            provider_name: text(PROVIDER_NAME)?,
+        })
+    }
+
+    /// The Secret that holds it.
+    pub fn to_secret(&self) -> Secret {
+        let version = self.protocol_version.to_string();
+        let (issued_at, expires_at) = (self.issued_at.to_string(), self.expires_at.to_string());
+        let data = [
+            (SERVER, &self.api_server.url),
+            (CA, &self.api_server.ca),
+            (TOKEN, &self.token.0),
+            (ISSUED_AT, &issued_at),
+            (EXPIRES_AT, &expires_at),
+            (TENANT_NAMESPACE, &self.tenant_namespace),
+            (PROTOCOL_VERSION, &version),
+            (PROVIDER_NAME, &self.provider_name),
+        ];
+        let data = data.into_iter().map(|(key, value)| (key.to_owned(), ByteString(value.clone().into_bytes()))).collect();
+        Secret {
+            metadata: ObjectMeta {
+                name: Some(CREDENTIAL_SECRET.to_owned()),
+                labels: Some(BTreeMap::from([(labels::MANAGED.to_owned(), "true".to_owned())])),
+                ..ObjectMeta::default()
+            },
+            data: Some(data),
+            type_: Some("Opaque".to_owned()),
+            ..Secret::default()
+        }
+    }
+
+    /// How long from `now` until it should be replaced: at 60% of its life, at once if it is over.
+    pub fn renew_in(&self, now: Timestamp) -> Duration {
+        let life = self.expires_at.as_second().saturating_sub(self.issued_at.as_second());
+        let due = self.issued_at.as_second().saturating_add(life.saturating_mul(3) / 5);
+        Duration::from_secs(u64::try_from(due.saturating_sub(now.as_second())).unwrap_or(0))
+    }
+
+    /// Whether it may be of use at this time.
+    pub fn is_usable(&self, now: Timestamp) -> bool {
+        now < self.expires_at
+    }
+
+    /// Whether clients made for `other` serve for this one, given its token.
+    pub fn same_place(&self, other: &Self) -> bool {
+        self.api_server == other.api_server
+            && self.tenant_namespace == other.tenant_namespace
+            && self.protocol_version == other.protocol_version
+            && self.provider_name == other.provider_name
+    }
+
+    /// Address and CA for a client; what a provider says is checked before it is used. The token is not in it.
+    pub fn client_config(&self, expected_namespace: &str) -> Result<Config, CredentialError> {
+        if self.tenant_namespace != expected_namespace {
+            return Err(CredentialError::TenantNamespace);
+        }
+        let url: http::Uri = self.api_server.url.parse().map_err(|_| CredentialError::Server)?;
+        let host = url.host().filter(|_| url.scheme_str() == Some("https")).ok_or(CredentialError::Server)?;
+        if is_local(host) {
+            return Err(CredentialError::LocalServer);
+        }
+        let roots: Result<Vec<Vec<u8>>, _> =
+            CertificateDer::pem_slice_iter(self.api_server.ca.as_bytes()).map(|found| found.map(|der| der.to_vec())).collect();
+        let roots = roots.ok().filter(|roots| !roots.is_empty()).ok_or(CredentialError::Ca)?;
+        let mut config = Config::new(url);
+        config.root_cert = Some(roots);
+        config.connect_timeout = Some(CONNECT);
+        config.default_namespace.clone_from(&self.tenant_namespace);
+        Ok(config)
+    }
+}
+
+/// The credential in a Secret, unless that is going away.
+pub fn stored(secret: Option<Secret>) -> Option<Credential> {
+    secret.filter(|secret| secret.metadata.deletion_timestamp.is_none()).as_ref().and_then(Credential::of_secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-06-01T12:00:00Z".parse().unwrap()
+    }
+
+    fn credential() -> Credential {
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let ca = rcgen::CertificateParams::new(vec!["ca".to_owned()]).unwrap().self_signed(&key).unwrap().pem();
+        let grant = Grant {
+            tenant_namespace: "liqo-tenant-x".into(),
+            api_server: ApiServer { url: "https://203.0.113.5:6443".into(), ca },
+            token: SecretText("t".into()),
+            expiration_seconds: 3600,
+            protocol_version: 1,
+            provider_name: "milan".into(),
+        };
+        Credential::granted(grant, now())
+    }
+
+    #[test]
+    fn a_credential_survives_its_secret() {
+        let one = credential();
+        assert_eq!(Credential::of_secret(&one.to_secret()), Some(one));
+    }
+
+    #[test]
+    fn a_credential_is_renewed_at_sixty_percent_of_its_life() {
+        let credential = credential();
+        assert_eq!(credential.renew_in(now()), Duration::from_secs(2160));
+        assert_eq!(credential.renew_in("2026-06-01T12:40:00Z".parse().unwrap()), Duration::ZERO);
+        assert!(credential.is_usable("2026-06-01T12:59:59Z".parse().unwrap()));
+        assert!(!credential.is_usable("2026-06-01T13:00:00Z".parse().unwrap()));
+    }
+
+    #[test]
+    fn an_absurd_lifetime_does_no_harm() {
+        let mut grant = credential();
+        grant.expires_at = Timestamp::MAX;
+        assert!(grant.renew_in(now()) > Duration::ZERO);
+        grant.expires_at = now();
+        assert_eq!(grant.renew_in(now()), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_a_provider_says_is_checked_before_it_is_used() {
+        let good = credential();
+        assert!(good.client_config("liqo-tenant-x").is_ok());
+        assert_eq!(good.client_config("liqo-tenant-y").unwrap_err(), CredentialError::TenantNamespace);
+        let at =
+            |url: &str| Credential { api_server: ApiServer { url: url.into(), ca: good.api_server.ca.clone() }, ..good.clone() };
+        assert_eq!(at("https://127.0.0.1:6443").client_config("liqo-tenant-x").unwrap_err(), CredentialError::LocalServer);
+        assert_eq!(at("http://203.0.113.5").client_config("liqo-tenant-x").unwrap_err(), CredentialError::Server);
+        let mut bare = good.clone();
+        bare.api_server.ca = "no certificate".into();
+        assert_eq!(bare.client_config("liqo-tenant-x").unwrap_err(), CredentialError::Ca);
+    }
+
+    #[test]
+    fn an_incomplete_secret_is_as_good_as_none() {
+        let mut secret = credential().to_secret();
+        secret.data.as_mut().unwrap().remove("token");
+        assert_eq!(Credential::of_secret(&secret), None);
+    }
+}

@@ -1,0 +1,262 @@
+//! Signed documents: DSSE envelopes under cluster keys.
+//!
+//! The signature covers the type, the length and the exact bytes of the payload (DSSE's pre-authentication encoding).
+//! Verifying gives those bytes back; nothing is ever serialised again to verify it. The envelope carries the public
+//! key, and the cluster ID follows from the key, so whoever verifies needs no directory: it asks *who signed*, then
+//! decides what that cluster may say.
+
+use data_encoding::BASE64;
+use liqo_api::ClusterId;
+use ring::signature::{ED25519, UnparsedPublicKey};
+use serde::{Deserialize, Serialize};
+
+use crate::identity::{ClusterIdentity, PublicKey};
+
+/// The largest payload that is signed or verified, in bytes.
+pub const MAX_PAYLOAD: usize = 32 * 1024;
+
+/// The longest payload type, in bytes.
+const MAX_TYPE: usize = 128;
+
+/// A payload with the signature of one cluster, as it travels in JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Envelope {
+    /// The exact bytes that were signed, in base64.
+    pub payload: String,
+    /// What the bytes are, such as `application/vnd.liqo.peering-request+json`.
+    pub payload_type: String,
+    /// Exactly one signature.
+    pub signatures: Vec<Signature>,
+    /// The raw Ed25519 public key of the signer, in base64.
+    pub public_key: String,
+}
+
+/// One signature in an [`Envelope`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signature {
+    /// The cluster ID of the signer.
+    pub keyid: String,
+    /// The signature over the pre-authentication encoding, in base64.
+    pub sig: String,
+}
+
+/// What an envelope says, after its signature was found good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// The exact bytes that were signed.
+    pub payload: Vec<u8>,
+    /// Who signed them.
+    pub signer: ClusterId,
+    /// The key that the signer's ID follows from.
+    pub public_key: PublicKey,
+}
+
+/// Why an envelope is not believed.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum EnvelopeError {
+    /// The payload or its type is too long.
+    #[error("the signed document is larger than {MAX_PAYLOAD} bytes")]
+    TooLarge,
+    /// It is a signed document of another type.
+    #[error("the signed document is of another type than the expected {expected}")]
+    WrongType {
+        /// The type that was wanted.
+        expected: &'static str,
+    },
+    /// A field is not base64, or has the wrong length.
+    #[error("the signed document's {field} is malformed")]
+    Malformed {
+        /// The field's name in JSON.
+        field: &'static str,
+    },
+    /// No signature, or more than one.
+    #[error("the signed document bears {0} signatures instead of one")]
+    NotOneSignature(usize),
+    /// The key ID is not the one that follows from the key.
+    #[error("the signed document names another cluster than the one that its key belongs to")]
+    ForeignKeyId,
+    /// The signature is not over these bytes, this type and by this key.
+    #[error("the signature of the signed document is wrong: it was changed on its way, or signed by another key")]
+    BadSignature,
+}
+
+impl Envelope {
+    /// Signs exactly these bytes.
+    pub fn sign(identity: &ClusterIdentity, payload_type: &str, payload: &[u8]) -> Result<Self, EnvelopeError> {
+        if payload.len() > MAX_PAYLOAD || payload_type.len() > MAX_TYPE {
+            return Err(EnvelopeError::TooLarge);
+        }
+        Ok(Self {
+            payload: BASE64.encode(payload),
+            payload_type: payload_type.to_owned(),
+            signatures: vec![Signature {
+                keyid: identity.id().to_string(),
+                sig: BASE64.encode(&identity.sign(&pre_authentication_encoding(payload_type, payload))),
+            }],
+            public_key: BASE64.encode(identity.public_key()),
+        })
+    }
+
+    /// Checks type, key and signature, and returns what was signed and by whom.
+    pub fn verify(&self, expected_type: &'static str) -> Result<Verified, EnvelopeError> {
+        if self.payload.len() > BASE64.encode_len(MAX_PAYLOAD) {
+            return Err(EnvelopeError::TooLarge);
+        }
+        if self.payload_type != expected_type {
+            return Err(EnvelopeError::WrongType { expected: expected_type });
+        }
+        let [signature] = self.signatures.as_slice() else {
+            return Err(EnvelopeError::NotOneSignature(self.signatures.len()));
+        };
+        let public_key: PublicKey =
+            decode(&self.public_key, "publicKey")?.try_into().map_err(|_| EnvelopeError::Malformed { field: "publicKey" })?;
+        let signer = ClusterId::of_public_key(&public_key);
+        if signature.keyid != signer.as_str() {
+            return Err(EnvelopeError::ForeignKeyId);
+        }
+        let payload = decode(&self.payload, "payload")?;
+        let bytes = decode(&signature.sig, "signatures")?;
+        UnparsedPublicKey::new(&ED25519, &public_key)
+            .verify(&pre_authentication_encoding(expected_type, &payload), &bytes)
+            .map_err(|_| EnvelopeError::BadSignature)?;
+        Ok(Verified { payload, signer, public_key })
+    }
+}
+
+fn decode(text: &str, field: &'static str) -> Result<Vec<u8>, EnvelopeError> {
+    BASE64.decode(text.as_bytes()).map_err(|_| EnvelopeError::Malformed { field })
+}
+
+/// DSSE's PAE: `"DSSEv1" SP LEN(type) SP type SP LEN(body) SP body`, lengths in decimal ASCII.
+fn pre_authentication_encoding(payload_type: &str, payload: &[u8]) -> Vec<u8> {
+    let mut encoding = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
+    encoding.extend_from_slice(payload);
+    encoding
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TYPE: &str = "application/vnd.liqo.test+json";
+
+    fn signed() -> (ClusterIdentity, Envelope) {
+        let identity = ClusterIdentity::generate().unwrap();
+        let envelope = Envelope::sign(&identity, TYPE, b"{\"a\" : 1}").unwrap();
+        (identity, envelope)
+    }
+
+    #[test]
+    fn the_encoding_is_that_of_the_dsse_specification() {
+        assert_eq!(
+            pre_authentication_encoding("http://example.com/HelloWorld", b"hello world"),
+            b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
+        );
+        assert_eq!(pre_authentication_encoding("", b""), b"DSSEv1 0  0 ");
+    }
+
+    #[test]
+    fn a_known_key_gives_a_known_signature() {
+        // RFC 8032, section 7.1, test 1.
+        let seed = data_encoding::HEXLOWER.decode(b"9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60").unwrap();
+        let public = data_encoding::HEXLOWER.decode(b"d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a").unwrap();
+        let pair = ring::signature::Ed25519KeyPair::from_seed_and_public_key(&seed, &public).unwrap();
+        assert_eq!(
+            data_encoding::HEXLOWER.encode(pair.sign(b"").as_ref()),
+            "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b"
+        );
+        let sig = pair.sign(&pre_authentication_encoding(TYPE, b"{}"));
+        let key: PublicKey = public.try_into().unwrap();
+        let envelope = Envelope {
+            payload: "e30=".to_owned(),
+            payload_type: TYPE.to_owned(),
+            signatures: vec![Signature { keyid: ClusterId::of_public_key(&key).to_string(), sig: BASE64.encode(sig.as_ref()) }],
+            public_key: "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=".to_owned(),
+        };
+        assert_eq!(envelope.verify(TYPE).unwrap().payload, b"{}");
+    }
+
+    #[test]
+    fn verifying_gives_back_the_exact_bytes_and_the_signer() {
+        let (identity, envelope) = signed();
+        let text = serde_json::to_string(&envelope).unwrap();
+        let verified = serde_json::from_str::<Envelope>(&text).unwrap().verify(TYPE).unwrap();
+        assert_eq!(verified.payload, b"{\"a\" : 1}");
+        assert_eq!(&verified.signer, identity.id());
+        assert_eq!(&verified.public_key, identity.public_key());
+    }
+
+    #[test]
+    fn a_changed_payload_is_refused() {
+        let (_, mut envelope) = signed();
+        envelope.payload = BASE64.encode(b"{\"a\" : 2}");
+        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::BadSignature));
+        // The same JSON with other bytes is another payload.
+        envelope.payload = BASE64.encode(b"{\"a\":1}");
+        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::BadSignature));
+    }
+
+    #[test]
+    fn a_signature_for_one_type_is_no_signature_for_another() {
+        let (_, mut envelope) = signed();
+        assert_eq!(envelope.verify("other"), Err(EnvelopeError::WrongType { expected: "other" }));
+        envelope.payload_type = "other".to_owned();
+        assert_eq!(envelope.verify("other"), Err(EnvelopeError::BadSignature));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_the_signature_is_noticed() {
+        let (_, envelope) = signed();
+        let good = BASE64.decode(envelope.signatures[0].sig.as_bytes()).unwrap();
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let mut envelope = envelope.clone();
+            envelope.signatures[0].sig = BASE64.encode(&bad);
+            assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::BadSignature), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_key_cannot_sign_under_a_known_id() {
+        let (identity, _) = signed();
+        let (_, mut envelope) = signed();
+        envelope.signatures[0].keyid = identity.id().to_string();
+        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::ForeignKeyId));
+        envelope.public_key = BASE64.encode(identity.public_key());
+        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::BadSignature));
+    }
+
+    #[test]
+    fn exactly_one_signature_is_accepted() {
+        let (_, mut envelope) = signed();
+        envelope.signatures.push(envelope.signatures[0].clone());
+        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::NotOneSignature(2)));
+        envelope.signatures.clear();
+        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::NotOneSignature(0)));
+    }
+
+    #[test]
+    fn malformed_fields_are_named() {
+        let (_, good) = signed();
+        let mut envelope = good.clone();
+        envelope.public_key = BASE64.encode(&[1; 31]);
+        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::Malformed { field: "publicKey" }));
+        let mut envelope = good.clone();
+        envelope.payload = "***".to_owned();
+        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::Malformed { field: "payload" }));
+        let mut envelope = good;
+        envelope.signatures[0].sig = "é".to_owned();
+        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::Malformed { field: "signatures" }));
+    }
+
+    #[test]
+    fn what_is_too_large_is_neither_signed_nor_decoded() {
+        let (identity, mut envelope) = signed();
+        assert_eq!(Envelope::sign(&identity, TYPE, &vec![0; MAX_PAYLOAD + 1]), Err(EnvelopeError::TooLarge));
+        assert!(Envelope::sign(&identity, TYPE, &vec![0; MAX_PAYLOAD]).unwrap().verify(TYPE).is_ok());
+        envelope.payload = "A".repeat(BASE64.encode_len(MAX_PAYLOAD) + 4);
+        assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::TooLarge));
+    }
+}

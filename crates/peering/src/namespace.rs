@@ -1,0 +1,59 @@
+//! The namespaces that Liqo makes for peers, reduced to what peering needs of them.
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt;
+use liqo_api::{ClusterId, annotations, labels};
+
+use crate::objects;
+
+/// A namespace that Liqo made, as far as peering needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiqoNamespace {
+    /// `tenant`, `provider` or `mapped`.
+    pub kind: String,
+    /// The consumer or the provider that it is about.
+    pub cluster: ClusterId,
+    /// The consumer's name, on tenant namespaces.
+    pub cluster_name: Option<String>,
+    /// Kubernetes deletes it.
+    pub terminating: bool,
+    /// The tenancy is being ended.
+    pub ending: bool,
+}
+
+impl LiqoNamespace {
+    /// Reduces a namespace; none if it is not one that Liqo made for a known kind of use.
+    #[allow(clippy::needless_pass_by_value)] // The form that a cache wants.
+    pub fn of(namespace: Namespace) -> Option<Self> {
+        let kind = namespace.labels().get(labels::NAMESPACE_KIND)?;
+        let label = if kind == objects::KIND_PROVIDER { labels::PROVIDER_ID } else { labels::CONSUMER_ID };
+        Some(Self {
+            kind: kind.clone(),
+            cluster: namespace.labels().get(label)?.parse().ok()?,
+            cluster_name: namespace.annotations().get(annotations::CLUSTER_NAME).cloned(),
+            terminating: namespace.metadata.deletion_timestamp.is_some(),
+            ending: namespace.annotations().contains_key(objects::ENDING),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::server::Consumer;
+
+    #[test]
+    fn a_namespace_is_known_by_its_labels_only() {
+        let id = ClusterId::of_public_key(&[1; 32]);
+        let consumer = Consumer { id: id.clone(), public_key: [1; 32], name: "rome".into(), protocol_version: 1 };
+        let made = objects::tenant(&consumer);
+        let known = LiqoNamespace::of(made.clone()).unwrap();
+        assert_eq!((known.kind.as_str(), &known.cluster, known.cluster_name.as_deref()), ("tenant", &id, Some("rome")));
+        assert!(!known.ending && !known.terminating);
+        let provider = LiqoNamespace::of(objects::provider(&id)).unwrap();
+        assert_eq!((provider.kind.as_str(), &provider.cluster), ("provider", &id));
+        let mut strange = made;
+        strange.metadata.labels = None;
+        assert_eq!(LiqoNamespace::of(strange), None);
+    }
+}

@@ -1,0 +1,287 @@
+//! The Kubernetes objects that a peering consists of, and the one way in which they are made.
+
+use std::{collections::BTreeMap, fmt::Debug, time::Duration};
+
+use data_encoding::BASE64;
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        coordination::v1::{Lease, LeaseSpec},
+        core::v1::{Namespace, ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus, Secret, ServiceAccount},
+        rbac::v1::{RoleBinding, RoleRef, Subject},
+    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::MicroTime},
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{ObjectMeta, PostParams},
+};
+use liqo_api::{ClusterId, annotations, consumer_service_account, labels, leases, provider_namespace, roles, tenant_namespace};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::auth::server::Consumer;
+
+/// Name of the manager's `ServiceAccount`, and of the `RoleBinding` that gives it rights in a namespace that it made.
+const MANAGER_ACCOUNT: &str = "liqo-controller-manager";
+const MANAGER_BINDING: &str = "liqo-manager";
+
+/// Name of the `ResourceQuota` in a tenant namespace.
+pub const QUOTA: &str = "liqo-tenant";
+
+/// Value of the label for namespaces of tenants.
+pub const KIND_TENANT: &str = "tenant";
+/// Value of the label for namespaces about providers.
+pub const KIND_PROVIDER: &str = "provider";
+/// Value of the label for namespaces that a consumer's offloaded namespaces are mapped to.
+pub const KIND_MAPPED: &str = "mapped";
+
+/// On a tenant namespace: the tenancy is being ended, since this time (RFC 3339).
+pub const ENDING: &str = "liqo.io/ending";
+
+/// How long a right may take to hold after its `RoleBinding` was created.
+const RIGHTS_SETTLE: Duration = Duration::from_secs(3);
+
+/// A step of a controller failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {step}: {source}")]
+pub struct StepError {
+    /// What was tried, with the object's name.
+    pub step: String,
+    /// What the API server said.
+    #[source]
+    pub source: kube::Error,
+}
+
+/// Says what a request was for.
+pub trait Step<T> {
+    /// Adds the step to the error.
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, StepError>;
+}
+
+impl<T> Step<T> for kube::Result<T> {
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, StepError> {
+        self.map_err(|source| StepError { step: step(), source })
+    }
+}
+
+/// Creates an object unless it is there already; returns what is there.
+pub async fn create_missing<K>(api: &Api<K>, object: &K) -> Result<K, StepError>
+where
+    K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + Debug,
+{
+    let name = object.name_any();
+    let step = || format!("create {} {name}", K::kind(&()));
+    if let Some(found) = api.get_opt(&name).await.step(step)? {
+        return Ok(found);
+    }
+    match api.create(&PostParams::default(), object).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(&name).await.step(step),
+        created => created.step(step),
+    }
+}
+
+/// As [`create_missing`], in a namespace whose `RoleBinding` for us may not hold yet.
+pub async fn create_missing_in_new<K>(api: &Api<K>, object: &K) -> Result<K, StepError>
+where
+    K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + Debug,
+{
+    let deadline = tokio::time::Instant::now() + RIGHTS_SETTLE;
+    loop {
+        match create_missing(api, object).await {
+            Err(StepError { source: kube::Error::Api(status), .. })
+                if status.is_forbidden() && tokio::time::Instant::now() < deadline =>
+            {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Deletes an object unless it is gone already.
+pub async fn delete_present<K>(api: &Api<K>, name: &str) -> Result<(), StepError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let step = || format!("delete {} {name}", K::kind(&()));
+    if api.get_metadata_opt(name).await.step(step)?.is_none_or(|found| found.metadata.deletion_timestamp.is_some()) {
+        return Ok(());
+    }
+    match api.delete(name, &kube::api::DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        done => done.map(|_| ()).step(step),
+    }
+}
+
+/// The namespace on the provider that belongs to one consumer.
+pub fn tenant(consumer: &Consumer) -> Namespace {
+    let mut object = namespace(tenant_namespace(&consumer.id), KIND_TENANT, labels::CONSUMER_ID, &consumer.id);
+    object.metadata.annotations = Some(BTreeMap::from([
+        (annotations::PUBLIC_KEY.to_owned(), BASE64.encode(&consumer.public_key)),
+        (annotations::CLUSTER_NAME.to_owned(), consumer.name.clone()),
+    ]));
+    object
+}
+
+/// The namespace on the consumer about one provider.
+pub fn provider(id: &ClusterId) -> Namespace {
+    namespace(provider_namespace(id), KIND_PROVIDER, labels::PROVIDER_ID, id)
+}
+
+fn namespace(name: String, kind: &str, id_label: &str, id: &ClusterId) -> Namespace {
+    let mut all = managed();
+    all.insert(labels::NAMESPACE_KIND.to_owned(), kind.to_owned());
+    all.insert(id_label.to_owned(), id.to_string());
+    Namespace { metadata: ObjectMeta { name: Some(name), labels: Some(all), ..ObjectMeta::default() }, ..Namespace::default() }
+}
+
+/// The manager's own rights in a namespace that it made.
+pub fn manager_binding(liqo_namespace: &str) -> RoleBinding {
+    binding(MANAGER_BINDING, roles::OWN_NAMESPACE, MANAGER_ACCOUNT, liqo_namespace)
+}
+
+/// The consumer's rights in its tenant namespace.
+pub fn tenant_binding(consumer: &ClusterId, liqo_namespace: &str) -> RoleBinding {
+    binding(roles::TENANT, roles::TENANT, &consumer_service_account(consumer), liqo_namespace)
+}
+
+fn binding(name: &str, role: &str, account: &str, account_namespace: &str) -> RoleBinding {
+    RoleBinding {
+        metadata: named(name),
+        role_ref: RoleRef { api_group: "rbac.authorization.k8s.io".into(), kind: "ClusterRole".into(), name: role.into() },
+        subjects: Some(vec![Subject {
+            kind: "ServiceAccount".into(),
+            name: account.into(),
+            namespace: Some(account_namespace.into()),
+            api_group: None,
+        }]),
+    }
+}
+
+/// The account that a consumer acts as; nothing mounts its token.
+pub fn account(consumer: &ClusterId) -> ServiceAccount {
+    let mut metadata = named(&consumer_service_account(consumer));
+    metadata.labels.get_or_insert_default().insert(labels::CONSUMER_ID.to_owned(), consumer.to_string());
+    ServiceAccount { metadata, automount_service_account_token: Some(false), ..ServiceAccount::default() }
+}
+
+/// The Secret that a consumer's tokens are bound to: without it they are worth nothing. It is empty.
+pub fn session_secret(consumer: &ClusterId) -> Secret {
+    let mut metadata = named(&consumer_service_account(consumer));
+    metadata.labels.get_or_insert_default().insert(labels::CONSUMER_ID.to_owned(), consumer.to_string());
+    Secret { metadata, type_: Some("Opaque".into()), ..Secret::default() }
+}
+
+/// How many objects a consumer may keep in its tenant namespace.
+pub fn quota() -> ResourceQuota {
+    let hard = [
+        ("count/shadowpods.virtualkubelet.liqo.io", "5000"),
+        ("count/reflectedobjects.virtualkubelet.liqo.io", "5000"),
+        ("count/namespacemaps.virtualkubelet.liqo.io", "10"),
+        ("count/resourcerequests.discovery.liqo.io", "10"),
+        ("count/secrets", "2000"),
+    ];
+    let hard = hard.into_iter().map(|(name, number)| (name.to_owned(), Quantity(number.to_owned()))).collect();
+    ResourceQuota {
+        metadata: named(QUOTA),
+        spec: Some(ResourceQuotaSpec { hard: Some(hard), ..ResourceQuotaSpec::default() }),
+        ..ResourceQuota::default()
+    }
+}
+
+/// The status that lets a quota work from the start, if it does not yet.
+///
+/// Kubernetes refuses to create what a quota limits and does not count yet, and it may take half a minute until it counts
+/// objects of a kind that was just installed. A new namespace is empty: what is not counted is none.
+pub fn first_count(quota: &ResourceQuota) -> Option<ResourceQuotaStatus> {
+    let wanted = quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
+    let mut used = quota.status.as_ref().and_then(|status| status.used.clone()).unwrap_or_default();
+    if wanted.keys().all(|name| used.contains_key(name)) {
+        return None;
+    }
+    for name in wanted.keys() {
+        used.entry(name.clone()).or_insert_with(|| Quantity("0".to_owned()));
+    }
+    Some(ResourceQuotaStatus { hard: Some(wanted), used: Some(used) })
+}
+
+/// A lease in a tenant namespace, not renewed yet.
+pub fn lease(name: &str) -> Lease {
+    Lease { metadata: named(name), spec: None }
+}
+
+/// The patch that renews a lease.
+pub fn renewal(holder: &ClusterId, now: Timestamp) -> Lease {
+    let spec = LeaseSpec {
+        holder_identity: Some(holder.to_string()),
+        renew_time: Some(MicroTime(now)),
+        lease_duration_seconds: Some(30),
+        ..LeaseSpec::default()
+    };
+    Lease { metadata: ObjectMeta::default(), spec: Some(spec) }
+}
+
+/// What changes with each renewal of a lease.
+pub fn lease_version(lease: &Lease) -> Option<String> {
+    lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0.to_string())
+}
+
+/// The two leases of a tenant namespace.
+pub fn tenant_leases() -> [Lease; 2] {
+    [lease(leases::PROVIDER), lease(leases::CONSUMER)]
+}
+
+fn managed() -> BTreeMap<String, String> {
+    BTreeMap::from([(labels::MANAGED.to_owned(), "true".to_owned())])
+}
+
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta { name: Some(name.to_owned()), labels: Some(managed()), ..ObjectMeta::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_namespace_says_from_its_creation_whose_it_is() {
+        let consumer =
+            Consumer { id: ClusterId::of_public_key(&[1; 32]), public_key: [1; 32], name: "rome".into(), protocol_version: 1 };
+        let object = tenant(&consumer);
+        assert_eq!(object.labels()[labels::NAMESPACE_KIND], "tenant");
+        assert_eq!(object.labels()[labels::CONSUMER_ID], consumer.id.to_string());
+        assert_eq!(object.annotations()[annotations::CLUSTER_NAME], "rome");
+    }
+
+    #[test]
+    fn the_consumers_account_lives_where_the_consumer_cannot_write() {
+        let id = ClusterId::of_public_key(&[1; 32]);
+        let subject = &tenant_binding(&id, "liqo").subjects.unwrap()[0];
+        assert_eq!(subject.namespace.as_deref(), Some("liqo"));
+        assert_eq!(Some(subject.name.as_str()), account(&id).metadata.name.as_deref());
+        assert_eq!(account(&id).automount_service_account_token, Some(false));
+    }
+
+    #[test]
+    fn a_new_quota_counts_from_zero_and_an_old_one_is_left_alone() {
+        let mut object = quota();
+        let hard = object.spec.as_ref().unwrap().hard.clone().unwrap();
+        let counted = BTreeMap::from([("count/secrets".to_owned(), Quantity("3".into()))]);
+        object.status = Some(ResourceQuotaStatus { used: Some(counted), ..Default::default() });
+        let status = first_count(&object).unwrap();
+        let used = status.used.clone().unwrap();
+        assert_eq!(used["count/secrets"].0, "3");
+        assert!(hard.keys().all(|name| name == "count/secrets" || used[name].0 == "0"));
+        object.status = Some(status);
+        assert_eq!(first_count(&object), None);
+    }
+
+    #[test]
+    fn each_renewal_of_a_lease_shows() {
+        let id = ClusterId::of_public_key(&[1; 32]);
+        let first = lease_version(&renewal(&id, Timestamp::UNIX_EPOCH));
+        let second = lease_version(&renewal(&id, Timestamp::from_microsecond(1).unwrap()));
+        assert!(first.is_some() && first != second);
+        assert_eq!(lease_version(&lease("provider")), None);
+    }
+}
