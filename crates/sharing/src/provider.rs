@@ -1,0 +1,210 @@
+//! The provider side: keeps the picture of the cluster, and writes the offers that follow from it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::{Api, api::DeleteParams, core::DeserializeGuard, runtime::watcher::Config};
+use liqo_api::{DEFAULT_POOL, PeeringPolicy, RESOURCE_REQUEST, ResourceOffer, ResourceRequest, labels};
+use liqo_kit::{
+    Cache, Context, Key, Next, Queue,
+    conditions::{self, namespaced},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Error,
+    decide::{
+        provider::{OfferWrite, Picture, Plan, Written, decide},
+        publish::PACE,
+        reduce::{self, ConsumerNamespace, LocalNode, PodUse, Request},
+    },
+    links::Links,
+    put::{marked, put},
+};
+
+/// Changes of nodes and pods wait this long for others, so that a burst of pods is counted a few times, not a thousand.
+pub const DEBOUNCE: Duration = Duration::from_millis(200);
+/// Changes that somebody waits for.
+const PROMPT: Duration = Duration::from_millis(20);
+
+/// The provider side.
+pub struct Provider {
+    context: Context,
+    nodes: Cache<LocalNode>,
+    pods: Cache<PodUse>,
+    namespaces: Cache<ConsumerNamespace>,
+    requests: Cache<Request>,
+    policies: Cache<PeeringPolicy>,
+    offers: Cache<ResourceOffer>,
+    links: Arc<Links>,
+    queue: Queue<()>,
+    written: Mutex<HashMap<String, Written>>,
+}
+
+impl Provider {
+    /// Starts watching.
+    pub fn start(
+        context: &Context,
+        stop: &CancellationToken,
+        offers: Cache<ResourceOffer>,
+        links: Arc<Links>,
+        queue: Queue<()>,
+    ) -> Arc<Self> {
+        let client = || context.client.clone();
+        let (nodes, pods, namespaces, requests, policies) =
+            (queue.clone(), queue.clone(), queue.clone(), queue.clone(), queue.clone());
+        // Finished pods use nothing: the API server need not even send them.
+        let unfinished = Config::default().fields("status.phase!=Succeeded,status.phase!=Failed");
+        let ours = Config::default().labels(&format!("{},{}", labels::NAMESPACE_KIND, labels::CONSUMER_ID));
+        Arc::new(Self {
+            context: context.clone(),
+            nodes: Cache::watch(Api::<Node>::all(client()), Config::default(), stop.clone(), reduce::node, move |_, _, _| {
+                nodes.add_after((), DEBOUNCE);
+            }),
+            pods: Cache::watch(Api::<Pod>::all(client()), unfinished, stop.clone(), reduce::pod, move |_, _, _| {
+                pods.add_after((), DEBOUNCE);
+            }),
+            namespaces: Cache::watch(Api::<Namespace>::all(client()), ours, stop.clone(), reduce::namespace, move |_, _, _| {
+                namespaces.add_after((), PROMPT);
+            }),
+            requests: Cache::watch(
+                Api::<DeserializeGuard<ResourceRequest>>::all(client()),
+                Config::default(),
+                stop.clone(),
+                reduce::request,
+                move |_, _, _| requests.add_after((), PROMPT),
+            ),
+            policies: Cache::watch(
+                Api::<PeeringPolicy>::all(client()),
+                Config::default(),
+                stop.clone(),
+                liqo_kit::cache::whole,
+                move |_, _, _| policies.add_after((), PROMPT),
+            ),
+            offers,
+            links,
+            queue,
+            written: Mutex::default(),
+        })
+    }
+
+    /// Keeps the offers as they should be, until `stop`.
+    pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
+        let synced = [
+            self.nodes.synced().await,
+            self.pods.synced().await,
+            self.namespaces.synced().await,
+            self.requests.synced().await,
+            self.policies.synced().await,
+            self.offers.synced().await,
+            self.links.foreign_clusters().synced().await,
+        ];
+        if synced.contains(&false) {
+            return;
+        }
+        self.queue.add(());
+        let provider = self.clone();
+        let work = self.queue.run("offers", 1, stop, move |()| {
+            let provider = provider.clone();
+            async move { provider.recompute().await }
+        });
+        let mut config = self.context.config.clone();
+        let follow_config = async {
+            while config.changed().await.is_ok() {
+                self.queue.add_after((), PROMPT);
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = work => {}
+            () = follow_config => {}
+        }
+    }
+
+    async fn recompute(&self) -> Result<Next, Error> {
+        let now = Instant::now();
+        let plan = decide(&self.picture(now), now);
+        let wake = plan.wake;
+        self.carry_out(plan).await?;
+        Ok(wake.map_or(Next::OnChange, Next::After))
+    }
+
+    fn picture(&self, now: Instant) -> Picture {
+        let config = self.context.config();
+        let policy = self.policies.get(&Key::new("", "default"));
+        let mut written = self.written();
+        written.retain(|_, written| now.saturating_duration_since(written.at) < PACE);
+        Picture {
+            own: self.context.cluster_id.clone(),
+            percentage: policy.map(|policy| policy.spec.provide.percentage),
+            threshold: config.spec.sharing.offer_update_threshold_percentage,
+            cluster_labels: config.spec.cluster_labels.clone(),
+            nodes: self.nodes.all(),
+            pods: self.pods.all(),
+            namespaces: self.namespaces.all().into_iter().map(|(key, namespace)| (key.name, namespace)).collect(),
+            requests: self.requests.all(),
+            offers: self.offers.all(),
+            written: written.clone(),
+        }
+    }
+
+    /// Does all that can be done; one tenant's failure is not another's.
+    async fn carry_out(&self, plan: Plan) -> Result<(), Error> {
+        let mut failures = Vec::new();
+        for key in plan.deletions {
+            failures.extend(self.delete(key).await.err());
+        }
+        let mut shrunk = true;
+        for write in plan.writes {
+            // What was not given up cannot be given to another.
+            if write.grows && !shrunk {
+                continue;
+            }
+            let grows = write.grows;
+            if let Err(failure) = self.write(write).await {
+                shrunk &= grows;
+                failures.push(failure);
+            }
+        }
+        for answer in plan.answers {
+            let api: Api<ResourceRequest> = namespaced(&self.context.client, &answer.namespace);
+            let done = conditions::merge(&api, RESOURCE_REQUEST, &answer.current, &[answer.wanted]).await;
+            failures.extend(done.err().map(|source| Error::AnswerRequest { namespace: answer.namespace, source }));
+        }
+        self.links.say_of_consumers(plan.links);
+        crate::first(failures)
+    }
+
+    async fn write(&self, write: OfferWrite) -> Result<(), Error> {
+        let OfferWrite { namespace, namespace_uid, consumer, spec, exists, .. } = write;
+        let api: Api<ResourceOffer> = namespaced(&self.context.client, &namespace);
+        let offer = marked(ResourceOffer::new(DEFAULT_POOL, spec), labels::CONSUMER_ID, &consumer);
+        if let Err(source) = put(&api, &offer, exists).await {
+            return Err(Error::WriteOffer { namespace, source });
+        }
+        let hard = offer.spec.resource_quota.hard;
+        tracing::info!(%consumer, offered = %hard, "offer written");
+        self.written().insert(namespace_uid, Written { at: Instant::now(), hard });
+        Ok(())
+    }
+
+    async fn delete(&self, key: Key) -> Result<(), Error> {
+        let api: Api<ResourceOffer> = namespaced(&self.context.client, &key.namespace);
+        match api.delete(&key.name, &DeleteParams::default()).await {
+            Ok(_) => {
+                tracing::info!(offer = %key, "offer deleted, nobody asks for it");
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(source) => Err(Error::DeleteOffer { key, source }),
+        }
+    }
+
+    fn written(&self) -> MutexGuard<'_, HashMap<String, Written>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,57 @@
+//! Writing the spec of an object that we own wholly.
+
+use std::fmt::Debug;
+
+use json_patch::{Patch as Operations, PatchOperation, ReplaceOperation, jsonptr::PointerBuf};
+use kube::{
+    Api, Resource,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::FIELD_MANAGER;
+
+/// Makes the object exist with exactly this spec. `exists` is what the cache says; should it lag, the other way is taken.
+///
+/// Not server-side apply: that turns a map whose last key is removed into null, which the schema refuses (tried with
+/// Kubernetes 1.34).
+pub async fn put<K>(api: &Api<K>, object: &K, exists: bool) -> kube::Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Serialize,
+{
+    let first = if exists { replace(api, object).await } else { create(api, object).await };
+    match first {
+        Err(kube::Error::Api(status)) if exists && status.is_not_found() => create(api, object).await,
+        Err(kube::Error::Api(status)) if !exists && status.is_already_exists() => replace(api, object).await,
+        other => other,
+    }
+}
+
+async fn create<K>(api: &Api<K>, object: &K) -> kube::Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Serialize,
+{
+    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    api.create(&params, object).await.map(drop)
+}
+
+async fn replace<K>(api: &Api<K>, object: &K) -> kube::Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Serialize,
+{
+    let mut json = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
+    let value = json.get_mut("spec").map(Value::take).unwrap_or_default();
+    let operation = PatchOperation::Replace(ReplaceOperation { path: PointerBuf::from_tokens(["spec"]), value });
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let name = object.meta().name.as_deref().unwrap_or_default();
+    api.patch(name, &params, &Patch::Json::<()>(Operations(vec![operation]))).await.map(drop)
+}
+
+/// The labels of an object that Liqo made, with one that says whose it is.
+pub fn marked<K: Resource>(mut object: K, whose: &str, id: &liqo_api::ClusterId) -> K {
+    let labels = object.meta_mut().labels.get_or_insert_default();
+    labels.insert(liqo_api::labels::MANAGED.to_owned(), "true".to_owned());
+    labels.insert(whose.to_owned(), id.to_string());
+    object
+}
