@@ -1,0 +1,325 @@
+//! Every case of what may be known of a pod, as sentences.
+
+use liqo_api::ShadowPod;
+use liqo_kit::Key;
+use serde_json::{Value, json};
+
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+/// A home pod with changes (a JSON merge patch) to an ordinary Pending one of a Deployment.
+fn home(changes: Value) -> HomePod {
+    let mut pod = json!({
+        "metadata": {"namespace": "demo", "name": "web", "uid": "u",
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "o", "controller": true}]},
+        "spec": {"restartPolicy": "Always", "containers": [{"name": "c", "image": "i"}]},
+        "status": {"phase": "Pending"}});
+    json_patch::merge(&mut pod, &changes);
+    HomePod::of(serde_json::from_value(pod).unwrap(), &Key::new("liqo-provider-x", "default")).unwrap()
+}
+
+fn once(changes: Value) -> HomePod {
+    let mut all = json!({"spec": {"restartPolicy": "Never"}});
+    json_patch::merge(&mut all, &changes);
+    home(all)
+}
+
+fn told(status: &str) -> Value {
+    let condition =
+        json!({"type": "liqo.io/Offloaded", "status": status, "reason": "R", "lastTransitionTime": at(0).to_string()});
+    json!({"status": {"conditions": [condition]}})
+}
+
+fn terminating(grace: i64) -> Value {
+    json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}})
+}
+
+fn shadow(changes: Value) -> Shadow {
+    let mut shadow = json!({
+        "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": {"name": "u"},
+        "spec": {"namespace": "demo", "pool": "default",
+            "pod": {"metadata": {"name": "web"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}},
+        "status": {"phase": "Created", "pod": {"phase": "Running"}}});
+    json_patch::merge(&mut shadow, &changes);
+    Shadow::of(serde_json::from_value::<ShadowPod>(shadow).unwrap()).unwrap()
+}
+
+fn facts<'a>(home: Option<&'a HomePod>, shadow: Option<&'a Shadow>) -> Facts<'a> {
+    Facts {
+        home,
+        shadow,
+        peer: Peer::Answers,
+        namespace: Namespace::Ready,
+        tenancy: Some("t"),
+        sent: Sent::No,
+        refusal_timeout: TIMEOUT,
+        now: at(0),
+    }
+}
+
+fn actions(home: Option<&HomePod>, shadow: Option<&Shadow>) -> Vec<Action> {
+    decide(&facts(home, shadow)).actions
+}
+
+fn not_offloaded() -> Namespace {
+    Namespace::Refused { reason: "NamespaceNotOffloaded", message: "offload it".into() }
+}
+
+#[test]
+fn a_pod_that_was_never_sent_is_sent() {
+    assert_eq!(actions(Some(&home(json!({}))), None), [Action::CreateShadow { mark: false }]);
+}
+
+#[test]
+fn a_pod_that_may_run_only_once_is_marked_before_it_is_sent() {
+    for policy in ["Never", "OnFailure"] {
+        let pod = home(json!({"spec": {"restartPolicy": policy}}));
+        assert_eq!(actions(Some(&pod), None), [Action::CreateShadow { mark: true }]);
+    }
+}
+
+#[test]
+fn a_call_that_failed_is_repeated_without_marking_again() {
+    let pod = once(told("Unknown"));
+    let facts = Facts { sent: Sent::Tried, ..facts(Some(&pod), None) };
+    assert_eq!(decide(&facts).actions, [Action::CreateShadow { mark: false }]);
+}
+
+fn being_sent_to(tenancy: &str) -> Value {
+    let mut changes = told("Unknown");
+    changes["metadata"] = json!({"annotations": {"liqo.io/sent-to": tenancy}});
+    changes
+}
+
+#[test]
+fn a_pod_that_a_former_process_was_sending_is_sent_again_because_it_did_not_arrive() {
+    assert_eq!(actions(Some(&once(being_sent_to("t"))), None), [Action::CreateShadow { mark: false }]);
+}
+
+#[test]
+fn a_pod_that_was_being_sent_in_a_tenancy_that_ended_is_lost_unless_it_may_restart() {
+    for changes in [being_sent_to("another"), told("Unknown")] {
+        assert!(matches!(actions(Some(&once(changes)), None)[..], [Action::Lost(_)]));
+    }
+    let pod = once(being_sent_to("t"));
+    assert!(matches!(decide(&Facts { tenancy: None, ..facts(Some(&pod), None) }).actions[..], [Action::Lost(_)]));
+    assert_eq!(actions(Some(&home(told("Unknown"))), None), [Action::CreateShadow { mark: false }]);
+}
+
+#[test]
+fn a_pod_that_ran_and_may_run_only_once_is_never_sent_again() {
+    assert!(matches!(actions(Some(&once(told("True"))), None)[..], [Action::Lost(_)]));
+    for sent in [Sent::Tried, Sent::Created(VISIBLE_WITHIN)] {
+        let pod = once(told("True"));
+        assert!(matches!(decide(&Facts { sent, ..facts(Some(&pod), None) }).actions[..], [Action::Lost(_)]));
+    }
+}
+
+#[test]
+fn a_pod_that_restarts_is_sent_again_when_the_provider_lost_it() {
+    assert_eq!(actions(Some(&home(told("True"))), None), [Action::CreateShadow { mark: false }]);
+}
+
+#[test]
+fn a_refused_pod_did_not_run_and_may_be_sent() {
+    assert_eq!(actions(Some(&once(told("False"))), None), [Action::CreateShadow { mark: true }]);
+}
+
+#[test]
+fn a_finished_pod_never_runs_again() {
+    for phase in ["Succeeded", "Failed"] {
+        for pod in [home(json!({"status": {"phase": phase}})), once(json!({"status": {"phase": phase}}))] {
+            assert_eq!(decide(&facts(Some(&pod), None)), Decision::nothing());
+            assert_eq!(decide(&facts(Some(&pod), Some(&shadow(json!({}))))), Decision::nothing());
+        }
+    }
+}
+
+#[test]
+fn a_shadow_pod_that_the_watch_has_not_shown_yet_is_waited_for() {
+    let (pod, going) = (once(told("Unknown")), once(terminating(30)));
+    for pod in [&pod, &going] {
+        let decision = decide(&Facts { sent: Sent::Created(Duration::from_secs(1)), ..facts(Some(pod), None) });
+        assert_eq!(decision, Decision::later(Duration::from_secs(9)));
+    }
+    let late = decide(&Facts { sent: Sent::Created(VISIBLE_WITHIN), ..facts(Some(&pod), None) });
+    assert!(matches!(late.actions[..], [Action::Lost(_)]));
+}
+
+#[test]
+fn the_remote_status_comes_home() {
+    assert_eq!(actions(Some(&home(json!({}))), Some(&shadow(json!({})))), [Action::PatchHomeStatus]);
+    for phase in ["Succeeded", "Failed"] {
+        let ended = shadow(json!({"status": {"phase": phase, "pod": {"phase": phase}}}));
+        assert_eq!(actions(Some(&home(json!({}))), Some(&ended)), [Action::PatchHomeStatus]);
+    }
+}
+
+#[test]
+fn changed_labels_annotations_and_images_are_carried_again() {
+    for changes in [
+        json!({"metadata": {"labels": {"a": "b"}}}),
+        json!({"metadata": {"annotations": {"a": "b"}}}),
+        json!({"spec": {"containers": [{"name": "c", "image": "i:2"}]}}),
+        json!({"spec": {"activeDeadlineSeconds": 9}}),
+    ] {
+        let pod = home(changes);
+        assert_eq!(actions(Some(&pod), Some(&shadow(json!({})))), [Action::PatchHomeStatus, Action::UpdateShadow]);
+        let ended = shadow(json!({"status": {"phase": "Failed"}}));
+        assert_eq!(actions(Some(&pod), Some(&ended)), [Action::PatchHomeStatus]);
+    }
+}
+
+#[test]
+fn what_means_something_at_home_only_is_not_carried_again() {
+    let pod = home(json!({"metadata": {"annotations": {"liqo.io/remote-pod-ip": "10.0.0.1", "liqo.io/sent-to": "t"}},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}));
+    assert_eq!(actions(Some(&pod), Some(&shadow(json!({})))), [Action::PatchHomeStatus]);
+}
+
+#[test]
+fn a_shadow_pod_without_an_answer_is_waited_for() {
+    let fresh = shadow(json!({"status": null}));
+    assert_eq!(actions(Some(&home(json!({}))), Some(&fresh)), []);
+}
+
+#[test]
+fn what_the_provider_waits_for_is_shown_and_does_not_count_as_a_refusal() {
+    let taken = shadow(json!({"status": {"phase": "Pending", "reason": "NameTaken", "message": "m", "pod": null}}));
+    let pod = home(told("False"));
+    let late = decide(&Facts { now: at(9_999), ..facts(Some(&pod), Some(&taken)) });
+    assert_eq!(late.actions, [Action::Refuse { reason: "NameTaken".into(), message: "m".into() }]);
+}
+
+#[test]
+fn a_pod_that_the_provider_lost_is_lost() {
+    let lost = shadow(json!({"status": {"phase": "Lost", "message": "gone"}}));
+    assert_eq!(actions(Some(&once(json!({}))), Some(&lost)), [Action::Lost("gone".into())]);
+}
+
+#[test]
+fn the_grace_period_travels_and_is_only_ever_shortened() {
+    let pod = home(terminating(30));
+    assert_eq!(actions(Some(&pod), Some(&shadow(json!({})))), [Action::PatchHomeStatus, Action::AskDeletion(30)]);
+    for (wanted, asked) in [(30, None), (10, None), (60, Some(30))] {
+        let shadow = shadow(json!({"spec": {"deletion": {"gracePeriodSeconds": wanted}}, "status": {"pod": null}}));
+        let expected: Vec<_> = asked.map(Action::AskDeletion).into_iter().collect();
+        assert_eq!(actions(Some(&pod), Some(&shadow)), expected);
+    }
+}
+
+#[test]
+fn the_last_status_arrives_also_while_the_pod_is_being_deleted() {
+    let ending = shadow(json!({"spec": {"deletion": {"gracePeriodSeconds": 30}}, "status": {"phase": "Failed"}}));
+    assert_eq!(actions(Some(&home(terminating(30))), Some(&ending)), [Action::PatchHomeStatus]);
+}
+
+#[test]
+fn the_home_pod_goes_when_its_remote_pod_is_gone() {
+    assert_eq!(actions(Some(&home(terminating(30))), None), [Action::RemoveHomePod]);
+    let finished = once(json!({"metadata": terminating(30)["metadata"], "status": {"phase": "Succeeded"}}));
+    assert_eq!(actions(Some(&finished), None), [Action::RemoveHomePod]);
+}
+
+#[test]
+fn a_home_pod_that_only_a_finalizer_holds_is_not_removed_again() {
+    assert_eq!(actions(Some(&home(terminating(0))), None), []);
+}
+
+#[test]
+fn a_shadow_pod_without_home_pod_is_removed_once() {
+    assert_eq!(actions(None, Some(&shadow(json!({})))), [Action::DeleteShadow]);
+    assert_eq!(actions(None, Some(&shadow(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})))), []);
+    assert_eq!(actions(None, None), []);
+}
+
+#[test]
+fn nothing_is_concluded_from_silence() {
+    let pods = [home(json!({})), once(told("True")), once(told("Unknown")), home(terminating(30)), home(terminating(0))];
+    for pod in pods.iter().map(Some).chain([None]) {
+        for shadow in [None, Some(&shadow(json!({})))] {
+            let decision = decide(&Facts { peer: Peer::Silent, ..facts(pod, shadow) });
+            assert_eq!(decision, Decision::nothing());
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_is_down_makes_pods_not_ready_and_removes_none() {
+    let down = |home: Option<&HomePod>| decide(&Facts { peer: Peer::Down, ..facts(home, None) }).actions;
+    assert_eq!(down(Some(&home(json!({"status": {"phase": "Running"}})))), [Action::NotReady]);
+    assert_eq!(down(Some(&home(terminating(30)))), [Action::NotReady]);
+    assert_eq!(down(Some(&once(json!({"status": {"phase": "Succeeded"}})))), []);
+    assert_eq!(down(None), []);
+}
+
+#[test]
+fn a_pod_of_a_namespace_that_is_not_offloaded_is_refused() {
+    let pod = home(json!({}));
+    let decision = decide(&Facts { namespace: not_offloaded(), ..facts(Some(&pod), None) });
+    let refusal = Action::Refuse { reason: "NamespaceNotOffloaded".into(), message: "offload it".into() };
+    assert_eq!(decision, Decision { actions: vec![refusal], again: Some(TIMEOUT) });
+}
+
+#[test]
+fn a_pod_that_runs_goes_on_when_its_namespace_is_no_longer_offloaded() {
+    let pod = home(json!({}));
+    let facts = Facts { namespace: not_offloaded(), ..facts(Some(&pod), None) };
+    let running = shadow(json!({}));
+    assert_eq!(decide(&Facts { shadow: Some(&running), ..facts }).actions, [Action::PatchHomeStatus]);
+}
+
+#[test]
+fn a_pod_that_cannot_travel_is_told_so_and_replaced_in_time() {
+    let mut changes = told("False");
+    changes["spec"] = json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]});
+    let pod = home(changes);
+    let decision = |now| decide(&Facts { now, namespace: Namespace::Waiting, ..facts(Some(&pod), None) });
+    assert!(matches!(&decision(at(0)).actions[..], [Action::Refuse { reason, .. }] if reason == "HostPath"));
+    assert_eq!(decision(at(0)).again, Some(TIMEOUT));
+    assert!(decision(at(300)).actions.contains(&Action::Replace));
+}
+
+#[test]
+fn a_namespace_that_is_not_there_yet_is_waited_for() {
+    let pod = home(json!({}));
+    assert_eq!(decide(&Facts { namespace: Namespace::Waiting, ..facts(Some(&pod), None) }), Decision::nothing());
+}
+
+#[test]
+fn a_pod_refused_for_long_is_replaced_if_it_has_a_controller() {
+    let refused = shadow(json!({"status": {"phase": "Refused", "reason": "OfferExceeded", "message": "m"}}));
+    let decision = |pod: &HomePod, now| decide(&Facts { now, ..facts(Some(pod), Some(&refused)) });
+    let pod = home(told("False"));
+    assert_eq!(decision(&pod, at(100)).again, Some(Duration::from_secs(200)));
+    assert!(!decision(&pod, at(299)).actions.contains(&Action::Replace));
+    assert!(decision(&pod, at(300)).actions.contains(&Action::Replace));
+    let mut alone = told("False");
+    alone["metadata"] = json!({"ownerReferences": null});
+    assert!(!decision(&home(alone), at(9_999)).actions.contains(&Action::Replace));
+}
+
+#[test]
+fn the_refusal_timeout_counts_from_the_refusal_not_from_the_birth() {
+    let refused = shadow(json!({"status": {"phase": "Refused"}}));
+    let pod = home(told("True"));
+    let decision = decide(&Facts { now: at(9_999), ..facts(Some(&pod), Some(&refused)) });
+    assert_eq!(decision.again, Some(TIMEOUT));
+}
+
+#[test]
+fn a_pod_of_a_daemon_set_stays_pending() {
+    for kind in ["DaemonSet", "Node"] {
+        let owner = json!({"apiVersion": "apps/v1", "kind": kind, "name": "d", "uid": "o", "controller": true});
+        let mut changes = told("False");
+        changes["metadata"] = json!({"ownerReferences": [owner]});
+        let pod = home(changes);
+        let decision = decide(&Facts { now: at(9_999), ..facts(Some(&pod), None) });
+        assert!(matches!(&decision.actions[..], [Action::Refuse { reason, .. }] if reason == kind));
+    }
+}

@@ -1,0 +1,255 @@
+//! What is kept of home pods and shadow pods: the few fields that decisions look at, and the rest as JSON text.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::Object;
+use liqo_api::{ShadowPod, ShadowPodPhase, annotations, pods};
+use liqo_kit::Key;
+use serde_json::{Map, Value, json};
+
+use crate::decide::{
+    home_status::is_final,
+    items, name,
+    refs::{Refs, refs},
+    text,
+    travel::{Refusal, outgoing},
+};
+
+/// A pod as JSON, so that fields of any Kubernetes version survive.
+pub type JsonPod = Object<Value, Value>;
+
+/// A pod that is bound to one of our virtual nodes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HomePod {
+    /// Its UID, which is the name of its shadow pod.
+    pub uid: String,
+    /// Its namespace and name.
+    pub key: Key,
+    /// The `VirtualNode` behind its node.
+    pub virtual_node: Key,
+    /// While it is being deleted: the seconds that its containers have.
+    pub deletion: Option<i64>,
+    /// Its phase is final.
+    pub finished: bool,
+    /// Its restart policy is Always.
+    pub restarts: bool,
+    /// What it was told about the provider's answer.
+    pub told: Option<Told>,
+    /// The tenancy that it was about to be sent to.
+    pub sent_to: Option<String>,
+    /// The controller that made it.
+    pub controller: Option<Controller>,
+    /// The `ConfigMap`s and `Secret`s that it names.
+    pub refs: Refs,
+    /// What of it may change while it runs, as [`changeable`] makes it; or why it cannot travel.
+    pub carried: Result<String, Refusal>,
+    json: Box<str>,
+}
+
+/// The condition `liqo.io/Offloaded` of a home pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// True, False, or nothing for Unknown.
+    pub status: Option<bool>,
+    /// One word.
+    pub reason: String,
+    /// Since when the status is so.
+    pub since: Timestamp,
+}
+
+/// The controller of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Controller {
+    /// Its kind.
+    pub kind: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+impl HomePod {
+    /// The reduced form of a pod on the node of this `VirtualNode`.
+    pub fn of(pod: JsonPod, virtual_node: &Key) -> Option<Self> {
+        let JsonPod { metadata, spec, status, .. } = pod;
+        let uid = metadata.uid.clone()?;
+        let key = Key::new(metadata.namespace.clone()?, metadata.name.clone()?);
+        let deletion = metadata.deletion_timestamp.is_some().then(|| metadata.deletion_grace_period_seconds.unwrap_or(0));
+        let controller = controller(&metadata);
+        let sent_to = metadata.annotations.as_ref().and_then(|all| all.get(annotations::SENT_TO)).cloned();
+        let whole = json!({ "metadata": travelling(metadata), "spec": spec, "status": status });
+        Some(Self {
+            uid,
+            key,
+            virtual_node: virtual_node.clone(),
+            deletion,
+            finished: is_final(&whole),
+            restarts: text(&whole, "/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
+            told: told(&whole),
+            sent_to,
+            controller,
+            refs: refs(&whole),
+            // Which labels the provider advertises makes no difference to that.
+            carried: outgoing(&whole, &BTreeSet::new()).map(|carried| changeable(&carried)),
+            json: whole.to_string().into(),
+        })
+    }
+
+    /// The pod as JSON: metadata (names, UID, labels, annotations), spec and status.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.json).unwrap_or_default()
+    }
+}
+
+/// The metadata that decisions or the provider need.
+fn travelling(metadata: ObjectMeta) -> Value {
+    json!({
+        "namespace": metadata.namespace,
+        "name": metadata.name,
+        "uid": metadata.uid,
+        "labels": metadata.labels.unwrap_or_default(),
+        "annotations": metadata.annotations.unwrap_or_default(),
+    })
+}
+
+fn controller(metadata: &ObjectMeta) -> Option<Controller> {
+    let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    Some(Controller { kind: owner.kind.clone(), uid: owner.uid.clone() })
+}
+
+fn told(pod: &Value) -> Option<Told> {
+    let condition = items(pod, "/status/conditions").iter().find(|one| text(one, "/type") == Some(pods::OFFLOADED))?;
+    let status = match text(condition, "/status") {
+        Some("True") => Some(true),
+        Some("False") => Some(false),
+        _ => None,
+    };
+    let since = text(condition, "/lastTransitionTime").and_then(|time| time.parse().ok()).unwrap_or(Timestamp::UNIX_EPOCH);
+    Some(Told { status, reason: text(condition, "/reason").unwrap_or_default().to_owned(), since })
+}
+
+/// A shadow pod in our tenant namespace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shadow {
+    /// Namespace and name of the home pod, as far as it is known from the shadow pod.
+    pub home: Key,
+    /// The pool.
+    pub pool: String,
+    /// It is going away.
+    pub terminating: bool,
+    /// The deletion that we asked for, with its seconds.
+    pub wanted_deletion: Option<i64>,
+    /// Where it stands.
+    pub phase: ShadowPodPhase,
+    /// One word for that.
+    pub reason: String,
+    /// The same for people.
+    pub message: String,
+    /// What of the carried pod may change, as [`changeable`] makes it.
+    pub carried: String,
+    status: Option<Box<str>>,
+}
+
+impl Shadow {
+    /// The reduced form of a shadow pod.
+    pub fn of(shadow: ShadowPod) -> Option<Self> {
+        let status = shadow.status.unwrap_or_default();
+        Some(Self {
+            home: Key::new(shadow.spec.namespace, text(&shadow.spec.pod, "/metadata/name").unwrap_or_default()),
+            pool: shadow.spec.pool,
+            terminating: shadow.metadata.deletion_timestamp.is_some(),
+            wanted_deletion: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds),
+            phase: status.phase,
+            reason: status.reason.unwrap_or_default(),
+            message: status.message.unwrap_or_default(),
+            carried: changeable(&shadow.spec.pod),
+            status: status.pod.map(|pod| pod.to_string().into()),
+        })
+    }
+
+    /// The remote pod's status. Where the provider recorded an end but no status, the end alone.
+    pub fn remote_status(&self) -> Option<Value> {
+        let recorded = self.status.as_deref().and_then(|status| serde_json::from_str::<Value>(status).ok());
+        match (recorded, self.phase) {
+            (Some(status), _) => Some(status),
+            (None, ShadowPodPhase::Succeeded) => Some(json!({ "phase": "Succeeded" })),
+            (None, ShadowPodPhase::Failed) => Some(json!({ "phase": "Failed", "reason": self.reason, "message": self.message })),
+            (None, _) => None,
+        }
+    }
+}
+
+/// What of a carried pod may change while it runs: labels, annotations, images and the deadline. Two carried pods with the
+/// same text need no update.
+pub fn changeable(carried: &Value) -> String {
+    let images: Map<String, Value> = ["/spec/initContainers", "/spec/containers"]
+        .iter()
+        .flat_map(|list| items(carried, list))
+        .map(|container| (name(container).to_owned(), container.get("image").cloned().unwrap_or_default()))
+        .collect();
+    let sorted = |pointer: &str| {
+        let entries = carried.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
+        entries.collect::<BTreeMap<_, _>>()
+    };
+    json!([sorted("/metadata/labels"), sorted("/metadata/annotations"), images, carried.pointer("/spec/activeDeadlineSeconds")])
+        .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home(pod: Value) -> HomePod {
+        HomePod::of(serde_json::from_value(pod).unwrap(), &Key::new("liqo-provider-x", "default")).unwrap()
+    }
+
+    #[test]
+    fn fields_of_a_later_kubernetes_survive_the_reduction() {
+        let reduced = home(json!({
+            "metadata": {"namespace": "demo", "name": "web", "uid": "u", "managedFields": [{"manager": "kubectl"}]},
+            "spec": {"containers": [{"name": "c", "image": "i", "brandNew": {"x": [1]}}], "alsoNew": true},
+            "status": {"phase": "Running", "resize": "Proposed"}}));
+        assert_eq!(reduced.json().pointer("/spec/containers/0/brandNew/x/0"), Some(&json!(1)));
+        assert_eq!(reduced.json().pointer("/spec/alsoNew"), Some(&json!(true)));
+        assert_eq!(reduced.json().pointer("/status/resize"), Some(&json!("Proposed")));
+        assert_eq!(reduced.json().pointer("/metadata/managedFields"), None);
+    }
+
+    #[test]
+    fn what_decisions_look_at_is_read_from_the_pod() {
+        let reduced = home(json!({
+            "metadata": {"namespace": "demo", "name": "job", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "deletionGracePeriodSeconds": 7,
+                "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "o", "controller": true}]},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "envFrom": [{"secretRef": {"name": "s"}}]}]},
+            "status": {"phase": "Failed", "conditions": [{"type": "liqo.io/Offloaded", "status": "Unknown",
+                "reason": "Sending", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}));
+        assert_eq!((reduced.deletion, reduced.finished, reduced.restarts), (Some(7), true, false));
+        assert_eq!(reduced.controller, Some(Controller { kind: "Job".into(), uid: "o".into() }));
+        assert_eq!(reduced.told.as_ref().map(|told| (told.status, told.reason.as_str())), Some((None, "Sending")));
+        assert!(reduced.refs.secrets.contains("s"));
+    }
+
+    #[test]
+    fn only_what_may_change_tells_two_carried_pods_apart() {
+        let carried = |image: &str, label: &str, cpu: &str| {
+            changeable(&json!({"metadata": {"labels": {"a": label}},
+                "spec": {"containers": [{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}}]}}))
+        };
+        assert_eq!(carried("i:1", "x", "1"), carried("i:1", "x", "2"));
+        assert_ne!(carried("i:1", "x", "1"), carried("i:2", "x", "1"));
+        assert_ne!(carried("i:1", "x", "1"), carried("i:1", "y", "1"));
+    }
+
+    #[test]
+    fn an_end_without_a_status_is_still_an_end() {
+        let shadow: ShadowPod = serde_json::from_value(json!({
+            "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": {"name": "u"},
+            "spec": {"namespace": "demo", "pool": "default", "pod": {"metadata": {"name": "web"}}},
+            "status": {"phase": "Failed", "reason": "DeadlineExceeded"}}))
+        .unwrap();
+        let shadow = Shadow::of(shadow).unwrap();
+        assert_eq!(shadow.home, Key::new("demo", "web"));
+        assert_eq!(shadow.remote_status().unwrap()["phase"], "Failed");
+    }
+}

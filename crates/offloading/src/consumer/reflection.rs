@@ -1,0 +1,257 @@
+//! The `ConfigMap`s and `Secret`s that offloaded pods name, and no others, at each provider that runs such a pod.
+//!
+//! What is wanted follows from the pods: an object is recorded before the first pod that names it is sent, updated when it
+//! changes at home, and removed when no pod at that provider names it any more.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{DeleteParams, PostParams},
+    runtime::watcher,
+};
+use liqo_api::{NAMESPACE_OFFLOADING, ReflectedObject};
+use liqo_kit::{
+    Cache, Key, Next,
+    peers::{PeerError, call},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio_util::sync::DropGuard;
+
+use super::{
+    Consumer, locked,
+    peer::{Peer, Remote},
+    reflected::{
+        Reference, Twin, fingerprint_of_object, fingerprint_of_secret, object_of, record_of_config_map, record_of_secret,
+    },
+    virtual_nodes::all_pods_known,
+};
+
+/// Objects that are looked at at the same time, for each provider.
+const CONCURRENCY: usize = 4;
+
+/// An object could not be reflected.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The object at home cannot be read.
+    #[error("reading {kind} {namespace}/{name} to reflect it: {source}")]
+    Read {
+        /// Its kind.
+        kind: &'static str,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// What the API server said.
+        source: kube::Error,
+    },
+    /// The record at the provider cannot be written.
+    #[error("writing the record of {kind} {namespace}/{name} at the provider: {source}")]
+    Write {
+        /// Its kind.
+        kind: &'static str,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// What the peer said.
+        source: PeerError,
+    },
+}
+
+/// What is followed in one offloaded namespace: which of its `ConfigMap`s and `Secret`s changed.
+pub struct HomeObjects {
+    _config_maps: Cache<u64>,
+    _secrets: Cache<u64>,
+    _stop: DropGuard,
+}
+
+/// Follows the objects of a namespace, from when the manager may read them until the namespace is no longer offloaded.
+pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
+    let mut all = locked(&consumer.home_objects);
+    if all.contains_key(namespace) {
+        return;
+    }
+    let stop = consumer.context.stop.child_token();
+    let client = consumer.context.client.clone();
+    let config_maps = Cache::watch(
+        Api::<ConfigMap>::namespaced(client.clone(), namespace),
+        watcher::Config::default(),
+        stop.clone(),
+        |map| Some(fingerprint_of_object(&object_of(&map))),
+        changed(consumer, false),
+    );
+    let secrets = Cache::watch(
+        Api::<Secret>::namespaced(client, namespace),
+        watcher::Config::default(),
+        stop.clone(),
+        |secret| Some(fingerprint_of_secret(&secret)),
+        changed(consumer, true),
+    );
+    all.insert(namespace.to_owned(), HomeObjects { _config_maps: config_maps, _secrets: secrets, _stop: stop.drop_guard() });
+}
+
+/// Stops following the objects of a namespace.
+pub fn forget_namespace(consumer: &Consumer, namespace: &str) {
+    locked(&consumer.home_objects).remove(namespace);
+}
+
+fn changed(consumer: &Arc<Consumer>, secret: bool) -> impl FnMut(&Key, Option<&Arc<u64>>, Option<&Arc<u64>>) + Send + use<> {
+    let consumer = Arc::downgrade(consumer);
+    move |key, _, _| {
+        let reference = Reference { secret, namespace: key.namespace.clone(), name: key.name.clone() };
+        for peer in consumer.upgrade().iter().flat_map(|consumer| consumer.all_peers()) {
+            if peer.home_pods().iter().any(|pod| reference.is_named_by(pod)) {
+                peer.references.add(reference.clone());
+            }
+        }
+    }
+}
+
+/// Starts the worker for one provider.
+pub fn start(consumer: Arc<Consumer>, peer: Arc<Peer>) {
+    tokio::spawn(async move {
+        let (queue, stop) = (peer.references.clone(), consumer.context.stop.clone());
+        queue
+            .run("reflection", CONCURRENCY, stop, move |reference| {
+                let (consumer, peer) = (consumer.clone(), peer.clone());
+                async move { reconcile(&consumer, &peer, &reference).await }
+            })
+            .await;
+    });
+}
+
+/// Records, before a pod is sent, those of the objects that it names which the provider does not have yet. What goes wrong
+/// is left to the worker: the provider waits for what is missing, as a kubelet does.
+pub async fn ensure(consumer: &Arc<Consumer>, peer: &Arc<Peer>, remote: &Remote, wanted: &[Reference]) {
+    let missing = |reference: &&Reference| recorded(remote, reference).is_none() && !peer.is_reflected(reference);
+    for reference in wanted.iter().filter(missing) {
+        let _one_at_a_time = peer.reflecting.lock().await;
+        if !missing(&reference) {
+            continue;
+        }
+        if let Err(error) = reconcile(consumer, peer, reference).await {
+            tracing::debug!(peer = %peer.id, ?reference, %error, "not reflected yet");
+            peer.references.add(reference.clone());
+        }
+    }
+}
+
+fn recorded(remote: &Remote, reference: &Reference) -> Option<Arc<Twin>> {
+    let key = Key::new(&remote.connection.tenant_namespace, reference.record());
+    if reference.secret { remote.secrets.get(&key) } else { remote.objects.get(&key) }
+}
+
+async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<Peer>, reference: &Reference) -> Result<Next, Error> {
+    // When the peer answers (again), everything is looked at.
+    let Some(remote) = peer.answering() else { return Ok(Next::OnChange) };
+    let wanted = is_offloaded(consumer, &reference.namespace) && peer.home_pods().iter().any(|pod| reference.is_named_by(pod));
+    let record = recorded(&remote, reference);
+    if !wanted {
+        let Some(record) = record.filter(|record| !record.terminating) else { return Ok(Next::OnChange) };
+        if !all_pods_known(consumer, &peer.id) {
+            return Ok(Next::After(Duration::from_secs(2)));
+        }
+        remove(peer, &remote, &record.reference).await?;
+        return Ok(Next::OnChange);
+    }
+    if record.as_ref().is_some_and(|record| record.terminating) {
+        return Ok(Next::OnChange);
+    }
+    let (client, namespace) = (consumer.context.client.clone(), &reference.namespace);
+    if reference.secret {
+        let home = read(reference, Api::<Secret>::namespaced(client, namespace)).await?;
+        let wanted = home.and_then(|secret| record_of_secret(reference, &secret));
+        let print = wanted.as_ref().map(fingerprint_of_secret);
+        write(peer, &remote, reference, record.as_deref(), wanted.zip(print)).await?;
+    } else {
+        let home = read(reference, Api::<ConfigMap>::namespaced(client, namespace)).await?;
+        let wanted = home.map(|map| record_of_config_map(reference, &map));
+        let print = wanted.as_ref().map(|record| fingerprint_of_object(&record.spec.object));
+        write(peer, &remote, reference, record.as_deref(), wanted.zip(print)).await?;
+    }
+    Ok(Next::OnChange)
+}
+
+fn is_offloaded(consumer: &Consumer, namespace: &str) -> bool {
+    // Also while it is being unoffloaded: its pods still read what they name.
+    consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some()
+}
+
+async fn read<K>(reference: &Reference, api: Api<K>) -> Result<Option<K>, Error>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let Reference { namespace, name, .. } = reference.clone();
+    api.get_opt(&name).await.map_err(|source| Error::Read { kind: kind(reference), namespace, name, source })
+}
+
+/// Makes the record be what is wanted, if it is not.
+async fn write<K>(
+    peer: &Peer,
+    remote: &Remote,
+    reference: &Reference,
+    record: Option<&Twin>,
+    wanted: Option<(K, u64)>,
+) -> Result<(), Error>
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Serialize
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
+{
+    let failed = |source| {
+        let Reference { namespace, name, .. } = reference.clone();
+        Error::Write { kind: kind(reference), namespace, name, source }
+    };
+    let api: Api<K> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
+    match (wanted, record) {
+        (None, None) => Ok(()),
+        (None, Some(_)) => remove(peer, remote, reference).await,
+        (Some((_, print)), Some(record)) if record.fingerprint == print => Ok(()),
+        (Some((wanted, _)), None) => match call(api.create(&PostParams::default(), &wanted)).await {
+            // Another worker, or a watch that lags: its event brings us here again.
+            Err(PeerError::Api(kube::Error::Api(status))) if status.is_already_exists() => Ok(()),
+            Err(error) => Err(failed(error)),
+            Ok(_) => {
+                peer.reflected(reference);
+                Ok(())
+            }
+        },
+        (Some((mut wanted, _)), Some(_)) => {
+            // Whole, so that removed keys go; with the version that it replaces.
+            let now = call(api.get_metadata(&reference.record())).await.map_err(failed)?;
+            wanted.meta_mut().resource_version = now.resource_version();
+            match call(api.replace(&reference.record(), &PostParams::default(), &wanted)).await {
+                // The type of a Secret cannot be changed: it is made anew when the old one is gone.
+                Err(PeerError::Api(kube::Error::Api(status))) if status.is_invalid() => remove(peer, remote, reference).await,
+                result => result.map(drop).map_err(failed),
+            }
+        }
+    }
+}
+
+async fn remove(peer: &Peer, remote: &Remote, reference: &Reference) -> Result<(), Error> {
+    let (client, namespace, name) = (remote.connection.client.clone(), &remote.connection.tenant_namespace, reference.record());
+    let parameters = DeleteParams::default();
+    peer.not_reflected(reference);
+    let removed = if reference.secret {
+        call(async { Api::<Secret>::namespaced(client, namespace).delete(&name, &parameters).await.map(drop) }).await
+    } else {
+        call(async { Api::<ReflectedObject>::namespaced(client, namespace).delete(&name, &parameters).await.map(drop) }).await
+    };
+    match removed {
+        Err(PeerError::Api(kube::Error::Api(status))) if status.is_not_found() => Ok(()),
+        Err(source) => {
+            let Reference { namespace, name, .. } = reference.clone();
+            Err(Error::Write { kind: kind(reference), namespace, name, source })
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+fn kind(reference: &Reference) -> &'static str {
+    if reference.secret { "Secret" } else { "ConfigMap" }
+}

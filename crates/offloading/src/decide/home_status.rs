@@ -1,0 +1,255 @@
+//! The status of a home pod: what the remote pod's says is merged into it, not copied.
+//!
+//! Ours are phase, reason, message, start time, the statuses of containers that the home spec has, and the conditions
+//! Initialized, `PodReadyToStartContainers`, `ContainersReady` and Ready. Everything else is the home cluster's own.
+//! All functions give the body of a strategic merge patch for `pods/status`, or `None` when there is nothing to write.
+//!
+//! The API server accepts almost any change of a status: that a terminal phase stays terminal is kept here.
+
+mod containers;
+mod reduce;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use liqo_api::{annotations, pods};
+use serde_json::{Map, Value, json};
+
+use super::{items, text};
+
+pub use reduce::reduce_status;
+
+/// What is known of the way to the remote pod.
+#[derive(Debug, Clone, Copy)]
+pub struct Link {
+    /// The address under which home reaches the remote pod; `None` while the two clusters have no network between them.
+    /// A home pod without such an address gets none at all: home Services would send to a stranger's pod.
+    pub pod_ip: Option<IpAddr>,
+    /// The virtual node's address.
+    pub host_ip: Option<IpAddr>,
+    /// False when the peer has been silent for too long: the pod is not Ready then, whatever was last heard of it.
+    pub peer_answers: bool,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// Merges the remote pod's reduced status (as [`reduce_status`] makes it) into the home pod.
+pub fn home_status_patch(home: &Value, remote: &Value, link: &Link) -> Option<Value> {
+    if is_final(home) {
+        return None;
+    }
+    let mut status = Map::new();
+    let phase = text(remote, "/phase").filter(|phase| PHASES.contains(phase)).unwrap_or("Pending");
+    set(&mut status, home, "phase", Some(phase.into()));
+    set(&mut status, home, "reason", text(remote, "/reason").map(|reason| reduce::cut(reason).into()));
+    set(&mut status, home, "message", text(remote, "/message").map(|message| reduce::cut(message).into()));
+    start(&mut status, home, remote, link.now);
+    for (field, list) in [("containerStatuses", "/spec/containers"), ("initContainerStatuses", "/spec/initContainers")] {
+        if let Some(statuses) = containers::merged(home, remote, field, list) {
+            status.insert(field.into(), statuses.into());
+        }
+    }
+    addresses(&mut status, home, link);
+
+    let mut conditions = Conditions::of(home, link.now);
+    for kind in ["Initialized", "PodReadyToStartContainers", "ContainersReady"] {
+        if let Some(theirs) = condition(remote, "/conditions", kind) {
+            conditions.set(kind, yes_or_no(theirs), text(theirs, "/reason"), text(theirs, "/message"));
+        }
+    }
+    if condition(remote, "/conditions", "ContainersReady").is_some() || !link.peer_answers {
+        let (ready, reason, message) = readiness(home, remote, link);
+        conditions.set("Ready", if ready { "True" } else { "False" }, reason.as_deref(), message.as_deref());
+    }
+    remote_scheduling(&mut conditions, home, remote);
+    if condition(home, "/status/conditions", pods::OFFLOADED).is_some_and(|told| yes_or_no(told) != "True") {
+        conditions.set(pods::OFFLOADED, "True", Some("Offloaded"), Some("the provider took the pod"));
+    }
+    conditions.put_into(&mut status);
+    patch(annotation(home, remote, link), status)
+}
+
+/// Shows that the provider does not take the pod, why, and what to do. The pod stays Pending.
+pub fn refused_patch(home: &Value, reason: &str, message: &str, now: Timestamp) -> Option<Value> {
+    if is_final(home) {
+        return None;
+    }
+    let mut conditions = Conditions::of(home, now);
+    conditions.set(pods::OFFLOADED, "False", Some(reason), Some(&reduce::cut(message)));
+    let mut status = Map::new();
+    conditions.put_into(&mut status);
+    patch(Map::new(), status)
+}
+
+/// Ends a home pod whose remote pod is gone and must not run again: its own controller decides what follows.
+pub fn lost_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
+    if is_final(home) {
+        return None;
+    }
+    let mut status = Map::new();
+    set(&mut status, home, "phase", Some("Failed".into()));
+    set(&mut status, home, "reason", Some(pods::REMOTE_POD_LOST.into()));
+    set(&mut status, home, "message", Some(reduce::cut(message).into()));
+    for field in ["containerStatuses", "initContainerStatuses"] {
+        if let Some(statuses) = containers::ended(home, field, now) {
+            status.insert(field.into(), statuses.into());
+        }
+    }
+    let mut conditions = Conditions::of(home, now);
+    for kind in ["Ready", "ContainersReady"] {
+        conditions.set(kind, "False", Some("PodFailed"), None);
+    }
+    conditions.put_into(&mut status);
+    patch(Map::new(), status)
+}
+
+/// Takes a home pod out of its Services while its peer is down. [`home_status_patch`] says it again when the peer answers:
+/// nobody else restores it.
+pub fn not_ready_patch(home: &Value, now: Timestamp) -> Option<Value> {
+    if is_final(home) || condition(home, "/status/conditions", "Ready").is_none_or(|ready| yes_or_no(ready) != "True") {
+        return None;
+    }
+    let mut conditions = Conditions::of(home, now);
+    conditions.set("Ready", "False", Some(PEER_UNREACHABLE.0), Some(PEER_UNREACHABLE.1));
+    let mut status = Map::new();
+    conditions.put_into(&mut status);
+    patch(Map::new(), status)
+}
+
+/// Whether a pod has ended: nothing follows.
+pub fn is_final(pod: &Value) -> bool {
+    matches!(text(pod, "/status/phase"), Some("Succeeded" | "Failed"))
+}
+
+const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
+
+const PEER_UNREACHABLE: (&str, &str) = ("PeerUnreachable", "the cluster in which the pod runs does not answer");
+
+/// Ready is what the remote containers and node say, and the readiness gates, which are the home cluster's.
+fn readiness(home: &Value, remote: &Value, link: &Link) -> (bool, Option<String>, Option<String>) {
+    if !link.peer_answers {
+        return (false, Some(PEER_UNREACHABLE.0.into()), Some(PEER_UNREACHABLE.1.into()));
+    }
+    // The remote pod has no gates: where its Ready differs from ContainersReady, its node is dead.
+    for kind in ["ContainersReady", "Ready"] {
+        if let Some(theirs) = condition(remote, "/conditions", kind).filter(|theirs| yes_or_no(theirs) != "True") {
+            let owned = |pointer| text(theirs, pointer).map(str::to_owned);
+            return (false, owned("/reason"), owned("/message"));
+        }
+    }
+    for gate in items(home, "/spec/readinessGates").iter().filter_map(|gate| text(gate, "/conditionType")) {
+        let holds = condition(home, "/status/conditions", gate).is_some_and(|condition| yes_or_no(condition) == "True");
+        if !holds {
+            return (false, Some("ReadinessGatesNotReady".into()), Some(format!("the readiness gate {gate} is not True")));
+        }
+    }
+    (true, None, None)
+}
+
+/// That the provider's scheduler finds no place is said in words of ours: `PodScheduled` is true at home.
+fn remote_scheduling(conditions: &mut Conditions, home: &Value, remote: &Value) {
+    let Some(theirs) = condition(remote, "/conditions", "PodScheduled") else { return };
+    if yes_or_no(theirs) != "True" {
+        conditions.set(pods::REMOTE_SCHEDULED, "False", text(theirs, "/reason"), text(theirs, "/message"));
+    } else if condition(home, "/status/conditions", pods::REMOTE_SCHEDULED).is_some() {
+        conditions.set(pods::REMOTE_SCHEDULED, "True", Some("Scheduled"), None);
+    }
+}
+
+/// The start time is written once. A time of the provider's that lies ahead is not believed.
+fn start(status: &mut Map<String, Value>, home: &Value, remote: &Value, now: Timestamp) {
+    if let (None, Some(theirs)) = (text(home, "/status/startTime"), text(remote, "/startTime")) {
+        let theirs = theirs.parse::<Timestamp>().ok().filter(|time| *time <= now);
+        status.insert("startTime".into(), stamp(theirs.unwrap_or(now)));
+    }
+}
+
+fn addresses(status: &mut Map<String, Value>, home: &Value, link: &Link) {
+    for (field, list, address) in [("hostIP", "hostIPs", link.host_ip), ("podIP", "podIPs", link.pod_ip)] {
+        let wanted = address.map(|address| address.to_string());
+        if wanted.as_deref() != text(home, &format!("/status/{field}")).filter(|address| !address.is_empty()) {
+            let mut replaced = vec![json!({"$patch": "replace"})];
+            replaced.extend(wanted.iter().map(|address| json!({"ip": address})));
+            status.insert(field.into(), wanted.into());
+            status.insert(list.into(), replaced.into());
+        }
+    }
+}
+
+/// The remote address in an annotation, while the pod cannot have it as its own.
+fn annotation(home: &Value, remote: &Value, link: &Link) -> Map<String, Value> {
+    let theirs = text(remote, "/podIP").and_then(|address| address.parse::<IpAddr>().ok()).filter(|_| link.pod_ip.is_none());
+    let wanted = theirs.map(|address| address.to_string());
+    let now = home.pointer("/metadata/annotations").and_then(|all| all.get(annotations::REMOTE_POD_IP)).and_then(Value::as_str);
+    if now == wanted.as_deref() {
+        return Map::new();
+    }
+    Map::from_iter([(annotations::REMOTE_POD_IP.to_owned(), wanted.into())])
+}
+
+/// Sets a field of the status, or removes it, where that is a change.
+fn set(status: &mut Map<String, Value>, home: &Value, field: &str, wanted: Option<Value>) {
+    let now = home.pointer("/status").and_then(|status| status.get(field)).filter(|now| !now.is_null());
+    if now != wanted.as_ref() {
+        status.insert(field.into(), wanted.unwrap_or_default());
+    }
+}
+
+fn condition<'a>(value: &'a Value, list: &str, kind: &str) -> Option<&'a Value> {
+    items(value, list).iter().find(|condition| text(condition, "/type") == Some(kind))
+}
+
+fn yes_or_no(condition: &Value) -> &str {
+    text(condition, "/status").filter(|status| ["True", "False"].contains(status)).unwrap_or("Unknown")
+}
+
+/// Times in a status have whole seconds.
+fn stamp(time: Timestamp) -> Value {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into()
+}
+
+fn patch(annotations: Map<String, Value>, status: Map<String, Value>) -> Option<Value> {
+    let mut body = Map::new();
+    if !annotations.is_empty() {
+        body.insert("metadata".into(), Map::from_iter([("annotations".to_owned(), annotations.into())]).into());
+    }
+    if !status.is_empty() {
+        body.insert("status".into(), status.into());
+    }
+    (!body.is_empty()).then_some(body.into())
+}
+
+/// The conditions to write: those that say something new. They are merged by type, so others stay.
+struct Conditions<'a> {
+    home: &'a Value,
+    now: Timestamp,
+    changed: Vec<Value>,
+}
+
+impl<'a> Conditions<'a> {
+    fn of(home: &'a Value, now: Timestamp) -> Self {
+        Self { home, now, changed: Vec::new() }
+    }
+
+    /// The time of the last transition is by the home cluster's clock, and moves only with the status.
+    fn set(&mut self, kind: &str, status: &str, reason: Option<&str>, message: Option<&str>) {
+        let (reason, message) = (reason.map(reduce::cut), message.map(reduce::cut));
+        let before = condition(self.home, "/status/conditions", kind);
+        let said = |field: &str| before.and_then(|before| text(before, field));
+        if said("/status") == Some(status) && said("/reason") == reason.as_deref() && said("/message") == message.as_deref() {
+            return;
+        }
+        let since = before.filter(|_| said("/status") == Some(status)).and_then(|before| before.get("lastTransitionTime"));
+        let since = since.cloned().unwrap_or_else(|| stamp(self.now));
+        self.changed
+            .push(json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}));
+    }
+
+    fn put_into(self, status: &mut Map<String, Value>) {
+        if !self.changed.is_empty() {
+            status.insert("conditions".into(), self.changed.into());
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Which `ConfigMap`s and `Secret`s a pod names: these, and no others, are reflected for it.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{items, text};
+
+/// The `ConfigMap` that every namespace of every cluster has from its own controller manager, which also defends it
+/// against changes: a reflected copy would be a fight without end.
+const ROOT_CA: &str = "kube-root-ca.crt";
+
+/// The names of the objects in the pod's own namespace that it reads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Refs {
+    /// Names of `ConfigMap`s.
+    pub config_maps: BTreeSet<String>,
+    /// Names of `Secret`s.
+    pub secrets: BTreeSet<String>,
+}
+
+/// The objects that a pod names in `env`, `envFrom`, volumes, projected volumes and `imagePullSecrets`.
+///
+/// Optional references count like the others: an object that is not there yet is reflected when it appears.
+pub fn refs(pod: &Value) -> Refs {
+    let mut found = Refs::default();
+    for list in ["/spec/containers", "/spec/initContainers"] {
+        for container in items(pod, list) {
+            for variable in items(container, "/env") {
+                found.config_map(text(variable, "/valueFrom/configMapKeyRef/name"));
+                found.secret(text(variable, "/valueFrom/secretKeyRef/name"));
+            }
+            for source in items(container, "/envFrom") {
+                found.config_map(text(source, "/configMapRef/name"));
+                found.secret(text(source, "/secretRef/name"));
+            }
+        }
+    }
+    for volume in items(pod, "/spec/volumes") {
+        found.config_map(text(volume, "/configMap/name"));
+        found.secret(text(volume, "/secret/secretName"));
+        for source in items(volume, "/projected/sources") {
+            found.config_map(text(source, "/configMap/name"));
+            found.secret(text(source, "/secret/name"));
+        }
+    }
+    for secret in items(pod, "/spec/imagePullSecrets") {
+        found.secret(text(secret, "/name"));
+    }
+    found
+}
+
+impl Refs {
+    fn config_map(&mut self, name: Option<&str>) {
+        self.config_maps.extend(name.filter(|name| !name.is_empty() && *name != ROOT_CA).map(str::to_owned));
+    }
+
+    fn secret(&mut self, name: Option<&str>) {
+        self.secrets.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn names(set: &BTreeSet<String>) -> Vec<&str> {
+        set.iter().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn every_place_where_a_pod_names_an_object_is_found() {
+        let found = refs(&json!({"spec": {
+            "containers": [{"name": "c",
+                "env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "cm-env", "key": "k"}}},
+                        {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s-env", "key": "k", "optional": true}}},
+                        {"name": "C", "value": "plain"}],
+                "envFrom": [{"configMapRef": {"name": "cm-from"}}, {"secretRef": {"name": "s-from"}}]}],
+            "initContainers": [{"name": "i", "envFrom": [{"configMapRef": {"name": "cm-init"}}]}],
+            "volumes": [{"name": "v", "configMap": {"name": "cm-vol"}}, {"name": "w", "secret": {"secretName": "s-vol"}},
+                {"name": "p", "projected": {"sources": [{"configMap": {"name": "cm-proj"}}, {"secret": {"name": "s-proj"}}]}}],
+            "imagePullSecrets": [{"name": "s-pull"}]}}));
+        assert_eq!(names(&found.config_maps), ["cm-env", "cm-from", "cm-init", "cm-proj", "cm-vol"]);
+        assert_eq!(names(&found.secrets), ["s-env", "s-from", "s-proj", "s-pull", "s-vol"]);
+    }
+
+    #[test]
+    fn the_root_ca_of_the_injected_volume_is_never_reflected() {
+        let found = refs(&json!({"spec": {"volumes": [{"name": "kube-api-access-x", "projected": {"sources": [
+            {"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "kube-root-ca.crt"}}]}}]}}));
+        assert_eq!(found, Refs::default());
+    }
+
+    #[test]
+    fn a_pod_of_a_strange_shape_names_nothing() {
+        assert_eq!(refs(&json!({"spec": {"volumes": "none", "containers": [3, {"env": {"a": 1}}]}})), Refs::default());
+        assert_eq!(refs(&json!(null)), Refs::default());
+    }
+}

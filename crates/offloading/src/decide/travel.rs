@@ -1,0 +1,327 @@
+//! What of a pod travels to the provider: one function for each side, and both apply the same rules, because the provider
+//! trusts nothing.
+//!
+//! Of the metadata only labels and annotations travel. Of the `PodSpec` only fields that are known to be safe do; each
+//! other field is either known to mean something at home only, and dropped, or refused by name. Fields inside containers
+//! pass as they are, known or not: Pod Security Admission in the mapped namespace judges what they may do.
+//!
+//! Values of the downward API (`metadata.namespace`, `spec.nodeName`, `status.podIP`) are those of the remote pod.
+//! `enableServiceLinks` passes as it is: the only services in a mapped namespace are those that came from home.
+
+mod containers;
+mod placement;
+#[cfg(test)]
+mod tests;
+mod volumes;
+
+use std::collections::BTreeSet;
+
+use liqo_api::{annotations, finalizers, labels};
+use serde_json::{Map, Value, json};
+
+use super::{domain, items, name, text};
+
+pub use volumes::ALLOWED_VOLUMES;
+
+/// Fields of a `PodSpec` that travel unchanged.
+const PASSES: &[&str] = &[
+    "activeDeadlineSeconds",
+    "dnsConfig",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "hostAliases",
+    "hostname",
+    "hostnameOverride",
+    "imagePullSecrets",
+    "os",
+    "resources",
+    "restartPolicy",
+    "securityContext",
+    "setHostnameAsFQDN",
+    "shareProcessNamespace",
+    "subdomain",
+    "terminationGracePeriodSeconds",
+];
+
+/// Fields of a `PodSpec` that mean something in the home cluster only.
+const DROPPED: &[&str] = &[
+    "automountServiceAccountToken",
+    "ephemeralContainers",
+    "nodeName",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
+    "readinessGates",
+    "runtimeClassName",
+    "schedulerName",
+    "schedulingGates",
+    "serviceAccount",
+    "serviceAccountName",
+    "topologySpreadConstraints",
+];
+
+/// Why a pod cannot run at the provider, in words for its owner.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// One CamelCase word, for a condition.
+    pub reason: &'static str,
+    /// What is in the way, and what to do.
+    pub message: String,
+}
+
+impl Refusal {
+    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// What the provider allows and sets, from its policy and its offer.
+#[derive(Debug, Clone)]
+pub struct ProviderRules {
+    /// Labels and annotations whose keys start so are dropped.
+    pub deny_prefixes: Vec<String>,
+    /// Keys of the node labels that the offer advertises: pods may select by these.
+    pub advertised: BTreeSet<String>,
+    /// Volume types that pods may use.
+    pub volume_types: BTreeSet<String>,
+    /// Keys of the taints that pods may tolerate.
+    pub toleration_keys: BTreeSet<String>,
+    /// Requests for containers that say nothing, the same as in the mapped namespace's `LimitRange`.
+    pub default_requests: Vec<(String, String)>,
+    /// Set on every remote pod.
+    pub priority_class: Option<String>,
+    /// Set on every remote pod.
+    pub runtime_class: Option<String>,
+    /// Set on every remote pod; the namespace's `default` otherwise.
+    pub service_account: Option<String>,
+}
+
+impl Default for ProviderRules {
+    fn default() -> Self {
+        // Annotations by which a pod would ask the node or the network for more than an ordinary pod gets.
+        let denied = ["kubernetes.io/config.", "k8s.v1.cni.cncf.io/", "k8s.ovn.org/", "cni.projectcalico.org/"];
+        Self {
+            deny_prefixes: denied.map(str::to_owned).to_vec(),
+            advertised: BTreeSet::new(),
+            volume_types: ALLOWED_VOLUMES.iter().map(|&kind| kind.to_owned()).collect(),
+            toleration_keys: BTreeSet::new(),
+            default_requests: vec![("cpu".into(), "10m".into()), ("memory".into(), "32Mi".into())],
+            priority_class: None,
+            runtime_class: None,
+            service_account: None,
+        }
+    }
+}
+
+/// Whose the remote pod is and where it stands.
+#[derive(Debug, Clone, Copy)]
+pub struct RemoteIdentity<'a> {
+    /// The mapped namespace.
+    pub namespace: &'a str,
+    /// The pod's name: the same as at home.
+    pub name: &'a str,
+    /// Cluster ID of the consumer.
+    pub consumer: &'a str,
+    /// The pool that the pod was scheduled to.
+    pub pool: &'a str,
+    /// Name of the shadow pod: the home pod's UID.
+    pub shadow_pod: &'a str,
+    /// Namespace of the home pod.
+    pub home_namespace: &'a str,
+}
+
+/// The consumer's side: the part of a home pod that is carried to the provider.
+///
+/// `advertised` holds the keys of the node labels that the provider's offer names.
+pub fn outgoing(home_pod: &Value, advertised: &BTreeSet<String>) -> Result<Value, Refusal> {
+    let volume_types = ALLOWED_VOLUMES.iter().map(|&kind| kind.to_owned()).collect();
+    let spec = reduce(home_pod, advertised, &volume_types, &placement::not_ours)?;
+    let kept = |key: &str| !is_ours(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
+    Ok(json!({
+        "metadata": {
+            "name": text(home_pod, "/metadata/name"),
+            "labels": texts(home_pod, "/metadata/labels", kept),
+            "annotations": texts(home_pod, "/metadata/annotations", kept),
+        },
+        "spec": spec,
+    }))
+}
+
+/// The provider's side: the pod to create in the mapped namespace.
+pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRules) -> Result<Value, Refusal> {
+    let tolerated = |toleration: &Value| placement::tolerates_only(toleration, &rules.toleration_keys);
+    let mut spec = reduce(carried, &rules.advertised, &rules.volume_types, &tolerated)?;
+    containers::request_explicitly(&mut spec, &rules.default_requests);
+    spec.insert("automountServiceAccountToken".into(), false.into());
+    for (field, value) in [
+        ("priorityClassName", &rules.priority_class),
+        ("runtimeClassName", &rules.runtime_class),
+        ("serviceAccountName", &rules.service_account),
+    ] {
+        if let Some(value) = value {
+            spec.insert(field.into(), value.as_str().into());
+        }
+    }
+
+    let (mut pod_labels, mut pod_annotations) = travelling(carried, rules);
+    pod_annotations.insert(annotations::TRAVELLED.into(), travelled(carried, &pod_labels, &pod_annotations).into());
+    for (key, value) in [
+        (labels::MANAGED, "true"),
+        (labels::CONSUMER_ID, identity.consumer),
+        (labels::POOL, identity.pool),
+        (labels::SHADOW_POD, identity.shadow_pod),
+        (labels::HOME_NAMESPACE, identity.home_namespace),
+    ] {
+        pod_labels.insert(key.into(), value.into());
+    }
+    let mut metadata = json!({
+        "name": identity.name,
+        "namespace": identity.namespace,
+        "labels": pod_labels,
+        "annotations": pod_annotations,
+    });
+    if spec.get("restartPolicy").and_then(Value::as_str).is_some_and(|policy| policy != "Always") {
+        metadata["finalizers"] = json!([finalizers::FINAL_STATUS]);
+    }
+    Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
+}
+
+/// What of a running remote pod must change after its home pod did: labels, annotations, images and the deadline, the
+/// parts that may change at home. A strategic merge patch; `None` when there is nothing to do.
+///
+/// Labels and annotations of others on the remote pod stay. Images are compared with those that travelled last, not with
+/// the live ones, which the provider's own admission may have rewritten.
+pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Value> {
+    let recorded = live.pointer("/metadata/annotations").and_then(|all| all.get(annotations::TRAVELLED)).and_then(Value::as_str);
+    let before: Value = recorded.and_then(|recorded| serde_json::from_str(recorded).ok()).unwrap_or_default();
+    let (pod_labels, mut pod_annotations) = travelling(carried, rules);
+    let now = travelled(carried, &pod_labels, &pod_annotations);
+    pod_annotations.insert(annotations::TRAVELLED.into(), now.into());
+
+    let mut metadata = Map::new();
+    for (field, wanted) in [("labels", pod_labels), ("annotations", pod_annotations)] {
+        let live = live.pointer(&format!("/metadata/{field}")).and_then(Value::as_object);
+        let mut changes: Map<String, Value> = wanted
+            .iter()
+            .filter(|&(key, value)| live.and_then(|live| live.get(key)) != Some(value))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let gone = items(&before, &format!("/{field}")).iter().filter_map(Value::as_str);
+        let gone =
+            gone.filter(|key| !is_ours(key) && !wanted.contains_key(*key) && live.is_some_and(|live| live.contains_key(*key)));
+        changes.extend(gone.map(|key| (key.to_owned(), Value::Null)));
+        if !changes.is_empty() {
+            metadata.insert(field.into(), changes.into());
+        }
+    }
+
+    let mut spec = Map::new();
+    for list in ["containers", "initContainers"] {
+        let changed: Vec<Value> = items(carried, &format!("/spec/{list}"))
+            .iter()
+            .filter(|&container| items(live, &format!("/spec/{list}")).iter().any(|known| name(known) == name(container)))
+            .filter(|&container| before.get("images").and_then(|images| images.get(name(container))) != container.get("image"))
+            .map(|container| json!({"name": name(container), "image": container.get("image")}))
+            .collect();
+        if !changed.is_empty() {
+            spec.insert(list.into(), changed.into());
+        }
+    }
+    let deadline = carried.pointer("/spec/activeDeadlineSeconds");
+    if deadline.is_some() && deadline != live.pointer("/spec/activeDeadlineSeconds") {
+        spec.insert("activeDeadlineSeconds".into(), deadline.cloned().unwrap_or_default());
+    }
+
+    let parts = [("metadata", metadata), ("spec", spec)].into_iter().filter(|(_, part)| !part.is_empty());
+    let patch: Map<String, Value> = parts.map(|(field, part)| (field.to_owned(), part.into())).collect();
+    (!patch.is_empty()).then_some(patch.into())
+}
+
+/// The rules that both sides apply to a `PodSpec`.
+fn reduce(
+    pod: &Value,
+    advertised: &BTreeSet<String>,
+    volume_types: &BTreeSet<String>,
+    toleration: &dyn Fn(&Value) -> bool,
+) -> Result<Map<String, Value>, Refusal> {
+    let Some(spec) = pod.get("spec").and_then(Value::as_object) else {
+        return Err(Refusal::new("Malformed", "the pod has no spec"));
+    };
+    let injected = volumes::injected(pod);
+    let mut kept = Map::new();
+    for (field, value) in spec.iter().filter(|(_, value)| !value.is_null()) {
+        let value = match field.as_str() {
+            field if PASSES.contains(&field) => Some(value.clone()),
+            field if DROPPED.contains(&field) => None,
+            "hostNetwork" | "hostPID" | "hostIPC" => refuse_host_namespace(field, value)?,
+            // A user namespace of its own is a stronger wall; the host's is what a pod without the field has.
+            "hostUsers" => (value == &Value::Bool(false)).then(|| value.clone()),
+            "resourceClaims" => refuse_claims(value)?,
+            "volumes" => volumes::reduce(value, &injected, volume_types)?,
+            "containers" | "initContainers" => containers::reduce(value, &injected)?,
+            "nodeSelector" => placement::node_selector(value, advertised),
+            "affinity" => placement::affinity(value, advertised),
+            "tolerations" => placement::tolerations(value, toleration),
+            unknown => {
+                let message = format!(
+                    "the pod's field spec.{unknown} is not known to be safe in another cluster; remove it, or keep the pod at home"
+                );
+                return Err(Refusal::new("UnknownField", message));
+            }
+        };
+        if let Some(value) = value {
+            kept.insert(field.clone(), value);
+        }
+    }
+    Ok(kept)
+}
+
+fn refuse_host_namespace(field: &str, value: &Value) -> Result<Option<Value>, Refusal> {
+    if value == &Value::Bool(false) {
+        return Ok(None);
+    }
+    Err(Refusal::new(
+        "HostNamespace",
+        format!(
+            "the pod asks for the node's own namespace by spec.{field}, which a node of another cluster does not give; remove it, or keep the pod at home"
+        ),
+    ))
+}
+
+fn refuse_claims(value: &Value) -> Result<Option<Value>, Refusal> {
+    if value.as_array().is_some_and(Vec::is_empty) {
+        return Ok(None);
+    }
+    Err(Refusal::new(
+        "ResourceClaims",
+        "the pod claims devices by spec.resourceClaims, and claims do not travel; ask for an extended resource that the offer names, or keep the pod at home",
+    ))
+}
+
+/// Whether only Liqo itself may set a key.
+fn is_ours(key: &str) -> bool {
+    domain(key).ends_with(labels::DOMAIN)
+}
+
+/// The entries of a map of texts whose keys pass.
+fn texts(value: &Value, pointer: &str, kept: impl Fn(&str) -> bool) -> Map<String, Value> {
+    let entries = value.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
+    entries.filter(|(key, value)| kept(key) && value.is_string()).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// The labels and annotations that the provider takes over.
+fn travelling(carried: &Value, rules: &ProviderRules) -> (Map<String, Value>, Map<String, Value>) {
+    let kept = |key: &str| !is_ours(key) && !rules.deny_prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()));
+    (texts(carried, "/metadata/labels", kept), texts(carried, "/metadata/annotations", kept))
+}
+
+/// The record of what travelled, by which a later removal is noticed.
+fn travelled(carried: &Value, pod_labels: &Map<String, Value>, pod_annotations: &Map<String, Value>) -> String {
+    let keys = |map: &Map<String, Value>| map.keys().cloned().collect::<BTreeSet<_>>();
+    let containers = items(carried, "/spec/containers").iter().chain(items(carried, "/spec/initContainers"));
+    let images: Map<String, Value> =
+        containers.filter_map(|container| Some((name(container).to_owned(), container.get("image")?.clone()))).collect();
+    json!({"labels": keys(pod_labels), "annotations": keys(pod_annotations), "images": images}).to_string()
+}

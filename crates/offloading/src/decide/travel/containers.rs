@@ -1,0 +1,92 @@
+//! Containers travel as they are, but for the mounts of the injected volume.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::Refusal;
+use crate::decide::{items, name};
+
+/// The containers without mounts of injected volumes; a refusal for the first that cannot travel.
+pub(super) fn reduce(containers: &Value, injected: &BTreeSet<String>) -> Result<Option<Value>, Refusal> {
+    let Some(containers) = containers.as_array() else {
+        return Err(Refusal::new("Malformed", "the pod's list of containers is not a list"));
+    };
+    let mut kept = Vec::new();
+    for container in containers {
+        check(container)?;
+        let mut container = container.clone();
+        if let Some(mounts) = container.get_mut("volumeMounts").and_then(Value::as_array_mut) {
+            mounts.retain(|mount| !injected.contains(name(mount)));
+        }
+        kept.push(container);
+    }
+    Ok((!kept.is_empty()).then_some(kept.into()))
+}
+
+fn check(container: &Value) -> Result<(), Refusal> {
+    let title = name(container);
+    let holds_port = |port: &Value| port.get("hostPort").is_some_and(|port| !port.is_null() && port != &json!(0));
+    if items(container, "/ports").iter().any(holds_port) {
+        return Err(Refusal::new(
+            "HostPort",
+            format!(
+                "container {title} asks for a port of the node by hostPort, which a node of another cluster does not give; use a Service, or keep the pod at home"
+            ),
+        ));
+    }
+    if !items(container, "/resources/claims").is_empty() {
+        return Err(Refusal::new(
+            "ResourceClaims",
+            format!(
+                "container {title} uses a resource claim, and claims do not travel; ask for an extended resource that the offer names, or keep the pod at home"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// Writes down the requests of every container, so that what is accounted is what the provider's scheduler sees, whatever
+/// the namespace's defaults are.
+///
+/// As in Kubernetes a limit without a request is the request, too. Where the pod as a whole has requests, the containers
+/// ask for nothing more: the sum of theirs may not be above the pod's.
+pub(super) fn request_explicitly(spec: &mut Map<String, Value>, defaults: &[(String, String)]) {
+    let mut whole_pod = BTreeSet::new();
+    if spec.contains_key("resources") {
+        edit(spec, "resources", |resources| {
+            for (resource, _) in defaults {
+                if let Some(amount) = amount(resources, "requests", resource).or_else(|| amount(resources, "limits", resource)) {
+                    whole_pod.insert(resource.clone());
+                    edit(resources, "requests", |requests| _ = requests.insert(resource.clone(), amount));
+                }
+            }
+        });
+    }
+    for list in ["containers", "initContainers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
+            edit(container, "resources", |resources| {
+                for (resource, default) in defaults {
+                    let otherwise = if whole_pod.contains(resource) { "0" } else { default };
+                    let wanted = amount(resources, "limits", resource).unwrap_or_else(|| otherwise.into());
+                    edit(resources, "requests", |requests| _ = requests.entry(resource).or_insert(wanted));
+                }
+            });
+        }
+    }
+}
+
+/// The amount of one resource among the requests or limits.
+fn amount(resources: &Map<String, Value>, kind: &str, resource: &str) -> Option<Value> {
+    resources.get(kind)?.get(resource).filter(|amount| !amount.is_null()).cloned()
+}
+
+/// Changes the object at a key, made where there is none.
+fn edit(map: &mut Map<String, Value>, key: &str, change: impl FnOnce(&mut Map<String, Value>)) {
+    let mut object = match map.get_mut(key).map(Value::take) {
+        Some(Value::Object(object)) => object,
+        _ => Map::new(),
+    };
+    change(&mut object);
+    map.insert(key.into(), object.into());
+}

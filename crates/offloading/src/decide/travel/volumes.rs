@@ -1,0 +1,76 @@
+//! Volumes that travel: those whose content Kubernetes makes from the pod and from reflected objects.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::Refusal;
+use crate::decide::{items, name};
+
+/// Volume types that need nothing of the home cluster. `image` is one more image to pull.
+pub const ALLOWED_VOLUMES: &[&str] = &["configMap", "downwardAPI", "emptyDir", "image", "projected", "secret"];
+
+/// Sources of a projected volume that travel.
+const ALLOWED_SOURCES: &[&str] = &["configMap", "downwardAPI", "secret"];
+
+/// The names of the volumes that the home API server added for access to itself: they hold the home cluster's token.
+pub(super) fn injected(pod: &Value) -> BTreeSet<String> {
+    let has_token =
+        |volume: &Value| items(volume, "/projected/sources").iter().any(|source| source.get("serviceAccountToken").is_some());
+    let volumes =
+        items(pod, "/spec/volumes").iter().filter(|volume| name(volume).starts_with("kube-api-access-") && has_token(volume));
+    volumes.map(|volume| name(volume).to_owned()).collect()
+}
+
+/// The volumes without the injected one; a refusal for the first that cannot travel.
+pub(super) fn reduce(volumes: &Value, injected: &BTreeSet<String>, allowed: &BTreeSet<String>) -> Result<Option<Value>, Refusal> {
+    let Some(volumes) = volumes.as_array() else {
+        return Err(Refusal::new("Malformed", "the pod's spec.volumes is not a list"));
+    };
+    let mut kept = Vec::new();
+    for volume in volumes.iter().filter(|volume| !injected.contains(name(volume))) {
+        check(volume, allowed)?;
+        kept.push(volume.clone());
+    }
+    Ok((!kept.is_empty()).then_some(kept.into()))
+}
+
+fn check(volume: &Value, allowed: &BTreeSet<String>) -> Result<(), Refusal> {
+    let title = name(volume);
+    let kinds = volume.as_object().into_iter().flatten().filter(|(key, value)| key.as_str() != "name" && !value.is_null());
+    for (kind, _) in kinds {
+        let reason = match kind.as_str() {
+            kind if allowed.contains(kind) => continue,
+            "hostPath" => "HostPath",
+            "persistentVolumeClaim" | "ephemeral" => "PersistentVolumeClaim",
+            _ => "VolumeType",
+        };
+        return Err(Refusal::new(
+            reason,
+            format!(
+                "volume {title} is of type {kind}, which does not travel to another cluster; use one of {}, or keep the pod at home",
+                list(allowed)
+            ),
+        ));
+    }
+    for source in items(volume, "/projected/sources") {
+        for (kind, _) in source.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+            let reason = match kind.as_str() {
+                kind if ALLOWED_SOURCES.contains(&kind) => continue,
+                "serviceAccountToken" => "TokenProjection",
+                _ => "VolumeType",
+            };
+            return Err(Refusal::new(
+                reason,
+                format!(
+                    "volume {title} projects {kind}, which belongs to the home cluster alone; remove it, or keep the pod at home"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn list(kinds: &BTreeSet<String>) -> String {
+    kinds.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}

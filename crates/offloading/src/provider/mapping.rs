@@ -1,0 +1,291 @@
+//! Which mapped namespaces of one consumer are to be made, checked and deleted, and what its `NamespaceMap` says of them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use liqo_api::{ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, mapped_namespace};
+
+use super::{
+    dns_names,
+    namespaces::{OurKind, OurNamespace},
+};
+
+/// All that a plan needs.
+pub struct Situation<'a> {
+    /// The tenant namespace, unless it is gone.
+    pub tenant: Option<&'a OurNamespace>,
+    /// Its map.
+    pub map: Option<&'a NamespaceMap>,
+    /// Every namespace of ours, by name.
+    pub namespaces: &'a BTreeMap<String, Arc<OurNamespace>>,
+    /// Whether what belongs into the namespace with this UID was found or put there.
+    pub prepared: &'a (dyn Fn(&str) -> bool + Sync),
+    /// Whether remote pods are in the namespace with this name.
+    pub has_pods: &'a (dyn Fn(&str) -> bool + Sync),
+    /// Names that turned out to be taken by namespaces that we did not make.
+    pub taken: &'a (dyn Fn(&str) -> bool + Sync),
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Make this namespace.
+    Create {
+        /// The namespace at home.
+        home: String,
+        /// Its name here.
+        name: String,
+    },
+    /// Put into it what belongs there.
+    Prepare {
+        /// Its name here.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
+    /// Delete it.
+    Delete {
+        /// Its name here.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
+}
+
+/// What is to be done and said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// To be done.
+    pub steps: Vec<Step>,
+    /// To be said in the status of the map.
+    pub status: BTreeMap<String, MappedNamespace>,
+}
+
+/// Plans for one consumer. Namespaces of other consumers only tell that their names are taken.
+pub fn plan(consumer: &ClusterId, situation: &Situation) -> Plan {
+    let mut plan = Plan::default();
+    let tenant = situation.tenant.filter(|tenant| !tenant.terminating);
+    let nothing = BTreeMap::new();
+    let wanted = situation.map.filter(|_| tenant.is_some()).map_or(&nothing, |map| &map.spec.mappings);
+
+    for (name, namespace) in situation.namespaces {
+        let OurKind::Mapped { home } = &namespace.kind else { continue };
+        let stays = wanted.get(home).is_some_and(|wanted| wanted.remote_name == *name);
+        if namespace.consumer != *consumer || stays {
+            continue;
+        }
+        if !namespace.terminating && !(situation.has_pods)(name) {
+            plan.steps.push(Step::Delete { name: name.clone(), uid: namespace.uid.clone() });
+        }
+        let message = "not wanted any more; it goes when its pods are gone";
+        plan.status.insert(home.clone(), entry(name, Some(&namespace.uid), MappedNamespacePhase::Terminating, message));
+    }
+
+    for (home, wanted) in wanted {
+        // A namespace that was renamed goes first.
+        if plan.status.contains_key(home) {
+            continue;
+        }
+        let name = &wanted.remote_name;
+        let entry = match situation.namespaces.get(name) {
+            Some(found) if found.is_mapped_from(consumer, home) && found.terminating => entry(
+                name,
+                Some(&found.uid),
+                MappedNamespacePhase::Terminating,
+                "it was deleted; it is made again when it is gone",
+            ),
+            Some(found) if found.is_mapped_from(consumer, home) => {
+                if (situation.prepared)(&found.uid) {
+                    MappedNamespace { message: None, ..entry(name, Some(&found.uid), MappedNamespacePhase::Ready, "") }
+                } else {
+                    plan.steps.push(Step::Prepare { name: name.clone(), uid: found.uid.clone() });
+                    let known = situation.map.and_then(|map| map.status.as_ref()?.namespaces.get(home));
+                    match known.filter(|known| known.uid.as_ref() == Some(&found.uid)) {
+                        // It is only being checked again.
+                        Some(known) => known.clone(),
+                        None => continue,
+                    }
+                }
+            }
+            Some(_) => entry(name, None, MappedNamespacePhase::Refused, &taken(name)),
+            None => match acceptable(consumer, tenant, home, name) {
+                Err(message) => entry(name, None, MappedNamespacePhase::Refused, &message),
+                Ok(()) if (situation.taken)(name) => entry(name, None, MappedNamespacePhase::Refused, &taken(name)),
+                Ok(()) => {
+                    plan.steps.push(Step::Create { home: home.clone(), name: name.clone() });
+                    continue;
+                }
+            },
+        };
+        plan.status.insert(home.clone(), entry);
+    }
+    plan
+}
+
+fn taken(name: &str) -> String {
+    format!("NameTaken: namespace {name} exists in this cluster and is not this consumer's; it is left alone")
+}
+
+fn entry(name: &str, uid: Option<&String>, phase: MappedNamespacePhase, message: &str) -> MappedNamespace {
+    MappedNamespace { remote_name: name.to_owned(), uid: uid.cloned(), phase, message: Some(message.to_owned()) }
+}
+
+/// Whether a namespace of this name may be made for this home namespace.
+fn acceptable(consumer: &ClusterId, tenant: Option<&OurNamespace>, home: &str, name: &str) -> Result<(), String> {
+    for name in [home, name] {
+        if !dns_names::is_label(name) {
+            let name: String = name.chars().take(80).collect();
+            return Err(format!("{name:?} is no name of a namespace"));
+        }
+        if is_reserved(name) {
+            return Err(format!("{name} is a name that clusters keep for themselves; offload another namespace"));
+        }
+    }
+    let Some(OurKind::Tenant { cluster_name: Some(cluster_name) }) = tenant.map(|tenant| &tenant.kind) else {
+        return Err("the name of the consumer's cluster is not known here yet".to_owned());
+    };
+    let expected = mapped_namespace(home, cluster_name, consumer);
+    if expected != name {
+        return Err(format!("the only name that this cluster allows for the namespace is {expected}"));
+    }
+    Ok(())
+}
+
+fn is_reserved(name: &str) -> bool {
+    name == "default" || ["kube-", "openshift-", "liqo"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            namespaces::tests::{map, mapped, tenant},
+            remote_pods::tests::consumer,
+        },
+        *,
+    };
+
+    fn name(home: &str) -> String {
+        mapped_namespace(home, "rome", &consumer())
+    }
+
+    /// Plans for maps and namespaces, where the namespaces in `prepared` are and those in `busy` have pods.
+    fn planned(map: Option<&NamespaceMap>, ours: &[(&str, OurNamespace)], prepared: &[&str], busy: &[&str]) -> Plan {
+        let namespaces = ours.iter().map(|(name, namespace)| ((*name).to_owned(), Arc::new(namespace.clone()))).collect();
+        let tenant = tenant();
+        let situation = Situation {
+            tenant: Some(&tenant),
+            map,
+            namespaces: &namespaces,
+            prepared: &|uid| prepared.contains(&uid),
+            has_pods: &|name| busy.contains(&name),
+            taken: &|name| name.starts_with("taken"),
+        };
+        plan(&consumer(), &situation)
+    }
+
+    fn refusal(home: &str, remote: &str) -> String {
+        let plan = planned(Some(&map(&[(home, remote)], &[])), &[], &[], &[]);
+        assert_eq!(plan.steps, []);
+        assert_eq!(plan.status[home].phase, MappedNamespacePhase::Refused);
+        plan.status[home].message.clone().unwrap()
+    }
+
+    #[test]
+    fn a_wanted_namespace_is_made_prepared_and_then_ready() {
+        let name = name("demo");
+        let wanted = map(&[("demo", &name)], &[]);
+        let first = planned(Some(&wanted), &[], &[], &[]);
+        assert_eq!(first.steps, [Step::Create { home: "demo".into(), name: name.clone() }]);
+        let made = [(name.as_str(), mapped("demo", "u1"))];
+        let second = planned(Some(&wanted), &made, &[], &[]);
+        assert_eq!(second.steps, [Step::Prepare { name: name.clone(), uid: "u1".into() }]);
+        assert!(second.status.is_empty(), "it is not told before it is ready");
+        let third = planned(Some(&wanted), &made, &["u1"], &[]);
+        assert_eq!((third.steps, third.status["demo"].phase), (vec![], MappedNamespacePhase::Ready));
+        assert_eq!(third.status["demo"].uid.as_deref(), Some("u1"));
+    }
+
+    #[test]
+    fn a_ready_namespace_stays_ready_while_it_is_checked_again() {
+        let name = name("demo");
+        let wanted = map(&[("demo", &name)], &[("demo", &name, "u1")]);
+        let plan = planned(Some(&wanted), &[(&name, mapped("demo", "u1"))], &[], &[]);
+        assert_eq!(plan.status, wanted.status.unwrap().namespaces);
+    }
+
+    #[test]
+    fn a_namespace_that_we_did_not_make_is_never_taken_over() {
+        let demo = name("demo");
+        let other = OurNamespace { consumer: ClusterId::of_public_key(&[9; 32]), ..mapped("demo", "u1") };
+        for found in [other, mapped("another-home", "u1"), tenant()] {
+            let plan = planned(Some(&map(&[("demo", &demo)], &[])), &[(&demo, found.clone())], &["u1"], &[]);
+            assert_eq!(plan.status["demo"].phase, MappedNamespacePhase::Refused, "{found:?}");
+            assert!(plan.steps.iter().all(|step| matches!(step, Step::Delete { .. })), "{:?}", plan.steps);
+        }
+    }
+
+    #[test]
+    fn only_the_default_name_is_allowed_and_the_refusal_says_which() {
+        assert!(refusal("demo", "prod").contains(&name("demo")));
+        assert!(refusal("demo", "demo-rome-aaaaaa").contains(&name("demo")));
+    }
+
+    #[test]
+    fn namespaces_of_the_system_are_refused() {
+        for home in ["default", "kube-system", "openshift-monitoring", "liqo", "liqo-tenant-x"] {
+            assert!(refusal(home, &name(home)).contains("keep for themselves"), "{home}");
+        }
+        for home in ["", "UPPER", "a.b", "../x", "-a"] {
+            assert!(refusal(home, "x").contains("no name"), "{home}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_wanted_goes_after_its_pods() {
+        let name = name("demo");
+        let have = map(&[], &[("demo", &name, "u1")]);
+        let ours = [(name.as_str(), mapped("demo", "u1"))];
+        let busy = planned(Some(&have), &ours, &["u1"], &[&name]);
+        assert_eq!((busy.steps.len(), busy.status["demo"].phase), (0, MappedNamespacePhase::Terminating));
+        let delete = [Step::Delete { name: name.clone(), uid: "u1".into() }];
+        assert_eq!(planned(Some(&have), &ours, &["u1"], &[]).steps, delete);
+        assert_eq!(planned(None, &ours, &["u1"], &[]).steps, delete, "the map is gone");
+        assert_eq!(planned(Some(&have), &[], &[], &[]), Plan::default(), "nothing is said of what is gone");
+    }
+
+    #[test]
+    fn namespaces_of_a_tenant_that_leaves_go_too_and_those_of_others_stay() {
+        let (mine, other) = (name("demo"), "demo-paris-bbbbbb");
+        let others = OurNamespace { consumer: ClusterId::of_public_key(&[9; 32]), ..mapped("demo", "u2") };
+        let namespaces = BTreeMap::from([(mine.clone(), Arc::new(mapped("demo", "u1"))), (other.to_owned(), Arc::new(others))]);
+        let wanted = map(&[("demo", &mine)], &[("demo", &mine, "u1")]);
+        let leaving = OurNamespace { terminating: true, ..tenant() };
+        for tenant in [None, Some(&leaving)] {
+            let situation = Situation {
+                tenant,
+                map: Some(&wanted),
+                namespaces: &namespaces,
+                prepared: &|_| true,
+                has_pods: &|_| false,
+                taken: &|_| false,
+            };
+            assert_eq!(plan(&consumer(), &situation).steps, [Step::Delete { name: mine.clone(), uid: "u1".into() }]);
+        }
+    }
+
+    #[test]
+    fn a_renamed_namespace_goes_before_the_new_one_is_made() {
+        let old = [("demo-old", mapped("demo", "u1"))];
+        let plan = planned(Some(&map(&[("demo", &name("demo"))], &[("demo", "demo-old", "u1")])), &old, &["u1"], &[]);
+        assert_eq!(plan.steps, [Step::Delete { name: "demo-old".into(), uid: "u1".into() }]);
+        assert_eq!(plan.status["demo"].phase, MappedNamespacePhase::Terminating);
+    }
+
+    #[test]
+    fn a_namespace_is_not_deleted_twice() {
+        let name = name("demo");
+        let going = OurNamespace { terminating: true, ..mapped("demo", "u1") };
+        let plan = planned(Some(&map(&[("demo", &name)], &[])), &[(&name, going)], &["u1"], &[]);
+        assert_eq!((plan.steps.len(), plan.status["demo"].phase), (0, MappedNamespacePhase::Terminating));
+    }
+}

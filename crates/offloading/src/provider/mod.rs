@@ -1,0 +1,359 @@
+//! The provider's side: what consumers asked for in their tenant namespaces becomes namespaces, pods and objects here.
+//!
+//! ```text
+//!   tenant namespace of a consumer             mapped namespaces of that consumer
+//!
+//!   NamespaceMap    ----- mapping ---------->  Namespace, with walls around it
+//!   ShadowPod       ----- lifecycle -------->  Pod        (after admission against the ResourceOffer)
+//!   ShadowPod.status <---- told -------------  Pod.status
+//!   ReflectedObject, Secret --- reflection ->  ConfigMap, Secret
+//! ```
+//!
+//! Whose an object is follows from the namespace that it is in, never from what it says. Nothing that a consumer writes is
+//! trusted: names, pods and objects are checked here whatever the consumer checked before.
+//!
+//! Pure: [`mapping`], [`manifests`], [`namespaces`], [`lifecycle`], [`admission`], [`reflection`], [`told`].
+//! Acting: [`mapped_namespaces`], [`shadow_pods`], [`twins`].
+
+mod admission;
+mod dns_names;
+mod lifecycle;
+mod manifests;
+mod mapped_namespaces;
+mod mapping;
+mod namespaces;
+mod reflection;
+mod remote_pods;
+mod shadow_pods;
+mod told;
+mod twins;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::ApiResource, runtime::watcher::Config};
+use liqo_api::{NAMESPACE_MAP, NamespaceMap, labels, tenant_namespace};
+use liqo_kit::{Cache, Context, Key, Next, Queue, cache::whole};
+
+use admission::{Ledger, Offer};
+use lifecycle::{Place, Shadow};
+use namespaces::{OurKind, OurNamespace};
+use reflection::Source;
+use remote_pods::{PodIndex, RemotePod, WatchedPod};
+
+/// How many shadow pods are looked at at the same time.
+const SHADOW_POD_WORKERS: usize = 16;
+/// How many namespace maps and mapped namespaces are looked at at the same time.
+const NAMESPACE_WORKERS: usize = 4;
+/// How long those who wait for room are left waiting after some became free, so that they are looked at once for many.
+const ROOM_DELAY: Duration = Duration::from_millis(200);
+
+/// A step towards the wanted state failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Reading an object.
+    #[error("cannot read {kind} {key}")]
+    Read {
+        /// Its kind.
+        kind: &'static str,
+        /// Which one.
+        key: Key,
+        /// What the API server said.
+        source: kube::Error,
+    },
+    /// Creating an object.
+    #[error("cannot create {kind} {key}")]
+    Create {
+        /// Its kind.
+        kind: &'static str,
+        /// Which one.
+        key: Key,
+        /// What the API server said.
+        source: kube::Error,
+    },
+    /// Changing an object.
+    #[error("cannot change {kind} {key}")]
+    Change {
+        /// Its kind.
+        kind: &'static str,
+        /// Which one.
+        key: Key,
+        /// What the API server said.
+        source: kube::Error,
+    },
+    /// Deleting an object.
+    #[error("cannot delete {kind} {key}")]
+    Delete {
+        /// Its kind.
+        kind: &'static str,
+        /// Which one.
+        key: Key,
+        /// What the API server said.
+        source: kube::Error,
+    },
+    /// Writing an object as JSON.
+    #[error("cannot write {kind} {key} as JSON")]
+    Encode {
+        /// Its kind.
+        kind: &'static str,
+        /// Which one.
+        key: Key,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// Another pod of the name was there a moment ago, and is not any more.
+    #[error("the name of pod {0} was taken a moment ago and is free now")]
+    NameFreed(Key),
+}
+
+/// Everything that the provider's controllers share.
+struct Provider {
+    context: Context,
+    queues: Queues,
+    namespaces: Cache<OurNamespace>,
+    maps: Cache<NamespaceMap>,
+    offers: Cache<Offer>,
+    shadows: Cache<Shadow>,
+    pods: Cache<RemotePod>,
+    objects: Cache<Source>,
+    index: Arc<Mutex<PodIndex>>,
+    ledger: Arc<Mutex<Ledger>>,
+    secrets: Mutex<HashMap<String, twins::TenantSecrets>>,
+    mapped: mapped_namespaces::Memory,
+    shadow_memory: Mutex<HashMap<Key, shadow_pods::Memory>>,
+}
+
+#[derive(Clone, Default)]
+struct Queues {
+    /// Tenant namespaces whose mapped namespaces are to be looked at.
+    maps: Queue<String>,
+    /// Tenant namespaces whose Secrets are to be watched, or no longer.
+    tenants: Queue<String>,
+    /// Tenant namespaces whose shadow pods are to be looked at: all of them, or only those that wait.
+    wake: Queue<(String, bool)>,
+    /// Shadow pods.
+    shadows: Queue<Key>,
+    /// Tenant namespace and home namespace whose reflected objects are to be looked at.
+    twins: Queue<Key>,
+}
+
+/// Runs the provider's side until the context's `stop`.
+pub async fn run(context: Context) {
+    let provider = Arc::new(Provider::start(context));
+    let stop = provider.context.stop.clone();
+    let synced = async {
+        provider.namespaces.synced().await
+            && provider.maps.synced().await
+            && provider.offers.synced().await
+            && provider.shadows.synced().await
+            && provider.pods.synced().await
+            && provider.objects.synced().await
+    };
+    // Nothing is concluded from what is not there before everything that is there was listed.
+    tokio::select! {
+        all = synced => if !all { return },
+        () = stop.cancelled() => return,
+    }
+    let queues = &provider.queues;
+    let with = |provider: &Arc<Provider>| provider.clone();
+    let (maps, tenants, wake, shadows, twins) =
+        (with(&provider), with(&provider), with(&provider), with(&provider), with(&provider));
+    tokio::join!(
+        queues.maps.run("mapped-namespaces", NAMESPACE_WORKERS, stop.clone(), move |tenant| {
+            mapped_namespaces::reconcile(maps.clone(), tenant)
+        }),
+        queues.tenants.run("tenant-secrets", 1, stop.clone(), move |tenant| {
+            twins::follow_tenant(&tenants, tenant);
+            std::future::ready(Ok::<_, Error>(Next::OnChange))
+        }),
+        queues.wake.run("wake", 1, stop.clone(), move |(tenant, all)| {
+            wake.wake(&tenant, all);
+            std::future::ready(Ok::<_, Error>(Next::OnChange))
+        }),
+        queues
+            .shadows
+            .run("shadow-pods", SHADOW_POD_WORKERS, stop.clone(), move |key| { shadow_pods::reconcile(shadows.clone(), key) }),
+        queues.twins.run("twins", NAMESPACE_WORKERS, stop.clone(), move |key| twins::reconcile(twins.clone(), key)),
+    );
+}
+
+impl Provider {
+    fn start(context: Context) -> Self {
+        let queues = Queues::default();
+        let index: Arc<Mutex<PodIndex>> = Arc::default();
+        let ledger: Arc<Mutex<Ledger>> = Arc::default();
+        let (client, stop) = (context.client.clone(), context.stop.clone());
+
+        let ours = format!("{} in ({},{})", labels::NAMESPACE_KIND, namespaces::TENANT, namespaces::MAPPED);
+        let (to, count) = (queues.clone(), ledger.clone());
+        let namespaces = Cache::watch(
+            Api::all(client.clone()),
+            Config::default().labels(&ours),
+            stop.clone(),
+            OurNamespace::reduce,
+            move |_, old, new| {
+                lock(&count).recount();
+                for namespace in [old, new].into_iter().flatten() {
+                    to.namespace_changed(namespace);
+                }
+            },
+        );
+
+        let to = queues.clone();
+        let only_the_map =
+            |map: NamespaceMap| if map.metadata.name.as_deref() == Some(NAMESPACE_MAP) { whole(map) } else { None };
+        let maps = Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), only_the_map, move |key, old, new| {
+            to.maps.add(key.namespace.clone());
+            to.wake.add((key.namespace.clone(), true));
+            for map in [old, new].into_iter().flatten() {
+                for home in map.spec.mappings.keys() {
+                    to.twins.add(Key::new(key.namespace.clone(), home.clone()));
+                }
+            }
+        });
+
+        let to = queues.clone();
+        let offers = Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), Offer::reduce, move |key, _, _| {
+            to.wake.add((key.namespace.clone(), false));
+        });
+
+        let to = queues.clone();
+        let reduce = |shadow| Some(Shadow::reduce(shadow));
+        let shadows = Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), reduce, move |key, old, new| {
+            // The status is ours: what we wrote is no news.
+            if old.zip(new).is_none_or(|(old, new)| new.differs_beyond_status(old)) {
+                to.shadows.add(key.clone());
+            }
+        });
+
+        let (to, find, count) = (queues.clone(), index.clone(), ledger.clone());
+        let pods: Api<WatchedPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
+        let pods = Cache::watch(
+            pods,
+            Config::default().labels(labels::SHADOW_POD),
+            stop.clone(),
+            RemotePod::reduce,
+            move |_, old, new| {
+                for waiting in lock(&find).changed(old, new) {
+                    to.shadows.add(waiting);
+                }
+                for waiting in lock(&count).pod_changed(old.map(AsRef::as_ref), new.map(AsRef::as_ref)) {
+                    to.shadows.add_after(waiting, ROOM_DELAY);
+                }
+                for pod in [old, new].into_iter().flatten() {
+                    to.shadows.add(pod.shadow_key());
+                }
+                if let (Some(gone), None) = (old, new) {
+                    to.maps.add_after(tenant_namespace(&gone.consumer), ROOM_DELAY);
+                }
+            },
+        );
+
+        let to = queues.clone();
+        let objects = Cache::watch(
+            Api::all(client),
+            Config::default(),
+            stop,
+            |object| Some(Source::of_object(object)),
+            move |_, old, new| {
+                for source in [old, new].into_iter().flatten() {
+                    to.twins.add(source.twins_key());
+                }
+            },
+        );
+
+        Self {
+            context,
+            queues,
+            namespaces,
+            maps,
+            offers,
+            shadows,
+            pods,
+            objects,
+            index,
+            ledger,
+            secrets: Mutex::default(),
+            mapped: mapped_namespaces::Memory::default(),
+            shadow_memory: Mutex::default(),
+        }
+    }
+
+    /// Looks at the shadow pods of a tenant again: at all of them, or only at those that wait for something.
+    fn wake(&self, tenant: &str, all: bool) {
+        for (key, shadow) in self.shadows.all() {
+            if key.namespace == tenant && (all || shadow.told.remote_uid.is_none()) {
+                self.queues.shadows.add(key);
+            }
+        }
+    }
+
+    /// The tenant whose namespace this is, if it is one.
+    fn tenant(&self, namespace: &str) -> Option<Arc<OurNamespace>> {
+        self.namespace(namespace).filter(|found| matches!(found.kind, OurKind::Tenant { .. }))
+    }
+
+    /// The namespace of ours with this name.
+    fn namespace(&self, name: &str) -> Option<Arc<OurNamespace>> {
+        self.namespaces.get(&Key::new("", name))
+    }
+
+    /// The map of a tenant.
+    fn map(&self, tenant: &str) -> Option<Arc<NamespaceMap>> {
+        self.maps.get(&Key::new(tenant, NAMESPACE_MAP))
+    }
+
+    /// Every namespace of ours, by name.
+    fn all_namespaces(&self) -> BTreeMap<String, Arc<OurNamespace>> {
+        self.namespaces.all().into_iter().map(|(key, namespace)| (key.name, namespace)).collect()
+    }
+
+    /// Where pods and objects of a consumer's namespace belong.
+    fn place(&self, tenant: &str, home: &str) -> Place {
+        namespaces::place(self.tenant(tenant).as_deref(), self.map(tenant).as_deref(), home, |name| self.namespace(name))
+    }
+
+    /// Whether this namespace was made for this tenant.
+    fn is_mapped_for(&self, namespace: &str, tenant: &str) -> bool {
+        self.namespace(namespace)
+            .is_some_and(|found| matches!(found.kind, OurKind::Mapped { .. }) && tenant_namespace(&found.consumer) == tenant)
+    }
+}
+
+impl Queues {
+    fn namespace_changed(&self, namespace: &OurNamespace) {
+        let tenant = tenant_namespace(&namespace.consumer);
+        self.maps.add(tenant.clone());
+        self.wake.add((tenant.clone(), true));
+        match &namespace.kind {
+            OurKind::Tenant { .. } => self.tenants.add(tenant),
+            OurKind::Mapped { home } => self.twins.add(Key::new(tenant, home.clone())),
+        }
+    }
+}
+
+/// The content of a lock; a panic elsewhere does not make it unusable.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes nothing of an answer that says the object is gone.
+fn unless_gone<T>(answer: kube::Result<T>) -> kube::Result<Option<T>> {
+    match answer {
+        Ok(object) => Ok(Some(object)),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes nothing of an answer that says the object is gone or another one of the same name took its place.
+fn unless_gone_or_replaced<T>(answer: kube::Result<T>) -> kube::Result<Option<T>> {
+    match answer {
+        Err(kube::Error::Api(status)) if status.is_conflict() => Ok(None),
+        answer => unless_gone(answer),
+    }
+}

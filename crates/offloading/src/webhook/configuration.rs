@@ -1,0 +1,121 @@
+//! The leader keeps the `MutatingWebhookConfiguration` in line with the offloaded namespaces and the webhook's CA.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ServiceReference, WebhookClientConfig,
+};
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use liqo_api::PodOffloadingStrategy;
+use liqo_kit::cache::Key;
+use liqo_kit::{Cache, Context, Next, Queue};
+use serde_json::json;
+
+use super::{Error, Offloading, PATH, SERVICE, TIMEOUT_SECONDS, certificate, watch_offloadings};
+
+/// The configuration, which the installer creates empty.
+pub(super) const NAME: &str = "liqo";
+/// How often to look whether somebody else changed it, or the CA is another one.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Keeps the configuration in line until `context.stop`. For the leader alone.
+pub async fn keep_configured(context: Context) -> Result<(), Error> {
+    let queue = Queue::new();
+    let trigger = queue.clone();
+    let offloadings = watch_offloadings(&context, move |_| trigger.add(NAME));
+    if !offloadings.synced().await {
+        return Ok(());
+    }
+    queue.add(NAME);
+    let stop = context.stop.clone();
+    let reconcile = move |_| {
+        let (context, offloadings) = (context.clone(), offloadings.clone());
+        async move { configure(&context.client, &context.namespace, &offloadings).await.map(|()| Next::After(LOOK)) }
+    };
+    queue.run("webhook configuration", 1, stop, reconcile).await;
+    Ok(())
+}
+
+pub(super) async fn configure(client: &Client, namespace: &str, offloadings: &Cache<Offloading>) -> Result<(), Error> {
+    let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
+    let material = certificate::load_or_create(&secrets, namespace, Timestamp::now()).await?;
+    let all = offloadings.all();
+    let wanted = entries(namespace, &material.ca, &all.iter().map(|(key, offloading)| (key, offloading.as_ref())));
+    let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
+    let live = api.get(NAME).await.map_err(|source| Error::Configure { step: "reading", source })?;
+    if live.webhooks.unwrap_or_default() == wanted {
+        return Ok(());
+    }
+    tracing::info!(entries = wanted.len(), "admission webhook configured anew");
+    let patch = Patch::Merge(json!({"webhooks": wanted}));
+    api.patch(NAME, &PatchParams::default(), &patch).await.map_err(|source| Error::Configure { step: "writing", source })?;
+    Ok(())
+}
+
+/// The entries of the configuration: one for each strategy that needs the webhook and that a namespace has. Every field is
+/// written down, as the API server would complete it, so that the result can be compared with what it stores.
+pub(super) fn entries<'a>(
+    system: &str,
+    ca: &str,
+    offloadings: &(impl Iterator<Item = (&'a Key, &'a Offloading)> + Clone),
+) -> Vec<MutatingWebhook> {
+    let strategies = [
+        ("remote.liqo.io", PodOffloadingStrategy::Remote, "Fail"),
+        ("local-and-remote.liqo.io", PodOffloadingStrategy::LocalAndRemote, "Ignore"),
+    ];
+    let of_strategy = |(name, strategy, failure_policy): (&str, PodOffloadingStrategy, &str)| {
+        let of_this = offloadings.clone().filter(|(_, offloading)| offloading.strategy == strategy);
+        let namespaces: BTreeSet<&str> =
+            of_this.map(|(key, _)| key.namespace.as_str()).filter(|name| *name != "kube-system" && *name != system).collect();
+        (!namespaces.is_empty()).then(|| entry(name, failure_policy, system, ca, &namespaces))
+    };
+    strategies.into_iter().filter_map(of_strategy).collect()
+}
+
+fn entry(name: &str, failure_policy: &str, system: &str, ca: &str, namespaces: &BTreeSet<&str>) -> MutatingWebhook {
+    let only = |text: &str| Some(vec![text.to_owned()]);
+    MutatingWebhook {
+        name: name.into(),
+        admission_review_versions: vec!["v1".into()],
+        client_config: WebhookClientConfig {
+            ca_bundle: Some(ByteString(ca.as_bytes().to_vec())),
+            service: Some(ServiceReference {
+                namespace: system.into(),
+                name: SERVICE.into(),
+                path: Some(PATH.into()),
+                port: Some(443),
+            }),
+            url: None,
+        },
+        failure_policy: Some(failure_policy.into()),
+        // The decision is over where the scheduler has decided, or somebody in its place.
+        match_conditions: Some(vec![MatchCondition { name: "unbound".into(), expression: "!has(object.spec.nodeName)".into() }]),
+        match_policy: Some("Equivalent".into()),
+        namespace_selector: Some(LabelSelector {
+            match_expressions: Some(vec![LabelSelectorRequirement {
+                key: "kubernetes.io/metadata.name".into(),
+                operator: "In".into(),
+                values: Some(namespaces.iter().map(|&name| name.to_owned()).collect()),
+            }]),
+            match_labels: None,
+        }),
+        object_selector: Some(LabelSelector::default()),
+        // Others' webhooks may add volumes or affinity after us.
+        reinvocation_policy: Some("IfNeeded".into()),
+        rules: Some(vec![RuleWithOperations {
+            api_groups: only(""),
+            api_versions: only("v1"),
+            operations: only("CREATE"),
+            resources: only("pods"),
+            scope: Some("Namespaced".into()),
+        }]),
+        side_effects: "None".into(),
+        timeout_seconds: Some(TIMEOUT_SECONDS),
+    }
+}
