@@ -1,0 +1,244 @@
+//! `liqoctl install`: look first, apply, wait until Liqo knows who it is.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Pod, PodStatus},
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DynamicObject, ListParams},
+};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId, PeeringPolicy};
+use serde::Serialize;
+
+use crate::{
+    apply,
+    cluster::{Cluster, Explained as _, is_absent},
+    manifests::{self, MANAGER, NAMESPACE, group, kind},
+    preflight,
+    progress::Progress,
+    settings::{Present, Settings, Values},
+    wait::{Look, until},
+};
+
+/// What to install.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What was set.
+    pub settings: Settings,
+    /// How long to wait for each of: the kinds to be served, the pods to be available, the identity to be known.
+    pub timeout: Duration,
+}
+
+/// What was installed.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Installed {
+    /// The cluster's identity.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+    /// Its name.
+    pub cluster_name: String,
+    /// Version of Kubernetes.
+    pub kubernetes: String,
+    /// Image that runs.
+    pub image: String,
+    /// What stands in the way of being a provider, if something does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+}
+
+/// Installs Liqo, or brings an installation up to date. Doing it again changes nothing.
+pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) -> anyhow::Result<Installed> {
+    let findings = progress.step("Checking the cluster", preflight::check(cluster)).await?;
+    let values = values(cluster, &options.settings).await?;
+    let objects = manifests::render(&values)?;
+    progress
+        .step("Applying Liqo's objects", async {
+            for stage in stages(&objects, findings.admission_policies) {
+                for object in &stage {
+                    apply::apply(&cluster.client, object).await?;
+                }
+                let definitions: Vec<_> = stage.into_iter().filter(|object| kind(object) == "CustomResourceDefinition").collect();
+                apply::established(&cluster.client, &definitions, options.timeout).await?;
+            }
+            anyhow::Ok(())
+        })
+        .await?;
+    let step = "Waiting for the controller manager";
+    progress.step(step, available(cluster, options.timeout, |text| progress.message(step, text))).await?;
+    let step = "Waiting for the cluster's identity";
+    let config = progress.step(step, identity(cluster, options.timeout, |text| progress.message(step, text))).await?;
+    let status = config.status.clone().unwrap_or_default();
+    Ok(Installed {
+        cluster_id: status
+            .cluster_id
+            .context("the identity disappeared again: see `kubectl -n liqo logs deployment/liqo-controller-manager`")?,
+        cluster_name: config.spec.cluster_name,
+        kubernetes: findings.version,
+        image: values.image,
+        warning: status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == liqo_api::ADDRESSES_KNOWN && condition.status == "False")
+            .map(|condition| format!("other clusters cannot borrow from this one yet: {}", condition.message)),
+    })
+}
+
+/// The objects that would be applied.
+pub async fn dry_run(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Vec<DynamicObject>> {
+    let findings = preflight::check(cluster).await?;
+    let objects = manifests::render(&values(cluster, settings).await?)?;
+    Ok(stages(&objects, findings.admission_policies).into_iter().flatten().cloned().collect())
+}
+
+async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Values> {
+    let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
+    let policy = match policies.get_opt("default").await {
+        Err(error) if is_absent(&error) => None,
+        policy => policy.doing("read PeeringPolicy default")?,
+    };
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let deployment = deployments.get_opt(MANAGER).await.doing("read the Deployment of the controller manager")?;
+    let present = Present {
+        config: cluster.config().await?,
+        policy,
+        replicas: deployment.and_then(|deployment| u16::try_from(deployment.spec?.replicas?).ok()).filter(|count| *count > 0),
+    };
+    Ok(Values::resolve(settings, &present, &cluster.context))
+}
+
+/// The definitions must be served before the rest is applied.
+fn stages(objects: &[DynamicObject], admission_policies: bool) -> Vec<Vec<&DynamicObject>> {
+    let fits = |object: &&DynamicObject| admission_policies || !kind(object).starts_with("ValidatingAdmissionPolicy");
+    let (definitions, rest): (Vec<_>, Vec<_>) =
+        objects.iter().filter(fits).partition(|object| group(object) == "apiextensions.k8s.io");
+    vec![definitions, rest]
+}
+
+/// Waits until every replica of the present form is available.
+pub async fn available(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    until("the controller manager is available", timeout, news, || async {
+        let deployment = deployments.get(MANAGER).await.doing("read the Deployment of the controller manager")?;
+        if is_available(&deployment) {
+            return Ok(Look::Done(()));
+        }
+        let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={MANAGER}"));
+        let pods = pods.list(&ours).await.doing("list the pods of the controller manager")?;
+        let troubles: Vec<_> = pods.items.iter().filter_map(|pod| Some((pod, trouble(pod.status.as_ref()?)?))).collect();
+        Ok(Look::NotYet(match troubles.first() {
+            Some((pod, trouble)) => format!("pod {}: {trouble}", pod.name_any()),
+            None => "its pods are starting".to_owned(),
+        }))
+    })
+    .await
+}
+
+/// Whether the whole Deployment runs in its present form.
+fn is_available(deployment: &Deployment) -> bool {
+    let (Some(spec), Some(status)) = (&deployment.spec, &deployment.status) else { return false };
+    let wanted = spec.replicas.unwrap_or(1);
+    status.observed_generation >= deployment.metadata.generation
+        && status.updated_replicas.unwrap_or(0) >= wanted
+        && status.available_replicas.unwrap_or(0) >= wanted
+        && status.replicas.unwrap_or(0) <= wanted
+}
+
+/// What keeps a pod from being ready, in its own words.
+fn trouble(status: &PodStatus) -> Option<String> {
+    let words = |reason: Option<&String>, message: Option<&String>| {
+        let reason = reason?;
+        Some(message.map_or_else(|| reason.clone(), |message| format!("{reason}: {message}")))
+    };
+    for container in status.container_statuses.iter().flatten() {
+        let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
+        if let Some(waiting) = waiting.filter(|waiting| waiting.reason.as_deref() != Some("ContainerCreating")) {
+            return words(waiting.reason.as_ref(), waiting.message.as_ref());
+        }
+    }
+    let unscheduled =
+        status.conditions.iter().flatten().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
+    words(unscheduled.reason.as_ref(), unscheduled.message.as_ref())
+}
+
+async fn identity(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<ClusterConfig> {
+    let api: Api<ClusterConfig> = Api::all(cluster.client.clone());
+    until("the identity of the cluster is known", timeout, news, || async {
+        let config = api.get(CLUSTER_CONFIG).await.doing("read ClusterConfig liqo")?;
+        let status = config.status.as_ref();
+        let missing = match status {
+            Some(status) if status.cluster_id.is_none() => "no cluster ID yet",
+            Some(status) if status.conditions.iter().all(|condition| condition.type_ != liqo_api::ADDRESSES_KNOWN) => {
+                "the addresses are being looked up"
+            }
+            Some(_) => return Ok(Look::Done(config)),
+            None => "the manager has not written anything yet",
+        };
+        Ok(Look::NotYet(missing.to_owned()))
+    })
+    .await
+}
+
+/// The outcome for people.
+pub fn table(installed: &Installed) -> String {
+    let mut text = format!(
+        "Liqo runs in cluster {} (ID {}, Kubernetes {}).",
+        installed.cluster_name, installed.cluster_id, installed.kubernetes
+    );
+    if let Some(warning) = &installed.warning {
+        text = format!("{text}\nNote: {warning}");
+    }
+    text + "\nNext: `liqoctl peer --remote-kubeconfig FILE` to borrow from another cluster, `liqoctl status` to look around."
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn admission_policies_are_left_out_where_they_are_not_served() {
+        let objects = manifests::render(&Values::resolve(&Settings::default(), &Present::default(), "x")).unwrap();
+        let count = |served| {
+            stages(&objects, served)
+                .concat()
+                .iter()
+                .filter(|object| kind(object).starts_with("ValidatingAdmissionPolicy"))
+                .count()
+        };
+        assert_eq!((count(true), count(false)), (6, 0));
+        assert!(stages(&objects, true)[0].iter().all(|object| kind(object) == "CustomResourceDefinition"));
+    }
+
+    #[test]
+    fn a_deployment_counts_as_available_only_in_its_present_form() {
+        let deployment = |observed: i64, updated: i32, available: i32, all: i32| -> Deployment {
+            serde_json::from_value(json!({
+                "metadata": { "generation": 2 },
+                "spec": { "replicas": 1, "selector": {}, "template": {} },
+                "status": { "observedGeneration": observed, "updatedReplicas": updated, "availableReplicas": available, "replicas": all },
+            }))
+            .unwrap()
+        };
+        assert!(is_available(&deployment(2, 1, 1, 1)));
+        assert!(!is_available(&deployment(1, 1, 1, 1)));
+        assert!(!is_available(&deployment(2, 0, 1, 1)));
+        assert!(!is_available(&deployment(2, 1, 1, 2)));
+    }
+
+    #[test]
+    fn a_pod_that_cannot_start_says_why() {
+        let status = |value| serde_json::from_value::<PodStatus>(value).unwrap();
+        let waiting = |reason: &str| json!({ "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": { "waiting": { "reason": reason, "message": "not found" } } }] });
+        assert_eq!(trouble(&status(waiting("ImagePullBackOff"))).as_deref(), Some("ImagePullBackOff: not found"));
+        assert_eq!(trouble(&status(waiting("ContainerCreating"))), None);
+        let pending = json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes" }] });
+        assert_eq!(trouble(&status(pending)).as_deref(), Some("Unschedulable: 0/1 nodes"));
+    }
+}

@@ -1,0 +1,40 @@
+//! Liqo's command line, as a library: `liqoctl`, and `kubectl liqo` when the program is named `kubectl-liqo`.
+//!
+//! Each command is one module that does its work through the API server of the cluster at hand, and of a second one where
+//! the command takes two kubeconfigs. Nothing here talks to Liqo's own processes: a command writes down what is wanted, the
+//! controllers do it, and the command shows the conditions that they write.
+//!
+//! ```text
+//!   you ── liqoctl ──▶ API server of this cluster          install: objects of deploy/liqo, settings in ClusterConfig
+//!            │          │                                  peer: Secret with a token, ForeignCluster
+//!            │          ▼                                  offload: NamespaceOffloading
+//!            │         controllers ──conditions──▶ status: a tree of all of it
+//!            │
+//!            └────────▶ API server of the other cluster    peer: its identity and address, a token for one use
+//! ```
+//!
+//! The commands return values; [`output`] prints them as a table, JSON or YAML. `playground up` and the tests call the same
+//! functions as the program.
+
+pub mod apply;
+pub mod ask;
+pub mod cli;
+pub mod cluster;
+pub mod demo;
+pub mod generate;
+pub mod install;
+pub mod manifests;
+pub mod offload;
+pub mod output;
+pub mod peer;
+pub mod playground;
+pub mod preflight;
+pub mod progress;
+pub mod selector;
+pub mod settings;
+pub mod status;
+pub mod token;
+pub mod uninstall;
+pub mod unpeer;
+pub mod version;
+pub mod wait;

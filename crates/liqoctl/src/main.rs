@@ -1,0 +1,239 @@
+//! `liqoctl`, and `kubectl liqo`: reads the command line, calls the library, prints.
+
+use std::{path::Path, process::ExitCode};
+
+use anyhow::bail;
+use clap::{CommandFactory as _, FromArgMatches as _};
+use liqoctl::{
+    ask,
+    cli::{
+        Cli, Command, Generate, Global, Install, Offload, Peer, Playground, PlaygroundArguments, Token, Uninstall, Unoffload,
+        Unpeer,
+    },
+    cluster::{Access, Cluster},
+    generate, install, offload,
+    output::{self, Format, Paint},
+    peer, playground,
+    progress::Progress,
+    selector, settings, status, token, uninstall, unpeer, version,
+};
+
+fn main() -> ExitCode {
+    // The playground starts this program again to keep its clusters running.
+    if let Some(instance) = liqo_playground::supervised_instance() {
+        return match liqo_playground::run_supervisor(&instance) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(&error.into()),
+        };
+    }
+    let cli = parse();
+    start_logging(cli.global.verbose);
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        return failed(&anyhow::anyhow!("a second TLS provider is linked in; this is a fault of the build"));
+    }
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.into()),
+    };
+    match runtime.block_on(run(cli)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("liqoctl: {}", sentence(error));
+    ExitCode::FAILURE
+}
+
+/// The error and its causes, but for those that were told already.
+fn sentence(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |told, cause| match cause.to_string() {
+        cause if told.is_empty() => cause,
+        cause if told.contains(&cause) => told,
+        cause => format!("{told}: {cause}"),
+    })
+}
+
+/// As a plugin of kubectl the program shows itself as `kubectl liqo`.
+fn parse() -> Cli {
+    let mut command = Cli::command();
+    let called = std::env::args_os().next().unwrap_or_default();
+    if Path::new(&called).file_stem().is_some_and(|name| name == "kubectl-liqo" || name == "kubectl_liqo") {
+        command = command.name("kubectl-liqo").bin_name("kubectl liqo").display_name("kubectl liqo");
+    }
+    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+}
+
+fn start_logging(verbose: bool) {
+    let default = if verbose { "info,liqoctl=debug,kube=debug" } else { "off" };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| default.into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+async fn run(cli: Cli) -> anyhow::Result<()> {
+    let global = cli.global;
+    let format = global.output;
+    match cli.command {
+        Command::Install(arguments) => install(&global, arguments).await,
+        Command::Uninstall(arguments) => uninstall(&global, &arguments).await,
+        Command::Peer(arguments) => peer(&global, *arguments).await,
+        Command::Unpeer(arguments) => unpeer(&global, &arguments).await,
+        Command::Offload(Offload::Namespace(arguments)) => {
+            let cluster = Cluster::connect(&global.access()).await?;
+            let options = offload::Options {
+                strategy: arguments.pod_offloading_strategy.into(),
+                selector: selector::parse(&arguments.selector)?,
+                timeout: arguments.timeout,
+            };
+            let offloaded = offload::offload(&cluster, &arguments.namespace, &options, &Progress::new()).await?;
+            output::print(format, &offloaded, offload::table)
+        }
+        Command::Unoffload(Unoffload::Namespace { namespace, yes, timeout }) => {
+            unoffload(&global, &namespace, yes, timeout).await
+        }
+        Command::Status => {
+            let found = status::collect(&Cluster::connect(&global.access()).await?).await?;
+            output::print(format, &found, |found| status::render(found, Paint::for_stdout()))
+        }
+        Command::Token(command) => tokens(&global, command).await,
+        Command::Generate(Generate::PeerCommand(arguments)) => {
+            let cluster = Cluster::connect(&global.access()).await?;
+            let invitation = generate::peer_command(&cluster, &arguments.wanted()).await?;
+            output::print(format, &invitation, |invitation| invitation.command.clone())
+        }
+        Command::Generate(Generate::Crds { directory }) => generate::write_definitions(&directory),
+        Command::Playground(arguments) => playgrounds(arguments, format).await,
+        Command::Version { client: true } => output::print(format, &version::client(), version::table),
+        Command::Version { client: false } => {
+            let both = version::both(&Cluster::connect(&global.access()).await?).await?;
+            output::print(format, &both, version::table)
+        }
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "liqoctl", &mut script);
+            output::write_out(&String::from_utf8(script)?)
+        }
+    }
+}
+
+async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
+    let settings = settings::Settings::parse(&arguments.set)?;
+    for note in &settings.notes {
+        eprintln!("Note: {note}.");
+    }
+    let cluster = Cluster::connect(&global.access()).await?;
+    if arguments.dry_run {
+        let objects = install::dry_run(&cluster, &settings).await?;
+        if global.output == Format::Json {
+            let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+            return output::print(Format::Json, &list, |_| String::new());
+        }
+        let documents: Vec<_> = objects.iter().map(output::yaml).collect::<Result<_, _>>()?;
+        return output::write_out(&documents.join("---\n"));
+    }
+    let options = install::Options { settings, timeout: arguments.timeout };
+    let installed = install::install(&cluster, &options, &Progress::new()).await?;
+    output::print(global.output, &installed, install::table)
+}
+
+async fn uninstall(global: &Global, arguments: &Uninstall) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let options = uninstall::Options { purge: arguments.purge, force: arguments.force, timeout: arguments.timeout };
+    uninstall::check(&cluster, &options).await?;
+    ask::confirm(&uninstall::question(&cluster, &options).await?, arguments.yes)?;
+    let uninstalled = uninstall::uninstall(&cluster, &options, &Progress::new()).await?;
+    output::print(global.output, &uninstalled, uninstall::table)
+}
+
+async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let options = peer::Options {
+        name: arguments.name.clone(),
+        request: arguments.request(),
+        timeout: arguments.timeout,
+        wait: !arguments.no_wait,
+    };
+    let source = if let (Some(cluster_id), Some(auth_url)) = (arguments.id, arguments.auth_url) {
+        let auth_url = settings::address(&auth_url).map_err(|problem| anyhow::anyhow!("--auth-url {auth_url}: {problem}"))?;
+        let cluster_name = arguments.cluster_name.or(arguments.name).unwrap_or_else(|| format!("cluster-{}", cluster_id.short()));
+        peer::Source::Invitation { target: peer::Target { cluster_id, cluster_name, auth_url }, token: arguments.token }
+    } else {
+        let kubeconfig = arguments.remote_kubeconfig.or_else(|| global.kubeconfig.clone());
+        peer::Source::Remote(Cluster::connect(&Access { kubeconfig, context: arguments.remote_context }).await?)
+    };
+    let peered = peer::peer(&cluster, source, &options, &Progress::new()).await?;
+    output::print(global.output, &peered, peer::table)
+}
+
+async fn unpeer(global: &Global, arguments: &Unpeer) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let foreign = unpeer::find(&cluster, &arguments.name).await?;
+    let options = unpeer::Options { incoming: arguments.incoming, timeout: arguments.timeout };
+    ask::confirm(&unpeer::question(&cluster, &foreign, &options).await?, arguments.yes)?;
+    let unpeered = unpeer::unpeer(&cluster, &foreign, &options, &Progress::new()).await?;
+    output::print(global.output, &unpeered, unpeer::table)
+}
+
+async fn unoffload(global: &Global, namespace: &str, yes: bool, timeout: std::time::Duration) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    if !offload::is_offloaded(&cluster, namespace).await? {
+        bail!("namespace {namespace} is not offloaded");
+    }
+    let lost = offload::pods_abroad(&cluster, namespace).await?;
+    if !lost.is_empty() {
+        let question = format!("These pods of namespace {namespace} run in other clusters and end: {}. Go on?", lost.join(", "));
+        ask::confirm(&question, yes)?;
+    }
+    offload::unoffload(&cluster, namespace, timeout, &Progress::new()).await?;
+    let result = serde_json::json!({ "namespace": namespace, "lostPods": lost });
+    output::print(global.output, &result, |_| format!("Namespace {namespace} is home again."))
+}
+
+async fn tokens(global: &Global, command: Token) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    match command {
+        Token::Create(arguments) => {
+            let made = token::create(&cluster, &arguments.wanted()).await?;
+            output::print(global.output, &made, |made| made.token.clone())
+        }
+        Token::List => output::print(global.output, &token::list(&cluster).await?, |tokens| token::table(tokens)),
+        Token::Delete { name } => {
+            token::delete(&cluster, &name).await?;
+            output::print(global.output, &serde_json::json!({ "deleted": name }), |_| format!("Token {name} is no longer valid."))
+        }
+    }
+}
+
+async fn playgrounds(arguments: PlaygroundArguments, format: Format) -> anyhow::Result<()> {
+    let instance = arguments.instance;
+    match arguments.command {
+        Playground::Up(arguments) => {
+            let up = playground::up(&instance, &arguments, &Progress::new()).await?;
+            output::print(format, &up, playground::table)
+        }
+        Playground::Down => playground::down(&instance, &Progress::new()).await,
+        Playground::Status => {
+            let found = playground::open(&instance)?.status().await?;
+            output::print(format, &found, |found| playground::status_table(found, Paint::for_stdout()))
+        }
+        Playground::Kubeconfig { cluster } => {
+            output::write_out(&playground::open(&instance)?.kubeconfig(&cluster)?.display().to_string())
+        }
+        Playground::Logs { cluster, component } => playground::logs(&instance, &cluster, &component),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_sentence_that_repeats_nothing() {
+        let error = anyhow!("no such file").context("cannot read x: no such file").context("cannot start");
+        assert_eq!(sentence(&error), "cannot start: cannot read x: no such file");
+    }
+}

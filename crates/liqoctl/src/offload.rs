@@ -1,0 +1,231 @@
+//! `liqoctl offload namespace` and `liqoctl unoffload namespace`.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::bail;
+use k8s_openapi::api::core::v1::{Namespace, Node, NodeSelector, Pod};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, NamespaceOffloadingStatus, PodOffloadingStrategy, labels};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    apply::FIELD_MANAGER,
+    cluster::{Cluster, Explained as _, is_absent},
+    progress::Progress,
+    wait::{Look, until},
+};
+
+/// How to offload.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where pods may run.
+    pub strategy: PodOffloadingStrategy,
+    /// Which clusters; all when absent.
+    pub selector: Option<NodeSelector>,
+    /// How long to wait for the namespace to exist there.
+    pub timeout: Duration,
+}
+
+/// An offloaded namespace.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Offloaded {
+    /// The namespace.
+    pub namespace: String,
+    /// Its twins: cluster and namespace there.
+    pub remote: Vec<RemoteTwin>,
+    /// What the person should know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// The namespace at one provider.
+#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct RemoteTwin {
+    /// The cluster.
+    pub cluster: String,
+    /// The namespace there.
+    pub namespace: String,
+}
+
+/// Lets the pods of a namespace run in other clusters, and waits until the namespace exists there.
+pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, progress: &Progress) -> anyhow::Result<Offloaded> {
+    cluster.installed().await?;
+    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
+    let Some(object) = namespaces.get_opt(namespace).await.doing(format!("read namespace {namespace}"))? else {
+        bail!("there is no namespace {namespace}: make it with `kubectl create namespace {namespace}`");
+    };
+    if let Some(kind) = object.labels().get(labels::NAMESPACE_KIND) {
+        bail!("namespace {namespace} is one of Liqo's own ({kind}) and cannot be offloaded");
+    }
+    let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
+    let mut spec = json!({ "podOffloadingStrategy": options.strategy });
+    if let Some(selector) = &options.selector {
+        spec["clusterSelector"] = json!(selector);
+    }
+    let wanted = json!({
+        "apiVersion": "offloading.liqo.io/v1alpha1",
+        "kind": "NamespaceOffloading",
+        "metadata": { "name": NAMESPACE_OFFLOADING, "namespace": namespace },
+        "spec": spec,
+    });
+    let applied = api
+        .patch(NAMESPACE_OFFLOADING, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&wanted))
+        .await
+        .doing(format!("write the NamespaceOffloading of namespace {namespace}"))?;
+    if virtual_nodes(cluster).await?.is_empty() {
+        let note = "there is no virtual node yet: the namespace is offloaded as soon as there is a peer (`liqoctl peer`)";
+        return Ok(Offloaded { namespace: namespace.to_owned(), remote: Vec::new(), note: Some(note.to_owned()) });
+    }
+    let step = format!("Offloading namespace {namespace}");
+    // A condition that is older than the change says nothing about it.
+    let unchanged = applied.status.is_some();
+    let settle = tokio::time::Instant::now() + if unchanged { Duration::from_secs(1) } else { Duration::ZERO };
+    let what = format!("namespace {namespace} exists in all selected clusters");
+    let ready = until(
+        &what,
+        options.timeout,
+        |text| progress.message(&step, text),
+        || async {
+            let offloading = api.get(NAMESPACE_OFFLOADING).await.doing("read the NamespaceOffloading")?;
+            let status = offloading.status.unwrap_or_default();
+            Ok(match missing(&status) {
+                None if tokio::time::Instant::now() < settle => Look::NotYet("the change is being looked at".to_owned()),
+                None => Look::Done(status),
+                Some(missing) => Look::NotYet(missing),
+            })
+        },
+    );
+    let status = progress.step(&step, ready).await?;
+    let remote = status
+        .remote_namespaces
+        .into_iter()
+        .map(|twin| RemoteTwin { cluster: twin.cluster_name, namespace: twin.namespace })
+        .collect();
+    Ok(Offloaded { namespace: namespace.to_owned(), remote, note: None })
+}
+
+/// What an offloaded namespace waits for.
+fn missing(status: &NamespaceOffloadingStatus) -> Option<String> {
+    if let Some(twin) = status.remote_namespaces.iter().find(|twin| !twin.ready) {
+        let why = twin.message.as_deref().unwrap_or("it is being made");
+        return Some(format!("namespace {} in {}: {why}", twin.namespace, twin.cluster_name));
+    }
+    match status.conditions.iter().find(|condition| condition.type_ == "Ready") {
+        Some(condition) if condition.status == "True" => None,
+        Some(condition) => Some(format!("{}: {}", condition.reason, condition.message)),
+        None => Some("no news yet".to_owned()),
+    }
+}
+
+/// The names of all virtual nodes.
+pub async fn virtual_nodes(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let ours = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    Ok(nodes.list_metadata(&ours).await.doing("list the virtual nodes")?.iter().map(kube::ResourceExt::name_any).collect())
+}
+
+/// The unfinished pods of a namespace that run in other clusters: they are lost when it is no longer offloaded.
+pub async fn pods_abroad(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<String>> {
+    let nodes = virtual_nodes(cluster).await?;
+    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+    let pods = api.list(&ListParams::default()).await.doing(format!("list the pods of namespace {namespace}"))?;
+    Ok(pods.items.iter().filter(|pod| is_abroad(pod, &nodes)).map(kube::ResourceExt::name_any).collect())
+}
+
+fn is_abroad(pod: &Pod, nodes: &BTreeSet<String>) -> bool {
+    let finished = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .is_some_and(|phase| matches!(phase, "Succeeded" | "Failed"));
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    !finished && node.is_some_and(|node| nodes.contains(node))
+}
+
+/// Whether a namespace is offloaded.
+pub async fn is_offloaded(cluster: &Cluster, namespace: &str) -> anyhow::Result<bool> {
+    let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
+    match api.get_opt(NAMESPACE_OFFLOADING).await {
+        Err(error) if is_absent(&error) => Ok(false),
+        found => Ok(found.doing(format!("read the NamespaceOffloading of namespace {namespace}"))?.is_some()),
+    }
+}
+
+/// Takes a namespace home: its pods elsewhere end, and its twins are removed.
+pub async fn unoffload(cluster: &Cluster, namespace: &str, timeout: Duration, progress: &Progress) -> anyhow::Result<()> {
+    let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
+    match api.delete(NAMESPACE_OFFLOADING, &DeleteParams::background()).await {
+        Err(error) if is_absent(&error) => return Ok(()),
+        deleted => drop(deleted.doing(format!("delete the NamespaceOffloading of namespace {namespace}"))?),
+    }
+    let step = format!("Taking namespace {namespace} home");
+    let what = format!("namespace {namespace} is gone from all other clusters");
+    let gone = until(
+        &what,
+        timeout,
+        |text| progress.message(&step, text),
+        || async {
+            let Some(offloading) = api.get_opt(NAMESPACE_OFFLOADING).await.doing("read the NamespaceOffloading")? else {
+                return Ok(Look::Done(()));
+            };
+            let left: Vec<_> =
+                offloading.status.unwrap_or_default().remote_namespaces.into_iter().map(|twin| twin.cluster_name).collect();
+            Ok(Look::NotYet(format!(
+                "it is being removed in {}",
+                if left.is_empty() { "its clusters".to_owned() } else { left.join(", ") }
+            )))
+        },
+    );
+    progress.step(&step, gone).await
+}
+
+/// The outcome for people.
+pub fn table(offloaded: &Offloaded) -> String {
+    let namespace = &offloaded.namespace;
+    let mut lines: Vec<_> =
+        offloaded.remote.iter().map(|twin| format!("Namespace {namespace} is {} in {}.", twin.namespace, twin.cluster)).collect();
+    lines.extend(offloaded.note.iter().map(|note| format!("Note: {note}.")));
+    if lines.is_empty() {
+        lines.push(format!("Namespace {namespace} is offloaded; its selector selects no cluster now."));
+    }
+    lines.push("Pods that are made from now on may run there; those that run stay where they are.".to_owned());
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_unfinished_pods_on_virtual_nodes_are_lost() {
+        let nodes = BTreeSet::from(["milan".to_owned()]);
+        let pod = |node: Option<&str>, phase: &str| -> Pod {
+            serde_json::from_value(json!({ "metadata": { "name": "p" }, "spec": { "containers": [], "nodeName": node }, "status": { "phase": phase } })).unwrap()
+        };
+        assert!(is_abroad(&pod(Some("milan"), "Running"), &nodes));
+        assert!(!is_abroad(&pod(Some("rome-1"), "Running"), &nodes));
+        assert!(!is_abroad(&pod(Some("milan"), "Succeeded"), &nodes));
+        assert!(!is_abroad(&pod(None, "Pending"), &nodes));
+    }
+
+    #[test]
+    fn what_an_offloaded_namespace_waits_for_is_told() {
+        let status = |value| serde_json::from_value::<NamespaceOffloadingStatus>(value).unwrap();
+        let condition = |status: &str| json!({ "type": "Ready", "status": status, "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let twin = |ready: bool| json!({ "clusterID": liqo_api::ClusterId::of_public_key(&[1; 32]), "clusterName": "milan", "namespace": "demo-rome-abc", "ready": ready, "message": "refused" });
+        assert_eq!(missing(&status(json!({}))).as_deref(), Some("no news yet"));
+        assert_eq!(missing(&status(json!({ "conditions": [condition("False")] }))).as_deref(), Some("R: m"));
+        assert!(
+            missing(&status(json!({ "conditions": [condition("True")], "remoteNamespaces": [twin(false)] })))
+                .unwrap()
+                .contains("refused")
+        );
+        assert_eq!(missing(&status(json!({ "conditions": [condition("True")], "remoteNamespaces": [twin(true)] }))), None);
+    }
+}

@@ -1,0 +1,346 @@
+//! `liqoctl playground`: real clusters on this machine, with Liqo in them, peered, and something running in both.
+//!
+//! The clusters are the library's ([`liqo_playground`]); what is done with them here is what a user would type: install,
+//! peer, offload.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use data_encoding::HEXLOWER;
+use futures::future::try_join_all;
+use liqo_playground::{ClusterSpec, ImageSpec, Playground, Requirements, Supervision};
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::Command,
+};
+
+use crate::{
+    cli::PlaygroundUp,
+    cluster::{Access, Cluster},
+    demo, install, offload,
+    output::{self, Paint},
+    peer,
+    progress::Progress,
+    settings::{Settings, default_image},
+};
+
+/// The package and the program of the controller manager.
+const MANAGER: &str = "liqo-controller-manager";
+const TIMEOUT: Duration = Duration::from_secs(180);
+
+impl liqo_playground::Progress for Progress {
+    fn started(&self, step: &str) {
+        Self::started(self, step);
+    }
+
+    fn finished(&self, step: &str) {
+        Self::finished(self, step);
+    }
+
+    fn message(&self, step: &str, text: &str) {
+        Self::message(self, step, text);
+    }
+}
+
+/// What is up.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Up {
+    /// The clusters.
+    pub clusters: Vec<UpCluster>,
+    /// What runs where; nothing if nothing was started.
+    pub demo: Vec<demo::Line>,
+    /// Commands worth trying.
+    pub commands: Vec<String>,
+}
+
+/// One cluster that is up.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpCluster {
+    /// Its name.
+    pub name: String,
+    /// Its kubeconfig.
+    pub kubeconfig: PathBuf,
+    /// Its identity, where Liqo is installed.
+    #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<String>,
+    /// The virtual nodes in it.
+    pub virtual_nodes: Vec<String>,
+}
+
+/// The playground of this name, kept running by a process of its own.
+pub fn open(instance: &str) -> anyhow::Result<Playground> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    Ok(Playground::open(instance)?.supervised_by(Supervision::Detached(program)))
+}
+
+/// Brings everything up, or repairs it.
+pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -> anyhow::Result<Up> {
+    // Whatever is missing is said before anything starts.
+    let requirements = Requirements::check().await?;
+    if !requirements.missing_packages.is_empty() {
+        progress.line(&format!("Debian packages that will be installed: {}", requirements.missing_packages.join(", ")));
+    }
+    let manager =
+        if arguments.bare { None } else { Some(progress.step("Building the controller manager", manager(progress)).await?) };
+    let playground = open(instance)?;
+    let specs: Vec<_> = arguments.clusters.iter().map(|name| ClusterSpec::new(name.as_str())).collect();
+    let handles = playground.up(&specs, progress).await?;
+    let mut clusters = Vec::new();
+    for handle in &handles {
+        clusters.push(Cluster::connect(&Access::file(handle.kubeconfig())).await?);
+    }
+    let Some(manager) = manager else { return summary(arguments, &clusters, Vec::new()).await };
+
+    let image = image_of(&manager)?;
+    let images = handles.iter().map(|handle| handle.load_image(&image));
+    progress.step("Loading Liqo's image", try_join_all(images)).await?;
+    let installs = clusters.iter().zip(&arguments.clusters).map(|(cluster, name)| install_in(cluster, name, &image.reference));
+    progress.step("Installing Liqo", try_join_all(installs)).await?;
+    let (Some((consumer, providers)), false) = (clusters.split_first(), arguments.bare_peering) else {
+        return summary(arguments, &clusters, Vec::new()).await;
+    };
+    for (provider, name) in providers.iter().zip(arguments.clusters.iter().skip(1)) {
+        let options = peer::Options { name: None, request: liqo_api::ResourceList::default(), timeout: TIMEOUT, wait: true };
+        let source = peer::Source::Remote(provider.clone());
+        let peered = async { peer::peer(consumer, source, &options, &Progress::silent()).await };
+        progress.step(&format!("Peering with {name}"), peered).await?;
+    }
+    let lines = progress
+        .step("Running something in all clusters", async {
+            demo::ensure_namespace(consumer).await?;
+            let options =
+                offload::Options { strategy: liqo_api::PodOffloadingStrategy::LocalAndRemote, selector: None, timeout: TIMEOUT };
+            offload::offload(consumer, demo::NAMESPACE, &options, &Progress::silent()).await?;
+            demo::run(consumer, arguments.clusters.len(), TIMEOUT, |text| {
+                progress.message("Running something in all clusters", text);
+            })
+            .await
+        })
+        .await?;
+    summary(arguments, &clusters, lines).await
+}
+
+async fn install_in(cluster: &Cluster, name: &str, image: &str) -> anyhow::Result<install::Installed> {
+    let settings = Settings { cluster_name: Some(name.to_owned()), image: Some(image.to_owned()), ..Settings::default() };
+    let options = install::Options { settings, timeout: TIMEOUT };
+    let installed =
+        install::install(cluster, &options, &Progress::silent()).await.with_context(|| format!("in cluster {name}"))?;
+    match &installed.warning {
+        Some(warning) => bail!("in cluster {name}: {warning}"),
+        None => Ok(installed),
+    }
+}
+
+async fn summary(arguments: &PlaygroundUp, clusters: &[Cluster], demo: Vec<demo::Line>) -> anyhow::Result<Up> {
+    let mut shown = Vec::new();
+    for (cluster, name) in clusters.iter().zip(&arguments.clusters) {
+        shown.push(UpCluster {
+            name: name.clone(),
+            kubeconfig: cluster.access.kubeconfig.clone().unwrap_or_default(),
+            cluster_id: cluster.config().await?.and_then(|config| Some(config.status?.cluster_id?.to_string())),
+            virtual_nodes: offload::virtual_nodes(cluster).await?.into_iter().collect(),
+        });
+    }
+    let commands = commands(&shown, &demo);
+    Ok(Up { clusters: shown, demo, commands })
+}
+
+fn commands(clusters: &[UpCluster], demo: &[demo::Line]) -> Vec<String> {
+    let Some(first) = clusters.first() else { return Vec::new() };
+    let export = format!("export KUBECONFIG={}", first.kubeconfig.display());
+    let abroad = demo.iter().find(|line| first.virtual_nodes.contains(&line.node));
+    let Some(pod) = abroad.map(|line| &line.pod) else {
+        let mut commands = vec![export, "kubectl get pods --all-namespaces".to_owned()];
+        if first.cluster_id.is_some() {
+            commands.push("cargo liqoctl status".to_owned());
+            commands.extend(
+                clusters
+                    .iter()
+                    .skip(1)
+                    .map(|other| format!("cargo liqoctl peer --remote-kubeconfig {}", other.kubeconfig.display())),
+            );
+        }
+        return commands;
+    };
+    let namespace = demo::NAMESPACE;
+    vec![
+        export,
+        format!("kubectl -n {namespace} get pods -o wide"),
+        format!("kubectl -n {namespace} logs {pod}"),
+        format!("kubectl -n {namespace} exec -it {pod} -- sh"),
+        "cargo liqoctl status".to_owned(),
+    ]
+}
+
+/// The result for people.
+pub fn table(up: &Up) -> String {
+    let row = |cluster: &UpCluster| {
+        let id = cluster.cluster_id.clone().unwrap_or_else(|| "no Liqo".to_owned());
+        vec![cluster.name.clone(), id, cluster.virtual_nodes.join(", "), cluster.kubeconfig.display().to_string()]
+    };
+    let mut text = output::table(&["CLUSTER", "ID", "VIRTUAL NODES", "KUBECONFIG"], up.clusters.iter().map(row));
+    if !up.demo.is_empty() {
+        let row = |line: &demo::Line| vec![line.pod.clone(), line.phase.clone(), line.node.clone()];
+        text = format!("{text}\n\n{}", output::table(&["POD", "STATUS", "NODE"], up.demo.iter().map(row)));
+    }
+    text + "\n\nWorth trying:\n  " + &up.commands.join("\n  ")
+}
+
+/// Ends everything.
+pub async fn down(instance: &str, progress: &Progress) -> anyhow::Result<()> {
+    Ok(progress.step("Ending the clusters", open(instance)?.down()).await?)
+}
+
+/// The clusters and their programs for people.
+pub fn status_table(status: &liqo_playground::Status, paint: Paint) -> String {
+    if status.clusters.is_empty() {
+        return "No clusters: `cargo playground up` starts some.".to_owned();
+    }
+    let mut blocks = Vec::new();
+    for cluster in &status.clusters {
+        let ready = if cluster.ready { paint.good("ready") } else { paint.bad("not ready") };
+        let heading = format!(
+            "{} {} at {}, kubeconfig {}",
+            paint.strong(&cluster.name),
+            ready,
+            cluster.api_url,
+            cluster.kubeconfig.display()
+        );
+        let rows = cluster.components.iter().map(|component| {
+            vec![
+                component.component.clone(),
+                format!("{:?}", component.state),
+                component.pid.map(|pid| pid.to_string()).unwrap_or_default(),
+                component.restarts.to_string(),
+                component.last_exit.clone().unwrap_or_default(),
+            ]
+        });
+        blocks.push(format!("{heading}\n{}", output::table(&["COMPONENT", "STATE", "PID", "RESTARTS", "LAST EXIT"], rows)));
+    }
+    blocks.join("\n\n")
+}
+
+/// Prints what a program wrote.
+pub fn logs(instance: &str, cluster: &str, component: &str) -> anyhow::Result<()> {
+    let path = open(instance)?.logs(cluster, component)?;
+    let text = std::fs::read(&path)
+        .with_context(|| format!("cannot read {}: is {component} one of `playground status`?", path.display()))?;
+    output::write_out(&String::from_utf8_lossy(&text))
+}
+
+/// The program of the controller manager: built from the source that this program was built from, else found beside it.
+async fn manager(progress: &Progress) -> anyhow::Result<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    if source.join("Cargo.toml").is_file() && std::env::var_os("CARGO").is_some() {
+        return build(&source, progress).await;
+    }
+    let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join(MANAGER)));
+    beside.filter(|program| program.is_file()).ok_or_else(|| {
+        anyhow!("{MANAGER} is not there to make an image of: run `cargo playground up` in the source tree, or put the program beside liqoctl")
+    })
+}
+
+async fn build(source: &Path, progress: &Progress) -> anyhow::Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    // What `cargo run` tells this program about itself would make build scripts believe that something changed.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_from_cargo_run)) {
+        command.env_remove(name);
+    }
+    let mut child = command
+        .args(["build", "--release", "--bin", MANAGER, "--message-format", "json-render-diagnostics"])
+        .current_dir(source)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("cannot start cargo")?;
+    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else { bail!("cargo has no output") };
+    let news = async {
+        let mut said = Vec::new();
+        let mut lines = BufReader::new(stderr).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            progress.message("Building the controller manager", line.trim());
+            said.push(line);
+        }
+        said
+    };
+    let program = async {
+        let mut found = None;
+        let mut lines = BufReader::new(stdout).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            found = executable(&line).or(found);
+        }
+        found
+    };
+    let (said, found) = tokio::join!(news, program);
+    if !child.wait().await.context("cannot wait for cargo")?.success() {
+        let end = said.len().saturating_sub(20);
+        bail!("the controller manager does not build:\n{}", said[end..].join("\n"));
+    }
+    found.context("cargo built the controller manager and did not say where it is")
+}
+
+/// Whether `cargo run` set this variable for the program that it runs.
+fn is_from_cargo_run(name: &str) -> bool {
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|prefix| name.starts_with(prefix))
+        || matches!(name, "CARGO" | "CARGO_PRIMARY_PACKAGE" | "OUT_DIR" | "LD_LIBRARY_PATH")
+}
+
+/// The program that a line of cargo's messages is about.
+fn executable(line: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    (message["target"]["name"] == MANAGER).then(|| message["executable"].as_str().map(PathBuf::from)).flatten()
+}
+
+/// The image of a program, named after its content: the same content is not loaded or rolled out twice.
+fn image_of(program: &Path) -> anyhow::Result<ImageSpec> {
+    let bytes = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let digest = HEXLOWER.encode(&Sha256::digest(&bytes));
+    Ok(ImageSpec::new(format!("{}-{}", default_image(), &digest[..12]), program))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_that_cargo_built_is_found_in_its_messages() {
+        let line = r#"{"reason":"compiler-artifact","target":{"name":"liqo-controller-manager"},"executable":"/t/liqo-controller-manager"}"#;
+        assert_eq!(executable(line).unwrap(), Path::new("/t/liqo-controller-manager"));
+        assert_eq!(executable(r#"{"target":{"name":"liqo-api"},"executable":null}"#), None);
+        assert_eq!(executable("Compiling"), None);
+    }
+
+    #[test]
+    fn the_nested_build_sees_the_users_settings_and_nothing_of_this_program() {
+        assert!(["CARGO", "CARGO_MANIFEST_DIR", "CARGO_PKG_NAME"].into_iter().all(is_from_cargo_run));
+        assert!(!["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_NET_OFFLINE", "RUSTFLAGS", "PATH"].into_iter().any(is_from_cargo_run));
+    }
+
+    #[test]
+    fn five_commands_are_offered_when_a_pod_runs_abroad() {
+        let clusters = [
+            UpCluster {
+                name: "rome".into(),
+                kubeconfig: "/r".into(),
+                cluster_id: Some("x".into()),
+                virtual_nodes: vec!["milan".into()],
+            },
+            UpCluster { name: "milan".into(), kubeconfig: "/m".into(), cluster_id: Some("y".into()), virtual_nodes: Vec::new() },
+        ];
+        let line = |pod: &str, node: &str| demo::Line { pod: pod.into(), node: node.into(), phase: "Running".into() };
+        let commands = commands(&clusters, &[line("a", "rome-1"), line("b", "milan")]);
+        assert_eq!(commands.len(), 5);
+        assert!(commands[2].ends_with("logs b"), "{commands:?}");
+    }
+}

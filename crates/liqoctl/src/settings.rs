@@ -1,0 +1,394 @@
+//! `--set key=value` of `liqoctl install`: which keys there are, what values they take, and what holds where none is set.
+
+use std::{collections::BTreeMap, net::IpAddr, path::Path};
+
+use liqo_api::{ClusterConfig, PeeringPolicy};
+
+/// Everything that can be set. Absent means: as it is, and at the first installation the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// `discovery.config.clusterName`.
+    pub cluster_name: Option<String>,
+    /// `discovery.config.clusterLabels`.
+    pub cluster_labels: Option<BTreeMap<String, String>>,
+    /// `apiServer.address`; empty to find it out.
+    pub api_server_address: Option<String>,
+    /// `apiServer.ca` as PEM; empty to find it out.
+    pub api_server_ca: Option<String>,
+    /// `authentication.address`; empty to find it out.
+    pub authentication_address: Option<String>,
+    /// `controllerManager.config.resourceSharingPercentage`.
+    pub percentage: Option<u8>,
+    /// `controllerManager.config.offerUpdateThresholdPercentage`.
+    pub threshold: Option<u8>,
+    /// `controllerManager.replicas`.
+    pub replicas: Option<u16>,
+    /// `controllerManager.image`.
+    pub image: Option<String>,
+    /// What the person should know about what was set.
+    pub notes: Vec<String>,
+}
+
+/// A `--set` that cannot be taken.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SettingError {
+    /// No equals sign.
+    #[error("--set {0}: it must be key=value")]
+    Form(String),
+    /// No such key.
+    #[error("--set {key}: there is no such key{}; the keys are {}", suggestion(key), KEYS.join(", "))]
+    Key {
+        /// The key given.
+        key: String,
+    },
+    /// The value does not fit.
+    #[error("--set {key}={value}: {problem}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// The value given.
+        value: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+const CLUSTER_NAME: &str = "discovery.config.clusterName";
+const CLUSTER_LABELS: &str = "discovery.config.clusterLabels";
+const API_SERVER_ADDRESS: &str = "apiServer.address";
+const API_SERVER_CA: &str = "apiServer.ca";
+const AUTHENTICATION_ADDRESS: &str = "authentication.address";
+const PERCENTAGE: &str = "controllerManager.config.resourceSharingPercentage";
+const THRESHOLD: &str = "controllerManager.config.offerUpdateThresholdPercentage";
+const REPLICAS: &str = "controllerManager.replicas";
+const IMAGE: &str = "controllerManager.image";
+const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
+
+/// The keys that `--set` takes.
+pub const KEYS: [&str; 10] = [
+    CLUSTER_NAME,
+    CLUSTER_LABELS,
+    API_SERVER_ADDRESS,
+    API_SERVER_CA,
+    AUTHENTICATION_ADDRESS,
+    PERCENTAGE,
+    THRESHOLD,
+    REPLICAS,
+    IMAGE,
+    KUBELET_IMAGE,
+];
+
+fn suggestion(key: &str) -> String {
+    let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    match KEYS.iter().find(|known| last(known) == last(key) || known.eq_ignore_ascii_case(key)) {
+        Some(known) => format!(" (did you mean {known}?)"),
+        None => String::new(),
+    }
+}
+
+impl Settings {
+    /// Reads `key=value` arguments. A key given twice holds as given last.
+    pub fn parse<S: AsRef<str>>(arguments: &[S]) -> Result<Self, SettingError> {
+        let mut settings = Self::default();
+        for argument in arguments {
+            let argument = argument.as_ref();
+            let (key, value) = argument.split_once('=').ok_or_else(|| SettingError::Form(argument.to_owned()))?;
+            settings.set(key.trim(), value.trim())?;
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+        let bad = |key: &'static str| move |problem: String| SettingError::Value { key, value: value.to_owned(), problem };
+        match key {
+            CLUSTER_NAME => self.cluster_name = Some(cluster_name(value).map_err(bad(CLUSTER_NAME))?),
+            CLUSTER_LABELS => self.cluster_labels = Some(labels(value).map_err(bad(CLUSTER_LABELS))?),
+            API_SERVER_ADDRESS => self.api_server_address = Some(address(value).map_err(bad(API_SERVER_ADDRESS))?),
+            API_SERVER_CA => self.api_server_ca = Some(certificates(value).map_err(bad(API_SERVER_CA))?),
+            AUTHENTICATION_ADDRESS => self.authentication_address = Some(address(value).map_err(bad(AUTHENTICATION_ADDRESS))?),
+            PERCENTAGE => self.percentage = Some(percentage(value).map_err(bad(PERCENTAGE))?),
+            THRESHOLD => self.threshold = Some(percentage(value).map_err(bad(THRESHOLD))?),
+            REPLICAS => self.replicas = Some(replicas(value).map_err(bad(REPLICAS))?),
+            IMAGE => self.image = Some(image(value).map_err(bad(IMAGE))?),
+            KUBELET_IMAGE => self.notes.push(format!(
+                "{KUBELET_IMAGE} has no effect: virtual nodes are served by the controller manager and have no image of their own"
+            )),
+            _ => return Err(SettingError::Key { key: key.to_owned() }),
+        }
+        Ok(())
+    }
+}
+
+/// What an installation is made of, nothing left open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Values {
+    /// Name of the cluster.
+    pub cluster_name: String,
+    /// Labels of the cluster.
+    pub cluster_labels: BTreeMap<String, String>,
+    /// How peers reach the API server.
+    pub api_server_address: Option<String>,
+    /// Its CA.
+    pub api_server_ca: Option<String>,
+    /// How peers reach the auth endpoint.
+    pub authentication_address: Option<String>,
+    /// Share of the free resources that is offered.
+    pub percentage: u8,
+    /// When an offer is rewritten.
+    pub threshold: u8,
+    /// Replicas of the controller manager.
+    pub replicas: u16,
+    /// Its image.
+    pub image: String,
+}
+
+/// What is installed already.
+#[derive(Clone, Debug, Default)]
+pub struct Present {
+    /// The configuration.
+    pub config: Option<ClusterConfig>,
+    /// The policy for everybody.
+    pub policy: Option<PeeringPolicy>,
+    /// Replicas of the controller manager.
+    pub replicas: Option<u16>,
+}
+
+/// The image of this program's version.
+pub fn default_image() -> String {
+    format!("localhost/liqo/controller-manager:{}", env!("CARGO_PKG_VERSION"))
+}
+
+impl Values {
+    /// What is set goes before what is there, and that before the default. `context` is what the kubeconfig calls the cluster.
+    pub fn resolve(settings: &Settings, present: &Present, context: &str) -> Self {
+        let config = present.config.as_ref().map(|config| config.spec.clone()).unwrap_or_default();
+        let kept_name = Some(config.cluster_name).filter(|name| !name.is_empty());
+        let chosen = |set: &Option<String>, kept: Option<String>| set.clone().or(kept).filter(|text| !text.is_empty());
+        let policy = present.policy.as_ref().map(|policy| policy.spec.clone()).unwrap_or_default();
+        Self {
+            cluster_name: settings.cluster_name.clone().or(kept_name).unwrap_or_else(|| name_from(context)),
+            cluster_labels: settings.cluster_labels.clone().unwrap_or(config.cluster_labels),
+            api_server_address: chosen(&settings.api_server_address, config.api_server.address),
+            api_server_ca: chosen(&settings.api_server_ca, config.api_server.ca),
+            authentication_address: chosen(&settings.authentication_address, config.authentication.address),
+            percentage: settings.percentage.unwrap_or(policy.provide.percentage),
+            threshold: settings.threshold.unwrap_or(config.sharing.offer_update_threshold_percentage),
+            replicas: settings.replicas.or(present.replicas).unwrap_or(1),
+            image: settings.image.clone().unwrap_or_else(default_image),
+        }
+    }
+}
+
+/// A valid cluster name, made of what the kubeconfig calls the cluster.
+pub fn name_from(context: &str) -> String {
+    let mut name = String::new();
+    for character in context.chars().map(|character| character.to_ascii_lowercase()) {
+        if character.is_ascii_lowercase() || character.is_ascii_digit() {
+            name.push(character);
+        } else if !name.is_empty() && !name.ends_with('-') {
+            name.push('-');
+        }
+    }
+    name.truncate(63);
+    let name = name.trim_end_matches('-');
+    if name.is_empty() { "cluster".to_owned() } else { name.to_owned() }
+}
+
+/// A DNS label.
+pub fn cluster_name(text: &str) -> Result<String, String> {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let good = (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-');
+    if good {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "a cluster name has 1 to 63 lower-case letters, digits and dashes, with no dash at either end (such as {})",
+        name_from(text)
+    ))
+}
+
+fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let text = text.trim_start_matches('{').trim_end_matches('}');
+    text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(label).collect()
+}
+
+fn label(pair: &str) -> Result<(String, String), String> {
+    let form = || format!("{pair:?} is not a label; labels are given as a=b,c=d");
+    let (key, value) = pair.split_once('=').ok_or_else(form)?;
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let part = |text: &str| {
+        text.len() <= 63
+            && text.bytes().all(inner)
+            && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
+            && text.bytes().last().is_some_and(|byte| byte.is_ascii_alphanumeric())
+    };
+    let (prefix, name) = key.rsplit_once('/').unzip();
+    let prefix_good = prefix.is_none_or(|prefix| (1..=253).contains(&prefix.len()) && prefix.bytes().all(inner));
+    if prefix_good && part(name.unwrap_or(key)) && (value.is_empty() || part(value)) {
+        Ok((key.to_owned(), value.to_owned()))
+    } else {
+        Err(form())
+    }
+}
+
+/// An address that other clusters can call, as a URL. Empty stays empty.
+pub fn address(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    let form = || "it looks like https://203.0.113.5:6443".to_owned();
+    let rest = match text.split_once("://") {
+        Some(("https", rest)) => rest,
+        Some(_) => return Err(form()),
+        None => text,
+    };
+    let rest = rest.trim_end_matches('/');
+    if rest.is_empty() || rest.contains(['/', '@', '?', '#', ' ']) {
+        return Err(form());
+    }
+    if means_this_machine(host(rest)) {
+        return Err("other clusters cannot reach this address, it means the machine itself".to_owned());
+    }
+    Ok(format!("https://{rest}"))
+}
+
+/// The host of a URL, or of host and port.
+pub fn host(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    }
+}
+
+/// Whether a host is only ever the machine that asks.
+pub fn means_this_machine(host: &str) -> bool {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        let address = address.to_canonical();
+        return address.is_loopback() || address.is_unspecified();
+    }
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    host == "localhost" || host.ends_with(".localhost")
+}
+
+/// PEM, or a file with it.
+fn certificates(text: &str) -> Result<String, String> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    if text.is_empty() || text.contains(BEGIN) {
+        return Ok(text.to_owned());
+    }
+    let pem = std::fs::read_to_string(Path::new(text))
+        .map_err(|error| format!("neither certificates in PEM nor a file that can be read ({error})"))?;
+    if pem.contains(BEGIN) { Ok(pem) } else { Err(format!("the file holds no certificate in PEM (a line {BEGIN:?})")) }
+}
+
+fn percentage(text: &str) -> Result<u8, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    number.parse().ok().filter(|percent| *percent <= 100).ok_or_else(|| "it must be a whole number from 0 to 100".to_owned())
+}
+
+fn replicas(text: &str) -> Result<u16, String> {
+    text.parse().ok().filter(|count| (1..=9).contains(count)).ok_or_else(|| "it must be a whole number from 1 to 9".to_owned())
+}
+
+fn image(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(char::is_whitespace) {
+        return Err("it must be the name of an image".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(argument: &str) -> String {
+        Settings::parse(&[argument]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_key_is_understood() {
+        let settings = Settings::parse(&[
+            "discovery.config.clusterName=rome",
+            "discovery.config.clusterLabels=region=eu, liqo.io/provider=kind",
+            "apiServer.address=203.0.113.5:6443",
+            "apiServer.ca=-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----",
+            "authentication.address=https://203.0.113.5:30443/",
+            "controllerManager.config.resourceSharingPercentage=70",
+            "controllerManager.config.offerUpdateThresholdPercentage=0",
+            "controllerManager.replicas=2",
+            "controllerManager.image=localhost/x:1",
+            "virtualKubelet.imageName=somebody/virtual-kubelet:latest",
+        ])
+        .unwrap();
+        assert_eq!(settings.cluster_name.as_deref(), Some("rome"));
+        let labels = settings.cluster_labels.unwrap();
+        assert_eq!((labels["region"].as_str(), labels["liqo.io/provider"].as_str()), ("eu", "kind"));
+        assert_eq!(settings.api_server_address.as_deref(), Some("https://203.0.113.5:6443"));
+        assert_eq!(settings.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
+        assert_eq!((settings.percentage, settings.threshold, settings.replicas), (Some(70), Some(0), Some(2)));
+        assert!(settings.notes[0].contains("no effect"), "{:?}", settings.notes);
+        assert_eq!(KEYS.len(), 10);
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_the_keys_that_exist() {
+        let text = refused("clusterName=rome");
+        assert!(text.contains("did you mean discovery.config.clusterName?"), "{text}");
+        assert!(refused("a.b=c").contains("controllerManager.replicas"));
+        assert!(refused("discovery.config.clusterName").contains("key=value"));
+    }
+
+    #[test]
+    fn values_that_cannot_work_are_refused_with_what_would() {
+        for (argument, hint) in [
+            ("discovery.config.clusterName=Rome_1", "rome-1"),
+            ("discovery.config.clusterLabels=region", "a=b,c=d"),
+            ("discovery.config.clusterLabels=-a=b", "a=b,c=d"),
+            ("apiServer.address=http://203.0.113.5", "https://"),
+            ("apiServer.address=https://127.0.0.1:6443", "cannot reach"),
+            ("authentication.address=localhost:30443", "cannot reach"),
+            ("authentication.address=https://[::1]:30443", "cannot reach"),
+            ("apiServer.ca=/does/not/exist.pem", "neither"),
+            ("controllerManager.config.resourceSharingPercentage=101", "0 to 100"),
+            ("controllerManager.replicas=0", "1 to 9"),
+        ] {
+            let text = refused(argument);
+            assert!(text.contains(hint), "{argument}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_made_of_what_the_kubeconfig_calls_the_cluster() {
+        for (context, name) in [
+            ("kind-rome", "kind-rome"),
+            ("kubernetes-admin@kubernetes", "kubernetes-admin-kubernetes"),
+            ("arn:aws:eks:eu-west-1:1:cluster/Rome", "arn-aws-eks-eu-west-1-1-cluster-rome"),
+            ("--", "cluster"),
+        ] {
+            assert_eq!(name_from(context), name);
+            assert!(cluster_name(&name_from(context)).is_ok());
+        }
+        assert!(cluster_name(&name_from(&"x.".repeat(99))).is_ok());
+    }
+
+    #[test]
+    fn what_was_set_once_stays_until_something_else_is_set() {
+        let first = Values::resolve(&Settings::default(), &Present::default(), "kind-rome");
+        assert_eq!((first.cluster_name.as_str(), first.percentage, first.threshold, first.replicas), ("kind-rome", 90, 5, 1));
+
+        let mut config =
+            ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec { cluster_name: "rome".into(), ..Default::default() });
+        config.spec.authentication.address = Some("https://203.0.113.5:30443".into());
+        let mut policy = PeeringPolicy::new("default", liqo_api::PeeringPolicySpec::default());
+        policy.spec.provide.percentage = 40;
+        let present = Present { config: Some(config), policy: Some(policy), replicas: Some(2) };
+        let kept = Values::resolve(&Settings::default(), &present, "other");
+        assert_eq!((kept.cluster_name.as_str(), kept.percentage, kept.replicas), ("rome", 40, 2));
+        assert_eq!(kept.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
+
+        let unset = Settings::parse(&["authentication.address="]).unwrap();
+        assert_eq!(Values::resolve(&unset, &present, "other").authentication_address, None);
+    }
+}

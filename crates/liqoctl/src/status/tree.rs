@@ -1,0 +1,306 @@
+//! The tree that people see.
+
+use liqo_api::{OfferPhase, ResourceList};
+
+use super::{Borrowing, Lending, Link, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
+use crate::output::Paint;
+
+/// A line, and what belongs to it.
+struct Branch {
+    text: String,
+    children: Vec<Branch>,
+}
+
+impl Branch {
+    fn leaf(text: impl Into<String>) -> Self {
+        Self { text: text.into(), children: Vec::new() }
+    }
+
+    fn draw(&self, indent: &str, out: &mut String) {
+        out.push_str(&self.text);
+        out.push('\n');
+        for (index, child) in self.children.iter().enumerate() {
+            let last = index + 1 == self.children.len();
+            out.push_str(indent);
+            out.push_str(if last { "└─ " } else { "├─ " });
+            child.draw(&format!("{indent}{}", if last { "   " } else { "│  " }), out);
+        }
+    }
+}
+
+/// Draws the tree.
+pub fn render(status: &Status, paint: Paint) -> String {
+    let mut root = this_cluster(&status.cluster, paint);
+    if status.cluster.installed {
+        if status.peers.is_empty() {
+            root.children.push(Branch::leaf(
+                paint.faint("no peers: `liqoctl peer --remote-kubeconfig FILE` borrows from another cluster"),
+            ));
+        }
+        root.children.extend(status.peers.iter().map(|one| peer(one, paint)));
+        if !status.namespaces.is_empty() {
+            let children = status.namespaces.iter().map(|one| namespace(one, paint)).collect();
+            root.children.push(Branch { text: paint.strong("offloaded namespaces"), children });
+        }
+    }
+    let mut out = String::new();
+    root.draw("", &mut out);
+    out
+}
+
+fn this_cluster(cluster: &ThisCluster, paint: Paint) -> Branch {
+    let mut text = paint.strong(&cluster.name);
+    let Some(id) = &cluster.cluster_id else {
+        let text = if cluster.installed {
+            format!("{text} (Liqo has not come up yet)")
+        } else {
+            format!("{text} (Liqo is not installed: `liqoctl install`)")
+        };
+        return Branch::leaf(text);
+    };
+    text += &paint.faint(&format!(" (ID {id}, Liqo {})", cluster.version.as_deref().unwrap_or("of an unknown version")));
+    let manager = cluster.manager;
+    let works = manager.available >= manager.wanted && manager.available > 0;
+    let mut children = vec![Branch::leaf(format!(
+        "{} controller manager: {} of {} replicas available",
+        mark(Some(works), paint),
+        manager.available,
+        manager.wanted
+    ))];
+    children.extend(cluster.conditions.iter().map(|condition| link(condition, paint)));
+    if let (Some(auth), Some(api)) = (&cluster.auth_url, &cluster.api_server_url) {
+        children.push(Branch::leaf(paint.faint(&format!("reached by peers at {auth} and {api}"))));
+    }
+    Branch { text, children }
+}
+
+fn mark(holds: Option<bool>, paint: Paint) -> String {
+    match holds {
+        Some(true) => paint.good("✓"),
+        Some(false) => paint.bad("✗"),
+        None => paint.unsure("?"),
+    }
+}
+
+fn link(link: &Link, paint: Paint) -> Branch {
+    let holds = match link.status.as_str() {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    };
+    let mut text = format!("{} {}", mark(holds, paint), link.name);
+    if holds != Some(true) {
+        text = format!("{text}: {}: {} {}", link.reason, link.message, paint.faint(&format!("(since {})", link.since)));
+    }
+    Branch::leaf(text)
+}
+
+fn peer(peer: &Peer, paint: Paint) -> Branch {
+    let mut text = paint.strong(&peer.name) + &paint.faint(&format!(" (ID {})", peer.cluster_id));
+    if peer.ending {
+        text += &paint.unsure(" is being ended");
+    }
+    let mut children = Vec::new();
+    children.extend(peer.borrowing.as_ref().map(|one| borrowing(&peer.name, one, paint)));
+    children.extend(peer.lending.as_ref().map(|one| lending(&peer.name, one, paint)));
+    if children.is_empty() {
+        children.push(Branch::leaf(paint.faint("known, no peering")));
+    }
+    Branch { text, children }
+}
+
+fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
+    let mut children: Vec<_> = borrowing.links.iter().map(|one| link(one, paint)).collect();
+    if children.is_empty() {
+        children.push(Branch::leaf(format!("{} nothing was done yet", mark(None, paint))));
+    }
+    children.extend(borrowing.offers.iter().map(|one| offer(one, paint)));
+    children.extend(borrowing.nodes.iter().map(|one| node(one, paint)));
+    Branch { text: format!("borrowed from {name}"), children }
+}
+
+fn lending(name: &str, lending: &Lending, paint: Paint) -> Branch {
+    let mut children: Vec<_> = lending.links.iter().map(|one| link(one, paint)).collect();
+    children.extend(lending.offers.iter().map(|one| offer(one, paint)));
+    children.push(Branch::leaf(count(lending.pods, "pod of it runs here", "pods of it run here")));
+    Branch { text: format!("lent to {name}"), children }
+}
+
+fn offer(offer: &Offer, paint: Paint) -> Branch {
+    let phase = format!("{:?}", offer.phase);
+    let phase = match offer.phase {
+        OfferPhase::Accepted => paint.good(&phase),
+        OfferPhase::Refused => paint.bad(&phase),
+        OfferPhase::Pending | OfferPhase::ManualActionRequired => paint.unsure(&phase),
+    };
+    let why =
+        offer.message.as_ref().filter(|_| offer.phase != OfferPhase::Accepted).map(|why| format!(" ({why})")).unwrap_or_default();
+    Branch::leaf(format!("offer {}: {phase}{why}: {}", offer.pool, resources(&offer.resources)))
+}
+
+fn node(node: &VirtualNode, paint: Paint) -> Branch {
+    let name = node.node.as_deref().unwrap_or("(not named yet)");
+    let ready = if node.ready { "Ready" } else { "not Ready" };
+    Branch::leaf(format!(
+        "{} node {name}: {ready}: {}; {}",
+        mark(Some(node.ready), paint),
+        resources(&node.resources),
+        count(node.pods, "pod", "pods")
+    ))
+}
+
+fn namespace(namespace: &OffloadedNamespace, paint: Paint) -> Branch {
+    let mut children: Vec<_> =
+        namespace.ready.iter().filter(|ready| ready.status != "True").map(|ready| link(ready, paint)).collect();
+    children.extend(namespace.remote.iter().map(|twin| {
+        let why = twin.message.as_ref().filter(|_| !twin.ready).map(|why| format!(": {why}")).unwrap_or_default();
+        Branch::leaf(format!("{} {} in {}{why}", mark(Some(twin.ready), paint), twin.namespace, twin.cluster))
+    }));
+    if children.is_empty() {
+        children.push(Branch::leaf(paint.faint("exists in no other cluster yet")));
+    }
+    Branch { text: format!("{} ({:?})", namespace.namespace, namespace.pod_offloading_strategy), children }
+}
+
+fn resources(list: &ResourceList) -> String {
+    if list.is_empty() { "nothing".to_owned() } else { list.to_string() }
+}
+
+fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::{ClusterId, PodOffloadingStrategy, Quantity};
+
+    use super::*;
+    use crate::status::{Replicas, Twin};
+
+    fn link(name: &str, status: &str) -> Link {
+        Link {
+            name: name.into(),
+            status: status.into(),
+            reason: "Reason".into(),
+            message: "what is the case".into(),
+            since: "2026-01-01T00:00:00Z".into(),
+        }
+    }
+
+    fn resources() -> ResourceList {
+        let quantity = |text: &str| text.parse::<Quantity>().unwrap();
+        [("cpu", quantity("2")), ("memory", quantity("4Gi"))].into_iter().collect()
+    }
+
+    fn example() -> Status {
+        let offer = |phase| Offer { pool: "default".into(), phase, message: Some("why".into()), resources: resources() };
+        Status {
+            cluster: ThisCluster {
+                name: "rome".into(),
+                installed: true,
+                cluster_id: Some(ClusterId::of_public_key(&[1; 32])),
+                version: Some("0.1.0".into()),
+                auth_url: Some("https://203.0.113.5:30443".into()),
+                api_server_url: Some("https://203.0.113.5:6443".into()),
+                conditions: vec![link("AddressesKnown", "True")],
+                manager: Replicas { available: 1, wanted: 1 },
+            },
+            peers: vec![
+                Peer {
+                    name: "milan".into(),
+                    cluster_id: ClusterId::of_public_key(&[2; 32]),
+                    borrowing: Some(Borrowing {
+                        links: vec![
+                            link("IdentityVerified", "True"),
+                            link("Authenticated", "True"),
+                            link("PeerReachable", "False"),
+                        ],
+                        offers: vec![offer(OfferPhase::Accepted)],
+                        nodes: vec![VirtualNode {
+                            pool: "default".into(),
+                            node: Some("milan".into()),
+                            ready: false,
+                            resources: resources(),
+                            pods: 1,
+                        }],
+                    }),
+                    lending: Some(Lending {
+                        tenant_namespace: Some("liqo-tenant-x".into()),
+                        links: vec![link("ConsumerAuthorized", "True"), link("ConsumerReachable", "Unknown")],
+                        offers: vec![offer(OfferPhase::Refused)],
+                        pods: 3,
+                    }),
+                    ending: false,
+                },
+                Peer {
+                    name: "turin".into(),
+                    cluster_id: ClusterId::of_public_key(&[3; 32]),
+                    borrowing: None,
+                    lending: None,
+                    ending: true,
+                },
+            ],
+            namespaces: vec![OffloadedNamespace {
+                namespace: "demo".into(),
+                pod_offloading_strategy: PodOffloadingStrategy::LocalAndRemote,
+                ready: Some(link("Ready", "False")),
+                remote: vec![Twin {
+                    cluster: "milan".into(),
+                    namespace: "demo-rome-abcdef".into(),
+                    ready: false,
+                    message: Some("name taken".into()),
+                }],
+            }],
+        }
+    }
+
+    #[test]
+    fn the_tree_shows_every_link_and_why_one_does_not_hold() {
+        let (rome, milan, turin) =
+            (ClusterId::of_public_key(&[1; 32]), ClusterId::of_public_key(&[2; 32]), ClusterId::of_public_key(&[3; 32]));
+        let expected = format!(
+            "\
+rome (ID {rome}, Liqo 0.1.0)
+├─ ✓ controller manager: 1 of 1 replicas available
+├─ ✓ AddressesKnown
+├─ reached by peers at https://203.0.113.5:30443 and https://203.0.113.5:6443
+├─ milan (ID {milan})
+│  ├─ borrowed from milan
+│  │  ├─ ✓ IdentityVerified
+│  │  ├─ ✓ Authenticated
+│  │  ├─ ✗ PeerReachable: Reason: what is the case (since 2026-01-01T00:00:00Z)
+│  │  ├─ offer default: Accepted: cpu=2, memory=4Gi
+│  │  └─ ✗ node milan: not Ready: cpu=2, memory=4Gi; 1 pod
+│  └─ lent to milan
+│     ├─ ✓ ConsumerAuthorized
+│     ├─ ? ConsumerReachable: Reason: what is the case (since 2026-01-01T00:00:00Z)
+│     ├─ offer default: Refused (why): cpu=2, memory=4Gi
+│     └─ 3 pods of it run here
+├─ turin (ID {turin}) is being ended
+│  └─ known, no peering
+└─ offloaded namespaces
+   └─ demo (LocalAndRemote)
+      ├─ ✗ Ready: Reason: what is the case (since 2026-01-01T00:00:00Z)
+      └─ ✗ demo-rome-abcdef in milan: name taken
+"
+        );
+        assert_eq!(render(&example(), Paint::off()), expected);
+    }
+
+    #[test]
+    fn a_cluster_without_liqo_says_what_to_do() {
+        let mut status = example();
+        status.cluster.installed = false;
+        status.cluster.cluster_id = None;
+        status.peers.clear();
+        assert!(render(&status, Paint::off()).contains("`liqoctl install`"));
+    }
+
+    #[test]
+    fn programs_get_the_same_in_json() {
+        let json = serde_json::to_value(example()).unwrap();
+        assert_eq!(json["peers"][0]["borrowing"]["links"][2]["status"], "False");
+        assert_eq!(json["peers"][0]["borrowing"]["nodes"][0]["resources"]["cpu"], "2");
+        assert!(json["cluster"]["clusterID"].is_string());
+    }
+}

@@ -1,0 +1,393 @@
+//! `liqoctl uninstall`: leaves nothing behind, but for the cluster's identity unless that is to go, too.
+//!
+//! The order matters: as long as controllers run, they clean up what they made, here and at the peers; only then do they go,
+//! and what is still held by their finalizers is let go of.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Namespace, Pod, Secret},
+};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{
+        ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, TypeMeta,
+    },
+};
+use liqo_api::{ForeignCluster, NamespaceOffloading, labels};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    apply,
+    cluster::{Cluster, Explained as _, is_absent, list_or_none},
+    manifests::{self, INSTALLED_BY, MANAGER, NAMESPACE, kind},
+    offload,
+    progress::Progress,
+    settings::{Present, Settings, Values},
+    unpeer,
+    wait::{Look, until},
+};
+
+/// The Secret with the cluster's key.
+const IDENTITY: &str = "liqo-identity";
+/// On everything that a running Liqo made.
+const MADE_BY_LIQO: &str = "liqo.io/managed=true";
+
+/// How to uninstall.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The cluster's identity goes, too.
+    pub purge: bool,
+    /// End what is in use first.
+    pub force: bool,
+    /// How long to wait for each step.
+    pub timeout: Duration,
+}
+
+/// What is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InUse {
+    /// Peerings, in words.
+    pub peerings: Vec<String>,
+    /// Offloaded namespaces.
+    pub namespaces: Vec<String>,
+}
+
+impl InUse {
+    /// What is in use, in words; nothing if nothing is.
+    pub fn describe(&self) -> Option<String> {
+        let mut parts = self.peerings.clone();
+        if !self.namespaces.is_empty() {
+            parts.push(format!("namespaces {} are offloaded", self.namespaces.join(", ")));
+        }
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+}
+
+/// What was left.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Uninstalled {
+    /// The cluster's identity was kept.
+    pub identity_kept: bool,
+}
+
+/// What uninstalling would end.
+pub async fn in_use(cluster: &Cluster) -> anyhow::Result<InUse> {
+    let foreign = list_or_none(&Api::<ForeignCluster>::all(cluster.client.clone()), &ListParams::default())
+        .await
+        .doing("list the peers")?;
+    let offloadings = list_or_none(&Api::<NamespaceOffloading>::all(cluster.client.clone()), &ListParams::default()).await;
+    Ok(InUse {
+        peerings: foreign.iter().filter_map(peering).collect(),
+        namespaces: offloadings.doing("list the offloaded namespaces")?.iter().filter_map(kube::ResourceExt::namespace).collect(),
+    })
+}
+
+fn peering(foreign: &ForeignCluster) -> Option<String> {
+    let name = foreign.name_any();
+    match (foreign.wants_outgoing(), unpeer::lends_to(foreign)) {
+        (true, true) => Some(format!("this cluster borrows from {name} and lends to it")),
+        (true, false) => Some(format!("this cluster borrows from {name}")),
+        (false, true) => Some(format!("this cluster lends to {name}")),
+        (false, false) => None,
+    }
+}
+
+/// Refuses what is in use, unless it is to be ended by force.
+pub async fn check(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
+    match in_use(cluster).await?.describe() {
+        Some(in_use) if !options.force => {
+            bail!(
+                "Liqo is in use: {in_use}. End that first (`liqoctl unpeer`, `liqoctl unoffload namespace`), or add --force to have it ended"
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes Liqo. Doing it again changes nothing.
+pub async fn uninstall(cluster: &Cluster, options: &Options, progress: &Progress) -> anyhow::Result<Uninstalled> {
+    check(cluster, options).await?;
+    let step = "Ending what is in use";
+    progress.started(step);
+    // Nobody will clean up where no controller runs.
+    let patience =
+        if options.force && !is_running(cluster).await? { Duration::from_secs(5).min(options.timeout) } else { options.timeout };
+    match end_use(cluster, patience, |text| progress.message(step, text)).await {
+        Ok(()) => progress.finished(step),
+        Err(error) if options.force => {
+            progress.failed(step);
+            progress.line(&format!("The controllers did not finish ({error:#}); what they hold is removed all the same."));
+        }
+        Err(error) => {
+            progress.failed(step);
+            return Err(error.context("--force removes what the controllers hold all the same"));
+        }
+    }
+    progress.step("Stopping the controller manager", stop_manager(cluster, options.timeout)).await?;
+    progress.step("Removing what it made", remove_made(cluster, options.timeout)).await?;
+    progress.step("Removing Liqo's kinds", remove_definitions(cluster, options.timeout)).await?;
+    progress.step("Removing rights and policies", remove_installed(cluster)).await?;
+    let identity_kept = progress.step("Removing Liqo's namespace", remove_namespace(cluster, options)).await?;
+    Ok(Uninstalled { identity_kept })
+}
+
+async fn is_running(cluster: &Cluster) -> anyhow::Result<bool> {
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let deployment = deployments.get_opt(MANAGER).await.doing("read the Deployment of the controller manager")?;
+    Ok(deployment.and_then(|deployment| deployment.status?.available_replicas).unwrap_or(0) > 0)
+}
+
+/// Lets the controllers clean up, here and at the peers.
+async fn end_use(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<()> {
+    let offloadings: Api<NamespaceOffloading> = Api::all(cluster.client.clone());
+    let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    for offloading in list_or_none(&offloadings, &ListParams::default()).await.doing("list the offloaded namespaces")? {
+        apply::delete(&dynamic::<NamespaceOffloading>(cluster, offloading.metadata.namespace.as_deref()), &offloading.name_any())
+            .await?;
+    }
+    for peer in list_or_none(&foreign, &ListParams::default()).await.doing("list the peers")? {
+        apply::delete(&dynamic::<ForeignCluster>(cluster, None), &peer.name_any()).await?;
+    }
+    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
+    until("all peerings are ended", timeout, news, || async {
+        let mut left = names(
+            &list_or_none(&offloadings, &ListParams::default()).await.doing("list the offloaded namespaces")?,
+            "the NamespaceOffloading of namespace",
+            true,
+        );
+        left.extend(names(
+            &list_or_none(&foreign, &ListParams::default()).await.doing("list the peers")?,
+            "the ForeignCluster",
+            false,
+        ));
+        left.extend(names(&namespaces.list_metadata(&made()).await.doing("list Liqo's namespaces")?.items, "namespace", false));
+        Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet(format!("{} is being removed", left.join(", "))) })
+    })
+    .await
+}
+
+fn names<K: Resource>(objects: &[K], what: &str, of_namespace: bool) -> Vec<String> {
+    let name = |object: &K| if of_namespace { object.namespace() } else { Some(object.name_any()) };
+    objects.iter().filter_map(name).map(|name| format!("{what} {name}")).collect()
+}
+
+fn made() -> ListParams {
+    ListParams::default().labels(MADE_BY_LIQO)
+}
+
+fn dynamic<K: Resource<DynamicType = ()>>(cluster: &Cluster, namespace: Option<&str>) -> Api<DynamicObject> {
+    let resource = ApiResource::erase::<K>(&());
+    match namespace {
+        Some(namespace) => Api::namespaced_with(cluster.client.clone(), namespace, &resource),
+        None => Api::all_with(cluster.client.clone(), &resource),
+    }
+}
+
+fn of_kind(cluster: &Cluster, group: &str, version: &str, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    match namespace {
+        Some(namespace) => Api::namespaced_with(cluster.client.clone(), namespace, &resource),
+        None => Api::all_with(cluster.client.clone(), &resource),
+    }
+}
+
+/// The webhook first: without the manager behind it, it would refuse pods.
+async fn stop_manager(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+    apply::delete(&of_kind(cluster, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", None), "liqo").await?;
+    apply::delete(&of_kind(cluster, "apps", "v1", "Deployment", Some(NAMESPACE)), MANAGER).await?;
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={MANAGER}"));
+    until(
+        "the controller manager has stopped",
+        timeout,
+        |_| {},
+        || async {
+            let left = pods.list_metadata(&ours).await.doing("list the pods of the controller manager")?.items;
+            Ok(if left.is_empty() { Look::Done(()) } else { Look::NotYet("its pods are ending".to_owned()) })
+        },
+    )
+    .await
+}
+
+/// What a running Liqo made and nobody cleans up any more.
+async fn remove_made(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+    for definition in liqo_api::custom_resource_definitions() {
+        let version = definition.spec.versions.first().map(|version| version.name.clone()).unwrap_or_default();
+        let objects = of_kind(cluster, &definition.spec.group, &version, &definition.spec.names.kind, None);
+        for object in metadata(&objects, &ListParams::default()).await? {
+            let api =
+                of_kind(cluster, &definition.spec.group, &version, &definition.spec.names.kind, object.namespace().as_deref());
+            release(&api, &object).await?;
+        }
+    }
+    for pod in metadata(&dynamic::<Pod>(cluster, None), &ListParams::default().labels(labels::SHADOW_POD)).await? {
+        release(&dynamic::<Pod>(cluster, pod.namespace().as_deref()), &pod).await?;
+    }
+    let nodes = of_kind(cluster, "", "v1", "Node", None);
+    let virtual_nodes = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    for node in metadata(&nodes, &virtual_nodes).await? {
+        apply::delete(&nodes, &node.name_any()).await?;
+        apply::delete(&of_kind(cluster, "coordination.k8s.io", "v1", "Lease", Some("kube-node-lease")), &node.name_any()).await?;
+    }
+    for (group, kind) in [("rbac.authorization.k8s.io", "RoleBinding"), ("certificates.k8s.io", "CertificateSigningRequest")] {
+        for object in metadata(&of_kind(cluster, group, "v1", kind, None), &made()).await? {
+            apply::delete(&of_kind(cluster, group, "v1", kind, object.namespace().as_deref()), &object.name_any()).await?;
+        }
+    }
+    let namespaces = dynamic::<Namespace>(cluster, None);
+    let left: BTreeSet<String> = metadata(&namespaces, &made()).await?.iter().map(kube::ResourceExt::name_any).collect();
+    for name in &left {
+        apply::delete(&namespaces, name).await?;
+    }
+    for name in &left {
+        apply::gone(&namespaces, name, timeout).await?;
+    }
+    Ok(())
+}
+
+async fn metadata(api: &Api<DynamicObject>, parameters: &ListParams) -> anyhow::Result<Vec<PartialObjectMeta<DynamicObject>>> {
+    match api.list_metadata(parameters).await {
+        Ok(list) => Ok(list.items),
+        Err(error) if is_absent(&error) => Ok(Vec::new()),
+        Err(error) => Err(error).doing(format!("list {}", api.resource_url())),
+    }
+}
+
+/// Deletes an object whatever finalizers it has.
+async fn release(api: &Api<DynamicObject>, object: &PartialObjectMeta<DynamicObject>) -> anyhow::Result<()> {
+    let name = object.name_any();
+    apply::delete(api, &name).await?;
+    if object.finalizers().is_empty() {
+        return Ok(());
+    }
+    let patch = json!({ "metadata": { "finalizers": null, "uid": object.uid() } });
+    match api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        Err(error) if is_absent(&error) => Ok(()),
+        patched => patched.map(drop).doing(format!("remove the finalizers of {name}")),
+    }
+}
+
+async fn remove_definitions(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+    let api = of_kind(cluster, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", None);
+    let names: Vec<String> = liqo_api::custom_resource_definitions().iter().map(kube::ResourceExt::name_any).collect();
+    for name in &names {
+        apply::delete(&api, name).await?;
+    }
+    for name in &names {
+        apply::gone(&api, name, timeout).await?;
+    }
+    Ok(())
+}
+
+/// Whatever `install` applied, in this version or an earlier one: by label, for every kind that it applies.
+async fn remove_installed(cluster: &Cluster) -> anyhow::Result<()> {
+    let objects = manifests::render(&Values::resolve(&Settings::default(), &Present::default(), ""))?;
+    let ours = ListParams::default().labels(&format!("{}={},app.kubernetes.io/part-of=liqo", INSTALLED_BY.0, INSTALLED_BY.1));
+    let mut kinds: Vec<&TypeMeta> = Vec::new();
+    for types in objects.iter().filter(|object| kind(object) != "Namespace").filter_map(|object| object.types.as_ref()) {
+        if !kinds.contains(&types) {
+            kinds.push(types);
+        }
+    }
+    // Bindings before what they bind, and nothing before the namespace's own contents: the order of installation, reversed.
+    for types in kinds.into_iter().rev() {
+        let gvk = GroupVersionKind::try_from(types).context("an object of this program has a broken kind")?;
+        for object in metadata(&of_kind(cluster, &gvk.group, &gvk.version, &gvk.kind, None), &ours).await? {
+            let api = of_kind(cluster, &gvk.group, &gvk.version, &gvk.kind, object.namespace().as_deref());
+            apply::delete(&api, &object.name_any()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the namespace, or everything in it but the identity. Whether the identity was kept.
+async fn remove_namespace(cluster: &Cluster, options: &Options) -> anyhow::Result<bool> {
+    let namespaces = dynamic::<Namespace>(cluster, None);
+    let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let identity = secrets.get_metadata_opt(IDENTITY).await.doing(format!("read Secret {IDENTITY}"))?;
+    if options.purge || identity.is_none() {
+        apply::delete(&namespaces, NAMESPACE).await?;
+        apply::gone(&namespaces, NAMESPACE, options.timeout).await?;
+        return Ok(false);
+    }
+    let kept = |kind: &str, meta: &ObjectMeta| match kind {
+        "Secret" => meta.name.as_deref() == Some(IDENTITY),
+        "ServiceAccount" => meta.name.as_deref() == Some("default"),
+        _ => false,
+    };
+    for (group, kind) in [("", "Secret"), ("", "ServiceAccount"), ("coordination.k8s.io", "Lease"), ("", "Service")] {
+        let api = of_kind(cluster, group, "v1", kind, Some(NAMESPACE));
+        for object in metadata(&api, &ListParams::default()).await?.iter().filter(|object| !kept(kind, &object.metadata)) {
+            apply::delete(&api, &object.name_any()).await?;
+        }
+    }
+    Ok(true)
+}
+
+/// What is asked before.
+pub async fn question(cluster: &Cluster, options: &Options) -> anyhow::Result<String> {
+    let mut text = format!("This removes Liqo from cluster {}.", cluster.context);
+    let in_use = in_use(cluster).await?;
+    if let Some(in_use) = in_use.describe().filter(|_| options.force) {
+        text = format!("{text} In use, and ended: {in_use}.");
+    }
+    let mut lost = Vec::new();
+    for namespace in &in_use.namespaces {
+        lost.extend(offload::pods_abroad(cluster, namespace).await?.into_iter().map(|pod| format!("{namespace}/{pod}")));
+    }
+    if !lost.is_empty() {
+        text = format!("{text} Pods that end with it: {}.", lost.join(", "));
+    }
+    if options.purge {
+        text += " Its identity goes, too: peers will know it as another cluster afterwards.";
+    }
+    Ok(text + " Go on?")
+}
+
+/// The outcome for people.
+pub fn table(uninstalled: &Uninstalled) -> String {
+    if uninstalled.identity_kept {
+        format!(
+            "Liqo is uninstalled. Namespace {NAMESPACE} stays with Secret {IDENTITY} alone, so that the cluster keeps its identity; `liqoctl uninstall --purge` removes that, too."
+        )
+    } else {
+        "Liqo is uninstalled, and nothing of it is left.".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn foreign(outgoing: &str, tenant: Option<&str>) -> ForeignCluster {
+        serde_json::from_value(json!({
+            "metadata": { "name": "milan" },
+            "spec": { "clusterID": liqo_api::ClusterId::of_public_key(&[1; 32]), "outgoingPeering": outgoing },
+            "status": { "tenantNamespace": tenant },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_known_cluster_without_a_peering_stands_in_nobodys_way() {
+        assert_eq!(peering(&foreign("No", None)), None);
+        assert_eq!(peering(&foreign("Auto", None)), None);
+        assert_eq!(peering(&foreign("Yes", None)).unwrap(), "this cluster borrows from milan");
+        assert_eq!(peering(&foreign("Auto", Some("liqo-tenant-x"))).unwrap(), "this cluster lends to milan");
+        let mut ending = foreign("Yes", Some("liqo-tenant-x"));
+        ending.metadata.deletion_timestamp = Some(liqo_api::Time(jiff::Timestamp::UNIX_EPOCH));
+        assert_eq!(peering(&ending), None);
+    }
+
+    #[test]
+    fn what_is_in_use_is_said_in_one_sentence() {
+        assert_eq!(InUse::default().describe(), None);
+        let in_use = InUse { peerings: vec!["this cluster lends to rome".into()], namespaces: vec!["demo".into()] };
+        assert_eq!(in_use.describe().unwrap(), "this cluster lends to rome; namespaces demo are offloaded");
+    }
+}
