@@ -1,0 +1,283 @@
+//! Finds the programs of a cluster, or builds them from their Go modules.
+//!
+//! A program is taken from PATH, from `$KUBEBUILDER_ASSETS` or from the cache, in that order, and only in exactly the version that is wanted.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::Command,
+};
+
+use crate::{
+    components::Programs,
+    error::{Error, Result},
+    progress::Progress,
+    run::{last_lines, run},
+};
+
+/// The version of Kubernetes that the clusters run.
+pub const KUBERNETES_VERSION: &str = "v1.34.4";
+
+/// A Go module of ours that names programs as its tools.
+struct Module {
+    name: &'static str,
+    version: &'static str,
+    go_mod: &'static str,
+    go_sum: &'static str,
+    linker_flags: &'static str,
+}
+
+/// One program of a module.
+struct Program {
+    name: &'static str,
+    module: &'static Module,
+    package: &'static str,
+    version_flag: &'static str,
+}
+
+static KUBERNETES: Module = Module {
+    name: "kubernetes",
+    version: KUBERNETES_VERSION,
+    go_mod: include_str!("../go/kubernetes/go.mod"),
+    go_sum: include_str!("../go/kubernetes/go.sum"),
+    linker_flags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34 -X k8s.io/client-go/pkg/version.gitVersion=v1.34.4",
+};
+static ETCD: Module = Module {
+    name: "etcd",
+    version: "v3.5.21",
+    go_mod: include_str!("../go/etcd/go.mod"),
+    go_sum: include_str!("../go/etcd/go.sum"),
+    linker_flags: "-s -w",
+};
+static COREDNS: Module = Module {
+    name: "coredns",
+    version: "v1.12.4",
+    go_mod: include_str!("../go/coredns/go.mod"),
+    go_sum: include_str!("../go/coredns/go.sum"),
+    linker_flags: "-s -w",
+};
+
+const fn kubernetes(name: &'static str, package: &'static str) -> Program {
+    Program { name, module: &KUBERNETES, package, version_flag: "--version" }
+}
+
+/// The API server comes first among the large ones: the others share most of what it compiles.
+static PROGRAMS: [Program; 7] = [
+    Program { name: "etcd", module: &ETCD, package: "go.etcd.io/etcd/server/v3", version_flag: "--version" },
+    kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+    kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+    kubernetes("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+    Program { name: "coredns", module: &COREDNS, package: "github.com/coredns/coredns", version_flag: "-version" },
+];
+
+/// Not a part of a cluster, but what everybody uses one with.
+static KUBECTL: Program = kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl");
+
+impl Program {
+    fn cached(&self) -> PathBuf {
+        cache().join(format!("{}-{}", self.module.name, self.module.version)).join(self.name)
+    }
+}
+
+/// `$XDG_CACHE_HOME/liqo-playground`, by default below the home directory: the only thing that outlives `down`.
+pub fn cache() -> PathBuf {
+    let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || PathBuf::from(env::var_os("HOME").unwrap_or_else(|| "/root".into()));
+    base.unwrap_or_else(|| home().join(".cache")).join("liqo-playground")
+}
+
+/// The file of that name in the directories of a PATH-like list.
+pub(crate) fn search(name: &str, path: &str) -> Option<PathBuf> {
+    let candidates =
+        path.split(':').filter(|directory| directory.starts_with('/')).map(|directory| Path::new(directory).join(name));
+    candidates.into_iter().find(|candidate| candidate.is_file())
+}
+
+/// PATH, and the directories for administrators that a user's PATH often lacks.
+pub(crate) fn search_path() -> String {
+    format!("{}:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin", env::var("PATH").unwrap_or_default())
+}
+
+fn go() -> Option<PathBuf> {
+    search("go", &format!("{}:/usr/local/go/bin", search_path()))
+}
+
+/// Where each program is, and those that must be built.
+async fn locate() -> (BTreeMap<&'static str, PathBuf>, Vec<&'static Program>) {
+    let assets = env::var("KUBEBUILDER_ASSETS").unwrap_or_default();
+    let (mut found, mut missing) = (BTreeMap::new(), Vec::new());
+    for program in &PROGRAMS {
+        let mut place = None;
+        for candidate in [search(program.name, &search_path()), search(program.name, &assets)].into_iter().flatten() {
+            if place.is_none() && has_version(program, &candidate).await {
+                place = Some(candidate);
+            }
+        }
+        let cached = || Some(program.cached()).filter(|path| path.is_file());
+        match place.or_else(cached) {
+            Some(place) => drop(found.insert(program.name, place)),
+            None => missing.push(program),
+        }
+    }
+    (found, missing)
+}
+
+async fn has_version(program: &Program, candidate: &Path) -> bool {
+    let printed = run(&candidate.display().to_string(), &[program.version_flag]).await.unwrap_or_default();
+    says_version(&printed, program.module.version)
+}
+
+/// Whether the text names exactly this version: `3.5.2` is not `3.5.21`.
+fn says_version(text: &str, version: &str) -> bool {
+    let number = version.trim_start_matches('v');
+    text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '.')).any(|word| word.trim_start_matches('v') == number)
+}
+
+/// Fails when something must be built and cannot be.
+pub(crate) async fn check() -> Result<()> {
+    let (_, missing) = locate().await;
+    if missing.is_empty() || go().is_some() {
+        return Ok(());
+    }
+    let programs = missing.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
+    Err(Error::NoGo { programs, version: missing[0].module.version.to_owned() })
+}
+
+/// Builds what is missing and says where everything is.
+pub(crate) async fn provide(containerd: PathBuf, progress: &dyn Progress) -> Result<Programs> {
+    let (mut found, missing) = locate().await;
+    for program in missing {
+        found.insert(program.name, build(program, progress).await?);
+    }
+    // Every name of the table is in the map now.
+    let mut place = |name: &str| found.remove(name).unwrap_or_default();
+    Ok(Programs {
+        etcd: place("etcd"),
+        kube_apiserver: place("kube-apiserver"),
+        kube_controller_manager: place("kube-controller-manager"),
+        kube_scheduler: place("kube-scheduler"),
+        kubelet: place("kubelet"),
+        kube_proxy: place("kube-proxy"),
+        coredns: place("coredns"),
+        containerd,
+    })
+}
+
+/// Where kubectl is: on PATH, in whatever version, else in the cache, where it is built if need be.
+pub async fn kubectl(progress: &dyn Progress) -> Result<PathBuf> {
+    match search(KUBECTL.name, &search_path()).or_else(|| Some(KUBECTL.cached()).filter(|path| path.is_file())) {
+        Some(place) => Ok(place),
+        None => build(&KUBECTL, progress).await,
+    }
+}
+
+async fn build(program: &Program, progress: &dyn Progress) -> Result<PathBuf> {
+    let step = format!("building {} {}", program.name, program.module.version);
+    let go = go().ok_or_else(|| Error::NoGo { programs: program.name.to_owned(), version: program.module.version.to_owned() })?;
+    progress.started(&step);
+    let target = program.cached();
+    let directory = target.parent().map_or_else(cache, Path::to_path_buf);
+    remove_abandoned(&directory);
+    // Two processes may build at the same time: each has its own files until the rename.
+    let work = directory.join(format!(".build-{}-{}", program.name, std::process::id()));
+    fs::create_dir_all(&work).map_err(Error::file("create", &work))?;
+    let result = build_in(&work, program, &go, &step, progress).await;
+    let result = result.and_then(|built| fs::rename(&built, &target).map_err(Error::file("write", &target)));
+    let _ = fs::remove_dir_all(&work);
+    result?;
+    progress.finished(&step);
+    Ok(target)
+}
+
+/// Removes what builds left that were killed.
+fn remove_abandoned(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let builder = name.strip_prefix(".build-").and_then(|rest| rest.rsplit('-').next());
+        if builder.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+async fn build_in(work: &Path, program: &Program, go: &Path, step: &str, progress: &dyn Progress) -> Result<PathBuf> {
+    for (name, text) in [("go.mod", program.module.go_mod), ("go.sum", program.module.go_sum)] {
+        fs::write(work.join(name), text).map_err(Error::file("write", &work.join(name)))?;
+    }
+    let built = work.join(program.name);
+    let failed = |source| Error::Run { program: go.display().to_string(), source };
+    let mut child = Command::new(go)
+        .args(["build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", program.module.linker_flags, "-o"])
+        .arg(&built)
+        .arg(program.package)
+        .current_dir(work)
+        .env("CGO_ENABLED", "0")
+        .env("GOFLAGS", "")
+        .env("GOWORK", "off")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    let (mut packages, mut said) = (0, String::new());
+    if let Some(stderr) = child.stderr.take() {
+        let mut lines = BufReader::new(stderr).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            // A line is the name of a package that is compiled now, a module that is fetched, or an error.
+            packages += 1;
+            progress.message(step, &format!("{packages} packages, {line}"));
+            said.push_str(&line);
+            said.push('\n');
+        }
+    }
+    let status = child.wait().await.map_err(failed)?;
+    if status.success() {
+        return Ok(built);
+    }
+    Err(Error::Command {
+        command: format!("go build {}", program.package),
+        status: status.to_string(),
+        output: last_lines(&said, 5),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_exact_version_counts() {
+        assert!(says_version("Kubernetes v1.34.4\n", "v1.34.4"));
+        assert!(says_version("etcd Version: 3.5.21\nGit SHA: x", "v3.5.21"));
+        assert!(says_version("CoreDNS-1.12.4\nlinux/amd64, go1.26", "v1.12.4"));
+        assert!(!says_version("Kubernetes v1.34.40", "v1.34.4"));
+        assert!(!says_version("Kubernetes v1.34", "v1.34.4"));
+    }
+
+    #[test]
+    fn the_modules_name_the_versions_that_the_cache_is_keyed_by() {
+        for program in PROGRAMS.iter().chain([&KUBECTL]) {
+            let pinned = program
+                .module
+                .go_mod
+                .lines()
+                .any(|line| line.split_whitespace().eq([module_of(program), program.module.version, "//", "indirect"]));
+            assert!(pinned, "{} {}", program.package, program.module.version);
+            assert!(program.module.go_mod.contains(program.package));
+        }
+        assert!(KUBERNETES.linker_flags.contains(&format!("gitVersion={KUBERNETES_VERSION} ")));
+    }
+
+    fn module_of(program: &Program) -> &'static str {
+        program.package.split("/cmd/").next().unwrap()
+    }
+}

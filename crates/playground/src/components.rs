@@ -1,0 +1,271 @@
+//! The programs of a cluster and their command lines. Pure: layout in, definitions out.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::layout::{ClusterLayout, NodeLayout, POD_RANGE, SERVICE_RANGE};
+
+/// One program that the supervisor keeps running.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Definition {
+    pub cluster: String,
+    /// The program's name; on every node but the first with `@NODE` behind it.
+    pub component: String,
+    pub command: Vec<String>,
+    pub log: PathBuf,
+    /// Network namespace to run in.
+    pub namespace: String,
+    /// Tells that namespace from an earlier one of the same name.
+    pub namespace_inode: u64,
+    /// It exits when the API server does not answer yet: start it when that one says it is ready.
+    pub needs_api: bool,
+    /// A file that is written while the cluster comes up, and without which it would start in vain.
+    pub needs_file: Option<PathBuf>,
+}
+
+/// Where the programs are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Programs {
+    pub etcd: PathBuf,
+    pub kube_apiserver: PathBuf,
+    pub kube_controller_manager: PathBuf,
+    pub kube_scheduler: PathBuf,
+    pub kubelet: PathBuf,
+    pub kube_proxy: PathBuf,
+    pub coredns: PathBuf,
+    pub containerd: PathBuf,
+}
+
+/// All programs of a cluster, in the order in which they start.
+pub(crate) fn definitions(cluster: &ClusterLayout, programs: &Programs) -> Vec<Definition> {
+    let control_plane = |component: &str, needs_api: bool, program: &Path, flags: Vec<String>| Definition {
+        cluster: cluster.name.clone(),
+        component: component.to_owned(),
+        command: command(program, flags),
+        log: cluster.log(component),
+        namespace: cluster.nodes[0].namespace.clone(),
+        namespace_inode: 0,
+        needs_api,
+        needs_file: None,
+    };
+    let mut all = vec![
+        control_plane("etcd", false, &programs.etcd, etcd(cluster)),
+        control_plane("kube-apiserver", false, &programs.kube_apiserver, kube_apiserver(cluster)),
+        control_plane("kube-controller-manager", true, &programs.kube_controller_manager, kube_controller_manager(cluster)),
+        control_plane("kube-scheduler", true, &programs.kube_scheduler, kube_scheduler(cluster)),
+    ];
+    for node in &cluster.nodes {
+        let on_node = |program_name: &str, needs_api: bool, program: &Path, flags: Vec<String>| {
+            let component = if node.first { program_name.to_owned() } else { format!("{program_name}@{}", node.name) };
+            Definition {
+                cluster: cluster.name.clone(),
+                command: command(program, flags),
+                log: cluster.log(&component),
+                namespace: node.namespace.clone(),
+                namespace_inode: 0,
+                needs_api,
+                needs_file: None,
+                component,
+            }
+        };
+        let kubelet = on_node("kubelet", true, &programs.kubelet, kubelet(node));
+        all.push(on_node("containerd", false, &programs.containerd, vec![flag("config", node.dir.join("containerd.toml"))]));
+        // A kubelet that finds no pod network looks again only seconds later.
+        all.push(Definition { needs_file: Some(node.cni_file()), ..kubelet });
+        all.push(on_node("kube-proxy", true, &programs.kube_proxy, kube_proxy(cluster, node)));
+    }
+    all
+}
+
+fn command(program: &Path, flags: Vec<String>) -> Vec<String> {
+    std::iter::once(program.display().to_string()).chain(flags).collect()
+}
+
+fn flag(name: &str, path: impl AsRef<Path>) -> String {
+    format!("--{name}={}", path.as_ref().display())
+}
+
+fn etcd(cluster: &ClusterLayout) -> Vec<String> {
+    let mut flags = vec![flag("data-dir", cluster.dir.join("etcd"))];
+    flags.extend(
+        [
+            "--name=default",
+            "--listen-client-urls=http://127.0.0.1:2379",
+            "--advertise-client-urls=http://127.0.0.1:2379",
+            "--listen-peer-urls=http://127.0.0.1:2380",
+            "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+            "--initial-cluster=default=http://127.0.0.1:2380",
+            // A power cut may lose the cluster, and then it is made again.
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+        ]
+        .map(str::to_owned),
+    );
+    flags
+}
+
+fn kube_apiserver(cluster: &ClusterLayout) -> Vec<String> {
+    let pki = |name: &str, file: &str| flag(name, cluster.pki(file));
+    let mut flags = vec![
+        format!("--advertise-address={}", cluster.address()),
+        pki("client-ca-file", "ca.crt"),
+        pki("tls-cert-file", "apiserver.crt"),
+        pki("tls-private-key-file", "apiserver.key"),
+        pki("kubelet-certificate-authority", "ca.crt"),
+        pki("kubelet-client-certificate", "apiserver-kubelet-client.crt"),
+        pki("kubelet-client-key", "apiserver-kubelet-client.key"),
+        pki("service-account-key-file", "sa.pub"),
+        pki("service-account-signing-key-file", "sa.key"),
+        pki("requestheader-client-ca-file", "front-proxy-ca.crt"),
+        pki("proxy-client-cert-file", "front-proxy-client.crt"),
+        pki("proxy-client-key-file", "front-proxy-client.key"),
+        flag("audit-policy-file", cluster.dir.join("audit-policy.json")),
+        flag("audit-log-path", cluster.audit_log()),
+        format!("--service-cluster-ip-range={SERVICE_RANGE}"),
+    ];
+    flags.extend(
+        [
+            "--secure-port=6443",
+            "--etcd-servers=http://127.0.0.1:2379",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+            // Names of nodes do not resolve here.
+            "--kubelet-preferred-address-types=InternalIP",
+            "--requestheader-allowed-names=front-proxy-client",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-username-headers=X-Remote-User",
+            "--enable-aggregator-routing=true",
+            "--audit-log-maxsize=200",
+            "--audit-log-maxbackup=1",
+            "--shutdown-delay-duration=0",
+        ]
+        .map(str::to_owned),
+    );
+    flags
+}
+
+fn kube_controller_manager(cluster: &ClusterLayout) -> Vec<String> {
+    let kubeconfig = cluster.dir.join("controller-manager.kubeconfig");
+    let mut flags = vec![
+        flag("kubeconfig", &kubeconfig),
+        flag("authentication-kubeconfig", &kubeconfig),
+        flag("authorization-kubeconfig", &kubeconfig),
+        flag("root-ca-file", cluster.pki("ca.crt")),
+        flag("cluster-signing-cert-file", cluster.pki("ca.crt")),
+        flag("cluster-signing-key-file", cluster.pki("ca.key")),
+        flag("service-account-private-key-file", cluster.pki("sa.key")),
+        format!("--cluster-cidr={POD_RANGE}"),
+        format!("--service-cluster-ip-range={SERVICE_RANGE}"),
+    ];
+    flags.extend(
+        [
+            "--bind-address=127.0.0.1",
+            "--use-service-account-credentials=true",
+            "--allocate-node-cidrs=true",
+            "--node-cidr-mask-size=24",
+            // There is only one, and the lease would be a write every two seconds.
+            "--leader-elect=false",
+        ]
+        .map(str::to_owned),
+    );
+    flags.extend(raised_client_limits(cluster));
+    flags
+}
+
+fn kube_scheduler(cluster: &ClusterLayout) -> Vec<String> {
+    let kubeconfig = cluster.dir.join("scheduler.kubeconfig");
+    let mut flags = vec![
+        flag("kubeconfig", &kubeconfig),
+        flag("authentication-kubeconfig", &kubeconfig),
+        flag("authorization-kubeconfig", &kubeconfig),
+        "--bind-address=127.0.0.1".to_owned(),
+        "--leader-elect=false".to_owned(),
+    ];
+    flags.extend(raised_client_limits(cluster));
+    flags
+}
+
+fn raised_client_limits(cluster: &ClusterLayout) -> Vec<String> {
+    if cluster.spec.raised_client_limits {
+        vec!["--kube-api-qps=1000".to_owned(), "--kube-api-burst=2000".to_owned()]
+    } else {
+        Vec::new()
+    }
+}
+
+fn kubelet(node: &NodeLayout) -> Vec<String> {
+    vec![
+        flag("config", node.dir.join("kubelet.json")),
+        flag("kubeconfig", node.dir.join("kubelet.kubeconfig")),
+        flag("root-dir", node.dir.join("kubelet")),
+        flag("cert-dir", node.dir.join("kubelet/pki")),
+        format!("--hostname-override={}", node.name),
+        format!("--node-ip={}", node.address),
+    ]
+}
+
+fn kube_proxy(cluster: &ClusterLayout, node: &NodeLayout) -> Vec<String> {
+    vec![
+        flag("kubeconfig", cluster.dir.join("kube-proxy.kubeconfig")),
+        format!("--hostname-override={}", node.name),
+        format!("--cluster-cidr={POD_RANGE}"),
+        "--proxy-mode=nftables".to_owned(),
+        // These limits belong to the whole machine.
+        "--conntrack-max-per-core=0".to_owned(),
+        "--conntrack-tcp-timeout-established=0".to_owned(),
+        "--conntrack-tcp-timeout-close-wait=0".to_owned(),
+        "--oom-score-adj=0".to_owned(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{ClusterSpec, ClusterState, Instance};
+
+    fn all(nodes: Vec<u8>, raised_client_limits: bool) -> Vec<Definition> {
+        let spec = ClusterSpec { raised_client_limits, ..ClusterSpec::new("rome") };
+        let layout = Instance::new("test").unwrap().layout(7, &ClusterState { spec, nodes });
+        let program = PathBuf::from("/bin/true");
+        let programs = Programs {
+            etcd: program.clone(),
+            kube_apiserver: program.clone(),
+            kube_controller_manager: program.clone(),
+            kube_scheduler: program.clone(),
+            kubelet: program.clone(),
+            kube_proxy: program.clone(),
+            coredns: program.clone(),
+            containerd: program,
+        };
+        definitions(&layout, &programs)
+    }
+
+    #[test]
+    fn a_second_node_adds_only_what_runs_on_nodes() {
+        let names: Vec<_> = all(vec![10, 11], false).into_iter().map(|definition| definition.component).collect();
+        assert_eq!(
+            names[4..],
+            ["containerd", "kubelet", "kube-proxy", "containerd@rome-2", "kubelet@rome-2", "kube-proxy@rome-2"]
+        );
+    }
+
+    #[test]
+    fn client_limits_are_raised_on_request_only() {
+        let raised = |definitions: Vec<Definition>| {
+            definitions.iter().filter(|d| d.command.iter().any(|flag| flag == "--kube-api-qps=1000")).count()
+        };
+        assert_eq!(raised(all(vec![10], false)), 0);
+        assert_eq!(raised(all(vec![10], true)), 2);
+    }
+
+    #[test]
+    fn the_api_server_checks_the_certificates_of_kubelets() {
+        let definitions = all(vec![10], false);
+        let flags = &definitions[1].command;
+        assert!(flags.iter().any(|flag| flag.starts_with("--kubelet-certificate-authority=")));
+    }
+}

@@ -1,0 +1,215 @@
+//! The configuration files of a node's and a cluster's programs. Pure: layout in, text out.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::{
+    image::PAUSE,
+    layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout, POD_RANGE},
+};
+
+/// Where the CNI plugins are and what the node's file system can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HostFacts {
+    pub cni_plugins: String,
+    /// `overlayfs`, or `native` where the state directory is itself an overlay.
+    pub snapshotter: &'static str,
+    /// Whether `iptables` is there: the portmap plugin needs it.
+    pub iptables: bool,
+}
+
+/// containerd's configuration, version 2. Nothing of it lies outside of the node's directory.
+pub(crate) fn containerd(node: &NodeLayout, facts: &HostFacts) -> String {
+    let dir = node.dir.display();
+    let (plugins, cni, snapshotter) = (&facts.cni_plugins, node.cni_directory(), facts.snapshotter);
+    format!(
+        r#"version = 2
+root = "{dir}/containerd"
+state = "{dir}/run"
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.internal.v1.tracing", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+
+[grpc]
+  address = "{socket}"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE}"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  netns_mounts_under_state_dir = true
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "{snapshotter}"
+    default_runtime_name = "runc"
+
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+        Root = "{dir}/run/runc"
+
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{plugins}"
+    conf_dir = "{cni}"
+"#,
+        socket = node.containerd_socket().display(),
+        cni = cni.display(),
+    )
+}
+
+/// The pod network of one node: a bridge of its own. Pod addresses stay visible between the nodes, so nothing is masqueraded here.
+pub(crate) fn cni(node: &NodeLayout, pod_range: &str, facts: &HostFacts) -> Value {
+    let mut plugins = vec![json!({
+        "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+        "ipam": {
+            "type": "host-local",
+            "dataDir": node.dir.join("ipam"),
+            "ranges": [[{ "subnet": pod_range }]],
+            "routes": [{ "dst": "0.0.0.0/0" }],
+        },
+    })];
+    if facts.iptables {
+        plugins.push(json!({ "type": "portmap", "capabilities": { "portMappings": true } }));
+    }
+    json!({ "cniVersion": "0.4.0", "name": node.namespace, "plugins": plugins })
+}
+
+/// What leaves the pod range through the node bears the node's address.
+pub(crate) fn masquerade() -> String {
+    format!(
+        "table ip liqo-playground\ndelete table ip liqo-playground\ntable ip liqo-playground {{\n  chain postrouting {{\n    type nat hook postrouting priority srcnat\n    ip saddr {POD_RANGE} ip daddr != {{ {POD_RANGE}, 224.0.0.0/4 }} masquerade\n  }}\n}}\n"
+    )
+}
+
+/// The kubelet's configuration.
+pub(crate) fn kubelet(cluster: &ClusterLayout, node: &NodeLayout) -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": { "enabled": false },
+            "webhook": { "enabled": true },
+            "x509": { "clientCAFile": cluster.pki("ca.crt") },
+        },
+        "authorization": { "mode": "Webhook" },
+        "address": node.address,
+        "tlsCertFile": cluster.pki(&format!("{}-server.crt", node.name)),
+        "tlsPrivateKeyFile": cluster.pki(&format!("{}-server.key", node.name)),
+        "containerRuntimeEndpoint": format!("unix://{}", node.containerd_socket().display()),
+        "clusterDNS": [DNS_SERVICE_ADDRESS],
+        "clusterDomain": "cluster.local",
+        "resolvConf": node.dir.join("resolv.conf"),
+        "podLogsDir": node.dir.join("pod-logs"),
+        "volumePluginDir": node.dir.join("volume-plugins"),
+        "cgroupDriver": "cgroupfs",
+        // Kubelets that share a root delete each other's pods.
+        "cgroupRoot": format!("/{}", node.cgroup),
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "makeIPTablesUtilChains": false,
+        "oomScoreAdj": 0,
+        // Turns the errors about sysctls and OOM scores, which a container's root may not set, into warnings.
+        "featureGates": { "KubeletInUserNamespace": true },
+        // The images were imported and could not be pulled again; and a developer's disk is often nearly full.
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": { "imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "memory.available": "50Mi" },
+        "logging": { "verbosity": 1 },
+    })
+}
+
+/// Which requests the API server writes down: all that change something, with who did it, but no content.
+pub(crate) fn audit_policy() -> Value {
+    json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [
+            { "level": "None", "verbs": ["get", "list", "watch"] },
+            { "level": "Metadata" },
+        ],
+    })
+}
+
+/// A kubeconfig for one of the cluster's certificates. It embeds them, so that the file can be copied.
+pub(crate) fn kubeconfig(cluster: &ClusterLayout, user: &str, ca: &str, certificate: &str, key: &str) -> Value {
+    let encode = |text: &str| data_encoding::BASE64.encode(text.as_bytes());
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": cluster.name, "cluster": { "server": cluster.api_url(), "certificate-authority-data": encode(ca) } }],
+        "users": [{ "name": user, "user": { "client-certificate-data": encode(certificate), "client-key-data": encode(key) } }],
+        "contexts": [{ "name": cluster.name, "context": { "cluster": cluster.name, "user": user } }],
+        "current-context": cluster.name,
+    })
+}
+
+/// What a cluster says about itself in kube-public, to whoever asks: no user in it.
+pub(crate) fn cluster_info(cluster: &ClusterLayout, ca: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "", "cluster": {
+            "server": cluster.api_url(),
+            "certificate-authority-data": data_encoding::BASE64.encode(ca.as_bytes()),
+        } }],
+        "contexts": null, "current-context": "", "preferences": {}, "users": null,
+    })
+}
+
+/// Whether the file system of the state directory can carry overlay mounts.
+pub(crate) fn snapshotter(directory: &Path) -> &'static str {
+    const OVERLAYFS_MAGIC: i64 = 0x794c_7630;
+    match rustix::fs::statfs(directory) {
+        #[allow(clippy::useless_conversion)] // The field's width differs between architectures.
+        Ok(facts) if i64::from(facts.f_type) == OVERLAYFS_MAGIC => "native",
+        _ => "overlayfs",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{ClusterSpec, ClusterState, Instance};
+
+    fn cluster() -> ClusterLayout {
+        let state = ClusterState { spec: ClusterSpec::new("rome"), nodes: vec![10, 11] };
+        Instance::new("test").unwrap().layout(7, &state)
+    }
+
+    fn facts() -> HostFacts {
+        HostFacts { cni_plugins: "/usr/lib/cni".to_owned(), snapshotter: "overlayfs", iptables: false }
+    }
+
+    #[test]
+    fn two_kubelets_share_no_cgroup_root() {
+        let cluster = cluster();
+        let roots: Vec<_> = cluster.nodes.iter().map(|node| kubelet(&cluster, node)["cgroupRoot"].clone()).collect();
+        assert_eq!(roots, ["/lp-test-rome-1", "/lp-test-rome-2"]);
+    }
+
+    #[test]
+    fn containerd_keeps_everything_in_the_directory_of_its_node() {
+        let text = containerd(&cluster().nodes[0], &facts());
+        let paths = text.split('"').filter(|part| part.starts_with('/')).filter(|path| *path != "/usr/lib/cni");
+        let outside: Vec<_> = paths.filter(|path| !path.starts_with("/var/lib/liqo-playground/test/rome/rome-1/")).collect();
+        assert_eq!(outside, Vec::<&str>::new());
+    }
+
+    #[test]
+    fn the_port_map_plugin_is_left_out_where_it_could_not_run() {
+        let node = &cluster().nodes[0];
+        let with = cni(node, "10.244.0.0/24", &HostFacts { iptables: true, ..facts() });
+        assert_eq!(with["plugins"].as_array().unwrap().len(), 2);
+        assert_eq!(cni(node, "10.244.0.0/24", &facts())["plugins"].as_array().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn cluster_info_holds_no_user() {
+        let info = cluster_info(&cluster(), "CA");
+        assert_eq!(info["clusters"][0]["cluster"]["server"], "https://172.30.7.10:6443");
+        assert!(info["users"].is_null());
+    }
+}

@@ -1,0 +1,64 @@
+//! Real Kubernetes clusters on this machine, as a library.
+//!
+//! A playground is a few clusters on one network, made of the programs of Kubernetes itself: an etcd, an API server, a controller manager and a
+//! scheduler for each cluster, a containerd, a kubelet and a kube-proxy for each node. Pods are real containers. There is no virtual machine and
+//! no container engine around them: a node is a network namespace, a cgroup and a directory.
+//!
+//! ```text
+//!   network namespace rome-1              network namespace milan-1
+//!  ┌───────────────────────────┐         ┌───────────────────────────┐
+//!  │ etcd, kube-apiserver, ... │         │ etcd, kube-apiserver, ... │
+//!  │ containerd, kubelet       │         │ containerd, kubelet       │     pods 10.244.0.0/16 and
+//!  │ ┌─────┐ ┌─────┐ ┌─────┐   │         │ ┌─────┐ ┌─────┐           │     services 10.96.0.0/12
+//!  │ │ pod │ │ pod │ │ pod │   │         │ │ pod │ │ pod │           │     in every cluster
+//!  │ └──┬──┘ └──┬──┘ └──┬──┘   │         │ └──┬──┘ └──┬──┘           │
+//!  │    └──cni0─┴───────┘ eth0 │         │    └──cni0─┘         eth0 │
+//!  └────────────────────────┬──┘         └────────────────────────┬──┘
+//!                           └──── bridge lp-INSTANCE ─────────────┘       172.30.x.0/24, the host is .1
+//! ```
+//!
+//! All clusters use the same ranges of pod and service addresses, so that overlap is the normal case. Nodes, and with them API servers and node
+//! ports, are reached by their address on the bridge, from every cluster and from the host.
+//!
+//! [`Playground::up`] makes what is missing and leaves alone what is there, so it is also the repair. Each program is the child of one supervisor
+//! that starts it again when it exits and remembers why; [`Playground::status`] shows that. [`Playground::down`] finds everything by names and
+//! marks that all begin with the instance's name, not by what it remembers, so it works after any crash. A [`Cluster`] can be disturbed for tests:
+//! components stopped, killed or paused, the whole cluster frozen or cut off.
+//!
+//! Several playgrounds do not see each other: the user's own is called `liqo`, tests take other names.
+//!
+//! The programs come from PATH, from `$KUBEBUILDER_ASSETS`, or are built once from their Go modules into the user's cache directory; images are
+//! written here, by [`ImageSpec`], from programs on this machine. So neither a registry nor a download of binaries is needed.
+
+mod api;
+mod audit;
+mod binaries;
+mod cgroups;
+mod cluster;
+mod components;
+mod configuration;
+mod error;
+mod image;
+mod layout;
+mod lock;
+mod network;
+mod objects;
+mod pki;
+mod playground;
+mod processes;
+mod progress;
+mod requirements;
+mod run;
+mod supervisor;
+mod teardown;
+
+pub use audit::Write;
+pub use binaries::{KUBERNETES_VERSION, cache, kubectl};
+pub use cluster::{Cluster, NodeInfo};
+pub use error::{Error, Result};
+pub use image::{BUSYBOX, ImageSpec, NONROOT, PAUSE};
+pub use layout::{ClusterSpec, POD_RANGE, SERVICE_RANGE};
+pub use playground::{ClusterStatus, Playground, Status, Supervision};
+pub use progress::{Progress, Silent};
+pub use requirements::Requirements;
+pub use supervisor::{ComponentState, ComponentStatus, run_supervisor, supervised_instance};

@@ -1,0 +1,174 @@
+//! One bridge for each instance, one network namespace for each node, a link between the two.
+
+use std::{collections::HashSet, path::Path};
+
+use rustix::mount::{UnmountFlags, unmount};
+use serde_json::Value;
+
+use crate::{
+    configuration::masquerade,
+    error::{Error, Result},
+    layout::{ClusterLayout, Instance, NodeLayout, gateway},
+    run::{run, run_with_input},
+};
+
+/// Where `ip netns` keeps a namespace.
+pub(crate) fn namespace_file(namespace: &str) -> String {
+    format!("/run/netns/{namespace}")
+}
+
+/// Tells a namespace from an earlier one of the same name.
+pub(crate) fn namespace_inode(namespace: &str) -> Result<u64> {
+    let file = namespace_file(namespace);
+    let metadata = std::fs::metadata(&file).map_err(Error::file("read", file.as_ref()))?;
+    Ok(std::os::unix::fs::MetadataExt::ino(&metadata))
+}
+
+/// Picks the third octet of a subnet that no route of this machine touches.
+pub(crate) async fn choose_subnet(instance: &Instance) -> Result<u8> {
+    let routes = run("ip", &["-j", "-4", "route", "show", "table", "all"]).await?;
+    let routes: Value = serde_json::from_str(&routes).unwrap_or_default();
+    let destinations: Vec<_> = routes.as_array().into_iter().flatten().filter_map(|route| route["dst"].as_str()).collect();
+    free_subnet(&instance.name, &destinations).ok_or_else(|| Error::NoSubnet { instance: instance.name.clone() })
+}
+
+/// Each name begins at another place, so that two instances that start at the same time hardly ever meet.
+fn free_subnet(instance: &str, destinations: &[&str]) -> Option<u8> {
+    let start = instance.bytes().fold(0u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+    (0..=255u8).map(|step| start.wrapping_add(step)).find(|octet| !destinations.iter().any(|route| touches(route, *octet)))
+}
+
+/// Whether a route's destination overlaps 172.30.`octet`.0/24. The default route touches nothing.
+fn touches(destination: &str, octet: u8) -> bool {
+    let (address, length) = destination.split_once('/').unwrap_or((destination, "32"));
+    let (Ok(address), Ok(length)) = (address.parse::<std::net::Ipv4Addr>(), length.parse::<u32>()) else { return false };
+    let shift = 32 - length.clamp(1, 24);
+    (u32::from(address) >> shift) == (u32::from(gateway(octet)) >> shift)
+}
+
+/// Lets packets between the pods of one node pass the packet filter, which un-translates the answers of Services.
+async fn ensure_bridge_filter() -> Result<()> {
+    const SWITCH: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+    if Path::new(SWITCH).exists() {
+        return Ok(());
+    }
+    run("modprobe", &["br_netfilter"]).await?;
+    // Each network namespace has a switch of its own, on at first: the nodes need it, the bridges of this machine did without.
+    std::fs::write(SWITCH, "0").map_err(Error::file("write", SWITCH.as_ref()))
+}
+
+/// Makes the bridge if it is missing.
+pub(crate) async fn ensure_bridge(instance: &Instance, subnet: u8) -> Result<()> {
+    ensure_bridge_filter().await?;
+    let bridge = instance.bridge();
+    if !links().await?.contains(&bridge) {
+        run("ip", &["link", "add", &bridge, "type", "bridge"]).await?;
+    }
+    run("ip", &["address", "replace", &format!("{}/24", gateway(subnet)), "dev", &bridge]).await?;
+    run("ip", &["link", "set", &bridge, "up"]).await?;
+    Ok(())
+}
+
+/// Makes a node's namespace and link if they are missing, and repairs what is in them. Says whether the namespace is a new one.
+pub(crate) async fn ensure_node(cluster: &ClusterLayout, node: &NodeLayout) -> Result<bool> {
+    let namespace = &node.namespace;
+    let missing = !namespaces().await?.contains(namespace);
+    if missing {
+        // Programs that still run may hold an earlier namespace, and the other end of the link, without a name.
+        if links().await?.contains(&node.link) {
+            run("ip", &["link", "delete", &node.link]).await?;
+        }
+        run("ip", &["netns", "add", namespace]).await?;
+    }
+    if !links().await?.contains(&node.link) {
+        run("ip", &["link", "add", &node.link, "type", "veth", "peer", "name", "eth0", "netns", namespace]).await?;
+    }
+    run("ip", &["link", "set", &node.link, "master", &cluster.bridge, "up"]).await?;
+    let inside = [
+        "link set lo up".to_owned(),
+        format!("address replace {}/24 dev eth0", node.address),
+        "link set eth0 up".to_owned(),
+        format!("route replace default via {}", cluster.gateway),
+    ];
+    run_with_input("ip", &["-netns", namespace, "-batch", "-"], &inside.join("\n")).await?;
+    // /proc/sys/net shows the namespace of whoever opens it.
+    let script = "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables; nft -f -";
+    run_with_input("nsenter", &[&format!("--net={}", namespace_file(namespace)), "sh", "-ec", script], &masquerade()).await?;
+    Ok(missing)
+}
+
+/// The pods of one node are reached from the others through that node's address.
+pub(crate) async fn route_pods(from: &NodeLayout, pod_range: &str, to: &NodeLayout) -> Result<()> {
+    run("ip", &["-netns", &from.namespace, "route", "replace", pod_range, "via", &to.address.to_string()]).await?;
+    Ok(())
+}
+
+/// Cuts a node off from everything else, or connects it again.
+pub(crate) async fn set_link(node: &NodeLayout, up: bool) -> Result<()> {
+    run("ip", &["link", "set", &node.link, if up { "up" } else { "down" }]).await?;
+    Ok(())
+}
+
+/// Removes all links and namespaces of an instance.
+pub(crate) async fn remove(instance: &Instance) -> Result<()> {
+    for namespace in namespaces().await?.into_iter().filter(|name| name.starts_with(&instance.prefix())) {
+        run("ip", &["netns", "delete", &namespace]).await?;
+    }
+    if namespaces().await?.is_empty() {
+        // `ip netns` mounts the directory of the namespaces upon itself and leaves it so. A namespace that appears now keeps it busy.
+        let _ = unmount("/run/netns", UnmountFlags::empty());
+        let _ = std::fs::remove_dir("/run/netns");
+    }
+    for link in links().await?.into_iter().filter(|name| *name == instance.bridge() || name.starts_with(&instance.prefix())) {
+        // A veth goes by itself some time after its namespace; both orders are fine.
+        match run("ip", &["link", "delete", &link]).await {
+            Err(error) if links().await?.contains(&link) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+async fn links() -> Result<HashSet<String>> {
+    names(&run("ip", &["-j", "link", "show"]).await?, "ifname")
+}
+
+async fn namespaces() -> Result<HashSet<String>> {
+    names(&run("ip", &["-j", "netns", "list"]).await?, "name")
+}
+
+fn names(json: &str, key: &str) -> Result<HashSet<String>> {
+    if json.trim().is_empty() {
+        return Ok(HashSet::new());
+    }
+    let damaged = |error: serde_json::Error| Error::Damaged { path: "output of ip -j".into(), reason: error.to_string() };
+    let list: Vec<Value> = serde_json::from_str(json).map_err(damaged)?;
+    Ok(list.iter().filter_map(|entry| entry[key].as_str()).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subnet_never_overlaps_a_route_of_the_machine() {
+        let first = free_subnet("liqo", &["default"]).unwrap();
+        let taken = format!("172.30.{first}.0/24");
+        let second = free_subnet("liqo", &["default", &taken]).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(free_subnet("liqo", &["172.16.0.0/12"]), None);
+        assert_eq!(free_subnet("liqo", &["172.30.0.0/16"]), None);
+    }
+
+    #[test]
+    fn a_single_address_takes_its_subnet() {
+        assert!(touches("172.30.4.9", 4));
+        assert!(!touches("172.30.5.9", 4));
+        assert!(!touches("default", 4));
+    }
+
+    #[test]
+    fn no_namespaces_at_all_is_an_empty_list() {
+        assert!(names("", "name").unwrap().is_empty());
+    }
+}

@@ -1,0 +1,131 @@
+//! Removes everything of an instance, in whatever state it is.
+
+use std::{
+    fs,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+};
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::{
+    cgroups,
+    error::{Error, Result},
+    layout::Instance,
+    network, processes,
+};
+
+const SHIM_BUNDLES: &str = "run/io.containerd.runtime.v2.task/k8s.io";
+
+/// The supervisor must have ended before, or it would start its programs again.
+pub(crate) async fn remove(instance: &Instance) -> Result<()> {
+    let sockets = shim_sockets(&instance.root);
+    processes::kill_instance(instance).await?;
+    unmount_below(&instance.root)?;
+    network::remove(instance).await?;
+    cgroups::remove(|name| name.starts_with(&instance.prefix()))?;
+    for socket in sockets {
+        remove_file(&socket)?;
+    }
+    remove_strays(&instance.root)?;
+    if instance.root.exists() {
+        fs::remove_dir_all(&instance.root).map_err(Error::file("remove", &instance.root))?;
+    }
+    Ok(())
+}
+
+/// Four places that cannot be configured: sockets of shims, results of CNI plugins, links to logs of containers, the socket for device plugins.
+fn remove_strays(root: &Path) -> Result<()> {
+    for result in entries(Path::new("/var/lib/cni/results")) {
+        if fs::read_to_string(&result).is_ok_and(|text| text.contains(&format!("{}/", root.display()))) {
+            remove_file(&result)?;
+        }
+    }
+    for link in entries(Path::new("/var/log/containers")) {
+        if fs::read_link(&link).is_ok_and(|target| target.starts_with(root)) {
+            remove_file(&link)?;
+        }
+    }
+    let devices = Path::new("/var/lib/kubelet/device-plugins/kubelet.sock");
+    // All kubelets of a machine share it; one that nobody listens on was ours, or is of no use to its owner.
+    if UnixStream::connect(devices).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
+        remove_file(devices)?;
+    }
+    for emptied in [
+        "/run/containerd/s",
+        "/run/containerd",
+        "/var/lib/cni/results",
+        "/var/lib/cni",
+        "/var/log/containers",
+        "/var/lib/kubelet/device-plugins",
+        "/var/lib/kubelet",
+    ] {
+        // Others may use it, too, and then it stays.
+        let _ = fs::remove_dir(emptied);
+    }
+    Ok(())
+}
+
+fn shim_sockets(root: &Path) -> Vec<PathBuf> {
+    let nodes = entries(root).into_iter().flat_map(|cluster| entries(&cluster));
+    let bundles = nodes.flat_map(|node| entries(&node.join(SHIM_BUNDLES)));
+    let addresses = bundles.filter_map(|bundle| fs::read_to_string(bundle.join("address")).ok());
+    let sockets = addresses.filter_map(|address| address.trim().strip_prefix("unix://").map(PathBuf::from));
+    sockets.filter(|socket| socket.starts_with("/run/containerd/s")).collect()
+}
+
+/// Nothing may stay mounted below a directory that is removed: what is mounted there may be a directory of the host.
+fn unmount_below(root: &Path) -> Result<()> {
+    // Mounts may lie upon each other, and then one round shows only the topmost.
+    for _ in 0..10 {
+        let mounted = mounts_below(root);
+        if mounted.is_empty() {
+            return Ok(());
+        }
+        for path in mounted {
+            unmount(&path, UnmountFlags::DETACH).map_err(|error| Error::File {
+                action: "unmount",
+                path,
+                source: error.into(),
+            })?;
+        }
+    }
+    let path = root.to_owned();
+    Err(Error::File { action: "unmount", path, source: std::io::Error::other("something mounts again and again below it") })
+}
+
+/// Deepest first.
+pub(crate) fn mounts_below(root: &Path) -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut below = parse_mounts(&mounts, root);
+    below.sort_by_key(|path| std::cmp::Reverse(path.as_os_str().len()));
+    below
+}
+
+fn parse_mounts(mountinfo: &str, root: &Path) -> Vec<PathBuf> {
+    let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
+    points.map(|point| PathBuf::from(point.replace("\\040", " "))).filter(|point| point.starts_with(root)).collect()
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_other_instances_are_left_alone() {
+        let mountinfo = "36 35 98:0 / /var/lib/liqo-playground/liqo/rome/a rw - ext4 a b\n37 35 98:0 / /var/lib/liqo-playground/liqo2/rome rw - ext4 a b\n38 35 98:0 / / rw - ext4 a b\n";
+        let below = parse_mounts(mountinfo, Path::new("/var/lib/liqo-playground/liqo"));
+        assert_eq!(below, [PathBuf::from("/var/lib/liqo-playground/liqo/rome/a")]);
+    }
+}
