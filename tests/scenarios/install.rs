@@ -1,0 +1,75 @@
+//! Installing and uninstalling.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use liqo_tests::World;
+use serde_json::Value;
+
+pub async fn a_manager_runs_with_no_more_rights_than_it_needs(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    let mut roles = rome.items(&["clusterroles"]).await?;
+    roles.extend(rome.items(&["roles", "-A"]).await?);
+    roles.retain(|role| role["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("liqo-")));
+    ensure!(roles.len() >= 4, "only {} roles", roles.len());
+    for role in roles {
+        for rule in role["rules"].as_array().into_iter().flatten() {
+            let all = [&rule["apiGroups"], &rule["resources"], &rule["verbs"]];
+            let wild = |list: &Value| {
+                list.as_array().into_iter().flatten().any(|word| word.as_str().is_some_and(|word| word.contains('*')))
+            };
+            ensure!(!all.iter().any(|list| wild(list)), "a wildcard in {}: {rule}", role["metadata"]["name"]);
+        }
+    }
+    let manager = "--as=system:serviceaccount:liqo:liqo-controller-manager";
+    for (verb, kind, namespace) in [
+        ("list", "secrets", "default"),
+        ("get", "configmaps", "default"),
+        ("create", "clusterrolebindings", "default"),
+        ("escalate", "clusterroles", "default"),
+    ] {
+        let answer = rome.try_kubectl(&["auth", "can-i", verb, kind, "-n", namespace, manager]).await?;
+        ensure!(answer.stdout.trim() == "no", "the manager may {verb} {kind}");
+    }
+    // Its own words are not enough where no label of Liqo stands.
+    rome.kubectl(&["create", "namespace", "private"]).await?;
+    let label = rome.try_kubectl(&["label", "namespace", "private", "liqo.io/managed=true", manager]).await?;
+    ensure!(!label.success, "the manager could label a namespace that was there before");
+    let delete = rome.try_kubectl(&["delete", "namespace", "private", manager]).await?;
+    ensure!(!delete.success, "the manager could delete a namespace without a label");
+    rome.delete_namespace("private").await?;
+    let deployment = rome.object(&["-n", "liqo", "deployment", "liqo-controller-manager"]).await?.unwrap_or_default();
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0]["securityContext"];
+    ensure!(container["readOnlyRootFilesystem"] == true && container["allowPrivilegeEscalation"] == false, "{container}");
+    Ok(())
+}
+
+pub async fn installing_again_changes_nothing(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    let state = || async {
+        let object = rome.object(&["-n", "liqo", "deployment", "liqo-controller-manager"]).await?.unwrap_or_default();
+        Ok::<_, anyhow::Error>((object["metadata"]["generation"].clone(), rome.cluster_id().await?))
+    };
+    let before = state().await?;
+    world.install(rome).await?;
+    ensure!(state().await? == before, "a second install changed the Deployment or the identity");
+    Ok(())
+}
+
+pub async fn uninstalling_leaves_nothing(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let refused = rome.try_liqoctl(&["uninstall", "--yes"]).await?;
+    ensure!(!refused.success && refused.stderr.contains("peer"), "it must refuse while a peering exists: {refused:?}");
+    rome.liqoctl(&["unpeer", "milan", "--yes"]).await?;
+    for cluster in [rome, milan] {
+        cluster.liqoctl(&["uninstall", "--yes", "--purge"]).await?;
+        let kinds = cluster.kubectl(&["api-resources", "--verbs=list", "-o", "name", "--cached=false"]).await?;
+        let mut left = Vec::new();
+        for kind in kinds.lines().filter(|kind| !kind.starts_with("events")) {
+            let names = cluster.try_kubectl(&["get", kind, "-A", "-o", "name", "--ignore-not-found"]).await?;
+            left.extend(names.stdout.lines().filter(|name| name.contains("liqo")).map(str::to_owned));
+        }
+        ensure!(left.is_empty(), "left at {}: {left:#?}", cluster.name);
+    }
+    Ok(())
+}

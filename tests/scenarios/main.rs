@@ -1,0 +1,126 @@
+//! Scenarios on real clusters: what users are promised, told as sentences.
+//!
+//! They run one after another on the same clusters, in this order: the last ones take Liqo apart. `cargo test -p liqo-tests --
+//! jobs` runs those whose name holds `jobs`; `LIQO_TEST_KEEP=1` leaves the clusters up.
+
+mod install;
+mod isolation;
+mod jobs;
+mod offloading;
+mod outages;
+mod peering;
+mod pods;
+mod settled;
+mod sharing;
+
+use std::{future::Future, pin::Pin, process::ExitCode, sync::Arc};
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Trial};
+use liqo_tests::World;
+use tokio::runtime::Runtime;
+
+type Scenario = fn(Arc<World>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+/// The scenarios of a module, each under the name of its function.
+macro_rules! scenarios {
+    ($($module:ident: $($name:ident),+ $(,)?);+ $(;)?) => {
+        vec![$($((concat!(stringify!($module), "::", stringify!($name)), (|world| Box::pin($module::$name(world))) as Scenario)),+),+]
+    };
+}
+
+fn all() -> Vec<(&'static str, Scenario)> {
+    scenarios! {
+        install:
+            a_manager_runs_with_no_more_rights_than_it_needs,
+            installing_again_changes_nothing;
+        pods:
+            a_deployments_replicas_run_at_the_peer_and_are_ready_at_home,
+            logs_follow_tail_previous_and_since_answer,
+            exec_with_a_terminal_works,
+            a_deleted_pods_grace_period_is_honoured,
+            a_stateful_set_keeps_its_names,
+            rolling_updates_and_scaling_look_as_they_do_locally,
+            init_containers_sidecars_and_probes_work,
+            a_crashing_container_is_restarted_and_counted_at_home,
+            label_changes_travel,
+            config_maps_and_secrets_that_a_pod_names_travel;
+        jobs:
+            a_finished_job_never_runs_again,
+            a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
+        offloading:
+            a_namespace_offloading_of_the_documents_applies,
+            a_cluster_selector_limits_where_pods_go,
+            a_local_namespace_exists_at_the_peer_but_its_pods_stay_home,
+            a_service_over_a_mixed_deployment_never_sends_a_packet_to_a_wrong_pod,
+            a_namespace_that_exists_at_the_provider_is_not_taken_over,
+            pods_that_may_not_travel_say_why,
+            unoffloading_brings_pods_home_and_removes_the_twin,
+            a_daemon_set_has_no_pod_on_a_virtual_node;
+        sharing:
+            the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
+            pods_beyond_the_offer_are_refused_with_a_reason,
+            a_request_bounds_the_offer;
+        peering:
+            a_wrong_token_is_refused,
+            a_replayed_request_is_refused,
+            a_foreign_key_cannot_claim_a_known_id,
+            two_way_peering_works,
+            a_hostile_node_name_or_label_does_nothing;
+        isolation:
+            two_consumers_cannot_see_or_touch_each_other;
+        settled:
+            a_settled_system_writes_nothing_but_leases;
+        outages:
+            a_short_outage_moves_no_pod,
+            a_long_outage_shows_on_node_and_pods_and_heals,
+            unpeering_from_a_dead_peer_ends_and_leaves_nothing;
+        install:
+            uninstalling_leaves_nothing;
+    }
+}
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // One after another: the scenarios share clusters.
+    arguments.test_threads = Some(1);
+    let wanted = |name: &str| {
+        let named = |filter: &String| if arguments.exact { name == filter } else { name.contains(filter.as_str()) };
+        arguments.filter.as_ref().is_none_or(named) && !arguments.skip.iter().any(named)
+    };
+    let nothing_to_do = arguments.list || arguments.ignored || !all().iter().any(|(name, _)| wanted(name));
+    let runtime = match Runtime::new() {
+        Ok(runtime) => Arc::new(runtime),
+        Err(error) => return fail(&error.into()),
+    };
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        eprintln!("a TLS provider was installed already");
+    }
+    let world = if nothing_to_do {
+        None
+    } else {
+        match runtime.block_on(World::build()) {
+            Ok(world) => Some(Arc::new(world)),
+            Err(error) => return fail(&error),
+        }
+    };
+    let trials = all().into_iter().map(|(name, scenario)| {
+        let (world, runtime) = (world.clone(), runtime.clone());
+        Trial::test(name, move || {
+            let Some(world) = world else { return Err("the clusters were not started".into()) };
+            runtime.block_on(scenario(world)).map_err(|error| format!("{error:#}").into())
+        })
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    if let Some(world) = world
+        && let Err(error) = runtime.block_on(world.end(conclusion.has_failed()))
+    {
+        return fail(&error);
+    }
+    conclusion.exit_code()
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("the scenarios cannot run: {error:#}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,244 @@
+//! Which pods go where, and what happens to those that may not.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::Api;
+use liqo_tests::{World, eventually, still};
+use serde_json::json;
+
+use crate::pods::{deployment, name_of, node_of, pod};
+
+pub async fn a_namespace_offloading_of_the_documents_applies(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.kubectl(&["create", "namespace", "documents"]).await?;
+    rome.apply(
+        r"
+apiVersion: offloading.liqo.io/v1alpha1
+kind: NamespaceOffloading
+metadata:
+  name: offloading
+  namespace: documents
+spec:
+  namespaceMappingStrategy: DefaultName
+  podOffloadingStrategy: Local
+  clusterSelector:
+    nodeSelectorTerms:
+    - matchExpressions:
+      - key: liqo.io/type
+        operator: In
+        values:
+        - virtual-node
+",
+    )
+    .await?;
+    rome.wait_for(&["-n", "documents", "namespaceoffloading/offloading"], "condition=Ready", 30).await?;
+    rome.delete_namespace("documents").await
+}
+
+pub async fn a_cluster_selector_limits_where_pods_go(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.kubectl(&["create", "namespace", "nowhere"]).await?;
+    let offload = [
+        "offload",
+        "namespace",
+        "nowhere",
+        "--pod-offloading-strategy",
+        "Remote",
+        "--selector",
+        "region=nowhere",
+        "--timeout",
+        "1s",
+    ];
+    let waited = rome.try_liqoctl(&offload).await?;
+    ensure!(!waited.success && waited.stderr.contains("NoClusterSelected"), "{waited:?}");
+    eventually("the webhook asks about pods of this namespace", Duration::from_secs(20), || async {
+        let webhook = rome.kubectl(&["get", "mutatingwebhookconfiguration", "liqo", "-o", "yaml"]).await?;
+        Ok(webhook.contains("- nowhere").then_some(()))
+    })
+    .await?;
+    rome.apply(&deployment("nowhere", "web", 1)).await?;
+    eventually("the scheduler says that no node fits", Duration::from_secs(30), || async {
+        let pods = rome.pods("nowhere", "app=web").await?;
+        let unschedulable = |pod: &Pod| {
+            let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+            conditions.into_iter().flatten().any(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
+        };
+        Ok(pods.iter().any(unschedulable).then_some(()))
+    })
+    .await?;
+    ensure!(rome.pods("nowhere", "app=web").await?.iter().all(|pod| node_of(pod).is_empty()));
+    rome.delete_namespace("nowhere").await
+}
+
+pub async fn a_local_namespace_exists_at_the_peer_but_its_pods_stay_home(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("stay", "Local").await?;
+    let remote = rome.remote_namespace("stay", milan).await?;
+    ensure!(Api::<Namespace>::all(milan.client.clone()).get_opt(&remote).await?.is_some());
+    rome.apply(&deployment("stay", "web", 2)).await?;
+    let pods = rome.ready_pods("stay", "app=web", 2).await?;
+    ensure!(pods.iter().all(|pod| node_of(pod) == "rome-1"));
+    rome.delete_namespace("stay").await
+}
+
+pub async fn a_service_over_a_mixed_deployment_never_sends_a_packet_to_a_wrong_pod(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("mixed", "LocalAndRemote").await?;
+    let answering = |name: &str, text: &str| {
+        deployment("mixed", name, 4)
+            .replace("echo started; trap exit TERM; while true; do sleep 0.2; done", &format!("mkdir /tmp/w; echo {text} > /tmp/w/index.html; exec httpd -f -p 8000 -h /tmp/w"))
+            .replace(
+                "      containers:",
+                &format!("      topologySpreadConstraints: [{{ maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {{ matchLabels: {{ app: {name} }} }}, nodeTaintsPolicy: Honor }}]\n      containers:"),
+            )
+    };
+    rome.apply(&answering("web", "right")).await?;
+    let pods = rome.ready_pods("mixed", "app=web", 4).await?;
+    let nodes: BTreeSet<_> = pods.iter().map(node_of).collect();
+    ensure!(nodes == BTreeSet::from(["milan", "rome-1"]), "the pods are on {nodes:?}");
+    // Strangers with the same addresses that the remote pods have at milan: pods of rome, answering something else.
+    rome.apply(
+        &answering("stranger", "wrong")
+            .replace("replicas: 4", "replicas: 8")
+            .replace("      containers:", "      nodeSelector: { kubernetes.io/hostname: rome-1 }\n      containers:")
+            .replace("DoNotSchedule", "ScheduleAnyway"),
+    )
+    .await?;
+    rome.ready_pods("mixed", "app=stranger", 8).await?;
+    rome.kubectl(&["-n", "mixed", "expose", "deployment", "web", "--port=8000"]).await?;
+    let local: BTreeSet<String> =
+        pods.iter().filter(|pod| node_of(pod) == "rome-1").filter_map(|pod| pod.status.clone()?.pod_ip).collect();
+    let endpoints = eventually("the Service has its endpoints", Duration::from_secs(20), || async {
+        let slices = rome.items(&["-n", "mixed", "endpointslices", "-l", "kubernetes.io/service-name=web"]).await?;
+        let addresses: BTreeSet<String> = slices
+            .iter()
+            .flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default())
+            .filter_map(|endpoint| Some(endpoint["addresses"][0].as_str()?.to_owned()))
+            .collect();
+        Ok((!addresses.is_empty()).then_some(addresses))
+    })
+    .await?;
+    ensure!(endpoints == local, "endpoints {endpoints:?}, local pods {local:?}");
+    let client = pods.iter().find(|pod| node_of(pod) == "rome-1").map(name_of).unwrap_or_default();
+    let address = rome.kubectl(&["-n", "mixed", "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]).await?;
+    let ask = format!("for i in $(seq 40); do printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {address} 8000 | tail -1; done");
+    let answers = rome.kubectl(&["-n", "mixed", "exec", client, "--", "sh", "-c", &ask]).await?;
+    ensure!(answers.lines().count() == 40 && answers.lines().all(|line| line == "right"), "answers: {answers}");
+    let remote = milan.ready_pods(&rome.remote_namespace("mixed", milan).await?, "app=web", pods.len() - local.len()).await?;
+    let annotated = rome.pods("mixed", "app=web").await?;
+    for there in &remote {
+        let address = there.status.as_ref().and_then(|status| status.pod_ip.clone());
+        let here = annotated
+            .iter()
+            .find(|pod| name_of(pod) == name_of(there))
+            .and_then(|pod| pod.metadata.annotations.clone()?.get("liqo.io/remote-pod-ip").cloned());
+        ensure!(address == here, "the remote address {address:?} is shown as {here:?}");
+    }
+    rome.delete_namespace("mixed").await
+}
+
+pub async fn a_namespace_that_exists_at_the_provider_is_not_taken_over(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let id = rome.cluster_id().await?;
+    let taken = format!("taken-rome-{}", &id[..6]);
+    milan.kubectl(&["create", "namespace", &taken]).await?;
+    milan.kubectl(&["-n", &taken, "create", "configmap", "precious"]).await?;
+    rome.kubectl(&["create", "namespace", "taken"]).await?;
+    rome.liqoctl(&["offload", "namespace", "taken", "--pod-offloading-strategy", "Remote", "--timeout", "1s"]).await.ok();
+    eventually("the offloading says why", Duration::from_secs(20), || async {
+        let offloading = rome.object(&["-n", "taken", "namespaceoffloading", "offloading"]).await?.unwrap_or_default();
+        let said = offloading["status"]["remoteNamespaces"][0]["message"].as_str().unwrap_or_default().to_owned();
+        Ok(said.contains(&taken).then_some(()))
+    })
+    .await?;
+    rome.apply(&deployment("taken", "web", 1)).await?;
+    still("no pod in the namespace that was there before", Duration::from_secs(4), 0, || async {
+        Ok(milan.pods(&taken, "app=web").await?.len())
+    })
+    .await?;
+    rome.delete_namespace("taken").await?;
+    ensure!(
+        milan.object(&["-n", &taken, "configmap", "precious"]).await?.is_some(),
+        "the namespace that was there before was touched"
+    );
+    milan.delete_namespace(&taken).await
+}
+
+pub async fn pods_that_may_not_travel_say_why(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("refused", "Remote").await?;
+    let host = pod("refused", "host", "Always", "sleep 600").replace("spec:\n", "spec:\n  hostNetwork: true\n");
+    let privileged = pod("refused", "privileged", "Always", "sleep 600")
+        .replace("    resources:", "    securityContext: { privileged: true }\n    resources:");
+    for (name, yaml, word) in [("host", host, "hostNetwork"), ("privileged", privileged, "privileged")] {
+        rome.apply(&yaml).await?;
+        eventually("the refusal stands on the home pod", Duration::from_secs(30), || async {
+            let pod = rome.api::<Pod>("refused").get(name).await?.status.unwrap_or_default();
+            let refused = |condition: &k8s_openapi::api::core::v1::PodCondition| {
+                condition.type_ == "liqo.io/Offloaded"
+                    && condition.status == "False"
+                    && condition.message.as_deref().unwrap_or_default().contains(word)
+            };
+            Ok((pod.phase.as_deref() == Some("Pending") && pod.conditions.iter().flatten().any(refused)).then_some(()))
+        })
+        .await?;
+        let events = rome
+            .kubectl(&["-n", "refused", "get", "events", "--field-selector", &format!("involvedObject.name={name},type=Warning")])
+            .await?;
+        ensure!(events.contains(word), "no event tells of it: {events}");
+    }
+    // A pod that is bound to the virtual node from a namespace that is not offloaded, whatever it tolerates.
+    rome.kubectl(&["create", "namespace", "stranger"]).await?;
+    let sneaking = pod("stranger", "sneaking", "Always", "sleep 600")
+        .replace("spec:\n", "spec:\n  nodeName: milan\n  tolerations: [{ operator: Exists }]\n");
+    rome.apply(&sneaking).await?;
+    eventually("the pod of a namespace that is not offloaded is refused", Duration::from_secs(30), || async {
+        let pod = rome.api::<Pod>("stranger").get("sneaking").await?.status.unwrap_or_default();
+        Ok(pod
+            .conditions
+            .iter()
+            .flatten()
+            .any(|condition| condition.type_ == "liqo.io/Offloaded" && condition.status == "False")
+            .then_some(()))
+    })
+    .await?;
+    rome.delete_namespace("stranger").await?;
+    rome.delete_namespace("refused").await
+}
+
+pub async fn unoffloading_brings_pods_home_and_removes_the_twin(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("back", "Remote").await?;
+    rome.apply(&deployment("back", "web", 2)).await?;
+    rome.ready_pods("back", "app=web", 2).await?;
+    let remote = rome.remote_namespace("back", milan).await?;
+    let asked = rome.try_liqoctl(&["unoffload", "namespace", "back"]).await?;
+    ensure!(!asked.success && asked.stderr.contains("--yes"), "without a terminal it must ask for --yes: {asked:?}");
+    rome.liqoctl(&["unoffload", "namespace", "back", "--yes"]).await?;
+    let pods = rome.ready_pods("back", "app=web", 2).await?;
+    ensure!(pods.iter().all(|pod| node_of(pod) == "rome-1"), "pods are still away");
+    eventually("the twin is gone", Duration::from_secs(60), || async {
+        Ok(Api::<Namespace>::all(milan.client.clone()).get_opt(&remote).await?.is_none().then_some(()))
+    })
+    .await?;
+    rome.delete_namespace("back").await
+}
+
+pub async fn a_daemon_set_has_no_pod_on_a_virtual_node(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("daemons", "LocalAndRemote").await?;
+    let set = deployment("daemons", "agent", 1).replace("kind: Deployment", "kind: DaemonSet").replace("  replicas: 1\n", "");
+    rome.apply(&set).await?;
+    eventually("one pod runs, on the real node", Duration::from_secs(40), || async {
+        let set = rome.object(&["-n", "daemons", "daemonset", "agent"]).await?.unwrap_or_default();
+        Ok((set["status"]["numberReady"] == json!(1)).then_some(()))
+    })
+    .await?;
+    let pods = rome.pods("daemons", "app=agent").await?;
+    ensure!(pods.iter().filter(|pod| node_of(pod) == "rome-1").count() == 1);
+    let remote = rome.remote_namespace("daemons", &world.milan).await?;
+    ensure!(world.milan.pods(&remote, "app=agent").await?.is_empty(), "a pod of a DaemonSet travelled");
+    rome.delete_namespace("daemons").await
+}

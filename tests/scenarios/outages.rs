@@ -1,0 +1,110 @@
+//! A dead peer blocks nothing.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use liqo_tests::{World, eventually, still};
+
+use crate::pods::{deployment, node_of};
+
+async fn node_ready(world: &World) -> Result<String> {
+    let node = Api::<Node>::all(world.rome.client.clone()).get("milan").await?;
+    let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+    Ok(conditions.into_iter().find(|condition| condition.type_ == "Ready").map(|condition| condition.status).unwrap_or_default())
+}
+
+async fn reachable(world: &World) -> Result<String> {
+    let cluster = world.rome.object(&["foreigncluster", "milan"]).await?.unwrap_or_default();
+    let conditions = cluster["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    Ok(conditions
+        .iter()
+        .find(|condition| condition["type"] == "PeerReachable")
+        .and_then(|condition| condition["status"].as_str())
+        .unwrap_or_default()
+        .to_owned())
+}
+
+fn uids(pods: &[Pod]) -> Vec<String> {
+    let mut uids: Vec<_> = pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
+    uids.sort();
+    uids
+}
+
+pub async fn a_short_outage_moves_no_pod(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("glitch", "Remote").await?;
+    rome.apply(&deployment("glitch", "web", 2)).await?;
+    let before = uids(&rome.ready_pods("glitch", "app=web", 2).await?);
+    world.cut("milan").await?;
+    eventually("the outage shows on the peering", Duration::from_secs(20), || async {
+        Ok((reachable(&world).await? == "False").then_some(()))
+    })
+    .await?;
+    still("the node stays Ready", Duration::from_secs(10), "True".to_owned(), || node_ready(&world)).await?;
+    world.heal("milan").await?;
+    eventually("the peer is reachable again", Duration::from_secs(30), || async {
+        Ok((reachable(&world).await? == "True").then_some(()))
+    })
+    .await?;
+    ensure!(uids(&rome.ready_pods("glitch", "app=web", 2).await?) == before, "pods were replaced");
+    rome.delete_namespace("glitch").await
+}
+
+pub async fn a_long_outage_shows_on_node_and_pods_and_heals(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("outage", "Remote").await?;
+    rome.apply(&deployment("outage", "web", 2)).await?;
+    let before = uids(&rome.ready_pods("outage", "app=web", 2).await?);
+    world.cut("milan").await?;
+    eventually("the node is not Ready", Duration::from_secs(70), || async {
+        Ok((node_ready(&world).await? != "True").then_some(()))
+    })
+    .await?;
+    eventually("its pods are not Ready", Duration::from_secs(20), || async {
+        let ready = rome.object(&["-n", "outage", "deployment", "web"]).await?.unwrap_or_default();
+        Ok(ready["status"]["readyReplicas"].is_null().then_some(()))
+    })
+    .await?;
+    world.heal("milan").await?;
+    eventually("the node is Ready again", Duration::from_secs(60), || async {
+        Ok((node_ready(&world).await? == "True").then_some(()))
+    })
+    .await?;
+    ensure!(uids(&rome.ready_pods("outage", "app=web", 2).await?) == before, "pods were replaced");
+    rome.delete_namespace("outage").await
+}
+
+pub async fn unpeering_from_a_dead_peer_ends_and_leaves_nothing(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("dead", "LocalAndRemote").await?;
+    rome.apply(&deployment("dead", "web", 4)).await?;
+    rome.ready_pods("dead", "app=web", 4).await?;
+    world.cut("milan").await?;
+    let start = Instant::now();
+    rome.liqoctl(&["unpeer", "milan", "--yes"]).await?;
+    ensure!(start.elapsed() < Duration::from_secs(30), "it took {} s", start.elapsed().as_secs());
+    for left in [
+        ["foreignclusters", ""],
+        ["virtualnodes", "-A"],
+        ["nodes", "-lliqo.io/type=virtual-node"],
+        ["namespaces", "-lliqo.io/namespace-kind"],
+    ] {
+        let left: Vec<&str> = left.into_iter().filter(|argument| !argument.is_empty()).collect();
+        let items = rome.items(&left).await?;
+        ensure!(items.is_empty(), "left over: {left:?} {items:#?}");
+    }
+    let pods = rome.ready_pods("dead", "app=web", 4).await?;
+    ensure!(pods.iter().all(|pod| node_of(pod) == "rome-1"), "not all pods came home");
+    rome.delete_namespace("dead").await?;
+    world.heal("milan").await?;
+    world.peer_rome_with_milan().await?;
+    eventually("what was left at the peer goes when rome comes back", Duration::from_secs(60), || async {
+        Ok(world.milan.items(&["namespaces", "-l", "liqo.io/home-namespace=dead"]).await?.is_empty().then_some(()))
+    })
+    .await
+}

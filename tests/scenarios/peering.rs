@@ -1,0 +1,165 @@
+//! Who gets in, and who does not.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use liqo_peering::{
+    auth::client::{Applicant, AuthClient},
+    envelope::Envelope,
+    identity::ClusterIdentity,
+    protocol::{self, PeeringAnswer, PeeringRequest, SecretText},
+};
+use liqo_tests::{Cluster, World, eventually, still};
+use serde_json::json;
+
+use crate::pods::{deployment, node_of};
+
+/// A client for milan's auth endpoint, as milan gives its address out.
+async fn milan(world: &World) -> Result<AuthClient> {
+    let config = world.milan.object(&["clusterconfig", "liqo"]).await?.context("no ClusterConfig")?;
+    let url = config["status"]["authURL"].as_str().context("milan does not know its address")?;
+    Ok(AuthClient::new(&world.milan.cluster_id().await?.parse()?, url)?)
+}
+
+/// The key of a cluster, read with its administrator's rights.
+async fn key_of(cluster: &Cluster) -> Result<ClusterIdentity> {
+    Ok(ClusterIdentity::load_or_create(&cluster.api::<Secret>("liqo")).await?)
+}
+
+fn denied(answer: PeeringAnswer, reason: &str) -> Result<()> {
+    match answer {
+        PeeringAnswer::Denied(refusal) if refusal.reason == reason => Ok(()),
+        other => bail!("expected a refusal with {reason}, got {other:?}"),
+    }
+}
+
+pub async fn a_wrong_token_is_refused(world: Arc<World>) -> Result<()> {
+    let (client, stranger) = (milan(&world).await?, ClusterIdentity::generate()?);
+    let ask = |token: Option<SecretText>| {
+        let (client, stranger) = (&client, &stranger);
+        async move { client.request_peering(&Applicant { identity: stranger, cluster_name: "stranger", token: token.as_ref() }).await }
+    };
+    denied(ask(None).await?, "TokenRequired")?;
+    denied(ask(Some(SecretText("aaaabbbbccccddddeeeeffffgggghhhh".into()))).await?, "TokenInvalid")?;
+    let namespace = liqo_api::tenant_namespace(stranger.id());
+    ensure!(world.milan.object(&["namespace", &namespace]).await?.is_none(), "a refused stranger has a namespace");
+
+    // A one-time token works once, and for one cluster.
+    let created = world.milan.liqoctl(&["token", "create", "-o", "json"]).await?;
+    let created: serde_json::Value = serde_json::from_str(&created)?;
+    let token = SecretText(created["token"].as_str().context("no token printed")?.to_owned());
+    ensure!(matches!(ask(Some(token.clone())).await?, PeeringAnswer::Granted(_)), "a good token was refused");
+    let second = ClusterIdentity::generate()?;
+    denied(
+        client.request_peering(&Applicant { identity: &second, cluster_name: "second", token: Some(&token) }).await?,
+        "TokenInvalid",
+    )?;
+    // Who was let in needs no token again, until it says goodbye.
+    ensure!(matches!(ask(None).await?, PeeringAnswer::Granted(_)), "repeating a request was refused");
+    ensure!(matches!(client.end_peering(&stranger).await?, PeeringAnswer::Ended {}));
+    eventually("everything of the stranger is gone", Duration::from_secs(40), || async {
+        let names = world.milan.kubectl(&["get", "namespaces,foreignclusters,serviceaccounts", "-A", "-o", "yaml"]).await?;
+        Ok((!names.contains(stranger.id().as_str())).then_some(()))
+    })
+    .await?;
+    denied(ask(None).await?, "TokenRequired")
+}
+
+pub async fn a_replayed_request_is_refused(world: Arc<World>) -> Result<()> {
+    let (client, rome) = (milan(&world).await?, key_of(&world.rome).await?);
+    let request = PeeringRequest {
+        challenge: client.challenge().await?,
+        audience: world.milan.cluster_id().await?,
+        cluster_id: rome.id().to_string(),
+        cluster_name: "rome".into(),
+        protocol: protocol::PROTOCOL,
+        features: Vec::new(),
+        token: None,
+    };
+    let envelope = Envelope::sign(&rome, protocol::PEERING_REQUEST, &serde_json::to_vec(&request)?)?;
+    ensure!(
+        matches!(client.submit(protocol::paths::PEERINGS, &envelope).await?, PeeringAnswer::Granted(_)),
+        "the first was refused"
+    );
+    denied(client.submit(protocol::paths::PEERINGS, &envelope).await?, "Replayed")?;
+    let elsewhere = PeeringRequest { audience: world.turin.cluster_id().await?, challenge: client.challenge().await?, ..request };
+    let envelope = Envelope::sign(&rome, protocol::PEERING_REQUEST, &serde_json::to_vec(&elsewhere)?)?;
+    denied(client.submit(protocol::paths::PEERINGS, &envelope).await?, "WrongAudience")
+}
+
+pub async fn a_foreign_key_cannot_claim_a_known_id(world: Arc<World>) -> Result<()> {
+    let (client, thief) = (milan(&world).await?, ClusterIdentity::generate()?);
+    let request = PeeringRequest {
+        challenge: client.challenge().await?,
+        audience: world.milan.cluster_id().await?,
+        cluster_id: world.rome.cluster_id().await?,
+        cluster_name: "rome".into(),
+        protocol: protocol::PROTOCOL,
+        features: Vec::new(),
+        token: None,
+    };
+    let envelope = Envelope::sign(&thief, protocol::PEERING_REQUEST, &serde_json::to_vec(&request)?)?;
+    denied(client.submit(protocol::paths::PEERINGS, &envelope).await?, "IdentityMismatch")
+}
+
+pub async fn two_way_peering_works(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    milan.liqoctl(&["peer", "--remote-kubeconfig", &rome.kubeconfig.display().to_string()]).await?;
+    milan.wait_for(&["node/rome"], "condition=Ready", 30).await?;
+    milan.offloaded_namespace("reverse", "Remote").await?;
+    rome.offloaded_namespace("forward", "Remote").await?;
+    milan.apply(&deployment("reverse", "web", 1)).await?;
+    rome.apply(&deployment("forward", "web", 1)).await?;
+    ensure!(node_of(&milan.ready_pods("reverse", "app=web", 1).await?[0]) == "rome");
+    ensure!(node_of(&rome.ready_pods("forward", "app=web", 1).await?[0]) == "milan");
+    milan.delete_namespace("reverse").await?;
+    milan.liqoctl(&["unpeer", "rome", "--yes"]).await?;
+    // The other direction stands as before.
+    rome.wait_for(&["node/milan"], "condition=Ready", 10).await?;
+    ensure!(node_of(&rome.ready_pods("forward", "app=web", 1).await?[0]) == "milan");
+    rome.delete_namespace("forward").await
+}
+
+pub async fn a_hostile_node_name_or_label_does_nothing(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    // The provider advertises labels that would be privileged at home.
+    let configs: Api<liqo_api::ClusterConfig> = Api::all(milan.client.clone());
+    let labels = json!({ "node-role.kubernetes.io/control-plane": "", "liqo.io/type": "real", "kubernetes.io/hostname": "rome-1", "tier": "gold" });
+    configs.patch("liqo", &PatchParams::default(), &Patch::Merge(json!({ "spec": { "clusterLabels": labels } }))).await?;
+    let nodes: Api<Node> = Api::all(rome.client.clone());
+    let node = eventually("the harmless label arrives", Duration::from_secs(30), || async {
+        let node = nodes.get("milan").await?;
+        let gold = node.metadata.labels.clone().unwrap_or_default().get("tier").is_some_and(|tier| tier == "gold");
+        Ok(gold.then_some(node))
+    })
+    .await?;
+    let labels = node.metadata.labels.unwrap_or_default();
+    ensure!(!labels.contains_key("node-role.kubernetes.io/control-plane"), "a role was taken over from the peer");
+    ensure!(labels["liqo.io/type"] == "virtual-node" && labels["kubernetes.io/hostname"] != "rome-1", "{labels:?}");
+    configs.patch("liqo", &PatchParams::default(), &Patch::Merge(json!({ "spec": { "clusterLabels": null } }))).await?;
+
+    // A provider that is called like one of our own nodes does not get at it.
+    let before = nodes.get("rome-1").await?.metadata.uid;
+    let turin_as = |name: &str| Patch::Merge(json!({ "spec": { "clusterName": name } }));
+    let turins: Api<liqo_api::ClusterConfig> = Api::all(world.turin.client.clone());
+    turins.patch("liqo", &PatchParams::default(), &turin_as("rome-1")).await?;
+    rome.liqoctl(&["peer", "--remote-kubeconfig", &world.turin.kubeconfig.display().to_string()]).await?;
+    let id = world.turin.cluster_id().await?;
+    let expected = format!("rome-1-{}", &id[..6]);
+    rome.wait_for(&[&format!("node/{expected}")], "condition=Ready", 30).await?;
+    let own = || async {
+        let node = nodes.get("rome-1").await?;
+        let taints = node.spec.clone().unwrap_or_default().taints.unwrap_or_default();
+        Ok((node.metadata.uid, node.metadata.labels.unwrap_or_default().contains_key("liqo.io/type"), taints.is_empty()))
+    };
+    still("our own node", Duration::from_secs(3), (before, false, true), own).await?;
+    rome.liqoctl(&["unpeer", "rome-1", "--yes"]).await?;
+    still("our own node", Duration::from_secs(2), own().await?, own).await?;
+    turins.patch("liqo", &PatchParams::default(), &turin_as("turin")).await?;
+    Ok(())
+}

@@ -1,0 +1,325 @@
+//! What a user sees of a pod that runs in another cluster.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use liqo_tests::{World, eventually};
+use serde_json::json;
+
+/// A Deployment that sleeps, with `trap` so that it ends at once.
+pub fn deployment(namespace: &str, name: &str, replicas: u32) -> String {
+    format!(
+        r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{ name: {name}, namespace: {namespace} }}
+spec:
+  replicas: {replicas}
+  selector: {{ matchLabels: {{ app: {name} }} }}
+  template:
+    metadata: {{ labels: {{ app: {name} }} }}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: main
+        image: localhost/busybox:1
+        command: [sh, -c, "echo started; trap exit TERM; while true; do sleep 0.2; done"]
+        resources: {{ requests: {{ cpu: 10m, memory: 16Mi }} }}
+"#
+    )
+}
+
+/// A pod that runs a script.
+pub fn pod(namespace: &str, name: &str, restart_policy: &str, script: &str) -> String {
+    format!(
+        r"
+apiVersion: v1
+kind: Pod
+metadata: {{ name: {name}, namespace: {namespace}, labels: {{ app: {name} }} }}
+spec:
+  restartPolicy: {restart_policy}
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: localhost/busybox:1
+    command: [sh, -c, {}]
+    resources: {{ requests: {{ cpu: 10m, memory: 16Mi }} }}
+",
+        json!(script)
+    )
+}
+
+pub fn node_of(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
+}
+
+pub fn name_of(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+pub async fn a_deployments_replicas_run_at_the_peer_and_are_ready_at_home(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("pods", "Remote").await?;
+    rome.apply(&deployment("pods", "web", 3)).await?;
+    let home = rome.ready_pods("pods", "app=web", 3).await?;
+    ensure!(home.iter().all(|pod| node_of(pod) == "milan"), "not all pods are on the virtual node");
+    let remote = milan.ready_pods(&rome.remote_namespace("pods", milan).await?, "app=web", 3).await?;
+    let names = |pods: &[Pod]| {
+        let mut names: Vec<_> = pods.iter().map(|pod| name_of(pod).to_owned()).collect();
+        names.sort();
+        names
+    };
+    ensure!(names(&home) == names(&remote), "other names: {:?} and {:?}", names(&home), names(&remote));
+    ensure!(
+        home.iter().all(|pod| pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).is_none()),
+        "a home pod has an address without a network"
+    );
+    rome.wait_for(&["-n", "pods", "deployment/web"], "condition=Available", 30).await?;
+    rome.delete_namespace("pods").await?;
+    eventually("the twin is gone", Duration::from_secs(60), || async {
+        Ok(milan.items(&["namespaces", "-l", "liqo.io/home-namespace=pods"]).await?.is_empty().then_some(()))
+    })
+    .await
+}
+
+pub async fn logs_follow_tail_previous_and_since_answer(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("logs", "Remote").await?;
+    rome.apply(&pod("logs", "counter", "Always", "for i in 1 2 3; do echo line $i; sleep 1; done; sleep 600")).await?;
+    rome.ready_pods("logs", "app=counter", 1).await?;
+    let followed = format!("timeout 8 {}", rome.kubectl_line("-n logs logs -f counter"));
+    let output = world.shell(&followed, 30).await?;
+    ensure!(output.contains("line 1") && output.contains("line 3"), "followed: {output}");
+    ensure!(rome.kubectl(&["-n", "logs", "logs", "counter", "--tail=1"]).await? == "line 3\n");
+    let since = rome.kubectl(&["-n", "logs", "logs", "counter", "--since=1h", "--timestamps"]).await?;
+    ensure!(since.lines().count() == 3 && since.starts_with("20"), "since an hour: {since}");
+    eventually("nothing is younger than a second", Duration::from_secs(20), || async {
+        Ok(rome.kubectl(&["-n", "logs", "logs", "counter", "--since=1s"]).await?.is_empty().then_some(()))
+    })
+    .await?;
+    let nobody = rome.try_kubectl(&["-n", "logs", "logs", "counter", "--previous"]).await?;
+    ensure!(!nobody.success && nobody.stderr.contains("previous terminated container"), "{nobody:?}");
+    rome.apply(&pod("logs", "again", "Always", "if [ -e /tmp/x ]; then sleep 600; fi; echo first life; exit 1")).await?;
+    eventually("the log of the previous container", Duration::from_secs(40), || async {
+        let previous = rome.try_kubectl(&["-n", "logs", "logs", "again", "--previous"]).await?;
+        Ok((previous.stdout == "first life\n").then_some(()))
+    })
+    .await?;
+    rome.delete_namespace("logs").await
+}
+
+pub async fn exec_with_a_terminal_works(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("exec", "Remote").await?;
+    rome.apply(&deployment("exec", "shell", 1)).await?;
+    rome.ready_pods("exec", "app=shell", 1).await?;
+    let plain = rome.kubectl(&["-n", "exec", "exec", "deployment/shell", "--", "sh", "-c", "echo hello; hostname"]).await?;
+    ensure!(plain.starts_with("hello\nshell-"), "exec printed {plain:?}");
+    let failed = rome.try_kubectl(&["-n", "exec", "exec", "deployment/shell", "--", "sh", "-c", "exit 7"]).await?;
+    ensure!(!failed.success && failed.stderr.contains("exit code 7"), "{failed:?}");
+    let piped =
+        world.shell(&format!("echo from stdin | {}", rome.kubectl_line("-n exec exec -i deployment/shell -- cat")), 30).await?;
+    ensure!(piped == "from stdin\n", "through stdin came {piped:?}");
+    // `script` gives kubectl a terminal of its own.
+    let line = rome.kubectl_line("-n exec exec -it deployment/shell -- sh -c 'tty; echo done'");
+    let terminal = world.shell(&format!("script -qec {} /dev/null </dev/null", shell_quote(&line)), 30).await?;
+    ensure!(terminal.contains("/dev/pts/") && terminal.contains("done"), "on a terminal: {terminal:?}");
+    rome.delete_namespace("exec").await
+}
+
+fn shell_quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+pub async fn a_deleted_pods_grace_period_is_honoured(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("grace", "Remote").await?;
+    let script = "trap 'echo ending; sleep 10; echo ended; exit 0' TERM; echo ready; while true; do sleep 0.2; done";
+    let yaml =
+        pod("grace", "slow", "Always", script).replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 60");
+    rome.apply(&yaml).await?;
+    rome.ready_pods("grace", "app=slow", 1).await?;
+    let remote = rome.remote_namespace("grace", milan).await?;
+    let log = format!("{} > {}", milan.kubectl_line(&format!("-n {remote} logs -f slow")), world.scratch("grace.log").display());
+    let following = tokio::spawn({
+        let world = world.clone();
+        async move { world.shell(&log, 60).await }
+    });
+    rome.kubectl(&["-n", "grace", "delete", "pod", "slow", "--wait=false"]).await?;
+    eventually("the pod is terminating at the peer", Duration::from_secs(10), || async {
+        let pod = milan.api::<Pod>(&remote).get("slow").await?;
+        Ok(pod.metadata.deletion_timestamp.and(pod.metadata.deletion_grace_period_seconds).filter(|grace| *grace == 60))
+    })
+    .await?;
+    ensure!(rome.api::<Pod>("grace").get_opt("slow").await?.is_some(), "the home pod went before its containers ended");
+    rome.wait_for(&["-n", "grace", "pod/slow"], "delete", 60).await?;
+    following.await??;
+    let log = std::fs::read_to_string(world.scratch("grace.log"))?;
+    ensure!(log.contains("ended"), "the container could not end in its own time: {log}");
+    rome.delete_namespace("grace").await
+}
+
+pub async fn a_stateful_set_keeps_its_names(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("stateful", "Remote").await?;
+    let set = deployment("stateful", "db", 2)
+        .replace("kind: Deployment", "kind: StatefulSet")
+        .replace("  selector:", "  serviceName: db\n  selector:");
+    rome.apply(&set).await?;
+    rome.ready_pods("stateful", "app=db", 2).await?;
+    let before = rome.api::<Pod>("stateful").get("db-0").await?;
+    rome.kubectl(&["-n", "stateful", "delete", "pod", "db-0", "--wait"]).await?;
+    let pods = rome.ready_pods("stateful", "app=db", 2).await?;
+    ensure!(pods.iter().any(|pod| name_of(pod) == "db-0" && pod.metadata.uid != before.metadata.uid), "db-0 was not made again");
+    let remote = milan.ready_pods(&rome.remote_namespace("stateful", milan).await?, "app=db", 2).await?;
+    ensure!(remote.iter().any(|pod| name_of(pod) == "db-0") && remote.iter().any(|pod| name_of(pod) == "db-1"));
+    rome.delete_namespace("stateful").await
+}
+
+pub async fn rolling_updates_and_scaling_look_as_they_do_locally(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("rolling", "Remote").await?;
+    rome.apply(&deployment("rolling", "web", 3)).await?;
+    rome.ready_pods("rolling", "app=web", 3).await?;
+    rome.kubectl(&["-n", "rolling", "set", "env", "deployment/web", "VERSION=2"]).await?;
+    rome.kubectl(&["-n", "rolling", "rollout", "status", "deployment/web", "--timeout=90s"]).await?;
+    let pods = rome.ready_pods("rolling", "app=web", 3).await?;
+    let version = rome.kubectl(&["-n", "rolling", "exec", name_of(&pods[0]), "--", "sh", "-c", "echo $VERSION"]).await?;
+    ensure!(version == "2\n", "the new pods have VERSION={version}");
+    rome.kubectl(&["-n", "rolling", "scale", "deployment/web", "--replicas=5"]).await?;
+    rome.ready_pods("rolling", "app=web", 5).await?;
+    rome.kubectl(&["-n", "rolling", "scale", "deployment/web", "--replicas=1"]).await?;
+    rome.ready_pods("rolling", "app=web", 1).await?;
+    rome.delete_namespace("rolling").await
+}
+
+pub async fn init_containers_sidecars_and_probes_work(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("init", "Remote").await?;
+    rome.apply(
+        r"
+apiVersion: v1
+kind: Pod
+metadata: { name: full, namespace: init, labels: { app: full } }
+spec:
+  terminationGracePeriodSeconds: 1
+  volumes: [{ name: shared, emptyDir: {} }]
+  initContainers:
+  - { name: first, image: localhost/busybox:1, command: [sh, -c, echo made > /shared/file], volumeMounts: [{ name: shared, mountPath: /shared }] }
+  - { name: side, image: localhost/busybox:1, restartPolicy: Always, command: [sh, -c, trap exit TERM; while true; do sleep 0.2; done] }
+  containers:
+  - name: main
+    image: localhost/busybox:1
+    command: [sh, -c, trap exit TERM; while true; do sleep 0.2; done]
+    volumeMounts: [{ name: shared, mountPath: /shared }]
+    readinessProbe: { exec: { command: [test, -e, /shared/ready] }, periodSeconds: 1 }
+",
+    )
+    .await?;
+    eventually("the pod runs without being ready", Duration::from_secs(40), || async {
+        let pod = rome.api::<Pod>("init").get("full").await?;
+        let status = pod.status.unwrap_or_default();
+        let started = status
+            .container_statuses
+            .iter()
+            .flatten()
+            .any(|container| container.name == "main" && container.started == Some(true) && !container.ready);
+        let finished = status.init_container_statuses.iter().flatten().any(|container| {
+            container.name == "first"
+                && container.state.as_ref().and_then(|state| state.terminated.as_ref()).is_some_and(|end| end.exit_code == 0)
+        });
+        let beside = status
+            .init_container_statuses
+            .iter()
+            .flatten()
+            .any(|container| container.name == "side" && container.started == Some(true));
+        Ok((started && finished && beside && status.phase.as_deref() == Some("Running")).then_some(()))
+    })
+    .await?;
+    ensure!(rome.kubectl(&["-n", "init", "exec", "full", "-c", "main", "--", "cat", "/shared/file"]).await? == "made\n");
+    rome.kubectl(&["-n", "init", "exec", "full", "-c", "main", "--", "touch", "/shared/ready"]).await?;
+    rome.ready_pods("init", "app=full", 1).await?;
+    rome.delete_namespace("init").await
+}
+
+pub async fn a_crashing_container_is_restarted_and_counted_at_home(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("crash", "Remote").await?;
+    rome.apply(&pod("crash", "always", "Always", "sleep 1; exit 3")).await?;
+    rome.apply(&pod("crash", "never", "Never", "exit 3")).await?;
+    eventually("a restart is counted at home, with the exit code", Duration::from_secs(60), || async {
+        let pod = rome.api::<Pod>("crash").get("always").await?;
+        let counted = pod.status.unwrap_or_default().container_statuses.unwrap_or_default().into_iter().any(|container| {
+            let last = container.last_state.and_then(|state| state.terminated).is_some_and(|end| end.exit_code == 3);
+            container.restart_count >= 1 && last
+        });
+        Ok(counted.then_some(()))
+    })
+    .await?;
+    eventually("the other one failed", Duration::from_secs(60), || async {
+        let pod = rome.api::<Pod>("crash").get("never").await?;
+        Ok(pod.status.and_then(|status| status.phase).filter(|phase| phase == "Failed"))
+    })
+    .await?;
+    rome.delete_namespace("crash").await
+}
+
+pub async fn label_changes_travel(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("labels", "Remote").await?;
+    rome.apply(&pod("labels", "one", "Always", "sleep 600")).await?;
+    rome.ready_pods("labels", "app=one", 1).await?;
+    let remote = rome.remote_namespace("labels", milan).await?;
+    rome.kubectl(&["-n", "labels", "label", "pod", "one", "colour=red"]).await?;
+    milan.ready_pods(&remote, "colour=red", 1).await?;
+    rome.kubectl(&["-n", "labels", "label", "pod", "one", "colour-"]).await?;
+    eventually("the label is gone at the peer", Duration::from_secs(20), || async {
+        Ok(milan.pods(&remote, "colour=red").await?.is_empty().then_some(()))
+    })
+    .await?;
+    rome.delete_namespace("labels").await
+}
+
+pub async fn config_maps_and_secrets_that_a_pod_names_travel(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("config", "Remote").await?;
+    rome.kubectl(&["-n", "config", "create", "configmap", "settings", "--from-literal=colour=red"]).await?;
+    rome.kubectl(&["-n", "config", "create", "secret", "generic", "password", "--from-literal=word=open sesame"]).await?;
+    rome.kubectl(&["-n", "config", "create", "secret", "generic", "unused", "--from-literal=word=stay"]).await?;
+    rome.apply(
+        r"
+apiVersion: v1
+kind: Pod
+metadata: { name: reader, namespace: config, labels: { app: reader } }
+spec:
+  terminationGracePeriodSeconds: 1
+  volumes: [{ name: secret, secret: { secretName: password } }]
+  containers:
+  - name: main
+    image: localhost/busybox:1
+    command: [sh, -c, trap exit TERM; while true; do sleep 0.2; done]
+    env: [{ name: COLOUR, valueFrom: { configMapKeyRef: { name: settings, key: colour } } }]
+    volumeMounts: [{ name: secret, mountPath: /secret }]
+",
+    )
+    .await?;
+    rome.ready_pods("config", "app=reader", 1).await?;
+    let seen = rome.kubectl(&["-n", "config", "exec", "reader", "--", "sh", "-c", "echo $COLOUR; cat /secret/word"]).await?;
+    ensure!(seen == "red\nopen sesame", "the pod sees {seen:?}");
+    let remote = rome.remote_namespace("config", milan).await?;
+    ensure!(milan.api::<Secret>(&remote).get_opt("unused").await?.is_none(), "a Secret that no pod names travelled");
+    rome.kubectl(&["-n", "config", "patch", "configmap", "settings", "-p", r#"{"data":{"colour":"blue"}}"#]).await?;
+    eventually("the twin follows", Duration::from_secs(20), || async {
+        let twin = milan.api::<ConfigMap>(&remote).get("settings").await?;
+        Ok(twin.data.unwrap_or_default().get("colour").filter(|colour| *colour == "blue").cloned())
+    })
+    .await?;
+    rome.kubectl(&["-n", "config", "delete", "pod", "reader", "--wait"]).await?;
+    eventually("the twins go when no pod names them", Duration::from_secs(20), || async {
+        let left = milan.api::<Secret>(&remote).get_opt("password").await?;
+        Ok(left.is_none().then_some(()))
+    })
+    .await?;
+    rome.delete_namespace("config").await
+}

@@ -1,0 +1,291 @@
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
+use kube::{
+    Api, Client, Config, Resource,
+    api::ListParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::Value;
+use tokio::{io::AsyncWriteExt as _, process::Command};
+
+use crate::eventually;
+
+/// How long a command may take.
+const COMMAND_LIMIT: Duration = Duration::from_secs(180);
+
+/// What a command printed.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// Whether it ended with exit code 0.
+    pub success: bool,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+/// One cluster, with the programs that a user would use on it.
+#[derive(Clone)]
+pub struct Cluster {
+    /// Its name.
+    pub name: String,
+    /// Path of the administrator's kubeconfig.
+    pub kubeconfig: PathBuf,
+    /// The administrator's client.
+    pub client: Client,
+    /// Audit log of the API server: one JSON document a line.
+    pub audit_log: PathBuf,
+    programs: Programs,
+}
+
+/// Where the programs are.
+#[derive(Clone, Debug)]
+pub(crate) struct Programs {
+    pub kubectl: PathBuf,
+    pub liqoctl: PathBuf,
+}
+
+impl Cluster {
+    pub(crate) async fn new(name: &str, kubeconfig: PathBuf, audit_log: PathBuf, programs: Programs) -> Result<Self> {
+        let client = client(&kubeconfig).await?;
+        Ok(Self { name: name.to_owned(), kubeconfig, client, audit_log, programs })
+    }
+
+    /// Objects of one namespace.
+    pub fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Runs kubectl and expects it to succeed; returns what it printed.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        succeed("kubectl", arguments, self.try_kubectl(arguments).await?)
+    }
+
+    /// Runs kubectl.
+    pub async fn try_kubectl(&self, arguments: &[&str]) -> Result<Output> {
+        run(&self.programs.kubectl, &self.kubeconfig, arguments, None).await
+    }
+
+    /// Applies manifests with kubectl.
+    pub async fn apply(&self, yaml: &str) -> Result<()> {
+        let arguments = ["apply", "-f", "-"];
+        let output = run(&self.programs.kubectl, &self.kubeconfig, &arguments, Some(yaml)).await?;
+        succeed("kubectl", &arguments, output).map(drop)
+    }
+
+    /// Runs liqoctl and expects it to succeed; returns what it printed.
+    pub async fn liqoctl(&self, arguments: &[&str]) -> Result<String> {
+        succeed("liqoctl", arguments, self.try_liqoctl(arguments).await?)
+    }
+
+    /// Runs liqoctl.
+    pub async fn try_liqoctl(&self, arguments: &[&str]) -> Result<Output> {
+        run(&self.programs.liqoctl, &self.kubeconfig, arguments, None).await
+    }
+
+    /// A kubectl command line for a shell.
+    pub fn kubectl_line(&self, arguments: &str) -> String {
+        format!("{} --kubeconfig {} {arguments}", self.programs.kubectl.display(), self.kubeconfig.display())
+    }
+
+    /// Makes a namespace, offloads it with this strategy, and waits until every selected provider has it.
+    pub async fn offloaded_namespace(&self, name: &str, strategy: &str) -> Result<()> {
+        self.kubectl(&["create", "namespace", name]).await?;
+        self.liqoctl(&["offload", "namespace", name, "--pod-offloading-strategy", strategy]).await?;
+        self.wait_for(&["-n", name, "namespaceoffloading/offloading"], "condition=Ready", 90).await
+    }
+
+    /// `kubectl wait` on what `target` names.
+    pub async fn wait_for(&self, target: &[&str], condition: &str, seconds: u32) -> Result<()> {
+        let (condition, timeout) = (format!("--for={condition}"), format!("--timeout={seconds}s"));
+        let mut arguments = vec!["wait", condition.as_str(), timeout.as_str()];
+        arguments.extend(target);
+        self.kubectl(&arguments).await.map(drop)
+    }
+
+    /// Deletes a namespace and waits until it is gone, here and, with its twin, wherever it was offloaded to.
+    pub async fn delete_namespace(&self, name: &str) -> Result<()> {
+        self.kubectl(&["delete", "namespace", name, "--wait", "--timeout=120s"]).await.map(drop)
+    }
+
+    /// The JSON of an object, or nothing.
+    pub async fn object(&self, arguments: &[&str]) -> Result<Option<Value>> {
+        let mut all = vec!["get", "-o", "json", "--ignore-not-found"];
+        all.extend(arguments);
+        let text = self.kubectl(&all).await?;
+        if text.trim().is_empty() { Ok(None) } else { Ok(Some(serde_json::from_str(&text).context("reading kubectl's JSON")?)) }
+    }
+
+    /// Pods with this label selector.
+    pub async fn pods(&self, namespace: &str, selector: &str) -> Result<Vec<Pod>> {
+        Ok(self.api::<Pod>(namespace).list(&ListParams::default().labels(selector)).await?.items)
+    }
+
+    /// Waits until exactly `count` pods with this selector are Ready, and returns them.
+    pub async fn ready_pods(&self, namespace: &str, selector: &str, count: usize) -> Result<Vec<Pod>> {
+        let what = format!("{count} ready pods {selector} in {}/{namespace}", self.name);
+        eventually(&what, Duration::from_secs(90), || async {
+            let pods = self.pods(namespace, selector).await?;
+            let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+            if ready == count && pods.len() == count {
+                return Ok(Some(pods));
+            }
+            let states: Vec<_> = pods.iter().map(state).collect();
+            bail!("{ready} of {} are ready: {states:?}", pods.len())
+        })
+        .await
+    }
+
+    /// The JSON of each object of a list.
+    pub async fn items(&self, arguments: &[&str]) -> Result<Vec<Value>> {
+        let list = self.object(arguments).await?.unwrap_or_default();
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// The namespace at `provider` where this namespace lives.
+    pub async fn remote_namespace(&self, namespace: &str, provider: &Self) -> Result<String> {
+        let offloading = self
+            .object(&["-n", namespace, "namespaceoffloading", "offloading"])
+            .await?
+            .context("the namespace is not offloaded")?;
+        let id = provider.cluster_id().await?;
+        let remote = offloading["status"]["remoteNamespaces"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|remote| remote["clusterID"] == id.as_str())
+            .and_then(|remote| remote["namespace"].as_str())
+            .with_context(|| format!("{namespace} is not mapped at {}: {offloading:#}", provider.name))?;
+        Ok(remote.to_owned())
+    }
+
+    /// This cluster's ID.
+    pub async fn cluster_id(&self) -> Result<String> {
+        let config = self.object(&["clusterconfig", "liqo"]).await?.context("Liqo is not installed")?;
+        config["status"]["clusterID"].as_str().map(str::to_owned).context("the cluster has no ID yet")
+    }
+
+    /// Restarts the manager by deleting its pod, and waits until the new one is available.
+    pub async fn restart_manager(&self) -> Result<()> {
+        self.kubectl(&["-n", "liqo", "rollout", "restart", "deployment/liqo-controller-manager"]).await?;
+        self.start_manager().await
+    }
+
+    /// Scales the manager to none and waits until it is gone.
+    pub async fn stop_manager(&self) -> Result<()> {
+        self.kubectl(&["-n", "liqo", "scale", "deployment/liqo-controller-manager", "--replicas=0"]).await?;
+        let gone = ["-n", "liqo", "pods", "-l", "app.kubernetes.io/name=liqo-controller-manager"];
+        self.wait_for(&gone, "delete", 60).await
+    }
+
+    /// Scales the manager to one and waits until it is available.
+    pub async fn start_manager(&self) -> Result<()> {
+        self.kubectl(&["-n", "liqo", "scale", "deployment/liqo-controller-manager", "--replicas=1"]).await?;
+        self.kubectl(&["-n", "liqo", "rollout", "status", "deployment/liqo-controller-manager", "--timeout=90s"]).await.map(drop)
+    }
+
+    /// The same cluster as somebody who holds nothing but this token.
+    pub async fn with_token(&self, token: &str, kubeconfig: &Path) -> Result<Self> {
+        let mut text = serde_json::to_value(Kubeconfig::read_from(&self.kubeconfig)?)?;
+        for user in text["users"].as_array_mut().into_iter().flatten() {
+            user["user"] = serde_json::json!({ "token": token });
+        }
+        std::fs::write(kubeconfig, text.to_string())?;
+        Self::new(&self.name, kubeconfig.to_owned(), self.audit_log.clone(), self.programs.clone()).await
+    }
+
+    /// How many lines the audit log has now.
+    pub fn audit_length(&self) -> Result<usize> {
+        Ok(std::fs::read_to_string(&self.audit_log)?.lines().count())
+    }
+
+    /// What Liqo's identities wrote since this line of the audit log, leases and questions (reviews) left out.
+    pub fn liqo_writes(&self, from: usize) -> Result<Vec<String>> {
+        let mut writes = Vec::new();
+        for line in std::fs::read_to_string(&self.audit_log)?.lines().skip(from) {
+            // The last line may still be being written.
+            let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
+            let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+            let ours = text("/user/username").starts_with("system:serviceaccount:liqo:");
+            let write = matches!(text("/verb"), "create" | "update" | "patch" | "delete" | "deletecollection");
+            let beside = matches!(text("/objectRef/resource"), "leases" | "tokenreviews" | "subjectaccessreviews");
+            if ours && write && !beside && text("/stage") == "ResponseComplete" {
+                writes.push(format!(
+                    "{} {} {}/{} by {}",
+                    text("/verb"),
+                    text("/objectRef/resource"),
+                    text("/objectRef/namespace"),
+                    text("/objectRef/name"),
+                    text("/user/username")
+                ));
+            }
+        }
+        Ok(writes)
+    }
+}
+
+/// A client for the cluster of this kubeconfig.
+pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
+    let read = Kubeconfig::read_from(kubeconfig).with_context(|| format!("reading {}", kubeconfig.display()))?;
+    Ok(Client::try_from(Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?)?)
+}
+
+async fn run(program: &Path, kubeconfig: &Path, arguments: &[&str], input: Option<&str>) -> Result<Output> {
+    let mut command = Command::new(program);
+    command.arg("--kubeconfig").arg(kubeconfig).args(arguments).kill_on_drop(true);
+    command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() }).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("starting {}", program.display()))?;
+    if let (Some(mut stdin), Some(text)) = (child.stdin.take(), input) {
+        stdin.write_all(text.as_bytes()).await?;
+    }
+    let output = tokio::time::timeout(COMMAND_LIMIT, child.wait_with_output())
+        .await
+        .with_context(|| format!("{} {} did not end", program.display(), arguments.join(" ")))??;
+    Ok(Output {
+        success: output.status.success(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    })
+}
+
+fn succeed(program: &str, arguments: &[&str], output: Output) -> Result<String> {
+    if !output.success {
+        bail!("{program} {}: {}{}", arguments.join(" "), output.stdout, output.stderr);
+    }
+    Ok(output.stdout)
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    pod.metadata.deletion_timestamp.is_none()
+        && conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+fn state(pod: &Pod) -> String {
+    let status = pod.status.clone().unwrap_or_default();
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    let unmet: Vec<String> = status
+        .conditions
+        .iter()
+        .flatten()
+        .filter(|condition| condition.status != "True")
+        .map(|condition| {
+            format!(
+                "{}: {} {}",
+                condition.type_,
+                condition.reason.as_deref().unwrap_or("-"),
+                condition.message.as_deref().unwrap_or("")
+            )
+        })
+        .collect();
+    format!("{} on {node:?} {} {unmet:?}", pod.metadata.name.clone().unwrap_or_default(), status.phase.unwrap_or_default())
+}
