@@ -135,7 +135,8 @@ pub async fn two_consumers_cannot_see_or_touch_each_other(world: Arc<World>) -> 
         let output = as_rome.try_kubectl(&arguments).await?;
         ensure!(!output.success && output.stderr.to_lowercase().contains("forbidden"), "rome: {arguments:?} gave {output:?}");
     }
-    // A shadow pod that names another consumer's namespace is not a way in.
+    // A shadow pod that names another consumer's namespace is not a way in. An honest manager would sweep it at once.
+    turin.stop_manager().await?;
     let intruder = json!({
         "apiVersion": "virtualkubelet.liqo.io/v1alpha1",
         "kind": "ShadowPod",
@@ -157,6 +158,12 @@ pub async fn two_consumers_cannot_see_or_touch_each_other(world: Arc<World>) -> 
     })
     .await?;
     ensure!(milan.object(&["-n", &mapped, "pod", "intruder"]).await?.is_none(), "turin runs a pod in rome's namespace");
+    turin.start_manager().await?;
+    eventually("turin's manager sweeps the shadow pod that none of its pods made", Duration::from_secs(60), || async {
+        let shadow = milan.object(&["-n", &own_tenant, "shadowpod", "0f1e2d3c-0000-4000-8000-000000000000"]).await?;
+        Ok(shadow.is_none().then_some(()))
+    })
+    .await?;
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
     rome.delete_namespace("secret-plans").await
 }
