@@ -40,7 +40,7 @@ pub(crate) async fn apply(cluster: &ClusterLayout, client: &Client, ca: &str) ->
     let writer = Writer { cluster: &cluster.name, client };
     writer
         .cluster_wide::<ClusterRoleBinding>(
-            "liqo-playground-kubelet-api",
+            "playground-kubelet-api",
             json!({
                 "roleRef": role_ref("ClusterRole", "system:kubelet-api-admin"),
                 "subjects": [user("kube-apiserver-kubelet-client")],
