@@ -30,6 +30,12 @@ pub fn provider_namespace(provider: &ClusterId) -> String {
     format!("liqo-provider-{provider}")
 }
 
+/// Whether pods of this namespace may run in other clusters at all: not those of Kubernetes itself, nor Liqo's own, which
+/// runs in `system`.
+pub fn may_be_offloaded(namespace: &str, system: &str) -> bool {
+    namespace != system && !["kube-", "liqo-tenant-", "liqo-provider-"].iter().any(|prefix| namespace.starts_with(prefix))
+}
+
 /// The `ServiceAccount` (in the system namespace of the provider) that a consumer acts as.
 pub fn consumer_service_account(consumer: &ClusterId) -> String {
     format!("liqo-consumer-{consumer}")

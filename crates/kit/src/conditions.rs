@@ -53,6 +53,11 @@ impl Wanted {
 /// The conditions to apply so that all of `wanted` hold, or nothing when they hold already. The time of transition of a
 /// condition changes with its status only.
 pub fn decide(current: &[Condition], wanted: &[Wanted], now: Timestamp) -> Option<Vec<Condition>> {
+    decide_for(None, current, wanted, now)
+}
+
+/// The same, and each condition says which generation of the object's spec it is about.
+pub fn decide_for(generation: Option<i64>, current: &[Condition], wanted: &[Wanted], now: Timestamp) -> Option<Vec<Condition>> {
     let mut changed = false;
     let conditions = wanted
         .iter()
@@ -61,14 +66,15 @@ pub fn decide(current: &[Condition], wanted: &[Wanted], now: Timestamp) -> Optio
             // Some words come from peers, and conditions are shown on terminals.
             let message: String = want.message.chars().filter(|character| !character.is_control()).take(2000).collect();
             let same_status = have.is_some_and(|have| have.status == want.status_text());
-            changed |= !same_status || have.is_some_and(|have| have.reason != want.reason || have.message != message);
+            changed |= !same_status || have.is_some_and(|have| have.observed_generation != generation);
+            changed |= have.is_some_and(|have| have.reason != want.reason || have.message != message);
             Condition {
                 type_: want.kind.to_owned(),
                 status: want.status_text().to_owned(),
                 reason: want.reason.clone(),
                 message,
                 last_transition_time: have.filter(|_| same_status).map_or(Time(now), |have| have.last_transition_time.clone()),
-                observed_generation: None,
+                observed_generation: generation,
             }
         })
         .collect();

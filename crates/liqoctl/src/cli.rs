@@ -149,7 +149,7 @@ pub struct Peer {
     /// What to call it here [default: its own name]
     #[arg(long, value_parser = settings::cluster_name)]
     pub name: Option<String>,
-    /// How much CPU to ask for; what is not asked for is taken as offered
+    /// How much CPU to ask for; what is not asked for is taken as offered. Without any amount, what was asked for before holds
     #[arg(long, value_name = "QUANTITY", value_parser = amount_of("cpu"))]
     pub cpu: Option<ResourceArgument>,
     /// How much memory to ask for
@@ -161,6 +161,9 @@ pub struct Peer {
     /// How much of another resource to ask for, such as nvidia.com/gpu=1
     #[arg(long, value_name = "NAME=QUANTITY")]
     pub resource: Vec<ResourceArgument>,
+    /// Ask for all that is offered, and forget what was asked for before
+    #[arg(long, conflicts_with_all = ["cpu", "memory", "pods", "resource"])]
+    pub everything: bool,
     /// Do not wait for the virtual node
     #[arg(long)]
     pub no_wait: bool,
@@ -170,10 +173,11 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// All that is asked for.
-    pub fn request(&self) -> ResourceList {
+    /// All that is asked for, if something is said about it.
+    pub fn request(&self) -> Option<ResourceList> {
         let named = [&self.cpu, &self.memory, &self.pods].into_iter().flatten();
-        named.chain(&self.resource).cloned().collect()
+        let all: ResourceList = named.chain(&self.resource).cloned().collect();
+        (self.everything || all.iter().next().is_some()).then_some(all)
     }
 }
 
@@ -379,8 +383,8 @@ mod tests {
         else {
             unreachable!()
         };
-        assert_eq!(peer.request().get("cpu").to_string(), "500m");
-        assert_eq!(peer.request().len(), 4);
+        assert_eq!(peer.request().unwrap().get("cpu").to_string(), "500m");
+        assert_eq!(peer.request().unwrap().len(), 4);
         for arguments in [["--cpu", "-1"], ["--pods", "1.5"], ["--memory", "lots"], ["--resource", "gpu"]] {
             assert!(parse(&arguments).is_err(), "{arguments:?}");
         }

@@ -103,10 +103,12 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Values
     };
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let deployment = deployments.get_opt(MANAGER).await.doing("read the Deployment of the controller manager")?;
+    let spec = deployment.and_then(|deployment| deployment.spec);
     let present = Present {
         config: cluster.config().await?,
         policy,
-        replicas: deployment.and_then(|deployment| u16::try_from(deployment.spec?.replicas?).ok()).filter(|count| *count > 0),
+        replicas: spec.as_ref().and_then(|spec| u16::try_from(spec.replicas?).ok()).filter(|count| *count > 0),
+        image: spec.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
     };
     Ok(Values::resolve(settings, &present, &cluster.context))
 }

@@ -8,7 +8,10 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, NamespaceOffloadingStatus, PodOffloadingStrategy, labels};
+use liqo_api::{
+    NAMESPACE_OFFLOADING, NamespaceOffloading, NamespaceOffloadingStatus, PodOffloadingStrategy, SYSTEM_NAMESPACE, labels,
+    may_be_offloaded,
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -63,6 +66,9 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
     if let Some(kind) = object.labels().get(labels::NAMESPACE_KIND) {
         bail!("namespace {namespace} is one of Liqo's own ({kind}) and cannot be offloaded");
     }
+    if !may_be_offloaded(namespace, SYSTEM_NAMESPACE) {
+        bail!("namespace {namespace} belongs to Kubernetes or Liqo itself and cannot be offloaded");
+    }
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
     let mut spec = json!({ "podOffloadingStrategy": options.strategy });
     if let Some(selector) = &options.selector {
@@ -83,9 +89,6 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
         return Ok(Offloaded { namespace: namespace.to_owned(), remote: Vec::new(), note: Some(note.to_owned()) });
     }
     let step = format!("Offloading namespace {namespace}");
-    // A condition that is older than the change says nothing about it.
-    let unchanged = applied.status.is_some();
-    let settle = tokio::time::Instant::now() + if unchanged { Duration::from_secs(1) } else { Duration::ZERO };
     let what = format!("namespace {namespace} exists in all selected clusters");
     let ready = until(
         &what,
@@ -94,8 +97,7 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
         || async {
             let offloading = api.get(NAMESPACE_OFFLOADING).await.doing("read the NamespaceOffloading")?;
             let status = offloading.status.unwrap_or_default();
-            Ok(match missing(&status) {
-                None if tokio::time::Instant::now() < settle => Look::NotYet("the change is being looked at".to_owned()),
+            Ok(match missing(&status, applied.metadata.generation) {
                 None => Look::Done(status),
                 Some(missing) => Look::NotYet(missing),
             })
@@ -111,12 +113,17 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
 }
 
 /// What an offloaded namespace waits for.
-fn missing(status: &NamespaceOffloadingStatus) -> Option<String> {
+fn missing(status: &NamespaceOffloadingStatus, generation: Option<i64>) -> Option<String> {
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    // What is older than the change says nothing about it.
+    if ready.is_none_or(|ready| ready.observed_generation < generation) {
+        return Some("no news yet".to_owned());
+    }
     if let Some(twin) = status.remote_namespaces.iter().find(|twin| !twin.ready) {
         let why = twin.message.as_deref().unwrap_or("it is being made");
         return Some(format!("namespace {} in {}: {why}", twin.namespace, twin.cluster_name));
     }
-    match status.conditions.iter().find(|condition| condition.type_ == "Ready") {
+    match ready {
         Some(condition) if condition.status == "True" => None,
         Some(condition) => Some(format!("{}: {}", condition.reason, condition.message)),
         None => Some("no news yet".to_owned()),
@@ -217,15 +224,19 @@ mod tests {
     #[test]
     fn what_an_offloaded_namespace_waits_for_is_told() {
         let status = |value| serde_json::from_value::<NamespaceOffloadingStatus>(value).unwrap();
-        let condition = |status: &str| json!({ "type": "Ready", "status": status, "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let condition = |status: &str| json!({ "type": "Ready", "status": status, "reason": "R", "message": "m", "observedGeneration": 2, "lastTransitionTime": "2026-01-01T00:00:00Z" });
         let twin = |ready: bool| json!({ "clusterID": liqo_api::ClusterId::of_public_key(&[1; 32]), "clusterName": "milan", "namespace": "demo-rome-abc", "ready": ready, "message": "refused" });
-        assert_eq!(missing(&status(json!({}))).as_deref(), Some("no news yet"));
-        assert_eq!(missing(&status(json!({ "conditions": [condition("False")] }))).as_deref(), Some("R: m"));
+        assert_eq!(missing(&status(json!({})), Some(2)).as_deref(), Some("no news yet"));
+        assert_eq!(missing(&status(json!({ "conditions": [condition("True")] })), Some(3)).as_deref(), Some("no news yet"));
+        assert_eq!(missing(&status(json!({ "conditions": [condition("False")] })), Some(2)).as_deref(), Some("R: m"));
         assert!(
-            missing(&status(json!({ "conditions": [condition("True")], "remoteNamespaces": [twin(false)] })))
+            missing(&status(json!({ "conditions": [condition("True")], "remoteNamespaces": [twin(false)] })), Some(2))
                 .unwrap()
                 .contains("refused")
         );
-        assert_eq!(missing(&status(json!({ "conditions": [condition("True")], "remoteNamespaces": [twin(true)] }))), None);
+        assert_eq!(
+            missing(&status(json!({ "conditions": [condition("True")], "remoteNamespaces": [twin(true)] })), Some(2)),
+            None
+        );
     }
 }

@@ -37,6 +37,11 @@ pub fn write_out(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// What a peer said, without what would steer a terminal.
+pub fn plain(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).collect()
+}
+
 /// YAML of any value.
 pub fn yaml<T: Serialize>(value: &T) -> anyhow::Result<String> {
     Ok(serde_saphyr::to_string(value)?)

@@ -101,8 +101,8 @@ pub enum Source {
 pub struct Options {
     /// Name of the `ForeignCluster`; the other cluster's name when absent.
     pub name: Option<String>,
-    /// How much to ask for; what is not named is taken as offered.
-    pub request: ResourceList,
+    /// How much to ask for; what is not named is taken as offered. When absent, what was asked for before.
+    pub request: Option<ResourceList>,
     /// How long to wait for the virtual node.
     pub timeout: Duration,
     /// Whether to wait at all.
@@ -154,6 +154,8 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         bail!("an earlier peering with {} is just being ended: try again in some seconds", target.cluster_name);
     }
     let name = choose_name(&known, options.name.as_deref(), &target)?;
+    let before = present.map(|foreign| foreign.spec.request.resources.clone());
+    let request = options.request.clone().or_else(|| before.clone()).unwrap_or_default();
     let token = match (&source, present) {
         (_, Some(foreign)) if is_granted(foreign) => None,
         (Source::Remote(remote), _) => {
@@ -178,7 +180,7 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
             "clusterName": target.cluster_name,
             "authURL": target.auth_url,
             "outgoingPeering": Wish::Yes,
-            "request": { "resources": options.request },
+            "request": { "resources": request },
             "tokenSecretName": token_secret,
         },
     });
@@ -186,7 +188,7 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         .await
         .doing(format!("write ForeignCluster {name}"))?;
     let nodes = if options.wait { watch_links(cluster, &name, &target, options.timeout, progress).await? } else { Vec::new() };
-    let changed = present.is_some_and(|foreign| is_granted(foreign) && foreign.spec.request.resources != options.request);
+    let changed = present.is_some_and(is_granted) && before.as_ref() != Some(&request);
     Ok(Peered { name, cluster_id: target.cluster_id, nodes, changed })
 }
 
@@ -222,6 +224,7 @@ async fn one_time_token(remote: &Cluster, consumer: &ClusterId) -> anyhow::Resul
     let expires_at = Timestamp::now().checked_add(TOKEN_LIFETIME)?;
     // One Secret for each consumer, so that repeated tries leave one token and not many.
     token::store(remote, &token::secret(&format!("peer-{consumer}"), &token, Some(Use::OneTime), Some(expires_at))).await?;
+    token::sweep(remote, Timestamp::now()).await?;
     Ok(token)
 }
 

@@ -108,7 +108,7 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
         return summary(arguments, &clusters, Vec::new()).await;
     };
     for (provider, name) in providers.iter().zip(arguments.clusters.iter().skip(1)) {
-        let options = peer::Options { name: None, request: liqo_api::ResourceList::default(), timeout: TIMEOUT, wait: true };
+        let options = peer::Options { name: None, request: None, timeout: TIMEOUT, wait: true };
         let source = peer::Source::Remote(provider.clone());
         let peered = async { peer::peer(consumer, source, &options, &Progress::silent()).await };
         progress.step(&format!("Peering with {name}"), peered).await?;

@@ -64,6 +64,8 @@ const REPLICAS: &str = "controllerManager.replicas";
 const IMAGE: &str = "controllerManager.image";
 const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
 
+const IMAGE_NAME: &str = "localhost/liqo/controller-manager";
+
 /// The keys that `--set` takes.
 pub const KEYS: [&str; 10] = [
     CLUSTER_NAME,
@@ -151,11 +153,19 @@ pub struct Present {
     pub policy: Option<PeeringPolicy>,
     /// Replicas of the controller manager.
     pub replicas: Option<u16>,
+    /// Its image.
+    pub image: Option<String>,
 }
 
 /// The image of this program's version.
 pub fn default_image() -> String {
-    format!("localhost/liqo/controller-manager:{}", env!("CARGO_PKG_VERSION"))
+    format!("{IMAGE_NAME}:{}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Whether an image is one of a version, which another version replaces, and not one that somebody chose.
+fn is_of_a_version(image: &str) -> bool {
+    let tag = image.strip_prefix(IMAGE_NAME).and_then(|rest| rest.strip_prefix(':'));
+    tag.is_some_and(|tag| tag.split('.').count() == 3 && tag.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
 }
 
 impl Values {
@@ -164,6 +174,7 @@ impl Values {
         let config = present.config.as_ref().map(|config| config.spec.clone()).unwrap_or_default();
         let kept_name = Some(config.cluster_name).filter(|name| !name.is_empty());
         let chosen = |set: &Option<String>, kept: Option<String>| set.clone().or(kept).filter(|text| !text.is_empty());
+        let chosen_image = || present.image.clone().filter(|image| !is_of_a_version(image));
         let policy = present.policy.as_ref().map(|policy| policy.spec.clone()).unwrap_or_default();
         Self {
             cluster_name: settings.cluster_name.clone().or(kept_name).unwrap_or_else(|| name_from(context)),
@@ -174,7 +185,7 @@ impl Values {
             percentage: settings.percentage.unwrap_or(policy.provide.percentage),
             threshold: settings.threshold.unwrap_or(config.sharing.offer_update_threshold_percentage),
             replicas: settings.replicas.or(present.replicas).unwrap_or(1),
-            image: settings.image.clone().unwrap_or_else(default_image),
+            image: settings.image.clone().or_else(chosen_image).unwrap_or_else(default_image),
         }
     }
 }
@@ -383,10 +394,19 @@ mod tests {
         config.spec.authentication.address = Some("https://203.0.113.5:30443".into());
         let mut policy = PeeringPolicy::new("default", liqo_api::PeeringPolicySpec::default());
         policy.spec.provide.percentage = 40;
-        let present = Present { config: Some(config), policy: Some(policy), replicas: Some(2) };
+        let present = Present {
+            config: Some(config),
+            policy: Some(policy),
+            replicas: Some(2),
+            image: Some("localhost/liqo/controller-manager:0.0.1".into()),
+        };
         let kept = Values::resolve(&Settings::default(), &present, "other");
         assert_eq!((kept.cluster_name.as_str(), kept.percentage, kept.replicas), ("rome", 40, 2));
         assert_eq!(kept.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
+        // An image of another version is brought up to date; one that somebody chose stays.
+        assert_eq!(kept.image, default_image());
+        let chosen = Present { image: Some("localhost/liqo/controller-manager:1a2b3c".into()), ..present.clone() };
+        assert_eq!(Values::resolve(&Settings::default(), &chosen, "other").image, "localhost/liqo/controller-manager:1a2b3c");
 
         let unset = Settings::parse(&["authentication.address="]).unwrap();
         assert_eq!(Values::resolve(&unset, &present, "other").authentication_address, None);

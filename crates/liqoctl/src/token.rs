@@ -116,7 +116,28 @@ pub async fn create(cluster: &Cluster, wanted: &Wanted) -> anyhow::Result<Shown>
         None => None,
     };
     store(cluster, &secret(&name, &token, Some(wanted.usage), expires_at)).await?;
+    sweep(cluster, Timestamp::now()).await?;
     Ok(Shown { name, usage: wanted.usage.as_str().to_owned(), expires_at: expires_at.map(|at| at.to_string()), token })
+}
+
+/// Removes tokens that are not valid any more.
+pub async fn sweep(cluster: &Cluster, now: Timestamp) -> anyhow::Result<()> {
+    let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let secrets = api.list_metadata(&ListParams::default().labels(labels::PEERING_TOKEN)).await.doing("list the tokens")?;
+    for expired in secrets.items.iter().filter(|secret| is_expired(secret.annotations(), now)) {
+        match api.delete(&expired.name_any(), &DeleteParams::default()).await {
+            Err(error) if !is_absent(&error) => {
+                return Err(error).doing(format!("delete the expired token {}", expired.name_any()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether a token says that it has ended.
+fn is_expired(with: &BTreeMap<String, String>, now: Timestamp) -> bool {
+    with.get(annotations::EXPIRES_AT).and_then(|at| at.parse::<Timestamp>().ok()).is_some_and(|at| at < now)
 }
 
 /// The tokens that are valid here.
@@ -189,6 +210,14 @@ mod tests {
     fn only_a_labelled_secret_lets_anybody_in() {
         assert!(secret("x", "t", Some(Use::OneTime), None).labels().contains_key(labels::PEERING_TOKEN));
         assert!(!secret("x", "t", None, None).labels().contains_key(labels::PEERING_TOKEN));
+    }
+
+    #[test]
+    fn only_tokens_that_say_so_are_expired() {
+        let (before, now) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1));
+        let expired = |at| is_expired(secret("x", "t", Some(Use::OneTime), at).annotations(), now);
+        assert!(expired(Some(before)) && !expired(Some(now)) && !expired(None));
+        assert!(!is_expired(&BTreeMap::from([(annotations::EXPIRES_AT.to_owned(), "some day".to_owned())]), now));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use liqo_api::{OfferPhase, ResourceList};
 
 use super::{Borrowing, Lending, Link, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
-use crate::output::Paint;
+use crate::output::{Paint, plain};
 
 /// A line, and what belongs to it.
 struct Branch {
@@ -90,7 +90,7 @@ fn link(link: &Link, paint: Paint) -> Branch {
     };
     let mut text = format!("{} {}", mark(holds, paint), link.name);
     if holds != Some(true) {
-        text = format!("{text}: {}: {} {}", link.reason, link.message, paint.faint(&format!("(since {})", link.since)));
+        text = format!("{text}: {}: {} {}", link.reason, plain(&link.message), paint.faint(&format!("(since {})", link.since)));
     }
     Branch::leaf(text)
 }
@@ -133,8 +133,12 @@ fn offer(offer: &Offer, paint: Paint) -> Branch {
         OfferPhase::Refused => paint.bad(&phase),
         OfferPhase::Pending | OfferPhase::ManualActionRequired => paint.unsure(&phase),
     };
-    let why =
-        offer.message.as_ref().filter(|_| offer.phase != OfferPhase::Accepted).map(|why| format!(" ({why})")).unwrap_or_default();
+    let why = offer
+        .message
+        .as_ref()
+        .filter(|_| offer.phase != OfferPhase::Accepted)
+        .map(|why| format!(" ({})", plain(why)))
+        .unwrap_or_default();
     Branch::leaf(format!("offer {}: {phase}{why}: {}", offer.pool, resources(&offer.resources)))
 }
 
@@ -153,7 +157,7 @@ fn namespace(namespace: &OffloadedNamespace, paint: Paint) -> Branch {
     let mut children: Vec<_> =
         namespace.ready.iter().filter(|ready| ready.status != "True").map(|ready| link(ready, paint)).collect();
     children.extend(namespace.remote.iter().map(|twin| {
-        let why = twin.message.as_ref().filter(|_| !twin.ready).map(|why| format!(": {why}")).unwrap_or_default();
+        let why = twin.message.as_ref().filter(|_| !twin.ready).map(|why| format!(": {}", plain(why))).unwrap_or_default();
         Branch::leaf(format!("{} {} in {}{why}", mark(Some(twin.ready), paint), twin.namespace, twin.cluster))
     }));
     if children.is_empty() {
@@ -248,7 +252,7 @@ mod tests {
                     cluster: "milan".into(),
                     namespace: "demo-rome-abcdef".into(),
                     ready: false,
-                    message: Some("name taken".into()),
+                    message: Some("name \u{1b}taken".into()),
                 }],
             }],
         }

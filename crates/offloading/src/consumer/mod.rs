@@ -45,6 +45,7 @@ use tokio::{
 use crate::{
     kubelet::{KubeletApi, client_ca},
     server::ClientAuthority,
+    webhook::{self, Selected},
 };
 use namespaces::Work;
 use peer::Peer;
@@ -80,6 +81,8 @@ struct Consumer {
     nodes: Cache<Value>,
     /// Every `ForeignCluster`.
     foreign_clusters: Cache<ForeignCluster>,
+    /// The namespaces whose new pods the webhook sees.
+    webhook: Cache<Selected>,
     /// Virtual nodes to look at.
     node_queue: Queue<virtual_nodes::Work>,
     /// Namespaces and maps to look at.
@@ -158,6 +161,8 @@ impl Consumer {
                     queue.add(Work::AllMaps);
                 }
             });
+        let queue = namespace_queue.clone();
+        let webhook = webhook::follow(&context, move || queue.add(Work::AllNamespaces));
         let queue = node_queue.clone();
         let foreign_clusters =
             Cache::watch(Api::all(client.clone()), everything, stop, whole, move |_, _, new: Option<&Arc<ForeignCluster>>| {
@@ -173,6 +178,7 @@ impl Consumer {
             offloadings,
             nodes,
             foreign_clusters,
+            webhook,
             node_queue,
             namespace_queue,
             node_tasks: Mutex::default(),

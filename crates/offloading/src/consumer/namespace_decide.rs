@@ -109,18 +109,32 @@ pub fn twin(namespace: &str, default_name: &str, provider: &Provider) -> RemoteN
         cluster_name: provider.cluster_name.chars().take(63).collect(),
         namespace: mapped.map(|mapped| mapped.remote_name.as_str()).or(asked).unwrap_or(default_name).to_owned(),
         ready,
-        message: message.map(|message| message.chars().take(1000).collect()),
+        message: message.map(|message| message.chars().filter(|character| !character.is_control()).take(1000).collect()),
     }
 }
 
-/// The condition that sums up the twins.
-pub fn ready(twins: &[RemoteNamespace]) -> Wanted {
+/// The condition of a namespace that nobody may offload.
+pub fn not_allowed() -> Wanted {
+    Wanted::no(
+        READY,
+        "NamespaceNotAllowed",
+        "namespaces of Kubernetes and of Liqo itself cannot be offloaded; delete this object",
+    )
+}
+
+/// The condition that sums up the twins, and whether new pods are `placed`, that is, shown to the webhook.
+pub fn ready(twins: &[RemoteNamespace], placed: bool) -> Wanted {
     let missing: Vec<&RemoteNamespace> = twins.iter().filter(|twin| !twin.ready).collect();
     match (twins, missing.as_slice()) {
         ([], _) => Wanted::no(
             READY,
             "NoClusterSelected",
             "no virtual node is selected; see `kubectl get nodes -l liqo.io/type=virtual-node --show-labels`",
+        ),
+        (_, []) if !placed => Wanted::no(
+            READY,
+            "WebhookPending",
+            "the admission webhook does not see this namespace's new pods yet; it does in a moment, if the manager runs",
         ),
         (all, []) => Wanted::yes(READY, "NamespacesReady", format!("the namespace exists in {} cluster(s)", all.len())),
         (_, missing) => {
@@ -247,8 +261,9 @@ mod tests {
         let refused = twin_with(&map(MappedNamespacePhase::Refused), true);
         assert!(!silent.ready && !refused.ready);
         assert_eq!(refused.message.as_deref(), Some("why"));
-        assert_eq!(ready(std::slice::from_ref(&fine)).status, Some(true));
-        assert_eq!(ready(&[fine, refused]).message, "milan: why");
-        assert_eq!(ready(&[]).reason, "NoClusterSelected");
+        assert_eq!(ready(std::slice::from_ref(&fine), true).status, Some(true));
+        assert_eq!(ready(std::slice::from_ref(&fine), false).reason, "WebhookPending");
+        assert_eq!(ready(&[fine, refused], true).message, "milan: why");
+        assert_eq!(ready(&[], true).reason, "NoClusterSelected");
     }
 }

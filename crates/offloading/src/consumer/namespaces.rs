@@ -16,10 +16,11 @@ use kube::{
 };
 use liqo_api::{
     ClusterId, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceMapSpec, NamespaceOffloading, RemoteNamespace,
-    finalizers, labels, mapped_namespace, roles,
+    finalizers, labels, mapped_namespace, may_be_offloaded, roles,
 };
 use liqo_kit::{
-    Key, Next, conditions,
+    Key, Next,
+    conditions::{self, Wanted},
     peers::{PeerError, call},
 };
 use serde_json::json;
@@ -30,7 +31,7 @@ use super::{
     reflection,
     virtual_nodes::all_pods_known,
 };
-use crate::decide::node::Outage;
+use crate::{decide::node::Outage, webhook};
 
 /// Namespaces and maps that are looked at at the same time.
 const CONCURRENCY: usize = 4;
@@ -133,7 +134,10 @@ pub async fn run(consumer: Arc<Consumer>) {
 
 /// Nothing is decided on half a picture.
 fn is_known(consumer: &Consumer) -> bool {
-    consumer.offloadings.is_synced() && consumer.virtual_nodes.is_synced() && consumer.nodes.is_synced()
+    consumer.offloadings.is_synced()
+        && consumer.virtual_nodes.is_synced()
+        && consumer.nodes.is_synced()
+        && consumer.webhook.is_synced()
 }
 
 /// The namespaces of which two states of a map say something different.
@@ -159,8 +163,9 @@ async fn map(consumer: &Arc<Consumer>, id: &ClusterId) -> Result<Next, Error> {
     if !all_pods_known(consumer, id) {
         return Ok(Next::After(LOOK));
     }
-    let offloadings: Vec<_> =
-        consumer.offloadings.all().into_iter().filter(|(key, _)| key.name == NAMESPACE_OFFLOADING).collect();
+    let system = &consumer.context.namespace;
+    let counts = |key: &Key| key.name == NAMESPACE_OFFLOADING && may_be_offloaded(&key.namespace, system);
+    let offloadings: Vec<_> = consumer.offloadings.all().into_iter().filter(|(key, _)| counts(key)).collect();
     let (shadows, pods) = (remote.shadows.all(), peer.home_pods());
     let in_use = |namespace: &str| {
         pods.iter().any(|pod| pod.key.namespace == namespace && peer.may_run(pod))
@@ -203,6 +208,10 @@ async fn namespace_offloading(consumer: &Arc<Consumer>, namespace: &str) -> Resu
     if offloading.metadata.deletion_timestamp.is_some() {
         return unoffload(consumer, namespace, &offloading).await;
     }
+    if !may_be_offloaded(namespace, &consumer.context.namespace) {
+        write(consumer, namespace, &offloading, Vec::new(), namespace_decide::not_allowed()).await?;
+        return Ok(Next::OnChange);
+    }
     finalizer(consumer, namespace, &offloading, true).await?;
     bind(consumer, namespace).await?;
     reflection::follow_namespace(consumer, namespace);
@@ -210,7 +219,7 @@ async fn namespace_offloading(consumer: &Arc<Consumer>, namespace: &str) -> Resu
     Ok(Next::OnChange)
 }
 
-/// Writes the status, if it says something new.
+/// Says where the namespace is.
 async fn tell(consumer: &Arc<Consumer>, namespace: &str, offloading: &NamespaceOffloading) -> Result<(), Error> {
     let cluster_name = consumer.context.config().spec.cluster_name.clone();
     let default_name = mapped_namespace(namespace, &cluster_name, &consumer.context.cluster_id);
@@ -230,7 +239,22 @@ async fn tell(consumer: &Arc<Consumer>, namespace: &str, offloading: &NamespaceO
             namespace_decide::twin(namespace, &default_name, &provider)
         })
         .collect();
-    let conditions = conditions::decide(&status.conditions, &[namespace_decide::ready(&twins)], Timestamp::now());
+    let placed = webhook::selected(&consumer.webhook).covers(namespace, offloading.spec.pod_offloading_strategy);
+    let ready = namespace_decide::ready(&twins, placed);
+    write(consumer, namespace, offloading, twins, ready).await
+}
+
+/// Writes the status, if it says something new.
+async fn write(
+    consumer: &Consumer,
+    namespace: &str,
+    offloading: &NamespaceOffloading,
+    twins: Vec<RemoteNamespace>,
+    ready: Wanted,
+) -> Result<(), Error> {
+    let status = offloading.status.clone().unwrap_or_default();
+    let generation = offloading.metadata.generation;
+    let conditions = conditions::decide_for(generation, &status.conditions, &[ready], Timestamp::now());
     if conditions.is_none() && status.remote_namespaces == twins {
         return Ok(());
     }

@@ -13,6 +13,7 @@ use liqo_api::{ClusterId, VirtualNode, finalizers, links};
 use liqo_kit::{
     Cache, Key, Next,
     conditions::{self, Wanted, apply_links, namespaced},
+    foreign_clusters::of_peer,
 };
 use serde_json::{Map, json};
 use tokio::time::Instant;
@@ -349,22 +350,17 @@ async fn link(consumer: &Consumer, id: &ClusterId) -> Result<Next, Error> {
     if !consumer.foreign_clusters.is_synced() {
         return Ok(Next::After(LOOK));
     }
-    let found = consumer.foreign_clusters.all().into_iter().find(|(_, cluster)| cluster.spec.cluster_id == *id);
-    let Some((key, cluster)) = found else { return Ok(Next::OnChange) };
+    let Some(cluster) = of_peer(&consumer.foreign_clusters, id).into_iter().next() else { return Ok(Next::OnChange) };
     let nodes: Vec<_> = consumer.nodes_of(id).into_iter().map(|(_, node)| node).collect();
-    let spoken = cluster.condition(links::VIRTUAL_NODES_READY).is_some();
-    if nodes.is_empty() && !cluster.wants_outgoing() && !spoken {
-        return Ok(Next::OnChange);
-    }
     let wanted = readiness(&nodes, cluster.wants_outgoing());
-    apply_links(&consumer.context.client, &cluster, FIELD_MANAGER, &[wanted])
+    apply_links(&consumer.context.client, &cluster, FIELD_MANAGER, wanted.as_slice())
         .await
-        .map_err(|source| Error::Link { name: key.name, source })?;
+        .map_err(|source| Error::Link { name: cluster.name_any(), source })?;
     Ok(Next::OnChange)
 }
 
-/// The link in the chain that says whether pods can go.
-fn readiness(nodes: &[Arc<VirtualNode>], outgoing: bool) -> Wanted {
+/// The link in the chain that says whether pods can go; none without an outgoing peering.
+fn readiness(nodes: &[Arc<VirtualNode>], outgoing: bool) -> Option<Wanted> {
     let kind = links::VIRTUAL_NODES_READY;
     let name = |node: &VirtualNode| recorded(node).map_or_else(|| node.name_any(), |(name, _)| name);
     let ready =
@@ -377,15 +373,16 @@ fn readiness(nodes: &[Arc<VirtualNode>], outgoing: bool) -> Wanted {
             None => Some(format!("{}: not made yet", name(node))),
         })
         .collect();
-    match (nodes, missing.is_empty()) {
-        ([], _) if outgoing => Wanted::no(kind, "NoVirtualNode", "no offer of the peer was accepted yet"),
-        ([], _) => Wanted::no(kind, "NotPeered", "there is no outgoing peering"),
+    let link = match (nodes, missing.is_empty()) {
+        ([], _) if !outgoing => return None,
+        ([], _) => Wanted::no(kind, "NoVirtualNode", "no offer of the peer was accepted yet"),
         (nodes, true) => {
             let names: Vec<String> = nodes.iter().map(|node| name(node)).collect();
             Wanted::yes(kind, "VirtualNodesReady", names.join(", "))
         }
         (_, false) => Wanted::no(kind, "VirtualNodesNotReady", missing.join("; ")),
-    }
+    };
+    Some(link)
 }
 
 #[cfg(test)]
@@ -409,10 +406,11 @@ mod tests {
 
     #[test]
     fn the_link_holds_when_every_virtual_node_is_ready() {
-        assert_eq!(readiness(&[node(Some("True"))], true).status, Some(true));
-        assert_eq!(readiness(&[node(Some("True")), node(Some("False"))], true).message, "milan: m");
-        assert_eq!(readiness(&[node(None)], true).status, Some(false));
-        assert_eq!(readiness(&[], true).reason, "NoVirtualNode");
-        assert_eq!(readiness(&[], false).reason, "NotPeered");
+        let link = |nodes: &[_]| readiness(nodes, true).unwrap();
+        assert_eq!(link(&[node(Some("True"))]).status, Some(true));
+        assert_eq!(link(&[node(Some("True")), node(Some("False"))]).message, "milan: m");
+        assert_eq!(link(&[node(None)]).status, Some(false));
+        assert_eq!(link(&[]).reason, "NoVirtualNode");
+        assert_eq!(readiness(&[], false), None);
     }
 }

@@ -1,6 +1,7 @@
 //! The leader keeps the `MutatingWebhookConfiguration` in line with the offloaded namespaces and the webhook's CA.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,8 +12,9 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::api::{Patch, PatchParams};
+use kube::runtime::watcher;
 use kube::{Api, Client};
-use liqo_api::PodOffloadingStrategy;
+use liqo_api::{PodOffloadingStrategy, may_be_offloaded};
 use liqo_kit::cache::Key;
 use liqo_kit::{Cache, Context, Next, Queue};
 use serde_json::json;
@@ -23,6 +25,44 @@ use super::{Error, Offloading, PATH, SERVICE, TIMEOUT_SECONDS, certificate, watc
 pub(super) const NAME: &str = "liqo";
 /// How often to look whether somebody else changed it, or the CA is another one.
 const LOOK: Duration = Duration::from_secs(60);
+/// The entries: name, strategy, and what happens to a pod when the webhook does not answer.
+const STRATEGIES: [(&str, PodOffloadingStrategy, &str); 2] = [
+    ("remote.liqo.io", PodOffloadingStrategy::Remote, "Fail"),
+    ("local-and-remote.liqo.io", PodOffloadingStrategy::LocalAndRemote, "Ignore"),
+];
+
+/// The offloaded namespaces that the live configuration names, by the name of the entry.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Selected(BTreeMap<String, BTreeSet<String>>);
+
+impl Selected {
+    /// Whether new pods of this namespace are shown to the webhook, if this strategy needs that.
+    pub fn covers(&self, namespace: &str, strategy: PodOffloadingStrategy) -> bool {
+        let entry = STRATEGIES.into_iter().find(|(_, of, _)| *of == strategy);
+        entry.is_none_or(|(name, ..)| self.0.get(name).is_some_and(|namespaces| namespaces.contains(namespace)))
+    }
+
+    fn of(live: MutatingWebhookConfiguration) -> Self {
+        let named = |webhook: MutatingWebhook| {
+            let expressions = webhook.namespace_selector.and_then(|selector| selector.match_expressions).unwrap_or_default();
+            let namespaces = expressions.into_iter().flat_map(|expression| expression.values.unwrap_or_default()).collect();
+            (webhook.name, namespaces)
+        };
+        Self(live.webhooks.unwrap_or_default().into_iter().map(named).collect())
+    }
+}
+
+/// Follows the live configuration: the one object of the cache, if it exists.
+pub fn follow(context: &Context, mut changed: impl FnMut() + Send + 'static) -> Cache<Selected> {
+    let only_ours = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
+    let api = Api::<MutatingWebhookConfiguration>::all(context.client.clone());
+    Cache::watch(api, only_ours, context.stop.clone(), |live| Some(Selected::of(live)), move |_, _, _| changed())
+}
+
+/// What the followed configuration says now.
+pub fn selected(cache: &Cache<Selected>) -> Arc<Selected> {
+    cache.get(&Key::new("", NAME)).unwrap_or_default()
+}
 
 /// Keeps the configuration in line until `context.stop`. For the leader alone.
 pub async fn keep_configured(context: Context) -> Result<(), Error> {
@@ -65,17 +105,13 @@ pub(super) fn entries<'a>(
     ca: &str,
     offloadings: &(impl Iterator<Item = (&'a Key, &'a Offloading)> + Clone),
 ) -> Vec<MutatingWebhook> {
-    let strategies = [
-        ("remote.liqo.io", PodOffloadingStrategy::Remote, "Fail"),
-        ("local-and-remote.liqo.io", PodOffloadingStrategy::LocalAndRemote, "Ignore"),
-    ];
     let of_strategy = |(name, strategy, failure_policy): (&str, PodOffloadingStrategy, &str)| {
         let of_this = offloadings.clone().filter(|(_, offloading)| offloading.strategy == strategy);
         let namespaces: BTreeSet<&str> =
-            of_this.map(|(key, _)| key.namespace.as_str()).filter(|name| *name != "kube-system" && *name != system).collect();
+            of_this.map(|(key, _)| key.namespace.as_str()).filter(|name| may_be_offloaded(name, system)).collect();
         (!namespaces.is_empty()).then(|| entry(name, failure_policy, system, ca, &namespaces))
     };
-    strategies.into_iter().filter_map(of_strategy).collect()
+    STRATEGIES.into_iter().filter_map(of_strategy).collect()
 }
 
 fn entry(name: &str, failure_policy: &str, system: &str, ca: &str, namespaces: &BTreeSet<&str>) -> MutatingWebhook {

@@ -44,7 +44,7 @@ use crate::decide::scheduling::place;
 use crate::server::{self, Certificate, Tls, TlsError};
 
 pub use certificate::CertificateError;
-pub use configuration::keep_configured;
+pub use configuration::{Selected, follow, keep_configured, selected};
 
 /// The Service in front of the webhook, as the installer names it.
 const SERVICE: &str = "liqo-webhook";
