@@ -42,9 +42,6 @@ pub struct ClusterConfigSpec {
     /// Life of peerings.
     #[serde(default)]
     pub peering: PeeringTimes,
-    /// Behaviour of sharing.
-    #[serde(default)]
-    pub sharing: SharingBehaviour,
     /// Behaviour of offloading.
     #[serde(default)]
     pub offloading: OffloadingBehaviour,

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use kube::{CustomResource, KubeSchema};
 use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
@@ -48,9 +50,21 @@ pub struct ForeignClusterSpec {
     /// What we ask for.
     #[serde(default)]
     pub request: RequestedResources,
+    /// What was decided by hand on offers of the peer, by pool.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub offers: BTreeMap<String, OfferDecision>,
     /// Name of the Secret (key `token`, in Liqo's namespace) with the token for the first contact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_name: Option<String>,
+}
+
+/// What a person decided on an offer.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfferDecision {
+    /// It is accepted, within the policy's limits.
+    Accept,
+    /// It is refused.
+    Refuse,
 }
 
 /// What a user wants of one direction of a peering.

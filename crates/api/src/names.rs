@@ -87,6 +87,8 @@ pub mod labels {
     pub const REFLECTED: &str = "liqo.io/reflected";
     /// On Secrets that hold a peering token: `reusable` or `one-time`.
     pub const PEERING_TOKEN: &str = "liqo.io/peering-token";
+    /// On a `ForeignCluster`: how the peer was found, `Manual`, `LAN` or `DNS`.
+    pub const DISCOVERED_BY: &str = "liqo.io/discovered-by";
     /// On the leader's pod: `true`. The Services of what only the leader serves select by it.
     pub const LEADER: &str = "liqo.io/leader";
     /// Everything with this prefix or below it is Liqo's own and never travels.

@@ -44,9 +44,21 @@ pub struct ResourceOfferSpec {
     /// The clusters that the resources came through, the one that owns them first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub path: Vec<ClusterId>,
-    /// When the offer ends, if the provider takes it back.
+    /// Storage classes that pods of the pool may use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub storage_classes: Vec<String>,
+    /// Ingress classes that may be used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ingress_classes: Vec<String>,
+    /// Load-balancer classes that may be used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub load_balancer_classes: Vec<String>,
+    /// When the offer ends, if the provider takes it back: until then pods may move away, no new ones come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<Time>,
+    /// From when on the provider ends pods that use more than is offered, the youngest first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reclaim_timestamp: Option<Time>,
 }
 
 /// Upper bounds.

@@ -5,7 +5,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, schema};
+use crate::{ClusterId, Condition, Time, schema};
 
 /// One accepted pool, to be shown as a Node. Lives in the provider namespace, named after its pool.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -39,6 +39,9 @@ pub struct VirtualNodeSpec {
     pub pool: String,
     /// What was accepted: capacity and allocatable of the Node.
     pub resources: ResourceList,
+    /// When the provider takes the pool back, if it does: until then the node takes no new pods, and its pods are evicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withdrawal_timestamp: Option<Time>,
     /// Labels that the provider advertises, not yet filtered.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,

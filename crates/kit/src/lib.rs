@@ -30,6 +30,7 @@ pub mod foreign_clusters;
 pub mod leader;
 pub mod metrics;
 pub mod peers;
+pub mod policies;
 pub mod queue;
 pub mod requests;
 pub mod unread;

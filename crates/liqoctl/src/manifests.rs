@@ -87,7 +87,7 @@ pub fn group(object: &DynamicObject) -> &str {
 fn fill(document: &mut Value, values: &Values) {
     match document["kind"].as_str() {
         Some("ClusterConfig") => document["spec"] = configuration(values),
-        Some("PeeringPolicy") => document["spec"]["provide"]["percentage"] = json!(values.percentage),
+        Some("PeeringPolicy") => document["spec"] = json!(values.policy),
         Some("Deployment") => {
             document["spec"]["replicas"] = json!(values.replicas);
             document["spec"]["template"]["spec"]["containers"][0]["image"] = json!(values.image);
@@ -99,7 +99,6 @@ fn fill(document: &mut Value, values: &Values) {
 fn configuration(values: &Values) -> Value {
     let mut spec = json!({
         "clusterName": values.cluster_name,
-        "sharing": { "offerUpdateThresholdPercentage": values.threshold },
     });
     if !values.cluster_labels.is_empty() {
         spec["clusterLabels"] = json!(values.cluster_labels);

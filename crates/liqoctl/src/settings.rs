@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
-use liqo_api::{ClusterConfig, PeeringPolicy};
+use liqo_api::{ClusterConfig, PeeringPolicy, PeeringPolicySpec, PluginGeneration, PluginSource, Source};
 
 /// Everything that can be set. Absent means: as it is, and at the first installation the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +21,10 @@ pub struct Settings {
     pub percentage: Option<u8>,
     /// `controllerManager.config.offerUpdateThresholdPercentage`.
     pub threshold: Option<u8>,
+    /// `controllerManager.config.resourcePluginAddress`; empty for none.
+    pub plugin_address: Option<String>,
+    /// `controllerManager.config.resourcePluginGeneration`.
+    pub plugin_generation: Option<PluginGeneration>,
     /// `controllerManager.replicas`.
     pub replicas: Option<u16>,
     /// `controllerManager.image`.
@@ -60,6 +64,8 @@ const API_SERVER_CA: &str = "apiServer.ca";
 const AUTHENTICATION_ADDRESS: &str = "authentication.address";
 const PERCENTAGE: &str = "controllerManager.config.resourceSharingPercentage";
 const THRESHOLD: &str = "controllerManager.config.offerUpdateThresholdPercentage";
+const PLUGIN_ADDRESS: &str = "controllerManager.config.resourcePluginAddress";
+const PLUGIN_GENERATION: &str = "controllerManager.config.resourcePluginGeneration";
 const REPLICAS: &str = "controllerManager.replicas";
 const IMAGE: &str = "controllerManager.image";
 const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
@@ -67,7 +73,7 @@ const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
 const IMAGE_NAME: &str = "localhost/liqo/controller-manager";
 
 /// The keys that `--set` takes.
-pub const KEYS: [&str; 10] = [
+pub const KEYS: [&str; 12] = [
     CLUSTER_NAME,
     CLUSTER_LABELS,
     API_SERVER_ADDRESS,
@@ -75,6 +81,8 @@ pub const KEYS: [&str; 10] = [
     AUTHENTICATION_ADDRESS,
     PERCENTAGE,
     THRESHOLD,
+    PLUGIN_ADDRESS,
+    PLUGIN_GENERATION,
     REPLICAS,
     IMAGE,
     KUBELET_IMAGE,
@@ -110,6 +118,8 @@ impl Settings {
             AUTHENTICATION_ADDRESS => self.authentication_address = Some(address(value).map_err(bad(AUTHENTICATION_ADDRESS))?),
             PERCENTAGE => self.percentage = Some(percentage(value).map_err(bad(PERCENTAGE))?),
             THRESHOLD => self.threshold = Some(percentage(value).map_err(bad(THRESHOLD))?),
+            PLUGIN_ADDRESS => self.plugin_address = Some(plugin_address(value).map_err(bad(PLUGIN_ADDRESS))?),
+            PLUGIN_GENERATION => self.plugin_generation = Some(plugin_generation(value).map_err(bad(PLUGIN_GENERATION))?),
             REPLICAS => self.replicas = Some(replicas(value).map_err(bad(REPLICAS))?),
             IMAGE => self.image = Some(image(value).map_err(bad(IMAGE))?),
             KUBELET_IMAGE => self.notes.push(format!(
@@ -121,8 +131,32 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// The policy for everybody, as it is but for what is set.
+    fn policy(&self, present: PeeringPolicySpec) -> PeeringPolicySpec {
+        let mut policy = present;
+        let provide = &mut policy.provide;
+        provide.percentage = self.percentage.unwrap_or(provide.percentage);
+        provide.offer_update_threshold_percentage = self.threshold.or(provide.offer_update_threshold_percentage);
+        match self.plugin_address.as_deref() {
+            None => {}
+            // Only the plugin is taken away: another source was not set here.
+            Some("") => provide.source.plugin = None,
+            Some(address) => {
+                let generation = provide.source.plugin.as_ref().map(|plugin| plugin.generation).unwrap_or_default();
+                let plugin = PluginSource { address: address.to_owned(), generation, tls: None };
+                provide.source = Source { plugin: Some(plugin), ..Source::default() };
+            }
+        }
+        if let (Some(plugin), Some(generation)) = (&mut provide.source.plugin, self.plugin_generation) {
+            plugin.generation = generation;
+        }
+        policy
+    }
+}
+
 /// What an installation is made of, nothing left open.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Values {
     /// Name of the cluster.
     pub cluster_name: String,
@@ -134,10 +168,8 @@ pub struct Values {
     pub api_server_ca: Option<String>,
     /// How peers reach the auth endpoint.
     pub authentication_address: Option<String>,
-    /// Share of the free resources that is offered.
-    pub percentage: u8,
-    /// When an offer is rewritten.
-    pub threshold: u8,
+    /// The policy for everybody.
+    pub policy: PeeringPolicySpec,
     /// Replicas of the controller manager.
     pub replicas: u16,
     /// Its image.
@@ -182,8 +214,7 @@ impl Values {
             api_server_address: chosen(&settings.api_server_address, config.api_server.address),
             api_server_ca: chosen(&settings.api_server_ca, config.api_server.ca),
             authentication_address: chosen(&settings.authentication_address, config.authentication.address),
-            percentage: settings.percentage.unwrap_or(policy.provide.percentage),
-            threshold: settings.threshold.unwrap_or(config.sharing.offer_update_threshold_percentage),
+            policy: settings.policy(policy),
             replicas: settings.replicas.or(present.replicas).unwrap_or(1),
             image: settings.image.clone().or_else(chosen_image).unwrap_or_else(default_image),
         }
@@ -203,6 +234,25 @@ pub fn name_from(context: &str) -> String {
     name.truncate(63);
     let name = name.trim_end_matches('-');
     if name.is_empty() { "cluster".to_owned() } else { name.to_owned() }
+}
+
+/// `host:port`, as plugins are called; empty for none.
+fn plugin_address(text: &str) -> Result<String, String> {
+    let parts = text.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+    match parts {
+        None if text.is_empty() => Ok(String::new()),
+        Some((host, Ok(1..))) if !host.is_empty() && !host.contains(['/', ':', ' ']) => Ok(text.to_owned()),
+        _ => Err("it must be host:port, such as liqo-fixed-resources-plugin.liqo:6001".to_owned()),
+    }
+}
+
+fn plugin_generation(text: &str) -> Result<PluginGeneration, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "p1" => Ok(PluginGeneration::P1),
+        "p2" => Ok(PluginGeneration::P2),
+        "p3" => Ok(PluginGeneration::P3),
+        _ => Err("it must be p1, p2 or p3".to_owned()),
+    }
 }
 
 /// A DNS label.
@@ -328,19 +378,23 @@ mod tests {
             "authentication.address=https://203.0.113.5:30443/",
             "controllerManager.config.resourceSharingPercentage=70",
             "controllerManager.config.offerUpdateThresholdPercentage=0",
+            "controllerManager.config.resourcePluginAddress=liqo-fixed-resources-plugin.liqo:6001",
+            "controllerManager.config.resourcePluginGeneration=P2",
             "controllerManager.replicas=2",
             "controllerManager.image=localhost/x:1",
             "virtualKubelet.imageName=somebody/virtual-kubelet:latest",
         ])
         .unwrap();
         assert_eq!(settings.cluster_name.as_deref(), Some("rome"));
-        let labels = settings.cluster_labels.unwrap();
+        let labels = settings.cluster_labels.clone().unwrap();
         assert_eq!((labels["region"].as_str(), labels["liqo.io/provider"].as_str()), ("eu", "kind"));
         assert_eq!(settings.api_server_address.as_deref(), Some("https://203.0.113.5:6443"));
         assert_eq!(settings.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
         assert_eq!((settings.percentage, settings.threshold, settings.replicas), (Some(70), Some(0), Some(2)));
         assert!(settings.notes[0].contains("no effect"), "{:?}", settings.notes);
-        assert_eq!(KEYS.len(), 10);
+        let plugin = settings.policy(PeeringPolicySpec::default()).provide.source.plugin.unwrap();
+        assert_eq!(plugin.address, "liqo-fixed-resources-plugin.liqo:6001");
+        assert_eq!(plugin.generation, PluginGeneration::P2);
     }
 
     #[test]
@@ -364,6 +418,9 @@ mod tests {
             ("apiServer.ca=/does/not/exist.pem", "neither"),
             ("controllerManager.config.resourceSharingPercentage=101", "0 to 100"),
             ("controllerManager.replicas=0", "1 to 9"),
+            ("controllerManager.config.resourcePluginAddress=http://plugin:6001", "host:port"),
+            ("controllerManager.config.resourcePluginAddress=plugin:0", "host:port"),
+            ("controllerManager.config.resourcePluginGeneration=4", "p1, p2 or p3"),
         ] {
             let text = refused(argument);
             assert!(text.contains(hint), "{argument}: {text}");
@@ -387,7 +444,7 @@ mod tests {
     #[test]
     fn what_was_set_once_stays_until_something_else_is_set() {
         let first = Values::resolve(&Settings::default(), &Present::default(), "kind-rome");
-        assert_eq!((first.cluster_name.as_str(), first.percentage, first.threshold, first.replicas), ("kind-rome", 90, 5, 1));
+        assert_eq!((first.cluster_name.as_str(), first.policy.provide.percentage, first.replicas), ("kind-rome", 90, 1));
 
         let mut config =
             ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec { cluster_name: "rome".into(), ..Default::default() });
@@ -401,7 +458,7 @@ mod tests {
             image: Some("localhost/liqo/controller-manager:0.0.1".into()),
         };
         let kept = Values::resolve(&Settings::default(), &present, "other");
-        assert_eq!((kept.cluster_name.as_str(), kept.percentage, kept.replicas), ("rome", 40, 2));
+        assert_eq!((kept.cluster_name.as_str(), kept.policy.provide.percentage, kept.replicas), ("rome", 40, 2));
         assert_eq!(kept.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
         // An image of another version is brought up to date; one that somebody chose stays.
         assert_eq!(kept.image, default_image());

@@ -496,6 +496,7 @@ fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str) -> For
         auth_url: None,
         outgoing_peering: Wish::Auto,
         incoming_peering: Wish::Auto,
+        offers: BTreeMap::new(),
         request: RequestedResources::default(),
         token_secret_name: None,
     };

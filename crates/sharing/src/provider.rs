@@ -140,8 +140,8 @@ impl Provider {
         written.retain(|_, written| now.saturating_duration_since(written.at) < PACE);
         Picture {
             own: self.context.cluster_id.clone(),
-            percentage: policy.map(|policy| policy.spec.provide.percentage),
-            threshold: config.spec.sharing.offer_update_threshold_percentage,
+            percentage: policy.as_ref().map(|policy| policy.spec.provide.percentage),
+            threshold: policy.as_ref().map_or(5, |policy| policy.spec.provide.threshold()),
             cluster_labels: config.spec.cluster_labels.clone(),
             nodes: self.nodes.all(),
             pods: self.pods.all(),

@@ -175,6 +175,7 @@ fn apply_node(wish: &Wish, offer: &ResourceOffer, resources: ResourceList, local
         cluster_name: wish.cluster_name.clone(),
         pool,
         resources,
+        withdrawal_timestamp: offer.spec.withdrawal_timestamp.clone(),
         labels: offer.spec.labels.clone(),
     };
     // One that is being deleted is made anew when it is gone.
@@ -233,7 +234,11 @@ mod tests {
                 resource_quota: ResourceQuota { hard: list(hard) },
                 labels: BTreeMap::new(),
                 path: vec![cluster(MILAN)],
+                storage_classes: Vec::new(),
+                ingress_classes: Vec::new(),
+                load_balancer_classes: Vec::new(),
                 withdrawal_timestamp: None,
+                reclaim_timestamp: None,
             },
         )
     }
@@ -296,6 +301,7 @@ mod tests {
         let judgement = judged(offer("cpu=4, memory=4Gi"), &Local::default());
         let accepted = ResourceOfferStatus { phase: OfferPhase::Accepted, message: None };
         let node = VirtualNodeSpec {
+            withdrawal_timestamp: None,
             cluster_id: cluster(MILAN),
             cluster_name: "milan".to_owned(),
             pool: "default".to_owned(),

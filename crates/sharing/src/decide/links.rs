@@ -57,6 +57,7 @@ mod tests {
             outgoing_peering: outgoing,
             incoming_peering: Wish::Auto,
             request: liqo_api::RequestedResources::default(),
+            offers: std::collections::BTreeMap::new(),
             token_secret_name: None,
         };
         let mut peer = ForeignCluster::new("peer", spec);

@@ -214,7 +214,11 @@ fn spec(picture: &Picture, labels: &BTreeMap<String, String>, hard: ResourceList
         resource_quota: ResourceQuota { hard },
         labels: labels.clone(),
         path: vec![picture.own.clone()],
+        storage_classes: Vec::new(),
+        ingress_classes: Vec::new(),
+        load_balancer_classes: Vec::new(),
         withdrawal_timestamp: None,
+        reclaim_timestamp: None,
     }
 }
 
