@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::NodeSelector;
 use kube::{CustomResource, KubeSchema};
 use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
@@ -53,6 +54,9 @@ pub struct ResourceOfferSpec {
     /// Load-balancer classes that may be used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_balancer_classes: Vec<String>,
+    /// The provider's nodes that the pool stands for, if not all of them. Only the provider makes use of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_selector: Option<NodeSelector>,
     /// When the offer ends, if the provider takes it back: until then pods may move away, no new ones come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<Time>,

@@ -121,7 +121,7 @@ pub async fn run(context: Context) -> Result<(), Error> {
     let stop = context.stop.child_token();
     let _guard = stop.clone().drop_guard();
     let (recompute, peers, chains) = (Queue::new(), Queue::new(), Queue::new());
-    let foreign_clusters = watch_foreign_clusters(&context, &stop, peers.clone(), chains.clone());
+    let foreign_clusters = watch_foreign_clusters(&context, &stop, recompute.clone(), peers.clone(), chains.clone());
     let offers = watch_offers(&context, &stop, recompute.clone(), peers.clone());
     let links = Arc::new(Links::new(context.client.clone(), foreign_clusters, chains));
     let provider = Provider::start(&context, &stop, offers.clone(), links.clone(), recompute);
@@ -134,11 +134,17 @@ pub async fn run(context: Context) -> Result<(), Error> {
 fn watch_foreign_clusters(
     context: &Context,
     stop: &CancellationToken,
+    recompute: Queue<()>,
     peers: Queue<ClusterId>,
     chains: Queue<ClusterId>,
 ) -> Cache<ForeignCluster> {
     let all = Api::<ForeignCluster>::all(context.client.clone());
     Cache::watch(all, Config::default(), stop.clone(), whole, move |_, old, new| {
+        // Policies select by them.
+        let labels = |known: Option<&Arc<ForeignCluster>>| known.map(|known| known.metadata.labels.clone());
+        if labels(old) != labels(new) {
+            recompute.add_after((), SETTLE);
+        }
         for known in [old, new].into_iter().flatten() {
             peers.add_after(known.spec.cluster_id.clone(), SETTLE);
             chains.add_after(known.spec.cluster_id.clone(), SETTLE);

@@ -2,7 +2,7 @@
 //! server-side apply wants all conditions of a manager at once.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -12,6 +12,7 @@ use liqo_kit::{
     Cache, Next, Queue,
     conditions::{self, Wanted},
     foreign_clusters,
+    policies::PolicyPeer,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -39,6 +40,18 @@ impl Links {
     /// The peer with this ID.
     pub fn foreign_cluster(&self, id: &ClusterId) -> Option<Arc<ForeignCluster>> {
         foreign_clusters::of_peer(&self.foreign_clusters, id).into_iter().next()
+    }
+
+    /// What policies select peers by.
+    pub fn policy_peers(&self) -> HashMap<ClusterId, PolicyPeer> {
+        let mut peers = HashMap::new();
+        for (_, cluster) in self.foreign_clusters.all() {
+            let id = &cluster.spec.cluster_id;
+            if !peers.contains_key(id) {
+                peers.insert(id.clone(), PolicyPeer::new(id, self.foreign_cluster(id).as_deref()));
+            }
+        }
+        peers
     }
 
     /// What the consumer side has to say about a provider.

@@ -6,9 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, api::DeleteParams, core::DeserializeGuard, runtime::watcher::Config};
-use liqo_api::{DEFAULT_POOL, PeeringPolicy, RESOURCE_REQUEST, ResourceOffer, ResourceRequest, labels};
+use liqo_api::{ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceOffer, ResourceRequest, labels};
 use liqo_kit::{
     Cache, Context, Key, Next, Queue,
     conditions::{self, namespaced},
@@ -18,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Error,
     decide::{
-        provider::{OfferWrite, Picture, Plan, Written, decide},
+        picture::{OfferId, OfferWrite, Picture, Plan, PolicyVersion, Written},
+        provider::decide,
         publish::PACE,
         reduce::{self, ConsumerNamespace, LocalNode, PodUse, Request},
     },
@@ -42,7 +44,8 @@ pub struct Provider {
     offers: Cache<ResourceOffer>,
     links: Arc<Links>,
     queue: Queue<()>,
-    written: Mutex<HashMap<String, Written>>,
+    written: Mutex<HashMap<OfferId, Written>>,
+    followed: Mutex<HashMap<ClusterId, PolicyVersion>>,
 }
 
 impl Provider {
@@ -89,6 +92,7 @@ impl Provider {
             links,
             queue,
             written: Mutex::default(),
+            followed: Mutex::default(),
         })
     }
 
@@ -127,21 +131,24 @@ impl Provider {
 
     async fn recompute(&self) -> Result<Next, Error> {
         let now = Instant::now();
-        let plan = decide(&self.picture(now), now);
+        let mut plan = decide(&self.picture(now), now);
         let wake = plan.wake;
+        let followed = std::mem::take(&mut plan.followed);
         self.carry_out(plan).await?;
+        // Only now: what could not be written is still to follow the new rules.
+        *lock(&self.followed) = followed;
         Ok(wake.map_or(Next::OnChange, Next::After))
     }
 
     fn picture(&self, now: Instant) -> Picture {
         let config = self.context.config();
-        let policy = self.policies.get(&Key::new("", "default"));
-        let mut written = self.written();
+        let mut written = lock(&self.written);
         written.retain(|_, written| now.saturating_duration_since(written.at) < PACE);
         Picture {
             own: self.context.cluster_id.clone(),
-            percentage: policy.as_ref().map(|policy| policy.spec.provide.percentage),
-            threshold: policy.as_ref().map_or(5, |policy| policy.spec.provide.threshold()),
+            policies: self.policies.all().into_iter().map(|(_, policy)| policy).collect(),
+            peers: self.links.policy_peers(),
+            readings: HashMap::new(),
             cluster_labels: config.spec.cluster_labels.clone(),
             nodes: self.nodes.all(),
             pods: self.pods.all(),
@@ -149,6 +156,8 @@ impl Provider {
             requests: self.requests.all(),
             offers: self.offers.all(),
             written: written.clone(),
+            followed: lock(&self.followed).clone(),
+            today: Timestamp::now(),
         }
     }
 
@@ -182,13 +191,14 @@ impl Provider {
     async fn write(&self, write: OfferWrite) -> Result<(), Error> {
         let OfferWrite { namespace, namespace_uid, consumer, spec, exists, .. } = write;
         let api: Api<ResourceOffer> = namespaced(&self.context.client, &namespace);
-        let offer = marked(ResourceOffer::new(DEFAULT_POOL, spec), labels::CONSUMER_ID, &consumer);
+        let pool = spec.pool.clone();
+        let offer = marked(ResourceOffer::new(&pool, spec), labels::CONSUMER_ID, &consumer);
         if let Err(source) = put(&api, &offer, exists).await {
             return Err(Error::WriteOffer { namespace, source });
         }
         let hard = offer.spec.resource_quota.hard;
-        tracing::info!(%consumer, offered = %hard, "offer written");
-        self.written().insert(namespace_uid, Written { at: Instant::now(), hard });
+        tracing::info!(%consumer, pool, offered = %hard, "offer written");
+        lock(&self.written).insert((namespace_uid, pool), Written { at: Instant::now(), hard });
         Ok(())
     }
 
@@ -196,15 +206,15 @@ impl Provider {
         let api: Api<ResourceOffer> = namespaced(&self.context.client, &key.namespace);
         match api.delete(&key.name, &DeleteParams::default()).await {
             Ok(_) => {
-                tracing::info!(offer = %key, "offer deleted, nobody asks for it");
+                tracing::info!(offer = %key, "offer deleted");
                 Ok(())
             }
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             Err(source) => Err(Error::DeleteOffer { key, source }),
         }
     }
+}
 
-    fn written(&self) -> MutexGuard<'_, HashMap<String, Written>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -237,6 +237,7 @@ mod tests {
                 storage_classes: Vec::new(),
                 ingress_classes: Vec::new(),
                 load_balancer_classes: Vec::new(),
+                node_selector: None,
                 withdrawal_timestamp: None,
                 reclaim_timestamp: None,
             },

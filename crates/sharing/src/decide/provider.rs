@@ -1,280 +1,539 @@
 //! All that the provider side does at one time: from a picture of the cluster to offers, answers and links.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use jiff::{SignedDuration, Timestamp};
 use liqo_api::{
-    ANSWERED, ClusterId, Condition, DEFAULT_POOL, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec,
-    ResourceQuota, links,
+    ANSWERED, DEFAULT_POOL, PeeringPolicy, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, links,
 };
 use liqo_kit::{Key, conditions::Wanted};
 
 use super::{
-    ledger::{self, Claim},
+    picture::{Answer, Asking, OfferWrite, Picture, Plan, PolicyVersion, Reading},
+    pools::{self, Ground},
     publish::{self, Standing},
-    reduce::{ConsumerNamespace, LocalNode, PodUse, Request},
+    reduce::{LocalNode, PodUse},
+    shares::{self, Lot, Party},
     source,
 };
 
-/// What the provider side knows at one moment.
-#[derive(Clone, Debug)]
-pub struct Picture {
-    /// This cluster.
-    pub own: ClusterId,
-    /// How much is shared; nothing if there is no policy.
-    pub percentage: Option<u8>,
-    /// By how much, in percent, an offer must be off to be rewritten.
-    pub threshold: u8,
-    /// Labels of this cluster.
-    pub cluster_labels: BTreeMap<String, String>,
-    /// Nodes that are not virtual.
-    pub nodes: Vec<(Key, Arc<LocalNode>)>,
-    /// Unfinished pods.
-    pub pods: Vec<(Key, Arc<PodUse>)>,
-    /// Namespaces that Liqo made for consumers, by name.
-    pub namespaces: BTreeMap<String, Arc<ConsumerNamespace>>,
-    /// What consumers ask for.
-    pub requests: Vec<(Key, Arc<Request>)>,
-    /// Offers, those that we received included.
-    pub offers: Vec<(Key, Arc<ResourceOffer>)>,
-    /// What was written in the last seconds, by UID of the tenant namespace.
-    pub written: HashMap<String, Written>,
-}
-
-/// An offer that was written a short time ago; the cache may not show it yet.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Written {
-    /// When.
-    pub at: Instant,
-    /// What.
-    pub hard: ResourceList,
-}
-
-/// What is to be done.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// Offers that nobody asks for any more.
-    pub deletions: Vec<Key>,
-    /// Offers to write, in this order.
-    pub writes: Vec<OfferWrite>,
-    /// What to say in the status of each request.
-    pub answers: Vec<Answer>,
-    /// What to say about each consumer.
-    pub links: BTreeMap<ClusterId, Wanted>,
-    /// When to look again although nothing changed.
-    pub wake: Option<Duration>,
-}
-
-/// One offer to write.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OfferWrite {
-    /// The tenant namespace.
-    pub namespace: String,
-    /// Its UID.
-    pub namespace_uid: String,
-    /// Whose it is.
-    pub consumer: ClusterId,
-    /// What to write.
-    pub spec: ResourceOfferSpec,
-    /// Whether there is an offer already.
-    pub exists: bool,
-    /// Whether it needs what earlier writes give up.
-    pub grows: bool,
-}
-
-/// The condition of one request.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
-    /// The tenant namespace.
-    pub namespace: String,
-    /// The conditions that stand.
-    pub current: Vec<Condition>,
-    /// The one that should.
-    pub wanted: Wanted,
-}
-
-/// A tenant with a request that can be read.
-struct Asking<'a> {
-    namespace: &'a str,
-    tenant: &'a ConsumerNamespace,
-    request: &'a Request,
-    offer: Option<&'a ResourceOffer>,
+/// A pool of a consumer that is to exist.
+struct Unit<'a> {
+    /// Index of the consumer among those that ask.
+    asking: usize,
+    pool: String,
+    policy: &'a Provide,
+    /// Index of that policy, where the pool is made of local nodes.
+    local: Option<usize>,
+    /// What its pods use.
+    in_use: ResourceList,
+    /// What it should hold.
+    target: ResourceList,
+    /// From when on pods beyond the offer are ended.
+    reclaim: Option<Timestamp>,
+    /// The least that it holds: what is used, unless that is being reclaimed.
+    floor: ResourceList,
 }
 
 /// Decides everything anew.
 pub fn decide(picture: &Picture, now: Instant) -> Plan {
-    let asking = asking(picture);
-    let (in_use, occupants) = charge(picture, &asking);
-    let claims: Vec<Claim> = asking
-        .iter()
-        .zip(in_use)
-        .map(|(asking, in_use)| Claim {
-            consumer: asking.tenant.consumer.clone(),
-            weight: 1,
-            in_use,
-            asked: asking.request.resources.clone().unwrap_or_default(),
-        })
-        .collect();
-    let nodes = || picture.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref()));
-    let total = source::capacity(nodes(), occupants, picture.percentage.unwrap_or(0));
-    let labels = labels(picture);
-    let standings: Vec<Standing> = ledger::split(&total, &claims)
-        .into_iter()
-        .zip(claims)
-        .zip(&asking)
-        .map(|((target, claim), asking)| standing(picture, &labels, asking, claim, target))
-        .collect();
-    let publication = publish::decide(&total, &standings, picture.threshold, now);
+    let asking = picture.asking();
+    let local = local_policies(&asking);
+    let policies: Vec<&Provide> = local.iter().map(|policy| &policy.spec.provide).collect();
+    let nodes = picture.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref()));
+    let grounds = pools::grounds(nodes, &policies);
+    let mut units = units(picture, &asking, &local, &policies, &grounds);
+    let uses = Uses::count(picture, &asking, &mut units, &grounds);
+    let lots = uses.lots(&units, &grounds);
+    let parties = parties(&asking, &local, &lots);
+    let mut wake = reclaim(picture, &mut units, &lots, &parties, &policies, &asking, &grounds);
+    let lots = uses.lots(&units, &grounds);
+    let shares = shares::share(&lots, &parties, &policies);
+    for unit in &mut units {
+        let Some(policy) = unit.local else { continue };
+        let of_pool = grounds.iter().zip(&shares).filter(|(ground, _)| ground.pools[policy].as_ref() == Some(&unit.pool));
+        unit.target = of_pool.filter_map(|(_, shares)| shares.get(&unit.asking)).sum();
+    }
 
-    let mut plan = Plan { wake: publication.wake, deletions: deletions(picture, &asking), ..Plan::default() };
-    for write in publication.writes {
-        let asking = &asking[write.index];
-        plan.writes.push(OfferWrite {
-            namespace: asking.namespace.to_owned(),
-            namespace_uid: asking.tenant.uid.clone(),
-            consumer: asking.tenant.consumer.clone(),
-            spec: spec(picture, &labels, write.hard),
-            exists: asking.offer.is_some(),
-            grows: write.grows,
-        });
+    let composer = Composer { picture, asking: &asking, grounds: &grounds };
+    let mut plan = Plan { deletions: deletions(picture, &asking), ..Plan::default() };
+    let standings: Vec<Standing> = units.iter().map(|unit| composer.standing(unit)).collect();
+    for members in components(&units, &grounds) {
+        let total = total(&units, &members, &lots, &parties, &policies, &grounds);
+        let of_these: Vec<Standing> = members.iter().map(|&unit| standings[unit].clone()).collect();
+        let publication = publish::decide(&total, &of_these, now);
+        wake = sooner(wake, publication.wake);
+        for write in publication.writes {
+            let unit = &units[members[write.index]];
+            plan.writes.push(composer.write(unit, write.hard, write.grows));
+        }
     }
-    for (asking, standing) in asking.iter().zip(&standings) {
-        // What does not stand yet is written now or in a moment.
-        let offered = standing.published.is_some() || !standing.target.is_zero();
-        plan.answers.push(Answer {
-            namespace: asking.namespace.to_owned(),
-            current: asking.request.conditions.clone(),
-            wanted: outcome(picture, ANSWERED, offered),
-        });
-        plan.links.insert(asking.tenant.consumer.clone(), outcome(picture, links::RESOURCES_OFFERED, offered));
-    }
-    not_asking(picture, &mut plan);
+    // What is given up comes first, whatever it belongs to.
+    plan.writes.sort_by_key(|write| write.grows);
+    wake = sooner(wake, withdraw(picture, &asking, &units, &uses, &mut plan));
+    plan.wake = wake;
+    tell(picture, &asking, &units, &standings, &mut plan);
     plan
 }
 
-/// The tenants that ask for something, in the order of their IDs.
-fn asking(picture: &Picture) -> Vec<Asking<'_>> {
-    let requests: HashMap<&str, &Request> = of_name(&picture.requests, RESOURCE_REQUEST);
-    let offers: HashMap<&str, &ResourceOffer> = of_name(&picture.offers, DEFAULT_POOL);
-    let mut asking: Vec<Asking<'_>> = tenants(picture)
-        .filter_map(|(namespace, tenant)| {
-            let request = requests.get(namespace).copied().filter(|request| request.resources.is_ok())?;
-            // An offer that is being deleted is as good as gone: the one after it is a new one.
-            let offer = offers.get(namespace).copied().filter(|offer| offer.metadata.deletion_timestamp.is_none());
-            Some(Asking { namespace, tenant, request, offer })
-        })
-        .collect();
-    asking.sort_by_key(|asking| &asking.tenant.consumer);
-    asking
+fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
 }
 
-fn of_name<'a, T>(objects: &'a [(Key, Arc<T>)], name: &str) -> HashMap<&'a str, &'a T> {
-    objects.iter().filter(|(key, _)| key.name == name).map(|(key, object)| (key.namespace.as_str(), object.as_ref())).collect()
+/// The policies of those that ask whose source is here.
+fn local_policies<'a>(asking: &[Asking<'a>]) -> Vec<&'a Arc<PeeringPolicy>> {
+    let held = asking.iter().filter_map(|asking| asking.policy);
+    let local = held.filter(|policy| policy.spec.provide.source.plugin.is_none());
+    let by_name: BTreeMap<_, _> = local.map(|policy| (policy.metadata.name.as_deref().unwrap_or_default(), policy)).collect();
+    by_name.into_values().collect()
 }
 
-fn tenants(picture: &Picture) -> impl Iterator<Item = (&str, &ConsumerNamespace)> {
-    let all = picture.namespaces.iter().map(|(name, namespace)| (name.as_str(), namespace.as_ref()));
-    all.filter(|(_, namespace)| namespace.tenant && !namespace.terminating)
-}
-
-/// Charges each pod to the offer that it uses; the others occupy what could be offered. A pod's labels are believed only in
-/// a mapped namespace of the same consumer, because nobody but us makes pods there.
-fn charge<'a>(picture: &'a Picture, asking: &[Asking<'_>]) -> (Vec<ResourceList>, Vec<&'a PodUse>) {
-    let index: HashMap<&str, usize> =
-        asking.iter().enumerate().map(|(index, asking)| (asking.tenant.consumer.as_str(), index)).collect();
-    let mut in_use = vec![ResourceList::new(); asking.len()];
-    let mut occupants = Vec::new();
-    for (key, pod) in &picture.pods {
-        let charged = pod.consumer.as_deref().filter(|consumer| {
-            let namespace = picture.namespaces.get(&key.namespace);
-            pod.pool == DEFAULT_POOL
-                && namespace.is_some_and(|namespace| !namespace.tenant && namespace.consumer.as_str() == *consumer)
-        });
-        match charged.and_then(|consumer| index.get(consumer)) {
-            Some(&index) => in_use[index] += &pod.requests,
-            None => occupants.push(pod.as_ref()),
+/// The pools that are to exist.
+fn units<'a>(
+    picture: &Picture,
+    asking: &[Asking<'a>],
+    local: &[&Arc<PeeringPolicy>],
+    policies: &[&'a Provide],
+    grounds: &[Ground],
+) -> Vec<Unit<'a>> {
+    let mut units = Vec::new();
+    for (index, one) in asking.iter().enumerate() {
+        let Some(policy) = one.policy else { continue };
+        let unit = |pool: &str, local, target| Unit {
+            asking: index,
+            pool: pool.to_owned(),
+            policy: &policy.spec.provide,
+            local,
+            in_use: ResourceList::new(),
+            target,
+            reclaim: None,
+            floor: ResourceList::new(),
+        };
+        if let Some(at) = local.iter().position(|one| one.metadata.name == policy.metadata.name) {
+            units.extend(pools::names(at, policies[at], grounds).iter().map(|pool| unit(pool, Some(at), ResourceList::new())));
+            continue;
+        }
+        match picture.readings.get(&one.tenant.consumer).and_then(|reading| reading.pools.as_ref()) {
+            Some(pools) => {
+                let within = |amounts: &ResourceList| {
+                    let within = amounts.capped_by(&policy.spec.provide.caps).capped_by(&one.asked());
+                    within.iter().filter(|(_, amount)| !amount.is_negative()).collect::<ResourceList>()
+                };
+                units.extend(pools.iter().map(|(pool, amounts)| unit(pool, None, within(amounts))));
+            }
+            // As long as the plugin has not said anything, what was offered last stays.
+            None => units.extend(
+                one.offers
+                    .iter()
+                    .filter(|(_, offer)| offer.spec.withdrawal_timestamp.is_none())
+                    .map(|(pool, offer)| unit(pool, None, offer.spec.resource_quota.hard.clone())),
+            ),
         }
     }
-    (in_use, occupants)
+    units
 }
 
-fn labels(picture: &Picture) -> BTreeMap<String, String> {
-    let mut labels = picture.cluster_labels.clone();
-    labels.extend(source::uniform_labels(picture.nodes.iter().map(|(_, node)| node.as_ref())));
-    labels
+/// What the pods use, and where.
+struct Uses<'a> {
+    /// For each unit, by ground.
+    by_ground: Vec<BTreeMap<usize, ResourceList>>,
+    /// For each consumer, what pods use of pools that are not to exist.
+    elsewhere: HashMap<(usize, &'a str), ResourceList>,
+    /// What is free of everything that is not charged to a unit, by ground.
+    free: Vec<ResourceList>,
 }
 
-fn spec(picture: &Picture, labels: &BTreeMap<String, String>, hard: ResourceList) -> ResourceOfferSpec {
-    ResourceOfferSpec {
-        cluster_id: picture.own.clone(),
-        pool: DEFAULT_POOL.to_owned(),
-        resource_quota: ResourceQuota { hard },
-        labels: labels.clone(),
-        path: vec![picture.own.clone()],
-        storage_classes: Vec::new(),
-        ingress_classes: Vec::new(),
-        load_balancer_classes: Vec::new(),
-        withdrawal_timestamp: None,
-        reclaim_timestamp: None,
+impl<'a> Uses<'a> {
+    /// Charges each pod to the pool that it uses; the others occupy what could be offered.
+    fn count(picture: &'a Picture, asking: &[Asking<'_>], units: &mut [Unit<'_>], grounds: &[Ground]) -> Self {
+        let consumers: HashMap<&str, usize> =
+            asking.iter().enumerate().map(|(index, asking)| (asking.tenant.consumer.as_str(), index)).collect();
+        let known: HashMap<(usize, String), usize> =
+            units.iter().enumerate().map(|(index, unit)| ((unit.asking, unit.pool.clone()), index)).collect();
+        let at: HashMap<&str, usize> =
+            grounds.iter().enumerate().flat_map(|(index, ground)| ground.nodes.keys().map(move |&name| (name, index))).collect();
+        let mut by_ground = vec![BTreeMap::<usize, ResourceList>::new(); units.len()];
+        let mut elsewhere: HashMap<(usize, &str), ResourceList> = HashMap::new();
+        let mut occupants: Vec<&PodUse> = Vec::new();
+        for (key, pod) in &picture.pods {
+            let owner = picture.owner(key, pod).and_then(|(consumer, pool)| Some((*consumers.get(consumer)?, pool)));
+            let unit = owner.and_then(|(asking, pool)| known.get(&(asking, pool.to_owned())).copied());
+            let Some(unit) = unit else {
+                if let Some((asking, pool)) = owner {
+                    *elsewhere.entry((asking, pool)).or_default() += &pod.requests;
+                }
+                occupants.push(pod);
+                continue;
+            };
+            units[unit].in_use += &pod.requests;
+            let Some(policy) = units[unit].local else {
+                // A plugin says what it gives; where that is taken from, it is not there for others.
+                occupants.push(pod);
+                continue;
+            };
+            let here = pod.node.as_deref().and_then(|node| at.get(node).copied());
+            let first = || grounds.iter().position(|ground| ground.pools[policy].as_ref() == Some(&units[unit].pool));
+            match here.filter(|&ground| grounds[ground].pools[policy].as_ref() == Some(&units[unit].pool)).or_else(first) {
+                Some(ground) => *by_ground[unit].entry(ground).or_default() += &pod.requests,
+                None => occupants.push(pod),
+            }
+        }
+        for unit in units.iter_mut() {
+            unit.floor = unit.in_use.clone();
+        }
+        let nodes: Vec<&BTreeMap<&str, &LocalNode>> = grounds.iter().map(|ground| &ground.nodes).collect();
+        Self { by_ground, elsewhere, free: source::free(&nodes, &occupants) }
+    }
+
+    /// What is to be split on each ground, and who has a part in it.
+    fn lots(&self, units: &[Unit], grounds: &[Ground]) -> Vec<Lot> {
+        let lot = |(index, ground): (usize, &Ground)| {
+            let mut lot = Lot { free: self.free[index].clone(), floors: BTreeMap::new() };
+            for (unit, used) in units.iter().zip(&self.by_ground) {
+                let Some(policy) = unit.local else { continue };
+                if ground.pools[policy].as_ref() == Some(&unit.pool) {
+                    let floor = used.get(&index).filter(|_| !unit.floor.is_empty() || unit.in_use.is_empty());
+                    lot.floors.insert(unit.asking, floor.cloned().unwrap_or_default());
+                }
+            }
+            lot
+        };
+        grounds.iter().enumerate().map(lot).collect()
     }
 }
 
-fn standing(
+/// The consumers, and what bounds them: what they asked for, the caps of the policy, and its fixed amounts.
+fn parties(asking: &[Asking], local: &[&Arc<PeeringPolicy>], lots: &[Lot]) -> Vec<Party> {
+    let names: BTreeSet<&str> = lots.iter().flat_map(|lot| lot.free.names()).collect();
+    let party = |asking: &Asking| {
+        let policy = asking.policy.and_then(|held| local.iter().position(|one| one.metadata.name == held.metadata.name));
+        let provide = policy.map(|index| &local[index].spec.provide);
+        let fixed = provide.and_then(|provide| provide.source.fixed.as_ref());
+        // Beside fixed amounts there is nothing.
+        let mut limit: ResourceList = match fixed {
+            Some(fixed) => names.iter().map(|&name| (name, fixed.resources.get(name))).collect(),
+            None => ResourceList::new(),
+        };
+        let caps = provide.map(|provide| provide.caps.clone()).unwrap_or_default();
+        for (name, cap) in caps.iter().chain(asking.asked().iter()) {
+            let bound = if limit.contains(name) { limit.get(name).min(cap) } else { cap };
+            limit.insert(name, bound);
+        }
+        Party { consumer: asking.tenant.consumer.clone(), policy: policy.unwrap_or_default(), limit }
+    };
+    asking.iter().map(party).collect()
+}
+
+/// Finds out which pools are used beyond what their policy or the nodes allow. Such a pool is given notice; when that is
+/// over, its floor is taken away. Returns when the next notice is over.
+fn reclaim(
     picture: &Picture,
-    labels: &BTreeMap<String, String>,
-    asking: &Asking<'_>,
-    claim: Claim,
-    target: ResourceList,
-) -> Standing {
-    let written = picture.written.get(&asking.tenant.uid);
-    let published = asking.offer.map(|offer| &offer.spec.resource_quota.hard);
-    let outdated = asking.offer.is_some_and(|offer| {
-        let hard = offer.spec.resource_quota.hard.clone();
-        offer.spec != spec(picture, labels, hard)
-    });
-    Standing {
-        published: published.map(|published| written.map_or(published, |written| &written.hard).clone()),
-        written: written.map(|written| written.at),
-        outdated,
-        target,
-        in_use: claim.in_use,
-        asked: claim.asked,
+    units: &mut [Unit],
+    lots: &[Lot],
+    parties: &[Party],
+    policies: &[&Provide],
+    asking: &[Asking],
+    grounds: &[Ground],
+) -> Option<Duration> {
+    let bare: Vec<Lot> = lots.iter().map(Lot::without_floors).collect();
+    let entitled = shares::share(&bare, parties, policies);
+    // The grounds where the consumers of a policy use more than all of them may have.
+    let over: Vec<BTreeSet<usize>> = lots.iter().map(|lot| overdrawn(lot, parties, policies)).collect();
+    let mut wake = None;
+    for unit in units.iter_mut() {
+        let offer = asking[unit.asking].offers.get(unit.pool.as_str());
+        let standing = offer.and_then(|offer| offer.spec.reclaim_timestamp.as_ref()).map(|time| time.0);
+        let Some(policy) = unit.local else {
+            let beyond = exceeds(&unit.in_use, &unit.target, None);
+            unit.reclaim = beyond.then(|| standing.unwrap_or_else(|| notice(picture.today, unit.policy)));
+            continue;
+        };
+        let in_pool = |index: &usize| grounds[*index].pools[policy].as_ref() == Some(&unit.pool);
+        let mine: Vec<usize> = (0..lots.len()).filter(in_pool).collect();
+        let due: ResourceList = mine.iter().filter_map(|&index| entitled[index].get(&unit.asking)).sum();
+        let capped = exceeds(&unit.in_use, &limit_of(unit.policy), Some(&unit.policy.caps));
+        let crowded = mine.iter().any(|&index| over[index].contains(&policy));
+        let beyond = capped || (crowded && exceeds(&unit.in_use, &due, None));
+        unit.reclaim = beyond.then(|| standing.unwrap_or_else(|| notice(picture.today, unit.policy)));
     }
+    for unit in units {
+        let Some(at) = unit.reclaim else { continue };
+        let left = Duration::try_from(at.duration_since(picture.today)).unwrap_or_default();
+        if left.is_zero() {
+            unit.floor = ResourceList::new();
+        } else {
+            wake = sooner(wake, Some(left));
+            // What a plugin gives is not cut below use without notice either.
+            if unit.local.is_none() {
+                unit.target = unit.target.max(&unit.in_use);
+            }
+        }
+    }
+    wake
+}
+
+fn notice(today: Timestamp, policy: &Provide) -> Timestamp {
+    today.saturating_add(SignedDuration::from_secs(i64::from(policy.notice_seconds))).unwrap_or(today)
+}
+
+/// What the policy says that a consumer gets at most, whatever is free.
+fn limit_of(policy: &Provide) -> ResourceList {
+    let fixed = policy.source.fixed.as_ref().map(|fixed| fixed.resources.clone()).unwrap_or_default();
+    let mut limit = policy.caps.clone();
+    for (name, amount) in &fixed {
+        let bound = if limit.contains(name) { limit.get(name).min(amount) } else { amount };
+        limit.insert(name, bound);
+    }
+    limit
+}
+
+/// Whether more is used than this. With `named`, what neither names is not bounded.
+fn exceeds(in_use: &ResourceList, most: &ResourceList, named: Option<&ResourceList>) -> bool {
+    in_use.iter().any(|(name, used)| {
+        let bounded = named.is_none_or(|named| named.contains(name) || most.contains(name));
+        bounded && used > most.get(name)
+    })
+}
+
+/// The policies whose consumers use more of a ground than they may have together, or than there is.
+fn overdrawn(lot: &Lot, parties: &[Party], policies: &[&Provide]) -> BTreeSet<usize> {
+    let mut used: BTreeMap<usize, ResourceList> = BTreeMap::new();
+    for (&party, floor) in &lot.floors {
+        *used.entry(parties[party].policy).or_default() += floor;
+    }
+    let all: ResourceList = used.values().sum();
+    let crowded = exceeds(&all, &lot.bound(parties, policies), None);
+    used.into_iter()
+        .filter(|(policy, used)| crowded || exceeds(used, &shares::bound_of(&lot.free, policies[*policy]), None))
+        .map(|(policy, _)| policy)
+        .collect()
+}
+
+/// Units that share grounds, directly or through others: what they are promised is weighed together.
+fn components(units: &[Unit], grounds: &[Ground]) -> Vec<Vec<usize>> {
+    let mut component: Vec<usize> = (0..units.len()).collect();
+    for ground in grounds {
+        let here = |unit: &Unit| unit.local.is_some_and(|policy| ground.pools[policy].as_ref() == Some(&unit.pool));
+        let members: BTreeSet<usize> =
+            units.iter().zip(&component).filter(|(unit, _)| here(unit)).map(|(_, &component)| component).collect();
+        if let Some(&lowest) = members.first() {
+            for one in component.iter_mut().filter(|one| members.contains(one)) {
+                *one = lowest;
+            }
+        }
+    }
+    let mut found: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (unit, &component) in component.iter().enumerate() {
+        found.entry(component).or_default().push(unit);
+    }
+    found.into_values().collect()
+}
+
+/// All that the units of a component may be promised together.
+fn total(
+    units: &[Unit],
+    members: &[usize],
+    lots: &[Lot],
+    parties: &[Party],
+    policies: &[&Provide],
+    grounds: &[Ground],
+) -> ResourceList {
+    // What a plugin says is not weighed.
+    let plugins = members.iter().filter(|&&unit| units[unit].local.is_none()).map(|&unit| &units[unit].target).sum();
+    let of_these = |ground: &Ground| {
+        members
+            .iter()
+            .any(|&unit| units[unit].local.is_some_and(|policy| ground.pools[policy].as_ref() == Some(&units[unit].pool)))
+    };
+    let bounds: Vec<ResourceList> =
+        grounds.iter().zip(lots).filter(|(ground, _)| of_these(ground)).map(|(_, lot)| lot.bound(parties, policies)).collect();
+    bounds.iter().fold(plugins, |sum: ResourceList, bound| sum + bound)
+}
+
+/// Writes offers.
+struct Composer<'a> {
+    picture: &'a Picture,
+    asking: &'a [Asking<'a>],
+    grounds: &'a [Ground<'a>],
+}
+
+impl Composer<'_> {
+    fn standing(&self, unit: &Unit) -> Standing {
+        let asking = &self.asking[unit.asking];
+        let id = (asking.tenant.uid.clone(), unit.pool.clone());
+        let written = self.picture.written.get(&id);
+        let offer = asking.offers.get(unit.pool.as_str());
+        let published = offer.map(|offer| &offer.spec.resource_quota.hard);
+        let outdated = offer.is_some_and(|offer| offer.spec != self.spec(unit, offer.spec.resource_quota.hard.clone()));
+        let followed = self.picture.followed.get(&asking.tenant.consumer);
+        let new_rules =
+            followed.is_some_and(|followed| asking.policy.is_none_or(|policy| *followed != PolicyVersion::of(policy)));
+        let urgent = new_rules || unit.local.is_none();
+        Standing {
+            published: published.map(|published| written.map_or(published, |written| &written.hard).clone()),
+            written: written.map(|written| written.at).filter(|_| !urgent),
+            outdated,
+            target: unit.target.clone(),
+            in_use: unit.floor.clone(),
+            asked: asking.asked(),
+            threshold: if new_rules { 0 } else { unit.policy.threshold() },
+        }
+    }
+
+    fn spec(&self, unit: &Unit, hard: ResourceList) -> ResourceOfferSpec {
+        let own = &self.picture.own;
+        let usage = &unit.policy.usage;
+        ResourceOfferSpec {
+            cluster_id: own.clone(),
+            pool: unit.pool.clone(),
+            resource_quota: ResourceQuota { hard },
+            labels: self.labels(unit),
+            path: vec![own.clone()],
+            storage_classes: usage.storage_classes.clone(),
+            ingress_classes: usage.ingress_classes.clone(),
+            load_balancer_classes: usage.load_balancer_classes.clone(),
+            node_selector: unit.local.and_then(|policy| pools::node_selector(policy, unit.policy, &unit.pool, self.grounds)),
+            withdrawal_timestamp: None,
+            reclaim_timestamp: unit.reclaim.map(Time),
+        }
+    }
+
+    fn labels(&self, unit: &Unit) -> BTreeMap<String, String> {
+        let mut labels = self.picture.cluster_labels.clone();
+        let in_pool = |ground: &&Ground| unit.local.is_none_or(|policy| ground.pools[policy].as_ref() == Some(&unit.pool));
+        labels.extend(source::uniform_labels(
+            self.grounds.iter().filter(in_pool).flat_map(|ground| ground.nodes.values().copied()),
+        ));
+        labels
+    }
+
+    fn write(&self, unit: &Unit, hard: ResourceList, grows: bool) -> OfferWrite {
+        let asking = &self.asking[unit.asking];
+        OfferWrite {
+            namespace: asking.namespace.to_owned(),
+            namespace_uid: asking.tenant.uid.clone(),
+            consumer: asking.tenant.consumer.clone(),
+            spec: self.spec(unit, hard),
+            exists: asking.offers.contains_key(unit.pool.as_str()),
+            grows,
+        }
+    }
+}
+
+/// Offers of pools that are not to exist any more are taken back: with notice, and then for good. Returns when a notice ends.
+fn withdraw(picture: &Picture, asking: &[Asking], units: &[Unit], uses: &Uses, plan: &mut Plan) -> Option<Duration> {
+    let wanted: BTreeSet<(usize, &str)> = units.iter().map(|unit| (unit.asking, unit.pool.as_str())).collect();
+    let mut wake = None;
+    for (index, one) in asking.iter().enumerate() {
+        for (&pool, offer) in one.offers.iter().filter(|(pool, _)| !wanted.contains(&(index, **pool))) {
+            let used = uses.elsewhere.contains_key(&(index, pool));
+            let Some(end) = &offer.spec.withdrawal_timestamp else {
+                let notice = one.policy.map_or_else(
+                    || notice(picture.today, &Provide::default()),
+                    |policy| notice(picture.today, &policy.spec.provide),
+                );
+                let spec = ResourceOfferSpec { withdrawal_timestamp: Some(Time(notice)), ..offer.spec.clone() };
+                plan.writes.insert(
+                    0,
+                    OfferWrite {
+                        namespace: one.namespace.to_owned(),
+                        namespace_uid: one.tenant.uid.clone(),
+                        consumer: one.tenant.consumer.clone(),
+                        spec,
+                        exists: true,
+                        grows: false,
+                    },
+                );
+                continue;
+            };
+            let left = Duration::try_from(end.0.duration_since(picture.today)).unwrap_or_default();
+            if left.is_zero() || !used {
+                plan.deletions.push(Key::new(one.namespace, pool));
+            } else {
+                wake = sooner(wake, Some(left));
+            }
+        }
+    }
+    wake
 }
 
 /// Offers in tenant namespaces that answer no request.
-fn deletions(picture: &Picture, asking: &[Asking<'_>]) -> Vec<Key> {
-    let tenants: HashMap<&str, &ConsumerNamespace> = tenants(picture).collect();
-    let wanted = |key: &Key| key.name == DEFAULT_POOL && asking.iter().any(|asking| asking.namespace == key.namespace);
-    let ours = picture.offers.iter().filter(|(key, _)| tenants.contains_key(key.namespace.as_str()));
+fn deletions(picture: &Picture, asking: &[Asking]) -> Vec<Key> {
+    let answered: BTreeSet<&str> = asking.iter().map(|asking| asking.namespace).collect();
+    let tenants: BTreeSet<&str> = picture.tenants().map(|(namespace, _)| namespace).collect();
+    let ours = picture.offers.iter().filter(|(key, _)| tenants.contains(key.namespace.as_str()));
     let standing = ours.filter(|(_, offer)| offer.metadata.deletion_timestamp.is_none());
-    let mut deletions: Vec<Key> = standing.map(|(key, _)| key.clone()).filter(|key| !wanted(key)).collect();
+    let stray = |key: &Key, offer: &ResourceOffer| !answered.contains(key.namespace.as_str()) || offer.spec.pool != key.name;
+    let mut deletions: Vec<Key> = standing.filter(|(key, offer)| stray(key, offer)).map(|(key, _)| key.clone()).collect();
     deletions.sort();
     deletions
 }
 
-fn outcome(picture: &Picture, kind: &'static str, offered: bool) -> Wanted {
-    if offered {
-        return Wanted::yes(kind, "Offered", format!("pool {DEFAULT_POOL} is offered"));
+/// What is told to the consumers, and here.
+fn tell(picture: &Picture, asking: &[Asking], units: &[Unit], standings: &[Standing], plan: &mut Plan) {
+    for (index, one) in asking.iter().enumerate() {
+        if let Some(policy) = one.policy {
+            plan.followed.insert(one.tenant.consumer.clone(), PolicyVersion::of(policy));
+        }
+        let of_this = units.iter().zip(standings).filter(|(unit, _)| unit.asking == index);
+        // What does not stand yet is written now or in a moment.
+        let offered = of_this.filter(|(_, standing)| standing.published.is_some() || !standing.target.is_zero());
+        let pools: Vec<&str> = offered.map(|(unit, _)| unit.pool.as_str()).collect();
+        let reading = picture.readings.get(&one.tenant.consumer);
+        let say = |kind| outcome(kind, one.policy, reading, &pools);
+        let (current, wanted) = (one.request.conditions.clone(), say(ANSWERED));
+        plan.answers.push(Answer { namespace: one.namespace.to_owned(), current, wanted });
+        plan.links.insert(one.tenant.consumer.clone(), say(links::RESOURCES_OFFERED));
     }
-    match picture.percentage {
-        None => Wanted::no(kind, "NoPolicy", "the provider shares nothing: it has no PeeringPolicy named default"),
-        Some(0) => Wanted::no(kind, "NothingShared", "the provider's PeeringPolicy shares 0 percent of its resources"),
-        Some(_) => Wanted::no(
-            kind,
-            "NothingFree",
-            "the provider has nothing free that was asked for; an offer follows as soon as there is something",
-        ),
+    not_asking(picture, plan);
+}
+
+fn outcome(kind: &'static str, policy: Option<&Arc<PeeringPolicy>>, reading: Option<&Reading>, pools: &[&str]) -> Wanted {
+    let ours = kind == links::RESOURCES_OFFERED;
+    let Some(policy) = policy else {
+        let message = "the provider shares nothing with this cluster: no PeeringPolicy selects it";
+        return Wanted::no(kind, "NoPolicy", message);
+    };
+    let name = policy.metadata.name.as_deref().unwrap_or_default();
+    let provide = &policy.spec.provide;
+    let problem = reading.and_then(|reading| reading.problem.as_deref()).filter(|_| provide.source.plugin.is_some());
+    // The words of a plugin, and how policies are called, are nothing to a consumer.
+    if let Some(problem) = problem.filter(|_| ours) {
+        let stays = if pools.is_empty() { "nothing is offered until it answers" } else { "what was offered last stays" };
+        return Wanted::no(kind, "PluginFailed", format!("policy {name}: {problem}; {stays}"));
+    }
+    match pools {
+        [] if provide.source.plugin.is_some() => {
+            Wanted::no(kind, "NothingOffered", "the provider's resource plugin offers nothing")
+        }
+        [] if provide.source.is_local() && provide.percentage == 0 => {
+            Wanted::no(kind, "NothingShared", "the provider's PeeringPolicy shares 0 percent of its resources")
+        }
+        [] => {
+            let message = "the provider has nothing free that was asked for; an offer follows as soon as there is something";
+            Wanted::no(kind, "NothingFree", message)
+        }
+        [pool] if *pool == DEFAULT_POOL && !ours => Wanted::yes(kind, "Offered", format!("pool {pool} is offered")),
+        pools if ours => Wanted::yes(kind, "Offered", format!("{}, under policy {name}", offered(pools))),
+        pools => Wanted::yes(kind, "Offered", offered(pools)),
+    }
+}
+
+fn offered(pools: &[&str]) -> String {
+    match pools {
+        [pool] => format!("pool {pool} is offered"),
+        pools => format!("pools {} are offered", pools.join(", ")),
     }
 }
 
 /// Tenants without a request, or with one that cannot be read.
 fn not_asking(picture: &Picture, plan: &mut Plan) {
-    let requests: HashMap<&str, &Request> = of_name(&picture.requests, RESOURCE_REQUEST);
-    for (namespace, tenant) in tenants(picture) {
+    let requests = picture.requests();
+    for (namespace, tenant) in picture.tenants() {
         let wanted = |kind| match requests.get(namespace).map(|request| &request.resources) {
             None => Some(Wanted::no(kind, "NotRequested", "the consumer has not asked for resources")),
             Some(Err(error)) => {
@@ -290,236 +549,4 @@ fn not_asking(picture: &Picture, plan: &mut Plan) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::{cluster, list};
-    use liqo_api::{provider_namespace, tenant_namespace};
-
-    const ROME: u8 = 1;
-    const TURIN: u8 = 2;
-    const MILAN: u8 = 3;
-
-    /// Milan with one node of 10 cpu and 10 pods, sharing all of it.
-    fn milan() -> Picture {
-        let node = LocalNode { eligible: true, allocatable: list("cpu=10, pods=10"), labels: BTreeMap::new() };
-        Picture {
-            own: cluster(MILAN),
-            percentage: Some(100),
-            threshold: 5,
-            cluster_labels: BTreeMap::new(),
-            nodes: vec![(Key::new("", "a"), node.into())],
-            pods: Vec::new(),
-            namespaces: BTreeMap::new(),
-            requests: Vec::new(),
-            offers: Vec::new(),
-            written: HashMap::new(),
-        }
-    }
-
-    impl Picture {
-        fn tenant(mut self, consumer: u8) -> Self {
-            let id = cluster(consumer);
-            let uid = format!("tenant-{consumer}");
-            let tenant = ConsumerNamespace { uid, consumer: id.clone(), tenant: true, terminating: false };
-            let mapped = ConsumerNamespace { uid: format!("mapped-{consumer}"), tenant: false, ..tenant.clone() };
-            self.namespaces.insert(tenant_namespace(&id), tenant.into());
-            self.namespaces.insert(format!("mapped-{consumer}"), mapped.into());
-            self
-        }
-
-        fn request(mut self, consumer: u8, asked: &str) -> Self {
-            let request = Request { resources: Ok(list(asked)), conditions: Vec::new() };
-            let key = Key::new(tenant_namespace(&cluster(consumer)), RESOURCE_REQUEST);
-            self.requests.push((key, request.into()));
-            self
-        }
-
-        fn asks(self, consumer: u8, asked: &str) -> Self {
-            self.tenant(consumer).request(consumer, asked)
-        }
-
-        fn offers(mut self, consumer: u8, hard: &str) -> Self {
-            let spec = spec(&self, &BTreeMap::new(), list(hard));
-            let mut offer = ResourceOffer::new(DEFAULT_POOL, spec);
-            offer.metadata.namespace = Some(tenant_namespace(&cluster(consumer)));
-            self.offers.push((Key::of(&offer), offer.into()));
-            self
-        }
-
-        fn pod(mut self, namespace: &str, consumer: Option<u8>, requests: &str) -> Self {
-            let consumer = consumer.map(|consumer| cluster(consumer).to_string());
-            let node = Some("a".to_owned());
-            let pod = PodUse { node, requests: list(requests), consumer, pool: DEFAULT_POOL.to_owned(), waits: false };
-            let name = format!("pod-{}", self.pods.len());
-            self.pods.push((Key::new(namespace, name), pod.into()));
-            self
-        }
-
-        fn plan(&self) -> Plan {
-            decide(self, Instant::now())
-        }
-
-        /// Consumer and amounts of each write.
-        fn writes(&self) -> Vec<(ClusterId, String)> {
-            self.plan().writes.into_iter().map(|write| (write.consumer, write.spec.resource_quota.hard.to_string())).collect()
-        }
-    }
-
-    fn write(consumer: u8, hard: &str) -> (ClusterId, String) {
-        (cluster(consumer), hard.to_owned())
-    }
-
-    #[test]
-    fn a_request_is_answered_with_an_offer_that_names_its_origin() {
-        let mut picture = milan().asks(ROME, "");
-        picture.cluster_labels.insert("tier".into(), "gold".into());
-        let plan = picture.plan();
-        let [offer] = plan.writes.as_slice() else { panic!("{plan:?}") };
-        assert_eq!(offer.namespace, tenant_namespace(&cluster(ROME)));
-        assert_eq!(offer.spec.cluster_id, cluster(MILAN));
-        assert_eq!(offer.spec.path, [cluster(MILAN)]);
-        assert_eq!(offer.spec.pool, DEFAULT_POOL);
-        assert_eq!(offer.spec.labels, picture.cluster_labels);
-        assert_eq!(offer.spec.resource_quota.hard, list("cpu=10, pods=10"));
-        assert_eq!(plan.answers[0].wanted.status, Some(true));
-        assert_eq!(plan.links[&cluster(ROME)].status, Some(true));
-    }
-
-    #[test]
-    fn a_settled_cluster_plans_no_write() {
-        let plan = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").plan();
-        assert_eq!((plan.writes, plan.deletions, plan.wake), (Vec::new(), Vec::new(), None));
-    }
-
-    #[test]
-    fn a_consumers_own_pods_do_not_shrink_its_offer_but_other_pods_do() {
-        let picture = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10");
-        assert_eq!(picture.clone().pod("mapped-1", Some(ROME), "cpu=8, pods=8").writes(), []);
-        assert_eq!(picture.pod("default", None, "cpu=4, pods=1").writes(), [write(ROME, "cpu=6, pods=9")]);
-    }
-
-    #[test]
-    fn a_label_is_not_believed_outside_the_consumers_own_mapped_namespaces() {
-        let picture = milan().asks(ROME, "").asks(TURIN, "").offers(ROME, "cpu=5, pods=5").offers(TURIN, "cpu=5, pods=5");
-        for namespace in ["default", "mapped-2", &tenant_namespace(&cluster(ROME))] {
-            let forged = picture.clone().pod(namespace, Some(ROME), "cpu=4, pods=4");
-            assert_eq!(forged.writes(), [write(ROME, "cpu=3, pods=3"), write(TURIN, "cpu=3, pods=3")], "{namespace}");
-        }
-    }
-
-    #[test]
-    fn pods_of_a_consumer_that_asks_for_nothing_any_more_still_occupy_their_place() {
-        let picture = milan().tenant(TURIN).asks(ROME, "").pod("mapped-2", Some(TURIN), "cpu=4, pods=1");
-        assert_eq!(picture.writes(), [write(ROME, "cpu=6, pods=9")]);
-    }
-
-    #[test]
-    fn pods_of_another_pool_are_not_charged_to_the_default_one() {
-        let mut picture = milan().asks(ROME, "");
-        let pod = PodUse { node: Some("a".into()), requests: list("cpu=4, pods=1"), ..PodUse::default() };
-        let pod = PodUse { consumer: Some(cluster(ROME).to_string()), pool: "other".into(), ..pod };
-        picture.pods.push((Key::new("mapped-1", "p"), pod.into()));
-        assert_eq!(picture.writes(), [write(ROME, "cpu=6, pods=9")]);
-    }
-
-    #[test]
-    fn a_second_consumer_gets_its_share_after_the_first_gave_it_up() {
-        let picture = milan().asks(TURIN, "").offers(TURIN, "cpu=10, pods=10").asks(ROME, "");
-        assert_eq!(picture.writes(), [write(TURIN, "cpu=5, pods=5"), write(ROME, "cpu=5, pods=5")]);
-    }
-
-    #[test]
-    fn an_offer_without_a_request_is_deleted() {
-        let plan = milan().tenant(ROME).offers(ROME, "cpu=10").plan();
-        assert_eq!(plan.deletions, [Key::new(tenant_namespace(&cluster(ROME)), DEFAULT_POOL)]);
-        assert_eq!(plan.links[&cluster(ROME)].reason, "NotRequested");
-    }
-
-    #[test]
-    fn offers_that_we_received_are_left_alone() {
-        let mut picture = milan();
-        let mut offer = ResourceOffer::new(DEFAULT_POOL, spec(&picture, &BTreeMap::new(), list("cpu=1")));
-        offer.metadata.namespace = Some(provider_namespace(&cluster(ROME)));
-        picture.offers.push((Key::of(&offer), offer.into()));
-        assert_eq!(picture.plan(), Plan::default());
-    }
-
-    #[test]
-    fn a_request_in_a_namespace_that_is_no_tenants_is_not_looked_at() {
-        assert_eq!(milan().request(ROME, "").plan(), Plan::default());
-    }
-
-    #[test]
-    fn nothing_is_written_into_a_namespace_that_is_going_away() {
-        let mut picture = milan().asks(ROME, "").offers(ROME, "cpu=1");
-        let name = tenant_namespace(&cluster(ROME));
-        let going = ConsumerNamespace { terminating: true, ..(*picture.namespaces[&name]).clone() };
-        picture.namespaces.insert(name, going.into());
-        assert_eq!(picture.plan(), Plan::default());
-    }
-
-    #[test]
-    fn without_a_policy_nothing_is_shared_and_the_answer_says_why() {
-        for (percentage, reason) in [(None, "NoPolicy"), (Some(0), "NothingShared")] {
-            let picture = Picture { percentage, ..milan().asks(ROME, "") };
-            let plan = picture.plan();
-            assert_eq!(plan.writes, []);
-            assert_eq!(plan.answers[0].wanted.reason, reason);
-            assert_eq!(plan.links[&cluster(ROME)].reason, reason);
-        }
-    }
-
-    #[test]
-    fn withdrawing_the_policy_leaves_running_pods_their_place() {
-        let picture = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").pod("mapped-1", Some(ROME), "cpu=2, pods=1");
-        assert_eq!(Picture { percentage: Some(0), ..picture }.writes(), [write(ROME, "cpu=2, pods=1")]);
-    }
-
-    #[test]
-    fn a_full_cluster_answers_that_nothing_is_free() {
-        let plan = milan().asks(ROME, "").pod("default", None, "cpu=10, pods=10").plan();
-        assert_eq!(plan.writes, []);
-        assert_eq!(plan.answers[0].wanted.reason, "NothingFree");
-    }
-
-    #[test]
-    fn a_request_that_cannot_be_read_hurts_its_consumer_only() {
-        let mut picture = milan().tenant(ROME).asks(TURIN, "");
-        let request = Request { resources: Err("no".into()), conditions: Vec::new() };
-        picture.requests.push((Key::new(tenant_namespace(&cluster(ROME)), RESOURCE_REQUEST), request.into()));
-        assert_eq!(picture.writes(), [write(TURIN, "cpu=10, pods=10")]);
-        assert_eq!(picture.plan().links[&cluster(ROME)].reason, "Unreadable");
-    }
-
-    #[test]
-    fn requests_of_other_names_are_not_looked_at() {
-        let mut picture = milan().tenant(ROME);
-        let request = Request { resources: Ok(list("")), conditions: Vec::new() };
-        picture.requests.push((Key::new(tenant_namespace(&cluster(ROME)), "another"), request.into()));
-        assert_eq!(picture.writes(), []);
-    }
-
-    #[test]
-    fn what_was_just_written_counts_although_the_cache_shows_the_old_offer() {
-        let mut picture = milan().asks(ROME, "cpu=5, pods=10").offers(ROME, "cpu=10, pods=10");
-        let at = Instant::now();
-        picture.written.insert("tenant-1".into(), Written { at, hard: list("cpu=5, pods=10") });
-        let plan = decide(&picture, at);
-        assert_eq!((plan.writes, plan.wake), (Vec::new(), None));
-    }
-
-    #[test]
-    fn a_consumer_that_comes_back_in_a_new_namespace_is_answered_at_once() {
-        let mut picture = milan().asks(ROME, "");
-        let at = Instant::now();
-        picture.written.insert("a former namespace".into(), Written { at, hard: list("cpu=10, pods=10") });
-        assert_eq!(decide(&picture, at).writes.len(), 1);
-    }
-
-    #[test]
-    fn a_changed_cluster_label_is_published() {
-        let mut picture = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10");
-        picture.cluster_labels.insert("tier".into(), "gold".into());
-        assert_eq!(picture.plan().writes[0].spec.labels, picture.cluster_labels);
-    }
-}
+mod tests;

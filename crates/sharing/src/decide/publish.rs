@@ -37,6 +37,8 @@ pub struct Standing {
     pub in_use: ResourceList,
     /// What the consumer asked for at most.
     pub asked: ResourceList,
+    /// By how much, in percent, a resource must be off for the offer to be rewritten.
+    pub threshold: u8,
 }
 
 /// What to do.
@@ -70,8 +72,8 @@ enum Turn {
     ShrinkOnly,
 }
 
-/// Decides on all offers together. `total` is what the ledger split, `threshold` is in percent.
-pub fn decide(total: &ResourceList, standings: &[Standing], threshold: u8, now: Instant) -> Publication {
+/// Decides on all offers together. `total` is what the ledger split.
+pub fn decide(total: &ResourceList, standings: &[Standing], now: Instant) -> Publication {
     let newcomer = |s: &Standing| s.published.is_none() && !s.target.is_zero() && pause(s, now).is_zero();
     let make_room = standings.iter().any(newcomer);
     let mut turns: Vec<Turn> = Vec::new();
@@ -80,7 +82,7 @@ pub fn decide(total: &ResourceList, standings: &[Standing], threshold: u8, now: 
         let pause = pause(standing, now);
         let moved = match &standing.published {
             None => !standing.target.is_zero(),
-            Some(published) => standing.outdated || moved(standing, published, &standing.target, threshold),
+            Some(published) => standing.outdated || moved(standing, published, &standing.target),
         };
         let shrinks = standing.published.as_ref().is_some_and(|published| shrinks(published, &standing.target));
         let turn = match (moved || (make_room && shrinks), pause.is_zero()) {
@@ -101,7 +103,7 @@ pub fn decide(total: &ResourceList, standings: &[Standing], threshold: u8, now: 
             let worth = match &standing.published {
                 None => !hard.is_zero(),
                 Some(published) => {
-                    standing.outdated || moved(standing, published, hard, threshold) || (make_room && shrinks(published, hard))
+                    standing.outdated || moved(standing, published, hard) || (make_room && shrinks(published, hard))
                 }
             };
             if *turn != Turn::No && !worth {
@@ -140,14 +142,14 @@ fn shrinks(published: &ResourceList, to: &ResourceList) -> bool {
 }
 
 /// Whether going from what is published to `to` is worth a write.
-fn moved(standing: &Standing, published: &ResourceList, to: &ResourceList, threshold: u8) -> bool {
+fn moved(standing: &Standing, published: &ResourceList, to: &ResourceList) -> bool {
     published.names().chain(to.names()).any(|name| {
         let (before, after) = (published.get(name), to.get(name));
         let in_use = rounded_up(standing.in_use.get(name), unit_of(name));
         let limit = cap(&standing.asked, name);
         before != after
             && (before.is_zero() != after.is_zero()
-                || before.differs_by_more_than(after, u32::from(threshold))
+                || before.differs_by_more_than(after, u32::from(standing.threshold))
                 || before < in_use
                 || limit.is_some_and(|limit| after == limit || before > limit.max(in_use)))
     })
@@ -202,22 +204,22 @@ mod tests {
     use proptest::{collection::vec, option, prelude::*};
 
     fn standing(published: &str, target: &str) -> Standing {
-        Standing { published: Some(list(published)), target: list(target), ..Standing::default() }
+        Standing { published: Some(list(published)), target: list(target), threshold: 5, ..Standing::default() }
     }
 
     fn newcomer(target: &str) -> Standing {
-        Standing { target: list(target), ..Standing::default() }
+        Standing { target: list(target), threshold: 5, ..Standing::default() }
     }
 
     /// What is written, as text, with a threshold of 5%.
     fn written(total: &str, standings: &[Standing]) -> Vec<(usize, String)> {
-        let publication = decide(&list(total), standings, 5, Instant::now());
+        let publication = decide(&list(total), standings, Instant::now());
         publication.writes.into_iter().map(|write| (write.index, write.hard.to_string())).collect()
     }
 
     fn rewritten(standing: Standing) -> bool {
         let total = standing.target.clone();
-        !decide(&total, &[standing], 5, Instant::now()).writes.is_empty()
+        !decide(&total, &[standing], Instant::now()).writes.is_empty()
     }
 
     #[test]
@@ -285,23 +287,23 @@ mod tests {
     fn an_offer_rests_for_ten_seconds_and_is_looked_at_again_after_them() {
         let start = Instant::now();
         let moved = Standing { written: Some(start), ..standing("cpu=4", "cpu=2") };
-        let early = decide(&list("cpu=2"), std::slice::from_ref(&moved), 5, start + Duration::from_secs(4));
+        let early = decide(&list("cpu=2"), std::slice::from_ref(&moved), start + Duration::from_secs(4));
         assert_eq!(early, Publication { writes: Vec::new(), wake: Some(Duration::from_secs(6)) });
-        let late = decide(&list("cpu=2"), &[moved], 5, start + PACE);
+        let late = decide(&list("cpu=2"), &[moved], start + PACE);
         assert_eq!((late.writes.len(), late.wake), (1, None));
     }
 
     #[test]
     fn an_offer_that_rests_and_need_not_move_wakes_nobody() {
         let rests = Standing { written: Some(Instant::now()), ..standing("cpu=4", "cpu=4") };
-        assert_eq!(decide(&list("cpu=4"), &[rests], 5, Instant::now()), Publication::default());
+        assert_eq!(decide(&list("cpu=4"), &[rests], Instant::now()), Publication::default());
     }
 
     #[test]
     fn an_offer_that_was_just_made_is_not_made_again_while_the_cache_lags() {
         let start = Instant::now();
         let made = Standing { written: Some(start), ..newcomer("cpu=4") };
-        assert_eq!(decide(&list("cpu=4"), &[made], 5, start).writes, []);
+        assert_eq!(decide(&list("cpu=4"), &[made], start).writes, []);
     }
 
     #[test]
@@ -309,7 +311,7 @@ mod tests {
         let start = Instant::now();
         // Within the threshold, and written just now: both do not matter when somebody has nothing yet.
         let old = Standing { written: Some(start), ..standing("cpu=100, pods=10", "cpu=96, pods=5") };
-        let decided = decide(&list("cpu=100, pods=10"), &[newcomer("cpu=4, pods=5"), old], 5, start);
+        let decided = decide(&list("cpu=100, pods=10"), &[newcomer("cpu=4, pods=5"), old], start);
         let order: Vec<_> = decided.writes.iter().map(|write| (write.index, write.hard.to_string(), write.grows)).collect();
         assert_eq!(order, [(1, "cpu=96, pods=5".to_owned(), false), (0, "cpu=4, pods=5".to_owned(), true)]);
     }
@@ -318,7 +320,7 @@ mod tests {
     fn making_room_lets_nobody_grow_who_has_to_rest() {
         let start = Instant::now();
         let old = Standing { written: Some(start), ..standing("cpu=4, pods=5", "cpu=2, pods=10") };
-        let decided = decide(&list("cpu=4, pods=10"), &[old, newcomer("cpu=2, pods=0")], 5, start);
+        let decided = decide(&list("cpu=4, pods=10"), &[old, newcomer("cpu=2, pods=0")], start);
         assert_eq!(decided.writes[0].hard.to_string(), "cpu=2, pods=5");
         assert_eq!(decided.wake, Some(PACE));
     }
@@ -327,7 +329,7 @@ mod tests {
     fn nobody_grows_into_what_another_still_holds() {
         let start = Instant::now();
         let resting = Standing { written: Some(start), ..standing("cpu=8", "cpu=5") };
-        let decided = decide(&list("cpu=10"), &[resting, standing("cpu=2", "cpu=5")], 5, start);
+        let decided = decide(&list("cpu=10"), &[resting, standing("cpu=2", "cpu=5")], start);
         assert_eq!(decided.writes, []);
     }
 
@@ -335,7 +337,7 @@ mod tests {
     fn who_grows_takes_what_is_left_at_least() {
         let start = Instant::now();
         let resting = Standing { written: Some(start), ..standing("cpu=7", "cpu=5") };
-        let decided = decide(&list("cpu=10"), &[resting, standing("cpu=2", "cpu=5")], 5, start);
+        let decided = decide(&list("cpu=10"), &[resting, standing("cpu=2", "cpu=5")], start);
         assert_eq!(decided.writes, [Write { index: 1, hard: list("cpu=3"), grows: true }]);
     }
 
@@ -360,6 +362,7 @@ mod tests {
                 .collect();
             let now = Instant::now();
             let standings = split(&total, &claims).into_iter().zip(claims).zip(parts).map(|((target, claim), part)| Standing {
+                threshold: 0,
                 published: part.0.map(pods),
                 written: part.3.and_then(|seconds| now.checked_sub(Duration::from_secs(seconds))),
                 outdated: false,
@@ -382,9 +385,10 @@ mod tests {
     proptest! {
         #[test]
         fn publishing_never_promises_more_than_there_is(
-            (total, standings) in any_standings(), threshold in 0..50_u8
+            (total, mut standings) in any_standings(), threshold in 0..50_u8
         ) {
-            let publication = decide(&total, &standings, threshold, Instant::now());
+            standings.iter_mut().for_each(|standing| standing.threshold = threshold);
+            let publication = decide(&total, &standings, Instant::now());
             let used: Quantity = standings.iter().map(|standing| standing.in_use.get("pods")).sum();
             // What was promised too much before may stand within the threshold; use that exceeds its offer is mended.
             let before: Quantity = standings
@@ -400,7 +404,7 @@ mod tests {
             for standing in &mut standings {
                 standing.written = None;
             }
-            let publication = decide(&total, &standings, 0, Instant::now());
+            let publication = decide(&total, &standings, Instant::now());
             let targets: Vec<Quantity> = standings.iter().map(|standing| standing.target.get("pods")).collect();
             prop_assert_eq!(after(&standings, &publication), targets);
         }
@@ -410,7 +414,8 @@ mod tests {
             (total, mut standings) in any_standings(), threshold in 0..50_u8
         ) {
             let now = Instant::now();
-            let publication = decide(&total, &standings, threshold, now);
+            standings.iter_mut().for_each(|standing| standing.threshold = threshold);
+            let publication = decide(&total, &standings, now);
             for write in publication.writes {
                 standings[write.index].published = Some(write.hard);
             }
@@ -420,7 +425,8 @@ mod tests {
             // Those that rested may follow; then nothing does.
             let mut rounds = 0;
             loop {
-                let publication = decide(&total, &standings, threshold, now);
+                standings.iter_mut().for_each(|standing| standing.threshold = threshold);
+            let publication = decide(&total, &standings, now);
                 if publication.writes.is_empty() {
                     break;
                 }
@@ -434,9 +440,10 @@ mod tests {
 
         #[test]
         fn a_write_always_lies_between_what_stood_and_the_target(
-            (total, standings) in any_standings(), threshold in 0..50_u8
+            (total, mut standings) in any_standings(), threshold in 0..50_u8
         ) {
-            for write in decide(&total, &standings, threshold, Instant::now()).writes {
+            standings.iter_mut().for_each(|standing| standing.threshold = threshold);
+            for write in decide(&total, &standings, Instant::now()).writes {
                 let standing = &standings[write.index];
                 let (before, target) = (published(standing, "pods"), standing.target.get("pods"));
                 let hard = write.hard.get("pods");

@@ -14,7 +14,7 @@ pub struct LocalNode {
     pub eligible: bool,
     /// What its kubelet gives to pods.
     pub allocatable: ResourceList,
-    /// Those of [`ADVERTISED`] that it has.
+    /// Its labels: policies select by them, and those of [`ADVERTISED`] are offered along.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -26,11 +26,10 @@ pub const ADVERTISED: [&str; 4] =
 ///
 /// Consumers' pods come without tolerations, so a node with a taint that keeps pods away cannot serve them.
 pub fn node(node: core::Node) -> Option<LocalNode> {
-    let mut found = node.metadata.labels.unwrap_or_default();
+    let found = node.metadata.labels.unwrap_or_default();
     if found.get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE) {
         return None;
     }
-    found.retain(|label, _| ADVERTISED.contains(&label.as_str()));
     let spec = node.spec.unwrap_or_default();
     let status = node.status.unwrap_or_default();
     let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
@@ -172,11 +171,11 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_node_counts_with_its_allocatable_and_its_harmless_labels() {
+    fn a_ready_node_counts_with_its_allocatable_and_its_labels() {
         let node = reduced_node(|_| ()).unwrap();
         assert!(node.eligible);
         assert_eq!(node.allocatable, list("cpu=4, nvidia.com/gpu=1"));
-        assert_eq!(node.labels, [("kubernetes.io/arch".to_owned(), "amd64".to_owned())].into());
+        assert_eq!(node.labels["kubernetes.io/arch"], "amd64");
     }
 
     #[test]

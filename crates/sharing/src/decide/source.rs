@@ -7,37 +7,43 @@ use liqo_quantity::ResourceArgument;
 
 use super::reduce::{ADVERTISED, LocalNode, PodUse};
 
-/// `percentage` of what the eligible nodes have, less the requests of `occupants`: the unfinished pods that are not charged
-/// to an offer. What the consumers' pods use is not subtracted, because it is part of what they are offered.
+/// What each group of nodes has free of `occupants`: the unfinished pods that are not charged to an offer. What the
+/// consumers' pods use is not subtracted, because it is part of what they are offered.
 ///
 /// A pod that waits for a node is served before any consumer is, unless no node could hold it even when empty: then it
 /// would wait for ever, and take from the offers for ever.
-pub fn capacity<'a>(
-    nodes: impl IntoIterator<Item = (&'a str, &'a LocalNode)>,
-    occupants: impl IntoIterator<Item = &'a PodUse>,
-    percentage: u8,
-) -> ResourceList {
-    let eligible: HashMap<&str, &LocalNode> = nodes.into_iter().filter(|(_, node)| node.eligible).collect();
+pub fn free(groups: &[&BTreeMap<&str, &LocalNode>], occupants: &[&PodUse]) -> Vec<ResourceList> {
     let mut taken: HashMap<&str, ResourceList> = HashMap::new();
-    let mut waiting = ResourceList::new();
     for pod in occupants {
-        match pod.node.as_deref() {
-            Some(node) => *taken.entry(node).or_default() += &pod.requests,
-            None if pod.waits && eligible.values().any(|node| pod.requests.fits_in(&node.allocatable).is_ok()) => {
-                waiting += &pod.requests;
-            }
-            None => {}
+        if let Some(node) = pod.node.as_deref() {
+            *taken.entry(node).or_default() += &pod.requests;
         }
     }
+    let groups: Vec<Vec<(&str, &LocalNode)>> = groups
+        .iter()
+        .map(|nodes| nodes.iter().filter(|(_, node)| node.eligible).map(|(&name, &node)| (name, node)).collect())
+        .collect();
     let nothing = ResourceList::new();
-    let mut free = ResourceList::new();
-    for (name, node) in &eligible {
-        free += &node.allocatable.saturating_sub(taken.get(name).unwrap_or(&nothing));
+    let mut free: Vec<ResourceList> = Vec::new();
+    for nodes in &groups {
+        let mut of_these = ResourceList::new();
+        for (name, node) in nodes {
+            of_these += &node.allocatable.saturating_sub(taken.get(name).unwrap_or(&nothing));
+        }
+        // What no node has, and names that no container may request, as limits of attached volumes, are of no use to a consumer.
+        let exists = |name: &str| nodes.iter().any(|(_, node)| !node.allocatable.get(name).is_zero());
+        of_these.retain(|name, _| exists(name) && ResourceArgument::new(name, "0").is_ok());
+        free.push(of_these);
     }
-    // What no node has, and names that no container may request, as limits of attached volumes, are of no use to a consumer.
-    let exists = |name: &str| eligible.values().any(|node| !node.allocatable.get(name).is_zero());
-    free.retain(|name, _| exists(name) && ResourceArgument::new(name, "0").is_ok());
-    free.saturating_sub(&waiting).percentage(u32::from(percentage))
+    for pod in occupants.iter().filter(|pod| pod.node.is_none() && pod.waits) {
+        let holds = |nodes: &[(&str, &LocalNode)]| nodes.iter().any(|(_, node)| pod.requests.fits_in(&node.allocatable).is_ok());
+        let able: Vec<usize> = (0..groups.len()).filter(|&group| holds(&groups[group])).collect();
+        let roomy = able.iter().find(|&&group| pod.requests.fits_in(&free[group]).is_ok());
+        if let Some(&group) = roomy.or(able.first()) {
+            free[group] = free[group].saturating_sub(&pod.requests);
+        }
+    }
+    free
 }
 
 /// The labels on which all nodes agree, so that they say something true about wherever a pod will run.
@@ -70,7 +76,9 @@ mod tests {
     }
 
     fn free(nodes: &[(&str, LocalNode)], pods: &[PodUse], percentage: u8) -> String {
-        capacity(nodes.iter().map(|(name, node)| (*name, node)), pods, percentage).to_string()
+        let nodes: BTreeMap<&str, &LocalNode> = nodes.iter().map(|(name, node)| (*name, node)).collect();
+        let pods: Vec<&PodUse> = pods.iter().collect();
+        super::free(&[&nodes], &pods)[0].percentage(percentage.into()).to_string()
     }
 
     #[test]

@@ -1,0 +1,496 @@
+use std::collections::HashMap;
+
+use liqo_api::{ClusterId, PeeringPolicySpec, RESOURCE_REQUEST};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    decide::{
+        picture::Written,
+        reduce::{ConsumerNamespace, Request},
+    },
+    tests::{cluster, list},
+};
+use liqo_api::{provider_namespace, tenant_namespace};
+
+const ROME: u8 = 1;
+const TURIN: u8 = 2;
+const MILAN: u8 = 3;
+
+/// A policy of this priority.
+#[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+fn policy(name: &str, priority: i32, spec: Value) -> Arc<PeeringPolicy> {
+    let spec = PeeringPolicySpec { priority, ..serde_json::from_value(spec).unwrap() };
+    Arc::new(PeeringPolicy::new(name, spec))
+}
+
+/// An offer of the default pool that nothing is special about.
+fn plain(hard: &str) -> ResourceOfferSpec {
+    ResourceOfferSpec {
+        cluster_id: cluster(MILAN),
+        pool: DEFAULT_POOL.to_owned(),
+        resource_quota: ResourceQuota { hard: list(hard) },
+        labels: BTreeMap::new(),
+        path: vec![cluster(MILAN)],
+        storage_classes: Vec::new(),
+        ingress_classes: Vec::new(),
+        load_balancer_classes: Vec::new(),
+        node_selector: None,
+        withdrawal_timestamp: None,
+        reclaim_timestamp: None,
+    }
+}
+
+/// Milan with one node of 10 cpu and 10 pods, sharing all of it.
+fn milan() -> Picture {
+    let node = LocalNode { eligible: true, allocatable: list("cpu=10, pods=10"), labels: BTreeMap::new() };
+    Picture {
+        own: cluster(MILAN),
+        policies: vec![policy("default", 0, json!({ "provide": { "percentage": 100 } }))],
+        peers: HashMap::new(),
+        readings: HashMap::new(),
+        cluster_labels: BTreeMap::new(),
+        nodes: vec![(Key::new("", "a"), node.into())],
+        pods: Vec::new(),
+        namespaces: BTreeMap::new(),
+        requests: Vec::new(),
+        offers: Vec::new(),
+        written: HashMap::new(),
+        followed: HashMap::new(),
+        today: Timestamp::UNIX_EPOCH,
+    }
+}
+
+impl Picture {
+    fn tenant(mut self, consumer: u8) -> Self {
+        let id = cluster(consumer);
+        let uid = format!("tenant-{consumer}");
+        let tenant = ConsumerNamespace { uid, consumer: id.clone(), tenant: true, terminating: false };
+        let mapped = ConsumerNamespace { uid: format!("mapped-{consumer}"), tenant: false, ..tenant.clone() };
+        self.namespaces.insert(tenant_namespace(&id), tenant.into());
+        self.namespaces.insert(format!("mapped-{consumer}"), mapped.into());
+        self
+    }
+
+    fn request(mut self, consumer: u8, asked: &str) -> Self {
+        let request = Request { resources: Ok(list(asked)), conditions: Vec::new() };
+        let key = Key::new(tenant_namespace(&cluster(consumer)), RESOURCE_REQUEST);
+        self.requests.push((key, request.into()));
+        self
+    }
+
+    fn asks(self, consumer: u8, asked: &str) -> Self {
+        self.tenant(consumer).request(consumer, asked)
+    }
+
+    fn offers(mut self, consumer: u8, hard: &str) -> Self {
+        let spec = plain(hard);
+        let mut offer = ResourceOffer::new(DEFAULT_POOL, spec);
+        offer.metadata.namespace = Some(tenant_namespace(&cluster(consumer)));
+        self.offers.push((Key::of(&offer), offer.into()));
+        self
+    }
+
+    fn pod(mut self, namespace: &str, consumer: Option<u8>, requests: &str) -> Self {
+        let consumer = consumer.map(|consumer| cluster(consumer).to_string());
+        let node = Some("a".to_owned());
+        let pod = PodUse { node, requests: list(requests), consumer, pool: DEFAULT_POOL.to_owned(), waits: false };
+        let name = format!("pod-{}", self.pods.len());
+        self.pods.push((Key::new(namespace, name), pod.into()));
+        self
+    }
+
+    fn plan(&self) -> Plan {
+        decide(self, Instant::now())
+    }
+
+    /// Consumer and amounts of each write.
+    fn writes(&self) -> Vec<(ClusterId, String)> {
+        self.plan().writes.into_iter().map(|write| (write.consumer, write.spec.resource_quota.hard.to_string())).collect()
+    }
+}
+
+fn write(consumer: u8, hard: &str) -> (ClusterId, String) {
+    (cluster(consumer), hard.to_owned())
+}
+
+#[test]
+fn a_request_is_answered_with_an_offer_that_names_its_origin() {
+    let mut picture = milan().asks(ROME, "");
+    picture.cluster_labels.insert("tier".into(), "gold".into());
+    let plan = picture.plan();
+    let [offer] = plan.writes.as_slice() else { panic!("{plan:?}") };
+    assert_eq!(offer.namespace, tenant_namespace(&cluster(ROME)));
+    assert_eq!(offer.spec.cluster_id, cluster(MILAN));
+    assert_eq!(offer.spec.path, [cluster(MILAN)]);
+    assert_eq!(offer.spec.pool, DEFAULT_POOL);
+    assert_eq!(offer.spec.labels, picture.cluster_labels);
+    assert_eq!(offer.spec.resource_quota.hard, list("cpu=10, pods=10"));
+    assert_eq!(plan.answers[0].wanted.status, Some(true));
+    assert_eq!(plan.links[&cluster(ROME)].status, Some(true));
+}
+
+#[test]
+fn a_settled_cluster_plans_no_write() {
+    let plan = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").plan();
+    assert_eq!((plan.writes, plan.deletions, plan.wake), (Vec::new(), Vec::new(), None));
+}
+
+#[test]
+fn a_consumers_own_pods_do_not_shrink_its_offer_but_other_pods_do() {
+    let picture = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10");
+    assert_eq!(picture.clone().pod("mapped-1", Some(ROME), "cpu=8, pods=8").writes(), []);
+    assert_eq!(picture.pod("default", None, "cpu=4, pods=1").writes(), [write(ROME, "cpu=6, pods=9")]);
+}
+
+#[test]
+fn a_label_is_not_believed_outside_the_consumers_own_mapped_namespaces() {
+    let picture = milan().asks(ROME, "").asks(TURIN, "").offers(ROME, "cpu=5, pods=5").offers(TURIN, "cpu=5, pods=5");
+    for namespace in ["default", "mapped-2", &tenant_namespace(&cluster(ROME))] {
+        let forged = picture.clone().pod(namespace, Some(ROME), "cpu=4, pods=4");
+        assert_eq!(forged.writes(), [write(ROME, "cpu=3, pods=3"), write(TURIN, "cpu=3, pods=3")], "{namespace}");
+    }
+}
+
+#[test]
+fn pods_of_a_consumer_that_asks_for_nothing_any_more_still_occupy_their_place() {
+    let picture = milan().tenant(TURIN).asks(ROME, "").pod("mapped-2", Some(TURIN), "cpu=4, pods=1");
+    assert_eq!(picture.writes(), [write(ROME, "cpu=6, pods=9")]);
+}
+
+#[test]
+fn pods_of_another_pool_are_not_charged_to_the_default_one() {
+    let mut picture = milan().asks(ROME, "");
+    let pod = PodUse { node: Some("a".into()), requests: list("cpu=4, pods=1"), ..PodUse::default() };
+    let pod = PodUse { consumer: Some(cluster(ROME).to_string()), pool: "other".into(), ..pod };
+    picture.pods.push((Key::new("mapped-1", "p"), pod.into()));
+    assert_eq!(picture.writes(), [write(ROME, "cpu=6, pods=9")]);
+}
+
+#[test]
+fn a_second_consumer_gets_its_share_after_the_first_gave_it_up() {
+    let picture = milan().asks(TURIN, "").offers(TURIN, "cpu=10, pods=10").asks(ROME, "");
+    assert_eq!(picture.writes(), [write(TURIN, "cpu=5, pods=5"), write(ROME, "cpu=5, pods=5")]);
+}
+
+#[test]
+fn an_offer_without_a_request_is_deleted() {
+    let plan = milan().tenant(ROME).offers(ROME, "cpu=10").plan();
+    assert_eq!(plan.deletions, [Key::new(tenant_namespace(&cluster(ROME)), DEFAULT_POOL)]);
+    assert_eq!(plan.links[&cluster(ROME)].reason, "NotRequested");
+}
+
+#[test]
+fn offers_that_we_received_are_left_alone() {
+    let mut picture = milan();
+    let mut offer = ResourceOffer::new(DEFAULT_POOL, plain("cpu=1"));
+    offer.metadata.namespace = Some(provider_namespace(&cluster(ROME)));
+    picture.offers.push((Key::of(&offer), offer.into()));
+    assert_eq!(picture.plan(), Plan::default());
+}
+
+#[test]
+fn a_request_in_a_namespace_that_is_no_tenants_is_not_looked_at() {
+    assert_eq!(milan().request(ROME, "").plan(), Plan::default());
+}
+
+#[test]
+fn nothing_is_written_into_a_namespace_that_is_going_away() {
+    let mut picture = milan().asks(ROME, "").offers(ROME, "cpu=1");
+    let name = tenant_namespace(&cluster(ROME));
+    let going = ConsumerNamespace { terminating: true, ..(*picture.namespaces[&name]).clone() };
+    picture.namespaces.insert(name, going.into());
+    assert_eq!(picture.plan(), Plan::default());
+}
+
+#[test]
+fn without_a_policy_nothing_is_shared_and_the_answer_says_why() {
+    let nothing = policy("default", 0, json!({ "provide": { "percentage": 0 } }));
+    for (policies, reason) in [(vec![], "NoPolicy"), (vec![nothing], "NothingShared")] {
+        let picture = Picture { policies, ..milan().asks(ROME, "") };
+        let plan = picture.plan();
+        assert_eq!(plan.writes, []);
+        assert_eq!(plan.answers[0].wanted.reason, reason);
+        assert_eq!(plan.links[&cluster(ROME)].reason, reason);
+    }
+}
+
+#[test]
+fn withdrawing_the_policy_leaves_running_pods_their_place() {
+    let picture = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").pod("mapped-1", Some(ROME), "cpu=2, pods=1");
+    assert_eq!(
+        Picture { policies: vec![policy("default", 0, json!({ "provide": { "percentage": 0 } }))], ..picture }.writes(),
+        [write(ROME, "cpu=2, pods=1")]
+    );
+}
+
+#[test]
+fn a_full_cluster_answers_that_nothing_is_free() {
+    let plan = milan().asks(ROME, "").pod("default", None, "cpu=10, pods=10").plan();
+    assert_eq!(plan.writes, []);
+    assert_eq!(plan.answers[0].wanted.reason, "NothingFree");
+}
+
+#[test]
+fn a_request_that_cannot_be_read_hurts_its_consumer_only() {
+    let mut picture = milan().tenant(ROME).asks(TURIN, "");
+    let request = Request { resources: Err("no".into()), conditions: Vec::new() };
+    picture.requests.push((Key::new(tenant_namespace(&cluster(ROME)), RESOURCE_REQUEST), request.into()));
+    assert_eq!(picture.writes(), [write(TURIN, "cpu=10, pods=10")]);
+    assert_eq!(picture.plan().links[&cluster(ROME)].reason, "Unreadable");
+}
+
+#[test]
+fn requests_of_other_names_are_not_looked_at() {
+    let mut picture = milan().tenant(ROME);
+    let request = Request { resources: Ok(list("")), conditions: Vec::new() };
+    picture.requests.push((Key::new(tenant_namespace(&cluster(ROME)), "another"), request.into()));
+    assert_eq!(picture.writes(), []);
+}
+
+#[test]
+fn what_was_just_written_counts_although_the_cache_shows_the_old_offer() {
+    let mut picture = milan().asks(ROME, "cpu=5, pods=10").offers(ROME, "cpu=10, pods=10");
+    let at = Instant::now();
+    picture.written.insert(("tenant-1".into(), DEFAULT_POOL.into()), Written { at, hard: list("cpu=5, pods=10") });
+    let plan = decide(&picture, at);
+    assert_eq!((plan.writes, plan.wake), (Vec::new(), None));
+}
+
+#[test]
+fn a_consumer_that_comes_back_in_a_new_namespace_is_answered_at_once() {
+    let mut picture = milan().asks(ROME, "");
+    let at = Instant::now();
+    picture.written.insert(("a former namespace".into(), DEFAULT_POOL.into()), Written { at, hard: list("cpu=10, pods=10") });
+    assert_eq!(decide(&picture, at).writes.len(), 1);
+}
+
+#[test]
+fn a_changed_cluster_label_is_published() {
+    let mut picture = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10");
+    picture.cluster_labels.insert("tier".into(), "gold".into());
+    assert_eq!(picture.plan().writes[0].spec.labels, picture.cluster_labels);
+}
+
+impl Picture {
+    /// With these policies instead of the one for everybody.
+    fn under(self, policies: &[(&str, i32, Value)]) -> Self {
+        let policies = policies.iter().map(|(name, priority, spec)| policy(name, *priority, spec.clone())).collect();
+        Self { policies, ..self }
+    }
+
+    /// Consumer, pool and amounts of each write.
+    fn pools(&self) -> Vec<(ClusterId, String, String)> {
+        let text = |write: OfferWrite| (write.consumer, write.spec.pool, write.spec.resource_quota.hard.to_string());
+        self.plan().writes.into_iter().map(text).collect()
+    }
+
+    /// The picture after what was planned was done.
+    fn after(mut self, plan: Plan) -> Self {
+        for key in plan.deletions {
+            self.offers.retain(|(standing, _)| *standing != key);
+        }
+        for write in plan.writes {
+            let mut offer = ResourceOffer::new(&write.spec.pool.clone(), write.spec);
+            offer.metadata.namespace = Some(write.namespace);
+            let key = Key::of(&offer);
+            self.offers.retain(|(standing, _)| *standing != key);
+            self.offers.push((key, offer.into()));
+        }
+        self.followed = plan.followed;
+        self
+    }
+
+    /// The picture after everything that is planned now was done.
+    fn settled(self) -> Self {
+        let plan = self.plan();
+        self.after(plan)
+    }
+
+    fn node(mut self, name: &str, allocatable: &str, labels: &[(&str, &str)]) -> Self {
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let node = LocalNode { eligible: true, allocatable: list(allocatable), labels };
+        self.nodes.push((Key::new("", name), node.into()));
+        self
+    }
+
+    fn at(self, seconds: i64) -> Self {
+        Self { today: Timestamp::from_second(seconds).unwrap(), ..self }
+    }
+
+    fn offer(&self, consumer: u8, pool: &str) -> Option<ResourceOfferSpec> {
+        let key = Key::new(tenant_namespace(&cluster(consumer)), pool);
+        self.offers.iter().find(|(standing, _)| *standing == key).map(|(_, offer)| offer.spec.clone())
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+fn rome_only(provide: Value) -> Value {
+    json!({ "peers": { "clusterIDs": [cluster(ROME)] }, "provide": provide })
+}
+
+#[test]
+fn two_peers_under_different_policies_get_different_offers() {
+    let policies =
+        [("default", 0, json!({ "provide": { "percentage": 20 } })), ("partners", 10, rome_only(json!({ "percentage": 40 })))];
+    let picture = milan().asks(ROME, "").asks(TURIN, "").under(&policies);
+    assert_eq!(picture.writes(), [write(ROME, "cpu=4, pods=4"), write(TURIN, "cpu=2, pods=2")]);
+    let picture = milan().asks(ROME, "").asks(TURIN, "").under(&policies[1..]);
+    assert_eq!(picture.writes(), [write(ROME, "cpu=4, pods=4")]);
+    assert_eq!(picture.plan().links[&cluster(TURIN)].reason, "NoPolicy");
+}
+
+#[test]
+fn policies_that_together_share_more_than_there_is_share_it_fairly() {
+    let policies =
+        [("default", 0, json!({ "provide": { "percentage": 100 } })), ("partners", 1, rome_only(json!({ "percentage": 80 })))];
+    let picture = milan().asks(ROME, "").asks(TURIN, "").under(&policies);
+    assert_eq!(picture.writes(), [write(ROME, "cpu=5, pods=5"), write(TURIN, "cpu=5, pods=5")]);
+}
+
+#[test]
+fn caps_bound_what_each_peer_gets_and_can_keep_a_resource_from_it() {
+    let policies = [
+        ("default", 0, json!({ "provide": { "percentage": 100, "caps": { "nvidia.com/gpu": "0" } } })),
+        ("gpus", 1, rome_only(json!({ "percentage": 100, "caps": { "cpu": "1" } }))),
+    ];
+    let picture = milan().node("g", "cpu=0, pods=0, nvidia.com/gpu=2", &[]).asks(ROME, "").asks(TURIN, "").under(&policies);
+    let expected = [write(ROME, "cpu=1, nvidia.com/gpu=2, pods=5"), write(TURIN, "cpu=9, nvidia.com/gpu=0, pods=5")];
+    assert_eq!(picture.writes(), expected);
+}
+
+#[test]
+fn weights_and_overcommitment_of_a_policy_count() {
+    let policies = [
+        ("default", 0, json!({ "provide": { "percentage": 100 } })),
+        ("heavy", 1, rome_only(json!({ "percentage": 100, "weight": 4 }))),
+    ];
+    let picture = milan().asks(ROME, "").asks(TURIN, "").under(&policies);
+    assert_eq!(picture.writes(), [write(ROME, "cpu=8, pods=8"), write(TURIN, "cpu=2, pods=2")]);
+    let twice = [("default", 0, json!({ "provide": { "percentage": 100, "overcommitPercentage": 200 } }))];
+    assert_eq!(milan().asks(ROME, "").under(&twice).writes(), [write(ROME, "cpu=20, pods=20")]);
+}
+
+#[test]
+fn fixed_amounts_come_first_and_are_never_more_than_there_is() {
+    let fixed = |cpu: &str| rome_only(json!({ "source": { "fixed": { "resources": { "cpu": cpu, "pods": "4" } } } }));
+    let under = |cpu: &str| [("default", 0, json!({ "provide": { "percentage": 100 } })), ("rome", 1, fixed(cpu))];
+    let picture = milan().asks(ROME, "").asks(TURIN, "");
+    assert_eq!(picture.clone().under(&under("7")).writes(), [write(ROME, "cpu=7, pods=4"), write(TURIN, "cpu=3, pods=6")]);
+    assert_eq!(picture.under(&under("70")).writes(), [write(ROME, "cpu=10, pods=4"), write(TURIN, "cpu=0, pods=6")]);
+}
+
+#[test]
+fn nodes_that_two_policies_lend_are_not_lent_twice() {
+    let gpus = json!({ "percentage": 100, "source": { "nodes": { "selectors": [{ "matchLabels": { "gpu": "yes" } }] } } });
+    let policies = [("default", 0, json!({ "provide": { "percentage": 100 } })), ("gpus", 1, rome_only(gpus))];
+    let nodes = milan().node("g", "cpu=6, nvidia.com/gpu=1", &[("gpu", "yes")]);
+    let picture = nodes.asks(ROME, "").asks(TURIN, "").under(&policies);
+    let expected = [write(ROME, "cpu=3, nvidia.com/gpu=1"), write(TURIN, "cpu=13, nvidia.com/gpu=0, pods=10")];
+    assert_eq!(picture.writes(), expected);
+    let specs: Vec<_> = picture.plan().writes.into_iter().map(|write| write.spec.node_selector.is_some()).collect();
+    assert_eq!(specs, [true, false]);
+}
+
+fn by_zone() -> [(&'static str, i32, Value); 1] {
+    [("default", 0, json!({ "provide": { "percentage": 100, "granularity": { "by": "NodeLabel", "label": "zone" } } }))]
+}
+
+/// A pod of rome's in a pool.
+fn of_pool(pool: &str, node: &str, requests: &str) -> (Key, Arc<PodUse>) {
+    let consumer = Some(cluster(ROME).to_string());
+    let pod = PodUse { node: Some(node.into()), requests: list(requests), consumer, pool: pool.into(), waits: false };
+    (Key::new("mapped-1", pool), pod.into())
+}
+
+#[test]
+fn a_group_of_nodes_is_a_pool_and_its_pods_are_charged_to_it() {
+    let nodes = milan().node("b", "cpu=4", &[("zone", "east")]).node("c", "cpu=8", &[("zone", "west")]);
+    let mut picture = nodes.under(&by_zone()).asks(ROME, "");
+    let offer = |pool: &str, hard: &str| (cluster(ROME), pool.to_owned(), hard.to_owned());
+    assert_eq!(picture.pools(), [offer("east", "cpu=4"), offer("west", "cpu=8")]);
+    picture.pods.push(of_pool("west", "c", "cpu=6"));
+    assert_eq!(picture.pools(), [offer("east", "cpu=4"), offer("west", "cpu=8")]);
+}
+
+#[test]
+fn a_pool_that_vanishes_is_taken_back_with_notice() {
+    let mut picture = milan().node("b", "cpu=4", &[("zone", "east")]).under(&by_zone()).asks(ROME, "").settled();
+    assert!(picture.offer(ROME, "east").is_some());
+    picture.nodes.retain(|(key, _)| key.name != "b");
+    picture.pods.push(of_pool("east", "b", "cpu=1"));
+    let picture = picture.at(1000).settled();
+    let end = picture.offer(ROME, "east").unwrap().withdrawal_timestamp.unwrap();
+    assert_eq!(end.0.as_second(), 1300);
+    let plan = picture.plan();
+    assert_eq!((plan.writes, plan.deletions, plan.wake), (vec![], vec![], Some(Duration::from_secs(300))));
+    // What nobody uses any more need not wait.
+    let unused = Picture { pods: Vec::new(), ..picture.clone() };
+    assert_eq!(unused.plan().deletions.len(), 1);
+    assert_eq!(picture.clone().at(1300).plan().deletions.len(), 1);
+    // A pool that comes back is offered again.
+    let back = picture.node("b", "cpu=4", &[("zone", "east")]).settled();
+    assert_eq!(back.offer(ROME, "east").unwrap().withdrawal_timestamp, None);
+}
+
+#[test]
+fn use_beyond_a_new_cap_is_reclaimed_after_the_notice() {
+    let picture = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").pod("mapped-1", Some(ROME), "cpu=8, pods=8");
+    let capped = [("default", 0, json!({ "provide": { "percentage": 100, "caps": { "cpu": "2" }, "noticeSeconds": 60 } }))];
+    let picture = picture.under(&capped).at(1000).settled();
+    let offer = picture.offer(ROME, "default").unwrap();
+    assert_eq!(offer.resource_quota.hard, list("cpu=8, pods=10"));
+    assert_eq!(offer.reclaim_timestamp.unwrap().0.as_second(), 1060);
+    assert_eq!((picture.plan().writes, picture.plan().wake), (vec![], Some(Duration::from_secs(60))));
+    let picture = picture.at(1060).settled();
+    assert_eq!(picture.offer(ROME, "default").unwrap().resource_quota.hard, list("cpu=2, pods=10"));
+    // When the pods are gone, there is nothing to reclaim any more.
+    let offer = Picture { pods: Vec::new(), ..picture }.settled().offer(ROME, "default").unwrap();
+    assert_eq!((offer.resource_quota.hard, offer.reclaim_timestamp), (list("cpu=2, pods=10"), None));
+}
+
+#[test]
+fn another_peer_or_own_pods_take_nothing_that_is_used_without_a_notice() {
+    let used = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").pod("mapped-1", Some(ROME), "cpu=8, pods=8");
+    assert_eq!(used.clone().asks(TURIN, "").settled().offer(ROME, "default").unwrap().reclaim_timestamp, None);
+    // Own pods crowd the nodes: there is less than the peer uses, so it gets notice, and keeps its place until then.
+    let offer = used.pod("default", None, "cpu=5, pods=1").settled().offer(ROME, "default").unwrap();
+    assert_eq!((offer.resource_quota.hard, offer.reclaim_timestamp.is_some()), (list("cpu=8, pods=9"), true));
+}
+
+#[test]
+fn a_new_policy_is_followed_at_once_whatever_the_threshold() {
+    let mut picture = milan().asks(ROME, "").settled();
+    let written = Written { at: Instant::now(), hard: list("cpu=10, pods=10") };
+    picture.written.insert(("tenant-1".into(), DEFAULT_POOL.into()), written);
+    assert_eq!(picture.writes(), []);
+    let picture = picture.under(&[("other", 0, json!({ "provide": { "percentage": 98 } }))]);
+    assert_eq!(picture.writes(), [write(ROME, "cpu=9800m, pods=9")]);
+}
+
+#[test]
+fn what_a_plugin_says_is_offered_to_the_letter_but_for_caps() {
+    let plugin = json!({ "provide": { "source": { "plugin": { "address": "p.liqo:6001" } }, "caps": { "memory": "1Gi" } } });
+    let mut picture = milan().asks(ROME, "cpu=3").under(&[("default", 0, plugin)]);
+    assert_eq!((picture.writes(), picture.plan().links[&cluster(ROME)].reason.as_str()), (vec![], "NothingOffered"));
+    let pools = BTreeMap::from([("gold".to_owned(), list("cpu=64, memory=2Gi")), ("default".to_owned(), list("cpu=100m"))]);
+    picture.readings.insert(cluster(ROME), Reading { pools: Some(pools), problem: None });
+    let offer = |pool: &str, hard: &str| (cluster(ROME), pool.to_owned(), hard.to_owned());
+    assert_eq!(picture.pools(), [offer("default", "cpu=100m"), offer("gold", "cpu=3, memory=1Gi")]);
+    let mut picture = picture.settled();
+    // A plugin that fails changes nothing of what was offered, also after a restart.
+    picture.readings.insert(cluster(ROME), Reading { pools: None, problem: Some("plugin p.liqo:6001 does not answer".into()) });
+    let plan = picture.plan();
+    assert_eq!((plan.writes, plan.deletions), (vec![], vec![]));
+    assert_eq!(plan.links[&cluster(ROME)].reason, "PluginFailed");
+    assert_eq!(plan.answers[0].wanted.reason, "Offered");
+}
+
+#[test]
+fn what_may_be_used_travels_with_the_offer() {
+    let usage = json!({ "storageClasses": ["fast"], "ingressClasses": ["public"], "loadBalancerClasses": ["edge"] });
+    let policies = [("default", 0, json!({ "provide": { "percentage": 100, "usage": usage } }))];
+    let spec = milan().asks(ROME, "").under(&policies).plan().writes.remove(0).spec;
+    let classes = [spec.storage_classes, spec.ingress_classes, spec.load_balancer_classes].concat();
+    assert_eq!(classes, ["fast", "public", "edge"]);
+}

@@ -1,0 +1,152 @@
+//! What each consumer gets of each ground.
+//!
+//! What is free on a ground is split in two steps. Fixed amounts come first; what they leave is split between the policies,
+//! each bounded by its percentage of what is free; and each policy's part between its consumers, by weight. Nobody gets less
+//! than its floor, which is what it uses unless that is being reclaimed.
+
+use std::collections::BTreeMap;
+
+use liqo_api::{ClusterId, Provide, ResourceList};
+
+use super::ledger::{self, Claim};
+
+/// A consumer, wherever it gets something.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Party {
+    /// Who.
+    pub consumer: ClusterId,
+    /// Index of its policy.
+    pub policy: usize,
+    /// At most this much of each resource named, on all grounds together.
+    pub limit: ResourceList,
+}
+
+/// What is to be split, and who has a part in it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lot {
+    /// What the nodes have free of everything that is not charged to a party.
+    pub free: ResourceList,
+    /// The least that each party gets; none for a party that gets nothing here.
+    pub floors: BTreeMap<usize, ResourceList>,
+}
+
+impl Lot {
+    /// The same, with nothing that a party must get.
+    pub fn without_floors(&self) -> Self {
+        let floors = self.floors.keys().map(|&party| (party, ResourceList::new())).collect();
+        Self { free: self.free.clone(), floors }
+    }
+
+    /// The most that all parties together can be promised: what is free, and the overcommitment.
+    pub fn bound(&self, parties: &[Party], policies: &[&Provide]) -> ResourceList {
+        let whole = self.whole(parties, policies);
+        let members: std::collections::BTreeSet<usize> = self.floors.keys().map(|&party| parties[party].policy).collect();
+        if members.iter().any(|&policy| policies[policy].source.fixed.is_some()) {
+            return whole;
+        }
+        let caps: Vec<ResourceList> = members.iter().map(|&policy| bound_of(&self.free, policies[policy])).collect();
+        whole.min(&caps.iter().sum())
+    }
+
+    fn whole(&self, parties: &[Party], policies: &[&Provide]) -> ResourceList {
+        let overcommit = self.floors.keys().map(|&party| policies[parties[party].policy].overcommit_percentage).max();
+        self.free.percentage(u32::from(overcommit.unwrap_or(100)))
+    }
+}
+
+/// The most that the consumers of one policy get together of what is free.
+pub fn bound_of(free: &ResourceList, provide: &Provide) -> ResourceList {
+    let overcommit = u32::from(provide.overcommit_percentage);
+    if provide.source.fixed.is_some() {
+        return free.percentage(overcommit);
+    }
+    free.percentage(u32::from(provide.percentage)).percentage(overcommit)
+}
+
+/// What each party gets of each lot.
+pub fn share(lots: &[Lot], parties: &[Party], policies: &[&Provide]) -> Vec<BTreeMap<usize, ResourceList>> {
+    // What a party must get later is not given to it twice.
+    let mut left: Vec<ResourceList> = parties.iter().map(|party| party.limit.clone()).collect();
+    for (&party, floor) in lots.iter().flat_map(|lot| &lot.floors) {
+        left[party] = reduced(&left[party], floor);
+    }
+    let mut all = Vec::new();
+    for lot in lots {
+        let limits: BTreeMap<usize, ResourceList> =
+            lot.floors.iter().map(|(&party, floor)| (party, raised(&left[party], floor))).collect();
+        let shares = share_one(lot, &limits, parties, policies);
+        for (&party, share) in &shares {
+            left[party] = reduced(&left[party], &share.saturating_sub(&lot.floors[&party]));
+        }
+        all.push(shares);
+    }
+    all
+}
+
+/// The limit less what was given.
+fn reduced(limit: &ResourceList, given: &ResourceList) -> ResourceList {
+    limit.iter().map(|(name, amount)| (name.to_owned(), amount.saturating_sub(given.get(name)))).collect()
+}
+
+/// The limit and what is due anyway.
+fn raised(limit: &ResourceList, due: &ResourceList) -> ResourceList {
+    limit.iter().map(|(name, amount)| (name.to_owned(), amount + due.get(name))).collect()
+}
+
+fn share_one(
+    lot: &Lot,
+    limits: &BTreeMap<usize, ResourceList>,
+    parties: &[Party],
+    policies: &[&Provide],
+) -> BTreeMap<usize, ResourceList> {
+    let whole = lot.whole(parties, policies);
+    let is_fixed = |party: &usize| policies[parties[*party].policy].source.fixed.is_some();
+    let claim = |party: usize| Claim {
+        consumer: parties[party].consumer.clone(),
+        weight: policies[parties[party].policy].weight,
+        in_use: lot.floors[&party].clone(),
+        asked: limits[&party].clone(),
+    };
+    let (fixed, shared): (Vec<usize>, Vec<usize>) = lot.floors.keys().partition(|party| is_fixed(party));
+    let due: ResourceList = shared.iter().map(|party| &lot.floors[party]).sum();
+    let mut shares = BTreeMap::new();
+    give(&mut shares, &whole.saturating_sub(&due), &fixed, claim);
+
+    let given: ResourceList = shares.values().sum();
+    let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for party in shared {
+        groups.entry(parties[party].policy).or_default().push(party);
+    }
+    let claims: Vec<Claim> = groups.iter().map(|(&policy, members)| group(lot, policies[policy], members, claim)).collect();
+    let parts = ledger::split(&whole.saturating_sub(&given), &claims);
+    for (members, part) in groups.values().zip(parts) {
+        give(&mut shares, &part, members, claim);
+    }
+    shares
+}
+
+fn give(shares: &mut BTreeMap<usize, ResourceList>, total: &ResourceList, to: &[usize], claim: impl Fn(usize) -> Claim) {
+    let claims: Vec<Claim> = to.iter().map(|&party| claim(party)).collect();
+    shares.extend(to.iter().copied().zip(ledger::split(total, &claims)));
+}
+
+/// All consumers of one policy as one claim.
+fn group(lot: &Lot, provide: &Provide, members: &[usize], claim: impl Fn(usize) -> Claim) -> Claim {
+    let claims: Vec<Claim> = members.iter().map(|&party| claim(party)).collect();
+    let mut asked = bound_of(&lot.free, provide);
+    // What all of them are limited in, they cannot use together either.
+    let wished = |name: &str| claims.iter().all(|claim| claim.asked.contains(name));
+    let names: Vec<String> = asked.names().filter(|name| wished(name)).map(str::to_owned).collect();
+    for name in names {
+        let sum = claims.iter().map(|claim| claim.asked.get(&name).max(claim.in_use.get(&name))).sum();
+        let bound = asked.get(&name).min(sum);
+        asked.insert(name, bound);
+    }
+    Claim {
+        // Of a group that nobody is in there is no claim.
+        consumer: claims[0].consumer.clone(),
+        weight: claims.iter().fold(0, |sum: u16, claim| sum.saturating_add(claim.weight)),
+        in_use: claims.iter().map(|claim| &claim.in_use).sum(),
+        asked,
+    }
+}
