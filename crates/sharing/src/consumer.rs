@@ -15,14 +15,15 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ANSWERED, ClusterId, ForeignCluster, RESOURCE_REQUEST, ResourceOffer, ResourceRequest, ResourceRequestSpec, VirtualNode,
-    labels, links, provider_namespace,
+    ANSWERED, ClusterId, ForeignCluster, PeeringPolicy, RESOURCE_REQUEST, ResourceOffer, ResourceRequest, ResourceRequestSpec,
+    VirtualNode, labels, links, provider_namespace,
 };
 use liqo_kit::{
     Cache, Context, Key, Next, PeerConnection, Queue,
     cache::whole,
     conditions::{Wanted, namespaced},
     peers::{self, PeerError},
+    policies::{self, PolicyPeer},
     queue::error_chain,
 };
 use serde_json::json;
@@ -47,6 +48,7 @@ pub struct Consumer {
     /// Of this cluster: the copies, and our own offers.
     offers: Cache<ResourceOffer>,
     nodes: Cache<Node>,
+    policies: Cache<PeeringPolicy>,
     remotes: Mutex<HashMap<ClusterId, Arc<Remote>>>,
     links: Arc<Links>,
     queue: Queue<ClusterId>,
@@ -89,6 +91,7 @@ impl Consumer {
         context: &Context,
         stop: &CancellationToken,
         offers: Cache<ResourceOffer>,
+        policies: Cache<PeeringPolicy>,
         links: Arc<Links>,
         queue: Queue<ClusterId>,
     ) -> Arc<Self> {
@@ -99,12 +102,17 @@ impl Consumer {
                 changed.add_after(provider, SETTLE);
             }
         });
-        Arc::new(Self { context: context.clone(), offers, nodes, remotes: Mutex::default(), links, queue })
+        Arc::new(Self { context: context.clone(), offers, nodes, policies, remotes: Mutex::default(), links, queue })
     }
 
     /// Keeps requests, answers and virtual nodes as they should be, until `stop`.
     pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
-        let synced = [self.offers.synced().await, self.nodes.synced().await, self.links.foreign_clusters().synced().await];
+        let synced = [
+            self.offers.synced().await,
+            self.nodes.synced().await,
+            self.policies.synced().await,
+            self.links.foreign_clusters().synced().await,
+        ];
         if synced.contains(&false) {
             return;
         }
@@ -190,7 +198,10 @@ impl Consumer {
             own: self.context.cluster_id.clone(),
             provider: id.clone(),
             cluster_name: peer.display_name(),
+            peer: peer.metadata.name.clone().unwrap_or_default(),
             request: peer.spec.request.clone(),
+            consume: self.policy(id, peer).map(|policy| policy.spec.consume.clone()),
+            decisions: peer.spec.offers.clone(),
         };
         let requested = self.request(&wish, remote).await;
         let offers = remote.offers.all().into_iter().map(|(key, offer)| (key.name, offer)).collect();
@@ -202,6 +213,12 @@ impl Consumer {
         };
         self.links.say_of_provider(id, vec![link, judgement.link]);
         requested.and(carried_out)
+    }
+
+    /// The policy that holds for a provider.
+    fn policy(&self, id: &ClusterId, peer: &ForeignCluster) -> Option<Arc<PeeringPolicy>> {
+        let all: Vec<_> = self.policies.all().into_iter().map(|(_, policy)| policy).collect();
+        policies::of_peer(&all, &PolicyPeer::new(id, Some(peer))).first().map(|policy| (*policy).clone())
     }
 
     /// Writes our request at the provider, unless it stands there.

@@ -33,7 +33,7 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 use kube::{Api, runtime::watcher::Config};
-use liqo_api::{ClusterId, ForeignCluster, ResourceOffer};
+use liqo_api::{ClusterId, ForeignCluster, PeeringPolicy, ResourceOffer};
 use liqo_kit::{Cache, Context, Key, Queue, cache::whole, peers::PeerError};
 use tokio_util::sync::CancellationToken;
 
@@ -123,9 +123,10 @@ pub async fn run(context: Context) -> Result<(), Error> {
     let (recompute, peers, chains) = (Queue::new(), Queue::new(), Queue::new());
     let foreign_clusters = watch_foreign_clusters(&context, &stop, recompute.clone(), peers.clone(), chains.clone());
     let offers = watch_offers(&context, &stop, recompute.clone(), peers.clone());
+    let policies = watch_policies(&context, &stop, recompute.clone(), peers.clone(), foreign_clusters.clone());
     let links = Arc::new(Links::new(context.client.clone(), foreign_clusters, chains));
-    let provider = Provider::start(&context, &stop, offers.clone(), links.clone(), recompute);
-    let consumer = Consumer::start(&context, &stop, offers, links.clone(), peers);
+    let provider = Provider::start(&context, &stop, offers.clone(), policies.clone(), links.clone(), recompute);
+    let consumer = Consumer::start(&context, &stop, offers, policies, links.clone(), peers);
     tokio::join!(links.run(stop.clone()), provider.run(stop.clone()), consumer.run(stop.clone()));
     Ok(())
 }
@@ -148,6 +149,23 @@ fn watch_foreign_clusters(
         for known in [old, new].into_iter().flatten() {
             peers.add_after(known.spec.cluster_id.clone(), SETTLE);
             chains.add_after(known.spec.cluster_id.clone(), SETTLE);
+        }
+    })
+}
+
+/// All policies: what is offered and what is accepted depends on them.
+fn watch_policies(
+    context: &Context,
+    stop: &CancellationToken,
+    recompute: Queue<()>,
+    peers: Queue<ClusterId>,
+    foreign_clusters: Cache<ForeignCluster>,
+) -> Cache<PeeringPolicy> {
+    let all = Api::<PeeringPolicy>::all(context.client.clone());
+    Cache::watch(all, Config::default(), stop.clone(), whole, move |_, _, _| {
+        recompute.add_after((), provider::PROMPT);
+        for (_, peer) in foreign_clusters.all() {
+            peers.add_after(peer.spec.cluster_id.clone(), SETTLE);
         }
     })
 }

@@ -31,7 +31,7 @@ use crate::{
 /// Changes of nodes and pods wait this long for others, so that a burst of pods is counted a few times, not a thousand.
 pub const DEBOUNCE: Duration = Duration::from_millis(200);
 /// Changes that somebody waits for.
-const PROMPT: Duration = Duration::from_millis(20);
+pub const PROMPT: Duration = Duration::from_millis(20);
 
 /// The provider side.
 pub struct Provider {
@@ -54,12 +54,12 @@ impl Provider {
         context: &Context,
         stop: &CancellationToken,
         offers: Cache<ResourceOffer>,
+        policies: Cache<PeeringPolicy>,
         links: Arc<Links>,
         queue: Queue<()>,
     ) -> Arc<Self> {
         let client = || context.client.clone();
-        let (nodes, pods, namespaces, requests, policies) =
-            (queue.clone(), queue.clone(), queue.clone(), queue.clone(), queue.clone());
+        let (nodes, pods, namespaces, requests) = (queue.clone(), queue.clone(), queue.clone(), queue.clone());
         // Finished pods use nothing: the API server need not even send them.
         let unfinished = Config::default().fields("status.phase!=Succeeded,status.phase!=Failed");
         let ours = Config::default().labels(&format!("{},{}", labels::NAMESPACE_KIND, labels::CONSUMER_ID));
@@ -81,13 +81,7 @@ impl Provider {
                 reduce::request,
                 move |_, _, _| requests.add_after((), PROMPT),
             ),
-            policies: Cache::watch(
-                Api::<PeeringPolicy>::all(client()),
-                Config::default(),
-                stop.clone(),
-                liqo_kit::cache::whole,
-                move |_, _, _| policies.add_after((), PROMPT),
-            ),
+            policies,
             offers,
             links,
             queue,

@@ -7,8 +7,8 @@ use std::{
 };
 
 use liqo_api::{
-    ClusterId, OfferPhase, RequestedResources, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceOfferStatus,
-    VirtualNodeSpec, links,
+    Accept, ClusterId, Consume, OfferDecision, OfferPhase, RequestedResources, ResourceList, ResourceOffer, ResourceOfferSpec,
+    ResourceOfferStatus, VirtualNodeSpec, links,
 };
 use liqo_kit::conditions::Wanted;
 use liqo_quantity::{ResourceArgument, unit_of};
@@ -29,8 +29,14 @@ pub struct Wish {
     pub provider: ClusterId,
     /// Its friendly name.
     pub cluster_name: String,
+    /// What its `ForeignCluster` is called.
+    pub peer: String,
     /// How much.
     pub request: RequestedResources,
+    /// What our policy accepts from it; nothing if no policy selects it.
+    pub consume: Option<Consume>,
+    /// What a person decided on its offers.
+    pub decisions: BTreeMap<String, OfferDecision>,
 }
 
 /// What exists here for a provider.
@@ -80,22 +86,26 @@ pub struct Judgement {
 /// Judges all offers of a provider. `excuse` is what the provider says about our request.
 pub fn judge(wish: &Wish, offers: &BTreeMap<String, Arc<ResourceOffer>>, local: &Local, excuse: Option<&str>) -> Judgement {
     let (mut here, mut there) = (Vec::new(), Vec::new());
-    let (mut accepted, mut refused): (Vec<&str>, Vec<String>) = (Vec::new(), Vec::new());
+    let mut told = Told::default();
     let mut mirrored = BTreeSet::new();
-    // One more than there may be, so that it is said; how many there are beyond that is nothing to us.
-    for (number, (name, offer)) in offers.iter().take(MOST_POOLS + 1).enumerate() {
-        let verdict = if number < MOST_POOLS { verdict(wish, name, offer, local) } else { Err(TOO_MANY.to_owned()) };
-        let status = match &verdict {
-            Ok(_) => ResourceOfferStatus { phase: OfferPhase::Accepted, message: None },
-            Err(why) => ResourceOfferStatus { phase: OfferPhase::Refused, message: Some(why.clone()) },
-        };
+    let mut room = Room::of(wish);
+    let has_node = |name: &str| local.nodes.get(name).is_some_and(|node| !node.deleting);
+    // One more than there may be, so that it is said; how many there are beyond that is nothing to us. Those that are used
+    // come first: the limits of the policy are for them before they are for others.
+    let mut read: Vec<(usize, (&String, &Arc<ResourceOffer>))> = offers.iter().take(MOST_POOLS + 1).enumerate().collect();
+    read.sort_by_key(|(number, (name, _))| (!has_node(name), *number));
+    for (number, (name, offer)) in read {
+        let verdict =
+            if number < MOST_POOLS { verdict(wish, name, offer, local, &mut room) } else { Verdict::Refuse(TOO_MANY.to_owned()) };
+        let status = verdict.status();
         match verdict {
-            Ok(resources) => {
-                accepted.push(name);
+            Verdict::Accept(resources) => {
+                told.accepted.push(name);
                 here.extend(apply_node(wish, offer, resources, local));
             }
-            Err(why) if is_pool_name(name) => refused.push(format!("pool {name}: {why}")),
-            Err(why) => refused.push(why),
+            Verdict::Ask(_) => told.waiting.push(name),
+            Verdict::Refuse(why) if is_pool_name(name) => told.refused.push(format!("pool {name}: {why}")),
+            Verdict::Refuse(why) => told.refused.push(why),
         }
         if number < MOST_POOLS && is_pool_name(name) && offer.spec.pool == *name {
             mirrored.insert(name.clone());
@@ -105,15 +115,15 @@ pub fn judge(wish: &Wish, offers: &BTreeMap<String, Arc<ResourceOffer>>, local: 
             there.push(Action::Answer(name.clone(), status));
         }
     }
-    let accepted_pools: BTreeSet<&str> = accepted.iter().copied().collect();
-    let gone = local.nodes.iter().filter(|(name, node)| !node.deleting && !accepted_pools.contains(name.as_str()));
+    let accepted: BTreeSet<&str> = told.accepted.iter().copied().collect();
+    let gone = local.nodes.iter().filter(|(name, node)| !node.deleting && !accepted.contains(name.as_str()));
     let mut actions: Vec<Action> = gone.map(|(name, _)| Action::DeleteNode(name.clone())).collect();
     actions.extend(here);
     let stale =
         local.mirrors.iter().filter(|(name, mirror)| mirror.metadata.deletion_timestamp.is_none() && !mirrored.contains(*name));
     actions.extend(stale.map(|(name, _)| Action::DeleteMirror(name.clone())));
     actions.extend(there);
-    Judgement { actions, link: link(&accepted, &refused, excuse) }
+    Judgement { actions, link: told.link(wish, excuse) }
 }
 
 /// What is to be deleted here when the provider is no longer wanted: virtual nodes first, so that their pods go first.
@@ -125,32 +135,98 @@ pub fn give_up(local: &Local) -> Vec<Action> {
 
 const TOO_MANY: &str = "a provider may offer at most 16 pools";
 
-/// What is accepted of the offer, or why nothing is.
-fn verdict(wish: &Wish, name: &str, offer: &ResourceOffer, local: &Local) -> Result<ResourceList, String> {
-    let spec = &offer.spec;
-    if !is_pool_name(name) || spec.pool != name {
-        return Err("the pool must be a DNS label and the name of the offer".to_owned());
+/// What becomes of an offer.
+enum Verdict {
+    /// This much of it is accepted.
+    Accept(ResourceList),
+    /// A person is to decide.
+    Ask(String),
+    /// Nothing of it, for this reason.
+    Refuse(String),
+}
+
+impl Verdict {
+    fn status(&self) -> ResourceOfferStatus {
+        match self {
+            Self::Accept(_) => ResourceOfferStatus { phase: OfferPhase::Accepted, message: None },
+            Self::Ask(why) => ResourceOfferStatus { phase: OfferPhase::ManualActionRequired, message: Some(why.clone()) },
+            Self::Refuse(why) => ResourceOfferStatus { phase: OfferPhase::Refused, message: Some(why.clone()) },
+        }
     }
-    if spec.cluster_id != wish.provider {
-        return Err(format!("the offer says that it is from {}, but it was found at {}", spec.cluster_id, wish.provider));
+}
+
+/// What our policy still lets us accept.
+struct Room {
+    offers: usize,
+    resources: ResourceList,
+}
+
+impl Room {
+    fn of(wish: &Wish) -> Self {
+        let consume = wish.consume.clone().unwrap_or_default();
+        Self { offers: consume.max_offers.map_or(MOST_POOLS, usize::from), resources: consume.max_resources }
     }
-    if spec.path.contains(&wish.own) {
-        return Err("the resources came from this cluster in the first place".to_owned());
+
+    /// Takes what there is room for of these resources.
+    fn take(&mut self, resources: &ResourceList) -> ResourceList {
+        self.offers -= 1;
+        let taken = resources.capped_by(&self.resources);
+        self.resources =
+            self.resources.iter().map(|(name, amount)| (name.to_owned(), amount.saturating_sub(taken.get(name)))).collect();
+        taken
     }
-    if spec.labels.len() > MOST_LABELS {
-        return Err(format!("it has more than {MOST_LABELS} labels"));
-    }
-    if spec.withdrawal_timestamp.is_some() || offer.metadata.deletion_timestamp.is_some() {
-        return Err("the provider takes it back".to_owned());
-    }
-    let resources = usable(&spec.resource_quota.hard);
+}
+
+fn verdict(wish: &Wish, name: &str, offer: &ResourceOffer, local: &Local, room: &mut Room) -> Verdict {
     // A node that exists stays when there is nothing for the moment: taking it away would take its place in people's minds
     // and tools, too, and the provider never cuts below what is used.
     let exists = local.nodes.get(name).is_some_and(|node| !node.deleting);
-    if resources.is_zero() && !exists {
-        return Err("it is empty; it will be accepted when there is something in it".to_owned());
+    if let Some(why) = unsound(wish, name, offer, exists) {
+        return Verdict::Refuse(why);
     }
-    Ok(resources)
+    let resources = usable(&offer.spec.resource_quota.hard);
+    if resources.is_zero() && !exists {
+        return Verdict::Refuse("it is empty; it will be accepted when there is something in it".to_owned());
+    }
+    let Some(consume) = &wish.consume else {
+        return Verdict::Refuse("no PeeringPolicy of the consumer selects this provider".to_owned());
+    };
+    match (wish.decisions.get(name), consume.accept) {
+        (Some(OfferDecision::Refuse), _) => return Verdict::Refuse("it was refused by hand".to_owned()),
+        (_, Accept::Never) => return Verdict::Refuse("the consumer's PeeringPolicy accepts nothing from here".to_owned()),
+        // What was accepted before somebody was to be asked stays.
+        (None, Accept::Manual) if !exists => {
+            return Verdict::Ask("the consumer's PeeringPolicy wants a person to decide: `liqoctl offer accept`".to_owned());
+        }
+        _ => {}
+    }
+    if room.offers == 0 {
+        let most = consume.max_offers.unwrap_or_default();
+        return Verdict::Refuse(format!("the consumer's PeeringPolicy accepts at most {most} offers of one provider"));
+    }
+    Verdict::Accept(room.take(&resources))
+}
+
+/// What is wrong with an offer, whatever our policy says.
+fn unsound(wish: &Wish, name: &str, offer: &ResourceOffer, exists: bool) -> Option<String> {
+    let spec = &offer.spec;
+    if !is_pool_name(name) || spec.pool != name {
+        return Some("the pool must be a DNS label and the name of the offer".to_owned());
+    }
+    if spec.cluster_id != wish.provider {
+        return Some(format!("the offer says that it is from {}, but it was found at {}", spec.cluster_id, wish.provider));
+    }
+    if spec.path.contains(&wish.own) {
+        return Some("the resources came from this cluster in the first place".to_owned());
+    }
+    if spec.labels.len() > MOST_LABELS {
+        return Some(format!("it has more than {MOST_LABELS} labels"));
+    }
+    // A node that exists is emptied in the time that is left.
+    if offer.metadata.deletion_timestamp.is_some() || (spec.withdrawal_timestamp.is_some() && !exists) {
+        return Some("the provider takes it back".to_owned());
+    }
+    None
 }
 
 /// The resources that a node can have, each in whole steps; what Kubernetes would refuse is left out.
@@ -195,16 +271,32 @@ fn mirror(name: &str, offer: &ResourceOffer, status: &ResourceOfferStatus, local
     actions
 }
 
-fn link(accepted: &[&str], refused: &[String], excuse: Option<&str>) -> Wanted {
-    let kind = links::OFFER_ACCEPTED;
-    if !accepted.is_empty() {
-        let pools = if accepted.len() == 1 { "pool" } else { "pools" };
-        return Wanted::yes(kind, "Accepted", format!("{pools} {} accepted", accepted.join(", ")));
+/// What became of all offers.
+#[derive(Default)]
+struct Told<'a> {
+    accepted: Vec<&'a str>,
+    waiting: Vec<&'a str>,
+    refused: Vec<String>,
+}
+
+impl Told<'_> {
+    fn link(mut self, wish: &Wish, excuse: Option<&str>) -> Wanted {
+        let kind = links::OFFER_ACCEPTED;
+        let pools = |names: &[&str]| format!("{} {}", if names.len() == 1 { "pool" } else { "pools" }, names.join(", "));
+        self.accepted.sort_unstable();
+        if !self.accepted.is_empty() {
+            return Wanted::yes(kind, "Accepted", format!("{} accepted", pools(&self.accepted)));
+        }
+        if !self.waiting.is_empty() {
+            let command = format!("`liqoctl offer accept {} {}`", wish.peer, self.waiting[0]);
+            let message = format!("{} offered; the policy wants you to decide: {command}", pools(&self.waiting));
+            return Wanted::no(kind, "ManualActionRequired", message);
+        }
+        if !self.refused.is_empty() {
+            return Wanted::no(kind, "Refused", self.refused.join("; "));
+        }
+        Wanted::no(kind, "NoOffer", excuse.unwrap_or("the provider has not answered our request yet"))
     }
-    if !refused.is_empty() {
-        return Wanted::no(kind, "Refused", refused.join("; "));
-    }
-    Wanted::no(kind, "NoOffer", excuse.unwrap_or("the provider has not answered our request yet"))
 }
 
 #[cfg(test)]
@@ -221,7 +313,10 @@ mod tests {
             own: cluster(ROME),
             provider: cluster(MILAN),
             cluster_name: "milan".to_owned(),
+            peer: "milan".to_owned(),
             request: RequestedResources::default(),
+            consume: Some(Consume::default()),
+            decisions: BTreeMap::new(),
         }
     }
 
@@ -347,9 +442,9 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_that_is_taken_back_takes_its_node_along() {
+    fn an_offer_that_is_gone_takes_its_node_along() {
         let (mut offer, local) = settled("cpu=4");
-        offer.spec.withdrawal_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+        offer.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
         assert_eq!(judged(offer, &local).actions[0], Action::DeleteNode("default".to_owned()));
     }
 
@@ -437,5 +532,94 @@ mod tests {
     fn without_an_offer_the_providers_excuse_is_shown() {
         let judgement = judge(&wish(), &BTreeMap::new(), &Local::default(), Some("nothing is free"));
         assert_eq!(judgement.link.message, "nothing is free");
+    }
+
+    /// Phase of each offer, and the resources of its node, under this wish.
+    fn verdicts(wish: &Wish, offers: &[(&str, &str)], local: &Local) -> Vec<(String, OfferPhase, String)> {
+        let named = |(name, hard): &(&str, &str)| {
+            let mut offer = offer(hard);
+            offer.spec.pool = (*name).to_owned();
+            ((*name).to_owned(), Arc::new(offer))
+        };
+        let judgement = judge(wish, &offers.iter().map(named).collect(), local, None);
+        let node = |wanted: &str| {
+            judgement.actions.iter().find_map(|action| match action {
+                Action::ApplyNode(spec) if spec.pool == wanted => Some(spec.resources.to_string()),
+                _ => None,
+            })
+        };
+        let answers = judgement.actions.iter().filter_map(|action| match action {
+            Action::Answer(name, status) => Some((name.clone(), status.phase, node(name).unwrap_or_default())),
+            _ => None,
+        });
+        let mut answers: Vec<_> = answers.collect();
+        answers.sort_by(|one, other| one.0.cmp(&other.0));
+        answers
+    }
+
+    fn under(consume: Consume) -> Wish {
+        Wish { consume: Some(consume), ..wish() }
+    }
+
+    fn judged_as(name: &str, phase: OfferPhase, node: &str) -> (String, OfferPhase, String) {
+        (name.to_owned(), phase, node.to_owned())
+    }
+
+    #[test]
+    fn a_person_is_asked_where_the_policy_says_so_and_what_was_accepted_before_stays() {
+        let mut manual = under(Consume { accept: Accept::Manual, ..Consume::default() });
+        let offers = [("a", "cpu=1"), ("b", "cpu=1"), ("default", "cpu=1")];
+        let (_, used) = settled("cpu=1");
+        manual.decisions = [("a".to_owned(), OfferDecision::Accept), ("default".to_owned(), OfferDecision::Refuse)].into();
+        assert_eq!(
+            verdicts(&manual, &offers, &used),
+            [
+                judged_as("a", OfferPhase::Accepted, "cpu=1"),
+                judged_as("b", OfferPhase::ManualActionRequired, ""),
+                judged_as("default", OfferPhase::Refused, ""),
+            ]
+        );
+        manual.decisions.clear();
+        assert_eq!(verdicts(&manual, &offers[2..], &used), [judged_as("default", OfferPhase::Accepted, "")]);
+        let judgement = judge(&manual, &[("b".to_owned(), Arc::new(offer("cpu=1")))].into(), &Local::default(), None);
+        assert_eq!(judgement.link.reason, "Refused");
+        let judgement = judge(&manual, &[("default".to_owned(), Arc::new(offer("cpu=1")))].into(), &Local::default(), None);
+        assert_eq!(judgement.link.reason, "ManualActionRequired");
+        assert!(judgement.link.message.contains("liqoctl offer accept milan default"), "{}", judgement.link.message);
+    }
+
+    #[test]
+    fn no_more_offers_and_no_more_resources_are_accepted_than_the_policy_allows() {
+        let two = under(Consume { max_offers: Some(2), ..Consume::default() });
+        let (_, used) = settled("cpu=1");
+        let offers = [("a", "cpu=1"), ("b", "cpu=1"), ("default", "cpu=1")];
+        let phases: Vec<_> = verdicts(&two, &offers, &used).into_iter().map(|(_, phase, _)| phase).collect();
+        assert_eq!(phases, [OfferPhase::Accepted, OfferPhase::Refused, OfferPhase::Accepted]);
+        let little = under(Consume { max_resources: list("cpu=3"), ..Consume::default() });
+        assert_eq!(
+            verdicts(&little, &[("a", "cpu=2, pods=5"), ("b", "cpu=2, pods=5")], &Local::default()),
+            [judged_as("a", OfferPhase::Accepted, "cpu=2, pods=5"), judged_as("b", OfferPhase::Accepted, "cpu=1, pods=5")]
+        );
+    }
+
+    #[test]
+    fn nothing_is_accepted_from_a_peer_that_no_policy_or_a_forbidding_one_selects() {
+        let never = under(Consume { accept: Accept::Never, ..Consume::default() });
+        for wish in [never, Wish { consume: None, ..wish() }] {
+            let refused = [judged_as("default", OfferPhase::Refused, "")];
+            assert_eq!(verdicts(&wish, &[("default", "cpu=1")], &Local::default()), refused);
+        }
+    }
+
+    #[test]
+    fn the_node_of_a_pool_that_is_taken_back_stays_until_then_and_knows_when() {
+        let (mut offer, mut local) = settled("cpu=1");
+        let end = Time(jiff::Timestamp::UNIX_EPOCH);
+        offer.spec.withdrawal_timestamp = Some(end.clone());
+        let actions = judged(offer.clone(), &local).actions;
+        carry_out(&actions, &mut offer, &mut local);
+        assert_eq!(local.nodes["default"].spec.withdrawal_timestamp, Some(end));
+        assert_eq!(offer.status.as_ref().map(|status| status.phase), Some(OfferPhase::Accepted));
+        assert_eq!(judged(offer, &local).actions, []);
     }
 }
