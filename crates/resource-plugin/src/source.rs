@@ -12,19 +12,7 @@ use crate::model::{Change, Pool};
 /// It is asked often, by several at once, and again whenever it says that something changed; so `read` answers from what it
 /// knows, and changes nothing.
 ///
-/// ```
-/// use liqo_resource_plugin::{Pool, ResourceSource, SourceError, async_trait};
-///
-/// struct OneGpuForEach;
-///
-/// #[async_trait]
-/// impl ResourceSource for OneGpuForEach {
-///     async fn read(&self, _cluster: &str) -> Result<Vec<Pool>, SourceError> {
-///         let amounts = ["cpu=4", "memory=16Gi", "pods=20", "nvidia.com/gpu=1"];
-///         Ok(vec![liqo_resource_plugin::arguments::resources(amounts).map_err(SourceError::failed)?.into()])
-///     }
-/// }
-/// ```
+/// The crate's page shows one.
 #[async_trait]
 pub trait ResourceSource: Send + Sync + 'static {
     /// What the cluster with this ID is offered now. No pool means nothing.

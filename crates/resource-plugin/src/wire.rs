@@ -84,7 +84,7 @@ pub enum AnswerError {
         /// What it said.
         text: String,
         /// What is wrong with that.
-        source: ParseQuantityError,
+        source: Box<ParseQuantityError>,
     },
     /// Nothing that a pod could request.
     #[error(
@@ -184,8 +184,7 @@ pub fn encode_cluster(cluster: &str) -> Bytes {
 
 /// Reads a request or a notification; an empty ID is for the caller to judge.
 pub fn decode_cluster(message: &[u8]) -> Result<String, ClusterError> {
-    let ClusterMessage { id } =
-        ClusterMessage::decode(message).map_err(|error| ClusterError::Unreadable(error.to_string()))?;
+    let ClusterMessage { id } = ClusterMessage::decode(message).map_err(|error| ClusterError::Unreadable(error.to_string()))?;
     let fits = id.len() <= LONGEST_CLUSTER_ID && !id.chars().any(char::is_control);
     if fits { Ok(id) } else { Err(ClusterError::Form) }
 }
@@ -293,7 +292,7 @@ impl ToldPool {
                 Some(Ok(quantity)) => quantity.round_down(unit_of(&resource)),
                 Some(Err(source)) => {
                     let text = text.unwrap_or_default().chars().take(80).collect();
-                    return Err(AnswerError::Quantity { pool: pool.id(), resource, text, source });
+                    return Err(AnswerError::Quantity { pool: pool.id(), resource, text, source: source.into() });
                 }
             };
             pool.resources.insert(resource, quantity);
