@@ -1,5 +1,6 @@
 //! The bytes on the wire, both ways. They were written down from the .proto files and compared with what Go's protobuf makes
 //! of the same messages.
+#![allow(clippy::unwrap_used)]
 
 use liqo_quantity::ResourceList;
 use liqo_resource_plugin::{

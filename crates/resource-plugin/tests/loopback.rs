@@ -1,4 +1,5 @@
 //! Both ends with each other, over loopback.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,5 +1,6 @@
 //! What the tests of both ends share.
 #![allow(dead_code)] // Each test program uses its own part.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -13,6 +14,8 @@ use liqo_resource_plugin::{
     arguments::resources, async_trait,
 };
 use tokio::{sync::oneshot, sync::watch, task::JoinHandle};
+
+pub mod raw;
 
 /// Long enough for a busy machine; nothing waits so long if all is well.
 pub const PATIENCE: Duration = Duration::from_secs(20);
