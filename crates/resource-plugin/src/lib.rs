@@ -29,9 +29,15 @@
 //! # The other end
 //! [`PluginClient`] needs no plugin to be there. Its calls end in time, with an error that names plugin and cluster; its
 //! subscription is tried again for ever, and says [`Change::All`] each time that the plugin was found again.
+//!
+//! # Features
+//! `kubernetes`: a client of the cluster's API server, for plugins that look at it.
 
 pub mod arguments;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod model;
+pub mod selector;
 pub mod wire;
 
 mod changes;

@@ -247,7 +247,7 @@ async fn a_notification_that_cannot_be_read_may_mean_anything() {
                 }
                 let mut stream = raw::open(respond);
                 send(&mut stream, raw::frame(&notification)).await;
-                pending().await
+                pending::<()>().await;
             }
         })
         .await;

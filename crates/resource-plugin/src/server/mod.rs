@@ -232,6 +232,8 @@ fn tls(options: &Options) -> Result<Option<ServerTlsConfig>, ServeError> {
     if let Some(authority) = &options.tls_client_ca {
         tls = tls.client_ca_root(Certificate::from_pem(file(authority, "--tls-client-ca")?));
     }
+    // Here it is only checked, so that what is wrong with the files is told before anything is served.
+    tonic::transport::Server::builder().tls_config(tls.clone()).map_err(|error| ServeError::Tls(chain(&error)))?;
     Ok(Some(tls))
 }
 

@@ -94,10 +94,8 @@ pub fn settings(address: SocketAddr) -> Settings {
 
 pub async fn reach(state: &mut watch::Receiver<State>, wanted: impl Fn(&State) -> bool) -> State {
     let last = state.clone();
-    match tokio::time::timeout(PATIENCE, state.wait_for(wanted)).await {
-        Ok(state) => state.unwrap().clone(),
-        Err(_) => panic!("the state stays {:?}", *last.borrow()),
-    }
+    let reached = tokio::time::timeout(PATIENCE, state.wait_for(wanted)).await;
+    reached.unwrap_or_else(|_| panic!("the state stays {:?}", *last.borrow())).unwrap().clone()
 }
 
 pub async fn next(changes: &mut Changes) -> Change {
