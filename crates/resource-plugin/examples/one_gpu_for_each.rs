@@ -1,3 +1,5 @@
+//! A plugin that offers one GPU, and what it takes to use it, to each peer.
+
 use liqo_resource_plugin::{Options, Pool, ResourceSource, ServeError, SourceError, arguments::resources, async_trait, serve};
 
 struct OneGpuForEach;

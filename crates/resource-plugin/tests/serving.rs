@@ -56,8 +56,8 @@ impl Certificates {
         self.0.join(name)
     }
 
-    fn pair(&self, name: &str) -> Option<(PathBuf, PathBuf)> {
-        Some((self.file(&format!("{name}.pem")), self.file(&format!("{name}.key"))))
+    fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
+        (self.file(&format!("{name}.pem")), self.file(&format!("{name}.key")))
     }
 }
 
@@ -84,15 +84,15 @@ async fn both_ends_know_each_other_by_certificate_or_do_not_talk() {
     };
     let client = |tls| PluginClient::new(Settings { tls, ..settings(plugin.address) }).unwrap();
 
-    let good = client(Some(tls("plugin-ca.pem", files.pair("liqo"), "plugin.liqo")));
+    let good = client(Some(tls("plugin-ca.pem", Some(files.pair("liqo")), "plugin.liqo")));
     assert_eq!(good.read("rome").await.unwrap().len(), 1);
     reach(&mut good.state(), |state| *state == State::Connected).await;
     for (what, wrong) in [
         ("plain text", None),
         ("no certificate of our own", Some(tls("plugin-ca.pem", None, "plugin.liqo"))),
-        ("a certificate of another authority", Some(tls("plugin-ca.pem", files.pair("plugin"), "plugin.liqo"))),
-        ("a plugin of another authority", Some(tls("liqo-ca.pem", files.pair("liqo"), "plugin.liqo"))),
-        ("a plugin of another name", Some(tls("plugin-ca.pem", files.pair("liqo"), "other.liqo"))),
+        ("a certificate of another authority", Some(tls("plugin-ca.pem", Some(files.pair("plugin")), "plugin.liqo"))),
+        ("a plugin of another authority", Some(tls("liqo-ca.pem", Some(files.pair("liqo")), "plugin.liqo"))),
+        ("a plugin of another name", Some(tls("plugin-ca.pem", Some(files.pair("liqo")), "other.liqo"))),
     ] {
         let error = client(wrong).read("rome").await.unwrap_err();
         assert!(matches!(error.fault, Fault::Unreachable(_) | Fault::Timeout(_)), "{what}: {error}");
