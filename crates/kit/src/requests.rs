@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Container, PodSpec, ResourceRequirements},
+    api::core::v1::{Container, PodSpec, PodStatus, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 use liqo_quantity::{Quantity, ResourceList};
@@ -36,6 +36,30 @@ pub fn of_pod(spec: &PodSpec) -> ResourceList {
     }
     total.insert("pods", Quantity::from_units(1));
     total
+}
+
+/// The effective requests of a pod that has a node: while a container is resized in place it holds what it asks for or what it
+/// was given, whichever is larger; if the resize can never be done there, what it was given.
+///
+/// Source: KEP-1287 (in-place update of pod resources).
+pub fn of_bound_pod(mut spec: PodSpec, status: &PodStatus) -> ResourceList {
+    let infeasible = status.conditions.iter().flatten().any(|condition| {
+        condition.type_ == "PodResizePending" && condition.status == "True" && condition.reason.as_deref() == Some("Infeasible")
+    });
+    let statuses = [&status.container_statuses, &status.init_container_statuses];
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        let known = statuses.iter().flat_map(|statuses| statuses.iter().flatten()).find(|status| status.name == container.name);
+        let Some(known) = known else { continue };
+        let actual = known.resources.as_ref().and_then(|resources| resources.requests.as_ref()).map(list).unwrap_or_default();
+        let given = actual.max(&known.allocated_resources.as_ref().map(list).unwrap_or_default());
+        if given.is_empty() {
+            continue;
+        }
+        let holds = if infeasible { given } else { given.max(&requests(container)) };
+        let holds = holds.iter().map(|(name, quantity)| (name.to_owned(), ApiQuantity(quantity.to_string()))).collect();
+        container.resources = Some(ResourceRequirements { requests: Some(holds), ..ResourceRequirements::default() });
+    }
+    of_pod(&spec)
 }
 
 /// A resource list of the Kubernetes API. What cannot be read is left out.
@@ -93,6 +117,31 @@ mod tests {
         let spec =
             json!({ "containers": [container("1")], "resources": { "requests": { "cpu": "2" } }, "overhead": { "cpu": "250m" } });
         assert_eq!(cpu(spec), "2250m");
+    }
+
+    #[test]
+    fn a_container_that_is_resized_holds_the_larger_amount_until_that_is_done() {
+        let holds = |wanted: &str, given: &str, reason: &str| {
+            let spec = json!({ "containers": [container(wanted)] });
+            let status = json!({
+                "conditions": [{ "type": "PodResizePending", "status": "True", "reason": reason }],
+                "containerStatuses": [{
+                    "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                    "allocatedResources": { "cpu": given }, "resources": { "requests": { "cpu": given } }
+                }]
+            });
+            let (spec, status) = (serde_json::from_value(spec).unwrap(), serde_json::from_value(status).unwrap());
+            of_bound_pod(spec, &status).get("cpu").to_string()
+        };
+        assert_eq!(holds("2", "1", "Deferred"), "2", "it grows");
+        assert_eq!(holds("1", "2", "Deferred"), "2", "it shrinks");
+        assert_eq!(holds("9", "1", "Infeasible"), "1", "it will never grow so much here");
+    }
+
+    #[test]
+    fn a_pod_without_statuses_holds_what_it_asks_for() {
+        let spec = serde_json::from_value(json!({ "containers": [container("2")] })).unwrap();
+        assert_eq!(of_bound_pod(spec, &PodStatus::default()).get("cpu").to_string(), "2");
     }
 
     #[test]

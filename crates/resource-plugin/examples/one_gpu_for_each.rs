@@ -1,0 +1,18 @@
+//! A plugin that offers one GPU, and what it takes to use it, to each peer.
+
+use liqo_resource_plugin::{Options, Pool, ResourceSource, ServeError, SourceError, arguments::resources, async_trait, serve};
+
+struct OneGpuForEach;
+
+#[async_trait]
+impl ResourceSource for OneGpuForEach {
+    async fn read(&self, _cluster: &str) -> Result<Vec<Pool>, SourceError> {
+        let amounts = resources(["cpu=4", "memory=16Gi", "pods=20", "nvidia.com/gpu=1"]);
+        Ok(vec![amounts.map_err(SourceError::failed)?.into()])
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), ServeError> {
+    serve(OneGpuForEach, Options::parse()).await
+}

@@ -1,0 +1,344 @@
+//! Label selectors in the language of Kubernetes: `zone=a,gpu in (t4,l4),!spot`. Pure.
+
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+/// Requirements on labels that all have to hold.
+///
+/// | written | holds if the label |
+/// |---|---|
+/// | `a=b`, `a==b`, `a in (b,c)` | is there with one of these values |
+/// | `a!=b`, `a notin (b,c)` | is absent, or has another value |
+/// | `a` | is there |
+/// | `!a` | is absent |
+/// | `a>1`, `a<1` | is there with a larger or smaller whole number |
+///
+/// A value may be empty, as in `node-role.kubernetes.io/worker=`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Selector {
+    requirements: Vec<Requirement>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Requirement {
+    key: String,
+    condition: Condition,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Condition {
+    In(Vec<String>),
+    NotIn(Vec<String>),
+    Exists,
+    DoesNotExist,
+    GreaterThan(i64),
+    LessThan(i64),
+}
+
+/// The text is no selector.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("selector {text:?}: {problem}")]
+pub struct SelectorError {
+    text: String,
+    problem: Problem,
+}
+
+/// What is wrong with a selector.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// It, or one of its parts, says nothing. (In Kubernetes, an empty selector selects everything.)
+    #[error("it is empty, or has a comma too many; name at least one label")]
+    Empty,
+    /// The part is of no form that is known.
+    #[error("{0:?} is none of a=b, a!=b, a in (b,c), a notin (b,c), a, !a, a>1, a<1")]
+    Form(String),
+    /// Opened and not closed, or closed and not opened.
+    #[error("its parentheses do not match")]
+    Parentheses,
+    /// No label can have this name.
+    #[error(
+        "{0:?} cannot be the name of a label: use letters, digits, '-', '_', '.', at most 63, with an optional domain and '/' before it"
+    )]
+    Key(String),
+    /// No label can have this value.
+    #[error("{0:?} cannot be the value of a label: use letters, digits, '-', '_', '.', at most 63")]
+    Value(String),
+    /// A bound that is no whole number.
+    #[error("{0:?} is no whole number")]
+    Number(String),
+}
+
+impl Selector {
+    /// Whether something with these labels is selected.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.requirements.iter().all(|requirement| requirement.holds(labels.get(&requirement.key).map(String::as_str)))
+    }
+}
+
+/// Whether one of the selectors selects something with these labels.
+pub fn any_matches<'a>(selectors: impl IntoIterator<Item = &'a Selector>, labels: &BTreeMap<String, String>) -> bool {
+    selectors.into_iter().any(|selector| selector.matches(labels))
+}
+
+impl Requirement {
+    fn holds(&self, value: Option<&str>) -> bool {
+        let is_one = |values: &[String]| value.is_some_and(|value| values.iter().any(|one| one == value));
+        let number = || value.and_then(|value| value.parse::<i64>().ok());
+        match &self.condition {
+            Condition::In(values) => is_one(values),
+            Condition::NotIn(values) => !is_one(values),
+            Condition::Exists => value.is_some(),
+            Condition::DoesNotExist => value.is_none(),
+            Condition::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
+            Condition::LessThan(bound) => number().is_some_and(|number| number < *bound),
+        }
+    }
+}
+
+impl FromStr for Selector {
+    type Err = SelectorError;
+
+    fn from_str(text: &str) -> Result<Self, SelectorError> {
+        let failed = |problem| SelectorError { text: text.to_owned(), problem };
+        let parts = split(text).ok_or_else(|| failed(Problem::Parentheses))?;
+        let requirements = parts.into_iter().map(requirement).collect::<Result<_, _>>().map_err(failed)?;
+        Ok(Self { requirements })
+    }
+}
+
+/// At the commas that are not in parentheses.
+fn split(text: &str) -> Option<Vec<&str>> {
+    let mut parts = Vec::new();
+    let (mut start, mut inside) = (0, false);
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' | ')' if inside == (character == '(') => return None,
+            '(' | ')' => inside = !inside,
+            ',' if !inside => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    (!inside).then_some(parts)
+}
+
+fn requirement(text: &str) -> Result<Requirement, Problem> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Err(Problem::Empty);
+    }
+    if let Some(key) = text.strip_prefix('!') {
+        return Ok(Requirement { key: checked_key(key.trim())?, condition: Condition::DoesNotExist });
+    }
+    let end = text.find(|c: char| c.is_whitespace() || "=!<>(".contains(c)).unwrap_or(text.len());
+    let (key, rest) = (&text[..end], text[end..].trim_start());
+    let condition = if rest.is_empty() {
+        Condition::Exists
+    } else if let Some(value) = rest.strip_prefix("!=") {
+        Condition::NotIn(vec![checked_value(value)?])
+    } else if let Some(value) = rest.strip_prefix("==").or_else(|| rest.strip_prefix('=')) {
+        Condition::In(vec![checked_value(value)?])
+    } else if let Some(bound) = rest.strip_prefix('>') {
+        Condition::GreaterThan(number(bound)?)
+    } else if let Some(bound) = rest.strip_prefix('<') {
+        Condition::LessThan(number(bound)?)
+    } else if let Some(values) = rest.strip_prefix("notin") {
+        Condition::NotIn(set(values, text)?)
+    } else if let Some(values) = rest.strip_prefix("in") {
+        Condition::In(set(values, text)?)
+    } else {
+        return Err(Problem::Form(text.to_owned()));
+    };
+    Ok(Requirement { key: checked_key(key)?, condition })
+}
+
+fn set(text: &str, whole: &str) -> Result<Vec<String>, Problem> {
+    let inner = text.trim().strip_prefix('(').and_then(|text| text.strip_suffix(')'));
+    inner.ok_or_else(|| Problem::Form(whole.to_owned()))?.split(',').map(checked_value).collect()
+}
+
+fn number(text: &str) -> Result<i64, Problem> {
+    text.trim().parse().map_err(|_| Problem::Number(text.trim().to_owned()))
+}
+
+fn checked_key(key: &str) -> Result<String, Problem> {
+    let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
+    let fits = domain.is_none_or(is_domain) && !name.is_empty() && is_word(name);
+    if fits { Ok(key.to_owned()) } else { Err(Problem::Key(key.to_owned())) }
+}
+
+fn checked_value(value: &str) -> Result<String, Problem> {
+    let value = value.trim();
+    if is_word(value) { Ok(value.to_owned()) } else { Err(Problem::Value(value.to_owned())) }
+}
+
+/// Empty, or what the value of a label and the last part of its name may be.
+fn is_word(text: &str) -> bool {
+    let ends = [text.bytes().next(), text.bytes().last()];
+    text.len() <= 63
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && ends.into_iter().flatten().all(|end| end.is_ascii_alphanumeric())
+}
+
+fn is_domain(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let label = |label: &str| {
+        let ends = [label.bytes().next(), label.bytes().last()];
+        label.len() <= 63
+            && ends.into_iter().all(|end| end.is_some_and(inner))
+            && label.bytes().all(|byte| inner(byte) || byte == b'-')
+    };
+    text.len() <= 253 && text.split('.').all(label)
+}
+
+/// As it can be read again.
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Requirement { key, condition }) in self.requirements.iter().enumerate() {
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            match condition {
+                Condition::Exists => f.write_str(key)?,
+                Condition::DoesNotExist => write!(f, "!{key}")?,
+                Condition::GreaterThan(bound) => write!(f, "{key}>{bound}")?,
+                Condition::LessThan(bound) => write!(f, "{key}<{bound}")?,
+                Condition::In(values) => match values.as_slice() {
+                    [value] => write!(f, "{key}={value}")?,
+                    values => write!(f, "{key} in ({})", values.join(","))?,
+                },
+                Condition::NotIn(values) => match values.as_slice() {
+                    [value] => write!(f, "{key}!={value}")?,
+                    values => write!(f, "{key} notin ({})", values.join(","))?,
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn selects(selector: &str, pairs: &[(&str, &str)]) -> bool {
+        selector.parse::<Selector>().unwrap().matches(&labels(pairs))
+    }
+
+    #[test]
+    fn every_form_means_what_it_means_in_kubernetes() {
+        // The label zone with value a, with value b, absent.
+        for (selector, a, b, absent) in [
+            ("zone=a", true, false, false),
+            ("zone==a", true, false, false),
+            ("zone = a", true, false, false),
+            ("zone!=a", false, true, true),
+            ("zone in (a,b)", true, true, false),
+            ("zone in(a)", true, false, false),
+            ("zone notin ( a , c )", false, true, true),
+            ("zone", true, true, false),
+            ("!zone", false, false, true),
+            ("! zone", false, false, true),
+            ("zone=", false, false, false),
+            ("zone!=", true, true, true),
+            ("zone>1", false, false, false),
+        ] {
+            let found = [selects(selector, &[("zone", "a")]), selects(selector, &[("zone", "b")]), selects(selector, &[])];
+            assert_eq!(found, [a, b, absent], "{selector}");
+        }
+    }
+
+    #[test]
+    fn an_empty_value_is_a_value() {
+        let worker = [("node-role.kubernetes.io/worker", "")];
+        for selector in
+            ["node-role.kubernetes.io/worker=", "node-role.kubernetes.io/worker", "node-role.kubernetes.io/worker in ()"]
+        {
+            assert!(selects(selector, &worker), "{selector}");
+            assert!(!selects(selector, &[]), "{selector}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_compared_as_numbers() {
+        assert!(selects("cores>9", &[("cores", "10")]) && selects("cores<10", &[("cores", "9")]));
+        assert!(!selects("cores>10", &[("cores", "10")]) && !selects("cores<10", &[("cores", "many")]));
+    }
+
+    #[test]
+    fn the_parts_of_a_selector_hold_together_and_several_selectors_are_alternatives() {
+        assert!(selects("a=b,c in (x,y),!d,e", &[("a", "b"), ("c", "y"), ("e", "")]));
+        assert!(!selects("a=b,c in (x,y),!d,e", &[("a", "b"), ("c", "y"), ("d", ""), ("e", "")]));
+        assert!(!selects("a=1,a=2", &[("a", "2")]), "nothing is two things at once");
+        let either: Vec<Selector> = ["a=1", "a=2"].map(|text| text.parse().unwrap()).into();
+        assert!(any_matches(&either, &labels(&[("a", "2")])) && !any_matches(&either, &labels(&[("a", "3")])));
+        assert!(!any_matches([], &labels(&[])), "no selector selects nothing");
+    }
+
+    #[test]
+    fn what_is_no_selector_is_refused_with_its_reason() {
+        use Problem as P;
+        type Expected = fn(&P) -> bool;
+        let refused: [(&str, Expected); 22] = [
+            ("", |p| matches!(p, P::Empty)),
+            (" ", |p| matches!(p, P::Empty)),
+            ("a,", |p| matches!(p, P::Empty)),
+            (",a", |p| matches!(p, P::Empty)),
+            ("a in (b", |p| matches!(p, P::Parentheses)),
+            ("a in b)", |p| matches!(p, P::Parentheses)),
+            ("a in ((b))", |p| matches!(p, P::Parentheses)),
+            ("a b", |p| matches!(p, P::Form(_))),
+            ("a in b", |p| matches!(p, P::Form(_))),
+            ("a in (b) c", |p| matches!(p, P::Form(_))),
+            ("a like (b)", |p| matches!(p, P::Form(_))),
+            ("a (b)", |p| matches!(p, P::Form(_))),
+            ("=b", |p| matches!(p, P::Key(_))),
+            ("!", |p| matches!(p, P::Key(_))),
+            ("!a=b", |p| matches!(p, P::Key(_))),
+            ("-a", |p| matches!(p, P::Key(_))),
+            ("A.io/b", |p| matches!(p, P::Key(_))),
+            ("a/b/c", |p| matches!(p, P::Key(_))),
+            ("a=b=c", |p| matches!(p, P::Value(_))),
+            ("a=b c", |p| matches!(p, P::Value(_))),
+            ("a in (b,-c)", |p| matches!(p, P::Value(_))),
+            ("a>b", |p| matches!(p, P::Number(_))),
+        ];
+        for (text, expected) in refused {
+            let error = text.parse::<Selector>().unwrap_err();
+            assert!(expected(&error.problem), "{text:?}: {error}");
+        }
+        assert!(format!("a={}", "b".repeat(64)).parse::<Selector>().is_err());
+        assert!("b".repeat(64).parse::<Selector>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_reads_the_same(text in "!?[a-c]( in \\([a-c]{0,2}(,[a-c])?\\)| notin \\([a-c]\\)|=[a-c]?|!=[a-c]|>-?[0-9]|<[0-9])?(,[d-f](=[a-c])?)?") {
+            if let Ok(selector) = text.parse::<Selector>() {
+                prop_assert_eq!(selector.to_string().parse::<Selector>().unwrap(), selector);
+            }
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_fail(text in "\\PC{0,40}") {
+            let _ = text.parse::<Selector>();
+        }
+
+        #[test]
+        fn a_requirement_and_its_opposite_divide_everything(value in prop::option::of("[ab]{0,1}"), wanted in "[ab]{0,1}") {
+            let labels = value.map(|value| ("k".to_owned(), value)).into_iter().collect();
+            let selects = |text: String| text.parse::<Selector>().unwrap().matches(&labels);
+            prop_assert_ne!(selects(format!("k={wanted}")), selects(format!("k!={wanted}")));
+            prop_assert_ne!(selects(format!("k in (a,{wanted})")), selects(format!("k notin (a,{wanted})")));
+            prop_assert_ne!(selects("k".to_owned()), selects("!k".to_owned()));
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What a plugin counts, and the HTTP port that shows it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{Router, http::StatusCode, http::header::CONTENT_TYPE, response::IntoResponse as _, routing::get};
+use prometheus_client::{
+    encoding::text::encode,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+type ByOutcome = [(&'static str, &'static str); 1];
+
+/// What a plugin counts.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    reads: Family<ByOutcome, Counter>,
+    seconds: Counter<f64, AtomicU64>,
+    removals: Counter,
+    pub(crate) notifications: Counter,
+    pub(crate) subscribers: Gauge<i64, AtomicI64>,
+    ready: AtomicBool,
+}
+
+impl Metrics {
+    pub(crate) fn read(&self, outcome: &'static str, took: Duration) {
+        self.reads.get_or_create(&[("outcome", outcome)]).inc();
+        self.seconds.inc_by(took.as_secs_f64());
+    }
+
+    pub(crate) fn removed(&self) {
+        self.removals.inc();
+    }
+
+    pub(crate) fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Release);
+    }
+
+    fn registry(&self) -> Registry {
+        let mut registry = Registry::with_prefix("liqo_plugin");
+        registry.register("reads", "How often clusters' resources were read", self.reads.clone());
+        registry.register("read_seconds", "How long that took in all", self.seconds.clone());
+        registry.register("removals", "How often a peering was said to have ended", self.removals.clone());
+        registry.register("notifications", "How many changes subscribers were told of", self.notifications.clone());
+        registry.register("subscribers", "How many are subscribed to changes", self.subscribers.clone());
+        registry
+    }
+}
+
+/// Answers until `stop`.
+pub(crate) async fn serve(listener: TcpListener, metrics: Arc<Metrics>, stop: CancellationToken) -> std::io::Result<()> {
+    let registry = Arc::new(metrics.registry());
+    let text = move || {
+        let mut text = String::new();
+        // Writing into a String cannot fail.
+        let _ = encode(&mut text, &registry);
+        async { ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response() }
+    };
+    let ready = move || {
+        let ready = metrics.ready.load(Ordering::Acquire);
+        async move { if ready { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "nothing can be read yet") } }
+    };
+    let routes =
+        Router::new().route("/metrics", get(text)).route("/healthz", get(|| async { "ok" })).route("/readyz", get(ready));
+    axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await
+}

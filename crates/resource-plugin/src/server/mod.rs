@@ -1,0 +1,256 @@
+//! The SDK: serves a [`ResourceSource`] as a plugin.
+
+mod metrics;
+mod options;
+mod service;
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::StreamExt as _;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    service::Routes,
+    transport::{Certificate, Identity, ServerTlsConfig},
+};
+use tonic_health::{ServingStatus, server::HealthReporter};
+
+use self::{
+    metrics::Metrics,
+    service::{ResourceReader, Shared},
+};
+use crate::{changes::Announcer, source::ResourceSource, wire};
+
+pub use options::{DEFAULT_PORT, Options};
+
+/// How often a silent caller is asked whether it is still there, and how long it may take to say so.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
+/// Calls of one connection at a time.
+const MOST_CALLS: u32 = 256;
+/// How long one `read` may take.
+const READ_DEADLINE: Duration = Duration::from_secs(30);
+/// How long calls may take to end after the plugin was asked to.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The plugin cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The port is taken, or may not be used.
+    #[error("cannot listen on {address}: {source} (--port and --metrics-port choose others)")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file that a flag names.
+    #[error("cannot read {}: {source} ({flag} names it)", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The flag.
+        flag: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// Certificate and key are none, or do not fit each other.
+    #[error("cannot serve with TLS: {0} (see --tls-cert, --tls-key and --tls-client-ca)")]
+    Tls(String),
+    /// The description of the protocol is damaged: a fault of the build.
+    #[error("cannot offer reflection: {0}")]
+    Reflection(tonic_reflection::server::Error),
+    /// The operating system refuses to tell when to end.
+    #[error("cannot wait for signals: {0}")]
+    Signals(io::Error),
+    /// Serving ended by itself.
+    #[error("serving failed: {0}")]
+    Serve(tonic::transport::Error),
+    /// Serving metrics ended by itself.
+    #[error("serving metrics failed: {0}")]
+    Metrics(io::Error),
+}
+
+/// Serves the source until SIGTERM or SIGINT: all of a plugin's `main`.
+pub async fn serve(source: impl ResourceSource, options: Options) -> Result<(), ServeError> {
+    options.start_logging();
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+    let server = Server::bind(&options).await?;
+    let stop = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("asked to end");
+    };
+    server.run(source, stop).await
+}
+
+/// A plugin that listens and does not serve yet.
+#[derive(Debug)]
+pub struct Server {
+    options: Options,
+    tls: Option<ServerTlsConfig>,
+    listener: TcpListener,
+    metrics: Option<TcpListener>,
+}
+
+impl Server {
+    /// Takes the ports and reads the files that the options name.
+    pub async fn bind(options: &Options) -> Result<Self, ServeError> {
+        let tls = tls(options)?;
+        let listener = listen(SocketAddr::new(options.address, options.port)).await?;
+        let metrics = match options.metrics_port {
+            0 => None,
+            port => Some(listen(SocketAddr::new(options.address, port)).await?),
+        };
+        Ok(Self { options: options.clone(), tls, listener, metrics })
+    }
+
+    /// Where it listens: tells the port if the options said 0.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop` is ready. Then open subscriptions end at once, and other calls have five seconds.
+    pub async fn run(self, source: impl ResourceSource, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
+        let Self { options, tls, listener, metrics: metrics_listener } = self;
+        let ending = CancellationToken::new();
+        let _ends_with_us = ending.clone().drop_guard();
+        let metrics = Arc::new(Metrics::default());
+        let source: Arc<dyn ResourceSource> = Arc::new(source);
+        let announcer = Announcer::new();
+        let shared = Shared {
+            source: source.clone(),
+            generation: options.generation,
+            announcer: announcer.clone(),
+            metrics: metrics.clone(),
+            stop: ending.clone(),
+        };
+        let health = HealthReporter::new();
+        health.set_service_status(wire::SERVICE, ServingStatus::NotServing).await;
+
+        if let Ok(address) = listener.local_addr() {
+            tracing::info!(%address, generation = %options.generation, tls = tls.is_some(), "listening");
+        }
+        let serving = grpc(listener, tls, shared, &health, ending.clone())?;
+        let counting = async {
+            match metrics_listener {
+                Some(listener) => metrics::serve(listener, metrics.clone(), ending.clone()).await.map_err(ServeError::Metrics),
+                None => std::future::pending().await,
+            }
+        };
+        let news = async {
+            let mut changes = source.changes();
+            source.ready().await;
+            tracing::info!("ready");
+            metrics.set_ready(true);
+            health.set_service_status(wire::SERVICE, ServingStatus::Serving).await;
+            while let Some(change) = changes.next().await {
+                announcer.announce(&change);
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::pin!(serving);
+        tokio::select! {
+            outcome = &mut serving => return outcome,
+            outcome = counting => return outcome,
+            () = news => {}
+            () = stop => {}
+        }
+        metrics.set_ready(false);
+        health.set_service_status(wire::SERVICE, ServingStatus::NotServing).await;
+        ending.cancel();
+        let Ok(outcome) = tokio::time::timeout(GRACE, serving).await else {
+            tracing::warn!("some calls did not end in time");
+            return Ok(());
+        };
+        tracing::info!("ended in order");
+        outcome
+    }
+}
+
+/// The protocol, health and reflection on one port.
+fn grpc(
+    listener: TcpListener,
+    tls: Option<ServerTlsConfig>,
+    shared: Shared,
+    health: &HealthReporter,
+    stop: CancellationToken,
+) -> Result<impl Future<Output = Result<(), ServeError>>, ServeError> {
+    let descriptors = shared.generation.descriptors();
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(descriptors)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let health = tonic_health::server::HealthService::from_health_reporter(health.clone());
+    let routes = Routes::new(ResourceReader(Arc::new(shared)))
+        .add_service(tonic_health::pb::health_server::HealthServer::new(health))
+        .add_service(reflection().build_v1().map_err(ServeError::Reflection)?)
+        .add_service(reflection().build_v1alpha().map_err(ServeError::Reflection)?);
+    let mut server = tonic::transport::Server::builder()
+        .timeout(READ_DEADLINE)
+        .max_concurrent_streams(MOST_CALLS)
+        .http2_keepalive_interval(Some(KEEPALIVE.0))
+        .http2_keepalive_timeout(Some(KEEPALIVE.1));
+    if let Some(tls) = tls {
+        server = server.tls_config(tls).map_err(|error| ServeError::Tls(chain(&error)))?;
+    }
+    let serving = server.add_routes(routes);
+    Ok(async move {
+        let incoming = TcpListenerStream::new(listener);
+        serving.serve_with_incoming_shutdown(incoming, stop.cancelled_owned()).await.map_err(ServeError::Serve)
+    })
+}
+
+/// Every address means IPv6 and IPv4; where the machine has no IPv6, IPv4 alone.
+async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    match TcpListener::bind(address).await {
+        Err(_) if address.ip().is_unspecified() && address.is_ipv6() => {
+            let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port());
+            TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
+        }
+        bound => bound.map_err(|source| ServeError::Listen { address, source }),
+    }
+}
+
+fn tls(options: &Options) -> Result<Option<ServerTlsConfig>, ServeError> {
+    let (Some(certificate), Some(key)) = (&options.tls_cert, &options.tls_key) else { return Ok(None) };
+    let identity = Identity::from_pem(file(certificate, "--tls-cert")?, file(key, "--tls-key")?);
+    let mut tls = ServerTlsConfig::new().identity(identity);
+    if let Some(authority) = &options.tls_client_ca {
+        tls = tls.client_ca_root(Certificate::from_pem(file(authority, "--tls-client-ca")?));
+    }
+    // Here it is only checked, so that what is wrong with the files is told before anything is served.
+    tonic::transport::Server::builder().tls_config(tls.clone()).map_err(|error| ServeError::Tls(chain(&error)))?;
+    Ok(Some(tls))
+}
+
+fn file(path: &Path, flag: &'static str) -> Result<Vec<u8>, ServeError> {
+    std::fs::read(path).map_err(|source| ServeError::File { path: path.to_owned(), flag, source })
+}
+
+/// The error and its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

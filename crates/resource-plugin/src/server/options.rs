@@ -1,0 +1,112 @@
+//! The flags that every plugin has.
+
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    path::PathBuf,
+};
+
+use clap::{Args, Command, FromArgMatches as _, value_parser};
+use tracing::level_filters::LevelFilter;
+
+use crate::wire::Generation;
+
+/// The port that Liqo's plugins listen on.
+pub const DEFAULT_PORT: u16 = 6001;
+
+/// Where and how a plugin serves. Flatten it into arguments of your own, or read it alone with [`Options::parse`].
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// Port to serve on
+    #[arg(long, default_value_t = DEFAULT_PORT, value_parser = value_parser!(u16).range(1..))]
+    pub port: u16,
+    /// Address to serve on [default: every address of the pod]
+    #[arg(long, default_value_t = IpAddr::V6(Ipv6Addr::UNSPECIFIED), hide_default_value = true)]
+    pub address: IpAddr,
+    /// Generation of the protocol
+    #[arg(long, value_enum, default_value_t)]
+    pub generation: Generation,
+    /// Certificate chain (PEM) to serve with, instead of plain text
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Serve only callers with a certificate of this authority (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Least severe messages to log: off, error, warn, info, debug, trace; the environment variable `RUST_LOG` says it in detail
+    #[arg(long, default_value_t = LevelFilter::INFO, value_name = "LEVEL")]
+    pub log_level: LevelFilter,
+    /// Port for /metrics, /healthz and /readyz over HTTP; 0 for none
+    #[arg(long, default_value_t = 0, value_name = "PORT")]
+    pub metrics_port: u16,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            port: DEFAULT_PORT,
+            address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            generation: Generation::default(),
+            tls_cert: None,
+            tls_key: None,
+            tls_client_ca: None,
+            log_level: LevelFilter::INFO,
+            metrics_port: 0,
+        }
+    }
+}
+
+impl Options {
+    /// Reads the command line of a plugin that has no other flags. Ends the program if it is wrong, or asks for help.
+    pub fn parse() -> Self {
+        // Help shows the name that the program was called by.
+        let command = Self::augment_args(Command::new("plugin"));
+        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Writes log lines to standard error, unless the program logs in its own way already. [`crate::serve`] does it, too; call
+    /// it before to log what happens earlier.
+    pub fn start_logging(&self) {
+        let by_flag = || tracing_subscriber::EnvFilter::new(self.log_level.to_string());
+        let filter = std::env::var("RUST_LOG").ok().and_then(|wanted| wanted.parse().ok()).unwrap_or_else(by_flag);
+        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+        let _ = log.try_init();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Options, String> {
+        let command = Options::augment_args(Command::new("plugin"));
+        let matches = command.try_get_matches_from([&["plugin"], arguments].concat()).map_err(|error| error.to_string())?;
+        Options::from_arg_matches(&matches).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_flags_are_sound_and_the_defaults_are_those_of_the_program() {
+        Options::augment_args(Command::new("plugin")).debug_assert();
+        assert_eq!(format!("{:?}", parse(&[]).unwrap()), format!("{:?}", Options::default()));
+        let options = parse(&["--port", "7000", "--generation", "p1", "--log-level", "debug", "--metrics-port", "8080"]).unwrap();
+        assert_eq!((options.port, options.generation, options.metrics_port), (7000, Generation::P1, 8080));
+    }
+
+    #[test]
+    fn flags_that_cannot_work_are_refused() {
+        for arguments in [
+            &["--port", "0"][..],
+            &["--port", "65536"],
+            &["--port", "-1"],
+            &["--generation", "p4"],
+            &["--tls-cert", "a"],
+            &["--tls-key", "a"],
+            &["--tls-client-ca", "a"],
+            &["--log-level", "loud"],
+            &["--address", "localhost"],
+        ] {
+            assert!(parse(arguments).is_err(), "{arguments:?}");
+        }
+    }
+}

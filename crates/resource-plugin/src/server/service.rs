@@ -1,0 +1,185 @@
+//! The three methods, for whatever generation and whatever source.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use bytes::Bytes;
+use futures::{FutureExt as _, Stream, StreamExt as _, future::BoxFuture, stream, stream::BoxStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{
+    Request, Response, Status,
+    body::Body,
+    server::{Grpc, NamedService},
+};
+use tower::{Service, service_fn};
+
+use crate::{
+    changes::Announcer,
+    codec::Raw,
+    model::Change,
+    source::{ResourceSource, SourceError},
+    wire::{self, Generation},
+};
+
+use super::metrics::Metrics;
+
+/// A request holds the ID of one cluster.
+const LARGEST_REQUEST: usize = 4096;
+/// Liqo subscribes once. More than a few are a fault, or mischief.
+const MOST_SUBSCRIBERS: i64 = 64;
+
+/// What all calls share.
+pub(crate) struct Shared {
+    pub(crate) source: Arc<dyn ResourceSource>,
+    pub(crate) generation: Generation,
+    pub(crate) announcer: Announcer,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) stop: CancellationToken,
+}
+
+/// The gRPC service `resource_reader`.
+#[derive(Clone)]
+pub(crate) struct ResourceReader(pub(crate) Arc<Shared>);
+
+impl NamedService for ResourceReader {
+    const NAME: &'static str = wire::SERVICE;
+}
+
+impl Service<http::Request<Body>> for ResourceReader {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let shared = self.0.clone();
+        async move {
+            let mut grpc = Grpc::new(Raw).max_decoding_message_size(LARGEST_REQUEST);
+            let path = request.uri().path().to_owned();
+            Ok(match path.as_str() {
+                wire::READ_RESOURCES => {
+                    let read = service_fn(move |request| answer(read(shared.clone(), request)));
+                    grpc.unary(read, request).await
+                }
+                wire::REMOVE_CLUSTER => {
+                    let remove = service_fn(move |request| answer(remove(shared.clone(), request)));
+                    grpc.unary(remove, request).await
+                }
+                wire::SUBSCRIBE => {
+                    let subscribe =
+                        service_fn(move |_: Request<Bytes>| std::future::ready(subscribe(shared.clone()).map(Response::new)));
+                    grpc.server_streaming(subscribe, request).await
+                }
+                _ => Status::unimplemented(format!("there is no method {path}")).into_http(),
+            })
+        }
+        .boxed()
+    }
+}
+
+async fn answer(bytes: impl Future<Output = Result<Bytes, Status>>) -> Result<Response<Bytes>, Status> {
+    bytes.await.map(Response::new)
+}
+
+async fn read(shared: Arc<Shared>, request: Request<Bytes>) -> Result<Bytes, Status> {
+    let started = Instant::now();
+    let read = try_read(&shared, &request.into_inner()).await;
+    shared.metrics.read(if read.is_ok() { "success" } else { "error" }, started.elapsed());
+    read
+}
+
+async fn try_read(shared: &Shared, request: &[u8]) -> Result<Bytes, Status> {
+    let cluster = cluster(request)?;
+    if cluster.is_empty() {
+        return Err(Status::invalid_argument("the request names no cluster"));
+    }
+    let pools = shared.source.read(&cluster).await.map_err(|error| {
+        match &error {
+            SourceError::NotReady(_) | SourceError::UnknownCluster(_) => tracing::debug!(cluster, %error, "not answered"),
+            SourceError::Failed(_) => tracing::warn!(cluster, %error, "reading failed"),
+        }
+        status_of(&error)
+    })?;
+    tracing::debug!(cluster, pools = pools.len(), "read");
+    wire::encode_answer(shared.generation, &pools).map_err(|error| {
+        tracing::error!(cluster, %error, "the source's answer cannot be sent");
+        Status::internal(format!("the plugin's own answer cannot be sent: {error}"))
+    })
+}
+
+async fn remove(shared: Arc<Shared>, request: Request<Bytes>) -> Result<Bytes, Status> {
+    let cluster = cluster(&request.into_inner())?;
+    shared.metrics.removed();
+    // Some versions of Liqo say it of no cluster at all, for one that they do not know.
+    if !cluster.is_empty() {
+        tracing::info!(cluster, "peering ended");
+        shared.source.removed(&cluster).await;
+    }
+    Ok(Bytes::new())
+}
+
+fn cluster(request: &[u8]) -> Result<String, Status> {
+    wire::decode_cluster(request).map_err(|error| Status::invalid_argument(error.to_string()))
+}
+
+fn status_of(error: &SourceError) -> Status {
+    match error {
+        SourceError::NotReady(_) => Status::unavailable(error.to_string()),
+        SourceError::UnknownCluster(_) => Status::not_found(error.to_string()),
+        SourceError::Failed(_) => Status::internal(error.to_string()),
+    }
+}
+
+/// Who comes is told once that everything may have changed, because it knows nothing of what happened before. Then it is
+/// told of changes, as fast as it takes them, until it leaves or the plugin ends.
+fn subscribe(shared: Arc<Shared>) -> Result<BoxStream<'static, Result<Bytes, Status>>, Status> {
+    let counted = Counted::new(&shared.metrics)
+        .ok_or_else(|| Status::resource_exhausted(format!("there are {MOST_SUBSCRIBERS} subscribers already")))?;
+    let first = stream::once(async { Change::All });
+    let notifications = first.chain(shared.announcer.listen()).take_until(shared.stop.clone().cancelled_owned());
+    let messages = notifications.map(move |change| {
+        shared.metrics.notifications.inc();
+        Ok(match change {
+            Change::Cluster(cluster) if shared.generation != Generation::P1 => wire::encode_cluster(&cluster),
+            Change::Cluster(_) | Change::All => Bytes::new(),
+        })
+    });
+    Ok(Subscription { messages: messages.boxed(), _counted: counted }.boxed())
+}
+
+/// One subscriber, counted as long as it is there.
+struct Subscription {
+    messages: BoxStream<'static, Result<Bytes, Status>>,
+    _counted: Counted,
+}
+
+impl Stream for Subscription {
+    type Item = Result<Bytes, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.messages.as_mut().poll_next(context)
+    }
+}
+
+struct Counted(Arc<Metrics>);
+
+impl Counted {
+    fn new(metrics: &Arc<Metrics>) -> Option<Self> {
+        let counted = Self(metrics.clone());
+        (metrics.subscribers.inc() < MOST_SUBSCRIBERS).then_some(counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.subscribers.dec();
+    }
+}

@@ -1,0 +1,157 @@
+//! The bytes on the wire, both ways. They were written down from the .proto files and compared with what Go's protobuf makes
+//! of the same messages.
+#![allow(clippy::unwrap_used)]
+
+use liqo_quantity::ResourceList;
+use liqo_resource_plugin::{
+    Generation::{self, P1, P2, P3},
+    Pool,
+    arguments::resources,
+    model::PoolsError,
+    wire::{AnswerError, TellError, decode_answer, decode_cluster, encode_answer, encode_cluster},
+};
+use proptest::prelude::*;
+
+const ONE_LIST_P1: &[u8] = b"\n\x0c\n\x03cpu\x12\x051500m\n\x0d\n\x06memory\x12\x034Gi";
+const ONE_LIST_P2: &[u8] = b"\n\x0e\n\x03cpu\x12\x07\n\x051500m\n\x0f\n\x06memory\x12\x05\n\x034Gi";
+const ONE_LIST_P3: &[u8] = b"\n\x21\n\x0e\n\x03cpu\x12\x07\n\x051500m\n\x0f\n\x06memory\x12\x05\n\x034Gi";
+const THREE_POOLS: &[u8] = b"\n\x16\n\x0e\n\x03cpu\x12\x07\n\x051500m\x12\x04gold\
+    \n\x1b\n\x15\n\x0envidia.com/gpu\x12\x03\n\x011\x1a\x02ai\
+    \n\x0e\n\x0c\n\x04pods\x12\x04\n\x0210";
+
+const ALL: [(Generation, &[u8]); 3] = [(P1, ONE_LIST_P1), (P2, ONE_LIST_P2), (P3, ONE_LIST_P3)];
+
+fn list(texts: &[&str]) -> ResourceList {
+    resources(texts).unwrap()
+}
+
+fn one_list() -> Vec<Pool> {
+    vec![list(&["cpu=1500m", "memory=4Gi"]).into()]
+}
+
+fn three_pools() -> Vec<Pool> {
+    vec![
+        Pool::named("gold", list(&["cpu=1500m"])),
+        Pool { prefix: Some("ai".into()), ..Pool::unnamed(list(&["nvidia.com/gpu=1"])) },
+        Pool::unnamed(list(&["pods=10"])),
+    ]
+}
+
+#[test]
+fn one_list_is_the_same_bytes_as_ever_in_each_generation() {
+    for (generation, bytes) in ALL {
+        assert_eq!(encode_answer(generation, &one_list()).unwrap(), bytes, "{generation}");
+        assert_eq!(decode_answer(generation, bytes).unwrap(), one_list(), "{generation}");
+    }
+}
+
+#[test]
+fn pools_travel_with_their_names_in_the_third_generation_only() {
+    assert_eq!(encode_answer(P3, &three_pools()).unwrap(), THREE_POOLS);
+    assert_eq!(decode_answer(P3, THREE_POOLS).unwrap(), three_pools());
+    for generation in [P1, P2] {
+        assert_eq!(encode_answer(generation, &three_pools()), Err(TellError::SeveralPools { generation, count: 3 }));
+    }
+}
+
+#[test]
+fn a_cluster_is_named_by_the_same_bytes_in_each_generation() {
+    assert_eq!(encode_cluster("rome"), b"\n\x04rome"[..]);
+    assert_eq!(decode_cluster(b"\n\x04rome").unwrap(), "rome");
+    assert_eq!(encode_cluster(""), b""[..]);
+    assert_eq!(decode_cluster(b"").unwrap(), "", "every cluster");
+    for wrong in [&b"\n\x05rome"[..], b"\n\x02\xff\xfe", b"\n\x02a\n", &[&b"\n\xfe\x01"[..], &[b'a'; 254]].concat()] {
+        assert!(decode_cluster(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn an_answer_of_another_generation_is_recognised() {
+    for (found, bytes) in ALL {
+        for expected in [P1, P2, P3].into_iter().filter(|generation| *generation != found) {
+            assert_eq!(decode_answer(expected, bytes), Err(AnswerError::OtherGeneration { expected, found }));
+        }
+    }
+    // Read as P2, this is a well-formed message with no quantity in it.
+    let pods = b"\n\x0a\n\x04pods\x12\x0280";
+    assert_eq!(decode_answer(P2, pods), Err(AnswerError::OtherGeneration { expected: P2, found: P1 }));
+    assert_eq!(
+        decode_answer(P3, ONE_LIST_P2).unwrap_err().to_string(),
+        "its answer is not P3: is it a P2 plugin? Then set the generation to P2"
+    );
+}
+
+#[test]
+fn an_empty_answer_is_told_from_a_broken_one() {
+    for generation in [P1, P2, P3] {
+        assert_eq!(encode_answer(generation, &[]).unwrap(), b""[..]);
+        assert_eq!(decode_answer(generation, b""), Err(AnswerError::Empty));
+        assert!(matches!(decode_answer(generation, b"\xff\xff"), Err(AnswerError::Unreadable { .. })), "{generation}");
+    }
+    assert_eq!(decode_answer(P3, b"\n\x00"), Err(AnswerError::Empty), "one pool without resources");
+}
+
+#[test]
+fn a_quantity_that_was_not_sent_is_zero_as_in_kubernetes() {
+    assert_eq!(decode_answer(P3, b"\n\x09\n\x07\n\x03cpu\x12\x00").unwrap()[0].resources.to_string(), "cpu=0");
+    assert_eq!(
+        encode_answer(P2, &[Pool::unnamed([("cpu", "0".parse().unwrap())].into())]).unwrap(),
+        b"\n\x0a\n\x03cpu\x12\x03\n\x010"[..]
+    );
+}
+
+#[test]
+fn every_kind_of_nonsense_has_its_own_error() {
+    let answer = |resources: &[(&str, &str)]| {
+        let entry = |(name, text): &(&str, &str)| {
+            let quantity = [&[0x0a, u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+            let (name_length, length) = (u8::try_from(name.len()).unwrap(), u8::try_from(quantity.len()).unwrap());
+            let body = [&[0x0a, name_length], name.as_bytes(), &[0x12, length], &quantity].concat();
+            [&[0x0a, u8::try_from(body.len()).unwrap()], &body[..]].concat()
+        };
+        decode_answer(P2, &resources.iter().flat_map(entry).collect::<Vec<u8>>())
+    };
+    assert_eq!(answer(&[("cpu", "1500m"), ("memory", "4Gi")]).unwrap(), one_list(), "this test writes well");
+    assert!(matches!(answer(&[("cpu", "lots")]), Err(AnswerError::Quantity { text, .. }) if text == "lots"));
+    assert!(matches!(answer(&[("cpu", "")]), Err(AnswerError::Quantity { .. })));
+    assert_eq!(
+        answer(&[("cpu", "-500m")]).unwrap_err().to_string(),
+        "the pool without a name holds -500m of cpu; less than nothing cannot be offered"
+    );
+    assert!(matches!(answer(&[("ram", "1")]), Err(AnswerError::Names { names, .. }) if names == ["ram"]));
+    assert_eq!(
+        answer(&[("cpu", "1"), ("attachable-volumes-aws-ebs", "25")]).unwrap()[0].resources.to_string(),
+        "cpu=1",
+        "what nodes list and pods cannot request is left out"
+    );
+    assert_eq!(answer(&[("pods", "10500m"), ("cpu", "0.0001")]).unwrap()[0].resources.to_string(), "cpu=0, pods=10");
+}
+
+#[test]
+fn pools_that_nothing_tells_apart_and_too_many_of_them_are_refused() {
+    let pool = [&THREE_POOLS[24..53], &THREE_POOLS[24..53]].concat();
+    assert!(matches!(decode_answer(P3, &pool), Err(AnswerError::Pools(PoolsError::Duplicate(_)))));
+    let many = b"\n\x09\n\x07\n\x03cpu\x12\x00".repeat(17);
+    assert_eq!(decode_answer(P3, &many), Err(AnswerError::Pools(PoolsError::TooManyPools(17))));
+    let name = b"\n\x0e\n\x07\n\x03cpu\x12\x00\x12\x03A b";
+    assert!(matches!(decode_answer(P3, name), Err(AnswerError::Pools(PoolsError::Name(_)))));
+}
+
+proptest! {
+    #[test]
+    fn what_is_told_is_what_is_heard(amounts in prop::collection::btree_map("[a-z]{1,8}\\.io/[a-z]{1,8}", 0_i64..1 << 50, 1..20), name in prop::option::of("[a-z]{1,8}")) {
+        let resources = amounts.into_iter().map(|(name, amount)| (name, liqo_quantity::Quantity::from_units(amount))).collect();
+        let pools = vec![Pool { name, ..Pool::unnamed(resources) }];
+        prop_assert_eq!(decode_answer(P3, &encode_answer(P3, &pools).unwrap()).unwrap(), pools);
+    }
+
+    #[test]
+    fn no_bytes_are_read_as_less_than_nothing_or_as_nothing_at_all(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        for generation in [P1, P2, P3] {
+            if let Ok(pools) = decode_answer(generation, &bytes) {
+                prop_assert!(pools.iter().any(|pool| !pool.resources.is_empty()));
+                prop_assert!(pools.iter().flat_map(|pool| pool.resources.iter()).all(|(_, quantity)| !quantity.is_negative()));
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What the tests of both ends share.
+#![allow(dead_code)] // Each test program uses its own part.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Mutex,
+    time::Duration,
+};
+
+use futures::{FutureExt as _, StreamExt as _, stream::BoxStream};
+use liqo_resource_plugin::{
+    Announcer, Change, Changes, Options, Pool, ResourceSource, ServeError, Server, Settings, SourceError, State,
+    arguments::resources, async_trait,
+};
+use tokio::{sync::oneshot, sync::watch, task::JoinHandle};
+
+pub mod raw;
+
+/// Long enough for a busy machine; nothing waits so long if all is well.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Offers what it was told to, and remembers who left.
+#[derive(Default)]
+pub struct Shelf {
+    pub pools: Mutex<Vec<Pool>>,
+    pub announcer: Announcer,
+    pub removed: Mutex<Vec<String>>,
+}
+
+impl Shelf {
+    pub fn with(texts: &[&str]) -> Self {
+        Self { pools: Mutex::new(vec![resources(texts).unwrap().into()]), ..Self::default() }
+    }
+}
+
+#[async_trait]
+impl ResourceSource for Shelf {
+    async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError> {
+        match cluster {
+            "unknown" => Err(SourceError::UnknownCluster(cluster.to_owned())),
+            "early" => Err(SourceError::NotReady("the nodes are not listed yet".to_owned())),
+            "broken" => Err(SourceError::failed("the shelf fell down")),
+            "hanging" => std::future::pending().await,
+            _ => Ok(self.pools.lock().unwrap().clone()),
+        }
+    }
+
+    fn changes(&self) -> BoxStream<'static, Change> {
+        self.announcer.listen().boxed()
+    }
+
+    async fn removed(&self, cluster: &str) {
+        self.removed.lock().unwrap().push(cluster.to_owned());
+    }
+}
+
+/// A plugin on loopback.
+pub struct Plugin {
+    pub address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<Result<(), ServeError>>,
+}
+
+pub fn loopback() -> Options {
+    Options { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 0, ..Options::default() }
+}
+
+impl Plugin {
+    pub async fn start(source: impl ResourceSource, options: &Options) -> Self {
+        let server = Server::bind(options).await.unwrap();
+        let address = server.address().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let serving = tokio::spawn(server.run(source, stopped.map(drop)));
+        Self { address, stop, serving }
+    }
+
+    pub async fn stop(self) {
+        drop(self.stop);
+        tokio::time::timeout(PATIENCE, self.serving).await.expect("it should end").unwrap().unwrap();
+    }
+}
+
+/// Settings for tests: everything soon.
+pub fn settings(address: SocketAddr) -> Settings {
+    Settings {
+        deadline: Duration::from_secs(2),
+        shortest_delay: Duration::from_millis(20),
+        longest_delay: Duration::from_millis(200),
+        probe: Duration::from_millis(500),
+        ..Settings::new(address.to_string())
+    }
+}
+
+pub async fn reach(state: &mut watch::Receiver<State>, wanted: impl Fn(&State) -> bool) -> State {
+    let last = state.clone();
+    let reached = tokio::time::timeout(PATIENCE, state.wait_for(wanted)).await;
+    reached.unwrap_or_else(|_| panic!("the state stays {:?}", *last.borrow())).unwrap().clone()
+}
+
+pub async fn next(changes: &mut Changes) -> Change {
+    tokio::time::timeout(PATIENCE, changes.next()).await.expect("there should be news").unwrap()
+}
+
+/// What is there to hear without waiting.
+pub fn heard(changes: &mut Changes) -> Vec<Change> {
+    std::iter::from_fn(|| changes.next().now_or_never().flatten()).collect()
+}

@@ -1,0 +1,68 @@
+//! A server that knows HTTP/2 and nothing of our code, so that it can misbehave in every way.
+
+use std::{future::Future, net::SocketAddr};
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use h2::{RecvStream, SendStream, server::SendResponse};
+use http::{HeaderMap, Request, Response};
+use tokio::{net::TcpListener, task::JoinSet};
+
+/// Answers each call with `answer`, on its own task. Ends when the returned set is dropped.
+pub async fn server<F>(
+    answer: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + Send + 'static,
+) -> (SocketAddr, JoinSet<()>)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            let answer = answer.clone();
+            connections.spawn(async move {
+                let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+                let mut calls = JoinSet::new();
+                while let Some(Ok((request, respond))) = connection.accept().await {
+                    calls.spawn(answer(request, respond));
+                }
+            });
+        }
+    });
+    (address, tasks)
+}
+
+/// One message in gRPC's frame.
+pub fn frame(message: &[u8]) -> Bytes {
+    let mut frame = BytesMut::new();
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(message.len()).unwrap());
+    frame.put_slice(message);
+    frame.freeze()
+}
+
+/// The head of an answer whose messages follow.
+pub fn open(mut respond: SendResponse<Bytes>) -> SendStream<Bytes> {
+    let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+    respond.send_response(head, false).unwrap()
+}
+
+/// Ends an answer well.
+pub fn close(mut stream: SendStream<Bytes>) {
+    let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
+    let _ = stream.send_trailers(trailers);
+}
+
+/// One message, and a good end.
+pub fn unary(respond: SendResponse<Bytes>, message: &[u8]) {
+    let mut stream = open(respond);
+    let _ = stream.send_data(frame(message), false);
+    close(stream);
+}
+
+/// As a server that does not know the method.
+pub fn unimplemented(mut respond: SendResponse<Bytes>) {
+    let head = Response::builder().header("content-type", "application/grpc").header("grpc-status", "12").body(()).unwrap();
+    let _ = respond.send_response(head, true);
+}

@@ -1,0 +1,69 @@
+//! `fixed-resources`: offers the same amount to each peer.
+//!
+//! ```text
+//!   --resource=cpu=2000m --resource=memory=2G --resource=pods=10
+//!                          │
+//!                          ▼
+//!   rome  asks ──▶ cpu=2, memory=2G, pods=10
+//!   milan asks ──▶ cpu=2, memory=2G, pods=10
+//! ```
+//!
+//! The amounts are promises: nothing here compares them with what the cluster has, or with what other peers were promised.
+//! They never change while the program runs, so it has no news to tell.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use liqo_quantity::ResourceList;
+use liqo_resource_plugin::{
+    Options, Pool, ResourceSource, SourceError,
+    arguments::{missing, resources},
+    async_trait, serve,
+};
+
+/// Offer the same amount of resources to each peer of this cluster
+#[derive(Debug, Parser)]
+#[command(name = "fixed-resources", version)]
+struct Arguments {
+    /// How much of a resource each peer is offered, as in cpu=2000m or nvidia.com/gpu=1; repeat it, or separate by commas
+    #[arg(long = "resource", value_name = "NAME=QUANTITY", required = true)]
+    resources: Vec<String>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// The same for everybody.
+struct Fixed(ResourceList);
+
+#[async_trait]
+impl ResourceSource for Fixed {
+    async fn read(&self, _cluster: &str) -> Result<Vec<Pool>, SourceError> {
+        Ok(vec![self.0.clone().into()])
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let offered = match resources(&arguments.resources) {
+        Ok(offered) => offered,
+        Err(error) => {
+            eprintln!("fixed-resources: --resource: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    arguments.options.start_logging();
+    let missing = missing(&offered);
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        tracing::warn!("no {missing} is offered: consumers cannot run pods here. Add it with --resource");
+    }
+    tracing::info!(%offered, "the same for each peer");
+    match serve(Fixed(offered), arguments.options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("fixed-resources: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

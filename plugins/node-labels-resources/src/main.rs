@@ -1,0 +1,79 @@
+//! `node-labels-resources`: offers what is free on the nodes with given labels.
+//!
+//! ```text
+//!   nodes ──────▶ selected by --node-label? open to new pods? ──▶ allocatable ─┐
+//!   pods ───────▶ bound to one of them, not finished ──▶ requests ─────────────┤ decide.rs
+//!   namespaces ─▶ whose pods are which consumer's ─────────────────────────────┤
+//!                                                                              ▼
+//!                       rome asks ──▶ free, and what rome's own pods use: an offer does
+//!                                     not shrink because it is used
+//! ```
+//!
+//! Everything is counted anew from what there is now, a moment after something that matters has changed (`source.rs`); there
+//! is no running total that could drift. Who subscribed is told once for each time that an answer has really changed.
+
+mod decide;
+mod source;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use liqo_resource_plugin::{Options, kubernetes, selector::Selector, serve};
+use tokio_util::sync::CancellationToken;
+
+use crate::source::NodeLabels;
+
+/// Offer to each peer of this cluster what is free on the nodes with given labels
+#[derive(Debug, Parser)]
+#[command(name = "node-labels-resources", version)]
+struct Arguments {
+    /// Which nodes: a selector as for kubectl, such as pool=shared, 'zone in (a,b),!gpu', or node-role.kubernetes.io/worker.
+    /// Its parts hold together; repeat the flag for alternatives
+    #[arg(long = "node-label", value_name = "SELECTOR", required = true)]
+    selectors: Vec<Selector>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    arguments.options.start_logging();
+    let selectors: Vec<String> = arguments.selectors.iter().map(ToString::to_string).collect();
+    tracing::info!(selectors = selectors.join(" or "), "offering what is free on nodes with these labels");
+    let client = match kubernetes::client().await {
+        Ok(client) => client,
+        Err(error) => return failed(&error),
+    };
+    let stop = CancellationToken::new();
+    let source = NodeLabels::start(&client, arguments.selectors, &stop);
+    let outcome = serve(source, arguments.options).await;
+    stop.cancel();
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("node-labels-resources: {error}");
+    ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+        let parse = |arguments: &[&str]| Arguments::try_parse_from([&["node-labels-resources"], arguments].concat());
+        let arguments = parse(&["--node-label", "a=b,c in (x,y),!d,e", "--node-label=node-role.kubernetes.io/worker="]).unwrap();
+        assert_eq!(arguments.selectors.len(), 2, "a comma does not end a selector");
+        for wrong in [&[][..], &["--node-label="], &["--node-label", "a=-b"], &["--node-label", "a=b", "--port=0"]] {
+            assert_eq!(parse(wrong).unwrap_err().exit_code(), 2, "{wrong:?}");
+        }
+    }
+}

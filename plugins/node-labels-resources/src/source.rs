@@ -1,0 +1,135 @@
+//! Looks at the cluster, counts anew when something changed, and answers.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use futures::{StreamExt as _, stream::BoxStream};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::{Api, Client, runtime::watcher::Config};
+use liqo_api::labels;
+use liqo_kit::Cache;
+use liqo_resource_plugin::{Announcer, Change, Pool, ResourceSource, SourceError, async_trait, selector::Selector};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::decide::{self, BoundPod, Offers, SelectedNode};
+
+/// What changes together is counted together: a Deployment that grows is many pods.
+const DEBOUNCE: Duration = Duration::from_millis(500);
+
+/// What is free on the nodes with given labels.
+pub struct NodeLabels {
+    offers: watch::Receiver<Option<Arc<Offers>>>,
+    announcer: Announcer,
+}
+
+/// What is watched.
+struct Cluster {
+    nodes: Cache<SelectedNode>,
+    pods: Cache<BoundPod>,
+    namespaces: Cache<String>,
+    changed: Arc<Notify>,
+}
+
+impl NodeLabels {
+    /// Watches the cluster until `stop`.
+    pub fn start(client: &Client, selectors: Vec<Selector>, stop: &CancellationToken) -> Self {
+        let cluster = Cluster::watch(client, selectors, stop);
+        let announcer = Announcer::new();
+        let (sender, offers) = watch::channel(None);
+        tokio::spawn({
+            let (announcer, stop) = (announcer.clone(), stop.clone());
+            async move {
+                stop.run_until_cancelled(follow(cluster, sender, announcer)).await;
+            }
+        });
+        Self { offers, announcer }
+    }
+}
+
+/// Counts once everything is known, and then a moment after each change.
+async fn follow(cluster: Cluster, offers: watch::Sender<Option<Arc<Offers>>>, announcer: Announcer) {
+    let synced = [cluster.nodes.synced().await, cluster.pods.synced().await, cluster.namespaces.synced().await];
+    if synced.contains(&false) {
+        return;
+    }
+    loop {
+        let new = Arc::new(cluster.offers());
+        // Who subscribed before the first count could not read yet.
+        let changes = offers.borrow().as_deref().map_or_else(|| vec![Change::All], |old| old.changes_to(&new));
+        offers.send_replace(Some(new.clone()));
+        for change in changes {
+            tracing::info!(?change, free = %new.of(""), "what is offered has changed");
+            announcer.announce(&change);
+        }
+        cluster.changed.notified().await;
+        tokio::time::sleep(DEBOUNCE).await;
+    }
+}
+
+impl Cluster {
+    fn watch(client: &Client, selectors: Vec<Selector>, stop: &CancellationToken) -> Self {
+        let changed = Arc::new(Notify::new());
+        let notify = || {
+            let changed = changed.clone();
+            move || changed.notify_one()
+        };
+        let (by_node, by_pod, by_namespace) = (notify(), notify(), notify());
+        // A pod that finishes leaves the selection, which the API server tells as a deletion.
+        let bound = Config::default().fields("status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!=");
+        let managed = Config::default().labels(&format!("{}=true", labels::MANAGED));
+        Self {
+            nodes: Cache::watch(
+                Api::<Node>::all(client.clone()),
+                Config::default(),
+                stop.clone(),
+                move |node| decide::node(node, &selectors),
+                move |_, _, _| by_node(),
+            ),
+            pods: Cache::watch(Api::<Pod>::all(client.clone()), bound, stop.clone(), decide::pod, move |_, _, _| by_pod()),
+            namespaces: Cache::watch(
+                Api::<Namespace>::all(client.clone()),
+                managed,
+                stop.clone(),
+                decide::namespace,
+                move |_, _, _| by_namespace(),
+            ),
+            changed,
+        }
+    }
+
+    fn offers(&self) -> Offers {
+        let (nodes, pods) = (self.nodes.all(), self.pods.all());
+        let namespaces: HashMap<String, String> =
+            self.namespaces.all().into_iter().map(|(key, consumer)| (key.name, consumer.as_ref().clone())).collect();
+        decide::offers(
+            nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref())),
+            pods.iter().map(|(key, pod)| (key.namespace.as_str(), pod.as_ref())),
+            &namespaces,
+        )
+    }
+}
+
+#[async_trait]
+impl ResourceSource for NodeLabels {
+    async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError> {
+        match self.offers.borrow().as_deref() {
+            Some(offers) => Ok(vec![offers.of(cluster).clone().into()]),
+            None => Err(SourceError::NotReady("the nodes and pods of this cluster are not listed yet".to_owned())),
+        }
+    }
+
+    fn changes(&self) -> BoxStream<'static, Change> {
+        self.announcer.listen().boxed()
+    }
+
+    async fn ready(&self) {
+        if self.offers.clone().wait_for(Option::is_some).await.is_err() {
+            // The watches ended before: there will never be an answer.
+            std::future::pending().await
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "source_tests.rs"]
+mod tests;
