@@ -48,7 +48,7 @@ mod source;
 
 pub use async_trait::async_trait;
 pub use changes::{Announcer, Changes};
-pub use client::{AddressError, Fault, LARGEST_ANSWER, PluginClient, PluginError, Settings, State, Tls, TlsError};
+pub use client::{AddressError, Fault, LARGEST_ANSWER, Pem, PluginClient, PluginError, Settings, State, Tls, TlsError};
 pub use model::{Change, Pool};
 pub use server::{DEFAULT_PORT, Options, ServeError, Server, serve};
 pub use source::{ResourceSource, SourceError};

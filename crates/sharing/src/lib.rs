@@ -25,6 +25,7 @@ pub mod decide;
 
 mod consumer;
 mod links;
+mod plugins;
 mod provider;
 mod put;
 #[cfg(test)]

@@ -25,6 +25,7 @@ use crate::{
         reduce::{self, ConsumerNamespace, LocalNode, PodUse, Request},
     },
     links::Links,
+    plugins::Plugins,
     put::{marked, put},
 };
 
@@ -41,6 +42,7 @@ pub struct Provider {
     namespaces: Cache<ConsumerNamespace>,
     requests: Cache<Request>,
     policies: Cache<PeeringPolicy>,
+    plugins: Arc<Plugins>,
     offers: Cache<ResourceOffer>,
     links: Arc<Links>,
     queue: Queue<()>,
@@ -82,6 +84,7 @@ impl Provider {
                 move |_, _, _| requests.add_after((), PROMPT),
             ),
             policies,
+            plugins: Plugins::new(context.clone(), queue.clone()),
             offers,
             links,
             queue,
@@ -106,7 +109,7 @@ impl Provider {
         }
         self.queue.add(());
         let provider = self.clone();
-        let work = self.queue.run("offers", 1, stop, move |()| {
+        let work = self.queue.run("offers", 1, stop.clone(), move |()| {
             let provider = provider.clone();
             async move { provider.recompute().await }
         });
@@ -119,13 +122,16 @@ impl Provider {
         };
         tokio::select! {
             () = work => {}
+            () = self.plugins.run(stop.clone()) => {}
             () = follow_config => {}
         }
     }
 
     async fn recompute(&self) -> Result<Next, Error> {
         let now = Instant::now();
-        let mut plan = decide(&self.picture(now), now);
+        let picture = self.picture(now);
+        self.plugins.want(picture.plugins());
+        let mut plan = decide(&picture, now);
         let wake = plan.wake;
         let followed = std::mem::take(&mut plan.followed);
         self.carry_out(plan).await?;
@@ -142,7 +148,7 @@ impl Provider {
             own: self.context.cluster_id.clone(),
             policies: self.policies.all().into_iter().map(|(_, policy)| policy).collect(),
             peers: self.links.policy_peers(),
-            readings: HashMap::new(),
+            readings: self.plugins.readings(),
             cluster_labels: config.spec.cluster_labels.clone(),
             nodes: self.nodes.all(),
             pods: self.pods.all(),

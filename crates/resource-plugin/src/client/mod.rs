@@ -28,7 +28,7 @@ use crate::{
     wire::{self, AnswerError},
 };
 
-pub use settings::{AddressError, Settings, Tls, TlsError};
+pub use settings::{AddressError, Pem, Settings, Tls, TlsError};
 
 /// The largest answer that is read: a hundred times what the largest sensible one needs.
 pub const LARGEST_ANSWER: usize = 1 << 20;

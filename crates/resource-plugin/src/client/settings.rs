@@ -34,15 +34,39 @@ pub struct Settings {
     pub probe: Duration,
 }
 
-/// The files for TLS. They are read for each new connection, so they may be renewed.
+/// What TLS needs. Files are read for each new connection, so they may be renewed.
 #[derive(Clone, Debug)]
 pub struct Tls {
     /// The authority (PEM) whose certificate the plugin has.
-    pub authority: PathBuf,
+    pub authority: Pem,
     /// Our own certificate chain and key (PEM), for plugins that ask for one.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    pub identity: Option<(Pem, Pem)>,
     /// The name in the plugin's certificate, if it is not the host of the address.
     pub server_name: Option<String>,
+}
+
+/// Certificates, or a key, as PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Pem {
+    /// In a file.
+    File(PathBuf),
+    /// The text itself.
+    Bytes(Vec<u8>),
+}
+
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Bytes(_) => f.write_str("(not shown)"),
+        }
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for Pem {
+    fn from(path: P) -> Self {
+        Self::File(path.into())
+    }
 }
 
 impl Settings {
@@ -126,9 +150,9 @@ impl Address {
             .keep_alive_timeout(settings.deadline)
             .keep_alive_while_idle(true);
         let Some(tls) = &settings.tls else { return Ok(endpoint) };
-        let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(file(&tls.authority)?));
+        let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&tls.authority)?));
         if let Some((certificate, key)) = &tls.identity {
-            config = config.identity(Identity::from_pem(file(certificate)?, file(key)?));
+            config = config.identity(Identity::from_pem(read(certificate)?, read(key)?));
         }
         if let Some(name) = &tls.server_name {
             config = config.domain_name(name);
@@ -143,8 +167,11 @@ impl fmt::Display for Address {
     }
 }
 
-fn file(path: &PathBuf) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(path).map_err(|source| TlsError::File { path: path.clone(), source })
+fn read(pem: &Pem) -> Result<Vec<u8>, TlsError> {
+    match pem {
+        Pem::File(path) => std::fs::read(path).map_err(|source| TlsError::File { path: path.clone(), source }),
+        Pem::Bytes(bytes) => Ok(bytes.clone()),
+    }
 }
 
 #[cfg(test)]

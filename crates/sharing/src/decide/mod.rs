@@ -9,6 +9,7 @@ pub mod consumer;
 pub mod ledger;
 pub mod links;
 pub mod picture;
+pub mod plugin;
 pub mod pools;
 pub mod provider;
 pub mod publish;

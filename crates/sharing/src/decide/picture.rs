@@ -7,7 +7,9 @@ use std::{
 };
 
 use jiff::Timestamp;
-use liqo_api::{ClusterId, Condition, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec};
+use liqo_api::{
+    ClusterId, Condition, PeeringPolicy, PluginSource, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec,
+};
 use liqo_kit::{
     Key,
     conditions::Wanted,
@@ -176,6 +178,15 @@ impl Picture {
             .collect();
         asking.sort_by_key(|asking| &asking.tenant.consumer);
         asking
+    }
+
+    /// The plugin that is to be asked about each consumer that asks for something.
+    pub fn plugins(&self) -> BTreeMap<ClusterId, PluginSource> {
+        let of = |asking: Asking| {
+            let plugin = asking.policy?.spec.provide.source.plugin.clone()?;
+            Some((asking.tenant.consumer.clone(), plugin))
+        };
+        self.asking().into_iter().filter_map(of).collect()
     }
 
     /// The policy that holds for a consumer.
