@@ -430,7 +430,7 @@ fn withdraw(picture: &Picture, asking: &[Asking], units: &[Unit], uses: &Uses, p
     let mut wake = None;
     for (index, one) in asking.iter().enumerate() {
         for (&pool, offer) in one.offers.iter().filter(|(pool, _)| !wanted.contains(&(index, **pool))) {
-            let used = uses.elsewhere.contains_key(&(index, pool));
+            let in_use = uses.elsewhere.contains_key(&(index, pool));
             let Some(end) = &offer.spec.withdrawal_timestamp else {
                 let notice = one.policy.map_or_else(
                     || notice(picture.today, &Provide::default()),
@@ -451,7 +451,7 @@ fn withdraw(picture: &Picture, asking: &[Asking], units: &[Unit], uses: &Uses, p
                 continue;
             };
             let left = Duration::try_from(end.0.duration_since(picture.today)).unwrap_or_default();
-            if left.is_zero() || !used {
+            if left.is_zero() || !in_use {
                 plan.deletions.push(Key::new(one.namespace, pool));
             } else {
                 wake = sooner(wake, Some(left));

@@ -18,7 +18,6 @@ const TURIN: u8 = 2;
 const MILAN: u8 = 3;
 
 /// A policy of this priority.
-#[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
 fn policy(name: &str, priority: i32, spec: Value) -> Arc<PeeringPolicy> {
     let spec = PeeringPolicySpec { priority, ..serde_json::from_value(spec).unwrap() };
     Arc::new(PeeringPolicy::new(name, spec))
@@ -324,7 +323,6 @@ impl Picture {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
 fn rome_only(provide: Value) -> Value {
     json!({ "peers": { "clusterIDs": [cluster(ROME)] }, "provide": provide })
 }
