@@ -157,8 +157,7 @@ pub fn outgoing(home_pod: &Value, advertised: &BTreeSet<String>) -> Result<Value
 
 /// The provider's side: the pod to create in the mapped namespace.
 pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRules) -> Result<Value, Refusal> {
-    let tolerated =
-        |toleration: &Value| placement::not_ours(toleration) && placement::is_covered(toleration, &rules.tolerations);
+    let tolerated = |toleration: &Value| placement::not_ours(toleration) && placement::is_covered(toleration, &rules.tolerations);
     let mut spec = reduce(carried, &rules.advertised, &tolerated)?;
     volumes::allowed(spec.get("volumes"), &rules.volume_types, &rules.policy)?;
     reflected(carried, &rules.reflected_kinds, &rules.policy)?;

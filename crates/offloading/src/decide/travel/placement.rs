@@ -63,7 +63,8 @@ pub(super) fn is_covered(toleration: &Value, allowed: &[Toleration]) -> bool {
     let known = |fields: &Map<String, Value>| {
         fields.keys().all(|field| ["key", "operator", "value", "effect", "tolerationSeconds"].contains(&field.as_str()))
     };
-    let Some(asked) = toleration.as_object().filter(|fields| known(fields)).and_then(|_| Toleration::deserialize(toleration).ok())
+    let Some(asked) =
+        toleration.as_object().filter(|fields| known(fields)).and_then(|_| Toleration::deserialize(toleration).ok())
     else {
         return false;
     };
@@ -77,8 +78,7 @@ fn covers(allowed: &Toleration, asked: &Toleration) -> bool {
     let operator = |one: &Toleration| one.operator.clone().filter(|word| !word.is_empty()).unwrap_or_else(|| "Equal".into());
     let (allowed_operator, asked_operator) = (operator(allowed), operator(asked));
     let (allowed_key, asked_key) = (text(&allowed.key), text(&asked.key));
-    let same_words =
-        allowed_key == asked_key && allowed_operator == asked_operator && text(&allowed.value) == text(&asked.value);
+    let same_words = allowed_key == asked_key && allowed_operator == asked_operator && text(&allowed.value) == text(&asked.value);
     let taints = same_words
         || match allowed_operator.as_str() {
             "Exists" => allowed_key.is_empty() || allowed_key == asked_key,

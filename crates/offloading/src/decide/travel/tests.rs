@@ -484,8 +484,7 @@ fn the_classes_of_the_policy_are_set_and_those_of_the_pod_are_not() {
     let mut hostile = carried("", json!(null));
     hostile["spec"]["priorityClassName"] = "system-node-critical".into();
     hostile["spec"]["runtimeClassName"] = "runc".into();
-    let rules =
-        ProviderRules { priority_class: Some("guests".into()), runtime_class: Some("sandbox".into()), ..rules() };
+    let rules = ProviderRules { priority_class: Some("guests".into()), runtime_class: Some("sandbox".into()), ..rules() };
     let spec = remote_pod(&hostile, &IDENTITY, &rules).unwrap()["spec"].clone();
     assert_eq!((&spec["priorityClassName"], &spec["runtimeClassName"]), (&json!("guests"), &json!("sandbox")));
 }
