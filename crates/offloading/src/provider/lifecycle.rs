@@ -8,23 +8,34 @@
 //!        |   +--- gone, may run again --+-- gone, must not run again --Record--> Lost      StripFinalizer
 //!        v
 //!   Pending or Refused, with a reason              deletion wanted: Delete, wait until it is gone, Forget
+//!
+//!   what it uses is taken back: Record that, Evict, wait until it ended, Record Failed
 //! ```
+//!
+//! That a pod ends because its provider took back what it uses stands in the status before the pod is evicted. So it is not
+//! made again, but ends at home too, where its controller brings up another one elsewhere.
 //!
 //! A pod that may run only once has a finalizer, so that it cannot vanish before its end is recorded. Whether a pod is gone
 //! is asked of the API server, never concluded from a cache.
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodSpec;
 use liqo_api::{ShadowPod, ShadowPodPhase, finalizers, pods::REMOTE_POD_LOST};
-use liqo_kit::Key;
+use liqo_kit::{Key, requests};
+use liqo_quantity::ResourceList;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{
-    admission::Refusal,
+    admission::{Account, Refusal, Turn, negative_quantity},
     dns_names,
+    ledger::Wish,
     remote_pods::{End, RemotePod},
     told::{PodStatusText, Told},
 };
+use crate::decide::OFFER_RECLAIMED;
 
 /// How long a detail may stay untold, in the hope that more important news take it along.
 pub const DETAIL_DELAY: Duration = Duration::from_secs(1);
@@ -54,6 +65,8 @@ pub const NAMESPACE_NOT_READY: &str = "NamespaceNotReady";
 pub struct Shadow {
     /// Its UID.
     pub uid: String,
+    /// When it was created.
+    pub created: Timestamp,
     /// Generation of its spec.
     pub generation: i64,
     /// Namespace of the home pod.
@@ -76,6 +89,8 @@ pub struct Shadow {
     pub told: Told,
     /// The pod to run. Kept only while there is none, and only if it is small.
     pub pod: Option<Arc<Value>>,
+    /// What that pod asks for, as far as it can be told before the provider's own admission. Kept only while there is none.
+    pub requests: Option<ResourceList>,
 }
 
 impl Shadow {
@@ -85,8 +100,13 @@ impl Shadow {
         let told = Told::of(shadow.status.as_ref());
         let (ours, others): (Vec<_>, Vec<_>) =
             shadow.metadata.finalizers.unwrap_or_default().into_iter().partition(|name| name == finalizers::SHADOW_POD);
+        let waits = told.remote_uid.is_none()
+            && !told.phase.is_final()
+            && shadow.metadata.deletion_timestamp.is_none()
+            && shadow.spec.deletion.is_none();
         Self {
             uid: shadow.metadata.uid.unwrap_or_default(),
+            created: shadow.metadata.creation_timestamp.map(|time| time.0).unwrap_or_default(),
             generation: shadow.metadata.generation.unwrap_or_default(),
             namespace: shadow.spec.namespace,
             pool: shadow.spec.pool,
@@ -96,16 +116,34 @@ impl Shadow {
             deleted: shadow.metadata.deletion_timestamp.is_some(),
             held: !ours.is_empty(),
             other_finalizers: others,
+            requests: waits.then(|| requests_of(&shadow.spec.pod)).flatten(),
             pod: (told.remote_uid.is_none() && !told.phase.is_final() && shadow.spec.pod.to_string().len() <= LARGEST_KEPT)
                 .then(|| Arc::new(shadow.spec.pod)),
             told,
         }
     }
 
+    /// When its turn comes, `name` being that of the shadow pod.
+    pub fn turn(&self, name: &str) -> Turn {
+        Turn { created: self.created, uid: name.to_owned() }
+    }
+
+    /// The room that it waits for, if it has no pod.
+    pub fn wish(&self, key: &Key) -> Option<Wish> {
+        let account = Account { tenant: key.namespace.clone(), pool: self.pool.clone() };
+        Some(Wish { account, shadow: key.clone(), turn: self.turn(&key.name), requests: self.requests.clone()? })
+    }
+
     /// Whether a change concerns more than the status, which only the provider writes.
     pub fn differs_beyond_status(&self, other: &Self) -> bool {
         (&self.uid, self.generation, self.deleted, self.held) != (&other.uid, other.generation, other.deleted, other.held)
     }
+}
+
+/// What a pod asks for; nothing of one that will be refused for it.
+fn requests_of(pod: &Value) -> Option<ResourceList> {
+    let spec = PodSpec::deserialize(pod.get("spec")?).ok()?;
+    negative_quantity(&spec).is_none().then(|| requests::of_pod(&spec))
 }
 
 /// Where the pods of a home namespace run.
@@ -166,6 +204,10 @@ pub struct Snapshot {
     pub applied_generation: Option<i64>,
     /// For how long a detail has not been told.
     pub untold_for: Duration,
+    /// Why the pod is to end, if what it uses is taken back.
+    pub reclaim: Option<String>,
+    /// UID of the pod that was evicted for that, which the watch may not show yet.
+    pub evicted_uid: Option<String>,
 }
 
 /// What to do next.
@@ -185,6 +227,8 @@ pub enum Step {
     Update(Arc<RemotePod>),
     /// Delete the pod, with this grace or its own.
     Delete(Arc<RemotePod>, Option<i64>),
+    /// End the pod with this grace as far as disruption budgets let it.
+    Evict(Arc<RemotePod>, i64),
     /// Remove our finalizer from the pod.
     StripFinalizer(Arc<RemotePod>),
     /// The pod is gone: let the shadow pod go too.
@@ -224,6 +268,24 @@ impl Snapshot {
 
     fn unwanted(&self, pod: &RemotePod) -> bool {
         self.place.state == PlaceState::Unwanted || pod.key.namespace != self.place.namespace
+    }
+
+    /// Why this pod ends or will end, if what it uses is taken back. One that was evicted for that stays so.
+    fn reclaimed(&self, pod: &RemotePod) -> Option<String> {
+        if pod.deletion_grace.is_none() && !self.is_evicted(pod) {
+            return self.reclaim.clone().filter(|_| pod.end.is_none());
+        }
+        self.told_reclaimed()
+    }
+
+    fn is_evicted(&self, pod: &RemotePod) -> bool {
+        self.evicted_uid.as_ref() == Some(&pod.uid)
+    }
+
+    /// The same, as it was told.
+    fn told_reclaimed(&self) -> Option<String> {
+        let reclaimed = self.told.reason.as_deref() == Some(OFFER_RECLAIMED);
+        reclaimed.then(|| self.told.message.clone().unwrap_or_default())
     }
 
     fn record(&self, told: Told) -> Option<Step> {
@@ -305,8 +367,16 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
         return step;
     }
     let leaving = pod.deletion_grace.is_some();
+    let reclaimed = snapshot.reclaimed(pod);
     let mut wanted = told_of(pod);
-    if leaving && shadow.restarts && pod.end.is_some() {
+    let succeeded = pod.end == Some(End::Succeeded) && !shadow.restarts;
+    if let Some(reason) = reclaimed.as_ref().filter(|_| !succeeded) {
+        wanted = if pod.end.is_some() {
+            evicted(wanted, reason)
+        } else {
+            Told { reason: Some(OFFER_RECLAIMED.to_owned()), message: Some(reason.clone()), ..wanted }
+        };
+    } else if leaving && shadow.restarts && pod.end.is_some() {
         // It ends only because somebody here deletes it, and will be made again: that is no end for its owner.
         wanted.phase = ShadowPodPhase::Created;
         wanted.pod.clone_from(&snapshot.told.pod);
@@ -319,6 +389,9 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
     if news == News::Headline || (news == News::Detail && snapshot.untold_for >= DETAIL_DELAY) {
         return Step::Record(wanted);
     }
+    if !leaving && !snapshot.is_evicted(pod) && reclaimed.is_some() && reclaimed == snapshot.told_reclaimed() {
+        return Step::Evict(pod.clone(), bounded_grace(pod));
+    }
     if !leaving && snapshot.applied_generation != Some(shadow.generation) {
         return Step::Update(pod.clone());
     }
@@ -330,6 +403,9 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
     let name_was_taken = snapshot.told.reason.as_deref() == Some(NAME_TAKEN);
     if snapshot.live == Live::NotAsked && (snapshot.expected_uid.is_some() || name_was_taken) && !shadow.pod_name.is_empty() {
         return Step::Look;
+    }
+    if let Some(reason) = snapshot.told_reclaimed().filter(|_| snapshot.expected_uid.is_some()) {
+        return Step::Record(evicted(snapshot.told.clone(), &reason));
     }
     if snapshot.expected_uid.is_some() && !shadow.restarts {
         let lost = Told {
@@ -345,7 +421,7 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
     let (told, otherwise) = if shadow.pod_name.is_empty() {
         (refused("Invalid", "the pod has no valid name".to_owned()), Step::Wait)
     } else if let Some(refusal) = &snapshot.refusal {
-        let again = if refusal.reason == "OfferExceeded" { Step::Wait } else { Step::WaitFor(REFUSED_RETRY) };
+        let again = if refusal.is_about_offer() { Step::Wait } else { Step::WaitFor(REFUSED_RETRY) };
         (refused(refusal.reason, refusal.message.clone()), again)
     } else {
         match &snapshot.place.state {
@@ -379,6 +455,21 @@ fn refused(reason: &str, message: String) -> Told {
 
 fn pending(reason: &str, message: String) -> Told {
     Told { phase: ShadowPodPhase::Pending, ..refused(reason, message) }
+}
+
+/// The end of a pod whose room was taken back: as when a node ends a pod because it has too little of something.
+fn evicted(told: Told, reason: &str) -> Told {
+    let mut status = told.pod.as_ref().map(PodStatusText::value).unwrap_or_else(|| serde_json::json!({}));
+    status["phase"] = "Failed".into();
+    status["reason"] = "Evicted".into();
+    status["message"] = reason.into();
+    Told {
+        phase: ShadowPodPhase::Failed,
+        reason: Some(OFFER_RECLAIMED.to_owned()),
+        message: Some(reason.to_owned()),
+        pod: Some(PodStatusText::of(&status)),
+        ..told
+    }
 }
 
 /// What the status says of an existing pod.

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::Toleration;
 use liqo_api::pods;
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use crate::decide::{items, text};
@@ -54,7 +56,40 @@ pub(super) fn not_ours(toleration: &Value) -> bool {
     text(toleration, "/key") != Some(pods::VIRTUAL_NODE_TAINT)
 }
 
-/// Whether a toleration is for one taint key, and that one is in the list. One without key would tolerate everything.
-pub(super) fn tolerates_only(toleration: &Value, keys: &BTreeSet<String>) -> bool {
-    text(toleration, "/key").is_some_and(|key| !key.is_empty() && keys.contains(key))
+/// Whether a toleration tolerates no more than one that the policy names.
+///
+/// A field that this version does not know may widen what it tolerates, so one with such a field is not covered.
+pub(super) fn is_covered(toleration: &Value, allowed: &[Toleration]) -> bool {
+    let known = |fields: &Map<String, Value>| {
+        fields.keys().all(|field| ["key", "operator", "value", "effect", "tolerationSeconds"].contains(&field.as_str()))
+    };
+    let Some(asked) =
+        toleration.as_object().filter(|fields| known(fields)).and_then(|_| Toleration::deserialize(toleration).ok())
+    else {
+        return false;
+    };
+    allowed.iter().any(|allowed| covers(allowed, &asked))
+}
+
+/// Whether everything that `asked` tolerates is tolerated by `allowed`, for as long: Kubernetes' rules, in which no key with
+/// the operator Exists is every key, no effect is every effect, and no time is for ever.
+fn covers(allowed: &Toleration, asked: &Toleration) -> bool {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let operator = |one: &Toleration| one.operator.clone().filter(|word| !word.is_empty()).unwrap_or_else(|| "Equal".into());
+    let (allowed_operator, asked_operator) = (operator(allowed), operator(asked));
+    let (allowed_key, asked_key) = (text(&allowed.key), text(&asked.key));
+    let same_words = allowed_key == asked_key && allowed_operator == asked_operator && text(&allowed.value) == text(&asked.value);
+    let taints = same_words
+        || match allowed_operator.as_str() {
+            "Exists" => allowed_key.is_empty() || allowed_key == asked_key,
+            // Other operators compare with something: only the same comparison is surely no wider.
+            _ => false,
+        };
+    let effects = text(&allowed.effect).is_empty() || text(&allowed.effect) == text(&asked.effect);
+    let time = match (allowed.toleration_seconds, asked.toleration_seconds) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(longest), Some(asked)) => asked <= longest,
+    };
+    taints && effects && time
 }
