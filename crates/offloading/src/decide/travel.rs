@@ -87,6 +87,8 @@ pub struct ProviderRules {
     pub deny_prefixes: Vec<String>,
     /// Keys of the node labels that the offer advertises: pods may select by these.
     pub advertised: BTreeSet<String>,
+    /// The nodes of the pod's pool, as terms of a node selector; empty for all nodes.
+    pub nodes: Vec<Value>,
     /// Volume types that pods may use.
     pub volume_types: BTreeSet<String>,
     /// Pods keep a toleration that tolerates no more than one of these.
@@ -111,6 +113,7 @@ impl Default for ProviderRules {
             policy: String::new(),
             deny_prefixes: denied.map(str::to_owned).to_vec(),
             advertised: BTreeSet::new(),
+            nodes: Vec::new(),
             volume_types: ALLOWED_VOLUMES.iter().map(|&kind| kind.to_owned()).collect(),
             tolerations: Vec::new(),
             reflected_kinds: vec![ReflectedKind::ConfigMap, ReflectedKind::Secret],
@@ -161,6 +164,7 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     let mut spec = reduce(carried, &rules.advertised, &tolerated)?;
     volumes::allowed(spec.get("volumes"), &rules.volume_types, &rules.policy)?;
     reflected(carried, &rules.reflected_kinds, &rules.policy)?;
+    placement::confine(&mut spec, &rules.nodes);
     containers::request_explicitly(&mut spec, &rules.default_requests);
     spec.insert("automountServiceAccountToken".into(), false.into());
     for (field, value) in [

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::PodSpec;
 use liqo_api::{OfferPhase, ResourceOffer};
 use liqo_kit::{Key, requests};
 use liqo_quantity::ResourceList;
+use serde_json::Value;
 
 /// Whose resources and which of them: a tenant namespace and a pool in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +45,8 @@ pub struct Offer {
     pub reclaim: Option<Timestamp>,
     /// Keys of the labels that it advertises.
     pub advertised: Vec<String>,
+    /// The nodes of the pool, as terms of a node selector; empty for all nodes.
+    pub nodes: Vec<Value>,
 }
 
 impl Offer {
@@ -58,6 +61,14 @@ impl Offer {
             withdrawal: offer.spec.withdrawal_timestamp.map(|time| time.0),
             reclaim: offer.spec.reclaim_timestamp.map(|time| time.0),
             advertised: offer.spec.labels.into_keys().collect(),
+            nodes: offer
+                .spec
+                .node_selector
+                .map(|selector| selector.node_selector_terms)
+                .unwrap_or_default()
+                .iter()
+                .map(|term| serde_json::to_value(term).unwrap_or_default())
+                .collect(),
         })
     }
 }

@@ -231,7 +231,7 @@ mod tests {
     }
 
     fn offer(hard: &str) -> Offer {
-        Offer { hard: list(hard), accepted: true, withdrawal: None, reclaim: None, advertised: Vec::new() }
+        Offer { hard: list(hard), accepted: true, withdrawal: None, reclaim: None, advertised: Vec::new(), nodes: Vec::new() }
     }
 
     fn account() -> Account {

@@ -50,6 +50,7 @@ impl Held {
         ProviderRules {
             policy: self.policy.clone(),
             advertised: offer.into_iter().flat_map(|offer| offer.advertised.iter().cloned()).collect(),
+            nodes: offer.into_iter().flat_map(|offer| offer.nodes.iter().cloned()).collect(),
             volume_types: ALLOWED_VOLUMES.iter().filter(travels).map(|&kind| kind.to_owned()).collect(),
             tolerations: self.usage.tolerations.clone(),
             reflected_kinds: self.usage.reflected_kinds.clone(),

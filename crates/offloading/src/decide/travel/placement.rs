@@ -17,6 +17,30 @@ pub(super) fn node_selector(selector: &Value, advertised: &BTreeSet<String>) -> 
     (!kept.is_empty()).then_some(kept.into())
 }
 
+/// Keeps a pod on the nodes of its pool: each of its own terms holds together with one of these.
+pub(super) fn confine(spec: &mut Map<String, Value>, nodes: &[Value]) {
+    if nodes.is_empty() {
+        return;
+    }
+    let required = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let own = spec.get("affinity").map(|affinity| items(affinity, required).to_vec()).unwrap_or_default();
+    let own = if own.is_empty() { vec![json!({})] } else { own };
+    let both = |one: &Value, other: &Value| {
+        let mut term = Map::new();
+        for field in ["matchExpressions", "matchFields"] {
+            let all: Vec<Value> = [one, other].iter().flat_map(|term| items(term, &format!("/{field}"))).cloned().collect();
+            if !all.is_empty() {
+                term.insert(field.to_owned(), all.into());
+            }
+        }
+        Value::from(term)
+    };
+    let terms: Vec<Value> = own.iter().flat_map(|own| nodes.iter().map(move |node| both(own, node))).collect();
+    let mut affinity = spec.remove("affinity").unwrap_or_else(|| json!({}));
+    affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!({ "nodeSelectorTerms": terms });
+    spec.insert("affinity".to_owned(), affinity);
+}
+
 /// The part of the node affinity that is about advertised labels. Affinity between pods is about the home cluster's pods
 /// and namespaces, and is dropped.
 pub(super) fn affinity(affinity: &Value, advertised: &BTreeSet<String>) -> Option<Value> {

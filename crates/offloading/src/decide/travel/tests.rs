@@ -543,3 +543,28 @@ fn a_new_deadline_is_patched() {
     let patch = remote_patch(&carried("/spec/activeDeadlineSeconds", json!(9)), &remote("", json!(null)), &rules()).unwrap();
     assert_eq!(patch, json!({"spec": {"activeDeadlineSeconds": 9}}));
 }
+
+#[test]
+fn a_pod_stays_on_the_nodes_of_its_pool_whatever_it_asks_for_itself() {
+    let east = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["east"]}]});
+    let node = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]});
+    let confined = |affinity: Option<Value>| {
+        let mut spec = serde_json::Map::new();
+        spec.extend(affinity.map(|affinity| ("affinity".to_owned(), affinity)));
+        super::placement::confine(&mut spec, &[east.clone(), node.clone()]);
+        spec["affinity"].clone()
+    };
+    let required =
+        |terms: Value| json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
+    assert_eq!(confined(None), required(json!([east, node])));
+    let arch = json!({"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]});
+    let own = required(json!([{"matchExpressions": [arch]}]));
+    let expected = required(json!([
+        {"matchExpressions": [arch, east["matchExpressions"][0]]},
+        {"matchExpressions": [arch], "matchFields": node["matchFields"]},
+    ]));
+    assert_eq!(confined(Some(own)), expected);
+    let mut spec = serde_json::Map::new();
+    super::placement::confine(&mut spec, &[]);
+    assert!(spec.is_empty());
+}
