@@ -75,11 +75,11 @@ pub async fn follow(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, nam
         }
     }
     let Some(until) = withdrawal.filter(|until| *until > Timestamp::now()) else {
-        with_delayed(consumer, key, |delayed| delayed.clear());
+        with_delayed(consumer, key, Delayed::clear);
         return Ok(None);
     };
     let Some(home) = locked(&consumer.node_tasks).get(key).map(|tasks| tasks.home.clone()) else { return Ok(Some(LOOK)) };
-    let delayed = with_delayed(consumer, key, |delayed| delayed.clone()).unwrap_or_default();
+    let delayed = with_delayed(consumer, key, |delayed| Delayed::clone(delayed)).unwrap_or_default();
     let now = Instant::now();
     let due: Vec<Arc<HomePod>> =
         home.all().into_iter().map(|(_, pod)| pod).filter(|pod| is_to_move(pod, &delayed, now)).collect();
@@ -105,7 +105,10 @@ pub async fn follow(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, nam
             delayed.insert(uid, delay);
         }
     });
-    failure.map_or_else(|| Ok(Some(next_look(until, Timestamp::now()))), Err)
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(Some(next_look(until, Timestamp::now()))),
+    }
 }
 
 fn with_delayed<T>(consumer: &Consumer, key: &Key, then: impl FnOnce(&mut Delayed) -> T) -> Option<T> {

@@ -317,7 +317,7 @@ impl Provider {
         let to = queues.policies.clone();
         let policies = Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), whole, move |_, _, _| to.add(()));
         let to = queues.policies.clone();
-        let identity = policies::identity;
+        let identity = |cluster: ForeignCluster| Some(policies::identity(cluster));
         let foreign_clusters =
             Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), identity, move |_, _, _| to.add(()));
         let to = queues.policies.clone();
