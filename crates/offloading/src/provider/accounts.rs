@@ -47,8 +47,8 @@ pub fn settle(provider: &Provider, key: &Key) -> Next {
     let account = Account { tenant: key.namespace.clone(), pool: key.name.clone() };
     let offer = provider.offers.get(key);
     let ours = |namespace: &str| provider.is_mapped_for(namespace, &key.namespace);
-    let charged = lock(&provider.ledger).charged(&account, ours);
-    show(provider, key, offer.as_ref().map(|offer| &offer.hard), &charged);
+    let used = lock(&provider.ledger).charged(&account, ours);
+    show(provider, key, offer.as_ref().map(|offer| &offer.hard), &used);
 
     // Most of the time nothing is taken back, and the pods need not be looked at.
     let nothing_due = offer.as_ref().is_some_and(|offer| offer.withdrawal.is_none() && offer.reclaim.is_none());
@@ -122,25 +122,25 @@ fn gauges() -> &'static (Amounts, Amounts) {
 }
 
 /// Shows what is charged beside what is offered, and forgets resources of which there is neither any more.
-fn show(provider: &Provider, key: &Key, offered: Option<&ResourceList>, charged: &ResourceList) {
+fn show(provider: &Provider, key: &Key, available: Option<&ResourceList>, used: &ResourceList) {
     let consumer = provider.tenant(&key.namespace).map(|tenant| tenant.consumer.to_string());
     let mut all = lock(&provider.accounts.shown);
     let before = all.remove(key).unwrap_or_default();
     // Of a tenant that is gone nothing is shown, and its name has the consumer's ID at its end.
     let (id, amounts) = match &consumer {
-        Some(consumer) => (consumer.clone(), amounts(offered, charged)),
+        Some(consumer) => (consumer.clone(), amounts(available, used)),
         None => (key.namespace.rsplit('-').next().unwrap_or_default().to_owned(), BTreeMap::new()),
     };
-    let (offers, charges) = gauges();
+    let (offered, charged) = gauges();
     let labels =
         |resource: &str| -> Labels { [("consumer", id.clone()), ("pool", key.name.clone()), ("resource", resource.to_owned())] };
     for gone in before.iter().filter(|resource| !amounts.contains_key(*resource)) {
-        offers.remove(&labels(gone));
-        charges.remove(&labels(gone));
+        offered.remove(&labels(gone));
+        charged.remove(&labels(gone));
     }
-    for (resource, (offered, charged)) in &amounts {
-        offers.get_or_create(&labels(resource)).set(*offered);
-        charges.get_or_create(&labels(resource)).set(*charged);
+    for (resource, (available, used)) in &amounts {
+        offered.get_or_create(&labels(resource)).set(*available);
+        charged.get_or_create(&labels(resource)).set(*used);
     }
     if !amounts.is_empty() {
         all.insert(key.clone(), amounts.into_keys().collect());

@@ -459,7 +459,7 @@ fn pending(reason: &str, message: String) -> Told {
 
 /// The end of a pod whose room was taken back: as when a node ends a pod because it has too little of something.
 fn evicted(told: Told, reason: &str) -> Told {
-    let mut status = told.pod.as_ref().map(PodStatusText::value).unwrap_or_else(|| serde_json::json!({}));
+    let mut status = told.pod.as_ref().map(PodStatusText::value).unwrap_or_default();
     status["phase"] = "Failed".into();
     status["reason"] = "Evicted".into();
     status["message"] = reason.into();

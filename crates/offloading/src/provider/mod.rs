@@ -267,11 +267,12 @@ impl Provider {
         let (to, count) = (queues.clone(), ledger.clone());
         let reduce = |shadow| Some(Shadow::reduce(shadow));
         let shadows = Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), reduce, move |key, old, new| {
-            if let Some(wish) = new.and_then(|new| new.wish(key)) {
-                lock(&count).arrived(wish);
-            }
             // The status is ours: what we wrote is no news.
             if old.zip(new).is_none_or(|(old, new)| new.differs_beyond_status(old)) {
+                // The look that follows ends its wait if it is not for room.
+                if let Some(wish) = new.and_then(|new| new.wish(key)) {
+                    lock(&count).arrived(wish);
+                }
                 to.shadows.add(key.clone());
             }
         });
@@ -316,7 +317,7 @@ impl Provider {
         let to = queues.policies.clone();
         let policies = Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), whole, move |_, _, _| to.add(()));
         let to = queues.policies.clone();
-        let identity = policies::identity;
+        let identity = |cluster: ForeignCluster| Some(policies::identity(cluster));
         let foreign_clusters =
             Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), identity, move |_, _, _| to.add(()));
         let to = queues.policies.clone();

@@ -41,11 +41,11 @@ pub fn changed(provider: &Provider) {
 }
 
 /// A `ForeignCluster` without what changes all the time and says nothing of who the peer is.
-pub fn identity(mut cluster: ForeignCluster) -> Option<ForeignCluster> {
+pub fn identity(mut cluster: ForeignCluster) -> ForeignCluster {
     cluster.status = None;
     cluster.metadata.managed_fields = None;
     cluster.metadata.resource_version = None;
-    Some(cluster)
+    cluster
 }
 
 /// What a `RuntimeClass` adds to the requests of each pod.

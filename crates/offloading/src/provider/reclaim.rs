@@ -52,7 +52,9 @@ pub fn plan(name: &str, pool: Pool, pods: &[Charged], now: Timestamp) -> Plan {
     let all = |reason: &str| Plan { ending: staying().map(|pod| (pod.shadow.clone(), reason.to_owned())).collect(), again: None };
     let offer = match pool {
         Pool::Missing(_) if pods.is_empty() => return Plan::default(),
-        Pool::Missing(since) if since < MISSING => return Plan { again: Some(MISSING - since), ..Plan::default() },
+        Pool::Missing(since) if since < MISSING => {
+            return Plan { again: Some(MISSING.saturating_sub(since)), ..Plan::default() };
+        }
         Pool::Missing(_) => return all(&format!("pool {name} is no longer offered")),
         Pool::Offered(offer) => offer,
     };

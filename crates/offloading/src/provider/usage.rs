@@ -99,7 +99,6 @@ pub mod tests {
         *,
     };
 
-    #[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
     pub fn held(usage: Value) -> Held {
         Held { policy: "partners".into(), usage: serde_json::from_value(usage).unwrap() }
     }

@@ -158,7 +158,6 @@ fn ephemeral_containers_are_dropped() {
     dropped("ephemeralContainers", &json!([{"name": "debug", "image": "busybox"}]));
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
 fn tolerations(list: Value) -> Vec<Toleration> {
     serde_json::from_value(list).unwrap()
 }
