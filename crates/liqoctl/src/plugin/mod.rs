@@ -155,14 +155,10 @@ fn find_sdk(parent: &Path, said: Option<&Path>) -> Result<PathBuf, PluginError> 
         fs::read_to_string(folder.join("Cargo.toml")).is_ok_and(|text| text.contains("name = \"liqo-resource-plugin\""))
     };
     let below = |tree: &Path| tree.join("crates/resource-plugin");
-    let found = match said {
-        Some(said) => {
-            [said.to_owned(), below(said)].into_iter().find(is_sdk).ok_or_else(|| PluginError::NoSdk(said.to_owned()))?
-        }
-        None => {
-            let trees = parent.ancestors().map(below);
-            trees.into_iter().find(is_sdk).ok_or_else(|| PluginError::NotInTree(parent.to_owned()))?
-        }
+    let found = if let Some(said) = said {
+        [said.to_owned(), below(said)].into_iter().find(is_sdk).ok_or_else(|| PluginError::NoSdk(said.to_owned()))?
+    } else {
+        parent.ancestors().map(below).find(is_sdk).ok_or_else(|| PluginError::NotInTree(parent.to_owned()))?
     };
     fs::canonicalize(&found).map_err(|source| PluginError::Write { path: found, source })
 }
