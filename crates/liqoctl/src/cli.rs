@@ -71,6 +71,9 @@ pub enum Command {
     /// Make commands for others
     #[command(subcommand)]
     Generate(Generate),
+    /// Write a resource plugin
+    #[command(subcommand)]
+    Plugin(Plugin),
     /// Run real clusters on this machine
     Playground(PlaygroundArguments),
     /// Show the versions of this program and of Liqo in the cluster
@@ -312,6 +315,22 @@ pub enum Generate {
         /// The directory
         #[arg(long, default_value = "deploy/liqo/crds")]
         directory: PathBuf,
+    },
+}
+
+/// `plugin ...`.
+#[derive(Debug, Subcommand)]
+pub enum Plugin {
+    /// Make the beginnings of a resource plugin: it builds, answers and can be deployed as it is
+    New {
+        /// Its name
+        name: String,
+        /// The folder in which its folder is made
+        #[arg(long, default_value = ".", value_name = "FOLDER")]
+        dir: PathBuf,
+        /// Liqo's crates/resource-plugin [default: found around --dir]
+        #[arg(long, value_name = "FOLDER")]
+        sdk: Option<PathBuf>,
     },
 }
 

@@ -28,6 +28,7 @@ pub mod offload;
 pub mod output;
 pub mod peer;
 pub mod playground;
+pub mod plugin;
 pub mod preflight;
 pub mod progress;
 pub mod selector;
