@@ -2,10 +2,14 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodSpec;
+use kube::core::Status;
 use liqo_api::{OfferPhase, ResourceOffer};
 use liqo_kit::{Key, requests};
 use liqo_quantity::ResourceList;
 use serde_json::Value;
+
+/// More of what the API server says is not told.
+const LONGEST_MESSAGE: usize = 1000;
 
 /// Whose resources and which of them: a tenant namespace and a pool in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +98,19 @@ impl Refusal {
     pub fn is_about_offer(&self) -> bool {
         [NO_OFFER, OFFER_EXCEEDED, POOL_WITHDRAWN].contains(&self.reason)
     }
+
+    /// Whether the API server says that a pod may not be, and not that something else is wrong.
+    pub fn is_meant_by(status: &Status) -> bool {
+        // The namespace's ServiceAccount comes a moment after the namespace.
+        let too_early = status.code == 403 && status.message.contains("error looking up service account");
+        (400..500).contains(&status.code) && !matches!(status.code, 401 | 404 | 408 | 409 | 429) && !too_early
+    }
+
+    /// The same for home, in the API server's words.
+    pub fn of(status: &Status) -> Self {
+        let reason = if status.code == 403 { "NotAllowed" } else { "Invalid" };
+        Self { reason, message: status.message.chars().take(LONGEST_MESSAGE).collect() }
+    }
 }
 
 /// The refusal of a pod that asks for less than nothing, which would make room for others that there is not.
@@ -132,6 +149,28 @@ mod tests {
                 assert_eq!(refusal.map(|refusal| refusal.reason), Some("Invalid"), "{at} {kind}");
                 assert_eq!(negative_quantity(&spec(serde_json::json!({ kind: { "cpu": "0", "memory": "1Gi" } }), at)), None);
             }
+        }
+    }
+
+    fn status(code: u16, message: &str) -> Status {
+        Status { code, message: message.to_owned(), ..Status::default() }
+    }
+
+    #[test]
+    fn what_the_api_server_forbids_is_refused_in_its_words() {
+        let words = r#"pods "web" is forbidden: violates PodSecurity "baseline:latest": privileged"#;
+        assert!(Refusal::is_meant_by(&status(403, words)));
+        assert_eq!(Refusal::of(&status(403, words)), Refusal { reason: "NotAllowed", message: words.to_owned() });
+        assert_eq!(Refusal::of(&status(422, "invalid image")).reason, "Invalid");
+        assert_eq!(Refusal::of(&status(422, &"x".repeat(5000))).message.len(), LONGEST_MESSAGE);
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_no_refusal() {
+        let early = r#"pods "web" is forbidden: error looking up service account x/default: serviceaccount "default" not found"#;
+        assert!(!Refusal::is_meant_by(&status(403, early)));
+        for code in [401, 404, 408, 409, 429, 500, 503] {
+            assert!(!Refusal::is_meant_by(&status(code, "")), "{code}");
         }
     }
 }

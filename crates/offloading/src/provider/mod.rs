@@ -33,6 +33,7 @@ mod reclaim;
 mod reflection;
 mod remote_pods;
 mod shadow_pods;
+mod shadows;
 mod told;
 mod twins;
 mod usage;
@@ -50,11 +51,12 @@ use liqo_kit::{Cache, Context, Key, Next, Queue, cache::whole};
 
 use admission::Offer;
 use ledger::Ledger;
-use lifecycle::{Place, PlaceState, Shadow};
+use lifecycle::{Place, PlaceState};
 use liqo_quantity::ResourceList;
 use namespaces::{OurKind, OurNamespace};
 use reflection::Source;
 use remote_pods::{PodIndex, RemotePod, WatchedPod};
+use shadows::Shadow;
 
 /// How many shadow pods are looked at at the same time.
 const SHADOW_POD_WORKERS: usize = 16;

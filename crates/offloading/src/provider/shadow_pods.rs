@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodSpec};
 use kube::{
     Api, Resource as _,
     api::{ApiResource, DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions},
-    core::{Object, Request, Status},
+    core::{Object, Request},
 };
 use liqo_api::{ShadowPod, ShadowPodPhase, finalizers};
 use liqo_kit::{Key, Next, requests};
@@ -20,9 +20,10 @@ use super::{
     Error, Provider,
     admission::{Account, Refusal, negative_quantity},
     ledger::Wish,
-    lifecycle::{Live, NAME_TAKEN, Place, REFUSED_RETRY, Shadow, Snapshot, Step, decide, decide_orphan, pod_key},
+    lifecycle::{Live, NAME_TAKEN, Place, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key},
     lock,
     remote_pods::{RemotePod, WatchedPod},
+    shadows::Shadow,
     told::Told,
     unless_gone, unless_gone_or_replaced,
     usage::{self, Held},
@@ -34,8 +35,6 @@ use crate::decide::{
 
 /// More steps than any shadow pod needs at once.
 const MOST_STEPS: usize = 12;
-/// More of what the API server says is not told.
-const LONGEST_MESSAGE: usize = 1000;
 
 /// When an eviction that a disruption budget did not allow is asked for again.
 const EVICTION_RETRY: Duration = Duration::from_secs(10);
@@ -333,8 +332,8 @@ impl Pass<'_> {
                 Live::Absent | Live::NotAsked => Err(Error::NameFreed(key)),
                 live => Ok(Ok(live)),
             },
-            Err(kube::Error::Api(status)) if is_refusal(&status) => {
-                let refusal = refusal(&status);
+            Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => {
+                let refusal = Refusal::of(&status);
                 self.memory.refused =
                     Some(Refused { refusal: refusal.clone(), generation, pod_security, held, overhead, at: Instant::now() });
                 Ok(Err(refusal))
@@ -392,7 +391,9 @@ impl Pass<'_> {
             let api: Api<Unread> = self.unread_pods(&pod.key.namespace);
             match api.patch(&pod.key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
                 Ok(_) => tracing::debug!(pod = %pod.key, "brought a remote pod up to date"),
-                Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() || is_refusal(&status) => {
+                Err(kube::Error::Api(status))
+                    if status.is_not_found() || status.is_conflict() || Refusal::is_meant_by(&status) =>
+                {
                     tracing::debug!(pod = %pod.key, error = %status, "a remote pod cannot be changed as its home pod was");
                 }
                 Err(source) => return Err(Error::Change { kind: "Pod", key: pod.key.clone(), source }),
@@ -487,45 +488,5 @@ impl Pass<'_> {
 
     fn unread_pods(&self, namespace: &str) -> Api<Unread> {
         Api::namespaced_with(self.provider.context.client.clone(), namespace, &ApiResource::erase::<Pod>(&()))
-    }
-}
-
-/// Whether the API server says that this pod may not be, and not that something else is wrong.
-fn is_refusal(status: &Status) -> bool {
-    // The namespace's ServiceAccount comes a moment after the namespace.
-    let too_early = status.code == 403 && status.message.contains("error looking up service account");
-    (400..500).contains(&status.code) && !matches!(status.code, 401 | 404 | 408 | 409 | 429) && !too_early
-}
-
-/// The same for home, in the API server's words.
-fn refusal(status: &Status) -> Refusal {
-    let reason = if status.code == 403 { "NotAllowed" } else { "Invalid" };
-    Refusal { reason, message: status.message.chars().take(LONGEST_MESSAGE).collect() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn status(code: u16, message: &str) -> Status {
-        Status { code, message: message.to_owned(), ..Status::default() }
-    }
-
-    #[test]
-    fn what_the_api_server_forbids_is_refused_in_its_words() {
-        let words = r#"pods "web" is forbidden: violates PodSecurity "baseline:latest": privileged"#;
-        assert!(is_refusal(&status(403, words)));
-        assert_eq!(refusal(&status(403, words)), Refusal { reason: "NotAllowed", message: words.to_owned() });
-        assert_eq!(refusal(&status(422, "invalid image")).reason, "Invalid");
-        assert_eq!(refusal(&status(422, &"x".repeat(5000))).message.len(), LONGEST_MESSAGE);
-    }
-
-    #[test]
-    fn what_passes_by_itself_is_no_refusal() {
-        let early = r#"pods "web" is forbidden: error looking up service account x/default: serviceaccount "default" not found"#;
-        assert!(!is_refusal(&status(403, early)));
-        for code in [401, 404, 408, 409, 429, 500, 503] {
-            assert!(!is_refusal(&status(code, "")), "{code}");
-        }
     }
 }

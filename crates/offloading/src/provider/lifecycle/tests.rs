@@ -1,7 +1,12 @@
 use serde_json::json;
 
+use liqo_api::finalizers;
+
 use super::{
-    super::remote_pods::tests::{consumer, pod},
+    super::{
+        remote_pods::tests::{consumer, pod},
+        shadows::LARGEST_KEPT,
+    },
     *,
 };
 
