@@ -115,6 +115,8 @@ pub(crate) fn flags(spec: &ClusterSpec) -> Vec<String> {
         format!("--manage-nodes-with-label-selector={NODE_KIND}={FAKE}"),
         format!("--cidr={FAKE_POD_RANGE}"),
         format!("--node-lease-duration-seconds={lease}"),
+        // It would write a line for each pod.
+        "--v=WARN".to_owned(),
     ]
 }
 

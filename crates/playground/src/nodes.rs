@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use futures::future::try_join_all;
+use futures::future::{try_join, try_join_all};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Node};
 use kube::{Api, Client, api::ListParams};
 
@@ -31,8 +31,14 @@ pub(crate) struct Nodes<'a> {
 }
 
 impl Nodes<'_> {
-    /// Brings up the real ones, and the name server on each.
+    /// Brings up all of them, and the name server on each real one.
     pub async fn bring_up(&self, facts: &HostFacts, images: &[Archive]) -> Result<()> {
+        self.bring_up_real_ones(facts, images).await?;
+        // Not before: the scheduler tries the name server on each new node, in vain, and waits longer each time.
+        try_join(self.bring_up_fake_ones(), self.name_server()).await.map(drop)
+    }
+
+    async fn bring_up_real_ones(&self, facts: &HostFacts, images: &[Archive]) -> Result<()> {
         let name = &self.cluster.name;
         let images_step = format!("{name}: images");
         self.progress.started(&images_step);
@@ -47,7 +53,11 @@ impl Nodes<'_> {
         self.connect(&ranges).await?;
         try_join_all(with_ranges().map(|(node, range)| self.bring_up_one(node, range, facts))).await?;
         self.progress.finished(&nodes_step);
+        Ok(())
+    }
 
+    async fn name_server(&self) -> Result<()> {
+        let name = &self.cluster.name;
         let name_server = format!("{name}: name server");
         self.progress.started(&name_server);
         let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), "kube-system");
@@ -86,7 +96,7 @@ impl Nodes<'_> {
     }
 
     /// Brings the fake ones to the number and the form that are wanted, and waits until kwok has made them ready.
-    pub async fn bring_up_fake_ones(&self) -> Result<()> {
+    async fn bring_up_fake_ones(&self) -> Result<()> {
         let (name, wanted) = (&self.cluster.name, &self.cluster.spec.fake_nodes);
         if wanted.count == 0 {
             return fake_nodes::ensure(name, self.client, wanted).await;

@@ -144,11 +144,12 @@ impl Playground {
         self.start_what_was_stopped().await?;
         let control_planes = try_join_all(layouts.iter().map(|cluster| self.bring_up_control_plane(cluster, progress)));
         let (clients, images) = try_join(control_planes, image::base_images(&programs.coredns)).await?;
-        let up = layouts.iter().zip(&clients).map(|(cluster, client)| async {
-            let nodes = Nodes { instance: &self.instance, cluster, client, progress };
-            try_join(nodes.bring_up(&facts, &images), nodes.bring_up_fake_ones()).await
-        });
-        try_join_all(up).await?;
+        let all: Vec<_> = layouts
+            .iter()
+            .zip(&clients)
+            .map(|(cluster, client)| Nodes { instance: &self.instance, cluster, client, progress })
+            .collect();
+        try_join_all(all.iter().map(|nodes| nodes.bring_up(&facts, &images))).await?;
         specs.iter().map(|spec| self.cluster(&spec.name)).collect()
     }
 
