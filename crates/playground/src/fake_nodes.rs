@@ -1,6 +1,10 @@
 //! Fake nodes: the objects, and what must be done to have as many as are wanted.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod};
@@ -26,6 +30,8 @@ pub(crate) const FAKE_NODE_RANGE: &str = "198.18.0.0/15";
 const FIRST_FAKE_ADDRESS: u32 = u32::from_be_bytes([198, 18, 0, 0]);
 /// Requests under way at once.
 const AT_ONCE: usize = 16;
+/// How long the scheduler may believe in a node that is gone.
+const SCHEDULER_LAG: Duration = Duration::from_secs(1);
 
 /// What has to happen to the fake nodes of a cluster.
 #[derive(Debug, Default, PartialEq)]
@@ -174,30 +180,51 @@ pub(crate) async fn ensure(cluster: &str, client: &Client, wanted: &FakeNodes) -
 
 /// Removes node objects and then, since nobody else answers for them any more, the pods that were on them.
 pub(crate) async fn remove(cluster: &str, client: &Client, names: &[String]) -> Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
     let nodes: Api<Node> = Api::all(client.clone());
-    let each = |name: &String| {
-        let (name, nodes) = (name.clone(), nodes.clone());
+    let each = |name: String| {
+        let nodes = nodes.clone();
         async move {
             let failed = Error::kubernetes(format!("delete node {name}"), cluster);
-            gone(nodes.delete(&name, &DeleteParams::default()).await).map_err(failed)?;
-            delete_pods(cluster, client, &name, 0, |_| true).await
+            gone(nodes.delete(&name, &DeleteParams::default()).await).map_err(failed)
         }
     };
-    stream::iter(names).map(each).buffer_unordered(AT_ONCE).try_collect().await
+    stream::iter(names.to_vec()).map(each).buffer_unordered(AT_ONCE).try_collect::<()>().await?;
+    // The scheduler hears of it a moment later, and may until then put pods there that the controller manager would remove only after a minute.
+    let deleted = Instant::now();
+    loop {
+        let each = |name: String| async move { delete_pods(cluster, client, &name, 0, |_| true).await };
+        let found: Vec<usize> = stream::iter(names.to_vec()).map(each).buffer_unordered(AT_ONCE).try_collect().await?;
+        if found.into_iter().all(|count| count == 0) && deleted.elapsed() > SCHEDULER_LAG {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
-/// Deletes those pods of a node that are chosen, with so many seconds to end.
-pub(crate) async fn delete_pods(cluster: &str, client: &Client, node: &str, seconds: u32, chosen: fn(&Pod) -> bool) -> Result<()> {
+/// Deletes those pods of a node that are chosen, with so many seconds to end, and says how many there were.
+pub(crate) async fn delete_pods(
+    cluster: &str,
+    client: &Client,
+    node: &str,
+    seconds: u32,
+    chosen: fn(&Pod) -> bool,
+) -> Result<usize> {
     let all: Api<Pod> = Api::all(client.clone());
     let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
     let pods = all.list(&on_node).await.map_err(Error::kubernetes(format!("list the pods of {node}"), cluster))?;
     let parameters = DeleteParams { grace_period_seconds: Some(seconds), ..DeleteParams::default() };
-    for pod in pods.items.iter().filter(|pod| chosen(pod)) {
+    // One that has no time left waits for somebody's finalizer, which is not for us to take away.
+    let has_time = |pod: &Pod| pod.metadata.deletion_grace_period_seconds != Some(0);
+    let chosen: Vec<_> = pods.items.iter().filter(|pod| has_time(pod) && chosen(pod)).collect();
+    for pod in &chosen {
         let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
         let failed = Error::kubernetes(format!("delete pod {} of {node}", pod.name_any()), cluster);
         gone(pods.delete(&pod.name_any(), &parameters).await).map_err(failed)?;
     }
-    Ok(())
+    Ok(chosen.len())
 }
 
 fn gone<T>(deleted: kube::Result<T>) -> kube::Result<()> {

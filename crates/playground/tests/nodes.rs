@@ -69,9 +69,8 @@ async fn the_name_server_is_on_every_real_node(client: &Client) {
 async fn a_pod_on_one_node_reaches_a_pod_on_the_other(client: &Client) {
     let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
     eventually("the namespace has its account", || async { accounts.get("default").await.is_ok() }).await;
-    let server = "while true; do nc -l -p 8080 -e sh -c 'echo you are $NC_REMOTE_ADDR' || nc -l -p 8080 -e echo hello; done";
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
-    create(&pods, &shell("server", "rome-2", server)).await;
+    create(&pods, &shell("server", "rome-2", "httpd -f -vv -p 8080")).await;
     let services: Api<k8s_openapi::api::core::v1::Service> = Api::default_namespaced(client.clone());
     create(
         &services,
@@ -81,15 +80,19 @@ async fn a_pod_on_one_node_reaches_a_pod_on_the_other(client: &Client) {
     eventually("the server has an address", || async { !address(&pods.get("server").await.unwrap()).is_empty() }).await;
     let server = address(&pods.get("server").await.unwrap());
     assert!(server.starts_with("10.244.1."), "{server}");
-    let client = format!(
-        "until ping -c 1 -W 1 {server} && echo x | nc -w 2 server.default.svc.cluster.local 8080; do sleep 0.2; done; echo reached; sleep 3600"
-    );
-    create(&pods, &shell("client", "rome-1", &client)).await;
-    let log = || async { pods.logs("client", &LogParams::default()).await.unwrap_or_default() };
-    eventually("the client reaches the server", || async { log().await.contains("reached") }).await;
-    assert!(log().await.contains("bytes from"), "{}", log().await);
-    // Through the first node's API server to the second node's kubelet.
-    eventually("the server's log is read", || async { pods.logs("server", &LogParams::default()).await.is_ok() }).await;
+    let ask = "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 server.default.svc.cluster.local 8080 | grep HTTP";
+    let script = format!("until ping -c 1 -W 1 {server} && {ask}; do sleep 0.2; done; echo reached; sleep 3600");
+    create(&pods, &shell("client", "rome-1", &script)).await;
+    let log = |pod: &'static str| {
+        let pods = pods.clone();
+        async move { pods.logs(pod, &LogParams::default()).await }
+    };
+    let reached = || async { log("client").await.is_ok_and(|log| log.contains("bytes from") && log.contains("reached")) };
+    eventually("the client reaches the server", reached).await;
+    let client = address(&pods.get("client").await.unwrap());
+    // Read through the first node's API server from the second node's kubelet.
+    let seen = || async { log("server").await.is_ok_and(|log| log.contains(&client)) };
+    eventually("the server sees the client's own address", seen).await;
 }
 
 async fn a_deployment_lands_on_fake_nodes_and_becomes_ready(client: &Client) {
