@@ -106,6 +106,7 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Values
     let present = Present {
         config: cluster.config().await?,
         policy,
+        avoid_nodes: deployment.as_ref().map(manifests::avoided_nodes).unwrap_or_default(),
         replicas: deployment.and_then(|deployment| u16::try_from(deployment.spec?.replicas?).ok()).filter(|count| *count > 0),
     };
     Ok(Values::resolve(settings, &present, &cluster.context))

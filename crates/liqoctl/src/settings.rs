@@ -23,6 +23,8 @@ pub struct Settings {
     pub threshold: Option<u8>,
     /// `controllerManager.replicas`.
     pub replicas: Option<u16>,
+    /// `controllerManager.avoidNodes`.
+    pub avoid_nodes: Option<BTreeMap<String, String>>,
     /// `controllerManager.image`.
     pub image: Option<String>,
     /// What the person should know about what was set.
@@ -61,11 +63,12 @@ const AUTHENTICATION_ADDRESS: &str = "authentication.address";
 const PERCENTAGE: &str = "controllerManager.config.resourceSharingPercentage";
 const THRESHOLD: &str = "controllerManager.config.offerUpdateThresholdPercentage";
 const REPLICAS: &str = "controllerManager.replicas";
+const AVOID_NODES: &str = "controllerManager.avoidNodes";
 const IMAGE: &str = "controllerManager.image";
 const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
 
 /// The keys that `--set` takes.
-pub const KEYS: [&str; 10] = [
+pub const KEYS: [&str; 11] = [
     CLUSTER_NAME,
     CLUSTER_LABELS,
     API_SERVER_ADDRESS,
@@ -74,6 +77,7 @@ pub const KEYS: [&str; 10] = [
     PERCENTAGE,
     THRESHOLD,
     REPLICAS,
+    AVOID_NODES,
     IMAGE,
     KUBELET_IMAGE,
 ];
@@ -109,6 +113,7 @@ impl Settings {
             PERCENTAGE => self.percentage = Some(percentage(value).map_err(bad(PERCENTAGE))?),
             THRESHOLD => self.threshold = Some(percentage(value).map_err(bad(THRESHOLD))?),
             REPLICAS => self.replicas = Some(replicas(value).map_err(bad(REPLICAS))?),
+            AVOID_NODES => self.avoid_nodes = Some(labels(value).map_err(bad(AVOID_NODES))?),
             IMAGE => self.image = Some(image(value).map_err(bad(IMAGE))?),
             KUBELET_IMAGE => self.notes.push(format!(
                 "{KUBELET_IMAGE} has no effect: virtual nodes are served by the controller manager and have no image of their own"
@@ -138,6 +143,8 @@ pub struct Values {
     pub threshold: u8,
     /// Replicas of the controller manager.
     pub replicas: u16,
+    /// It runs on no node with one of these labels.
+    pub avoid_nodes: BTreeMap<String, String>,
     /// Its image.
     pub image: String,
 }
@@ -151,6 +158,8 @@ pub struct Present {
     pub policy: Option<PeeringPolicy>,
     /// Replicas of the controller manager.
     pub replicas: Option<u16>,
+    /// Labels of the nodes that it avoids.
+    pub avoid_nodes: BTreeMap<String, String>,
 }
 
 /// The image of this program's version.
@@ -174,6 +183,7 @@ impl Values {
             percentage: settings.percentage.unwrap_or(policy.provide.percentage),
             threshold: settings.threshold.unwrap_or(config.sharing.offer_update_threshold_percentage),
             replicas: settings.replicas.or(present.replicas).unwrap_or(1),
+            avoid_nodes: settings.avoid_nodes.clone().unwrap_or_else(|| present.avoid_nodes.clone()),
             image: settings.image.clone().unwrap_or_else(default_image),
         }
     }
@@ -318,6 +328,7 @@ mod tests {
             "controllerManager.config.resourceSharingPercentage=70",
             "controllerManager.config.offerUpdateThresholdPercentage=0",
             "controllerManager.replicas=2",
+            "controllerManager.avoidNodes=kwok.x-k8s.io/node=fake",
             "controllerManager.image=localhost/x:1",
             "virtualKubelet.imageName=somebody/virtual-kubelet:latest",
         ])
@@ -328,8 +339,9 @@ mod tests {
         assert_eq!(settings.api_server_address.as_deref(), Some("https://203.0.113.5:6443"));
         assert_eq!(settings.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
         assert_eq!((settings.percentage, settings.threshold, settings.replicas), (Some(70), Some(0), Some(2)));
+        assert_eq!(settings.avoid_nodes.unwrap()["kwok.x-k8s.io/node"], "fake");
         assert!(settings.notes[0].contains("no effect"), "{:?}", settings.notes);
-        assert_eq!(KEYS.len(), 10);
+        assert_eq!(KEYS.len(), 11);
     }
 
     #[test]
@@ -383,12 +395,19 @@ mod tests {
         config.spec.authentication.address = Some("https://203.0.113.5:30443".into());
         let mut policy = PeeringPolicy::new("default", liqo_api::PeeringPolicySpec::default());
         policy.spec.provide.percentage = 40;
-        let present = Present { config: Some(config), policy: Some(policy), replicas: Some(2) };
+        let present = Present {
+            config: Some(config),
+            policy: Some(policy),
+            replicas: Some(2),
+            avoid_nodes: [("spot".to_owned(), "yes".to_owned())].into(),
+        };
         let kept = Values::resolve(&Settings::default(), &present, "other");
         assert_eq!((kept.cluster_name.as_str(), kept.percentage, kept.replicas), ("rome", 40, 2));
+        assert_eq!(kept.avoid_nodes, present.avoid_nodes);
         assert_eq!(kept.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
 
-        let unset = Settings::parse(&["authentication.address="]).unwrap();
-        assert_eq!(Values::resolve(&unset, &present, "other").authentication_address, None);
+        let unset = Settings::parse(&["authentication.address=", "controllerManager.avoidNodes="]).unwrap();
+        let unset = Values::resolve(&unset, &present, "other");
+        assert_eq!((unset.authentication_address, unset.avoid_nodes.len()), (None, 0));
     }
 }

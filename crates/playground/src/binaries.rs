@@ -90,7 +90,8 @@ static PROGRAMS: [Program; 7] = [
 static KUBECTL: Program = kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl");
 
 /// Only for clusters with fake nodes.
-static KWOK: Program = Program { name: "kwok", module: &KWOK_MODULE, package: "sigs.k8s.io/kwok/cmd/kwok", version_flag: "--version" };
+static KWOK: Program =
+    Program { name: "kwok", module: &KWOK_MODULE, package: "sigs.k8s.io/kwok/cmd/kwok", version_flag: "--version" };
 
 impl Program {
     fn cached(&self) -> PathBuf {

@@ -146,7 +146,11 @@ impl Cluster {
         let client = self.client().await?;
         fake_nodes::ensure(self.name(), &client, &spec.fake_nodes).await?;
         if let Some(mut state) = self.instance.read_state()? {
-            state.clusters.iter_mut().filter(|cluster| cluster.spec.name == spec.name).for_each(|cluster| cluster.spec = spec.clone());
+            state
+                .clusters
+                .iter_mut()
+                .filter(|cluster| cluster.spec.name == spec.name)
+                .for_each(|cluster| cluster.spec = spec.clone());
             self.instance.write_state(&state)?;
         }
         let ready = || async { fake_nodes::are_ready(self.name(), &client, count).await.then_some(()) };

@@ -195,8 +195,7 @@ fn kube_controller_manager(cluster: &ClusterLayout) -> Vec<String> {
 }
 
 fn kwok(cluster: &ClusterLayout) -> Vec<String> {
-    let mut flags =
-        vec![flag("kubeconfig", cluster.dir.join("kwok.kubeconfig")), flag("config", cluster.dir.join("kwok.yaml"))];
+    let mut flags = vec![flag("kubeconfig", cluster.dir.join("kwok.kubeconfig")), flag("config", cluster.dir.join("kwok.yaml"))];
     flags.extend(kwok::flags(&cluster.spec));
     flags
 }
@@ -291,8 +290,7 @@ mod tests {
 
     #[test]
     fn client_limits_are_raised_on_request_and_for_fake_nodes_only() {
-        let raised =
-            |spec| all(vec![10], spec).iter().filter(|definition| has_flag(definition, "--kube-api-qps=1000")).count();
+        let raised = |spec| all(vec![10], spec).iter().filter(|definition| has_flag(definition, "--kube-api-qps=1000")).count();
         assert_eq!(raised(rome()), 0);
         assert_eq!(raised(ClusterSpec { raised_client_limits: true, ..rome() }), 2);
         assert_eq!(raised(rome().with_fake_nodes(1)), 2);

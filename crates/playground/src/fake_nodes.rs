@@ -25,6 +25,8 @@ use crate::{
 pub(crate) const NODE_KIND: &str = "kwok.x-k8s.io/node";
 /// See [`NODE_KIND`].
 pub(crate) const FAKE: &str = "fake";
+/// The label of every fake node, and of no other.
+pub const FAKE_NODE_LABEL: (&str, &str) = (NODE_KIND, FAKE);
 /// Their own addresses come from the range for benchmarks of networks (RFC 2544), where nothing answers.
 pub(crate) const FAKE_NODE_RANGE: &str = "198.18.0.0/15";
 const FIRST_FAKE_ADDRESS: u32 = u32::from_be_bytes([198, 18, 0, 0]);
@@ -72,7 +74,10 @@ fn plan(cluster: &str, wanted: &FakeNodes, present: &[Node]) -> Plan {
     });
     Plan {
         update: update.collect(),
-        create: (1..=wanted.count).filter(|number| !ours.contains_key(number)).map(|number| node(cluster, number, wanted)).collect(),
+        create: (1..=wanted.count)
+            .filter(|number| !ours.contains_key(number))
+            .map(|number| node(cluster, number, wanted))
+            .collect(),
         remove: surplus.values().map(|node| node.name_any()).collect(),
     }
 }
@@ -272,9 +277,11 @@ pub(crate) async fn set_resources(cluster: &str, client: &Client, name: &str, wa
 
 async fn require_fake(cluster: &str, nodes: &Api<Node>, name: &str) -> Result<Node> {
     let found = nodes.get_opt(name).await.map_err(Error::kubernetes(format!("read node {name}"), cluster))?;
-    found
-        .filter(is_fake)
-        .ok_or_else(|| Error::NoSuchNode { cluster: cluster.to_owned(), kind: "fake node", name: name.to_owned() })
+    found.filter(is_fake).ok_or_else(|| Error::NoSuchNode {
+        cluster: cluster.to_owned(),
+        kind: "fake node",
+        name: name.to_owned(),
+    })
 }
 
 #[cfg(test)]

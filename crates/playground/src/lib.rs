@@ -63,6 +63,7 @@ pub use audit::Write;
 pub use binaries::{KUBERNETES_VERSION, cache, kubectl};
 pub use cluster::{Cluster, NodeInfo};
 pub use error::{Error, Result};
+pub use fake_nodes::FAKE_NODE_LABEL;
 pub use image::{BUSYBOX, ImageSpec, NONROOT, PAUSE};
 pub use layout::{POD_RANGE, SERVICE_RANGE};
 pub use playground::{ClusterStatus, FakeNodesStatus, NodeStatus, Playground, Status, Supervision};

@@ -214,7 +214,8 @@ impl Playground {
                 Some(client) if ready => nodes::list(client).await,
                 _ => None,
             };
-            let is_ready = |name: &str| Some(known.as_ref()?.iter().any(|node| node.name_any() == name && fake_nodes::is_ready(node)));
+            let is_ready =
+                |name: &str| Some(known.as_ref()?.iter().any(|node| node.name_any() == name && fake_nodes::is_ready(node)));
             let node_status = |node: NodeInfo| NodeStatus { ready: is_ready(&node.name), node };
             let (found, ready_fakes) = known.as_ref().map_or((0, 0), |nodes| fake_nodes::count(&layout.name, nodes));
             let of_cluster = |definition: Definition| {

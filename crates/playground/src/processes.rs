@@ -55,8 +55,9 @@ fn find(is_our_mark: impl Fn(&str) -> bool, is_our_cgroup: impl Fn(&str) -> bool
     let own = std::process::id().cast_signed();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let marked = pids
-        .filter(|pid| fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| mark(&environment).is_some_and(&is_our_mark)));
+    let marked = pids.filter(|pid| {
+        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| mark(&environment).is_some_and(&is_our_mark))
+    });
     let mut found: Vec<i32> = marked.chain(cgroups::processes(is_our_cgroup)).filter(|pid| *pid != own).collect();
     found.sort_unstable();
     found.dedup();

@@ -28,8 +28,7 @@ async fn nodes_come_and_go_and_pods_with_them() {
     let playground = Playground::open(INSTANCE).unwrap();
     // What an earlier run may have left when it was killed.
     playground.down().await.unwrap();
-    let fake_nodes =
-        FakeNodes { count: 50, resources: fake_node_resources(["nvidia.com/gpu=4".parse().unwrap()]), taint: false };
+    let fake_nodes = FakeNodes { count: 50, resources: fake_node_resources(["nvidia.com/gpu=4".parse().unwrap()]), taint: false };
     let spec = ClusterSpec { nodes: 2, fake_nodes, node_grace_seconds: Some(GRACE_SECONDS), ..ClusterSpec::new("rome") };
     let cluster = playground.up(std::slice::from_ref(&spec), &Silent).await.unwrap().remove(0);
     let client = cluster.client().await.unwrap();
@@ -50,10 +49,13 @@ async fn nodes_come_and_go_and_pods_with_them() {
 
 async fn the_status_knows_all_nodes(playground: &Playground) {
     let status = playground.status().await.unwrap().clusters.remove(0);
-    assert!(status.nodes.iter().map(|node| (node.node.name.as_str(), node.ready)).eq([
-        ("rome-1", Some(true)),
-        ("rome-2", Some(true))
-    ]));
+    assert!(
+        status
+            .nodes
+            .iter()
+            .map(|node| (node.node.name.as_str(), node.ready))
+            .eq([("rome-1", Some(true)), ("rome-2", Some(true))])
+    );
     assert_eq!((status.fake_nodes.wanted, status.fake_nodes.found, status.fake_nodes.ready), (50, 50, 50));
 }
 
@@ -245,9 +247,9 @@ fn processes_of(node: &str) -> Vec<String> {
     let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
     let of_node = |process: &String| {
         let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
-        let marked = String::from_utf8_lossy(&environment)
-            .split('\0')
-            .any(|variable| variable.starts_with(&format!("LIQO_PLAYGROUND={INSTANCE}/")) && variable.ends_with(&format!("@{node}")));
+        let marked = String::from_utf8_lossy(&environment).split('\0').any(|variable| {
+            variable.starts_with(&format!("LIQO_PLAYGROUND={INSTANCE}/")) && variable.ends_with(&format!("@{node}"))
+        });
         let cgroups = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
         // One that has ended and that init has not waited for yet has no command line any more.
         let ended = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default().is_empty();
