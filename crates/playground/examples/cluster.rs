@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ["down", instance] => open(instance)?.down().await?,
         ["status", instance] => println!("{}", serde_json::to_string_pretty(&open(instance)?.status().await?)?),
         ["load", instance, cluster, reference, program] => {
-            open(instance)?.load_image(cluster, &ImageSpec::new(*reference, *program)).await?
+            open(instance)?.load_image(cluster, &ImageSpec::new(*reference, *program)).await?;
         }
         ["restart", instance, cluster, component] => {
             let cluster = open(instance)?.cluster(cluster)?;
@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         ["stop-node", instance, cluster, node] => open(instance)?.cluster(cluster)?.stop_node(node).await?,
         ["start-node", instance, cluster, node] => open(instance)?.cluster(cluster)?.start_node(node).await?,
         ["scale", instance, cluster, fake_nodes] => {
-            open(instance)?.cluster(cluster)?.scale_fake_nodes(fake_nodes.parse()?).await?
+            open(instance)?.cluster(cluster)?.scale_fake_nodes(fake_nodes.parse()?).await?;
         }
         _ => return Err("what can be done stands at the top of this example".into()),
     }

@@ -20,10 +20,14 @@
 //! All clusters use the same ranges of pod and service addresses, so that overlap is the normal case. Nodes, and with them API servers and node
 //! ports, are reached by their address on the bridge, from every cluster and from the host.
 //!
-//! [`Playground::up`] makes what is missing and leaves alone what is there, so it is also the repair. Each program is the child of one supervisor
-//! that starts it again when it exits and remembers why; [`Playground::status`] shows that. [`Playground::down`] finds everything by names and
-//! marks that all begin with the instance's name, not by what it remembers, so it works after any crash. A [`Cluster`] can be disturbed for tests:
-//! components stopped, killed or paused, the whole cluster frozen or cut off.
+//! A cluster may have several such nodes, whose pods reach each other by their own addresses, and thousands of fake ones: objects for which kwok
+//! answers, and where pods become ready without running.
+//!
+//! [`Playground::up`] makes what is missing, takes away nodes that are too many, and leaves alone what is there, so it is also the repair. Each
+//! program is the child of one supervisor that starts it again when it exits and remembers why; [`Playground::status`] shows that.
+//! [`Playground::down`] finds everything by names and marks that all begin with the instance's name, not by what it remembers, so it works after
+//! any crash. A [`Cluster`] can be disturbed for tests: components stopped, killed or paused, a node without power, the whole cluster frozen or
+//! cut off.
 //!
 //! Several playgrounds do not see each other: the user's own is called `liqo`, tests take other names.
 //!

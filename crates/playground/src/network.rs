@@ -119,9 +119,10 @@ pub(crate) async fn forget_node(from: &NodeLayout, gone: Ipv4Addr) -> Result<()>
     Err(Error::Damaged { path: namespace_file(&from.namespace).into(), reason: format!("it still has routes to {gone}") })
 }
 
-/// What is sent to this range fails at once instead of being lost.
-pub(crate) async fn refuse(from: &NodeLayout, range: &str) -> Result<()> {
-    run("ip", &["-netns", &from.namespace, "route", "replace", "unreachable", range]).await.map(drop)
+/// What is sent to these ranges fails at once instead of being lost.
+pub(crate) async fn refuse(from: &NodeLayout, ranges: &[&str]) -> Result<()> {
+    let routes: Vec<_> = ranges.iter().map(|range| format!("route replace unreachable {range}")).collect();
+    run_with_input("ip", &["-netns", &from.namespace, "-batch", "-"], &routes.join("\n")).await.map(drop)
 }
 
 /// Cuts a node off from everything else, or connects it again.

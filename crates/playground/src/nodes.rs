@@ -103,8 +103,8 @@ impl Nodes<'_> {
         }
         let step = format!("{name}: {} fake nodes", wanted.count);
         self.progress.started(&step);
-        for range in [fake_nodes::FAKE_NODE_RANGE, kwok::FAKE_POD_RANGE] {
-            network::refuse(&self.cluster.nodes[0], range).await?;
+        for node in &self.cluster.nodes {
+            network::refuse(node, &[fake_nodes::FAKE_NODE_RANGE, kwok::FAKE_POD_RANGE]).await?;
         }
         objects::apply_kwok(self.cluster, self.client).await?;
         fake_nodes::ensure(name, self.client, wanted).await?;

@@ -131,7 +131,9 @@ fn free_pod_range(taken: &[String]) -> Option<String> {
 pub(crate) async fn drain(cluster: &ClusterLayout, client: &Client, node: &NodeLayout) -> Result<()> {
     const SECONDS: u32 = 5;
     let nodes: Api<Node> = Api::all(client.clone());
-    let cordon = Patch::Merge(json!({ "spec": { "unschedulable": true } }));
+    // An earlier version may have made it, without the annotation by which it is found when it is gone.
+    let cordon = json!({ "metadata": { "annotations": { REAL_NODE: "" } }, "spec": { "unschedulable": true } });
+    let cordon = Patch::Merge(cordon);
     match nodes.patch(&node.name, &PatchParams::default(), &cordon).await {
         Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
         cordoned => cordoned.map_err(Error::kubernetes(format!("cordon node {}", node.name), &cluster.name))?,
