@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use liqo_api::{PodOffloadingStrategy, ResourceList};
 use liqo_quantity::ResourceArgument;
 
-use crate::{cluster::Access, output::Format, settings, token};
+use crate::{cluster::Access, output::Format, playground::ClusterArgument, settings, token};
 
 /// Borrow resources from other Kubernetes clusters, and lend them yours.
 ///
@@ -371,9 +371,21 @@ pub enum Playground {
 /// Arguments of `playground up`.
 #[derive(Debug, Args)]
 pub struct PlaygroundUp {
-    /// Names of the clusters; the first one borrows from the others
-    #[arg(long, value_delimiter = ',', default_value = "rome,milan")]
-    pub clusters: Vec<String>,
+    /// Names of the clusters, each with nodes of its own if need be: rome,milan:nodes=2:fake-nodes=100; the first one borrows from the others
+    #[arg(long, value_delimiter = ',', default_value = "rome,milan", value_name = "NAME[:nodes=N][:fake-nodes=N]")]
+    pub clusters: Vec<ClusterArgument>,
+    /// How many real nodes each cluster has [default: as many as it has, at first one]
+    #[arg(long, value_name = "NUMBER")]
+    pub nodes: Option<u8>,
+    /// How many fake nodes each cluster has, where pods become ready without running [default: as many as it has, at first none]
+    #[arg(long, value_name = "NUMBER")]
+    pub fake_nodes: Option<u16>,
+    /// What each fake node has, such as nvidia.com/gpu=8 [default: as it is, at first cpu=32,memory=256Gi,pods=110]
+    #[arg(long, value_delimiter = ',', value_name = "NAME=QUANTITY,...")]
+    pub fake_node_resources: Vec<ResourceArgument>,
+    /// Only pods that tolerate kwok.x-k8s.io/node=fake:NoSchedule land on fake nodes
+    #[arg(long, value_name = "BOOLEAN", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub fake_node_taint: Option<bool>,
     /// Clusters only, without Liqo
     #[arg(long, conflicts_with = "bare_peering")]
     pub bare: bool,
