@@ -12,7 +12,8 @@ ARG PLUGIN
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/liqo/target \
     sh deploy/build-program.sh "$PLUGIN" /program
 
-# libc, libgcc and certificates; no shell, not root.
-FROM gcr.io/distroless/cc-debian13:nonroot
+# The libraries that programs of Rust need; not root.
+FROM debian:trixie-slim
+USER 65532:65532
 COPY --from=build /program /usr/bin/program
 ENTRYPOINT ["/usr/bin/program"]
