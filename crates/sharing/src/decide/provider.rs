@@ -56,7 +56,9 @@ pub fn decide(picture: &Picture, now: Instant) -> Plan {
     for unit in &mut units {
         let Some(policy) = unit.local else { continue };
         let of_pool = grounds.iter().zip(&shares).filter(|(ground, _)| ground.pools[policy].as_ref() == Some(&unit.pool));
-        unit.target = of_pool.filter_map(|(_, shares)| shares.get(&unit.asking)).sum();
+        let shared: ResourceList = of_pool.filter_map(|(_, shares)| shares.get(&unit.asking)).sum();
+        // Pods whose last node is gone stand on no ground.
+        unit.target = shared.max(&unit.floor);
     }
 
     let composer = Composer { picture, asking: &asking, grounds: &grounds };
@@ -256,7 +258,7 @@ fn reclaim(
         let mine: Vec<usize> = (0..lots.len()).filter(in_pool).collect();
         let due: ResourceList = mine.iter().filter_map(|&index| entitled[index].get(&unit.asking)).sum();
         let capped = exceeds(&unit.in_use, &limit_of(unit.policy), Some(&unit.policy.caps));
-        let crowded = mine.iter().any(|&index| over[index].contains(&policy));
+        let crowded = mine.is_empty() || mine.iter().any(|&index| over[index].contains(&policy));
         let beyond = capped || (crowded && exceeds(&unit.in_use, &due, None));
         unit.reclaim = beyond.then(|| standing.unwrap_or_else(|| notice(picture.today, unit.policy)));
     }
@@ -548,5 +550,7 @@ fn not_asking(picture: &Picture, plan: &mut Plan) {
     }
 }
 
+#[cfg(test)]
+mod histories;
 #[cfg(test)]
 mod tests;

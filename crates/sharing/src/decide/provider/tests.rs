@@ -13,12 +13,12 @@ use crate::{
 };
 use liqo_api::{provider_namespace, tenant_namespace};
 
-const ROME: u8 = 1;
-const TURIN: u8 = 2;
+pub(super) const ROME: u8 = 1;
+pub(super) const TURIN: u8 = 2;
 const MILAN: u8 = 3;
 
 /// A policy of this priority.
-fn policy(name: &str, priority: i32, spec: Value) -> Arc<PeeringPolicy> {
+pub(super) fn policy(name: &str, priority: i32, spec: Value) -> Arc<PeeringPolicy> {
     let spec = PeeringPolicySpec { priority, ..serde_json::from_value(spec).unwrap() };
     Arc::new(PeeringPolicy::new(name, spec))
 }
@@ -41,7 +41,7 @@ fn plain(hard: &str) -> ResourceOfferSpec {
 }
 
 /// Milan with one node of 10 cpu and 10 pods, sharing all of it.
-fn milan() -> Picture {
+pub(super) fn milan() -> Picture {
     let node = LocalNode { eligible: true, allocatable: list("cpu=10, pods=10"), labels: BTreeMap::new() };
     Picture {
         own: cluster(MILAN),
@@ -61,7 +61,7 @@ fn milan() -> Picture {
 }
 
 impl Picture {
-    fn tenant(mut self, consumer: u8) -> Self {
+    pub(super) fn tenant(mut self, consumer: u8) -> Self {
         let id = cluster(consumer);
         let uid = format!("tenant-{consumer}");
         let tenant = ConsumerNamespace { uid, consumer: id.clone(), tenant: true, terminating: false };
@@ -71,7 +71,7 @@ impl Picture {
         self
     }
 
-    fn request(mut self, consumer: u8, asked: &str) -> Self {
+    pub(super) fn request(mut self, consumer: u8, asked: &str) -> Self {
         let request = Request { resources: Ok(list(asked)), conditions: Vec::new() };
         let key = Key::new(tenant_namespace(&cluster(consumer)), RESOURCE_REQUEST);
         self.requests.push((key, request.into()));
@@ -90,7 +90,7 @@ impl Picture {
         self
     }
 
-    fn pod(mut self, namespace: &str, consumer: Option<u8>, requests: &str) -> Self {
+    pub(super) fn pod(mut self, namespace: &str, consumer: Option<u8>, requests: &str) -> Self {
         let consumer = consumer.map(|consumer| cluster(consumer).to_string());
         let node = Some("a".to_owned());
         let pod = PodUse { node, requests: list(requests), consumer, pool: DEFAULT_POOL.to_owned(), waits: false };
@@ -285,7 +285,7 @@ impl Picture {
     }
 
     /// The picture after what was planned was done.
-    fn after(mut self, plan: Plan) -> Self {
+    pub(super) fn after(mut self, plan: Plan) -> Self {
         for key in plan.deletions {
             self.offers.retain(|(standing, _)| *standing != key);
         }
