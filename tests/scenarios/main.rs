@@ -10,6 +10,7 @@ mod offloading;
 mod outages;
 mod peering;
 mod pods;
+mod policies;
 mod settled;
 mod sharing;
 
@@ -61,6 +62,11 @@ fn all() -> Vec<(&'static str, Scenario)> {
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
             pods_beyond_the_offer_are_refused_with_a_reason,
             a_request_bounds_the_offer;
+        policies:
+            two_peers_with_different_policies_get_different_offers,
+            what_is_used_beyond_a_new_cap_is_reclaimed_after_the_notice,
+            a_plugins_amounts_arrive_at_the_node_and_follow_its_arguments,
+            an_offer_waits_for_a_person_where_the_policy_says_so;
         peering:
             a_wrong_token_is_refused,
             a_replayed_request_is_refused,

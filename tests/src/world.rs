@@ -73,6 +73,18 @@ impl World {
         self.rome.wait_for(&["node/milan"], "condition=Ready", 90).await
     }
 
+    /// Builds a resource plugin and loads its image into a cluster, under the name that its manifests have.
+    pub async fn load_plugin(&self, plugin: &str, cluster: &Cluster) -> Result<()> {
+        let image = format!("localhost/liqo/{plugin}:{}", env!("CARGO_PKG_VERSION"));
+        let spec = ImageSpec::new(&image, &program(plugin).await?);
+        Ok(self.playground.cluster(&cluster.name)?.load_image(&spec).await?)
+    }
+
+    /// The manifests of something that is deployed: a folder in `deploy`.
+    pub fn manifests(&self, folder: &str) -> String {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(folder).display().to_string()
+    }
+
     /// Cuts a cluster off: packets to and from it are lost.
     pub async fn cut(&self, cluster: &str) -> Result<()> {
         Ok(self.playground.cluster(cluster)?.partition().await?)

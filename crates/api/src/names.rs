@@ -109,6 +109,8 @@ pub mod annotations {
     pub const CLUSTER_NAME: &str = "liqo.io/cluster-name";
     /// On a token Secret: when it ends (RFC 3339).
     pub const EXPIRES_AT: &str = "liqo.io/expires-at";
+    /// On a `ForeignCluster`: since when a consumer waits for somebody to approve it (RFC 3339).
+    pub const PENDING_APPROVAL: &str = "liqo.io/pending-approval";
     /// On a reflected object or Secret: its name at home.
     pub const HOME_NAME: &str = "liqo.io/home-name";
 }

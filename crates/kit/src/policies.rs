@@ -62,7 +62,6 @@ mod tests {
 
     use super::*;
 
-    #[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
     fn policy(name: &str, priority: i32, peers: Value) -> Arc<PeeringPolicy> {
         let spec = PeeringPolicySpec { priority, peers: serde_json::from_value(peers).unwrap(), ..PeeringPolicySpec::default() };
         Arc::new(PeeringPolicy::new(name, spec))

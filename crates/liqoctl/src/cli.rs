@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use liqo_api::{PodOffloadingStrategy, ResourceList};
 use liqo_quantity::ResourceArgument;
 
-use crate::{cluster::Access, output::Format, settings, token};
+use crate::{cluster::Access, output::Format, playground::ClusterArgument, settings, token};
 
 /// Borrow resources from other Kubernetes clusters, and lend them yours.
 ///
@@ -77,6 +77,9 @@ pub enum Command {
     /// Make commands for others
     #[command(subcommand)]
     Generate(Generate),
+    /// Write a resource plugin
+    #[command(subcommand)]
+    Plugin(Plugin),
     /// Run real clusters on this machine
     Playground(PlaygroundArguments),
     /// Show the versions of this program and of Liqo in the cluster
@@ -391,6 +394,22 @@ pub enum Generate {
     },
 }
 
+/// `plugin ...`.
+#[derive(Debug, Subcommand)]
+pub enum Plugin {
+    /// Make the beginnings of a resource plugin: it builds, answers and can be deployed as it is
+    New {
+        /// Its name
+        name: String,
+        /// The folder in which its folder is made
+        #[arg(long, default_value = ".", value_name = "FOLDER")]
+        dir: PathBuf,
+        /// Liqo's crates/resource-plugin [default: found around --dir]
+        #[arg(long, value_name = "FOLDER")]
+        sdk: Option<PathBuf>,
+    },
+}
+
 /// Arguments of `playground`.
 #[derive(Debug, Args)]
 pub struct PlaygroundArguments {
@@ -428,9 +447,21 @@ pub enum Playground {
 /// Arguments of `playground up`.
 #[derive(Debug, Args)]
 pub struct PlaygroundUp {
-    /// Names of the clusters; the first one borrows from the others
-    #[arg(long, value_delimiter = ',', default_value = "rome,milan")]
-    pub clusters: Vec<String>,
+    /// Names of the clusters, each with nodes of its own if need be: rome,milan:nodes=2:fake-nodes=100; the first one borrows from the others
+    #[arg(long, value_delimiter = ',', default_value = "rome,milan", value_name = "NAME[:nodes=N][:fake-nodes=N]")]
+    pub clusters: Vec<ClusterArgument>,
+    /// How many real nodes each cluster has [default: as many as it has, at first one]
+    #[arg(long, value_name = "NUMBER")]
+    pub nodes: Option<u8>,
+    /// How many fake nodes each cluster has, where pods become ready without running [default: as many as it has, at first none]
+    #[arg(long, value_name = "NUMBER")]
+    pub fake_nodes: Option<u16>,
+    /// What each fake node has, such as nvidia.com/gpu=8 [default: as it is, at first cpu=32,memory=256Gi,pods=110]
+    #[arg(long, value_delimiter = ',', value_name = "NAME=QUANTITY,...")]
+    pub fake_node_resources: Vec<ResourceArgument>,
+    /// Only pods that tolerate kwok.x-k8s.io/node=fake:NoSchedule land on fake nodes
+    #[arg(long, value_name = "BOOLEAN", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub fake_node_taint: Option<bool>,
     /// Clusters only, without Liqo
     #[arg(long, conflicts_with = "bare_peering")]
     pub bare: bool,

@@ -10,6 +10,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{ListParams, Patch, PatchParams},
 };
+use liqo_playground::FAKE_NODE_LABEL;
 use serde::Serialize;
 use serde_json::json;
 
@@ -54,6 +55,7 @@ pub async fn run(cluster: &Cluster, clusters: usize, timeout: Duration, news: im
         .await
         .doing("list the nodes")?
         .iter()
+        .filter(|node| node.labels().get(FAKE_NODE_LABEL.0).is_none_or(|kind| kind != FAKE_NODE_LABEL.1))
         .map(kube::ResourceExt::name_any)
         .collect();
     nodes.sort();
@@ -108,6 +110,10 @@ fn deployment(replicas: usize, nodes: &[String]) -> serde_json::Value {
                 "metadata": { "labels": labels, "annotations": { "nodes": nodes.join(",") } },
                 "spec": {
                     "terminationGracePeriodSeconds": 2,
+                    // There it would only seem to run.
+                    "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{
+                        "matchExpressions": [{ "key": FAKE_NODE_LABEL.0, "operator": "NotIn", "values": [FAKE_NODE_LABEL.1] }],
+                    }] } } },
                     "topologySpreadConstraints": [{
                         "maxSkew": 1,
                         "topologyKey": "kubernetes.io/hostname",

@@ -103,12 +103,14 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Values
     };
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let deployment = deployments.get_opt(MANAGER).await.doing("read the Deployment of the controller manager")?;
+    let avoid_nodes = deployment.as_ref().map(manifests::avoided_nodes).unwrap_or_default();
     let spec = deployment.and_then(|deployment| deployment.spec);
     let present = Present {
         config: cluster.config().await?,
         policy,
         replicas: spec.as_ref().and_then(|spec| u16::try_from(spec.replicas?).ok()).filter(|count| *count > 0),
         image: spec.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
+        avoid_nodes,
     };
     Ok(Values::resolve(settings, &present, &cluster.context))
 }

@@ -31,6 +31,7 @@ pub mod offload;
 pub mod output;
 pub mod peer;
 pub mod playground;
+pub mod plugin;
 pub mod policy;
 pub mod preflight;
 pub mod progress;

@@ -7,13 +7,13 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use liqoctl::{
     ask,
     cli::{
-        Cli, Command, Generate, Global, Install, Offer, OfferDecide, Offload, Peer, Playground, PlaygroundArguments, Policy,
-        Token, Uninstall, Unoffload, Unpeer,
+        Cli, Command, Generate, Global, Install, Offer, OfferDecide, Offload, Peer, Playground, PlaygroundArguments, Plugin,
+        Policy, Token, Uninstall, Unoffload, Unpeer,
     },
     cluster::{Access, Cluster},
     generate, install, offer, offload,
     output::{self, Format, Paint},
-    peer, playground, policy,
+    peer, playground, plugin, policy,
     progress::Progress,
     selector, settings, status, token, uninstall, unpeer, version,
 };
@@ -105,6 +105,10 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             output::print(format, &invitation, |invitation| invitation.command.clone())
         }
         Command::Generate(Generate::Crds { directory }) => generate::write_definitions(&directory),
+        Command::Plugin(Plugin::New { name, dir, sdk }) => {
+            let created = plugin::create(&plugin::Options { name, directory: dir, sdk })?;
+            output::print(format, &created, plugin::table)
+        }
         Command::Playground(arguments) => playgrounds(arguments, format).await,
         Command::Version { client: true } => output::print(format, &version::client(), version::table),
         Command::Version { client: false } => {

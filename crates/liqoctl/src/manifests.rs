@@ -1,5 +1,8 @@
 //! The objects of an installation: the files of `deploy/liqo`, which are part of this program, with the settings filled in.
 
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::Deployment;
 use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::{Value, json};
 
@@ -40,6 +43,19 @@ pub enum ManifestError {
     /// A definition does not become JSON.
     #[error("the definition of a kind in this program is broken: {0}")]
     Definition(#[source] serde_json::Error),
+}
+
+/// Which nodes the manager may run on, in the Deployment.
+const NODE_EXPRESSIONS: &str = "/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions";
+
+/// The labels of the nodes that an installed manager avoids, beside virtual nodes.
+pub fn avoided_nodes(deployment: &Deployment) -> BTreeMap<String, String> {
+    let deployment = json!(deployment);
+    let expressions = deployment.pointer(NODE_EXPRESSIONS).and_then(Value::as_array).into_iter().flatten();
+    let avoided =
+        expressions.filter(|expression| expression["operator"] == "NotIn" && expression["key"] != liqo_api::labels::TYPE);
+    let label = |expression: &Value| Some((expression["key"].as_str()?.to_owned(), expression["values"][0].as_str()?.to_owned()));
+    avoided.filter_map(label).collect()
 }
 
 /// All objects in the order in which they are made: definitions of kinds first, the Deployment last.
@@ -91,6 +107,11 @@ fn fill(document: &mut Value, values: &Values) {
         Some("Deployment") => {
             document["spec"]["replicas"] = json!(values.replicas);
             document["spec"]["template"]["spec"]["containers"][0]["image"] = json!(values.image);
+            let avoided =
+                values.avoid_nodes.iter().map(|(key, value)| json!({ "key": key, "operator": "NotIn", "values": [value] }));
+            if let Some(expressions) = document.pointer_mut(NODE_EXPRESSIONS).and_then(Value::as_array_mut) {
+                expressions.extend(avoided);
+            }
         }
         _ => {}
     }
@@ -231,6 +252,7 @@ mod tests {
             "authentication.address=https://203.0.113.5:30443",
             "controllerManager.config.resourceSharingPercentage=30",
             "controllerManager.replicas=2",
+            "controllerManager.avoidNodes=kwok.x-k8s.io/node=fake,spot=",
             "controllerManager.image=example.org/manager:7",
         ])
         .unwrap();
@@ -241,6 +263,11 @@ mod tests {
         assert_eq!(spec.authentication.address.as_deref(), Some("https://203.0.113.5:30443"));
         assert_eq!(of("PeeringPolicy").data["spec"]["provide"]["percentage"], json!(30));
         assert_eq!(of("Deployment").data["spec"]["replicas"], json!(2));
+        let deployment: Deployment = serde_json::from_value(json!(of("Deployment"))).unwrap();
+        let avoided = avoided_nodes(&deployment);
+        assert!(avoided.iter().eq(
+            [("kwok.x-k8s.io/node", "fake"), ("spot", "")].map(|(a, b)| (a.to_owned(), b.to_owned())).iter().map(|(a, b)| (a, b))
+        ));
         assert_eq!(of("Deployment").data["spec"]["template"]["spec"]["containers"][0]["image"], json!("example.org/manager:7"));
     }
 

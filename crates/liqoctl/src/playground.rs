@@ -3,6 +3,8 @@
 //! The clusters are the library's ([`liqo_playground`]); what is done with them here is what a user would type: install,
 //! peer, offload.
 
+mod clusters;
+
 use std::{
     path::{Path, PathBuf},
     process::Stdio,
@@ -12,7 +14,7 @@ use std::{
 use anyhow::{Context as _, anyhow, bail};
 use data_encoding::HEXLOWER;
 use futures::future::try_join_all;
-use liqo_playground::{ClusterSpec, ImageSpec, Playground, Requirements, Supervision};
+use liqo_playground::{ClusterSpec, FAKE_NODE_LABEL, ImageSpec, Playground, Requirements, Supervision};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use tokio::{
@@ -29,6 +31,8 @@ use crate::{
     progress::Progress,
     settings::{Settings, default_image},
 };
+
+pub use clusters::{ClusterArgument, ClusterArgumentError};
 
 /// The package and the program of the controller manager.
 const MANAGER: &str = "liqo-controller-manager";
@@ -91,7 +95,8 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
     let manager =
         if arguments.bare { None } else { Some(progress.step("Building the controller manager", manager(progress)).await?) };
     let playground = open(instance)?;
-    let specs: Vec<_> = arguments.clusters.iter().map(|name| ClusterSpec::new(name.as_str())).collect();
+    let present = playground.clusters()?.iter().map(liqo_playground::Cluster::spec).collect::<Result<Vec<_>, _>>()?;
+    let specs = clusters::specs(arguments, &present);
     let handles = playground.up(&specs, progress).await?;
     let mut clusters = Vec::new();
     for handle in &handles {
@@ -102,16 +107,16 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
     let image = image_of(&manager)?;
     let images = handles.iter().map(|handle| handle.load_image(&image));
     progress.step("Loading Liqo's image", try_join_all(images)).await?;
-    let installs = clusters.iter().zip(&arguments.clusters).map(|(cluster, name)| install_in(cluster, name, &image.reference));
+    let installs = clusters.iter().zip(&specs).map(|(cluster, spec)| install_in(cluster, spec, &image.reference));
     progress.step("Installing Liqo", try_join_all(installs)).await?;
     let (Some((consumer, providers)), false) = (clusters.split_first(), arguments.bare_peering) else {
         return summary(arguments, &clusters, Vec::new()).await;
     };
-    for (provider, name) in providers.iter().zip(arguments.clusters.iter().skip(1)) {
+    for (provider, spec) in providers.iter().zip(specs.iter().skip(1)) {
         let options = peer::Options { name: None, request: None, timeout: TIMEOUT, wait: true };
         let source = peer::Source::Remote(provider.clone());
         let peered = async { peer::peer(consumer, source, &options, &Progress::silent()).await };
-        progress.step(&format!("Peering with {name}"), peered).await?;
+        progress.step(&format!("Peering with {}", spec.name), peered).await?;
     }
     let lines = progress
         .step("Running something in all clusters", async {
@@ -128,8 +133,13 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
     summary(arguments, &clusters, lines).await
 }
 
-async fn install_in(cluster: &Cluster, name: &str, image: &str) -> anyhow::Result<install::Installed> {
-    let settings = Settings { cluster_name: Some(name.to_owned()), image: Some(image.to_owned()), ..Settings::default() };
+async fn install_in(cluster: &Cluster, spec: &ClusterSpec, image: &str) -> anyhow::Result<install::Installed> {
+    let name = &spec.name;
+    // On a fake node it would seem to run.
+    let (key, value) = FAKE_NODE_LABEL;
+    let avoid_nodes = (spec.fake_nodes.count > 0).then(|| [(key.to_owned(), value.to_owned())].into());
+    let settings =
+        Settings { cluster_name: Some(name.clone()), image: Some(image.to_owned()), avoid_nodes, ..Settings::default() };
     let options = install::Options { settings, timeout: TIMEOUT };
     let installed =
         install::install(cluster, &options, &Progress::silent()).await.with_context(|| format!("in cluster {name}"))?;
@@ -141,9 +151,9 @@ async fn install_in(cluster: &Cluster, name: &str, image: &str) -> anyhow::Resul
 
 async fn summary(arguments: &PlaygroundUp, clusters: &[Cluster], demo: Vec<demo::Line>) -> anyhow::Result<Up> {
     let mut shown = Vec::new();
-    for (cluster, name) in clusters.iter().zip(&arguments.clusters) {
+    for (cluster, argument) in clusters.iter().zip(&arguments.clusters) {
         shown.push(UpCluster {
-            name: name.clone(),
+            name: argument.name.clone(),
             kubeconfig: cluster.access.kubeconfig.clone().unwrap_or_default(),
             cluster_id: cluster.config().await?.and_then(|config| Some(config.status?.cluster_id?.to_string())),
             virtual_nodes: offload::virtual_nodes(cluster).await?.into_iter().collect(),
@@ -214,6 +224,7 @@ pub fn status_table(status: &liqo_playground::Status, paint: Paint) -> String {
             cluster.api_url,
             cluster.kubeconfig.display()
         );
+        blocks.push(format!("{heading}\n{}", node_table(cluster, paint)));
         let rows = cluster.components.iter().map(|component| {
             vec![
                 component.component.clone(),
@@ -223,9 +234,29 @@ pub fn status_table(status: &liqo_playground::Status, paint: Paint) -> String {
                 component.last_exit.clone().unwrap_or_default(),
             ]
         });
-        blocks.push(format!("{heading}\n{}", output::table(&["COMPONENT", "STATE", "PID", "RESTARTS", "LAST EXIT"], rows)));
+        blocks.push(output::table(&["COMPONENT", "STATE", "PID", "RESTARTS", "LAST EXIT"], rows));
     }
     blocks.join("\n\n")
+}
+
+/// The real nodes one by one, and the fake ones in one row.
+fn node_table(cluster: &liqo_playground::ClusterStatus, paint: Paint) -> String {
+    let ready = |ready: Option<bool>| match ready {
+        Some(true) => paint.good("yes"),
+        Some(false) => paint.bad("no"),
+        None => "unknown".to_owned(),
+    };
+    let real = cluster.nodes.iter().map(|status| {
+        let node = &status.node;
+        vec![node.name.clone(), ready(status.ready), node.address.to_string(), node.network_namespace.clone()]
+    });
+    let fake = cluster.fake_nodes;
+    let fake = (fake.wanted > 0 || fake.found > 0).then(|| {
+        let text = format!("{} of {}", fake.ready, fake.wanted);
+        let whole = cluster.ready && fake.ready == usize::from(fake.wanted) && fake.found == fake.ready;
+        vec!["fake nodes".to_owned(), if whole { paint.good(&text) } else { paint.bad(&text) }, String::new(), String::new()]
+    });
+    output::table(&["NODE", "READY", "ADDRESS", "NETWORK NAMESPACE"], real.chain(fake))
 }
 
 /// Prints what a program wrote.

@@ -27,6 +27,8 @@ pub struct Settings {
     pub plugin_generation: Option<PluginGeneration>,
     /// `controllerManager.replicas`.
     pub replicas: Option<u16>,
+    /// `controllerManager.avoidNodes`.
+    pub avoid_nodes: Option<BTreeMap<String, String>>,
     /// `controllerManager.image`.
     pub image: Option<String>,
     /// What the person should know about what was set.
@@ -67,13 +69,14 @@ const THRESHOLD: &str = "controllerManager.config.offerUpdateThresholdPercentage
 const PLUGIN_ADDRESS: &str = "controllerManager.config.resourcePluginAddress";
 const PLUGIN_GENERATION: &str = "controllerManager.config.resourcePluginGeneration";
 const REPLICAS: &str = "controllerManager.replicas";
+const AVOID_NODES: &str = "controllerManager.avoidNodes";
 const IMAGE: &str = "controllerManager.image";
 const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
 
 const IMAGE_NAME: &str = "localhost/liqo/controller-manager";
 
 /// The keys that `--set` takes.
-pub const KEYS: [&str; 12] = [
+pub const KEYS: [&str; 13] = [
     CLUSTER_NAME,
     CLUSTER_LABELS,
     API_SERVER_ADDRESS,
@@ -84,6 +87,7 @@ pub const KEYS: [&str; 12] = [
     PLUGIN_ADDRESS,
     PLUGIN_GENERATION,
     REPLICAS,
+    AVOID_NODES,
     IMAGE,
     KUBELET_IMAGE,
 ];
@@ -121,6 +125,7 @@ impl Settings {
             PLUGIN_ADDRESS => self.plugin_address = Some(plugin_address(value).map_err(bad(PLUGIN_ADDRESS))?),
             PLUGIN_GENERATION => self.plugin_generation = Some(plugin_generation(value).map_err(bad(PLUGIN_GENERATION))?),
             REPLICAS => self.replicas = Some(replicas(value).map_err(bad(REPLICAS))?),
+            AVOID_NODES => self.avoid_nodes = Some(labels(value).map_err(bad(AVOID_NODES))?),
             IMAGE => self.image = Some(image(value).map_err(bad(IMAGE))?),
             KUBELET_IMAGE => self.notes.push(format!(
                 "{KUBELET_IMAGE} has no effect: virtual nodes are served by the controller manager and have no image of their own"
@@ -172,6 +177,8 @@ pub struct Values {
     pub policy: PeeringPolicySpec,
     /// Replicas of the controller manager.
     pub replicas: u16,
+    /// It runs on no node with one of these labels.
+    pub avoid_nodes: BTreeMap<String, String>,
     /// Its image.
     pub image: String,
 }
@@ -187,6 +194,8 @@ pub struct Present {
     pub replicas: Option<u16>,
     /// Its image.
     pub image: Option<String>,
+    /// Labels of the nodes that it avoids.
+    pub avoid_nodes: BTreeMap<String, String>,
 }
 
 /// The image of this program's version.
@@ -216,6 +225,7 @@ impl Values {
             authentication_address: chosen(&settings.authentication_address, config.authentication.address),
             policy: settings.policy(policy),
             replicas: settings.replicas.or(present.replicas).unwrap_or(1),
+            avoid_nodes: settings.avoid_nodes.clone().unwrap_or_else(|| present.avoid_nodes.clone()),
             image: settings.image.clone().or_else(chosen_image).unwrap_or_else(default_image),
         }
     }
@@ -382,6 +392,7 @@ mod tests {
             "controllerManager.config.resourcePluginAddress=liqo-fixed-resources-plugin.liqo:6001",
             "controllerManager.config.resourcePluginGeneration=P2",
             "controllerManager.replicas=2",
+            "controllerManager.avoidNodes=kwok.x-k8s.io/node=fake",
             "controllerManager.image=localhost/x:1",
             "virtualKubelet.imageName=somebody/virtual-kubelet:latest",
         ])
@@ -392,6 +403,7 @@ mod tests {
         assert_eq!(settings.api_server_address.as_deref(), Some("https://203.0.113.5:6443"));
         assert_eq!(settings.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
         assert_eq!((settings.percentage, settings.threshold, settings.replicas), (Some(70), Some(0), Some(2)));
+        assert_eq!(settings.avoid_nodes.clone().unwrap()["kwok.x-k8s.io/node"], "fake");
         assert!(settings.notes[0].contains("no effect"), "{:?}", settings.notes);
         let plugin = settings.policy(PeeringPolicySpec::default()).provide.source.plugin.unwrap();
         assert_eq!(plugin.address, "liqo-fixed-resources-plugin.liqo:6001");
@@ -457,16 +469,19 @@ mod tests {
             policy: Some(policy),
             replicas: Some(2),
             image: Some("localhost/liqo/controller-manager:0.0.1".into()),
+            avoid_nodes: [("spot".to_owned(), "yes".to_owned())].into(),
         };
         let kept = Values::resolve(&Settings::default(), &present, "other");
         assert_eq!((kept.cluster_name.as_str(), kept.policy.provide.percentage, kept.replicas), ("rome", 40, 2));
+        assert_eq!(kept.avoid_nodes, present.avoid_nodes);
         assert_eq!(kept.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
         // An image of another version is brought up to date; one that somebody chose stays.
         assert_eq!(kept.image, default_image());
         let chosen = Present { image: Some("localhost/liqo/controller-manager:1a2b3c".into()), ..present.clone() };
         assert_eq!(Values::resolve(&Settings::default(), &chosen, "other").image, "localhost/liqo/controller-manager:1a2b3c");
 
-        let unset = Settings::parse(&["authentication.address="]).unwrap();
-        assert_eq!(Values::resolve(&unset, &present, "other").authentication_address, None);
+        let unset = Settings::parse(&["authentication.address=", "controllerManager.avoidNodes="]).unwrap();
+        let unset = Values::resolve(&unset, &present, "other");
+        assert_eq!((unset.authentication_address, unset.avoid_nodes.len()), (None, 0));
     }
 }

@@ -29,6 +29,8 @@ pub struct Peer {
     pub automatic: bool,
     /// The object has our finalizer.
     pub finalizer: bool,
+    /// The peer asked to borrow from us, and somebody is to approve it.
+    pub pending: bool,
 }
 
 /// One of the two namespaces of a peer in this cluster.
@@ -136,7 +138,10 @@ fn record(peer: Option<Peer>, outgoing: Outgoing, incoming: Incoming) -> Record 
     match peer {
         None if incoming == Incoming::Serve => Record::Create,
         // A `No` is kept: it is what keeps the consumer out.
-        Some(peer) if over && peer.automatic && !peer.deleting && !peer.wants_outgoing && peer.incoming != Wish::No => {
+        // Nor is one that waits for approval.
+        Some(peer)
+            if over && peer.automatic && !peer.pending && !peer.deleting && !peer.wants_outgoing && peer.incoming != Wish::No =>
+        {
             Record::Delete
         }
         Some(peer) if over && peer.finalizer => Record::Release,
@@ -253,7 +258,8 @@ impl ConsumerPulse {
 mod tests {
     use super::*;
 
-    const PEER: Peer = Peer { wants_outgoing: false, incoming: Wish::Auto, deleting: false, automatic: false, finalizer: true };
+    const PEER: Peer =
+        Peer { wants_outgoing: false, incoming: Wish::Auto, deleting: false, automatic: false, finalizer: true, pending: false };
     const NOTHING: Snapshot = Snapshot {
         peer: Some(PEER),
         provider_namespace: Place::Absent,
@@ -373,5 +379,14 @@ mod tests {
         assert_eq!(pulse.health(expiry, at(3606)), ConsumerHealth::Expired);
         pulse.saw(Some("3".into()), at(3607));
         assert_eq!(pulse.health(expiry, at(3607)), ConsumerHealth::Reachable);
+    }
+
+    #[test]
+    fn a_consumer_that_waits_for_approval_stays_known() {
+        let automatic = Peer { automatic: true, ..PEER };
+        let record = |peer: Peer| plan(Snapshot { peer: Some(peer), ..NOTHING }).record;
+        assert_eq!(record(automatic), Record::Delete);
+        assert_ne!(record(Peer { pending: true, ..automatic }), Record::Delete);
+        assert_ne!(record(Peer { pending: true, incoming: Wish::Yes, ..automatic }), Record::Delete);
     }
 }

@@ -49,7 +49,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, runtime::watcher};
-use liqo_api::{ClusterId, ForeignCluster, labels};
+use liqo_api::{ClusterId, ForeignCluster, PeeringPolicy, labels};
 use liqo_kit::{Cache, Context, Queue, cache, context::every_address};
 use tokio::{net::TcpListener, sync::watch};
 
@@ -93,10 +93,12 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
     let queue: Queue<ClusterId> = Queue::new();
     let foreign_clusters = watch_foreign_clusters(&context, queue.clone());
     let namespaces = watch_namespaces(&context, queue.clone());
+    let policies = watch_policies(&context);
     let (found, addresses) = watch::channel(None);
-    let tenants = Arc::new(Tenants::new(&context, addresses, foreign_clusters.clone(), namespaces.clone(), queue.clone()));
+    let (peers, ours) = (foreign_clusters.clone(), namespaces.clone());
+    let tenants = Arc::new(Tenants::new(&context, addresses, peers, policies.clone(), ours, queue.clone()));
     // Before both are complete, what is missing and what is not yet known look the same.
-    if !(foreign_clusters.synced().await && namespaces.synced().await) {
+    if !(foreign_clusters.synced().await && namespaces.synced().await && policies.synced().await) {
         return Ok(());
     }
     for stray in tenants.strays().await? {
@@ -136,6 +138,12 @@ fn watch_foreign_clusters(context: &Context, queue: Queue<ClusterId>) -> Cache<F
             queue.add(object.spec.cluster_id.clone());
         }
     })
+}
+
+/// Read when a consumer asks; nothing is to be done when they change.
+fn watch_policies(context: &Context) -> Cache<PeeringPolicy> {
+    let api: Api<PeeringPolicy> = Api::all(context.client.clone());
+    Cache::watch(api, watcher::Config::default(), context.stop.clone(), cache::whole, |_, _, _| ())
 }
 
 fn watch_namespaces(context: &Context, queue: Queue<ClusterId>) -> Cache<LiqoNamespace> {

@@ -17,8 +17,8 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
 };
 use liqo_api::{
-    ClusterId, ForeignCluster, ForeignClusterStatus, VirtualNode, Wish, finalizers, labels, links, provider_namespace,
-    tenant_namespace,
+    ClusterId, ForeignCluster, ForeignClusterStatus, VirtualNode, Wish, annotations, finalizers, labels, links,
+    provider_namespace, tenant_namespace,
 };
 use liqo_kit::{
     Cache, Context, Key, Next, Queue,
@@ -113,6 +113,7 @@ impl Lifecycle {
                 incoming: record.spec.incoming_peering,
                 deleting: record.metadata.deletion_timestamp.is_some(),
                 automatic: record.labels().get(labels::MANAGED).is_some_and(|value| value == "true"),
+                pending: record.annotations().contains_key(annotations::PENDING_APPROVAL),
                 finalizer: record.finalizers().iter().any(|name| name == finalizers::PEERING),
             }),
             provider_namespace: place(provider_namespace(id), KIND_PROVIDER),
@@ -323,6 +324,10 @@ fn wanted_conditions(view: Option<&View>, plan: Plan, snapshot: Snapshot, health
         Incoming::Nothing if snapshot.peer.is_some_and(|peer| peer.incoming == Wish::No) => {
             wanted.push(Wanted::no(links::CONSUMER_AUTHORIZED, "Blocked", "spec.incomingPeering is No"));
         }
+        Incoming::Nothing if snapshot.peer.is_some_and(|peer| peer.pending && peer.incoming == Wish::Auto) => {
+            let text = "it asks to borrow from here, and the policy wants a person to approve that: set spec.incomingPeering to Yes, or to No";
+            wanted.push(Wanted::no(links::CONSUMER_AUTHORIZED, "PendingApproval", text));
+        }
         Incoming::Nothing => {}
     }
     wanted
@@ -381,7 +386,7 @@ mod tests {
     }
 
     fn kinds(plan: Plan, incoming: Wish) -> Vec<(&'static str, Option<bool>)> {
-        let peer = Peer { wants_outgoing: false, incoming, deleting: false, automatic: false, finalizer: true };
+        let peer = Peer { wants_outgoing: false, incoming, deleting: false, automatic: false, finalizer: true, pending: false };
         let snapshot = Snapshot {
             peer: Some(peer),
             provider_namespace: Place::Absent,

@@ -28,11 +28,13 @@ use kube::{
     api::{DeleteParams, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
 };
 use liqo_api::{
-    ClusterId, ForeignCluster, ForeignClusterSpec, NamespaceMap, ReflectedObject, RequestedResources, ResourceOffer,
-    ResourceRequest, ShadowPod, Wish, consumer_service_account, finalizers, labels, leases, roles, tenant_namespace,
+    Approval, ClusterId, ForeignCluster, ForeignClusterSpec, NamespaceMap, PeeringPolicy, ReflectedObject, RequestedResources,
+    ResourceOffer, ResourceRequest, ShadowPod, Wish, annotations, consumer_service_account, finalizers, labels, leases, roles,
+    tenant_namespace,
 };
 use liqo_kit::{
     Cache, Context, Queue, foreign_clusters,
+    policies::{self, PolicyPeer},
     unread::{Unread, unread},
 };
 use serde_json::json;
@@ -70,6 +72,7 @@ pub struct Tenants {
     context: Context,
     addresses: watch::Receiver<Option<Addresses>>,
     foreign_clusters: Cache<ForeignCluster>,
+    policies: Cache<PeeringPolicy>,
     namespaces: Cache<LiqoNamespace>,
     queue: Queue<ClusterId>,
     pulses: Mutex<HashMap<ClusterId, (ConsumerPulse, ConsumerHealth)>>,
@@ -82,6 +85,7 @@ impl Tenants {
         context: &Context,
         addresses: watch::Receiver<Option<Addresses>>,
         foreign_clusters: Cache<ForeignCluster>,
+        policies: Cache<PeeringPolicy>,
         namespaces: Cache<LiqoNamespace>,
         queue: Queue<ClusterId>,
     ) -> Self {
@@ -92,6 +96,7 @@ impl Tenants {
             context: context.clone(),
             addresses,
             foreign_clusters,
+            policies,
             namespaces,
             queue,
             pulses: Mutex::default(),
@@ -116,18 +121,40 @@ impl Tenants {
 
     /// Makes the `ForeignCluster` of a consumer that has none.
     pub async fn record(&self, consumer: &ClusterId, name: &str) -> Result<(), StepError> {
-        if self.find_record(consumer).is_some() {
-            return Ok(());
-        }
+        self.record_as(consumer, name, None).await
+    }
+
+    /// The same, and says since when the consumer waits for approval, or that it does not any more.
+    async fn record_as(&self, consumer: &ClusterId, name: &str, pending_since: Option<Timestamp>) -> Result<(), StepError> {
         let api: Api<ForeignCluster> = Api::all(self.client.clone());
+        if let Some(record) = self.find_record(consumer) {
+            let is_pending = record.annotations().contains_key(annotations::PENDING_APPROVAL);
+            return if is_pending == pending_since.is_some() { Ok(()) } else { self.annotate(&record, pending_since).await };
+        }
         for object_name in [name.to_owned(), format!("{}-{}", name.chars().take(56).collect::<String>(), consumer.short())] {
-            let found = create_missing(&api, &record_of(consumer, name, &object_name)).await?;
+            let found = create_missing(&api, &record_of(consumer, name, &object_name, pending_since)).await?;
             if found.spec.cluster_id == *consumer {
                 return Ok(());
             }
         }
         tracing::warn!(%consumer, name, "cannot make a ForeignCluster: both names for it are taken");
         Ok(())
+    }
+
+    async fn annotate(&self, record: &ForeignCluster, pending_since: Option<Timestamp>) -> Result<(), StepError> {
+        let (api, name) = (Api::<ForeignCluster>::all(self.client.clone()), record.name_any());
+        let since = pending_since.map(|time| time.to_string());
+        let patch = json!({ "metadata": { "annotations": { annotations::PENDING_APPROVAL: since } } });
+        let written = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        written.map(drop).step(|| format!("annotate ForeignCluster {name}"))
+    }
+
+    /// Whether the policy that holds for a consumer wants a person to approve it.
+    fn is_approved_by_hand(&self, consumer: &ClusterId) -> bool {
+        let policies: Vec<_> = self.policies.all().into_iter().map(|(_, policy)| policy).collect();
+        let peer = PolicyPeer::new(consumer, self.find_record(consumer).as_deref());
+        let held = policies::of_peer(&policies, &peer);
+        held.first().is_some_and(|policy| policy.spec.provide.approval == Approval::Manual)
     }
 
     /// Does what can be done now to end a tenancy. Returns whether the namespace is on its way out.
@@ -380,7 +407,12 @@ impl Tenancies for Tenants {
             ending: namespace.as_ref().is_some_and(|namespace| namespace.terminating || namespace.ending),
             cluster_name: namespace.and_then(|namespace| namespace.cluster_name),
             incoming,
+            by_hand: self.is_approved_by_hand(consumer),
         })
+    }
+
+    async fn note(&self, consumer: &ClusterId, name: &str) -> Result<(), TenancyError> {
+        Ok(self.record_as(consumer, name, Some(Timestamp::now())).await?)
     }
 
     async fn judge_token(&self, token: Option<&str>) -> Result<TokenVerdict, TenancyError> {
@@ -489,7 +521,7 @@ fn refused(reason: &str, message: impl Into<String>) -> TenancyError {
 }
 
 /// The `ForeignCluster` that Liqo makes for a consumer.
-fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str) -> ForeignCluster {
+fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str, pending_since: Option<Timestamp>) -> ForeignCluster {
     let spec = ForeignClusterSpec {
         cluster_id: consumer.clone(),
         cluster_name: Some(cluster_name.to_owned()),
@@ -502,6 +534,8 @@ fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str) -> For
     };
     let mut object = ForeignCluster::new(object_name, spec);
     object.metadata.labels = Some(BTreeMap::from([(labels::MANAGED.to_owned(), "true".to_owned())]));
+    object.metadata.annotations =
+        pending_since.map(|since| BTreeMap::from([(annotations::PENDING_APPROVAL.to_owned(), since.to_string())]));
     object.metadata.finalizers = Some(vec![finalizers::PEERING.to_owned()]);
     object
 }
@@ -512,7 +546,7 @@ mod tests {
 
     #[test]
     fn a_record_that_came_with_a_consumer_asks_for_nothing() {
-        let record = record_of(&ClusterId::of_public_key(&[1; 32]), "rome", "rome");
+        let record = record_of(&ClusterId::of_public_key(&[1; 32]), "rome", "rome", None);
         assert!(!record.wants_outgoing());
         assert_eq!(record.labels()[labels::MANAGED], "true");
     }

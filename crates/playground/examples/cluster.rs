@@ -1,5 +1,6 @@
-//! Clusters by hand: `cluster up INSTANCE CLUSTER[:NODES]...`, `cluster status INSTANCE`, `cluster load INSTANCE CLUSTER REFERENCE PROGRAM`,
-//! `cluster restart INSTANCE CLUSTER COMPONENT`, `cluster down INSTANCE`.
+//! Clusters by hand: `cluster up INSTANCE CLUSTER[:NODES[:FAKE_NODES]]...`, `cluster status INSTANCE`,
+//! `cluster load INSTANCE CLUSTER REFERENCE PROGRAM`, `cluster restart INSTANCE CLUSTER COMPONENT`,
+//! `cluster stop-node|start-node INSTANCE CLUSTER NODE`, `cluster scale INSTANCE CLUSTER FAKE_NODES`, `cluster down INSTANCE`.
 
 use std::error::Error;
 
@@ -34,8 +35,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     match arguments.as_slice() {
         ["up", instance, clusters @ ..] => {
             let spec = |text: &&str| {
-                let (name, nodes) = text.split_once(':').unwrap_or((text, "1"));
-                Ok::<_, std::num::ParseIntError>(ClusterSpec { nodes: nodes.parse()?, ..ClusterSpec::new(name) })
+                let mut parts = text.split(':');
+                let name = parts.next().unwrap_or_default();
+                let (nodes, fake_nodes) = (parts.next().unwrap_or("1"), parts.next().unwrap_or("0"));
+                let spec = ClusterSpec { nodes: nodes.parse()?, ..ClusterSpec::new(name) };
+                Ok::<_, std::num::ParseIntError>(spec.with_fake_nodes(fake_nodes.parse()?))
             };
             let specs = clusters.iter().map(spec).collect::<Result<Vec<_>, _>>()?;
             for cluster in open(instance)?.up(&specs, &Printed(std::time::Instant::now())).await? {
@@ -44,13 +48,20 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         ["down", instance] => open(instance)?.down().await?,
         ["status", instance] => println!("{}", serde_json::to_string_pretty(&open(instance)?.status().await?)?),
-        ["load", instance, cluster, reference, program] => open(instance)?.load_image(cluster, &ImageSpec::new(*reference, *program)).await?,
+        ["load", instance, cluster, reference, program] => {
+            open(instance)?.load_image(cluster, &ImageSpec::new(*reference, *program)).await?;
+        }
         ["restart", instance, cluster, component] => {
             let cluster = open(instance)?.cluster(cluster)?;
             cluster.stop(component).await?;
             cluster.start(component).await?;
         }
-        _ => return Err("use: up INSTANCE CLUSTER[:NODES]... | status INSTANCE | load INSTANCE CLUSTER REFERENCE PROGRAM | restart INSTANCE CLUSTER COMPONENT | down INSTANCE".into()),
+        ["stop-node", instance, cluster, node] => open(instance)?.cluster(cluster)?.stop_node(node).await?,
+        ["start-node", instance, cluster, node] => open(instance)?.cluster(cluster)?.start_node(node).await?,
+        ["scale", instance, cluster, fake_nodes] => {
+            open(instance)?.cluster(cluster)?.scale_fake_nodes(fake_nodes.parse()?).await?;
+        }
+        _ => return Err("what can be done stands at the top of this example".into()),
     }
     Ok(())
 }

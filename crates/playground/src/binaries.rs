@@ -63,6 +63,14 @@ static COREDNS: Module = Module {
     linker_flags: "-s -w",
 };
 
+static KWOK_MODULE: Module = Module {
+    name: "kwok",
+    version: "v0.8.0",
+    go_mod: include_str!("../go/kwok/go.mod"),
+    go_sum: include_str!("../go/kwok/go.sum"),
+    linker_flags: "-s -w",
+};
+
 const fn kubernetes(name: &'static str, package: &'static str) -> Program {
     Program { name, module: &KUBERNETES, package, version_flag: "--version" }
 }
@@ -80,6 +88,10 @@ static PROGRAMS: [Program; 7] = [
 
 /// Not a part of a cluster, but what everybody uses one with.
 static KUBECTL: Program = kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl");
+
+/// Only for clusters with fake nodes.
+static KWOK: Program =
+    Program { name: "kwok", module: &KWOK_MODULE, package: "sigs.k8s.io/kwok/cmd/kwok", version_flag: "--version" };
 
 impl Program {
     fn cached(&self) -> PathBuf {
@@ -112,22 +124,24 @@ fn go() -> Option<PathBuf> {
 
 /// Where each program is, and those that must be built.
 async fn locate() -> (BTreeMap<&'static str, PathBuf>, Vec<&'static Program>) {
-    let assets = env::var("KUBEBUILDER_ASSETS").unwrap_or_default();
     let (mut found, mut missing) = (BTreeMap::new(), Vec::new());
     for program in &PROGRAMS {
-        let mut place = None;
-        for candidate in [search(program.name, &search_path()), search(program.name, &assets)].into_iter().flatten() {
-            if place.is_none() && has_version(program, &candidate).await {
-                place = Some(candidate);
-            }
-        }
-        let cached = || Some(program.cached()).filter(|path| path.is_file());
-        match place.or_else(cached) {
+        match find(program).await {
             Some(place) => drop(found.insert(program.name, place)),
             None => missing.push(program),
         }
     }
     (found, missing)
+}
+
+async fn find(program: &Program) -> Option<PathBuf> {
+    let assets = env::var("KUBEBUILDER_ASSETS").unwrap_or_default();
+    for candidate in [search(program.name, &search_path()), search(program.name, &assets)].into_iter().flatten() {
+        if has_version(program, &candidate).await {
+            return Some(candidate);
+        }
+    }
+    Some(program.cached()).filter(|path| path.is_file())
 }
 
 async fn has_version(program: &Program, candidate: &Path) -> bool {
@@ -152,11 +166,12 @@ pub(crate) async fn check() -> Result<()> {
 }
 
 /// Builds what is missing and says where everything is.
-pub(crate) async fn provide(containerd: PathBuf, progress: &dyn Progress) -> Result<Programs> {
+pub(crate) async fn provide(containerd: PathBuf, fake_nodes: bool, progress: &dyn Progress) -> Result<Programs> {
     let (mut found, missing) = locate().await;
     for program in missing {
         found.insert(program.name, build(program, progress).await?);
     }
+    let kwok = if fake_nodes { Some(provide_one(&KWOK, progress).await?) } else { None };
     // Every name of the table is in the map now.
     let mut place = |name: &str| found.remove(name).unwrap_or_default();
     Ok(Programs {
@@ -168,7 +183,15 @@ pub(crate) async fn provide(containerd: PathBuf, progress: &dyn Progress) -> Res
         kube_proxy: place("kube-proxy"),
         coredns: place("coredns"),
         containerd,
+        kwok,
     })
+}
+
+async fn provide_one(program: &Program, progress: &dyn Progress) -> Result<PathBuf> {
+    match find(program).await {
+        Some(place) => Ok(place),
+        None => build(program, progress).await,
+    }
 }
 
 /// Where kubectl is: on PATH, in whatever version, else in the cache, where it is built if need be.
@@ -259,13 +282,14 @@ mod tests {
         assert!(says_version("Kubernetes v1.34.4\n", "v1.34.4"));
         assert!(says_version("etcd Version: 3.5.21\nGit SHA: x", "v3.5.21"));
         assert!(says_version("CoreDNS-1.12.4\nlinux/amd64, go1.26", "v1.12.4"));
+        assert!(says_version("kwok version v0.8.0 go1.26.8 (linux/amd64)", "v0.8.0"));
         assert!(!says_version("Kubernetes v1.34.40", "v1.34.4"));
         assert!(!says_version("Kubernetes v1.34", "v1.34.4"));
     }
 
     #[test]
     fn the_modules_name_the_versions_that_the_cache_is_keyed_by() {
-        for program in PROGRAMS.iter().chain([&KUBECTL]) {
+        for program in PROGRAMS.iter().chain([&KUBECTL, &KWOK]) {
             let pinned = program
                 .module
                 .go_mod

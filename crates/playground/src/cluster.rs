@@ -5,16 +5,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use futures::future::try_join_all;
+use liqo_quantity::ResourceList;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     api,
     audit::{self, Write},
+    components::KWOK,
     error::{Error, Result},
+    fake_nodes,
     image::{self, ImageSpec},
     layout::{ClusterLayout, Instance, NodeLayout},
-    network, processes,
+    lock::InstanceLock,
+    network, nodes, processes,
+    spec::ClusterSpec,
     supervisor::{self, ComponentStatus, Request, Response},
 };
 
@@ -103,13 +109,67 @@ impl Cluster {
         Ok(audit::parse(&text))
     }
 
-    /// Puts an image on every node.
+    /// Puts an image on every real node. Nodes that are added later do not have it.
     pub async fn load_image(&self, spec: &ImageSpec) -> Result<()> {
         let archive = image::archive(spec).await?;
-        for node in &self.layout.nodes {
-            image::import(node, &archive).await?;
+        try_join_all(self.layout.nodes.iter().map(|node| image::import(node, &archive))).await.map(drop)
+    }
+
+    /// What it was last brought up as, with the number of fake nodes that it was given since.
+    pub fn spec(&self) -> Result<ClusterSpec> {
+        let missing = || Error::NoSuchCluster { instance: self.instance.name.clone(), name: self.name().to_owned() };
+        let state = self.instance.read_state()?.ok_or_else(missing)?;
+        state.clusters.into_iter().map(|cluster| cluster.spec).find(|spec| spec.name == self.name()).ok_or_else(missing)
+    }
+
+    /// Ends everything on a real node at once, as if its machine had lost its power: first its link, so that nobody hears of it. It stays so until
+    /// [`Cluster::start_node`] or the next `up`. With the first node the control plane goes, too.
+    pub async fn stop_node(&self, node: &str) -> Result<()> {
+        nodes::power_off(&self.instance, &self.layout, self.layout.node(node)?).await
+    }
+
+    /// Starts a node that was stopped, and returns when its programs run; it becomes ready soon after.
+    pub async fn start_node(&self, node: &str) -> Result<()> {
+        nodes::power_on(&self.instance, &self.layout, self.layout.node(node)?).await
+    }
+
+    /// Adds fake nodes, or removes the last ones with the pods on them, until there are so many; returns when all are ready. The cluster must have
+    /// been brought up with at least one: then kwok runs, and none of the programs is started anew.
+    pub async fn scale_fake_nodes(&self, count: u16) -> Result<()> {
+        let _lock = InstanceLock::take(&self.instance).await?;
+        let answered_for = self.components().await?.iter().any(|status| status.component == KWOK);
+        let mut spec = self.spec()?;
+        if !answered_for {
+            return Err(Error::NoFakeNodes { cluster: self.name().to_owned() });
         }
-        Ok(())
+        spec.fake_nodes.count = count;
+        let client = self.client().await?;
+        fake_nodes::ensure(self.name(), &client, &spec.fake_nodes).await?;
+        if let Some(mut state) = self.instance.read_state()? {
+            state
+                .clusters
+                .iter_mut()
+                .filter(|cluster| cluster.spec.name == spec.name)
+                .for_each(|cluster| cluster.spec = spec.clone());
+            self.instance.write_state(&state)?;
+        }
+        let ready = || async { fake_nodes::are_ready(self.name(), &client, count).await.then_some(()) };
+        nodes::wait(&self.instance, &self.layout, "fake nodes", 60 + u64::from(count) / 20, ready).await
+    }
+
+    /// The names of its fake nodes, as they would be with the number that it was last given.
+    pub fn fake_nodes(&self) -> Result<Vec<String>> {
+        Ok((1..=self.spec()?.fake_nodes.count).map(|number| fake_nodes::name(self.name(), number)).collect())
+    }
+
+    /// Sets a label of a fake node; without a value, removes it.
+    pub async fn label_fake_node(&self, node: &str, key: &str, value: Option<&str>) -> Result<()> {
+        fake_nodes::label(self.name(), &self.client().await?, node, key, value).await
+    }
+
+    /// Sets what a fake node has, capacity and allocatable alike, until the next `up`. What is not named, it has no longer.
+    pub async fn set_fake_node_resources(&self, node: &str, resources: &ResourceList) -> Result<()> {
+        fake_nodes::set_resources(self.name(), &self.client().await?, node, resources).await
     }
 
     /// What the components are doing.

@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{ClusterLayout, NodeLayout, POD_RANGE, SERVICE_RANGE};
+use crate::{
+    kwok,
+    layout::{ClusterLayout, NodeLayout, POD_RANGE, SERVICE_RANGE},
+};
 
 /// One program that the supervisor keeps running.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +27,11 @@ pub(crate) struct Definition {
     pub needs_file: Option<PathBuf>,
 }
 
+/// The programs that run on every node.
+pub(crate) const ON_EVERY_NODE: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
+/// The program that answers for fake nodes.
+pub(crate) const KWOK: &str = "kwok";
+
 /// Where the programs are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Programs {
@@ -35,6 +43,8 @@ pub(crate) struct Programs {
     pub kube_proxy: PathBuf,
     pub coredns: PathBuf,
     pub containerd: PathBuf,
+    /// Only where there are fake nodes.
+    pub kwok: Option<PathBuf>,
 }
 
 /// All programs of a cluster, in the order in which they start.
@@ -55,9 +65,12 @@ pub(crate) fn definitions(cluster: &ClusterLayout, programs: &Programs) -> Vec<D
         control_plane("kube-controller-manager", true, &programs.kube_controller_manager, kube_controller_manager(cluster)),
         control_plane("kube-scheduler", true, &programs.kube_scheduler, kube_scheduler(cluster)),
     ];
+    if let (Some(program), true) = (&programs.kwok, cluster.has_fake_nodes()) {
+        all.push(control_plane(KWOK, true, program, kwok(cluster)));
+    }
     for node in &cluster.nodes {
         let on_node = |program_name: &str, needs_api: bool, program: &Path, flags: Vec<String>| {
-            let component = if node.first { program_name.to_owned() } else { format!("{program_name}@{}", node.name) };
+            let component = node.component(program_name);
             Definition {
                 cluster: cluster.name.clone(),
                 command: command(program, flags),
@@ -165,14 +178,25 @@ fn kube_controller_manager(cluster: &ClusterLayout) -> Vec<String> {
         [
             "--bind-address=127.0.0.1",
             "--use-service-account-credentials=true",
-            "--allocate-node-cidrs=true",
             "--node-cidr-mask-size=24",
             // There is only one, and the lease would be a write every two seconds.
             "--leader-elect=false",
         ]
         .map(str::to_owned),
     );
+    // The pod range has too few parts for many fake nodes, and they need none; real nodes have theirs already.
+    flags.push(format!("--allocate-node-cidrs={}", !cluster.has_fake_nodes()));
+    if let Some(seconds) = cluster.spec.node_grace_seconds {
+        flags.push(format!("--node-monitor-grace-period={seconds}s"));
+        flags.push("--node-monitor-period=1s".to_owned());
+    }
     flags.extend(raised_client_limits(cluster));
+    flags
+}
+
+fn kwok(cluster: &ClusterLayout) -> Vec<String> {
+    let mut flags = vec![flag("kubeconfig", cluster.dir.join("kwok.kubeconfig")), flag("config", cluster.dir.join("kwok.yaml"))];
+    flags.extend(kwok::flags(&cluster.spec));
     flags
 }
 
@@ -190,7 +214,7 @@ fn kube_scheduler(cluster: &ClusterLayout) -> Vec<String> {
 }
 
 fn raised_client_limits(cluster: &ClusterLayout) -> Vec<String> {
-    if cluster.spec.raised_client_limits {
+    if cluster.spec.raised_client_limits || cluster.has_fake_nodes() {
         vec!["--kube-api-qps=1000".to_owned(), "--kube-api-burst=2000".to_owned()]
     } else {
         Vec::new()
@@ -225,10 +249,12 @@ fn kube_proxy(cluster: &ClusterLayout, node: &NodeLayout) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{ClusterSpec, ClusterState, Instance};
+    use crate::{
+        layout::{ClusterState, Instance},
+        spec::ClusterSpec,
+    };
 
-    fn all(nodes: Vec<u8>, raised_client_limits: bool) -> Vec<Definition> {
-        let spec = ClusterSpec { raised_client_limits, ..ClusterSpec::new("rome") };
+    fn all(nodes: Vec<u8>, spec: ClusterSpec) -> Vec<Definition> {
         let layout = Instance::new("test").unwrap().layout(7, &ClusterState { spec, nodes });
         let program = PathBuf::from("/bin/true");
         let programs = Programs {
@@ -239,14 +265,23 @@ mod tests {
             kubelet: program.clone(),
             kube_proxy: program.clone(),
             coredns: program.clone(),
-            containerd: program,
+            containerd: program.clone(),
+            kwok: Some(program),
         };
         definitions(&layout, &programs)
     }
 
+    fn rome() -> ClusterSpec {
+        ClusterSpec::new("rome")
+    }
+
+    fn has_flag(definition: &Definition, wanted: &str) -> bool {
+        definition.command.iter().any(|flag| flag == wanted)
+    }
+
     #[test]
     fn a_second_node_adds_only_what_runs_on_nodes() {
-        let names: Vec<_> = all(vec![10, 11], false).into_iter().map(|definition| definition.component).collect();
+        let names: Vec<_> = all(vec![10, 11], rome()).into_iter().map(|definition| definition.component).collect();
         assert_eq!(
             names[4..],
             ["containerd", "kubelet", "kube-proxy", "containerd@rome-2", "kubelet@rome-2", "kube-proxy@rome-2"]
@@ -254,17 +289,30 @@ mod tests {
     }
 
     #[test]
-    fn client_limits_are_raised_on_request_only() {
-        let raised = |definitions: Vec<Definition>| {
-            definitions.iter().filter(|d| d.command.iter().any(|flag| flag == "--kube-api-qps=1000")).count()
-        };
-        assert_eq!(raised(all(vec![10], false)), 0);
-        assert_eq!(raised(all(vec![10], true)), 2);
+    fn client_limits_are_raised_on_request_and_for_fake_nodes_only() {
+        let raised = |spec| all(vec![10], spec).iter().filter(|definition| has_flag(definition, "--kube-api-qps=1000")).count();
+        assert_eq!(raised(rome()), 0);
+        assert_eq!(raised(ClusterSpec { raised_client_limits: true, ..rome() }), 2);
+        assert_eq!(raised(rome().with_fake_nodes(1)), 2);
+    }
+
+    #[test]
+    fn kwok_runs_only_where_there_are_fake_nodes() {
+        let named = |spec| all(vec![10, 11], spec).into_iter().filter(|definition| definition.component == KWOK).count();
+        assert_eq!(named(rome()), 0);
+        assert_eq!(named(rome().with_fake_nodes(100)), 1);
+    }
+
+    #[test]
+    fn ranges_are_handed_out_to_nodes_unless_there_may_be_too_many() {
+        let allocates = |spec| has_flag(&all(vec![10], spec)[2], "--allocate-node-cidrs=true");
+        assert!(allocates(rome()));
+        assert!(!allocates(rome().with_fake_nodes(1)));
     }
 
     #[test]
     fn the_api_server_checks_the_certificates_of_kubelets() {
-        let definitions = all(vec![10], false);
+        let definitions = all(vec![10], rome());
         let flags = &definitions[1].command;
         assert!(flags.iter().any(|flag| flag.starts_with("--kubelet-certificate-authority=")));
     }

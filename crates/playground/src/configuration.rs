@@ -86,7 +86,7 @@ pub(crate) fn masquerade() -> String {
 
 /// The kubelet's configuration.
 pub(crate) fn kubelet(cluster: &ClusterLayout, node: &NodeLayout) -> Value {
-    json!({
+    let mut configuration = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "authentication": {
@@ -117,7 +117,12 @@ pub(crate) fn kubelet(cluster: &ClusterLayout, node: &NodeLayout) -> Value {
         "imageGCHighThresholdPercent": 100,
         "evictionHard": { "imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "memory.available": "50Mi" },
         "logging": { "verbosity": 1 },
-    })
+    });
+    if let Some(seconds) = cluster.spec.node_grace_seconds {
+        // It renews its lease after a quarter of this.
+        configuration["nodeLeaseDurationSeconds"] = json!(seconds);
+    }
+    configuration
 }
 
 /// Which requests the API server writes down: all that change something, with who did it, but no content.
@@ -172,7 +177,10 @@ pub(crate) fn snapshotter(directory: &Path) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{ClusterSpec, ClusterState, Instance};
+    use crate::{
+        layout::{ClusterState, Instance},
+        spec::ClusterSpec,
+    };
 
     fn cluster() -> ClusterLayout {
         let state = ClusterState { spec: ClusterSpec::new("rome"), nodes: vec![10, 11] };

@@ -44,6 +44,30 @@ pub enum Error {
         /// The name given.
         name: String,
     },
+    /// A cluster that cannot be as it is asked for.
+    #[error("cluster {cluster}: {reason}")]
+    ClusterSpec {
+        /// The cluster.
+        cluster: String,
+        /// What is wrong, and what to ask for.
+        reason: String,
+    },
+    /// No such node.
+    #[error("cluster {cluster} has no {kind} {name}: see the status of the playground")]
+    NoSuchNode {
+        /// The cluster.
+        cluster: String,
+        /// `node` or `fake node`.
+        kind: &'static str,
+        /// The node asked for.
+        name: String,
+    },
+    /// Fake nodes were to be added where nobody answers for them.
+    #[error("cluster {cluster} was brought up without fake nodes: bring it up with at least one, then their number can change")]
+    NoFakeNodes {
+        /// The cluster.
+        cluster: String,
+    },
     /// No such cluster.
     #[error("there is no cluster {name} in playground {instance}: see its status")]
     NoSuchCluster {

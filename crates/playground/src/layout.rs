@@ -7,7 +7,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    files,
+    spec::ClusterSpec,
+};
 
 /// Every pod of every cluster has an address from here: overlap is the normal case.
 pub const POD_RANGE: &str = "10.244.0.0/16";
@@ -20,25 +24,6 @@ pub const DNS_SERVICE_ADDRESS: &str = "10.96.0.10";
 
 /// The environment variable that every process of a playground bears: `INSTANCE/CLUSTER/COMPONENT`.
 pub(crate) const MARK: &str = "LIQO_PLAYGROUND";
-
-/// What a cluster shall be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClusterSpec {
-    /// Its name: 1 to 16 lower-case letters, digits and dashes.
-    pub name: String,
-    /// How many nodes it has, at least one. The first one also runs the control plane.
-    pub nodes: u8,
-    /// Raise the client limits of controller manager and scheduler, whose defaults of 20 requests a second hide everything else in benchmarks.
-    #[serde(default)]
-    pub raised_client_limits: bool,
-}
-
-impl ClusterSpec {
-    /// A cluster of one node.
-    pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), nodes: 1, raised_client_limits: false }
-    }
-}
 
 /// The state of an instance that must outlive the process: `instance.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,15 +42,16 @@ pub(crate) struct ClusterState {
 }
 
 impl InstanceState {
-    /// Adds the clusters that are not there yet, and nodes to those that have too few.
+    /// Adds the clusters that are not there yet, and gives and takes nodes until each cluster has as many as it shall. The last ones go first.
     pub fn want(&mut self, instance: &str, specs: &[ClusterSpec]) -> Result<()> {
         for spec in specs {
-            check_cluster_name(&spec.name)?;
+            spec.check()?;
             let position = self.clusters.iter().position(|cluster| cluster.spec.name == spec.name).unwrap_or_else(|| {
                 self.clusters.push(ClusterState { spec: spec.clone(), nodes: Vec::new() });
                 self.clusters.len() - 1
             });
-            while self.clusters[position].nodes.len() < usize::from(spec.nodes.max(1)) {
+            self.clusters[position].nodes.truncate(usize::from(spec.nodes));
+            while self.clusters[position].nodes.len() < usize::from(spec.nodes) {
                 let taken = |octet: &u8| self.clusters.iter().any(|cluster| cluster.nodes.contains(octet));
                 let octet =
                     (10..=250).find(|octet| !taken(octet)).ok_or_else(|| Error::NoAddress { instance: instance.to_owned() })?;
@@ -74,6 +60,17 @@ impl InstanceState {
             self.clusters[position].spec = spec.clone();
         }
         Ok(())
+    }
+
+    /// The nodes that are there now and that these clusters shall no longer have, each with its cluster.
+    pub fn surplus(&self, instance: &Instance, specs: &[ClusterSpec]) -> Vec<(ClusterLayout, Vec<NodeLayout>)> {
+        let of_cluster = |cluster: &ClusterState| {
+            let spec = specs.iter().rfind(|spec| spec.name == cluster.spec.name)?;
+            let layout = instance.layout(self.subnet, cluster);
+            let surplus = layout.nodes.get(usize::from(spec.nodes)..).filter(|nodes| !nodes.is_empty())?.to_vec();
+            Some((layout, surplus))
+        };
+        self.clusters.iter().filter_map(of_cluster).collect()
     }
 }
 
@@ -93,6 +90,20 @@ impl Instance {
             return Err(Error::InstanceName { name: name.to_owned() });
         }
         Ok(Self { name: name.to_owned(), root: Path::new("/var/lib/liqo-playground").join(name) })
+    }
+
+    /// What the last `up` wrote down; nothing if there was none.
+    pub fn read_state(&self) -> Result<Option<InstanceState>> {
+        let path = self.state_file();
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = std::fs::read(&path).map_err(Error::file("read", &path))?;
+        serde_json::from_slice(&text).map(Some).map_err(|error| Error::Damaged { path, reason: error.to_string() })
+    }
+
+    pub fn write_state(&self, state: &InstanceState) -> Result<()> {
+        files::write_json(&self.state_file(), &serde_json::to_value(state).unwrap_or_default())
     }
 
     /// How the names of all objects on the host begin: at most 12 characters, since interface names have 15.
@@ -188,6 +199,16 @@ impl ClusterLayout {
         self.nodes[0].address
     }
 
+    /// Whether somebody must answer for nodes without a kubelet.
+    pub fn has_fake_nodes(&self) -> bool {
+        self.spec.fake_nodes.count > 0
+    }
+
+    pub fn node(&self, name: &str) -> Result<&NodeLayout> {
+        let missing = || Error::NoSuchNode { cluster: self.name.clone(), kind: "node", name: name.to_owned() };
+        self.nodes.iter().find(|node| node.name == name).ok_or_else(missing)
+    }
+
     pub fn api_url(&self) -> String {
         format!("https://{}:6443", self.address())
     }
@@ -219,6 +240,16 @@ impl ClusterLayout {
 }
 
 impl NodeLayout {
+    /// What a program is called that runs on this node.
+    pub fn component(&self, program: &str) -> String {
+        if self.first { program.to_owned() } else { format!("{program}@{}", self.name) }
+    }
+
+    /// Whether a component of the node's cluster runs on this node, by its name. The control plane is on the first node.
+    pub fn runs(&self, component: &str) -> bool {
+        component.split_once('@').map_or(self.first, |(_, node)| node == self.name)
+    }
+
     pub fn containerd_socket(&self) -> PathBuf {
         self.dir.join("containerd.sock")
     }
@@ -230,16 +261,6 @@ impl NodeLayout {
     pub fn cni_file(&self) -> PathBuf {
         self.cni_directory().join("10-bridge.conflist")
     }
-}
-
-fn check_cluster_name(name: &str) -> Result<()> {
-    let valid = (1..=16).contains(&name.len())
-        && name.starts_with(|c: char| c.is_ascii_lowercase())
-        && !name.ends_with('-')
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-        // These names stand in the instance's directory already.
-        && !name.starts_with("supervisor") && !name.starts_with("instance");
-    if valid { Ok(()) } else { Err(Error::ClusterName { name: name.to_owned() }) }
 }
 
 #[cfg(test)]
@@ -264,6 +285,17 @@ mod tests {
     }
 
     #[test]
+    fn a_component_runs_on_exactly_one_node() {
+        let nodes = (10..=20).collect();
+        let layout = Instance::new("t").unwrap().layout(0, &ClusterState { spec: ClusterSpec::new("rome"), nodes });
+        for node in &layout.nodes {
+            let places = layout.nodes.iter().filter(|place| place.runs(&node.component("kubelet")));
+            assert!(places.map(|place| &place.name).eq([&node.name]));
+        }
+        assert!(layout.nodes[0].runs("etcd"));
+    }
+
+    #[test]
     fn an_instance_never_has_the_prefix_of_another() {
         let (short, long) = (Instance::new("liqo").unwrap(), Instance::new("liqo2").unwrap());
         assert!(!long.prefix().starts_with(&short.prefix()));
@@ -273,9 +305,6 @@ mod tests {
     fn odd_names_are_refused() {
         for name in ["", "toolongname", "Liqo", "a/b", "1a", "a-b", ".."] {
             assert!(Instance::new(name).is_err(), "{name}");
-        }
-        for name in ["", "-a", "a-", "../x", "supervisor.sock", "a.b", "Rome", "abcdefghijklmnopq"] {
-            assert!(check_cluster_name(name).is_err(), "{name}");
         }
     }
 
@@ -289,5 +318,20 @@ mod tests {
         state.want("t", &[ClusterSpec { nodes: 2, ..ClusterSpec::new("rome") }]).unwrap();
         assert_eq!(state.clusters[0].nodes, [10, 12]);
         assert_eq!(state.clusters[1].nodes, [11]);
+    }
+
+    #[test]
+    fn a_cluster_with_too_many_nodes_gives_up_the_last_ones() {
+        let instance = Instance::new("t").unwrap();
+        let mut state = InstanceState { subnet: 0, clusters: Vec::new() };
+        state.want("t", &[ClusterSpec { nodes: 3, ..ClusterSpec::new("rome") }, ClusterSpec::new("milan")]).unwrap();
+        let fewer = [ClusterSpec::new("rome"), ClusterSpec::new("turin")];
+        let surplus = state.surplus(&instance, &fewer);
+        assert_eq!(surplus.len(), 1, "only clusters that are named and have more");
+        assert!(surplus[0].1.iter().map(|node| node.name.as_str()).eq(["rome-2", "rome-3"]));
+        state.want("t", &fewer).unwrap();
+        assert_eq!(state.clusters[0].nodes, [10]);
+        assert_eq!(state.clusters[2].nodes, [11], "an address that is free again");
+        assert!(state.surplus(&instance, &fewer).is_empty());
     }
 }

@@ -20,10 +20,14 @@
 //! All clusters use the same ranges of pod and service addresses, so that overlap is the normal case. Nodes, and with them API servers and node
 //! ports, are reached by their address on the bridge, from every cluster and from the host.
 //!
-//! [`Playground::up`] makes what is missing and leaves alone what is there, so it is also the repair. Each program is the child of one supervisor
-//! that starts it again when it exits and remembers why; [`Playground::status`] shows that. [`Playground::down`] finds everything by names and
-//! marks that all begin with the instance's name, not by what it remembers, so it works after any crash. A [`Cluster`] can be disturbed for tests:
-//! components stopped, killed or paused, the whole cluster frozen or cut off.
+//! A cluster may have several such nodes, whose pods reach each other by their own addresses, and thousands of fake ones: objects for which kwok
+//! answers, and where pods become ready without running.
+//!
+//! [`Playground::up`] makes what is missing, takes away nodes that are too many, and leaves alone what is there, so it is also the repair. Each
+//! program is the child of one supervisor that starts it again when it exits and remembers why; [`Playground::status`] shows that.
+//! [`Playground::down`] finds everything by names and marks that all begin with the instance's name, not by what it remembers, so it works after
+//! any crash. A [`Cluster`] can be disturbed for tests: components stopped, killed or paused, a node without power, the whole cluster frozen or
+//! cut off.
 //!
 //! Several playgrounds do not see each other: the user's own is called `liqo`, tests take other names.
 //!
@@ -38,27 +42,36 @@ mod cluster;
 mod components;
 mod configuration;
 mod error;
+mod fake_nodes;
+mod files;
 mod image;
+mod kwok;
 mod layout;
 mod lock;
 mod network;
+mod nodes;
 mod objects;
 mod pki;
 mod playground;
+mod preparation;
 mod processes;
 mod progress;
 mod requirements;
 mod run;
+mod spec;
 mod supervisor;
 mod teardown;
+mod wait;
 
 pub use audit::Write;
 pub use binaries::{KUBERNETES_VERSION, cache, kubectl};
 pub use cluster::{Cluster, NodeInfo};
 pub use error::{Error, Result};
+pub use fake_nodes::FAKE_NODE_LABEL;
 pub use image::{BUSYBOX, ImageSpec, NONROOT, PAUSE};
-pub use layout::{ClusterSpec, POD_RANGE, SERVICE_RANGE};
-pub use playground::{ClusterStatus, Playground, Status, Supervision};
+pub use layout::{POD_RANGE, SERVICE_RANGE};
+pub use playground::{ClusterStatus, FakeNodesStatus, NodeStatus, Playground, Status, Supervision};
 pub use progress::{Progress, Silent};
 pub use requirements::Requirements;
+pub use spec::{ClusterSpec, FakeNodes, fake_node_resources};
 pub use supervisor::{ComponentState, ComponentStatus, run_supervisor, supervised_instance};

@@ -1,6 +1,6 @@
 //! One bridge for each instance, one network namespace for each node, a link between the two.
 
-use std::{collections::HashSet, path::Path};
+use std::{collections::HashSet, net::Ipv4Addr, path::Path};
 
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::Value;
@@ -41,7 +41,7 @@ fn free_subnet(instance: &str, destinations: &[&str]) -> Option<u8> {
 /// Whether a route's destination overlaps 172.30.`octet`.0/24. The default route touches nothing.
 fn touches(destination: &str, octet: u8) -> bool {
     let (address, length) = destination.split_once('/').unwrap_or((destination, "32"));
-    let (Ok(address), Ok(length)) = (address.parse::<std::net::Ipv4Addr>(), length.parse::<u32>()) else { return false };
+    let (Ok(address), Ok(length)) = (address.parse::<Ipv4Addr>(), length.parse::<u32>()) else { return false };
     let shift = 32 - length.clamp(1, 24);
     (u32::from(address) >> shift) == (u32::from(gateway(octet)) >> shift)
 }
@@ -97,16 +97,46 @@ pub(crate) async fn ensure_node(cluster: &ClusterLayout, node: &NodeLayout) -> R
     Ok(missing)
 }
 
-/// The pods of one node are reached from the others through that node's address.
-pub(crate) async fn route_pods(from: &NodeLayout, pod_range: &str, to: &NodeLayout) -> Result<()> {
-    run("ip", &["-netns", &from.namespace, "route", "replace", pod_range, "via", &to.address.to_string()]).await?;
-    Ok(())
+/// The pods of these ranges are reached through those nodes' addresses.
+pub(crate) async fn route_pods(from: &NodeLayout, ranges: &[(String, Ipv4Addr)]) -> Result<()> {
+    let routes: Vec<_> = ranges.iter().map(|(range, node)| format!("route replace {range} via {node}")).collect();
+    run_with_input("ip", &["-netns", &from.namespace, "-batch", "-"], &routes.join("\n")).await.map(drop)
+}
+
+/// Whether a node's namespace is there.
+pub(crate) async fn is_there(node: &NodeLayout) -> Result<bool> {
+    Ok(namespaces().await?.contains(&node.namespace))
+}
+
+/// Removes the ways to the pods of nodes that are gone.
+pub(crate) async fn forget_node(from: &NodeLayout, gone: Ipv4Addr) -> Result<()> {
+    // With nothing to remove it says so, and that is no failure.
+    let _ = run("ip", &["-netns", &from.namespace, "route", "flush", "via", &gone.to_string()]).await;
+    let left = run("ip", &["-netns", &from.namespace, "-j", "route", "show", "via", &gone.to_string()]).await?;
+    if names(&left, "dst")?.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Damaged { path: namespace_file(&from.namespace).into(), reason: format!("it still has routes to {gone}") })
+}
+
+/// What is sent to these ranges fails at once instead of being lost.
+pub(crate) async fn refuse(from: &NodeLayout, ranges: &[&str]) -> Result<()> {
+    let routes: Vec<_> = ranges.iter().map(|range| format!("route replace unreachable {range}")).collect();
+    run_with_input("ip", &["-netns", &from.namespace, "-batch", "-"], &routes.join("\n")).await.map(drop)
 }
 
 /// Cuts a node off from everything else, or connects it again.
 pub(crate) async fn set_link(node: &NodeLayout, up: bool) -> Result<()> {
     run("ip", &["link", "set", &node.link, if up { "up" } else { "down" }]).await?;
     Ok(())
+}
+
+/// Removes a node's namespace and link.
+pub(crate) async fn remove_node(node: &NodeLayout) -> Result<()> {
+    if namespaces().await?.contains(&node.namespace) {
+        run("ip", &["netns", "delete", &node.namespace]).await?;
+    }
+    remove_links(|name| *name == node.link).await
 }
 
 /// Removes all links and namespaces of an instance.
@@ -119,7 +149,11 @@ pub(crate) async fn remove(instance: &Instance) -> Result<()> {
         let _ = unmount("/run/netns", UnmountFlags::empty());
         let _ = std::fs::remove_dir("/run/netns");
     }
-    for link in links().await?.into_iter().filter(|name| *name == instance.bridge() || name.starts_with(&instance.prefix())) {
+    remove_links(|name| *name == instance.bridge() || name.starts_with(&instance.prefix())).await
+}
+
+async fn remove_links(is_ours: impl Fn(&String) -> bool) -> Result<()> {
+    for link in links().await?.into_iter().filter(is_ours) {
         // A veth goes by itself some time after its namespace; both orders are fine.
         match run("ip", &["link", "delete", &link]).await {
             Err(error) if links().await?.contains(&link) => return Err(error),

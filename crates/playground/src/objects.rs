@@ -1,13 +1,15 @@
 //! What a cluster needs besides its programs: rights for its API server, its public description, its name server.
 
+use std::time::Duration;
+
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{ConfigMap, Node, Service, ServiceAccount},
+    core::v1::{ConfigMap, Node, Pod, Service, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
 use kube::{
-    Api, Client, Resource,
-    api::{Patch, PatchParams},
+    Api, Client, Resource, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -15,12 +17,17 @@ use serde_json::{Value, json};
 use crate::{
     configuration::cluster_info,
     error::{Error, Result},
+    fake_nodes::{self, FAKE, NODE_KIND},
     image::COREDNS,
-    layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout},
+    layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout, POD_RANGE},
+    spec::MOST_NODES,
+    wait::poll,
 };
 
-/// Of [`crate::POD_RANGE`].
-const FIRST_POD_RANGE: &str = "10.244.0.0/24";
+/// As which user kwok comes.
+pub(crate) const KWOK_USER: &str = "kwok";
+/// Annotation of the nodes that the playground made with a kubelet. No label: those travel to other clusters with what a node offers.
+const REAL_NODE: &str = "liqo-playground/real-node";
 const COREFILE: &str = ".:53 {
     errors
     health
@@ -62,22 +69,91 @@ pub(crate) async fn apply(cluster: &ClusterLayout, client: &Client, ca: &str) ->
             }),
         )
         .await?;
-    name_server(&writer).await
+    name_server(&writer, cluster.nodes.len()).await
 }
 
-/// Makes the node before its kubelet starts, so that it has its pod range by then, and says on which one the control plane runs: a kubelet may
-/// not say that of itself.
-pub(crate) async fn ensure_node(cluster: &ClusterLayout, client: &Client, node: &NodeLayout) -> Result<()> {
+/// What kwok does with nodes and their pods, and nothing else.
+pub(crate) async fn apply_kwok(cluster: &ClusterLayout, client: &Client) -> Result<()> {
     let writer = Writer { cluster: &cluster.name, client };
-    let first = json!({
-        "metadata": { "labels": { "node-role.kubernetes.io/control-plane": "" } },
-        // The controller manager takes seconds to hand out the first range; it leaves alone what is set, and no other node can have it yet.
-        "spec": { "podCIDR": FIRST_POD_RANGE, "podCIDRs": [FIRST_POD_RANGE] },
-    });
-    writer.cluster_wide::<Node>(&node.name, if node.first { first } else { json!({}) }).await
+    writer.cluster_wide::<ClusterRole>("playground-kwok", json!({
+        "rules": [
+            { "apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"] },
+            { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"] },
+            { "apiGroups": [""], "resources": ["nodes/status", "pods/status"], "verbs": ["patch", "update"] },
+            { "apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch", "update"] },
+            { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch", "create", "patch", "update"] },
+        ],
+    })).await?;
+    let binding = json!({ "roleRef": role_ref("ClusterRole", "playground-kwok"), "subjects": [user(KWOK_USER)] });
+    writer.cluster_wide::<ClusterRoleBinding>("playground-kwok", binding).await
 }
 
-async fn name_server(writer: &Writer<'_>) -> Result<()> {
+/// Makes the real nodes before their kubelets start, so that they have their pod ranges by then, removes those that are gone, and says on which
+/// one the control plane runs: a kubelet may not say that of itself. Returns the pod ranges, in the order of the nodes.
+pub(crate) async fn ensure_nodes(cluster: &ClusterLayout, client: &Client) -> Result<Vec<String>> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let present = nodes.list(&ListParams::default()).await.map_err(Error::kubernetes("list the nodes", &cluster.name))?.items;
+    let is_gone = |node: &&Node| {
+        node.annotations().contains_key(REAL_NODE) && cluster.nodes.iter().all(|wanted| wanted.name != node.name_any())
+    };
+    let gone: Vec<String> = present.iter().filter(is_gone).map(ResourceExt::name_any).collect();
+    fake_nodes::remove(&cluster.name, client, &gone).await?;
+
+    let range = |node: &Node| node.spec.as_ref().and_then(|spec| spec.pod_cidr.clone());
+    let mut taken: Vec<String> = present.iter().filter(|node| !is_gone(node)).filter_map(range).collect();
+    let writer = Writer { cluster: &cluster.name, client };
+    let mut ranges = Vec::new();
+    for node in &cluster.nodes {
+        let own = present.iter().find(|present| present.name_any() == node.name).and_then(range);
+        // The controller manager takes seconds to hand out ranges, and has none for many nodes; it leaves alone what is set.
+        let range = own.or_else(|| free_pod_range(&taken)).ok_or_else(|| Error::ClusterSpec {
+            cluster: cluster.name.clone(),
+            reason: format!("no part of {POD_RANGE} is left for node {}: ask for fewer nodes", node.name),
+        })?;
+        let labels = if node.first { json!({ "node-role.kubernetes.io/control-plane": "" }) } else { json!({}) };
+        let object = json!({
+            "metadata": { "labels": labels, "annotations": { REAL_NODE: "" } },
+            "spec": { "podCIDR": range, "podCIDRs": [range] },
+        });
+        writer.cluster_wide::<Node>(&node.name, object).await?;
+        taken.push(range.clone());
+        ranges.push(range);
+    }
+    Ok(ranges)
+}
+
+/// The first /24 of the lower half of [`POD_RANGE`] that no node has.
+fn free_pod_range(taken: &[String]) -> Option<String> {
+    (0..MOST_NODES).map(|third| format!("10.244.{third}.0/24")).find(|range| !taken.contains(range))
+}
+
+/// Lets nothing new come to a node that is to go, and ends what is there, as far as it ends within some seconds.
+pub(crate) async fn drain(cluster: &ClusterLayout, client: &Client, node: &NodeLayout) -> Result<()> {
+    const SECONDS: u32 = 5;
+    let nodes: Api<Node> = Api::all(client.clone());
+    // An earlier version may have made it, without the annotation by which it is found when it is gone.
+    let cordon = json!({ "metadata": { "annotations": { REAL_NODE: "" } }, "spec": { "unschedulable": true } });
+    let cordon = Patch::Merge(cordon);
+    match nodes.patch(&node.name, &PatchParams::default(), &cordon).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
+        cordoned => cordoned.map_err(Error::kubernetes(format!("cordon node {}", node.name), &cluster.name))?,
+    };
+    fake_nodes::delete_pods(&cluster.name, client, &node.name, SECONDS, is_drained).await?;
+    let pods: Api<Pod> = Api::all(client.clone());
+    let on_node = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
+    let empty = || async { pods.list(&on_node).await.is_ok_and(|pods| !pods.items.iter().any(is_drained)).then_some(()) };
+    // What does not end in time is ended with the node.
+    let _ = poll(Duration::from_secs(u64::from(SECONDS) * 2), empty).await;
+    Ok(())
+}
+
+/// A `DaemonSet` would make its pod again at once.
+fn is_drained(pod: &Pod) -> bool {
+    pod.owner_references().iter().all(|owner| owner.kind != "DaemonSet")
+}
+
+/// One on every real node: pods find it near, and the loss of a node takes it from nobody else.
+async fn name_server(writer: &Writer<'_>, nodes: usize) -> Result<()> {
     let labels = json!({ "k8s-app": "kube-dns" });
     writer.namespaced::<ServiceAccount>("kube-system", "coredns", json!({})).await?;
     writer.cluster_wide::<ClusterRole>("system:coredns", json!({
@@ -118,7 +194,7 @@ async fn name_server(writer: &Writer<'_>) -> Result<()> {
     writer.namespaced::<Deployment>("kube-system", "coredns", json!({
         "metadata": { "labels": labels },
         "spec": {
-            "replicas": 1,
+            "replicas": nodes,
             "selector": { "matchLabels": labels },
             "template": {
                 "metadata": { "labels": labels },
@@ -127,6 +203,18 @@ async fn name_server(writer: &Writer<'_>) -> Result<()> {
                     "priorityClassName": "system-cluster-critical",
                     "dnsPolicy": "Default",
                     "tolerations": [{ "key": "CriticalAddonsOnly", "operator": "Exists" }],
+                    "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{ "matchExpressions": [{ "key": NODE_KIND, "operator": "NotIn", "values": [FAKE] }] }],
+                    } } },
+                    "topologySpreadConstraints": [{
+                        "topologyKey": "kubernetes.io/hostname",
+                        "maxSkew": 1,
+                        // While a node is not there yet, its share waits for it.
+                        "minDomains": nodes,
+                        "whenUnsatisfiable": "DoNotSchedule",
+                        "labelSelector": { "matchLabels": labels },
+                        "matchLabelKeys": ["pod-template-hash"],
+                    }],
                     "containers": [{
                         "name": "coredns",
                         "image": COREDNS,
@@ -181,5 +269,20 @@ impl Writer<'_> {
         let parameters = PatchParams::apply("liqo-playground").force();
         let written = api.patch(name, &parameters, &Patch::Apply(object)).await;
         written.map(drop).map_err(Error::kubernetes(format!("write {} {name}", K::kind(&())), self.cluster))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_gets_the_first_range_that_no_other_has() {
+        let taken = |ranges: &[&str]| ranges.iter().map(|range| (*range).to_owned()).collect::<Vec<_>>();
+        assert_eq!(free_pod_range(&[]).unwrap(), "10.244.0.0/24");
+        assert_eq!(free_pod_range(&taken(&["10.244.0.0/24", "10.244.2.0/24"])).unwrap(), "10.244.1.0/24");
+        let all: Vec<_> = (0..=255).map(|third| format!("10.244.{third}.0/24")).collect();
+        assert_eq!(free_pod_range(&all[..127]).unwrap(), "10.244.127.0/24");
+        assert_eq!(free_pod_range(&all), None);
     }
 }

@@ -10,6 +10,7 @@ use rcgen::{
 use crate::{
     error::{Error, Result},
     layout::{API_SERVICE_ADDRESS, ClusterLayout},
+    objects::KWOK_USER,
 };
 
 /// One certificate to be issued.
@@ -55,6 +56,9 @@ fn leaves(cluster: &ClusterLayout) -> Vec<Leaf> {
         Leaf::client("scheduler", "system:kube-scheduler", None),
         Leaf::client("kube-proxy", "system:kube-proxy", None),
     ];
+    if cluster.has_fake_nodes() {
+        leaves.push(Leaf::client("kwok", KWOK_USER, None));
+    }
     for node in &cluster.nodes {
         let name = format!("system:node:{}", node.name);
         leaves.push(Leaf::client(format!("{}-client", node.name), &name, Some("system:nodes")));
@@ -154,7 +158,10 @@ fn write_secret(path: &Path, text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{ClusterSpec, ClusterState, Instance};
+    use crate::{
+        layout::{ClusterState, Instance},
+        spec::ClusterSpec,
+    };
 
     fn cluster(nodes: Vec<u8>) -> ClusterLayout {
         let state = ClusterState { spec: ClusterSpec::new("rome"), nodes };

@@ -1,34 +1,31 @@
 //! Brings the clusters of one instance up, says how they are, takes them down.
 
-use std::{
-    fs,
-    future::Future,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, time::Duration};
 
 use futures::future::{try_join, try_join_all};
-use k8s_openapi::api::{
-    apps::v1::Deployment,
-    core::v1::{Namespace, Node},
-};
-use kube::{Api, Client};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     api, binaries, cgroups,
     cluster::{Cluster, NodeInfo},
-    components::{self, Definition, Programs},
-    configuration::{self, HostFacts},
+    components::Definition,
     error::{Error, Result},
-    image::{self, Archive},
-    layout::{ClusterLayout, ClusterSpec, Instance, InstanceState, NodeLayout},
+    fake_nodes,
+    files::{make_directory, read},
+    image,
+    layout::{ClusterLayout, Instance, InstanceState},
     lock::InstanceLock,
-    network, objects, pki, processes,
+    network,
+    nodes::{self, Nodes},
+    objects, preparation, processes,
     progress::Progress,
     requirements::{self, Requirements},
+    spec::ClusterSpec,
     supervisor::{self, ComponentState, ComponentStatus, Request, Response},
     teardown,
+    wait::poll,
 };
 
 /// Who keeps the programs running.
@@ -62,10 +59,33 @@ pub struct ClusterStatus {
     pub kubeconfig: PathBuf,
     /// Whether its API server says that it is ready.
     pub ready: bool,
-    /// Its nodes, the first one first.
-    pub nodes: Vec<NodeInfo>,
+    /// Its real nodes, the first one first.
+    pub nodes: Vec<NodeStatus>,
+    /// Its fake nodes.
+    pub fake_nodes: FakeNodesStatus,
     /// Its programs.
     pub components: Vec<ComponentStatus>,
+}
+
+/// How a real node is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Which one, and where it is.
+    #[serde(flatten)]
+    pub node: NodeInfo,
+    /// Whether the cluster says that it is ready; nothing if the cluster says nothing.
+    pub ready: Option<bool>,
+}
+
+/// How a cluster's fake nodes are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FakeNodesStatus {
+    /// How many there shall be.
+    pub wanted: u16,
+    /// How many there are.
+    pub found: usize,
+    /// How many of these are ready.
+    pub ready: usize,
 }
 
 /// Some clusters on one network.
@@ -94,12 +114,14 @@ impl Playground {
         requirements.install(progress).await?;
         let containerd = binaries::search("containerd", &binaries::search_path());
         let containerd = containerd.ok_or_else(|| Error::MissingPrograms { programs: "containerd".to_owned() })?;
-        let programs = binaries::provide(containerd, progress).await?;
+        let fake_nodes = self.clusters()?.iter().any(|cluster| cluster.layout.has_fake_nodes())
+            || specs.iter().any(|spec| spec.fake_nodes.count > 0);
+        let programs = binaries::provide(containerd, fake_nodes, progress).await?;
         let root = &self.instance.root;
-        fs::create_dir_all(root).map_err(Error::file("create", root))?;
+        make_directory(root)?;
         let _lock = InstanceLock::take(&self.instance).await?;
-        fs::create_dir_all(root).map_err(Error::file("create", root))?;
-        let state = self.want(specs).await?;
+        make_directory(root)?;
+        let state = self.want(specs, progress).await?;
         let facts = requirements::host_facts(root)?;
         requirements::ensure_inotify_instances();
         let layouts: Vec<_> = state.clusters.iter().map(|cluster| self.instance.layout(state.subnet, cluster)).collect();
@@ -114,16 +136,20 @@ impl Playground {
                 }
                 cgroups::ensure(&node.cgroup)?;
             }
-            prepare(cluster, &programs, &facts)?;
+            preparation::prepare(cluster, &programs, &facts)?;
         }
         progress.finished("network");
 
         self.ensure_supervisor().await?;
+        self.start_what_was_stopped().await?;
         let control_planes = try_join_all(layouts.iter().map(|cluster| self.bring_up_control_plane(cluster, progress)));
         let (clients, images) = try_join(control_planes, image::base_images(&programs.coredns)).await?;
-        let nodes =
-            layouts.iter().zip(&clients).map(|(cluster, client)| self.bring_up_nodes(cluster, client, &facts, &images, progress));
-        try_join_all(nodes).await?;
+        let all: Vec<_> = layouts
+            .iter()
+            .zip(&clients)
+            .map(|(cluster, client)| Nodes { instance: &self.instance, cluster, client, progress })
+            .collect();
+        try_join_all(all.iter().map(|nodes| nodes.bring_up(&facts, &images))).await?;
         specs.iter().map(|spec| self.cluster(&spec.name)).collect()
     }
 
@@ -143,14 +169,14 @@ impl Playground {
     /// A handle on a cluster that is up.
     pub fn cluster(&self, name: &str) -> Result<Cluster> {
         let missing = || Error::NoSuchCluster { instance: self.instance.name.clone(), name: name.to_owned() };
-        let state = self.read_state()?.ok_or_else(missing)?;
+        let state = self.instance.read_state()?.ok_or_else(missing)?;
         let cluster = state.clusters.iter().find(|cluster| cluster.spec.name == name).ok_or_else(missing)?;
         Ok(Cluster { instance: self.instance.clone(), layout: self.instance.layout(state.subnet, cluster) })
     }
 
     /// Handles on all clusters.
     pub fn clusters(&self) -> Result<Vec<Cluster>> {
-        let Some(state) = self.read_state()? else { return Ok(Vec::new()) };
+        let Some(state) = self.instance.read_state()? else { return Ok(Vec::new()) };
         let handle = |cluster| Cluster { instance: self.instance.clone(), layout: self.instance.layout(state.subnet, cluster) };
         Ok(state.clusters.iter().map(handle).collect())
     }
@@ -179,10 +205,19 @@ impl Playground {
         let mut clusters = Vec::new();
         for cluster in self.clusters()? {
             let layout = &cluster.layout;
-            let ready = match cluster.client().await {
-                Ok(client) => api::is_ready(&client).await,
-                Err(_) => false,
+            let client = cluster.client().await.ok();
+            let ready = match &client {
+                Some(client) => api::is_ready(client).await,
+                None => false,
             };
+            let known = match &client {
+                Some(client) if ready => nodes::list(client).await,
+                _ => None,
+            };
+            let is_ready =
+                |name: &str| Some(known.as_ref()?.iter().any(|node| node.name_any() == name && fake_nodes::is_ready(node)));
+            let node_status = |node: NodeInfo| NodeStatus { ready: is_ready(&node.name), node };
+            let (found, ready_fakes) = known.as_ref().map_or((0, 0), |nodes| fake_nodes::count(&layout.name, nodes));
             let of_cluster = |definition: Definition| {
                 let known = components
                     .iter()
@@ -194,30 +229,39 @@ impl Playground {
                 api_url: layout.api_url(),
                 kubeconfig: layout.kubeconfig(),
                 ready,
-                nodes: cluster.nodes(),
-                components: read_definitions(layout).into_iter().map(of_cluster).collect(),
+                nodes: cluster.nodes().into_iter().map(node_status).collect(),
+                fake_nodes: FakeNodesStatus { wanted: layout.spec.fake_nodes.count, found, ready: ready_fakes },
+                components: preparation::read_definitions(layout).into_iter().map(of_cluster).collect(),
             });
         }
         Ok(Status { instance: self.instance.name.clone(), supervisor, clusters })
     }
 
-    fn read_state(&self) -> Result<Option<InstanceState>> {
-        let path = self.instance.state_file();
-        if !path.exists() {
-            return Ok(None);
-        }
-        let text = fs::read(&path).map_err(Error::file("read", &path))?;
-        serde_json::from_slice(&text).map(Some).map_err(|error| Error::Damaged { path, reason: error.to_string() })
-    }
-
-    async fn want(&self, specs: &[ClusterSpec]) -> Result<InstanceState> {
-        let mut state = match self.read_state()? {
+    /// Takes away what is too much and writes down what there shall be.
+    async fn want(&self, specs: &[ClusterSpec], progress: &dyn Progress) -> Result<InstanceState> {
+        let mut state = match self.instance.read_state()? {
             Some(state) => state,
             None => InstanceState { subnet: network::choose_subnet(&self.instance).await?, clusters: Vec::new() },
         };
-        state.want(&self.instance.name, specs)?;
-        write_json(&self.instance.state_file(), &serde_json::to_value(&state).unwrap_or_default())?;
+        // What cannot be is refused before anything goes.
+        let mut wanted = state.clone();
+        wanted.want(&self.instance.name, specs)?;
+        // Until they are gone they stay written down: whoever comes after a crash takes them away again.
+        for (cluster, surplus) in state.surplus(&self.instance, specs) {
+            nodes::take_away(&self.instance, &cluster, &surplus, progress).await?;
+        }
+        state = wanted;
+        self.instance.write_state(&state)?;
         Ok(state)
+    }
+
+    async fn start_what_was_stopped(&self) -> Result<()> {
+        let Response::Status { components, .. } = supervisor::ask(&self.instance, &Request::Status).await? else { return Ok(()) };
+        let stopped = components.into_iter().filter(|status| status.state == ComponentState::Stopped);
+        // All at once: some of them wait for others.
+        let start = |status: ComponentStatus| Request::Start { cluster: status.cluster, component: status.component };
+        let requests: Vec<_> = stopped.map(start).collect();
+        try_join_all(requests.iter().map(|request| supervisor::ask(&self.instance, request))).await.map(drop)
     }
 
     async fn ensure_supervisor(&self) -> Result<()> {
@@ -242,178 +286,12 @@ impl Playground {
         let step = format!("{}: control plane", cluster.name);
         progress.started(&step);
         let client = api::client(&cluster.name, &cluster.kubeconfig()).await?;
-        self.wait("API server", cluster, 120, || async { api::is_ready(&client).await.then_some(()) }).await?;
+        nodes::wait(&self.instance, cluster, "API server", 120, || async { api::is_ready(&client).await.then_some(()) }).await?;
         let namespaces: Api<Namespace> = Api::all(client.clone());
-        self.wait("namespace kube-public", cluster, 30, || async { namespaces.get_opt("kube-public").await.ok().flatten() })
-            .await?;
+        let kube_public = || async { namespaces.get_opt("kube-public").await.ok().flatten() };
+        nodes::wait(&self.instance, cluster, "namespace kube-public", 30, kube_public).await?;
         objects::apply(cluster, &client, &read(&cluster.pki("ca.crt"))?).await?;
         progress.finished(&step);
         Ok(client)
     }
-
-    async fn bring_up_nodes(
-        &self,
-        cluster: &ClusterLayout,
-        client: &Client,
-        facts: &HostFacts,
-        images: &[Archive],
-        progress: &dyn Progress,
-    ) -> Result<()> {
-        let images_step = format!("{}: images", cluster.name);
-        progress.started(&images_step);
-        // Before the node is ready: a pod whose image is missing waits long for its next try.
-        try_join_all(cluster.nodes.iter().map(|node| self.load_base_images(cluster, node, images))).await?;
-        progress.finished(&images_step);
-
-        let nodes = format!("{}: nodes", cluster.name);
-        progress.started(&nodes);
-        try_join_all(cluster.nodes.iter().map(|node| self.bring_up_node(cluster, node, client, facts))).await?;
-        self.connect_nodes(cluster, client).await?;
-        progress.finished(&nodes);
-
-        let name_server = format!("{}: name server", cluster.name);
-        progress.started(&name_server);
-        let deployments: Api<Deployment> = Api::namespaced(client.clone(), "kube-system");
-        let available =
-            |deployment: Deployment| deployment.status.and_then(|status| status.available_replicas).filter(|count| *count > 0);
-        self.wait("name server", cluster, 120, || async { deployments.get("coredns").await.ok().and_then(available) }).await?;
-        progress.finished(&name_server);
-        Ok(())
-    }
-
-    async fn load_base_images(&self, cluster: &ClusterLayout, node: &NodeLayout, images: &[Archive]) -> Result<()> {
-        let connected = || async { tokio::net::UnixStream::connect(node.containerd_socket()).await.ok() };
-        self.wait("containerd", cluster, 30, connected).await?;
-        for archive in images {
-            image::import(node, archive).await?;
-        }
-        Ok(())
-    }
-
-    async fn bring_up_node(&self, cluster: &ClusterLayout, node: &NodeLayout, client: &Client, facts: &HostFacts) -> Result<()> {
-        objects::ensure_node(cluster, client, node).await?;
-        let nodes: Api<Node> = Api::all(client.clone());
-        let pod_range = self.wait("node with a pod range", cluster, 60, || pod_range(&nodes, node)).await?;
-        write_json(&node.cni_file(), &configuration::cni(node, &pod_range, facts))?;
-        self.wait("node", cluster, 120, || async { nodes.get(&node.name).await.ok().filter(is_node_ready) }).await?;
-        Ok(())
-    }
-
-    async fn connect_nodes(&self, cluster: &ClusterLayout, client: &Client) -> Result<()> {
-        let nodes: Api<Node> = Api::all(client.clone());
-        for to in &cluster.nodes {
-            let range = self.wait("node with a pod range", cluster, 10, || pod_range(&nodes, to)).await?;
-            for from in cluster.nodes.iter().filter(|from| from.name != to.name) {
-                network::route_pods(from, &range, to).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for something of a cluster, and says on failure which of its programs are not well.
-    async fn wait<T, F: Future<Output = Option<T>>>(
-        &self,
-        what: &str,
-        cluster: &ClusterLayout,
-        seconds: u64,
-        attempt: impl Fn() -> F,
-    ) -> Result<T> {
-        if let Some(found) = poll(Duration::from_secs(seconds), attempt).await {
-            return Ok(found);
-        }
-        let mut hint = format!("look at {}", cluster.dir.join("logs").display());
-        if let Ok(Response::Status { components, .. }) = supervisor::ask(&self.instance, &Request::Status).await {
-            let unwell = components.into_iter().filter(|status| status.cluster == cluster.name && status.restarts > 0);
-            for status in unwell {
-                let exit = status.last_exit.unwrap_or_default();
-                hint = format!("{hint}; {} is {:?}, restarted {} times, {exit}", status.component, status.state, status.restarts);
-            }
-        }
-        Err(Error::NotReady { what: what.to_owned(), cluster: cluster.name.clone(), seconds, hint })
-    }
-}
-
-async fn pod_range(nodes: &Api<Node>, node: &NodeLayout) -> Option<String> {
-    nodes.get(&node.name).await.ok()?.spec?.pod_cidr
-}
-
-fn is_node_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
-    conditions.filter(|condition| condition.type_ == "Ready").any(|condition| condition.status == "True")
-}
-
-/// Asks again and again until there is an answer or the time is over.
-async fn poll<T, F: Future<Output = Option<T>>>(limit: Duration, attempt: impl Fn() -> F) -> Option<T> {
-    let deadline = Instant::now() + limit;
-    loop {
-        if let Some(found) = attempt().await {
-            return Some(found);
-        }
-        if Instant::now() > deadline {
-            return None;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
-/// Writes all files that a cluster's programs read.
-fn prepare(cluster: &ClusterLayout, programs: &Programs, facts: &HostFacts) -> Result<()> {
-    for directory in ["etcd", "logs", "pki"] {
-        make_directory(&cluster.dir.join(directory))?;
-    }
-    pki::issue(cluster)?;
-    let ca = read(&cluster.pki("ca.crt"))?;
-    let kubeconfig = |path: &Path, file: &str| {
-        let pem = |suffix: &str| read(&cluster.pki(&format!("{file}.{suffix}")));
-        write_json(path, &configuration::kubeconfig(cluster, file, &ca, &pem("crt")?, &pem("key")?))
-    };
-    kubeconfig(&cluster.kubeconfig(), "admin")?;
-    for user in ["controller-manager", "scheduler", "kube-proxy"] {
-        kubeconfig(&cluster.dir.join(format!("{user}.kubeconfig")), user)?;
-    }
-    write_json(&cluster.dir.join("audit-policy.json"), &configuration::audit_policy())?;
-    for node in &cluster.nodes {
-        for directory in ["kubelet", "pod-logs", "volume-plugins", "cni"] {
-            make_directory(&node.dir.join(directory))?;
-        }
-        kubeconfig(&node.dir.join("kubelet.kubeconfig"), &format!("{}-client", node.name))?;
-        write(&node.dir.join("containerd.toml"), &configuration::containerd(node, facts))?;
-        write(&node.dir.join("resolv.conf"), "# Nothing is upstream of a playground.\n")?;
-        write_json(&node.dir.join("kubelet.json"), &configuration::kubelet(cluster, node))?;
-    }
-    let mut definitions = components::definitions(cluster, programs);
-    for definition in &mut definitions {
-        definition.namespace_inode = network::namespace_inode(&definition.namespace)?;
-    }
-    write_json(&cluster.components_file(), &serde_json::to_value(definitions).unwrap_or_default())
-}
-
-fn read_definitions(cluster: &ClusterLayout) -> Vec<Definition> {
-    let text = fs::read(cluster.components_file()).unwrap_or_default();
-    serde_json::from_slice(&text).unwrap_or_default()
-}
-
-fn make_directory(path: &Path) -> Result<()> {
-    fs::create_dir_all(path).map_err(Error::file("create", path))
-}
-
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).map_err(Error::file("read", path))
-}
-
-fn write_json(path: &Path, value: &serde_json::Value) -> Result<()> {
-    write(path, &format!("{value:#}\n"))
-}
-
-/// Whole or not at all, readable by root only, and not at all if nothing changed: some programs watch their files.
-fn write(path: &Path, text: &str) -> Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    if fs::read_to_string(path).is_ok_and(|old| old == text) {
-        return Ok(());
-    }
-    let temporary = path.with_extension("new");
-    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
-    let mut file = file.map_err(Error::file("write", &temporary))?;
-    std::io::Write::write_all(&mut file, text.as_bytes()).map_err(Error::file("write", &temporary))?;
-    fs::rename(&temporary, path).map_err(Error::file("write", path))
 }

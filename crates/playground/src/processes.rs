@@ -14,13 +14,21 @@ use crate::{
 
 /// All processes of an instance but this one.
 pub(crate) fn of_instance(instance: &Instance) -> Vec<i32> {
-    let prefix = instance.prefix();
-    find(&format!("{}/", instance.name), |cgroup| cgroup.starts_with(&prefix))
+    let (prefix, mark) = (instance.prefix(), format!("{}/", instance.name));
+    find(|marked| marked.starts_with(&mark), |cgroup| cgroup.starts_with(&prefix))
 }
 
 /// All processes of a cluster, those in its pods included.
 pub(crate) fn of_cluster(cluster: &ClusterLayout) -> Vec<i32> {
-    find(&cluster.mark(), |cgroup| cluster.nodes.iter().any(|node| node.cgroup == cgroup))
+    let mark = cluster.mark();
+    find(|marked| marked.starts_with(&mark), |cgroup| cluster.nodes.iter().any(|node| node.cgroup == cgroup))
+}
+
+/// All processes of one node of a cluster, those in its pods included.
+pub(crate) fn of_node(cluster: &ClusterLayout, node: &NodeLayout) -> Vec<i32> {
+    let mark = cluster.mark();
+    let is_ours = |marked: &str| marked.strip_prefix(&mark).is_some_and(|component| node.runs(component));
+    find(is_ours, |cgroup| cgroup == node.cgroup)
 }
 
 /// Ends everything in a node's pods.
@@ -32,7 +40,8 @@ pub(crate) fn kill_pods(node: &NodeLayout) {
 
 /// Ends a supervisor that is a process of its own.
 pub(crate) fn kill_supervisor(instance: &Instance) {
-    for pid in find(&supervisor_mark(instance), |_| false) {
+    let mark = supervisor_mark(instance);
+    for pid in find(|marked| marked == mark, |_| false) {
         signal(pid, Signal::KILL);
     }
 }
@@ -42,21 +51,23 @@ pub(crate) fn supervisor_mark(instance: &Instance) -> String {
     format!("{}//supervisor", instance.name)
 }
 
-fn find(mark: &str, is_our_cgroup: impl Fn(&str) -> bool) -> Vec<i32> {
-    let marked = format!("{MARK}={mark}");
+fn find(is_our_mark: impl Fn(&str) -> bool, is_our_cgroup: impl Fn(&str) -> bool) -> Vec<i32> {
     let own = std::process::id().cast_signed();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let marked = pids
-        .filter(|pid| fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| bears(&environment, marked.as_bytes())));
+    let marked = pids.filter(|pid| {
+        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| mark(&environment).is_some_and(&is_our_mark))
+    });
     let mut found: Vec<i32> = marked.chain(cgroups::processes(is_our_cgroup)).filter(|pid| *pid != own).collect();
     found.sort_unstable();
     found.dedup();
     found
 }
 
-fn bears(environment: &[u8], marked: &[u8]) -> bool {
-    environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(marked))
+/// The mark in a process's environment.
+fn mark(environment: &[u8]) -> Option<&str> {
+    let variables = environment.split(|byte| *byte == 0).filter_map(|variable| std::str::from_utf8(variable).ok());
+    variables.filter_map(|variable| variable.split_once('=')).find(|(name, _)| *name == MARK).map(|(_, mark)| mark)
 }
 
 /// Sends a signal; a process that is gone is fine.
@@ -81,10 +92,10 @@ pub(crate) fn signal_cluster(cluster: &ClusterLayout, wanted: Signal) {
     }
 }
 
-/// Ends all processes of an instance at once.
-pub(crate) async fn kill_instance(instance: &Instance) -> Result<()> {
+/// Ends all processes that are found, until none is found any more.
+pub(crate) async fn kill_all(instance: &str, find: impl Fn() -> Vec<i32>) -> Result<()> {
     for _ in 0..200 {
-        let processes = of_instance(instance);
+        let processes = find();
         if processes.is_empty() {
             return Ok(());
         }
@@ -93,7 +104,7 @@ pub(crate) async fn kill_instance(instance: &Instance) -> Result<()> {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    Err(Error::Unkillable { instance: instance.name.clone(), pids: of_instance(instance) })
+    Err(Error::Unkillable { instance: instance.to_owned(), pids: find() })
 }
 
 #[cfg(test)]
@@ -102,9 +113,7 @@ mod tests {
 
     #[test]
     fn a_mark_is_a_whole_variable() {
-        let environment = b"PATH=/bin\0LIQO_PLAYGROUND=liqo/rome/etcd\0";
-        assert!(bears(environment, b"LIQO_PLAYGROUND=liqo/rome/"));
-        assert!(!bears(environment, b"LIQO_PLAYGROUND=liqo/milan/"));
-        assert!(!bears(b"X=LIQO_PLAYGROUND=liqo/rome/etcd\0", b"LIQO_PLAYGROUND=liqo/rome/"));
+        assert_eq!(mark(b"PATH=/bin\0LIQO_PLAYGROUND=liqo/rome/etcd\0"), Some("liqo/rome/etcd"));
+        assert_eq!(mark(b"X=LIQO_PLAYGROUND=liqo/rome/etcd\0LIQO_PLAYGROUND_SUPERVISE=liqo\0"), None);
     }
 }

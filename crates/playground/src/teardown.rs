@@ -1,4 +1,4 @@
-//! Removes everything of an instance, in whatever state it is.
+//! Removes everything of an instance, or of one node, in whatever state it is.
 
 use std::{
     fs,
@@ -10,8 +10,10 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::{
     cgroups,
+    components::ON_EVERY_NODE,
     error::{Error, Result},
-    layout::Instance,
+    files,
+    layout::{ClusterLayout, Instance, NodeLayout},
     network, processes,
 };
 
@@ -19,37 +21,61 @@ const SHIM_BUNDLES: &str = "run/io.containerd.runtime.v2.task/k8s.io";
 
 /// The supervisor must have ended before, or it would start its programs again.
 pub(crate) async fn remove(instance: &Instance) -> Result<()> {
-    let sockets = shim_sockets(&instance.root);
-    processes::kill_instance(instance).await?;
+    let nodes = files::entries(&instance.root).into_iter().flat_map(|cluster| files::entries(&cluster));
+    let sockets: Vec<_> = nodes.flat_map(|node| shim_sockets(&node)).collect();
+    processes::kill_all(&instance.name, || processes::of_instance(instance)).await?;
     unmount_below(&instance.root)?;
     network::remove(instance).await?;
     cgroups::remove(|name| name.starts_with(&instance.prefix()))?;
-    for socket in sockets {
-        remove_file(&socket)?;
+    remove_files(&instance.root, &sockets)
+}
+
+/// Removes one node from this machine. The supervisor must not run its programs any more.
+pub(crate) async fn remove_node(cluster: &ClusterLayout, node: &NodeLayout) -> Result<()> {
+    let sockets = shim_sockets(&node.dir);
+    processes::kill_all(&cluster.instance, || processes::of_node(cluster, node)).await?;
+    unmount_below(&node.dir)?;
+    network::remove_node(node).await?;
+    cgroups::remove(|name| name == node.cgroup)?;
+    // Another node that gets its name later may have another address.
+    for suffix in ["client.crt", "client.key", "server.crt", "server.key"] {
+        files::remove(&cluster.pki(&format!("{}-{suffix}", node.name)))?;
     }
-    remove_strays(&instance.root)?;
-    if instance.root.exists() {
-        fs::remove_dir_all(&instance.root).map_err(Error::file("remove", &instance.root))?;
+    for program in ON_EVERY_NODE {
+        let log = cluster.log(&node.component(program));
+        files::remove(&log)?;
+        files::remove(&log.with_extension("log.old"))?;
+    }
+    remove_files(&node.dir, &sockets)
+}
+
+fn remove_files(root: &Path, sockets: &[PathBuf]) -> Result<()> {
+    for socket in sockets {
+        files::remove(socket)?;
+    }
+    remove_strays(root)?;
+    if root.exists() {
+        fs::remove_dir_all(root).map_err(Error::file("remove", root))?;
     }
     Ok(())
 }
 
 /// Four places that cannot be configured: sockets of shims, results of CNI plugins, links to logs of containers, the socket for device plugins.
 fn remove_strays(root: &Path) -> Result<()> {
-    for result in entries(Path::new("/var/lib/cni/results")) {
+    for result in files::entries(Path::new("/var/lib/cni/results")) {
         if fs::read_to_string(&result).is_ok_and(|text| text.contains(&format!("{}/", root.display()))) {
-            remove_file(&result)?;
+            files::remove(&result)?;
         }
     }
-    for link in entries(Path::new("/var/log/containers")) {
+    for link in files::entries(Path::new("/var/log/containers")) {
         if fs::read_link(&link).is_ok_and(|target| target.starts_with(root)) {
-            remove_file(&link)?;
+            files::remove(&link)?;
         }
     }
     let devices = Path::new("/var/lib/kubelet/device-plugins/kubelet.sock");
     // All kubelets of a machine share it; one that nobody listens on was ours, or is of no use to its owner.
     if UnixStream::connect(devices).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
-        remove_file(devices)?;
+        files::remove(devices)?;
     }
     for emptied in [
         "/run/containerd/s",
@@ -66,9 +92,8 @@ fn remove_strays(root: &Path) -> Result<()> {
     Ok(())
 }
 
-fn shim_sockets(root: &Path) -> Vec<PathBuf> {
-    let nodes = entries(root).into_iter().flat_map(|cluster| entries(&cluster));
-    let bundles = nodes.flat_map(|node| entries(&node.join(SHIM_BUNDLES)));
+fn shim_sockets(node: &Path) -> Vec<PathBuf> {
+    let bundles = files::entries(&node.join(SHIM_BUNDLES)).into_iter();
     let addresses = bundles.filter_map(|bundle| fs::read_to_string(bundle.join("address")).ok());
     let sockets = addresses.filter_map(|address| address.trim().strip_prefix("unix://").map(PathBuf::from));
     sockets.filter(|socket| socket.starts_with("/run/containerd/s")).collect()
@@ -105,17 +130,6 @@ pub(crate) fn mounts_below(root: &Path) -> Vec<PathBuf> {
 fn parse_mounts(mountinfo: &str, root: &Path) -> Vec<PathBuf> {
     let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
     points.map(|point| PathBuf::from(point.replace("\\040", " "))).filter(|point| point.starts_with(root)).collect()
-}
-
-fn entries(directory: &Path) -> Vec<PathBuf> {
-    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
-}
-
-fn remove_file(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file("remove", path)(error)),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

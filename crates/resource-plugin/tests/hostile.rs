@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use h2::{Reason, SendStream};
 use liqo_resource_plugin::{Change, Fault, PluginClient, Settings, State, wire};
-use support::{heard, next, raw, reach, settings};
+use support::{PATIENCE, heard, next, raw, reach, settings};
 use tokio::net::TcpListener;
 
 const CPU: &[u8] = b"\n\x0c\n\x0a\n\x03cpu\x12\x03\n\x012";
@@ -196,8 +196,13 @@ async fn a_flood_of_notifications_is_one_change_for_each_cluster() {
     let client = client(address);
     let mut changes = client.changes();
     reach(&mut client.state(), |state| *state == State::Connected).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(sent.load(Ordering::SeqCst) > 1000, "this is a flood: {sent:?}");
+    tokio::time::timeout(PATIENCE, async {
+        while sent.load(Ordering::SeqCst) < 2000 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("a flood");
     let pending = heard(&mut changes);
     assert!(pending.len() <= 2, "{} changes wait", pending.len());
 }

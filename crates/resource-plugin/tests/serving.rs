@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use liqo_resource_plugin::{
-    Fault, Generation, Options, PluginClient, Pool, ResourceSource, ServeError, Server, Settings, SourceError, State, Tls,
+    Fault, Generation, Options, Pem, PluginClient, Pool, ResourceSource, ServeError, Server, Settings, SourceError, State, Tls,
     async_trait,
 };
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
@@ -56,8 +56,8 @@ impl Certificates {
         self.0.join(name)
     }
 
-    fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
-        (self.file(&format!("{name}.pem")), self.file(&format!("{name}.key")))
+    fn pair(&self, name: &str) -> (Pem, Pem) {
+        (self.file(&format!("{name}.pem")).into(), self.file(&format!("{name}.key")).into())
     }
 }
 
@@ -78,7 +78,7 @@ async fn both_ends_know_each_other_by_certificate_or_do_not_talk() {
     };
     let plugin = Plugin::start(Shelf::with(&["cpu=1"]), &options).await;
     let tls = |authority: &str, identity, name: &str| Tls {
-        authority: files.file(authority),
+        authority: files.file(authority).into(),
         identity,
         server_name: Some(name.to_owned()),
     };

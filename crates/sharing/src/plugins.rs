@@ -107,7 +107,7 @@ struct State {
 struct Client {
     source: PluginSource,
     material: Option<Material>,
-    client: PluginClient,
+    connection: PluginClient,
     _follows: DropGuard,
 }
 
@@ -127,9 +127,9 @@ impl Plugins {
     }
 
     /// Says which plugin is to be asked about which consumer, from now on.
-    pub fn want(&self, wanted: BTreeMap<ClusterId, PluginSource>) {
+    pub fn want(&self, wanted: &BTreeMap<ClusterId, PluginSource>) {
         self.wanted.send_if_modified(|before| {
-            if before.as_ref() == Some(&wanted) {
+            if before.as_ref() == Some(wanted) {
                 return false;
             }
             let known = before.take().unwrap_or_default();
@@ -185,17 +185,13 @@ impl Plugins {
         if let Some(former) = recorded.filter(|former| wanted.as_ref() != Some(former)) {
             self.say_farewell(id, &former).await?;
         }
-        match wanted {
-            Some(source) => {
-                self.write_record(id, Some(&source)).await?;
-                self.read(id, &source).await?;
-                Ok(Next::After(REREAD))
-            }
-            None => {
-                self.state().readings.remove(id);
-                Ok(Next::OnChange)
-            }
-        }
+        let Some(source) = wanted else {
+            self.state().readings.remove(id);
+            return Ok(Next::OnChange);
+        };
+        self.write_record(id, Some(&source)).await?;
+        self.read(id, &source).await?;
+        Ok(Next::After(REREAD))
     }
 
     async fn read(self: &Arc<Self>, id: &ClusterId, source: &PluginSource) -> Result<(), Error> {
@@ -270,7 +266,7 @@ impl Plugins {
         let mut state = self.state();
         let fits = |client: &&Client| client.source == *source && client.material == material;
         if let Some(found) = state.clients.iter().find(fits) {
-            return Ok(found.client.clone());
+            return Ok(found.connection.clone());
         }
         let tls = material.clone().map(|material| Tls {
             authority: Pem::Bytes(material.authority),
@@ -285,20 +281,20 @@ impl Plugins {
         let client = PluginClient::new(Settings { generation, tls, ..Settings::new(&source.address) })?;
         state.clients.retain(|client| client.source != *source);
         let follows = self.follow(source.clone(), &client);
-        state.clients.push(Client { source: source.clone(), material, client: client.clone(), _follows: follows });
+        state.clients.push(Client { source: source.clone(), material, connection: client.clone(), _follows: follows });
         Ok(client)
     }
 
     /// Asks again about the consumers that a plugin names, and about all of its consumers when it comes or goes.
     fn follow(self: &Arc<Self>, source: PluginSource, client: &PluginClient) -> DropGuard {
         let stop = self.context.stop.child_token();
-        let (mut changes, mut state) = (client.changes(), client.state());
+        let (mut news, mut state) = (client.changes(), client.state());
         let (plugins, ended) = (Arc::downgrade(self), stop.clone());
         tokio::spawn(async move {
             loop {
                 let change = tokio::select! {
                     () = ended.cancelled() => return,
-                    change = changes.next() => change,
+                    change = news.next() => change,
                     changed = state.changed() => changed.ok().map(|()| Change::All),
                 };
                 let (Some(change), Some(plugins)) = (change, plugins.upgrade()) else { return };

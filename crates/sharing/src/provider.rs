@@ -130,7 +130,7 @@ impl Provider {
     async fn recompute(&self) -> Result<Next, Error> {
         let now = Instant::now();
         let picture = self.picture(now);
-        self.plugins.want(picture.plugins());
+        self.plugins.want(&picture.plugins());
         let mut plan = decide(&picture, now);
         let wake = plan.wake;
         let followed = std::mem::take(&mut plan.followed);

@@ -125,7 +125,7 @@ impl ResourceSource for NodeLabels {
     async fn ready(&self) {
         if self.offers.clone().wait_for(Option::is_some).await.is_err() {
             // The watches ended before: there will never be an answer.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -31,7 +31,8 @@ use super::{
     reflection, selector,
 };
 use crate::decide::{
-    home_status::{Link, home_status_patch, lost_patch, not_ready_patch, refused_patch},
+    OFFER_RECLAIMED,
+    home_status::{Link, evicted_patch, home_status_patch, lost_patch, not_ready_patch, refused_patch},
     node::described_by,
     travel::{Refusal, outgoing},
 };
@@ -222,6 +223,7 @@ impl Handling<'_> {
             Action::DeleteShadow => {}
             Action::Refuse { reason, message } => self.refuse(&reason, &message, now).await?,
             Action::Replace => return self.replace().await,
+            Action::Evicted(message) => self.evicted(&message, now).await?,
             Action::Lost(message) => return self.lost(&message, now).await,
         }
         Ok(None)
@@ -332,15 +334,32 @@ impl Handling<'_> {
         self.patch_status(Some(patch)).await?;
         let told_before = self.pod.told.as_ref().is_some_and(|told| told.status == Some(false) && told.reason == reason);
         if !told_before {
-            let pod = ObjectReference {
-                api_version: Some("v1".into()),
-                kind: Some("Pod".into()),
-                namespace: Some(self.pod.key.namespace.clone()),
-                name: Some(self.pod.key.name.clone()),
-                uid: Some(self.pod.uid.clone()),
-                ..ObjectReference::default()
-            };
-            self.consumer.context.events.warning(&pod, "NotOffloaded", message).await;
+            self.warn("NotOffloaded", message).await;
+        }
+        Ok(())
+    }
+
+    /// An event on the home pod.
+    async fn warn(&self, reason: &str, message: &str) {
+        let pod = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            namespace: Some(self.pod.key.namespace.clone()),
+            name: Some(self.pod.key.name.clone()),
+            uid: Some(self.pod.uid.clone()),
+            ..ObjectReference::default()
+        };
+        self.consumer.context.events.warning(&pod, reason, message).await;
+    }
+
+    /// Ends the home pod, for its controller to replace it.
+    async fn evicted(&self, reason: &str, now: Timestamp) -> Result<(), Error> {
+        let provider = self.node.map_or_else(|| self.peer.id.to_string(), |node| node.spec.cluster_name.clone());
+        let message = format!("cluster {provider} took back resources: {reason}");
+        let Some(patch) = evicted_patch(&self.pod.json(), &message, now) else { return Ok(()) };
+        if self.patch_status(Some(patch)).await? {
+            tracing::info!(peer = %self.peer.id, pod = %self.pod.key, message, "pod ended");
+            self.warn(OFFER_RECLAIMED, &message).await;
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! The consumer's side: pods of this cluster that run elsewhere.
 //!
 //! ```text
-//!   VirtualNode ----------> virtual_nodes: Node, Lease, kubelet API; drain when it goes
+//!   VirtualNode ----------> virtual_nodes: Node, Lease, kubelet API; drain when it goes,
+//!                           withdrawal when its provider gives notice that it will
 //!   NamespaceOffloading --> namespaces:    NamespaceMap at each provider, status at home
 //!   pods of the nodes ----> home_pods:     ShadowPod at the provider, status back home     (the hot path)
 //!   what those name ------> reflection:    ReflectedObject or Secret at the provider
@@ -25,6 +26,7 @@ mod reflection;
 mod selector;
 mod serving_certificate;
 mod virtual_nodes;
+mod withdrawal;
 
 use std::{
     collections::{BTreeMap, HashMap},

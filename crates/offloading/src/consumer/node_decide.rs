@@ -134,6 +134,7 @@ mod tests {
             port: 20250,
             version: "v1.34.4",
             outage,
+            withdrawal: None,
         })
     }
 

@@ -120,9 +120,13 @@ pub async fn cordon(client: &Client, name: &str, known: &Value) -> Result<(), Er
     if known.pointer("/spec/unschedulable") == Some(&Value::Bool(true)) {
         return Ok(());
     }
-    let patch = json!({ "spec": { "unschedulable": true } });
-    let patched = nodes(client).patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-    patched.map(drop).or_else(unless_gone).map_err(failed("cordoning", name))
+    patch(client, "cordoning", name, &json!({ "spec": { "unschedulable": true } })).await
+}
+
+/// Applies a merge patch to a Node that may be gone.
+pub async fn patch(client: &Client, step: &'static str, name: &str, patch: &Value) -> Result<(), Error> {
+    let patched = nodes(client).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    patched.map(drop).or_else(unless_gone).map_err(failed(step, name))
 }
 
 /// Removes the Node, if it is ours, and its Lease.

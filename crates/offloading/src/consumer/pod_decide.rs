@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use liqo_api::ShadowPodPhase;
 
 use super::reduced::{HomePod, Shadow};
+use crate::decide::OFFER_RECLAIMED;
 
 /// Reason of the condition that stands on a pod that may run only once, from before it is sent until the provider answers.
 pub const SENDING: &str = "Sending";
@@ -104,6 +105,8 @@ pub enum Action {
     },
     /// Delete a pod that was refused for long, so that its controller replaces it.
     Replace,
+    /// End the home pod: the provider took back what it used. Another one of its controller may run elsewhere.
+    Evicted(String),
     /// After a live look that the shadow pod is really gone: the pod ran or may have run, and must not run again.
     Lost(String),
 }
@@ -180,6 +183,9 @@ fn running(facts: &Facts, home: &HomePod, shadow: &Shadow) -> Decision {
     let mut decision = match shadow.phase {
         ShadowPodPhase::Lost => {
             return Decision::of([Action::Lost(or(&shadow.message, "the remote pod is gone, and its end is not known"))]);
+        }
+        ShadowPodPhase::Failed if shadow.reason == OFFER_RECLAIMED => {
+            return Decision::of([Action::Evicted(or(&shadow.message, "it took back what the pod used"))]);
         }
         ShadowPodPhase::Refused => {
             refuse(facts, home, or(&shadow.reason, "Refused"), or(&shadow.message, "the provider refused the pod"))

@@ -197,6 +197,22 @@ fn what_the_provider_waits_for_is_shown_and_does_not_count_as_a_refusal() {
 }
 
 #[test]
+fn a_pod_whose_room_was_taken_back_ends_at_home_whatever_the_status_of_the_remote_one_says() {
+    let reclaimed = |phase: &str| {
+        let status = json!({"phase": phase, "reason": "OfferReclaimed", "message": "pool default became smaller"});
+        shadow(json!({"status": status}))
+    };
+    let evicted = Action::Evicted("pool default became smaller".into());
+    for pod in [home(json!({})), once(told("True"))] {
+        assert_eq!(actions(Some(&pod), Some(&reclaimed("Failed"))), std::slice::from_ref(&evicted));
+    }
+    let pod = home(json!({}));
+    assert_eq!(actions(Some(&pod), Some(&reclaimed("Created"))), [Action::PatchHomeStatus], "it still runs");
+    let ended = home(json!({"status": {"phase": "Failed"}}));
+    assert_eq!(actions(Some(&ended), Some(&reclaimed("Failed"))), []);
+}
+
+#[test]
 fn a_pod_that_the_provider_lost_is_lost() {
     let lost = shadow(json!({"status": {"phase": "Lost", "message": "gone"}}));
     assert_eq!(actions(Some(&once(json!({}))), Some(&lost)), [Action::Lost("gone".into())]);

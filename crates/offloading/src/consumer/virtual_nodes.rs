@@ -24,7 +24,7 @@ use super::{
     node_decide::{free_port, is_ours},
     node_objects,
     reduced::{HomePod, JsonPod},
-    serving_certificate,
+    serving_certificate, withdrawal,
 };
 use crate::{
     decide::node::{NodeSpec, Outage, node_name},
@@ -71,6 +71,8 @@ pub struct NodeTasks {
     outage: Outage,
     /// Since when it is drained.
     pub draining: Option<Instant>,
+    /// Evictions that disruption budgets did not allow yet.
+    pub delayed_evictions: withdrawal::Delayed,
     _stop: DropGuard,
 }
 
@@ -101,6 +103,14 @@ pub enum Error {
     /// A pod on its Node.
     #[error(transparent)]
     Pod(#[from] home_pods::Error),
+    /// The eviction of a pod from it.
+    #[error("evicting pod {pod}: {source}")]
+    Evict {
+        /// The pod.
+        pod: Key,
+        /// What the API server said.
+        source: kube::Error,
+    },
     /// The pods on its Node.
     #[error("listing the pods on node {node}: {source}")]
     Pods {
@@ -185,6 +195,7 @@ async fn virtual_node(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error
     let version = consumer.version().await;
     let resources: Map<String, serde_json::Value> =
         node.spec.resources.iter().map(|(name, quantity)| (name.to_owned(), quantity.to_string().into())).collect();
+    let withdrawal = node.spec.withdrawal_timestamp.as_ref().map(|time| withdrawal::shown(time.0));
     let spec = NodeSpec {
         name: &name,
         cluster_id: node.spec.cluster_id.as_str(),
@@ -195,6 +206,7 @@ async fn virtual_node(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error
         port,
         version: &version,
         outage,
+        withdrawal: withdrawal.as_deref(),
     };
     let known = consumer.nodes.get(&Key::new("", &name));
     let ensured = node_objects::ensure(&consumer.context.client, &node.spec.cluster_id, &spec, known.as_deref()).await;
@@ -207,7 +219,8 @@ async fn virtual_node(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error
     };
     tell(consumer, key, &node, ready).await?;
     ensured?;
-    Ok(peer.next_look().map_or(Next::OnChange, Next::After))
+    let moving = withdrawal::follow(consumer, key, &node, &name).await?;
+    Ok([moving, peer.next_look()].into_iter().flatten().min().map_or(Next::OnChange, Next::After))
 }
 
 /// Writes the conditions, if they say something new.
@@ -289,7 +302,14 @@ pub fn start_tasks(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name
     let home = watch_pods(consumer, key, node, name, stop.clone());
     tokio::spawn(node_objects::keep_lease(client, name.to_owned(), stop.clone()));
     tokio::spawn(serving_certificate::serve(consumer.clone(), key.clone(), name.to_owned(), port, stop.clone()));
-    let started = NodeTasks { home, serving: None, outage: Outage::None, draining: None, _stop: stop.drop_guard() };
+    let started = NodeTasks {
+        home,
+        serving: None,
+        outage: Outage::None,
+        draining: None,
+        delayed_evictions: withdrawal::Delayed::new(),
+        _stop: stop.drop_guard(),
+    };
     let (listed, peer) = (started.home.clone(), consumer.peer(&node.spec.cluster_id));
     tasks.insert(key.clone(), started);
     tokio::spawn(async move {

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use liqo_api::{annotations, pods};
 use serde_json::{Map, Value, json};
 
-use super::{items, text};
+use super::{OFFER_RECLAIMED, items, text};
 
 pub use reduce::reduce_status;
 
@@ -85,12 +85,23 @@ pub fn refused_patch(home: &Value, reason: &str, message: &str, now: Timestamp) 
 
 /// Ends a home pod whose remote pod is gone and must not run again: its own controller decides what follows.
 pub fn lost_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
+    failed(home, pods::REMOTE_POD_LOST, message, now, None)
+}
+
+/// Ends a home pod because the provider took back what it used: as when a node evicts a pod, its controller replaces it.
+/// Jobs may tell it from a failure of the pod's own by the condition `DisruptionTarget`.
+pub fn evicted_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
+    failed(home, "Evicted", message, now, Some(("DisruptionTarget", OFFER_RECLAIMED)))
+}
+
+/// Ends a home pod, with one more condition that holds.
+fn failed(home: &Value, reason: &str, message: &str, now: Timestamp, because: Option<(&str, &str)>) -> Option<Value> {
     if is_final(home) {
         return None;
     }
     let mut status = Map::new();
     set(&mut status, home, "phase", Some("Failed".into()));
-    set(&mut status, home, "reason", Some(pods::REMOTE_POD_LOST.into()));
+    set(&mut status, home, "reason", Some(reason.into()));
     set(&mut status, home, "message", Some(reduce::cut(message).into()));
     for field in ["containerStatuses", "initContainerStatuses"] {
         if let Some(statuses) = containers::ended(home, field, now) {
@@ -100,6 +111,9 @@ pub fn lost_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> 
     let mut conditions = Conditions::of(home, now);
     for kind in ["Ready", "ContainersReady"] {
         conditions.set(kind, "False", Some("PodFailed"), None);
+    }
+    if let Some((kind, reason)) = because {
+        conditions.set(kind, "True", Some(reason), Some(message));
     }
     conditions.put_into(&mut status);
     patch(Map::new(), status)

@@ -11,6 +11,9 @@ pub mod travel;
 
 use serde_json::Value;
 
+/// Reason of a pod that ended, at the provider and at home, because the provider took back what it used.
+pub const OFFER_RECLAIMED: &str = "OfferReclaimed";
+
 /// The elements of the list at a JSON pointer; none when there is no list.
 pub(crate) fn items<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)

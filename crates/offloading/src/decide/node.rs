@@ -25,6 +25,9 @@ pub const SUSPECTED_AFTER: Duration = Duration::from_secs(8);
 /// Silence of a peer after which its node and pods are not Ready any more.
 pub const DOWN_AFTER: Duration = Duration::from_secs(40);
 
+/// Condition of the Node whose pool the provider takes back.
+const POOL_WITHDRAWN: &str = "PoolWithdrawn";
+
 /// How much of a node is left while its peer is silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outage {
@@ -73,6 +76,8 @@ pub struct NodeSpec<'a> {
     pub version: &'a str,
     /// Whether the peer answers.
     pub outage: Outage,
+    /// When the provider takes the pool back, if it does.
+    pub withdrawal: Option<&'a str>,
 }
 
 /// Metadata and spec of the Node. Its status is [`node_status`], its taints afterwards are [`taints`].
@@ -156,6 +161,16 @@ pub fn node_status(spec: &NodeSpec, live: &Value, now: &str) -> Value {
     ];
     for pressure in ["MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"] {
         conditions.push(condition(pressure, "False", "NotKnownOfAPeer", "the other cluster looks after its own nodes"));
+    }
+    let was_withdrawn = |live: &Value| {
+        items(live, "/status/conditions").iter().any(|one| one["type"] == POOL_WITHDRAWN && one["status"] == "True")
+    };
+    if let Some(until) = spec.withdrawal {
+        let message =
+            format!("the provider takes the pool back at {until}; no new pods come, and those here are evicted until then");
+        conditions.push(condition(POOL_WITHDRAWN, "True", "NoticeGiven", &message));
+    } else if was_withdrawn(live) {
+        conditions.push(condition(POOL_WITHDRAWN, "False", "NoticeWithdrawn", "the provider offers the pool on"));
     }
     for condition in &mut conditions {
         keep_times(condition, items(live, "/status/conditions"), now);
@@ -267,6 +282,7 @@ mod tests {
             port: 20250,
             version: "v1.34.4",
             outage,
+            withdrawal: None,
         })
     }
 
@@ -362,6 +378,21 @@ mod tests {
         let down = status(&first, Outage::Down, "t3");
         assert_eq!(down["conditions"][0]["lastTransitionTime"], "t3");
         assert_eq!(down["conditions"][2]["lastTransitionTime"], "t1");
+    }
+
+    #[test]
+    fn a_pool_that_is_taken_back_shows_until_when_it_is_there() {
+        let withdrawn = |live: &Value, withdrawal: Option<&str>| {
+            let status = with(&[], Outage::None, |spec| node_status(&NodeSpec { withdrawal, ..spec.clone() }, live, "t"));
+            items(&status, "/conditions").iter().find(|one| one["type"] == "PoolWithdrawn").cloned()
+        };
+        assert_eq!(withdrawn(&json!({}), None), None);
+        let told = withdrawn(&json!({}), Some("2026-01-02T03:04:05Z")).unwrap();
+        assert_eq!(told["status"], "True");
+        assert!(told["message"].as_str().unwrap().contains("2026-01-02T03:04:05Z"));
+        let over = withdrawn(&json!({"status": {"conditions": [told]}}), None).unwrap();
+        assert_eq!(over["status"], "False");
+        assert_eq!(withdrawn(&json!({"status": {"conditions": [over]}}), None), None, "it is said once");
     }
 
     #[test]

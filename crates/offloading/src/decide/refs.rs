@@ -23,29 +23,44 @@ pub struct Refs {
 ///
 /// Optional references count like the others: an object that is not there yet is reflected when it appears.
 pub fn refs(pod: &Value) -> Refs {
+    let mut found = named(pod, &|_| true);
+    for secret in items(pod, "/spec/imagePullSecrets") {
+        found.secret(text(secret, "/name"));
+    }
+    found
+}
+
+/// Those without which its containers do not start: not the optional ones, nor those of `imagePullSecrets`.
+pub fn required(pod: &Value) -> Refs {
+    named(pod, &|reference| reference.get("optional") != Some(&Value::Bool(true)))
+}
+
+/// The objects in `env`, `envFrom`, volumes and projected volumes by references that count.
+fn named(pod: &Value, counts: &dyn Fn(&Value) -> bool) -> Refs {
     let mut found = Refs::default();
+    let name = |holder: &Value, reference: &str, field: &str| {
+        let reference = holder.pointer(reference).filter(|reference| counts(reference))?;
+        reference.get(field).and_then(Value::as_str).map(str::to_owned)
+    };
     for list in ["/spec/containers", "/spec/initContainers"] {
         for container in items(pod, list) {
             for variable in items(container, "/env") {
-                found.config_map(text(variable, "/valueFrom/configMapKeyRef/name"));
-                found.secret(text(variable, "/valueFrom/secretKeyRef/name"));
+                found.config_map(name(variable, "/valueFrom/configMapKeyRef", "name").as_deref());
+                found.secret(name(variable, "/valueFrom/secretKeyRef", "name").as_deref());
             }
             for source in items(container, "/envFrom") {
-                found.config_map(text(source, "/configMapRef/name"));
-                found.secret(text(source, "/secretRef/name"));
+                found.config_map(name(source, "/configMapRef", "name").as_deref());
+                found.secret(name(source, "/secretRef", "name").as_deref());
             }
         }
     }
     for volume in items(pod, "/spec/volumes") {
-        found.config_map(text(volume, "/configMap/name"));
-        found.secret(text(volume, "/secret/secretName"));
+        found.config_map(name(volume, "/configMap", "name").as_deref());
+        found.secret(name(volume, "/secret", "secretName").as_deref());
         for source in items(volume, "/projected/sources") {
-            found.config_map(text(source, "/configMap/name"));
-            found.secret(text(source, "/secret/name"));
+            found.config_map(name(source, "/configMap", "name").as_deref());
+            found.secret(name(source, "/secret", "name").as_deref());
         }
-    }
-    for secret in items(pod, "/spec/imagePullSecrets") {
-        found.secret(text(secret, "/name"));
     }
     found
 }

@@ -16,10 +16,11 @@ mod volumes;
 
 use std::collections::BTreeSet;
 
-use liqo_api::{annotations, finalizers, labels};
+use k8s_openapi::api::core::v1::Toleration;
+use liqo_api::{ReflectedKind, annotations, finalizers, labels};
 use serde_json::{Map, Value, json};
 
-use super::{domain, items, name, text};
+use super::{domain, items, name, refs, text};
 
 pub use volumes::ALLOWED_VOLUMES;
 
@@ -80,14 +81,20 @@ impl Refusal {
 /// What the provider allows and sets, from its policy and its offer.
 #[derive(Debug, Clone)]
 pub struct ProviderRules {
+    /// Name of the `PeeringPolicy` that they come from, for messages.
+    pub policy: String,
     /// Labels and annotations whose keys start so are dropped.
     pub deny_prefixes: Vec<String>,
     /// Keys of the node labels that the offer advertises: pods may select by these.
     pub advertised: BTreeSet<String>,
+    /// The nodes of the pod's pool, as terms of a node selector; empty for all nodes.
+    pub nodes: Vec<Value>,
     /// Volume types that pods may use.
     pub volume_types: BTreeSet<String>,
-    /// Keys of the taints that pods may tolerate.
-    pub toleration_keys: BTreeSet<String>,
+    /// Pods keep a toleration that tolerates no more than one of these.
+    pub tolerations: Vec<Toleration>,
+    /// Kinds of objects that are reflected: a pod that cannot start without one of another kind is refused.
+    pub reflected_kinds: Vec<ReflectedKind>,
     /// Requests for containers that say nothing, the same as in the mapped namespace's `LimitRange`.
     pub default_requests: Vec<(String, String)>,
     /// Set on every remote pod.
@@ -103,10 +110,13 @@ impl Default for ProviderRules {
         // Annotations by which a pod would ask the node or the network for more than an ordinary pod gets.
         let denied = ["kubernetes.io/config.", "k8s.v1.cni.cncf.io/", "k8s.ovn.org/", "cni.projectcalico.org/"];
         Self {
+            policy: String::new(),
             deny_prefixes: denied.map(str::to_owned).to_vec(),
             advertised: BTreeSet::new(),
+            nodes: Vec::new(),
             volume_types: ALLOWED_VOLUMES.iter().map(|&kind| kind.to_owned()).collect(),
-            toleration_keys: BTreeSet::new(),
+            tolerations: Vec::new(),
+            reflected_kinds: vec![ReflectedKind::ConfigMap, ReflectedKind::Secret],
             default_requests: vec![("cpu".into(), "10m".into()), ("memory".into(), "32Mi".into())],
             priority_class: None,
             runtime_class: None,
@@ -136,8 +146,7 @@ pub struct RemoteIdentity<'a> {
 ///
 /// `advertised` holds the keys of the node labels that the provider's offer names.
 pub fn outgoing(home_pod: &Value, advertised: &BTreeSet<String>) -> Result<Value, Refusal> {
-    let volume_types = ALLOWED_VOLUMES.iter().map(|&kind| kind.to_owned()).collect();
-    let spec = reduce(home_pod, advertised, &volume_types, &placement::not_ours)?;
+    let spec = reduce(home_pod, advertised, &placement::not_ours)?;
     let kept = |key: &str| !is_ours(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
     Ok(json!({
         "metadata": {
@@ -151,8 +160,11 @@ pub fn outgoing(home_pod: &Value, advertised: &BTreeSet<String>) -> Result<Value
 
 /// The provider's side: the pod to create in the mapped namespace.
 pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRules) -> Result<Value, Refusal> {
-    let tolerated = |toleration: &Value| placement::tolerates_only(toleration, &rules.toleration_keys);
-    let mut spec = reduce(carried, &rules.advertised, &rules.volume_types, &tolerated)?;
+    let tolerated = |toleration: &Value| placement::not_ours(toleration) && placement::is_covered(toleration, &rules.tolerations);
+    let mut spec = reduce(carried, &rules.advertised, &tolerated)?;
+    volumes::allowed(spec.get("volumes"), &rules.volume_types, &rules.policy)?;
+    reflected(carried, &rules.reflected_kinds, &rules.policy)?;
+    placement::confine(&mut spec, &rules.nodes);
     containers::request_explicitly(&mut spec, &rules.default_requests);
     spec.insert("automountServiceAccountToken".into(), false.into());
     for (field, value) in [
@@ -243,7 +255,6 @@ pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules) -> Opt
 fn reduce(
     pod: &Value,
     advertised: &BTreeSet<String>,
-    volume_types: &BTreeSet<String>,
     toleration: &dyn Fn(&Value) -> bool,
 ) -> Result<Map<String, Value>, Refusal> {
     let Some(spec) = pod.get("spec").and_then(Value::as_object) else {
@@ -259,7 +270,7 @@ fn reduce(
             // A user namespace of its own is a stronger wall; the host's is what a pod without the field has.
             "hostUsers" => (value == &Value::Bool(false)).then(|| value.clone()),
             "resourceClaims" => refuse_claims(value)?,
-            "volumes" => volumes::reduce(value, &injected, volume_types)?,
+            "volumes" => volumes::reduce(value, &injected)?,
             "containers" | "initContainers" => containers::reduce(value, &injected)?,
             "nodeSelector" => placement::node_selector(value, advertised),
             "affinity" => placement::affinity(value, advertised),
@@ -298,6 +309,22 @@ fn refuse_claims(value: &Value) -> Result<Option<Value>, Refusal> {
         "ResourceClaims",
         "the pod claims devices by spec.resourceClaims, and claims do not travel; ask for an extended resource that the offer names, or keep the pod at home",
     ))
+}
+
+/// Refuses a pod that cannot start without an object which the provider lets no consumer reflect.
+fn reflected(pod: &Value, kinds: &[ReflectedKind], policy: &str) -> Result<(), Refusal> {
+    let needed = refs::required(pod);
+    for (kind, names) in [(ReflectedKind::ConfigMap, &needed.config_maps), (ReflectedKind::Secret, &needed.secrets)] {
+        if let Some(name) = names.first().filter(|_| !kinds.contains(&kind)) {
+            return Err(Refusal::new(
+                "KindNotAllowed",
+                format!(
+                    "the pod needs the {kind:?} {name:.253}, and the provider's PeeringPolicy {policy} lets no {kind:?} be reflected; do without it, or keep the pod at home"
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Whether only Liqo itself may set a key.

@@ -8,23 +8,29 @@
 //!        |   +--- gone, may run again --+-- gone, must not run again --Record--> Lost      StripFinalizer
 //!        v
 //!   Pending or Refused, with a reason              deletion wanted: Delete, wait until it is gone, Forget
+//!
+//!   what it uses is taken back: Record that, Evict, wait until it ended, Record Failed
 //! ```
+//!
+//! That a pod ends because its provider took back what it uses stands in the status before the pod is evicted. So it is not
+//! made again, but ends at home too, where its controller brings up another one elsewhere.
 //!
 //! A pod that may run only once has a finalizer, so that it cannot vanish before its end is recorded. Whether a pod is gone
 //! is asked of the API server, never concluded from a cache.
 
 use std::{sync::Arc, time::Duration};
 
-use liqo_api::{ShadowPod, ShadowPodPhase, finalizers, pods::REMOTE_POD_LOST};
+use liqo_api::{ShadowPodPhase, pods::REMOTE_POD_LOST};
 use liqo_kit::Key;
 use serde_json::Value;
 
 use super::{
     admission::Refusal,
-    dns_names,
     remote_pods::{End, RemotePod},
+    shadows::Shadow,
     told::{PodStatusText, Told},
 };
+use crate::decide::OFFER_RECLAIMED;
 
 /// How long a detail may stay untold, in the hope that more important news take it along.
 pub const DETAIL_DELAY: Duration = Duration::from_secs(1);
@@ -41,72 +47,10 @@ pub const REFUSED_RETRY: Duration = Duration::from_secs(300);
 /// More grace than this a pod does not get when it is not its consumer that ends it.
 const LONGEST_GRACE: i64 = 30;
 
-/// A larger pod than this is not kept, but read again when it is to be created: a consumer may send many that never run.
-const LARGEST_KEPT: usize = 64 * 1024;
-
 /// Reason: the pod's name is taken by somebody else's pod.
 pub const NAME_TAKEN: &str = "NameTaken";
 /// Reason: the namespace does not exist here (yet).
 pub const NAMESPACE_NOT_READY: &str = "NamespaceNotReady";
-
-/// What is kept of a shadow pod.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Shadow {
-    /// Its UID.
-    pub uid: String,
-    /// Generation of its spec.
-    pub generation: i64,
-    /// Namespace of the home pod.
-    pub namespace: String,
-    /// The pool that it uses.
-    pub pool: String,
-    /// Name of the pod, at home and here; empty when it has none that could be one.
-    pub pod_name: String,
-    /// Whether the pod may run again after it ended.
-    pub restarts: bool,
-    /// The grace that is wanted, if the home pod is being deleted.
-    pub deletion_grace: Option<i64>,
-    /// Whether the shadow pod itself is being deleted.
-    pub deleted: bool,
-    /// Whether it stays until its remote pod is gone.
-    pub held: bool,
-    /// Finalizers of others.
-    pub other_finalizers: Vec<String>,
-    /// What its status says.
-    pub told: Told,
-    /// The pod to run. Kept only while there is none, and only if it is small.
-    pub pod: Option<Arc<Value>>,
-}
-
-impl Shadow {
-    /// What is kept of this shadow pod.
-    pub fn reduce(shadow: ShadowPod) -> Self {
-        let text = |pointer: &str| shadow.spec.pod.pointer(pointer).and_then(Value::as_str);
-        let told = Told::of(shadow.status.as_ref());
-        let (ours, others): (Vec<_>, Vec<_>) =
-            shadow.metadata.finalizers.unwrap_or_default().into_iter().partition(|name| name == finalizers::SHADOW_POD);
-        Self {
-            uid: shadow.metadata.uid.unwrap_or_default(),
-            generation: shadow.metadata.generation.unwrap_or_default(),
-            namespace: shadow.spec.namespace,
-            pool: shadow.spec.pool,
-            pod_name: text("/metadata/name").filter(|name| dns_names::is_subdomain(name)).unwrap_or_default().to_owned(),
-            restarts: text("/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
-            deletion_grace: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds.max(0)),
-            deleted: shadow.metadata.deletion_timestamp.is_some(),
-            held: !ours.is_empty(),
-            other_finalizers: others,
-            pod: (told.remote_uid.is_none() && !told.phase.is_final() && shadow.spec.pod.to_string().len() <= LARGEST_KEPT)
-                .then(|| Arc::new(shadow.spec.pod)),
-            told,
-        }
-    }
-
-    /// Whether a change concerns more than the status, which only the provider writes.
-    pub fn differs_beyond_status(&self, other: &Self) -> bool {
-        (&self.uid, self.generation, self.deleted, self.held) != (&other.uid, other.generation, other.deleted, other.held)
-    }
-}
 
 /// Where the pods of a home namespace run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,6 +110,10 @@ pub struct Snapshot {
     pub applied_generation: Option<i64>,
     /// For how long a detail has not been told.
     pub untold_for: Duration,
+    /// Why the pod is to end, if what it uses is taken back.
+    pub reclaim: Option<String>,
+    /// UID of the pod that was evicted for that, which the watch may not show yet.
+    pub evicted_uid: Option<String>,
 }
 
 /// What to do next.
@@ -185,6 +133,8 @@ pub enum Step {
     Update(Arc<RemotePod>),
     /// Delete the pod, with this grace or its own.
     Delete(Arc<RemotePod>, Option<i64>),
+    /// End the pod with this grace as far as disruption budgets let it.
+    Evict(Arc<RemotePod>, i64),
     /// Remove our finalizer from the pod.
     StripFinalizer(Arc<RemotePod>),
     /// The pod is gone: let the shadow pod go too.
@@ -224,6 +174,24 @@ impl Snapshot {
 
     fn unwanted(&self, pod: &RemotePod) -> bool {
         self.place.state == PlaceState::Unwanted || pod.key.namespace != self.place.namespace
+    }
+
+    /// Why this pod ends or will end, if what it uses is taken back. One that was evicted for that stays so.
+    fn reclaimed(&self, pod: &RemotePod) -> Option<String> {
+        if pod.deletion_grace.is_none() && !self.is_evicted(pod) {
+            return self.reclaim.clone().filter(|_| pod.end.is_none());
+        }
+        self.told_reclaimed()
+    }
+
+    fn is_evicted(&self, pod: &RemotePod) -> bool {
+        self.evicted_uid.as_ref() == Some(&pod.uid)
+    }
+
+    /// The same, as it was told.
+    fn told_reclaimed(&self) -> Option<String> {
+        let reclaimed = self.told.reason.as_deref() == Some(OFFER_RECLAIMED);
+        reclaimed.then(|| self.told.message.clone().unwrap_or_default())
     }
 
     fn record(&self, told: Told) -> Option<Step> {
@@ -305,8 +273,16 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
         return step;
     }
     let leaving = pod.deletion_grace.is_some();
+    let reclaimed = snapshot.reclaimed(pod);
     let mut wanted = told_of(pod);
-    if leaving && shadow.restarts && pod.end.is_some() {
+    let succeeded = pod.end == Some(End::Succeeded) && !shadow.restarts;
+    if let Some(reason) = reclaimed.as_ref().filter(|_| !succeeded) {
+        wanted = if pod.end.is_some() {
+            evicted(wanted, reason)
+        } else {
+            Told { reason: Some(OFFER_RECLAIMED.to_owned()), message: Some(reason.clone()), ..wanted }
+        };
+    } else if leaving && shadow.restarts && pod.end.is_some() {
         // It ends only because somebody here deletes it, and will be made again: that is no end for its owner.
         wanted.phase = ShadowPodPhase::Created;
         wanted.pod.clone_from(&snapshot.told.pod);
@@ -319,6 +295,9 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
     if news == News::Headline || (news == News::Detail && snapshot.untold_for >= DETAIL_DELAY) {
         return Step::Record(wanted);
     }
+    if !leaving && !snapshot.is_evicted(pod) && reclaimed.is_some() && reclaimed == snapshot.told_reclaimed() {
+        return Step::Evict(pod.clone(), bounded_grace(pod));
+    }
     if !leaving && snapshot.applied_generation != Some(shadow.generation) {
         return Step::Update(pod.clone());
     }
@@ -330,6 +309,9 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
     let name_was_taken = snapshot.told.reason.as_deref() == Some(NAME_TAKEN);
     if snapshot.live == Live::NotAsked && (snapshot.expected_uid.is_some() || name_was_taken) && !shadow.pod_name.is_empty() {
         return Step::Look;
+    }
+    if let Some(reason) = snapshot.told_reclaimed().filter(|_| snapshot.expected_uid.is_some()) {
+        return Step::Record(evicted(snapshot.told.clone(), &reason));
     }
     if snapshot.expected_uid.is_some() && !shadow.restarts {
         let lost = Told {
@@ -345,7 +327,7 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
     let (told, otherwise) = if shadow.pod_name.is_empty() {
         (refused("Invalid", "the pod has no valid name".to_owned()), Step::Wait)
     } else if let Some(refusal) = &snapshot.refusal {
-        let again = if refusal.reason == "OfferExceeded" { Step::Wait } else { Step::WaitFor(REFUSED_RETRY) };
+        let again = if refusal.is_about_offer() { Step::Wait } else { Step::WaitFor(REFUSED_RETRY) };
         (refused(refusal.reason, refusal.message.clone()), again)
     } else {
         match &snapshot.place.state {
@@ -379,6 +361,21 @@ fn refused(reason: &str, message: String) -> Told {
 
 fn pending(reason: &str, message: String) -> Told {
     Told { phase: ShadowPodPhase::Pending, ..refused(reason, message) }
+}
+
+/// The end of a pod whose room was taken back: as when a node ends a pod because it has too little of something.
+fn evicted(told: Told, reason: &str) -> Told {
+    let mut status = told.pod.as_ref().map(PodStatusText::value).unwrap_or_default();
+    status["phase"] = "Failed".into();
+    status["reason"] = "Evicted".into();
+    status["message"] = reason.into();
+    Told {
+        phase: ShadowPodPhase::Failed,
+        reason: Some(OFFER_RECLAIMED.to_owned()),
+        message: Some(reason.to_owned()),
+        pod: Some(PodStatusText::of(&status)),
+        ..told
+    }
 }
 
 /// What the status says of an existing pod.

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use liqo_api::{ClusterId, consumer_service_account, labels, roles};
 use serde_json::{Value, json};
 
-use super::namespaces::MAPPED;
+use super::{namespaces::MAPPED, usage::ENFORCE};
 
 /// Name of the manager's `ServiceAccount`.
 const MANAGER: &str = "liqo-controller-manager";
@@ -17,7 +17,7 @@ const PRIVATE_V4: [&str; 6] = ["10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "16
 const PRIVATE_V6: [&str; 3] = ["::1/128", "fc00::/7", "fe80::/10"];
 
 /// The namespace itself. It has its labels from the start: nobody may give them to a namespace that exists.
-pub fn namespace(name: &str, consumer: &ClusterId, home: &str) -> Value {
+pub fn namespace(name: &str, consumer: &ClusterId, home: &str, level: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -26,7 +26,7 @@ pub fn namespace(name: &str, consumer: &ClusterId, home: &str) -> Value {
             labels::NAMESPACE_KIND: MAPPED,
             labels::CONSUMER_ID: consumer,
             labels::HOME_NAMESPACE: home,
-            "pod-security.kubernetes.io/enforce": "baseline",
+            ENFORCE: level,
             "pod-security.kubernetes.io/warn": "restricted",
         } },
     })
@@ -155,9 +155,9 @@ mod tests {
 
     #[test]
     fn a_namespace_has_its_labels_and_its_walls_from_the_start() {
-        let labels = &namespace("demo-rome-aaaaaa", &consumer(), "demo")["metadata"]["labels"];
+        let labels = &namespace("demo-rome-aaaaaa", &consumer(), "demo", "restricted")["metadata"]["labels"];
         assert_eq!(labels[labels::CONSUMER_ID], consumer().as_str());
-        assert_eq!(labels["pod-security.kubernetes.io/enforce"], "baseline");
+        assert_eq!(labels["pod-security.kubernetes.io/enforce"], "restricted");
         assert_eq!((&labels[labels::MANAGED], &labels[labels::NAMESPACE_KIND]), (&json!("true"), &json!("mapped")));
     }
 

@@ -24,6 +24,7 @@ use super::{
     namespaces::OurNamespace,
     told::difference,
     unless_gone, unless_gone_or_replaced,
+    usage::{self, ENFORCE, Held},
 };
 use crate::decide::travel::ProviderRules;
 
@@ -54,6 +55,7 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
     let Some(consumer) = consumer_of(&tenant_namespace) else { return Ok(Next::OnChange) };
     let (tenant, map) = (provider.tenant(&tenant_namespace), provider.map(&tenant_namespace));
     let mut namespaces = provider.all_namespaces();
+    let held = provider.held(&consumer);
     let mut taken = HashSet::new();
     // Each round does what the plan says and plans again with what came of it; making a namespace takes three.
     let mut last = Plan::default();
@@ -64,6 +66,7 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
                 tenant: tenant.as_deref(),
                 map: map.as_deref(),
                 namespaces: &namespaces,
+                held: held.as_ref(),
                 prepared: &|uid| lock(&provider.mapped.prepared).get(uid).is_some_and(|at| at.elapsed() < CHECK),
                 has_pods: &|name| provider.pods.all().iter().any(|(key, _)| key.namespace == name),
                 taken: &|name| taken.contains(name),
@@ -74,10 +77,18 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
         }
         for step in &last.steps {
             match step {
-                Step::Create { home, name } => match create(&provider, name, &consumer, home).await? {
+                Step::Create { home, name } => match create(&provider, name, &consumer, home, held.as_ref()).await? {
                     Some(made) => _ = namespaces.insert(name.clone(), Arc::new(made)),
                     None => _ = taken.insert(name.clone()),
                 },
+                Step::Secure { name, uid, level } => {
+                    secure(&provider, name, uid, level).await?;
+                    if let Some(secured) = namespaces.get_mut(name) {
+                        let labels = &mut Arc::make_mut(secured).pod_security;
+                        labels.retain(|(key, _)| key != ENFORCE);
+                        labels.push((ENFORCE.to_owned(), (*level).to_owned()));
+                    }
+                }
                 Step::Prepare { name, uid } => {
                     prepare(&provider, name, &consumer).await?;
                     lock(&provider.mapped.prepared).insert(uid.clone(), Instant::now());
@@ -113,7 +124,13 @@ fn consumer_of(tenant_namespace: &str) -> Option<ClusterId> {
 }
 
 /// The namespace that was made, or was made before; nothing when the name belongs to somebody else.
-async fn create(provider: &Provider, name: &str, consumer: &ClusterId, home: &str) -> Result<Option<OurNamespace>, Error> {
+async fn create(
+    provider: &Provider,
+    name: &str,
+    consumer: &ClusterId,
+    home: &str,
+    held: Option<&Held>,
+) -> Result<Option<OurNamespace>, Error> {
     let api: Api<Namespace> = Api::all(provider.context.client.clone());
     let key = || Key::new("", name);
     let ours = |found: Namespace| OurNamespace::reduce(found).filter(|found| found.is_mapped_from(consumer, home));
@@ -121,13 +138,24 @@ async fn create(provider: &Provider, name: &str, consumer: &ClusterId, home: &st
     if let Some(found) = found {
         return Ok(ours(found));
     }
-    let wanted = manifests::namespace(name, consumer, home);
+    let wanted =
+        manifests::namespace(name, consumer, home, usage::level(held.map(|held| held.usage.pod_security).unwrap_or_default()));
     let wanted: Namespace =
         serde_json::from_value(wanted).map_err(|source| Error::Encode { kind: "Namespace", key: key(), source })?;
     let made = api.create(&PostParams::default(), &wanted).await;
     let made = made.map_err(|source| Error::Create { kind: "Namespace", key: key(), source })?;
     tracing::info!(namespace = name, %consumer, home, "made a mapped namespace");
     Ok(ours(made))
+}
+
+/// Lets a namespace that exists enforce another Pod Security standard. Pods that run in it stay.
+async fn secure(provider: &Provider, name: &str, uid: &str, level: &str) -> Result<(), Error> {
+    let api: Api<Namespace> = Api::all(provider.context.client.clone());
+    let patch = json!({ "metadata": { "uid": uid, "labels": { ENFORCE: level } } });
+    let answer = unless_gone_or_replaced(api.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await);
+    answer.map_err(|source| Error::Change { kind: "Namespace", key: Key::new("", name), source })?;
+    tracing::info!(namespace = name, level, "changed the Pod Security standard as the policy says");
+    Ok(())
 }
 
 /// Puts into the namespace what belongs there and is not as it should be.

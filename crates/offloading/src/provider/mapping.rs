@@ -7,6 +7,7 @@ use liqo_api::{ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, m
 use super::{
     dns_names,
     namespaces::{OurKind, OurNamespace},
+    usage::{self, Held},
 };
 
 /// All that a plan needs.
@@ -17,6 +18,8 @@ pub struct Situation<'a> {
     pub map: Option<&'a NamespaceMap>,
     /// Every namespace of ours, by name.
     pub namespaces: &'a BTreeMap<String, Arc<OurNamespace>>,
+    /// What the consumer may use.
+    pub held: Option<&'a Held>,
     /// Whether what belongs into the namespace with this UID was found or put there.
     pub prepared: &'a (dyn Fn(&str) -> bool + Sync),
     /// Whether remote pods are in the namespace with this name.
@@ -34,6 +37,15 @@ pub enum Step {
         home: String,
         /// Its name here.
         name: String,
+    },
+    /// Let it enforce this Pod Security standard.
+    Secure {
+        /// Its name here.
+        name: String,
+        /// Its UID.
+        uid: String,
+        /// The standard.
+        level: &'static str,
     },
     /// Put into it what belongs there.
     Prepare {
@@ -94,6 +106,9 @@ pub fn plan(consumer: &ClusterId, situation: &Situation) -> Plan {
                 "it was deleted; it is made again when it is gone",
             ),
             Some(found) if found.is_mapped_from(consumer, home) => {
+                if let Some(level) = usage::missing_level(found, situation.held) {
+                    plan.steps.push(Step::Secure { name: name.clone(), uid: found.uid.clone(), level });
+                }
                 if (situation.prepared)(&found.uid) {
                     MappedNamespace { message: None, ..entry(name, Some(&found.uid), MappedNamespacePhase::Ready, "") }
                 } else {
@@ -107,7 +122,7 @@ pub fn plan(consumer: &ClusterId, situation: &Situation) -> Plan {
                 }
             }
             Some(_) => entry(name, None, MappedNamespacePhase::Refused, &taken(name)),
-            None => match acceptable(consumer, tenant, home, name) {
+            None => match acceptable(consumer, tenant, situation.held, home, name) {
                 Err(message) => entry(name, None, MappedNamespacePhase::Refused, &message),
                 Ok(()) if (situation.taken)(name) => entry(name, None, MappedNamespacePhase::Refused, &taken(name)),
                 Ok(()) => {
@@ -130,7 +145,13 @@ fn entry(name: &str, uid: Option<&String>, phase: MappedNamespacePhase, message:
 }
 
 /// Whether a namespace of this name may be made for this home namespace.
-fn acceptable(consumer: &ClusterId, tenant: Option<&OurNamespace>, home: &str, name: &str) -> Result<(), String> {
+fn acceptable(
+    consumer: &ClusterId,
+    tenant: Option<&OurNamespace>,
+    held: Option<&Held>,
+    home: &str,
+    name: &str,
+) -> Result<(), String> {
     for name in [home, name] {
         if !dns_names::is_label(name) {
             let name: String = name.chars().take(80).collect();
@@ -140,12 +161,20 @@ fn acceptable(consumer: &ClusterId, tenant: Option<&OurNamespace>, home: &str, n
             return Err(format!("{name} is a name that clusters keep for themselves; offload another namespace"));
         }
     }
+    let others = held.map(|held| held.usage.namespace_names.as_slice()).unwrap_or_default();
+    if usage::is_named(others, name) {
+        return Ok(());
+    }
     let Some(OurKind::Tenant { cluster_name: Some(cluster_name) }) = tenant.map(|tenant| &tenant.kind) else {
         return Err("the name of the consumer's cluster is not known here yet".to_owned());
     };
     let expected = mapped_namespace(home, cluster_name, consumer);
     if expected != name {
-        return Err(format!("the only name that this cluster allows for the namespace is {expected}"));
+        return Err(if others.is_empty() {
+            format!("the only name that this cluster allows for the namespace is {expected}")
+        } else {
+            format!("the names that this cluster allows for the namespace are {expected} and {}", others.join(", "))
+        });
     }
     Ok(())
 }
@@ -156,10 +185,13 @@ fn is_reserved(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::{
         super::{
             namespaces::tests::{map, mapped, tenant},
             remote_pods::tests::consumer,
+            usage::tests::held,
         },
         *,
     };
@@ -170,12 +202,24 @@ mod tests {
 
     /// Plans for maps and namespaces, where the namespaces in `prepared` are and those in `busy` have pods.
     fn planned(map: Option<&NamespaceMap>, ours: &[(&str, OurNamespace)], prepared: &[&str], busy: &[&str]) -> Plan {
+        planned_by(None, map, ours, prepared, busy)
+    }
+
+    /// The same under a policy.
+    fn planned_by(
+        held: Option<&Held>,
+        map: Option<&NamespaceMap>,
+        ours: &[(&str, OurNamespace)],
+        prepared: &[&str],
+        busy: &[&str],
+    ) -> Plan {
         let namespaces = ours.iter().map(|(name, namespace)| ((*name).to_owned(), Arc::new(namespace.clone()))).collect();
         let tenant = tenant();
         let situation = Situation {
             tenant: Some(&tenant),
             map,
             namespaces: &namespaces,
+            held,
             prepared: &|uid| prepared.contains(&uid),
             has_pods: &|name| busy.contains(&name),
             taken: &|name| name.starts_with("taken"),
@@ -231,6 +275,45 @@ mod tests {
     }
 
     #[test]
+    fn other_names_are_those_of_the_policy_but_never_reserved_ones() {
+        let held = held(json!({ "namespaceNames": ["shared", "team-*", "kube-*", "*-x"] }));
+        let refusal = |home: &str, remote: &str| {
+            let plan = planned_by(Some(&held), Some(&map(&[(home, remote)], &[])), &[], &[], &[]);
+            plan.status.get(home).and_then(|entry| entry.message.clone())
+        };
+        for name in ["shared", "team-a", &name("demo")] {
+            assert_eq!(refusal("demo", name), None, "{name}");
+        }
+        assert!(refusal("demo", "kube-system").unwrap().contains("keep for themselves"));
+        assert!(refusal("kube-system", "team-a").unwrap().contains("keep for themselves"));
+        assert!(refusal("demo", "../x").unwrap().contains("no name"));
+        let message = refusal("demo", "other").unwrap();
+        assert!(message.contains(&name("demo")) && message.contains("shared, team-*"), "{message}");
+    }
+
+    #[test]
+    fn a_namespace_that_exists_keeps_its_name_under_a_narrower_policy() {
+        let wanted = map(&[("demo", "shared")], &[("demo", "shared", "u1")]);
+        let plan = planned_by(Some(&held(json!({}))), Some(&wanted), &[("shared", secured("baseline"))], &["u1"], &[]);
+        assert_eq!((plan.steps, plan.status["demo"].phase), (vec![], MappedNamespacePhase::Ready));
+    }
+
+    fn secured(level: &str) -> OurNamespace {
+        OurNamespace { pod_security: vec![(usage::ENFORCE.into(), level.into())], ..mapped("demo", "u1") }
+    }
+
+    #[test]
+    fn the_pod_security_of_a_namespace_that_exists_follows_the_policy() {
+        let name = name("demo");
+        let wanted = map(&[("demo", &name)], &[]);
+        let restricted = held(json!({ "podSecurity": "restricted" }));
+        let steps = |level: &str| planned_by(Some(&restricted), Some(&wanted), &[(&name, secured(level))], &["u1"], &[]).steps;
+        assert_eq!(steps("baseline"), [Step::Secure { name: name.clone(), uid: "u1".into(), level: "restricted" }]);
+        assert_eq!(steps("restricted"), []);
+        assert_eq!(steps("privileged"), [], "only a person can have set that");
+    }
+
+    #[test]
     fn namespaces_of_the_system_are_refused() {
         for home in ["default", "kube-system", "openshift-monitoring", "liqo", "liqo-tenant-x"] {
             assert!(refusal(home, &name(home)).contains("keep for themselves"), "{home}");
@@ -265,6 +348,7 @@ mod tests {
                 tenant,
                 map: Some(&wanted),
                 namespaces: &namespaces,
+                held: None,
                 prepared: &|_| true,
                 has_pods: &|_| false,
                 taken: &|_| false,

@@ -7,26 +7,36 @@
 //!   ShadowPod       ----- lifecycle -------->  Pod        (after admission against the ResourceOffer)
 //!   ShadowPod.status <---- told -------------  Pod.status
 //!   ReflectedObject, Secret --- reflection ->  ConfigMap, Secret
+//!
+//!   PeeringPolicy ------- usage: what all of these may be and use
+//!   ResourceOffer ------- ledger: who gets room; reclaim: who must give it back
 //! ```
 //!
 //! Whose an object is follows from the namespace that it is in, never from what it says. Nothing that a consumer writes is
 //! trusted: names, pods and objects are checked here whatever the consumer checked before.
 //!
-//! Pure: [`mapping`], [`manifests`], [`namespaces`], [`lifecycle`], [`admission`], [`reflection`], [`told`].
-//! Acting: [`mapped_namespaces`], [`shadow_pods`], [`twins`].
+//! Pure: [`mapping`], [`manifests`], [`namespaces`], [`lifecycle`], [`admission`], [`ledger`], [`reclaim`], [`reflection`],
+//! [`told`], [`usage`].
+//! Acting: [`mapped_namespaces`], [`shadow_pods`], [`twins`], [`accounts`], [`policies`].
 
+mod accounts;
 mod admission;
 mod dns_names;
+mod ledger;
 mod lifecycle;
 mod manifests;
 mod mapped_namespaces;
 mod mapping;
 mod namespaces;
+mod policies;
+mod reclaim;
 mod reflection;
 mod remote_pods;
 mod shadow_pods;
+mod shadows;
 mod told;
 mod twins;
+mod usage;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -34,16 +44,19 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{core::v1::Pod, node::v1::RuntimeClass};
 use kube::{Api, api::ApiResource, runtime::watcher::Config};
-use liqo_api::{NAMESPACE_MAP, NamespaceMap, labels, tenant_namespace};
+use liqo_api::{ForeignCluster, NAMESPACE_MAP, NamespaceMap, PeeringPolicy, labels, tenant_namespace};
 use liqo_kit::{Cache, Context, Key, Next, Queue, cache::whole};
 
-use admission::{Ledger, Offer};
-use lifecycle::{Place, Shadow};
+use admission::Offer;
+use ledger::Ledger;
+use lifecycle::{Place, PlaceState};
+use liqo_quantity::ResourceList;
 use namespaces::{OurKind, OurNamespace};
 use reflection::Source;
 use remote_pods::{PodIndex, RemotePod, WatchedPod};
+use shadows::Shadow;
 
 /// How many shadow pods are looked at at the same time.
 const SHADOW_POD_WORKERS: usize = 16;
@@ -95,6 +108,14 @@ pub enum Error {
         /// What the API server said.
         source: kube::Error,
     },
+    /// Evicting a pod whose room is taken back.
+    #[error("cannot evict pod {pod}, whose room is taken back")]
+    Evict {
+        /// The pod.
+        pod: Key,
+        /// What the API server said.
+        source: kube::Error,
+    },
     /// Writing an object as JSON.
     #[error("cannot write {kind} {key} as JSON")]
     Encode {
@@ -120,11 +141,18 @@ struct Provider {
     shadows: Cache<Shadow>,
     pods: Cache<RemotePod>,
     objects: Cache<Source>,
+    policies: Cache<PeeringPolicy>,
+    /// Without their status, which says nothing of who they are.
+    foreign_clusters: Cache<ForeignCluster>,
+    /// The overhead of each `RuntimeClass`.
+    runtime_classes: Cache<ResourceList>,
     index: Arc<Mutex<PodIndex>>,
     ledger: Arc<Mutex<Ledger>>,
     secrets: Mutex<HashMap<String, twins::TenantSecrets>>,
     mapped: mapped_namespaces::Memory,
     shadow_memory: Mutex<HashMap<Key, shadow_pods::Memory>>,
+    accounts: accounts::Memory,
+    held: policies::Memory,
 }
 
 #[derive(Clone, Default)]
@@ -139,6 +167,10 @@ struct Queues {
     shadows: Queue<Key>,
     /// Tenant namespace and home namespace whose reflected objects are to be looked at.
     twins: Queue<Key>,
+    /// Offers (tenant namespace and pool) and what is charged to them.
+    accounts: Queue<Key>,
+    /// What consumers may use may have changed.
+    policies: Queue<()>,
 }
 
 /// Runs the provider's side until the context's `stop`.
@@ -152,16 +184,21 @@ pub async fn run(context: Context) {
             && provider.shadows.synced().await
             && provider.pods.synced().await
             && provider.objects.synced().await
+            && provider.policies.synced().await
+            && provider.foreign_clusters.synced().await
+            && provider.runtime_classes.synced().await
     };
     // Nothing is concluded from what is not there before everything that is there was listed.
     tokio::select! {
         all = synced => if !all { return },
         () = stop.cancelled() => return,
     }
+    // Pods that are being taken back are known before they are looked at.
+    accounts::settle_all(&provider);
     let queues = &provider.queues;
     let with = |provider: &Arc<Provider>| provider.clone();
-    let (maps, tenants, wake, shadows, twins) =
-        (with(&provider), with(&provider), with(&provider), with(&provider), with(&provider));
+    let (maps, tenants, wake, shadows) = (with(&provider), with(&provider), with(&provider), with(&provider));
+    let (twins, accounts, policies) = (with(&provider), with(&provider), with(&provider));
     tokio::join!(
         queues.maps.run("mapped-namespaces", NAMESPACE_WORKERS, stop.clone(), move |tenant| {
             mapped_namespaces::reconcile(maps.clone(), tenant)
@@ -178,6 +215,13 @@ pub async fn run(context: Context) {
             .shadows
             .run("shadow-pods", SHADOW_POD_WORKERS, stop.clone(), move |key| { shadow_pods::reconcile(shadows.clone(), key) }),
         queues.twins.run("twins", NAMESPACE_WORKERS, stop.clone(), move |key| twins::reconcile(twins.clone(), key)),
+        queues.accounts.run("accounts", 1, stop.clone(), move |key| {
+            std::future::ready(Ok::<_, Error>(accounts::settle(&accounts, &key)))
+        }),
+        queues.policies.run("usage", 1, stop.clone(), move |()| {
+            policies::changed(&policies);
+            std::future::ready(Ok::<_, Error>(Next::OnChange))
+        }),
     );
 }
 
@@ -219,13 +263,18 @@ impl Provider {
         let to = queues.clone();
         let offers = Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), Offer::reduce, move |key, _, _| {
             to.wake.add((key.namespace.clone(), false));
+            to.accounts.add(key.clone());
         });
 
-        let to = queues.clone();
+        let (to, count) = (queues.clone(), ledger.clone());
         let reduce = |shadow| Some(Shadow::reduce(shadow));
         let shadows = Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), reduce, move |key, old, new| {
             // The status is ours: what we wrote is no news.
             if old.zip(new).is_none_or(|(old, new)| new.differs_beyond_status(old)) {
+                // The look that follows ends its wait if it is not for room.
+                if let Some(wish) = new.and_then(|new| new.wish(key)) {
+                    lock(&count).arrived(wish);
+                }
                 to.shadows.add(key.clone());
             }
         });
@@ -246,6 +295,7 @@ impl Provider {
                 }
                 for pod in [old, new].into_iter().flatten() {
                     to.shadows.add(pod.shadow_key());
+                    to.accounts.add_after(pod.account().offer(), ROOM_DELAY);
                 }
                 if let (Some(gone), None) = (old, new) {
                     to.maps.add_after(tenant_namespace(&gone.consumer), ROOM_DELAY);
@@ -255,9 +305,9 @@ impl Provider {
 
         let to = queues.clone();
         let objects = Cache::watch(
-            Api::all(client),
+            Api::all(client.clone()),
             Config::default(),
-            stop,
+            stop.clone(),
             |object| Some(Source::of_object(object)),
             move |_, old, new| {
                 for source in [old, new].into_iter().flatten() {
@@ -265,6 +315,16 @@ impl Provider {
                 }
             },
         );
+
+        let to = queues.policies.clone();
+        let policies = Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), whole, move |_, _, _| to.add(()));
+        let to = queues.policies.clone();
+        let identity = |cluster: ForeignCluster| Some(policies::identity(cluster));
+        let foreign_clusters =
+            Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), identity, move |_, _, _| to.add(()));
+        let to = queues.policies.clone();
+        let overhead = |class: RuntimeClass| Some(policies::overhead(class));
+        let runtime_classes = Cache::watch(Api::all(client), Config::default(), stop, overhead, move |_, _, _| to.add(()));
 
         Self {
             context,
@@ -275,11 +335,16 @@ impl Provider {
             shadows,
             pods,
             objects,
+            policies,
+            foreign_clusters,
+            runtime_classes,
             index,
             ledger,
             secrets: Mutex::default(),
             mapped: mapped_namespaces::Memory::default(),
             shadow_memory: Mutex::default(),
+            accounts: accounts::Memory::default(),
+            held: policies::Memory::default(),
         }
     }
 
@@ -289,6 +354,13 @@ impl Provider {
             if key.namespace == tenant && (all || shadow.told.remote_uid.is_none()) {
                 self.queues.shadows.add(key);
             }
+        }
+    }
+
+    /// Looks at shadow pods that may find room now.
+    fn look_for_room(&self, waiting: Vec<Key>) {
+        for key in waiting {
+            self.queues.shadows.add(key);
         }
     }
 
@@ -315,6 +387,19 @@ impl Provider {
     /// Where pods and objects of a consumer's namespace belong.
     fn place(&self, tenant: &str, home: &str) -> Place {
         namespaces::place(self.tenant(tenant).as_deref(), self.map(tenant).as_deref(), home, |name| self.namespace(name))
+    }
+
+    /// The same for pods, which wait until the namespace enforces the Pod Security standard that the policy names.
+    fn place_of_pods(&self, tenant: &str, home: &str) -> Place {
+        let mut place = self.place(tenant, home);
+        if place.state == PlaceState::Ready
+            && let Some(found) = self.namespace(&place.namespace)
+            && let Some(level) = usage::missing_level(&found, self.held(&found.consumer).as_ref())
+        {
+            place.state =
+                PlaceState::NotReady(format!("namespace {} is being set to Pod Security level {level}", place.namespace));
+        }
+        place
     }
 
     /// Whether this namespace was made for this tenant.

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::ResourceExt as _;
-use liqo_api::{ReflectedObject, annotations, finalizers, labels, short_hash};
+use liqo_api::{ReflectedKind, ReflectedObject, annotations, finalizers, labels, short_hash};
 use liqo_kit::Key;
 use serde_json::{Map, Value, json};
 
-use super::{dns_names, told::sorted};
+use super::{dns_names, told::sorted, usage::Held};
 
 /// Types of Secrets that may be reflected. Never the credentials of a `ServiceAccount`.
 const SECRET_TYPES: [&str; 6] = [
@@ -32,6 +32,15 @@ pub enum Kind {
     Secret,
 }
 
+impl From<ReflectedKind> for Kind {
+    fn from(kind: ReflectedKind) -> Self {
+        match kind {
+            ReflectedKind::ConfigMap => Self::ConfigMap,
+            ReflectedKind::Secret => Self::Secret,
+        }
+    }
+}
+
 /// Why an object has no twin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -49,6 +58,11 @@ impl Problem {
     /// The name is taken.
     pub fn name_taken(kind: Kind, name: &str) -> Self {
         Self::new("NameTaken", format!("a {kind:?} {name} that does not come from home exists at the provider; it is left alone"))
+    }
+
+    /// The provider's policy does not allow the kind.
+    fn not_allowed(kind: Kind, policy: &str) -> Self {
+        Self::new("KindNotAllowed", format!("the provider's PeeringPolicy {policy} lets no {kind:?} be reflected"))
     }
 
     /// The API server of the provider does not take it.
@@ -207,8 +221,9 @@ pub enum Step {
 }
 
 /// What is to be done in one mapped namespace, deletions first. `complete` names the kinds of which all sources are known:
-/// nothing of another kind is deleted.
-pub fn plan(sources: &[Source], twins: &[Twin], complete: &BTreeSet<Kind>) -> Vec<Step> {
+/// nothing of another kind is deleted. Twins of kinds that `held` does not allow (any more) are not made; those that exist
+/// are kept current, because pods may run that read them.
+pub fn plan(sources: &[Source], twins: &[Twin], complete: &BTreeSet<Kind>, held: Option<&Held>) -> Vec<Step> {
     // The first source of a name is the one that counts.
     let mut sources: Vec<&Source> = sources.iter().collect();
     sources.sort_by(|one, other| one.key.cmp(&other.key));
@@ -228,6 +243,8 @@ pub fn plan(sources: &[Source], twins: &[Twin], complete: &BTreeSet<Kind>) -> Ve
         } else if let Some(first) = wanted.get(&slot) {
             let message = format!("{} stands for the same object", first.key.name);
             tell(source, Some(Problem::new("NameTaken", message)));
+        } else if let Some(held) = held.filter(|held| !held.reflects(source.kind) && !existing.contains_key(&slot)) {
+            tell(source, Some(Problem::not_allowed(source.kind, &held.policy)));
         } else {
             wanted.insert(slot, source);
             if existing.get(&slot).is_some_and(|twin| twin.fingerprint == source.fingerprint) {
@@ -295,7 +312,7 @@ fn fingerprint(kind: Kind, content: &Value) -> String {
 mod tests {
     use std::slice::from_ref as one;
 
-    use super::*;
+    use super::{super::usage::tests::held, *};
 
     fn both() -> BTreeSet<Kind> {
         BTreeSet::from([Kind::ConfigMap, Kind::Secret])
@@ -338,18 +355,18 @@ mod tests {
     #[test]
     fn a_twin_is_made_changed_and_deleted_as_its_source_is() {
         let new = source("settings", "1");
-        assert_eq!(plan(one(&new), &[], &both()), [Step::Create(new.clone())]);
-        assert_eq!(plan(one(&new), &[existing("settings", "1")], &both()), [], "nothing is written when nothing changed");
+        assert_eq!(plan(one(&new), &[], &both(), None), [Step::Create(new.clone())]);
+        assert_eq!(plan(one(&new), &[existing("settings", "1")], &both(), None), [], "nothing is written when nothing changed");
         let old = existing("settings", "0");
-        assert_eq!(plan(one(&new), one(&old), &both()), [Step::Change(new, old.clone())]);
-        assert_eq!(plan(&[], one(&old), &both()), [Step::Delete(old)]);
+        assert_eq!(plan(one(&new), one(&old), &both(), None), [Step::Change(new, old.clone())]);
+        assert_eq!(plan(&[], one(&old), &both(), None), [Step::Delete(old)]);
     }
 
     #[test]
     fn a_twin_is_not_deleted_before_all_sources_of_its_kind_are_known() {
         let twin = Twin { kind: Kind::Secret, ..existing("login", "x") };
-        assert_eq!(plan(&[], one(&twin), &BTreeSet::from([Kind::ConfigMap])), []);
-        assert_eq!(plan(&[], one(&twin), &both()), [Step::Delete(twin)]);
+        assert_eq!(plan(&[], one(&twin), &BTreeSet::from([Kind::ConfigMap]), None), []);
+        assert_eq!(plan(&[], one(&twin), &both(), None), [Step::Delete(twin)]);
     }
 
     #[test]
@@ -359,7 +376,7 @@ mod tests {
             object["metadata"]["finalizers"] = json!([finalizers::REFLECTED_OBJECT, "other"]);
         });
         let twin = existing("settings", "1");
-        assert_eq!(plan(one(&leaving), one(&twin), &both()), [Step::Delete(twin), Step::Release(leaving.clone())]);
+        assert_eq!(plan(one(&leaving), one(&twin), &both(), None), [Step::Delete(twin), Step::Release(leaving.clone())]);
         assert_eq!(plan_without_namespace(one(&leaving), "gone"), [Step::Release(leaving.clone())]);
         assert_eq!(leaving.other_finalizers, ["other"]);
     }
@@ -379,12 +396,27 @@ mod tests {
             let refused = object("o", &content, |_| {});
             let problem = refused.problem.clone().unwrap();
             assert_eq!(problem.reason, reason);
-            assert_eq!(plan(&[refused], &[], &both()).len(), 1);
+            assert_eq!(plan(&[refused], &[], &both(), None).len(), 1);
             let told = object("o", &content, |object| {
                 object["status"] = json!({ "reason": problem.reason, "message": problem.message });
             });
-            assert_eq!(plan(&[told], &[], &both()), []);
+            assert_eq!(plan(&[told], &[], &both(), None), []);
         }
+    }
+
+    #[test]
+    fn a_kind_that_the_policy_does_not_allow_gets_no_twin_and_one_that_exists_stays_current() {
+        let held = held(json!({ "reflectedKinds": ["Secret"] }));
+        let new = source("settings", "1");
+        let steps = plan(one(&new), &[], &both(), Some(&held));
+        assert!(
+            matches!(&steps[..], [Step::Tell(_, Some(problem))] if problem.reason == "KindNotAllowed" && problem.message.contains("partners")),
+            "{steps:?}"
+        );
+        let login = secret("Opaque").unwrap();
+        assert_eq!(plan(one(&login), &[], &both(), Some(&held)), [Step::Create(login.clone())]);
+        let old = existing("settings", "0");
+        assert_eq!(plan(one(&new), one(&old), &both(), Some(&held)), [Step::Change(new, old)]);
     }
 
     #[test]
@@ -393,7 +425,7 @@ mod tests {
         for type_ in ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1", ""] {
             let refused = secret(type_).unwrap();
             assert_eq!(refused.problem.clone().unwrap().reason, "KindNotAllowed", "{type_}");
-            assert_eq!(plan(&[refused], &[], &both()), []);
+            assert_eq!(plan(&[refused], &[], &both(), None), []);
         }
     }
 
@@ -401,13 +433,13 @@ mod tests {
     fn a_problem_that_is_over_is_no_longer_told() {
         let recovered =
             object("settings", &config("settings", "1"), |object| object["status"] = json!({ "reason": "NameTaken" }));
-        assert_eq!(plan(one(&recovered), &[existing("settings", "1")], &both()), [Step::Tell(recovered, None)]);
+        assert_eq!(plan(one(&recovered), &[existing("settings", "1")], &both(), None), [Step::Tell(recovered, None)]);
     }
 
     #[test]
     fn of_two_sources_of_one_twin_the_first_counts() {
         let (first, second) = (object("a", &config("settings", "1"), |_| {}), object("b", &config("settings", "2"), |_| {}));
-        let steps = plan(&[second, first.clone()], &[existing("settings", "1")], &both());
+        let steps = plan(&[second, first.clone()], &[existing("settings", "1")], &both(), None);
         assert!(
             matches!(&steps[..], [Step::Tell(source, Some(problem))] if source.key.name == "b" && problem.reason == "NameTaken")
         );

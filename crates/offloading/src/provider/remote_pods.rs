@@ -12,7 +12,7 @@ use liqo_kit::{Key, requests};
 use liqo_quantity::ResourceList;
 use serde_json::{Value, json};
 
-use super::told::PodStatusText;
+use super::{admission::Account, told::PodStatusText};
 use crate::decide::home_status::reduce_status;
 
 /// A pod whose status travels as JSON, so that what this version does not know is not lost.
@@ -87,6 +87,11 @@ impl RemotePod {
     /// The key of its shadow pod.
     pub fn shadow_key(&self) -> Key {
         Key::new(tenant_namespace(&self.consumer), self.shadow_pod.clone())
+    }
+
+    /// The account that it is charged to.
+    pub fn account(&self) -> Account {
+        Account { tenant: tenant_namespace(&self.consumer), pool: self.pool.clone() }
     }
 
     /// Whether it uses what was offered.

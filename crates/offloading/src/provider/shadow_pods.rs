@@ -1,16 +1,17 @@
 //! Runs the pods that shadow pods stand for. This is the hot path: plain creates and merge patches, and no write that says
 //! nothing new.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodSpec};
 use kube::{
     Api, Resource as _,
-    api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-    core::{Object, Request, Status},
+    api::{ApiResource, DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions},
+    core::{Object, Request},
 };
 use liqo_api::{ShadowPod, ShadowPodPhase, finalizers};
 use liqo_kit::{Key, Next, requests};
+use liqo_quantity::ResourceList;
 use serde::{Deserialize as _, de::IgnoredAny};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -18,18 +19,25 @@ use tokio::time::Instant;
 use super::{
     Error, Provider,
     admission::{Account, Refusal, negative_quantity},
-    lifecycle::{Live, NAME_TAKEN, Place, REFUSED_RETRY, Shadow, Snapshot, Step, decide, decide_orphan, pod_key},
+    ledger::Wish,
+    lifecycle::{Live, NAME_TAKEN, Place, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key},
     lock,
     remote_pods::{RemotePod, WatchedPod},
+    shadows::Shadow,
     told::Told,
     unless_gone, unless_gone_or_replaced,
+    usage::{self, Held},
 };
-use crate::decide::travel::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
+use crate::decide::{
+    OFFER_RECLAIMED,
+    travel::{RemoteIdentity, remote_patch, remote_pod},
+};
 
 /// More steps than any shadow pod needs at once.
 const MOST_STEPS: usize = 12;
-/// More of what the API server says is not told.
-const LONGEST_MESSAGE: usize = 1000;
+
+/// When an eviction that a disruption budget did not allow is asked for again.
+const EVICTION_RETRY: Duration = Duration::from_secs(10);
 
 /// An object of which only the metadata is looked at in an answer.
 type Unread = Object<IgnoredAny, IgnoredAny>;
@@ -43,6 +51,8 @@ pub struct Memory {
     told: Option<Told>,
     /// UID of the pod that was created and is not recorded yet.
     created: Option<String>,
+    /// UID of the pod that was evicted.
+    evicted: Option<String>,
     /// The generation that the pod was made of or brought up to.
     applied: Option<i64>,
     /// Since when there is something to tell that waits for better news.
@@ -58,6 +68,8 @@ struct Refused {
     refusal: Refusal,
     generation: i64,
     pod_security: Vec<(String, String)>,
+    held: Held,
+    overhead: ResourceList,
     at: Instant,
 }
 
@@ -83,6 +95,10 @@ pub async fn reconcile(provider: Arc<Provider>, key: Key) -> Result<Next, Error>
     let mut pass = Pass { provider: &provider, key: &key, memory };
     let outcome = if pass.memory.let_go { Ok(Next::OnChange) } else { pass.run(shadow, seen).await };
     let memory = pass.memory;
+    if outcome.is_err() {
+        // Nobody knows when its turn comes, so it holds up nobody meanwhile.
+        provider.look_for_room(lock(&provider.ledger).leave(&key));
+    }
     lock(&provider.shadow_memory).insert(key, memory);
     outcome
 }
@@ -114,9 +130,7 @@ async fn remove_orphans(provider: &Arc<Provider>, key: &Key, pods: Vec<Arc<Remot
 fn forget(provider: &Provider, key: &Key) {
     lock(&provider.shadow_memory).remove(key);
     lock(&provider.index).forget(key);
-    for waiting in lock(&provider.ledger).forget(key) {
-        provider.queues.shadows.add(waiting);
-    }
+    provider.look_for_room(lock(&provider.ledger).forget(key));
 }
 
 struct Pass<'a> {
@@ -127,7 +141,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     async fn run(&mut self, shadow: Arc<Shadow>, seen: Vec<Arc<RemotePod>>) -> Result<Next, Error> {
-        let place = self.provider.place(&self.key.namespace, &shadow.namespace);
+        let place = self.provider.place_of_pods(&self.key.namespace, &shadow.namespace);
         let mut snapshot = self.snapshot(shadow.clone(), seen, place);
         for _ in 0..MOST_STEPS {
             let next = match decide(&snapshot) {
@@ -164,6 +178,7 @@ impl Pass<'_> {
                     self.delete(&pod, grace).await?;
                     Some(Next::OnChange)
                 }
+                Step::Evict(pod, grace) => Some(self.evict(&pod, grace).await?),
                 Step::StripFinalizer(pod) => {
                     self.strip_finalizer(&pod).await?;
                     Some(Next::OnChange)
@@ -200,6 +215,8 @@ impl Pass<'_> {
             // What was never changed needs no look.
             applied_generation: self.memory.applied.or((shadow.generation <= 1).then_some(shadow.generation)),
             untold_for: self.memory.untold_since.map(|since| since.elapsed()).unwrap_or_default(),
+            reclaim: self.provider.reclaim_of(self.key, &shadow.pool),
+            evicted_uid: self.memory.evicted.clone(),
             told,
             shadow,
         }
@@ -208,11 +225,13 @@ impl Pass<'_> {
     /// Leaves behind only what somebody waits for.
     fn settle(&self, shadow: &Shadow, snapshot: &Snapshot) {
         let exists = !snapshot.seen.is_empty() || matches!(snapshot.live, Live::Ours(_));
-        if !exists {
-            for waiting in lock(&self.provider.ledger).give_back(self.key) {
-                self.provider.queues.shadows.add(waiting);
-            }
+        let mut ledger = lock(&self.provider.ledger);
+        let mut freed = if exists { Vec::new() } else { ledger.give_back(self.key) };
+        if !snapshot.refusal.as_ref().is_some_and(Refusal::is_about_offer) {
+            freed.extend(ledger.leave(self.key));
         }
+        drop(ledger);
+        self.provider.look_for_room(freed);
         if snapshot.told.reason.as_deref() == Some(NAME_TAKEN) {
             lock(&self.provider.index).wait_for_name(pod_key(shadow, &snapshot.place), self.key.clone());
         }
@@ -247,12 +266,17 @@ impl Pass<'_> {
             },
         };
         let key = pod_key(shadow, place);
+        let Some(tenant) = self.provider.tenant(&self.key.namespace) else { return Ok(Ok(Live::NotAsked)) };
+        let Some(held) = self.provider.held(&tenant.consumer) else { return Ok(Err(usage::not_shared())) };
         let pod_security = self.provider.namespace(&key.namespace).map(|found| found.pod_security.clone()).unwrap_or_default();
-        let same = |refused: &&Refused| refused.generation == generation && refused.pod_security == pod_security;
+        let overhead = self.provider.overhead(&held);
+        let same = |refused: &&Refused| {
+            (refused.generation, &refused.pod_security, &refused.held, &refused.overhead)
+                == (generation, &pod_security, &held, &overhead)
+        };
         if let Some(refused) = self.memory.refused.as_ref().filter(same).filter(|refused| refused.at.elapsed() < REFUSED_RETRY) {
             return Ok(Err(refused.refusal.clone()));
         }
-        let Some(tenant) = self.provider.tenant(&self.key.namespace) else { return Ok(Ok(Live::NotAsked)) };
         let identity = RemoteIdentity {
             namespace: &key.namespace,
             name: &key.name,
@@ -262,7 +286,7 @@ impl Pass<'_> {
             home_namespace: &shadow.namespace,
         };
         let offer = self.provider.offers.get(&Key::new(self.key.namespace.clone(), shadow.pool.clone()));
-        let rules = ProviderRules { advertised: advertised(offer.as_deref()), ..ProviderRules::default() };
+        let rules = held.rules(offer.as_deref());
         let pod = match remote_pod(&carried, &identity, &rules) {
             Ok(pod) => pod,
             Err(refusal) => return Ok(Err(Refusal { reason: refusal.reason, message: refusal.message })),
@@ -274,9 +298,15 @@ impl Pass<'_> {
         if let Some(refusal) = negative_quantity(&spec) {
             return Ok(Err(refusal));
         }
-        let account = Account { tenant: self.key.namespace.clone(), pool: shadow.pool.clone() };
+        let wish = Wish {
+            account: Account { tenant: self.key.namespace.clone(), pool: shadow.pool.clone() },
+            shadow: self.key.clone(),
+            turn: shadow.turn(&self.key.name),
+            // The API server adds the overhead of the RuntimeClass.
+            requests: requests::of_pod(&spec) + &overhead,
+        };
         let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
-        let admitted = lock(&self.provider.ledger).admit(&account, self.key, &requests::of_pod(&spec), offer.as_deref(), ours);
+        let admitted = lock(&self.provider.ledger).admit(wish, offer.as_deref(), ours);
         if let Err(refusal) = admitted {
             return Ok(Err(refusal));
         }
@@ -292,6 +322,8 @@ impl Pass<'_> {
                 self.memory.applied = Some(generation);
                 let live = self.whose(made);
                 if let Live::Ours(pod) = &live {
+                    // The provider's admission may have added to it.
+                    lock(&self.provider.ledger).created(self.key, &pod.requests);
                     self.memory.created = Some(pod.uid.clone());
                 }
                 Ok(Ok(live))
@@ -300,9 +332,10 @@ impl Pass<'_> {
                 Live::Absent | Live::NotAsked => Err(Error::NameFreed(key)),
                 live => Ok(Ok(live)),
             },
-            Err(kube::Error::Api(status)) if is_refusal(&status) => {
-                let refusal = refusal(&status);
-                self.memory.refused = Some(Refused { refusal: refusal.clone(), generation, pod_security, at: Instant::now() });
+            Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => {
+                let refusal = Refusal::of(&status);
+                self.memory.refused =
+                    Some(Refused { refusal: refusal.clone(), generation, pod_security, held, overhead, at: Instant::now() });
                 Ok(Err(refusal))
             }
             Err(source) => Err(Error::Create { kind: "Pod", key, source }),
@@ -318,7 +351,8 @@ impl Pass<'_> {
         let answer = unless_gone_or_replaced(answer);
         let answer = answer.map_err(|source| Error::Change { kind: "ShadowPod", key: self.key.clone(), source })?;
         tracing::debug!(shadow_pod = %self.key, phase = ?told.phase, reason = told.reason, "told home");
-        if told.phase == ShadowPodPhase::Refused && before.reason != told.reason {
+        let reclaimed = told.reason.as_deref() == Some(OFFER_RECLAIMED);
+        if (told.phase == ShadowPodPhase::Refused || reclaimed) && before.reason != told.reason {
             let reference = ObjectReference {
                 uid: Some(self.memory.uid.clone()),
                 name: Some(self.key.name.clone()),
@@ -350,15 +384,16 @@ impl Pass<'_> {
         })?;
         let live = unless_gone(self.provider.context.client.request::<Value>(request).await);
         let live = live.map_err(|source| Error::Read { kind: "Pod", key: pod.key.clone(), source })?;
-        let offer = self.provider.offers.get(&Key::new(self.key.namespace.clone(), shadow.spec.pool.clone()));
-        let rules = ProviderRules { advertised: advertised(offer.as_deref()), ..ProviderRules::default() };
+        let rules = Held::default().rules(None);
         let patch = live.as_ref().and_then(|live| remote_patch(&shadow.spec.pod, live, &rules));
         if let Some(mut patch) = patch {
             patch["metadata"]["uid"] = pod.uid.as_str().into();
             let api: Api<Unread> = self.unread_pods(&pod.key.namespace);
             match api.patch(&pod.key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
                 Ok(_) => tracing::debug!(pod = %pod.key, "brought a remote pod up to date"),
-                Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() || is_refusal(&status) => {
+                Err(kube::Error::Api(status))
+                    if status.is_not_found() || status.is_conflict() || Refusal::is_meant_by(&status) =>
+                {
                     tracing::debug!(pod = %pod.key, error = %status, "a remote pod cannot be changed as its home pod was");
                 }
                 Err(source) => return Err(Error::Change { kind: "Pod", key: pod.key.clone(), source }),
@@ -379,6 +414,29 @@ impl Pass<'_> {
         unless_gone_or_replaced(answer).map_err(|source| Error::Delete { kind: "Pod", key: pod.key.clone(), source })?;
         tracing::debug!(pod = %pod.key, grace, "deleted a remote pod");
         Ok(())
+    }
+
+    /// Asks for the end of a pod. Disruption budgets of this cluster hold.
+    async fn evict(&mut self, pod: &RemotePod, grace: i64) -> Result<Next, Error> {
+        let options = DeleteParams {
+            grace_period_seconds: u32::try_from(grace).ok(),
+            preconditions: Some(Preconditions { uid: Some(pod.uid.clone()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        let params = EvictParams { delete_options: Some(options), ..EvictParams::default() };
+        let api: Api<Pod> = Api::namespaced(self.provider.context.client.clone(), &pod.key.namespace);
+        match api.evict(&pod.key.name, &params).await {
+            Err(kube::Error::Api(status)) if status.code == 429 => {
+                tracing::info!(pod = %pod.key, reason = status.message, "a pod whose room is taken back cannot be evicted yet");
+                Ok(Next::After(EVICTION_RETRY))
+            }
+            answer => {
+                unless_gone_or_replaced(answer).map_err(|source| Error::Evict { pod: pod.key.clone(), source })?;
+                self.memory.evicted = Some(pod.uid.clone());
+                tracing::info!(pod = %pod.key, pool = pod.pool, "evicted a pod whose room is taken back");
+                Ok(Next::OnChange)
+            }
+        }
     }
 
     async fn strip_finalizer(&self, pod: &RemotePod) -> Result<(), Error> {
@@ -430,49 +488,5 @@ impl Pass<'_> {
 
     fn unread_pods(&self, namespace: &str) -> Api<Unread> {
         Api::namespaced_with(self.provider.context.client.clone(), namespace, &ApiResource::erase::<Pod>(&()))
-    }
-}
-
-fn advertised(offer: Option<&super::admission::Offer>) -> BTreeSet<String> {
-    offer.into_iter().flat_map(|offer| offer.advertised.iter().cloned()).collect()
-}
-
-/// Whether the API server says that this pod may not be, and not that something else is wrong.
-fn is_refusal(status: &Status) -> bool {
-    // The namespace's ServiceAccount comes a moment after the namespace.
-    let too_early = status.code == 403 && status.message.contains("error looking up service account");
-    (400..500).contains(&status.code) && !matches!(status.code, 401 | 404 | 408 | 409 | 429) && !too_early
-}
-
-/// The same for home, in the API server's words.
-fn refusal(status: &Status) -> Refusal {
-    let reason = if status.code == 403 { "NotAllowed" } else { "Invalid" };
-    Refusal { reason, message: status.message.chars().take(LONGEST_MESSAGE).collect() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn status(code: u16, message: &str) -> Status {
-        Status { code, message: message.to_owned(), ..Status::default() }
-    }
-
-    #[test]
-    fn what_the_api_server_forbids_is_refused_in_its_words() {
-        let words = r#"pods "web" is forbidden: violates PodSecurity "baseline:latest": privileged"#;
-        assert!(is_refusal(&status(403, words)));
-        assert_eq!(refusal(&status(403, words)), Refusal { reason: "NotAllowed", message: words.to_owned() });
-        assert_eq!(refusal(&status(422, "invalid image")).reason, "Invalid");
-        assert_eq!(refusal(&status(422, &"x".repeat(5000))).message.len(), LONGEST_MESSAGE);
-    }
-
-    #[test]
-    fn what_passes_by_itself_is_no_refusal() {
-        let early = r#"pods "web" is forbidden: error looking up service account x/default: serviceaccount "default" not found"#;
-        assert!(!is_refusal(&status(403, early)));
-        for code in [401, 404, 408, 409, 429, 500, 503] {
-            assert!(!is_refusal(&status(code, "")), "{code}");
-        }
     }
 }

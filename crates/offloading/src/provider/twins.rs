@@ -73,9 +73,7 @@ pub fn follow_tenant(provider: &Provider, tenant: String) {
 /// Looks at the twins of one home namespace of one tenant.
 pub async fn reconcile(provider: Arc<Provider>, key: Key) -> Result<Next, Error> {
     let (tenant, home) = (&key.namespace, &key.name);
-    if provider.tenant(tenant).is_none() {
-        return Ok(Next::OnChange);
-    }
+    let Some(consumer) = provider.tenant(tenant).map(|found| found.consumer.clone()) else { return Ok(Next::OnChange) };
     let place = provider.place(tenant, home);
     let belongs = |source: &Arc<Source>| source.key.namespace == *tenant && source.home == *home;
     let mut sources: Vec<Source> =
@@ -89,7 +87,7 @@ pub async fn reconcile(provider: Arc<Provider>, key: Key) -> Result<Next, Error>
 
     let work = Work { provider: &provider, namespace: &place.namespace, home };
     let steps = match &place.state {
-        PlaceState::Ready => plan(&sources, &work.twins().await?, &complete),
+        PlaceState::Ready => plan(&sources, &work.twins().await?, &complete, provider.held(&consumer).as_ref()),
         PlaceState::NotReady(why) => plan_without_namespace(&sources, why),
         PlaceState::Unwanted => plan_without_namespace(&sources, &format!("namespace {home} is not offloaded to this cluster")),
     };

@@ -18,6 +18,8 @@ pub struct Known {
     pub cluster_name: Option<String>,
     /// What this cluster's user says of lending to it.
     pub incoming: Wish,
+    /// Whether the policy wants a person to approve it.
+    pub by_hand: bool,
 }
 
 /// What a presented token is worth.
@@ -75,6 +77,8 @@ pub enum Decision {
         /// The version that both sides speak from now on.
         protocol_version: u32,
     },
+    /// Give nothing yet: a person is to approve the consumer first.
+    Pend(Refusal),
     /// Give nothing.
     Deny(Refusal),
 }
@@ -103,6 +107,8 @@ pub mod reasons {
     pub const TOKEN_REQUIRED: &str = "TokenRequired";
     /// The token is none, or was used up.
     pub const TOKEN_INVALID: &str = "TokenInvalid";
+    /// A person is to approve the consumer.
+    pub const PENDING_APPROVAL: &str = "PendingApproval";
     /// The token is too old.
     pub const TOKEN_EXPIRED: &str = "TokenExpired";
     /// A namespace of another's making stands in the way.
@@ -168,6 +174,12 @@ fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
     }
     if known.approved {
         check_name(known, request)?;
+    }
+    // A stranger without a token is nobody's to approve, and its token is good for later.
+    if known.by_hand && !known.approved && known.incoming == Wish::Auto {
+        judge_token(situation.token)?;
+        let message = "the provider wants a person to approve this cluster; it is asked again until then";
+        return Ok(Decision::Pend(refuse(reasons::PENDING_APPROVAL, message)));
     }
     let spend = if known.approved || known.incoming == Wish::Yes { None } else { judge_token(situation.token)? };
     Ok(Decision::Grant { challenge, spend, protocol_version })
@@ -274,7 +286,7 @@ mod tests {
 
         fn reason(&self) -> String {
             match self.decide() {
-                Decision::Deny(refusal) => refusal.reason,
+                Decision::Deny(refusal) | Decision::Pend(refusal) => refusal.reason,
                 granted @ Decision::Grant { .. } => panic!("{granted:?}"),
             }
         }
@@ -282,7 +294,7 @@ mod tests {
         fn spends(&self) -> Option<OneTimeToken> {
             match self.decide() {
                 Decision::Grant { spend, .. } => spend,
-                Decision::Deny(refusal) => panic!("{refusal:?}"),
+                Decision::Deny(refusal) | Decision::Pend(refusal) => panic!("{refusal:?}"),
             }
         }
     }
@@ -310,6 +322,24 @@ mod tests {
         for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Expired, TokenVerdict::OneTime(one_time())] {
             assert_eq!(Case { known: known.clone(), token, ..Case::good() }.spends(), None);
         }
+    }
+
+    #[test]
+    fn where_a_person_approves_a_good_token_waits_and_is_not_spent() {
+        let by_hand = Known { by_hand: true, ..Known::default() };
+        for token in [TokenVerdict::OneTime(one_time()), TokenVerdict::Reusable] {
+            let case = Case { known: by_hand.clone(), token, ..Case::good() };
+            assert!(matches!(case.decide(), Decision::Pend(refusal) if refusal.reason == reasons::PENDING_APPROVAL));
+        }
+        for (token, reason) in [(TokenVerdict::Absent, reasons::TOKEN_REQUIRED), (TokenVerdict::Expired, reasons::TOKEN_EXPIRED)]
+        {
+            assert_eq!(Case { known: by_hand.clone(), token, ..Case::good() }.reason(), reason);
+        }
+        // Whom somebody approved, or was let in before, is let in.
+        let approved = Known { incoming: Wish::Yes, ..by_hand.clone() };
+        assert_eq!(Case { known: approved, token: TokenVerdict::Absent, ..Case::good() }.spends(), None);
+        let known = Known { approved: true, cluster_name: Some("rome".into()), ..by_hand };
+        assert_eq!(Case { known, token: TokenVerdict::Absent, ..Case::good() }.spends(), None);
     }
 
     #[test]

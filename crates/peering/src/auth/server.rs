@@ -100,6 +100,9 @@ pub trait Tenancies: Send + Sync + 'static {
     /// Uses a one-time token up: `true` for exactly one caller.
     fn spend_token(&self, token: &OneTimeToken) -> impl Future<Output = Result<bool, TenancyError>> + Send;
 
+    /// Records that a consumer waits for approval, where a person sees it.
+    fn note(&self, consumer: &ClusterId, name: &str) -> impl Future<Output = Result<(), TenancyError>> + Send;
+
     /// Makes what is missing of a consumer's tenancy and gives it a credential.
     fn ensure(&self, consumer: &Consumer) -> impl Future<Output = Result<Grant, TenancyError>> + Send;
 
@@ -241,6 +244,11 @@ impl<T: Tenancies> Endpoint<T> {
         });
         let (challenge, spend, protocol_version) = match decision {
             Decision::Grant { challenge, spend, protocol_version } => (challenge, spend, protocol_version),
+            Decision::Pend(refusal) => {
+                self.tenancies.note(&signer, &request.cluster_name).await?;
+                tracing::info!(consumer = %signer, name = request.cluster_name, "a consumer waits for approval");
+                return Ok(PeeringAnswer::Pending(refusal));
+            }
             Decision::Deny(refusal) => {
                 tracing::info!(consumer = %signer, reason = refusal.reason, "denied a peering request");
                 return Ok(PeeringAnswer::Denied(refusal));

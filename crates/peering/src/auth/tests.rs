@@ -36,6 +36,8 @@ struct InMemory {
     blocked: Mutex<HashSet<ClusterId>>,
     one_time: Mutex<HashSet<String>>,
     granted: Mutex<usize>,
+    waiting: Mutex<HashSet<ClusterId>>,
+    by_hand: bool,
     broken: bool,
 }
 
@@ -47,7 +49,7 @@ impl Tenancies for InMemory {
     async fn known(&self, consumer: &ClusterId) -> Result<Known, TenancyError> {
         let name = self.tenants.lock().unwrap().get(consumer).cloned();
         let incoming = if self.blocked.lock().unwrap().contains(consumer) { Wish::No } else { Wish::Auto };
-        Ok(Known { approved: name.is_some(), ending: false, cluster_name: name, incoming })
+        Ok(Known { approved: name.is_some(), ending: false, cluster_name: name, incoming, by_hand: self.by_hand })
     }
 
     async fn judge_token(&self, token: Option<&str>) -> Result<TokenVerdict, TenancyError> {
@@ -79,6 +81,11 @@ impl Tenancies for InMemory {
             protocol_version: consumer.protocol_version,
             provider_name: self.cluster_name(),
         })
+    }
+
+    async fn note(&self, consumer: &ClusterId, _name: &str) -> Result<(), TenancyError> {
+        self.waiting.lock().unwrap().insert(consumer.clone());
+        Ok(())
     }
 
     async fn end(&self, consumer: &ClusterId) -> Result<(), TenancyError> {
@@ -163,6 +170,18 @@ async fn a_consumer_with_a_token_is_granted_access_and_later_needs_none() {
     assert_eq!(grant.tenant_namespace, format!("liqo-tenant-{}", rome.id()));
     assert_eq!(grant.protocol_version, 1);
     assert!(matches!(ask(&milan, &rome, "rome", None).await, PeeringAnswer::Granted(_)));
+}
+
+#[tokio::test]
+async fn a_consumer_that_a_person_is_to_approve_is_noted_and_told_to_wait() {
+    let milan = Provider::start(InMemory { by_hand: true, ..InMemory::default() }).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    let answer = ask(&milan, &rome, "rome", Some("reusable")).await;
+    assert!(matches!(&answer, PeeringAnswer::Pending(refusal) if refusal.reason == reasons::PENDING_APPROVAL), "{answer:?}");
+    assert!(milan.cluster.waiting.lock().unwrap().contains(rome.id()));
+    let stranger = ClusterIdentity::generate().unwrap();
+    assert!(matches!(ask(&milan, &stranger, "rome", None).await, PeeringAnswer::Denied(_)));
+    assert!(!milan.cluster.waiting.lock().unwrap().contains(stranger.id()));
 }
 
 #[tokio::test]

@@ -40,6 +40,8 @@ const LARGEST_NOTIFICATION: usize = 4096;
 const BURST: u32 = 256;
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How long a plugin may say nothing at all before it is asked whether it is alive.
+const FIRST_PROBE: Duration = Duration::from_secs(1);
 /// A stream counts as a subscription when it lasted this long: some plugins end each at once.
 const SETTLED: Duration = Duration::from_millis(250);
 
@@ -109,7 +111,7 @@ impl Attempt<'_> {
         if let Err(error) = grpc.ready().await {
             return End::Silent(Fault::Unreachable(chain(&error)));
         }
-        let mut probes = interval_at(Instant::now() + deadline, self.connection.settings.probe);
+        let mut probes = interval_at(Instant::now() + FIRST_PROBE.min(deadline), self.connection.settings.probe);
         probes.set_missed_tick_behavior(MissedTickBehavior::Delay);
 
         let mut stream = {

@@ -150,7 +150,6 @@ mod tests {
 
     use super::*;
 
-    #[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
     fn provide(value: Value) -> Provide {
         serde_json::from_value(value).unwrap()
     }

@@ -56,7 +56,9 @@ pub fn decide(picture: &Picture, now: Instant) -> Plan {
     for unit in &mut units {
         let Some(policy) = unit.local else { continue };
         let of_pool = grounds.iter().zip(&shares).filter(|(ground, _)| ground.pools[policy].as_ref() == Some(&unit.pool));
-        unit.target = of_pool.filter_map(|(_, shares)| shares.get(&unit.asking)).sum();
+        let shared: ResourceList = of_pool.filter_map(|(_, shares)| shares.get(&unit.asking)).sum();
+        // Pods whose last node is gone stand on no ground.
+        unit.target = shared.max(&unit.floor);
     }
 
     let composer = Composer { picture, asking: &asking, grounds: &grounds };
@@ -256,7 +258,7 @@ fn reclaim(
         let mine: Vec<usize> = (0..lots.len()).filter(in_pool).collect();
         let due: ResourceList = mine.iter().filter_map(|&index| entitled[index].get(&unit.asking)).sum();
         let capped = exceeds(&unit.in_use, &limit_of(unit.policy), Some(&unit.policy.caps));
-        let crowded = mine.iter().any(|&index| over[index].contains(&policy));
+        let crowded = mine.is_empty() || mine.iter().any(|&index| over[index].contains(&policy));
         let beyond = capped || (crowded && exceeds(&unit.in_use, &due, None));
         unit.reclaim = beyond.then(|| standing.unwrap_or_else(|| notice(picture.today, unit.policy)));
     }
@@ -430,7 +432,7 @@ fn withdraw(picture: &Picture, asking: &[Asking], units: &[Unit], uses: &Uses, p
     let mut wake = None;
     for (index, one) in asking.iter().enumerate() {
         for (&pool, offer) in one.offers.iter().filter(|(pool, _)| !wanted.contains(&(index, **pool))) {
-            let used = uses.elsewhere.contains_key(&(index, pool));
+            let in_use = uses.elsewhere.contains_key(&(index, pool));
             let Some(end) = &offer.spec.withdrawal_timestamp else {
                 let notice = one.policy.map_or_else(
                     || notice(picture.today, &Provide::default()),
@@ -451,7 +453,7 @@ fn withdraw(picture: &Picture, asking: &[Asking], units: &[Unit], uses: &Uses, p
                 continue;
             };
             let left = Duration::try_from(end.0.duration_since(picture.today)).unwrap_or_default();
-            if left.is_zero() || !used {
+            if left.is_zero() || !in_use {
                 plan.deletions.push(Key::new(one.namespace, pool));
             } else {
                 wake = sooner(wake, Some(left));
@@ -548,5 +550,7 @@ fn not_asking(picture: &Picture, plan: &mut Plan) {
     }
 }
 
+#[cfg(test)]
+mod histories;
 #[cfg(test)]
 mod tests;

@@ -57,7 +57,8 @@ pub struct PodUse {
 
 /// Keeps what matters of a pod; nothing of a finished one.
 pub fn pod(pod: core::Pod) -> Option<PodUse> {
-    let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
+    let status = pod.status.unwrap_or_default();
+    let phase = status.phase.clone().unwrap_or_default();
     if phase == "Succeeded" || phase == "Failed" {
         return None;
     }
@@ -65,8 +66,8 @@ pub fn pod(pod: core::Pod) -> Option<PodUse> {
     let mut found = pod.metadata.labels.unwrap_or_default();
     let node = spec.node_name.clone().filter(|name| !name.is_empty());
     Some(PodUse {
-        requests: requests::of_pod(&spec),
         waits: node.is_none() && spec.scheduling_gates.iter().flatten().next().is_none() && !wants_virtual_node(&spec),
+        requests: requests::of_bound_pod(spec, &status),
         node,
         consumer: found.remove(labels::CONSUMER_ID),
         pool: found.remove(labels::POOL).unwrap_or_else(|| DEFAULT_POOL.to_owned()),

@@ -32,6 +32,7 @@ pub struct Lot {
 
 impl Lot {
     /// The same, with nothing that a party must get.
+    #[must_use]
     pub fn without_floors(&self) -> Self {
         let floors = self.floors.keys().map(|&party| (party, ResourceList::new())).collect();
         Self { free: self.free.clone(), floors }
@@ -107,14 +108,14 @@ fn share_one(
         in_use: lot.floors[&party].clone(),
         asked: limits[&party].clone(),
     };
-    let (fixed, shared): (Vec<usize>, Vec<usize>) = lot.floors.keys().partition(|party| is_fixed(party));
-    let due: ResourceList = shared.iter().map(|party| &lot.floors[party]).sum();
+    let (fixed, others): (Vec<usize>, Vec<usize>) = lot.floors.keys().partition(|party| is_fixed(party));
+    let due: ResourceList = others.iter().map(|party| &lot.floors[party]).sum();
     let mut shares = BTreeMap::new();
     give(&mut shares, &whole.saturating_sub(&due), &fixed, claim);
 
     let given: ResourceList = shares.values().sum();
     let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for party in shared {
+    for party in others {
         groups.entry(parties[party].policy).or_default().push(party);
     }
     let claims: Vec<Claim> = groups.iter().map(|(&policy, members)| group(lot, policies[policy], members, claim)).collect();

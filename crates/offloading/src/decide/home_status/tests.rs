@@ -320,6 +320,19 @@ fn a_refused_pod_says_why_once_and_stays_pending() {
 }
 
 #[test]
+fn a_pod_whose_room_was_taken_back_ends_as_an_evicted_one() {
+    let mut pod = merged(&remote());
+    let patch = evicted_patch(&pod, "cluster milan took back resources: pool default became smaller", link().now).unwrap();
+    apply(&mut pod, &patch);
+    assert_eq!((&pod["status"]["phase"], &pod["status"]["reason"]), (&json!("Failed"), &json!("Evicted")));
+    assert!(pod["status"]["message"].as_str().unwrap().contains("milan"));
+    assert!(pod["status"]["containerStatuses"][0]["state"]["terminated"].is_object());
+    assert_eq!((says(&pod, "Ready"), says(&pod, "DisruptionTarget")), (json!("False"), json!("True")));
+    assert!(items(&pod, "/status/conditions").iter().any(|one| one["reason"] == "OfferReclaimed"));
+    assert_eq!(evicted_patch(&pod, "again", link().now), None);
+}
+
+#[test]
 fn a_lost_pod_fails_and_its_containers_have_ended() {
     let mut pod = merged(&remote());
     let patch = lost_patch(&pod, "its remote pod was removed", link().now).unwrap();

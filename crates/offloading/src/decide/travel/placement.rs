@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::Toleration;
 use liqo_api::pods;
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use crate::decide::{items, text};
@@ -13,6 +15,30 @@ pub(super) fn node_selector(selector: &Value, advertised: &BTreeSet<String>) -> 
     let entries = selector.as_object().into_iter().flatten().filter(|(key, _)| advertised.contains(*key));
     let kept: Map<String, Value> = entries.map(|(key, value)| (key.clone(), value.clone())).collect();
     (!kept.is_empty()).then_some(kept.into())
+}
+
+/// Keeps a pod on the nodes of its pool: each of its own terms holds together with one of these.
+pub(super) fn confine(spec: &mut Map<String, Value>, nodes: &[Value]) {
+    if nodes.is_empty() {
+        return;
+    }
+    let required = "/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let own = spec.get("affinity").map(|affinity| items(affinity, required).to_vec()).unwrap_or_default();
+    let own = if own.is_empty() { vec![json!({})] } else { own };
+    let both = |one: &Value, other: &Value| {
+        let mut term = Map::new();
+        for field in ["matchExpressions", "matchFields"] {
+            let all: Vec<Value> = [one, other].iter().flat_map(|term| items(term, &format!("/{field}"))).cloned().collect();
+            if !all.is_empty() {
+                term.insert(field.to_owned(), all.into());
+            }
+        }
+        Value::from(term)
+    };
+    let terms: Vec<Value> = own.iter().flat_map(|own| nodes.iter().map(move |node| both(own, node))).collect();
+    let mut affinity = spec.remove("affinity").unwrap_or_else(|| json!({}));
+    affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!({ "nodeSelectorTerms": terms });
+    spec.insert("affinity".to_owned(), affinity);
 }
 
 /// The part of the node affinity that is about advertised labels. Affinity between pods is about the home cluster's pods
@@ -54,7 +80,40 @@ pub(super) fn not_ours(toleration: &Value) -> bool {
     text(toleration, "/key") != Some(pods::VIRTUAL_NODE_TAINT)
 }
 
-/// Whether a toleration is for one taint key, and that one is in the list. One without key would tolerate everything.
-pub(super) fn tolerates_only(toleration: &Value, keys: &BTreeSet<String>) -> bool {
-    text(toleration, "/key").is_some_and(|key| !key.is_empty() && keys.contains(key))
+/// Whether a toleration tolerates no more than one that the policy names.
+///
+/// A field that this version does not know may widen what it tolerates, so one with such a field is not covered.
+pub(super) fn is_covered(toleration: &Value, allowed: &[Toleration]) -> bool {
+    let known = |fields: &Map<String, Value>| {
+        fields.keys().all(|field| ["key", "operator", "value", "effect", "tolerationSeconds"].contains(&field.as_str()))
+    };
+    let Some(asked) =
+        toleration.as_object().filter(|fields| known(fields)).and_then(|_| Toleration::deserialize(toleration).ok())
+    else {
+        return false;
+    };
+    allowed.iter().any(|allowed| covers(allowed, &asked))
+}
+
+/// Whether everything that `asked` tolerates is tolerated by `allowed`, for as long: Kubernetes' rules, in which no key with
+/// the operator Exists is every key, no effect is every effect, and no time is for ever.
+fn covers(allowed: &Toleration, asked: &Toleration) -> bool {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let operator = |one: &Toleration| one.operator.clone().filter(|word| !word.is_empty()).unwrap_or_else(|| "Equal".into());
+    let (allowed_operator, asked_operator) = (operator(allowed), operator(asked));
+    let (allowed_key, asked_key) = (text(&allowed.key), text(&asked.key));
+    let same_words = allowed_key == asked_key && allowed_operator == asked_operator && text(&allowed.value) == text(&asked.value);
+    let taints = same_words
+        || match allowed_operator.as_str() {
+            "Exists" => allowed_key.is_empty() || allowed_key == asked_key,
+            // Other operators compare with something: only the same comparison is surely no wider.
+            _ => false,
+        };
+    let effects = text(&allowed.effect).is_empty() || text(&allowed.effect) == text(&asked.effect);
+    let time = match (allowed.toleration_seconds, asked.toleration_seconds) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(longest), Some(asked)) => asked <= longest,
+    };
+    taints && effects && time
 }

@@ -158,6 +158,58 @@ fn ephemeral_containers_are_dropped() {
     dropped("ephemeralContainers", &json!([{"name": "debug", "image": "busybox"}]));
 }
 
+fn tolerations(list: Value) -> Vec<Toleration> {
+    serde_json::from_value(list).unwrap()
+}
+
+/// Whether a pod keeps a toleration where the policy names one.
+fn is_kept(asked: &Value, allowed: &Value) -> bool {
+    let mut pod = carried("", json!(null));
+    pod["spec"]["tolerations"] = json!([asked]);
+    let rules = ProviderRules { tolerations: tolerations(json!([allowed])), ..rules() };
+    remote_pod(&pod, &IDENTITY, &rules).unwrap()["spec"].get("tolerations").is_some()
+}
+
+#[test]
+fn a_toleration_is_kept_if_it_tolerates_no_more_than_one_of_the_policy() {
+    let (gpu, any) = (json!({"key": "gpu", "operator": "Exists"}), json!({"operator": "Exists"}));
+    let equal = json!({"key": "gpu", "value": "a100", "effect": "NoSchedule"});
+    let minute = json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60});
+    for (asked, allowed) in [
+        (&equal, &equal),
+        (&json!({"key": "gpu", "operator": "Equal", "value": "a100", "effect": "NoSchedule"}), &equal),
+        (&equal, &gpu),
+        (&gpu, &any),
+        (&any, &any),
+        (&minute, &gpu),
+        (&json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 59}), &minute),
+        (&json!({"key": "n", "operator": "Gt", "value": "5"}), &json!({"key": "n", "operator": "Gt", "value": "5"})),
+    ] {
+        assert!(is_kept(asked, allowed), "{asked} by {allowed}");
+    }
+    for (asked, allowed) in [
+        (&gpu, &equal),
+        (&any, &gpu),
+        (&json!({"key": "gpu", "value": "a100"}), &equal),
+        (&json!({"key": "gpu", "value": "h100", "effect": "NoSchedule"}), &equal),
+        (&json!({"key": "fpga", "operator": "Exists"}), &gpu),
+        (&gpu, &minute),
+        (&json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}), &minute),
+        (&json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 61}), &minute),
+        (&json!({"key": "n", "operator": "Gt", "value": "4"}), &json!({"key": "n", "operator": "Gt", "value": "5"})),
+        (&json!({"key": "gpu", "operator": "Exists", "brandNew": true}), &any),
+        (&json!("gpu"), &any),
+    ] {
+        assert!(!is_kept(asked, allowed), "{asked} by {allowed}");
+    }
+}
+
+#[test]
+fn no_policy_opens_the_providers_own_virtual_nodes() {
+    let ours = json!({"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists"});
+    assert!(!is_kept(&ours, &ours) && !is_kept(&ours, &json!({"operator": "Exists"})));
+}
+
 #[test]
 fn tolerations_are_dropped_except_those_that_the_policy_allows() {
     let wanted = json!([
@@ -168,7 +220,7 @@ fn tolerations_are_dropped_except_those_that_the_policy_allows() {
     let sent = carried("/spec/tolerations", wanted);
     assert_eq!(sent["spec"]["tolerations"].as_array().unwrap().len(), 3, "all but our own are sent");
     assert_eq!(remote_pod(&sent, &IDENTITY, &rules()).unwrap()["spec"].get("tolerations"), None);
-    let rules = ProviderRules { toleration_keys: keys(["gpu"]), ..rules() };
+    let rules = ProviderRules { tolerations: tolerations(json!([{"key": "gpu", "operator": "Exists"}])), ..rules() };
     let taken = remote_pod(&sent, &IDENTITY, &rules).unwrap();
     assert_eq!(taken["spec"]["tolerations"], json!([{"key": "gpu", "operator": "Exists"}]));
 }
@@ -386,6 +438,57 @@ fn safe_fields_travel_unchanged() {
 }
 
 #[test]
+fn a_volume_type_that_the_policy_does_not_name_is_refused_with_type_and_policy() {
+    let pod = carried("/spec/volumes", json!([{"name": "a", "emptyDir": {}}, {"name": "b", "secret": {"secretName": "s"}}]));
+    let rules = |types: BTreeSet<String>| ProviderRules { volume_types: types, policy: "partners".into(), ..rules() };
+    assert!(remote_pod(&pod, &IDENTITY, &rules(keys(["emptyDir", "secret"]))).is_ok());
+    let refusal = remote_pod(&pod, &IDENTITY, &rules(keys(["configMap", "emptyDir"]))).unwrap_err();
+    assert_eq!(refusal.reason, "VolumeType");
+    for words in ["volume b", "type secret", "PeeringPolicy partners", "configMap, emptyDir"] {
+        assert!(refusal.message.contains(words), "{refusal}");
+    }
+    let refusal = remote_pod(&pod, &IDENTITY, &rules(keys([]))).unwrap_err();
+    assert!(refusal.message.contains("type emptyDir") && refusal.message.contains("it allows none"), "{refusal}");
+}
+
+#[test]
+fn the_policy_does_not_open_more_volume_types_than_can_travel() {
+    let hostile = home_pod("/spec/volumes", json!([{"name": "v", "hostPath": {"path": "/"}}]));
+    let rules = ProviderRules { volume_types: keys(["hostPath"]), ..rules() };
+    assert_eq!(remote_pod(&hostile, &IDENTITY, &rules).unwrap_err().reason, "HostPath");
+}
+
+#[test]
+fn a_pod_that_needs_an_object_of_a_kind_that_is_not_reflected_is_refused() {
+    let with = |optional: bool| {
+        let reference = json!({"name": "login", "key": "k", "optional": optional});
+        carried(
+            "/spec/containers",
+            json!([{"name": "c", "image": "i", "env": [{"name": "A", "valueFrom": {"secretKeyRef": reference}}]}]),
+        )
+    };
+    let only_config_maps =
+        ProviderRules { reflected_kinds: vec![ReflectedKind::ConfigMap], policy: "partners".into(), ..rules() };
+    assert!(remote_pod(&with(false), &IDENTITY, &rules()).is_ok());
+    assert!(remote_pod(&with(true), &IDENTITY, &only_config_maps).is_ok(), "it starts without");
+    let refusal = remote_pod(&with(false), &IDENTITY, &only_config_maps).unwrap_err();
+    assert_eq!(refusal.reason, "KindNotAllowed");
+    for words in ["Secret login", "PeeringPolicy partners"] {
+        assert!(refusal.message.contains(words), "{refusal}");
+    }
+}
+
+#[test]
+fn the_classes_of_the_policy_are_set_and_those_of_the_pod_are_not() {
+    let mut hostile = carried("", json!(null));
+    hostile["spec"]["priorityClassName"] = "system-node-critical".into();
+    hostile["spec"]["runtimeClassName"] = "runc".into();
+    let rules = ProviderRules { priority_class: Some("guests".into()), runtime_class: Some("sandbox".into()), ..rules() };
+    let spec = remote_pod(&hostile, &IDENTITY, &rules).unwrap()["spec"].clone();
+    assert_eq!((&spec["priorityClassName"], &spec["runtimeClassName"]), (&json!("guests"), &json!("sandbox")));
+}
+
+#[test]
 fn allowed_volumes_travel() {
     let volumes = json!([{"name": "a", "configMap": {"name": "c"}}, {"name": "b", "secret": {"secretName": "s"}}, {"name": "d", "downwardAPI": {}},
         {"name": "e", "projected": {"sources": [{"secret": {"name": "s"}}]}}, {"name": "f", "image": {"reference": "r"}}]);
@@ -438,4 +541,29 @@ fn a_new_image_is_patched_and_one_that_the_provider_rewrote_is_left() {
 fn a_new_deadline_is_patched() {
     let patch = remote_patch(&carried("/spec/activeDeadlineSeconds", json!(9)), &remote("", json!(null)), &rules()).unwrap();
     assert_eq!(patch, json!({"spec": {"activeDeadlineSeconds": 9}}));
+}
+
+#[test]
+fn a_pod_stays_on_the_nodes_of_its_pool_whatever_it_asks_for_itself() {
+    let east = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["east"]}]});
+    let node = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]});
+    let confined = |affinity: Option<Value>| {
+        let mut spec = serde_json::Map::new();
+        spec.extend(affinity.map(|affinity| ("affinity".to_owned(), affinity)));
+        super::placement::confine(&mut spec, &[east.clone(), node.clone()]);
+        spec["affinity"].clone()
+    };
+    let required =
+        |terms: Value| json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
+    assert_eq!(confined(None), required(json!([east, node])));
+    let arch = json!({"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]});
+    let own = required(json!([{"matchExpressions": [arch]}]));
+    let expected = required(json!([
+        {"matchExpressions": [arch, east["matchExpressions"][0]]},
+        {"matchExpressions": [arch], "matchFields": node["matchFields"]},
+    ]));
+    assert_eq!(confined(Some(own)), expected);
+    let mut spec = serde_json::Map::new();
+    super::placement::confine(&mut spec, &[]);
+    assert!(spec.is_empty());
 }

@@ -23,24 +23,49 @@ pub(super) fn injected(pod: &Value) -> BTreeSet<String> {
 }
 
 /// The volumes without the injected one; a refusal for the first that cannot travel.
-pub(super) fn reduce(volumes: &Value, injected: &BTreeSet<String>, allowed: &BTreeSet<String>) -> Result<Option<Value>, Refusal> {
+pub(super) fn reduce(volumes: &Value, injected: &BTreeSet<String>) -> Result<Option<Value>, Refusal> {
     let Some(volumes) = volumes.as_array() else {
         return Err(Refusal::new("Malformed", "the pod's spec.volumes is not a list"));
     };
     let mut kept = Vec::new();
     for volume in volumes.iter().filter(|volume| !injected.contains(name(volume))) {
-        check(volume, allowed)?;
+        check(volume)?;
         kept.push(volume.clone());
     }
     Ok((!kept.is_empty()).then_some(kept.into()))
 }
 
-fn check(volume: &Value, allowed: &BTreeSet<String>) -> Result<(), Refusal> {
+/// A refusal for the first volume of a type that travels, but that the provider's policy does not allow.
+pub(super) fn allowed(volumes: Option<&Value>, types: &BTreeSet<String>, policy: &str) -> Result<(), Refusal> {
+    for volume in volumes.and_then(Value::as_array).into_iter().flatten() {
+        if let Some(kind) = kinds(volume).find(|kind| !types.contains(*kind)) {
+            let instead = if types.is_empty() {
+                "it allows none".to_owned()
+            } else {
+                format!("it allows {}", types.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+            };
+            return Err(Refusal::new(
+                "VolumeType",
+                format!(
+                    "volume {} is of type {kind}, which the provider's PeeringPolicy {policy} does not allow: {instead}; use another, or keep the pod at home",
+                    name(volume)
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn kinds(volume: &Value) -> impl Iterator<Item = &str> {
+    let entries = volume.as_object().into_iter().flatten();
+    entries.filter(|(key, value)| key.as_str() != "name" && !value.is_null()).map(|(kind, _)| kind.as_str())
+}
+
+fn check(volume: &Value) -> Result<(), Refusal> {
     let title = name(volume);
-    let kinds = volume.as_object().into_iter().flatten().filter(|(key, value)| key.as_str() != "name" && !value.is_null());
-    for (kind, _) in kinds {
-        let reason = match kind.as_str() {
-            kind if allowed.contains(kind) => continue,
+    for kind in kinds(volume) {
+        let reason = match kind {
+            kind if ALLOWED_VOLUMES.contains(&kind) => continue,
             "hostPath" => "HostPath",
             "persistentVolumeClaim" | "ephemeral" => "PersistentVolumeClaim",
             _ => "VolumeType",
@@ -49,7 +74,7 @@ fn check(volume: &Value, allowed: &BTreeSet<String>) -> Result<(), Refusal> {
             reason,
             format!(
                 "volume {title} is of type {kind}, which does not travel to another cluster; use one of {}, or keep the pod at home",
-                list(allowed)
+                ALLOWED_VOLUMES.join(", ")
             ),
         ));
     }
@@ -69,8 +94,4 @@ fn check(volume: &Value, allowed: &BTreeSet<String>) -> Result<(), Refusal> {
         }
     }
     Ok(())
-}
-
-fn list(kinds: &BTreeSet<String>) -> String {
-    kinds.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }

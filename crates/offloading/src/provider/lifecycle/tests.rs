@@ -1,7 +1,12 @@
 use serde_json::json;
 
+use liqo_api::finalizers;
+
 use super::{
-    super::remote_pods::tests::{consumer, pod},
+    super::{
+        remote_pods::tests::{consumer, pod},
+        shadows::LARGEST_KEPT,
+    },
     *,
 };
 
@@ -31,6 +36,8 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
         place: Place { namespace: NAMESPACE.into(), state: PlaceState::Ready },
         applied_generation: Some(1),
         untold_for: Duration::ZERO,
+        reclaim: None,
+        evicted_uid: None,
     }
 }
 
@@ -374,6 +381,10 @@ struct Model {
     created_uid: Option<String>,
     made: u32,
     ended: bool,
+    /// Whether what the pod uses is taken back, and whether the pod was evicted for that.
+    reclaim: bool,
+    evicted: bool,
+    evicted_uid: Option<String>,
     random: u64,
 }
 
@@ -393,6 +404,8 @@ impl Model {
             snapshot.seen = self.watched.clone().into_iter().collect();
             snapshot.live = live.clone();
             snapshot.untold_for = DETAIL_DELAY;
+            snapshot.reclaim = self.reclaim.then(|| "taken back".to_owned());
+            snapshot.evicted_uid = self.evicted_uid.clone();
             if self.chance(10) {
                 crashed = true;
             } else {
@@ -401,6 +414,7 @@ impl Model {
                     Step::Create if self.pod.is_some() => live = Live::Ours(Arc::new(self.pod.clone().unwrap())),
                     Step::Create => {
                         assert!(!self.told.phase.is_final(), "a finished pod ran again");
+                        assert!(!self.evicted, "a pod whose room was taken back was made again");
                         assert!(!self.ended || self.policy == "Always", "a pod that ended ran again");
                         self.made += 1;
                         let uid = format!("u{}", self.made);
@@ -415,6 +429,15 @@ impl Model {
                         self.created_uid = told.remote_uid.clone();
                         self.told = told;
                     }
+                    Step::Evict(pod, grace) => {
+                        assert_eq!(self.told.reason.as_deref(), Some(OFFER_RECLAIMED), "it must be known why the pod goes");
+                        if let Some(here) = self.pod.as_mut().filter(|here| here.uid == pod.uid) {
+                            here.deletion_grace = Some(grace);
+                            self.evicted = true;
+                            self.evicted_uid = Some(pod.uid.clone());
+                        }
+                        return;
+                    }
                     Step::StripFinalizer(pod) => {
                         assert!(self.told.phase.is_final(), "the finalizer went before the end was recorded");
                         if let Some(held) = self.pod.as_mut().filter(|held| held.uid == pod.uid) {
@@ -428,7 +451,7 @@ impl Model {
                 crashed |= self.chance(10);
             }
             if crashed {
-                self.created_uid = None;
+                (self.created_uid, self.evicted_uid) = (None, None);
                 // The next leader starts with a list, not with what a late watch shows.
                 self.watched = self.pod.clone().map(Arc::new);
                 return;
@@ -439,6 +462,9 @@ impl Model {
 
     /// Time passes at the provider.
     fn happen(&mut self) {
+        if self.chance(8) {
+            self.reclaim = !self.reclaim;
+        }
         if self.chance(3) {
             let end = if self.chance(2) { End::Succeeded } else { End::Failed };
             if let Some(pod) = self.pod.as_mut().filter(|pod| pod.end.is_none()) {
@@ -474,6 +500,9 @@ fn whatever_fails_and_whenever_we_crash_a_pod_that_runs_once_runs_once() {
                 created_uid: None,
                 made: 0,
                 ended: false,
+                reclaim: false,
+                evicted: false,
+                evicted_uid: None,
                 random: seed,
             };
             for _ in 0..40 {
@@ -484,6 +513,83 @@ fn whatever_fails_and_whenever_we_crash_a_pod_that_runs_once_runs_once() {
         }
     }
     assert_eq!(pod("web", "u", |_| {}).consumer, consumer());
+}
+
+/// What the status says of a pod whose room is taken back.
+fn marked(restart_policy: &str) -> Snapshot {
+    snapshot(created(restart_policy, |object| {
+        object["status"]["reason"] = OFFER_RECLAIMED.into();
+        object["status"]["message"] = "pool default became smaller".into();
+    }))
+}
+
+#[test]
+fn a_pod_whose_room_is_taken_back_is_marked_then_evicted() {
+    let mut reclaimed = snapshot(created("Always", |_| {}));
+    let running = Arc::new(RemotePod { own_grace: 3600, ..(*live("u1", "Running")).clone() });
+    reclaimed.seen = vec![running.clone()];
+    reclaimed.reclaim = Some("pool default became smaller".into());
+    let told = recorded(decide(&reclaimed));
+    assert_eq!((told.phase, told.reason.as_deref()), (ShadowPodPhase::Created, Some(OFFER_RECLAIMED)));
+    reclaimed.told = told;
+    assert_eq!(decide(&reclaimed), Step::Evict(running, 30), "no longer than the provider waits for a pod that it ends");
+    reclaimed.evicted_uid = Some("u1".into());
+    assert_eq!(decide(&reclaimed), Step::Wait, "once is enough, though the watch does not show it yet");
+}
+
+#[test]
+fn a_pod_whose_room_was_given_back_in_time_stays() {
+    let mut kept = marked("Always");
+    kept.seen = vec![live("u1", "Running")];
+    let told = recorded(decide(&kept));
+    assert_eq!((told.phase, told.reason), (ShadowPodPhase::Created, None));
+}
+
+#[test]
+fn a_pod_that_ended_because_its_room_was_taken_back_is_not_made_again_but_failed() {
+    for policy in ["Always", "OnFailure", "Never"] {
+        let mut gone = marked(policy);
+        assert_eq!(decide(&gone), Step::Look);
+        gone.live = Live::Absent;
+        let mut ended = marked(policy);
+        ended.seen = vec![going("Failed", policy != "Always", 30)];
+        for ending in [gone, ended] {
+            let told = recorded(decide(&ending));
+            assert_eq!((told.phase, told.reason.as_deref()), (ShadowPodPhase::Failed, Some(OFFER_RECLAIMED)), "{policy}");
+            let status = told.pod.unwrap().value();
+            assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("Evicted")));
+        }
+    }
+}
+
+#[test]
+fn a_job_that_succeeds_while_it_is_evicted_has_succeeded() {
+    let mut evicted = marked("Never");
+    evicted.seen = vec![going("Succeeded", true, 30)];
+    assert_eq!(recorded(decide(&evicted)).phase, ShadowPodPhase::Succeeded);
+}
+
+#[test]
+fn a_pod_that_somebody_else_deletes_is_made_again_although_pools_shrink() {
+    let mut drained = snapshot(created("Always", |_| {}));
+    drained.seen = vec![going("Failed", false, 30)];
+    drained.reclaim = Some("pool default became smaller".into());
+    assert_eq!(decide(&drained), Step::Wait, "its end is not told");
+}
+
+#[test]
+fn what_a_waiting_pod_asks_for_is_known_before_it_is_looked_at() {
+    let asks = |cpu: &str| {
+        shadow("Always", |object| {
+            object["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+            object["spec"]["pod"]["spec"]["containers"] = json!([{ "name": "c", "resources": { "requests": { "cpu": cpu } } }]);
+        })
+    };
+    let wish = asks("2").wish(&Key::new("t", "home-uid")).unwrap();
+    assert_eq!((wish.requests.get("cpu").to_string(), wish.turn.uid.as_str()), ("2".into(), "home-uid"));
+    assert_eq!(wish.turn.created.to_string(), "2026-01-01T00:00:00Z");
+    assert_eq!(asks("-2").wish(&Key::new("t", "home-uid")), None, "it would make room for others");
+    assert_eq!(created("Always", |_| {}).wish(&Key::new("t", "home-uid")), None);
 }
 
 #[test]

@@ -13,13 +13,12 @@ use crate::{
 };
 use liqo_api::{provider_namespace, tenant_namespace};
 
-const ROME: u8 = 1;
-const TURIN: u8 = 2;
+pub(super) const ROME: u8 = 1;
+pub(super) const TURIN: u8 = 2;
 const MILAN: u8 = 3;
 
 /// A policy of this priority.
-#[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
-fn policy(name: &str, priority: i32, spec: Value) -> Arc<PeeringPolicy> {
+pub(super) fn policy(name: &str, priority: i32, spec: Value) -> Arc<PeeringPolicy> {
     let spec = PeeringPolicySpec { priority, ..serde_json::from_value(spec).unwrap() };
     Arc::new(PeeringPolicy::new(name, spec))
 }
@@ -42,7 +41,7 @@ fn plain(hard: &str) -> ResourceOfferSpec {
 }
 
 /// Milan with one node of 10 cpu and 10 pods, sharing all of it.
-fn milan() -> Picture {
+pub(super) fn milan() -> Picture {
     let node = LocalNode { eligible: true, allocatable: list("cpu=10, pods=10"), labels: BTreeMap::new() };
     Picture {
         own: cluster(MILAN),
@@ -62,7 +61,7 @@ fn milan() -> Picture {
 }
 
 impl Picture {
-    fn tenant(mut self, consumer: u8) -> Self {
+    pub(super) fn tenant(mut self, consumer: u8) -> Self {
         let id = cluster(consumer);
         let uid = format!("tenant-{consumer}");
         let tenant = ConsumerNamespace { uid, consumer: id.clone(), tenant: true, terminating: false };
@@ -72,7 +71,7 @@ impl Picture {
         self
     }
 
-    fn request(mut self, consumer: u8, asked: &str) -> Self {
+    pub(super) fn request(mut self, consumer: u8, asked: &str) -> Self {
         let request = Request { resources: Ok(list(asked)), conditions: Vec::new() };
         let key = Key::new(tenant_namespace(&cluster(consumer)), RESOURCE_REQUEST);
         self.requests.push((key, request.into()));
@@ -91,7 +90,7 @@ impl Picture {
         self
     }
 
-    fn pod(mut self, namespace: &str, consumer: Option<u8>, requests: &str) -> Self {
+    pub(super) fn pod(mut self, namespace: &str, consumer: Option<u8>, requests: &str) -> Self {
         let consumer = consumer.map(|consumer| cluster(consumer).to_string());
         let node = Some("a".to_owned());
         let pod = PodUse { node, requests: list(requests), consumer, pool: DEFAULT_POOL.to_owned(), waits: false };
@@ -286,7 +285,7 @@ impl Picture {
     }
 
     /// The picture after what was planned was done.
-    fn after(mut self, plan: Plan) -> Self {
+    pub(super) fn after(mut self, plan: Plan) -> Self {
         for key in plan.deletions {
             self.offers.retain(|(standing, _)| *standing != key);
         }
@@ -324,15 +323,14 @@ impl Picture {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
-fn rome_only(provide: Value) -> Value {
+fn rome_only(provide: &Value) -> Value {
     json!({ "peers": { "clusterIDs": [cluster(ROME)] }, "provide": provide })
 }
 
 #[test]
 fn two_peers_under_different_policies_get_different_offers() {
     let policies =
-        [("default", 0, json!({ "provide": { "percentage": 20 } })), ("partners", 10, rome_only(json!({ "percentage": 40 })))];
+        [("default", 0, json!({ "provide": { "percentage": 20 } })), ("partners", 10, rome_only(&json!({ "percentage": 40 })))];
     let picture = milan().asks(ROME, "").asks(TURIN, "").under(&policies);
     assert_eq!(picture.writes(), [write(ROME, "cpu=4, pods=4"), write(TURIN, "cpu=2, pods=2")]);
     let picture = milan().asks(ROME, "").asks(TURIN, "").under(&policies[1..]);
@@ -343,7 +341,7 @@ fn two_peers_under_different_policies_get_different_offers() {
 #[test]
 fn policies_that_together_share_more_than_there_is_share_it_fairly() {
     let policies =
-        [("default", 0, json!({ "provide": { "percentage": 100 } })), ("partners", 1, rome_only(json!({ "percentage": 80 })))];
+        [("default", 0, json!({ "provide": { "percentage": 100 } })), ("partners", 1, rome_only(&json!({ "percentage": 80 })))];
     let picture = milan().asks(ROME, "").asks(TURIN, "").under(&policies);
     assert_eq!(picture.writes(), [write(ROME, "cpu=5, pods=5"), write(TURIN, "cpu=5, pods=5")]);
 }
@@ -352,7 +350,7 @@ fn policies_that_together_share_more_than_there_is_share_it_fairly() {
 fn caps_bound_what_each_peer_gets_and_can_keep_a_resource_from_it() {
     let policies = [
         ("default", 0, json!({ "provide": { "percentage": 100, "caps": { "nvidia.com/gpu": "0" } } })),
-        ("gpus", 1, rome_only(json!({ "percentage": 100, "caps": { "cpu": "1" } }))),
+        ("gpus", 1, rome_only(&json!({ "percentage": 100, "caps": { "cpu": "1" } }))),
     ];
     let picture = milan().node("g", "cpu=0, pods=0, nvidia.com/gpu=2", &[]).asks(ROME, "").asks(TURIN, "").under(&policies);
     let expected = [write(ROME, "cpu=1, nvidia.com/gpu=2, pods=5"), write(TURIN, "cpu=9, nvidia.com/gpu=0, pods=5")];
@@ -363,7 +361,7 @@ fn caps_bound_what_each_peer_gets_and_can_keep_a_resource_from_it() {
 fn weights_and_overcommitment_of_a_policy_count() {
     let policies = [
         ("default", 0, json!({ "provide": { "percentage": 100 } })),
-        ("heavy", 1, rome_only(json!({ "percentage": 100, "weight": 4 }))),
+        ("heavy", 1, rome_only(&json!({ "percentage": 100, "weight": 4 }))),
     ];
     let picture = milan().asks(ROME, "").asks(TURIN, "").under(&policies);
     assert_eq!(picture.writes(), [write(ROME, "cpu=8, pods=8"), write(TURIN, "cpu=2, pods=2")]);
@@ -373,7 +371,7 @@ fn weights_and_overcommitment_of_a_policy_count() {
 
 #[test]
 fn fixed_amounts_come_first_and_are_never_more_than_there_is() {
-    let fixed = |cpu: &str| rome_only(json!({ "source": { "fixed": { "resources": { "cpu": cpu, "pods": "4" } } } }));
+    let fixed = |cpu: &str| rome_only(&json!({ "source": { "fixed": { "resources": { "cpu": cpu, "pods": "4" } } } }));
     let under = |cpu: &str| [("default", 0, json!({ "provide": { "percentage": 100 } })), ("rome", 1, fixed(cpu))];
     let picture = milan().asks(ROME, "").asks(TURIN, "");
     assert_eq!(picture.clone().under(&under("7")).writes(), [write(ROME, "cpu=7, pods=4"), write(TURIN, "cpu=3, pods=6")]);
@@ -383,7 +381,7 @@ fn fixed_amounts_come_first_and_are_never_more_than_there_is() {
 #[test]
 fn nodes_that_two_policies_lend_are_not_lent_twice() {
     let gpus = json!({ "percentage": 100, "source": { "nodes": { "selectors": [{ "matchLabels": { "gpu": "yes" } }] } } });
-    let policies = [("default", 0, json!({ "provide": { "percentage": 100 } })), ("gpus", 1, rome_only(gpus))];
+    let policies = [("default", 0, json!({ "provide": { "percentage": 100 } })), ("gpus", 1, rome_only(&gpus))];
     let nodes = milan().node("g", "cpu=6, nvidia.com/gpu=1", &[("gpu", "yes")]);
     let picture = nodes.asks(ROME, "").asks(TURIN, "").under(&policies);
     let expected = [write(ROME, "cpu=3, nvidia.com/gpu=1"), write(TURIN, "cpu=13, nvidia.com/gpu=0, pods=10")];

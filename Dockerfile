@@ -1,0 +1,19 @@
+# syntax=docker/dockerfile:1
+# Makes the image of one program of this repository:
+#
+#   docker build --build-arg PLUGIN=fixed-resources --tag localhost/liqo/fixed-resources:0.1.0 .
+#
+# PLUGIN is the name of a folder in plugins/, or of one in crates/ that holds a program, such as controller-manager.
+
+FROM rust:1.95-slim-trixie AS build
+WORKDIR /liqo
+COPY . .
+ARG PLUGIN
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/liqo/target \
+    sh deploy/build-program.sh "$PLUGIN" /program
+
+# The libraries that programs of Rust need; not root.
+FROM debian:trixie-slim
+USER 65532:65532
+COPY --from=build /program /usr/bin/program
+ENTRYPOINT ["/usr/bin/program"]

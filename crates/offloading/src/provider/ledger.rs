@@ -1,0 +1,430 @@
+//! Whether one more pod fits into what was offered.
+//!
+//! What is charged is the sum of the effective requests over the pods that exist and are not finished, and over those that are
+//! just being created. It is summed anew from these whenever one of them changed; there is no running total that could drift.
+//!
+//! The order is: pods that were admitted, then those that wait, by the creation of their shadow pod and then by UID. A pod
+//! whose turn has not come gets no room that one before it needs; one that does not fit holds up nobody. Shadow pods wait
+//! from their arrival on, so that the order is the same after a restart, in whatever order they are looked at then.
+
+use std::collections::{BTreeMap, HashMap};
+
+use liqo_kit::Key;
+use liqo_quantity::ResourceList;
+
+use super::{
+    admission::{Account, NO_OFFER, OFFER_EXCEEDED, Offer, POOL_WITHDRAWN, Refusal, Turn},
+    remote_pods::RemotePod,
+};
+
+/// A pod that wants room.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish {
+    /// Whose room.
+    pub account: Account,
+    /// Its shadow pod.
+    pub shadow: Key,
+    /// When its turn comes.
+    pub turn: Turn,
+    /// How much.
+    pub requests: ResourceList,
+}
+
+/// A pod that has no room.
+#[derive(Debug)]
+struct Waiting {
+    shadow: Key,
+    requests: ResourceList,
+    /// It was refused, and is to be told when room becomes free; one that was not is looked at anyway.
+    refused: bool,
+}
+
+/// What is charged, and who waits for room.
+#[derive(Default)]
+pub struct Ledger {
+    /// Unfinished pods, by the namespace that they are in.
+    pods: HashMap<Account, BTreeMap<String, HashMap<String, ResourceList>>>,
+    /// Pods that are being created and were not seen yet, by shadow pod.
+    reserved: HashMap<Key, (Account, ResourceList)>,
+    /// Shadow pods without a pod, in the order of their turns.
+    waiting: HashMap<Account, BTreeMap<Turn, Waiting>>,
+    /// Where each of them waits.
+    turns: HashMap<Key, (Account, Turn)>,
+    /// Sums since which nothing changed.
+    sums: HashMap<Account, ResourceList>,
+}
+
+impl Ledger {
+    /// Takes over a change of a pod; gives the shadow pods that may find room now.
+    pub fn pod_changed(&mut self, old: Option<&RemotePod>, new: Option<&RemotePod>) -> Vec<Key> {
+        let mut freed = Vec::new();
+        let same = old.zip(new).is_some_and(|(old, new)| {
+            (&old.uid, old.counts(), &old.requests, &old.pool) == (&new.uid, new.counts(), &new.requests, &new.pool)
+        });
+        if let Some(old) = old.filter(|old| !same && old.counts()) {
+            let account = old.account();
+            if let Some(pods) = self.pods.get_mut(&account).and_then(|namespaces| namespaces.get_mut(&old.key.namespace)) {
+                pods.remove(&old.uid);
+            }
+            freed = self.refused(&account);
+            self.sums.remove(&account);
+        }
+        if let Some(new) = new.filter(|_| !same) {
+            let account = new.account();
+            if new.counts() {
+                let namespace = self.pods.entry(account.clone()).or_default().entry(new.key.namespace.clone()).or_default();
+                namespace.insert(new.uid.clone(), new.requests.clone());
+            }
+            let shadow = new.shadow_key();
+            if let Some((reserving, _)) = self.reserved.remove(&shadow) {
+                self.sums.remove(&reserving);
+            }
+            self.remove_waiting(&shadow);
+            self.sums.remove(&account);
+        }
+        freed
+    }
+
+    /// Forgets the sums: which namespaces count has changed.
+    pub fn recount(&mut self) {
+        self.sums.clear();
+    }
+
+    /// A shadow pod without a pod was seen: it has its turn from now on.
+    pub fn arrived(&mut self, wish: Wish) {
+        if !self.reserved.contains_key(&wish.shadow) && !self.turns.contains_key(&wish.shadow) {
+            self.wait(wish, false);
+        }
+    }
+
+    /// Decides whether this shadow pod may have its pod now, and if so holds the room for it until the pod is seen or the
+    /// room is given back. `ours` tells the namespaces whose pods count. Calls are serialised by the lock around the ledger,
+    /// so no two pods are given the same room.
+    pub fn admit(&mut self, wish: Wish, offer: Option<&Offer>, ours: impl Fn(&str) -> bool) -> Result<(), Refusal> {
+        self.forget(&wish.shadow);
+        let verdict = usable(offer, &wish.account.pool).and_then(|offer| self.fits(&wish, offer, ours));
+        if verdict.is_ok() {
+            self.sums.remove(&wish.account);
+            self.reserved.insert(wish.shadow, (wish.account, wish.requests));
+        } else {
+            self.wait(wish, true);
+        }
+        verdict
+    }
+
+    /// The pod of this shadow pod was created, and asks for this much: what was reserved may have been less.
+    pub fn created(&mut self, shadow: &Key, requests: &ResourceList) {
+        if let Some((account, reserved)) = self.reserved.get_mut(shadow) {
+            reserved.clone_from(requests);
+            self.sums.remove(account);
+        }
+    }
+
+    /// Gives back the room that was held for this shadow pod and ends its wait; gives those who may find room now.
+    pub fn forget(&mut self, shadow: &Key) -> Vec<Key> {
+        let mut freed = self.leave(shadow);
+        freed.extend(self.give_back(shadow));
+        freed
+    }
+
+    /// This shadow pod does not wait for room, but for something else or for nothing; gives those who may find room now.
+    pub fn leave(&mut self, shadow: &Key) -> Vec<Key> {
+        self.remove_waiting(shadow).map(|account| self.refused(&account)).unwrap_or_default()
+    }
+
+    /// Gives back the room that was held for this shadow pod; gives those who may find room now.
+    pub fn give_back(&mut self, shadow: &Key) -> Vec<Key> {
+        let Some((account, _)) = self.reserved.remove(shadow) else { return Vec::new() };
+        self.sums.remove(&account);
+        self.refused(&account)
+    }
+
+    /// What is charged to an account.
+    pub fn charged(&mut self, account: &Account, ours: impl Fn(&str) -> bool) -> ResourceList {
+        if let Some(sum) = self.sums.get(account) {
+            return sum.clone();
+        }
+        let namespaces = self.pods.get(account).into_iter().flatten().filter(|(namespace, _)| ours(namespace));
+        let existing = namespaces.flat_map(|(_, pods)| pods.values());
+        let reserved = self.reserved.values().filter(|(reserving, _)| reserving == account).map(|(_, requests)| requests);
+        let sum: ResourceList = existing.chain(reserved).sum();
+        self.sums.insert(account.clone(), sum.clone());
+        sum
+    }
+
+    fn fits(&mut self, wish: &Wish, offer: &Offer, ours: impl Fn(&str) -> bool) -> Result<(), Refusal> {
+        let mut free = offer.hard.saturating_sub(&self.charged(&wish.account, ours));
+        let pool = &wish.account.pool;
+        wish.requests.fits_in(&free).map_err(|shortages| {
+            let short: Vec<String> = shortages.iter().map(ToString::to_string).collect();
+            let message = format!(
+                "pool {pool} has no room for the pod: {}; it starts when other pods end or when more is offered",
+                short.join(", ")
+            );
+            Refusal { reason: OFFER_EXCEEDED, message }
+        })?;
+        for (_, earlier) in self.waiting.get(&wish.account).into_iter().flat_map(|waiting| waiting.range(..&wish.turn)) {
+            if earlier.requests.fits_in(&free).is_ok() {
+                free = free.saturating_sub(&earlier.requests);
+                if wish.requests.fits_in(&free).is_err() {
+                    let message = format!(
+                        "what pool {pool} has left is for pods that have waited longer; this one starts when other pods end or when more is offered"
+                    );
+                    return Err(Refusal { reason: OFFER_EXCEEDED, message });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, wish: Wish, refused: bool) {
+        let Wish { account, shadow, turn, requests } = wish;
+        self.turns.insert(shadow.clone(), (account.clone(), turn.clone()));
+        self.waiting.entry(account).or_default().insert(turn, Waiting { shadow, requests, refused });
+    }
+
+    fn remove_waiting(&mut self, shadow: &Key) -> Option<Account> {
+        let (account, turn) = self.turns.remove(shadow)?;
+        if let Some(waiting) = self.waiting.get_mut(&account) {
+            waiting.remove(&turn);
+            if waiting.is_empty() {
+                self.waiting.remove(&account);
+            }
+        }
+        Some(account)
+    }
+
+    /// Those who were refused, the earliest first.
+    fn refused(&self, account: &Account) -> Vec<Key> {
+        let waiting = self.waiting.get(account).into_iter().flat_map(BTreeMap::values);
+        waiting.filter(|waiting| waiting.refused).map(|waiting| waiting.shadow.clone()).collect()
+    }
+}
+
+fn usable<'a>(offer: Option<&'a Offer>, pool: &str) -> Result<&'a Offer, Refusal> {
+    let refused = |reason, message| Err(Refusal { reason, message });
+    match offer {
+        None => refused(NO_OFFER, format!("nothing is offered to this cluster as pool {pool}")),
+        Some(Offer { withdrawal: Some(until), .. }) => refused(
+            POOL_WITHDRAWN,
+            format!("the provider takes pool {pool} back and takes no new pods for it; those that run there end at {until:.0}"),
+        ),
+        Some(offer) if !offer.accepted => refused(NO_OFFER, format!("the offer of pool {pool} was not accepted yet")),
+        Some(offer) => Ok(offer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+    use liqo_api::tenant_namespace;
+
+    use super::{
+        super::remote_pods::tests::{consumer, pod},
+        *,
+    };
+
+    fn list(text: &str) -> ResourceList {
+        text.split(',').map(|part| part.split_once('=').unwrap()).map(|(name, amount)| (name, amount.parse().unwrap())).collect()
+    }
+
+    fn offer(hard: &str) -> Offer {
+        Offer { hard: list(hard), accepted: true, withdrawal: None, reclaim: None, advertised: Vec::new(), nodes: Vec::new() }
+    }
+
+    fn account() -> Account {
+        Account { tenant: tenant_namespace(&consumer()), pool: "default".into() }
+    }
+
+    fn admit(ledger: &mut Ledger, shadow: &str, wanted: &str, offer: Option<&Offer>) -> Result<(), Refusal> {
+        ledger.admit(wish(shadow, 0, wanted), offer, |_| true)
+    }
+
+    fn wish(shadow: &str, second: i64, wanted: &str) -> Wish {
+        let turn = Turn { created: Timestamp::from_second(second).unwrap(), uid: shadow.into() };
+        Wish { account: account(), shadow: Key::new(account().tenant, shadow), turn, requests: list(wanted) }
+    }
+
+    #[test]
+    fn a_pod_beyond_the_offer_is_refused_with_what_is_short_and_by_how_much() {
+        let mut ledger = Ledger::default();
+        let offer = offer("cpu=3,memory=1Gi,pods=10");
+        assert_eq!(admit(&mut ledger, "a", "cpu=2,memory=1Gi,pods=1", Some(&offer)), Ok(()));
+        let refusal = admit(&mut ledger, "b", "cpu=1500m,memory=1Mi,pods=1", Some(&offer)).unwrap_err();
+        assert_eq!(refusal.reason, "OfferExceeded");
+        assert!(refusal.message.contains("cpu: 500m short"), "{}", refusal.message);
+        assert!(refusal.message.contains("memory: 1Mi short"), "{}", refusal.message);
+    }
+
+    #[test]
+    fn a_resource_that_is_not_offered_cannot_be_used() {
+        let refusal = admit(&mut Ledger::default(), "a", "nvidia.com/gpu=1,pods=1", Some(&offer("cpu=3,pods=10"))).unwrap_err();
+        assert!(refusal.message.contains("nvidia.com/gpu"), "{}", refusal.message);
+    }
+
+    #[test]
+    fn pods_being_created_at_the_same_time_cannot_use_the_same_room() {
+        let mut ledger = Ledger::default();
+        let offer = offer("cpu=10,pods=3");
+        let admitted = (0..20).filter(|n| admit(&mut ledger, &n.to_string(), "cpu=1,pods=1", Some(&offer)).is_ok()).count();
+        assert_eq!(admitted, 3);
+    }
+
+    #[test]
+    fn trying_again_does_not_count_twice() {
+        let mut ledger = Ledger::default();
+        let offer = offer("cpu=1,pods=1");
+        for _ in 0..3 {
+            assert_eq!(admit(&mut ledger, "home-uid", "cpu=1,pods=1", Some(&offer)), Ok(()));
+        }
+        // Seen in the watch: the reservation becomes the pod itself.
+        let seen = pod("web", "u1", |_| {});
+        ledger.pod_changed(None, Some(&seen));
+        assert!(admit(&mut ledger, "other", "cpu=1,pods=1", Some(&offer)).is_err());
+        ledger.pod_changed(Some(&seen), None);
+        assert_eq!(admit(&mut ledger, "other", "cpu=1,pods=1", Some(&offer)), Ok(()));
+    }
+
+    #[test]
+    fn a_finished_pod_makes_room_and_those_who_wait_are_told() {
+        let mut ledger = Ledger::default();
+        let offer = offer("cpu=1,pods=1");
+        let running = pod("web", "u1", |_| {});
+        ledger.pod_changed(None, Some(&running));
+        assert!(admit(&mut ledger, "waits", "cpu=1,pods=1", Some(&offer)).is_err());
+        let finished = pod("web", "u1", |object| object["status"]["phase"] = "Succeeded".into());
+        assert_eq!(ledger.pod_changed(Some(&running), Some(&finished)), [Key::new(account().tenant, "waits")]);
+        assert_eq!(admit(&mut ledger, "waits", "cpu=1,pods=1", Some(&offer)), Ok(()));
+        assert!(ledger.pod_changed(Some(&finished), None).is_empty(), "it made its room before");
+    }
+
+    #[test]
+    fn room_that_was_not_used_is_given_back() {
+        let mut ledger = Ledger::default();
+        let offer = offer("cpu=1,pods=1");
+        admit(&mut ledger, "a", "cpu=1,pods=1", Some(&offer)).unwrap();
+        admit(&mut ledger, "b", "cpu=1,pods=1", Some(&offer)).unwrap_err();
+        assert_eq!(ledger.give_back(&Key::new(account().tenant, "a")), [Key::new(account().tenant, "b")]);
+        assert_eq!(admit(&mut ledger, "b", "cpu=1,pods=1", Some(&offer)), Ok(()));
+    }
+
+    #[test]
+    fn pods_in_namespaces_that_are_not_ours_do_not_count() {
+        let mut ledger = Ledger::default();
+        ledger.pod_changed(None, Some(&pod("web", "u1", |object| object["metadata"]["namespace"] = "somebody-elses".into())));
+        let offer = offer("cpu=1,pods=1");
+        let ours = |namespace: &str| namespace != "somebody-elses";
+        assert_eq!(ledger.admit(wish("a", 0, "cpu=1,pods=1"), Some(&offer), ours), Ok(()));
+    }
+
+    #[test]
+    fn what_is_in_use_is_always_the_sum_over_what_exists() {
+        let mut ledger = Ledger::default();
+        let mut existing: BTreeMap<u64, Arc<RemotePod>> = BTreeMap::new();
+        let mut seed = 12345_u64;
+        for _ in 0..2000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (which, what) = ((seed >> 33) % 20, (seed >> 40) % 3);
+            let old = existing.get(&which).cloned();
+            let new = (what != 0).then(|| {
+                Arc::new(pod(&which.to_string(), &format!("u{which}"), |object| {
+                    object["spec"]["containers"][0]["resources"]["requests"]["cpu"] = format!("{}m", (seed >> 20) % 1000).into();
+                    object["metadata"]["labels"]["liqo.io/shadow-pod"] = which.to_string().into();
+                    if what == 2 {
+                        object["status"]["phase"] = "Failed".into();
+                    }
+                }))
+            });
+            ledger.pod_changed(old.as_deref(), new.as_deref());
+            match new {
+                Some(new) => existing.insert(which, new),
+                None => existing.remove(&which),
+            };
+            let expected: ResourceList = existing.values().filter(|pod| pod.counts()).map(|pod| &pod.requests).sum();
+            let sum = ledger.charged(&account(), |_| true);
+            assert!(expected.fits_in(&sum).is_ok() && sum.fits_in(&expected).is_ok());
+        }
+    }
+
+    #[test]
+    fn without_an_accepted_offer_nothing_runs() {
+        let usual = offer("cpu=1,pods=1");
+        let pending = Offer { accepted: false, ..usual };
+        for offer in [None, Some(&pending)] {
+            assert_eq!(admit(&mut Ledger::default(), "a", "cpu=1,pods=1", offer).unwrap_err().reason, "NoOffer");
+        }
+    }
+
+    #[test]
+    fn a_pool_that_is_taken_back_takes_no_new_pods_and_says_until_when_the_others_run() {
+        let until = "2026-01-02T03:04:05Z".parse().unwrap();
+        let withdrawn = Offer { withdrawal: Some(until), ..offer("cpu=1,pods=1") };
+        let refusal = admit(&mut Ledger::default(), "a", "cpu=1,pods=1", Some(&withdrawn)).unwrap_err();
+        assert_eq!(refusal.reason, "PoolWithdrawn");
+        assert!(refusal.message.contains("2026-01-02T03:04:05Z"), "{}", refusal.message);
+    }
+
+    #[test]
+    fn the_pod_that_waits_longest_is_admitted_first_in_whatever_order_they_are_looked_at() {
+        let offer = offer("cpu=2,pods=10");
+        let all = [wish("old", 1, "cpu=1"), wish("same-a", 5, "cpu=1"), wish("same-b", 5, "cpu=1"), wish("young", 9, "cpu=1")];
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+            let mut ledger = Ledger::default();
+            for wish in &all {
+                ledger.arrived(wish.clone());
+            }
+            let mut admitted = std::collections::BTreeSet::new();
+            for which in order {
+                if ledger.admit(all[which].clone(), Some(&offer), |_| true).is_ok() {
+                    admitted.insert(which);
+                }
+            }
+            assert_eq!(admitted, [0, 1].into(), "{order:?}");
+        }
+    }
+
+    #[test]
+    fn pods_that_are_admitted_come_before_those_that_wait_longer() {
+        let (mut ledger, offer) = (Ledger::default(), offer("cpu=1,pods=10"));
+        ledger.pod_changed(None, Some(&pod("web", "u1", |_| {})));
+        assert!(ledger.admit(wish("old", 1, "cpu=1"), Some(&offer), |_| true).is_err());
+    }
+
+    #[test]
+    fn a_pod_that_does_not_fit_holds_up_nobody() {
+        let (mut ledger, offer) = (Ledger::default(), offer("cpu=2,pods=10"));
+        assert!(ledger.admit(wish("huge", 1, "cpu=64"), Some(&offer), |_| true).is_err());
+        assert_eq!(ledger.admit(wish("small", 2, "cpu=1"), Some(&offer), |_| true), Ok(()));
+    }
+
+    #[test]
+    fn a_pod_that_turns_out_not_to_wait_for_room_lets_the_next_one_in() {
+        let (mut ledger, offer) = (Ledger::default(), offer("cpu=1,pods=10"));
+        ledger.arrived(wish("forbidden", 1, "cpu=1"));
+        let refusal = ledger.admit(wish("young", 2, "cpu=1"), Some(&offer), |_| true).unwrap_err();
+        assert!(refusal.message.contains("waited longer"), "{}", refusal.message);
+        let young = Key::new(account().tenant, "young");
+        assert_eq!(ledger.leave(&Key::new(account().tenant, "forbidden")), [young]);
+        assert_eq!(ledger.admit(wish("young", 2, "cpu=1"), Some(&offer), |_| true), Ok(()));
+    }
+
+    #[test]
+    fn what_admission_adds_to_a_pod_is_charged_as_soon_as_it_is_created() {
+        let (mut ledger, offer) = (Ledger::default(), offer("cpu=2,pods=10"));
+        admit(&mut ledger, "a", "cpu=1,pods=1", Some(&offer)).unwrap();
+        ledger.created(&Key::new(account().tenant, "a"), &list("cpu=1250m,pods=1"));
+        let refusal = admit(&mut ledger, "b", "cpu=1,pods=1", Some(&offer)).unwrap_err();
+        assert!(refusal.message.contains("cpu: 250m short"), "{}", refusal.message);
+    }
+
+    #[test]
+    fn each_pool_is_charged_for_its_own_pods_only() {
+        let (mut ledger, offer) = (Ledger::default(), offer("cpu=1,pods=1"));
+        admit(&mut ledger, "a", "cpu=1,pods=1", Some(&offer)).unwrap();
+        let mut other = wish("b", 0, "cpu=1,pods=1");
+        other.account.pool = "gpu".into();
+        assert_eq!(ledger.admit(other, Some(&offer), |_| true), Ok(()));
+    }
+}

@@ -1,0 +1,197 @@
+//! Which pods end because what they use was taken back.
+//!
+//! A pool ends as a whole: when the offer's withdrawal is due, or when the offer is gone. A pool that became smaller keeps
+//! its oldest pods: from the time of reclaim on, the youngest of those that use more than is offered end, one after another,
+//! until the others fit.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use liqo_kit::Key;
+use liqo_quantity::ResourceList;
+
+use super::admission::{Offer, Turn};
+
+/// How long the offer of a pool with pods may be missing before it counts as gone.
+pub const MISSING: Duration = Duration::from_secs(60);
+
+/// A pod that is charged to a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Charged {
+    /// Its shadow pod.
+    pub shadow: Key,
+    /// When its turn was.
+    pub turn: Turn,
+    /// What it is charged.
+    pub requests: ResourceList,
+    /// Whether it is ending already: what it uses will be free.
+    pub leaving: bool,
+}
+
+/// What the provider offers as a pool.
+#[derive(Clone, Copy, Debug)]
+pub enum Pool<'a> {
+    /// This.
+    Offered(&'a Offer),
+    /// Nothing, for this long.
+    Missing(Duration),
+}
+
+/// Which pods are to end, and when to look again without a change.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Their shadow pods, each with the reason for people.
+    pub ending: BTreeMap<Key, String>,
+    /// When something is due.
+    pub again: Option<Duration>,
+}
+
+/// Which pods of a pool are to end now.
+pub fn plan(name: &str, pool: Pool, pods: &[Charged], now: Timestamp) -> Plan {
+    let staying = || pods.iter().filter(|pod| !pod.leaving);
+    let all = |reason: &str| Plan { ending: staying().map(|pod| (pod.shadow.clone(), reason.to_owned())).collect(), again: None };
+    let offer = match pool {
+        Pool::Missing(_) if pods.is_empty() => return Plan::default(),
+        Pool::Missing(since) if since < MISSING => {
+            return Plan { again: Some(MISSING.saturating_sub(since)), ..Plan::default() };
+        }
+        Pool::Missing(_) => return all(&format!("pool {name} is no longer offered")),
+        Pool::Offered(offer) => offer,
+    };
+    if offer.withdrawal.is_some_and(|due| due <= now) {
+        return all(&format!("pool {name} was taken back as a whole"));
+    }
+    let ending = match offer.reclaim {
+        Some(due) if due <= now => beyond(&offer.hard, staying().collect()),
+        _ => Vec::new(),
+    };
+    let reason =
+        format!("pool {name} became smaller, and the pod was among the youngest of those that use more than {}", offer.hard);
+    let next = [offer.withdrawal, offer.reclaim].into_iter().flatten().filter(|due| *due > now).min();
+    Plan {
+        ending: ending.into_iter().map(|pod| (pod.shadow.clone(), reason.clone())).collect(),
+        again: next.map(|due| Duration::try_from(due.duration_since(now)).unwrap_or_default()),
+    }
+}
+
+/// The youngest pods without which the others fit. One that uses nothing of what is short stays: its end would free nothing.
+fn beyond<'a>(hard: &ResourceList, mut pods: Vec<&'a Charged>) -> Vec<&'a Charged> {
+    pods.sort_by(|one, other| other.turn.cmp(&one.turn));
+    let mut used: ResourceList = pods.iter().map(|pod| &pod.requests).sum();
+    let mut ending = Vec::new();
+    for pod in pods {
+        let Err(short) = used.fits_in(hard) else { break };
+        if short.iter().any(|shortage| !pod.requests.get(&shortage.resource).is_zero()) {
+            used = used.saturating_sub(&pod.requests);
+            ending.push(pod);
+        }
+    }
+    ending
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn list(text: &str) -> ResourceList {
+        text.split(',').map(|part| part.split_once('=').unwrap()).map(|(name, amount)| (name, amount.parse().unwrap())).collect()
+    }
+
+    fn pod(uid: &str, created: i64, requests: &str) -> Charged {
+        let turn = Turn { created: at(created), uid: uid.into() };
+        Charged { shadow: Key::new("t", uid), turn, requests: list(requests), leaving: false }
+    }
+
+    fn offer(hard: &str) -> Offer {
+        Offer { hard: list(hard), accepted: true, withdrawal: None, reclaim: None, advertised: Vec::new(), nodes: Vec::new() }
+    }
+
+    fn ending(pool: Pool, pods: &[Charged], now: i64) -> Vec<String> {
+        plan("default", pool, pods, at(now)).ending.into_keys().map(|key| key.name).collect()
+    }
+
+    #[test]
+    fn the_youngest_pods_beyond_the_offer_end_when_the_reclaim_is_due_and_not_before() {
+        let offer = Offer { reclaim: Some(at(100)), ..offer("cpu=2,pods=9") };
+        let pods = [
+            pod("young", 9, "cpu=1,pods=1"),
+            pod("old", 1, "cpu=1,pods=1"),
+            pod("b", 5, "cpu=1,pods=1"),
+            pod("a", 5, "cpu=1,pods=1"),
+        ];
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 99), [""; 0]);
+        assert_eq!(plan("default", Pool::Offered(&offer), &pods, at(99)).again, Some(Duration::from_secs(1)));
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["b", "young"], "of two of one age the later UID ends");
+        assert_eq!(plan("default", Pool::Offered(&offer), &pods, at(100)).again, None);
+    }
+
+    #[test]
+    fn pods_within_the_offer_stay_even_when_a_reclaim_is_due() {
+        let offer = Offer { reclaim: Some(at(1)), ..offer("cpu=2,pods=9") };
+        assert_eq!(ending(Pool::Offered(&offer), &[pod("a", 1, "cpu=2,pods=1")], 100), [""; 0]);
+    }
+
+    #[test]
+    fn a_smaller_offer_alone_ends_no_pod() {
+        assert_eq!(ending(Pool::Offered(&offer("cpu=0")), &[pod("a", 1, "cpu=2,pods=1")], 100), [""; 0]);
+    }
+
+    #[test]
+    fn a_pod_that_uses_nothing_of_what_is_short_stays() {
+        let offer = Offer { reclaim: Some(at(1)), ..offer("cpu=9,pods=9") };
+        let pods = [pod("gpu", 1, "cpu=1,pods=1,nvidia.com/gpu=1"), pod("plain", 2, "cpu=1,pods=1")];
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["gpu"]);
+    }
+
+    #[test]
+    fn what_ends_already_is_not_charged_twice() {
+        let offer = Offer { reclaim: Some(at(1)), ..offer("cpu=1,pods=9") };
+        let pods = [pod("old", 1, "cpu=1,pods=1"), Charged { leaving: true, ..pod("young", 2, "cpu=1,pods=1") }];
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 100), [""; 0]);
+    }
+
+    #[test]
+    fn all_pods_of_a_withdrawn_pool_end_when_it_is_due() {
+        let offer = Offer { withdrawal: Some(at(50)), ..offer("cpu=9,pods=9") };
+        let pods = [pod("a", 1, "cpu=1"), pod("b", 2, "cpu=1"), Charged { leaving: true, ..pod("c", 3, "cpu=1") }];
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 49), [""; 0]);
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 50), ["a", "b"]);
+    }
+
+    #[test]
+    fn an_offer_that_is_gone_takes_its_pods_along_but_one_that_comes_back_does_not() {
+        let pods = [pod("a", 1, "cpu=1")];
+        let early = plan("default", Pool::Missing(Duration::from_secs(20)), &pods, at(0));
+        assert_eq!((early.ending.len(), early.again), (0, Some(Duration::from_secs(40))));
+        assert_eq!(ending(Pool::Missing(MISSING), &pods, 0), ["a"]);
+        assert_eq!(plan("default", Pool::Missing(Duration::ZERO), &[], at(0)), Plan::default(), "there is nothing to wait for");
+    }
+
+    #[test]
+    fn what_stays_always_fits_and_nothing_ends_that_could_stay_beside_the_older_ones() {
+        let mut seed = 7_u64;
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for _ in 0..500 {
+            let offer = Offer { reclaim: Some(at(0)), ..offer(&format!("cpu={},pods={}", random(8), random(8))) };
+            let pods: Vec<Charged> = (0..random(10))
+                .map(|n| pod(&n.to_string(), i64::try_from(random(5)).unwrap(), &format!("cpu={},pods=1", random(4))))
+                .collect();
+            let ended = ending(Pool::Offered(&offer), &pods, 1);
+            let sum = |pods: &[&Charged]| pods.iter().map(|pod| &pod.requests).sum::<ResourceList>();
+            let stays: Vec<&Charged> = pods.iter().filter(|pod| !ended.contains(&pod.shadow.name)).collect();
+            assert!(sum(&stays).fits_in(&offer.hard).is_ok());
+            // The oldest one that ends would not fit beside those that stay and are as old or older, and those younger that stay.
+            if let Some(oldest) = pods.iter().filter(|pod| ended.contains(&pod.shadow.name)).min_by_key(|pod| pod.turn.clone()) {
+                let with: Vec<&Charged> = stays.iter().copied().chain([oldest]).collect();
+                assert!(sum(&with).fits_in(&offer.hard).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What the pods of a consumer may use here, by the `PeeringPolicy` that holds for it.
+//!
+//! It is looked up whenever it is needed, so a change counts for every pod that is created after it. What runs already is
+//! not ended by a narrower policy.
+
+use std::sync::Arc;
+
+use liqo_api::{ClusterId, ForeignCluster, PeeringPolicy, PodSecurity, Usage};
+use liqo_kit::policies::{self, PolicyPeer};
+
+use super::{
+    admission::{Offer, Refusal},
+    namespaces::OurNamespace,
+    reflection::Kind,
+};
+use crate::decide::travel::{ALLOWED_VOLUMES, ProviderRules};
+
+/// The label by which Pod Security Admission knows the standard that it enforces.
+pub const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
+
+/// What a consumer's pods may use.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Held {
+    /// Name of the policy that says so.
+    pub policy: String,
+    /// What it says.
+    pub usage: Usage,
+}
+
+/// What holds for this consumer; nothing when no policy selects it.
+pub fn of_consumer(
+    policies: &[Arc<PeeringPolicy>],
+    consumer: &ClusterId,
+    foreign_cluster: Option<&ForeignCluster>,
+) -> Option<Held> {
+    let found = policies::of_peer(policies, &PolicyPeer::new(consumer, foreign_cluster));
+    let policy = found.first()?;
+    Some(Held { policy: policy.metadata.name.clone().unwrap_or_default(), usage: policy.spec.provide.usage.clone() })
+}
+
+/// The refusal of a pod of a consumer that no policy selects.
+pub fn not_shared() -> Refusal {
+    Refusal { reason: "NotAllowed", message: "no PeeringPolicy of the provider selects this cluster any more".to_owned() }
+}
+
+impl Held {
+    /// What holds for pods that use this offer.
+    pub fn rules(&self, offer: Option<&Offer>) -> ProviderRules {
+        let travels = |kind: &&&str| self.usage.volume_types.as_ref().is_none_or(|types| types.iter().any(|one| one == **kind));
+        ProviderRules {
+            policy: self.policy.clone(),
+            advertised: offer.into_iter().flat_map(|offer| offer.advertised.iter().cloned()).collect(),
+            nodes: offer.into_iter().flat_map(|offer| offer.nodes.iter().cloned()).collect(),
+            volume_types: ALLOWED_VOLUMES.iter().filter(travels).map(|&kind| kind.to_owned()).collect(),
+            tolerations: self.usage.tolerations.clone(),
+            reflected_kinds: self.usage.reflected_kinds.clone(),
+            priority_class: self.usage.priority_class_name.clone(),
+            runtime_class: self.usage.runtime_class_name.clone(),
+            ..ProviderRules::default()
+        }
+    }
+
+    /// Whether a twin of this kind may be made.
+    pub fn reflects(&self, kind: Kind) -> bool {
+        self.usage.reflected_kinds.iter().any(|&allowed| Kind::from(allowed) == kind)
+    }
+}
+
+/// Whether one of these patterns, in which `*` at the end stands for anything, fits a name.
+pub fn is_named(patterns: &[String], name: &str) -> bool {
+    patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => pattern == name,
+    })
+}
+
+/// The word for a standard in the label.
+pub fn level(standard: PodSecurity) -> &'static str {
+    match standard {
+        PodSecurity::Baseline => "baseline",
+        PodSecurity::Restricted => "restricted",
+    }
+}
+
+/// The standard that is to be set on a mapped namespace, if it has another one. What a person set beyond these two stays.
+pub fn missing_level(namespace: &OurNamespace, held: Option<&Held>) -> Option<&'static str> {
+    let wanted = level(held?.usage.pod_security);
+    let found = namespace.pod_security.iter().find(|(key, _)| key == ENFORCE).map(|(_, value)| value.as_str());
+    (found != Some(wanted) && matches!(found, None | Some("baseline" | "restricted"))).then_some(wanted)
+}
+
+#[cfg(test)]
+pub mod tests {
+    use liqo_api::{PeeringPolicySpec, ReflectedKind};
+    use serde_json::{Value, json};
+
+    use super::{
+        super::{namespaces::tests::mapped, remote_pods::tests::consumer},
+        *,
+    };
+
+    pub fn held(usage: Value) -> Held {
+        Held { policy: "partners".into(), usage: serde_json::from_value(usage).unwrap() }
+    }
+
+    fn policy(name: &str, priority: i32, peers: &Value, usage: &Value) -> Arc<PeeringPolicy> {
+        let spec: PeeringPolicySpec =
+            serde_json::from_value(json!({ "priority": priority, "peers": peers, "provide": { "usage": usage } })).unwrap();
+        Arc::new(PeeringPolicy::new(name, spec))
+    }
+
+    #[test]
+    fn the_policy_with_the_highest_priority_says_what_a_consumers_pods_may_use() {
+        let policies = [
+            policy("default", 0, &json!({}), &json!({})),
+            policy("partners", 5, &json!({ "names": ["rome"] }), &json!({ "podSecurity": "restricted" })),
+        ];
+        let rome: ForeignCluster = serde_json::from_value(json!({ "apiVersion": "discovery.liqo.io/v1alpha1",
+            "kind": "ForeignCluster", "metadata": { "name": "rome" }, "spec": { "clusterID": consumer() } }))
+        .unwrap();
+        let of = |cluster| of_consumer(&policies, &consumer(), cluster).map(|held| (held.policy, held.usage.pod_security));
+        assert_eq!(of(Some(&rome)), Some(("partners".into(), PodSecurity::Restricted)));
+        assert_eq!(of(None), Some(("default".into(), PodSecurity::Baseline)));
+        assert_eq!(of_consumer(&policies[1..], &consumer(), None), None);
+    }
+
+    #[test]
+    fn what_the_policy_says_of_pods_becomes_the_rules_for_them() {
+        let usage = json!({ "priorityClassName": "guests", "runtimeClassName": "sandbox",
+            "tolerations": [{ "key": "gpu", "operator": "Exists" }], "volumeTypes": ["emptyDir", "hostPath"],
+            "reflectedKinds": ["ConfigMap"] });
+        let rules = held(usage).rules(None);
+        assert_eq!((rules.priority_class.as_deref(), rules.runtime_class.as_deref()), (Some("guests"), Some("sandbox")));
+        assert_eq!(rules.tolerations.len(), 1);
+        assert_eq!(rules.volume_types, ["emptyDir".to_owned()].into(), "what cannot travel is not opened by a policy");
+        assert_eq!((rules.reflected_kinds, rules.policy.as_str()), (vec![ReflectedKind::ConfigMap], "partners"));
+        assert_eq!(held(json!({})).rules(None).volume_types, ProviderRules::default().volume_types);
+        assert!(held(json!({ "volumeTypes": [] })).rules(None).volume_types.is_empty());
+    }
+
+    #[test]
+    fn only_the_kinds_that_the_policy_names_are_reflected() {
+        let only_config_maps = held(json!({ "reflectedKinds": ["ConfigMap"] }));
+        assert!(only_config_maps.reflects(Kind::ConfigMap) && !only_config_maps.reflects(Kind::Secret));
+        assert!(held(json!({})).reflects(Kind::Secret));
+    }
+
+    #[test]
+    fn a_pattern_fits_a_whole_name_or_its_start() {
+        let patterns = ["shared".to_owned(), "team-*".to_owned()];
+        for (name, fits) in [("shared", true), ("shared-2", false), ("team-a", true), ("team-", true), ("team", false)] {
+            assert_eq!(is_named(&patterns, name), fits, "{name}");
+        }
+        assert!(is_named(&["*".to_owned()], "anything") && !is_named(&[], "anything") && !is_named(&["a*b".to_owned()], "axb"));
+    }
+
+    #[test]
+    fn the_standard_of_a_namespace_follows_the_policy_unless_a_person_set_another() {
+        let with = |level: Option<&str>| OurNamespace {
+            pod_security: level.map(|level| (ENFORCE.to_owned(), level.to_owned())).into_iter().collect(),
+            ..mapped("demo", "u1")
+        };
+        let (baseline, restricted) = (held(json!({})), held(json!({ "podSecurity": "restricted" })));
+        assert_eq!(missing_level(&with(Some("baseline")), Some(&restricted)), Some("restricted"));
+        assert_eq!(missing_level(&with(Some("restricted")), Some(&baseline)), Some("baseline"));
+        assert_eq!(missing_level(&with(Some("baseline")), Some(&baseline)), None);
+        assert_eq!(missing_level(&with(None), Some(&baseline)), Some("baseline"), "a lost wall is put up again");
+        assert_eq!(missing_level(&with(Some("privileged")), Some(&restricted)), None, "only a person can have set that");
+        assert_eq!(missing_level(&with(Some("restricted")), None), None);
+    }
+}

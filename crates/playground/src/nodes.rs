@@ -1,0 +1,219 @@
+//! Nodes come and go: bring them up in a cluster that answers, connect them, take them away.
+
+use std::{future::Future, time::Duration};
+
+use futures::future::{try_join, try_join_all};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Node};
+use kube::{Api, Client, api::ListParams};
+
+use crate::{
+    api,
+    configuration::{self, HostFacts},
+    error::{Error, Result},
+    fake_nodes,
+    files::write_json,
+    image::{self, Archive},
+    kwok,
+    layout::{ClusterLayout, Instance, NodeLayout},
+    network, objects, preparation, processes,
+    progress::Progress,
+    supervisor::{self, Request, Response},
+    teardown,
+    wait::poll,
+};
+
+/// The nodes of one cluster that is being brought up.
+pub(crate) struct Nodes<'a> {
+    pub instance: &'a Instance,
+    pub cluster: &'a ClusterLayout,
+    pub client: &'a Client,
+    pub progress: &'a dyn Progress,
+}
+
+impl Nodes<'_> {
+    /// Brings up all of them, and the name server on each real one.
+    pub async fn bring_up(&self, facts: &HostFacts, images: &[Archive]) -> Result<()> {
+        self.bring_up_real_ones(facts, images).await?;
+        // Not before: the scheduler tries the name server on each new node, in vain, and waits longer each time.
+        try_join(self.bring_up_fake_ones(), self.name_server()).await.map(drop)
+    }
+
+    async fn bring_up_real_ones(&self, facts: &HostFacts, images: &[Archive]) -> Result<()> {
+        let name = &self.cluster.name;
+        let images_step = format!("{name}: images");
+        self.progress.started(&images_step);
+        // Before the node is ready: a pod whose image is missing waits long for its next try.
+        try_join_all(self.cluster.nodes.iter().map(|node| self.load_base_images(node, images))).await?;
+        self.progress.finished(&images_step);
+
+        let nodes_step = format!("{name}: nodes");
+        self.progress.started(&nodes_step);
+        let ranges = objects::ensure_nodes(self.cluster, self.client).await?;
+        let with_ranges = || self.cluster.nodes.iter().zip(&ranges);
+        self.connect(&ranges).await?;
+        try_join_all(with_ranges().map(|(node, range)| self.bring_up_one(node, range, facts))).await?;
+        self.progress.finished(&nodes_step);
+        Ok(())
+    }
+
+    async fn name_server(&self) -> Result<()> {
+        let name = &self.cluster.name;
+        let name_server = format!("{name}: name server");
+        self.progress.started(&name_server);
+        let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), "kube-system");
+        let complete = |deployment: Deployment| is_on_every_node(&deployment, self.cluster.nodes.len()).then_some(());
+        self.wait("name server", 120, || async { deployments.get("coredns").await.ok().and_then(complete) }).await?;
+        self.progress.finished(&name_server);
+        Ok(())
+    }
+
+    async fn load_base_images(&self, node: &NodeLayout, images: &[Archive]) -> Result<()> {
+        let connected = || async { tokio::net::UnixStream::connect(node.containerd_socket()).await.ok() };
+        self.wait("containerd", 30, connected).await?;
+        for archive in images {
+            image::import(node, archive).await?;
+        }
+        Ok(())
+    }
+
+    async fn bring_up_one(&self, node: &NodeLayout, pod_range: &str, facts: &HostFacts) -> Result<()> {
+        write_json(&node.cni_file(), &configuration::cni(node, pod_range, facts))?;
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let ready = || async { nodes.get(&node.name).await.ok().filter(fake_nodes::is_ready) };
+        self.wait("node", 120, ready).await.map(drop)
+    }
+
+    /// The pods of each node are reached from the others through its address.
+    async fn connect(&self, ranges: &[String]) -> Result<()> {
+        let all: Vec<_> = self.cluster.nodes.iter().zip(ranges).map(|(node, range)| (range.clone(), node.address)).collect();
+        for node in &self.cluster.nodes {
+            let others: Vec<_> = all.iter().filter(|(_, address)| *address != node.address).cloned().collect();
+            if !others.is_empty() {
+                network::route_pods(node, &others).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the fake ones to the number and the form that are wanted, and waits until kwok has made them ready.
+    async fn bring_up_fake_ones(&self) -> Result<()> {
+        let (name, wanted) = (&self.cluster.name, &self.cluster.spec.fake_nodes);
+        if wanted.count == 0 {
+            return fake_nodes::ensure(name, self.client, wanted).await;
+        }
+        let step = format!("{name}: {} fake nodes", wanted.count);
+        self.progress.started(&step);
+        for node in &self.cluster.nodes {
+            network::refuse(node, &[fake_nodes::FAKE_NODE_RANGE, kwok::FAKE_POD_RANGE]).await?;
+        }
+        objects::apply_kwok(self.cluster, self.client).await?;
+        fake_nodes::ensure(name, self.client, wanted).await?;
+        let ready = || async { fake_nodes::are_ready(name, self.client, wanted.count).await.then_some(()) };
+        self.wait("fake nodes", 60 + u64::from(wanted.count) / 20, ready).await?;
+        self.progress.finished(&step);
+        Ok(())
+    }
+
+    async fn wait<T, F: Future<Output = Option<T>>>(&self, what: &str, seconds: u64, attempt: impl Fn() -> F) -> Result<T> {
+        wait(self.instance, self.cluster, what, seconds, attempt).await
+    }
+}
+
+/// Takes real nodes away from a cluster: their pods first, as far as the cluster answers, then their programs and all that is of them on this
+/// machine. The cluster's own record of them goes when it is brought up the next time.
+pub(crate) async fn take_away(
+    instance: &Instance,
+    cluster: &ClusterLayout,
+    surplus: &[NodeLayout],
+    progress: &dyn Progress,
+) -> Result<()> {
+    let step = format!("{}: taking away {}", cluster.name, names(surplus));
+    progress.started(&step);
+    let client = api::client(&cluster.name, &cluster.kubeconfig()).await.ok();
+    if let Some(client) = client
+        && api::is_ready(&client).await
+    {
+        try_join_all(surplus.iter().map(|node| objects::drain(cluster, &client, node))).await?;
+    }
+    preparation::retire(cluster, surplus)?;
+    // Where there is none, nothing runs that it could end.
+    let _ = supervisor::ask(instance, &Request::Reload).await;
+    for node in surplus {
+        teardown::remove_node(cluster, node).await?;
+        for other in cluster.nodes.iter().filter(|other| !surplus.contains(other)) {
+            if network::is_there(other).await? {
+                network::forget_node(other, node.address).await?;
+            }
+        }
+    }
+    progress.finished(&step);
+    Ok(())
+}
+
+fn names(nodes: &[NodeLayout]) -> String {
+    nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn is_on_every_node(deployment: &Deployment, nodes: usize) -> bool {
+    let Some(status) = &deployment.status else { return false };
+    let count = |count: Option<i32>| count.and_then(|count| usize::try_from(count).ok()).unwrap_or_default();
+    status.observed_generation >= deployment.metadata.generation && count(status.available_replicas) >= nodes
+}
+
+/// The nodes of a cluster, if it says something within some seconds.
+pub(crate) async fn list(client: &Client) -> Option<Vec<Node>> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let parameters = ListParams::default().match_any();
+    let listed = tokio::time::timeout(Duration::from_secs(10), nodes.list(&parameters)).await;
+    listed.ok()?.ok().map(|nodes| nodes.items)
+}
+
+/// Waits for something of a cluster, and says on failure which of its programs are not well.
+pub(crate) async fn wait<T, F: Future<Output = Option<T>>>(
+    instance: &Instance,
+    cluster: &ClusterLayout,
+    what: &str,
+    seconds: u64,
+    attempt: impl Fn() -> F,
+) -> Result<T> {
+    if let Some(found) = poll(Duration::from_secs(seconds), attempt).await {
+        return Ok(found);
+    }
+    let mut hint = format!("look at {}", cluster.dir.join("logs").display());
+    if let Ok(Response::Status { components, .. }) = supervisor::ask(instance, &Request::Status).await {
+        let unwell = components.into_iter().filter(|status| status.cluster == cluster.name && status.restarts > 0);
+        for status in unwell {
+            let exit = status.last_exit.unwrap_or_default();
+            hint = format!("{hint}; {} is {:?}, restarted {} times, {exit}", status.component, status.state, status.restarts);
+        }
+    }
+    Err(Error::NotReady { what: what.to_owned(), cluster: cluster.name.clone(), seconds, hint })
+}
+
+/// Ends everything that runs on a node, as if its machine had lost its power: nobody hears of it.
+pub(crate) async fn power_off(instance: &Instance, cluster: &ClusterLayout, node: &NodeLayout) -> Result<()> {
+    network::set_link(node, false).await?;
+    let stop = |component: &String| Request::Stop { cluster: cluster.name.clone(), component: component.clone() };
+    tell(instance, cluster, node, stop).await?;
+    processes::kill_all(&cluster.instance, || processes::of_node(cluster, node)).await
+}
+
+/// Starts a node again.
+pub(crate) async fn power_on(instance: &Instance, cluster: &ClusterLayout, node: &NodeLayout) -> Result<()> {
+    network::set_link(node, true).await?;
+    let start = |component: &String| Request::Start { cluster: cluster.name.clone(), component: component.clone() };
+    tell(instance, cluster, node, start).await
+}
+
+/// All at once: some components wait for others.
+async fn tell(
+    instance: &Instance,
+    cluster: &ClusterLayout,
+    node: &NodeLayout,
+    request: impl Fn(&String) -> Request,
+) -> Result<()> {
+    let definitions = preparation::read_definitions(cluster);
+    let here = definitions.iter().map(|definition| &definition.component).filter(|component| node.runs(component));
+    let requests: Vec<_> = here.map(request).collect();
+    try_join_all(requests.iter().map(|request| supervisor::ask(instance, request))).await.map(drop)
+}

@@ -1,0 +1,173 @@
+//! Random histories of a provider: whatever happens, what is offered is true.
+
+use proptest::{collection::vec, prelude::*};
+use serde_json::json;
+
+use super::{
+    tests::{ROME, TURIN, milan, policy},
+    *,
+};
+use liqo_api::Quantity;
+
+use crate::tests::{cluster, list};
+
+const VENICE: u8 = 5;
+const CONSUMERS: [u8; 3] = [ROME, TURIN, VENICE];
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A consumer asks for at most so many cores; or no longer asks.
+    Asks(usize, Option<u8>),
+    /// A pod of a consumer is created, if its offer has room for it.
+    PodOf(usize, u8),
+    /// The pods of a consumer end.
+    EndsPods(usize),
+    /// A pod of this cluster's own is created.
+    OwnPod(u8),
+    /// This cluster's own pods end.
+    EndsOwn,
+    /// A node of so many cores joins, or the last one leaves.
+    Node(Option<u8>),
+    /// Other policies hold.
+    Policies(u8),
+    /// Time passes.
+    Seconds(u16),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let who = 0..CONSUMERS.len();
+    prop_oneof![
+        (who.clone(), proptest::option::of(0..20_u8)).prop_map(|(who, cpu)| Event::Asks(who, cpu)),
+        (who.clone(), 1..6_u8).prop_map(|(who, cpu)| Event::PodOf(who, cpu)),
+        (who.clone(), 1..6_u8).prop_map(|(who, cpu)| Event::PodOf(who, cpu)),
+        who.prop_map(Event::EndsPods),
+        (1..8_u8).prop_map(Event::OwnPod),
+        Just(Event::EndsOwn),
+        proptest::option::of(1..16_u8).prop_map(Event::Node),
+        (0..4_u8).prop_map(Event::Policies),
+        (0..600_u16).prop_map(Event::Seconds),
+    ]
+}
+
+/// Sets of policies. None has a threshold, so that every promise is exact.
+fn policies(which: u8) -> Vec<Arc<PeeringPolicy>> {
+    let everybody = |provide: serde_json::Value| json!({ "provide": provide });
+    let rome = |provide: serde_json::Value| json!({ "peers": { "clusterIDs": [cluster(ROME)] }, "provide": provide });
+    let plain = everybody(json!({ "percentage": 80, "offerUpdateThresholdPercentage": 0 }));
+    match which {
+        0 => vec![policy("default", 0, plain)],
+        1 => vec![
+            policy("default", 0, plain),
+            policy(
+                "rome",
+                1,
+                rome(json!({ "percentage": 50, "weight": 3, "caps": { "cpu": "4" }, "offerUpdateThresholdPercentage": 0 })),
+            ),
+        ],
+        2 => vec![
+            policy("default", 0, plain),
+            policy(
+                "rome",
+                1,
+                rome(json!({ "source": { "fixed": { "resources": { "cpu": "5" } } }, "offerUpdateThresholdPercentage": 0 })),
+            ),
+        ],
+        _ => vec![policy(
+            "default",
+            0,
+            everybody(json!({ "percentage": 100, "overcommitPercentage": 150, "offerUpdateThresholdPercentage": 0 })),
+        )],
+    }
+}
+
+impl Picture {
+    fn happens(&mut self, event: &Event, number: usize) {
+        let name = |who: usize| format!("mapped-{}", CONSUMERS[who]);
+        match event {
+            Event::Asks(who, asked) => {
+                let namespace = liqo_api::tenant_namespace(&cluster(CONSUMERS[*who]));
+                self.requests.retain(|(key, _)| key.namespace != namespace);
+                if let Some(cpu) = asked {
+                    *self = self.clone().request(CONSUMERS[*who], &format!("cpu={cpu}"));
+                }
+            }
+            Event::PodOf(who, cpu) => {
+                let hard = self.offered(*who);
+                let used: Quantity = self.used(*who) + Quantity::from_units(i64::from(*cpu));
+                if used <= hard {
+                    *self = self.clone().pod(&name(*who), Some(CONSUMERS[*who]), &format!("cpu={cpu}"));
+                }
+            }
+            Event::EndsPods(who) => self.pods.retain(|(key, _)| key.namespace != name(*who)),
+            Event::OwnPod(cpu) => *self = self.clone().pod("default", None, &format!("cpu={cpu}")),
+            Event::EndsOwn => self.pods.retain(|(key, _)| key.namespace != "default"),
+            Event::Node(Some(cpu)) => {
+                let node = LocalNode { eligible: true, allocatable: list(&format!("cpu={cpu}")), labels: BTreeMap::new() };
+                self.nodes.push((Key::new("", format!("node-{number}")), node.into()));
+            }
+            Event::Node(None) => drop(self.nodes.pop()),
+            Event::Policies(which) => self.policies = policies(*which),
+            Event::Seconds(seconds) => {
+                self.today = self.today.saturating_add(SignedDuration::from_secs((*seconds).into())).unwrap()
+            }
+        }
+    }
+
+    fn offered(&self, who: usize) -> Quantity {
+        let namespace = liqo_api::tenant_namespace(&cluster(CONSUMERS[who]));
+        let offers = self.offers.iter().filter(|(key, _)| key.namespace == namespace);
+        offers.map(|(_, offer)| offer.spec.resource_quota.hard.get("cpu")).sum()
+    }
+
+    fn used(&self, who: usize) -> Quantity {
+        let namespace = format!("mapped-{}", CONSUMERS[who]);
+        self.pods.iter().filter(|(key, _)| key.namespace == namespace).map(|(_, pod)| pod.requests.get("cpu")).sum()
+    }
+
+    /// The most that may be promised: what is free of own pods, with the overcommitment.
+    fn bound(&self) -> Quantity {
+        let consumers: Vec<String> = CONSUMERS.iter().map(|consumer| format!("mapped-{consumer}")).collect();
+        let own: Vec<&PodUse> =
+            self.pods.iter().filter(|(key, _)| !consumers.contains(&key.namespace)).map(|(_, pod)| pod.as_ref()).collect();
+        let nodes: BTreeMap<&str, &LocalNode> = self.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref())).collect();
+        let overcommit = self.policies.iter().map(|policy| policy.spec.provide.overcommit_percentage).max().unwrap_or(100);
+        source::free(&[&nodes], &own)[0].percentage(overcommit.into()).get("cpu")
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_offered_is_true_after_every_step(events in vec(event(), 1..40)) {
+        let mut picture = CONSUMERS.iter().fold(milan(), |picture, &consumer| picture.tenant(consumer));
+        picture.policies = policies(0);
+        let now = Instant::now();
+        for (number, event) in events.iter().enumerate() {
+            picture.happens(event, number);
+            // Offers that grow wait for those that shrink: a few rounds, then nothing is left to do.
+            let mut rounds = 0;
+            loop {
+                let plan = decide(&picture, now);
+                if plan.writes.is_empty() && plan.deletions.is_empty() {
+                    break;
+                }
+                rounds += 1;
+                prop_assert!(rounds < 6, "it does not settle after {event:?}: {:?}", plan.writes);
+                picture = picture.after(plan);
+            }
+            let offered: Quantity = (0..CONSUMERS.len()).map(|who| picture.offered(who)).sum();
+            let used: Quantity = (0..CONSUMERS.len()).map(|who| picture.used(who)).sum();
+            let asking_use: Quantity = (0..CONSUMERS.len()).map(|who| picture.used(who).max(Quantity::ZERO)).sum();
+            prop_assert!(offered <= picture.bound().max(asking_use), "{offered} offered, {} free, {used} used", picture.bound());
+            for (who, consumer) in CONSUMERS.iter().enumerate() {
+                let due = picture.offers.iter().any(|(key, offer)| {
+                    key.namespace == liqo_api::tenant_namespace(&cluster(*consumer))
+                        && offer.spec.reclaim_timestamp.as_ref().is_none_or(|time| time.0 > picture.today)
+                });
+                prop_assert!(!due || picture.offered(who) >= picture.used(who), "cut below use without a notice");
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Who may borrow, what and how much: policies and plugins decide, live.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use liqo_api::{Quantity, ResourceList, ResourceOffer, tenant_namespace};
+use liqo_tests::{Cluster, World, eventually};
+use serde_json::{Value, json};
+
+use crate::pods::deployment;
+
+/// How long a change may take from one cluster's object to the other's, with time to spare on a busy machine.
+const SOON: Duration = Duration::from_secs(20);
+
+/// What milan offers to a consumer in its usual pool.
+async fn offered(world: &World, consumer: &Cluster) -> Result<Option<ResourceList>> {
+    let namespace = tenant_namespace(&consumer.cluster_id().await?.parse()?);
+    let offer = world.milan.api::<ResourceOffer>(&namespace).get_opt("default").await?;
+    Ok(offer.map(|offer| offer.spec.resource_quota.hard))
+}
+
+/// What a node of this cluster has to give.
+async fn allocatable(cluster: &Cluster, node: &str) -> Result<ResourceList> {
+    let node = Api::<Node>::all(cluster.client.clone()).get(node).await?;
+    let all = node.status.and_then(|status| status.allocatable).context("the node has no allocatable")?;
+    all.into_iter().map(|(name, amount)| Ok((name, amount.0.parse::<Quantity>()?))).collect()
+}
+
+async fn apply_policy(cluster: &Cluster, name: &str, spec: Value) -> Result<()> {
+    let policy = json!({
+        "apiVersion": "sharing.liqo.io/v1alpha1",
+        "kind": "PeeringPolicy",
+        "metadata": { "name": name },
+        "spec": spec,
+    });
+    cluster.apply(&policy.to_string()).await
+}
+
+pub async fn two_peers_with_different_policies_get_different_offers(world: Arc<World>) -> Result<()> {
+    let (rome, turin, milan) = (&world.rome, &world.turin, &world.milan);
+    turin.liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
+    let partner = |cpu: &str, weight: u16| {
+        json!({ "priority": 10, "peers": { "names": ["rome"] },
+            "provide": { "percentage": 100, "weight": weight, "caps": { "cpu": cpu, "nvidia.com/gpu": "0" } } })
+    };
+    apply_policy(milan, "partners", partner("300m", 2)).await?;
+    let both = || async { Ok::<_, anyhow::Error>((offered(&world, rome).await?, offered(&world, turin).await?)) };
+    eventually("rome is offered what its policy caps, and turin more", SOON, || async {
+        let (Some(of_rome), Some(of_turin)) = both().await? else { return Ok(None) };
+        let capped = of_rome.get("cpu") == "300m".parse()? && allocatable(rome, "milan").await?.get("cpu") == "300m".parse()?;
+        Ok((capped && of_turin.get("cpu") > of_rome.get("cpu") && of_rome.get("memory") > of_turin.get("memory")).then_some(()))
+    })
+    .await?;
+    apply_policy(milan, "partners", partner("200m", 2)).await?;
+    eventually("a change of the policy arrives at the node", SOON, || async {
+        Ok((allocatable(rome, "milan").await?.get("cpu") == "200m".parse()?).then_some(()))
+    })
+    .await?;
+    milan.kubectl(&["delete", "peeringpolicy", "partners"]).await?;
+    eventually("without their own policy both get the same", SOON, || async {
+        let (Some(of_rome), Some(of_turin)) = both().await? else { return Ok(None) };
+        Ok((of_rome.get("cpu") == of_turin.get("cpu")).then_some(()))
+    })
+    .await?;
+    turin.liqoctl(&["unpeer", "milan", "--yes"]).await.map(drop)
+}
+
+pub async fn what_is_used_beyond_a_new_cap_is_reclaimed_after_the_notice(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("reclaimed", "Remote").await?;
+    rome.apply(&deployment("reclaimed", "web", 3).replace("cpu: 10m", "cpu: 100m")).await?;
+    rome.ready_pods("reclaimed", "app=web", 3).await?;
+    let capped = json!({ "priority": 10, "peers": { "names": ["rome"] },
+        "provide": { "percentage": 90, "caps": { "cpu": "250m" }, "noticeSeconds": 3 } });
+    apply_policy(milan, "capped", capped).await?;
+    eventually("the youngest pod beyond the cap ends, and says why", Duration::from_secs(60), || async {
+        let pods = rome.pods("reclaimed", "app=web").await?;
+        let failed = pods.iter().filter_map(|pod| pod.status.as_ref()).filter(|status| status.phase.as_deref() == Some("Failed"));
+        let told: Vec<_> = failed.filter_map(|status| status.reason.clone()).collect();
+        Ok((!told.is_empty()).then_some(()))
+    })
+    .await?;
+    eventually("what runs fits the offer", Duration::from_secs(60), || async {
+        let namespace = rome.remote_namespace("reclaimed", milan).await?;
+        let running = milan.pods(&namespace, "app=web").await?;
+        let staying = running.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
+        let fits = offered(&world, rome).await?.is_some_and(|hard| hard.get("cpu") == "250m".parse().unwrap_or_default());
+        Ok((staying == 2 && fits).then_some(()))
+    })
+    .await?;
+    milan.kubectl(&["delete", "peeringpolicy", "capped"]).await?;
+    rome.delete_namespace("reclaimed").await
+}
+
+pub async fn a_plugins_amounts_arrive_at_the_node_and_follow_its_arguments(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    world.load_plugin("fixed-resources", milan).await?;
+    let setting = "controllerManager.config.resourcePluginAddress";
+    milan.liqoctl(&["install", "--set", &format!("{setting}=liqo-fixed-resources-plugin.liqo:6001")]).await?;
+    eventually("a plugin that is absent changes nothing and is named", SOON, || async {
+        let offers = offered(&world, rome).await?;
+        let peers = milan.items(&["foreignclusters"]).await?;
+        let told = peers.iter().flat_map(|peer| peer["status"]["conditions"].as_array().cloned().unwrap_or_default());
+        let named = told.into_iter().any(|condition| condition["reason"] == "PluginFailed");
+        Ok((named && offers.is_some()).then_some(()))
+    })
+    .await?;
+    milan.kubectl(&["apply", "-f", &world.manifests("fixed-resources"), "-n", "liqo"]).await?;
+    let is = |cpu: &'static str| {
+        let world = &world;
+        move || async move {
+            let node = allocatable(&world.rome, "milan").await?;
+            let wanted = [("cpu", cpu), ("memory", "2G"), ("pods", "10"), ("ephemeral-storage", "10G")];
+            let equal = wanted.iter().all(|(name, amount)| amount.parse().is_ok_and(|amount: Quantity| node.get(name) == amount));
+            Ok(equal.then_some(()))
+        }
+    };
+    eventually("the node shows exactly the plugin's amounts", Duration::from_secs(60), is("2000m")).await?;
+    let first = "/spec/template/spec/containers/0/args/1";
+    let edit = json!([{ "op": "replace", "path": first, "value": "--resource=cpu=1500m" }]).to_string();
+    let deployment = "deployment/liqo-fixed-resources-plugin";
+    milan.kubectl(&["-n", "liqo", "patch", deployment, "--type=json", "-p", &edit]).await?;
+    eventually("the node follows an edit of the arguments", Duration::from_secs(60), is("1500m")).await?;
+    milan.liqoctl(&["install", "--set", &format!("{setting}=")]).await?;
+    milan.kubectl(&["delete", "-f", &world.manifests("fixed-resources"), "-n", "liqo"]).await?;
+    eventually("without the plugin the nodes decide again", SOON, || async {
+        let node = allocatable(rome, "milan").await?;
+        Ok((node.get("pods") > Quantity::from_units(10)).then_some(()))
+    })
+    .await
+}
+
+pub async fn an_offer_waits_for_a_person_where_the_policy_says_so(world: Arc<World>) -> Result<()> {
+    let (turin, milan) = (&world.turin, &world.milan);
+    apply_policy(turin, "careful", json!({ "priority": 10, "consume": { "accept": "Manual" } })).await?;
+    turin.liqoctl(&["peer", "--no-wait", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
+    let phase = || async {
+        let namespace = tenant_namespace(&turin.cluster_id().await?.parse()?);
+        let offer = milan.api::<ResourceOffer>(&namespace).get_opt("default").await?;
+        Ok::<_, anyhow::Error>(offer.and_then(|offer| offer.status).map(|status| format!("{:?}", status.phase)))
+    };
+    eventually("the provider sees that a person is to decide", SOON, || async {
+        Ok((phase().await?.as_deref() == Some("ManualActionRequired")).then_some(()))
+    })
+    .await?;
+    ensure!(turin.object(&["node", "milan"]).await?.is_none(), "there is a node although nobody accepted the offer");
+    let accept = r#"{"spec":{"offers":{"default":"Accept"}}}"#;
+    turin.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", accept]).await?;
+    eventually("the node appears", SOON, || async { Ok(turin.object(&["node", "milan"]).await?.map(drop)) }).await?;
+    turin.kubectl(&["delete", "peeringpolicy", "careful"]).await?;
+    turin.liqoctl(&["unpeer", "milan", "--yes"]).await.map(drop)
+}
