@@ -3,6 +3,7 @@
 //! They run one after another on the same clusters, in this order: the last ones take Liqo apart. `cargo test -p liqo-tests --
 //! jobs` runs those whose name holds `jobs`; `LIQO_TEST_KEEP=1` leaves the clusters up.
 
+mod enforcement;
 mod install;
 mod isolation;
 mod jobs;
@@ -61,6 +62,9 @@ fn all() -> Vec<(&'static str, Scenario)> {
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
             pods_beyond_the_offer_are_refused_with_a_reason,
             a_request_bounds_the_offer;
+        enforcement:
+            the_pod_security_of_a_consumers_pods_follows_the_policy,
+            a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy;
         peering:
             a_wrong_token_is_refused,
             a_replayed_request_is_refused,

@@ -22,6 +22,7 @@
 
 pub mod consumer;
 pub mod decide;
+mod eviction;
 pub mod kubelet;
 mod provider;
 pub mod server;
