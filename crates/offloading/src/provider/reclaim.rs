@@ -82,14 +82,14 @@ fn beyond<'a>(hard: &ResourceList, mut pods: Vec<&'a Charged>) -> Vec<(&'a Charg
     let mut ending = Vec::new();
     for pod in pods {
         let Err(short) = used.fits_in(hard) else { break };
-        let uses: Vec<&str> = short
+        let names: Vec<&str> = short
             .iter()
             .map(|shortage| shortage.resource.as_str())
             .filter(|resource| !pod.requests.get(resource).is_zero())
             .collect();
-        if !uses.is_empty() {
+        if !names.is_empty() {
             used = used.saturating_sub(&pod.requests);
-            ending.push((pod, uses.join(", ")));
+            ending.push((pod, names.join(", ")));
         }
     }
     ending
