@@ -3,6 +3,7 @@
 //! They run one after another on the same clusters, in this order: the last ones take Liqo apart. `cargo test -p liqo-tests --
 //! jobs` runs those whose name holds `jobs`; `LIQO_TEST_KEEP=1` leaves the clusters up.
 
+mod enforcement;
 mod install;
 mod isolation;
 mod jobs;
@@ -70,6 +71,9 @@ fn all() -> Vec<(&'static str, Scenario)> {
             an_offer_waits_for_a_person_where_the_policy_says_so;
         pools:
             each_group_of_nodes_is_a_node_and_pods_stay_on_theirs;
+        enforcement:
+            the_pod_security_of_a_consumers_pods_follows_the_policy,
+            a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy;
         peering:
             a_wrong_token_is_refused,
             a_replayed_request_is_refused,

@@ -52,7 +52,7 @@ fn picture(policies: Vec<Arc<PeeringPolicy>>) -> Picture {
         (Key::new("", format!("node-{number}")), node.into())
     };
     let pod = |number: u32| {
-        let owner = (number.is_multiple_of(10)).then(|| number / 10 % PEERS);
+        let owner = number.is_multiple_of(10).then_some(number / 10 % PEERS);
         let pod = PodUse {
             node: Some(format!("node-{}", number % NODES)),
             requests: requests.clone(),
