@@ -7,11 +7,13 @@
 //! ```text
 //!   you ── liqoctl ──▶ API server of this cluster          install: objects of deploy/liqo, settings in ClusterConfig
 //!            │          │                                  peer: Secret with a token, ForeignCluster
-//!            │          ▼                                  offload: NamespaceOffloading
+//!            │          ▼                                  offload: NamespaceOffloading; offer: decisions
 //!            │         controllers ──conditions──▶ status: a tree of all of it
 //!            │
 //!            └────────▶ API server of the other cluster    peer: its identity and address, a token for one use
 //! ```
+//!
+//! `policy explain` alone decides something: it asks the controllers' own pure rules, which it links in.
 //!
 //! The commands return values; [`output`] prints them as a table, JSON or YAML. `playground up` and the tests call the same
 //! functions as the program.
@@ -24,11 +26,13 @@ pub mod demo;
 pub mod generate;
 pub mod install;
 pub mod manifests;
+pub mod offer;
 pub mod offload;
 pub mod output;
 pub mod peer;
 pub mod playground;
 pub mod plugin;
+pub mod policy;
 pub mod preflight;
 pub mod progress;
 pub mod selector;

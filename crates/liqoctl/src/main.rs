@@ -7,13 +7,13 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use liqoctl::{
     ask,
     cli::{
-        Cli, Command, Generate, Global, Install, Offload, Peer, Playground, PlaygroundArguments, Plugin, Token, Uninstall,
-        Unoffload, Unpeer,
+        Cli, Command, Generate, Global, Install, Offer, OfferDecide, Offload, Peer, Playground, PlaygroundArguments, Plugin,
+        Policy, Token, Uninstall, Unoffload, Unpeer,
     },
     cluster::{Access, Cluster},
-    generate, install, offload,
+    generate, install, offer, offload,
     output::{self, Format, Paint},
-    peer, playground, plugin,
+    peer, playground, plugin, policy,
     progress::Progress,
     selector, settings, status, token, uninstall, unpeer, version,
 };
@@ -92,6 +92,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Unoffload(Unoffload::Namespace { namespace, yes, timeout }) => {
             unoffload(&global, &namespace, yes, timeout).await
         }
+        Command::Offer(command) => offers(&global, command).await,
+        Command::Policy(command) => policies(&global, command).await,
         Command::Status => {
             let found = status::collect(&Cluster::connect(&global.access()).await?).await?;
             output::print(format, &found, |found| status::render(found, Paint::for_stdout()))
@@ -192,6 +194,70 @@ async fn unoffload(global: &Global, namespace: &str, yes: bool, timeout: std::ti
     offload::unoffload(&cluster, namespace, timeout, &Progress::new()).await?;
     let result = serde_json::json!({ "namespace": namespace, "lostPods": lost });
     output::print(global.output, &result, |_| format!("Namespace {namespace} is home again."))
+}
+
+async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    match command {
+        Offer::List { peer, made } => {
+            let which = if made { offer::Which::Made } else { offer::Which::Received };
+            let of = match peer {
+                Some(peer) => Some(unpeer::find(&cluster, &peer).await?),
+                None => None,
+            };
+            let found = offer::list(&cluster, of.as_ref(), which).await?;
+            output::print(global.output, &found, |found| offer::table(found, which))
+        }
+        Offer::Accept(arguments) => decide(global, &cluster, &arguments, liqo_api::OfferDecision::Accept, true).await,
+        Offer::Refuse { offer, yes } => decide(global, &cluster, &offer, liqo_api::OfferDecision::Refuse, yes).await,
+        Offer::Forget { peer, pool } => {
+            let foreign = unpeer::find(&cluster, &peer).await?;
+            offer::forget(&cluster, &foreign, &pool).await?;
+            let result = serde_json::json!({ "peer": foreign.metadata.name, "pool": pool });
+            output::print(global.output, &result, |_| {
+                format!(
+                    "What was decided on pool {pool} of {peer} is forgotten: the policy decides again (`liqoctl offer list {peer}`)."
+                )
+            })
+        }
+    }
+}
+
+async fn decide(
+    global: &Global,
+    cluster: &Cluster,
+    arguments: &OfferDecide,
+    decision: liqo_api::OfferDecision,
+    yes: bool,
+) -> anyhow::Result<()> {
+    let foreign = unpeer::find(cluster, &arguments.peer).await?;
+    let peer = foreign.metadata.name.clone().unwrap_or_default();
+    let pool = offer::choose(&peer, &offer::received(cluster, &foreign).await?, arguments.pool.as_deref())?;
+    let lost_pods = match decision {
+        liqo_api::OfferDecision::Accept => Vec::new(),
+        liqo_api::OfferDecision::Refuse => offer::pods_on(cluster, &foreign, &pool).await?,
+    };
+    if !lost_pods.is_empty() {
+        ask::confirm(&offer::question(&peer, &pool, &lost_pods), yes)?;
+    }
+    let node = offer::decide(cluster, &foreign, &pool, decision, arguments.timeout, &Progress::new()).await?;
+    output::print(global.output, &offer::Decided { peer, pool, decision, node, lost_pods }, offer::outcome)
+}
+
+async fn policies(global: &Global, command: Policy) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let own = cluster.installed().await?;
+    match command {
+        Policy::List => output::print(global.output, &policy::list(&cluster).await?, |found| policy::table(found)),
+        Policy::Explain { peer, labels } => {
+            let lists = policy::gather(&cluster).await?;
+            let whom = policy::whom(&lists.foreign_clusters, &peer, labels.as_ref())?;
+            let (today, now) = (jiff::Timestamp::now(), std::time::Instant::now());
+            let explanation = policy::explain(own.id, own.config.spec.cluster_labels, lists, &whom, today, now);
+            output::print(global.output, &explanation, |found| policy::render(found, Paint::for_stdout()))
+        }
+    }
 }
 
 async fn tokens(global: &Global, command: Token) -> anyhow::Result<()> {

@@ -278,7 +278,8 @@ pub fn cluster_name(text: &str) -> Result<String, String> {
     ))
 }
 
-fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
+/// Reads `a=b,c=d`.
+pub fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
     let text = text.trim_start_matches('{').trim_end_matches('}');
     text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(label).collect()
 }

@@ -82,7 +82,8 @@ async fn peer(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Pee
 async fn borrowing(cluster: &Cluster, provider: &ClusterId, links: Vec<Link>) -> anyhow::Result<Borrowing> {
     let namespace = provider_namespace(provider);
     let api: Api<VirtualNodeObject> = Api::namespaced(cluster.client.clone(), &namespace);
-    let objects = list_or_none(&api, &ListParams::default()).await.doing("list the virtual nodes")?;
+    let mut objects = list_or_none(&api, &ListParams::default()).await.doing("list the virtual nodes")?;
+    objects.sort_by(|one, other| one.spec.pool.cmp(&other.spec.pool));
     Ok(Borrowing {
         links,
         offers: offers(cluster, &namespace).await?,
@@ -130,12 +131,21 @@ async fn lending(cluster: &Cluster, consumer: &ClusterId, tenant: Option<String>
 async fn offers(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<Offer>> {
     let api: Api<ResourceOffer> = Api::namespaced(cluster.client.clone(), namespace);
     let objects = list_or_none(&api, &ListParams::default()).await.doing("list the offers")?;
-    Ok(objects.into_iter().map(offer).collect())
+    let mut offers: Vec<Offer> = objects.into_iter().map(offer).collect();
+    offers.sort_by(|one, other| one.pool.cmp(&other.pool));
+    Ok(offers)
 }
 
 fn offer(object: ResourceOffer) -> Offer {
     let status = object.status.unwrap_or_default();
-    Offer { pool: object.spec.pool, phase: status.phase, message: status.message, resources: object.spec.resource_quota.hard }
+    Offer {
+        pool: object.spec.pool,
+        phase: status.phase,
+        message: status.message,
+        resources: object.spec.resource_quota.hard,
+        withdrawal_timestamp: object.spec.withdrawal_timestamp.map(|time| time.0.to_string()),
+        reclaim_timestamp: object.spec.reclaim_timestamp.map(|time| time.0.to_string()),
+    }
 }
 
 fn namespace(object: NamespaceOffloading) -> OffloadedNamespace {

@@ -143,6 +143,12 @@ pub struct Offer {
     pub message: Option<String>,
     /// How much.
     pub resources: ResourceList,
+    /// When the offer ends, if it is taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withdrawal_timestamp: Option<String>,
+    /// From when on pods beyond it are ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclaim_timestamp: Option<String>,
 }
 
 /// One virtual node.

@@ -114,32 +114,48 @@ fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
     if children.is_empty() {
         children.push(Branch::leaf(format!("{} nothing was done yet", mark(None, paint))));
     }
-    children.extend(borrowing.offers.iter().map(|one| offer(one, paint)));
-    children.extend(borrowing.nodes.iter().map(|one| node(one, paint)));
+    // Each node stands below the offer that it is made of; one whose offer is gone stands alone.
+    let offered = |one: &VirtualNode| borrowing.offers.iter().any(|offer| offer.pool == one.pool);
+    children.extend(borrowing.offers.iter().map(|one| {
+        let mut branch = offer(one, Some(name), paint);
+        branch.children.extend(borrowing.nodes.iter().filter(|node| node.pool == one.pool).map(|one| node(one, paint)));
+        branch
+    }));
+    children.extend(borrowing.nodes.iter().filter(|one| !offered(one)).map(|one| node(one, paint)));
     Branch { text: format!("borrowed from {name}"), children }
 }
 
 fn lending(name: &str, lending: &Lending, paint: Paint) -> Branch {
     let mut children: Vec<_> = lending.links.iter().map(|one| link(one, paint)).collect();
-    children.extend(lending.offers.iter().map(|one| offer(one, paint)));
+    children.extend(lending.offers.iter().map(|one| offer(one, None, paint)));
     children.push(Branch::leaf(count(lending.pods, "pod of it runs here", "pods of it run here")));
     Branch { text: format!("lent to {name}"), children }
 }
 
-fn offer(offer: &Offer, paint: Paint) -> Branch {
+/// An offer, of `provider` or our own.
+fn offer(offer: &Offer, provider: Option<&str>, paint: Paint) -> Branch {
     let phase = format!("{:?}", offer.phase);
     let phase = match offer.phase {
         OfferPhase::Accepted => paint.good(&phase),
         OfferPhase::Refused => paint.bad(&phase),
         OfferPhase::Pending | OfferPhase::ManualActionRequired => paint.unsure(&phase),
     };
-    let why = offer
-        .message
-        .as_ref()
-        .filter(|_| offer.phase != OfferPhase::Accepted)
-        .map(|why| format!(" ({})", plain(why)))
-        .unwrap_or_default();
-    Branch::leaf(format!("offer {}: {phase}{why}: {}", offer.pool, resources(&offer.resources)))
+    let why = match (offer.phase, provider) {
+        (OfferPhase::Accepted, _) => None,
+        (OfferPhase::ManualActionRequired, Some(name)) => {
+            Some(format!("you are to decide: `liqoctl offer accept {name} {}`", plain(&offer.pool)))
+        }
+        (OfferPhase::ManualActionRequired, None) => Some("the consumer is to decide".to_owned()),
+        _ => offer.message.as_deref().map(plain),
+    };
+    let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+    let mut branch = Branch::leaf(format!("offer {}: {phase}{why}: {}", plain(&offer.pool), resources(&offer.resources)));
+    let times = [
+        offer.withdrawal_timestamp.as_ref().map(|at| format!("taken back: ends at {at}, its pods move away until then")),
+        offer.reclaim_timestamp.as_ref().map(|at| format!("more is used than offered: pods beyond it are ended from {at} on")),
+    ];
+    branch.children.extend(times.into_iter().flatten().map(|text| Branch::leaf(paint.unsure(&text))));
+    branch
 }
 
 fn node(node: &VirtualNode, paint: Paint) -> Branch {
@@ -197,7 +213,14 @@ mod tests {
     }
 
     fn example() -> Status {
-        let offer = |phase| Offer { pool: "default".into(), phase, message: Some("why".into()), resources: resources() };
+        let offer = |phase| Offer {
+            pool: "default".into(),
+            phase,
+            message: Some("why".into()),
+            resources: resources(),
+            withdrawal_timestamp: None,
+            reclaim_timestamp: None,
+        };
         Status {
             cluster: ThisCluster {
                 name: "rome".into(),
@@ -273,8 +296,8 @@ rome (ID {rome}, Liqo 0.1.0)
 │  │  ├─ ✓ IdentityVerified
 │  │  ├─ ✓ Authenticated
 │  │  ├─ ✗ PeerReachable: Reason: what is the case (since 2026-01-01T00:00:00Z)
-│  │  ├─ offer default: Accepted: cpu=2, memory=4Gi
-│  │  └─ ✗ node milan: not Ready: cpu=2, memory=4Gi; 1 pod
+│  │  └─ offer default: Accepted: cpu=2, memory=4Gi
+│  │     └─ ✗ node milan: not Ready: cpu=2, memory=4Gi; 1 pod
 │  └─ lent to milan
 │     ├─ ✓ ConsumerAuthorized
 │     ├─ ? ConsumerReachable: Reason: what is the case (since 2026-01-01T00:00:00Z)
@@ -289,6 +312,65 @@ rome (ID {rome}, Liqo 0.1.0)
 "
         );
         assert_eq!(render(&example(), Paint::off()), expected);
+    }
+
+    #[test]
+    fn every_pool_has_its_node_its_times_and_what_is_to_be_done() {
+        let offer = |pool: &str, phase| Offer {
+            pool: pool.into(),
+            phase,
+            message: Some("the policy wants a person".into()),
+            resources: resources(),
+            withdrawal_timestamp: None,
+            reclaim_timestamp: None,
+        };
+        let at = || Some("2026-01-01T00:05:00Z".to_owned());
+        let node = |pool: &str| VirtualNode {
+            pool: pool.into(),
+            node: Some(format!("milan-{pool}")),
+            ready: true,
+            resources: resources(),
+            pods: 2,
+        };
+        let borrowing = Borrowing {
+            links: Vec::new(),
+            offers: vec![
+                Offer { withdrawal_timestamp: at(), ..offer("bulk", OfferPhase::Accepted) },
+                offer("gold", OfferPhase::ManualActionRequired),
+                offer("zone-a", OfferPhase::Accepted),
+            ],
+            nodes: vec![node("bulk"), node("gone"), node("zone-a")],
+        };
+        let lending = Lending {
+            tenant_namespace: None,
+            links: Vec::new(),
+            offers: vec![
+                offer("default", OfferPhase::ManualActionRequired),
+                Offer { reclaim_timestamp: at(), ..offer("gpu", OfferPhase::Accepted) },
+            ],
+            pods: 1,
+        };
+        let mut out = String::new();
+        for branch in [super::borrowing("milan", &borrowing, Paint::off()), super::lending("milan", &lending, Paint::off())] {
+            branch.draw("", &mut out);
+        }
+        let expected = "\
+borrowed from milan
+├─ ? nothing was done yet
+├─ offer bulk: Accepted: cpu=2, memory=4Gi
+│  ├─ taken back: ends at 2026-01-01T00:05:00Z, its pods move away until then
+│  └─ ✓ node milan-bulk: Ready: cpu=2, memory=4Gi; 2 pods
+├─ offer gold: ManualActionRequired (you are to decide: `liqoctl offer accept milan gold`): cpu=2, memory=4Gi
+├─ offer zone-a: Accepted: cpu=2, memory=4Gi
+│  └─ ✓ node milan-zone-a: Ready: cpu=2, memory=4Gi; 2 pods
+└─ ✓ node milan-gone: Ready: cpu=2, memory=4Gi; 2 pods
+lent to milan
+├─ offer default: ManualActionRequired (the consumer is to decide): cpu=2, memory=4Gi
+├─ offer gpu: Accepted: cpu=2, memory=4Gi
+│  └─ more is used than offered: pods beyond it are ended from 2026-01-01T00:05:00Z on
+└─ 1 pod of it runs here
+";
+        assert_eq!(out, expected);
     }
 
     #[test]

@@ -1,0 +1,187 @@
+//! `liqoctl offer`: what peers offer, what is offered to them, and what a person decides on it.
+//!
+//! A decision is written into `spec.offers` of the `ForeignCluster`, by pool. The controllers judge the offer again by it, and
+//! this module shows what came of that.
+
+mod decide;
+mod list;
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::anyhow;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
+};
+use liqo_api::{ForeignCluster, OfferDecision, ResourceOffer, VirtualNode, provider_namespace};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    cluster::{Cluster, Explained as _, full_name, list_or_none},
+    progress::Progress,
+    wait::{Look, give_up, until},
+};
+
+pub use decide::{Unclear, choose};
+pub use list::{Shown, Which, list, table};
+
+/// How long an answer against a decision must stand before it is believed: it may be older than the decision.
+const STANDS: Duration = Duration::from_secs(5);
+
+/// A decision that the controllers took up.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Decided {
+    /// Name of the peer.
+    pub peer: String,
+    /// The pool.
+    pub pool: String,
+    /// What was decided.
+    pub decision: OfferDecision,
+    /// Name of the Node that the pool is here, if it was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Pods that ended because of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost_pods: Vec<String>,
+}
+
+/// The offers that were received from a peer.
+pub async fn received(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Vec<ResourceOffer>> {
+    let api: Api<ResourceOffer> = Api::namespaced(cluster.client.clone(), &provider_namespace(&foreign.spec.cluster_id));
+    let offers = list_or_none(&api, &ListParams::default()).await;
+    offers.doing(format!("list the offers of {}", foreign.name_any()))
+}
+
+/// The unfinished pods that run on the Node of a pool: they end when it is refused.
+pub async fn pods_on(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) -> anyhow::Result<Vec<String>> {
+    let Some(node) = virtual_node(cluster, foreign, pool).await?.and_then(|node| node.status?.node_name) else {
+        return Ok(Vec::new());
+    };
+    let api: Api<Pod> = Api::all(cluster.client.clone());
+    let on_it = ListParams::default().fields(&format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"));
+    let pods = api.list_metadata(&on_it).await.doing(format!("list the pods of Node {node}"))?;
+    Ok(pods.items.iter().map(full_name).collect())
+}
+
+/// What is asked before an offer that is in use is refused.
+pub fn question(peer: &str, pool: &str, lost: &[String]) -> String {
+    format!("These pods run on pool {pool} of {peer} and end: {}. Go on?", lost.join(", "))
+}
+
+async fn virtual_node(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) -> anyhow::Result<Option<VirtualNode>> {
+    let api: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(&foreign.spec.cluster_id));
+    api.get_opt(pool).await.doing(format!("read the virtual node of pool {pool}"))
+}
+
+/// Writes a decision down and waits until the controllers took it up.
+pub async fn decide(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+    pool: &str,
+    decision: OfferDecision,
+    timeout: Duration,
+    progress: &Progress,
+) -> anyhow::Result<Option<String>> {
+    let name = foreign.name_any();
+    write(cluster, &name, &BTreeMap::from([(pool, Some(decision))])).await?;
+    let step = match decision {
+        OfferDecision::Accept => format!("Accepting pool {pool} of {name}"),
+        OfferDecision::Refuse => format!("Refusing pool {pool} of {name}"),
+    };
+    let what = match decision {
+        OfferDecision::Accept => format!("pool {pool} of {name} is accepted"),
+        OfferDecision::Refuse => format!("pool {pool} of {name} is refused"),
+    };
+    let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let against: Cell<Option<Instant>> = Cell::new(None);
+    let taken_up = until(
+        &what,
+        timeout,
+        |text| progress.message(&step, text),
+        || async {
+            let foreign = clusters.get(&name).await.doing(format!("read ForeignCluster {name}"))?;
+            let offers = received(cluster, &foreign).await?;
+            let offer = offers.iter().find(|offer| offer.name_any() == pool);
+            let node = virtual_node(cluster, &foreign, pool).await?;
+            match decide::progress(decision, &foreign, offer, node.as_ref()) {
+                decide::Progress::Done(node) => Ok(Look::Done(node)),
+                decide::Progress::Waiting(text) => {
+                    against.set(None);
+                    Ok(Look::NotYet(text))
+                }
+                decide::Progress::Against(text) => {
+                    let since = against.get().unwrap_or_else(Instant::now);
+                    against.set(Some(since));
+                    if since.elapsed() >= STANDS { Err(give_up(text)) } else { Ok(Look::NotYet(text)) }
+                }
+            }
+        },
+    );
+    progress.step(&step, taken_up).await.map_err(|error| {
+        anyhow!("{error:#}. The decision stands in ForeignCluster {name}: `liqoctl offer forget {name} {pool}` takes it back")
+    })
+}
+
+/// Takes a decision back, so that the policy decides again.
+pub async fn forget(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) -> anyhow::Result<()> {
+    decide::forgettable(foreign, pool)?;
+    write(cluster, &foreign.name_any(), &BTreeMap::from([(pool, None)])).await
+}
+
+async fn write(cluster: &Cluster, name: &str, offers: &BTreeMap<&str, Option<OfferDecision>>) -> anyhow::Result<()> {
+    let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let change = json!({ "spec": { "offers": offers } });
+    let written = api.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await;
+    written.doing(format!("write the decision into ForeignCluster {name}")).map(drop)
+}
+
+/// The outcome for people.
+pub fn outcome(decided: &Decided) -> String {
+    let Decided { peer, pool, decision, node, lost_pods } = decided;
+    match (decision, node) {
+        (OfferDecision::Accept, Some(node)) => format!("Pool {pool} of {peer} is accepted: it is Node {node} here."),
+        (OfferDecision::Accept, None) => format!("Pool {pool} of {peer} is accepted."),
+        (OfferDecision::Refuse, _) => {
+            let lost = match lost_pods.len() {
+                0 => String::new(),
+                1 => " One pod ended.".to_owned(),
+                more => format!(" {more} pods ended."),
+            };
+            format!("Pool {pool} of {peer} is refused.{lost} `liqoctl offer forget {peer} {pool}` lets the policy decide again.")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outcome_names_the_node_or_what_was_lost() {
+        let accepted = Decided {
+            peer: "milan".into(),
+            pool: "gold".into(),
+            decision: OfferDecision::Accept,
+            node: Some("milan-gold".into()),
+            lost_pods: Vec::new(),
+        };
+        assert_eq!(outcome(&accepted), "Pool gold of milan is accepted: it is Node milan-gold here.");
+        let lost_pods = vec!["demo/web-1".to_owned(), "demo/web-2".to_owned()];
+        assert_eq!(
+            question("milan", "gold", &lost_pods),
+            "These pods run on pool gold of milan and end: demo/web-1, demo/web-2. Go on?"
+        );
+        let refused = Decided { decision: OfferDecision::Refuse, node: None, lost_pods, ..accepted };
+        assert_eq!(
+            outcome(&refused),
+            "Pool gold of milan is refused. 2 pods ended. `liqoctl offer forget milan gold` lets the policy decide again."
+        );
+    }
+}

@@ -1,0 +1,284 @@
+//! `liqoctl policy explain`: which policy holds for a peer and why, and what comes of it.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use jiff::Timestamp;
+use kube::{ResourceExt as _, core::Selector};
+use liqo_api::{
+    Approval, ClusterId, ForeignCluster, PeerSelector, PeeringPolicy, ResourceList, ResourceOfferSpec, Wish, labels, links,
+};
+use liqo_kit::policies::{PolicyPeer, selects};
+use liqo_sharing::decide::{
+    lists::Lists,
+    picture::{Picture, Plan},
+    provider::decide,
+};
+use serde::Serialize;
+
+use super::{in_order, words};
+
+/// Whom an explanation is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whom {
+    /// As policies see it.
+    pub peer: PolicyPeer,
+    /// Whether its ID is one, and not made up because the peer is not known.
+    pub has_id: bool,
+    /// Whether the cluster knows it.
+    pub known: bool,
+}
+
+/// The peer is not known, and nothing was said about it.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "there is no peer {name}: {there}. To try how a peer of this name would be treated, say which labels it would have: --labels a=b, or --labels '' for none"
+)]
+pub struct Unknown {
+    /// What was asked for.
+    pub name: String,
+    /// Those that there are.
+    pub there: String,
+}
+
+/// The peer of this name or ID, with the labels that are to be tried in place of those of the same name.
+pub fn whom(known: &[ForeignCluster], wanted: &str, tried: Option<&BTreeMap<String, String>>) -> Result<Whom, Unknown> {
+    let is_wanted = |foreign: &&ForeignCluster| foreign.name_any() == wanted || foreign.spec.cluster_id.as_str() == wanted;
+    // Of several objects for one peer the oldest counts.
+    let age = |foreign: &&ForeignCluster| (foreign.metadata.creation_timestamp.clone(), foreign.name_any());
+    let found = known.iter().find(is_wanted).map(|foreign| foreign.spec.cluster_id.clone());
+    let foreign = found.and_then(|id| known.iter().filter(|foreign| foreign.spec.cluster_id == id).min_by_key(age));
+    let mut whom = match (foreign, wanted.parse::<ClusterId>()) {
+        (Some(foreign), _) => Whom { peer: PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign)), has_id: true, known: true },
+        (None, Ok(id)) => Whom { peer: PolicyPeer::new(&id, None), has_id: true, known: false },
+        (None, Err(_)) if tried.is_some() => {
+            let id = ClusterId::of_public_key(&[0; 32]);
+            let peer = PolicyPeer { id, name: Some(wanted.to_owned()), labels: BTreeMap::new() };
+            Whom { peer, has_id: false, known: false }
+        }
+        (None, Err(_)) => {
+            let names: Vec<_> = known.iter().map(kube::ResourceExt::name_any).collect();
+            let there =
+                if names.is_empty() { "this cluster has no peers".to_owned() } else { format!("there are {}", names.join(", ")) };
+            return Err(Unknown { name: wanted.to_owned(), there });
+        }
+    };
+    whom.peer.labels.extend(tried.cloned().unwrap_or_default());
+    Ok(whom)
+}
+
+/// Which policy holds for a peer, and what comes of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// Its name, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Its identity, if it is known.
+    #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<ClusterId>,
+    /// Whether this cluster knows it.
+    pub known: bool,
+    /// How it was found: `Manual`, `LAN` or `DNS`.
+    pub discovered_by: String,
+    /// The labels that policies see.
+    pub labels: BTreeMap<String, String>,
+    /// All policies, in order.
+    pub policies: Vec<Considered>,
+    /// What the one that holds says.
+    pub says: Vec<words::Sentence>,
+    /// What else decides.
+    pub notes: Vec<String>,
+    /// What would be offered.
+    pub offer: Outcome,
+}
+
+/// One policy, and what it has to do with the peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Considered {
+    /// Its name.
+    pub name: String,
+    /// Its priority.
+    pub priority: i32,
+    /// Whether it selects the peer.
+    pub selects: bool,
+    /// Whether it is the one that holds.
+    pub holds: bool,
+    /// Why it does not select the peer: each field that does not fit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub misfits: Vec<words::Sentence>,
+}
+
+/// What the peer would be offered now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// Whether it was computed; what a plugin would say cannot be found out from here, and then this is what was offered last.
+    pub computed: bool,
+    /// What the peer asks for at most; nothing if it does not ask, and is treated as if it asked for everything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<ResourceList>,
+    /// The pools.
+    pub pools: Vec<Pool>,
+    /// What is told about it.
+    pub message: String,
+}
+
+/// One pool of the outcome.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// How much is offered.
+    pub resources: ResourceList,
+    /// How much is offered as it stands; nothing if there is no such offer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub standing: Option<ResourceList>,
+    /// When it ends, if it is taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withdrawal_timestamp: Option<String>,
+    /// From when on pods beyond it are ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclaim_timestamp: Option<String>,
+}
+
+/// Explains, from all that decides.
+pub fn explain(
+    own: ClusterId,
+    cluster_labels: BTreeMap<String, String>,
+    lists: Lists,
+    whom: &Whom,
+    today: Timestamp,
+    now: Instant,
+) -> Explanation {
+    let foreign = lists.foreign_clusters.iter().find(|foreign| whom.known && foreign.metadata.name == whom.peer.name).cloned();
+    let policies = in_order(lists.policies.clone());
+    let mut considered: Vec<Considered> = policies.iter().map(|policy| consider(policy, whom)).collect();
+    let holding = considered.iter().position(|policy| policy.selects);
+    if let Some(at) = holding {
+        considered[at].holds = true;
+    }
+    let policy = holding.map(|at| &policies[at]);
+    let picture = Picture::of_lists(own, cluster_labels, lists, today);
+    Explanation {
+        peer: whom.peer.name.clone(),
+        cluster_id: whom.has_id.then(|| whom.peer.id.clone()),
+        known: whom.known,
+        discovered_by: discovered_by(&whom.peer),
+        labels: whom.peer.labels.clone(),
+        policies: considered,
+        says: policy.map(|policy| words::of_policy(&policy.spec)).unwrap_or_default(),
+        notes: notes(foreign.as_ref(), policy.map(|policy| policy.spec.provide.approval)),
+        offer: outcome(picture, whom, policy.map(AsRef::as_ref), foreign.as_ref(), now),
+    }
+}
+
+fn discovered_by(peer: &PolicyPeer) -> String {
+    let found = peer.labels.get(labels::DISCOVERED_BY).map(String::as_str);
+    found.filter(|way| matches!(*way, "LAN" | "DNS")).unwrap_or("Manual").to_owned()
+}
+
+fn consider(policy: &PeeringPolicy, whom: &Whom) -> Considered {
+    let misfits = misfits(policy, whom);
+    Considered { name: policy.name_any(), priority: policy.spec.priority, selects: misfits.is_empty(), holds: false, misfits }
+}
+
+/// The fields that the peer does not fit. Each is asked alone, so that they say together what the whole selector says.
+fn misfits(policy: &PeeringPolicy, whom: &Whom) -> Vec<words::Sentence> {
+    let peer = &whom.peer;
+    let PeerSelector { cluster_ids, names, selector, discovered_by: ways } = policy.spec.peers.clone();
+    let misfit = |field: &str, alone: &PeerSelector, why: String| {
+        (!selects(alone, peer)).then(|| words::Sentence { field: field.to_owned(), text: why })
+    };
+    let described = selector.as_ref().map(|selector| match Selector::try_from(selector.clone()) {
+        Err(_) => "cannot be understood, and so selects nobody".to_owned(),
+        Ok(_) if peer.labels.is_empty() => format!("wants {}; the peer has no labels", words::selector(selector)),
+        Ok(_) => format!("wants {}; the peer has {}", words::selector(selector), pairs(&peer.labels)),
+    });
+    let ids: Vec<&str> = cluster_ids.iter().map(ClusterId::as_str).collect();
+    let ids = format!("lists {}; the peer's ID is {}", ids.join(", "), if whom.has_id { peer.id.as_str() } else { "not known" });
+    let named = match &peer.name {
+        Some(name) => format!("lists {}; the peer is called {name}", names.join(", ")),
+        None => format!("lists {}; the peer has no ForeignCluster, and so no name", names.join(", ")),
+    };
+    let found: Vec<String> = ways.iter().map(|way| format!("{way:?}")).collect();
+    let found = format!("lists {}; the peer was found {}", found.join(", "), discovered_by(peer));
+    let everybody = PeerSelector::default;
+    let leaving = policy.metadata.deletion_timestamp.is_some();
+    let leaving =
+        leaving.then(|| words::Sentence { field: "metadata".to_owned(), text: "the policy is being deleted".to_owned() });
+    let misfits = [
+        leaving,
+        misfit("peers.clusterIDs", &PeerSelector { cluster_ids, ..everybody() }, ids),
+        misfit("peers.names", &PeerSelector { names, ..everybody() }, named),
+        misfit("peers.selector", &PeerSelector { selector, ..everybody() }, described.unwrap_or_default()),
+        misfit("peers.discoveredBy", &PeerSelector { discovered_by: ways, ..everybody() }, found),
+    ];
+    misfits.into_iter().flatten().collect()
+}
+
+/// `a=b, c=d`.
+pub fn pairs(labels: &BTreeMap<String, String>) -> String {
+    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
+}
+
+/// What decides beside the policy.
+fn notes(foreign: Option<&ForeignCluster>, approval: Option<Approval>) -> Vec<String> {
+    let mut notes = Vec::new();
+    let incoming = foreign.map(|foreign| foreign.spec.incoming_peering).unwrap_or_default();
+    match (incoming, approval) {
+        (Wish::No, _) => {
+            notes.push("incomingPeering of its ForeignCluster is No: it may not borrow, whatever the policy says".to_owned())
+        }
+        (Wish::Auto, Some(Approval::Manual)) => {
+            notes.push("it may not borrow until incomingPeering of its ForeignCluster is Yes".to_owned());
+        }
+        _ => {}
+    }
+    if let Some(foreign) = foreign.filter(|foreign| !foreign.spec.offers.is_empty()) {
+        let decided: Vec<String> = foreign.spec.offers.iter().map(|(pool, decision)| format!("{decision:?} {pool}")).collect();
+        notes.push(format!(
+            "decided by hand on its offers: {} (`liqoctl offer list {}`)",
+            decided.join(", "),
+            foreign.name_any()
+        ));
+    }
+    notes
+}
+
+fn outcome(
+    picture: Picture,
+    whom: &Whom,
+    policy: Option<&PeeringPolicy>,
+    foreign: Option<&ForeignCluster>,
+    now: Instant,
+) -> Outcome {
+    let consumer = &whom.peer.id;
+    let asked = picture.request_of(consumer).and_then(|request| request.as_ref().ok().cloned());
+    let standing = picture.offers_of(consumer);
+    if policy.is_some_and(|policy| policy.spec.provide.source.plugin.is_some()) {
+        let told = foreign.and_then(|foreign| foreign.condition(links::RESOURCES_OFFERED));
+        let message = match told {
+            Some(condition) => format!("{}: {}", condition.reason, condition.message),
+            None => "the plugin was not asked about this peer: it does not ask for anything".to_owned(),
+        };
+        return Outcome { computed: false, asked, pools: pools(&standing, &standing), message };
+    }
+    let picture = picture.if_it_asked(whom.peer.clone());
+    let plan: Plan = decide(&picture, now);
+    let after = picture.offers_after(&plan, consumer);
+    let message = plan.links.get(consumer).map(|link| format!("{}: {}", link.reason, link.message)).unwrap_or_default();
+    Outcome { computed: true, asked, pools: pools(&after, &standing), message }
+}
+
+fn pools(offers: &BTreeMap<String, ResourceOfferSpec>, standing: &BTreeMap<String, ResourceOfferSpec>) -> Vec<Pool> {
+    let pool = |(name, offer): (&String, &ResourceOfferSpec)| Pool {
+        name: name.clone(),
+        resources: offer.resource_quota.hard.clone(),
+        standing: standing.get(name).map(|offer| offer.resource_quota.hard.clone()),
+        withdrawal_timestamp: offer.withdrawal_timestamp.as_ref().map(|time| time.0.to_string()),
+        reclaim_timestamp: offer.reclaim_timestamp.as_ref().map(|time| time.0.to_string()),
+    };
+    offers.iter().map(pool).collect()
+}

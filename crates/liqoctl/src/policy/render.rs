@@ -1,0 +1,102 @@
+//! An explanation for people.
+
+use liqo_api::ResourceList;
+
+use super::explain::{Considered, Explanation, Outcome, Pool, pairs};
+use crate::output::{Paint, plain};
+
+/// Draws it.
+pub fn render(explanation: &Explanation, paint: Paint) -> String {
+    let mut lines = vec![head(explanation, paint), String::new()];
+    lines.push(paint.strong("Policies, in the order in which they are looked at"));
+    if explanation.policies.is_empty() {
+        lines.push("  there is none".to_owned());
+    }
+    for policy in &explanation.policies {
+        considered(policy, paint, &mut lines);
+    }
+    lines.push(String::new());
+    match explanation.policies.iter().find(|policy| policy.holds) {
+        None => {
+            lines.push(
+                "No policy selects this peer: nothing is offered to it, and nothing that it offers is accepted.".to_owned(),
+            );
+        }
+        Some(holding) => {
+            lines.push(paint.strong(&format!("What {} says", holding.name)));
+            let width = explanation.says.iter().map(|one| one.field.len()).max().unwrap_or_default();
+            for one in &explanation.says {
+                let field = format!("{:width$}", one.field);
+                lines.push(format!("  {}   {}", paint.faint(&field), plain(&one.text)));
+            }
+        }
+    }
+    lines.extend(explanation.notes.iter().map(|note| format!("Note: {}.", plain(note))));
+    lines.push(String::new());
+    offer(&explanation.offer, paint, &mut lines);
+    lines.join("\n")
+}
+
+fn head(explanation: &Explanation, paint: Paint) -> String {
+    let name = explanation.peer.as_deref().or(explanation.cluster_id.as_ref().map(liqo_api::ClusterId::as_str));
+    let mut about = Vec::new();
+    if explanation.peer.is_some() {
+        about.extend(explanation.cluster_id.as_ref().map(|id| format!("ID {id}")));
+    }
+    about.push(if explanation.known { format!("found: {}", explanation.discovered_by) } else { "not known here".to_owned() });
+    about.push(if explanation.labels.is_empty() {
+        "no labels".to_owned()
+    } else {
+        format!("labels {}", pairs(&explanation.labels))
+    });
+    format!("{} {}", paint.strong(name.unwrap_or_default()), paint.faint(&format!("({})", about.join(", "))))
+}
+
+fn considered(policy: &Considered, paint: Paint, lines: &mut Vec<String>) {
+    let (mark, told) = match (policy.selects, policy.holds) {
+        (_, true) => (paint.good("✓"), "selects the peer, and holds"),
+        (true, false) => (paint.unsure("·"), "selects the peer, too, but comes later"),
+        (false, _) => (paint.bad("✗"), "does not select the peer"),
+    };
+    lines.push(format!("  {mark} {} {}: {told}", policy.name, paint.faint(&format!("(priority {})", policy.priority))));
+    lines.extend(policy.misfits.iter().map(|misfit| format!("      {}: {}", misfit.field, plain(&misfit.text))));
+}
+
+fn offer(outcome: &Outcome, paint: Paint, lines: &mut Vec<String>) {
+    let title = match (outcome.computed, &outcome.asked) {
+        (false, _) => "What it was offered last; the plugin cannot be asked from here".to_owned(),
+        (true, None) => "What it would be offered now, if it asked for everything".to_owned(),
+        (true, Some(asked)) if asked.is_empty() => "What it is offered now; it asks for everything".to_owned(),
+        (true, Some(asked)) => format!("What it is offered now; it asks for at most {asked}"),
+    };
+    lines.push(paint.strong(&title));
+    for pool in &outcome.pools {
+        lines.push(format!("  pool {}: {}{}", pool.name, amounts(&pool.resources), change(outcome, pool)));
+    }
+    if outcome.pools.is_empty() {
+        lines.push("  nothing".to_owned());
+    }
+    if !outcome.message.is_empty() {
+        lines.push(format!("  {}", paint.faint(&plain(&outcome.message))));
+    }
+}
+
+fn amounts(list: &ResourceList) -> String {
+    if list.is_empty() { "nothing".to_owned() } else { list.to_string() }
+}
+
+/// What is different from what stands.
+fn change(outcome: &Outcome, pool: &Pool) -> String {
+    let mut text = match &pool.standing {
+        Some(standing) if *standing != pool.resources => format!(" (stands at {})", amounts(standing)),
+        None if outcome.asked.is_some() && outcome.computed => " (is being written)".to_owned(),
+        _ => String::new(),
+    };
+    if let Some(at) = &pool.withdrawal_timestamp {
+        text = format!("{text}; taken back, ends at {at}");
+    }
+    if let Some(at) = &pool.reclaim_timestamp {
+        text = format!("{text}; pods beyond it are ended from {at} on");
+    }
+    text
+}

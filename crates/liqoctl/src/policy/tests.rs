@@ -1,0 +1,262 @@
+use std::{collections::BTreeMap, time::Instant};
+
+use jiff::Timestamp;
+use liqo_api::{ClusterId, RESOURCE_REQUEST, tenant_namespace};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, from_value, json};
+
+use super::*;
+use crate::output::Paint;
+
+fn id(seed: u8) -> ClusterId {
+    ClusterId::of_public_key(&[seed; 32])
+}
+
+fn objects<T: DeserializeOwned>(values: Value) -> Vec<T> {
+    from_value(values).unwrap()
+}
+
+/// Milan has 10 cpu and one GPU free. Rome asks for 2 cpu, turin for nothing.
+fn milan() -> Lists {
+    let rome = tenant_namespace(&id(1));
+    let labels = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "tenant", "liqo.io/consumer-id": id(1) });
+    Lists {
+        policies: objects(json!([
+            { "metadata": { "name": "default" }, "spec": { "provide": { "percentage": 0 }, "consume": { "accept": "Never" } } },
+            { "metadata": { "name": "partners" }, "spec": {
+                "priority": 10,
+                "peers": { "selector": { "matchLabels": { "tier": "partner" } }, "discoveredBy": ["Manual"] },
+                "provide": { "percentage": 40, "caps": { "nvidia.com/gpu": "0" } } } },
+            { "metadata": { "name": "gpus" }, "spec": {
+                "priority": 20, "peers": { "names": ["rome"] }, "provide": { "source": { "fixed": { "resources": { "cpu": "3", "nvidia.com/gpu": "1" } } },
+                "noticeSeconds": 60, "usage": { "storageClasses": ["fast"] } }, "consume": { "accept": "Manual", "maxOffers": 2 } } },
+        ])),
+        foreign_clusters: objects(json!([
+            { "metadata": { "name": "rome", "labels": { "tier": "partner" } }, "spec": { "clusterID": id(1), "offers": { "gold": "Accept" } } },
+            { "metadata": { "name": "turin", "labels": { "tier": "partner" } }, "spec": { "clusterID": id(2), "incomingPeering": "No" } },
+        ])),
+        nodes: objects(json!([
+            { "metadata": { "name": "a" }, "status": { "allocatable": { "cpu": "10", "nvidia.com/gpu": "1" }, "conditions": [{ "type": "Ready", "status": "True" }] } },
+        ])),
+        pods: Vec::new(),
+        namespaces: objects(json!([{ "metadata": { "name": rome, "uid": "u", "labels": labels } }])),
+        requests: objects(json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
+            "metadata": { "name": RESOURCE_REQUEST, "namespace": rome }, "spec": { "resources": { "cpu": "2" } } }])),
+        offers: Vec::new(),
+    }
+}
+
+fn explained(lists: Lists, wanted: &str, tried: Option<&[(&str, &str)]>) -> Explanation {
+    let tried = tried.map(|pairs| pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect());
+    let whom = whom(&lists.foreign_clusters, wanted, tried.as_ref()).unwrap();
+    explain(id(9), BTreeMap::new(), lists, &whom, Timestamp::UNIX_EPOCH, Instant::now())
+}
+
+fn shown(wanted: &str, tried: Option<&[(&str, &str)]>) -> String {
+    render(&explained(milan(), wanted, tried), Paint::off())
+}
+
+#[test]
+fn policies_are_listed_in_order_with_the_peers_that_each_holds_for() {
+    let expected = "\
+NAME       PRIORITY   FOR                          HOLDS FOR   ALSO SELECTS   SOURCE      SHARES                            ACCEPT
+gpus       20         name rome                    rome        -              fixed       cpu=3, nvidia.com/gpu=1           Manual
+partners   10         tier=partner, found Manual   turin       rome           all nodes   40 %, at most nvidia.com/gpu=0    Automatic
+default    0          everybody                    -           rome, turin    all nodes   0 %                               Never";
+    let Lists { policies, foreign_clusters, .. } = milan();
+    // Columns are as wide as what is in them.
+    let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = table(&rows(policies, &foreign_clusters));
+    for (line, wanted) in text.lines().zip(expected.lines()) {
+        assert_eq!(squeezed(line), squeezed(wanted));
+    }
+    assert_eq!(text.lines().count(), 4);
+    assert!(table(&[]).contains("no policy"));
+}
+
+#[test]
+fn many_peers_are_counted_and_not_named() {
+    let mut row = rows(milan().policies, &[]).remove(0);
+    row.holds_for = (1..=7).map(|number| format!("p{number}")).collect();
+    assert!(table(&[row]).contains("p1, p2, p3, p4, p5 and 2 more"));
+}
+
+#[test]
+fn the_policy_that_holds_is_explained_with_what_follows_from_it() {
+    let rome = id(1);
+    let expected = format!(
+        "\
+rome (ID {rome}, found: Manual, labels tier=partner)
+
+Policies, in the order in which they are looked at
+  ✓ gpus (priority 20): selects the peer, and holds
+  · partners (priority 10): selects the peer, too, but comes later
+  · default (priority 0): selects the peer, too, but comes later
+
+What gpus says
+  provide.source                           cpu=3, nvidia.com/gpu=1 for each peer, as far as there is so much free
+  provide.granularity                      one pool, named default: one virtual node at the peer
+  provide.offerUpdateThresholdPercentage   an offer is rewritten when an amount is off by more than 5 percent
+  provide.noticeSeconds                    what is taken back is announced 60 s before pods are ended for it
+  provide.approval                         whoever has a valid token may borrow
+  provide.usage.podSecurity                the peer's pods are held to the Pod Security standard baseline
+  provide.usage.storageClasses             they may use the storage classes fast
+  provide.usage.reflectedKinds             reflected here may be ConfigMap, Secret
+  consume.accept                           a person decides on what the peer offers, by `liqoctl offer accept`
+  consume.maxOffers                        at most 2 of its offers are accepted
+Note: decided by hand on its offers: Accept gold (`liqoctl offer list rome`).
+
+What it is offered now; it asks for at most cpu=2
+  pool default: cpu=2, nvidia.com/gpu=1 (is being written)
+  Offered: pool default is offered, under policy gpus"
+    );
+    assert_eq!(shown("rome", None), expected);
+    assert_eq!(shown(rome.as_str(), None), expected);
+}
+
+#[test]
+fn a_peer_that_does_not_ask_is_shown_what_it_would_get_and_why_it_may_not() {
+    let text = shown("turin", None);
+    assert!(
+        text.contains("✗ gpus (priority 20): does not select the peer\n      peers.names: lists rome; the peer is called turin"),
+        "{text}"
+    );
+    assert!(text.contains("Note: incomingPeering of its ForeignCluster is No"), "{text}");
+    assert!(text.contains("if it asked for everything\n  pool default: cpu=4, nvidia.com/gpu=0\n"), "{text}");
+}
+
+#[test]
+fn a_peer_that_is_not_known_is_explained_by_its_id_or_by_labels() {
+    let by_id = explained(milan(), id(7).as_str(), None);
+    assert_eq!((by_id.known, by_id.cluster_id.as_ref()), (false, Some(&id(7))));
+    let names: Vec<&str> = by_id.policies.iter().filter(|policy| policy.selects).map(|policy| policy.name.as_str()).collect();
+    assert_eq!(names, ["default"]);
+    assert!(by_id.policies[0].misfits[0].text.contains("no ForeignCluster"), "{:?}", by_id.policies[0]);
+    assert_eq!(by_id.offer.pools, []);
+    assert!(by_id.offer.message.contains("0 percent"), "{}", by_id.offer.message);
+
+    let by_labels = explained(milan(), "genoa", Some(&[("tier", "partner")]));
+    assert_eq!((by_labels.known, by_labels.cluster_id.as_ref()), (false, None));
+    assert_eq!(by_labels.offer.pools[0].resources.get("cpu").to_string(), "4");
+    let none = explained(milan(), "genoa", Some(&[]));
+    assert!(none.policies[1].misfits.iter().any(|misfit| misfit.text.contains("the peer has no labels")));
+
+    let error = whom(&milan().foreign_clusters, "genoa", None).unwrap_err().to_string();
+    assert!(error.starts_with("there is no peer genoa: there are rome, turin.") && error.contains("--labels"), "{error}");
+}
+
+#[test]
+fn labels_that_are_tried_stand_beside_those_that_are_there() {
+    let tried = explained(milan(), "turin", Some(&[("tier", "other"), ("liqo.io/discovered-by", "LAN")]));
+    let fields: Vec<&str> = tried.policies[1].misfits.iter().map(|misfit| misfit.field.as_str()).collect();
+    assert_eq!(fields, ["peers.selector", "peers.discoveredBy"]);
+    assert_eq!(tried.discovered_by, "LAN");
+    assert!(tried.policies[2].holds);
+}
+
+#[test]
+fn without_a_policy_nothing_is_shared_and_that_is_said() {
+    let explanation = explained(Lists { policies: Vec::new(), ..milan() }, "rome", None);
+    let text = render(&explanation, Paint::off());
+    assert!(text.contains("No policy selects this peer"), "{text}");
+    assert!(text.contains("  nothing\n  NoPolicy: "), "{text}");
+}
+
+#[test]
+fn what_a_plugin_says_is_not_guessed() {
+    let mut lists = milan();
+    lists.policies = objects(json!([
+        { "metadata": { "name": "default" }, "spec": { "provide": { "source": { "plugin": { "address": "broker:6001" } } } } },
+    ]));
+    let never_asked = explained(milan_with(&lists), "turin", None);
+    assert!(!never_asked.offer.computed && never_asked.offer.message.contains("not asked"), "{:?}", never_asked.offer);
+    lists.offers = objects(json!([{ "metadata": { "name": "gold", "namespace": tenant_namespace(&id(1)) },
+        "spec": { "clusterID": id(9), "pool": "gold", "resourceQuota": { "hard": { "cpu": "7" } }, "reclaimTimestamp": "2026-01-01T00:05:00Z" } }]));
+    let mut rome = serde_json::to_value(&lists.foreign_clusters[0]).unwrap();
+    rome["status"] = json!({ "conditions": [{ "type": "ResourcesOffered", "status": "False", "reason": "PluginFailed",
+        "message": "policy default: no answer", "lastTransitionTime": "2026-01-01T00:00:00Z" }] });
+    lists.foreign_clusters[0] = from_value(rome).unwrap();
+    let text = render(&explained(lists, "rome", None), Paint::off());
+    let expected = "\
+What it was offered last; the plugin cannot be asked from here
+  pool gold: cpu=7; pods beyond it are ended from 2026-01-01T00:05:00Z on
+  PluginFailed: policy default: no answer";
+    assert!(text.ends_with(expected), "{text}");
+    assert!(text.contains("what the resource plugin at broker:6001 says (P3, in plain text)"), "{text}");
+}
+
+/// The usual lists with the policies of others.
+fn milan_with(others: &Lists) -> Lists {
+    Lists { policies: others.policies.clone(), ..milan() }
+}
+
+#[test]
+fn an_offer_that_changes_shows_both_amounts() {
+    let mut lists = milan();
+    lists.offers = objects(json!([{ "metadata": { "name": "default", "namespace": tenant_namespace(&id(1)) },
+        "spec": { "clusterID": id(9), "pool": "default", "resourceQuota": { "hard": { "cpu": "1" } } } }]));
+    let text = render(&explained(lists, "rome", None), Paint::off());
+    assert!(text.contains("pool default: cpu=2, nvidia.com/gpu=1 (stands at cpu=1)"), "{text}");
+}
+
+#[test]
+fn programs_get_the_same_in_json() {
+    let json = serde_json::to_value(explained(milan(), "turin", None)).unwrap();
+    assert_eq!(json["policies"][0]["misfits"][0]["field"], "peers.names");
+    assert_eq!(json["policies"][1]["holds"], true);
+    assert_eq!(json["offer"]["pools"][0]["resources"]["cpu"], "4");
+    assert_eq!(json["offer"].get("asked"), None);
+}
+
+#[test]
+fn every_field_of_a_policy_has_words() {
+    let spec = from_value(json!({
+        "provide": {
+            "source": { "nodes": { "selectors": [{ "matchLabels": { "pool": "lend" } }, { "matchExpressions": [{ "key": "gpu", "operator": "Exists" }] }] } },
+            "weight": 3, "overcommitPercentage": 150, "granularity": { "by": "NodeLabel", "label": "zone" },
+            "offerUpdateThresholdPercentage": 0, "noticeSeconds": 0, "approval": "Manual",
+            "usage": { "podSecurity": "restricted", "ingressClasses": ["nginx"], "loadBalancerClasses": ["lb"], "runtimeClassName": "gvisor",
+                "priorityClassName": "low", "volumeTypes": [], "tolerations": [{ "key": "gpu", "operator": "Exists", "effect": "NoSchedule" }],
+                "namespaceNames": ["team-*"], "reflectedKinds": [] },
+        },
+        "consume": { "accept": "Automatic", "maxResources": { "cpu": "8" } },
+    }))
+    .unwrap();
+    let text: Vec<String> = words::of_policy(&spec).into_iter().map(|one| format!("{}: {}", one.field, one.text)).collect();
+    let expected = [
+        "provide.source: what is free on the local nodes with pool=lend, or with gpu",
+        "provide.percentage: 90 percent of that, for all peers of this policy together",
+        "provide.weight: a peer of this policy counts 3 times when it is split",
+        "provide.overcommitPercentage: 150 percent of that is promised, more than there is",
+        "provide.granularity: one pool for each value of the nodes' label zone; nodes without it are not offered",
+        "provide.offerUpdateThresholdPercentage: an offer is rewritten whenever an amount differs",
+        "provide.noticeSeconds: what is taken back is taken back at once, and its pods are ended",
+        "provide.approval: a person lets a peer borrow, by incomingPeering: Yes in its ForeignCluster",
+        "provide.usage.podSecurity: the peer's pods are held to the Pod Security standard restricted",
+        "provide.usage.ingressClasses: they may use the ingress classes nginx",
+        "provide.usage.loadBalancerClasses: they may use the load-balancer classes lb",
+        "provide.usage.runtimeClassName: they get the RuntimeClass gvisor",
+        "provide.usage.priorityClassName: they get the PriorityClass low",
+        "provide.usage.tolerations: they keep tolerations of gpu (NoSchedule)",
+        "provide.usage.namespaceNames: their namespaces may also be named team-*",
+        "provide.usage.volumeTypes: they may have no volumes",
+        "provide.usage.reflectedKinds: nothing is reflected here",
+        "consume.accept: what the peer offers is accepted",
+        "consume.maxResources: at most cpu=8 is accepted of all its offers together; a larger offer in part",
+    ];
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_large_cluster_is_explained_like_a_small_one() {
+    let mut lists = milan();
+    let node = serde_json::to_value(&lists.nodes[0]).unwrap();
+    let named = |number: u8| {
+        let mut node = node.clone();
+        node["metadata"]["name"] = json!(format!("n{number}"));
+        from_value(node).unwrap()
+    };
+    lists.nodes = (0..200).map(named).collect();
+    let turin = explained(lists, "turin", None);
+    assert_eq!(turin.offer.pools[0].resources.get("cpu").to_string(), "800");
+}
