@@ -3,6 +3,7 @@
 //! They run one after another on the same clusters, in this order: the last ones take Liqo apart. `cargo test -p liqo-tests --
 //! jobs` runs those whose name holds `jobs`; `LIQO_TEST_KEEP=1` leaves the clusters up.
 
+mod enforcement;
 mod install;
 mod isolation;
 mod jobs;
@@ -11,6 +12,7 @@ mod outages;
 mod peering;
 mod pods;
 mod policies;
+mod pools;
 mod settled;
 mod sharing;
 
@@ -67,6 +69,11 @@ fn all() -> Vec<(&'static str, Scenario)> {
             what_is_used_beyond_a_new_cap_is_reclaimed_after_the_notice,
             a_plugins_amounts_arrive_at_the_node_and_follow_its_arguments,
             an_offer_waits_for_a_person_where_the_policy_says_so;
+        pools:
+            each_group_of_nodes_is_a_node_and_pods_stay_on_theirs;
+        enforcement:
+            the_pod_security_of_a_consumers_pods_follows_the_policy,
+            a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy;
         peering:
             a_wrong_token_is_refused,
             a_replayed_request_is_refused,
@@ -78,6 +85,7 @@ fn all() -> Vec<(&'static str, Scenario)> {
         settled:
             a_settled_system_writes_nothing_but_leases;
         outages:
+            the_home_clusters_controller_manager_starts_beside_virtual_nodes,
             a_short_outage_moves_no_pod,
             a_long_outage_shows_on_node_and_pods_and_heals,
             unpeering_from_a_dead_peer_ends_and_leaves_nothing;

@@ -108,3 +108,14 @@ pub async fn unpeering_from_a_dead_peer_ends_and_leaves_nothing(world: Arc<World
     })
     .await
 }
+
+pub async fn the_home_clusters_controller_manager_starts_beside_virtual_nodes(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.wait_for(&["node/milan"], "condition=Ready", 90).await?;
+    world.machinery(rome)?.kill("kube-controller-manager").await?;
+    // It works again when it makes pods of a ReplicaSet.
+    rome.kubectl(&["create", "namespace", "controlled"]).await?;
+    rome.apply(&deployment("controlled", "web", 1)).await?;
+    rome.ready_pods("controlled", "app=web", 1).await?;
+    rome.delete_namespace("controlled").await
+}

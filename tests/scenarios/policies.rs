@@ -28,7 +28,7 @@ async fn allocatable(cluster: &Cluster, node: &str) -> Result<ResourceList> {
     all.into_iter().map(|(name, amount)| Ok((name, amount.0.parse::<Quantity>()?))).collect()
 }
 
-async fn apply_policy(cluster: &Cluster, name: &str, spec: Value) -> Result<()> {
+pub async fn apply_policy(cluster: &Cluster, name: &str, spec: Value) -> Result<()> {
     let policy = json!({
         "apiVersion": "sharing.liqo.io/v1alpha1",
         "kind": "PeeringPolicy",

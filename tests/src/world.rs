@@ -6,7 +6,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use data_encoding::HEXLOWER;
-use liqo_playground::{ClusterSpec, ImageSpec, Playground, Progress, Supervision};
+use liqo_playground::{ClusterSpec, FakeNodes, ImageSpec, Playground, Progress, Supervision, fake_node_resources};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
@@ -41,7 +41,11 @@ impl World {
             // What a run that was killed left behind.
             playground.down().await?;
         }
-        let specs = ["rome", "turin", "milan"].map(ClusterSpec::new);
+        // milan's fake nodes start with one that has nothing: scenarios add those that they need.
+        let nothing = "cpu=0,memory=0,pods=0,ephemeral-storage=0".split(',').map(str::parse).collect::<Result<Vec<_>, _>>()?;
+        let fake_nodes = FakeNodes { count: 1, resources: fake_node_resources(nothing), taint: false };
+        let milan = ClusterSpec { fake_nodes, ..ClusterSpec::new("milan") };
+        let specs = [ClusterSpec::new("rome"), ClusterSpec::new("turin"), milan];
         playground.up(&specs, &Lines).await.context("starting the clusters")?;
         let programs = Programs { kubectl: liqo_playground::kubectl(&Lines).await?, liqoctl };
         let image = format!("localhost/liqo/controller-manager:{}", digest(&manager)?);
@@ -71,6 +75,11 @@ impl World {
     pub async fn peer_rome_with_milan(&self) -> Result<()> {
         self.rome.liqoctl(&["peer", "--remote-kubeconfig", &self.milan.kubeconfig.display().to_string()]).await?;
         self.rome.wait_for(&["node/milan"], "condition=Ready", 90).await
+    }
+
+    /// The machinery of a cluster: its nodes and components.
+    pub fn machinery(&self, cluster: &Cluster) -> Result<liqo_playground::Cluster> {
+        Ok(self.playground.cluster(&cluster.name)?)
     }
 
     /// Builds a resource plugin and loads its image into a cluster, under the name that its manifests have.

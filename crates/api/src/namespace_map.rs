@@ -33,7 +33,7 @@ pub struct NamespaceMapSpec {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct WantedNamespace {
-    /// Its name at the provider, which must be the default name.
+    /// Its name at the provider: the default one, or one that the provider's policy allows.
     #[schemars(regex(pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"))]
     pub remote_name: String,
 }

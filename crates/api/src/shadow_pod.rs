@@ -59,7 +59,8 @@ pub struct ShadowPodStatus {
     /// Where it stands.
     #[serde(default)]
     pub phase: ShadowPodPhase,
-    /// One word for the phase, when there is more to say: `OfferExceeded`, `NameTaken`, `NamespaceNotReady`, `NotAllowed`, ...
+    /// One word for the phase, when there is more to say: `OfferExceeded`, `OfferReclaimed`, `PoolWithdrawn`, `NameTaken`,
+    /// `NamespaceNotReady`, `NotAllowed`, ...
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The same for people, with the next step.

@@ -18,10 +18,15 @@
 //!   kubectl logs, exec --> kubelet API of the node ~~~ spliced ~~~> API server -> kubelet
 //! ```
 //!
+//! The provider's `PeeringPolicy` says what remote pods may be and use, its `ResourceOffer`s how much. What it takes back it
+//! ends, the youngest pods first, after a notice in which home moves its pods away; a pod that is ended so has failed at home,
+//! for its controller to bring up another one elsewhere.
+//!
 //! Decisions are in [`decide`]: pure functions over JSON, no client, no clock. The files around it read, call and apply.
 
 pub mod consumer;
 pub mod decide;
+mod eviction;
 pub mod kubelet;
 mod provider;
 pub mod server;

@@ -11,18 +11,18 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
-use kube::{
-    Api, Client,
-    api::{DeleteParams, EvictParams, Preconditions},
-};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
 use liqo_api::VirtualNode;
 use liqo_kit::Key;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{Consumer, locked, node_objects, reduced::HomePod, virtual_nodes::Error};
-use crate::decide::text;
+use crate::{
+    decide::text,
+    eviction::{self, Outcome},
+};
 
 /// Annotation on a Node that we cordoned: until when its pool is there. One without it was cordoned by somebody else.
 const CORDONED: &str = "liqo.io/cordoned-until";
@@ -146,20 +146,15 @@ fn is_to_move(pod: &HomePod, delayed: &Delayed, now: Instant) -> bool {
     !pod.finished && pod.deletion.is_none() && !belongs_to_node && !waits
 }
 
-/// Asks for the eviction of a home pod, and of no other one of the same name. Says whether the budgets allow it.
+/// Asks for the eviction of a home pod. Says whether the budgets allow it.
 async fn evict(client: &Client, pod: &HomePod) -> Result<bool, Error> {
-    let options = DeleteParams::default().preconditions(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
-    let params = EvictParams { delete_options: Some(options), ..EvictParams::default() };
-    let api: Api<Pod> = Api::namespaced(client.clone(), &pod.key.namespace);
-    match api.evict(&pod.key.name, &params).await {
-        Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if status.code == 429 => {
-            tracing::debug!(pod = %pod.key, reason = status.message, "eviction not allowed yet");
+    let answer = eviction::evict(client, &pod.key, &pod.uid, None).await;
+    match answer.map_err(|source| Error::Evict { pod: pod.key.clone(), source })? {
+        Outcome::Accepted | Outcome::Gone => Ok(true),
+        Outcome::NotAllowed(reason) => {
+            tracing::debug!(pod = %pod.key, reason, "eviction not allowed yet");
             Ok(false)
         }
-        // It is gone, or another pod has its name.
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(true),
-        Err(source) => Err(Error::Evict { pod: pod.key.clone(), source }),
     }
 }
 

@@ -85,17 +85,24 @@ pub fn refused_patch(home: &Value, reason: &str, message: &str, now: Timestamp) 
 
 /// Ends a home pod whose remote pod is gone and must not run again: its own controller decides what follows.
 pub fn lost_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
-    failed(home, pods::REMOTE_POD_LOST, message, now, None)
+    failed(home, pods::REMOTE_POD_LOST, message, LOST_CONTAINER, now, None)
 }
 
 /// Ends a home pod because the provider took back what it used: as when a node evicts a pod, its controller replaces it.
 /// Jobs may tell it from a failure of the pod's own by the condition `DisruptionTarget`.
 pub fn evicted_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
-    failed(home, "Evicted", message, now, Some(("DisruptionTarget", OFFER_RECLAIMED)))
+    failed(home, "Evicted", message, EVICTED_CONTAINER, now, Some(("DisruptionTarget", OFFER_RECLAIMED)))
 }
 
 /// Ends a home pod, with one more condition that holds.
-fn failed(home: &Value, reason: &str, message: &str, now: Timestamp, because: Option<(&str, &str)>) -> Option<Value> {
+fn failed(
+    home: &Value,
+    reason: &str,
+    message: &str,
+    container: (&str, &str),
+    now: Timestamp,
+    because: Option<(&str, &str)>,
+) -> Option<Value> {
     if is_final(home) {
         return None;
     }
@@ -104,7 +111,7 @@ fn failed(home: &Value, reason: &str, message: &str, now: Timestamp, because: Op
     set(&mut status, home, "reason", Some(reason.into()));
     set(&mut status, home, "message", Some(reduce::cut(message).into()));
     for field in ["containerStatuses", "initContainerStatuses"] {
-        if let Some(statuses) = containers::ended(home, field, now) {
+        if let Some(statuses) = containers::ended(home, field, container, now) {
             status.insert(field.into(), statuses.into());
         }
     }
@@ -138,6 +145,11 @@ pub fn is_final(pod: &Value) -> bool {
 }
 
 const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
+
+/// The end of a container, in the kubelet's words for those that it cannot find.
+const LOST_CONTAINER: (&str, &str) = ("ContainerStatusUnknown", "the container could not be found when the pod was given up");
+/// The end of a container of a pod that was evicted. `kubectl` shows the reason as that of the pod.
+const EVICTED_CONTAINER: (&str, &str) = ("Evicted", "the container ended when the provider took back what the pod used");
 
 const PEER_UNREACHABLE: (&str, &str) = ("PeerUnreachable", "the cluster in which the pod runs does not answer");
 

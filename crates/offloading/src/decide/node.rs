@@ -15,10 +15,6 @@ use super::{domain, items, text};
 const DESCRIPTIVE: [&str; 4] =
     ["kubernetes.io/arch", "kubernetes.io/os", "topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
-/// A pod range outside every cluster's: a controller manager that allocates node ranges would otherwise spend one of the
-/// home cluster's on a node that has no use for it.
-const NO_POD_CIDR: &str = "192.0.2.0/32";
-
 /// Silence of a peer after which its node is no longer given new pods.
 pub const SUSPECTED_AFTER: Duration = Duration::from_secs(8);
 
@@ -88,8 +84,6 @@ pub fn node(spec: &NodeSpec) -> Value {
         "metadata": {"name": spec.name, "labels": node_labels(spec)},
         "spec": {
             "providerID": format!("liqo://{}/{}", spec.cluster_id, spec.pool),
-            "podCIDR": NO_POD_CIDR,
-            "podCIDRs": [NO_POD_CIDR],
             "taints": taints(&[], spec.outage),
         },
     })
@@ -291,7 +285,7 @@ mod tests {
         let node = with(&[("zone", "a")], Outage::None, node);
         assert_eq!(
             node["spec"],
-            json!({"providerID": format!("liqo://{ID}/default"), "podCIDR": "192.0.2.0/32", "podCIDRs": ["192.0.2.0/32"],
+            json!({"providerID": format!("liqo://{ID}/default"),
             "taints": [{"key": "virtual-node.liqo.io/not-allowed", "value": "true", "effect": "NoExecute"}]})
         );
         assert_eq!(

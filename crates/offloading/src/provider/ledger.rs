@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use liqo_kit::Key;
-use liqo_quantity::ResourceList;
+use liqo_quantity::{Quantity, ResourceList};
 
 use super::{
     admission::{Account, NO_OFFER, OFFER_EXCEEDED, Offer, POOL_WITHDRAWN, Refusal, Turn},
@@ -153,7 +153,7 @@ impl Ledger {
     }
 
     fn fits(&mut self, wish: &Wish, offer: &Offer, ours: impl Fn(&str) -> bool) -> Result<(), Refusal> {
-        let mut free = offer.hard.saturating_sub(&self.charged(&wish.account, ours));
+        let free = offer.hard.saturating_sub(&self.charged(&wish.account, ours));
         let pool = &wish.account.pool;
         wish.requests.fits_in(&free).map_err(|shortages| {
             let short: Vec<String> = shortages.iter().map(ToString::to_string).collect();
@@ -163,10 +163,12 @@ impl Ledger {
             );
             Refusal { reason: OFFER_EXCEEDED, message }
         })?;
+        // There may be many: nothing is allocated for each of them.
+        let mut taken = ResourceList::new();
         for (_, earlier) in self.waiting.get(&wish.account).into_iter().flat_map(|waiting| waiting.range(..&wish.turn)) {
-            if earlier.requests.fits_in(&free).is_ok() {
-                free = free.saturating_sub(&earlier.requests);
-                if wish.requests.fits_in(&free).is_err() {
+            if fits_beside(&earlier.requests, &taken, &free) {
+                taken += &earlier.requests;
+                if !fits_beside(&wish.requests, &taken, &free) {
                     let message = format!(
                         "what pool {pool} has left is for pods that have waited longer; this one starts when other pods end or when more is offered"
                     );
@@ -199,6 +201,11 @@ impl Ledger {
         let waiting = self.waiting.get(account).into_iter().flat_map(BTreeMap::values);
         waiting.filter(|waiting| waiting.refused).map(|waiting| waiting.shadow.clone()).collect()
     }
+}
+
+/// Whether there is room for one more beside what is taken.
+fn fits_beside(wanted: &ResourceList, taken: &ResourceList, free: &ResourceList) -> bool {
+    wanted.iter().all(|(name, amount)| amount <= Quantity::ZERO || amount + taken.get(name) <= free.get(name))
 }
 
 fn usable<'a>(offer: Option<&'a Offer>, pool: &str) -> Result<&'a Offer, Refusal> {

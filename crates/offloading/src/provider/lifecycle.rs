@@ -313,6 +313,11 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
     if let Some(reason) = snapshot.told_reclaimed().filter(|_| snapshot.expected_uid.is_some()) {
         return Step::Record(evicted(snapshot.told.clone(), &reason));
     }
+    if snapshot.expected_uid.is_some() && snapshot.refusal.as_ref().is_some_and(Refusal::is_about_offer) {
+        // It ran, so home shows that it runs: it cannot go back to waiting for room.
+        let reason = format!("the pod vanished there, and pool {} has no room for it any more", shadow.pool);
+        return Step::Record(evicted(snapshot.told.clone(), &reason));
+    }
     if snapshot.expected_uid.is_some() && !shadow.restarts {
         let lost = Told {
             phase: ShadowPodPhase::Lost,

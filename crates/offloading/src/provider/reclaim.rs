@@ -65,25 +65,31 @@ pub fn plan(name: &str, pool: Pool, pods: &[Charged], now: Timestamp) -> Plan {
         Some(due) if due <= now => beyond(&offer.hard, staying().collect()),
         _ => Vec::new(),
     };
-    let reason =
-        format!("pool {name} became smaller, and the pod was among the youngest of those that use more than {}", offer.hard);
+    let reason = |short: &str| {
+        format!("pool {name} became smaller, and the pod was among the youngest of those that use too much of {short}")
+    };
     let next = [offer.withdrawal, offer.reclaim].into_iter().flatten().filter(|due| *due > now).min();
     Plan {
-        ending: ending.into_iter().map(|pod| (pod.shadow.clone(), reason.clone())).collect(),
+        ending: ending.into_iter().map(|(pod, short)| (pod.shadow.clone(), reason(&short))).collect(),
         again: next.map(|due| Duration::try_from(due.duration_since(now)).unwrap_or_default()),
     }
 }
 
-/// The youngest pods without which the others fit. One that uses nothing of what is short stays: its end would free nothing.
-fn beyond<'a>(hard: &ResourceList, mut pods: Vec<&'a Charged>) -> Vec<&'a Charged> {
+/// The youngest pods without which the others fit, each with what it uses that is short. One that uses nothing of what is short stays: its end would free nothing.
+fn beyond<'a>(hard: &ResourceList, mut pods: Vec<&'a Charged>) -> Vec<(&'a Charged, String)> {
     pods.sort_by(|one, other| other.turn.cmp(&one.turn));
     let mut used: ResourceList = pods.iter().map(|pod| &pod.requests).sum();
     let mut ending = Vec::new();
     for pod in pods {
         let Err(short) = used.fits_in(hard) else { break };
-        if short.iter().any(|shortage| !pod.requests.get(&shortage.resource).is_zero()) {
+        let names: Vec<&str> = short
+            .iter()
+            .map(|shortage| shortage.resource.as_str())
+            .filter(|resource| !pod.requests.get(resource).is_zero())
+            .collect();
+        if !names.is_empty() {
             used = used.saturating_sub(&pod.requests);
-            ending.push(pod);
+            ending.push((pod, names.join(", ")));
         }
     }
     ending
@@ -145,6 +151,8 @@ mod tests {
         let offer = Offer { reclaim: Some(at(1)), ..offer("cpu=9,pods=9") };
         let pods = [pod("gpu", 1, "cpu=1,pods=1,nvidia.com/gpu=1"), pod("plain", 2, "cpu=1,pods=1")];
         assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["gpu"]);
+        let why = plan("default", Pool::Offered(&offer), &pods, at(100)).ending.into_values().next().unwrap();
+        assert!(why.contains("pool default") && why.ends_with("too much of nvidia.com/gpu"), "{why}");
     }
 
     #[test]

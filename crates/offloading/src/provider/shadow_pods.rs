@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodSpec};
 use kube::{
     Api, Resource as _,
-    api::{ApiResource, DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{ApiResource, DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     core::{Object, Request},
 };
 use liqo_api::{ShadowPod, ShadowPodPhase, finalizers};
@@ -28,9 +28,12 @@ use super::{
     unless_gone, unless_gone_or_replaced,
     usage::{self, Held},
 };
-use crate::decide::{
-    OFFER_RECLAIMED,
-    travel::{RemoteIdentity, remote_patch, remote_pod},
+use crate::{
+    decide::{
+        OFFER_RECLAIMED,
+        travel::{RemoteIdentity, remote_patch, remote_pod},
+    },
+    eviction::{self, Outcome},
 };
 
 /// More steps than any shadow pod needs at once.
@@ -418,25 +421,20 @@ impl Pass<'_> {
 
     /// Asks for the end of a pod. Disruption budgets of this cluster hold.
     async fn evict(&mut self, pod: &RemotePod, grace: i64) -> Result<Next, Error> {
-        let options = DeleteParams {
-            grace_period_seconds: u32::try_from(grace).ok(),
-            preconditions: Some(Preconditions { uid: Some(pod.uid.clone()), resource_version: None }),
-            ..DeleteParams::default()
-        };
-        let params = EvictParams { delete_options: Some(options), ..EvictParams::default() };
-        let api: Api<Pod> = Api::namespaced(self.provider.context.client.clone(), &pod.key.namespace);
-        match api.evict(&pod.key.name, &params).await {
-            Err(kube::Error::Api(status)) if status.code == 429 => {
-                tracing::info!(pod = %pod.key, reason = status.message, "a pod whose room is taken back cannot be evicted yet");
-                Ok(Next::After(EVICTION_RETRY))
+        let answer = eviction::evict(&self.provider.context.client, &pod.key, &pod.uid, Some(grace)).await;
+        match answer.map_err(|source| Error::Evict { pod: pod.key.clone(), source })? {
+            Outcome::NotAllowed(reason) => {
+                tracing::info!(pod = %pod.key, reason, "a pod whose room is taken back cannot be evicted yet");
+                return Ok(Next::After(EVICTION_RETRY));
             }
-            answer => {
-                unless_gone_or_replaced(answer).map_err(|source| Error::Evict { pod: pod.key.clone(), source })?;
+            Outcome::Accepted => {
                 self.memory.evicted = Some(pod.uid.clone());
                 tracing::info!(pod = %pod.key, pool = pod.pool, "evicted a pod whose room is taken back");
-                Ok(Next::OnChange)
             }
+            // The watch will show it.
+            Outcome::Gone => {}
         }
+        Ok(Next::OnChange)
     }
 
     async fn strip_finalizer(&self, pod: &RemotePod) -> Result<(), Error> {

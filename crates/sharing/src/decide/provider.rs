@@ -56,9 +56,9 @@ pub fn decide(picture: &Picture, now: Instant) -> Plan {
     for unit in &mut units {
         let Some(policy) = unit.local else { continue };
         let of_pool = grounds.iter().zip(&shares).filter(|(ground, _)| ground.pools[policy].as_ref() == Some(&unit.pool));
-        let shared: ResourceList = of_pool.filter_map(|(_, shares)| shares.get(&unit.asking)).sum();
+        let sum: ResourceList = of_pool.filter_map(|(_, shares)| shares.get(&unit.asking)).sum();
         // Pods whose last node is gone stand on no ground.
-        unit.target = shared.max(&unit.floor);
+        unit.target = sum.max(&unit.floor);
     }
 
     let composer = Composer { picture, asking: &asking, grounds: &grounds };

@@ -26,8 +26,8 @@ pub(super) fn merged(home: &Value, remote: &Value, field: &str, list: &str) -> O
     (!same).then_some(wanted)
 }
 
-/// The list in which everything that ran has ended, in the kubelet's words for containers that it cannot find.
-pub(super) fn ended(home: &Value, field: &str, now: Timestamp) -> Option<Vec<Value>> {
+/// The list in which everything that ran has ended, for this reason and in these words.
+pub(super) fn ended(home: &Value, field: &str, (reason, message): (&str, &str), now: Timestamp) -> Option<Vec<Value>> {
     let ours = items(home, &format!("/status/{field}"));
     if ours.iter().all(|status| status.pointer("/state/terminated").is_some()) {
         return None;
@@ -36,8 +36,7 @@ pub(super) fn ended(home: &Value, field: &str, now: Timestamp) -> Option<Vec<Val
         let mut status = status.clone();
         if status.pointer("/state/terminated").is_none() {
             let since = status.pointer("/state/running/startedAt").cloned();
-            status["state"] = json!({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown",
-                "message": "the container could not be found when the pod was given up", "startedAt": since, "finishedAt": stamp(now)}});
+            status["state"] = json!({"terminated": {"exitCode": 137, "reason": reason, "message": message, "startedAt": since, "finishedAt": stamp(now)}});
         }
         status["ready"] = false.into();
         status["started"] = false.into();

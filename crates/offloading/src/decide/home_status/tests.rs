@@ -326,7 +326,7 @@ fn a_pod_whose_room_was_taken_back_ends_as_an_evicted_one() {
     apply(&mut pod, &patch);
     assert_eq!((&pod["status"]["phase"], &pod["status"]["reason"]), (&json!("Failed"), &json!("Evicted")));
     assert!(pod["status"]["message"].as_str().unwrap().contains("milan"));
-    assert!(pod["status"]["containerStatuses"][0]["state"]["terminated"].is_object());
+    assert_eq!(pod["status"]["containerStatuses"][0]["state"]["terminated"]["reason"], "Evicted");
     assert_eq!((says(&pod, "Ready"), says(&pod, "DisruptionTarget")), (json!("False"), json!("True")));
     assert!(items(&pod, "/status/conditions").iter().any(|one| one["reason"] == "OfferReclaimed"));
     assert_eq!(evicted_patch(&pod, "again", link().now), None);

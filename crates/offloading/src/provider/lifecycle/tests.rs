@@ -563,6 +563,21 @@ fn a_pod_that_ended_because_its_room_was_taken_back_is_not_made_again_but_failed
 }
 
 #[test]
+fn a_pod_that_ran_and_finds_no_room_any_more_has_failed_but_one_that_never_ran_waits() {
+    let refusal = || Some(Refusal { reason: "OfferExceeded", message: "cpu: 1 short".into() });
+    let mut vanished = snapshot(created("Always", |_| {}));
+    vanished.live = Live::Absent;
+    assert_eq!(decide(&vanished), Step::Create, "there may be room");
+    vanished.refusal = refusal();
+    let told = recorded(decide(&vanished));
+    assert_eq!((told.phase, told.reason.as_deref()), (ShadowPodPhase::Failed, Some(OFFER_RECLAIMED)));
+    assert!(told.message.unwrap().contains("pool default"));
+    let mut new = snapshot(shadow("Always", |_| {}));
+    new.refusal = refusal();
+    assert_eq!(recorded(decide(&new)).phase, ShadowPodPhase::Refused);
+}
+
+#[test]
 fn a_job_that_succeeds_while_it_is_evicted_has_succeeded() {
     let mut evicted = marked("Never");
     evicted.seen = vec![going("Succeeded", true, 30)];

@@ -109,7 +109,7 @@ impl Picture {
             Event::Node(None) => drop(self.nodes.pop()),
             Event::Policies(which) => self.policies = policies(*which),
             Event::Seconds(seconds) => {
-                self.today = self.today.saturating_add(SignedDuration::from_secs((*seconds).into())).unwrap()
+                self.today = self.today.saturating_add(SignedDuration::from_secs((*seconds).into())).unwrap();
             }
         }
     }

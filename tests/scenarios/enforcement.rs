@@ -1,0 +1,129 @@
+//! What the pods of a consumer may be and use is the provider's to say, at any time.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::Api;
+use liqo_tests::{Cluster, World, eventually, still};
+use serde_json::json;
+
+use crate::pods::{deployment, pod};
+
+/// Pods of others at milan are subject to this from now on.
+async fn policy(world: &World, usage: &serde_json::Value) -> Result<()> {
+    let policy = json!({
+        "apiVersion": "sharing.liqo.io/v1alpha1",
+        "kind": "PeeringPolicy",
+        "metadata": { "name": "strict" },
+        "spec": { "priority": 100, "peers": { "clusterIDs": [world.rome.cluster_id().await?] }, "provide": { "usage": usage } },
+    });
+    world.milan.apply(&policy.to_string()).await
+}
+
+async fn no_policy(world: &World) -> Result<()> {
+    world.milan.kubectl(&["delete", "peeringpolicy", "strict", "--ignore-not-found"]).await.map(drop)
+}
+
+/// Waits until the Pod Security level of a namespace is this.
+async fn level(milan: &Cluster, namespace: &str, wanted: &str) -> Result<()> {
+    eventually(&format!("{namespace} enforces {wanted}"), Duration::from_secs(30), || async {
+        let labels = Api::<Namespace>::all(milan.client.clone()).get(namespace).await?.metadata.labels.unwrap_or_default();
+        Ok((labels.get("pod-security.kubernetes.io/enforce").map(String::as_str) == Some(wanted)).then_some(()))
+    })
+    .await
+}
+
+/// Waits until the home pod says with this reason and these words why it does not run.
+async fn refused(rome: &Cluster, namespace: &str, name: &str, reason: &str, words: &[&str]) -> Result<()> {
+    let what = format!("pod {name} is refused with {reason}, {words:?}");
+    eventually(&what, Duration::from_secs(30), || async {
+        let status = rome.api::<Pod>(namespace).get(name).await?.status.unwrap_or_default();
+        let told = status.conditions.into_iter().flatten().find(|one| one.type_ == "liqo.io/Offloaded" && one.status == "False");
+        Ok(told.filter(|told| {
+            let message = told.message.as_deref().unwrap_or_default();
+            told.reason.as_deref() == Some(reason) && words.iter().all(|word| message.contains(word))
+        }))
+    })
+    .await
+    .map(drop)
+}
+
+pub async fn the_pod_security_of_a_consumers_pods_follows_the_policy(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("walls", "Remote").await?;
+    let remote = rome.remote_namespace("walls", milan).await?;
+    level(milan, &remote, "baseline").await?;
+    rome.apply(&deployment("walls", "before", 1)).await?;
+    let before = rome.ready_pods("walls", "app=before", 1).await?;
+
+    policy(&world, &json!({ "podSecurity": "restricted" })).await?;
+    level(milan, &remote, "restricted").await?;
+    let ordinary = pod("walls", "ordinary", "Always", "sleep 600");
+    rome.apply(&ordinary).await?;
+    refused(rome, "walls", "ordinary", "NotAllowed", &["PodSecurity \"restricted"]).await?;
+    let context = r"    securityContext:
+      runAsNonRoot: true
+      runAsUser: 1000
+      allowPrivilegeEscalation: false
+      capabilities: { drop: [ALL] }
+      seccompProfile: { type: RuntimeDefault }
+    resources:";
+    rome.apply(&pod("walls", "hardened", "Always", "sleep 600").replace("    resources:", context)).await?;
+    rome.ready_pods("walls", "app=hardened", 1).await?;
+    let after = rome.ready_pods("walls", "app=before", 1).await?;
+    ensure!(before[0].metadata.uid == after[0].metadata.uid, "a pod that ran before was ended by a narrower policy");
+
+    // A person may set what the manager never would, and it stays.
+    milan.kubectl(&["label", "namespace", &remote, "pod-security.kubernetes.io/enforce=privileged", "--overwrite"]).await?;
+    still("what a person set stays", Duration::from_secs(3), (), || level(milan, &remote, "privileged")).await?;
+    let manager = "--as=system:serviceaccount:liqo:liqo-controller-manager";
+    let loosen = ["label", "namespace", &remote, "pod-security.kubernetes.io/enforce=privileged", "--overwrite", manager];
+    milan.kubectl(&["label", "namespace", &remote, "pod-security.kubernetes.io/enforce=restricted", "--overwrite"]).await?;
+    ensure!(!milan.try_kubectl(&loosen).await?.success, "the manager could loosen the Pod Security of a namespace");
+
+    no_policy(&world).await?;
+    level(milan, &remote, "baseline").await?;
+    rome.ready_pods("walls", "app=ordinary", 1).await?;
+    rome.delete_namespace("walls").await
+}
+
+pub async fn a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let class = json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": "guests" },
+        "value": 7, "preemptionPolicy": "Never" });
+    milan.apply(&class.to_string()).await?;
+    rome.offloaded_namespace("guests", "Remote").await?;
+    rome.kubectl(&["-n", "guests", "create", "secret", "generic", "login", "--from-literal=a=b"]).await?;
+    policy(
+        &world,
+        &json!({ "priorityClassName": "guests", "volumeTypes": ["emptyDir"], "reflectedKinds": ["ConfigMap"],
+            "tolerations": [{ "key": "gpu", "operator": "Exists" }] }),
+    )
+    .await?;
+    let plain = pod("guests", "plain", "Always", "sleep 600").replace(
+        "spec:\n",
+        "spec:\n  volumes: [{ name: v, emptyDir: {} }]\n  tolerations: [{ key: gpu, value: a100 }, { key: spot, operator: Exists }]\n",
+    );
+    rome.apply(&plain).await?;
+    rome.ready_pods("guests", "app=plain", 1).await?;
+    let remote = rome.remote_namespace("guests", milan).await?;
+    let spec = milan.pods(&remote, "app=plain").await?.pop().and_then(|pod| pod.spec).context("no remote pod")?;
+    ensure!(spec.priority == Some(7) && spec.priority_class_name.as_deref() == Some("guests"), "{spec:?}");
+    let tolerated: Vec<_> = spec.tolerations.iter().flatten().filter_map(|one| one.key.clone()).collect();
+    ensure!(tolerated.contains(&"gpu".to_owned()) && !tolerated.contains(&"spot".to_owned()), "{tolerated:?}");
+
+    let volume = "spec:\n  volumes: [{ name: v, configMap: { name: m, optional: true } }]\n";
+    rome.apply(&pod("guests", "volume", "Always", "sleep 600").replace("spec:\n", volume)).await?;
+    refused(rome, "guests", "volume", "VolumeType", &["type configMap", "PeeringPolicy strict"]).await?;
+    let needs = "    envFrom: [{ secretRef: { name: login } }]\n    resources:";
+    rome.apply(&pod("guests", "secret", "Always", "sleep 600").replace("    resources:", needs)).await?;
+    refused(rome, "guests", "secret", "KindNotAllowed", &["Secret login", "PeeringPolicy strict"]).await?;
+    ensure!(milan.object(&["-n", &remote, "secret", "login"]).await?.is_none(), "the Secret was reflected");
+
+    no_policy(&world).await?;
+    rome.ready_pods("guests", "app=secret", 1).await?;
+    rome.ready_pods("guests", "app=volume", 1).await?;
+    milan.kubectl(&["delete", "priorityclass", "guests"]).await?;
+    rome.delete_namespace("guests").await
+}
