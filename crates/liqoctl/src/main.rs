@@ -207,7 +207,8 @@ async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
                 None => None,
             };
             let found = offer::list(&cluster, of.as_ref(), which).await?;
-            output::print(global.output, &found, |found| offer::table(found, which))
+            let of = of.and_then(|foreign| foreign.metadata.name);
+            output::print(global.output, &found, |found| offer::table(found, of.as_deref(), which))
         }
         Offer::Accept(arguments) => decide(global, &cluster, &arguments, liqo_api::OfferDecision::Accept, true).await,
         Offer::Refuse { offer, yes } => decide(global, &cluster, &offer, liqo_api::OfferDecision::Refuse, yes).await,

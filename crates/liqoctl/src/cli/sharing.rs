@@ -61,7 +61,7 @@ pub enum Policy {
     ///
     /// A peer that does not ask for anything is treated as if it asked for everything. Nothing is changed.
     Explain {
-        /// Name or ID of the peer; also one that is not known yet
+        /// Name or ID of the peer; also an ID that is not known yet, and with --labels any name
         peer: String,
         /// Labels to try, as if they stood on the peer's object here, too
         #[arg(long, value_name = "A=B,C=D", value_parser = peer_labels)]

@@ -118,6 +118,7 @@ pub fn progress(
     node: Option<&VirtualNode>,
 ) -> Progress {
     let reachable = foreign.condition(links::PEER_REACHABLE).filter(|condition| condition.status != "True");
+    let unreachable = reachable.is_some();
     let not_yet = match reachable {
         Some(condition) => format!("the controllers wait for the peer: {}", plain(&condition.message)),
         None => "the controllers have not looked at it yet".to_owned(),
@@ -125,12 +126,14 @@ pub fn progress(
     let message = offer.and_then(|offer| offer.status.as_ref()?.message.as_deref()).map(plain).unwrap_or_default();
     let node_name = || node.and_then(|node| node.status.as_ref()?.node_name.clone());
     match (decision, offer.map(phase)) {
+        // What stands is from before the peer fell silent.
+        (OfferDecision::Accept, Some(OfferPhase::Refused)) if unreachable => Progress::Waiting(not_yet),
         (OfferDecision::Accept, None) => Progress::Against("the peer took the offer back".to_owned()),
         (OfferDecision::Accept, Some(OfferPhase::Accepted)) => match node_name() {
             Some(name) => Progress::Done(Some(name)),
             None => Progress::Waiting("the virtual node is being made".to_owned()),
         },
-        (OfferDecision::Accept, Some(OfferPhase::Refused)) => Progress::Against(format!("it cannot be accepted: {message}")),
+        (OfferDecision::Accept, Some(OfferPhase::Refused)) => Progress::Against(format!("it stays refused: {message}")),
         (OfferDecision::Refuse, None | Some(OfferPhase::Refused)) if node.is_none() => Progress::Done(None),
         (OfferDecision::Refuse, None | Some(OfferPhase::Refused)) => {
             Progress::Waiting("its pods are being ended, and its virtual node removed".to_owned())
@@ -212,7 +215,7 @@ mod tests {
         assert!(matches!(of(Some("Accepted"), None, "True"), Progress::Waiting(_)));
         assert!(matches!(of(Some("ManualActionRequired"), None, "True"), Progress::Waiting(text) if text.contains("not looked")));
         assert!(matches!(of(Some("ManualActionRequired"), None, "False"), Progress::Waiting(text) if text.contains("50 s")));
-        assert_eq!(of(Some("Refused"), None, "True"), Progress::Against("it cannot be accepted: the policy says so".to_owned()));
+        assert_eq!(of(Some("Refused"), None, "True"), Progress::Against("it stays refused: the policy says so".to_owned()));
         assert!(matches!(of(None, None, "True"), Progress::Against(_)));
         let refused = |phase: Option<&str>, node: Option<VirtualNode>| {
             let offer = phase.map(|phase| offer("gold", phase));

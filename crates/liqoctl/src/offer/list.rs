@@ -125,13 +125,18 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
 }
 
 /// The offers for people.
-pub fn table(shown: &[Shown], which: Which) -> String {
+pub fn table(shown: &[Shown], of: Option<&str>, which: Which) -> String {
     if shown.is_empty() {
-        let text = match which {
-            Which::Received => "No peer offers anything: `liqoctl status` shows why, `liqoctl peer` asks for something.",
-            Which::Made => "Nothing is offered to anybody: no peer asks, or no policy shares (`liqoctl policy list`).",
+        return match (which, of) {
+            (Which::Received, None) => {
+                "No peer offers anything: `liqoctl status` shows why, `liqoctl peer` asks for something.".to_owned()
+            }
+            (Which::Received, Some(peer)) => format!("{peer} offers nothing: `liqoctl status` shows why."),
+            (Which::Made, None) => {
+                "Nothing is offered to anybody: no peer asks, or no policy shares (`liqoctl policy list`).".to_owned()
+            }
+            (Which::Made, Some(peer)) => format!("Nothing is offered to {peer}: `liqoctl policy explain {peer}` shows why."),
         };
-        return text.to_owned();
     }
     let row = |one: &Shown| {
         let phase = one.phase.map_or_else(|| "not offered".to_owned(), |phase| format!("{phase:?}"));
@@ -214,13 +219,13 @@ milan   bulk     Accepted               -         cpu=2, memory=4Gi   taken back
 milan   gold     ManualActionRequired   -         cpu=2, memory=4Gi   you are to decide: `liqoctl offer accept milan gold`
 milan   old      Refused                Refuse    cpu=2, memory=4Gi   it was refused by hand
 milan   silver   not offered            Accept    nothing             -";
-        assert_eq!(table(&rows(&known(), everything(), Which::Received), Which::Received), expected);
+        assert_eq!(table(&rows(&known(), everything(), Which::Received), None, Which::Received), expected);
     }
 
     #[test]
     fn made_offers_tell_what_the_consumers_say() {
         let stranger = id(4);
-        let text = table(&rows(&known(), everything(), Which::Made), Which::Made);
+        let text = table(&rows(&known(), everything(), Which::Made), None, Which::Made);
         let lines: Vec<Vec<&str>> =
             text.lines().map(|line| line.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
         assert_eq!(lines[0], ["PEER", "POOL", "PHASE", "AMOUNTS", "NOTES"]);
@@ -243,7 +248,9 @@ milan   silver   not offered            Accept    nothing             -";
 
     #[test]
     fn where_nothing_is_offered_the_next_step_is_told() {
-        assert!(table(&[], Which::Received).contains("`liqoctl peer`"));
-        assert!(table(&[], Which::Made).contains("`liqoctl policy list`"));
+        assert!(table(&[], None, Which::Received).contains("`liqoctl peer`"));
+        assert!(table(&[], None, Which::Made).contains("`liqoctl policy list`"));
+        assert_eq!(table(&[], Some("rome"), Which::Received), "rome offers nothing: `liqoctl status` shows why.");
+        assert!(table(&[], Some("rome"), Which::Made).contains("`liqoctl policy explain rome`"));
     }
 }
