@@ -34,6 +34,9 @@ pub use list::{Shown, Which, list, table};
 /// How long an answer against a decision must stand before it is believed: it may be older than the decision.
 const STANDS: Duration = Duration::from_secs(5);
 
+/// So many pods are named before the others are counted.
+const NAMED: usize = 10;
+
 /// A decision that the controllers took up.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -72,7 +75,10 @@ pub async fn pods_on(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) ->
 
 /// What is asked before an offer that is in use is refused.
 pub fn question(peer: &str, pool: &str, lost: &[String]) -> String {
-    format!("These pods run on pool {pool} of {peer} and end: {}. Go on?", lost.join(", "))
+    let more = lost.len().saturating_sub(NAMED);
+    let named = lost.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let lost = if more == 0 { named } else { format!("{named} and {more} more") };
+    format!("These pods run on pool {pool} of {peer} and end: {lost}. Go on?")
 }
 
 async fn virtual_node(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) -> anyhow::Result<Option<VirtualNode>> {
@@ -178,6 +184,8 @@ mod tests {
             question("milan", "gold", &lost_pods),
             "These pods run on pool gold of milan and end: demo/web-1, demo/web-2. Go on?"
         );
+        let many: Vec<String> = (1..=12).map(|number| format!("demo/web-{number}")).collect();
+        assert!(question("milan", "gold", &many).ends_with("demo/web-10 and 2 more. Go on?"));
         let refused = Decided { decision: OfferDecision::Refuse, node: None, lost_pods, ..accepted };
         assert_eq!(
             outcome(&refused),

@@ -115,7 +115,9 @@ pub struct Considered {
 pub struct Outcome {
     /// Whether it was computed; what a plugin would say cannot be found out from here, and then this is what was offered last.
     pub computed: bool,
-    /// What the peer asks for at most; nothing if it does not ask, and is treated as if it asked for everything.
+    /// Whether the peer asks for something; else it is treated as if it asked for everything.
+    pub asks: bool,
+    /// What it asks for at most, if that can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<ResourceList>,
     /// The pools.
@@ -255,7 +257,8 @@ fn outcome(
     now: Instant,
 ) -> Outcome {
     let consumer = &whom.peer.id;
-    let asked = picture.request_of(consumer).and_then(|request| request.as_ref().ok().cloned());
+    let request = picture.request_of(consumer);
+    let (asks, asked) = (request.is_some(), request.and_then(|request| request.as_ref().ok().cloned()));
     let standing = picture.offers_of(consumer);
     if policy.is_some_and(|policy| policy.spec.provide.source.plugin.is_some()) {
         let told = foreign.and_then(|foreign| foreign.condition(links::RESOURCES_OFFERED));
@@ -263,13 +266,13 @@ fn outcome(
             Some(condition) => format!("{}: {}", condition.reason, condition.message),
             None => "the plugin was not asked about this peer: it does not ask for anything".to_owned(),
         };
-        return Outcome { computed: false, asked, pools: pools(&standing, &standing), message };
+        return Outcome { computed: false, asks, asked, pools: pools(&standing, &standing), message };
     }
     let picture = picture.if_it_asked(whom.peer.clone());
     let plan: Plan = decide(&picture, now);
     let after = picture.offers_after(&plan, consumer);
     let message = plan.links.get(consumer).map(|link| format!("{}: {}", link.reason, link.message)).unwrap_or_default();
-    Outcome { computed: true, asked, pools: pools(&after, &standing), message }
+    Outcome { computed: true, asks, asked, pools: pools(&after, &standing), message }
 }
 
 fn pools(offers: &BTreeMap<String, ResourceOfferSpec>, standing: &BTreeMap<String, ResourceOfferSpec>) -> Vec<Pool> {

@@ -65,6 +65,7 @@ fn considered(policy: &Considered, paint: Paint, lines: &mut Vec<String>) {
 fn offer(outcome: &Outcome, paint: Paint, lines: &mut Vec<String>) {
     let title = match (outcome.computed, &outcome.asked) {
         (false, _) => "What it was offered last; the plugin cannot be asked from here".to_owned(),
+        (true, None) if outcome.asks => "What it is offered now; what it asks for cannot be read".to_owned(),
         (true, None) => "What it would be offered now, if it asked for everything".to_owned(),
         (true, Some(asked)) if asked.is_empty() => "What it is offered now; it asks for everything".to_owned(),
         (true, Some(asked)) => format!("What it is offered now; it asks for at most {asked}"),
@@ -89,7 +90,7 @@ fn amounts(list: &ResourceList) -> String {
 fn change(outcome: &Outcome, pool: &Pool) -> String {
     let mut text = match &pool.standing {
         Some(standing) if *standing != pool.resources => format!(" (stands at {})", amounts(standing)),
-        None if outcome.asked.is_some() && outcome.computed => " (is being written)".to_owned(),
+        None if outcome.asks && outcome.computed => " (is being written)".to_owned(),
         _ => String::new(),
     };
     if let Some(at) = &pool.withdrawal_timestamp {

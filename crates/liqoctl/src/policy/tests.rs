@@ -200,6 +200,15 @@ fn an_offer_that_changes_shows_both_amounts() {
 }
 
 #[test]
+fn a_request_that_cannot_be_read_is_said() {
+    let mut lists = milan();
+    lists.requests = objects(json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
+        "metadata": { "name": RESOURCE_REQUEST, "namespace": tenant_namespace(&id(1)) }, "spec": { "resources": { "cpu": "1e99999999999999999999" } } }]));
+    let text = render(&explained(lists, "rome", None), Paint::off());
+    assert!(text.contains("What it is offered now; what it asks for cannot be read\n  nothing\n  Unreadable: "), "{text}");
+}
+
+#[test]
 fn programs_get_the_same_in_json() {
     let json = serde_json::to_value(explained(milan(), "turin", None)).unwrap();
     assert_eq!(json["policies"][0]["misfits"][0]["field"], "peers.names");

@@ -1,10 +1,14 @@
 //! The command line: commands, flags, help.
 
+mod sharing;
+
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use liqo_api::{PodOffloadingStrategy, ResourceList};
 use liqo_quantity::ResourceArgument;
+
+pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
 
 use crate::{cluster::Access, output::Format, playground::ClusterArgument, settings, token};
 
@@ -271,76 +275,6 @@ pub enum Unoffload {
     },
 }
 
-/// `offer ...`.
-#[derive(Debug, Subcommand)]
-pub enum Offer {
-    /// Show what peers offer to this cluster, or with --made what it offers to them
-    List {
-        /// Name or ID of one peer [default: all]
-        peer: Option<String>,
-        /// Show the offers that this cluster made
-        #[arg(long)]
-        made: bool,
-    },
-    /// Accept an offer, within the limits of the policy: it becomes a node
-    ///
-    /// Needed where the policy wants a person to decide (`consume.accept: Manual`). The decision holds until it is forgotten,
-    /// also when the offer changes.
-    Accept(OfferDecide),
-    /// Refuse an offer, whatever the policy says; what runs there ends
-    Refuse {
-        /// Which offer
-        #[command(flatten)]
-        offer: OfferDecide,
-        /// Do not ask
-        #[arg(short, long)]
-        yes: bool,
-    },
-    /// Take a decision back, so that the policy decides again
-    Forget {
-        /// Name or ID of the peer
-        peer: String,
-        /// The pool
-        pool: String,
-    },
-}
-
-/// Arguments of `offer accept` and `offer refuse`.
-#[derive(Debug, Args)]
-pub struct OfferDecide {
-    /// Name or ID of the peer
-    pub peer: String,
-    /// The pool, as `offer list` names it [default: the only one that waits for a decision]
-    pub pool: Option<String>,
-    /// How long to wait for the controllers
-    #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
-    pub timeout: Duration,
-}
-
-/// `policy ...`.
-#[derive(Debug, Subcommand)]
-pub enum Policy {
-    /// Show all policies, in the order in which they are looked at, and for whom each holds
-    List,
-    /// Show which policy holds for a peer and why, what it says, and what the peer would be offered now
-    ///
-    /// A peer that does not ask for anything is treated as if it asked for everything. Nothing is changed.
-    Explain {
-        /// Name or ID of the peer; also one that is not known yet
-        peer: String,
-        /// Labels to try, as if the peer's ForeignCluster had them, too
-        #[arg(long, value_name = "A=B,C=D", value_parser = peer_labels)]
-        labels: Option<PeerLabels>,
-    },
-}
-
-/// Labels that are given in one argument.
-pub type PeerLabels = std::collections::BTreeMap<String, String>;
-
-fn peer_labels(text: &str) -> Result<PeerLabels, String> {
-    settings::labels(text)
-}
-
 /// `token ...`.
 #[derive(Debug, Subcommand)]
 pub enum Token {
@@ -510,48 +444,6 @@ mod tests {
         assert!(parse(&["--id", id.as_str()]).is_err());
         assert!(parse(&["--id", "milan", "--auth-url", "https://203.0.113.5:1"]).is_err());
         assert!(parse(&["--remote-kubeconfig", "f", "--id", id.as_str(), "--auth-url", "https://203.0.113.5:1"]).is_err());
-    }
-
-    #[test]
-    fn offers_and_policies_have_commands_that_name_the_peer() {
-        let parse = |arguments: &[&str]| Cli::try_parse_from([&["liqoctl"], arguments].concat());
-        let Command::Policy(Policy::Explain { peer, labels }) =
-            parse(&["policy", "explain", "rome", "--labels", "tier=gold,zone=a"]).unwrap().command
-        else {
-            unreachable!()
-        };
-        assert_eq!((peer.as_str(), labels.unwrap().len()), ("rome", 2));
-        let Command::Policy(Policy::Explain { labels: none, .. }) =
-            parse(&["policy", "explain", "rome", "--labels", ""]).unwrap().command
-        else {
-            unreachable!()
-        };
-        assert_eq!(none, Some(PeerLabels::new()));
-        let Command::Offer(Offer::Refuse { offer, yes }) = parse(&["offer", "refuse", "milan", "gold", "-y"]).unwrap().command
-        else {
-            unreachable!()
-        };
-        assert_eq!((offer.peer.as_str(), offer.pool.as_deref(), yes), ("milan", Some("gold"), true));
-        assert!(parse(&["offer", "accept", "milan"]).is_ok());
-        assert!(parse(&["offer", "list"]).is_ok() && parse(&["offer", "list", "milan", "--made"]).is_ok());
-        for wrong in [
-            &["offer", "accept"][..],
-            &["offer", "forget", "milan"],
-            &["policy", "explain"],
-            &["policy", "explain", "a", "--labels", "=x"],
-        ] {
-            assert!(parse(wrong).is_err(), "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn shells_complete_the_commands_for_offers_and_policies() {
-        let mut script = Vec::new();
-        clap_complete::generate(clap_complete::Shell::Bash, &mut Cli::command(), "liqoctl", &mut script);
-        let script = String::from_utf8(script).unwrap();
-        for command in ["liqoctl__offer__accept", "liqoctl__offer__forget", "liqoctl__policy__explain", "--made"] {
-            assert!(script.contains(command) || script.contains(&command.replace("__", "__subcmd__")), "{command}");
-        }
     }
 
     #[test]
