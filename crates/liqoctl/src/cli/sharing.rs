@@ -63,7 +63,7 @@ pub enum Policy {
     Explain {
         /// Name or ID of the peer; also one that is not known yet
         peer: String,
-        /// Labels to try, as if the peer's ForeignCluster had them, too
+        /// Labels to try, as if they stood on the peer's object here, too
         #[arg(long, value_name = "A=B,C=D", value_parser = peer_labels)]
         labels: Option<PeerLabels>,
     },

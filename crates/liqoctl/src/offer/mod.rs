@@ -5,6 +5,8 @@
 
 mod decide;
 mod list;
+#[cfg(test)]
+mod tests;
 
 use std::{
     cell::Cell,
@@ -162,34 +164,5 @@ pub fn outcome(decided: &Decided) -> String {
             };
             format!("Pool {pool} of {peer} is refused.{lost} `liqoctl offer forget {peer} {pool}` lets the policy decide again.")
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_outcome_names_the_node_or_what_was_lost() {
-        let accepted = Decided {
-            peer: "milan".into(),
-            pool: "gold".into(),
-            decision: OfferDecision::Accept,
-            node: Some("milan-gold".into()),
-            lost_pods: Vec::new(),
-        };
-        assert_eq!(outcome(&accepted), "Pool gold of milan is accepted: it is Node milan-gold here.");
-        let lost_pods = vec!["demo/web-1".to_owned(), "demo/web-2".to_owned()];
-        assert_eq!(
-            question("milan", "gold", &lost_pods),
-            "These pods run on pool gold of milan and end: demo/web-1, demo/web-2. Go on?"
-        );
-        let many: Vec<String> = (1..=12).map(|number| format!("demo/web-{number}")).collect();
-        assert!(question("milan", "gold", &many).ends_with("demo/web-10 and 2 more. Go on?"));
-        let refused = Decided { decision: OfferDecision::Refuse, node: None, lost_pods, ..accepted };
-        assert_eq!(
-            outcome(&refused),
-            "Pool gold of milan is refused. 2 pods ended. `liqoctl offer forget milan gold` lets the policy decide again."
-        );
     }
 }

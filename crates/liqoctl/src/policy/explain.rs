@@ -231,7 +231,7 @@ fn notes(foreign: Option<&ForeignCluster>, approval: Option<Approval>) -> Vec<St
     let incoming = foreign.map(|foreign| foreign.spec.incoming_peering).unwrap_or_default();
     match (incoming, approval) {
         (Wish::No, _) => {
-            notes.push("incomingPeering of its ForeignCluster is No: it may not borrow, whatever the policy says".to_owned())
+            notes.push("incomingPeering of its ForeignCluster is No: it may not borrow, whatever the policy says".to_owned());
         }
         (Wish::Auto, Some(Approval::Manual)) => {
             notes.push("it may not borrow until incomingPeering of its ForeignCluster is Yes".to_owned());

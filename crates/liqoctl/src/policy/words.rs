@@ -133,7 +133,7 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
         None => {}
         Some([]) => all.push(sentence("provide.usage.volumeTypes", "they may have no volumes")),
         Some(types) => {
-            all.push(sentence("provide.usage.volumeTypes", format!("they may have volumes of {} only", types.join(", "))))
+            all.push(sentence("provide.usage.volumeTypes", format!("they may have volumes of {} only", types.join(", "))));
         }
     }
     let kinds: Vec<String> = usage.reflected_kinds.iter().map(|kind| format!("{kind:?}")).collect();
