@@ -1,7 +1,7 @@
 //! Amounts of several resources at once: what a pod requests, what a node has, what an offer holds.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::{self, Entry};
+use std::collections::btree_map;
 use std::fmt;
 use std::ops::{Add, AddAssign};
 
@@ -172,11 +172,10 @@ impl ResourceList {
 impl AddAssign<&ResourceList> for ResourceList {
     fn add_assign(&mut self, other: &ResourceList) {
         for (name, quantity) in other {
-            match self.0.entry(name.to_owned()) {
-                Entry::Occupied(mut have) => *have.get_mut() += quantity,
-                Entry::Vacant(place) => {
-                    place.insert(quantity);
-                }
+            if let Some(have) = self.0.get_mut(name) {
+                *have += quantity;
+            } else {
+                self.0.insert(name.to_owned(), quantity);
             }
         }
     }

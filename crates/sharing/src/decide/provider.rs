@@ -7,6 +7,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::NodeSelector;
 use liqo_api::{
     ANSWERED, DEFAULT_POOL, PeeringPolicy, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, links,
 };
@@ -61,7 +62,7 @@ pub fn decide(picture: &Picture, now: Instant) -> Plan {
         unit.target = sum.max(&unit.floor);
     }
 
-    let composer = Composer { picture, asking: &asking, grounds: &grounds };
+    let composer = Composer::new(picture, &asking, &units, &grounds);
     let mut plan = Plan { deletions: deletions(picture, &asking), ..Plan::default() };
     let standings: Vec<Standing> = units.iter().map(|unit| composer.standing(unit)).collect();
     for members in components(&units, &grounds) {
@@ -360,10 +361,37 @@ fn total(
 struct Composer<'a> {
     picture: &'a Picture,
     asking: &'a [Asking<'a>],
-    grounds: &'a [Ground<'a>],
+    /// What is the same for all consumers of a policy's pool.
+    descriptions: BTreeMap<(Option<usize>, &'a str), Description>,
 }
 
-impl Composer<'_> {
+/// What is said of the nodes of a pool.
+struct Description {
+    labels: BTreeMap<String, String>,
+    node_selector: Option<NodeSelector>,
+}
+
+impl Description {
+    fn of(picture: &Picture, unit: &Unit, grounds: &[Ground]) -> Self {
+        let in_pool = |ground: &&Ground| unit.local.is_none_or(|policy| ground.pools[policy].as_ref() == Some(&unit.pool));
+        let nodes = grounds.iter().filter(in_pool).flat_map(|ground| ground.nodes.values().copied());
+        let mut labels = picture.cluster_labels.clone();
+        labels.extend(source::uniform_labels(nodes));
+        let node_selector = unit.local.and_then(|policy| pools::node_selector(policy, unit.policy, &unit.pool, grounds));
+        Self { labels, node_selector }
+    }
+}
+
+impl<'a> Composer<'a> {
+    fn new(picture: &'a Picture, asking: &'a [Asking<'a>], units: &'a [Unit], grounds: &[Ground]) -> Self {
+        let mut descriptions = BTreeMap::new();
+        for unit in units {
+            let key = (unit.local, unit.pool.as_str());
+            descriptions.entry(key).or_insert_with(|| Description::of(picture, unit, grounds));
+        }
+        Self { picture, asking, descriptions }
+    }
+
     fn standing(&self, unit: &Unit) -> Standing {
         let asking = &self.asking[unit.asking];
         let id = (asking.tenant.uid.clone(), unit.pool.clone());
@@ -389,28 +417,20 @@ impl Composer<'_> {
     fn spec(&self, unit: &Unit, hard: ResourceList) -> ResourceOfferSpec {
         let own = &self.picture.own;
         let usage = &unit.policy.usage;
+        let description = &self.descriptions[&(unit.local, unit.pool.as_str())];
         ResourceOfferSpec {
             cluster_id: own.clone(),
             pool: unit.pool.clone(),
             resource_quota: ResourceQuota { hard },
-            labels: self.labels(unit),
+            labels: description.labels.clone(),
             path: vec![own.clone()],
             storage_classes: usage.storage_classes.clone(),
             ingress_classes: usage.ingress_classes.clone(),
             load_balancer_classes: usage.load_balancer_classes.clone(),
-            node_selector: unit.local.and_then(|policy| pools::node_selector(policy, unit.policy, &unit.pool, self.grounds)),
+            node_selector: description.node_selector.clone(),
             withdrawal_timestamp: None,
             reclaim_timestamp: unit.reclaim.map(Time),
         }
-    }
-
-    fn labels(&self, unit: &Unit) -> BTreeMap<String, String> {
-        let mut labels = self.picture.cluster_labels.clone();
-        let in_pool = |ground: &&Ground| unit.local.is_none_or(|policy| ground.pools[policy].as_ref() == Some(&unit.pool));
-        labels.extend(source::uniform_labels(
-            self.grounds.iter().filter(in_pool).flat_map(|ground| ground.nodes.values().copied()),
-        ));
-        labels
     }
 
     fn write(&self, unit: &Unit, hard: ResourceList, grows: bool) -> OfferWrite {
