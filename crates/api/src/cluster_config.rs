@@ -83,21 +83,6 @@ impl Default for PeeringTimes {
     }
 }
 
-/// Behaviour of sharing.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SharingBehaviour {
-    /// An offer is rewritten only when a resource differs by more than this, in percent.
-    #[schemars(range(max = 100))]
-    pub offer_update_threshold_percentage: u8,
-}
-
-impl Default for SharingBehaviour {
-    fn default() -> Self {
-        Self { offer_update_threshold_percentage: 5 }
-    }
-}
-
 /// Behaviour of offloading.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]

@@ -4,23 +4,19 @@
 //! peer, offload.
 
 mod clusters;
+mod programs;
 
 use std::{
     path::{Path, PathBuf},
-    process::Stdio,
     time::Duration,
 };
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use data_encoding::HEXLOWER;
 use futures::future::try_join_all;
 use liqo_playground::{ClusterSpec, FAKE_NODE_LABEL, ImageSpec, Playground, Requirements, Supervision};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use tokio::{
-    io::{AsyncBufReadExt as _, BufReader},
-    process::Command,
-};
 
 use crate::{
     cli::PlaygroundUp,
@@ -33,9 +29,8 @@ use crate::{
 };
 
 pub use clusters::{ClusterArgument, ClusterArgumentError};
+use programs::{MANAGER, PLUGINS};
 
-/// The package and the program of the controller manager.
-const MANAGER: &str = "liqo-controller-manager";
 const TIMEOUT: Duration = Duration::from_secs(180);
 
 impl liqo_playground::Progress for Progress {
@@ -92,8 +87,8 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
     if !requirements.missing_packages.is_empty() {
         progress.line(&format!("Debian packages that will be installed: {}", requirements.missing_packages.join(", ")));
     }
-    let manager =
-        if arguments.bare { None } else { Some(progress.step("Building the controller manager", manager(progress)).await?) };
+    let programs =
+        if arguments.bare { None } else { Some(progress.step(programs::BUILDING, programs::programs(progress)).await?) };
     let playground = open(instance)?;
     let present = playground.clusters()?.iter().map(liqo_playground::Cluster::spec).collect::<Result<Vec<_>, _>>()?;
     let specs = clusters::specs(arguments, &present);
@@ -102,11 +97,13 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
     for handle in &handles {
         clusters.push(Cluster::connect(&Access::file(handle.kubeconfig())).await?);
     }
-    let Some(manager) = manager else { return summary(arguments, &clusters, Vec::new()).await };
+    let Some(programs) = programs else { return summary(arguments, &clusters, Vec::new()).await };
 
-    let image = image_of(&manager)?;
-    let images = handles.iter().map(|handle| handle.load_image(&image));
-    progress.step("Loading Liqo's image", try_join_all(images)).await?;
+    let image = image_of(&programs[MANAGER])?;
+    let plugins = PLUGINS.iter().filter_map(|name| Some(ImageSpec::new(image_name(name), programs.get(name)?)));
+    let images: Vec<ImageSpec> = plugins.chain([image.clone()]).collect();
+    let loads = handles.iter().flat_map(|handle| images.iter().map(|image| handle.load_image(image)));
+    progress.step("Loading Liqo's images", try_join_all(loads)).await?;
     let installs = clusters.iter().zip(&specs).map(|(cluster, spec)| install_in(cluster, spec, &image.reference));
     progress.step("Installing Liqo", try_join_all(installs)).await?;
     let (Some((consumer, providers)), false) = (clusters.split_first(), arguments.bare_peering) else {
@@ -267,72 +264,6 @@ pub fn logs(instance: &str, cluster: &str, component: &str) -> anyhow::Result<()
     output::write_out(&String::from_utf8_lossy(&text))
 }
 
-/// The program of the controller manager: built from the source that this program was built from, else found beside it.
-async fn manager(progress: &Progress) -> anyhow::Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    if source.join("Cargo.toml").is_file() && std::env::var_os("CARGO").is_some() {
-        return build(&source, progress).await;
-    }
-    let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join(MANAGER)));
-    beside.filter(|program| program.is_file()).ok_or_else(|| {
-        anyhow!("{MANAGER} is not there to make an image of: run `cargo playground up` in the source tree, or put the program beside liqoctl")
-    })
-}
-
-async fn build(source: &Path, progress: &Progress) -> anyhow::Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    // What `cargo run` tells this program about itself would make build scripts believe that something changed.
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_from_cargo_run)) {
-        command.env_remove(name);
-    }
-    let mut child = command
-        .args(["build", "--release", "--bin", MANAGER, "--message-format", "json-render-diagnostics"])
-        .current_dir(source)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .context("cannot start cargo")?;
-    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else { bail!("cargo has no output") };
-    let news = async {
-        let mut said = Vec::new();
-        let mut lines = BufReader::new(stderr).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            progress.message("Building the controller manager", line.trim());
-            said.push(line);
-        }
-        said
-    };
-    let program = async {
-        let mut found = None;
-        let mut lines = BufReader::new(stdout).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            found = executable(&line).or(found);
-        }
-        found
-    };
-    let (said, found) = tokio::join!(news, program);
-    if !child.wait().await.context("cannot wait for cargo")?.success() {
-        let end = said.len().saturating_sub(20);
-        bail!("the controller manager does not build:\n{}", said[end..].join("\n"));
-    }
-    found.context("cargo built the controller manager and did not say where it is")
-}
-
-/// Whether `cargo run` set this variable for the program that it runs.
-fn is_from_cargo_run(name: &str) -> bool {
-    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|prefix| name.starts_with(prefix))
-        || matches!(name, "CARGO" | "CARGO_PRIMARY_PACKAGE" | "OUT_DIR" | "LD_LIBRARY_PATH")
-}
-
-/// The program that a line of cargo's messages is about.
-fn executable(line: &str) -> Option<PathBuf> {
-    let message: serde_json::Value = serde_json::from_str(line).ok()?;
-    (message["target"]["name"] == MANAGER).then(|| message["executable"].as_str().map(PathBuf::from)).flatten()
-}
-
 /// The image of a program, named after its content: the same content is not loaded or rolled out twice.
 fn image_of(program: &Path) -> anyhow::Result<ImageSpec> {
     let bytes = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
@@ -340,23 +271,14 @@ fn image_of(program: &Path) -> anyhow::Result<ImageSpec> {
     Ok(ImageSpec::new(format!("{}-{}", default_image(), &digest[..12]), program))
 }
 
+/// The image of a plugin, as its manifests name it.
+fn image_name(plugin: &str) -> String {
+    format!("localhost/liqo/{plugin}:{}", env!("CARGO_PKG_VERSION"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_program_that_cargo_built_is_found_in_its_messages() {
-        let line = r#"{"reason":"compiler-artifact","target":{"name":"liqo-controller-manager"},"executable":"/t/liqo-controller-manager"}"#;
-        assert_eq!(executable(line).unwrap(), Path::new("/t/liqo-controller-manager"));
-        assert_eq!(executable(r#"{"target":{"name":"liqo-api"},"executable":null}"#), None);
-        assert_eq!(executable("Compiling"), None);
-    }
-
-    #[test]
-    fn the_nested_build_sees_the_users_settings_and_nothing_of_this_program() {
-        assert!(["CARGO", "CARGO_MANIFEST_DIR", "CARGO_PKG_NAME"].into_iter().all(is_from_cargo_run));
-        assert!(!["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_NET_OFFLINE", "RUSTFLAGS", "PATH"].into_iter().any(is_from_cargo_run));
-    }
 
     #[test]
     fn five_commands_are_offered_when_a_pod_runs_abroad() {

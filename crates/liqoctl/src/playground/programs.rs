@@ -1,0 +1,121 @@
+//! The programs that run in the playground's clusters: built from the source that this program was built from, else found beside it.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::Command,
+};
+
+use crate::progress::Progress;
+
+/// The program of the controller manager.
+pub const MANAGER: &str = "liqo-controller-manager";
+/// The resource plugins. Their images are there for whoever deploys one.
+pub const PLUGINS: [&str; 2] = ["fixed-resources", "node-labels-resources"];
+/// What is said while they are built.
+pub const BUILDING: &str = "Building the programs";
+
+/// Where the programs are, by name. Plugins that are not found beside this program are left out.
+pub async fn programs(progress: &Progress) -> anyhow::Result<BTreeMap<&'static str, PathBuf>> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    if source.join("Cargo.toml").is_file() && std::env::var_os("CARGO").is_some() {
+        return build(&source, progress).await;
+    }
+    let here = std::env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned)).unwrap_or_default();
+    let beside = all().map(|name| (name, here.join(name))).filter(|(_, path)| path.is_file());
+    let found: BTreeMap<_, _> = beside.collect();
+    if !found.contains_key(MANAGER) {
+        bail!(
+            "{MANAGER} is not there to make an image of: run `cargo playground up` in the source tree, or put the program beside liqoctl"
+        );
+    }
+    Ok(found)
+}
+
+fn all() -> impl Iterator<Item = &'static str> {
+    std::iter::once(MANAGER).chain(PLUGINS)
+}
+
+async fn build(source: &Path, progress: &Progress) -> anyhow::Result<BTreeMap<&'static str, PathBuf>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    // What `cargo run` tells this program about itself would make build scripts believe that something changed.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_from_cargo_run)) {
+        command.env_remove(name);
+    }
+    let mut child = command
+        .args(["build", "--release", "--message-format", "json-render-diagnostics"])
+        .args(all().flat_map(|name| ["--bin", name]))
+        .current_dir(source)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("cannot start cargo")?;
+    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else { bail!("cargo has no output") };
+    let news = async {
+        let mut said = Vec::new();
+        let mut lines = BufReader::new(stderr).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            progress.message(BUILDING, line.trim());
+            said.push(line);
+        }
+        said
+    };
+    let program = async {
+        let mut found = BTreeMap::new();
+        let mut lines = BufReader::new(stdout).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            found.extend(executable(&line));
+        }
+        found
+    };
+    let (said, found) = tokio::join!(news, program);
+    if !child.wait().await.context("cannot wait for cargo")?.success() {
+        let end = said.len().saturating_sub(20);
+        bail!("the programs do not build:\n{}", said[end..].join("\n"));
+    }
+    match all().find(|name| !found.contains_key(name)) {
+        Some(missing) => Err(anyhow!("cargo built {missing} and did not say where it is")),
+        None => Ok(found),
+    }
+}
+
+/// Whether `cargo run` set this variable for the program that it runs.
+fn is_from_cargo_run(name: &str) -> bool {
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|prefix| name.starts_with(prefix))
+        || matches!(name, "CARGO" | "CARGO_PRIMARY_PACKAGE" | "OUT_DIR" | "LD_LIBRARY_PATH")
+}
+
+/// The program that a line of cargo's messages is about.
+fn executable(line: &str) -> Option<(&'static str, PathBuf)> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let name = all().find(|name| message["target"]["name"] == *name)?;
+    Some((name, PathBuf::from(message["executable"].as_str()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_that_cargo_built_is_found_in_its_messages() {
+        let line = r#"{"reason":"compiler-artifact","target":{"name":"liqo-controller-manager"},"executable":"/t/liqo-controller-manager"}"#;
+        assert_eq!(executable(line).unwrap(), (MANAGER, PathBuf::from("/t/liqo-controller-manager")));
+        assert_eq!(executable(r#"{"target":{"name":"liqo-api"},"executable":null}"#), None);
+        assert_eq!(executable("Compiling"), None);
+    }
+
+    #[test]
+    fn the_nested_build_sees_the_users_settings_and_nothing_of_this_program() {
+        assert!(["CARGO", "CARGO_MANIFEST_DIR", "CARGO_PKG_NAME"].into_iter().all(is_from_cargo_run));
+        assert!(!["CARGO_HOME", "CARGO_TARGET_DIR", "CARGO_NET_OFFLINE", "RUSTFLAGS", "PATH"].into_iter().any(is_from_cargo_run));
+    }
+}
