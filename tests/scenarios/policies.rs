@@ -41,8 +41,10 @@ pub async fn apply_policy(cluster: &Cluster, name: &str, spec: Value) -> Result<
 pub async fn two_peers_with_different_policies_get_different_offers(world: Arc<World>) -> Result<()> {
     let (rome, turin, milan) = (&world.rome, &world.turin, &world.milan);
     turin.liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
+    // By its ID: that of a consumer which came by itself is the only name that it has not chosen.
+    let id = rome.cluster_id().await?;
     let partner = |cpu: &str, weight: u16| {
-        json!({ "priority": 10, "peers": { "names": ["rome"] },
+        json!({ "priority": 10, "peers": { "clusterIDs": [id] },
             "provide": { "percentage": 100, "weight": weight, "caps": { "cpu": cpu, "nvidia.com/gpu": "0" } } })
     };
     apply_policy(milan, "partners", partner("300m", 2)).await?;
@@ -72,7 +74,7 @@ pub async fn what_is_used_beyond_a_new_cap_is_reclaimed_after_the_notice(world: 
     rome.offloaded_namespace("reclaimed", "Remote").await?;
     rome.apply(&deployment("reclaimed", "web", 3).replace("cpu: 10m", "cpu: 100m")).await?;
     rome.ready_pods("reclaimed", "app=web", 3).await?;
-    let capped = json!({ "priority": 10, "peers": { "names": ["rome"] },
+    let capped = json!({ "priority": 10, "peers": { "clusterIDs": [rome.cluster_id().await?] },
         "provide": { "percentage": 90, "caps": { "cpu": "250m" }, "noticeSeconds": 3 } });
     apply_policy(milan, "capped", capped).await?;
     eventually("the youngest pod beyond the cap ends, and says why", Duration::from_secs(60), || async {

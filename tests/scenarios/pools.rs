@@ -31,7 +31,7 @@ pub async fn each_group_of_nodes_is_a_node_and_pods_stay_on_theirs(world: Arc<Wo
     }
     machinery.label_fake_node(&fake[0], "tier", Some("gold")).await?;
     machinery.label_fake_node(&fake[1], "tier", Some("silver")).await?;
-    let tiers = json!({ "priority": 10, "peers": { "names": ["rome"] },
+    let tiers = json!({ "priority": 10, "peers": { "clusterIDs": [rome.cluster_id().await?] },
         "provide": { "percentage": 100, "granularity": { "by": "NodeLabel", "label": "tier" }, "noticeSeconds": 2 } });
     apply_policy(milan, "tiers", tiers).await?;
     let by_pool = eventually("there is a node for each tier, and none for all of them", SOON, || async {

@@ -48,8 +48,8 @@ pub struct PeerSelector {
     /// One of these clusters.
     #[serde(rename = "clusterIDs", default, skip_serializing_if = "Vec::is_empty")]
     pub cluster_ids: Vec<ClusterId>,
-    /// One with one of these names, as its `ForeignCluster` has it. A peer chooses its own friendly name, the administrator
-    /// that of the `ForeignCluster`: this is the latter.
+    /// One whose `ForeignCluster` has one of these names, if somebody here made that object. One that Liqo made when a consumer
+    /// came is called what the consumer calls itself, and does not count as long as it bears the label `liqo.io/managed`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
     /// One whose `ForeignCluster` has these labels.

@@ -27,6 +27,11 @@ impl PolicyPeer {
         }
     }
 
+    /// Whether its `ForeignCluster` was made by Liqo when the peer came, and by nobody here.
+    pub fn was_made_by_liqo(&self) -> bool {
+        self.labels.get(labels::MANAGED).is_some_and(|value| value == "true")
+    }
+
     fn discovered_by(&self) -> Discovery {
         match self.labels.get(labels::DISCOVERED_BY).map(String::as_str) {
             Some("LAN") => Discovery::LAN,
@@ -49,8 +54,10 @@ pub fn selects(selector: &PeerSelector, peer: &PolicyPeer) -> bool {
     let PeerSelector { cluster_ids, names, selector, discovered_by } = selector;
     let by_labels =
         selector.clone().is_none_or(|selector| Selector::try_from(selector).is_ok_and(|selector| selector.matches(&peer.labels)));
+    // A record that Liqo made for a consumer is called what the consumer calls itself: that must not choose its policy.
+    let name = peer.name.as_ref().filter(|_| !peer.was_made_by_liqo());
     (cluster_ids.is_empty() || cluster_ids.contains(&peer.id))
-        && (names.is_empty() || peer.name.as_ref().is_some_and(|name| names.contains(name)))
+        && (names.is_empty() || name.is_some_and(|name| names.contains(name)))
         && by_labels
         && (discovered_by.is_empty() || discovered_by.contains(&peer.discovered_by()))
 }
@@ -86,6 +93,15 @@ mod tests {
         ];
         assert_eq!(names(&policies, &rome()), ["partners", "all", "default"]);
         assert_eq!(names(&policies, &PolicyPeer { name: None, labels: BTreeMap::new(), ..rome() }), ["all", "default"]);
+    }
+
+    #[test]
+    fn a_consumer_does_not_choose_its_policy_by_its_name() {
+        let named = [policy("partners", 10, json!({ "names": ["rome"] }))];
+        let mut came_by_itself = rome();
+        assert_eq!(names(&named, &came_by_itself), ["partners"]);
+        came_by_itself.labels.insert(labels::MANAGED.into(), "true".into());
+        assert!(names(&named, &came_by_itself).is_empty());
     }
 
     #[test]

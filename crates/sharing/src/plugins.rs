@@ -24,7 +24,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::decide::{picture::Reading, plugin::pools};
 
-/// The `ConfigMap` in Liqo's namespace: cluster IDs, and the plugin that was asked about each.
+/// The `ConfigMap` in Liqo's namespace: cluster IDs, and the plugins that were asked about each.
 const RECORD: &str = "liqo-plugin-clusters";
 /// So many consumers are asked about at the same time.
 const CONCURRENCY: usize = 8;
@@ -92,9 +92,14 @@ pub struct Plugins {
     /// The plugin of each consumer; nothing before that is known.
     wanted: watch::Sender<Option<BTreeMap<ClusterId, PluginSource>>>,
     state: Mutex<State>,
-    /// The plugin that was asked about each cluster, as it is recorded; nothing before it was read.
-    record: tokio::sync::Mutex<Option<BTreeMap<ClusterId, PluginSource>>>,
+    /// The plugins that policies name, also those that nobody is asking for now.
+    named: Mutex<Vec<PluginSource>>,
+    /// The plugins that were asked about each cluster, as it is recorded; nothing before it was read.
+    record: tokio::sync::Mutex<Option<Record>>,
 }
+
+/// The plugins that know of a cluster: the one that is asked, and those that were and could not be told yet that it is over.
+type Record = BTreeMap<ClusterId, Vec<PluginSource>>;
 
 #[derive(Default)]
 struct State {
@@ -122,12 +127,13 @@ impl Plugins {
     /// No plugin is known yet.
     pub fn new(context: Context, recompute: Queue<()>) -> Arc<Self> {
         let (wanted, _) = watch::channel(None);
-        let record = tokio::sync::Mutex::new(None);
-        Arc::new(Self { context, queue: Queue::new(), recompute, wanted, state: Mutex::default(), record })
+        let (state, named, record) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::new(None));
+        Arc::new(Self { context, queue: Queue::new(), recompute, wanted, state, named, record })
     }
 
-    /// Says which plugin is to be asked about which consumer, from now on.
-    pub fn want(&self, wanted: &BTreeMap<ClusterId, PluginSource>) {
+    /// Says which plugin is to be asked about which consumer, from now on, and which plugins policies name.
+    pub fn want(&self, wanted: &BTreeMap<ClusterId, PluginSource>, named: Vec<PluginSource>) {
+        *self.named.lock().unwrap_or_else(PoisonError::into_inner) = named;
         self.wanted.send_if_modified(|before| {
             if before.as_ref() == Some(wanted) {
                 return false;
@@ -181,17 +187,26 @@ impl Plugins {
     async fn reconcile(self: &Arc<Self>, id: &ClusterId) -> Result<Next, Error> {
         let wanted = self.wanted.borrow().as_ref().map(|all| all.get(id).cloned());
         let Some(wanted) = wanted else { return Ok(Next::OnChange) };
-        let recorded = self.recorded().await?.get(id).cloned();
-        if let Some(former) = recorded.filter(|former| wanted.as_ref() != Some(former)) {
-            self.say_farewell(id, &former).await?;
+        // A former plugin that does not listen keeps nobody from asking the present one.
+        let mut farewells = Ok(());
+        for former in self.recorded().await?.remove(id).unwrap_or_default() {
+            if wanted.as_ref() != Some(&former) {
+                let said = self.say_farewell(id, &former).await;
+                farewells = farewells.and(said);
+            }
         }
         let Some(source) = wanted else {
             self.state().readings.remove(id);
-            return Ok(Next::OnChange);
+            return farewells.map(|()| Next::OnChange);
         };
-        self.write_record(id, Some(&source)).await?;
+        self.write_record(id, |known| {
+            if !known.contains(&source) {
+                known.push(source.clone());
+            }
+        })
+        .await?;
         self.read(id, &source).await?;
-        Ok(Next::After(REREAD))
+        farewells.map(|()| Next::After(REREAD))
     }
 
     async fn read(self: &Arc<Self>, id: &ClusterId, source: &PluginSource) -> Result<(), Error> {
@@ -229,7 +244,7 @@ impl Plugins {
             Err(error) => Err(error),
         };
         if let Err(error) = told {
-            let named = self.wanted.borrow().iter().flat_map(BTreeMap::values).any(|other| other == source);
+            let named = self.named.lock().unwrap_or_else(PoisonError::into_inner).contains(source);
             let tries = {
                 let mut state = self.state();
                 let tries = state.farewells.entry(id.clone()).or_default();
@@ -244,7 +259,7 @@ impl Plugins {
             tracing::info!(plugin = source.address, cluster = %id, "told the resource plugin that the peering ended");
         }
         self.state().farewells.remove(id);
-        self.write_record(id, None).await?;
+        self.write_record(id, |known| known.retain(|other| other != source)).await?;
         self.prune().await;
         Ok(())
     }
@@ -254,7 +269,7 @@ impl Plugins {
         let record = self.record.lock().await;
         let wanted = self.wanted.borrow();
         let needed = |source: &PluginSource| {
-            let all = wanted.iter().flat_map(BTreeMap::values).chain(record.iter().flat_map(BTreeMap::values));
+            let all = wanted.iter().flat_map(BTreeMap::values).chain(record.iter().flat_map(BTreeMap::values).flatten());
             all.into_iter().any(|other| other == source)
         };
         self.state().clients.retain(|client| needed(&client.source));
@@ -341,7 +356,7 @@ impl Plugins {
     }
 
     /// Which plugin was asked about which cluster. Entries that cannot be read are of no use to anybody.
-    async fn recorded(&self) -> Result<BTreeMap<ClusterId, PluginSource>, Error> {
+    async fn recorded(&self) -> Result<Record, Error> {
         let mut record = self.record.lock().await;
         if let Some(record) = &*record {
             return Ok(record.clone());
@@ -350,18 +365,21 @@ impl Plugins {
         let found = maps.get_opt(RECORD).await.map_err(|source| Error::Record { step: "reading", source })?;
         let entries = found.and_then(|map| map.data).unwrap_or_default();
         let read = |(id, source): (String, String)| Some((id.parse().ok()?, serde_json::from_str(&source).ok()?));
-        let all: BTreeMap<ClusterId, PluginSource> = entries.into_iter().filter_map(read).collect();
+        let all: Record = entries.into_iter().filter_map(read).collect();
         *record = Some(all.clone());
         Ok(all)
     }
 
-    async fn write_record(&self, id: &ClusterId, source: Option<&PluginSource>) -> Result<(), Error> {
+    async fn write_record(&self, id: &ClusterId, change: impl FnOnce(&mut Vec<PluginSource>)) -> Result<(), Error> {
         let mut record = self.record.lock().await;
-        if record.as_ref().and_then(|record| record.get(id)) == source {
+        let before = record.as_ref().and_then(|record| record.get(id)).cloned().unwrap_or_default();
+        let mut known = before.clone();
+        change(&mut known);
+        if known == before {
             return Ok(());
         }
         let maps: Api<ConfigMap> = Api::namespaced(self.context.client.clone(), &self.context.namespace);
-        let value = source.and_then(|source| serde_json::to_string(source).ok());
+        let value = serde_json::to_string(&known).ok().filter(|_| !known.is_empty());
         let patch = Patch::Merge(json!({ "data": { id.as_str(): value } }));
         match maps.patch(RECORD, &PatchParams::default(), &patch).await {
             Err(kube::Error::Api(status)) if status.is_not_found() => {
@@ -375,9 +393,10 @@ impl Plugins {
             patched => drop(patched.map_err(|source| Error::Record { step: "changing", source })?),
         }
         if let Some(record) = &mut *record {
-            match source {
-                Some(source) => drop(record.insert(id.clone(), source.clone())),
-                None => drop(record.remove(id)),
+            if known.is_empty() {
+                record.remove(id);
+            } else {
+                record.insert(id.clone(), known);
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The provider side: keeps the picture of the cluster, and writes the offers that follow from it.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, api::DeleteParams, core::DeserializeGuard, runtime::watcher::Config};
-use liqo_api::{ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceOffer, ResourceRequest, labels};
+use liqo_api::{ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceRequest, labels};
 use liqo_kit::{
     Cache, Context, Key, Next, Queue,
     conditions::{self, namespaced},
@@ -130,13 +130,19 @@ impl Provider {
     async fn recompute(&self) -> Result<Next, Error> {
         let now = Instant::now();
         let picture = self.picture(now);
-        self.plugins.want(&picture.plugins());
+        let sources = picture.policies.iter().filter_map(|policy| policy.spec.provide.source.plugin.clone());
+        self.plugins.want(&picture.plugins(), sources.collect());
         let mut plan = decide(&picture, now);
         let wake = plan.wake;
         let followed = std::mem::take(&mut plan.followed);
-        self.carry_out(plan).await?;
-        // Only now: what could not be written is still to follow the new rules.
-        *lock(&self.followed) = followed;
+        let mut failed = BTreeSet::new();
+        let done = self.carry_out(plan, &mut failed).await;
+        let mut standing = lock(&self.followed);
+        // What could not be written is still to follow the new rules.
+        standing.retain(|consumer, _| failed.contains(consumer));
+        standing.extend(followed.into_iter().filter(|(consumer, _)| !failed.contains(consumer)));
+        drop(standing);
+        done?;
         Ok(wake.map_or(Next::OnChange, Next::After))
     }
 
@@ -162,7 +168,7 @@ impl Provider {
     }
 
     /// Does all that can be done; one tenant's failure is not another's.
-    async fn carry_out(&self, plan: Plan) -> Result<(), Error> {
+    async fn carry_out(&self, plan: Plan, failed: &mut BTreeSet<ClusterId>) -> Result<(), Error> {
         let mut failures = Vec::new();
         for key in plan.deletions {
             failures.extend(self.delete(key).await.err());
@@ -173,9 +179,15 @@ impl Provider {
             if write.grows && !shrunk {
                 continue;
             }
-            let grows = write.grows;
+            let (grows, consumer) = (write.grows, write.consumer.clone());
+            let newcomer = (!write.exists).then(|| (write.namespace_uid.clone(), write.spec.pool.clone()));
             if let Err(failure) = self.write(write).await {
                 shrunk &= grows;
+                failed.insert(consumer);
+                // The others do not make room for it at once again.
+                if let Some(offer) = newcomer {
+                    lock(&self.written).insert(offer, Written { at: Instant::now(), hard: ResourceList::new() });
+                }
                 failures.push(failure);
             }
         }

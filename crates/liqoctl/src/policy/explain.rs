@@ -201,6 +201,11 @@ fn misfits(policy: &PeeringPolicy, whom: &Whom) -> Vec<words::Sentence> {
     let ids: Vec<&str> = cluster_ids.iter().map(ClusterId::as_str).collect();
     let ids = format!("lists {}; the peer's ID is {}", ids.join(", "), if whom.has_id { peer.id.as_str() } else { "not known" });
     let named = match &peer.name {
+        Some(name) if peer.was_made_by_liqo() => format!(
+            "lists {}; {name} is what the peer calls itself: give its clusterID, or take the record over with `kubectl label foreigncluster {name} {}-`",
+            names.join(", "),
+            labels::MANAGED
+        ),
         Some(name) => format!("lists {}; the peer is called {name}", names.join(", ")),
         None => format!("lists {}; the peer has no ForeignCluster, and so no name", names.join(", ")),
     };

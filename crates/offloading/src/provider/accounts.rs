@@ -100,7 +100,8 @@ fn charged_pods(provider: &Provider, account: &Account) -> Vec<Charged> {
             turn: shadow.turn(&key.name),
             shadow: key,
             requests: pod.requests.clone(),
-            leaving: pod.deletion_grace.is_some() || shadow.deleted || shadow.deletion_grace.is_some(),
+            // One that takes its time is as good as staying.
+            leaving: pod.deletion_grace.is_some_and(|grace| grace <= super::lifecycle::LONGEST_GRACE) || shadow.deleted,
         })
     })
     .collect()

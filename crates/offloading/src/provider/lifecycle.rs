@@ -45,7 +45,7 @@ const NAME_TAKEN_RETRY: Duration = Duration::from_secs(10);
 pub const REFUSED_RETRY: Duration = Duration::from_secs(300);
 
 /// More grace than this a pod does not get when it is not its consumer that ends it.
-const LONGEST_GRACE: i64 = 30;
+pub const LONGEST_GRACE: i64 = 30;
 
 /// Reason: the pod's name is taken by somebody else's pod.
 pub const NAME_TAKEN: &str = "NameTaken";
@@ -230,7 +230,9 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
             // The end of a tenancy does not wait either for what its consumer asked for before.
             Some(shadow.deletion_grace.map_or_else(|| bounded_grace(pod), |grace| grace.min(LONGEST_GRACE)))
         } else {
-            shadow.deletion_grace
+            // Nor does what is taken back.
+            let bounded = |grace: i64| if snapshot.reclaim.is_some() { grace.min(LONGEST_GRACE) } else { grace };
+            shadow.deletion_grace.map(bounded)
         };
         if let Some(step) = delete(pod, grace) {
             return step;

@@ -204,6 +204,9 @@ fn verdict(wish: &Wish, name: &str, offer: &ResourceOffer, local: &Local, room: 
         let most = consume.max_offers.unwrap_or_default();
         return Verdict::Refuse(format!("the consumer's PeeringPolicy accepts at most {most} offers of one provider"));
     }
+    if !exists && !resources.is_zero() && resources.capped_by(&room.resources).is_zero() {
+        return Verdict::Refuse("the consumer's PeeringPolicy accepts no more resources of this provider".to_owned());
+    }
     Verdict::Accept(room.take(&resources))
 }
 

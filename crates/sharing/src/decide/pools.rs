@@ -120,8 +120,15 @@ pub fn node_selector(policy: usize, provide: &Provide, pool: &str, grounds: &[Gr
     let terms: Vec<NodeSelectorTerm> = match &provide.source.nodes {
         None if narrowed == NodeSelectorTerm::default() => return None,
         None => vec![narrowed],
-        Some(source) => source.selectors.iter().map(|selector| with(&narrowed, selector)).collect(),
+        Some(source) => {
+            let understood = source.selectors.iter().filter(|selector| Selector::try_from((*selector).clone()).is_ok());
+            understood.map(|selector| with(&narrowed, selector)).collect()
+        }
     };
+    // An empty term would mean no node to the scheduler; here it stands for a selector that every node fits.
+    if terms.contains(&NodeSelectorTerm::default()) {
+        return None;
+    }
     Some(NodeSelector { node_selector_terms: terms })
 }
 

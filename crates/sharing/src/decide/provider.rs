@@ -8,9 +8,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::NodeSelector;
-use liqo_api::{
-    ANSWERED, DEFAULT_POOL, PeeringPolicy, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, links,
-};
+use liqo_api::{ANSWERED, PeeringPolicy, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, links};
 use liqo_kit::{Key, conditions::Wanted};
 
 use super::{
@@ -38,6 +36,13 @@ struct Unit<'a> {
     reclaim: Option<Timestamp>,
     /// The least that it holds: what is used, unless that is being reclaimed.
     floor: ResourceList,
+}
+
+impl Unit<'_> {
+    /// Whether what is used beyond the offer is being taken back.
+    fn is_reclaimed(&self) -> bool {
+        self.floor.is_empty() && !self.in_use.is_empty()
+    }
 }
 
 /// Decides everything anew.
@@ -122,11 +127,14 @@ fn units<'a>(
         }
         match picture.readings.get(&one.tenant.consumer).and_then(|reading| reading.pools.as_ref()) {
             Some(pools) => {
-                let within = |amounts: &ResourceList| {
-                    let within = amounts.capped_by(&policy.spec.provide.caps).capped_by(&one.asked());
-                    within.iter().filter(|(_, amount)| !amount.is_negative()).collect::<ResourceList>()
-                };
-                units.extend(pools.iter().map(|(pool, amounts)| unit(pool, None, within(amounts))));
+                // Caps and what is asked for hold for all pools together.
+                let (mut caps, mut asked) = (policy.spec.provide.caps.clone(), one.asked());
+                for (pool, amounts) in pools {
+                    let within = amounts.capped_by(&caps).capped_by(&asked);
+                    let within: ResourceList = within.iter().filter(|(_, amount)| !amount.is_negative()).collect();
+                    (caps, asked) = (caps.saturating_sub(&within), asked.saturating_sub(&within));
+                    units.push(unit(pool, None, within));
+                }
             }
             // As long as the plugin has not said anything, what was offered last stays.
             None => units.extend(
@@ -179,9 +187,12 @@ impl<'a> Uses<'a> {
                 continue;
             };
             let here = pod.node.as_deref().and_then(|node| at.get(node).copied());
-            let first = || grounds.iter().position(|ground| ground.pools[policy].as_ref() == Some(&units[unit].pool));
-            match here.filter(|&ground| grounds[ground].pools[policy].as_ref() == Some(&units[unit].pool)).or_else(first) {
+            let is_in_pool = |ground: &usize| grounds[*ground].pools[policy].as_ref() == Some(&units[unit].pool);
+            // One that waits for a node will get one of its pool.
+            let ground = if pod.node.is_none() { (0..grounds.len()).find(is_in_pool) } else { here.filter(is_in_pool) };
+            match ground {
                 Some(ground) => *by_ground[unit].entry(ground).or_default() += &pod.requests,
+                // It runs outside of its pool: its node was taken out of it.
                 None => occupants.push(pod),
             }
         }
@@ -199,7 +210,7 @@ impl<'a> Uses<'a> {
             for (unit, used) in units.iter().zip(&self.by_ground) {
                 let Some(policy) = unit.local else { continue };
                 if ground.pools[policy].as_ref() == Some(&unit.pool) {
-                    let floor = used.get(&index).filter(|_| !unit.floor.is_empty() || unit.in_use.is_empty());
+                    let floor = used.get(&index).filter(|_| !unit.is_reclaimed());
                     lot.floors.insert(unit.asking, floor.cloned().unwrap_or_default());
                 }
             }
@@ -246,21 +257,26 @@ fn reclaim(
     let entitled = shares::share(&bare, parties, policies);
     // The grounds where the consumers of a policy use more than all of them may have.
     let over: Vec<BTreeSet<usize>> = lots.iter().map(|lot| overdrawn(lot, parties, policies)).collect();
+    let mut used: BTreeMap<usize, ResourceList> = BTreeMap::new();
+    for unit in units.iter() {
+        *used.entry(unit.asking).or_default() += &unit.in_use;
+    }
     let mut wake = None;
     for unit in units.iter_mut() {
         let offer = asking[unit.asking].offers.get(unit.pool.as_str());
         let standing = offer.and_then(|offer| offer.spec.reclaim_timestamp.as_ref()).map(|time| time.0);
         let Some(policy) = unit.local else {
-            let beyond = exceeds(&unit.in_use, &unit.target, None);
+            let beyond = exceeds(&unit.in_use, &unit.target, None, 0);
             unit.reclaim = beyond.then(|| standing.unwrap_or_else(|| notice(picture.today, unit.policy)));
             continue;
         };
         let in_pool = |index: &usize| grounds[*index].pools[policy].as_ref() == Some(&unit.pool);
         let mine: Vec<usize> = (0..lots.len()).filter(in_pool).collect();
         let due: ResourceList = mine.iter().filter_map(|&index| entitled[index].get(&unit.asking)).sum();
-        let capped = exceeds(&unit.in_use, &limit_of(unit.policy), Some(&unit.policy.caps));
+        // Caps hold for all pools of a consumer together.
+        let capped = exceeds(&used[&unit.asking], &limit_of(unit.policy), Some(&unit.policy.caps), 0);
         let crowded = mine.is_empty() || mine.iter().any(|&index| over[index].contains(&policy));
-        let beyond = capped || (crowded && exceeds(&unit.in_use, &due, None));
+        let beyond = (capped || crowded) && exceeds(&unit.in_use, &due, None, if capped { 0 } else { unit.policy.threshold() });
         unit.reclaim = beyond.then(|| standing.unwrap_or_else(|| notice(picture.today, unit.policy)));
     }
     for unit in units {
@@ -294,11 +310,11 @@ fn limit_of(policy: &Provide) -> ResourceList {
     limit
 }
 
-/// Whether more is used than this. With `named`, what neither names is not bounded.
-fn exceeds(in_use: &ResourceList, most: &ResourceList, named: Option<&ResourceList>) -> bool {
+/// Whether more is used than this, by more than `tolerance` percent. With `named`, what neither names is not bounded.
+fn exceeds(in_use: &ResourceList, most: &ResourceList, named: Option<&ResourceList>, tolerance: u8) -> bool {
     in_use.iter().any(|(name, used)| {
         let bounded = named.is_none_or(|named| named.contains(name) || most.contains(name));
-        bounded && used > most.get(name)
+        bounded && used > most.get(name) && most.get(name).differs_by_more_than(used, u32::from(tolerance))
     })
 }
 
@@ -309,9 +325,9 @@ fn overdrawn(lot: &Lot, parties: &[Party], policies: &[&Provide]) -> BTreeSet<us
         *used.entry(parties[party].policy).or_default() += floor;
     }
     let all: ResourceList = used.values().sum();
-    let crowded = exceeds(&all, &lot.bound(parties, policies), None);
+    let crowded = exceeds(&all, &lot.bound(parties, policies), None, 0);
     used.into_iter()
-        .filter(|(policy, used)| crowded || exceeds(used, &shares::bound_of(&lot.free, policies[*policy]), None))
+        .filter(|(policy, used)| crowded || exceeds(used, &shares::bound_of(&lot.free, policies[*policy]), None, 0))
         .map(|(policy, _)| policy)
         .collect()
 }
@@ -410,7 +426,8 @@ impl<'a> Composer<'a> {
             target: unit.target.clone(),
             in_use: unit.floor.clone(),
             asked: asking.asked(),
-            threshold: if new_rules { 0 } else { unit.policy.threshold() },
+            // What is reclaimed is taken back to the letter, or pods would never end for it.
+            threshold: if new_rules || unit.is_reclaimed() { 0 } else { unit.policy.threshold() },
         }
     }
 
@@ -532,14 +549,13 @@ fn outcome(kind: &'static str, policy: Option<&Arc<PeeringPolicy>>, reading: Opt
         [] if provide.source.plugin.is_some() => {
             Wanted::no(kind, "NothingOffered", "the provider's resource plugin offers nothing")
         }
-        [] if provide.source.is_local() && provide.percentage == 0 => {
+        [] if provide.source.fixed.is_none() && provide.percentage == 0 => {
             Wanted::no(kind, "NothingShared", "the provider's PeeringPolicy shares 0 percent of its resources")
         }
         [] => {
             let message = "the provider has nothing free that was asked for; an offer follows as soon as there is something";
             Wanted::no(kind, "NothingFree", message)
         }
-        [pool] if *pool == DEFAULT_POOL && !ours => Wanted::yes(kind, "Offered", format!("pool {pool} is offered")),
         pools if ours => Wanted::yes(kind, "Offered", format!("{}, under policy {name}", offered(pools))),
         pools => Wanted::yes(kind, "Offered", offered(pools)),
     }

@@ -24,7 +24,8 @@ pub const ADVERTISED: [&str; 4] =
 
 /// Keeps what matters of a node; nothing of a virtual one.
 ///
-/// Consumers' pods come without tolerations, so a node with a taint that keeps pods away cannot serve them.
+/// A node with a taint that keeps pods away is not offered: a policy may let a consumer's pods keep tolerations, but not every
+/// pod of the consumer has them.
 pub fn node(node: core::Node) -> Option<LocalNode> {
     let found = node.metadata.labels.unwrap_or_default();
     if found.get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE) {

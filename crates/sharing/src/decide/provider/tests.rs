@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use liqo_api::{ClusterId, PeeringPolicySpec, RESOURCE_REQUEST};
+use liqo_api::{ClusterId, DEFAULT_POOL, PeeringPolicySpec, RESOURCE_REQUEST};
 use serde_json::{Value, json};
 
 use super::*;
@@ -474,7 +474,7 @@ fn what_a_plugin_says_is_offered_to_the_letter_but_for_caps() {
     let pools = BTreeMap::from([("gold".to_owned(), list("cpu=64, memory=2Gi")), ("default".to_owned(), list("cpu=100m"))]);
     picture.readings.insert(cluster(ROME), Reading { pools: Some(pools), problem: None });
     let offer = |pool: &str, hard: &str| (cluster(ROME), pool.to_owned(), hard.to_owned());
-    assert_eq!(picture.pools(), [offer("default", "cpu=100m"), offer("gold", "cpu=3, memory=1Gi")]);
+    assert_eq!(picture.pools(), [offer("default", "cpu=100m"), offer("gold", "cpu=2900m, memory=1Gi")]);
     let mut picture = picture.settled();
     // A plugin that fails changes nothing of what was offered, also after a restart.
     picture.readings.insert(cluster(ROME), Reading { pools: None, problem: Some("plugin p.liqo:6001 does not answer".into()) });
@@ -491,4 +491,37 @@ fn what_may_be_used_travels_with_the_offer() {
     let spec = milan().asks(ROME, "").under(&policies).plan().writes.remove(0).spec;
     let classes = [spec.storage_classes, spec.ingress_classes, spec.load_balancer_classes].concat();
     assert_eq!(classes, ["fast", "public", "edge"]);
+}
+
+#[test]
+fn a_little_more_use_than_there_is_is_not_reclaimed() {
+    let used = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").pod("mapped-1", Some(ROME), "cpu=10, pods=5");
+    let crowded = |own: &str| used.clone().pod("default", None, own).settled().offer(ROME, "default").unwrap();
+    assert_eq!(crowded("cpu=300m").reclaim_timestamp, None);
+    assert!(crowded("cpu=1").reclaim_timestamp.is_some());
+}
+
+#[test]
+fn what_is_reclaimed_is_taken_back_to_the_letter() {
+    // 10 of 9.4 cpu are used: after the notice the offer is cut, although it is off by little more than the threshold.
+    let used = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").pod("mapped-1", Some(ROME), "cpu=10, pods=5");
+    let noticed = used.pod("default", None, "cpu=600m").settled();
+    assert_eq!(noticed.offer(ROME, "default").unwrap().resource_quota.hard.get("cpu"), list("cpu=10").get("cpu"));
+    let due = noticed.at(301).settled();
+    assert_eq!(due.offer(ROME, "default").unwrap().resource_quota.hard.get("cpu"), list("cpu=9400m").get("cpu"));
+    // When pods ended for it, the notice is over.
+    let mut less = due;
+    less.pods.retain(|(key, _)| key.namespace == "default");
+    assert_eq!(less.settled().offer(ROME, "default").unwrap().reclaim_timestamp, None);
+}
+
+#[test]
+fn a_pod_outside_of_its_pool_occupies_the_node_that_it_runs_on() {
+    let nodes = milan().node("b", "cpu=4", &[("zone", "east")]).node("c", "cpu=8", &[("zone", "west")]);
+    let mut picture = nodes.under(&by_zone()).asks(ROME, "").asks(TURIN, "");
+    picture.pods.push(of_pool("east", "c", "cpu=6"));
+    let of = |consumer: u8, pool: &str, hard: &str| (cluster(consumer), pool.to_owned(), hard.to_owned());
+    // West has 2 left for both. In the east rome's offer is what it uses, more than there is: turin waits.
+    let expected = [of(ROME, "east", "cpu=6"), of(ROME, "west", "cpu=1"), of(TURIN, "west", "cpu=1")];
+    assert_eq!(picture.pools(), expected);
 }
