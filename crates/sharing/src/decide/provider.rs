@@ -188,9 +188,8 @@ impl<'a> Uses<'a> {
             };
             let here = pod.node.as_deref().and_then(|node| at.get(node).copied());
             let is_in_pool = |ground: &usize| grounds[*ground].pools[policy].as_ref() == Some(&units[unit].pool);
-            // One that waits for a node will get one of its pool.
-            let ground = if pod.node.is_none() { (0..grounds.len()).find(is_in_pool) } else { here.filter(is_in_pool) };
-            match ground {
+            // One that waits for a node will get one of its pool, and one whose node is gone ends.
+            match here.map_or_else(|| (0..grounds.len()).find(is_in_pool), |here| Some(here).filter(is_in_pool)) {
                 Some(ground) => *by_ground[unit].entry(ground).or_default() += &pod.requests,
                 // It runs outside of its pool: its node was taken out of it.
                 None => occupants.push(pod),
