@@ -68,6 +68,7 @@ fn all() -> Vec<(&'static str, Scenario)> {
             two_peers_with_different_policies_get_different_offers,
             what_is_used_beyond_a_new_cap_is_reclaimed_after_the_notice,
             a_plugins_amounts_arrive_at_the_node_and_follow_its_arguments,
+            a_plugin_offers_what_labelled_nodes_have_free,
             an_offer_waits_for_a_person_where_the_policy_says_so;
         pools:
             each_group_of_nodes_is_a_node_and_pods_stay_on_theirs;

@@ -60,6 +60,10 @@ pub async fn two_peers_with_different_policies_get_different_offers(world: Arc<W
         Ok((allocatable(rome, "milan").await?.get("cpu") == "200m".parse()?).then_some(()))
     })
     .await?;
+    let explained = milan.liqoctl(&["policy", "explain", "rome", "-o", "json"]).await?;
+    let explained: Value = serde_json::from_str(&explained)?;
+    let holding = explained["policies"].as_array().into_iter().flatten().find(|policy| policy["holds"] == true);
+    ensure!(holding.is_some_and(|policy| policy["name"] == "partners"), "the explanation names another policy: {explained:#}");
     milan.kubectl(&["delete", "peeringpolicy", "partners"]).await?;
     eventually("without their own policy both get the same", SOON, || async {
         let (Some(of_rome), Some(of_turin)) = both().await? else { return Ok(None) };
@@ -134,6 +138,37 @@ pub async fn a_plugins_amounts_arrive_at_the_node_and_follow_its_arguments(world
     .await
 }
 
+pub async fn a_plugin_offers_what_labelled_nodes_have_free(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    world.load_plugin("node-labels-resources", milan).await?;
+    milan.kubectl(&["apply", "-f", &world.manifests("node-labels-resources"), "-n", "liqo"]).await?;
+    let plugin = "liqo-node-labels-resources-plugin";
+    milan.kubectl(&["-n", "liqo", "rollout", "status", &format!("deployment/{plugin}"), "--timeout=60s"]).await?;
+    milan.kubectl(&["label", "node", "milan-1", "liqo.io/shared=true"]).await?;
+    let setting = "controllerManager.config.resourcePluginAddress";
+    milan.liqoctl(&["install", "--set", &format!("{setting}={plugin}.liqo:6001")]).await?;
+    // All that is free, where the policy of before offered nine tenths of it.
+    let pods = |low: i64, high: i64| {
+        let world = &world;
+        move || async move {
+            let pods = allocatable(&world.rome, "milan").await?.get("pods");
+            Ok((Quantity::from_units(low) <= pods && pods <= Quantity::from_units(high)).then_some(()))
+        }
+    };
+    eventually("everything that is free on the labelled node is offered", SOON, pods(100, 110)).await?;
+    milan.kubectl(&["label", "node", "milan-1", "liqo.io/shared-"]).await?;
+    eventually("without labelled nodes nothing is", SOON, pods(0, 0)).await?;
+    milan.kubectl(&["label", "node", "milan-1", "liqo.io/shared=true"]).await?;
+    eventually("the label brings it back", SOON, pods(100, 110)).await?;
+    milan.liqoctl(&["install", "--set", &format!("{setting}=")]).await?;
+    milan.kubectl(&["label", "node", "milan-1", "liqo.io/shared-"]).await?;
+    milan.kubectl(&["delete", "-f", &world.manifests("node-labels-resources"), "-n", "liqo"]).await?;
+    eventually("without the plugin the policy decides again", SOON, || async {
+        Ok((allocatable(rome, "milan").await?.get("pods") < Quantity::from_units(100)).then_some(()))
+    })
+    .await
+}
+
 pub async fn an_offer_waits_for_a_person_where_the_policy_says_so(world: Arc<World>) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
     apply_policy(turin, "careful", json!({ "priority": 10, "consume": { "accept": "Manual" } })).await?;
@@ -148,8 +183,7 @@ pub async fn an_offer_waits_for_a_person_where_the_policy_says_so(world: Arc<Wor
     })
     .await?;
     ensure!(turin.object(&["node", "milan"]).await?.is_none(), "there is a node although nobody accepted the offer");
-    let accept = r#"{"spec":{"offers":{"default":"Accept"}}}"#;
-    turin.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", accept]).await?;
+    turin.liqoctl(&["offer", "accept", "milan"]).await?;
     eventually("the node appears", SOON, || async { Ok(turin.object(&["node", "milan"]).await?.map(drop)) }).await?;
     turin.kubectl(&["delete", "peeringpolicy", "careful"]).await?;
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await.map(drop)

@@ -14,7 +14,7 @@ use liqo_kit::conditions::Wanted;
 use liqo_quantity::{ResourceArgument, unit_of};
 
 /// More pools than this are refused: each becomes a node here.
-const MOST_POOLS: usize = 16;
+pub const MOST_POOLS: usize = 16;
 /// More labels than this are refused.
 const MOST_LABELS: usize = 64;
 /// More resources than this are cut off.

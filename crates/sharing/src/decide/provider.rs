@@ -12,6 +12,7 @@ use liqo_api::{ANSWERED, PeeringPolicy, Provide, ResourceList, ResourceOffer, Re
 use liqo_kit::{Key, conditions::Wanted};
 
 use super::{
+    consumer::MOST_POOLS,
     picture::{Answer, Asking, OfferWrite, Picture, Plan, PolicyVersion, Reading},
     pools::{self, Ground},
     publish::{self, Standing},
@@ -122,7 +123,9 @@ fn units<'a>(
             floor: ResourceList::new(),
         };
         if let Some(at) = local.iter().position(|one| one.metadata.name == policy.metadata.name) {
-            units.extend(pools::names(at, policies[at], grounds).iter().map(|pool| unit(pool, Some(at), ResourceList::new())));
+            // A consumer refuses more, and what it refuses would be lost to the others.
+            let names = pools::names(at, policies[at], grounds);
+            units.extend(names.iter().take(MOST_POOLS).map(|pool| unit(pool, Some(at), ResourceList::new())));
             continue;
         }
         match picture.readings.get(&one.tenant.consumer).and_then(|reading| reading.pools.as_ref()) {

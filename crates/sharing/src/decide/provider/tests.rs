@@ -525,3 +525,10 @@ fn a_pod_outside_of_its_pool_occupies_the_node_that_it_runs_on() {
     let expected = [of(ROME, "east", "cpu=6"), of(ROME, "west", "cpu=1"), of(TURIN, "west", "cpu=1")];
     assert_eq!(picture.pools(), expected);
 }
+
+#[test]
+fn no_more_pools_are_made_than_a_consumer_takes() {
+    let by_node = [("default", 0, json!({ "provide": { "percentage": 100, "granularity": { "by": "Node" } } }))];
+    let picture = (0..30).fold(milan(), |picture, number| picture.node(&format!("node-{number}"), "cpu=1", &[]));
+    assert_eq!(picture.under(&by_node).asks(ROME, "").pools().len(), 16);
+}
