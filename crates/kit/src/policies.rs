@@ -2,6 +2,7 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
+use crate::Cache;
 use kube::core::{Selector, SelectorExt as _};
 use liqo_api::{ClusterId, Discovery, ForeignCluster, PeerSelector, PeeringPolicy, labels};
 
@@ -47,6 +48,12 @@ pub fn of_peer<'a>(policies: impl IntoIterator<Item = &'a Arc<PeeringPolicy>>, p
     let mut found: Vec<_> = policies.into_iter().filter(stands).filter(|policy| selects(&policy.spec.peers, peer)).collect();
     found.sort_by_key(|policy| (Reverse(policy.spec.priority), policy.metadata.name.as_deref().unwrap_or_default()));
     found
+}
+
+/// The policy that holds for the peer.
+pub fn held(policies: &Cache<PeeringPolicy>, peer: &PolicyPeer) -> Option<Arc<PeeringPolicy>> {
+    let all: Vec<_> = policies.all().into_iter().map(|(_, policy)| policy).collect();
+    of_peer(&all, peer).first().map(|policy| Arc::clone(policy))
 }
 
 /// Whether a peer fits every field that is given. A label selector that cannot be understood selects nobody.

@@ -1,13 +1,23 @@
 //! `--selector`: which clusters may be used, in the language of kubectl's label selectors.
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
+use liqo_resource_plugin::selector::{self, Selector};
 
 /// The selector cannot be read.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error(
-    "selector {0:?}: use expressions such as region=eu, region!=eu, region in (eu,us), region notin (eu), region, !region, joined by commas"
-)]
-pub struct SelectorError(String);
+pub enum SelectorError {
+    /// It is not in the language.
+    #[error(transparent)]
+    Read(#[from] selector::SelectorError),
+    /// A label of a cluster has a value: this is rather a mistyped selector.
+    #[error("selector {selector:?}: it names no value for {key}")]
+    EmptyValue {
+        /// What was given.
+        selector: String,
+        /// The label.
+        key: String,
+    },
+}
 
 /// Several selectors are alternatives; the expressions of one must all hold. None at all selects every cluster.
 pub fn parse<S: AsRef<str>>(selectors: &[S]) -> Result<Option<NodeSelector>, SelectorError> {
@@ -16,63 +26,16 @@ pub fn parse<S: AsRef<str>>(selectors: &[S]) -> Result<Option<NodeSelector>, Sel
 }
 
 fn term(text: &str) -> Result<NodeSelectorTerm, SelectorError> {
-    let failed = || SelectorError(text.to_owned());
-    let expressions: Vec<_> =
-        split(text).into_iter().map(|part| expression(part.trim()).ok_or_else(failed)).collect::<Result<_, _>>()?;
-    Ok(NodeSelectorTerm { match_expressions: Some(expressions), match_fields: None })
-}
-
-/// Splits at commas that are not in parentheses.
-fn split(text: &str) -> Vec<&str> {
-    let mut parts = Vec::new();
-    let (mut start, mut depth) = (0, 0_u32);
-    for (at, character) in text.char_indices() {
-        match character {
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
-            ',' if depth == 0 => {
-                parts.push(&text[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
+    let read: Selector = text.parse()?;
+    if let Some((key, ..)) = read.requirements().find(|(_, _, values)| values.iter().any(String::is_empty)) {
+        return Err(SelectorError::EmptyValue { selector: text.to_owned(), key: key.to_owned() });
     }
-    parts.push(&text[start..]);
-    parts
-}
-
-fn expression(text: &str) -> Option<NodeSelectorRequirement> {
-    if let Some(key) = text.strip_prefix('!') {
-        return requirement(key, "DoesNotExist", None);
-    }
-    if let Some((key, value)) = text.split_once("!=") {
-        return requirement(key, "NotIn", Some(vec![value]));
-    }
-    if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
-        return requirement(key, "In", Some(vec![value]));
-    }
-    if let Some((left, values)) = text.strip_suffix(')').and_then(|text| text.split_once('(')) {
-        let (key, operator) = left.trim().rsplit_once(char::is_whitespace)?;
-        let operator = match operator.trim() {
-            "in" => "In",
-            "notin" => "NotIn",
-            _ => return None,
-        };
-        return requirement(key, operator, Some(values.split(',').collect()));
-    }
-    requirement(text, "Exists", None)
-}
-
-fn requirement(key: &str, operator: &str, values: Option<Vec<&str>>) -> Option<NodeSelectorRequirement> {
-    let good = |text: &str, more: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c) || more.contains(c));
-    let key = key.trim();
-    let values: Option<Vec<String>> = values.map(|values| values.iter().map(|value| value.trim().to_owned()).collect());
-    let values_good = values.iter().flatten().all(|value| !value.is_empty() && good(value, ""));
-    (!key.is_empty() && good(key, "/") && values_good).then(|| NodeSelectorRequirement {
+    let expressions = read.requirements().map(|(key, operator, values)| NodeSelectorRequirement {
         key: key.to_owned(),
         operator: operator.to_owned(),
-        values,
-    })
+        values: (!values.is_empty()).then_some(values),
+    });
+    Ok(NodeSelectorTerm { match_expressions: Some(expressions.collect()), match_fields: None })
 }
 
 #[cfg(test)]

@@ -151,10 +151,8 @@ impl Tenants {
 
     /// Whether the policy that holds for a consumer wants a person to approve it.
     fn is_approved_by_hand(&self, consumer: &ClusterId) -> bool {
-        let policies: Vec<_> = self.policies.all().into_iter().map(|(_, policy)| policy).collect();
         let peer = PolicyPeer::new(consumer, self.find_record(consumer).as_deref());
-        let held = policies::of_peer(&policies, &peer);
-        held.first().is_some_and(|policy| policy.spec.provide.approval == Approval::Manual)
+        policies::held(&self.policies, &peer).is_some_and(|policy| policy.spec.provide.approval == Approval::Manual)
     }
 
     /// Does what can be done now to end a tenancy. Returns whether the namespace is on its way out.

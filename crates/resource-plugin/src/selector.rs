@@ -68,6 +68,21 @@ pub enum Problem {
 }
 
 impl Selector {
+    /// The requirements, as node selectors of Kubernetes have them: key, operator and values.
+    pub fn requirements(&self) -> impl Iterator<Item = (&str, &'static str, Vec<String>)> {
+        self.requirements.iter().map(|requirement| {
+            let (operator, values) = match &requirement.condition {
+                Condition::In(values) => ("In", values.clone()),
+                Condition::NotIn(values) => ("NotIn", values.clone()),
+                Condition::Exists => ("Exists", Vec::new()),
+                Condition::DoesNotExist => ("DoesNotExist", Vec::new()),
+                Condition::GreaterThan(bound) => ("Gt", vec![bound.to_string()]),
+                Condition::LessThan(bound) => ("Lt", vec![bound.to_string()]),
+            };
+            (requirement.key.as_str(), operator, values)
+        })
+    }
+
     /// Whether something with these labels is selected.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.requirements.iter().all(|requirement| requirement.holds(labels.get(&requirement.key).map(String::as_str)))

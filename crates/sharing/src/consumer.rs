@@ -200,7 +200,7 @@ impl Consumer {
             cluster_name: peer.display_name(),
             peer: peer.metadata.name.clone().unwrap_or_default(),
             request: peer.spec.request.clone(),
-            consume: self.policy(id, peer).map(|policy| policy.spec.consume.clone()),
+            consume: policies::held(&self.policies, &PolicyPeer::new(id, Some(peer))).map(|policy| policy.spec.consume.clone()),
             decisions: peer.spec.offers.clone(),
         };
         let requested = self.request(&wish, remote).await;
@@ -213,12 +213,6 @@ impl Consumer {
         };
         self.links.say_of_provider(id, vec![link, judgement.link]);
         requested.and(carried_out)
-    }
-
-    /// The policy that holds for a provider.
-    fn policy(&self, id: &ClusterId, peer: &ForeignCluster) -> Option<Arc<PeeringPolicy>> {
-        let all: Vec<_> = self.policies.all().into_iter().map(|(_, policy)| policy).collect();
-        policies::of_peer(&all, &PolicyPeer::new(id, Some(peer))).first().map(|policy| (*policy).clone())
     }
 
     /// Writes our request at the provider, unless it stands there.

@@ -1,6 +1,8 @@
 //! What the tests of several files need.
 
-use liqo_api::{ClusterId, Quantity, ResourceList};
+use std::collections::BTreeMap;
+
+use liqo_api::{ClusterId, DEFAULT_POOL, Quantity, ResourceList, ResourceOfferSpec, ResourceQuota};
 
 /// A cluster; a higher number has a higher ID.
 pub fn cluster(number: u8) -> ClusterId {
@@ -15,4 +17,21 @@ pub fn list(text: &str) -> ResourceList {
         (name.to_owned(), quantity.parse::<Quantity>().unwrap())
     };
     text.split(", ").filter(|pair| !pair.is_empty()).map(pair).collect()
+}
+
+/// What a provider offers as its default pool when nothing is special about it.
+pub fn offer_of(provider: u8, hard: &str) -> ResourceOfferSpec {
+    ResourceOfferSpec {
+        cluster_id: cluster(provider),
+        pool: DEFAULT_POOL.to_owned(),
+        resource_quota: ResourceQuota { hard: list(hard) },
+        labels: BTreeMap::new(),
+        path: vec![cluster(provider)],
+        storage_classes: Vec::new(),
+        ingress_classes: Vec::new(),
+        load_balancer_classes: Vec::new(),
+        node_selector: None,
+        withdrawal_timestamp: None,
+        reclaim_timestamp: None,
+    }
 }

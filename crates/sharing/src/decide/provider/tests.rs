@@ -9,7 +9,7 @@ use crate::{
         picture::Written,
         reduce::{ConsumerNamespace, Request},
     },
-    tests::{cluster, list},
+    tests::{cluster, list, offer_of},
 };
 use liqo_api::{provider_namespace, tenant_namespace};
 
@@ -25,19 +25,7 @@ pub(super) fn policy(name: &str, priority: i32, spec: Value) -> Arc<PeeringPolic
 
 /// An offer of the default pool that nothing is special about.
 fn plain(hard: &str) -> ResourceOfferSpec {
-    ResourceOfferSpec {
-        cluster_id: cluster(MILAN),
-        pool: DEFAULT_POOL.to_owned(),
-        resource_quota: ResourceQuota { hard: list(hard) },
-        labels: BTreeMap::new(),
-        path: vec![cluster(MILAN)],
-        storage_classes: Vec::new(),
-        ingress_classes: Vec::new(),
-        load_balancer_classes: Vec::new(),
-        node_selector: None,
-        withdrawal_timestamp: None,
-        reclaim_timestamp: None,
-    }
+    offer_of(MILAN, hard)
 }
 
 /// Milan with one node of 10 cpu and 10 pods, sharing all of it.

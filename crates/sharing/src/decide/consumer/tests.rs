@@ -1,0 +1,306 @@
+use super::*;
+use crate::tests::{cluster, list, offer_of};
+use liqo_api::Time;
+
+const ROME: u8 = 1;
+const MILAN: u8 = 3;
+
+fn wish() -> Wish {
+    Wish {
+        own: cluster(ROME),
+        provider: cluster(MILAN),
+        cluster_name: "milan".to_owned(),
+        peer: "milan".to_owned(),
+        request: RequestedResources::default(),
+        consume: Some(Consume::default()),
+        decisions: BTreeMap::new(),
+    }
+}
+
+fn offer(hard: &str) -> ResourceOffer {
+    ResourceOffer::new("default", offer_of(MILAN, hard))
+}
+
+fn judged(offer: ResourceOffer, local: &Local) -> Judgement {
+    let name = offer.metadata.name.clone().unwrap();
+    judge(&wish(), &[(name, Arc::new(offer))].into(), local, None)
+}
+
+/// Why an offer that is changed like this is refused.
+fn refusal(change: impl FnOnce(&mut ResourceOffer)) -> String {
+    let mut offer = offer("cpu=4, memory=4Gi");
+    change(&mut offer);
+    let judgement = judged(offer, &Local::default());
+    assert!(!judgement.actions.iter().any(|action| matches!(action, Action::ApplyNode(_))), "{judgement:?}");
+    let answer = judgement.actions.into_iter().find_map(|action| match action {
+        Action::Answer(_, status) => Some(status),
+        _ => None,
+    });
+    let answer = answer.unwrap();
+    assert_eq!(answer.phase, OfferPhase::Refused);
+    answer.message.unwrap()
+}
+
+/// Does what was decided.
+fn carry_out(actions: &[Action], offer: &mut ResourceOffer, local: &mut Local) {
+    for action in actions.iter().cloned() {
+        match action {
+            Action::DeleteNode(name) => drop(local.nodes.remove(&name)),
+            Action::ApplyNode(spec) => {
+                drop(local.nodes.insert(spec.pool.clone(), Node { spec, deleting: false }.into()));
+            }
+            Action::DeleteMirror(name) => drop(local.mirrors.remove(&name)),
+            Action::ApplyMirror(spec) => {
+                let status = local.mirrors.get(&spec.pool).and_then(|mirror| mirror.status.clone());
+                let mut mirror = ResourceOffer::new(&spec.pool.clone(), spec);
+                mirror.status = status;
+                drop(local.mirrors.insert(mirror.spec.pool.clone(), mirror.into()));
+            }
+            Action::AnswerMirror(name, status) => {
+                let mut mirror = (*local.mirrors[&name]).clone();
+                mirror.status = Some(status);
+                drop(local.mirrors.insert(name, mirror.into()));
+            }
+            Action::Answer(_, status) => offer.status = Some(status),
+        }
+    }
+}
+
+/// An accepted offer with all that follows from it.
+fn settled(hard: &str) -> (ResourceOffer, Local) {
+    let (mut offer, mut local) = (offer(hard), Local::default());
+    let actions = judged(offer.clone(), &local).actions;
+    carry_out(&actions, &mut offer, &mut local);
+    (offer, local)
+}
+
+#[test]
+fn a_good_offer_is_accepted_and_becomes_a_virtual_node() {
+    let judgement = judged(offer("cpu=4, memory=4Gi"), &Local::default());
+    let accepted = ResourceOfferStatus { phase: OfferPhase::Accepted, message: None };
+    let node = VirtualNodeSpec {
+        withdrawal_timestamp: None,
+        cluster_id: cluster(MILAN),
+        cluster_name: "milan".to_owned(),
+        pool: "default".to_owned(),
+        resources: list("cpu=4, memory=4Gi"),
+        labels: BTreeMap::new(),
+    };
+    assert_eq!(
+        judgement.actions,
+        [
+            Action::ApplyNode(node),
+            Action::ApplyMirror(offer("cpu=4, memory=4Gi").spec),
+            Action::AnswerMirror("default".to_owned(), accepted.clone()),
+            Action::Answer("default".to_owned(), accepted),
+        ]
+    );
+    assert_eq!((judgement.link.status, judgement.link.reason.as_str()), (Some(true), "Accepted"));
+}
+
+#[test]
+fn nothing_is_done_about_an_offer_that_was_dealt_with() {
+    let (offer, local) = settled("cpu=4");
+    assert_eq!(judged(offer, &local).actions, []);
+}
+
+#[test]
+fn the_node_follows_the_offer() {
+    let (mut changed, local) = settled("cpu=4");
+    changed.spec.resource_quota.hard = list("cpu=2");
+    let actions = judged(changed.clone(), &local).actions;
+    assert!(matches!(&actions[0], Action::ApplyNode(node) if node.resources == list("cpu=2")), "{actions:?}");
+    assert_eq!(actions[1..], [Action::ApplyMirror(changed.spec)]);
+}
+
+#[test]
+fn an_offer_that_is_gone_takes_its_node_and_its_copy_along() {
+    let (_, local) = settled("cpu=4");
+    let judgement = judge(&wish(), &BTreeMap::new(), &local, None);
+    let expected = [Action::DeleteNode("default".to_owned()), Action::DeleteMirror("default".to_owned())];
+    assert_eq!(judgement.actions, expected);
+    assert_eq!(give_up(&local), expected);
+    assert_eq!(judgement.link.reason, "NoOffer");
+}
+
+#[test]
+fn an_offer_that_is_gone_takes_its_node_along() {
+    let (mut offer, local) = settled("cpu=4");
+    offer.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+    assert_eq!(judged(offer, &local).actions[0], Action::DeleteNode("default".to_owned()));
+}
+
+#[test]
+fn a_node_that_exists_stays_while_its_offer_is_empty() {
+    let (mut offer, mut local) = settled("cpu=4");
+    offer.spec.resource_quota.hard = list("cpu=0");
+    let actions = judged(offer.clone(), &local).actions;
+    assert!(matches!(&actions[0], Action::ApplyNode(node) if node.resources.is_zero()), "{actions:?}");
+    carry_out(&actions, &mut offer, &mut local);
+    assert_eq!(judged(offer, &local).actions, []);
+}
+
+#[test]
+fn a_node_that_is_being_deleted_is_left_alone_until_it_is_gone() {
+    let (offer, mut local) = settled("cpu=4");
+    let mut node = (*local.nodes["default"]).clone();
+    node.deleting = true;
+    node.spec.resources = list("cpu=1");
+    local.nodes.insert("default".to_owned(), node.into());
+    assert_eq!(judged(offer, &local).actions, []);
+    let node_actions = give_up(&local).into_iter().filter(|action| matches!(action, Action::DeleteNode(_)));
+    assert_eq!(node_actions.count(), 0);
+    local.nodes.clear();
+    assert!(matches!(judged(settled("cpu=4").0, &local).actions[0], Action::ApplyNode(_)));
+}
+
+#[test]
+fn offers_that_cannot_be_right_are_refused_with_the_reason() {
+    assert!(refusal(|offer| offer.spec.cluster_id = cluster(9)).contains("says that it is from"));
+    assert!(refusal(|offer| offer.spec.path.push(cluster(ROME))).contains("this cluster in the first place"));
+    assert!(refusal(|offer| offer.spec.pool = "another".to_owned()).contains("name of the offer"));
+    assert!(refusal(|offer| offer.spec.resource_quota.hard = list("cpu=0")).contains("empty"));
+    assert!(refusal(|offer| offer.spec.resource_quota.hard = list("nonsense=3, cpu=-1")).contains("empty"));
+    let many = (0..65).map(|number| (format!("label-{number}"), String::new()));
+    assert!(refusal(|offer| offer.spec.labels = many.collect()).contains("labels"));
+}
+
+#[test]
+fn pools_with_names_that_are_no_dns_labels_are_refused_and_not_copied() {
+    for name in ["a.b", "A", "", "-a", "a/b", &"a".repeat(64)] {
+        let mut bad = offer("cpu=4");
+        bad.metadata.name = Some(name.to_owned());
+        bad.spec.pool = name.to_owned();
+        let actions = judged(bad, &Local::default()).actions;
+        assert!(matches!(actions.as_slice(), [Action::Answer(_, _)]), "{name:?}: {actions:?}");
+    }
+}
+
+#[test]
+fn a_refused_offer_is_shown_with_the_reason_here_too() {
+    let mut own = offer("cpu=4");
+    own.spec.path.push(cluster(ROME));
+    let judgement = judged(own, &Local::default());
+    let answer = judgement.actions.iter().find(|action| matches!(action, Action::AnswerMirror(_, _)));
+    assert!(answer.is_some(), "{judgement:?}");
+    assert_eq!(judgement.link.reason, "Refused");
+    assert!(judgement.link.message.contains("first place"), "{}", judgement.link.message);
+}
+
+#[test]
+fn resources_that_no_node_can_have_are_left_out() {
+    let usable = usable(&list("cpu=1500100u, memory=1Gi, rubbish=1, a b/c=1, nvidia.com/gpu=1500m, hugepages-2Mi=-2Mi"));
+    assert_eq!(usable.to_string(), "cpu=1500m, memory=1Gi, nvidia.com/gpu=1");
+}
+
+#[test]
+fn a_provider_cannot_flood_us_with_nodes() {
+    let offers: BTreeMap<String, Arc<ResourceOffer>> = (0..100)
+        .map(|number| {
+            let mut pool = offer("cpu=1");
+            pool.spec.pool = format!("pool-{number:03}");
+            pool.metadata.name = Some(pool.spec.pool.clone());
+            (pool.spec.pool.clone(), Arc::new(pool))
+        })
+        .collect();
+    let actions = judge(&wish(), &offers, &Local::default(), None).actions;
+    let count = |wanted: fn(&Action) -> bool| actions.iter().filter(|action| wanted(action)).count();
+    assert_eq!(count(|action| matches!(action, Action::ApplyNode(_))), MOST_POOLS);
+    assert_eq!(count(|action| matches!(action, Action::ApplyMirror(_))), MOST_POOLS);
+    assert_eq!(count(|action| matches!(action, Action::Answer(..))), MOST_POOLS + 1);
+}
+
+#[test]
+fn without_an_offer_the_providers_excuse_is_shown() {
+    let judgement = judge(&wish(), &BTreeMap::new(), &Local::default(), Some("nothing is free"));
+    assert_eq!(judgement.link.message, "nothing is free");
+}
+
+/// Phase of each offer, and the resources of its node, under this wish.
+fn verdicts(wish: &Wish, offers: &[(&str, &str)], local: &Local) -> Vec<(String, OfferPhase, String)> {
+    let named = |(name, hard): &(&str, &str)| {
+        let mut offer = offer(hard);
+        offer.spec.pool = (*name).to_owned();
+        ((*name).to_owned(), Arc::new(offer))
+    };
+    let judgement = judge(wish, &offers.iter().map(named).collect(), local, None);
+    let node = |wanted: &str| {
+        judgement.actions.iter().find_map(|action| match action {
+            Action::ApplyNode(spec) if spec.pool == wanted => Some(spec.resources.to_string()),
+            _ => None,
+        })
+    };
+    let answers = judgement.actions.iter().filter_map(|action| match action {
+        Action::Answer(name, status) => Some((name.clone(), status.phase, node(name).unwrap_or_default())),
+        _ => None,
+    });
+    let mut answers: Vec<_> = answers.collect();
+    answers.sort_by(|one, other| one.0.cmp(&other.0));
+    answers
+}
+
+fn under(consume: Consume) -> Wish {
+    Wish { consume: Some(consume), ..wish() }
+}
+
+fn judged_as(name: &str, phase: OfferPhase, node: &str) -> (String, OfferPhase, String) {
+    (name.to_owned(), phase, node.to_owned())
+}
+
+#[test]
+fn a_person_is_asked_where_the_policy_says_so_and_what_was_accepted_before_stays() {
+    let mut manual = under(Consume { accept: Accept::Manual, ..Consume::default() });
+    let offers = [("a", "cpu=1"), ("b", "cpu=1"), ("default", "cpu=1")];
+    let (_, used) = settled("cpu=1");
+    manual.decisions = [("a".to_owned(), OfferDecision::Accept), ("default".to_owned(), OfferDecision::Refuse)].into();
+    assert_eq!(
+        verdicts(&manual, &offers, &used),
+        [
+            judged_as("a", OfferPhase::Accepted, "cpu=1"),
+            judged_as("b", OfferPhase::ManualActionRequired, ""),
+            judged_as("default", OfferPhase::Refused, ""),
+        ]
+    );
+    manual.decisions.clear();
+    assert_eq!(verdicts(&manual, &offers[2..], &used), [judged_as("default", OfferPhase::Accepted, "")]);
+    let judgement = judge(&manual, &[("b".to_owned(), Arc::new(offer("cpu=1")))].into(), &Local::default(), None);
+    assert_eq!(judgement.link.reason, "Refused");
+    let judgement = judge(&manual, &[("default".to_owned(), Arc::new(offer("cpu=1")))].into(), &Local::default(), None);
+    assert_eq!(judgement.link.reason, "ManualActionRequired");
+    assert!(judgement.link.message.contains("liqoctl offer accept milan default"), "{}", judgement.link.message);
+}
+
+#[test]
+fn no_more_offers_and_no_more_resources_are_accepted_than_the_policy_allows() {
+    let two = under(Consume { max_offers: Some(2), ..Consume::default() });
+    let (_, used) = settled("cpu=1");
+    let offers = [("a", "cpu=1"), ("b", "cpu=1"), ("default", "cpu=1")];
+    let phases: Vec<_> = verdicts(&two, &offers, &used).into_iter().map(|(_, phase, _)| phase).collect();
+    assert_eq!(phases, [OfferPhase::Accepted, OfferPhase::Refused, OfferPhase::Accepted]);
+    let little = under(Consume { max_resources: list("cpu=3"), ..Consume::default() });
+    assert_eq!(
+        verdicts(&little, &[("a", "cpu=2, pods=5"), ("b", "cpu=2, pods=5")], &Local::default()),
+        [judged_as("a", OfferPhase::Accepted, "cpu=2, pods=5"), judged_as("b", OfferPhase::Accepted, "cpu=1, pods=5")]
+    );
+}
+
+#[test]
+fn nothing_is_accepted_from_a_peer_that_no_policy_or_a_forbidding_one_selects() {
+    let never = under(Consume { accept: Accept::Never, ..Consume::default() });
+    for wish in [never, Wish { consume: None, ..wish() }] {
+        let refused = [judged_as("default", OfferPhase::Refused, "")];
+        assert_eq!(verdicts(&wish, &[("default", "cpu=1")], &Local::default()), refused);
+    }
+}
+
+#[test]
+fn the_node_of_a_pool_that_is_taken_back_stays_until_then_and_knows_when() {
+    let (mut offer, mut local) = settled("cpu=1");
+    let end = Time(jiff::Timestamp::UNIX_EPOCH);
+    offer.spec.withdrawal_timestamp = Some(end.clone());
+    let actions = judged(offer.clone(), &local).actions;
+    carry_out(&actions, &mut offer, &mut local);
+    assert_eq!(local.nodes["default"].spec.withdrawal_timestamp, Some(end));
+    assert_eq!(offer.status.as_ref().map(|status| status.phase), Some(OfferPhase::Accepted));
+    assert_eq!(judged(offer, &local).actions, []);
+}
