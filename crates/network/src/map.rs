@@ -1,0 +1,196 @@
+//! Prefix maps: how one cluster's addresses look from another.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ipnet::IpNet;
+use liqo_api::ClusterId;
+
+use crate::space::{Here, There, overlap, translate};
+
+/// Pairs of prefixes of equal length, the same address here and there. Neither side overlaps itself, so that each address has
+/// at most one other form in either direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrefixMap {
+    pairs: BTreeMap<Here<IpNet>, There<IpNet>>,
+}
+
+/// Why prefixes make no map.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidMap {
+    /// Two prefixes that differ in family or length.
+    #[error("{here} and {there} are not of one size")]
+    Size {
+        /// The prefix here.
+        here: IpNet,
+        /// The prefix there.
+        there: IpNet,
+    },
+    /// Two prefixes of one side that share addresses.
+    #[error("{one} and {other} overlap")]
+    Overlap {
+        /// One of them.
+        one: IpNet,
+        /// The other.
+        other: IpNet,
+    },
+}
+
+impl PrefixMap {
+    /// Makes a map of pairs.
+    pub fn new(pairs: impl IntoIterator<Item = (Here<IpNet>, There<IpNet>)>) -> Result<Self, InvalidMap> {
+        let mut map = Self::default();
+        for (here, there) in pairs {
+            map.insert(here, there)?;
+        }
+        Ok(map)
+    }
+
+    /// Adds a pair.
+    pub fn insert(&mut self, here: Here<IpNet>, there: There<IpNet>) -> Result<(), InvalidMap> {
+        let (here, there) = (Here(here.0.trunc()), There(there.0.trunc()));
+        let is_v4 = |prefix: &IpNet| matches!(prefix, IpNet::V4(_));
+        if here.0.prefix_len() != there.0.prefix_len() || is_v4(&here.0) != is_v4(&there.0) {
+            return Err(InvalidMap::Size { here: here.0, there: there.0 });
+        }
+        for (other_here, other_there) in &self.pairs {
+            for (one, other) in [(here.0, other_here.0), (there.0, other_there.0)] {
+                if overlap(&one, &other) {
+                    return Err(InvalidMap::Overlap { one, other });
+                }
+            }
+        }
+        self.pairs.insert(here, there);
+        Ok(())
+    }
+
+    /// The pairs, in the order of the prefixes here.
+    pub fn pairs(&self) -> impl Iterator<Item = (Here<IpNet>, There<IpNet>)> {
+        self.pairs.iter().map(|(here, there)| (*here, *there))
+    }
+
+    /// Whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
+    /// What this address of ours is there.
+    pub fn there(&self, address: Here<IpAddr>) -> Option<There<IpAddr>> {
+        self.pairs.iter().find_map(|(here, there)| translate(address.0, &here.0, &there.0)).map(There)
+    }
+
+    /// What that address of theirs is here.
+    pub fn here(&self, address: There<IpAddr>) -> Option<Here<IpAddr>> {
+        self.pairs.iter().find_map(|(here, there)| translate(address.0, &there.0, &here.0)).map(Here)
+    }
+}
+
+/// What this cluster and one peer show each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerMaps {
+    /// What we show: our prefixes, and where the peer put them in its space.
+    pub exported: PrefixMap,
+    /// What the peer shows: where we put them in our space, and its own prefixes.
+    pub imported: PrefixMap,
+}
+
+impl PeerMaps {
+    /// How the peer sees an address of our space: its own pods by their own address, ours as it mapped them.
+    pub fn seen_there(&self, address: Here<IpAddr>) -> Option<There<IpAddr>> {
+        self.imported.there(address).or_else(|| self.exported.there(address))
+    }
+
+    /// How we see an address of the peer's space: the inverse of [`Self::seen_there`].
+    pub fn seen_here(&self, address: There<IpAddr>) -> Option<Here<IpAddr>> {
+        self.imported.here(address).or_else(|| self.exported.here(address))
+    }
+}
+
+/// Single addresses outside of every exported prefix that peers may reach all the same (a database on a machine, say): each has
+/// a stand-in within the external prefix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Externals {
+    stand_ins: BTreeMap<IpAddr, IpAddr>,
+}
+
+impl Externals {
+    /// Gives each address a stand-in of the external prefix of its family, and those of `previous` the same as before as far as
+    /// they are still within it. Addresses for which no place is left are returned.
+    pub fn assign(external: &[IpNet], addresses: impl IntoIterator<Item = IpAddr>, previous: &Self) -> (Self, Vec<IpAddr>) {
+        let wanted: std::collections::BTreeSet<IpAddr> = addresses.into_iter().collect();
+        let prefix_of = |address: &IpAddr| external.iter().find(|prefix| prefix.addr().is_ipv4() == address.is_ipv4());
+        let kept = |address: &IpAddr| {
+            let before = *previous.stand_ins.get(address)?;
+            prefix_of(address).is_some_and(|prefix| prefix.contains(&before)).then_some(before)
+        };
+        let mut stand_ins: BTreeMap<IpAddr, IpAddr> =
+            wanted.iter().filter_map(|address| Some((*address, kept(address)?))).collect();
+        let mut used: std::collections::BTreeSet<IpAddr> = stand_ins.values().copied().collect();
+        let mut without = Vec::new();
+        for address in wanted {
+            if stand_ins.contains_key(&address) {
+                continue;
+            }
+            // The first address stands for whoever has no other: see `fallback`.
+            let free = prefix_of(&address).and_then(|prefix| prefix.hosts().skip(1).find(|host| !used.contains(host)));
+            match free {
+                Some(free) => {
+                    used.insert(free);
+                    stand_ins.insert(address, free);
+                }
+                None => without.push(address),
+            }
+        }
+        (Self { stand_ins }, without)
+    }
+
+    /// From what was recorded.
+    pub fn recorded(pairs: impl IntoIterator<Item = (IpAddr, IpAddr)>) -> Self {
+        Self { stand_ins: pairs.into_iter().collect() }
+    }
+
+    /// Addresses and their stand-ins.
+    pub fn pairs(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
+        self.stand_ins.iter().map(|(address, stand_in)| (*address, *stand_in))
+    }
+
+    fn stand_in(&self, address: IpAddr) -> Option<IpAddr> {
+        self.stand_ins.get(&address).copied()
+    }
+
+    fn original(&self, stand_in: IpAddr) -> Option<IpAddr> {
+        self.stand_ins.iter().find(|(_, other)| **other == stand_in).map(|(address, _)| *address)
+    }
+}
+
+/// The address of the external prefix that stands for every source without an address of its own there: nodes, clients of
+/// node ports.
+pub fn fallback(external: &IpNet) -> Option<IpAddr> {
+    external.hosts().next()
+}
+
+/// How each peer sees each address, and back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Views {
+    /// What each peer and we show each other.
+    pub peers: BTreeMap<ClusterId, PeerMaps>,
+    /// Single addresses that peers may reach.
+    pub externals: Externals,
+}
+
+impl Views {
+    /// How this peer sees an address of our space: our own pods, its own, those of other peers that it may reach through us, and
+    /// single external addresses. `None`: it cannot reach that address.
+    pub fn seen_by(&self, peer: &ClusterId, address: Here<IpAddr>) -> Option<There<IpAddr>> {
+        let maps = self.peers.get(peer)?;
+        maps.seen_there(address).or_else(|| maps.exported.there(Here(self.externals.stand_in(address.0)?)))
+    }
+
+    /// What this peer means by an address of its space: the inverse of [`Self::seen_by`].
+    pub fn meant_by(&self, peer: &ClusterId, address: There<IpAddr>) -> Option<Here<IpAddr>> {
+        let here = self.peers.get(peer)?.seen_here(address)?;
+        Some(self.externals.original(here.0).map_or(here, Here))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn id(letter: char) -> ClusterId {
+    letter.to_string().repeat(32).parse().unwrap()
+}
+
+fn map(pairs: &[(&str, &str)]) -> PrefixMap {
+    PrefixMap::new(pairs.iter().map(|(here, there)| (Here(net(here)), There(net(there))))).unwrap()
+}
+
+/// The hub's pods, and those of two leaves, are all 10.244/16.
+fn hub() -> Views {
+    let maps = |mine: &str, other: (&str, &str), leaf: &str| PeerMaps {
+        exported: map(&[("10.244.0.0/16", mine), ("10.70.0.0/24", "10.71.0.0/24"), other]),
+        imported: map(&[(leaf, "10.244.0.0/16")]),
+    };
+    let first = maps("10.245.0.0/16", ("10.246.0.0/16", "10.247.0.0/16"), "10.245.0.0/16");
+    let second = maps("10.245.0.0/16", ("10.245.0.0/16", "10.248.0.0/16"), "10.246.0.0/16");
+    let externals = Externals::recorded([(ip("192.0.2.9"), ip("10.70.0.2"))]);
+    Views { peers: [(id('a'), first), (id('b'), second)].into(), externals }
+}
+
+#[test]
+fn a_peer_sees_our_pods_where_it_mapped_them() {
+    let hub = hub();
+    assert_eq!(hub.seen_by(&id('a'), Here(ip("10.244.3.9"))), Some(There(ip("10.245.3.9"))));
+    assert_eq!(hub.meant_by(&id('a'), There(ip("10.245.3.9"))), Some(Here(ip("10.244.3.9"))));
+}
+
+#[test]
+fn a_peer_sees_its_own_pods_by_their_own_address() {
+    let hub = hub();
+    assert_eq!(hub.seen_by(&id('a'), Here(ip("10.245.0.7"))), Some(There(ip("10.244.0.7"))));
+    assert_eq!(hub.meant_by(&id('a'), There(ip("10.244.0.7"))), Some(Here(ip("10.245.0.7"))));
+}
+
+#[test]
+fn leaves_see_each_other_through_the_hub() {
+    let hub = hub();
+    assert_eq!(hub.seen_by(&id('a'), Here(ip("10.246.0.43"))), Some(There(ip("10.247.0.43"))));
+    assert_eq!(hub.meant_by(&id('b'), There(ip("10.248.0.47"))), Some(Here(ip("10.245.0.47"))));
+}
+
+#[test]
+fn a_single_address_has_a_stand_in() {
+    let hub = hub();
+    assert_eq!(hub.seen_by(&id('a'), Here(ip("192.0.2.9"))), Some(There(ip("10.71.0.2"))));
+    assert_eq!(hub.meant_by(&id('a'), There(ip("10.71.0.2"))), Some(Here(ip("192.0.2.9"))));
+}
+
+#[test]
+fn what_is_not_exported_has_no_address_there() {
+    let hub = hub();
+    assert_eq!(hub.seen_by(&id('a'), Here(ip("192.0.2.8"))), None);
+    assert_eq!(hub.seen_by(&id('c'), Here(ip("10.244.3.9"))), None);
+    assert_eq!(hub.meant_by(&id('a'), There(ip("198.51.100.1"))), None);
+}
+
+#[test]
+fn maps_that_do_not_fit_are_refused() {
+    let pair = |here: &str, there: &str| (Here(net(here)), There(net(there)));
+    let size = PrefixMap::new([pair("10.0.0.0/16", "10.1.0.0/17")]);
+    assert_eq!(size, Err(InvalidMap::Size { here: net("10.0.0.0/16"), there: net("10.1.0.0/17") }));
+    let here = PrefixMap::new([pair("10.0.0.0/16", "10.1.0.0/16"), pair("10.0.0.0/16", "10.2.0.0/16")]);
+    assert!(matches!(here, Err(InvalidMap::Overlap { .. })));
+    let there = PrefixMap::new([pair("10.0.0.0/16", "10.1.0.0/16"), pair("10.2.0.0/24", "10.1.3.0/24")]);
+    assert_eq!(there, Err(InvalidMap::Overlap { one: net("10.1.3.0/24"), other: net("10.1.0.0/16") }));
+}
+
+#[test]
+fn stand_ins_stay_and_the_first_address_is_nobody_s() {
+    let external = [net("10.70.0.0/29")];
+    let (first, without) = Externals::assign(&external, [ip("192.0.2.2"), ip("192.0.2.1")], &Externals::default());
+    assert_eq!(first.pairs().collect::<Vec<_>>(), [(ip("192.0.2.1"), ip("10.70.0.2")), (ip("192.0.2.2"), ip("10.70.0.3"))]);
+    assert_eq!(fallback(&external[0]), Some(ip("10.70.0.1")));
+    assert!(without.is_empty());
+    let (second, _) = Externals::assign(&external, [ip("192.0.2.0"), ip("192.0.2.2")], &first);
+    assert_eq!(second.pairs().collect::<Vec<_>>(), [(ip("192.0.2.0"), ip("10.70.0.2")), (ip("192.0.2.2"), ip("10.70.0.3"))]);
+    let many = (0..9).map(|last| ip(&format!("192.0.2.{last}")));
+    let (full, without) = Externals::assign(&external, many, &second);
+    assert_eq!(full.pairs().count(), 5);
+    assert_eq!(without.len(), 4);
+    let (_, other_family) = Externals::assign(&external, [ip("2001:db8::1")], &full);
+    assert_eq!(other_family, [ip("2001:db8::1")]);
+}
+
+proptest! {
+    #[test]
+    fn there_and_back_is_the_same_address(host in any::<u16>(), here in 0u8..200, there in 0u8..200) {
+        let map = map(&[
+            (&format!("10.{here}.0.0/16"), &format!("172.{there}.0.0/16")),
+            (&format!("10.{}.0.0/16", here + 1), &format!("172.{}.0.0/16", there + 1)),
+        ]);
+        let address = Here(IpAddr::from([10, here, host.to_be_bytes()[0], host.to_be_bytes()[1]]));
+        let there = map.there(address).expect("mapped");
+        prop_assert_eq!(map.here(there), Some(address));
+    }
+}

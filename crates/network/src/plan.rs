@@ -1,0 +1,272 @@
+//! What one node is to hold: links, routes, rules and nftables.
+//!
+//! Each node knows the way to the gateways over an overlay (VXLAN), and a gateway knows the way to the peers through its tunnel
+//! device. The next hop in the overlay is the other node's own address, said to be on the link; so the overlay needs no
+//! addresses of its own.
+//!
+//! ```text
+//!   pod -> node --(route to the peers' prefixes, via a gateway)--> overlay -> gateway --(route)--> tunnel
+//!   tunnel -> gateway --(rule "from the tunnel": table of nodes)--> overlay -> node -> pod
+//! ```
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ipnet::IpNet;
+use liqo_api::ClusterId;
+
+use crate::{
+    map::{Externals, PeerMaps},
+    ruleset,
+    space::single,
+};
+
+/// Name of the overlay's device.
+pub const OVERLAY: &str = "liqo.overlay";
+/// Name of the tunnel's device on gateways.
+pub const TUNNEL: &str = "liqo.tunnel";
+/// Identifier of the overlay on the wire.
+pub const OVERLAY_ID: u32 = 18_252;
+/// UDP port of the overlay: not the usual one, which CNIs take.
+pub const OVERLAY_PORT: u16 = 6_472;
+/// Bytes that the overlay adds to a packet over IPv4 (20 more over IPv6).
+pub const OVERLAY_OVERHEAD: u32 = 50;
+/// Routing table of gateways for what comes out of the tunnel.
+pub const RETURN_TABLE: u32 = 18_252;
+/// Priority of the rule that leads there.
+pub const RETURN_PRIORITY: u32 = 1_825;
+/// Metric of the routes that keep packets from leaving elsewhere while a device is gone.
+pub const UNREACHABLE_METRIC: u32 = 4_000;
+
+/// All that the nodes of a cluster have to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fabric {
+    /// Prefixes of our pods.
+    pub pods: Vec<IpNet>,
+    /// The external prefixes, at most one of each family.
+    pub external: Vec<IpNet>,
+    /// Single addresses that peers may reach.
+    pub externals: Externals,
+    /// Our nodes, without virtual ones.
+    pub nodes: BTreeMap<String, Node>,
+    /// Our peers.
+    pub peers: BTreeMap<ClusterId, Peer>,
+    /// What a packet may measure inside the tunnel.
+    pub mtu: u32,
+}
+
+/// A node of this cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its addresses, at most one of each family; the overlay runs over the first.
+    pub addresses: Vec<IpAddr>,
+    /// Prefixes of the pods on it, as far as they are known.
+    pub pods: Vec<IpNet>,
+    /// Its address in the overlay's Ethernet.
+    pub mac: Mac,
+    /// Whether tunnels end here.
+    pub is_gateway: bool,
+}
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// An address of one's own making (locally administered), the same each time for the same node.
+    pub fn of(hash: [u8; 5]) -> Self {
+        let mut bytes = [0x0a; 6];
+        bytes[1..].copy_from_slice(&hash);
+        Self(bytes)
+    }
+}
+
+impl std::fmt::Display for Mac {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let bytes = self.0.map(|byte| format!("{byte:02x}"));
+        f.write_str(&bytes.join(":"))
+    }
+}
+
+/// A peer as the nodes see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// What it and we show each other.
+    pub maps: PeerMaps,
+    /// Which of our addresses it may open connections to.
+    pub open: Open,
+}
+
+/// What is open to a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// Everything that is exported to it.
+    Everything,
+    /// These addresses of ours.
+    Only(std::collections::BTreeSet<IpAddr>),
+}
+
+impl Default for Open {
+    fn default() -> Self {
+        Self::Only(std::collections::BTreeSet::new())
+    }
+}
+
+/// What one node is to hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodePlan {
+    /// The overlay, where there is another node to reach.
+    pub overlay: Option<Overlay>,
+    /// Whether the tunnel's device is to be here, and its MTU.
+    pub tunnel: Option<u32>,
+    /// Routes, in no particular order.
+    pub routes: Vec<Route>,
+    /// Rules that choose a table.
+    pub rules: Vec<Rule>,
+    /// nftables, one script for each table.
+    pub tables: Vec<ruleset::Table>,
+}
+
+/// The overlay's device and the other nodes in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overlay {
+    /// The address that its packets are sent from.
+    pub local: IpAddr,
+    /// Its own Ethernet address.
+    pub mac: Mac,
+    /// The other nodes.
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// Another node in the overlay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Where the overlay's packets for it are sent.
+    pub outer: IpAddr,
+    /// Its Ethernet address.
+    pub mac: Mac,
+    /// The addresses that routes name as the next hop.
+    pub hops: Vec<IpAddr>,
+}
+
+/// A route of one of our own tables or the main one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Route {
+    /// Where to.
+    pub destination: IpNet,
+    /// [`RETURN_TABLE`], or `None` for the main table.
+    pub table: Option<u32>,
+    /// By which way.
+    pub way: Way,
+}
+
+/// The way of a route.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// Into the tunnel.
+    Tunnel {
+        /// The source of what starts on this node.
+        source: Option<IpAddr>,
+    },
+    /// To another node; over several, flows are spread.
+    Overlay {
+        /// Addresses of the nodes.
+        hops: Vec<IpAddr>,
+        /// The source of what starts on this node.
+        source: Option<IpAddr>,
+        /// What a packet may measure.
+        mtu: Option<u32>,
+    },
+    /// Nowhere: the metric is [`UNREACHABLE_METRIC`].
+    Unreachable,
+}
+
+/// What comes in by the tunnel looks into another table first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rule {
+    /// Whether it is for IPv6.
+    pub is_v6: bool,
+    /// The device.
+    pub from: &'static str,
+    /// The table.
+    pub table: u32,
+    /// Its priority.
+    pub priority: u32,
+}
+
+impl Fabric {
+    /// The prefixes of peers in our space.
+    pub fn remote(&self) -> Vec<IpNet> {
+        let mut all: Vec<IpNet> =
+            self.peers.values().flat_map(|peer| peer.maps.imported.pairs().map(|(here, _)| here.0)).collect();
+        all.sort();
+        all
+    }
+
+    /// What this node is to hold. A node that is not known, and one of a cluster without peers or gateways, holds nothing.
+    pub fn plan(&self, name: &str) -> NodePlan {
+        let gateways: Vec<&Node> = self.nodes.values().filter(|node| node.is_gateway).collect();
+        let (Some(this), false, false) = (self.nodes.get(name), self.peers.is_empty(), gateways.is_empty()) else {
+            return NodePlan::default();
+        };
+        let mut plan = NodePlan {
+            overlay: self.overlay(name, this),
+            tunnel: this.is_gateway.then_some(self.mtu),
+            tables: ruleset::tables(self, this),
+            ..NodePlan::default()
+        };
+        for destination in self.remote() {
+            let is_v4 = destination.addr().is_ipv4();
+            let of_family = |node: &Node| node.addresses.iter().copied().find(|address| address.is_ipv4() == is_v4);
+            let source = of_family(this);
+            let way = if this.is_gateway {
+                Way::Tunnel { source }
+            } else {
+                let hops = gateways.iter().filter_map(|gateway| of_family(gateway)).collect();
+                Way::Overlay { hops, source, mtu: Some(self.mtu) }
+            };
+            plan.routes.push(Route { destination, table: None, way });
+            plan.routes.push(Route { destination, table: None, way: Way::Unreachable });
+        }
+        if this.is_gateway {
+            self.returning(name, &mut plan);
+        }
+        plan
+    }
+
+    fn overlay(&self, name: &str, this: &Node) -> Option<Overlay> {
+        // Nodes that are no gateways do not talk to each other here.
+        let others = self.nodes.iter().filter(|(other, node)| *other != name && (node.is_gateway || this.is_gateway));
+        let neighbours: Vec<Neighbour> = others
+            .filter_map(|(_, node)| {
+                Some(Neighbour { outer: *node.addresses.first()?, mac: node.mac, hops: node.addresses.clone() })
+            })
+            .collect();
+        let local = *this.addresses.first()?;
+        (!neighbours.is_empty()).then_some(Overlay { local, mac: this.mac, neighbours })
+    }
+
+    /// What comes out of the tunnel goes to the other nodes over the overlay, as strict checks of the return path want it.
+    fn returning(&self, name: &str, plan: &mut NodePlan) {
+        let mut families = std::collections::BTreeSet::new();
+        for (_, node) in self.nodes.iter().filter(|(other, _)| *other != name) {
+            for &address in &node.addresses {
+                let is_v4 = address.is_ipv4();
+                let own = node.pods.iter().copied().filter(|prefix| prefix.addr().is_ipv4() == is_v4);
+                for destination in own.chain([single(address)]) {
+                    let way = Way::Overlay { hops: vec![address], source: None, mtu: None };
+                    plan.routes.push(Route { destination, table: Some(RETURN_TABLE), way });
+                    families.insert(!is_v4);
+                }
+            }
+        }
+        plan.rules.extend(families.into_iter().map(|is_v6| Rule {
+            is_v6,
+            from: TUNNEL,
+            table: RETURN_TABLE,
+            priority: RETURN_PRIORITY,
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+use super::*;
+use crate::{Here, PrefixMap, There};
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn id(letter: char) -> ClusterId {
+    letter.to_string().repeat(32).parse().unwrap()
+}
+
+fn map(pairs: &[(&str, &str)]) -> PrefixMap {
+    PrefixMap::new(pairs.iter().map(|(here, there)| (Here(net(here)), There(net(there))))).unwrap()
+}
+
+fn node(last: u8, is_gateway: bool) -> Node {
+    Node {
+        addresses: vec![IpAddr::from([172, 18, 0, last])],
+        pods: vec![net(&format!("10.244.{last}.0/24"))],
+        mac: Mac::of([0, 0, 0, 0, last]),
+        is_gateway,
+    }
+}
+
+/// Three nodes, the first is the gateway; one peer with the same pods.
+fn fabric() -> Fabric {
+    let maps = PeerMaps {
+        exported: map(&[("10.244.0.0/16", "10.245.0.0/16"), ("10.70.0.0/24", "10.71.0.0/24")]),
+        imported: map(&[("10.246.0.0/16", "10.244.0.0/16"), ("10.72.0.0/24", "10.70.0.0/24")]),
+    };
+    Fabric {
+        pods: vec![net("10.244.0.0/16")],
+        external: vec![net("10.70.0.0/24")],
+        nodes: [("n1".into(), node(1, true)), ("n2".into(), node(2, false)), ("n3".into(), node(3, false))].into(),
+        peers: [(id('a'), Peer { maps, open: Open::Everything })].into(),
+        mtu: 1420,
+        ..Fabric::default()
+    }
+}
+
+#[test]
+fn a_node_sends_to_the_gateway_what_is_for_peers() {
+    let plan = fabric().plan("n2");
+    assert_eq!(plan.tunnel, None);
+    assert!(plan.rules.is_empty());
+    let way = Way::Overlay { hops: vec![ip("172.18.0.1")], source: Some(ip("172.18.0.2")), mtu: Some(1420) };
+    for destination in ["10.246.0.0/16", "10.72.0.0/24"] {
+        assert!(plan.routes.contains(&Route { destination: net(destination), table: None, way: way.clone() }));
+        assert!(plan.routes.contains(&Route { destination: net(destination), table: None, way: Way::Unreachable }));
+    }
+    assert_eq!(plan.routes.len(), 4);
+}
+
+#[test]
+fn nodes_that_are_no_gateways_do_not_know_each_other() {
+    let overlay = fabric().plan("n2").overlay.expect("an overlay");
+    assert_eq!(overlay.local, ip("172.18.0.2"));
+    assert_eq!(overlay.neighbours.len(), 1);
+    assert_eq!(overlay.neighbours[0].outer, ip("172.18.0.1"));
+    assert_eq!(fabric().plan("n1").overlay.expect("an overlay").neighbours.len(), 2);
+}
+
+#[test]
+fn a_gateway_sends_into_the_tunnel_and_back_to_the_nodes() {
+    let plan = fabric().plan("n1");
+    assert_eq!(plan.tunnel, Some(1420));
+    let tunnel = Way::Tunnel { source: Some(ip("172.18.0.1")) };
+    assert!(plan.routes.contains(&Route { destination: net("10.246.0.0/16"), table: None, way: tunnel }));
+    let to = |last: u8| Way::Overlay { hops: vec![IpAddr::from([172, 18, 0, last])], source: None, mtu: None };
+    let back = |destination: &str, last| Route { destination: net(destination), table: Some(RETURN_TABLE), way: to(last) };
+    for route in [back("10.244.2.0/24", 2), back("172.18.0.2/32", 2), back("10.244.3.0/24", 3), back("172.18.0.3/32", 3)] {
+        assert!(plan.routes.contains(&route), "{route:?}");
+    }
+    let own = |route: &&Route| route.table.is_some() && route.destination == net("10.244.1.0/24");
+    assert_eq!(plan.routes.iter().find(own), None);
+    assert_eq!(plan.rules, [Rule { is_v6: false, from: TUNNEL, table: RETURN_TABLE, priority: RETURN_PRIORITY }]);
+}
+
+#[test]
+fn over_several_gateways_flows_are_spread() {
+    let mut fabric = fabric();
+    fabric.nodes.insert("n2".into(), node(2, true));
+    let plan = fabric.plan("n3");
+    let hops = vec![ip("172.18.0.1"), ip("172.18.0.2")];
+    let way = Way::Overlay { hops, source: Some(ip("172.18.0.3")), mtu: Some(1420) };
+    assert!(plan.routes.contains(&Route { destination: net("10.246.0.0/16"), table: None, way }));
+}
+
+#[test]
+fn a_single_node_needs_no_overlay() {
+    let mut fabric = fabric();
+    fabric.nodes.retain(|name, _| name == "n1");
+    let plan = fabric.plan("n1");
+    assert_eq!(plan.overlay, None);
+    assert_eq!(plan.tunnel, Some(1420));
+    assert!(plan.rules.is_empty());
+}
+
+#[test]
+fn without_peers_or_gateways_nothing_is_held() {
+    let mut without_peers = fabric();
+    without_peers.peers.clear();
+    assert_eq!(without_peers.plan("n1"), NodePlan::default());
+    let mut without_gateways = fabric();
+    without_gateways.nodes.remove("n1");
+    assert_eq!(without_gateways.plan("n2"), NodePlan::default());
+    assert_eq!(fabric().plan("unknown"), NodePlan::default());
+}
+
+#[test]
+fn what_a_node_holds_does_not_grow_with_pods_or_with_nodes_times_peers() {
+    let mut many = fabric();
+    let peer = many.peers[&id('a')].clone();
+    for letter in 'b'..='f' {
+        let maps = PeerMaps { imported: map(&[(&format!("10.{}.0.0/16", letter as u32), "10.244.0.0/16")]), ..peer.maps.clone() };
+        many.peers.insert(id(letter), Peer { maps, open: Open::Everything });
+    }
+    for last in 4..=20 {
+        many.nodes.insert(format!("n{last}"), node(last, false));
+    }
+    // Two prefixes of the first peer and one of each of the five others, each with its twin.
+    assert_eq!(many.plan("n2").routes.len(), 14);
+    // And the way back: pods and address of each other node.
+    assert_eq!(many.plan("n1").routes.len(), 14 + 19 * 2);
+}
+
+#[test]
+fn an_ethernet_address_is_of_ones_own_making() {
+    assert_eq!(Mac::of([0xff, 0, 1, 2, 3]).to_string(), "0a:ff:00:01:02:03");
+}

@@ -1,0 +1,238 @@
+//! The text of a node's nftables.
+//!
+//! Two tables for each family that is in use. `liqo` translates and filters; it is replaced as a whole in one transaction, so no
+//! packet ever meets half of it. `liqo_guard` is tiny and stays: it drops what leaves the tunnel with a source that the peer
+//! does not know, which is what happens to packets while the other table is not there. Such a packet must not pass: the kernel
+//! would remember its wrong translation for as long as the connection lives.
+//!
+//! The chains that translate stand a little before the usual places (`dstnat`, `srcnat`), because the first chain that binds a
+//! connection wins: so the masquerading of CNIs and kube-proxy does not hide who is talking.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{Display, Write as _},
+};
+
+use ipnet::IpNet;
+use liqo_api::ClusterId;
+
+use crate::{
+    map::fallback,
+    plan::{Fabric, Node, OVERLAY, Open, Peer, TUNNEL},
+    space::{Here, single},
+};
+
+/// Name of the table that translates.
+pub const TABLE: &str = "liqo";
+/// Name of the table that stays.
+pub const GUARD: &str = "liqo_guard";
+
+/// One table of nftables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// `ip` or `ip6`.
+    pub family: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// What replaces it, in one transaction.
+    pub script: String,
+}
+
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    fn keyword(self) -> &'static str {
+        match self {
+            Self::V4 => "ip",
+            Self::V6 => "ip6",
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            Self::V4 => "ipv4_addr",
+            Self::V6 => "ipv6_addr",
+        }
+    }
+
+    fn has(self, prefix: &IpNet) -> bool {
+        prefix.addr().is_ipv4() == (self == Self::V4)
+    }
+}
+
+/// The tables of this node, guard first.
+pub fn tables(fabric: &Fabric, this: &Node) -> Vec<Table> {
+    let families = [Family::V4, Family::V6].into_iter().filter(|family| fabric.remote().iter().any(|prefix| family.has(prefix)));
+    families.flat_map(|family| of_family(fabric, this, family)).collect()
+}
+
+fn of_family(fabric: &Fabric, this: &Node, family: Family) -> Vec<Table> {
+    let table = |name, body: &str| {
+        let keyword = family.keyword();
+        // The first line makes sure that there is something to delete.
+        let script = format!("table {keyword} {name}\ndelete table {keyword} {name}\ntable {keyword} {name} {{\n{body}}}\n");
+        Table { family: keyword, name, script }
+    };
+    let body = body(fabric, this, family);
+    if this.is_gateway { vec![table(GUARD, &guard(fabric, family)), table(TABLE, &body)] } else { vec![table(TABLE, &body)] }
+}
+
+/// What a peer knows as our sources, in its space.
+fn wire_sources(fabric: &Fabric, family: Family) -> Vec<IpNet> {
+    let all = fabric.peers.values().flat_map(|peer| peer.maps.exported.pairs().map(|(_, there)| there.0));
+    let mut all: Vec<IpNet> = all.filter(|prefix| family.has(prefix)).collect();
+    all.sort();
+    IpNet::aggregate(&all)
+}
+
+fn guard(fabric: &Fabric, family: Family) -> String {
+    let mut text = set(family, "wire", INTERVAL, wire_sources(fabric, family));
+    let rule = format!("oifname \"{TUNNEL}\" {} saddr != @wire counter drop", family.keyword());
+    chain(&mut text, "postrouting", "type filter hook postrouting priority srcnat + 50; policy accept;", &[rule]);
+    text
+}
+
+fn body(fabric: &Fabric, this: &Node, family: Family) -> String {
+    let keyword = family.keyword();
+    let remote: Vec<IpNet> = fabric.remote().into_iter().filter(|prefix| family.has(prefix)).collect();
+    let pods: Vec<IpNet> = fabric.pods.iter().filter(|prefix| family.has(prefix)).copied().collect();
+    let mut text = set(family, "remote", INTERVAL, &remote);
+    let mut postrouting = Vec::new();
+    if this.is_gateway {
+        for (id, peer) in &fabric.peers {
+            peer_chains(&mut text, fabric, family, id, peer);
+        }
+        let by_peer = |chain: &str| verdicts(fabric, family, chain);
+        chain(
+            &mut text,
+            "prerouting",
+            "type nat hook prerouting priority dstnat - 10; policy accept;",
+            &[format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("from"))],
+        );
+        chain(
+            &mut text,
+            "forward",
+            "type filter hook forward priority filter - 10; policy accept;",
+            &[
+                format!("iifname \"{TUNNEL}\" ct state established,related accept"),
+                format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("open")),
+                format!("iifname \"{TUNNEL}\" counter drop"),
+            ],
+        );
+        chain(
+            &mut text,
+            "input",
+            "type filter hook input priority filter - 10; policy accept;",
+            &[
+                format!("iifname \"{TUNNEL}\" ct state established,related accept"),
+                format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("open")),
+                format!("iifname \"{TUNNEL}\" counter drop"),
+            ],
+        );
+        chain(
+            &mut text,
+            "mss",
+            "type filter hook forward priority mangle; policy accept;",
+            &[
+                format!("oifname \"{TUNNEL}\" tcp flags syn / syn,rst tcp option maxseg size set rt mtu"),
+                format!("iifname \"{TUNNEL}\" tcp flags syn / syn,rst tcp option maxseg size set rt mtu"),
+            ],
+        );
+        postrouting.push(format!("oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}", by_peer("to")));
+    }
+    // Who talks stays visible: what comes from a peer keeps its source here, and so do our pods on their way to the gateway.
+    let same = |prefixes: &[IpNet]| elements(prefixes.iter().map(|prefix| format!("{prefix} : {prefix}")));
+    postrouting.push(format!("{keyword} saddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}", same(&remote)));
+    if !pods.is_empty() {
+        postrouting.push(format!(
+            "oifname \"{OVERLAY}\" {keyword} daddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}",
+            same(&pods)
+        ));
+    }
+    chain(&mut text, "postrouting", "type nat hook postrouting priority srcnat - 10; policy accept;", &postrouting);
+    text
+}
+
+/// The translations and the openings of one peer.
+fn peer_chains(text: &mut String, fabric: &Fabric, family: Family, id: &ClusterId, peer: &Peer) {
+    let keyword = family.keyword();
+    let is_external = |prefix: &IpNet| fabric.external.contains(prefix);
+    let exported: Vec<(IpNet, IpNet)> =
+        peer.maps.exported.pairs().map(|(here, there)| (here.0, there.0)).filter(|(here, _)| family.has(here)).collect();
+    let whole = exported.iter().filter(|(here, _)| !is_external(here)).copied();
+    // The external prefix is no prefix of anything that exists: its addresses stand for single others.
+    let singles = fabric.externals.pairs().filter_map(|(address, stand_in)| {
+        let there = peer.maps.exported.there(Here(stand_in))?;
+        family.has(&single(address)).then(|| (single(address), single(there.0)))
+    });
+    let pairs: BTreeMap<IpNet, IpNet> = whole.chain(singles).collect();
+    let mut to = Vec::new();
+    let mut from = Vec::new();
+    if !pairs.is_empty() {
+        let inward = elements(pairs.iter().map(|(here, there)| format!("{there} : {here}")));
+        let outward = elements(pairs.iter().map(|(here, there)| format!("{here} : {there}")));
+        from.push(format!("dnat {keyword} prefix to {keyword} daddr map {{ {inward} }}"));
+        to.push(format!("snat {keyword} prefix to {keyword} saddr map {{ {outward} }}"));
+    }
+    let external = exported.iter().find(|(here, _)| is_external(here));
+    if let Some(stands_for_all) = external.and_then(|(_, there)| fallback(there)) {
+        to.push(format!("snat to {stands_for_all}"));
+    }
+    chain(text, &format!("from_{id}"), "", &from);
+    chain(text, &format!("to_{id}"), "", &to);
+    let mut open = Vec::new();
+    match &peer.open {
+        Open::Everything => {
+            let mine = elements(pairs.keys().map(ToString::to_string));
+            if !pairs.is_empty() {
+                open.push(format!("{keyword} daddr {{ {mine} }} accept"));
+            }
+        }
+        Open::Only(addresses) => {
+            let addresses = addresses.iter().copied().filter(|&address| family.has(&single(address)));
+            text.push_str(&set(family, &format!("opened_{id}"), "", addresses));
+            open.push(format!("{keyword} daddr @opened_{id} accept"));
+        }
+    }
+    chain(text, &format!("open_{id}"), "", &open);
+}
+
+/// From each prefix of each peer to that peer's chain.
+fn verdicts(fabric: &Fabric, family: Family, chain: &str) -> String {
+    let of_peer = |(id, peer): (&ClusterId, &Peer)| {
+        let prefixes = peer.maps.imported.pairs().map(|(here, _)| here.0).filter(|prefix| family.has(prefix));
+        prefixes.map(|prefix| format!("{prefix} : jump {chain}_{id}")).collect::<Vec<_>>()
+    };
+    elements(fabric.peers.iter().flat_map(of_peer))
+}
+
+fn set<T: Display>(family: Family, name: &str, flags: &str, members: impl IntoIterator<Item = T>) -> String {
+    let members = elements(members);
+    // nft refuses an empty list.
+    let members = if members.is_empty() { String::new() } else { format!(" elements = {{ {members} }};") };
+    format!("\tset {name} {{ type {};{flags}{members} }}\n", family.kind())
+}
+
+/// A set of prefixes.
+const INTERVAL: &str = " flags interval;";
+
+fn chain(text: &mut String, name: &str, hook: &str, rules: &[String]) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "\tchain {name} {{");
+    for line in [hook.to_owned()].iter().filter(|hook| !hook.is_empty()).chain(rules) {
+        let _ = writeln!(text, "\t\t{line}");
+    }
+    text.push_str("\t}\n");
+}
+
+fn elements<T: Display>(all: impl IntoIterator<Item = T>) -> String {
+    all.into_iter().map(|one| one.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests;

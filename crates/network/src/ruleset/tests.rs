@@ -1,0 +1,133 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::{
+    Externals, PeerMaps, PrefixMap, There,
+    plan::{Mac, Peer},
+};
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn id(letter: char) -> ClusterId {
+    letter.to_string().repeat(32).parse().unwrap()
+}
+
+fn map(pairs: &[(&str, &str)]) -> PrefixMap {
+    PrefixMap::new(pairs.iter().map(|(here, there)| (Here(net(here)), There(net(there))))).unwrap()
+}
+
+fn node(is_gateway: bool) -> Node {
+    Node { addresses: vec!["172.18.0.1".parse().unwrap()], pods: vec![], mac: Mac::of([0; 5]), is_gateway }
+}
+
+fn fabric() -> Fabric {
+    let maps = PeerMaps {
+        exported: map(&[("10.244.0.0/16", "10.245.0.0/16"), ("10.70.0.0/24", "10.71.0.0/24")]),
+        imported: map(&[("10.246.0.0/16", "10.244.0.0/16"), ("10.72.0.0/24", "10.70.0.0/24")]),
+    };
+    Fabric {
+        pods: vec![net("10.244.0.0/16")],
+        external: vec![net("10.70.0.0/24")],
+        externals: Externals::recorded([("192.0.2.9".parse().unwrap(), "10.70.0.2".parse().unwrap())]),
+        nodes: BTreeMap::new(),
+        peers: [(id('a'), Peer { maps, open: Open::Only(["10.244.0.9".parse().unwrap()].into()) })].into(),
+        mtu: 1420,
+    }
+}
+
+fn script(fabric: &Fabric, is_gateway: bool, family: &str, name: &str) -> String {
+    let tables = tables(fabric, &node(is_gateway));
+    tables.into_iter().find(|table| table.family == family && table.name == name).map(|table| table.script).unwrap_or_default()
+}
+
+#[test]
+fn a_gateway_translates_and_opens_only_what_is_open() {
+    let a = id('a');
+    let expected = format!(
+        r#"table ip liqo
+delete table ip liqo
+table ip liqo {{
+	set remote {{ type ipv4_addr; flags interval; elements = {{ 10.72.0.0/24, 10.246.0.0/16 }}; }}
+	chain from_{a} {{
+		dnat ip prefix to ip daddr map {{ 10.245.0.0/16 : 10.244.0.0/16, 10.71.0.2/32 : 192.0.2.9/32 }}
+	}}
+	chain to_{a} {{
+		snat ip prefix to ip saddr map {{ 10.244.0.0/16 : 10.245.0.0/16, 192.0.2.9/32 : 10.71.0.2/32 }}
+		snat to 10.71.0.1
+	}}
+	set opened_{a} {{ type ipv4_addr; elements = {{ 10.244.0.9 }}; }}
+	chain open_{a} {{
+		ip daddr @opened_{a} accept
+	}}
+	chain prerouting {{
+		type nat hook prerouting priority dstnat - 10; policy accept;
+		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump from_{a}, 10.246.0.0/16 : jump from_{a} }}
+	}}
+	chain forward {{
+		type filter hook forward priority filter - 10; policy accept;
+		iifname "liqo.tunnel" ct state established,related accept
+		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
+		iifname "liqo.tunnel" counter drop
+	}}
+	chain input {{
+		type filter hook input priority filter - 10; policy accept;
+		iifname "liqo.tunnel" ct state established,related accept
+		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
+		iifname "liqo.tunnel" counter drop
+	}}
+	chain mss {{
+		type filter hook forward priority mangle; policy accept;
+		oifname "liqo.tunnel" tcp flags syn / syn,rst tcp option maxseg size set rt mtu
+		iifname "liqo.tunnel" tcp flags syn / syn,rst tcp option maxseg size set rt mtu
+	}}
+	chain postrouting {{
+		type nat hook postrouting priority srcnat - 10; policy accept;
+		oifname "liqo.tunnel" ip daddr vmap {{ 10.72.0.0/24 : jump to_{a}, 10.246.0.0/16 : jump to_{a} }}
+		ip saddr @remote snat ip prefix to ip saddr map {{ 10.72.0.0/24 : 10.72.0.0/24, 10.246.0.0/16 : 10.246.0.0/16 }}
+		oifname "liqo.overlay" ip daddr @remote snat ip prefix to ip saddr map {{ 10.244.0.0/16 : 10.244.0.0/16 }}
+	}}
+}}
+"#
+    );
+    assert_eq!(script(&fabric(), true, "ip", TABLE), expected);
+}
+
+#[test]
+fn the_guard_lets_out_only_what_a_peer_knows() {
+    let guard = script(&fabric(), true, "ip", GUARD);
+    assert!(guard.contains("elements = { 10.71.0.0/24, 10.245.0.0/16 }"), "{guard}");
+    assert!(guard.contains("oifname \"liqo.tunnel\" ip saddr != @wire counter drop"), "{guard}");
+}
+
+#[test]
+fn a_node_that_is_no_gateway_only_keeps_sources_visible() {
+    let tables = tables(&fabric(), &node(false));
+    let [table] = tables.as_slice() else { panic!("one table") };
+    assert!(!table.script.contains("liqo.tunnel"), "{}", table.script);
+    assert!(table.script.contains("oifname \"liqo.overlay\" ip daddr @remote"), "{}", table.script);
+}
+
+#[test]
+fn ipv6_has_tables_of_its_own() {
+    let mut fabric = fabric();
+    assert_eq!(script(&fabric, true, "ip6", TABLE), "");
+    let peer = fabric.peers.get_mut(&id('a')).unwrap();
+    peer.maps.imported.insert(Here(net("fd00:1::/64")), There(net("fd00:9::/64"))).unwrap();
+    peer.maps.exported.insert(Here(net("fd00:2::/64")), There(net("fd00:8::/64"))).unwrap();
+    fabric.pods.push(net("fd00:2::/64"));
+    let script = script(&fabric, true, "ip6", TABLE);
+    assert!(script.contains("dnat ip6 prefix to ip6 daddr map { fd00:8::/64 : fd00:2::/64 }"), "{script}");
+    assert!(!script.contains("10."), "{script}");
+}
+
+#[test]
+fn a_peer_that_has_not_said_how_it_sees_us_gets_nothing_out() {
+    let mut fabric = fabric();
+    fabric.peers.get_mut(&id('a')).unwrap().maps.exported = PrefixMap::default();
+    let guard = script(&fabric, true, "ip", GUARD);
+    assert!(guard.contains("set wire { type ipv4_addr; flags interval; }"), "{guard}");
+    let table = script(&fabric, true, "ip", TABLE);
+    assert!(!table.contains("snat to "), "{table}");
+}
