@@ -133,6 +133,8 @@ pub struct Overlay {
     pub local: IpAddr,
     /// Its own Ethernet address.
     pub mac: Mac,
+    /// What a packet in it may measure.
+    pub mtu: u32,
     /// The other nodes.
     pub neighbours: Vec<Neighbour>,
 }
@@ -169,7 +171,7 @@ pub enum Way {
     },
     /// To another node; over several, flows are spread.
     Overlay {
-        /// Addresses of the nodes.
+        /// Addresses of the nodes, sorted.
         hops: Vec<IpAddr>,
         /// The source of what starts on this node.
         source: Option<IpAddr>,
@@ -221,7 +223,12 @@ impl Fabric {
             let way = if this.is_gateway {
                 Way::Tunnel { source }
             } else {
-                let hops = gateways.iter().filter_map(|gateway| of_family(gateway)).collect();
+                let mut hops: Vec<IpAddr> = gateways.iter().filter_map(|gateway| of_family(gateway)).collect();
+                hops.sort();
+                if hops.is_empty() {
+                    // No gateway has an address of this family.
+                    continue;
+                }
                 Way::Overlay { hops, source, mtu: Some(self.mtu) }
             };
             plan.routes.push(Route { destination, table: None, way });
@@ -242,7 +249,7 @@ impl Fabric {
             })
             .collect();
         let local = *this.addresses.first()?;
-        (!neighbours.is_empty()).then_some(Overlay { local, mac: this.mac, neighbours })
+        (!neighbours.is_empty()).then_some(Overlay { local, mac: this.mac, mtu: self.mtu, neighbours })
     }
 
     /// What comes out of the tunnel goes to the other nodes over the overlay, as strict checks of the return path want it.

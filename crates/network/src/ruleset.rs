@@ -14,7 +14,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use liqo_api::ClusterId;
+use liqo_api::{ClusterId, short_hash};
 
 use crate::{
     map::fallback,
@@ -34,6 +34,8 @@ pub struct Table {
     pub family: &'static str,
     /// Its name.
     pub name: &'static str,
+    /// What tells this content from any other; it stands in the table as its comment.
+    pub fingerprint: String,
     /// What replaces it, in one transaction.
     pub script: String,
 }
@@ -75,8 +77,12 @@ fn of_family(fabric: &Fabric, this: &Node, family: Family) -> Vec<Table> {
     let table = |name, body: &str| {
         let keyword = family.keyword();
         // The first line makes sure that there is something to delete.
-        let script = format!("table {keyword} {name}\ndelete table {keyword} {name}\ntable {keyword} {name} {{\n{body}}}\n");
-        Table { family: keyword, name, script }
+        let fingerprint = short_hash(body);
+        let script = format!(
+            "table {keyword} {name}\ndelete table {keyword} {name}\n\
+             table {keyword} {name} {{\n\tcomment \"{fingerprint}\"\n{body}}}\n"
+        );
+        Table { family: keyword, name, fingerprint, script }
     };
     let body = body(fabric, this, family);
     if this.is_gateway { vec![table(GUARD, &guard(fabric, family)), table(TABLE, &body)] } else { vec![table(TABLE, &body)] }

@@ -91,7 +91,11 @@ table ip liqo {{
 }}
 "#
     );
-    assert_eq!(script(&fabric(), true, "ip", TABLE), expected);
+    let script = script(&fabric(), true, "ip", TABLE);
+    let (before, comment) = (script.lines().count(), |line: &&str| line.starts_with("\tcomment \""));
+    let without: String = script.lines().filter(|line| !comment(line)).map(|line| format!("{line}\n")).collect();
+    assert_eq!(without, expected);
+    assert_eq!(without.lines().count() + 1, before);
 }
 
 #[test]
@@ -130,4 +134,14 @@ fn a_peer_that_has_not_said_how_it_sees_us_gets_nothing_out() {
     assert!(guard.contains("set wire { type ipv4_addr; flags interval; }"), "{guard}");
     let table = script(&fabric, true, "ip", TABLE);
     assert!(!table.contains("snat to "), "{table}");
+}
+
+#[test]
+fn the_fingerprint_changes_with_the_content_and_only_with_it() {
+    let of = |fabric: &Fabric| tables(fabric, &node(true)).iter().map(|table| table.fingerprint.clone()).collect::<Vec<_>>();
+    let mut fabric = fabric();
+    let before = of(&fabric);
+    assert_eq!(of(&fabric), before);
+    fabric.peers.get_mut(&id('a')).unwrap().open = Open::Only(["10.244.0.10".parse().unwrap()].into());
+    assert_ne!(of(&fabric), before);
 }

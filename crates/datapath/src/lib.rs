@@ -1,0 +1,3 @@
+//! The data path.
+
+pub mod node;

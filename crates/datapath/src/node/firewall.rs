@@ -1,0 +1,121 @@
+//! nftables, by the program `nft`: it is the only reader of its own language, and it replaces a table in one transaction.
+
+use std::{collections::BTreeMap, future::Future, process::Stdio};
+
+use liqo_network::ruleset::{GUARD, TABLE, Table};
+use tokio::{io::AsyncWriteExt as _, process::Command};
+
+/// The families that our tables are of.
+const FAMILIES: [&str; 2] = ["ip", "ip6"];
+
+/// A table, without what it holds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TableName {
+    /// `ip` or `ip6`.
+    pub family: &'static str,
+    /// Its name.
+    pub name: &'static str,
+}
+
+impl TableName {
+    /// That of this table.
+    pub fn of(table: &Table) -> Self {
+        Self { family: table.family, name: table.name }
+    }
+}
+
+/// Why nftables are not as they should be.
+#[derive(Debug, thiserror::Error)]
+pub enum FirewallError {
+    /// The program cannot be run.
+    #[error("running nft: {0}; is nftables installed?")]
+    Run(std::io::Error),
+    /// It refused.
+    #[error("nft {arguments}: {output}; does this process have NET_ADMIN, and the kernel nf_tables?")]
+    Refused {
+        /// What it was to do.
+        arguments: String,
+        /// What it said.
+        output: String,
+    },
+}
+
+/// The nftables of a node, as far as they are ours.
+pub trait Firewall: Send + Sync {
+    /// Our tables, and the fingerprint of what each holds.
+    fn tables(&self) -> impl Future<Output = Result<BTreeMap<TableName, String>, FirewallError>> + Send;
+    /// Replaces a table as a whole, or makes it.
+    fn replace(&self, table: &Table) -> impl Future<Output = Result<(), FirewallError>> + Send;
+    /// Removes a table; no error if it is not there.
+    fn remove(&self, table: &TableName) -> impl Future<Output = Result<(), FirewallError>> + Send;
+}
+
+/// The nftables of the network namespace that this process is in.
+#[derive(Clone, Copy, Debug)]
+pub struct Nft;
+
+/// Runs `nft` with these arguments and this input, and returns what it prints.
+async fn nft(arguments: &[&str], input: &str) -> Result<String, FirewallError> {
+    let mut child = Command::new("nft")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(FirewallError::Run)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes()).await.map_err(FirewallError::Run)?;
+    }
+    let output = child.wait_with_output().await.map_err(FirewallError::Run)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(FirewallError::Refused { arguments: arguments.join(" "), output: said })
+}
+
+impl Firewall for Nft {
+    async fn tables(&self) -> Result<BTreeMap<TableName, String>, FirewallError> {
+        let list = nft(&["list", "tables"], "").await?;
+        let mut tables = BTreeMap::new();
+        for family in FAMILIES {
+            for name in [TABLE, GUARD] {
+                let line = format!("table {family} {name}");
+                if list.lines().any(|listed| listed.trim() == line) {
+                    let text = nft(&["--terse", "list", "table", family, name], "").await?;
+                    tables.insert(TableName { family, name }, fingerprint(&text));
+                }
+            }
+        }
+        Ok(tables)
+    }
+
+    async fn replace(&self, table: &Table) -> Result<(), FirewallError> {
+        nft(&["--file", "-"], &table.script).await.map(drop)
+    }
+
+    async fn remove(&self, table: &TableName) -> Result<(), FirewallError> {
+        let TableName { family, name } = table;
+        // What is made here, if it is not there, goes with the rest.
+        nft(&["--file", "-"], &format!("table {family} {name}\ndelete table {family} {name}\n")).await.map(drop)
+    }
+}
+
+/// The comment of a table as `nft` prints it; empty if it has none.
+fn fingerprint(text: &str) -> String {
+    let comment = text.lines().find_map(|line| line.trim().strip_prefix("comment \"")?.strip_suffix('"'));
+    comment.unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fingerprint_is_the_comment_of_the_table() {
+        let text = "table ip liqo {\n\tcomment \"abc123\"\n\tset remote {\n\t\ttype ipv4_addr\n\t}\n}\n";
+        assert_eq!(fingerprint(text), "abc123");
+        assert_eq!(fingerprint("table ip liqo {\n}\n"), "");
+    }
+}

@@ -1,0 +1,214 @@
+//! Makes a node's kernel hold what is wanted: the overlay, routes, rules and nftables.
+//!
+//! ```text
+//!   liqo_network::plan::NodePlan --(wanted)--+
+//!                                            +--> steps: what to add, change, remove --> Links, Routes, Firewall
+//!   kernel --(present: only what is ours)----+
+//! ```
+//!
+//! Ours is what bears our mark: devices and tables by their names, routes and rules by the number of their protocol. Everything
+//! else is left alone, and everything of ours that is not wanted is removed. When nothing differs, nothing is touched.
+//!
+//! The steps have an order. What filters stands before there is a way that it guards; a way is removed before what guards it.
+
+mod fake;
+mod firewall;
+mod links;
+mod routes;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use liqo_network::{
+    plan::{NodePlan, OVERLAY, Overlay, Route, Rule, Way},
+    ruleset::{GUARD, Table},
+};
+
+pub use fake::FakeKernel;
+pub use firewall::{Firewall, FirewallError, Nft, TableName};
+pub use links::{Entry, Links, NetlinkLinks};
+pub use routes::{NetlinkRoutes, Routes};
+
+/// Why the kernel does not hold what is wanted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel cannot be asked.
+    #[error("talking to the kernel (netlink): {0}")]
+    Connect(std::io::Error),
+    /// What there is cannot be read.
+    #[error("reading {what} from the kernel: {source}")]
+    Read {
+        /// Links, neighbours, routes or rules.
+        what: &'static str,
+        /// Why.
+        source: rtnetlink::Error,
+    },
+    /// A change was refused.
+    #[error("{step}: {source}; does this process have NET_ADMIN?")]
+    Change {
+        /// What was to be done.
+        step: String,
+        /// Why.
+        source: rtnetlink::Error,
+    },
+    /// A device that routes need is not there.
+    #[error("there is no network device {device} yet")]
+    NoDevice {
+        /// Its name.
+        device: &'static str,
+    },
+    /// nftables.
+    #[error(transparent)]
+    Firewall(#[from] FirewallError),
+}
+
+/// What there is of ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Present {
+    /// The overlay's device: its addresses and MTU; not its neighbours.
+    pub overlay: Option<Overlay>,
+    /// What the overlay knows of its neighbours.
+    pub entries: BTreeSet<Entry>,
+    /// Our routes.
+    pub routes: BTreeSet<Route>,
+    /// Our rules.
+    pub rules: BTreeSet<Rule>,
+    /// Our tables and the fingerprints of what they hold.
+    pub tables: BTreeMap<TableName, String>,
+}
+
+/// One change of the kernel's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A table of nftables is replaced as a whole.
+    ReplaceTable(Table),
+    /// A table goes.
+    RemoveTable(TableName),
+    /// The overlay's device is made.
+    MakeOverlay(Overlay),
+    /// It goes, with its neighbours and the routes through it.
+    RemoveOverlay,
+    /// The overlay learns of a neighbour.
+    AddEntry(Entry),
+    /// And forgets one.
+    RemoveEntry(Entry),
+    /// A route is made, or takes the place of the one to the same destination.
+    PutRoute(Route),
+    /// A route goes.
+    RemoveRoute(Route),
+    /// A rule is made.
+    AddRule(Rule),
+    /// A rule goes.
+    RemoveRule(Rule),
+}
+
+/// What is to be done, in this order, so that there is what is wanted.
+pub fn steps(wanted: &NodePlan, present: &Present) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let outdated = |table: &&Table| present.tables.get(&TableName::of(table)) != Some(&table.fingerprint);
+    steps.extend(wanted.tables.iter().filter(outdated).cloned().map(Step::ReplaceTable));
+
+    // Without its device nothing of the overlay is there, whatever was read before.
+    let shape = |overlay: &Overlay| Overlay { neighbours: Vec::new(), ..overlay.clone() };
+    let overlay_stays = wanted.overlay.as_ref().map(shape) == present.overlay;
+    if !overlay_stays {
+        steps.extend(present.overlay.is_some().then_some(Step::RemoveOverlay));
+        steps.extend(wanted.overlay.as_ref().map(|overlay| Step::MakeOverlay(shape(overlay))));
+    }
+    let entries: BTreeSet<Entry> = wanted.overlay.iter().flat_map(Entry::of).collect();
+    let known = if overlay_stays { present.entries.clone() } else { BTreeSet::new() };
+    // A neighbour with a new address keeps its place: the former entry goes first.
+    steps.extend(known.difference(&entries).cloned().map(Step::RemoveEntry));
+    steps.extend(entries.difference(&known).cloned().map(Step::AddEntry));
+
+    let lost = |route: &&Route| !overlay_stays && matches!(route.way, Way::Overlay { .. });
+    let standing: BTreeSet<Route> = present.routes.iter().filter(|route| !lost(route)).cloned().collect();
+    let routes: BTreeSet<Route> = wanted.routes.iter().cloned().collect();
+    steps.extend(routes.difference(&standing).cloned().map(Step::PutRoute));
+    let rules: BTreeSet<Rule> = wanted.rules.iter().cloned().collect();
+    steps.extend(rules.difference(&present.rules).cloned().map(Step::AddRule));
+
+    steps.extend(present.rules.difference(&rules).cloned().map(Step::RemoveRule));
+    let places: BTreeSet<Place> = routes.iter().map(place).collect();
+    let gone = standing.iter().filter(|route| !places.contains(&place(route)));
+    steps.extend(gone.cloned().map(Step::RemoveRoute));
+    let names: BTreeSet<TableName> = wanted.tables.iter().map(TableName::of).collect();
+    let mut without: Vec<TableName> = present.tables.keys().filter(|name| !names.contains(name)).cloned().collect();
+    without.sort_by_key(|table| table.name == GUARD);
+    steps.extend(without.into_iter().map(Step::RemoveTable));
+    steps
+}
+
+/// What only one route can have: family and destination, table, and whether it is the twin that leads nowhere.
+type Place = (ipnet::IpNet, Option<u32>, bool);
+
+fn place(route: &Route) -> Place {
+    (route.destination, route.table, route.way == Way::Unreachable)
+}
+
+/// The kernel of a node.
+#[derive(Clone, Debug)]
+pub struct Node<L, R, F> {
+    /// Its devices.
+    pub links: L,
+    /// Its routes and rules.
+    pub routes: R,
+    /// Its nftables.
+    pub firewall: F,
+}
+
+impl Node<NetlinkLinks, NetlinkRoutes, Nft> {
+    /// The kernel of the network namespace that this thread is in. To be called within a tokio runtime.
+    pub fn of_this_namespace() -> Result<Self, Error> {
+        let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::Connect)?;
+        tokio::spawn(connection);
+        Ok(Self { links: NetlinkLinks::new(handle.clone()), routes: NetlinkRoutes::new(handle), firewall: Nft })
+    }
+}
+
+impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
+    /// Makes the kernel hold what is wanted, and returns what had to be done for it.
+    pub async fn apply(&self, wanted: &NodePlan) -> Result<Vec<Step>, Error> {
+        let steps = steps(wanted, &self.present().await?);
+        for step in &steps {
+            tracing::debug!(?step, "changing the node");
+            self.take(step).await?;
+        }
+        Ok(steps)
+    }
+
+    /// Removes everything that is ours.
+    pub async fn clear(&self) -> Result<Vec<Step>, Error> {
+        self.apply(&NodePlan::default()).await
+    }
+
+    /// What there is of ours.
+    pub async fn present(&self) -> Result<Present, Error> {
+        let overlay = self.links.overlay().await?;
+        let entries = if overlay.is_some() { self.links.entries().await? } else { BTreeSet::new() };
+        Ok(Present {
+            overlay,
+            entries,
+            routes: self.routes.routes().await?,
+            rules: self.routes.rules().await?,
+            tables: self.firewall.tables().await?,
+        })
+    }
+
+    async fn take(&self, step: &Step) -> Result<(), Error> {
+        match step {
+            Step::ReplaceTable(table) => Ok(self.firewall.replace(table).await?),
+            Step::RemoveTable(name) => Ok(self.firewall.remove(name).await?),
+            Step::MakeOverlay(overlay) => self.links.make_overlay(overlay).await,
+            Step::RemoveOverlay => self.links.remove(OVERLAY).await,
+            Step::AddEntry(entry) => self.links.add_entry(entry).await,
+            Step::RemoveEntry(entry) => self.links.remove_entry(entry).await,
+            Step::PutRoute(route) => self.routes.put(route).await,
+            Step::RemoveRoute(route) => self.routes.remove(route).await,
+            Step::AddRule(rule) => self.routes.add_rule(rule).await,
+            Step::RemoveRule(rule) => self.routes.remove_rule(rule).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! Routes and rules.
+
+use std::{collections::BTreeSet, future::Future, net::IpAddr};
+
+use futures::TryStreamExt as _;
+use ipnet::IpNet;
+use liqo_network::plan::{OVERLAY, Route, Rule, TUNNEL, UNREACHABLE_METRIC, Way};
+use rtnetlink::{
+    Handle, IpVersion,
+    packet_route::{
+        AddressFamily,
+        route::{
+            RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteNextHop, RouteNextHopFlags,
+            RouteProtocol, RouteScope, RouteType,
+        },
+        rule::{RuleAction, RuleAttribute, RuleMessage},
+    },
+};
+
+use super::{
+    Error,
+    links::{family_of, index_of, is},
+};
+
+/// The mark of our routes and rules: a number that nobody has registered.
+const PROTOCOL: RouteProtocol = RouteProtocol::Other(76);
+/// The kernel's errno for a route or rule that is not there.
+const NO_SUCH_PROCESS: i32 = 3;
+/// And for one whose rule is not there.
+const NOT_FOUND: i32 = 2;
+
+/// The routes and rules of a node, as far as they are ours.
+pub trait Routes: Send + Sync {
+    /// Our routes.
+    fn routes(&self) -> impl Future<Output = Result<BTreeSet<Route>, Error>> + Send;
+    /// Makes a route, in the place of one to the same destination in the same table.
+    fn put(&self, route: &Route) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Removes a route; no error if it is not there.
+    fn remove(&self, route: &Route) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Our rules.
+    fn rules(&self) -> impl Future<Output = Result<BTreeSet<Rule>, Error>> + Send;
+    /// Makes a rule.
+    fn add_rule(&self, rule: &Rule) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Removes a rule; no error if it is not there.
+    fn remove_rule(&self, rule: &Rule) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// The routes and rules of a network namespace.
+#[derive(Clone, Debug)]
+pub struct NetlinkRoutes {
+    handle: Handle,
+}
+
+impl NetlinkRoutes {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    async fn message(&self, route: &Route) -> Result<RouteMessage, Error> {
+        let mut message = place(route);
+        let header = &mut message.header;
+        let attributes = &mut message.attributes;
+        match &route.way {
+            Way::Unreachable => {}
+            Way::Tunnel { source } => {
+                attributes.push(RouteAttribute::Oif(index_of(&self.handle, TUNNEL).await?));
+                attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
+            }
+            Way::Overlay { hops, source, mtu } => {
+                let index = index_of(&self.handle, OVERLAY).await?;
+                attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
+                attributes.extend(mtu.map(|mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)])));
+                if let [hop] = hops.as_slice() {
+                    header.flags.insert(RouteFlags::Onlink);
+                    attributes.push(RouteAttribute::Gateway((*hop).into()));
+                    attributes.push(RouteAttribute::Oif(index));
+                } else {
+                    attributes.push(RouteAttribute::MultiPath(hops.iter().map(|&hop| next_hop(index, hop)).collect()));
+                }
+            }
+        }
+        Ok(message)
+    }
+
+    async fn all(&self, family: AddressFamily) -> Result<Vec<RouteMessage>, Error> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family;
+        let all = self.handle.route().get(message).execute().try_collect::<Vec<RouteMessage>>().await;
+        all.map_err(|source| Error::Read { what: "routes", source })
+    }
+
+    async fn all_rules(&self, is_v6: bool) -> Result<Vec<RuleMessage>, Error> {
+        let version = if is_v6 { IpVersion::V6 } else { IpVersion::V4 };
+        let all = self.handle.rule().get(version).execute().try_collect::<Vec<RuleMessage>>().await;
+        all.map_err(|source| Error::Read { what: "rules", source })
+    }
+}
+
+impl Routes for NetlinkRoutes {
+    async fn routes(&self) -> Result<BTreeSet<Route>, Error> {
+        let mut routes = BTreeSet::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let ours = self.all(family).await?.into_iter().filter(|message| message.header.protocol == PROTOCOL);
+            routes.extend(ours.filter_map(|message| route(&message)));
+        }
+        Ok(routes)
+    }
+
+    async fn put(&self, route: &Route) -> Result<(), Error> {
+        let message = self.message(route).await?;
+        let change = |source| Error::Change { step: format!("routing {} by {:?}", route.destination, route.way), source };
+        self.handle.route().add(message).replace().execute().await.map_err(change)
+    }
+
+    async fn remove(&self, route: &Route) -> Result<(), Error> {
+        let mut message = place(route);
+        // Of any scope.
+        message.header.scope = RouteScope::NoWhere;
+        match self.handle.route().del(message).execute().await {
+            Err(error) if is(&error, NO_SUCH_PROCESS) => Ok(()),
+            outcome => {
+                outcome.map_err(|source| Error::Change { step: format!("removing the route to {}", route.destination), source })
+            }
+        }
+    }
+
+    async fn rules(&self) -> Result<BTreeSet<Rule>, Error> {
+        let mut rules = BTreeSet::new();
+        for is_v6 in [false, true] {
+            rules.extend(self.all_rules(is_v6).await?.iter().filter_map(|message| rule(message, is_v6)));
+        }
+        Ok(rules)
+    }
+
+    async fn add_rule(&self, rule: &Rule) -> Result<(), Error> {
+        let mut request = self
+            .handle
+            .rule()
+            .add()
+            .input_interface(rule.from)
+            .table_id(rule.table)
+            .priority(rule.priority)
+            .action(RuleAction::ToTable);
+        request.message_mut().attributes.push(RuleAttribute::Protocol(PROTOCOL));
+        let change = |source| Error::Change { step: format!("adding {rule:?}"), source };
+        if rule.is_v6 { request.v6().execute().await } else { request.v4().execute().await }.map_err(change)
+    }
+
+    async fn remove_rule(&self, wanted: &Rule) -> Result<(), Error> {
+        for message in self.all_rules(wanted.is_v6).await? {
+            if rule(&message, wanted.is_v6).as_ref() == Some(wanted) {
+                match self.handle.rule().del(message).execute().await {
+                    Err(error) if is(&error, NOT_FOUND) => {}
+                    outcome => outcome.map_err(|source| Error::Change { step: format!("removing {wanted:?}"), source })?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What tells a route from all others.
+fn place(route: &Route) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    let header = &mut message.header;
+    header.address_family = family_of(&route.destination.addr());
+    header.destination_prefix_length = route.destination.prefix_len();
+    header.protocol = PROTOCOL;
+    header.scope = RouteScope::Universe;
+    header.table = if route.table.is_some() { RouteHeader::RT_TABLE_UNSPEC } else { RouteHeader::RT_TABLE_MAIN };
+    header.kind = if route.way == Way::Unreachable { RouteType::Unreachable } else { RouteType::Unicast };
+    message.attributes.push(RouteAttribute::Destination(route.destination.addr().into()));
+    message.attributes.extend(route.table.map(RouteAttribute::Table));
+    if route.way == Way::Unreachable {
+        message.attributes.push(RouteAttribute::Priority(UNREACHABLE_METRIC));
+    }
+    message
+}
+
+/// A node in the overlay, one of several.
+fn next_hop(index: u32, address: IpAddr) -> RouteNextHop {
+    let mut hop = RouteNextHop::default();
+    hop.flags = RouteNextHopFlags::Onlink;
+    hop.interface_index = index;
+    hop.attributes = vec![RouteAttribute::Gateway(address.into())];
+    hop
+}
+
+/// What a message of the kernel says, if it is a route as we make them.
+fn route(message: &RouteMessage) -> Option<Route> {
+    let (mut address, mut table, mut source, mut mtu) = (None, u32::from(message.header.table), None, None);
+    let (mut hops, mut metric) = (Vec::new(), None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(destination) => address = plain(destination),
+            RouteAttribute::Table(value) => table = *value,
+            RouteAttribute::PrefSource(address) => source = plain(address),
+            RouteAttribute::Priority(value) => metric = Some(*value),
+            RouteAttribute::Metrics(metrics) => {
+                mtu = metrics.iter().find_map(|metric| if let RouteMetric::Mtu(mtu) = metric { Some(*mtu) } else { None });
+            }
+            RouteAttribute::Gateway(address) => hops.extend(plain(address)),
+            RouteAttribute::MultiPath(all) => hops.extend(all.iter().flat_map(|hop| &hop.attributes).filter_map(gateway)),
+            _ => {}
+        }
+    }
+    hops.sort();
+    let way = match message.header.kind {
+        RouteType::Unreachable if metric == Some(UNREACHABLE_METRIC) => Way::Unreachable,
+        RouteType::Unicast if hops.is_empty() => Way::Tunnel { source },
+        RouteType::Unicast => Way::Overlay { hops, source, mtu },
+        _ => return None,
+    };
+    let destination = IpNet::new(address?, message.header.destination_prefix_length).ok()?;
+    Some(Route { destination, table: (table != u32::from(RouteHeader::RT_TABLE_MAIN)).then_some(table), way })
+}
+
+fn gateway(attribute: &RouteAttribute) -> Option<IpAddr> {
+    if let RouteAttribute::Gateway(address) = attribute { plain(address) } else { None }
+}
+
+fn plain(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
+        RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),
+        _ => None,
+    }
+}
+
+/// What a message of the kernel says, if it is a rule as we make them.
+fn rule(message: &RuleMessage, is_v6: bool) -> Option<Rule> {
+    let (mut from, mut table, mut priority, mut is_ours) = (None, None, None, false);
+    for attribute in &message.attributes {
+        match attribute {
+            RuleAttribute::Iifname(device) => from = (device == TUNNEL).then_some(TUNNEL),
+            RuleAttribute::Table(value) => table = Some(*value),
+            RuleAttribute::Priority(value) => priority = Some(*value),
+            RuleAttribute::Protocol(protocol) => is_ours = *protocol == PROTOCOL,
+            _ => {}
+        }
+    }
+    if !is_ours {
+        return None;
+    }
+    Some(Rule { is_v6, from: from?, table: table?, priority: priority? })
+}

@@ -1,0 +1,109 @@
+use std::net::IpAddr;
+
+use liqo_network::{
+    Here, PeerMaps, PrefixMap, There,
+    plan::{Fabric, Mac, Node as ClusterNode, Open, Peer},
+};
+
+use super::*;
+
+fn map(pairs: &[(&str, &str)]) -> PrefixMap {
+    let parse = |text: &str| text.parse().expect("a prefix");
+    PrefixMap::new(pairs.iter().map(|(here, there)| (Here(parse(here)), There(parse(there))))).expect("a map")
+}
+
+fn cluster_node(last: u8, is_gateway: bool) -> ClusterNode {
+    ClusterNode {
+        addresses: vec![IpAddr::from([172, 18, 0, last])],
+        pods: vec![format!("10.244.{last}.0/24").parse().expect("a prefix")],
+        mac: Mac::of([0, 0, 0, 0, last]),
+        is_gateway,
+    }
+}
+
+fn fabric() -> Fabric {
+    let maps =
+        PeerMaps { exported: map(&[("10.244.0.0/16", "10.245.0.0/16")]), imported: map(&[("10.246.0.0/16", "10.244.0.0/16")]) };
+    Fabric {
+        pods: vec!["10.244.0.0/16".parse().expect("a prefix")],
+        nodes: [("n1".into(), cluster_node(1, true)), ("n2".into(), cluster_node(2, false))].into(),
+        peers: [("a".repeat(32).parse().expect("an ID"), Peer { maps, open: Open::Everything })].into(),
+        mtu: 1420,
+        ..Fabric::default()
+    }
+}
+
+#[tokio::test]
+async fn what_is_wanted_is_there_and_a_repeat_changes_nothing() {
+    for name in ["n1", "n2"] {
+        let (kernel, plan) = (FakeKernel::default(), fabric().plan(name));
+        assert!(!kernel.node().apply(&plan).await.expect("applied").is_empty());
+        let holds = kernel.holds();
+        assert_eq!(holds.routes, plan.routes.iter().cloned().collect());
+        assert_eq!(holds.rules, plan.rules.iter().cloned().collect());
+        assert_eq!(holds.tables.len(), plan.tables.len());
+        assert_eq!(holds.entries.len(), 2);
+        assert_eq!(kernel.node().apply(&plan).await.expect("applied"), []);
+    }
+}
+
+#[tokio::test]
+async fn a_change_touches_only_what_differs() {
+    let kernel = FakeKernel::default();
+    let mut fabric = fabric();
+    kernel.node().apply(&fabric.plan("n2")).await.expect("applied");
+    fabric.nodes.insert("n3".into(), cluster_node(3, true));
+    let steps = kernel.node().apply(&fabric.plan("n2")).await.expect("applied");
+    let is_expected = |step: &Step| {
+        matches!(step, Step::AddEntry(_)) || matches!(step, Step::PutRoute(route) if matches!(route.way, Way::Overlay { .. }))
+    };
+    assert!(steps.iter().all(is_expected), "{steps:?}");
+    assert_eq!(steps.len(), 3, "{steps:?}");
+    fabric.nodes.remove("n1");
+    let steps = kernel.node().apply(&fabric.plan("n2")).await.expect("applied");
+    assert_eq!(steps.iter().filter(|step| matches!(step, Step::RemoveEntry(_))).count(), 2, "{steps:?}");
+    assert_eq!(steps.len(), 3, "{steps:?}");
+}
+
+#[tokio::test]
+async fn an_overlay_that_moves_takes_its_routes_along() {
+    let kernel = FakeKernel::default();
+    let mut fabric = fabric();
+    kernel.node().apply(&fabric.plan("n2")).await.expect("applied");
+    fabric.nodes.insert("n2".into(), ClusterNode { addresses: vec![IpAddr::from([172, 18, 0, 22])], ..cluster_node(2, false) });
+    let plan = fabric.plan("n2");
+    kernel.node().apply(&plan).await.expect("applied");
+    assert_eq!(kernel.holds().routes, plan.routes.iter().cloned().collect());
+    assert_eq!(kernel.node().apply(&plan).await.expect("applied"), []);
+}
+
+#[tokio::test]
+async fn after_a_reboot_everything_comes_back() {
+    let (kernel, plan) = (FakeKernel::default(), fabric().plan("n1"));
+    kernel.node().apply(&plan).await.expect("applied");
+    let before = kernel.holds();
+    kernel.reboot();
+    kernel.node().apply(&plan).await.expect("applied");
+    assert_eq!(kernel.holds(), before);
+}
+
+#[tokio::test]
+async fn nothing_is_left_when_nothing_is_wanted() {
+    let kernel = FakeKernel::default();
+    kernel.node().apply(&fabric().plan("n1")).await.expect("applied");
+    let steps = kernel.node().clear().await.expect("cleared");
+    assert_eq!(kernel.holds(), Present::default());
+    // Ways go before what guards them.
+    let last_route = steps.iter().rposition(|step| matches!(step, Step::RemoveRoute(_))).expect("routes went");
+    let guard = steps.iter().position(|step| matches!(step, Step::RemoveTable(table) if table.name == GUARD));
+    assert_eq!(guard, Some(steps.len() - 1));
+    assert!(last_route < steps.len() - 2);
+}
+
+#[test]
+fn the_guard_stands_before_there_is_a_way() {
+    let steps = steps(&fabric().plan("n1"), &Present::default());
+    let first_route = steps.iter().position(|step| matches!(step, Step::PutRoute(_))).expect("routes come");
+    assert!(matches!(&steps[0], Step::ReplaceTable(table) if table.name == GUARD), "{steps:?}");
+    assert!(steps.iter().skip(first_route).all(|step| !matches!(step, Step::ReplaceTable(_))));
+}
