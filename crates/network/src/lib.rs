@@ -18,11 +18,12 @@
 //!
 //! A hub that lets its peers reach each other exports to one what it imported from another; nothing else changes.
 //!
-//! Everything here is pure: [`allocator`] chooses views, [`map`] answers how a peer sees an address and back, and [`plan`] says
+//! Everything here is pure: [`allocator`] chooses views, [`negotiation`] says what two clusters have to tell each other, [`map`] answers how a peer sees an address and back, and [`plan`] says
 //! what a node is to hold: links, routes, rules, and the text of its nftables ([`ruleset`]).
 
 pub mod allocator;
 pub mod map;
+pub mod negotiation;
 pub mod plan;
 pub mod ruleset;
 pub mod space;

@@ -170,7 +170,11 @@ fn median(values: &[f64]) -> Option<f64> {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
-    Some(if values.len() % 2 == 1 { *values.get(middle)? } else { f64::midpoint(*values.get(middle.checked_sub(1)?)?, *values.get(middle)?) })
+    Some(if values.len() % 2 == 1 {
+        *values.get(middle)?
+    } else {
+        f64::midpoint(*values.get(middle.checked_sub(1)?)?, *values.get(middle)?)
+    })
 }
 
 #[cfg(test)]

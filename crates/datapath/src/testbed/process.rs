@@ -137,12 +137,7 @@ impl Running {
     pub fn start(role: &str, namespace: &Namespace, side: &Side) -> io::Result<Self> {
         let program = std::env::current_exe()?;
         let mut child = namespace.run(|| {
-            Command::new(program)
-                .env(ROLE, role)
-                .env(SIDE, side.line())
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
+            Command::new(program).env(ROLE, role).env(SIDE, side.line()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
         })??;
         let stdin = child.stdin.take();
         let stdout = child.stdout.take();

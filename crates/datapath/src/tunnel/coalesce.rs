@@ -230,7 +230,8 @@ fn same_headers(first: &[u8], packet: &[u8], shape: &Shape, header: &Header) -> 
     let ip = if header.flow.source.is_ipv4() { same(0, 2) && same(6, 10) } else { same(0, 4) && same(6, 8) };
     let transport = shape.transport;
     // Of TCP: acknowledgement and header length; window; urgent pointer and options.
-    let tcp = || same(transport + 8, transport + 13) && same(transport + 14, transport + 16) && same(transport + 18, shape.headers);
+    let tcp =
+        || same(transport + 8, transport + 13) && same(transport + 14, transport + 16) && same(transport + 18, shape.headers);
     ip && (header.flow.protocol == UDP || tcp())
 }
 

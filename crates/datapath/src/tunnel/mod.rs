@@ -49,11 +49,7 @@ mod timers;
 mod userspace;
 mod worker;
 
-use std::{
-    io,
-    net::SocketAddr,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, time::Duration};
 
 use ipnet::IpNet;
 
@@ -147,7 +143,9 @@ pub struct RemoteState {
 #[derive(Debug, thiserror::Error)]
 pub enum TunnelError {
     /// The device cannot be made or attached to.
-    #[error("cannot open the network device {device}: {source}; does this process have NET_ADMIN and /dev/net/tun, and does no other process use the device?")]
+    #[error(
+        "cannot open the network device {device}: {source}; does this process have NET_ADMIN and /dev/net/tun, and does no other process use the device?"
+    )]
     Device {
         /// Its name.
         device: String,

@@ -86,7 +86,8 @@ impl Cut {
             _ => 8,
         };
         let headers = transport + length;
-        let plausible = transport >= header.transport && length >= 8 && headers < packet.len() && offload.size > 0 && !header.fragment;
+        let plausible =
+            transport >= header.transport && length >= 8 && headers < packet.len() && offload.size > 0 && !header.fragment;
         if !plausible || (protocol == TCP && length < 20) {
             return Err(Malformed);
         }

@@ -86,8 +86,7 @@ impl Socket {
             Err(error) => return Err(error.into()),
         };
         let Some(remote) = message.address.and_then(address) else { return Err(io::ErrorKind::InvalidData.into()) };
-        let mut received =
-            Received { length: message.bytes, segment: message.bytes, path: Path { remote, local: None } };
+        let mut received = Received { length: message.bytes, segment: message.bytes, path: Path { remote, local: None } };
         for control in message.cmsgs()? {
             match control {
                 ControlMessageOwned::UdpGroSegments(size) => received.segment = usize::try_from(size).unwrap_or(0),
@@ -114,9 +113,7 @@ impl Socket {
             _ => None,
         };
         let v6 = match path.local {
-            Some(IpAddr::V6(address)) => {
-                Some(in6_pktinfo { ipi6_ifindex: 0, ipi6_addr: in6_addr { s6_addr: address.octets() } })
-            }
+            Some(IpAddr::V6(address)) => Some(in6_pktinfo { ipi6_ifindex: 0, ipi6_addr: in6_addr { s6_addr: address.octets() } }),
             _ => None,
         };
         let mut control = Vec::with_capacity(2);

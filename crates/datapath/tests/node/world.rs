@@ -58,7 +58,8 @@ fn map(pairs: [(&str, &str); 2]) -> PrefixMap {
 
 fn fabric(cluster: Cluster) -> Fabric {
     let (own, other) = (cluster.views(), cluster.other().views());
-    let maps = PeerMaps { exported: map([(PODS, other.0), (EXTERNAL, other.1)]), imported: map([(own.0, PODS), (own.1, EXTERNAL)]) };
+    let maps =
+        PeerMaps { exported: map([(PODS, other.0), (EXTERNAL, other.1)]), imported: map([(own.0, PODS), (own.1, EXTERNAL)]) };
     let node = |node: usize| ClusterNode {
         addresses: vec![cluster.node_address(node).into()],
         pods: vec![format!("10.244.{node}.0/24").parse().expect("a prefix")],
@@ -177,9 +178,14 @@ impl World {
         self.apply((cluster, 0)).map(drop)
     }
 
-    fn on<T: Send>(&self, place: Place, work: impl AsyncFnOnce(&KernelNode) -> Result<T, liqo_datapath::node::Error> + Send) -> Result<T, String> {
+    fn on<T: Send>(
+        &self,
+        place: Place,
+        work: impl AsyncFnOnce(&KernelNode) -> Result<T, liqo_datapath::node::Error> + Send,
+    ) -> Result<T, String> {
         let inside = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
             runtime.block_on(async {
                 let node = Node::of_this_namespace().map_err(|error| error.to_string())?;
                 work(&node).await.map_err(|error| error.to_string())

@@ -1,0 +1,165 @@
+//! What two clusters tell each other before packets flow, and what follows from it.
+//!
+//! Each says what it exports, and where in its own space it put what the other exports. Nothing is agreed upon: each side needs
+//! what the other says about it, and can check it.
+//!
+//! ```text
+//!   rome                                             milan
+//!   exports 10.244/16                     ------->   puts it at 10.245/16, says so
+//!   translates 10.244/16 to 10.245/16     <-------   views { 10.244/16: 10.245/16 }
+//! ```
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use ipnet::IpNet;
+use liqo_api::ClusterId;
+
+use crate::{
+    allocator::{Allocations, Plan, allocate},
+    map::{InvalidMap, PeerMaps, PrefixMap},
+    space::{Here, There, overlap},
+};
+
+/// How many prefixes a peer may export to us. A hub exports two for each cluster behind it.
+pub const MOST_EXPORTS: usize = 256;
+/// The largest prefixes that a peer may export, IPv4 and IPv6: a larger one would leave nothing for others.
+pub const LARGEST_EXPORT: (u8, u8) = (10, 40);
+
+/// What one cluster says to another. All prefixes are of the space of the one that says it, but for the keys of `views`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announcement {
+    /// What the other may reach.
+    pub exports: BTreeSet<IpNet>,
+    /// Where the other's exports are here.
+    pub views: BTreeMap<IpNet, IpNet>,
+}
+
+/// What of an announcement cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// More exports than anybody needs.
+    #[error("it exports {count} prefixes; at most {MOST_EXPORTS} are taken")]
+    TooMany {
+        /// How many.
+        count: usize,
+    },
+    /// A prefix too large to be given a place.
+    #[error("it exports {prefix}, which is larger than anybody has room for")]
+    TooLarge {
+        /// The prefix.
+        prefix: IpNet,
+    },
+    /// Exports that are not apart.
+    #[error("it exports {one} and {other}, which overlap")]
+    ExportsOverlap {
+        /// One of them.
+        one: IpNet,
+        /// The other.
+        other: IpNet,
+    },
+    /// Views of our prefixes that fit neither them nor each other.
+    #[error("it says that it sees our prefixes where they cannot be: {0}")]
+    Views(#[from] InvalidMap),
+}
+
+/// Ranges of this cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges {
+    /// Prefixes of our pods.
+    pub pods: Vec<IpNet>,
+    /// Prefixes of our Services.
+    pub services: Vec<IpNet>,
+    /// What stands for single addresses and for everything without an address of its own, at most one of each family.
+    pub external: Vec<IpNet>,
+    /// Addresses of our nodes.
+    pub nodes: Vec<IpAddr>,
+    /// What else is in use around here and must stay reachable.
+    pub reserved: Vec<IpNet>,
+    /// Where prefixes of peers are put.
+    pub pools: Vec<IpNet>,
+}
+
+impl Ranges {
+    /// Where a peer's prefixes may be put.
+    pub fn plan(&self) -> Plan {
+        let nodes = self.nodes.iter().copied().map(IpNet::from);
+        let taken = [&self.pods, &self.services, &self.external, &self.reserved].into_iter().flatten().copied().chain(nodes);
+        Plan { pools: self.pools.clone(), taken: taken.collect() }
+    }
+
+    /// What a peer may reach: our pods, our external prefix, and, where we are a hub for it, what other peers showed us and is
+    /// not its own.
+    pub fn exports(&self, peer: &ClusterId, allocations: &Allocations, is_hub: bool) -> BTreeSet<IpNet> {
+        let others = allocations.iter().filter(|((owner, _), _)| is_hub && owner != peer).map(|(_, here)| *here);
+        self.pods.iter().chain(&self.external).copied().chain(others).collect()
+    }
+}
+
+/// Whether what a peer exports can be taken at all.
+pub fn check(exports: &BTreeSet<IpNet>) -> Result<(), Refused> {
+    if exports.len() > MOST_EXPORTS {
+        return Err(Refused::TooMany { count: exports.len() });
+    }
+    let shortest = |prefix: &IpNet| if prefix.addr().is_ipv4() { LARGEST_EXPORT.0 } else { LARGEST_EXPORT.1 };
+    if let Some(prefix) = exports.iter().find(|prefix| prefix.prefix_len() < shortest(prefix)) {
+        return Err(Refused::TooLarge { prefix: *prefix });
+    }
+    // In their order, what overlaps with a prefix follows it at once.
+    let mut pairs = exports.iter().zip(exports.iter().skip(1));
+    match pairs.find(|(one, other)| overlap(one, other)) {
+        Some((one, other)) => Err(Refused::ExportsOverlap { one: *one, other: *other }),
+        None => Ok(()),
+    }
+}
+
+/// Places for what all peers export; those whose exports cannot be taken get none. What found no place is returned beside.
+pub fn place(
+    ranges: &Ranges,
+    peers: &BTreeMap<ClusterId, BTreeSet<IpNet>>,
+    previous: &Allocations,
+) -> (Allocations, Vec<(ClusterId, IpNet)>) {
+    let sound = peers.iter().filter(|(_, exports)| check(exports).is_ok());
+    let wanted: Vec<(ClusterId, IpNet)> =
+        sound.flat_map(|(peer, exports)| exports.iter().map(|prefix| (peer.clone(), *prefix))).collect();
+    allocate(&ranges.plan(), &wanted, previous)
+}
+
+/// How both see each other, from what both say: complete when each has a place for all that the other exports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// The maps.
+    pub maps: PeerMaps,
+    /// What the peer has not yet told us where it sees it.
+    pub unseen: Vec<IpNet>,
+    /// What we have no place for.
+    pub unplaced: Vec<IpNet>,
+}
+
+impl Agreement {
+    /// Whether nothing is missing.
+    pub fn is_complete(&self) -> bool {
+        self.unseen.is_empty() && self.unplaced.is_empty()
+    }
+}
+
+/// What follows from what we say and what the peer says. Views of prefixes that we do not export are not looked at: they are
+/// what the peer knew of us before.
+pub fn agree(ours: &Announcement, theirs: &Announcement) -> Result<Agreement, Refused> {
+    check(&theirs.exports)?;
+    let seen = |prefix: &IpNet| Some((Here(*prefix), There(*theirs.views.get(prefix)?)));
+    let placed = |prefix: &IpNet| Some((Here(*ours.views.get(prefix)?), There(*prefix)));
+    Ok(Agreement {
+        maps: PeerMaps {
+            exported: PrefixMap::new(ours.exports.iter().filter_map(seen))?,
+            imported: PrefixMap::new(theirs.exports.iter().filter_map(placed))?,
+        },
+        unseen: ours.exports.iter().filter(|prefix| !theirs.views.contains_key(prefix)).copied().collect(),
+        unplaced: theirs.exports.iter().filter(|prefix| !ours.views.contains_key(prefix)).copied().collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests;
