@@ -1,89 +1,115 @@
-//! Two clusters with the same pod range, two nodes each, and the tunnel between them: all of it the kernel's own, in namespaces.
+//! Clusters with the same ranges, the kernels of their nodes, and the tunnels between them: all of it real, in namespaces.
 //!
 //! ```text
-//!   pod 10.244.1.2 -- rome-2 ==overlay== rome-1 ===tunnel=== milan-1 ==overlay== milan-2 -- pod 10.244.1.2
+//!   pod 10.244.1.2 -- node 1 ==overlay== node 0 ===tunnel=== node 0 ==overlay== node 1 -- pod 10.244.1.2
 //! ```
-//! Rome sees milan's pods as 10.71.0.0/16, milan sees rome's as 10.72.0.0/16. Every node checks sources strictly.
+//! Every node checks sources strictly and masquerades what leaves its pod range, as a plain CNI does.
 
 mod world;
 
 use std::{io, net::IpAddr, time::Duration};
 
 use liqo_datapath::node::Present;
-use world::{Cluster, Server, World};
+use world::{Place, Talk, World, pod_address};
 
-fn ip(text: &str) -> IpAddr {
-    text.parse().expect("an address")
+/// Whom the server in a pod sees when a pod of another cluster asks it.
+fn seen(world: &World, from: Place, to: Place) -> io::Result<IpAddr> {
+    let address = world.seen_from(from.0, to).ok_or(io::ErrorKind::AddrNotAvailable)?;
+    world.pod(from).run(|| world::ask(address))?
 }
 
-/// Whom a server at this address sees when this pod asks it.
-fn seen(world: &World, from: (Cluster, usize), to: IpAddr) -> io::Result<IpAddr> {
-    world.pod(from).run(|| world::ask(to))?
-}
-
-#[test]
-fn pods_reach_pods_of_the_other_cluster_and_are_seen_as_what_they_are() {
-    let world = World::new().expect("a world");
-    let _servers: Vec<Server> = world.all_pods().map(|pod| Server::start(world.pod(pod)).expect("a server")).collect();
-    for from in 0..2 {
-        for to in 0..2 {
-            let there = ip(&format!("10.71.{to}.2"));
-            let seen_there = seen(&world, (Cluster::Rome, from), there).expect("rome reaches milan");
-            assert_eq!(seen_there, ip(&format!("10.72.{from}.2")), "from node {from} to node {to}");
-            let there = ip(&format!("10.72.{to}.2"));
-            let seen_there = seen(&world, (Cluster::Milan, from), there).expect("milan reaches rome");
-            assert_eq!(seen_there, ip(&format!("10.71.{from}.2")), "from node {from} to node {to}");
+/// Every pod reaches every pod of other clusters, and is seen as what it is there.
+fn all_reach_all(world: &World) {
+    for from in world.places() {
+        for to in world.places().into_iter().filter(|to| to.0 != from.0) {
+            let seen_there = seen(world, from, to).unwrap_or_else(|error| panic!("{from:?} to {to:?}: {error}"));
+            assert_eq!(Some(seen_there), world.seen_from(to.0, from), "{from:?} to {to:?}");
         }
     }
 }
 
 #[test]
+fn pods_reach_pods_of_the_other_cluster_and_are_seen_as_what_they_are() {
+    let world = World::two().expect("a world");
+    world.serve().expect("servers");
+    all_reach_all(&world);
+}
+
+#[test]
+fn leaves_reach_each_other_through_the_hub() {
+    let world = World::hub_and_leaves().expect("a world");
+    world.serve().expect("servers");
+    assert_ne!(world.seen_from(1, (2, 0)), world.seen_from(1, (0, 0)));
+    all_reach_all(&world);
+}
+
+#[test]
 fn nodes_reach_pods_under_one_address() {
-    let world = World::new().expect("a world");
-    let _servers: Vec<Server> = world.all_pods().map(|pod| Server::start(world.pod(pod)).expect("a server")).collect();
-    for node in 0..2 {
-        for to in 0..2 {
-            let there = ip(&format!("10.71.{to}.2"));
-            let seen_there = world.node((Cluster::Rome, node)).run(|| world::ask(there)).expect("ran").expect("an answer");
-            assert_eq!(seen_there, ip("10.74.0.1"), "from node {node} to node {to}");
+    let world = World::two().expect("a world");
+    world.serve().expect("servers");
+    for node in [(0, 0), (0, 1)] {
+        for to in [(1, 0), (1, 1)] {
+            let address = world.seen_from(0, to).expect("an address");
+            let seen_there = world.node(node).run(|| world::ask(address)).expect("ran").expect("an answer");
+            assert_eq!(Some(seen_there), world.nodes_seen_from(1, 0), "{node:?} to {to:?}");
         }
     }
 }
 
 #[test]
 fn what_is_larger_than_the_tunnel_passes_in_pieces() {
-    let world = World::new().expect("a world");
-    let _server = Server::start(world.pod((Cluster::Milan, 1))).expect("a server");
-    let pod = world.pod((Cluster::Rome, 1));
-    let to = ip("10.71.1.2");
+    let world = World::two().expect("a world");
+    world.serve().expect("servers");
+    let (pod, to) = (world.pod((0, 1)), world.seen_from(0, (1, 1)).expect("an address"));
     // Datagrams in fragments; streams in segments that fit, although both pods believe in 1500 bytes.
-    let echoed = pod.run(|| world::echo(to, 3000)).expect("ran").expect("an echo");
-    assert_eq!(echoed, 3000);
-    let sent = pod.run(|| world::upload(to, 8 << 20)).expect("ran").expect("a stream");
-    assert_eq!(sent, 8 << 20);
+    assert_eq!(pod.run(|| world::echo(to, 3000)).expect("ran").expect("an echo"), 3000);
+    assert_eq!(pod.run(|| world::upload(to, 8 << 20)).expect("ran").expect("a stream"), 8 << 20);
 }
 
 #[test]
 fn what_is_not_open_stays_closed() {
-    let mut world = World::new().expect("a world");
-    let _servers: Vec<Server> = world.all_pods().map(|pod| Server::start(world.pod(pod)).expect("a server")).collect();
-    world.open_only(Cluster::Milan, &[ip("10.244.0.2")]).expect("applied");
-    seen(&world, (Cluster::Rome, 0), ip("10.71.0.2")).expect("this one is open");
-    let closed = seen(&world, (Cluster::Rome, 0), ip("10.71.1.2"));
+    let mut world = World::two().expect("a world");
+    world.serve().expect("servers");
+    world.open_only(1, &[pod_address((1, 0))]).expect("applied");
+    seen(&world, (0, 0), (1, 0)).expect("this one is open");
+    let closed = seen(&world, (0, 0), (1, 1));
     assert!(closed.is_err(), "{closed:?}");
     // The other way is not affected: answers come through.
-    seen(&world, (Cluster::Milan, 1), ip("10.72.1.2")).expect("milan reaches rome");
-    let gateway = seen(&world, (Cluster::Rome, 0), ip("10.73.0.1"));
-    assert!(gateway.is_err(), "{gateway:?}");
+    seen(&world, (1, 1), (0, 1)).expect("the other way");
+}
+
+#[test]
+fn a_connection_outlives_what_is_done_to_the_gateways() {
+    let world = World::two().expect("a world");
+    world.serve().expect("servers");
+    let to = world.seen_from(0, (1, 1)).expect("an address");
+    let mut talk = world.pod((0, 1)).run(|| Talk::with(to)).expect("ran").expect("a connection");
+    let mut words = 0u8..;
+    let mut go_on = |what: &str| {
+        for byte in words.by_ref().take(10) {
+            talk.word(byte).unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    };
+    go_on("at first");
+    for round in 0..5 {
+        for gateway in [(0, 0), (1, 0)] {
+            world.replace_tables(gateway).expect("replaced");
+        }
+        go_on(&format!("after tables were replaced, round {round}"));
+    }
+    world.restart_tunnel(0).expect("restarted");
+    go_on("after the tunnel was started again here");
+    world.restart_tunnel(1).expect("restarted");
+    go_on("after the tunnel was started again there");
 }
 
 #[test]
 fn applying_again_changes_nothing_and_clearing_leaves_nothing() {
-    let world = World::new().expect("a world");
-    for node in world.all_nodes() {
+    let world = World::hub_and_leaves().expect("a world");
+    for node in world.places() {
         assert_eq!(world.apply(node).expect("applied"), [], "{node:?}");
     }
-    for node in world.all_nodes() {
+    for node in world.places() {
         world.clear(node).expect("cleared");
         assert_eq!(world.present(node).expect("read"), Present::default(), "{node:?}");
         let rules = world.node(node).command("nft", &["list", "ruleset"], "").expect("nft");
@@ -93,9 +119,9 @@ fn applying_again_changes_nothing_and_clearing_leaves_nothing() {
 
 #[test]
 fn what_others_broke_is_mended() {
-    let world = World::new().expect("a world");
-    let _server = Server::start(world.pod((Cluster::Milan, 1))).expect("a server");
-    let (gateway, node) = ((Cluster::Rome, 0), (Cluster::Rome, 1));
+    let world = World::two().expect("a world");
+    world.serve().expect("servers");
+    let (gateway, node) = ((0, 0), (0, 1));
     world.node(gateway).ip("route flush table 18252\nrule del priority 1825").expect("broken");
     world.node(node).ip("link del liqo.overlay").expect("broken");
     world.node(gateway).command("nft", &["flush", "ruleset"], "").expect("broken");
@@ -103,6 +129,6 @@ fn what_others_broke_is_mended() {
         assert_ne!(world.apply(broken).expect("applied"), [], "{broken:?}");
         assert_eq!(world.apply(broken).expect("applied"), [], "{broken:?}");
     }
-    let mended = world::eventually(Duration::from_secs(10), || seen(&world, node, ip("10.71.1.2")));
-    assert_eq!(mended.expect("it works again"), ip("10.72.1.2"));
+    let mended = world::eventually(Duration::from_secs(10), || seen(&world, node, (1, 1)));
+    assert_eq!(mended.ok(), world.seen_from(1, node));
 }

@@ -1,165 +1,197 @@
-//! Two clusters of namespaces.
+//! Clusters of namespaces, all with the same ranges, that agree on their addresses by the rules of `liqo_network`.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::{self, Read as _, Write as _},
     net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
     thread,
     time::{Duration, Instant},
 };
 
+use ipnet::IpNet;
+use liqo_api::ClusterId;
 use liqo_datapath::{
-    node::{Node, Present, Step},
+    node::{self, NetlinkLinks, NetlinkRoutes, Nft, Node, Present, Step},
     testbed::namespace::Namespace,
     tunnel::{Endpoint, PrivateKey, Remote, Tunnel as _, UserspaceTunnel},
 };
 use liqo_network::{
-    Here, PeerMaps, PrefixMap, There,
+    Here,
+    allocator::Allocations,
+    negotiation::{Announcement, Ranges, agree, place},
     plan::{Fabric, Mac, Node as ClusterNode, Open, Peer, TUNNEL},
 };
 
 const PORT: u16 = 8080;
+const TUNNEL_PORT: u16 = 6471;
 const MTU: u16 = 1420;
 
-/// One of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cluster {
-    Rome,
-    Milan,
+/// A node of a cluster, and the one pod on it. The first node of each cluster is its gateway.
+pub type Place = (usize, usize);
+
+fn net(text: &str) -> IpNet {
+    text.parse().expect("a prefix")
 }
 
-impl Cluster {
-    /// Third number of its nodes' addresses.
-    fn number(self) -> u8 {
-        if self == Self::Rome { 1 } else { 2 }
-    }
-
-    fn node_address(self, node: usize) -> Ipv4Addr {
-        Ipv4Addr::new(172, 30, self.number(), 11 + u8::try_from(node).expect("few nodes"))
-    }
-
-    fn other(self) -> Self {
-        if self == Self::Rome { Self::Milan } else { Self::Rome }
-    }
-
-    /// What it sees of the other cluster: pods, external.
-    fn views(self) -> (&'static str, &'static str) {
-        if self == Self::Rome { ("10.71.0.0/16", "10.73.0.0/24") } else { ("10.72.0.0/16", "10.74.0.0/24") }
-    }
+fn small(number: usize) -> u8 {
+    u8::try_from(number).expect("few of them")
 }
 
-const PODS: &str = "10.244.0.0/16";
-const EXTERNAL: &str = "10.70.0.0/24";
-
-fn map(pairs: [(&str, &str); 2]) -> PrefixMap {
-    let parse = |text: &str| text.parse().expect("a prefix");
-    PrefixMap::new(pairs.map(|(here, there)| (Here(parse(here)), There(parse(there))))).expect("a map")
+fn id(cluster: usize) -> ClusterId {
+    char::from(b'a' + small(cluster)).to_string().repeat(32).parse().expect("an ID")
 }
 
-fn fabric(cluster: Cluster) -> Fabric {
-    let (own, other) = (cluster.views(), cluster.other().views());
-    let maps =
-        PeerMaps { exported: map([(PODS, other.0), (EXTERNAL, other.1)]), imported: map([(own.0, PODS), (own.1, EXTERNAL)]) };
-    let node = |node: usize| ClusterNode {
-        addresses: vec![cluster.node_address(node).into()],
-        pods: vec![format!("10.244.{node}.0/24").parse().expect("a prefix")],
-        mac: Mac::of([0, 0, 0, cluster.number(), u8::try_from(node).expect("few nodes")]),
-        is_gateway: node == 0,
-    };
-    Fabric {
-        pods: vec![PODS.parse().expect("a prefix")],
-        external: vec![EXTERNAL.parse().expect("a prefix")],
-        nodes: [("1".into(), node(0)), ("2".into(), node(1))].into(),
-        peers: [("a".repeat(32).parse().expect("an ID"), Peer { maps, open: Open::Everything })].into(),
-        mtu: MTU.into(),
-        ..Fabric::default()
+fn node_address((cluster, node): Place) -> Ipv4Addr {
+    Ipv4Addr::new(172, 30, small(cluster), 11 + small(node))
+}
+
+/// The address of the pod on a node, in its own cluster.
+pub fn pod_address((_, node): Place) -> IpAddr {
+    IpAddr::from([10, 244, small(node), 2])
+}
+
+/// Every cluster has the same.
+fn ranges(cluster: usize) -> Ranges {
+    Ranges {
+        pods: vec![net("10.244.0.0/16")],
+        services: vec![net("10.96.0.0/12")],
+        external: vec![net("10.70.0.0/24")],
+        nodes: vec![node_address((cluster, 0)).into()],
+        reserved: vec![net("172.30.0.0/16")],
+        pools: vec![net("10.0.0.0/8")],
     }
 }
 
-/// Both clusters, connected.
+/// Clusters that are connected.
 pub struct World {
-    nodes: Vec<Namespace>,
-    pods: Vec<Namespace>,
-    fabrics: [Fabric; 2],
-    _tunnels: Vec<UserspaceTunnel>,
+    nodes: BTreeMap<Place, Namespace>,
+    pods: BTreeMap<Place, Namespace>,
+    fabrics: Vec<Fabric>,
+    tunnels: Vec<(UserspaceTunnel, Endpoint)>,
     _switch: Namespace,
 }
 
-/// Of each cluster the first node is the gateway.
-type Place = (Cluster, usize);
-
-fn index((cluster, node): Place) -> usize {
-    usize::from(cluster == Cluster::Milan) * 2 + node
-}
-
 impl World {
-    pub fn new() -> io::Result<Self> {
+    /// Two clusters of two nodes each.
+    pub fn two() -> io::Result<Self> {
+        Self::new(&[2, 2], &[(0, 1)], None)
+    }
+
+    /// A hub of two nodes, and two leaves of one node each that are connected to the hub alone.
+    pub fn hub_and_leaves() -> io::Result<Self> {
+        Self::new(&[2, 1, 1], &[(0, 1), (0, 2)], Some(0))
+    }
+
+    fn new(sizes: &[usize], links: &[(usize, usize)], hub: Option<usize>) -> io::Result<Self> {
         let switch = Namespace::new()?;
         switch.ip("link add bridge type bridge\nlink set bridge up")?;
-        let (mut nodes, mut pods) = (Vec::new(), Vec::new());
-        for place in places() {
-            let (node, pod) = (Namespace::new()?, Namespace::new()?);
-            build_node(&switch, &node, &pod, place)?;
-            nodes.push(node);
-            pods.push(pod);
+        let (mut nodes, mut pods) = (BTreeMap::new(), BTreeMap::new());
+        for (cluster, &size) in sizes.iter().enumerate() {
+            for place in (0..size).map(|node| (cluster, node)) {
+                let (node, pod) = (Namespace::new()?, Namespace::new()?);
+                build_node(&switch, &node, &pod, place, size)?;
+                nodes.insert(place, node);
+                pods.insert(place, pod);
+            }
         }
-        let fabrics = [fabric(Cluster::Rome), fabric(Cluster::Milan)];
-        let mut world = Self { nodes, pods, fabrics, _tunnels: Vec::new(), _switch: switch };
+        let fabrics = fabrics(sizes, links, hub);
+        let mut world = Self { nodes, pods, fabrics, tunnels: Vec::new(), _switch: switch };
         world.connect()?;
-        for node in places() {
-            world.apply(node).map_err(io::Error::other)?;
+        for place in world.places() {
+            world.apply(place).map_err(io::Error::other)?;
         }
         Ok(world)
     }
 
+    pub fn places(&self) -> Vec<Place> {
+        self.nodes.keys().copied().collect()
+    }
+
     pub fn node(&self, place: Place) -> &Namespace {
-        &self.nodes[index(place)]
+        &self.nodes[&place]
     }
 
     pub fn pod(&self, place: Place) -> &Namespace {
-        &self.pods[index(place)]
+        &self.pods[&place]
     }
 
-    pub fn all_pods(&self) -> impl Iterator<Item = Place> {
-        places()
+    /// A server in each pod.
+    pub fn serve(&self) -> io::Result<()> {
+        self.pods.values().try_for_each(serve_in)
     }
 
-    pub fn all_nodes(&self) -> impl Iterator<Item = Place> {
-        places()
+    /// How this cluster sees the pod at a place of another: straight, or through a hub that both are connected to.
+    pub fn seen_from(&self, cluster: usize, of: Place) -> Option<IpAddr> {
+        let maps = |own: usize, peer: usize| self.fabrics[own].peers.get(&id(peer)).map(|peer| &peer.maps);
+        let from = |peer: usize, address| maps(cluster, peer)?.seen_here(liqo_network::There(address)).map(|here| here.0);
+        if maps(cluster, of.0).is_some() {
+            return from(of.0, pod_address(of));
+        }
+        let through = |hub: usize| {
+            let at_hub = maps(hub, of.0)?.seen_here(liqo_network::There(pod_address(of)))?;
+            // What is there for the hub is here for the leaf.
+            maps(hub, cluster)?.seen_there(Here(at_hub.0)).map(|there| there.0)
+        };
+        (0..self.fabrics.len()).find_map(through)
     }
 
-    /// The tunnel between the two gateways.
+    /// The address that stands for the nodes of a cluster at another.
+    pub fn nodes_seen_from(&self, cluster: usize, of: usize) -> Option<IpAddr> {
+        let maps = &self.fabrics[cluster].peers.get(&id(of))?.maps;
+        let external = IpAddr::from([10, 70, 0, 1]);
+        maps.seen_here(liqo_network::There(external)).map(|here| here.0)
+    }
+
+    /// A tunnel from the gateway of each cluster to those of its peers.
     fn connect(&mut self) -> io::Result<()> {
-        let keys = [PrivateKey::generate(), PrivateKey::generate()];
-        for cluster in [Cluster::Rome, Cluster::Milan] {
-            let (own, other) = (usize::from(cluster == Cluster::Milan), usize::from(cluster == Cluster::Rome));
-            let (pods, external) = cluster.views();
+        let keys: Vec<PrivateKey> = self.fabrics.iter().map(|_| PrivateKey::generate()).collect();
+        for (cluster, fabric) in self.fabrics.iter().enumerate() {
+            let peers = (0..keys.len()).filter_map(|other| Some((other, fabric.peers.get(&id(other))?)));
+            let remotes = peers.map(|(other, peer)| Remote {
+                public_key: keys[other].public(),
+                preshared_key: None,
+                endpoint: Some((node_address((other, 0)), TUNNEL_PORT).into()),
+                keepalive: Some(Duration::from_secs(15)),
+                prefixes: peer.maps.imported.pairs().map(|(here, _)| here.0).collect(),
+                enabled: true,
+            });
             let endpoint = Endpoint {
-                private_key: keys[own].clone(),
+                private_key: keys[cluster].clone(),
                 previous_key: None,
-                listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, 6471))],
+                listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, TUNNEL_PORT))],
                 device: TUNNEL.to_owned(),
                 mtu: MTU,
-                remotes: vec![Remote {
-                    public_key: keys[other].public(),
-                    preshared_key: None,
-                    endpoint: Some((cluster.other().node_address(0), 6471).into()),
-                    keepalive: Some(Duration::from_secs(15)),
-                    prefixes: [pods, external].iter().map(|prefix| prefix.parse().expect("a prefix")).collect(),
-                    enabled: true,
-                }],
+                remotes: remotes.collect(),
             };
             let tunnel = UserspaceTunnel::new();
-            self.node((cluster, 0)).run(|| tunnel.apply(&endpoint))?.map_err(io::Error::other)?;
-            self._tunnels.push(tunnel);
+            self.nodes[&(cluster, 0)].run(|| tunnel.apply(&endpoint))?.map_err(io::Error::other)?;
+            self.tunnels.push((tunnel, endpoint));
         }
         Ok(())
     }
 
+    /// Ends the tunnel's program on a gateway, as if it had died, and starts it again.
+    pub fn restart_tunnel(&self, cluster: usize) -> io::Result<()> {
+        let (tunnel, endpoint) = &self.tunnels[cluster];
+        tunnel.stop();
+        self.nodes[&(cluster, 0)].run(|| tunnel.apply(endpoint))?.map_err(io::Error::other)
+    }
+
     /// Makes a node hold what it should, and returns what had to be done.
     pub fn apply(&self, place: Place) -> Result<Vec<Step>, String> {
-        let plan = self.fabrics[usize::from(place.0 == Cluster::Milan)].plan(&(place.1 + 1).to_string());
+        let plan = self.fabrics[place.0].plan(&place.1.to_string());
         self.on(place, async |node| node.apply(&plan).await)
+    }
+
+    /// Loads all tables of a node again, although nothing differs.
+    pub fn replace_tables(&self, place: Place) -> Result<(), String> {
+        let plan = self.fabrics[place.0].plan(&place.1.to_string());
+        self.on(place, async |node| {
+            for table in &plan.tables {
+                node::Firewall::replace(&node.firewall, table).await?;
+            }
+            Ok(())
+        })
     }
 
     pub fn clear(&self, place: Place) -> Result<Vec<Step>, String> {
@@ -170,9 +202,9 @@ impl World {
         self.on(place, async |node| node.present().await)
     }
 
-    /// Lets the other cluster reach these addresses only.
-    pub fn open_only(&mut self, cluster: Cluster, addresses: &[IpAddr]) -> Result<(), String> {
-        for peer in self.fabrics[usize::from(cluster == Cluster::Milan)].peers.values_mut() {
+    /// Lets peers of a cluster reach these addresses only.
+    pub fn open_only(&mut self, cluster: usize, addresses: &[IpAddr]) -> Result<(), String> {
+        for peer in self.fabrics[cluster].peers.values_mut() {
             peer.open = Open::Only(addresses.iter().copied().collect::<BTreeSet<_>>());
         }
         self.apply((cluster, 0)).map(drop)
@@ -181,7 +213,7 @@ impl World {
     fn on<T: Send>(
         &self,
         place: Place,
-        work: impl AsyncFnOnce(&KernelNode) -> Result<T, liqo_datapath::node::Error> + Send,
+        work: impl AsyncFnOnce(&Node<NetlinkLinks, NetlinkRoutes, Nft>) -> Result<T, node::Error> + Send,
     ) -> Result<T, String> {
         let inside = || {
             let runtime =
@@ -195,25 +227,71 @@ impl World {
     }
 }
 
-type KernelNode = Node<liqo_datapath::node::NetlinkLinks, liqo_datapath::node::NetlinkRoutes, liqo_datapath::node::Nft>;
-
-fn places() -> impl Iterator<Item = Place> {
-    [(Cluster::Rome, 0), (Cluster::Rome, 1), (Cluster::Milan, 0), (Cluster::Milan, 1)].into_iter()
+/// What the nodes of each cluster have to know, once all have told each other everything.
+fn fabrics(sizes: &[usize], links: &[(usize, usize)], hub: Option<usize>) -> Vec<Fabric> {
+    let peers_of = |own: usize| {
+        let all = links.iter().flat_map(|&(one, other)| [(one, other), (other, one)]);
+        all.filter(move |(from, _)| *from == own).map(|(_, to)| to)
+    };
+    let mut allocations = vec![Allocations::new(); sizes.len()];
+    let exports = |allocations: &[Allocations], from: usize, to: usize| {
+        ranges(from).exports(&id(to), &allocations[from], hub == Some(from))
+    };
+    loop {
+        let before = allocations.clone();
+        for own in 0..sizes.len() {
+            let theirs = peers_of(own).map(|peer| (id(peer), exports(&before, peer, own))).collect();
+            allocations[own] = place(&ranges(own), &theirs, &before[own]).0;
+        }
+        if before == allocations {
+            break;
+        }
+    }
+    let says = |from: usize, to: usize| {
+        let of_peer = allocations[from].iter().filter(|((owner, _), _)| *owner == id(to));
+        Announcement {
+            exports: exports(&allocations, from, to),
+            views: of_peer.map(|((_, prefix), here)| (*prefix, *here)).collect(),
+        }
+    };
+    let fabric = |(own, &size): (usize, &usize)| {
+        let peer = |peer: usize| {
+            let agreement = agree(&says(own, peer), &says(peer, own)).expect("an agreement");
+            assert!(agreement.is_complete(), "{agreement:?}");
+            (id(peer), Peer { maps: agreement.maps, open: Open::Everything })
+        };
+        let node = |node: usize| ClusterNode {
+            addresses: vec![node_address((own, node)).into()],
+            pods: vec![net(&format!("10.244.{node}.0/24"))],
+            mac: Mac::of([0, 0, 0, small(own), small(node)]),
+            is_gateway: node == 0,
+        };
+        Fabric {
+            pods: ranges(own).pods,
+            external: ranges(own).external,
+            nodes: (0..size).map(|index| (index.to_string(), node(index))).collect(),
+            peers: peers_of(own).map(peer).collect(),
+            mtu: MTU.into(),
+            ..Fabric::default()
+        }
+    };
+    sizes.iter().enumerate().map(fabric).collect()
 }
 
-/// A node with one pod, its neighbour's pods routed, as a plain CNI does it: pods that leave the pod range are masqueraded, and
-/// sources are checked strictly.
-fn build_node(switch: &Namespace, node: &Namespace, pod: &Namespace, (cluster, number): Place) -> io::Result<()> {
-    let (address, port) = (cluster.node_address(number), format!("port{}{number}", cluster.number()));
-    let neighbour = 1 - number;
+/// A node with one pod and the way to the others' pods, as a plain CNI does it: what leaves the pod range, or comes from outside
+/// of it, is masqueraded. Sources are checked strictly.
+fn build_node(switch: &Namespace, node: &Namespace, pod: &Namespace, place: Place, size: usize) -> io::Result<()> {
+    let (cluster, number) = place;
+    let (address, port) = (node_address(place), format!("port{cluster}{number}"));
     switch.ip(&format!("link add {port} type veth peer name eth0 netns {}\nlink set {port} master bridge up", node.path()))?;
     node.ip(&format!(
         "link set lo up\nlink set eth0 up\naddress add {address}/16 dev eth0\n\
-         link add pod type veth peer name eth0 netns {}\nlink set pod up\naddress add 10.244.{number}.1/24 dev pod\n\
-         route add 10.244.{neighbour}.0/24 via {}",
+         link add pod type veth peer name eth0 netns {}\nlink set pod up\naddress add 10.244.{number}.1/24 dev pod",
         pod.path(),
-        cluster.node_address(neighbour)
     ))?;
+    for other in (0..size).filter(|other| *other != number) {
+        node.ip(&format!("route add 10.244.{other}.0/24 via {}", node_address((cluster, other))))?;
+    }
     pod.ip(&format!(
         "link set lo up\nlink set eth0 up\naddress add 10.244.{number}.2/24 dev eth0\nroute add default via 10.244.{number}.1"
     ))?;
@@ -230,33 +308,56 @@ fn build_node(switch: &Namespace, node: &Namespace, pod: &Namespace, (cluster, n
     node.command("nft", &["--file", "-"], masquerade).map(drop)
 }
 
-/// A server in a pod: it tells whoever asks whom it sees, counts what is uploaded, and sends datagrams back.
-pub struct Server;
-
 const UPLOADS: u16 = 8081;
 const ECHO: u16 = 8082;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
 
-impl Server {
-    pub fn start(pod: &Namespace) -> io::Result<Self> {
-        let listen = |port| pod.run(move || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?;
-        serve(listen(PORT)?, |mut stream| {
-            let seen = stream.peer_addr()?.ip().to_string();
-            stream.write_all(seen.as_bytes())
-        });
-        serve(listen(UPLOADS)?, |mut stream| {
-            let count = io::copy(&mut stream, &mut io::sink())?;
-            stream.write_all(count.to_string().as_bytes())
-        });
-        let socket = pod.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, ECHO)))??;
-        thread::spawn(move || {
-            let mut datagram = [0; 65536];
-            while let Ok((length, from)) = socket.recv_from(&mut datagram) {
-                // Whoever asked may have gone.
-                let _ = socket.send_to(&datagram[..length], from);
-            }
-        });
-        Ok(Self)
+/// Servers in a pod: one tells whoever asks whom it sees, one counts what is uploaded, one sends everything back, byte for byte,
+/// and one datagrams.
+fn serve_in(pod: &Namespace) -> io::Result<()> {
+    let listen = |port| pod.run(move || TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?;
+    serve(listen(PORT)?, |mut stream| {
+        let seen = stream.peer_addr()?.ip().to_string();
+        stream.write_all(seen.as_bytes())
+    });
+    serve(listen(UPLOADS)?, |mut stream| {
+        let count = io::copy(&mut stream, &mut io::sink())?;
+        stream.write_all(count.to_string().as_bytes())
+    });
+    serve(listen(ECHO)?, |mut stream| {
+        let mut byte = [0];
+        while stream.read(&mut byte)? == 1 {
+            stream.write_all(&byte)?;
+        }
+        Ok(())
+    });
+    let socket = pod.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, ECHO)))??;
+    thread::spawn(move || {
+        let mut datagram = [0; 65536];
+        while let Ok((length, from)) = socket.recv_from(&mut datagram) {
+            // Whoever asked may have gone.
+            let _ = socket.send_to(&datagram[..length], from);
+        }
+    });
+    Ok(())
+}
+
+/// A connection that stays.
+pub struct Talk(TcpStream);
+
+impl Talk {
+    pub fn with(address: IpAddr) -> io::Result<Self> {
+        let stream = connect(address, ECHO)?;
+        stream.set_nodelay(true)?;
+        Ok(Self(stream))
+    }
+
+    /// Says one byte and hears it again.
+    pub fn word(&mut self, byte: u8) -> io::Result<()> {
+        self.0.write_all(&[byte])?;
+        let mut heard = [0];
+        self.0.read_exact(&mut heard)?;
+        if heard == [byte] { Ok(()) } else { Err(io::Error::other("something else came back")) }
     }
 }
 
