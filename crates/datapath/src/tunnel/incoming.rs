@@ -1,0 +1,308 @@
+//! From the wire to the device.
+
+use std::{io, mem, os::fd::AsFd, sync::Arc};
+
+use bytes::BytesMut;
+use gotatun::{
+    noise::{TunnResult, errors::WireGuardError, handshake::parse_handshake_anon},
+    packet::{Packet, WgData, WgKind},
+};
+
+use super::{
+    coalesce::Coalescer,
+    counters::{add, count},
+    keys::PublicKey,
+    outgoing::{Outbox, send_all},
+    packet,
+    sessions::Link,
+    shared::{Shared, Table},
+    socket::{LARGEST, Path, Socket},
+    worker::Stop,
+};
+
+/// Carries packets from a socket to the device until the end is wanted.
+pub(super) fn run(shared: &Shared, socket: &Socket, stop: &Stop) -> io::Result<()> {
+    let mut incoming = Incoming::new(shared);
+    let mut space = Space::default();
+    while !stop.requested() {
+        stop.wait(Some(socket.as_fd()), None)?;
+        while let Some(received) = socket.receive(space.free())? {
+            let datagrams = space.take(received.length);
+            incoming.carry(datagrams, received.segment, received.path);
+            if stop.requested() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A large buffer of which each call takes what it needs. It is cleared only when it is used again, once for its whole length.
+#[derive(Default)]
+struct Space(BytesMut);
+
+impl Space {
+    const SIZE: usize = 4 * LARGEST;
+
+    /// Room for what one call may bring.
+    fn free(&mut self) -> &mut [u8] {
+        if self.0.len() < LARGEST {
+            self.0.clear();
+            // The same memory, if all that was received is gone.
+            self.0.reserve(Self::SIZE);
+            self.0.resize(Self::SIZE, 0);
+        }
+        &mut self.0[..LARGEST]
+    }
+
+    fn take(&mut self, length: usize) -> BytesMut {
+        self.0.split_to(length)
+    }
+}
+
+/// What a datagram is, by its first byte and its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Handshake,
+    /// With the number of the session.
+    Data(u32),
+}
+
+fn kind(datagram: &[u8]) -> Option<Kind> {
+    match (datagram.first_chunk::<4>()?, datagram.len()) {
+        ([1, 0, 0, 0], 148) | ([2, 0, 0, 0], 92) | ([3, 0, 0, 0], 64) => Some(Kind::Handshake),
+        ([4, 0, 0, 0], 32..) => Some(Kind::Data(u32::from_le_bytes(*datagram.get(4..)?.first_chunk()?))),
+        _ => None,
+    }
+}
+
+struct Incoming<'a> {
+    shared: &'a Shared,
+    coalescer: Coalescer,
+    /// Encrypted packets of one session, until the session is locked for all of them.
+    run: Vec<Packet<WgData>>,
+    decrypted: Vec<BytesMut>,
+    replies: Vec<WgKind>,
+    outbox: Outbox,
+}
+
+impl<'a> Incoming<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        Self {
+            shared,
+            coalescer: Coalescer::new(shared.table().device.joins_udp()),
+            run: Vec::new(),
+            decrypted: Vec::new(),
+            replies: Vec::new(),
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// Takes datagrams of one size from one sender.
+    fn carry(&mut self, mut datagrams: BytesMut, segment: usize, path: Path) {
+        let table = self.shared.table();
+        let mut session = None;
+        while !datagrams.is_empty() {
+            let datagram = datagrams.split_to(segment.clamp(1, datagrams.len()));
+            match kind(&datagram) {
+                Some(Kind::Data(index)) => {
+                    if session != Some(index) {
+                        self.finish(&table, session, path);
+                        session = Some(index);
+                    }
+                    match Packet::from_bytes(datagram).try_into_wg() {
+                        Ok(WgKind::Data(packet)) => self.run.push(packet),
+                        _ => count(&self.shared.dropped.not_wireguard),
+                    }
+                }
+                Some(Kind::Handshake) => {
+                    self.finish(&table, session.take(), path);
+                    self.handshake(&table, &datagram, path);
+                }
+                None => count(&self.shared.dropped.not_wireguard),
+            }
+        }
+        self.finish(&table, session, path);
+        let dropped = &self.shared.dropped;
+        self.coalescer.drain(|parts| {
+            if let Err(error) = table.device.write(parts) {
+                tracing::debug!(%error, "the device does not take a packet");
+                add(&dropped.write_failed, parts.len() - 1);
+            }
+        });
+    }
+
+    /// Decrypts the packets of one session and hands on what its remote may send.
+    fn finish(&mut self, table: &Table, session: Option<u32>, path: Path) {
+        let Some(index) = session.filter(|_| !self.run.is_empty()) else { return };
+        let Some(link) = self.shared.link(index) else {
+            add(&self.shared.dropped.unknown_session, self.run.len());
+            return self.run.clear();
+        };
+        let (live, mut bytes) = (&link.live, 0);
+        let mut sessions = link.lock();
+        for packet in self.run.drain(..) {
+            let length = packet.encrypted_encapsulated_packet_and_tag.len() + 16;
+            match sessions.decrypt(packet) {
+                Ok(packet) => {
+                    bytes += length;
+                    self.decrypted.push(packet);
+                }
+                Err(WireGuardError::DuplicateCounter | WireGuardError::InvalidCounter) => count(&live.dropped.replayed),
+                Err(WireGuardError::NoCurrentSession) => count(&live.dropped.unknown_session),
+                Err(_) => count(&live.dropped.forged),
+            }
+        }
+        if bytes > 0 {
+            live.heard(path);
+            add(&live.received_bytes, bytes);
+            sessions.flush(table.device.mtu(), &mut self.replies);
+            self.answer(table, &link);
+        }
+        drop(sessions);
+        self.accept(table, &link);
+    }
+
+    fn accept(&mut self, table: &Table, link: &Link) {
+        let live = &link.live;
+        // Packets of one batch mostly have one source.
+        let mut allowed = None;
+        for mut packet in self.decrypted.drain(..).filter(|packet| !packet.is_empty()) {
+            let Some(header) = packet::parse(&packet) else {
+                count(&live.dropped.not_ip);
+                continue;
+            };
+            let source = header.flow.source;
+            if allowed != Some(source) {
+                if !table.may_send(live, source) {
+                    count(&live.dropped.wrong_source);
+                    continue;
+                }
+                allowed = Some(source);
+            }
+            packet.truncate(header.length);
+            self.coalescer.push(packet, &header);
+        }
+    }
+
+    fn handshake(&mut self, table: &Table, datagram: &[u8], path: Path) {
+        let shared = self.shared;
+        let Some((identity, message)) = self.verify(table, datagram, path) else { return };
+        let link = match &message {
+            WgKind::HandshakeInit(message) => table.identities.get(identity).and_then(|own| {
+                let half = parse_handshake_anon(&own.secret, &own.public, message).ok()?;
+                let entry = table.entries.get(*table.by_key.get(&PublicKey(half.peer_static_public))?)?;
+                entry.links.get(identity).cloned()
+            }),
+            WgKind::HandshakeResp(message) => shared.link(message.receiver_idx.get()),
+            WgKind::CookieReply(message) => shared.link(message.receiver_idx.get()),
+            WgKind::Data(_) => None,
+        };
+        let Some(link) = link else { return count(&shared.dropped.bad_handshake) };
+        // A cookie reply proves little, and its sender may be on the way only.
+        let proves = !matches!(message, WgKind::CookieReply(_));
+        let mut sessions = link.lock();
+        match sessions.handshake(message, &mut self.replies) {
+            Ok(()) if proves => {
+                link.live.heard(path);
+                sessions.flush(table.device.mtu(), &mut self.replies);
+                // Before the lock goes: packets of the new session must not overtake the answer that makes it known.
+                self.answer(table, &link);
+            }
+            Ok(()) => {}
+            Err(error) => {
+                tracing::debug!(?error, remote = %link.live.public_key, from = %path.remote, "handshake refused");
+                count(&link.live.dropped.bad_handshake);
+            }
+        }
+    }
+
+    /// Finds out which of our keys a handshake message is meant for. Under load its sender has to show a cookie first.
+    fn verify(&self, table: &Table, datagram: &[u8], path: Path) -> Option<(usize, WgKind)> {
+        for (number, identity) in table.identities.iter().enumerate() {
+            let message = Packet::copy_from(datagram);
+            match identity.limiter.verify_packet(path.remote, message) {
+                Ok(message) => return Some((number, message)),
+                Err(TunnResult::WriteToNetwork(cookie)) => {
+                    send_cookie(table, cookie, path);
+                    return None;
+                }
+                Err(_) => {}
+            }
+        }
+        count(&self.shared.dropped.bad_handshake);
+        None
+    }
+
+    /// Sends answers; what waited for a session goes together.
+    fn answer(&mut self, table: &Table, link: &Arc<Link>) {
+        if self.replies.len() < 2 {
+            return send_all(self.shared, table, link, &mut self.replies);
+        }
+        let Some(path) = link.live.path() else { return self.replies.clear() };
+        for reply in mem::take(&mut self.replies) {
+            self.shared.remember(link, &reply);
+            self.outbox.push(table, &link.live, path, reply.into());
+        }
+        self.outbox.flush(table);
+    }
+}
+
+/// Nobody is known yet to whom this could be counted.
+fn send_cookie(table: &Table, cookie: WgKind, path: Path) {
+    let cookie = Packet::from(cookie);
+    let result = table.socket_for(path).map(|socket| socket.send(&[io::IoSlice::new(&cookie)], None, path));
+    if let Some(Err(error)) = result {
+        tracing::debug!(%error, to = %path.remote, "cannot send a cookie");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_the_lengths_of_the_protocol_pass() {
+        let datagram = |first: u8, length: usize| {
+            let mut bytes = vec![7; length];
+            bytes[..4].copy_from_slice(&[first, 0, 0, 0]);
+            bytes
+        };
+        for (first, length) in [(1, 148), (2, 92), (3, 64)] {
+            assert_eq!(kind(&datagram(first, length)), Some(Kind::Handshake));
+            assert_eq!(kind(&datagram(first, length + 1)), None);
+            assert_eq!(kind(&datagram(first, length - 1)), None);
+        }
+        assert_eq!(kind(&datagram(4, 32)), Some(Kind::Data(0x0707_0707)));
+        assert_eq!(kind(&datagram(4, 31)), None);
+        assert_eq!(kind(&datagram(5, 148)), None);
+        assert_eq!(kind(&[4, 0, 0]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_passes_is_what_the_protocol_takes(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0u8..6) {
+            if bytes.len() >= 4 {
+                bytes[..4].copy_from_slice(&[first, 0, 0, 0]);
+            }
+            let parsed = Packet::copy_from(&bytes[..]).try_into_wg();
+            prop_assert_eq!(kind(&bytes).is_some(), parsed.is_ok());
+        }
+    }
+
+    #[test]
+    fn memory_is_used_again_once_it_is_free() {
+        let mut space = Space::default();
+        let place = space.free().as_ptr();
+        for _ in 0..100 {
+            space.free();
+            drop(space.take(50_000));
+        }
+        while space.0.len() >= LARGEST {
+            drop(space.take(1000));
+        }
+        assert_eq!(space.free().as_ptr(), place);
+    }
+}

@@ -1,0 +1,320 @@
+//! Makes the threads, sockets and sessions match what is wanted.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+};
+
+use gotatun::noise::index_table::IndexTable;
+
+use super::{
+    Endpoint, Remote, RemoteState, State, Tunnel, TunnelError,
+    device::{self, Device},
+    incoming,
+    outgoing::{self, send_all},
+    prefixes::Prefixes,
+    sessions::{Identity, Link},
+    shared::{Entry, Live, Shared, Table},
+    socket::{Path, Socket},
+    spread, timers,
+    worker::Worker,
+};
+
+/// WireGuard in user space, on a TUN device.
+#[derive(Default)]
+pub struct UserspaceTunnel(Mutex<Option<Running>>);
+
+/// What runs now.
+struct Running {
+    /// What was applied last.
+    endpoint: Endpoint,
+    shared: Arc<Shared>,
+    device: (Arc<Device>, Worker),
+    sockets: Vec<(Arc<Socket>, Worker)>,
+    timers: Worker,
+}
+
+impl UserspaceTunnel {
+    /// Nothing runs until something is applied.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tunnel for UserspaceTunnel {
+    fn apply(&self, wanted: &Endpoint) -> Result<(), TunnelError> {
+        check(wanted)?;
+        let mut running = self.lock();
+        *running = Some(match running.take() {
+            None => Running::start(wanted)?,
+            Some(mut existing) => match existing.change(wanted) {
+                Ok(()) => existing,
+                Err(error) => {
+                    *running = Some(existing);
+                    return Err(error);
+                }
+            },
+        });
+        Ok(())
+    }
+
+    fn state(&self) -> State {
+        self.lock().as_ref().map(Running::state).unwrap_or_default()
+    }
+
+    fn stop(&self) {
+        // The lock is not held while the threads end.
+        let running = self.lock().take();
+        drop(running);
+    }
+
+    fn remove_device(&self, name: &str) -> Result<(), TunnelError> {
+        let mut running = self.lock();
+        if running.as_ref().is_some_and(|running| running.device.0.name() == name) {
+            *running = None;
+        }
+        device::remove(name).map_err(|source| TunnelError::Remove { device: name.to_owned(), source })
+    }
+}
+
+/// What no endpoint may be.
+pub(super) fn check(wanted: &Endpoint) -> Result<(), TunnelError> {
+    let own = [Some(wanted.private_key.public()), wanted.previous_key.as_ref().map(super::PrivateKey::public)];
+    let mut keys = HashSet::new();
+    for remote in &wanted.remotes {
+        if own.contains(&Some(remote.public_key)) {
+            return Err(TunnelError::OwnKey(remote.public_key));
+        }
+        if !keys.insert(remote.public_key) {
+            return Err(TunnelError::DuplicateKey(remote.public_key));
+        }
+    }
+    Ok(())
+}
+
+impl Running {
+    fn start(wanted: &Endpoint) -> Result<Self, TunnelError> {
+        let device = open_device(wanted)?;
+        let sockets = open_sockets(wanted, &[])?;
+        let indices = IndexTable::from_os_rng();
+        let listening = sockets.iter().map(|(socket, _)| Arc::clone(socket)).collect();
+        let (table, new) = build(wanted, None, &indices, &device, listening);
+        let table = Arc::new(table);
+        let shared = Arc::new(Shared::new(Arc::clone(&table), indices));
+        let mut running = Self {
+            endpoint: wanted.clone(),
+            device: start_device(&shared, device)?,
+            timers: start_timers(&shared)?,
+            sockets: Vec::new(),
+            shared,
+        };
+        running.sockets = running.start_sockets(sockets)?;
+        greet(&running.shared, &table, &new);
+        Ok(running)
+    }
+
+    /// New things are opened before anything that works is changed.
+    fn change(&mut self, wanted: &Endpoint) -> Result<(), TunnelError> {
+        let replace_device = self.device.0.name() != wanted.device || self.device.1.is_finished();
+        let device = if replace_device { open_device(wanted)? } else { Arc::clone(&self.device.0) };
+        let failed = |source| TunnelError::Device { device: wanted.device.clone(), source };
+        device.ensure(wanted.mtu).map_err(failed)?;
+        let settled = *wanted == self.endpoint && !replace_device && !self.sockets.iter().any(|(_, worker)| worker.is_finished());
+        if settled && !self.timers.is_finished() {
+            return Ok(());
+        }
+        let existing = self.sockets.iter().filter(|(_, worker)| !worker.is_finished());
+        let sockets = open_sockets(wanted, &existing.map(|(socket, _)| Arc::clone(socket)).collect::<Vec<_>>())?;
+        let listening = sockets.iter().map(|(socket, _)| Arc::clone(socket)).collect();
+        let before = self.shared.table();
+        let (table, new) = build(wanted, Some((&before, &self.endpoint)), &self.shared.indices, &device, listening);
+        let table = Arc::new(table);
+        self.shared.set_table(Arc::clone(&table));
+        if replace_device {
+            self.device = start_device(&self.shared, device)?;
+        }
+        if self.timers.is_finished() {
+            self.timers = start_timers(&self.shared)?;
+        }
+        self.sockets = self.start_sockets(sockets)?;
+        self.endpoint = wanted.clone();
+        greet(&self.shared, &table, &new);
+        Ok(())
+    }
+
+    /// Starts a thread for each new socket; those of sockets that are not wanted end.
+    fn start_sockets(&mut self, sockets: Vec<(Arc<Socket>, bool)>) -> Result<Vec<(Arc<Socket>, Worker)>, TunnelError> {
+        let mut former = std::mem::take(&mut self.sockets);
+        let start = |(socket, new): (Arc<Socket>, bool)| {
+            let running = former.iter().position(|(existing, _)| Arc::ptr_eq(existing, &socket));
+            if let (false, Some(index)) = (new, running) {
+                return Ok(former.swap_remove(index));
+            }
+            let (shared, theirs) = (Arc::clone(&self.shared), Arc::clone(&socket));
+            let worker = Worker::start("tunnel-in", move |stop| incoming::run(&shared, &theirs, stop));
+            Ok((socket, worker.map_err(TunnelError::Thread)?))
+        };
+        sockets.into_iter().map(start).collect()
+    }
+
+    fn state(&self) -> State {
+        let table = self.shared.table();
+        let workers = [&self.device.1, &self.timers].into_iter().chain(self.sockets.iter().map(|(_, worker)| worker));
+        let remote = |entry: &Entry| RemoteState {
+            public_key: entry.live.public_key,
+            endpoint: entry.live.path().map(|path| path.remote),
+            last_handshake: entry.links.iter().filter_map(|link| link.lock().last_handshake()).min(),
+            last_received: entry.live.last_received(),
+            sent_bytes: entry.live.sent_bytes.load(Relaxed),
+            received_bytes: entry.live.received_bytes.load(Relaxed),
+            dropped: entry.live.dropped.read(),
+        };
+        State {
+            running: workers.into_iter().all(|worker| !worker.is_finished()),
+            remotes: table.entries.iter().map(remote).collect(),
+            dropped: self.shared.dropped.read(),
+        }
+    }
+}
+
+fn open_device(wanted: &Endpoint) -> Result<Arc<Device>, TunnelError> {
+    let device = Device::open(&wanted.device, wanted.mtu);
+    device.map(Arc::new).map_err(|source| TunnelError::Device { device: wanted.device.clone(), source })
+}
+
+fn start_device(shared: &Arc<Shared>, device: Arc<Device>) -> Result<(Arc<Device>, Worker), TunnelError> {
+    let (shared, theirs) = (Arc::clone(shared), Arc::clone(&device));
+    let worker = Worker::start("tunnel-out", move |stop| outgoing::run(&shared, &theirs, stop));
+    Ok((device, worker.map_err(TunnelError::Thread)?))
+}
+
+fn start_timers(shared: &Arc<Shared>) -> Result<Worker, TunnelError> {
+    let shared = Arc::clone(shared);
+    Worker::start("tunnel-timers", move |stop| timers::run(&shared, stop)).map_err(TunnelError::Thread)
+}
+
+/// The sockets that are wanted, those that exist among them; and whether each is a new one.
+fn open_sockets(wanted: &Endpoint, existing: &[Arc<Socket>]) -> Result<Vec<(Arc<Socket>, bool)>, TunnelError> {
+    let open = |address| {
+        if let Some(socket) = existing.iter().find(|socket| socket.listen() == address) {
+            return Ok((Arc::clone(socket), false));
+        }
+        let socket = Socket::open(address).map_err(|source| TunnelError::Listen { address, source })?;
+        Ok((Arc::new(socket), true))
+    };
+    wanted.listen.iter().copied().map(open).collect()
+}
+
+/// Everything that is wanted, with what is there already taken over; and the links that are new.
+fn build(
+    wanted: &Endpoint,
+    before: Option<(&Table, &Endpoint)>,
+    indices: &IndexTable,
+    device: &Arc<Device>,
+    sockets: Vec<Arc<Socket>>,
+) -> (Table, Vec<Arc<Link>>) {
+    let table = before.map(|(table, _)| table);
+    let identity = |key: &super::PrivateKey| {
+        let known = table.and_then(|table| table.identities.iter().find(|identity| identity.key == *key));
+        known.map_or_else(|| Arc::new(Identity::new(key)), Arc::clone)
+    };
+    let keys = [Some(&wanted.private_key), wanted.previous_key.as_ref()];
+    let mut identities: Vec<_> = keys.into_iter().flatten().map(identity).collect();
+    identities.dedup_by(|one, other| one.key == other.key);
+    let former_remotes: HashMap<_, _> = before
+        .as_ref()
+        .map(|(_, endpoint)| endpoint.remotes.iter().map(|remote| (remote.public_key, remote)).collect())
+        .unwrap_or_default();
+    let mut new = Vec::new();
+    let entry = |remote: &Remote| {
+        let known = table.and_then(|table| table.entries.get(*table.by_key.get(&remote.public_key)?));
+        let live = known.map_or_else(|| Arc::new(Live::new(remote.public_key)), |entry| Arc::clone(&entry.live));
+        let former_address = former_remotes.get(&remote.public_key).and_then(|former| former.endpoint);
+        if let Some(address) = remote.endpoint.filter(|address| former_address != Some(*address)) {
+            live.set_path(Path { remote: address, local: None });
+        }
+        let link = |(number, identity): (usize, &Arc<Identity>)| {
+            // Only the newest key is worth a word that nobody asked for.
+            let keepalive = remote.keepalive.filter(|_| number == 0);
+            let preshared_key = remote.preshared_key.as_ref();
+            let known = known.and_then(|entry| entry.links.iter().find(|link| link.own == identity.key.public()));
+            if let Some(link) = known {
+                link.lock().set(preshared_key, keepalive);
+                return Arc::clone(link);
+            }
+            let link = Arc::new(Link::new(identity, &live, preshared_key, keepalive, indices));
+            if number == 0 {
+                new.push(Arc::clone(&link));
+            }
+            link
+        };
+        let links = identities.iter().enumerate().map(link).collect();
+        Entry { links, live, enabled: remote.enabled, number: spread::remote_number(&remote.public_key.0) }
+    };
+    let entries: Vec<_> = wanted.remotes.iter().map(entry).collect();
+    let by_key = entries.iter().enumerate().map(|(index, entry)| (entry.live.public_key, index)).collect();
+    let prefixes = wanted.remotes.iter().enumerate();
+    let prefixes = prefixes.flat_map(|(index, remote)| remote.prefixes.iter().map(move |prefix| (*prefix, index)));
+    let prefixes = Prefixes::new(prefixes);
+    (Table { identities, entries, by_key, prefixes, sockets, device: Arc::clone(device) }, new)
+}
+
+/// Begins a handshake on new links, so that the session stands before the first packet needs it.
+fn greet(shared: &Shared, table: &Table, links: &[Arc<Link>]) {
+    for link in links.iter().filter(|link| link.live.path().is_some()) {
+        let mut messages = Vec::new();
+        link.lock().begin(&mut messages);
+        send_all(shared, table, link, &mut messages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::PrivateKey, *};
+
+    fn endpoint(keys: &[&PrivateKey]) -> Endpoint {
+        let remote = |key: &&PrivateKey| Remote {
+            public_key: key.public(),
+            preshared_key: None,
+            endpoint: None,
+            keepalive: None,
+            prefixes: Vec::new(),
+            enabled: true,
+        };
+        Endpoint {
+            private_key: PrivateKey::generate(),
+            previous_key: None,
+            listen: Vec::new(),
+            device: "none".into(),
+            mtu: 1420,
+            remotes: keys.iter().map(remote).collect(),
+        }
+    }
+
+    #[test]
+    fn each_remote_has_a_key_of_its_own() {
+        let (one, two) = (PrivateKey::generate(), PrivateKey::generate());
+        assert!(check(&endpoint(&[&one, &two])).is_ok());
+        assert!(matches!(check(&endpoint(&[&one, &two, &one])), Err(TunnelError::DuplicateKey(key)) if key == one.public()));
+    }
+
+    #[test]
+    fn no_remote_has_our_key_or_our_previous_one() {
+        let key = PrivateKey::generate();
+        for own in [
+            Endpoint { private_key: key.clone(), ..endpoint(&[&key]) },
+            Endpoint { previous_key: Some(key.clone()), ..endpoint(&[&key]) },
+        ] {
+            assert!(matches!(check(&own), Err(TunnelError::OwnKey(_))));
+        }
+    }
+
+    #[test]
+    fn before_it_is_applied_a_tunnel_is_nothing() {
+        assert_eq!(UserspaceTunnel::new().state(), State::default());
+    }
+}
