@@ -31,11 +31,11 @@ macro_rules! tests {
 }
 
 fn main() -> ExitCode {
-    match process::serve() {
+    match process::serve().map_err(anyhow::Error::from).and_then(|served| Ok(served || remotes::serve_dead_remotes()?)) {
         Ok(false) => {}
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            eprintln!("{error:#}");
             return ExitCode::FAILURE;
         }
     }
