@@ -2,10 +2,16 @@
 
 use std::{
     net::{SocketAddr, UdpSocket},
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Result, ensure};
+use gotatun::{
+    noise::{Tunn, index_table::IndexTable, rate_limiter::RateLimiter},
+    packet::{Packet, WgKind},
+    x25519,
+};
 use liqo_datapath::{
     testbed::{End, traffic::transfer},
     tunnel::{PrivateKey, Tunnel},
@@ -121,4 +127,32 @@ pub fn a_stranger_gets_no_session() -> Result<()> {
     other.remotes[0].preshared_key.clone_from(&endpoint.remotes[0].preshared_key);
     tunnels.apply(End::Right, &other)?;
     until("a session", || ping(&tunnels.pair.left, End::Right.inside(false, 0), 0))
+}
+
+pub fn a_flood_of_handshakes_is_answered_with_cookies_and_sessions_go_on() -> Result<()> {
+    let tunnels = Tunnels::new(false)?;
+    until("a session", || ping(&tunnels.pair.left, End::Right.inside(false, 0), 0))?;
+    let flooder = tunnels.pair.left.run(|| UdpSocket::bind(End::Left.outside(false, 0)))??;
+    flooder.set_read_timeout(Some(Duration::from_millis(100)))?;
+    // Somebody who knows whom he speaks to, but is not known.
+    let own = PrivateKey::generate();
+    let target = x25519::PublicKey::from(tunnels.side(End::Left).remote_key.0);
+    let secret = x25519::StaticSecret::from(*own.bytes());
+    let limiter = Arc::new(RateLimiter::new(&x25519::PublicKey::from(own.public().0), 100));
+    let mut stranger = Tunn::new(secret, target, None, None, IndexTable::from_os_rng(), limiter);
+    let (mut cookies, mut answer) = (0, [0; 256]);
+    until("cookies", || {
+        for _ in 0..200 {
+            let begin = stranger.format_handshake_initiation(true).ok_or_else(|| anyhow::anyhow!("no handshake"))?;
+            flooder.send_to(&Packet::from(WgKind::from(begin)), End::Right.outside(false, 51_820))?;
+        }
+        while let Ok(length) = flooder.recv(&mut answer) {
+            ensure!(length == 64 && answer[..4] == [3, 0, 0, 0], "a stranger got an answer of {length} bytes");
+            cookies += 1;
+        }
+        Ok(cookies > 50)
+    })?;
+    ensure!(tunnels.tunnel(End::Right).state().dropped.bad_handshake > 0);
+    ensure!(ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)?);
+    Ok(())
 }

@@ -62,7 +62,8 @@ fn main() -> ExitCode {
             a_source_that_is_not_the_remotes_own_is_dropped,
             garbage_is_counted_and_harms_nobody,
             what_is_sent_again_does_not_arrive_again,
-            a_stranger_gets_no_session;
+            a_stranger_gets_no_session,
+            a_flood_of_handshakes_is_answered_with_cookies_and_sessions_go_on;
         interop:
             wireguard_go_understands_us,
             wireguard_go_begins,
