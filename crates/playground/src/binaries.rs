@@ -71,6 +71,14 @@ static KWOK_MODULE: Module = Module {
     linker_flags: "-s -w",
 };
 
+static WIREGUARD: Module = Module {
+    name: "wireguard",
+    version: "v0.0.0-20260522210424-ecfc5a8d5446",
+    go_mod: include_str!("../go/wireguard/go.mod"),
+    go_sum: include_str!("../go/wireguard/go.sum"),
+    linker_flags: "-s -w",
+};
+
 const fn kubernetes(name: &'static str, package: &'static str) -> Program {
     Program { name, module: &KUBERNETES, package, version_flag: "--version" }
 }
@@ -92,6 +100,10 @@ static KUBECTL: Program = kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl")
 /// Only for clusters with fake nodes.
 static KWOK: Program =
     Program { name: "kwok", module: &KWOK_MODULE, package: "sigs.k8s.io/kwok/cmd/kwok", version_flag: "--version" };
+
+/// Not a part of a cluster: what the tunnel is compared with, and must understand.
+static WIREGUARD_GO: Program =
+    Program { name: "wireguard-go", module: &WIREGUARD, package: "golang.zx2c4.com/wireguard", version_flag: "--version" };
 
 impl Program {
     fn cached(&self) -> PathBuf {
@@ -202,6 +214,11 @@ pub async fn kubectl(progress: &dyn Progress) -> Result<PathBuf> {
     }
 }
 
+/// Where wireguard-go is, in exactly the version that is pinned; it is built if need be.
+pub async fn wireguard_go(progress: &dyn Progress) -> Result<PathBuf> {
+    provide_one(&WIREGUARD_GO, progress).await
+}
+
 async fn build(program: &Program, progress: &dyn Progress) -> Result<PathBuf> {
     let step = format!("building {} {}", program.name, program.module.version);
     let go = go().ok_or_else(|| Error::NoGo { programs: program.name.to_owned(), version: program.module.version.to_owned() })?;
@@ -289,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_modules_name_the_versions_that_the_cache_is_keyed_by() {
-        for program in PROGRAMS.iter().chain([&KUBECTL, &KWOK]) {
+        for program in PROGRAMS.iter().chain([&KUBECTL, &KWOK, &WIREGUARD_GO]) {
             let pinned = program
                 .module
                 .go_mod

@@ -64,7 +64,7 @@ mod teardown;
 mod wait;
 
 pub use audit::Write;
-pub use binaries::{KUBERNETES_VERSION, cache, kubectl};
+pub use binaries::{KUBERNETES_VERSION, cache, kubectl, wireguard_go};
 pub use cluster::{Cluster, NodeInfo};
 pub use error::{Error, Result};
 pub use fake_nodes::FAKE_NODE_LABEL;

@@ -1,6 +1,6 @@
 //! Measures ways from one namespace to another, in turns: what disturbs one then disturbs all.
 
-use std::{collections::BTreeMap, io, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, io, time::Duration};
 
 use super::{
     End,
@@ -111,7 +111,7 @@ fn one_round(open: &Open, time: Duration) -> io::Result<Vec<(Figure, f64)>> {
         let before = open.processor_time()?;
         let achieved = traffic::tcp(left, right, server(5001), streams, time)?;
         // The processor time is that of the whole run, which is a tenth longer than what was counted.
-        let used = (open.processor_time()? - before).as_secs_f64() / 1.1;
+        let used = open.processor_time()?.saturating_sub(before).as_secs_f64() / 1.1;
         figures.push((throughput, achieved.gigabits()));
         if used > 0.0 {
             figures.push((per_cpu, achieved.bytes as f64 * 8e-9 / used));
@@ -123,7 +123,7 @@ fn one_round(open: &Open, time: Duration) -> io::Result<Vec<(Figure, f64)>> {
     figures.push((Figure::Udp, traffic::udp(left, right, server(5002), 1300, time)?.gigabits()));
     let before = open.processor_time()?;
     let achieved = traffic::udp(left, right, server(5003), 64, time)?;
-    let used = (open.processor_time()? - before).as_secs_f64() / 1.1;
+    let used = open.processor_time()?.saturating_sub(before).as_secs_f64() / 1.1;
     figures.push((Figure::SmallDatagrams, achieved.rate() / 1000.0));
     if used > 0.0 && achieved.messages > 0 {
         figures.push((Figure::CpuPerSmallDatagram, used * 1e6 / achieved.messages as f64));
@@ -160,7 +160,7 @@ impl Results {
                 _ => String::new(),
             };
             let cells: Vec<_> = names.iter().map(cell).collect();
-            text.push_str(&format!("| {} | {} |\n", figure.name(), cells.join(" | ")));
+            let _ = writeln!(text, "| {} | {} |", figure.name(), cells.join(" | "));
         }
         text
     }

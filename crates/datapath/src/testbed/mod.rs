@@ -4,6 +4,9 @@
 //! Namespaces have no names: the kernel removes them, with everything in them, when this process ends, however it ends. Needs root
 //! and the program `ip`.
 
+// Figures, not accounts.
+#![allow(clippy::cast_precision_loss)]
+
 pub mod contenders;
 pub mod measure;
 pub mod namespace;
@@ -15,7 +18,8 @@ use std::{io, net::SocketAddr};
 
 use namespace::Namespace;
 
-/// Two namespaces and a link between them. The left one is 192.0.2.1 and 2001:db8::1 there, the right one .2 and ::2.
+/// Two namespaces and a link between them. The left one is `192.0.2.1` and `2001:db8::1` there, the right one
+/// `192.0.2.2` and `2001:db8::2`.
 pub struct Pair {
     /// One end.
     pub left: Namespace,
@@ -26,9 +30,9 @@ pub struct Pair {
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// 192.0.2.1
+    /// Number 1.
     Left,
-    /// 192.0.2.2
+    /// Number 2.
     Right,
 }
 
@@ -45,7 +49,7 @@ impl End {
         SocketAddr::new(address.parse().unwrap_or(std::net::Ipv4Addr::UNSPECIFIED.into()), port)
     }
 
-    /// Its address inside the tunnel: 10.99.0.1 or .2, fd99::1 or ::2.
+    /// Its address inside the tunnel.
     pub fn inside(self, v6: bool, port: u16) -> SocketAddr {
         let number = self.number();
         let address = if v6 { format!("fd99::{number}") } else { format!("10.99.0.{number}") };
@@ -53,21 +57,22 @@ impl End {
     }
 
     /// The one across.
+    #[must_use]
     pub fn other(self) -> Self {
         if self == Self::Left { Self::Right } else { Self::Left }
     }
 }
 
 impl Pair {
-    /// Makes both namespaces and the link, whose ends are both named `link`.
+    /// Makes both namespaces and the link, whose ends are both named `wire`.
     pub fn new() -> io::Result<Self> {
         let (left, right) = (Namespace::new()?, Namespace::new()?);
-        left.ip(&format!("link add link type veth peer name link netns {}", right.path()))?;
+        left.ip(&format!("link add wire type veth peer name wire netns {}", right.path()))?;
         let pair = Self { left, right };
         for end in [End::Left, End::Right] {
             let number = end.number();
             pair.end(end).ip(&format!(
-                "link set lo up\nlink set link up\naddress add 192.0.2.{number}/24 dev link\naddress add 2001:db8::{number}/64 dev link nodad"
+                "link set lo up\nlink set wire up\naddress add 192.0.2.{number}/24 dev wire\naddress add 2001:db8::{number}/64 dev wire nodad"
             ))?;
         }
         Ok(pair)

@@ -163,6 +163,14 @@ impl Running {
         }
         Ok(Duration::from_nanos(total))
     }
+
+    /// The memory that it holds now, in bytes.
+    pub fn resident_memory(&self) -> io::Result<usize> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        let kibibytes: usize = line.trim().trim_end_matches(" kB").parse().map_err(io::Error::other)?;
+        Ok(kibibytes << 10)
+    }
 }
 
 impl Drop for Running {

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-/// A sum that is not folded yet. Sums of parts may be added when each part but the last has an even length.
+/// A sum that is not folded yet, of words in this machine's byte order: the order of the bytes in the sum is that of the bytes in the
+/// words, so it is enough to put the result right. Sums of parts may be added when each part but the last has an even length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum(u64);
 
@@ -16,10 +17,10 @@ impl Sum {
     /// the carries of any packet.
     pub(super) fn add(self, bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<4>();
-        let sum = words.iter().fold(self.0, |sum, word| sum + u64::from(u32::from_be_bytes(*word)));
+        let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
         let mut last = [0; 4];
         last[..rest.len()].copy_from_slice(rest);
-        Self(sum + u64::from(u32::from_be_bytes(last)))
+        Self(self.0 + sum + u64::from(u32::from_ne_bytes(last)))
     }
 
     /// What TCP and UDP add for the addresses, the protocol and the length of the transport header with its payload.
@@ -30,7 +31,9 @@ impl Sum {
             // One packet never has both.
             _ => Self::default(),
         };
-        Self(addresses.0 + u64::from(protocol) + length as u64)
+        // No IP packet is longer than 32 bits can tell.
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        addresses.add(&[0, protocol]).add(&length.to_be_bytes())
     }
 
     /// The sum in 16 bits, not inverted.
@@ -40,7 +43,7 @@ impl Sum {
             sum = (sum & 0xffff) + (sum >> 16);
         }
         // At most 16 bits are left.
-        sum as u16
+        u16::from_be(u16::try_from(sum).unwrap_or(u16::MAX))
     }
 
     /// What stands in the header.
@@ -59,10 +62,10 @@ mod tests {
     fn slow(bytes: &[u8]) -> u16 {
         let mut sum: u32 = 0;
         for pair in bytes.chunks(2) {
-            sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+            sum += u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
             sum = (sum & 0xffff) + (sum >> 16);
         }
-        !(sum as u16)
+        !u16::try_from(sum).unwrap()
     }
 
     #[test]

@@ -68,10 +68,6 @@ impl Coalescer {
         Self { udp, ..Self::default() }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
-    }
-
     /// Takes a packet without padding.
     pub(super) fn push(&mut self, packet: BytesMut, header: &Header) {
         let shape = shape(&packet, header).filter(|_| self.udp || header.flow.protocol == TCP);
@@ -242,6 +238,7 @@ fn is_intact(packet: &[u8], transport: usize, header: &Header) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation)]
 mod tests {
     use proptest::prelude::*;
 
@@ -260,7 +257,7 @@ mod tests {
         }
         let mut written = Vec::new();
         coalescer.drain(|parts| written.push(parts.iter().flat_map(|part| part.to_vec()).collect()));
-        assert!(coalescer.is_empty());
+        assert!(coalescer.groups.is_empty() && coalescer.packets.is_empty());
         written
     }
 

@@ -11,7 +11,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, 
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 pub(super) struct Device {
-    device: SyncDevice,
+    tun: SyncDevice,
     name: String,
     mtu: AtomicU16,
 }
@@ -19,10 +19,10 @@ pub(super) struct Device {
 impl Device {
     /// Attaches to the device of this name; makes it, if it is not there. It stays when the process ends.
     pub(super) fn open(name: &str, mtu: u16) -> io::Result<Self> {
-        let device = DeviceBuilder::new().name(name).mtu(mtu).offload(true).enable(true).build_sync()?;
-        device.persist()?;
-        rustix::io::ioctl_fionbio(device.as_fd(), true)?;
-        Ok(Self { device, name: name.to_owned(), mtu: mtu.into() })
+        let tun = DeviceBuilder::new().name(name).mtu(mtu).offload(true).enable(true).build_sync()?;
+        tun.persist()?;
+        rustix::io::ioctl_fionbio(tun.as_fd(), true)?;
+        Ok(Self { tun, name: name.to_owned(), mtu: mtu.into() })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -31,11 +31,11 @@ impl Device {
 
     /// Brings the device up with this MTU, if it is not so.
     pub(super) fn ensure(&self, mtu: u16) -> io::Result<()> {
-        if self.device.mtu()? != mtu {
-            self.device.set_mtu(mtu)?;
+        if self.tun.mtu()? != mtu {
+            self.tun.set_mtu(mtu)?;
         }
         self.mtu.store(mtu, Ordering::Relaxed);
-        if self.device.is_running()? { Ok(()) } else { self.device.enabled(true) }
+        if self.tun.is_running()? { Ok(()) } else { self.tun.enabled(true) }
     }
 
     pub(super) fn mtu(&self) -> u16 {
@@ -44,12 +44,12 @@ impl Device {
 
     /// Whether datagrams of UDP may be written joined.
     pub(super) fn joins_udp(&self) -> bool {
-        self.device.udp_gso()
+        self.tun.udp_gso()
     }
 
     /// Reads one packet with what [the kernel left to do](super::offload); `None` if there is none now.
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match rustix::io::read(&self.device, buffer) {
+        match rustix::io::read(&self.tun, buffer) {
             Ok(length) => Ok(Some(length)),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
             Err(error) => Err(error.into()),
@@ -57,14 +57,14 @@ impl Device {
     }
 
     pub(super) fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        rustix::io::writev(&self.device, parts)?;
+        rustix::io::writev(&self.tun, parts)?;
         Ok(())
     }
 }
 
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.device.as_fd()
+        self.tun.as_fd()
     }
 }
 

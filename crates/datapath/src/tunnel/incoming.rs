@@ -117,7 +117,7 @@ impl<'a> Incoming<'a> {
                 }
                 Some(Kind::Handshake) => {
                     self.finish(&table, session.take(), path);
-                    self.handshake(&table, datagram, path);
+                    self.handshake(&table, &datagram, path);
                 }
                 None => count(&self.shared.dropped.not_wireguard),
             }
@@ -154,14 +154,12 @@ impl<'a> Incoming<'a> {
             }
         }
         if bytes > 0 {
-            sessions.flush(table.device.mtu(), &mut self.replies);
-        }
-        drop(sessions);
-        if bytes > 0 {
             live.heard(path);
             add(&live.received_bytes, bytes);
+            sessions.flush(table.device.mtu(), &mut self.replies);
+            self.answer(table, &link);
         }
-        self.answer(table, &link);
+        drop(sessions);
         self.accept(table, &link);
     }
 
@@ -187,7 +185,7 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    fn handshake(&mut self, table: &Table, datagram: BytesMut, path: Path) {
+    fn handshake(&mut self, table: &Table, datagram: &[u8], path: Path) {
         let shared = self.shared;
         let Some((identity, message)) = self.verify(table, datagram, path) else { return };
         let link = match &message {
@@ -204,30 +202,29 @@ impl<'a> Incoming<'a> {
         // A cookie reply proves little, and its sender may be on the way only.
         let proves = !matches!(message, WgKind::CookieReply(_));
         let mut sessions = link.lock();
-        let result = sessions.handshake(message, &mut self.replies);
-        if result.is_ok() && proves {
-            sessions.flush(table.device.mtu(), &mut self.replies);
-        }
-        drop(sessions);
-        match result {
-            Ok(()) if proves => link.live.heard(path),
+        match sessions.handshake(message, &mut self.replies) {
+            Ok(()) if proves => {
+                link.live.heard(path);
+                sessions.flush(table.device.mtu(), &mut self.replies);
+                // Before the lock goes: packets of the new session must not overtake the answer that makes it known.
+                self.answer(table, &link);
+            }
             Ok(()) => {}
             Err(error) => {
                 tracing::debug!(?error, remote = %link.live.public_key, from = %path.remote, "handshake refused");
                 count(&link.live.dropped.bad_handshake);
             }
         }
-        self.answer(table, &link);
     }
 
     /// Finds out which of our keys a handshake message is meant for. Under load its sender has to show a cookie first.
-    fn verify(&mut self, table: &Table, datagram: BytesMut, path: Path) -> Option<(usize, WgKind)> {
+    fn verify(&self, table: &Table, datagram: &[u8], path: Path) -> Option<(usize, WgKind)> {
         for (number, identity) in table.identities.iter().enumerate() {
-            let message = Packet::copy_from(&datagram[..]);
+            let message = Packet::copy_from(datagram);
             match identity.limiter.verify_packet(path.remote, message) {
                 Ok(message) => return Some((number, message)),
                 Err(TunnResult::WriteToNetwork(cookie)) => {
-                    self.send_cookie(table, cookie, path);
+                    send_cookie(table, cookie, path);
                     return None;
                 }
                 Err(_) => {}
@@ -235,15 +232,6 @@ impl<'a> Incoming<'a> {
         }
         count(&self.shared.dropped.bad_handshake);
         None
-    }
-
-    /// Nobody is known yet to whom this could be counted.
-    fn send_cookie(&self, table: &Table, cookie: WgKind, path: Path) {
-        let cookie = Packet::from(cookie);
-        let result = table.socket_for(path).map(|socket| socket.send(&[io::IoSlice::new(&cookie)], None, path));
-        if let Some(Err(error)) = result {
-            tracing::debug!(%error, to = %path.remote, "cannot send a cookie");
-        }
     }
 
     /// Sends answers; what waited for a session goes together.
@@ -257,6 +245,15 @@ impl<'a> Incoming<'a> {
             self.outbox.push(table, &link.live, path, reply.into());
         }
         self.outbox.flush(table);
+    }
+}
+
+/// Nobody is known yet to whom this could be counted.
+fn send_cookie(table: &Table, cookie: WgKind, path: Path) {
+    let cookie = Packet::from(cookie);
+    let result = table.socket_for(path).map(|socket| socket.send(&[io::IoSlice::new(&cookie)], None, path));
+    if let Some(Err(error)) = result {
+        tracing::debug!(%error, to = %path.remote, "cannot send a cookie");
     }
 }
 

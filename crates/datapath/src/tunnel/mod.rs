@@ -25,8 +25,8 @@
 //! **Restarts.** The device is the kernel's and stays, with its routes; handshakes with all remotes whose address is known begin at
 //! once, so connections see a short pause.
 //!
-//! **Bounds.** A remote that does not answer holds at most [`WAITING`](sessions) packets; an address that sends garbage holds nothing. What is
-//! dropped is counted by its reason.
+//! **Bounds.** For a remote that does not answer 64 packets wait, no more; an address that sends garbage takes no memory. What is dropped is
+//! counted by its reason.
 
 mod checksum;
 mod coalesce;
@@ -62,6 +62,7 @@ pub use userspace::UserspaceTunnel;
 pub trait Tunnel: Send + Sync {
     /// Makes what runs match what is wanted. May be called at any time and again; what did not change is not disturbed. What died
     /// since, is started again. When it fails, what ran before goes on as far as it can, and the next call tries again.
+    /// Device and sockets are those of the network namespace of the thread that calls.
     fn apply(&self, wanted: &Endpoint) -> Result<(), TunnelError>;
 
     /// How it is.

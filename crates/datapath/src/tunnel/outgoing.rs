@@ -65,11 +65,16 @@ impl Outgoing {
             self.segments.clear();
             return count(&shared.dropped.not_ip);
         }
-        // Until the newest key has a session, that of the previous one is good.
         for link in &entry.links {
-            if !self.segments.is_empty() {
-                link.lock().encrypt(&mut self.segments, &mut self.encrypted);
+            let mut sessions = link.lock();
+            sessions.encrypt(&mut self.segments, &mut self.encrypted);
+            if self.segments.is_empty() {
+                break;
             }
+            // Until the newest key has a session, that of the previous one is good.
+            sessions.begin(&mut self.handshakes);
+            drop(sessions);
+            send_all(shared, table, link, &mut self.handshakes);
         }
         for packet in self.encrypted.drain(..) {
             self.outbox.push(table, &entry.live, path, packet);

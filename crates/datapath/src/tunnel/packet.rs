@@ -94,6 +94,7 @@ fn flow((source, destination): (IpAddr, IpAddr), protocol: u8, transport: &[u8],
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation)]
 pub(super) mod tests {
     use proptest::prelude::*;
 
@@ -141,19 +142,16 @@ pub(super) mod tests {
 
         pub(in crate::tunnel) fn bytes(&self) -> Vec<u8> {
             let mut transport = [self.flow.source_port.to_be_bytes(), self.flow.destination_port.to_be_bytes()].concat();
-            let checksum_at = match self.flow.protocol {
-                TCP => {
-                    transport.extend(self.sequence.to_be_bytes());
-                    transport.extend(77u32.to_be_bytes());
-                    transport.extend([((20 + self.options.len()) as u8 / 4) << 4, self.flags, 1, 0, 0, 0, 0, 0]);
-                    transport.extend(&self.options);
-                    16
-                }
-                _ => {
-                    transport.extend((8 + self.payload.len() as u16).to_be_bytes());
-                    transport.extend([0, 0]);
-                    6
-                }
+            let checksum_at = if self.flow.protocol == TCP {
+                transport.extend(self.sequence.to_be_bytes());
+                transport.extend(77u32.to_be_bytes());
+                transport.extend([((20 + self.options.len()) as u8 / 4) << 4, self.flags, 1, 0, 0, 0, 0, 0]);
+                transport.extend(&self.options);
+                16
+            } else {
+                transport.extend((8 + self.payload.len() as u16).to_be_bytes());
+                transport.extend([0, 0]);
+                6
             };
             transport.extend(&self.payload);
             let pseudo = Sum::pseudo_header(self.flow.source, self.flow.destination, self.flow.protocol, transport.len());

@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_memory_is_used_again_when_the_segments_are_gone() {
-        let make = Make::tcp4(&[7; 30_000]);
+        let make = Make::tcp4(&vec![7; 30_000]);
         let (bytes, mut space, mut segments) = (make.bytes(), BytesMut::with_capacity(70_000), Vec::new());
         let place = space.as_ptr() as usize;
         for _ in 0..10 {

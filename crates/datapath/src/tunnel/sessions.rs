@@ -114,7 +114,7 @@ impl Sessions {
         }
     }
 
-    /// Lets packets wait for a session, and begins a handshake if none is under way.
+    /// Lets packets wait for a session, whose handshake has [begun](Self::begin).
     pub(super) fn queue(&mut self, packets: &mut Vec<BytesMut>, dropped: &DroppedCounters, replies: &mut Vec<WgKind>) {
         for packet in packets.drain(..) {
             if self.waiting >= WAITING {
@@ -125,10 +125,6 @@ impl Sessions {
             // A copy: the packet is a part of a large buffer, which would not be free until the packet is gone.
             let packet = Packet::from_bytes(BytesMut::from(&packet[..]));
             replies.extend(self.tunn.handle_outgoing_packet(packet, None));
-        }
-        // After a time without an answer handshakes cease, until there is something to send.
-        if self.tunn.is_expired() {
-            self.begin(replies);
         }
     }
 
@@ -177,5 +173,86 @@ impl Sessions {
             }
             Err(error) => tracing::debug!(?error, "timers of a session"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ends that know each other.
+    fn pair() -> [Link; 2] {
+        let keys = [PrivateKey::generate(), PrivateKey::generate()];
+        [0, 1].map(|own| {
+            let live = Arc::new(Live::new(keys[1 - own].public()));
+            Link::new(&Identity::new(&keys[own]), &live, None, None, &IndexTable::from_os_rng())
+        })
+    }
+
+    /// Carries messages to and fro until nothing is left to say; returns what arrived decrypted.
+    fn converse(ends: &[Link; 2], mut messages: Vec<WgKind>, mut to: usize) -> Vec<BytesMut> {
+        let mut arrived = Vec::new();
+        while !messages.is_empty() {
+            let (mut sessions, mut replies) = (ends[to].lock(), Vec::new());
+            for message in messages {
+                match message {
+                    WgKind::Data(packet) => arrived.push(sessions.decrypt(packet).unwrap()),
+                    handshake => sessions.handshake(handshake, &mut replies).unwrap(),
+                }
+            }
+            sessions.flush(1420, &mut replies);
+            (messages, to) = (replies, 1 - to);
+        }
+        arrived.retain(|packet| !packet.is_empty());
+        arrived
+    }
+
+    fn packets(count: u8) -> Vec<BytesMut> {
+        (0..count).map(|number| BytesMut::from(&[number; 32][..])).collect()
+    }
+
+    #[test]
+    fn packets_that_wait_are_sent_in_order_when_the_session_stands() {
+        let ends = pair();
+        let (mut waiting, mut first) = (packets(5), Vec::new());
+        let mut sessions = ends[0].lock();
+        sessions.begin(&mut first);
+        sessions.queue(&mut waiting, &ends[0].live.dropped, &mut first);
+        drop(sessions);
+        assert_eq!(first.len(), 1, "one handshake, however many packets wait");
+        assert_eq!(converse(&ends, first, 1), packets(5));
+        assert_eq!(ends[0].live.dropped.read(), super::super::Dropped::default());
+    }
+
+    #[test]
+    fn without_an_answer_only_so_many_packets_wait() {
+        let ends = pair();
+        let mut replies = Vec::new();
+        for _ in 0..10 {
+            ends[0].lock().queue(&mut packets(20), &ends[0].live.dropped, &mut replies);
+        }
+        assert_eq!(ends[0].live.dropped.read().no_session, 200 - WAITING as u64);
+        assert_eq!(converse(&ends, replies, 1).len(), WAITING);
+    }
+
+    #[test]
+    fn what_a_session_does_not_take_is_left_in_order() {
+        let (mut left, mut encrypted) = (packets(3), Vec::new());
+        pair()[0].lock().encrypt(&mut left, &mut encrypted);
+        assert_eq!(left, packets(3));
+        assert!(encrypted.is_empty());
+    }
+
+    #[test]
+    fn other_settings_do_not_end_the_session() {
+        let ends = pair();
+        let mut first = Vec::new();
+        ends[0].lock().begin(&mut first);
+        converse(&ends, first, 1);
+        let mut sessions = ends[0].lock();
+        sessions.set(Some(&PrivateKey::generate()), Some(Duration::from_secs(5)));
+        let (mut left, mut encrypted) = (packets(1), Vec::new());
+        sessions.encrypt(&mut left, &mut encrypted);
+        assert_eq!((left.len(), encrypted.len()), (0, 1));
     }
 }

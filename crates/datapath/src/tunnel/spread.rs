@@ -11,8 +11,11 @@ use super::packet::Flow;
 pub(super) fn flow_number(flow: &Flow) -> u64 {
     let address = |address: IpAddr| match address {
         IpAddr::V4(address) => [u64::from(address.to_bits()), 0],
-        // The two halves.
-        IpAddr::V6(address) => [(address.to_bits() >> 64) as u64, address.to_bits() as u64],
+        IpAddr::V6(address) => {
+            let octets = address.octets();
+            let (halves, _) = octets.as_chunks::<8>();
+            [halves[0], halves[1]].map(u64::from_be_bytes)
+        }
     };
     let rest = u64::from(flow.source_port) << 32 | u64::from(flow.destination_port) << 16 | u64::from(flow.protocol);
     let parts = [address(flow.source), address(flow.destination), [rest, 0]];

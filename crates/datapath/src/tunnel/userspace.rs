@@ -99,7 +99,7 @@ pub(super) fn check(wanted: &Endpoint) -> Result<(), TunnelError> {
 impl Running {
     fn start(wanted: &Endpoint) -> Result<Self, TunnelError> {
         let device = open_device(wanted)?;
-        let sockets = open_sockets(wanted, Vec::new())?;
+        let sockets = open_sockets(wanted, &[])?;
         let indices = IndexTable::from_os_rng();
         let listening = sockets.iter().map(|(socket, _)| Arc::clone(socket)).collect();
         let (table, new) = build(wanted, None, &indices, &device, listening);
@@ -128,10 +128,10 @@ impl Running {
             return Ok(());
         }
         let existing = self.sockets.iter().filter(|(_, worker)| !worker.is_finished());
-        let sockets = open_sockets(wanted, existing.map(|(socket, _)| Arc::clone(socket)).collect())?;
+        let sockets = open_sockets(wanted, &existing.map(|(socket, _)| Arc::clone(socket)).collect::<Vec<_>>())?;
         let listening = sockets.iter().map(|(socket, _)| Arc::clone(socket)).collect();
-        let before = (self.shared.table(), &self.endpoint);
-        let (table, new) = build(wanted, Some(before), &self.shared.indices, &device, listening);
+        let before = self.shared.table();
+        let (table, new) = build(wanted, Some((&before, &self.endpoint)), &self.shared.indices, &device, listening);
         let table = Arc::new(table);
         self.shared.set_table(Arc::clone(&table));
         if replace_device {
@@ -198,13 +198,13 @@ fn start_timers(shared: &Arc<Shared>) -> Result<Worker, TunnelError> {
 }
 
 /// The sockets that are wanted, those that exist among them; and whether each is a new one.
-fn open_sockets(wanted: &Endpoint, existing: Vec<Arc<Socket>>) -> Result<Vec<(Arc<Socket>, bool)>, TunnelError> {
-    let open = |address| match existing.iter().find(|socket| socket.listen() == address) {
-        Some(socket) => Ok((Arc::clone(socket), false)),
-        None => {
-            let socket = Socket::open(address).map_err(|source| TunnelError::Listen { address, source })?;
-            Ok((Arc::new(socket), true))
+fn open_sockets(wanted: &Endpoint, existing: &[Arc<Socket>]) -> Result<Vec<(Arc<Socket>, bool)>, TunnelError> {
+    let open = |address| {
+        if let Some(socket) = existing.iter().find(|socket| socket.listen() == address) {
+            return Ok((Arc::clone(socket), false));
         }
+        let socket = Socket::open(address).map_err(|source| TunnelError::Listen { address, source })?;
+        Ok((Arc::new(socket), true))
     };
     wanted.listen.iter().copied().map(open).collect()
 }
@@ -212,12 +212,12 @@ fn open_sockets(wanted: &Endpoint, existing: Vec<Arc<Socket>>) -> Result<Vec<(Ar
 /// Everything that is wanted, with what is there already taken over; and the links that are new.
 fn build(
     wanted: &Endpoint,
-    before: Option<(Arc<Table>, &Endpoint)>,
+    before: Option<(&Table, &Endpoint)>,
     indices: &IndexTable,
     device: &Arc<Device>,
     sockets: Vec<Arc<Socket>>,
 ) -> (Table, Vec<Arc<Link>>) {
-    let table = before.as_ref().map(|(table, _)| &**table);
+    let table = before.map(|(table, _)| table);
     let identity = |key: &super::PrivateKey| {
         let known = table.and_then(|table| table.identities.iter().find(|identity| identity.key == *key));
         known.map_or_else(|| Arc::new(Identity::new(key)), Arc::clone)
@@ -269,5 +269,52 @@ fn greet(shared: &Shared, table: &Table, links: &[Arc<Link>]) {
         let mut messages = Vec::new();
         link.lock().begin(&mut messages);
         send_all(shared, table, link, &mut messages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::PrivateKey, *};
+
+    fn endpoint(keys: &[&PrivateKey]) -> Endpoint {
+        let remote = |key: &&PrivateKey| Remote {
+            public_key: key.public(),
+            preshared_key: None,
+            endpoint: None,
+            keepalive: None,
+            prefixes: Vec::new(),
+            enabled: true,
+        };
+        Endpoint {
+            private_key: PrivateKey::generate(),
+            previous_key: None,
+            listen: Vec::new(),
+            device: "none".into(),
+            mtu: 1420,
+            remotes: keys.iter().map(remote).collect(),
+        }
+    }
+
+    #[test]
+    fn each_remote_has_a_key_of_its_own() {
+        let (one, two) = (PrivateKey::generate(), PrivateKey::generate());
+        assert!(check(&endpoint(&[&one, &two])).is_ok());
+        assert!(matches!(check(&endpoint(&[&one, &two, &one])), Err(TunnelError::DuplicateKey(key)) if key == one.public()));
+    }
+
+    #[test]
+    fn no_remote_has_our_key_or_our_previous_one() {
+        let key = PrivateKey::generate();
+        for own in [
+            Endpoint { private_key: key.clone(), ..endpoint(&[&key]) },
+            Endpoint { previous_key: Some(key.clone()), ..endpoint(&[&key]) },
+        ] {
+            assert!(matches!(check(&own), Err(TunnelError::OwnKey(_))));
+        }
+    }
+
+    #[test]
+    fn before_it_is_applied_a_tunnel_is_nothing() {
+        assert_eq!(UserspaceTunnel::new().state(), State::default());
     }
 }

@@ -1,0 +1,130 @@
+//! The tunnel between namespaces: what it carries, to whom, and what it does not fall for. Needs root.
+//!
+//! Each test has two namespaces of its own, which the kernel removes when the test ends, however it ends.
+
+mod carries;
+mod hostile;
+mod interop;
+mod remotes;
+mod wire;
+
+use std::{process::ExitCode, thread, time::Duration, time::Instant};
+
+use anyhow::{Result, ensure};
+use libtest_mimic::{Arguments, Trial};
+use liqo_datapath::{
+    testbed::{
+        End, Pair,
+        process::{self, Side},
+    },
+    tunnel::{Endpoint, RemoteState, Tunnel, UserspaceTunnel},
+};
+
+macro_rules! tests {
+    ($($module:ident: $($name:ident),+ $(,)?);+ $(;)?) => {
+        vec![$($(
+            Trial::test(concat!(stringify!($module), "::", stringify!($name)), || {
+                $module::$name().map_err(|error| format!("{error:#}").into())
+            })
+        ),+),+]
+    };
+}
+
+fn main() -> ExitCode {
+    match process::serve().map_err(anyhow::Error::from).and_then(|served| Ok(served || remotes::serve_dead_remotes()?)) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            return ExitCode::FAILURE;
+        }
+    }
+    let trials = tests! {
+        carries:
+            ping_in_both_families,
+            fifty_megabytes_arrive_unchanged_both_ways,
+            everything_travels_over_ipv6_too,
+            datagrams_of_all_sizes_arrive_unchanged,
+            a_packet_that_must_not_be_fragmented_and_is_too_large_is_refused_at_once,
+            a_narrower_way_between_the_gateways_only_costs_fragments,
+            the_same_again_changes_nothing_and_loses_nothing,
+            handshakes_that_begin_at_both_ends_at_once_end_in_one_session;
+        remotes:
+            a_connection_survives_the_death_of_the_process,
+            a_remote_is_replaced_under_load_without_a_loss,
+            our_key_changes_under_load_without_a_loss,
+            a_gateway_that_moves_is_followed,
+            flows_are_spread_over_the_gateways_of_a_cluster,
+            hundreds_of_dead_remotes_take_little_memory,
+            the_device_outlives_the_tunnel_until_it_is_removed,
+            a_device_that_somebody_removed_comes_back;
+        hostile:
+            a_source_that_is_not_the_remotes_own_is_dropped,
+            garbage_is_counted_and_harms_nobody,
+            what_is_sent_again_does_not_arrive_again,
+            a_stranger_gets_no_session,
+            a_flood_of_handshakes_is_answered_with_cookies_and_sessions_go_on;
+        interop:
+            wireguard_go_understands_us,
+            wireguard_go_begins,
+            wireguard_go_over_ipv6;
+        wire:
+            nobody_on_the_way_sees_the_plain_text;
+    };
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Two ends with our tunnel in both.
+struct Tunnels {
+    pair: Pair,
+    sides: [Side; 2],
+    ends: [UserspaceTunnel; 2],
+}
+
+impl Tunnels {
+    fn new(v6: bool) -> Result<Self> {
+        let tunnels = Self::prepare(v6)?;
+        for end in [End::Left, End::Right] {
+            tunnels.apply(end, &tunnels.side(end).endpoint())?;
+            tunnels.pair.address(end, &tunnels.side(end).device, 1420)?;
+        }
+        Ok(tunnels)
+    }
+
+    /// Nothing runs yet.
+    fn prepare(v6: bool) -> Result<Self> {
+        let ends = [UserspaceTunnel::new(), UserspaceTunnel::new()];
+        Ok(Self { pair: Pair::new()?, sides: Side::both("tunnel", v6), ends })
+    }
+
+    fn side(&self, end: End) -> &Side {
+        &self.sides[usize::from(end.number()) - 1]
+    }
+
+    fn tunnel(&self, end: End) -> &UserspaceTunnel {
+        &self.ends[usize::from(end.number()) - 1]
+    }
+
+    fn apply(&self, end: End, endpoint: &Endpoint) -> Result<()> {
+        Ok(self.pair.end(end).run(|| self.tunnel(end).apply(endpoint))??)
+    }
+
+    fn endpoint(&self, end: End) -> Endpoint {
+        self.side(end).endpoint()
+    }
+
+    /// The first remote of an end.
+    fn remote(&self, end: End) -> Result<RemoteState> {
+        self.tunnel(end).state().remotes.into_iter().next().ok_or_else(|| anyhow::anyhow!("no remote"))
+    }
+}
+
+/// Waits for something that will be so soon.
+fn until(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !condition()? {
+        ensure!(Instant::now() < deadline, "in vain: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
