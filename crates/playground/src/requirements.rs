@@ -57,7 +57,7 @@ impl Requirements {
     }
 
     /// Installs the missing packages.
-    pub(crate) async fn install(&self, progress: &dyn Progress) -> Result<()> {
+    pub async fn install(&self, progress: &dyn Progress) -> Result<()> {
         if self.missing_packages.is_empty() {
             return Ok(());
         }

@@ -19,20 +19,21 @@ fn seen(world: &World, from: Place, to: Place) -> io::Result<IpAddr> {
 }
 
 /// Every pod reaches every pod of other clusters, and is seen as what it is there.
-fn all_reach_all(world: &World) {
+fn all_reach_all(world: &World) -> Result<(), String> {
     for from in world.places() {
         for to in world.places().into_iter().filter(|to| to.0 != from.0) {
-            let seen_there = seen(world, from, to).unwrap_or_else(|error| panic!("{from:?} to {to:?}: {error}"));
+            let seen_there = seen(world, from, to).map_err(|error| format!("{from:?} to {to:?}: {error}"))?;
             assert_eq!(Some(seen_there), world.seen_from(to.0, from), "{from:?} to {to:?}");
         }
     }
+    Ok(())
 }
 
 #[test]
 fn pods_reach_pods_of_the_other_cluster_and_are_seen_as_what_they_are() {
     let world = World::two().expect("a world");
     world.serve().expect("servers");
-    all_reach_all(&world);
+    all_reach_all(&world).expect("all answers");
 }
 
 #[test]
@@ -40,7 +41,7 @@ fn leaves_reach_each_other_through_the_hub() {
     let world = World::hub_and_leaves().expect("a world");
     world.serve().expect("servers");
     assert_ne!(world.seen_from(1, (2, 0)), world.seen_from(1, (0, 0)));
-    all_reach_all(&world);
+    all_reach_all(&world).expect("all answers");
 }
 
 #[test]
@@ -85,22 +86,18 @@ fn a_connection_outlives_what_is_done_to_the_gateways() {
     let to = world.seen_from(0, (1, 1)).expect("an address");
     let mut talk = world.pod((0, 1)).run(|| Talk::with(to)).expect("ran").expect("a connection");
     let mut words = 0u8..;
-    let mut go_on = |what: &str| {
-        for byte in words.by_ref().take(10) {
-            talk.word(byte).unwrap_or_else(|error| panic!("{what}: {error}"));
-        }
-    };
-    go_on("at first");
-    for round in 0..5 {
+    let mut go_on = || words.by_ref().take(10).try_for_each(|byte| talk.word(byte));
+    go_on().expect("at first");
+    for _ in 0..5 {
         for gateway in [(0, 0), (1, 0)] {
             world.replace_tables(gateway).expect("replaced");
         }
-        go_on(&format!("after tables were replaced, round {round}"));
+        go_on().expect("after tables were replaced");
     }
     world.restart_tunnel(0).expect("restarted");
-    go_on("after the tunnel was started again here");
+    go_on().expect("after the tunnel was started again here");
     world.restart_tunnel(1).expect("restarted");
-    go_on("after the tunnel was started again there");
+    go_on().expect("after the tunnel was started again there");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, Read as _, Write as _},
     net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -21,6 +22,7 @@ use liqo_network::{
     negotiation::{Announcement, Ranges, agree, place},
     plan::{Fabric, Mac, Node as ClusterNode, Open, Peer, TUNNEL},
 };
+use liqo_playground::{Requirements, Silent};
 
 const PORT: u16 = 8080;
 const TUNNEL_PORT: u16 = 6471;
@@ -83,6 +85,7 @@ impl World {
     }
 
     fn new(sizes: &[usize], links: &[(usize, usize)], hub: Option<usize>) -> io::Result<Self> {
+        install_programs()?;
         let switch = Namespace::new()?;
         switch.ip("link add bridge type bridge\nlink set bridge up")?;
         let (mut nodes, mut pods) = (BTreeMap::new(), BTreeMap::new());
@@ -227,6 +230,18 @@ impl World {
     }
 }
 
+/// Installs `ip` and `nft`, if they are not there: once, whichever test comes first.
+fn install_programs() -> io::Result<()> {
+    static INSTALLED: Mutex<bool> = Mutex::new(false);
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*installed {
+        let install = async { Requirements::check().await?.install(&Silent).await };
+        tokio::runtime::Runtime::new()?.block_on(install).map_err(io::Error::other)?;
+        *installed = true;
+    }
+    Ok(())
+}
+
 /// What the nodes of each cluster have to know, once all have told each other everything.
 fn fabrics(sizes: &[usize], links: &[(usize, usize)], hub: Option<usize>) -> Vec<Fabric> {
     let peers_of = |own: usize| {
@@ -333,7 +348,7 @@ fn serve_in(pod: &Namespace) -> io::Result<()> {
     });
     let socket = pod.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, ECHO)))??;
     thread::spawn(move || {
-        let mut datagram = [0; 65536];
+        let mut datagram = vec![0; 65536];
         while let Ok((length, from)) = socket.recv_from(&mut datagram) {
             // Whoever asked may have gone.
             let _ = socket.send_to(&datagram[..length], from);
@@ -400,7 +415,7 @@ pub fn echo(address: IpAddr, bytes: usize) -> io::Result<usize> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.send_to(&vec![7; bytes], (address, ECHO))?;
-    socket.recv(&mut [0; 65536])
+    socket.recv(&mut vec![0; 65536])
 }
 
 /// Tries until it works, or until this much time has passed.

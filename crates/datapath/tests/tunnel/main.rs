@@ -39,6 +39,14 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
+    // `ip`, if it is not there.
+    let install = async { liqo_playground::Requirements::check().await?.install(&liqo_playground::Silent).await };
+    if let Err(error) =
+        tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| Ok(runtime.block_on(install)?))
+    {
+        eprintln!("{error:#}");
+        return ExitCode::FAILURE;
+    }
     let trials = tests! {
         carries:
             ping_in_both_families,
