@@ -240,7 +240,7 @@ fn every_field_of_a_policy_has_words() {
         "provide.granularity: one pool for each value of the nodes' label zone; nodes without it are not offered",
         "provide.offerUpdateThresholdPercentage: an offer is rewritten whenever an amount differs",
         "provide.noticeSeconds: what is taken back is taken back at once, and its pods are ended",
-        "provide.approval: a person lets a peer borrow, by incomingPeering: Yes in its ForeignCluster",
+        "provide.approval: a person lets a peer borrow, by `liqoctl approve PEER`",
         "provide.usage.podSecurity: the peer's pods are held to the Pod Security standard restricted",
         "provide.usage.ingressClasses: they may use the ingress classes nginx",
         "provide.usage.loadBalancerClasses: they may use the load-balancer classes lb",

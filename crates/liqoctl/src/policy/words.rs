@@ -100,7 +100,7 @@ fn of_rules(provide: &Provide) -> Vec<Sentence> {
     };
     let approval = match provide.approval {
         Approval::Automatic => "whoever has a valid token may borrow",
-        Approval::Manual => "a person lets a peer borrow, by incomingPeering: Yes in its ForeignCluster",
+        Approval::Manual => "a person lets a peer borrow, by `liqoctl approve PEER`",
     };
     vec![
         sentence("provide.offerUpdateThresholdPercentage", threshold),
