@@ -20,6 +20,7 @@ use liqo_kit::{
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Consumer, locked, namespace_decide,
@@ -75,13 +76,18 @@ pub enum Error {
 }
 
 /// Starts the worker for one provider.
-pub fn start(consumer: Arc<Consumer>, peer: Arc<Peer>) {
+pub fn start(consumer: Arc<Consumer>, peer: &Arc<Peer>, stop: CancellationToken) {
+    let (queue, peer) = (peer.pods.clone(), Arc::downgrade(peer));
     tokio::spawn(async move {
-        let (queue, stop) = (peer.pods.clone(), consumer.context.stop.clone());
         queue
             .run("home pods", CONCURRENCY, stop, move |uid| {
-                let (consumer, peer) = (consumer.clone(), peer.clone());
-                async move { reconcile(&consumer, &peer, &uid).await }
+                let (consumer, peer) = (consumer.clone(), peer.upgrade());
+                async move {
+                    match peer {
+                        Some(peer) => reconcile(&consumer, &peer, &uid).await,
+                        None => Ok(Next::OnChange),
+                    }
+                }
             })
             .await;
     });

@@ -17,7 +17,7 @@ use liqo_kit::{
     peers::{PeerError, call},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use tokio_util::sync::DropGuard;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     Consumer, locked,
@@ -110,13 +110,18 @@ fn changed(consumer: &Arc<Consumer>, secret: bool) -> impl FnMut(&Key, Option<&A
 }
 
 /// Starts the worker for one provider.
-pub fn start(consumer: Arc<Consumer>, peer: Arc<Peer>) {
+pub fn start(consumer: Arc<Consumer>, peer: &Arc<Peer>, stop: CancellationToken) {
+    let (queue, peer) = (peer.references.clone(), Arc::downgrade(peer));
     tokio::spawn(async move {
-        let (queue, stop) = (peer.references.clone(), consumer.context.stop.clone());
         queue
             .run("reflection", CONCURRENCY, stop, move |reference| {
-                let (consumer, peer) = (consumer.clone(), peer.clone());
-                async move { reconcile(&consumer, &peer, &reference).await }
+                let (consumer, peer) = (consumer.clone(), peer.upgrade());
+                async move {
+                    match peer {
+                        Some(peer) => reconcile(&consumer, &peer, &reference).await,
+                        None => Ok(Next::OnChange),
+                    }
+                }
             })
             .await;
     });

@@ -63,9 +63,7 @@ impl Ledger {
         });
         if let Some(old) = old.filter(|old| !same && old.counts()) {
             let account = old.account();
-            if let Some(pods) = self.pods.get_mut(&account).and_then(|namespaces| namespaces.get_mut(&old.key.namespace)) {
-                pods.remove(&old.uid);
-            }
+            self.remove_pod(&account, old);
             freed = self.refused(&account);
             self.sums.remove(&account);
         }
@@ -83,6 +81,20 @@ impl Ledger {
             self.sums.remove(&account);
         }
         freed
+    }
+
+    /// What has no pods any more is not kept: tenants and their namespaces come and go.
+    fn remove_pod(&mut self, account: &Account, pod: &RemotePod) {
+        let Some(namespaces) = self.pods.get_mut(account) else { return };
+        if let Some(pods) = namespaces.get_mut(&pod.key.namespace) {
+            pods.remove(&pod.uid);
+            if pods.is_empty() {
+                namespaces.remove(&pod.key.namespace);
+            }
+        }
+        if namespaces.is_empty() {
+            self.pods.remove(account);
+        }
     }
 
     /// Forgets the sums: which namespaces count has changed.
@@ -292,6 +304,18 @@ mod tests {
         assert!(admit(&mut ledger, "other", "cpu=1,pods=1", Some(&offer)).is_err());
         ledger.pod_changed(Some(&seen), None);
         assert_eq!(admit(&mut ledger, "other", "cpu=1,pods=1", Some(&offer)), Ok(()));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_those_who_have_no_pods() {
+        let mut ledger = Ledger::default();
+        let (one, other) = (pod("web", "u1", |_| {}), pod("db", "u2", |_| {}));
+        ledger.pod_changed(None, Some(&one));
+        ledger.pod_changed(None, Some(&other));
+        ledger.pod_changed(Some(&one), None);
+        assert_eq!(ledger.pods.len(), 1);
+        ledger.pod_changed(Some(&other), None);
+        assert!(ledger.pods.is_empty(), "{:?}", ledger.pods);
     }
 
     #[test]
