@@ -61,6 +61,13 @@ pub mod roles {
     pub const OWN_NAMESPACE: &str = "liqo-own-namespace";
 }
 
+/// Whether the key of a label, an annotation or a taint is of Liqo's own domain.
+pub fn is_own(key: &str) -> bool {
+    key.split_once('/')
+        .and_then(|(domain, _)| domain.strip_suffix(labels::DOMAIN))
+        .is_some_and(|above| above.is_empty() || above.ends_with('.'))
+}
+
 /// Labels.
 pub mod labels {
     /// On every object that Liqo made: `true`. The sweep and `liqoctl uninstall` go by it.

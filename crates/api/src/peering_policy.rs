@@ -4,7 +4,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ClusterId;
+use crate::{ClusterId, is_own, schema};
 
 /// With whom this cluster shares, what and how much, and what it accepts from them. Of the policies that select a peer, the
 /// one with the highest priority holds, and of equals the first by name. No policy, no sharing.
@@ -283,8 +283,9 @@ pub struct Usage {
     /// Kinds of volumes that their pods may have, of those that can travel; all of these when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_types: Option<Vec<String>>,
-    /// Tolerations that their pods keep; others are dropped.
+    /// Tolerations that their pods keep; others are dropped. Each names a taint, and none of Liqo's own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::tolerations")]
     pub tolerations: Vec<Toleration>,
     /// Names that their namespaces may have here beside the default ones; `*` at the end stands for anything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -314,6 +315,13 @@ impl Usage {
     /// Whether it says nothing beyond the default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// The tolerations that count: the API server accepts no others, but an older policy may have them. With one that names no
+    /// taint a pod could land on a virtual node.
+    pub fn named_tolerations(&self) -> impl Iterator<Item = &Toleration> {
+        let counts = |key: &str| !key.is_empty() && !is_own(key);
+        self.tolerations.iter().filter(move |one| one.key.as_deref().is_some_and(counts))
     }
 }
 
@@ -363,4 +371,19 @@ pub enum Accept {
     Manual,
     /// It is refused.
     Never,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_tolerations_of_named_taints_of_others_count() {
+        let keys = ["gpu", "", "example.com/liqo.io", "virtual-node.liqo.io/not-allowed", "liqo.io/x", "notliqo.io/x"];
+        let toleration = |key: &str| Toleration { key: Some(key.to_owned()), ..Toleration::default() };
+        let mut usage = Usage { tolerations: keys.map(toleration).to_vec(), ..Usage::default() };
+        usage.tolerations.push(Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() });
+        let counts: Vec<_> = usage.named_tolerations().filter_map(|one| one.key.as_deref()).collect();
+        assert_eq!(counts, ["gpu", "example.com/liqo.io", "notliqo.io/x"]);
+    }
 }

@@ -126,7 +126,7 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
     names("provide.usage.loadBalancerClasses", "they may use the load-balancer classes", &usage.load_balancer_classes);
     names("provide.usage.runtimeClassName", "they get the RuntimeClass", usage.runtime_class_name.as_slice());
     names("provide.usage.priorityClassName", "they get the PriorityClass", usage.priority_class_name.as_slice());
-    let tolerations: Vec<String> = usage.tolerations.iter().map(toleration).collect();
+    let tolerations: Vec<String> = usage.named_tolerations().map(toleration).collect();
     names("provide.usage.tolerations", "they keep tolerations of", &tolerations);
     names("provide.usage.namespaceNames", "their namespaces may also be named", &usage.namespace_names);
     match usage.volume_types.as_deref() {
@@ -147,7 +147,7 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
 }
 
 fn toleration(toleration: &Toleration) -> String {
-    let key = toleration.key.as_deref().filter(|key| !key.is_empty()).unwrap_or("every taint");
+    let key = toleration.key.as_deref().unwrap_or_default();
     let value =
         toleration.value.as_deref().filter(|value| !value.is_empty()).map(|value| format!("={value}")).unwrap_or_default();
     let effect =

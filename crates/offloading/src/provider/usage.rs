@@ -52,7 +52,7 @@ impl Held {
             advertised: offer.into_iter().flat_map(|offer| offer.advertised.iter().cloned()).collect(),
             nodes: offer.into_iter().flat_map(|offer| offer.nodes.iter().cloned()).collect(),
             volume_types: ALLOWED_VOLUMES.iter().filter(travels).map(|&kind| kind.to_owned()).collect(),
-            tolerations: self.usage.tolerations.clone(),
+            tolerations: self.usage.named_tolerations().cloned().collect(),
             reflected_kinds: self.usage.reflected_kinds.clone(),
             priority_class: self.usage.priority_class_name.clone(),
             runtime_class: self.usage.runtime_class_name.clone(),
@@ -127,11 +127,11 @@ pub mod tests {
     #[test]
     fn what_the_policy_says_of_pods_becomes_the_rules_for_them() {
         let usage = json!({ "priorityClassName": "guests", "runtimeClassName": "sandbox",
-            "tolerations": [{ "key": "gpu", "operator": "Exists" }], "volumeTypes": ["emptyDir", "hostPath"],
+            "tolerations": [{ "key": "gpu", "operator": "Exists" }, { "operator": "Exists" }], "volumeTypes": ["emptyDir", "hostPath"],
             "reflectedKinds": ["ConfigMap"] });
         let rules = held(usage).rules(None);
         assert_eq!((rules.priority_class.as_deref(), rules.runtime_class.as_deref()), (Some("guests"), Some("sandbox")));
-        assert_eq!(rules.tolerations.len(), 1);
+        assert_eq!(rules.tolerations.len(), 1, "one without a key would let pods onto virtual nodes");
         assert_eq!(rules.volume_types, ["emptyDir".to_owned()].into(), "what cannot travel is not opened by a policy");
         assert_eq!((rules.reflected_kinds, rules.policy.as_str()), (vec![ReflectedKind::ConfigMap], "partners"));
         assert_eq!(held(json!({})).rules(None).volume_types, ProviderRules::default().volume_types);
