@@ -22,6 +22,7 @@
 mod accounts;
 mod admission;
 mod dns_names;
+mod finalizer;
 mod ledger;
 mod lifecycle;
 mod manifests;

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::{
     Error, Provider,
     admission::{Account, Refusal, negative_quantity},
+    finalizer,
     ledger::Wish,
     lifecycle::{Live, NAME_TAKEN, Place, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key},
     lock,
@@ -448,11 +449,11 @@ impl Pass<'_> {
     /// The pod is gone: the shadow pod goes too, which tells home.
     async fn let_go(&mut self, shadow: &Shadow) -> Result<(), Error> {
         let api = self.shadows();
-        let change = |source| Error::Change { kind: "ShadowPod", key: self.key.clone(), source };
-        if shadow.held {
-            let patch = json!({ "metadata": { "uid": shadow.uid, "finalizers": shadow.other_finalizers } });
-            let answer = api.patch(&self.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-            unless_gone_or_replaced(answer).map_err(change)?;
+        if let Some(position) = shadow.held {
+            let patch = finalizer::removal(&shadow.uid, position, finalizers::SHADOW_POD);
+            let answer = api.patch(&self.key.name, &PatchParams::default(), &patch).await;
+            let change = |source| Error::Change { kind: "ShadowPod", key: self.key.clone(), source };
+            unless_gone(answer).map_err(change)?;
         }
         if !shadow.deleted {
             let only_this =

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     admission::{Account, Turn, negative_quantity},
-    dns_names,
+    dns_names, finalizer,
     ledger::Wish,
     told::Told,
 };
@@ -41,10 +41,8 @@ pub struct Shadow {
     pub deletion_grace: Option<i64>,
     /// Whether the shadow pod itself is being deleted.
     pub deleted: bool,
-    /// Whether it stays until its remote pod is gone.
-    pub held: bool,
-    /// Finalizers of others.
-    pub other_finalizers: Vec<String>,
+    /// Where among its finalizers the one stands by which it stays until its remote pod is gone.
+    pub held: Option<usize>,
     /// What its status says.
     pub told: Told,
     /// The pod to run. Kept only while there is none, and only if it is small.
@@ -58,8 +56,6 @@ impl Shadow {
     pub fn reduce(shadow: ShadowPod) -> Self {
         let text = |pointer: &str| shadow.spec.pod.pointer(pointer).and_then(Value::as_str);
         let told = Told::of(shadow.status.as_ref());
-        let (ours, others): (Vec<_>, Vec<_>) =
-            shadow.metadata.finalizers.unwrap_or_default().into_iter().partition(|name| name == finalizers::SHADOW_POD);
         let waits = told.remote_uid.is_none()
             && !told.phase.is_final()
             && shadow.metadata.deletion_timestamp.is_none()
@@ -74,8 +70,7 @@ impl Shadow {
             restarts: text("/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
             deletion_grace: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds.max(0)),
             deleted: shadow.metadata.deletion_timestamp.is_some(),
-            held: !ours.is_empty(),
-            other_finalizers: others,
+            held: finalizer::position(shadow.metadata.finalizers.as_ref(), finalizers::SHADOW_POD),
             requests: waits.then(|| requests_of(&shadow.spec.pod)).flatten(),
             pod: (told.remote_uid.is_none() && !told.phase.is_final() && shadow.spec.pod.to_string().len() <= LARGEST_KEPT)
                 .then(|| Arc::new(shadow.spec.pod)),

@@ -11,13 +11,13 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions},
     runtime::watcher::Config,
 };
-use liqo_api::{ReflectedObject, labels};
+use liqo_api::{ReflectedObject, finalizers, labels};
 use liqo_kit::{Cache, Key, Next};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, Provider,
+    Error, Provider, finalizer,
     lifecycle::PlaceState,
     lock,
     reflection::{Kind, Problem, Source, Step, Twin, plan, plan_without_namespace, twin},
@@ -116,7 +116,7 @@ impl Work<'_> {
         let (problem, source) = match step {
             Step::Delete(twin) => return self.delete(&twin).await.map(|()| true),
             Step::Tell(source, problem) => return self.tell(&source, problem.as_ref()).await.map(|()| true),
-            Step::Release(source) => return self.release(&source).await.map(|()| true),
+            Step::Release(source, position) => return self.release(&source, position).await.map(|()| true),
             Step::Create(source) => (self.create(&source).await?, source),
             Step::Change(source, twin) => (self.change(&source, &twin).await?, source),
         };
@@ -237,10 +237,10 @@ impl Work<'_> {
     }
 
     /// Lets a source go that waited for its twin to be gone.
-    async fn release(&self, source: &Source) -> Result<(), Error> {
-        let patch = json!({ "metadata": { "uid": source.uid, "finalizers": source.other_finalizers } });
+    async fn release(&self, source: &Source, position: usize) -> Result<(), Error> {
+        let patch = finalizer::removal(&source.uid, position, finalizers::REFLECTED_OBJECT);
         let api: Api<ReflectedObject> = Api::namespaced(self.provider.context.client.clone(), &source.key.namespace);
-        let answer = unless_gone(api.patch(&source.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await);
+        let answer = unless_gone(api.patch(&source.key.name, &PatchParams::default(), &patch).await);
         answer.map_err(|error| Error::Change { kind: "ReflectedObject", key: source.key.clone(), source: error })?;
         Ok(())
     }
