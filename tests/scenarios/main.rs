@@ -3,6 +3,7 @@
 //! They run one after another on the same clusters, in this order: the last ones take Liqo apart. `cargo test -p liqo-tests --
 //! jobs` runs those whose name holds `jobs`; `LIQO_TEST_KEEP=1` leaves the clusters up.
 
+mod approval;
 mod enforcement;
 mod install;
 mod isolation;
@@ -74,7 +75,12 @@ fn all() -> Vec<(&'static str, Scenario)> {
             each_group_of_nodes_is_a_node_and_pods_stay_on_theirs;
         enforcement:
             the_pod_security_of_a_consumers_pods_follows_the_policy,
-            a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy;
+            a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy,
+            a_policy_cannot_let_pods_onto_the_providers_virtual_nodes,
+            a_pod_says_which_object_it_names_the_provider_does_not_have;
+        approval:
+            a_consumer_waits_until_a_person_approves_it,
+            a_consumer_that_is_refused_is_told;
         peering:
             a_wrong_token_is_refused,
             a_replayed_request_is_refused,

@@ -210,9 +210,15 @@ impl Handling<'_> {
             Action::CreateShadow { mark } => return self.create(mark).await,
             Action::UpdateShadow => return self.update().await,
             Action::PatchHomeStatus => {
-                let link = Link { pod_ip: None, host_ip: self.consumer.context.pod_ip.parse().ok(), peer_answers: true, now };
+                let missing = self.remote.and_then(|remote| reflection::missing(remote, self.pod));
+                let host_ip = self.consumer.context.pod_ip.parse().ok();
+                let link = Link { pod_ip: None, host_ip, peer_answers: true, missing: missing.as_deref(), now };
                 let patch = remote_status.and_then(|status| home_status_patch(&self.pod.json(), &status, &link));
                 self.patch_status(patch).await?;
+                let told_before = self.pod.told.as_ref().is_some_and(|told| told.reason == pods::NOT_REFLECTED);
+                if let Some(message) = missing.filter(|_| !told_before) {
+                    self.warn(pods::NOT_REFLECTED, &message).await;
+                }
             }
             Action::NotReady => {
                 self.patch_status(not_ready_patch(&self.pod.json(), now)).await?;

@@ -153,6 +153,10 @@ impl Remote {
                     peer.not_reflected(&twin.reference);
                     peer.references.add(twin.reference.clone());
                 }
+                let problem = |twin: Option<&Arc<Twin>>| twin.and_then(|twin| twin.problem.clone());
+                if let Some(twin) = old.or(new).filter(|_| problem(old) != problem(new)) {
+                    peer.look_at_pods_that_name(&twin.reference);
+                }
             }
         };
         let objects = Cache::watch(
@@ -287,6 +291,13 @@ impl Peer {
     /// Looks at every pod of a namespace again.
     pub fn look_at_pods_of(&self, namespace: &str) {
         for pod in self.home_pods().iter().filter(|pod| pod.key.namespace == namespace) {
+            self.pods.add(pod.uid.clone());
+        }
+    }
+
+    /// Looks at every pod again that names this object.
+    fn look_at_pods_that_name(&self, reference: &Reference) {
+        for pod in self.home_pods().iter().filter(|pod| reference.is_named_by(pod)) {
             self.pods.add(pod.uid.clone());
         }
     }

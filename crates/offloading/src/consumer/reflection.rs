@@ -22,6 +22,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{
     Consumer, locked,
     peer::{Peer, Remote},
+    reduced::HomePod,
     reflected::{
         Reference, Twin, fingerprint_of_object, fingerprint_of_secret, object_of, record_of_config_map, record_of_secret,
     },
@@ -143,6 +144,15 @@ pub async fn ensure(consumer: &Arc<Consumer>, peer: &Arc<Peer>, remote: &Remote,
     }
 }
 
+/// Which of the objects that a pod names the provider has no twin of, and why, in a sentence.
+pub fn missing(remote: &Remote, pod: &HomePod) -> Option<String> {
+    let told: Vec<String> = Reference::all(pod)
+        .iter()
+        .filter_map(|one| Some(format!("{} {}: {}", one.kind(), one.name, recorded(remote, one)?.problem.as_ref()?)))
+        .collect();
+    (!told.is_empty()).then(|| format!("the provider took the pod, but not all that it names: {}", told.join("; ")))
+}
+
 fn recorded(remote: &Remote, reference: &Reference) -> Option<Arc<Twin>> {
     let key = Key::new(&remote.connection.tenant_namespace, reference.record());
     if reference.secret { remote.secrets.get(&key) } else { remote.objects.get(&key) }
@@ -189,7 +199,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let Reference { namespace, name, .. } = reference.clone();
-    api.get_opt(&name).await.map_err(|source| Error::Read { kind: kind(reference), namespace, name, source })
+    api.get_opt(&name).await.map_err(|source| Error::Read { kind: reference.kind(), namespace, name, source })
 }
 
 /// Makes the record be what is wanted, if it is not.
@@ -209,7 +219,7 @@ where
 {
     let failed = |source| {
         let Reference { namespace, name, .. } = reference.clone();
-        Error::Write { kind: kind(reference), namespace, name, source }
+        Error::Write { kind: reference.kind(), namespace, name, source }
     };
     let api: Api<K> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
     match (wanted, record) {
@@ -251,12 +261,8 @@ async fn remove(peer: &Peer, remote: &Remote, reference: &Reference) -> Result<(
         Err(PeerError::Api(kube::Error::Api(status))) if status.is_not_found() => Ok(()),
         Err(source) => {
             let Reference { namespace, name, .. } = reference.clone();
-            Err(Error::Write { kind: kind(reference), namespace, name, source })
+            Err(Error::Write { kind: reference.kind(), namespace, name, source })
         }
         Ok(()) => Ok(()),
     }
-}
-
-fn kind(reference: &Reference) -> &'static str {
-    if reference.secret { "Secret" } else { "ConfigMap" }
 }

@@ -65,6 +65,17 @@ impl Problem {
         Self::new("KindNotAllowed", format!("the provider's PeeringPolicy {policy} lets no {kind:?} be reflected"))
     }
 
+    /// As the annotation of a Secret says it.
+    fn of_annotation(text: &str) -> Self {
+        let (reason, message) = text.split_once(": ").unwrap_or((text, ""));
+        Self::new(reason, message)
+    }
+
+    /// As it stands in the annotation of a Secret.
+    pub fn to_annotation(&self) -> String {
+        format!("{}: {}", self.reason, self.message)
+    }
+
     /// The API server of the provider does not take it.
     pub fn invalid(words: &str) -> Self {
         Self::new("Invalid", words.chars().take(1000).collect::<String>())
@@ -143,9 +154,10 @@ impl Source {
         } else {
             None
         };
+        let told = secret.annotations().get(annotations::NOT_REFLECTED).map(|text| Problem::of_annotation(text));
         let (uid, deleted) = (secret.metadata.uid.clone().unwrap_or_default(), secret.metadata.deletion_timestamp.is_some());
         let fingerprint = fingerprint(Kind::Secret, &serde_json::to_value(secret).ok()?);
-        Some(Self { key, uid, home, kind: Kind::Secret, name, fingerprint, problem, told: None, deleted, held: None })
+        Some(Self { key, uid, home, kind: Kind::Secret, name, fingerprint, problem, told, deleted, held: None })
     }
 
     /// The key under which the twins of its home namespace are looked at.
@@ -214,8 +226,7 @@ pub fn plan(sources: &[Source], twins: &[Twin], complete: &BTreeSet<Kind>, held:
     let mut wanted: BTreeMap<(Kind, &str), &Source> = BTreeMap::new();
     let mut steps = Vec::new();
     let mut tell = |source: &Source, problem: Option<Problem>| {
-        // A Secret has no status to say it in.
-        if source.kind == Kind::ConfigMap && source.told != problem {
+        if source.told != problem {
             steps.push(Step::Tell(source.clone(), problem));
         }
     };
@@ -356,6 +367,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_said_of_a_secret_stands_in_an_annotation_and_is_said_once() {
+        let secret = |said: Option<&Problem>| {
+            let mut secret = json!({ "metadata": { "name": "s", "namespace": "t", "uid": "u", "labels": { labels::HOME_NAMESPACE: "demo" },
+                "annotations": { annotations::HOME_NAME: "login" } }, "type": "example.com/own" });
+            if let Some(said) = said {
+                secret["metadata"]["annotations"][annotations::NOT_REFLECTED] = said.to_annotation().into();
+            }
+            Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
+        };
+        let [Step::Tell(_, Some(problem))] = &plan(one(&secret(None)), &[], &both(), None)[..] else { panic!("nothing is told") };
+        assert_eq!(problem.reason, "KindNotAllowed");
+        assert_eq!(plan(one(&secret(Some(problem))), &[], &both(), None), []);
+    }
+
+    #[test]
     fn a_source_that_is_being_deleted_goes_after_its_twin() {
         let leaving = object("settings", &config("settings", "1"), |object| {
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
@@ -410,7 +436,7 @@ mod tests {
         for type_ in ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1", ""] {
             let refused = secret(type_).unwrap();
             assert_eq!(refused.problem.clone().unwrap().reason, "KindNotAllowed", "{type_}");
-            assert_eq!(plan(&[refused], &[], &both(), None), []);
+            assert!(matches!(&plan(&[refused], &[], &both(), None)[..], [Step::Tell(..)]), "{type_}");
         }
     }
 

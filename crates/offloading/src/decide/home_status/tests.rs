@@ -5,8 +5,8 @@ use super::*;
 const THEN: &str = "2026-01-01T00:00:00Z";
 const NOW: &str = "2026-01-01T01:00:00Z";
 
-fn link() -> Link {
-    Link { pod_ip: None, host_ip: "10.0.0.5".parse().ok(), peer_answers: true, now: NOW.parse().unwrap() }
+fn link() -> Link<'static> {
+    Link { pod_ip: None, host_ip: "10.0.0.5".parse().ok(), peer_answers: true, missing: None, now: NOW.parse().unwrap() }
 }
 
 fn running(name: &str) -> Value {
@@ -383,4 +383,19 @@ fn numbers_and_times_that_no_api_server_takes_are_left_out() {
         assert_eq!((bad.get("startTime"), &bad["containerStatuses"][0]["restartCount"]), (None, &json!(0)), "{time}");
         assert_eq!(bad["containerStatuses"][0]["state"]["terminated"], json!({"exitCode": 0}), "{time}");
     }
+}
+
+#[test]
+fn objects_that_the_provider_does_not_have_show_on_the_pod_until_it_has_them() {
+    let said = |pod: &Value| {
+        let told = condition(pod, "/status/conditions", pods::OFFLOADED).cloned().unwrap_or_default();
+        (told["status"].clone(), told["reason"].clone(), told["message"].clone())
+    };
+    let missing = Link { missing: Some("ConfigMap m: NameTaken"), ..link() };
+    let pod = merged_with(home(), &remote(), &missing);
+    assert_eq!(said(&pod), (json!("True"), json!("NotReflected"), json!("ConfigMap m: NameTaken")));
+    // It is no refusal: the pod may run.
+    assert_eq!(text(&pod, "/status/phase"), Some("Running"));
+    let pod = merged_with(pod, &remote(), &link());
+    assert_eq!((&said(&pod).0, &said(&pod).1), (&json!("True"), &json!("Offloaded")));
 }
