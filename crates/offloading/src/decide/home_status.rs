@@ -33,6 +33,8 @@ pub struct Link<'a> {
     pub peer_answers: bool,
     /// Which of the objects that the pod names are missing at the provider, and why.
     pub missing: Option<&'a str>,
+    /// The pod was given another size after the remote pod was made.
+    pub resized: bool,
     /// The time.
     pub now: Timestamp,
 }
@@ -67,6 +69,11 @@ pub fn home_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Optio
     }
     remote_scheduling(&mut conditions, home, remote);
     offloaded(&mut conditions, home, link.missing);
+    if link.resized {
+        conditions.set(RESIZE_PENDING, "True", Some("Infeasible"), Some(RESIZE_INFEASIBLE));
+    } else if is_told_of_resize(home) {
+        conditions.remove(RESIZE_PENDING);
+    }
     conditions.put_into(&mut status);
     patch(annotation(home, remote, link), status)
 }
@@ -139,10 +146,23 @@ pub fn not_ready_patch(home: &Value, now: Timestamp) -> Option<Value> {
     patch(Map::new(), status)
 }
 
+/// Whether the pod says already that it cannot be resized.
+pub fn is_told_of_resize(home: &Value) -> bool {
+    condition(home, "/status/conditions", RESIZE_PENDING).is_some()
+}
+
 /// Whether a pod has ended: nothing follows.
 pub fn is_final(pod: &Value) -> bool {
     matches!(text(pod, "/status/phase"), Some("Succeeded" | "Failed"))
 }
+
+/// Why a pod is not resized in place, where a kubelet would say it. The API server refuses by itself to resize a pod that
+/// runs here: its containers' statuses say nothing of their resources. One that does not run yet it lets pass.
+pub const RESIZE_INFEASIBLE: &str =
+    "a pod in another cluster keeps the size that it was made with: set the old one again, or delete the pod for a new one";
+
+/// The condition of a resize that was not done. Source: KEP-1287 (in-place update of pod resources).
+const RESIZE_PENDING: &str = "PodResizePending";
 
 const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
 
@@ -282,6 +302,11 @@ impl<'a> Conditions<'a> {
         let since = since.cloned().unwrap_or_else(|| stamp(self.now));
         self.changed
             .push(json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}));
+    }
+
+    /// Takes a condition away that stands there.
+    fn remove(&mut self, kind: &str) {
+        self.changed.push(json!({"$patch": "delete", "type": kind}));
     }
 
     fn put_into(self, status: &mut Map<String, Value>) {
