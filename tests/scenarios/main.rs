@@ -48,7 +48,8 @@ fn all() -> Vec<(&'static str, Scenario)> {
             init_containers_sidecars_and_probes_work,
             a_crashing_container_is_restarted_and_counted_at_home,
             label_changes_travel,
-            config_maps_and_secrets_that_a_pod_names_travel;
+            config_maps_and_secrets_that_a_pod_names_travel,
+            a_pod_elsewhere_keeps_its_size_and_says_so;
         jobs:
             a_finished_job_never_runs_again,
             a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
