@@ -358,13 +358,15 @@ impl Tenancies for Tenants {
     }
 
     async fn known(&self, consumer: &ClusterId) -> Result<Known, TenancyError> {
-        let incoming = self.find_record(consumer).map_or(Wish::Auto, |record| record.spec.incoming_peering);
+        let record = self.find_record(consumer);
+        let leaving = record.as_ref().is_some_and(|record| record.metadata.deletion_timestamp.is_some());
+        let incoming = record.map_or(Wish::Auto, |record| record.spec.incoming_peering);
         let namespace = self.live_namespace(consumer).await?;
         let approved = namespace.as_ref().is_some_and(|namespace| !namespace.terminating && !namespace.ending);
         let waiting = if approved { Vec::new() } else { self.who_waits().await? };
         Ok(Known {
             approved,
-            ending: namespace.as_ref().is_some_and(|namespace| namespace.terminating || namespace.ending),
+            ending: leaving || namespace.as_ref().is_some_and(|namespace| namespace.terminating || namespace.ending),
             cluster_name: namespace.and_then(|namespace| namespace.cluster_name),
             incoming,
             by_hand: self.is_approved_by_hand(consumer),

@@ -40,17 +40,14 @@ impl Tenants {
         pending_since: Option<Timestamp>,
     ) -> Result<bool, StepError> {
         if let Some(record) = self.find_record(consumer) {
-            let noted = record.annotations().contains_key(annotations::PENDING_APPROVAL);
-            if noted || pending_since.is_some() {
-                self.annotate(&record, pending_since).await?;
-            }
-            return Ok(true);
+            return self.annotate(&record, pending_since).await.map(|()| true);
         }
         let api: Api<ForeignCluster> = Api::all(self.client.clone());
         for object_name in [name.to_owned(), format!("{}-{}", name.chars().take(56).collect::<String>(), consumer.short())] {
             let found = create_missing(&api, &record_of(consumer, name, &object_name, pending_since)).await?;
             if found.spec.cluster_id == *consumer {
-                return Ok(true);
+                // One that the cache does not show yet may say something else.
+                return self.annotate(&found, pending_since).await.map(|()| true);
             }
         }
         Ok(false)
@@ -59,6 +56,9 @@ impl Tenants {
     async fn annotate(&self, record: &ForeignCluster, pending_since: Option<Timestamp>) -> Result<(), StepError> {
         let (api, name) = (Api::<ForeignCluster>::all(self.client.clone()), record.name_any());
         let since = pending_since.map(|time| time.to_string());
+        if record.annotations().get(annotations::PENDING_APPROVAL) == since.as_ref() {
+            return Ok(());
+        }
         let patch = json!({ "metadata": { "annotations": { annotations::PENDING_APPROVAL: since } } });
         let written = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
         written.map(drop).step(|| format!("annotate ForeignCluster {name}"))
