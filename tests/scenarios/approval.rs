@@ -105,3 +105,20 @@ pub async fn a_consumer_that_is_refused_is_told(world: Arc<World>) -> Result<()>
     milan.kubectl(&["delete", "foreigncluster", &known.context("milan forgot that it refused turin")?]).await?;
     milan.kubectl(&["delete", "peeringpolicy", "careful"]).await.map(drop)
 }
+
+pub async fn a_consumer_that_nobody_approves_is_forgotten(world: Arc<World>) -> Result<()> {
+    let (turin, milan) = (&world.turin, &world.milan);
+    apply_policy(milan, "careful", json!({ "priority": 10, "provide": { "approval": "Manual" } })).await?;
+    let id = turin.cluster_id().await?;
+    ask(&world, &token(milan).await?).await?;
+    shows(milan, &["ConsumerAuthorized", "PendingApproval"]).await?;
+
+    let known = record(milan, &id).await?.and_then(|known| Some(known["metadata"]["name"].as_str()?.to_owned()));
+    let long_ago = "liqo.io/pending-approval=2026-01-01T00:00:00Z";
+    milan.kubectl(&["annotate", "foreigncluster", &known.context("turin does not wait")?, long_ago, "--overwrite"]).await?;
+    eventually("milan forgets turin", SOON, || async { Ok(record(milan, &id).await?.is_none().then_some(())) }).await?;
+    shows(turin, &["Authenticated", "TokenInvalid"]).await?;
+
+    turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
+    milan.kubectl(&["delete", "peeringpolicy", "careful"]).await.map(drop)
+}

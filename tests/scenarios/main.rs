@@ -81,7 +81,8 @@ fn all() -> Vec<(&'static str, Scenario)> {
             a_pod_says_which_object_it_names_the_provider_does_not_have;
         approval:
             a_consumer_waits_until_a_person_approves_it,
-            a_consumer_that_is_refused_is_told;
+            a_consumer_that_is_refused_is_told,
+            a_consumer_that_nobody_approves_is_forgotten;
         peering:
             a_wrong_token_is_refused,
             a_replayed_request_is_refused,
