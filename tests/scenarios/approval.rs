@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 
 use crate::policies::apply_policy;
 
-/// How long a word may take from one cluster to the other; a consumer that was refused asks every five seconds.
-const SOON: Duration = Duration::from_secs(30);
+/// How long a word may take from one cluster to the other: a consumer asks every five seconds where it was refused, and every
+/// fifteen where nobody answered, as when the manager was just replaced.
+const SOON: Duration = Duration::from_secs(60);
 
 /// A one-time token of milan.
 async fn token(milan: &Cluster) -> Result<String> {
