@@ -13,11 +13,12 @@ use liqo_kit::{Key, conditions::Wanted};
 
 use super::{
     consumer::MOST_POOLS,
+    ledger,
     picture::{Answer, Asking, OfferWrite, Picture, Plan, PolicyVersion, Reading},
     pools::{self, Ground},
     publish::{self, Standing},
     reduce::{LocalNode, PodUse},
-    shares::{self, Lot, Party},
+    shares::{self, Lot, Party, Shares},
     source,
 };
 
@@ -40,6 +41,11 @@ struct Unit<'a> {
 }
 
 impl Unit<'_> {
+    /// Whether the pool has the nodes of this ground.
+    fn is_on(&self, ground: &Ground) -> bool {
+        self.local.is_some_and(|policy| ground.pools[policy].as_ref() == Some(&self.pool))
+    }
+
     /// Whether what is used beyond the offer is being taken back.
     fn is_reclaimed(&self) -> bool {
         self.floor.is_empty() && !self.in_use.is_empty()
@@ -54,15 +60,20 @@ pub fn decide(picture: &Picture, now: Instant) -> Plan {
     let nodes = picture.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref()));
     let grounds = pools::grounds(nodes, &policies);
     let mut units = units(picture, &asking, &local, &policies, &grounds);
-    let uses = Uses::count(picture, &asking, &mut units, &grounds);
+    let mut uses = Uses::count(picture, &asking, &mut units, &grounds);
     let lots = uses.lots(&units, &grounds);
     let parties = parties(&asking, &local, &lots);
-    let mut wake = reclaim(picture, &mut units, &lots, &parties, &policies, &asking, &grounds);
+    let plain = shares::plain(&lots, &parties, &policies);
+    uses.place(&units, &grounds, &plain);
     let lots = uses.lots(&units, &grounds);
-    let shares = shares::share(&lots, &parties, &policies);
+    let mut wake = reclaim(picture, &mut units, &lots, &plain, &parties, &policies, &asking, &grounds);
+    let lots = uses.lots(&units, &grounds);
+    let shares = shares::share(&lots, &plain, &parties, &policies);
     for unit in &mut units {
-        let Some(policy) = unit.local else { continue };
-        let of_pool = grounds.iter().zip(&shares).filter(|(ground, _)| ground.pools[policy].as_ref() == Some(&unit.pool));
+        if unit.local.is_none() {
+            continue;
+        }
+        let of_pool = grounds.iter().zip(&shares).filter(|(ground, _)| unit.is_on(ground));
         let sum: ResourceList = of_pool.filter_map(|(_, shares)| shares.get(&unit.asking)).sum();
         // Pods whose last node is gone stand on no ground.
         unit.target = sum.max(&unit.floor);
@@ -155,6 +166,8 @@ fn units<'a>(
 struct Uses<'a> {
     /// For each unit, by ground.
     by_ground: Vec<BTreeMap<usize, ResourceList>>,
+    /// For each unit, what its pods use that have no node, as far as it is not placed yet.
+    waiting: BTreeMap<usize, ResourceList>,
     /// For each consumer, what pods use of pools that are not to exist.
     elsewhere: HashMap<(usize, &'a str), ResourceList>,
     /// What is free of everything that is not charged to a unit, by ground.
@@ -172,6 +185,7 @@ impl<'a> Uses<'a> {
             grounds.iter().enumerate().flat_map(|(index, ground)| ground.nodes.keys().map(move |&name| (name, index))).collect();
         let mut by_ground = vec![BTreeMap::<usize, ResourceList>::new(); units.len()];
         let mut elsewhere: HashMap<(usize, &str), ResourceList> = HashMap::new();
+        let mut waiting: BTreeMap<usize, ResourceList> = BTreeMap::new();
         let mut occupants: Vec<&PodUse> = Vec::new();
         for (key, pod) in &picture.pods {
             let owner = picture.owner(key, pod).and_then(|(consumer, pool)| Some((*consumers.get(consumer)?, pool)));
@@ -184,37 +198,50 @@ impl<'a> Uses<'a> {
                 continue;
             };
             units[unit].in_use += &pod.requests;
-            let Some(policy) = units[unit].local else {
+            if units[unit].local.is_none() {
                 // A plugin says what it gives; where that is taken from, it is not there for others.
                 occupants.push(pod);
                 continue;
-            };
-            let here = pod.node.as_deref().and_then(|node| at.get(node).copied());
-            let is_in_pool = |ground: &usize| grounds[*ground].pools[policy].as_ref() == Some(&units[unit].pool);
-            // One that waits for a node will get one of its pool, and one whose node is gone ends.
-            match here.map_or_else(|| (0..grounds.len()).find(is_in_pool), |here| Some(here).filter(is_in_pool)) {
-                Some(ground) => *by_ground[unit].entry(ground).or_default() += &pod.requests,
+            }
+            match pod.node.as_deref().and_then(|node| at.get(node).copied()) {
+                // One that waits for a node will get one of its pool, and one whose node is gone ends.
+                None => *waiting.entry(unit).or_default() += &pod.requests,
+                Some(here) if units[unit].is_on(&grounds[here]) => {
+                    *by_ground[unit].entry(here).or_default() += &pod.requests;
+                }
                 // It runs outside of its pool: its node was taken out of it.
-                None => occupants.push(pod),
+                Some(_) => occupants.push(pod),
             }
         }
         for unit in units.iter_mut() {
             unit.floor = unit.in_use.clone();
         }
         let nodes: Vec<&BTreeMap<&str, &LocalNode>> = grounds.iter().map(|ground| &ground.nodes).collect();
-        Self { by_ground, elsewhere, free: source::free(&nodes, &occupants) }
+        Self { by_ground, waiting, elsewhere, free: source::free(&nodes, &occupants) }
+    }
+
+    /// Charges what waits for a node to the grounds of its pool. It is put where the consumer has some of its plain share left,
+    /// so that pods which are about to start move nobody's offer.
+    fn place(&mut self, units: &[Unit], grounds: &[Ground], plain: &Shares) {
+        let nothing = ResourceList::new();
+        for (unit, amount) in std::mem::take(&mut self.waiting) {
+            let used = &mut self.by_ground[unit];
+            let of_pool: Vec<usize> = (0..grounds.len()).filter(|&ground| units[unit].is_on(&grounds[ground])).collect();
+            let left = |&ground: &usize| plain[ground][&units[unit].asking].saturating_sub(used.get(&ground).unwrap_or(&nothing));
+            let room: Vec<ResourceList> = of_pool.iter().map(left).collect();
+            for (ground, part) in of_pool.into_iter().zip(ledger::spread(&amount, &room)) {
+                *used.entry(ground).or_default() += &part;
+            }
+        }
     }
 
     /// What is to be split on each ground, and who has a part in it.
     fn lots(&self, units: &[Unit], grounds: &[Ground]) -> Vec<Lot> {
         let lot = |(index, ground): (usize, &Ground)| {
             let mut lot = Lot { free: self.free[index].clone(), floors: BTreeMap::new() };
-            for (unit, used) in units.iter().zip(&self.by_ground) {
-                let Some(policy) = unit.local else { continue };
-                if ground.pools[policy].as_ref() == Some(&unit.pool) {
-                    let floor = used.get(&index).filter(|_| !unit.is_reclaimed());
-                    lot.floors.insert(unit.asking, floor.cloned().unwrap_or_default());
-                }
+            for (unit, used) in units.iter().zip(&self.by_ground).filter(|(unit, _)| unit.is_on(ground)) {
+                let floor = used.get(&index).filter(|_| !unit.is_reclaimed());
+                lot.floors.insert(unit.asking, floor.cloned().unwrap_or_default());
             }
             lot
         };
@@ -250,13 +277,12 @@ fn reclaim(
     picture: &Picture,
     units: &mut [Unit],
     lots: &[Lot],
+    entitled: &Shares,
     parties: &[Party],
     policies: &[&Provide],
     asking: &[Asking],
     grounds: &[Ground],
 ) -> Option<Duration> {
-    let bare: Vec<Lot> = lots.iter().map(Lot::without_floors).collect();
-    let entitled = shares::share(&bare, parties, policies);
     // The grounds where the consumers of a policy use more than all of them may have.
     let over: Vec<BTreeSet<usize>> = lots.iter().map(|lot| overdrawn(lot, parties, policies)).collect();
     let mut used: BTreeMap<usize, ResourceList> = BTreeMap::new();
@@ -272,8 +298,7 @@ fn reclaim(
             unit.reclaim = beyond.then(|| standing.unwrap_or_else(|| notice(picture.today, unit.policy)));
             continue;
         };
-        let in_pool = |index: &usize| grounds[*index].pools[policy].as_ref() == Some(&unit.pool);
-        let mine: Vec<usize> = (0..lots.len()).filter(in_pool).collect();
+        let mine: Vec<usize> = (0..lots.len()).filter(|&ground| unit.is_on(&grounds[ground])).collect();
         let due: ResourceList = mine.iter().filter_map(|&index| entitled[index].get(&unit.asking)).sum();
         // Caps hold for all pools of a consumer together.
         let capped = exceeds(&used[&unit.asking], &limit_of(unit.policy), Some(&unit.policy.caps), 0);
@@ -338,9 +363,8 @@ fn overdrawn(lot: &Lot, parties: &[Party], policies: &[&Provide]) -> BTreeSet<us
 fn components(units: &[Unit], grounds: &[Ground]) -> Vec<Vec<usize>> {
     let mut component: Vec<usize> = (0..units.len()).collect();
     for ground in grounds {
-        let here = |unit: &Unit| unit.local.is_some_and(|policy| ground.pools[policy].as_ref() == Some(&unit.pool));
         let members: BTreeSet<usize> =
-            units.iter().zip(&component).filter(|(unit, _)| here(unit)).map(|(_, &component)| component).collect();
+            units.iter().zip(&component).filter(|(unit, _)| unit.is_on(ground)).map(|(_, &component)| component).collect();
         if let Some(&lowest) = members.first() {
             for one in component.iter_mut().filter(|one| members.contains(one)) {
                 *one = lowest;
@@ -365,11 +389,7 @@ fn total(
 ) -> ResourceList {
     // What a plugin says is not weighed.
     let plugins = members.iter().filter(|&&unit| units[unit].local.is_none()).map(|&unit| &units[unit].target).sum();
-    let of_these = |ground: &Ground| {
-        members
-            .iter()
-            .any(|&unit| units[unit].local.is_some_and(|policy| ground.pools[policy].as_ref() == Some(&units[unit].pool)))
-    };
+    let of_these = |ground: &Ground| members.iter().any(|&unit| units[unit].is_on(ground));
     let bounds: Vec<ResourceList> =
         grounds.iter().zip(lots).filter(|(ground, _)| of_these(ground)).map(|(_, lot)| lot.bound(parties, policies)).collect();
     bounds.iter().fold(plugins, |sum: ResourceList, bound| sum + bound)
@@ -391,7 +411,7 @@ struct Description {
 
 impl Description {
     fn of(picture: &Picture, unit: &Unit, grounds: &[Ground]) -> Self {
-        let in_pool = |ground: &&Ground| unit.local.is_none_or(|policy| ground.pools[policy].as_ref() == Some(&unit.pool));
+        let in_pool = |ground: &&Ground| unit.local.is_none() || unit.is_on(ground);
         let nodes = grounds.iter().filter(in_pool).flat_map(|ground| ground.nodes.values().copied());
         let mut labels = picture.cluster_labels.clone();
         labels.extend(source::uniform_labels(nodes));

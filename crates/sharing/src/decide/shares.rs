@@ -3,6 +3,9 @@
 //! What is free on a ground is split in two steps. Fixed amounts come first; what they leave is split between the policies,
 //! each bounded by its percentage of what is free; and each policy's part between its consumers, by weight. Nobody gets less
 //! than its floor, which is what it uses unless that is being reclaimed.
+//!
+//! Where a consumer's pods run must not decide how much it gets: what it uses on one ground beyond its plain share of that
+//! ground, it is given less on the others.
 
 use std::collections::BTreeMap;
 
@@ -64,24 +67,53 @@ pub fn bound_of(free: &ResourceList, provide: &Provide) -> ResourceList {
     free.percentage(u32::from(provide.percentage)).percentage(overcommit)
 }
 
-/// What each party gets of each lot.
-pub fn share(lots: &[Lot], parties: &[Party], policies: &[&Provide]) -> Vec<BTreeMap<usize, ResourceList>> {
+/// What each party gets of each lot, by lot.
+pub type Shares = Vec<BTreeMap<usize, ResourceList>>;
+
+/// What each party would get of each lot if nobody used anything.
+pub fn plain(lots: &[Lot], parties: &[Party], policies: &[&Provide]) -> Shares {
+    let bare: Vec<Lot> = lots.iter().map(Lot::without_floors).collect();
+    // Nobody has too much then, whatever it is measured by.
+    let measure: Shares = bare.iter().map(|lot| lot.floors.clone()).collect();
+    share(&bare, &measure, parties, policies)
+}
+
+/// What each party gets of each lot. `plain` is what it would get if nobody used anything.
+pub fn share(lots: &[Lot], plain: &Shares, parties: &[Party], policies: &[&Provide]) -> Shares {
     // What a party must get later is not given to it twice.
     let mut left: Vec<ResourceList> = parties.iter().map(|party| party.limit.clone()).collect();
-    for (&party, floor) in lots.iter().flat_map(|lot| &lot.floors) {
-        left[party] = reduced(&left[party], floor);
+    // What each has on one lot beyond its plain share, and gives up on others.
+    let mut excess = vec![ResourceList::new(); parties.len()];
+    for (lot, plain) in lots.iter().zip(plain) {
+        for (&party, floor) in &lot.floors {
+            left[party] = reduced(&left[party], floor);
+            excess[party] += &floor.saturating_sub(&plain[&party]);
+        }
     }
     let mut all = Vec::new();
-    for lot in lots {
-        let limits: BTreeMap<usize, ResourceList> =
-            lot.floors.iter().map(|(&party, floor)| (party, raised(&left[party], floor))).collect();
+    for (lot, plain) in lots.iter().zip(plain) {
+        let limits: BTreeMap<usize, ResourceList> = lot
+            .floors
+            .iter()
+            .map(|(&party, floor)| (party, without_excess(raised(&left[party], floor), &plain[&party], &excess[party])))
+            .collect();
         let shares = share_one(lot, &limits, parties, policies);
         for (&party, share) in &shares {
             left[party] = reduced(&left[party], &share.saturating_sub(&lot.floors[&party]));
+            excess[party] = excess[party].saturating_sub(&plain[&party].saturating_sub(share));
         }
         all.push(shares);
     }
     all
+}
+
+/// The limit, and of what the party has too much elsewhere no more than its plain share less that.
+fn without_excess(mut limit: ResourceList, plain: &ResourceList, excess: &ResourceList) -> ResourceList {
+    for (name, excess) in excess.iter().filter(|(_, excess)| !excess.is_zero()) {
+        let most = plain.get(name).saturating_sub(excess);
+        limit.insert(name, if limit.contains(name) { limit.get(name).min(most) } else { most });
+    }
+    limit
 }
 
 /// The limit less what was given.

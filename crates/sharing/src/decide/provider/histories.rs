@@ -19,16 +19,16 @@ const CONSUMERS: [u8; 3] = [ROME, TURIN, VENICE];
 enum Event {
     /// A consumer asks for at most so many cores; or no longer asks.
     Asks(usize, Option<u8>),
-    /// A pod of a consumer is created, if its offer has room for it.
-    PodOf(usize, u8),
+    /// A pod of a consumer is created, if its offer has room for it: on one of the nodes, or it waits for one.
+    PodOf(usize, u8, Option<u8>),
     /// The pods of a consumer end.
     EndsPods(usize),
     /// A pod of this cluster's own is created.
     OwnPod(u8),
     /// This cluster's own pods end.
     EndsOwn,
-    /// A node of so many cores joins, or the last one leaves.
-    Node(Option<u8>),
+    /// A node of so many cores joins, with a GPU or without; or the last one leaves.
+    Node(Option<(u8, bool)>),
     /// Other policies hold.
     Policies(u8),
     /// Time passes.
@@ -39,13 +39,13 @@ fn event() -> impl Strategy<Value = Event> {
     let who = 0..CONSUMERS.len();
     prop_oneof![
         (who.clone(), proptest::option::of(0..20_u8)).prop_map(|(who, cpu)| Event::Asks(who, cpu)),
-        (who.clone(), 1..6_u8).prop_map(|(who, cpu)| Event::PodOf(who, cpu)),
-        (who.clone(), 1..6_u8).prop_map(|(who, cpu)| Event::PodOf(who, cpu)),
+        (who.clone(), 1..6_u8, any::<u8>()).prop_map(|(who, cpu, node)| Event::PodOf(who, cpu, Some(node))),
+        (who.clone(), 1..6_u8).prop_map(|(who, cpu)| Event::PodOf(who, cpu, None)),
         who.prop_map(Event::EndsPods),
         (1..8_u8).prop_map(Event::OwnPod),
         Just(Event::EndsOwn),
-        proptest::option::of(1..16_u8).prop_map(Event::Node),
-        (0..4_u8).prop_map(Event::Policies),
+        proptest::option::of((1..16_u8, any::<bool>())).prop_map(Event::Node),
+        (0..5_u8).prop_map(Event::Policies),
         (0..600_u16).prop_map(Event::Seconds),
     ]
 }
@@ -73,6 +73,15 @@ fn policies(which: u8) -> Vec<Arc<PeeringPolicy>> {
                 rome(json!({ "source": { "fixed": { "resources": { "cpu": "5" } } }, "offerUpdateThresholdPercentage": 0 })),
             ),
         ],
+        3 => vec![
+            policy("default", 0, plain),
+            policy(
+                "rome",
+                1,
+                rome(json!({ "percentage": 100, "offerUpdateThresholdPercentage": 0,
+                    "source": { "nodes": { "selectors": [{ "matchLabels": { "gpu": "yes" } }] } } })),
+            ),
+        ],
         _ => vec![policy(
             "default",
             0,
@@ -92,18 +101,23 @@ impl Picture {
                     *self = self.clone().request(CONSUMERS[*who], &format!("cpu={cpu}"));
                 }
             }
-            Event::PodOf(who, cpu) => {
+            Event::PodOf(who, cpu, node) => {
                 let hard = self.offered(*who);
                 let used: Quantity = self.used(*who) + Quantity::from_units(i64::from(*cpu));
                 if used <= hard {
-                    *self = self.clone().pod(&name(*who), Some(CONSUMERS[*who]), &format!("cpu={cpu}"));
+                    let mut made = self.clone().pod(&name(*who), Some(CONSUMERS[*who]), &format!("cpu={cpu}"));
+                    let (_, pod) = made.pods.last_mut().unwrap();
+                    let node = node.and_then(|node| self.nodes.get(usize::from(node) % self.nodes.len().max(1)));
+                    Arc::make_mut(pod).node = node.map(|(key, _)| key.name.clone());
+                    *self = made;
                 }
             }
             Event::EndsPods(who) => self.pods.retain(|(key, _)| key.namespace != name(*who)),
             Event::OwnPod(cpu) => *self = self.clone().pod("default", None, &format!("cpu={cpu}")),
             Event::EndsOwn => self.pods.retain(|(key, _)| key.namespace != "default"),
-            Event::Node(Some(cpu)) => {
-                let node = LocalNode { eligible: true, allocatable: list(&format!("cpu={cpu}")), labels: BTreeMap::new() };
+            Event::Node(Some((cpu, gpu))) => {
+                let labels = gpu.then(|| ("gpu".to_owned(), "yes".to_owned())).into_iter().collect();
+                let node = LocalNode { eligible: true, allocatable: list(&format!("cpu={cpu}")), labels };
                 self.nodes.push((Key::new("", format!("node-{number}")), node.into()));
             }
             Event::Node(None) => drop(self.nodes.pop()),

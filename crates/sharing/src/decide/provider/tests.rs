@@ -378,6 +378,51 @@ fn nodes_that_two_policies_lend_are_not_lent_twice() {
     assert_eq!(specs, [true, false]);
 }
 
+/// Everything is for everybody, and rome has the nodes with a GPU only: one of 6 cpu beside milan's of 10.
+fn gpus_for_rome() -> Picture {
+    let gpus = json!({ "percentage": 100, "source": { "nodes": { "selectors": [{ "matchLabels": { "gpu": "yes" } }] } } });
+    let policies = [("default", 0, json!({ "provide": { "percentage": 100 } })), ("gpus", 1, rome_only(&gpus))];
+    milan().node("g", "cpu=6", &[("gpu", "yes")]).asks(ROME, "").asks(TURIN, "").under(&policies)
+}
+
+/// A pod of turin's on a node, or without one.
+fn of_turin(node: Option<&str>, requests: &str) -> (Key, Arc<PodUse>) {
+    let consumer = Some(cluster(TURIN).to_string());
+    let pod = PodUse {
+        node: node.map(str::to_owned),
+        requests: list(requests),
+        consumer,
+        pool: DEFAULT_POOL.into(),
+        waits: node.is_none(),
+    };
+    (Key::new("mapped-2", format!("on-{node:?}")), pod.into())
+}
+
+#[test]
+fn pods_that_wait_for_a_node_move_no_offer_as_long_as_they_fit_into_their_own() {
+    let mut picture = gpus_for_rome();
+    let idle = [write(ROME, "cpu=3"), write(TURIN, "cpu=13, pods=10")];
+    assert_eq!(picture.writes(), idle);
+    picture.pods.push(of_turin(None, "cpu=13, pods=1"));
+    assert_eq!(picture.writes(), idle);
+    picture.pods.push(of_turin(Some("a"), "cpu=9, pods=1"));
+    Arc::make_mut(&mut picture.pods[0].1).requests = list("cpu=4, pods=1");
+    assert_eq!(picture.writes(), idle);
+}
+
+#[test]
+fn who_uses_more_than_its_share_of_some_nodes_gets_less_of_the_others() {
+    let mut picture = gpus_for_rome();
+    picture.pods.push(of_turin(Some("g"), "cpu=5"));
+    assert_eq!(picture.writes(), [write(ROME, "cpu=1"), write(TURIN, "cpu=13, pods=10")]);
+    // Three that share all nodes get the same, wherever the pods of one run.
+    let mut picture = gpus_for_rome().asks(5, "");
+    let shares = |picture: &Picture| picture.writes().into_iter().map(|(_, hard)| hard).collect::<Vec<_>>();
+    assert_eq!(shares(&picture), ["cpu=2", "cpu=7, pods=5", "cpu=7, pods=5"]);
+    picture.pods.push(of_turin(Some("g"), "cpu=4"));
+    assert_eq!(shares(&picture), ["cpu=1", "cpu=7, pods=5", "cpu=8, pods=5"]);
+}
+
 fn by_zone() -> [(&'static str, i32, Value); 1] {
     [("default", 0, json!({ "provide": { "percentage": 100, "granularity": { "by": "NodeLabel", "label": "zone" } } }))]
 }
