@@ -38,7 +38,7 @@ use liqo_api::{ClusterId, ForeignCluster, PeeringPolicy, ResourceOffer};
 use liqo_kit::{Cache, Context, Key, Queue, cache::whole, peers::PeerError};
 use tokio_util::sync::CancellationToken;
 
-use crate::{consumer::Consumer, links::Links, provider::Provider};
+use crate::{consumer::Consumer, decide::provider::is_refused, links::Links, provider::Provider};
 
 /// Field manager of all that this slice writes.
 const FIELD_MANAGER: &str = "liqo-sharing";
@@ -179,10 +179,12 @@ fn watch_offers(
     peers: Queue<ClusterId>,
 ) -> Cache<ResourceOffer> {
     let all = Api::<ResourceOffer>::all(context.client.clone());
+    // What is refused goes to others; the rest of what consumers answer is nothing to the ledger.
+    let counted = |offer: Option<&Arc<ResourceOffer>>| offer.map(|offer| (offer.spec.clone(), is_refused(offer)));
     Cache::watch(all, Config::default(), stop.clone(), whole, move |key, old, new| {
         if let Some(provider) = consumer::provider_of(&key.namespace) {
             peers.add_after(provider, SETTLE);
-        } else if old.map(|offer| &offer.spec) != new.map(|offer| &offer.spec) {
+        } else if counted(old) != counted(new) {
             recompute.add_after((), provider::DEBOUNCE);
         }
     })

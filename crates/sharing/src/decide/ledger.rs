@@ -325,7 +325,7 @@ mod tests {
             room in vec(prop_oneof![0..20_i64, Just(i64::MAX)], 1..6)
         ) {
             // Finer than a step, too.
-            let whole = Quantity::from_nanos(amount * 500_000, Default::default());
+            let whole = Quantity::from_nanos(amount * 500_000, liqo_quantity::Format::default());
             let room: Vec<ResourceList> = room.into_iter().map(|cpu| [("cpu", Quantity::from_millis(cpu))].into()).collect();
             let parts = spread(&[("cpu", whole)].into(), &room);
             prop_assert_eq!(sum(&parts, "cpu"), whole);

@@ -8,7 +8,9 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::NodeSelector;
-use liqo_api::{ANSWERED, PeeringPolicy, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, links};
+use liqo_api::{
+    ANSWERED, OfferPhase, PeeringPolicy, Provide, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceQuota, Time, links,
+};
 use liqo_kit::{Key, conditions::Wanted};
 
 use super::{
@@ -30,6 +32,8 @@ struct Unit<'a> {
     policy: &'a Provide,
     /// Index of that policy, where the pool is made of local nodes.
     local: Option<usize>,
+    /// Whether the consumer does not want it.
+    refused: bool,
     /// What its pods use.
     in_use: ResourceList,
     /// What it should hold.
@@ -63,12 +67,15 @@ pub fn decide(picture: &Picture, now: Instant) -> Plan {
     let mut uses = Uses::count(picture, &asking, &mut units, &grounds);
     let lots = uses.lots(&units, &grounds);
     let parties = parties(&asking, &local, &lots);
-    let plain = shares::plain(&lots, &parties, &policies);
-    uses.place(&units, &grounds, &plain);
+    let entitled = shares::plain(&lots, &parties, &policies);
+    let whole = lots.iter().map(|lot| lot.whole(&parties, &policies)).collect();
+    uses.place(&units, &grounds, &entitled, whole);
     let lots = uses.lots(&units, &grounds);
-    let mut wake = reclaim(picture, &mut units, &lots, &plain, &parties, &policies, &asking, &grounds);
+    // The grounds where the consumers of a policy use more than all of them may have.
+    let over: Vec<BTreeSet<usize>> = lots.iter().map(|lot| overdrawn(lot, &parties, &policies)).collect();
+    let mut wake = reclaim(picture, &mut units, &over, &entitled, &asking, &grounds);
     let lots = uses.lots(&units, &grounds);
-    let shares = shares::share(&lots, &plain, &parties, &policies);
+    let shares = shares::share(&lots, &entitled, &parties, &policies);
     for unit in &mut units {
         if unit.local.is_none() {
             continue;
@@ -104,6 +111,12 @@ fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     one.into_iter().chain(other).min()
 }
 
+/// Whether the consumer does not want this offer. What it says of one that is taken back says nothing of the one after it.
+pub fn is_refused(offer: &ResourceOffer) -> bool {
+    let refused = offer.status.as_ref().is_some_and(|status| status.phase == OfferPhase::Refused);
+    refused && offer.spec.withdrawal_timestamp.is_none()
+}
+
 /// The policies of those that ask whose source is here.
 fn local_policies<'a>(asking: &[Asking<'a>]) -> Vec<&'a Arc<PeeringPolicy>> {
     let held = asking.iter().filter_map(|asking| asking.policy);
@@ -128,6 +141,7 @@ fn units<'a>(
             pool: pool.to_owned(),
             policy: &policy.spec.provide,
             local,
+            refused: one.offers.get(pool).is_some_and(|offer| is_refused(offer)),
             in_use: ResourceList::new(),
             target,
             reclaim: None,
@@ -205,12 +219,14 @@ impl<'a> Uses<'a> {
             }
             match pod.node.as_deref().and_then(|node| at.get(node).copied()) {
                 // One that waits for a node will get one of its pool, and one whose node is gone ends.
-                None => *waiting.entry(unit).or_default() += &pod.requests,
+                None if grounds.iter().any(|ground| units[unit].is_on(ground)) => {
+                    *waiting.entry(unit).or_default() += &pod.requests;
+                }
                 Some(here) if units[unit].is_on(&grounds[here]) => {
                     *by_ground[unit].entry(here).or_default() += &pod.requests;
                 }
-                // It runs outside of its pool: its node was taken out of it.
-                Some(_) => occupants.push(pod),
+                // It is outside of its pool: its node was taken out of it.
+                _ => occupants.push(pod),
             }
         }
         for unit in units.iter_mut() {
@@ -220,16 +236,28 @@ impl<'a> Uses<'a> {
         Self { by_ground, waiting, elsewhere, free: source::free(&nodes, &occupants) }
     }
 
-    /// Charges what waits for a node to the grounds of its pool. It is put where the consumer has some of its plain share left,
-    /// so that pods which are about to start move nobody's offer.
-    fn place(&mut self, units: &[Unit], grounds: &[Ground], plain: &Shares) {
+    /// Charges what waits for a node to the grounds of its pool: where the consumer has some of its plain share left, so that
+    /// pods which are about to start move nobody's offer; and what is more than that, where anything is left.
+    fn place(&mut self, units: &[Unit], grounds: &[Ground], entitled: &Shares, mut left: Vec<ResourceList>) {
         let nothing = ResourceList::new();
+        for (&ground, used) in self.by_ground.iter().flatten() {
+            left[ground] = left[ground].saturating_sub(used);
+        }
         for (unit, amount) in std::mem::take(&mut self.waiting) {
             let used = &mut self.by_ground[unit];
             let of_pool: Vec<usize> = (0..grounds.len()).filter(|&ground| units[unit].is_on(&grounds[ground])).collect();
-            let left = |&ground: &usize| plain[ground][&units[unit].asking].saturating_sub(used.get(&ground).unwrap_or(&nothing));
-            let room: Vec<ResourceList> = of_pool.iter().map(left).collect();
-            for (ground, part) in of_pool.into_iter().zip(ledger::spread(&amount, &room)) {
+            let own = |&ground: &usize| {
+                let own = entitled[ground][&units[unit].asking].saturating_sub(used.get(&ground).unwrap_or(&nothing));
+                own.min(&left[ground])
+            };
+            let own: Vec<ResourceList> = of_pool.iter().map(own).collect();
+            let beyond = amount.saturating_sub(&own.iter().sum());
+            let within = ledger::spread(&amount.saturating_sub(&beyond), &own);
+            let rest: Vec<ResourceList> =
+                of_pool.iter().zip(&within).map(|(&ground, part)| left[ground].saturating_sub(part)).collect();
+            for ((ground, part), more) in of_pool.into_iter().zip(within).zip(ledger::spread(&beyond, &rest)) {
+                let part = part + &more;
+                left[ground] = left[ground].saturating_sub(&part);
                 *used.entry(ground).or_default() += &part;
             }
         }
@@ -238,10 +266,11 @@ impl<'a> Uses<'a> {
     /// What is to be split on each ground, and who has a part in it.
     fn lots(&self, units: &[Unit], grounds: &[Ground]) -> Vec<Lot> {
         let lot = |(index, ground): (usize, &Ground)| {
-            let mut lot = Lot { free: self.free[index].clone(), floors: BTreeMap::new() };
+            let mut lot = Lot { free: self.free[index].clone(), ..Lot::default() };
             for (unit, used) in units.iter().zip(&self.by_ground).filter(|(unit, _)| unit.is_on(ground)) {
                 let floor = used.get(&index).filter(|_| !unit.is_reclaimed());
                 lot.floors.insert(unit.asking, floor.cloned().unwrap_or_default());
+                lot.refused.extend(unit.refused.then_some(unit.asking));
             }
             lot
         };
@@ -276,15 +305,11 @@ fn parties(asking: &[Asking], local: &[&Arc<PeeringPolicy>], lots: &[Lot]) -> Ve
 fn reclaim(
     picture: &Picture,
     units: &mut [Unit],
-    lots: &[Lot],
+    over: &[BTreeSet<usize>],
     entitled: &Shares,
-    parties: &[Party],
-    policies: &[&Provide],
     asking: &[Asking],
     grounds: &[Ground],
 ) -> Option<Duration> {
-    // The grounds where the consumers of a policy use more than all of them may have.
-    let over: Vec<BTreeSet<usize>> = lots.iter().map(|lot| overdrawn(lot, parties, policies)).collect();
     let mut used: BTreeMap<usize, ResourceList> = BTreeMap::new();
     for unit in units.iter() {
         *used.entry(unit.asking).or_default() += &unit.in_use;
@@ -298,7 +323,7 @@ fn reclaim(
             unit.reclaim = beyond.then(|| standing.unwrap_or_else(|| notice(picture.today, unit.policy)));
             continue;
         };
-        let mine: Vec<usize> = (0..lots.len()).filter(|&ground| unit.is_on(&grounds[ground])).collect();
+        let mine: Vec<usize> = (0..grounds.len()).filter(|&ground| unit.is_on(&grounds[ground])).collect();
         let due: ResourceList = mine.iter().filter_map(|&index| entitled[index].get(&unit.asking)).sum();
         // Caps hold for all pools of a consumer together.
         let capped = exceeds(&used[&unit.asking], &limit_of(unit.policy), Some(&unit.policy.caps), 0);

@@ -7,7 +7,7 @@
 //! Where a consumer's pods run must not decide how much it gets: what it uses on one ground beyond its plain share of that
 //! ground, it is given less on the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use liqo_api::{ClusterId, Provide, ResourceList};
 
@@ -31,6 +31,8 @@ pub struct Lot {
     pub free: ResourceList,
     /// The least that each party gets; none for a party that gets nothing here.
     pub floors: BTreeMap<usize, ResourceList>,
+    /// Those that do not want more than that.
+    pub refused: BTreeSet<usize>,
 }
 
 impl Lot {
@@ -38,13 +40,18 @@ impl Lot {
     #[must_use]
     pub fn without_floors(&self) -> Self {
         let floors = self.floors.keys().map(|&party| (party, ResourceList::new())).collect();
-        Self { free: self.free.clone(), floors }
+        Self { floors, ..self.clone() }
+    }
+
+    /// The limit of a party that refuses what it is offered here: just what it must get.
+    fn closed(&self, floor: &ResourceList) -> ResourceList {
+        self.free.names().map(|name| (name, floor.get(name))).collect()
     }
 
     /// The most that all parties together can be promised: what is free, and the overcommitment.
     pub fn bound(&self, parties: &[Party], policies: &[&Provide]) -> ResourceList {
         let whole = self.whole(parties, policies);
-        let members: std::collections::BTreeSet<usize> = self.floors.keys().map(|&party| parties[party].policy).collect();
+        let members: BTreeSet<usize> = self.floors.keys().map(|&party| parties[party].policy).collect();
         if members.iter().any(|&policy| policies[policy].source.fixed.is_some()) {
             return whole;
         }
@@ -52,7 +59,8 @@ impl Lot {
         whole.min(&caps.iter().sum())
     }
 
-    fn whole(&self, parties: &[Party], policies: &[&Provide]) -> ResourceList {
+    /// What is free, and the overcommitment.
+    pub fn whole(&self, parties: &[Party], policies: &[&Provide]) -> ResourceList {
         let overcommit = self.floors.keys().map(|&party| policies[parties[party].policy].overcommit_percentage).max();
         self.free.percentage(u32::from(overcommit.unwrap_or(100)))
     }
@@ -87,16 +95,21 @@ pub fn share(lots: &[Lot], plain: &Shares, parties: &[Party], policies: &[&Provi
     for (lot, plain) in lots.iter().zip(plain) {
         for (&party, floor) in &lot.floors {
             left[party] = reduced(&left[party], floor);
-            excess[party] += &floor.saturating_sub(&plain[&party]);
+            if !lot.refused.contains(&party) {
+                excess[party] += &floor.saturating_sub(&plain[&party]);
+            }
         }
     }
     let mut all = Vec::new();
     for (lot, plain) in lots.iter().zip(plain) {
-        let limits: BTreeMap<usize, ResourceList> = lot
-            .floors
-            .iter()
-            .map(|(&party, floor)| (party, without_excess(raised(&left[party], floor), &plain[&party], &excess[party])))
-            .collect();
+        let limit = |party: usize, floor: &ResourceList| {
+            if lot.refused.contains(&party) {
+                return lot.closed(floor);
+            }
+            without_excess(raised(&left[party], floor), &plain[&party], &excess[party])
+        };
+        let limits: BTreeMap<usize, ResourceList> =
+            lot.floors.iter().map(|(&party, floor)| (party, limit(party, floor))).collect();
         let shares = share_one(lot, &limits, parties, policies);
         for (&party, share) in &shares {
             left[party] = reduced(&left[party], &share.saturating_sub(&lot.floors[&party]));

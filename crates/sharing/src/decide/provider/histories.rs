@@ -29,6 +29,8 @@ enum Event {
     EndsOwn,
     /// A node of so many cores joins, with a GPU or without; or the last one leaves.
     Node(Option<(u8, bool)>),
+    /// A consumer refuses what it is offered, or wants it after all.
+    Refuses(usize, bool),
     /// Other policies hold.
     Policies(u8),
     /// Time passes.
@@ -41,7 +43,8 @@ fn event() -> impl Strategy<Value = Event> {
         (who.clone(), proptest::option::of(0..20_u8)).prop_map(|(who, cpu)| Event::Asks(who, cpu)),
         (who.clone(), 1..6_u8, any::<u8>()).prop_map(|(who, cpu, node)| Event::PodOf(who, cpu, Some(node))),
         (who.clone(), 1..6_u8).prop_map(|(who, cpu)| Event::PodOf(who, cpu, None)),
-        who.prop_map(Event::EndsPods),
+        who.clone().prop_map(Event::EndsPods),
+        (who, any::<bool>()).prop_map(|(who, refuses)| Event::Refuses(who, refuses)),
         (1..8_u8).prop_map(Event::OwnPod),
         Just(Event::EndsOwn),
         proptest::option::of((1..16_u8, any::<bool>())).prop_map(Event::Node),
@@ -108,7 +111,8 @@ impl Picture {
                     let mut made = self.clone().pod(&name(*who), Some(CONSUMERS[*who]), &format!("cpu={cpu}"));
                     let (_, pod) = made.pods.last_mut().unwrap();
                     let node = node.and_then(|node| self.nodes.get(usize::from(node) % self.nodes.len().max(1)));
-                    Arc::make_mut(pod).node = node.map(|(key, _)| key.name.clone());
+                    let pod = Arc::make_mut(pod);
+                    (pod.node, pod.waits) = (node.map(|(key, _)| key.name.clone()), node.is_none());
                     *self = made;
                 }
             }
@@ -121,6 +125,7 @@ impl Picture {
                 self.nodes.push((Key::new("", format!("node-{number}")), node.into()));
             }
             Event::Node(None) => drop(self.nodes.pop()),
+            Event::Refuses(who, refuses) => self.answer(CONSUMERS[*who], *refuses),
             Event::Policies(which) => self.policies = policies(*which),
             Event::Seconds(seconds) => {
                 self.today = self.today.saturating_add(SignedDuration::from_secs((*seconds).into())).unwrap();
@@ -132,6 +137,11 @@ impl Picture {
         let namespace = liqo_api::tenant_namespace(&cluster(CONSUMERS[who]));
         let offers = self.offers.iter().filter(|(key, _)| key.namespace == namespace);
         offers.map(|(_, offer)| offer.spec.resource_quota.hard.get("cpu")).sum()
+    }
+
+    fn refuses(&self, who: usize) -> bool {
+        let namespace = liqo_api::tenant_namespace(&cluster(CONSUMERS[who]));
+        self.offers.iter().any(|(key, offer)| key.namespace == namespace && is_refused(offer))
     }
 
     fn used(&self, who: usize) -> Quantity {
@@ -147,6 +157,22 @@ impl Picture {
         let nodes: BTreeMap<&str, &LocalNode> = self.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref())).collect();
         let overcommit = self.policies.iter().map(|policy| policy.spec.provide.overcommit_percentage).max().unwrap_or(100);
         source::free(&[&nodes], &own)[0].percentage(overcommit.into()).get("cpu")
+    }
+
+    /// What rome's pods use, beyond what there is, on nodes that are not in its pool: it is theirs as long as they run, and was
+    /// nobody else's to have.
+    fn displaced(&self) -> Quantity {
+        let narrowed = self.policies.iter().any(|policy| policy.spec.provide.source.nodes.is_some());
+        let outside = self.nodes.iter().filter(|(_, node)| narrowed && !node.labels.contains_key("gpu"));
+        let overfull = outside.map(|(name, node)| {
+            let on = |namespace: &str| -> Quantity {
+                let here = |(key, pod): &&(Key, Arc<PodUse>)| key.namespace == namespace && pod.node.as_ref() == Some(&name.name);
+                self.pods.iter().filter(here).map(|(_, pod)| pod.requests.get("cpu")).sum()
+            };
+            let romes = on(&format!("mapped-{ROME}"));
+            (on("default") + romes).saturating_sub(node.allocatable.get("cpu")).min(romes)
+        });
+        overfull.sum()
     }
 }
 
@@ -173,13 +199,14 @@ proptest! {
             }
             let offered: Quantity = (0..CONSUMERS.len()).map(|who| picture.offered(who)).sum();
             let used: Quantity = (0..CONSUMERS.len()).map(|who| picture.used(who)).sum();
-            prop_assert!(offered <= picture.bound().max(used), "{offered} offered, {} free, {used} used", picture.bound());
+            prop_assert!(offered <= picture.bound().max(used) + picture.displaced(), "{offered} offered, {} free, {used} used", picture.bound());
             for (who, consumer) in CONSUMERS.iter().enumerate() {
                 let due = picture.offers.iter().any(|(key, offer)| {
                     key.namespace == liqo_api::tenant_namespace(&cluster(*consumer))
                         && offer.spec.reclaim_timestamp.as_ref().is_none_or(|time| time.0 > picture.today)
                 });
                 prop_assert!(!due || picture.offered(who) >= picture.used(who), "cut below use without a notice");
+                prop_assert!(!picture.refuses(who) || picture.offered(who) <= picture.used(who), "what is refused is kept");
             }
         }
     }

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use liqo_api::{ClusterId, DEFAULT_POOL, PeeringPolicySpec, RESOURCE_REQUEST};
+use liqo_api::{ClusterId, DEFAULT_POOL, PeeringPolicySpec, RESOURCE_REQUEST, ResourceOfferStatus};
 use serde_json::{Value, json};
 
 use super::*;
@@ -281,7 +281,9 @@ impl Picture {
             let mut offer = ResourceOffer::new(&write.spec.pool.clone(), write.spec);
             offer.metadata.namespace = Some(write.namespace);
             let key = Key::of(&offer);
-            self.offers.retain(|(standing, _)| *standing != key);
+            if let Some(at) = self.offers.iter().position(|(standing, _)| *standing == key) {
+                offer.status = self.offers.remove(at).1.status.clone();
+            }
             self.offers.push((key, offer.into()));
         }
         self.followed = plan.followed;
@@ -292,6 +294,15 @@ impl Picture {
     fn settled(self) -> Self {
         let plan = self.plan();
         self.after(plan)
+    }
+
+    /// A consumer answers all its offers.
+    pub(super) fn answer(&mut self, consumer: u8, refuses: bool) {
+        let phase = if refuses { OfferPhase::Refused } else { OfferPhase::Accepted };
+        let namespace = tenant_namespace(&cluster(consumer));
+        for (_, offer) in self.offers.iter_mut().filter(|(key, _)| key.namespace == namespace) {
+            Arc::make_mut(offer).status = Some(ResourceOfferStatus { phase, message: None });
+        }
     }
 
     fn node(mut self, name: &str, allocatable: &str, labels: &[(&str, &str)]) -> Self {
@@ -415,12 +426,27 @@ fn who_uses_more_than_its_share_of_some_nodes_gets_less_of_the_others() {
     let mut picture = gpus_for_rome();
     picture.pods.push(of_turin(Some("g"), "cpu=5"));
     assert_eq!(picture.writes(), [write(ROME, "cpu=1"), write(TURIN, "cpu=13, pods=10")]);
-    // Three that share all nodes get the same, wherever the pods of one run.
+    // Where another can make use of what it gives up, everybody gets its share, wherever the pods of one run.
     let mut picture = gpus_for_rome().asks(5, "");
     let shares = |picture: &Picture| picture.writes().into_iter().map(|(_, hard)| hard).collect::<Vec<_>>();
-    assert_eq!(shares(&picture), ["cpu=2", "cpu=7, pods=5", "cpu=7, pods=5"]);
+    let fair = ["cpu=2", "cpu=7, pods=5", "cpu=7, pods=5"];
+    assert_eq!(shares(&picture), fair);
     picture.pods.push(of_turin(Some("g"), "cpu=4"));
-    assert_eq!(shares(&picture), ["cpu=1", "cpu=7, pods=5", "cpu=8, pods=5"]);
+    assert_eq!(shares(&picture), fair);
+}
+
+#[test]
+fn what_a_consumer_refuses_goes_to_the_others_until_it_wants_it_after_all() {
+    let mut picture = milan().asks(ROME, "").asks(TURIN, "").pod("mapped-1", Some(ROME), "cpu=2, pods=2").settled();
+    picture.answer(ROME, true);
+    assert_eq!(picture.writes(), [write(ROME, "cpu=2, pods=2"), write(TURIN, "cpu=8, pods=8")]);
+    let mut picture = picture.settled();
+    assert_eq!(picture.writes(), []);
+    // When its last pod is gone, it keeps nothing.
+    let unused = Picture { pods: Vec::new(), ..picture.clone() };
+    assert_eq!(unused.writes(), [write(ROME, "cpu=0, pods=0"), write(TURIN, "cpu=10, pods=10")]);
+    picture.answer(ROME, false);
+    assert_eq!(picture.writes(), [write(TURIN, "cpu=5, pods=5"), write(ROME, "cpu=5, pods=5")]);
 }
 
 fn by_zone() -> [(&'static str, i32, Value); 1] {
