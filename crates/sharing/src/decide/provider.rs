@@ -320,7 +320,7 @@ fn reclaim(
         let standing = offer.and_then(|offer| offer.spec.reclaim_timestamp.as_ref()).map(|time| time.0);
         let Some(policy) = unit.local else {
             let beyond = exceeds(&unit.in_use, &unit.target, None, 0);
-            unit.reclaim = beyond.then(|| standing.unwrap_or_else(|| notice(picture.today, unit.policy)));
+            unit.reclaim = beyond.then(|| standing.unwrap_or_else(|| notice(picture.today, unit.policy.notice_seconds)));
             continue;
         };
         let mine: Vec<usize> = (0..grounds.len()).filter(|&ground| unit.is_on(&grounds[ground])).collect();
@@ -329,7 +329,7 @@ fn reclaim(
         let capped = exceeds(&used[&unit.asking], &limit_of(unit.policy), Some(&unit.policy.caps), 0);
         let crowded = mine.is_empty() || mine.iter().any(|&index| over[index].contains(&policy));
         let beyond = (capped || crowded) && exceeds(&unit.in_use, &due, None, if capped { 0 } else { unit.policy.threshold() });
-        unit.reclaim = beyond.then(|| standing.unwrap_or_else(|| notice(picture.today, unit.policy)));
+        unit.reclaim = beyond.then(|| standing.unwrap_or_else(|| notice(picture.today, unit.policy.notice_seconds)));
     }
     for unit in units {
         let Some(at) = unit.reclaim else { continue };
@@ -347,8 +347,9 @@ fn reclaim(
     wake
 }
 
-fn notice(today: Timestamp, policy: &Provide) -> Timestamp {
-    today.saturating_add(SignedDuration::from_secs(i64::from(policy.notice_seconds))).unwrap_or(today)
+/// When a notice that is given now is over.
+fn notice(today: Timestamp, seconds: u32) -> Timestamp {
+    today.saturating_add(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(today)
 }
 
 /// What the policy says that a consumer gets at most, whatever is free.
@@ -492,6 +493,7 @@ impl<'a> Composer<'a> {
             ingress_classes: usage.ingress_classes.clone(),
             load_balancer_classes: usage.load_balancer_classes.clone(),
             node_selector: description.node_selector.clone(),
+            notice_seconds: Some(unit.policy.notice_seconds),
             withdrawal_timestamp: None,
             reclaim_timestamp: unit.reclaim.map(Time),
         }
@@ -518,11 +520,11 @@ fn withdraw(picture: &Picture, asking: &[Asking], units: &[Unit], uses: &Uses, p
         for (&pool, offer) in one.offers.iter().filter(|(pool, _)| !wanted.contains(&(index, **pool))) {
             let in_use = uses.elsewhere.contains_key(&(index, pool));
             let Some(end) = &offer.spec.withdrawal_timestamp else {
-                let notice = one.policy.map_or_else(
-                    || notice(picture.today, &Provide::default()),
-                    |policy| notice(picture.today, &policy.spec.provide),
-                );
-                let spec = ResourceOfferSpec { withdrawal_timestamp: Some(Time(notice)), ..offer.spec.clone() };
+                // A policy that is gone is still kept to.
+                let promised = offer.spec.notice_seconds.unwrap_or(Provide::default().notice_seconds);
+                let seconds = one.policy.map_or(promised, |policy| policy.spec.provide.notice_seconds);
+                let end = Some(Time(notice(picture.today, seconds)));
+                let spec = ResourceOfferSpec { withdrawal_timestamp: end, ..offer.spec.clone() };
                 plan.writes.insert(
                     0,
                     OfferWrite {

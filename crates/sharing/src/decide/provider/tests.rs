@@ -491,6 +491,18 @@ fn a_pool_that_vanishes_is_taken_back_with_notice() {
 }
 
 #[test]
+fn the_notice_of_a_policy_that_is_gone_is_kept() {
+    let policies = [("default", 0, json!({ "provide": { "percentage": 100, "noticeSeconds": 3600 } }))];
+    let picture = milan().asks(ROME, "").under(&policies).pod("mapped-1", Some(ROME), "cpu=2, pods=1").settled().at(1000);
+    assert_eq!(picture.offer(ROME, "default").unwrap().notice_seconds, Some(3600));
+    let end = |picture: Picture| picture.settled().offer(ROME, "default").unwrap().withdrawal_timestamp.unwrap().0.as_second();
+    assert_eq!(end(picture.clone().under(&[])), 4600);
+    // Where another policy holds, its notice counts.
+    let by_zone = json!({ "provide": { "noticeSeconds": 60, "granularity": { "by": "NodeLabel", "label": "zone" } } });
+    assert_eq!(end(picture.under(&[("default", 0, by_zone)])), 1060);
+}
+
+#[test]
 fn use_beyond_a_new_cap_is_reclaimed_after_the_notice() {
     let picture = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").pod("mapped-1", Some(ROME), "cpu=8, pods=8");
     let capped = [("default", 0, json!({ "provide": { "percentage": 100, "caps": { "cpu": "2" }, "noticeSeconds": 60 } }))];
