@@ -74,7 +74,8 @@ fn all() -> Vec<(&'static str, Scenario)> {
             each_group_of_nodes_is_a_node_and_pods_stay_on_theirs;
         enforcement:
             the_pod_security_of_a_consumers_pods_follows_the_policy,
-            a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy;
+            a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy,
+            limits_are_charged_where_the_policy_says_so;
         peering:
             a_wrong_token_is_refused,
             a_replayed_request_is_refused,

@@ -55,7 +55,7 @@ fn picture(policies: Vec<Arc<PeeringPolicy>>) -> Picture {
         let owner = number.is_multiple_of(10).then_some(number / 10 % PEERS);
         let pod = PodUse {
             node: Some(format!("node-{}", number % NODES)),
-            requests: requests.clone(),
+            held: requests.clone().into(),
             consumer: owner.map(|owner| peer(owner).to_string()),
             pool: DEFAULT_POOL.to_owned(),
             waits: false,

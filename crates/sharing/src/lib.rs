@@ -35,7 +35,7 @@ use std::{sync::Arc, time::Duration};
 
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::{ClusterId, ForeignCluster, PeeringPolicy, ResourceOffer};
-use liqo_kit::{Cache, Context, Key, Queue, cache::whole, peers::PeerError};
+use liqo_kit::{Cache, Context, Key, Queue, cache::whole, peers::PeerError, policies::without_status};
 use tokio_util::sync::CancellationToken;
 
 use crate::{consumer::Consumer, decide::provider::is_refused, links::Links, provider::Provider};
@@ -70,6 +70,14 @@ pub enum Error {
     AnswerRequest {
         /// The tenant namespace.
         namespace: String,
+        /// Why.
+        source: kube::Error,
+    },
+    /// What comes of a policy could not be written.
+    #[error("writing the status of peering policy {policy}: {source}")]
+    WritePolicy {
+        /// The policy.
+        policy: String,
         /// Why.
         source: kube::Error,
     },
@@ -163,7 +171,12 @@ fn watch_policies(
     foreign_clusters: Cache<ForeignCluster>,
 ) -> Cache<PeeringPolicy> {
     let all = Api::<PeeringPolicy>::all(context.client.clone());
-    Cache::watch(all, Config::default(), stop.clone(), whole, move |_, _, _| {
+    // The status is ours: what we wrote is no news.
+    let rules = |policy: Option<&Arc<PeeringPolicy>>| policy.map(|policy| PeeringPolicy::clone(policy)).and_then(without_status);
+    Cache::watch(all, Config::default(), stop.clone(), whole, move |_, old, new| {
+        if rules(old) == rules(new) {
+            return;
+        }
         recompute.add_after((), provider::PROMPT);
         for (_, peer) in foreign_clusters.all() {
             peers.add_after(peer.spec.cluster_id.clone(), SETTLE);

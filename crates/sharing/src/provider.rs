@@ -26,7 +26,7 @@ use crate::{
     },
     links::Links,
     plugins::Plugins,
-    put::{marked, put},
+    put::{marked, put, put_status},
 };
 
 /// Changes of nodes and pods wait this long for others, so that a burst of pods is counted a few times, not a thousand.
@@ -195,6 +195,11 @@ impl Provider {
             let api: Api<ResourceRequest> = namespaced(&self.context.client, &answer.namespace);
             let done = conditions::merge(&api, RESOURCE_REQUEST, &answer.current, &[answer.wanted]).await;
             failures.extend(done.err().map(|source| Error::AnswerRequest { namespace: answer.namespace, source }));
+        }
+        for write in plan.policies {
+            let api: Api<PeeringPolicy> = Api::all(self.context.client.clone());
+            let done = put_status(&api, &write.name, &write.status).await;
+            failures.extend(done.err().map(|source| Error::WritePolicy { policy: write.name, source }));
         }
         self.links.say_of_consumers(plan.links);
         crate::first(failures)

@@ -8,7 +8,8 @@ use std::{
 
 use jiff::Timestamp;
 use liqo_api::{
-    ClusterId, Condition, PeeringPolicy, PluginSource, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec,
+    ClusterId, Condition, PeeringPolicy, PeeringPolicyStatus, PluginSource, RESOURCE_REQUEST, ResourceList, ResourceOffer,
+    ResourceOfferSpec,
 };
 use liqo_kit::{
     Key,
@@ -92,6 +93,8 @@ pub struct Plan {
     pub answers: Vec<Answer>,
     /// What to say about each consumer.
     pub links: BTreeMap<ClusterId, Wanted>,
+    /// What to say in the status of policies.
+    pub policies: Vec<PolicyWrite>,
     /// The policy that each consumer's offers follow now.
     pub followed: HashMap<ClusterId, PolicyVersion>,
     /// When to look again although nothing changed.
@@ -113,6 +116,15 @@ pub struct OfferWrite {
     pub exists: bool,
     /// Whether it needs what earlier writes give up.
     pub grows: bool,
+}
+
+/// The status of one policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyWrite {
+    /// Which.
+    pub name: String,
+    /// What to write.
+    pub status: PeeringPolicyStatus,
 }
 
 /// The condition of one request.

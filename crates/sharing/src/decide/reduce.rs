@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{self as core, Affinity, PodSpec};
 use kube::core::DeserializeGuard;
 use liqo_api::{ClusterId, Condition, DEFAULT_POOL, ResourceList, ResourceRequest, labels, tenant_namespace};
-use liqo_kit::requests;
+use liqo_kit::requests::{self, Effective};
 
 /// A node that is not virtual.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,8 +46,8 @@ pub fn node(node: core::Node) -> Option<LocalNode> {
 pub struct PodUse {
     /// The node that it is bound to.
     pub node: Option<String>,
-    /// Its effective requests.
-    pub requests: ResourceList,
+    /// What it holds. Of a pod that is nobody's but our own only the requests are known.
+    pub held: Effective,
     /// Whose pod its labels say it is. To be believed only where that consumer's mapped namespace is.
     pub consumer: Option<String>,
     /// The pool that it uses.
@@ -66,11 +66,15 @@ pub fn pod(pod: core::Pod) -> Option<PodUse> {
     let spec = pod.spec?;
     let mut found = pod.metadata.labels.unwrap_or_default();
     let node = spec.node_name.clone().filter(|name| !name.is_empty());
+    let consumer = found.remove(labels::CONSUMER_ID);
     Some(PodUse {
         waits: node.is_none() && spec.scheduling_gates.iter().flatten().next().is_none() && !wants_virtual_node(&spec),
-        requests: requests::of_bound_pod(spec, &status),
+        held: match consumer {
+            Some(_) => Effective::of_bound_pod(spec, &status),
+            None => requests::of_bound_pod(spec, &status).into(),
+        },
         node,
-        consumer: found.remove(labels::CONSUMER_ID),
+        consumer,
         pool: found.remove(labels::POOL).unwrap_or_else(|| DEFAULT_POOL.to_owned()),
     })
 }
@@ -216,7 +220,7 @@ mod tests {
     #[test]
     fn every_unfinished_pod_counts_as_one_pod_with_its_requests() {
         let pod = reduced_pod(|pod| pod["spec"]["nodeName"] = json!("a")).unwrap();
-        assert_eq!(pod.requests, list("cpu=1, pods=1"));
+        assert_eq!(pod.held.requests, list("cpu=1, pods=1"));
         assert_eq!((pod.node.as_deref(), pod.waits, pod.consumer), (Some("a"), false, None));
     }
 

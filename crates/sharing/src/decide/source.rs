@@ -16,7 +16,7 @@ pub fn free(groups: &[&BTreeMap<&str, &LocalNode>], occupants: &[&PodUse]) -> Ve
     let mut taken: HashMap<&str, ResourceList> = HashMap::new();
     for pod in occupants {
         if let Some(node) = pod.node.as_deref() {
-            *taken.entry(node).or_default() += &pod.requests;
+            *taken.entry(node).or_default() += &pod.held.requests;
         }
     }
     let groups: Vec<Vec<(&str, &LocalNode)>> = groups
@@ -36,11 +36,12 @@ pub fn free(groups: &[&BTreeMap<&str, &LocalNode>], occupants: &[&PodUse]) -> Ve
         free.push(of_these);
     }
     for pod in occupants.iter().filter(|pod| pod.node.is_none() && pod.waits) {
-        let holds = |nodes: &[(&str, &LocalNode)]| nodes.iter().any(|(_, node)| pod.requests.fits_in(&node.allocatable).is_ok());
+        let holds =
+            |nodes: &[(&str, &LocalNode)]| nodes.iter().any(|(_, node)| pod.held.requests.fits_in(&node.allocatable).is_ok());
         let able: Vec<usize> = (0..groups.len()).filter(|&group| holds(&groups[group])).collect();
-        let roomy = able.iter().find(|&&group| pod.requests.fits_in(&free[group]).is_ok());
+        let roomy = able.iter().find(|&&group| pod.held.requests.fits_in(&free[group]).is_ok());
         if let Some(&group) = roomy.or(able.first()) {
-            free[group] = free[group].saturating_sub(&pod.requests);
+            free[group] = free[group].saturating_sub(&pod.held.requests);
         }
     }
     free
@@ -68,11 +69,11 @@ mod tests {
     }
 
     fn on(node: &str, requests: &str) -> PodUse {
-        PodUse { node: Some(node.to_owned()), requests: list(requests), ..PodUse::default() }
+        PodUse { node: Some(node.to_owned()), held: list(requests).into(), ..PodUse::default() }
     }
 
     fn waiting(requests: &str) -> PodUse {
-        PodUse { requests: list(requests), waits: true, ..PodUse::default() }
+        PodUse { held: list(requests).into(), waits: true, ..PodUse::default() }
     }
 
     fn free(nodes: &[(&str, LocalNode)], pods: &[PodUse], percentage: u8) -> String {

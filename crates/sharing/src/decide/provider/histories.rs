@@ -8,8 +8,15 @@ use super::{
     *,
 };
 use liqo_api::Quantity;
+use liqo_kit::Key;
 
-use crate::tests::{cluster, list};
+use crate::{
+    decide::{
+        reduce::{LocalNode, PodUse},
+        source,
+    },
+    tests::{cluster, list},
+};
 
 const VENICE: u8 = 5;
 const CONSUMERS: [u8; 3] = [ROME, TURIN, VENICE];
@@ -146,7 +153,7 @@ impl Picture {
 
     fn used(&self, who: usize) -> Quantity {
         let namespace = format!("mapped-{}", CONSUMERS[who]);
-        self.pods.iter().filter(|(key, _)| key.namespace == namespace).map(|(_, pod)| pod.requests.get("cpu")).sum()
+        self.pods.iter().filter(|(key, _)| key.namespace == namespace).map(|(_, pod)| pod.held.requests.get("cpu")).sum()
     }
 
     /// The most that may be promised: what is free of own pods, with the overcommitment.
@@ -167,7 +174,7 @@ impl Picture {
         let overfull = outside.map(|(name, node)| {
             let on = |namespace: &str| -> Quantity {
                 let here = |(key, pod): &&(Key, Arc<PodUse>)| key.namespace == namespace && pod.node.as_ref() == Some(&name.name);
-                self.pods.iter().filter(here).map(|(_, pod)| pod.requests.get("cpu")).sum()
+                self.pods.iter().filter(here).map(|(_, pod)| pod.held.requests.get("cpu")).sum()
             };
             let romes = on(&format!("mapped-{ROME}"));
             (on("default") + romes).saturating_sub(node.allocatable.get("cpu")).min(romes)

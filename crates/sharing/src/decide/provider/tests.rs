@@ -6,12 +6,13 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     decide::{
-        picture::Written,
-        reduce::{ConsumerNamespace, Request},
+        picture::{OfferWrite, Reading, Written},
+        reduce::{ConsumerNamespace, LocalNode, PodUse, Request},
     },
     tests::{cluster, list, offer_of},
 };
-use liqo_api::{provider_namespace, tenant_namespace};
+use liqo_api::{OfferPhase, ResourceOffer, ResourceOfferSpec, provider_namespace, tenant_namespace};
+use liqo_kit::Key;
 
 pub(super) const ROME: u8 = 1;
 pub(super) const TURIN: u8 = 2;
@@ -66,11 +67,11 @@ impl Picture {
         self
     }
 
-    fn asks(self, consumer: u8, asked: &str) -> Self {
+    pub(super) fn asks(self, consumer: u8, asked: &str) -> Self {
         self.tenant(consumer).request(consumer, asked)
     }
 
-    fn offers(mut self, consumer: u8, hard: &str) -> Self {
+    pub(super) fn offers(mut self, consumer: u8, hard: &str) -> Self {
         let spec = plain(hard);
         let mut offer = ResourceOffer::new(DEFAULT_POOL, spec);
         offer.metadata.namespace = Some(tenant_namespace(&cluster(consumer)));
@@ -81,23 +82,23 @@ impl Picture {
     pub(super) fn pod(mut self, namespace: &str, consumer: Option<u8>, requests: &str) -> Self {
         let consumer = consumer.map(|consumer| cluster(consumer).to_string());
         let node = Some("a".to_owned());
-        let pod = PodUse { node, requests: list(requests), consumer, pool: DEFAULT_POOL.to_owned(), waits: false };
+        let pod = PodUse { node, held: list(requests).into(), consumer, pool: DEFAULT_POOL.to_owned(), waits: false };
         let name = format!("pod-{}", self.pods.len());
         self.pods.push((Key::new(namespace, name), pod.into()));
         self
     }
 
-    fn plan(&self) -> Plan {
+    pub(super) fn plan(&self) -> Plan {
         decide(self, Instant::now())
     }
 
     /// Consumer and amounts of each write.
-    fn writes(&self) -> Vec<(ClusterId, String)> {
+    pub(super) fn writes(&self) -> Vec<(ClusterId, String)> {
         self.plan().writes.into_iter().map(|write| (write.consumer, write.spec.resource_quota.hard.to_string())).collect()
     }
 }
 
-fn write(consumer: u8, hard: &str) -> (ClusterId, String) {
+pub(super) fn write(consumer: u8, hard: &str) -> (ClusterId, String) {
     (cluster(consumer), hard.to_owned())
 }
 
@@ -148,7 +149,7 @@ fn pods_of_a_consumer_that_asks_for_nothing_any_more_still_occupy_their_place() 
 #[test]
 fn pods_of_another_pool_are_not_charged_to_the_default_one() {
     let mut picture = milan().asks(ROME, "");
-    let pod = PodUse { node: Some("a".into()), requests: list("cpu=4, pods=1"), ..PodUse::default() };
+    let pod = PodUse { node: Some("a".into()), held: list("cpu=4, pods=1").into(), ..PodUse::default() };
     let pod = PodUse { consumer: Some(cluster(ROME).to_string()), pool: "other".into(), ..pod };
     picture.pods.push((Key::new("mapped-1", "p"), pod.into()));
     assert_eq!(picture.writes(), [write(ROME, "cpu=6, pods=9")]);
@@ -173,12 +174,12 @@ fn offers_that_we_received_are_left_alone() {
     let mut offer = ResourceOffer::new(DEFAULT_POOL, plain("cpu=1"));
     offer.metadata.namespace = Some(provider_namespace(&cluster(ROME)));
     picture.offers.push((Key::of(&offer), offer.into()));
-    assert_eq!(picture.plan(), Plan::default());
+    assert_eq!(Plan { policies: Vec::new(), ..picture.plan() }, Plan::default());
 }
 
 #[test]
 fn a_request_in_a_namespace_that_is_no_tenants_is_not_looked_at() {
-    assert_eq!(milan().request(ROME, "").plan(), Plan::default());
+    assert_eq!(Plan { policies: Vec::new(), ..milan().request(ROME, "").plan() }, Plan::default());
 }
 
 #[test]
@@ -187,7 +188,7 @@ fn nothing_is_written_into_a_namespace_that_is_going_away() {
     let name = tenant_namespace(&cluster(ROME));
     let going = ConsumerNamespace { terminating: true, ..(*picture.namespaces[&name]).clone() };
     picture.namespaces.insert(name, going.into());
-    assert_eq!(picture.plan(), Plan::default());
+    assert_eq!(Plan { policies: Vec::new(), ..picture.plan() }, Plan::default());
 }
 
 #[test]
@@ -261,7 +262,7 @@ fn a_changed_cluster_label_is_published() {
 
 impl Picture {
     /// With these policies instead of the one for everybody.
-    fn under(self, policies: &[(&str, i32, Value)]) -> Self {
+    pub(super) fn under(self, policies: &[(&str, i32, Value)]) -> Self {
         let policies = policies.iter().map(|(name, priority, spec)| policy(name, *priority, spec.clone())).collect();
         Self { policies, ..self }
     }
@@ -312,7 +313,7 @@ impl Picture {
         self
     }
 
-    fn at(self, seconds: i64) -> Self {
+    pub(super) fn at(self, seconds: i64) -> Self {
         Self { today: Timestamp::from_second(seconds).unwrap(), ..self }
     }
 
@@ -369,6 +370,23 @@ fn weights_and_overcommitment_of_a_policy_count() {
 }
 
 #[test]
+fn limits_are_charged_where_the_policy_says_so() {
+    let spec = json!({ "nodeName": "a", "containers": [{ "name": "c",
+        "resources": { "requests": { "cpu": "2" }, "limits": { "cpu": "8" } } }] });
+    let labels = json!({ "liqo.io/consumer-id": cluster(ROME), "liqo.io/pool": DEFAULT_POOL });
+    let pod = json!({ "metadata": { "name": "p", "namespace": "mapped-1", "labels": labels }, "spec": spec });
+    let pod = crate::decide::reduce::pod(serde_json::from_value(pod).unwrap()).unwrap();
+    let mut picture = milan().asks(ROME, "").asks(TURIN, "");
+    picture.pods.push((Key::new("mapped-1", "p"), pod.into()));
+    let writes = |charge: &str| {
+        let policy = json!({ "provide": { "percentage": 100, "usage": { "charge": charge } } });
+        picture.clone().under(&[("default", 0, policy)]).writes()
+    };
+    assert_eq!(writes("Requests"), [write(ROME, "cpu=5, pods=5"), write(TURIN, "cpu=5, pods=5")]);
+    assert_eq!(writes("Limits"), [write(ROME, "cpu=8, pods=5"), write(TURIN, "cpu=2, pods=5")]);
+}
+
+#[test]
 fn fixed_amounts_come_first_and_are_never_more_than_there_is() {
     let fixed = |cpu: &str| rome_only(&json!({ "source": { "fixed": { "resources": { "cpu": cpu, "pods": "4" } } } }));
     let under = |cpu: &str| [("default", 0, json!({ "provide": { "percentage": 100 } })), ("rome", 1, fixed(cpu))];
@@ -401,7 +419,7 @@ fn of_turin(node: Option<&str>, requests: &str) -> (Key, Arc<PodUse>) {
     let consumer = Some(cluster(TURIN).to_string());
     let pod = PodUse {
         node: node.map(str::to_owned),
-        requests: list(requests),
+        held: list(requests).into(),
         consumer,
         pool: DEFAULT_POOL.into(),
         waits: node.is_none(),
@@ -417,7 +435,7 @@ fn pods_that_wait_for_a_node_move_no_offer_as_long_as_they_fit_into_their_own() 
     picture.pods.push(of_turin(None, "cpu=13, pods=1"));
     assert_eq!(picture.writes(), idle);
     picture.pods.push(of_turin(Some("a"), "cpu=9, pods=1"));
-    Arc::make_mut(&mut picture.pods[0].1).requests = list("cpu=4, pods=1");
+    Arc::make_mut(&mut picture.pods[0].1).held = list("cpu=4, pods=1").into();
     assert_eq!(picture.writes(), idle);
 }
 
@@ -456,7 +474,7 @@ fn by_zone() -> [(&'static str, i32, Value); 1] {
 /// A pod of rome's in a pool.
 fn of_pool(pool: &str, node: &str, requests: &str) -> (Key, Arc<PodUse>) {
     let consumer = Some(cluster(ROME).to_string());
-    let pod = PodUse { node: Some(node.into()), requests: list(requests), consumer, pool: pool.into(), waits: false };
+    let pod = PodUse { node: Some(node.into()), held: list(requests).into(), consumer, pool: pool.into(), waits: false };
     (Key::new("mapped-1", pool), pod.into())
 }
 
