@@ -1,6 +1,6 @@
 //! What a pod asks of a node, as the scheduler counts it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::AddAssign};
 
 use k8s_openapi::{
     api::core::v1::{Container, PodSpec, PodStatus, ResourceRequirements},
@@ -43,6 +43,15 @@ impl Effective {
     #[must_use]
     pub fn with_overhead(self, overhead: &ResourceList) -> Self {
         Self { requests: self.requests + overhead, limits: self.limits.map(|limits| limits + overhead) }
+    }
+}
+
+impl AddAssign<&Effective> for Effective {
+    fn add_assign(&mut self, other: &Effective) {
+        if self.limits.is_some() || other.limits.is_some() {
+            self.limits = Some(self.charged(Charge::Limits).clone() + other.charged(Charge::Limits));
+        }
+        self.requests += &other.requests;
     }
 }
 
@@ -253,6 +262,19 @@ mod tests {
     fn what_has_no_limit_is_charged_its_request() {
         assert_eq!(charged(json!({ "containers": [limited("1", "2"), container("3")] })), ["4", "5"]);
         assert_eq!(charged(json!({ "containers": [container("3")] })), ["3", "3"]);
+    }
+
+    #[test]
+    fn what_several_pods_hold_adds_up_by_requests_and_by_limits() {
+        let of = |container: serde_json::Value| {
+            Effective::of_pod(&serde_json::from_value(json!({ "containers": [container] })).unwrap())
+        };
+        for (first, second) in [(limited("1", "2"), container("3")), (container("3"), limited("1", "2"))] {
+            let mut sum = of(first);
+            sum += &of(second);
+            assert_eq!(sum.charged(Charge::Requests).get("cpu").to_string(), "4");
+            assert_eq!(sum.charged(Charge::Limits).get("cpu").to_string(), "5");
+        }
     }
 
     #[test]

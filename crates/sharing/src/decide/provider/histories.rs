@@ -4,7 +4,7 @@ use proptest::{collection::vec, prelude::*};
 use serde_json::json;
 
 use super::{
-    tests::{ROME, TURIN, milan, policy},
+    tests::{ROME, TURIN, claim, milan, policy},
     *,
 };
 use liqo_api::Quantity;
@@ -100,6 +100,10 @@ fn policies(which: u8) -> Vec<Arc<PeeringPolicy>> {
     }
 }
 
+fn is_of(pod: &PodUse, who: usize) -> bool {
+    pod.claim.as_ref().is_some_and(|claim| claim.consumer == cluster(CONSUMERS[who]).as_str())
+}
+
 impl Picture {
     fn happens(&mut self, event: &Event, number: usize) {
         let name = |who: usize| format!("mapped-{}", CONSUMERS[who]);
@@ -115,17 +119,16 @@ impl Picture {
                 let hard = self.offered(*who);
                 let used: Quantity = self.used(*who) + Quantity::from_units(i64::from(*cpu));
                 if used <= hard {
-                    let mut made = self.clone().pod(&name(*who), Some(CONSUMERS[*who]), &format!("cpu={cpu}"));
-                    let (_, pod) = made.pods.last_mut().unwrap();
                     let node = node.and_then(|node| self.nodes.get(usize::from(node) % self.nodes.len().max(1)));
-                    let pod = Arc::make_mut(pod);
-                    (pod.node, pod.waits) = (node.map(|(key, _)| key.name.clone()), node.is_none());
-                    *self = made;
+                    let node = node.map(|(key, _)| key.name.clone());
+                    let claim = claim(&name(*who), CONSUMERS[*who], liqo_api::DEFAULT_POOL);
+                    let held = list(&format!("cpu={cpu}")).into();
+                    self.add(PodUse { waits: node.is_none(), node, held, claim: Some(claim) });
                 }
             }
-            Event::EndsPods(who) => self.pods.retain(|(key, _)| key.namespace != name(*who)),
+            Event::EndsPods(who) => Arc::make_mut(&mut self.pods).retain(|pod| !is_of(pod, *who)),
             Event::OwnPod(cpu) => *self = self.clone().pod("default", None, &format!("cpu={cpu}")),
-            Event::EndsOwn => self.pods.retain(|(key, _)| key.namespace != "default"),
+            Event::EndsOwn => Arc::make_mut(&mut self.pods).retain(|pod| pod.claim.is_some()),
             Event::Node(Some((cpu, gpu))) => {
                 let labels = gpu.then(|| ("gpu".to_owned(), "yes".to_owned())).into_iter().collect();
                 let node = LocalNode { eligible: true, allocatable: list(&format!("cpu={cpu}")), labels };
@@ -152,34 +155,35 @@ impl Picture {
     }
 
     fn used(&self, who: usize) -> Quantity {
-        let namespace = format!("mapped-{}", CONSUMERS[who]);
-        self.pods.iter().filter(|(key, _)| key.namespace == namespace).map(|(_, pod)| pod.held.requests.get("cpu")).sum()
+        self.pods.iter().filter(|pod| is_of(pod, who)).map(|pod| pod.held.requests.get("cpu")).sum()
     }
 
     /// The most that may be promised: what is free of own pods, with the overcommitment.
     fn bound(&self) -> Quantity {
-        let consumers: Vec<String> = CONSUMERS.iter().map(|consumer| format!("mapped-{consumer}")).collect();
-        let own: Vec<&PodUse> =
-            self.pods.iter().filter(|(key, _)| !consumers.contains(&key.namespace)).map(|(_, pod)| pod.as_ref()).collect();
+        let own = self.pods.iter().filter(|pod| pod.claim.is_none()).cloned().collect();
         let nodes: BTreeMap<&str, &LocalNode> = self.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref())).collect();
         let overcommit = self.policies.iter().map(|policy| policy.spec.provide.overcommit_percentage).max().unwrap_or(100);
-        source::free(&[&nodes], &own)[0].percentage(overcommit.into()).get("cpu")
+        source::of_all(&nodes, &own).percentage(overcommit.into()).get("cpu")
     }
 
-    /// What rome's pods use, beyond what there is, on nodes that are not in its pool: it is theirs as long as they run, and was
-    /// nobody else's to have.
+    /// What rome's pods use, beyond what there is, on nodes that are not in its pool, or without a node while its pool has none:
+    /// it is theirs as long as they are, and was nobody else's to have.
     fn displaced(&self) -> Quantity {
-        let narrowed = self.policies.iter().any(|policy| policy.spec.provide.source.nodes.is_some());
-        let outside = self.nodes.iter().filter(|(_, node)| narrowed && !node.labels.contains_key("gpu"));
-        let overfull = outside.map(|(name, node)| {
-            let on = |namespace: &str| -> Quantity {
-                let here = |(key, pod): &&(Key, Arc<PodUse>)| key.namespace == namespace && pod.node.as_ref() == Some(&name.name);
-                self.pods.iter().filter(here).map(|(_, pod)| pod.held.requests.get("cpu")).sum()
-            };
-            let romes = on(&format!("mapped-{ROME}"));
-            (on("default") + romes).saturating_sub(node.allocatable.get("cpu")).min(romes)
+        if self.policies.iter().all(|policy| policy.spec.provide.source.nodes.is_none()) {
+            return Quantity::ZERO;
+        }
+        let sum = |counts: &dyn Fn(&PodUse) -> bool| -> Quantity {
+            self.pods.iter().filter(|pod| counts(pod)).map(|pod| pod.held.requests.get("cpu")).sum()
+        };
+        let has_gpu = |node: &LocalNode| node.labels.contains_key("gpu");
+        let overfull = self.nodes.iter().filter(|(_, node)| !has_gpu(node)).map(|(name, node)| {
+            let here = |pod: &PodUse| pod.node.as_ref() == Some(&name.name);
+            let (own, romes) = (sum(&|pod| here(pod) && pod.claim.is_none()), sum(&|pod| here(pod) && is_of(pod, 0)));
+            (own + romes).saturating_sub(node.allocatable.get("cpu")).min(romes)
         });
-        overfull.sum()
+        let nowhere =
+            |pod: &PodUse| self.nodes.iter().all(|(name, node)| pod.node.as_ref() != Some(&name.name) && !has_gpu(node));
+        overfull.sum::<Quantity>() + sum(&|pod| is_of(pod, 0) && nowhere(pod))
     }
 }
 

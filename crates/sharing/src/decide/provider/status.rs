@@ -1,7 +1,7 @@
 //! What the status of each policy says. It changes when offers do, and when something begins or ends; not with each pod.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
@@ -14,9 +14,13 @@ use crate::decide::picture::{Asking, Picture, PolicyWrite};
 /// The policies of which the status is to be written.
 pub fn policies(picture: &Picture, asking: &[Asking], units: &[Unit]) -> Vec<PolicyWrite> {
     let consumers = picture.tenants().map(|(_, tenant)| &tenant.consumer);
-    let known: BTreeSet<&ClusterId> = picture.peers.keys().chain(consumers).collect();
+    let mut held: HashMap<&ClusterId, Option<&Arc<PeeringPolicy>>> =
+        asking.iter().map(|one| (&one.tenant.consumer, one.policy)).collect();
+    for peer in picture.peers.keys().chain(consumers) {
+        held.entry(peer).or_insert_with(|| picture.policy(peer));
+    }
     let mut peers: BTreeMap<&str, u32> = BTreeMap::new();
-    for policy in known.into_iter().filter_map(|peer| picture.policy(peer)) {
+    for policy in held.into_values().flatten() {
         *peers.entry(name(policy)).or_default() += 1;
     }
     let mut offered: BTreeMap<&str, ResourceList> = BTreeMap::new();
@@ -147,13 +151,12 @@ mod tests {
         );
         assert_eq!((reason.as_str(), message), ("False Overused", expected.clone()));
         // Meanwhile one ends: that is no news.
-        let mut fewer = picture.clone();
-        Arc::make_mut(&mut fewer.pods[0].1).held = list("cpu=7, pods=7").into();
-        assert_eq!(fewer.told().says("default", HONOURED).1, expected);
+        let fewer = Picture { pods: Arc::default(), ..picture.clone() };
+        assert_eq!(fewer.pod("mapped-1", Some(ROME), "cpu=7, pods=7").told().says("default", HONOURED).1, expected);
         let picture = picture.at(1060).told();
         assert_eq!(picture.says("default", HONOURED).0, "False Reclaiming");
         assert_eq!(picture.writes(), [write(ROME, "cpu=2, pods=10")][..0], "and the offer is cut");
-        let picture = Picture { pods: Vec::new(), ..picture }.told();
+        let picture = Picture { pods: Arc::default(), ..picture }.told();
         assert_eq!(picture.says("default", HONOURED).0, "True InBounds");
     }
 

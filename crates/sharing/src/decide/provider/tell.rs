@@ -13,14 +13,17 @@ use crate::decide::{
 
 /// What is told to the consumers, and here.
 pub fn tell(picture: &Picture, asking: &[Asking], units: &[Unit], standings: &[Standing], plan: &mut Plan) {
-    for (index, one) in asking.iter().enumerate() {
+    let mut offered: Vec<Vec<&str>> = vec![Vec::new(); asking.len()];
+    for (unit, standing) in units.iter().zip(standings) {
+        // What does not stand yet is written now or in a moment.
+        if standing.published.is_some() || !standing.target.is_zero() {
+            offered[unit.asking].push(&unit.pool);
+        }
+    }
+    for (one, pools) in asking.iter().zip(offered) {
         if let Some(policy) = one.policy {
             plan.followed.insert(one.tenant.consumer.clone(), PolicyVersion::of(policy));
         }
-        let of_this = units.iter().zip(standings).filter(|(unit, _)| unit.asking == index);
-        // What does not stand yet is written now or in a moment.
-        let offered = of_this.filter(|(_, standing)| standing.published.is_some() || !standing.target.is_zero());
-        let pools: Vec<&str> = offered.map(|(unit, _)| unit.pool.as_str()).collect();
         let reading = picture.readings.get(&one.tenant.consumer);
         let say = |kind| outcome(kind, one.policy, reading, &pools);
         let (current, wanted) = (one.request.conditions.clone(), say(ANSWERED));

@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     decide::{
         picture::{OfferWrite, Reading, Written},
-        reduce::{ConsumerNamespace, LocalNode, PodUse, Request},
+        reduce::{Claim, ConsumerNamespace, LocalNode, PodUse, Request},
     },
     tests::{cluster, list, offer_of},
 };
@@ -39,7 +39,7 @@ pub(super) fn milan() -> Picture {
         readings: HashMap::new(),
         cluster_labels: BTreeMap::new(),
         nodes: vec![(Key::new("", "a"), node.into())],
-        pods: Vec::new(),
+        pods: Arc::default(),
         namespaces: BTreeMap::new(),
         requests: Vec::new(),
         offers: Vec::new(),
@@ -80,12 +80,13 @@ impl Picture {
     }
 
     pub(super) fn pod(mut self, namespace: &str, consumer: Option<u8>, requests: &str) -> Self {
-        let consumer = consumer.map(|consumer| cluster(consumer).to_string());
-        let node = Some("a".to_owned());
-        let pod = PodUse { node, held: list(requests).into(), consumer, pool: DEFAULT_POOL.to_owned(), waits: false };
-        let name = format!("pod-{}", self.pods.len());
-        self.pods.push((Key::new(namespace, name), pod.into()));
+        let claim = consumer.map(|consumer| claim(namespace, consumer, DEFAULT_POOL));
+        self.add(PodUse { node: Some("a".to_owned()), held: list(requests).into(), claim, waits: false });
         self
+    }
+
+    pub(super) fn add(&mut self, pod: PodUse) {
+        Arc::make_mut(&mut self.pods).push(pod);
     }
 
     pub(super) fn plan(&self) -> Plan {
@@ -96,6 +97,10 @@ impl Picture {
     pub(super) fn writes(&self) -> Vec<(ClusterId, String)> {
         self.plan().writes.into_iter().map(|write| (write.consumer, write.spec.resource_quota.hard.to_string())).collect()
     }
+}
+
+pub(super) fn claim(namespace: &str, consumer: u8, pool: &str) -> Claim {
+    Claim { namespace: namespace.into(), consumer: cluster(consumer).to_string(), pool: pool.into() }
 }
 
 pub(super) fn write(consumer: u8, hard: &str) -> (ClusterId, String) {
@@ -150,8 +155,7 @@ fn pods_of_a_consumer_that_asks_for_nothing_any_more_still_occupy_their_place() 
 fn pods_of_another_pool_are_not_charged_to_the_default_one() {
     let mut picture = milan().asks(ROME, "");
     let pod = PodUse { node: Some("a".into()), held: list("cpu=4, pods=1").into(), ..PodUse::default() };
-    let pod = PodUse { consumer: Some(cluster(ROME).to_string()), pool: "other".into(), ..pod };
-    picture.pods.push((Key::new("mapped-1", "p"), pod.into()));
+    picture.add(PodUse { claim: Some(claim("mapped-1", ROME, "other")), ..pod });
     assert_eq!(picture.writes(), [write(ROME, "cpu=6, pods=9")]);
 }
 
@@ -377,7 +381,7 @@ fn limits_are_charged_where_the_policy_says_so() {
     let pod = json!({ "metadata": { "name": "p", "namespace": "mapped-1", "labels": labels }, "spec": spec });
     let pod = crate::decide::reduce::pod(serde_json::from_value(pod).unwrap()).unwrap();
     let mut picture = milan().asks(ROME, "").asks(TURIN, "");
-    picture.pods.push((Key::new("mapped-1", "p"), pod.into()));
+    picture.add(pod);
     let writes = |charge: &str| {
         let policy = json!({ "provide": { "percentage": 100, "usage": { "charge": charge } } });
         picture.clone().under(&[("default", 0, policy)]).writes()
@@ -415,16 +419,9 @@ fn gpus_for_rome() -> Picture {
 }
 
 /// A pod of turin's on a node, or without one.
-fn of_turin(node: Option<&str>, requests: &str) -> (Key, Arc<PodUse>) {
-    let consumer = Some(cluster(TURIN).to_string());
-    let pod = PodUse {
-        node: node.map(str::to_owned),
-        held: list(requests).into(),
-        consumer,
-        pool: DEFAULT_POOL.into(),
-        waits: node.is_none(),
-    };
-    (Key::new("mapped-2", format!("on-{node:?}")), pod.into())
+fn of_turin(node: Option<&str>, requests: &str) -> PodUse {
+    let claim = Some(claim("mapped-2", TURIN, DEFAULT_POOL));
+    PodUse { node: node.map(str::to_owned), held: list(requests).into(), claim, waits: node.is_none() }
 }
 
 #[test]
@@ -432,24 +429,25 @@ fn pods_that_wait_for_a_node_move_no_offer_as_long_as_they_fit_into_their_own() 
     let mut picture = gpus_for_rome();
     let idle = [write(ROME, "cpu=3"), write(TURIN, "cpu=13, pods=10")];
     assert_eq!(picture.writes(), idle);
-    picture.pods.push(of_turin(None, "cpu=13, pods=1"));
+    picture.add(of_turin(None, "cpu=13, pods=1"));
     assert_eq!(picture.writes(), idle);
-    picture.pods.push(of_turin(Some("a"), "cpu=9, pods=1"));
-    Arc::make_mut(&mut picture.pods[0].1).held = list("cpu=4, pods=1").into();
+    picture.pods = Arc::default();
+    picture.add(of_turin(Some("a"), "cpu=9, pods=1"));
+    picture.add(of_turin(None, "cpu=4, pods=1"));
     assert_eq!(picture.writes(), idle);
 }
 
 #[test]
 fn who_uses_more_than_its_share_of_some_nodes_gets_less_of_the_others() {
     let mut picture = gpus_for_rome();
-    picture.pods.push(of_turin(Some("g"), "cpu=5"));
+    picture.add(of_turin(Some("g"), "cpu=5"));
     assert_eq!(picture.writes(), [write(ROME, "cpu=1"), write(TURIN, "cpu=13, pods=10")]);
     // Where another can make use of what it gives up, everybody gets its share, wherever the pods of one run.
     let mut picture = gpus_for_rome().asks(5, "");
     let shares = |picture: &Picture| picture.writes().into_iter().map(|(_, hard)| hard).collect::<Vec<_>>();
     let fair = ["cpu=2", "cpu=7, pods=5", "cpu=7, pods=5"];
     assert_eq!(shares(&picture), fair);
-    picture.pods.push(of_turin(Some("g"), "cpu=4"));
+    picture.add(of_turin(Some("g"), "cpu=4"));
     assert_eq!(shares(&picture), fair);
 }
 
@@ -461,7 +459,7 @@ fn what_a_consumer_refuses_goes_to_the_others_until_it_wants_it_after_all() {
     let mut picture = picture.settled();
     assert_eq!(picture.writes(), []);
     // When its last pod is gone, it keeps nothing.
-    let unused = Picture { pods: Vec::new(), ..picture.clone() };
+    let unused = Picture { pods: Arc::default(), ..picture.clone() };
     assert_eq!(unused.writes(), [write(ROME, "cpu=0, pods=0"), write(TURIN, "cpu=10, pods=10")]);
     picture.answer(ROME, false);
     assert_eq!(picture.writes(), [write(TURIN, "cpu=5, pods=5"), write(ROME, "cpu=5, pods=5")]);
@@ -472,10 +470,8 @@ fn by_zone() -> [(&'static str, i32, Value); 1] {
 }
 
 /// A pod of rome's in a pool.
-fn of_pool(pool: &str, node: &str, requests: &str) -> (Key, Arc<PodUse>) {
-    let consumer = Some(cluster(ROME).to_string());
-    let pod = PodUse { node: Some(node.into()), held: list(requests).into(), consumer, pool: pool.into(), waits: false };
-    (Key::new("mapped-1", pool), pod.into())
+fn of_pool(pool: &str, node: &str, requests: &str) -> PodUse {
+    PodUse { node: Some(node.into()), held: list(requests).into(), claim: Some(claim("mapped-1", ROME, pool)), waits: false }
 }
 
 #[test]
@@ -484,7 +480,7 @@ fn a_group_of_nodes_is_a_pool_and_its_pods_are_charged_to_it() {
     let mut picture = nodes.under(&by_zone()).asks(ROME, "");
     let offer = |pool: &str, hard: &str| (cluster(ROME), pool.to_owned(), hard.to_owned());
     assert_eq!(picture.pools(), [offer("east", "cpu=4"), offer("west", "cpu=8")]);
-    picture.pods.push(of_pool("west", "c", "cpu=6"));
+    picture.add(of_pool("west", "c", "cpu=6"));
     assert_eq!(picture.pools(), [offer("east", "cpu=4"), offer("west", "cpu=8")]);
 }
 
@@ -493,14 +489,14 @@ fn a_pool_that_vanishes_is_taken_back_with_notice() {
     let mut picture = milan().node("b", "cpu=4", &[("zone", "east")]).under(&by_zone()).asks(ROME, "").settled();
     assert!(picture.offer(ROME, "east").is_some());
     picture.nodes.retain(|(key, _)| key.name != "b");
-    picture.pods.push(of_pool("east", "b", "cpu=1"));
+    picture.add(of_pool("east", "b", "cpu=1"));
     let picture = picture.at(1000).settled();
     let end = picture.offer(ROME, "east").unwrap().withdrawal_timestamp.unwrap();
     assert_eq!(end.0.as_second(), 1300);
     let plan = picture.plan();
     assert_eq!((plan.writes, plan.deletions, plan.wake), (vec![], vec![], Some(Duration::from_secs(300))));
     // What nobody uses any more need not wait.
-    let unused = Picture { pods: Vec::new(), ..picture.clone() };
+    let unused = Picture { pods: Arc::default(), ..picture.clone() };
     assert_eq!(unused.plan().deletions.len(), 1);
     assert_eq!(picture.clone().at(1300).plan().deletions.len(), 1);
     // A pool that comes back is offered again.
@@ -532,7 +528,7 @@ fn use_beyond_a_new_cap_is_reclaimed_after_the_notice() {
     let picture = picture.at(1060).settled();
     assert_eq!(picture.offer(ROME, "default").unwrap().resource_quota.hard, list("cpu=2, pods=10"));
     // When the pods are gone, there is nothing to reclaim any more.
-    let offer = Picture { pods: Vec::new(), ..picture }.settled().offer(ROME, "default").unwrap();
+    let offer = Picture { pods: Arc::default(), ..picture }.settled().offer(ROME, "default").unwrap();
     assert_eq!((offer.resource_quota.hard, offer.reclaim_timestamp), (list("cpu=2, pods=10"), None));
 }
 
@@ -600,7 +596,7 @@ fn what_is_reclaimed_is_taken_back_to_the_letter() {
     assert_eq!(due.offer(ROME, "default").unwrap().resource_quota.hard.get("cpu"), list("cpu=9400m").get("cpu"));
     // When pods ended for it, the notice is over.
     let mut less = due;
-    less.pods.retain(|(key, _)| key.namespace == "default");
+    Arc::make_mut(&mut less.pods).retain(|pod| pod.claim.is_none());
     assert_eq!(less.settled().offer(ROME, "default").unwrap().reclaim_timestamp, None);
 }
 
@@ -608,7 +604,7 @@ fn what_is_reclaimed_is_taken_back_to_the_letter() {
 fn a_pod_outside_of_its_pool_occupies_the_node_that_it_runs_on() {
     let nodes = milan().node("b", "cpu=4", &[("zone", "east")]).node("c", "cpu=8", &[("zone", "west")]);
     let mut picture = nodes.under(&by_zone()).asks(ROME, "").asks(TURIN, "");
-    picture.pods.push(of_pool("east", "c", "cpu=6"));
+    picture.add(of_pool("east", "c", "cpu=6"));
     let of = |consumer: u8, pool: &str, hard: &str| (cluster(consumer), pool.to_owned(), hard.to_owned());
     // West has 2 left for both. In the east rome's offer is what it uses, more than there is: turin waits.
     let expected = [of(ROME, "east", "cpu=6"), of(ROME, "west", "cpu=1"), of(TURIN, "west", "cpu=1")];

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use liqo_api::ResourceList;
+use liqo_kit::requests::Effective;
 
 use super::units::Unit;
 use crate::decide::{
     ledger,
     picture::{Asking, Picture},
     pools::Ground,
-    reduce::{LocalNode, PodUse},
+    reduce::{Claim, LocalNode},
     shares::{Lot, Shares},
     source,
 };
@@ -31,46 +32,56 @@ impl<'a> Uses<'a> {
     pub fn count(picture: &'a Picture, asking: &[Asking<'_>], units: &mut [Unit<'_>], grounds: &[Ground]) -> Self {
         let consumers: HashMap<&str, usize> =
             asking.iter().enumerate().map(|(index, asking)| (asking.tenant.consumer.as_str(), index)).collect();
-        let known: HashMap<(usize, String), usize> =
-            units.iter().enumerate().map(|(index, unit)| ((unit.asking, unit.pool.clone()), index)).collect();
+        let pools: Vec<(usize, String)> = units.iter().map(|unit| (unit.asking, unit.pool.clone())).collect();
+        let known: HashMap<(usize, &str), usize> =
+            pools.iter().enumerate().map(|(index, (asking, pool))| ((*asking, pool.as_str()), index)).collect();
         let at: HashMap<&str, usize> =
             grounds.iter().enumerate().flat_map(|(index, ground)| ground.nodes.keys().map(move |&name| (name, index))).collect();
-        let mut by_ground = vec![BTreeMap::<usize, ResourceList>::new(); units.len()];
-        let mut elsewhere: HashSet<(usize, &str)> = HashSet::new();
-        let mut waiting: BTreeMap<usize, ResourceList> = BTreeMap::new();
-        let mut occupants: Vec<&PodUse> = Vec::new();
-        for (key, pod) in &picture.pods {
-            let owner = picture.owner(key, pod).and_then(|(consumer, pool)| Some((*consumers.get(consumer)?, pool)));
-            let unit = owner.and_then(|(asking, pool)| known.get(&(asking, pool.to_owned())).copied());
-            let Some(unit) = unit else {
-                elsewhere.extend(owner);
-                occupants.push(pod);
-                continue;
+        let mut uses = Self {
+            by_ground: vec![BTreeMap::new(); units.len()],
+            waiting: BTreeMap::new(),
+            elsewhere: HashSet::new(),
+            free: Vec::new(),
+        };
+        // Whether it is charged to a pool. What is not occupies what could be offered.
+        let mut charge = |claim: &'a Claim, held: &Effective, node: Option<&str>| {
+            let Some((consumer, pool)) = picture.owner(claim) else { return false };
+            let Some(&consumer) = consumers.get(consumer) else { return false };
+            let Some(&index) = known.get(&(consumer, pool)) else {
+                uses.elsewhere.insert((consumer, pool));
+                return false;
             };
-            let charged = pod.held.charged(units[unit].policy.usage.charge);
-            units[unit].in_use += charged;
-            if units[unit].local.is_none() {
+            let charged = held.charged(units[index].policy.usage.charge);
+            units[index].in_use += charged;
+            let unit = &units[index];
+            match node.and_then(|node| at.get(node).copied()) {
                 // A plugin says what it gives; where that is taken from, it is not there for others.
-                occupants.push(pod);
-                continue;
-            }
-            match pod.node.as_deref().and_then(|node| at.get(node).copied()) {
+                _ if unit.local.is_none() => return false,
                 // One that waits for a node will get one of its pool, and one whose node is gone ends.
-                None if grounds.iter().any(|ground| units[unit].is_on(ground)) => {
-                    *waiting.entry(unit).or_default() += charged;
-                }
-                Some(here) if units[unit].is_on(&grounds[here]) => {
-                    *by_ground[unit].entry(here).or_default() += charged;
-                }
+                None if grounds.iter().any(|ground| unit.is_on(ground)) => *uses.waiting.entry(index).or_default() += charged,
+                Some(here) if unit.is_on(&grounds[here]) => *uses.by_ground[index].entry(here).or_default() += charged,
                 // It is outside of its pool: its node was taken out of it.
-                _ => occupants.push(pod),
+                _ => return false,
+            }
+            true
+        };
+        let mut displaced: HashMap<&str, ResourceList> = HashMap::new();
+        for (node, sums) in picture.pods.sums() {
+            for (claim, held) in &sums.claimed {
+                if !charge(claim, held, Some(node)) {
+                    *displaced.entry(node).or_default() += &held.requests;
+                }
             }
         }
+        let mut waiting = picture.pods.unbound();
+        waiting.retain(|pod| pod.claim.as_ref().is_none_or(|claim| !charge(claim, &pod.held, None)));
         for unit in units.iter_mut() {
             unit.floor = unit.in_use.clone();
         }
         let nodes: Vec<&BTreeMap<&str, &LocalNode>> = grounds.iter().map(|ground| &ground.nodes).collect();
-        Self { by_ground, waiting, elsewhere, free: source::free(&nodes, &occupants) }
+        let taken = |node: &str| [picture.pods.own(node), displaced.get(node)];
+        uses.free = source::free(&nodes, taken, &waiting);
+        uses
     }
 
     /// Charges what waits for a node to the grounds of its pool: where the consumer has some of its plain share left, so that
