@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
+use liqo_api::{DEFAULT_POOL, Quantity, ResourceOffer};
 use liqo_tests::{Cluster, World, eventually, still};
 use serde_json::json;
 
@@ -181,4 +182,36 @@ async fn told(rome: &Cluster, name: &str, reason: &str, words: &[&str]) -> Resul
     })
     .await
     .map(drop)
+}
+
+pub async fn limits_are_charged_where_the_policy_says_so(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("limits", "Remote").await?;
+    policy(&world, &json!({ "charge": "Limits" })).await?;
+    let limited = |name: &str, limits: &str| {
+        let resources = format!("resources: {{ limits: {limits}, requests");
+        pod("limits", name, "Always", "sleep 600").replace("resources: { requests", &resources)
+    };
+    rome.apply(&pod("limits", "unlimited", "Always", "sleep 600")).await?;
+    refused(rome, "limits", "unlimited", "LimitMissing", &["main has no limit of cpu", "PeeringPolicy strict"]).await?;
+    // It requests little, but may use more than anybody offers.
+    rome.apply(&limited("huge", "{ cpu: 1k, memory: 32Mi }")).await?;
+    refused(rome, "limits", "huge", "OfferExceeded", &["cpu", "1k requested"]).await?;
+    rome.apply(&limited("modest", "{ cpu: 20m, memory: 32Mi }")).await?;
+    rome.ready_pods("limits", "app=modest", 1).await?;
+
+    no_policy(&world).await?;
+    rome.ready_pods("limits", "app=unlimited", 1).await?;
+    rome.ready_pods("limits", "app=huge", 1).await?;
+    // What runs goes on, and counts with its limits: so much cannot be promised, and its room is announced to end.
+    policy(&world, &json!({ "charge": "Limits" })).await?;
+    let tenant = liqo_api::tenant_namespace(&rome.cluster_id().await?.parse()?);
+    eventually("the room of the huge pod is taken back", Duration::from_secs(30), || async {
+        let offer = milan.api::<ResourceOffer>(&tenant).get(DEFAULT_POOL).await?.spec;
+        Ok(offer.reclaim_timestamp.filter(|_| offer.resource_quota.hard.get("cpu") >= Quantity::from_units(1000)).map(drop))
+    })
+    .await?;
+    ensure!(rome.ready_pods("limits", "app=huge", 1).await?.len() == 1, "a pod was ended without notice");
+    no_policy(&world).await?;
+    rome.delete_namespace("limits").await
 }

@@ -78,7 +78,8 @@ fn all() -> Vec<(&'static str, Scenario)> {
             the_pod_security_of_a_consumers_pods_follows_the_policy,
             a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy,
             a_policy_cannot_let_pods_onto_the_providers_virtual_nodes,
-            a_pod_says_which_object_it_names_the_provider_does_not_have;
+            a_pod_says_which_object_it_names_the_provider_does_not_have,
+            limits_are_charged_where_the_policy_says_so;
         approval:
             a_consumer_waits_until_a_person_approves_it,
             a_consumer_that_is_refused_is_told,

@@ -2,7 +2,7 @@
 
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use kube::core::Selector;
-use liqo_api::{Accept, Approval, Consume, PeerSelector, PeeringPolicySpec, PodSecurity, PoolBy, Provide, Source, Usage};
+use liqo_api::{Accept, Approval, Charge, Consume, PeerSelector, PeeringPolicySpec, PodSecurity, PoolBy, Provide, Source, Usage};
 use serde::Serialize;
 
 /// What one field of a policy means.
@@ -135,6 +135,10 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
         Some(types) => {
             all.push(sentence("provide.usage.volumeTypes", format!("they may have volumes of {} only", types.join(", "))));
         }
+    }
+    if usage.charge == Charge::Limits {
+        let text = "their pods are charged their limits, and each container must have limits of cpu and memory";
+        all.push(sentence("provide.usage.charge", text));
     }
     let kinds: Vec<String> = usage.reflected_kinds.iter().map(|kind| format!("{kind:?}")).collect();
     let kinds = if kinds.is_empty() {

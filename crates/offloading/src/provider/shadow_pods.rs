@@ -10,7 +10,7 @@ use kube::{
     core::{Object, Request},
 };
 use liqo_api::{ShadowPod, ShadowPodPhase, finalizers};
-use liqo_kit::{Key, Next, requests};
+use liqo_kit::{Key, Next, requests::Effective};
 use liqo_quantity::ResourceList;
 use serde::{Deserialize as _, de::IgnoredAny};
 use serde_json::{Value, json};
@@ -299,7 +299,7 @@ impl Pass<'_> {
             Ok(spec) => spec,
             Err(error) => return Ok(Err(Refusal { reason: "Invalid", message: format!("the pod cannot be read: {error}") })),
         };
-        if let Some(refusal) = negative_quantity(&spec) {
+        if let Some(refusal) = negative_quantity(&spec).or_else(|| held.missing_limit(&spec)) {
             return Ok(Err(refusal));
         }
         let wish = Wish {
@@ -307,10 +307,10 @@ impl Pass<'_> {
             shadow: self.key.clone(),
             turn: shadow.turn(&self.key.name),
             // The API server adds the overhead of the RuntimeClass.
-            requests: requests::of_pod(&spec) + &overhead,
+            charge: Effective::of_pod(&spec).with_overhead(&overhead),
         };
         let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
-        let admitted = lock(&self.provider.ledger).admit(wish, offer.as_deref(), ours);
+        let admitted = lock(&self.provider.ledger).admit(wish, offer.as_deref(), held.usage.charge, ours);
         if let Err(refusal) = admitted {
             return Ok(Err(refusal));
         }
@@ -327,7 +327,7 @@ impl Pass<'_> {
                 let live = self.whose(made);
                 if let Live::Ours(pod) = &live {
                     // The provider's admission may have added to it.
-                    lock(&self.provider.ledger).created(self.key, &pod.requests);
+                    lock(&self.provider.ledger).created(self.key, &pod.charge);
                     self.memory.created = Some(pod.uid.clone());
                 }
                 Ok(Ok(live))

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodSpec;
 use liqo_api::{ShadowPod, finalizers};
-use liqo_kit::{Key, requests};
-use liqo_quantity::ResourceList;
+use liqo_kit::{Key, requests::Effective};
 use serde::Deserialize as _;
 use serde_json::Value;
 
@@ -47,8 +46,8 @@ pub struct Shadow {
     pub told: Told,
     /// The pod to run. Kept only while there is none, and only if it is small.
     pub pod: Option<Arc<Value>>,
-    /// What that pod asks for, as far as it can be told before the provider's own admission. Kept only while there is none.
-    pub requests: Option<ResourceList>,
+    /// What that pod is charged, as far as it can be told before the provider's own admission. Kept only while there is none.
+    pub charge: Option<Effective>,
 }
 
 impl Shadow {
@@ -71,7 +70,7 @@ impl Shadow {
             deletion_grace: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds.max(0)),
             deleted: shadow.metadata.deletion_timestamp.is_some(),
             held: finalizer::position(shadow.metadata.finalizers.as_ref(), finalizers::SHADOW_POD),
-            requests: waits.then(|| requests_of(&shadow.spec.pod)).flatten(),
+            charge: waits.then(|| charge_of(&shadow.spec.pod)).flatten(),
             pod: (told.remote_uid.is_none() && !told.phase.is_final() && shadow.spec.pod.to_string().len() <= LARGEST_KEPT)
                 .then(|| Arc::new(shadow.spec.pod)),
             told,
@@ -86,7 +85,7 @@ impl Shadow {
     /// The room that it waits for, if it has no pod.
     pub fn wish(&self, key: &Key) -> Option<Wish> {
         let account = Account { tenant: key.namespace.clone(), pool: self.pool.clone() };
-        Some(Wish { account, shadow: key.clone(), turn: self.turn(&key.name), requests: self.requests.clone()? })
+        Some(Wish { account, shadow: key.clone(), turn: self.turn(&key.name), charge: self.charge.clone()? })
     }
 
     /// Whether a change concerns more than the status, which only the provider writes.
@@ -95,8 +94,8 @@ impl Shadow {
     }
 }
 
-/// What a pod asks for; nothing of one that will be refused for it.
-fn requests_of(pod: &Value) -> Option<ResourceList> {
+/// What a pod is charged; nothing of one that will be refused for it.
+fn charge_of(pod: &Value) -> Option<Effective> {
     let spec = PodSpec::deserialize(pod.get("spec")?).ok()?;
-    negative_quantity(&spec).is_none().then(|| requests::of_pod(&spec))
+    negative_quantity(&spec).is_none().then(|| Effective::of_pod(&spec))
 }
