@@ -7,12 +7,15 @@ mod enforcement;
 mod install;
 mod isolation;
 mod jobs;
+mod offers;
 mod offloading;
 mod outages;
 mod peering;
+mod plugins;
 mod pods;
 mod policies;
 mod pools;
+mod puppet;
 mod settled;
 mod sharing;
 
@@ -68,8 +71,13 @@ fn all() -> Vec<(&'static str, Scenario)> {
             two_peers_with_different_policies_get_different_offers,
             what_is_used_beyond_a_new_cap_is_reclaimed_after_the_notice,
             a_plugins_amounts_arrive_at_the_node_and_follow_its_arguments,
-            a_plugin_offers_what_labelled_nodes_have_free,
-            an_offer_waits_for_a_person_where_the_policy_says_so;
+            a_plugin_offers_what_labelled_nodes_have_free;
+        plugins:
+            the_manifests_of_every_plugin_and_of_a_new_one_bring_up_a_ready_pod,
+            a_plugin_that_lies_hangs_or_dies_is_named_and_its_last_offer_stays,
+            a_plugin_that_floods_or_hangs_up_does_not_keep_the_manager_busy;
+        offers:
+            an_offer_waits_for_a_person_who_accepts_refuses_and_forgets_it;
         pools:
             each_group_of_nodes_is_a_node_and_pods_stay_on_theirs;
         enforcement:
