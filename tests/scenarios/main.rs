@@ -66,7 +66,8 @@ fn all() -> Vec<(&'static str, Scenario)> {
         sharing:
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
             pods_beyond_the_offer_are_refused_with_a_reason,
-            a_request_bounds_the_offer;
+            a_request_bounds_the_offer,
+            the_ledgers_metrics_say_what_is_offered_and_what_is_used;
         policies:
             two_peers_with_different_policies_get_different_offers,
             what_is_used_beyond_a_new_cap_is_reclaimed_after_the_notice,
