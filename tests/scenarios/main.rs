@@ -7,6 +7,7 @@ mod enforcement;
 mod install;
 mod isolation;
 mod jobs;
+mod lending;
 mod offers;
 mod offloading;
 mod outages;
@@ -81,6 +82,10 @@ fn all() -> Vec<(&'static str, Scenario)> {
             an_offer_waits_for_a_person_who_accepts_refuses_and_forgets_it;
         pools:
             each_group_of_nodes_is_a_node_and_pods_stay_on_theirs;
+        lending:
+            when_a_node_dies_the_offer_shrinks_and_the_youngest_pod_beyond_it_ends,
+            two_clusters_lend_each_other_what_the_other_lacks,
+            a_pool_that_is_taken_back_is_drained_within_disruption_budgets;
         enforcement:
             the_pod_security_of_a_consumers_pods_follows_the_policy,
             a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy;
