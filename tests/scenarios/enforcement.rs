@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
+use liqo_api::{DEFAULT_POOL, Quantity, ResourceOffer};
 use liqo_tests::{Cluster, World, eventually, still};
 use serde_json::json;
 
@@ -126,4 +127,91 @@ pub async fn a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_
     rome.ready_pods("guests", "app=volume", 1).await?;
     milan.kubectl(&["delete", "priorityclass", "guests"]).await?;
     rome.delete_namespace("guests").await
+}
+
+pub async fn a_policy_cannot_let_pods_onto_the_providers_virtual_nodes(world: Arc<World>) -> Result<()> {
+    for (toleration, why) in [
+        (json!({ "operator": "Exists" }), "tolerations[0].key: Required value"),
+        (json!({ "key": "", "operator": "Exists" }), "tolerations[0].key"),
+        (json!({ "key": "virtual-node.liqo.io/not-allowed", "operator": "Exists" }), "Liqo's own taints"),
+        (json!({ "key": "liqo.io/any" }), "Liqo's own taints"),
+    ] {
+        let refused = policy(&world, &json!({ "tolerations": [toleration] })).await.err();
+        let refused = refused.with_context(|| format!("{toleration} was accepted"))?;
+        ensure!(format!("{refused:#}").contains(why), "{toleration}: {refused:#}");
+    }
+    policy(&world, &json!({ "tolerations": [{ "key": "example.com/liqo.io" }, { "key": "notliqo.io/x" }] })).await?;
+    no_policy(&world).await
+}
+
+pub async fn a_pod_says_which_object_it_names_the_provider_does_not_have(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("papers", "Remote").await?;
+    let remote = rome.remote_namespace("papers", milan).await?;
+    let secret = |kind: &'static str| async move {
+        let kind = format!("--type={kind}");
+        rome.kubectl(&["-n", "papers", "create", "secret", "generic", "login", "--from-literal=a=b", &kind]).await
+    };
+    secret("example.com/own").await?;
+    milan.kubectl(&["-n", &remote, "create", "configmap", "settings", "--from-literal=whose=milan's"]).await?;
+    rome.kubectl(&["-n", "papers", "create", "configmap", "settings", "--from-literal=whose=rome's"]).await?;
+    let needs = "    envFrom: [{ secretRef: { name: login } }, { configMapRef: { name: settings } }]\n    resources:";
+    rome.apply(&pod("papers", "reader", "Always", "sleep 600").replace("    resources:", needs)).await?;
+    told(rome, "reader", "NotReflected", &["Secret login: KindNotAllowed: ", "ConfigMap settings: NameTaken: "]).await?;
+    let events =
+        rome.kubectl(&["-n", "papers", "get", "events", "-o", "jsonpath={range .items[*]}{.reason} {.message}\n{end}"]).await?;
+    ensure!(events.lines().any(|line| line.starts_with("NotReflected ")), "no event says it:\n{events}");
+
+    milan.kubectl(&["-n", &remote, "delete", "configmap", "settings"]).await?;
+    rome.kubectl(&["-n", "papers", "delete", "secret", "login"]).await?;
+    secret("Opaque").await?;
+    rome.ready_pods("papers", "app=reader", 1).await?;
+    told(rome, "reader", "Offloaded", &[]).await?;
+    rome.delete_namespace("papers").await
+}
+
+/// Waits until a home pod that the provider took says so, with this reason and these words.
+async fn told(rome: &Cluster, name: &str, reason: &str, words: &[&str]) -> Result<()> {
+    eventually(&format!("pod {name} says {reason}, {words:?}"), Duration::from_secs(90), || async {
+        let status = rome.api::<Pod>("papers").get(name).await?.status.unwrap_or_default();
+        let told = status.conditions.into_iter().flatten().find(|one| one.type_ == "liqo.io/Offloaded" && one.status == "True");
+        Ok(told.filter(|told| {
+            let message = told.message.as_deref().unwrap_or_default();
+            told.reason.as_deref() == Some(reason) && words.iter().all(|word| message.contains(word))
+        }))
+    })
+    .await
+    .map(drop)
+}
+
+pub async fn limits_are_charged_where_the_policy_says_so(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("limits", "Remote").await?;
+    policy(&world, &json!({ "charge": "Limits" })).await?;
+    let limited = |name: &str, limits: &str| {
+        let resources = format!("resources: {{ limits: {limits}, requests");
+        pod("limits", name, "Always", "sleep 600").replace("resources: { requests", &resources)
+    };
+    rome.apply(&pod("limits", "unlimited", "Always", "sleep 600")).await?;
+    refused(rome, "limits", "unlimited", "LimitMissing", &["main has no limit of cpu", "PeeringPolicy strict"]).await?;
+    // It requests little, but may use more than anybody offers.
+    rome.apply(&limited("huge", "{ cpu: 1k, memory: 32Mi }")).await?;
+    refused(rome, "limits", "huge", "OfferExceeded", &["cpu", "1k requested"]).await?;
+    rome.apply(&limited("modest", "{ cpu: 20m, memory: 32Mi }")).await?;
+    rome.ready_pods("limits", "app=modest", 1).await?;
+
+    no_policy(&world).await?;
+    rome.ready_pods("limits", "app=unlimited", 1).await?;
+    rome.ready_pods("limits", "app=huge", 1).await?;
+    // What runs goes on, and counts with its limits: so much cannot be promised, and its room is announced to end.
+    policy(&world, &json!({ "charge": "Limits" })).await?;
+    let tenant = liqo_api::tenant_namespace(&rome.cluster_id().await?.parse()?);
+    eventually("the room of the huge pod is taken back", Duration::from_secs(30), || async {
+        let offer = milan.api::<ResourceOffer>(&tenant).get(DEFAULT_POOL).await?.spec;
+        Ok(offer.reclaim_timestamp.filter(|_| offer.resource_quota.hard.get("cpu") >= Quantity::from_units(1000)).map(drop))
+    })
+    .await?;
+    ensure!(rome.ready_pods("limits", "app=huge", 1).await?.len() == 1, "a pod was ended without notice");
+    no_policy(&world).await?;
+    rome.delete_namespace("limits").await
 }

@@ -3,16 +3,21 @@
 //! They run one after another on the same clusters, in this order: the last ones take Liqo apart. `cargo test -p liqo-tests --
 //! jobs` runs those whose name holds `jobs`; `LIQO_TEST_KEEP=1` leaves the clusters up.
 
+mod approval;
 mod enforcement;
 mod install;
 mod isolation;
 mod jobs;
+mod lending;
+mod offers;
 mod offloading;
 mod outages;
 mod peering;
+mod plugins;
 mod pods;
 mod policies;
 mod pools;
+mod puppet;
 mod settled;
 mod sharing;
 
@@ -47,7 +52,8 @@ fn all() -> Vec<(&'static str, Scenario)> {
             init_containers_sidecars_and_probes_work,
             a_crashing_container_is_restarted_and_counted_at_home,
             label_changes_travel,
-            config_maps_and_secrets_that_a_pod_names_travel;
+            config_maps_and_secrets_that_a_pod_names_travel,
+            a_pod_elsewhere_keeps_its_size_and_says_so;
         jobs:
             a_finished_job_never_runs_again,
             a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
@@ -63,18 +69,35 @@ fn all() -> Vec<(&'static str, Scenario)> {
         sharing:
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
             pods_beyond_the_offer_are_refused_with_a_reason,
-            a_request_bounds_the_offer;
+            a_request_bounds_the_offer,
+            the_ledgers_metrics_say_what_is_offered_and_what_is_used;
         policies:
             two_peers_with_different_policies_get_different_offers,
             what_is_used_beyond_a_new_cap_is_reclaimed_after_the_notice,
             a_plugins_amounts_arrive_at_the_node_and_follow_its_arguments,
-            a_plugin_offers_what_labelled_nodes_have_free,
-            an_offer_waits_for_a_person_where_the_policy_says_so;
+            a_plugin_offers_what_labelled_nodes_have_free;
+        plugins:
+            the_manifests_of_every_plugin_and_of_a_new_one_bring_up_a_ready_pod,
+            a_plugin_that_lies_hangs_or_dies_is_named_and_its_last_offer_stays,
+            a_plugin_that_floods_or_hangs_up_does_not_keep_the_manager_busy;
+        offers:
+            an_offer_waits_for_a_person_who_accepts_refuses_and_forgets_it;
         pools:
             each_group_of_nodes_is_a_node_and_pods_stay_on_theirs;
+        lending:
+            when_a_node_dies_the_offer_shrinks_and_the_youngest_pod_beyond_it_ends,
+            two_clusters_lend_each_other_what_the_other_lacks,
+            a_pool_that_is_taken_back_is_drained_within_disruption_budgets;
         enforcement:
             the_pod_security_of_a_consumers_pods_follows_the_policy,
-            a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy;
+            a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy,
+            a_policy_cannot_let_pods_onto_the_providers_virtual_nodes,
+            a_pod_says_which_object_it_names_the_provider_does_not_have,
+            limits_are_charged_where_the_policy_says_so;
+        approval:
+            a_consumer_waits_until_a_person_approves_it,
+            a_consumer_that_is_refused_is_told,
+            a_consumer_that_nobody_approves_is_forgotten;
         peering:
             a_wrong_token_is_refused,
             a_replayed_request_is_refused,

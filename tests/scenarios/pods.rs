@@ -323,3 +323,45 @@ spec:
     .await?;
     rome.delete_namespace("config").await
 }
+
+pub async fn a_pod_elsewhere_keeps_its_size_and_says_so(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("sizes", "Remote").await?;
+    let needs = "    envFrom: [{ secretRef: { name: late } }]\n    resources:";
+    rome.apply(&pod("sizes", "web", "Always", "sleep 600").replace("    resources:", needs)).await?;
+    let status = || async { Ok::<_, anyhow::Error>(rome.api::<Pod>("sizes").get("web").await?.status.unwrap_or_default()) };
+    eventually("the remote pod waits for its Secret", Duration::from_secs(60), || async {
+        Ok(status().await?.container_statuses.is_some().then_some(()))
+    })
+    .await?;
+    let resize = |cpu: &str| {
+        let patch =
+            json!({ "spec": { "containers": [{ "name": "main", "resources": { "requests": { "cpu": cpu } } }] } }).to_string();
+        async move { rome.try_kubectl(&["-n", "sizes", "patch", "pod", "web", "--subresource=resize", "-p", &patch]).await }
+    };
+    let told = |wanted: bool| async move {
+        eventually(&format!("it says that it cannot be resized: {wanted}"), Duration::from_secs(30), || async {
+            let pending = status().await?.conditions.into_iter().flatten().find(|one| one.type_ == "PodResizePending");
+            let reason = pending.as_ref().and_then(|one| one.reason.as_deref());
+            Ok((reason == wanted.then_some("Infeasible")).then_some(()))
+        })
+        .await
+    };
+    ensure!(resize("20m").await?.success, "the API server refused to resize a pod that does not run");
+    told(true).await?;
+    // What else changes does not carry the new size along.
+    rome.kubectl(&["-n", "sizes", "label", "pod", "web", "tier=gold"]).await?;
+    let remote = rome.remote_namespace("sizes", &world.milan).await?;
+    eventually("the label arrives", Duration::from_secs(30), || async {
+        Ok((!world.milan.pods(&remote, "tier=gold").await?.is_empty()).then_some(()))
+    })
+    .await?;
+    told(true).await?;
+    ensure!(resize("10m").await?.success, "the old size was refused");
+    told(false).await?;
+    rome.kubectl(&["-n", "sizes", "create", "secret", "generic", "late", "--from-literal=a=b"]).await?;
+    rome.ready_pods("sizes", "app=web", 1).await?;
+    let refused = resize("20m").await?;
+    ensure!(!refused.success && refused.stderr.contains("without support for resize"), "{refused:?}");
+    rome.delete_namespace("sizes").await
+}

@@ -14,15 +14,19 @@ use crate::pods::deployment;
 /// How long a change may take from one cluster's object to the other's, with time to spare on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
+/// The offer that a provider made to a consumer of its usual pool.
+pub async fn offer(provider: &Cluster, consumer: &Cluster) -> Result<Option<ResourceOffer>> {
+    let namespace = tenant_namespace(&consumer.cluster_id().await?.parse()?);
+    Ok(provider.api::<ResourceOffer>(&namespace).get_opt("default").await?)
+}
+
 /// What milan offers to a consumer in its usual pool.
 async fn offered(world: &World, consumer: &Cluster) -> Result<Option<ResourceList>> {
-    let namespace = tenant_namespace(&consumer.cluster_id().await?.parse()?);
-    let offer = world.milan.api::<ResourceOffer>(&namespace).get_opt("default").await?;
-    Ok(offer.map(|offer| offer.spec.resource_quota.hard))
+    Ok(offer(&world.milan, consumer).await?.map(|offer| offer.spec.resource_quota.hard))
 }
 
 /// What a node of this cluster has to give.
-async fn allocatable(cluster: &Cluster, node: &str) -> Result<ResourceList> {
+pub async fn allocatable(cluster: &Cluster, node: &str) -> Result<ResourceList> {
     let node = Api::<Node>::all(cluster.client.clone()).get(node).await?;
     let all = node.status.and_then(|status| status.allocatable).context("the node has no allocatable")?;
     all.into_iter().map(|(name, amount)| Ok((name, amount.0.parse::<Quantity>()?))).collect()
@@ -167,24 +171,4 @@ pub async fn a_plugin_offers_what_labelled_nodes_have_free(world: Arc<World>) ->
         Ok((allocatable(rome, "milan").await?.get("pods") < Quantity::from_units(100)).then_some(()))
     })
     .await
-}
-
-pub async fn an_offer_waits_for_a_person_where_the_policy_says_so(world: Arc<World>) -> Result<()> {
-    let (turin, milan) = (&world.turin, &world.milan);
-    apply_policy(turin, "careful", json!({ "priority": 10, "consume": { "accept": "Manual" } })).await?;
-    turin.liqoctl(&["peer", "--no-wait", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
-    let phase = || async {
-        let namespace = tenant_namespace(&turin.cluster_id().await?.parse()?);
-        let offer = milan.api::<ResourceOffer>(&namespace).get_opt("default").await?;
-        Ok::<_, anyhow::Error>(offer.and_then(|offer| offer.status).map(|status| format!("{:?}", status.phase)))
-    };
-    eventually("the provider sees that a person is to decide", SOON, || async {
-        Ok((phase().await?.as_deref() == Some("ManualActionRequired")).then_some(()))
-    })
-    .await?;
-    ensure!(turin.object(&["node", "milan"]).await?.is_none(), "there is a node although nobody accepted the offer");
-    turin.liqoctl(&["offer", "accept", "milan"]).await?;
-    eventually("the node appears", SOON, || async { Ok(turin.object(&["node", "milan"]).await?.map(drop)) }).await?;
-    turin.kubectl(&["delete", "peeringpolicy", "careful"]).await?;
-    turin.liqoctl(&["unpeer", "milan", "--yes"]).await.map(drop)
 }

@@ -5,10 +5,14 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
-use liqo_api::{Quantity, ResourceOffer, tenant_namespace};
+use liqo_api::{Quantity, ResourceList, ResourceOffer, tenant_namespace};
 use liqo_tests::{Cluster, World, eventually};
+use serde_json::json;
 
-use crate::pods::{deployment, pod};
+use crate::{
+    pods::{deployment, pod},
+    policies::apply_policy,
+};
 
 async fn offered(world: &World, consumer: &Cluster, resource: &str) -> Result<Quantity> {
     let namespace = tenant_namespace(&consumer.cluster_id().await?.parse()?);
@@ -88,4 +92,45 @@ pub async fn a_request_bounds_the_offer(world: Arc<World>) -> Result<()> {
     rome.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", &patch("null")]).await?;
     rome.ready_pods("bounded", "app=web", 5).await?;
     rome.delete_namespace("bounded").await
+}
+
+/// What one of the ledger's metrics at milan says of a consumer.
+async fn metric(milan: &Cluster, name: &str, consumer: &str) -> Result<ResourceList> {
+    let leader = milan.pods("liqo", "liqo.io/leader=true").await?.pop().and_then(|pod| pod.metadata.name).context("no leader")?;
+    let text = milan.kubectl(&["get", "--raw", &format!("/api/v1/namespaces/liqo/pods/{leader}:8080/proxy/metrics")]).await?;
+    let begin = format!("liqo_pool_{name}{{consumer=\"{consumer}\",pool=\"default\",resource=\"");
+    let found = text.lines().filter_map(|line| line.strip_prefix(&begin)?.split_once("\"} "));
+    found.map(|(resource, amount)| Ok((resource.to_owned(), amount.parse::<Quantity>()?))).collect()
+}
+
+pub async fn the_ledgers_metrics_say_what_is_offered_and_what_is_used(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let (id, stranger) = (rome.cluster_id().await?, world.turin.cluster_id().await?);
+    let says = async |name: &str, expected: &ResourceList| {
+        eventually(&format!("the metric says that {expected} is {name}"), Duration::from_secs(30), || async {
+            let seen = metric(milan, name, &id).await?;
+            ensure!(expected.iter().all(|(resource, amount)| seen.get(resource) == amount), "it says {seen}");
+            Ok(Some(()))
+        })
+        .await
+    };
+    let amounts = |cpu: &str, memory: &str, pods: &str| -> Result<ResourceList> {
+        [("cpu", cpu), ("memory", memory), ("pods", pods)].map(|(name, amount)| Ok((name, amount.parse()?))).into_iter().collect()
+    };
+    let fixed = json!({ "fixed": { "resources": { "cpu": "400m", "memory": "256Mi", "pods": "20" } } });
+    apply_policy(milan, "known", json!({ "priority": 10, "peers": { "clusterIDs": [id] }, "provide": { "source": fixed } }))
+        .await?;
+    says("offered", &amounts("400m", "256Mi", "20")?).await?;
+    let before = metric(milan, "charged", &id).await?;
+    ensure!(before.contains("cpu"), "nothing is said of what is charged: {before}");
+
+    rome.offloaded_namespace("metered", "Remote").await?;
+    rome.apply(&deployment("metered", "web", 2).replace("cpu: 10m", "cpu: 100m")).await?;
+    rome.ready_pods("metered", "app=web", 2).await?;
+    says("charged", &(before.clone() + &amounts("200m", "32Mi", "2")?)).await?;
+    rome.kubectl(&["-n", "metered", "scale", "deployment/web", "--replicas=0"]).await?;
+    says("charged", &before).await?;
+    ensure!(metric(milan, "offered", &stranger).await?.is_empty(), "there is a metric of a cluster that borrows nothing");
+    milan.kubectl(&["delete", "peeringpolicy", "known"]).await?;
+    rome.delete_namespace("metered").await
 }

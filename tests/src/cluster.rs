@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{
     Api, Client, Config, Resource,
@@ -180,11 +180,15 @@ impl Cluster {
         self.start_manager().await
     }
 
-    /// Scales the manager to none and waits until it is gone.
+    /// Scales the manager to none and waits until it is gone. It leaves its lease free for the next one.
     pub async fn stop_manager(&self) -> Result<()> {
         self.kubectl(&["-n", "liqo", "scale", "deployment/liqo-controller-manager", "--replicas=0"]).await?;
         let gone = ["-n", "liqo", "pods", "-l", "app.kubernetes.io/name=liqo-controller-manager"];
-        self.wait_for(&gone, "delete", 60).await
+        self.wait_for(&gone, "delete", 60).await?;
+        let lease = self.object(&["-n", "liqo", "lease", "liqo-controller-manager"]).await?.unwrap_or_default();
+        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+        ensure!(holder.is_empty(), "the manager of {} ended and still holds its lease as {holder}", self.name);
+        Ok(())
     }
 
     /// Scales the manager to one and waits until it is available.

@@ -84,9 +84,17 @@ impl World {
 
     /// Builds a resource plugin and loads its image into a cluster, under the name that its manifests have.
     pub async fn load_plugin(&self, plugin: &str, cluster: &Cluster) -> Result<()> {
+        self.load_program(&program(plugin).await?, plugin, cluster).await
+    }
+
+    /// Builds an example of this workspace and loads it into a cluster as the image of a resource plugin of this name.
+    pub async fn load_example(&self, example: &str, plugin: &str, cluster: &Cluster) -> Result<()> {
+        self.load_program(&build("--example", example).await?, plugin, cluster).await
+    }
+
+    async fn load_program(&self, program: &Path, plugin: &str, cluster: &Cluster) -> Result<()> {
         let image = format!("localhost/liqo/{plugin}:{}", env!("CARGO_PKG_VERSION"));
-        let spec = ImageSpec::new(&image, &program(plugin).await?);
-        Ok(self.playground.cluster(&cluster.name)?.load_image(&spec).await?)
+        Ok(self.playground.cluster(&cluster.name)?.load_image(&ImageSpec::new(&image, program)).await?)
     }
 
     /// The manifests of something that is deployed: a folder in `deploy`.
@@ -173,7 +181,12 @@ impl World {
 }
 
 /// Builds a program of this workspace in the profile of the tests, and returns its path.
-async fn program(package: &str) -> Result<PathBuf> {
+async fn program(name: &str) -> Result<PathBuf> {
+    build("--bin", name).await
+}
+
+/// Builds what is of this kind and has this name.
+async fn build(kind: &str, name: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
     let mut command = Command::new(cargo);
@@ -186,17 +199,17 @@ async fn program(package: &str) -> Result<PathBuf> {
         command.env_remove(name);
     }
     command
-        .args(["build", "--locked", "--quiet", "--message-format=json-render-diagnostics", "--bin", package, "--manifest-path"])
+        .args(["build", "--locked", "--quiet", "--message-format=json-render-diagnostics", kind, name, "--manifest-path"])
         .arg(manifest);
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().await.context("starting cargo")?;
-    ensure!(output.status.success(), "building {package} failed");
+    ensure!(output.status.success(), "building {name} failed");
     for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let message: Value = serde_json::from_slice(line).context("reading cargo's messages")?;
-        if let (Some(path), true) = (message["executable"].as_str(), message["target"]["name"] == package) {
+        if let (Some(path), true) = (message["executable"].as_str(), message["target"]["name"] == name) {
             return Ok(path.into());
         }
     }
-    bail!("cargo built no program named {package}")
+    bail!("cargo built no program named {name}")
 }
 
 /// The first characters of the digest of a file, for an image tag that changes with the content.

@@ -75,11 +75,14 @@ pub struct PeeringTimes {
     /// Seconds after which what is held for a silent consumer is given up.
     #[schemars(range(min = 60))]
     pub consumer_expiry_seconds: u32,
+    /// Seconds after which a consumer that nobody approved is forgotten, where a policy wants approval by a person.
+    #[schemars(range(min = 60))]
+    pub approval_expiry_seconds: u32,
 }
 
 impl Default for PeeringTimes {
     fn default() -> Self {
-        Self { consumer_expiry_seconds: 24 * 60 * 60 }
+        Self { consumer_expiry_seconds: 24 * 60 * 60, approval_expiry_seconds: 24 * 60 * 60 }
     }
 }
 

@@ -61,6 +61,13 @@ pub mod roles {
     pub const OWN_NAMESPACE: &str = "liqo-own-namespace";
 }
 
+/// Whether the key of a label, an annotation or a taint is of Liqo's own domain.
+pub fn is_own(key: &str) -> bool {
+    key.split_once('/')
+        .and_then(|(domain, _)| domain.strip_suffix(labels::DOMAIN))
+        .is_some_and(|above| above.is_empty() || above.ends_with('.'))
+}
+
 /// Labels.
 pub mod labels {
     /// On every object that Liqo made: `true`. The sweep and `liqoctl uninstall` go by it.
@@ -113,6 +120,8 @@ pub mod annotations {
     pub const PENDING_APPROVAL: &str = "liqo.io/pending-approval";
     /// On a reflected object or Secret: its name at home.
     pub const HOME_NAME: &str = "liqo.io/home-name";
+    /// On a Secret in a tenant namespace, which has no status: why the provider has no twin of it, as reason and message.
+    pub const NOT_REFLECTED: &str = "liqo.io/not-reflected";
 }
 
 /// Finalizers.
@@ -139,6 +148,8 @@ pub mod pods {
     pub const UNREACHABLE_TAINT: &str = "virtual-node.liqo.io/peer-unreachable";
     /// Condition on a home pod: the provider took it (`True`) or did not, and why.
     pub const OFFLOADED: &str = "liqo.io/Offloaded";
+    /// Reason of [`OFFLOADED`] where the provider took the pod, but not every object that it names.
+    pub const NOT_REFLECTED: &str = "NotReflected";
     /// Condition on a home pod: the provider's scheduler found no place for it, in its own words.
     pub const REMOTE_SCHEDULED: &str = "liqo.io/RemoteScheduled";
     /// Condition on a virtual node: the provider answers.

@@ -4,7 +4,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ClusterId;
+use crate::{ClusterId, Condition, is_own, schema};
 
 /// With whom this cluster shares, what and how much, and what it accepts from them. Of the policies that select a peer, the
 /// one with the highest priority holds, and of equals the first by name. No policy, no sharing.
@@ -16,6 +16,7 @@ use crate::ClusterId;
     plural = "peeringpolicies",
     shortname = "pp",
     category = "liqo",
+    status = "PeeringPolicyStatus",
     doc = "With whom this cluster shares, and how much",
     derive = "Default",
     derive = "PartialEq",
@@ -23,6 +24,8 @@ use crate::ClusterId;
     printcolumn(name = "Percentage", type_ = "integer", json_path = ".spec.provide.percentage"),
     printcolumn(name = "Plugin", type_ = "string", json_path = ".spec.provide.source.plugin.address"),
     printcolumn(name = "Accept", type_ = "string", json_path = ".spec.consume.accept"),
+    printcolumn(name = "Peers", type_ = "integer", json_path = ".status.peers"),
+    printcolumn(name = "Honoured", type_ = "string", json_path = ".status.conditions[?(@.type==\"Honoured\")].status"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -40,6 +43,27 @@ pub struct PeeringPolicySpec {
     #[serde(default)]
     pub consume: Consume,
 }
+
+/// What comes of a policy. It changes with the offers and with what is promised, not with each pod.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PeeringPolicyStatus {
+    /// For so many known peers it holds.
+    #[serde(default)]
+    pub peers: u32,
+    /// The sum of what they are offered.
+    #[serde(default)]
+    pub offered: ResourceList,
+    /// `Active`: it holds for a peer. `Honoured`: nobody uses more than it may be promised.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Condition of a [`PeeringPolicy`]: it holds for at least one peer.
+pub const ACTIVE: &str = "Active";
+/// Condition of a [`PeeringPolicy`]: what its peers use can be promised, and nothing is being taken back from them.
+pub const HONOURED: &str = "Honoured";
 
 /// Which peers. A peer must fit every field that is given.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
@@ -283,14 +307,17 @@ pub struct Usage {
     /// Kinds of volumes that their pods may have, of those that can travel; all of these when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_types: Option<Vec<String>>,
-    /// Tolerations that their pods keep; others are dropped.
+    /// Tolerations that their pods keep; others are dropped. Each names a taint, and none of Liqo's own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::tolerations")]
     pub tolerations: Vec<Toleration>,
     /// Names that their namespaces may have here beside the default ones; `*` at the end stands for anything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub namespace_names: Vec<String>,
     /// Kinds of objects that may be reflected here.
     pub reflected_kinds: Vec<ReflectedKind>,
+    /// What of their pods is charged to what they were offered.
+    pub charge: Charge,
 }
 
 impl Default for Usage {
@@ -306,6 +333,7 @@ impl Default for Usage {
             tolerations: Vec::new(),
             namespace_names: Vec::new(),
             reflected_kinds: vec![ReflectedKind::ConfigMap, ReflectedKind::Secret],
+            charge: Charge::default(),
         }
     }
 }
@@ -314,6 +342,13 @@ impl Usage {
     /// Whether it says nothing beyond the default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// The tolerations that count: the API server accepts no others, but an older policy may have them. With one that names no
+    /// taint a pod could land on a virtual node.
+    pub fn named_tolerations(&self) -> impl Iterator<Item = &Toleration> {
+        let counts = |key: &str| !key.is_empty() && !is_own(key);
+        self.tolerations.iter().filter(move |one| one.key.as_deref().is_some_and(counts))
     }
 }
 
@@ -326,6 +361,17 @@ pub enum PodSecurity {
     Baseline,
     /// Current best practices for hardening.
     Restricted,
+}
+
+/// What of a pod is charged to an offer.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Charge {
+    /// What it requests.
+    #[default]
+    Requests,
+    /// What it may use at most: of each resource its limits, or its requests where these are larger. A pod of which a
+    /// container has no limit of cpu or memory is refused.
+    Limits,
 }
 
 /// A kind that can be reflected.
@@ -363,4 +409,19 @@ pub enum Accept {
     Manual,
     /// It is refused.
     Never,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_tolerations_of_named_taints_of_others_count() {
+        let keys = ["gpu", "", "example.com/liqo.io", "virtual-node.liqo.io/not-allowed", "liqo.io/x", "notliqo.io/x"];
+        let toleration = |key: &str| Toleration { key: Some(key.to_owned()), ..Toleration::default() };
+        let mut usage = Usage { tolerations: keys.map(toleration).to_vec(), ..Usage::default() };
+        usage.tolerations.push(Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() });
+        let counts: Vec<_> = usage.named_tolerations().filter_map(|one| one.key.as_deref()).collect();
+        assert_eq!(counts, ["gpu", "example.com/liqo.io", "notliqo.io/x"]);
+    }
 }

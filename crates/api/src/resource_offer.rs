@@ -57,6 +57,10 @@ pub struct ResourceOfferSpec {
     /// The provider's nodes that the pool stands for, if not all of them. Only the provider makes use of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<NodeSelector>,
+    /// So many seconds before pods are ended the provider says that it takes something back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 604_800))]
+    pub notice_seconds: Option<u32>,
     /// When the offer ends, if the provider takes it back: until then pods may move away, no new ones come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<Time>,

@@ -1,10 +1,27 @@
 //! Schema pieces that the derive macros cannot express.
 
-use schemars::{Schema, SchemaGenerator, json_schema};
+use k8s_openapi::api::core::v1::Toleration;
+use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
 /// An object of any shape, kept as it is by the API server.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}
+
+/// Tolerations of named taints that are not Liqo's own. Without the bounds the API server would find the rule too costly.
+pub fn tolerations(generator: &mut SchemaGenerator) -> Schema {
+    let mut one = Toleration::json_schema(generator);
+    one.insert("required".to_owned(), ["key"].as_slice().into());
+    if let Some(key) = one.pointer_mut("/properties/key").and_then(|key| key.as_object_mut()) {
+        key.insert("minLength".to_owned(), 1.into());
+        key.insert("maxLength".to_owned(), 316.into());
+        let rule = serde_json::json!([{
+            "rule": "!self.matches('^([^/]*[.])?liqo[.]io/')",
+            "message": "a peer's pods do not tolerate Liqo's own taints: they would land on virtual nodes",
+        }]);
+        key.insert("x-kubernetes-validations".to_owned(), rule);
+    }
+    json_schema!({ "type": "array", "maxItems": 64, "items": one })
 }
 
 /// The conditions of an object: one element for each type, so that every writer applies its own.

@@ -158,19 +158,22 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     parts.spawn(async move { liqo_offloading::run(context).await.context("offloading") });
     set_leader_label(&pods, &arguments.pod_name, true).await.context("labelling this pod as the leader")?;
 
-    tokio::select! {
+    // Parts end on the same signal: whichever is noticed first, the lease is given up only when all of them have ended.
+    let outcome = tokio::select! {
         in_order = leadership.keep(&stop) => {
             if !in_order {
                 // Another replica may lead from now on: nothing of ours may run on, not even to clean up.
                 tracing::error!("leadership lost, ending at once");
                 std::process::exit(1);
             }
-            let outcome = finish(parts).await;
-            leadership.release().await;
-            outcome
+            Ok(())
         }
         ended = parts.join_next() => part_ended(ended, &stop),
-    }
+    };
+    stop.cancel();
+    let finished = finish(parts).await;
+    leadership.release().await;
+    outcome.and(finished)
 }
 
 /// A part ended although nobody asked it to, unless the whole process is ending.

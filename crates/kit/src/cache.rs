@@ -121,7 +121,7 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
                         }
                     }
                     Some(Ok(watcher::Event::InitDone)) => {
-                        replace(&content, &listed.take().unwrap_or_default(), &mut changed);
+                        replace(&content, listed.take().unwrap_or_default(), &mut changed);
                         synced_sender.send_replace(true);
                     }
                     Some(Ok(watcher::Event::Apply((key, object)))) => {
@@ -239,11 +239,20 @@ fn set<R: PartialEq>(
 
 fn replace<R: PartialEq>(
     content: &RwLock<HashMap<Key, Arc<R>>>,
-    new: &HashMap<Key, Arc<R>>,
+    mut new: HashMap<Key, Arc<R>>,
     changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
 ) {
+    {
+        // What others keep of it is not to be there twice.
+        let known = content.read().unwrap_or_else(PoisonError::into_inner);
+        for (key, object) in &mut new {
+            if let Some(same) = known.get(key).filter(|known| *known == object) {
+                *object = same.clone();
+            }
+        }
+    }
     let old = std::mem::replace(&mut *content.write().unwrap_or_else(PoisonError::into_inner), new.clone());
-    for (key, object) in new {
+    for (key, object) in &new {
         let before = old.get(key);
         if before != Some(object) {
             changed(key, before, Some(object));
@@ -283,14 +292,16 @@ mod tests {
 
     #[test]
     fn what_vanished_during_an_interruption_is_told_after_it() {
-        let content = RwLock::new(HashMap::from([(Key::new("", "gone"), Arc::new(1)), (Key::new("", "same"), Arc::new(2))]));
+        let same = Arc::new(2);
+        let content = RwLock::new(HashMap::from([(Key::new("", "gone"), Arc::new(1)), (Key::new("", "same"), same.clone())]));
         let mut seen = Seen::new();
         replace(
             &content,
-            &HashMap::from([(Key::new("", "same"), Arc::new(2)), (Key::new("", "new"), Arc::new(3))]),
+            HashMap::from([(Key::new("", "same"), Arc::new(2)), (Key::new("", "new"), Arc::new(3))]),
             &mut record(&mut seen),
         );
         seen.sort();
         assert_eq!(seen, [("gone".to_owned(), Some(1), None), ("new".to_owned(), None, Some(3))]);
+        assert!(Arc::ptr_eq(&content.read().unwrap()[&Key::new("", "same")], &same), "it is there twice");
     }
 }

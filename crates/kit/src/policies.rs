@@ -56,6 +56,14 @@ pub fn held(policies: &Cache<PeeringPolicy>, peer: &PolicyPeer) -> Option<Arc<Pe
     of_peer(&all, peer).first().map(|policy| Arc::clone(policy))
 }
 
+/// A policy without its status, which says nothing of what it wants.
+pub fn without_status(mut policy: PeeringPolicy) -> Option<PeeringPolicy> {
+    policy.status = None;
+    policy.metadata.managed_fields = None;
+    policy.metadata.resource_version = None;
+    Some(policy)
+}
+
 /// Whether a peer fits every field that is given. A label selector that cannot be understood selects nobody.
 pub fn selects(selector: &PeerSelector, peer: &PolicyPeer) -> bool {
     let PeerSelector { cluster_ids, names, selector, discovered_by } = selector;

@@ -1,12 +1,65 @@
 //! What a pod asks of a node, as the scheduler counts it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::AddAssign};
 
 use k8s_openapi::{
     api::core::v1::{Container, PodSpec, PodStatus, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
+use liqo_api::Charge;
 use liqo_quantity::{Quantity, ResourceList};
+
+/// What a pod holds of a node's resources.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Effective {
+    /// Its effective requests.
+    pub requests: ResourceList,
+    /// Of each resource the larger of effective requests and limits, where that is more.
+    limits: Option<ResourceList>,
+}
+
+impl Effective {
+    /// What this pod holds when it gets a node.
+    pub fn of_pod(spec: &PodSpec) -> Self {
+        let requests = of_pod(spec);
+        let limits = requests.max(&effective(spec, highest, |pod_level| limits(Some(pod_level))));
+        Self { limits: (limits != requests).then_some(limits), requests }
+    }
+
+    /// What this pod holds that has a node.
+    pub fn of_bound_pod(spec: PodSpec, status: &PodStatus) -> Self {
+        Self::of_pod(&as_given(spec, status))
+    }
+
+    /// What is charged of it to an offer.
+    pub fn charged(&self, charge: Charge) -> &ResourceList {
+        match charge {
+            Charge::Requests => &self.requests,
+            Charge::Limits => self.limits.as_ref().unwrap_or(&self.requests),
+        }
+    }
+
+    /// The same with this overhead, which the API server adds to a pod.
+    #[must_use]
+    pub fn with_overhead(self, overhead: &ResourceList) -> Self {
+        Self { requests: self.requests + overhead, limits: self.limits.map(|limits| limits + overhead) }
+    }
+}
+
+impl AddAssign<&Effective> for Effective {
+    fn add_assign(&mut self, other: &Effective) {
+        if self.limits.is_some() || other.limits.is_some() {
+            self.limits = Some(self.charged(Charge::Limits).clone() + other.charged(Charge::Limits));
+        }
+        self.requests += &other.requests;
+    }
+}
+
+impl From<ResourceList> for Effective {
+    fn from(requests: ResourceList) -> Self {
+        Self { requests, limits: None }
+    }
+}
 
 /// The effective requests of a pod: the larger of the running containers together and each step of the initialisation
 /// (sidecars that started before it included), then pod-level requests in place of those for the resources that they name,
@@ -14,20 +67,38 @@ use liqo_quantity::{Quantity, ResourceList};
 ///
 /// Source: KEP-753 (sidecar containers) and KEP-2837 (pod-level resources).
 pub fn of_pod(spec: &PodSpec) -> ResourceList {
-    let running = sum(spec.containers.iter().map(requests));
+    effective(spec, requirements, requirements)
+}
+
+/// The effective requests of a pod that has a node: while a container is resized in place it holds what it asks for or what it
+/// was given, whichever is larger; if the resize can never be done there, what it was given.
+///
+/// Source: KEP-1287 (in-place update of pod resources).
+pub fn of_bound_pod(spec: PodSpec, status: &PodStatus) -> ResourceList {
+    of_pod(&as_given(spec, status))
+}
+
+/// The rule for requests, and for limits alike, by what counts of a container and of the pod as a whole.
+fn effective(
+    spec: &PodSpec,
+    of_container: impl Fn(&ResourceRequirements) -> ResourceList,
+    of_pod: impl Fn(&ResourceRequirements) -> ResourceList,
+) -> ResourceList {
+    let of = |container: &Container| container.resources.as_ref().map(&of_container).unwrap_or_default();
+    let running = sum(spec.containers.iter().map(of));
     let mut sidecars = ResourceList::default();
     let mut steps = ResourceList::default();
     for container in spec.init_containers.iter().flatten() {
         if container.restart_policy.as_deref() == Some("Always") {
-            sidecars += &requests(container);
+            sidecars += &of(container);
             steps = steps.max(&sidecars);
         } else {
-            steps = steps.max(&(sidecars.clone() + &requests(container)));
+            steps = steps.max(&(sidecars.clone() + &of(container)));
         }
     }
     let mut total = (running + &sidecars).max(&steps);
     if let Some(pod_level) = &spec.resources {
-        for (name, quantity) in &requirements(pod_level) {
+        for (name, quantity) in &of_pod(pod_level) {
             total.insert(name, quantity);
         }
     }
@@ -38,37 +109,39 @@ pub fn of_pod(spec: &PodSpec) -> ResourceList {
     total
 }
 
-/// The effective requests of a pod that has a node: while a container is resized in place it holds what it asks for or what it
-/// was given, whichever is larger; if the resize can never be done there, what it was given.
-///
-/// Source: KEP-1287 (in-place update of pod resources).
-pub fn of_bound_pod(mut spec: PodSpec, status: &PodStatus) -> ResourceList {
+/// The pod with what its containers hold now in place of what they ask for.
+fn as_given(mut spec: PodSpec, status: &PodStatus) -> PodSpec {
     let infeasible = status.conditions.iter().flatten().any(|condition| {
         condition.type_ == "PodResizePending" && condition.status == "True" && condition.reason.as_deref() == Some("Infeasible")
     });
+    let holds = |given: ResourceList, wanted: ResourceList| if infeasible { given } else { given.max(&wanted) };
     let statuses = [&status.container_statuses, &status.init_container_statuses];
     for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
         let known = statuses.iter().flat_map(|statuses| statuses.iter().flatten()).find(|status| status.name == container.name);
         let Some(known) = known else { continue };
-        let actual = known.resources.as_ref().and_then(|resources| resources.requests.as_ref()).map(list).unwrap_or_default();
-        let given = actual.max(&known.allocated_resources.as_ref().map(list).unwrap_or_default());
+        let actual = known.resources.as_ref();
+        let allocated = known.allocated_resources.as_ref().map(list).unwrap_or_default();
+        let given = actual.and_then(|actual| actual.requests.as_ref()).map(list).unwrap_or_default().max(&allocated);
         if given.is_empty() {
             continue;
         }
-        let holds = if infeasible { given } else { given.max(&requests(container)) };
-        let holds = holds.iter().map(|(name, quantity)| (name.to_owned(), ApiQuantity(quantity.to_string()))).collect();
-        container.resources = Some(ResourceRequirements { requests: Some(holds), ..ResourceRequirements::default() });
+        let wanted = container.resources.take().unwrap_or_default();
+        container.resources = Some(ResourceRequirements {
+            requests: Some(api_list(&holds(given, requirements(&wanted)))),
+            limits: Some(api_list(&holds(limits(actual), limits(Some(&wanted))))),
+            ..ResourceRequirements::default()
+        });
     }
-    of_pod(&spec)
+    spec
+}
+
+fn api_list(resources: &ResourceList) -> BTreeMap<String, ApiQuantity> {
+    resources.iter().map(|(name, quantity)| (name.to_owned(), ApiQuantity(quantity.to_string()))).collect()
 }
 
 /// A resource list of the Kubernetes API. What cannot be read is left out.
 pub fn list(resources: &BTreeMap<String, ApiQuantity>) -> ResourceList {
     resources.iter().filter_map(|(name, quantity)| Some((name.clone(), quantity.0.parse::<Quantity>().ok()?))).collect()
-}
-
-fn requests(container: &Container) -> ResourceList {
-    container.resources.as_ref().map(requirements).unwrap_or_default()
 }
 
 /// Requests; a limit without a request counts as one, as the API server sets it.
@@ -78,6 +151,19 @@ fn requirements(resources: &ResourceRequirements) -> ResourceList {
         wanted.insert(name, quantity);
     }
     wanted
+}
+
+/// Limits; a resource without one counts with its request.
+fn highest(resources: &ResourceRequirements) -> ResourceList {
+    let mut most = requirements(resources);
+    for (name, quantity) in &limits(Some(resources)) {
+        most.insert(name, quantity);
+    }
+    most
+}
+
+fn limits(resources: Option<&ResourceRequirements>) -> ResourceList {
+    resources.and_then(|resources| resources.limits.as_ref()).map(list).unwrap_or_default()
 }
 
 fn sum(lists: impl Iterator<Item = ResourceList>) -> ResourceList {
@@ -142,6 +228,72 @@ mod tests {
     fn a_pod_without_statuses_holds_what_it_asks_for() {
         let spec = serde_json::from_value(json!({ "containers": [container("2")] })).unwrap();
         assert_eq!(of_bound_pod(spec, &PodStatus::default()).get("cpu").to_string(), "2");
+    }
+
+    fn limited(cpu: &str, limit: &str) -> serde_json::Value {
+        json!({ "name": "c", "resources": { "requests": { "cpu": cpu }, "limits": { "cpu": limit } } })
+    }
+
+    /// What is charged of its cpu by requests, and by limits.
+    fn charged(spec: serde_json::Value) -> [String; 2] {
+        let held = Effective::of_pod(&serde_json::from_value(spec).unwrap());
+        [Charge::Requests, Charge::Limits].map(|charge| held.charged(charge).get("cpu").to_string())
+    }
+
+    #[test]
+    fn limits_are_charged_by_the_rules_for_requests() {
+        assert_eq!(charged(json!({ "containers": [limited("1", "2"), limited("1", "3")] })), ["2", "5"]);
+        let sidecar = json!({ "name": "s", "restartPolicy": "Always", "resources": limited("1", "2")["resources"] });
+        let steps = json!({ "containers": [limited("1", "1")], "initContainers": [sidecar, limited("1", "4")] });
+        assert_eq!(charged(steps), ["2", "6"]);
+        let overhead = json!({ "containers": [limited("1", "2")], "overhead": { "cpu": "250m" } });
+        assert_eq!(charged(overhead), ["1250m", "2250m"]);
+    }
+
+    #[test]
+    fn limits_of_the_pod_stand_for_those_of_its_containers_and_requests_of_the_pod_do_not() {
+        let of_pod = |resources: serde_json::Value| json!({ "containers": [limited("1", "5")], "resources": resources });
+        assert_eq!(charged(of_pod(json!({ "limits": { "cpu": "3" } }))), ["3", "3"]);
+        assert_eq!(charged(of_pod(json!({ "requests": { "cpu": "2" }, "limits": { "cpu": "3" } }))), ["2", "3"]);
+        assert_eq!(charged(of_pod(json!({ "requests": { "cpu": "2" } }))), ["2", "5"]);
+    }
+
+    #[test]
+    fn what_has_no_limit_is_charged_its_request() {
+        assert_eq!(charged(json!({ "containers": [limited("1", "2"), container("3")] })), ["4", "5"]);
+        assert_eq!(charged(json!({ "containers": [container("3")] })), ["3", "3"]);
+    }
+
+    #[test]
+    fn what_several_pods_hold_adds_up_by_requests_and_by_limits() {
+        let of = |container: serde_json::Value| {
+            Effective::of_pod(&serde_json::from_value(json!({ "containers": [container] })).unwrap())
+        };
+        for (first, second) in [(limited("1", "2"), container("3")), (container("3"), limited("1", "2"))] {
+            let mut sum = of(first);
+            sum += &of(second);
+            assert_eq!(sum.charged(Charge::Requests).get("cpu").to_string(), "4");
+            assert_eq!(sum.charged(Charge::Limits).get("cpu").to_string(), "5");
+        }
+    }
+
+    #[test]
+    fn overhead_is_added_to_both() {
+        let spec = serde_json::from_value(json!({ "containers": [limited("1", "2")] })).unwrap();
+        let held = Effective::of_pod(&spec).with_overhead(&[("cpu", "250m".parse().unwrap())].into());
+        assert_eq!(held.charged(Charge::Requests).get("cpu").to_string(), "1250m");
+        assert_eq!(held.charged(Charge::Limits).get("cpu").to_string(), "2250m");
+    }
+
+    #[test]
+    fn limits_that_are_resized_count_like_requests() {
+        let spec = json!({ "containers": [limited("1", "2")] });
+        let status = json!({ "containerStatuses": [{
+            "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+            "resources": { "requests": { "cpu": "1" }, "limits": { "cpu": "4" } }
+        }] });
+        let (spec, status) = (serde_json::from_value(spec).unwrap(), serde_json::from_value(status).unwrap());
+        assert_eq!(Effective::of_bound_pod(spec, &status).charged(Charge::Limits).get("cpu").to_string(), "4");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! ```text
 //!   you ── liqoctl ──▶ API server of this cluster          install: objects of deploy/liqo, settings in ClusterConfig
 //!            │          │                                  peer: Secret with a token, ForeignCluster
-//!            │          ▼                                  offload: NamespaceOffloading; offer: decisions
+//!            │          ▼                                  offload: NamespaceOffloading; offer, approve: decisions
 //!            │         controllers ──conditions──▶ status: a tree of all of it
 //!            │
 //!            └────────▶ API server of the other cluster    peer: its identity and address, a token for one use
@@ -19,6 +19,7 @@
 //! functions as the program.
 
 pub mod apply;
+pub mod approve;
 pub mod ask;
 pub mod cli;
 pub mod cluster;

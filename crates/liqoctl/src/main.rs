@@ -5,7 +5,7 @@ use std::{path::Path, process::ExitCode};
 use anyhow::bail;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use liqoctl::{
-    ask,
+    approve, ask,
     cli::{
         Cli, Command, Generate, Global, Install, Offer, OfferDecide, Offload, Peer, Playground, PlaygroundArguments, Plugin,
         Policy, Token, Uninstall, Unoffload, Unpeer,
@@ -79,6 +79,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Uninstall(arguments) => uninstall(&global, &arguments).await,
         Command::Peer(arguments) => peer(&global, *arguments).await,
         Command::Unpeer(arguments) => unpeer(&global, &arguments).await,
+        Command::Approve { peer } => decide_on_consumer(&global, &peer, liqo_api::Wish::Yes, true).await,
+        Command::Refuse { peer, yes } => decide_on_consumer(&global, &peer, liqo_api::Wish::No, yes).await,
         Command::Offload(Offload::Namespace(arguments)) => {
             let cluster = Cluster::connect(&global.access()).await?;
             let options = offload::Options {
@@ -179,6 +181,15 @@ async fn unpeer(global: &Global, arguments: &Unpeer) -> anyhow::Result<()> {
     ask::confirm(&unpeer::question(&cluster, &foreign, &options).await?, arguments.yes)?;
     let unpeered = unpeer::unpeer(&cluster, &foreign, &options, &Progress::new()).await?;
     output::print(global.output, &unpeered, unpeer::table)
+}
+
+async fn decide_on_consumer(global: &Global, peer: &str, wish: liqo_api::Wish, yes: bool) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let foreign = unpeer::find(&cluster, peer).await?;
+    if let (liqo_api::Wish::No, Some(question)) = (wish, approve::question(&foreign)) {
+        ask::confirm(&question, yes)?;
+    }
+    output::print(global.output, &approve::decide(&cluster, &foreign, wish).await?, approve::table)
 }
 
 async fn unoffload(global: &Global, namespace: &str, yes: bool, timeout: std::time::Duration) -> anyhow::Result<()> {

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use liqo_api::Wish;
+use jiff::Timestamp;
+use liqo_api::{ForeignCluster, Wish, annotations};
 use tokio::time::Instant;
 
 /// Without any answer for this long, a provider counts as unreachable.
@@ -29,8 +30,37 @@ pub struct Peer {
     pub automatic: bool,
     /// The object has our finalizer.
     pub finalizer: bool,
-    /// The peer asked to borrow from us, and somebody is to approve it.
-    pub pending: bool,
+    /// Whether it waits for approval to borrow from us.
+    pub waiting: Waiting,
+}
+
+/// Whether a peer waits for approval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// It does not.
+    No,
+    /// Somebody is to decide, within this time.
+    For(Duration),
+    /// Somebody decided, and it has not come again since.
+    Decided,
+    /// Nobody decided in time.
+    Over,
+}
+
+/// Whether the peer of a record waits for approval, and how long it goes on to. A date that cannot be read has passed.
+pub fn waiting(record: &ForeignCluster, expiry: Duration, now: Timestamp) -> Waiting {
+    let Some(since) = record.metadata.annotations.as_ref().and_then(|all| all.get(annotations::PENDING_APPROVAL)) else {
+        return Waiting::No;
+    };
+    if record.spec.incoming_peering != Wish::Auto {
+        return Waiting::Decided;
+    }
+    // A clock that was set back lets nobody wait for longer.
+    let waited = since.parse::<Timestamp>().map(|since| Duration::try_from(now.duration_since(since)).unwrap_or_default());
+    match waited.ok().and_then(|waited| expiry.checked_sub(waited)) {
+        Some(left) if !left.is_zero() => Waiting::For(left),
+        _ => Waiting::Over,
+    }
 }
 
 /// One of the two namespaces of a peer in this cluster.
@@ -94,6 +124,8 @@ pub enum Record {
     Hold,
     /// Our finalizer is to go.
     Release,
+    /// It is no longer to say that the peer waits for approval.
+    Forget,
     /// It was made for a consumer that is gone.
     Delete,
     /// It is missing for a consumer that is there.
@@ -137,10 +169,15 @@ fn record(peer: Option<Peer>, outgoing: Outgoing, incoming: Incoming) -> Record 
     let over = outgoing == Outgoing::Nothing && incoming == Incoming::Nothing;
     match peer {
         None if incoming == Incoming::Serve => Record::Create,
-        // A `No` is kept: it is what keeps the consumer out.
-        // Nor is one that waits for approval.
+        Some(peer) if peer.waiting == Waiting::Over && !peer.deleting => Record::Forget,
+        // A `No` is kept: it is what keeps the consumer out. So is what somebody is to decide on, or decided.
         Some(peer)
-            if over && peer.automatic && !peer.pending && !peer.deleting && !peer.wants_outgoing && peer.incoming != Wish::No =>
+            if over
+                && peer.automatic
+                && peer.waiting == Waiting::No
+                && !peer.deleting
+                && !peer.wants_outgoing
+                && peer.incoming != Wish::No =>
         {
             Record::Delete
         }
@@ -258,8 +295,14 @@ impl ConsumerPulse {
 mod tests {
     use super::*;
 
-    const PEER: Peer =
-        Peer { wants_outgoing: false, incoming: Wish::Auto, deleting: false, automatic: false, finalizer: true, pending: false };
+    const PEER: Peer = Peer {
+        wants_outgoing: false,
+        incoming: Wish::Auto,
+        deleting: false,
+        automatic: false,
+        finalizer: true,
+        waiting: Waiting::No,
+    };
     const NOTHING: Snapshot = Snapshot {
         peer: Some(PEER),
         provider_namespace: Place::Absent,
@@ -382,11 +425,35 @@ mod tests {
     }
 
     #[test]
-    fn a_consumer_that_waits_for_approval_stays_known() {
+    fn a_consumer_that_waits_for_approval_stays_known_for_as_long_as_it_may_wait() {
         let automatic = Peer { automatic: true, ..PEER };
         let record = |peer: Peer| plan(Snapshot { peer: Some(peer), ..NOTHING }).record;
         assert_eq!(record(automatic), Record::Delete);
-        assert_ne!(record(Peer { pending: true, ..automatic }), Record::Delete);
-        assert_ne!(record(Peer { pending: true, incoming: Wish::Yes, ..automatic }), Record::Delete);
+        let waits = Waiting::For(Duration::from_secs(1));
+        assert_ne!(record(Peer { waiting: waits, ..automatic }), Record::Delete);
+        assert_ne!(record(Peer { waiting: Waiting::Decided, incoming: Wish::Yes, ..automatic }), Record::Delete);
+        for peer in [automatic, PEER, Peer { wants_outgoing: true, ..PEER }] {
+            assert_eq!(record(Peer { waiting: Waiting::Over, ..peer }), Record::Forget);
+        }
+        assert_eq!(record(Peer { waiting: Waiting::Over, deleting: true, ..automatic }), Record::Release);
+    }
+
+    #[test]
+    fn approval_is_waited_for_from_the_first_request_on() {
+        let (day, now) = (Duration::from_secs(86_400), "2026-06-02T12:00:00Z".parse().unwrap());
+        let state = |since: Option<&str>, incoming: Wish| {
+            let annotations = since.map(|since| serde_json::json!({ annotations::PENDING_APPROVAL: since }));
+            let spec =
+                serde_json::json!({ "clusterID": liqo_api::ClusterId::of_public_key(&[1; 32]), "incomingPeering": incoming });
+            let record = serde_json::json!({ "metadata": { "name": "rome", "annotations": annotations }, "spec": spec });
+            waiting(&serde_json::from_value(record).unwrap(), day, now)
+        };
+        assert_eq!(state(None, Wish::Auto), Waiting::No);
+        assert_eq!(state(Some("2026-06-01T12:00:01Z"), Wish::Auto), Waiting::For(Duration::from_secs(1)));
+        assert_eq!(state(Some("2026-06-03T12:00:00Z"), Wish::Auto), Waiting::For(day));
+        for over in ["2026-06-01T12:00:00Z", "1970-01-01T00:00:00Z", "yesterday", ""] {
+            assert_eq!(state(Some(over), Wish::Auto), Waiting::Over, "{over:?}");
+            assert_eq!(state(Some(over), Wish::Yes), Waiting::Decided, "{over:?}");
+        }
     }
 }

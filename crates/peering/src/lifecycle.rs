@@ -17,8 +17,8 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
 };
 use liqo_api::{
-    ClusterId, ForeignCluster, ForeignClusterStatus, VirtualNode, Wish, annotations, finalizers, labels, links,
-    provider_namespace, tenant_namespace,
+    ClusterId, ForeignCluster, ForeignClusterStatus, VirtualNode, Wish, finalizers, labels, links, provider_namespace,
+    tenant_namespace,
 };
 use liqo_kit::{
     Cache, Context, Key, Next, Queue,
@@ -30,7 +30,7 @@ use serde_json::json;
 
 use crate::{
     FIELD_MANAGER,
-    decide::{ConsumerHealth, Incoming, Outgoing, Peer, Place, Plan, Record, Snapshot, plan},
+    decide::{ConsumerHealth, Incoming, Outgoing, Peer, Place, Plan, Record, Snapshot, Waiting, plan},
     identity::ClusterIdentity,
     namespace::LiqoNamespace,
     objects::{self, KIND_PROVIDER, KIND_TENANT, Step, StepError, create_missing, create_missing_in_new, delete_present},
@@ -97,7 +97,11 @@ impl Lifecycle {
             (Err(error), Ok(_)) | (Ok(_), Err(error)) => return Err(error),
         };
         self.keep_record(&id, plan, record).await?;
-        Ok(if outgoing == Next::OnChange { incoming } else { outgoing })
+        Ok(match (outgoing, incoming, snapshot.peer.map(|peer| peer.waiting)) {
+            (Next::OnChange, Next::OnChange, Some(Waiting::For(left))) => Next::After(left),
+            (Next::OnChange, incoming, _) => incoming,
+            (outgoing, ..) => outgoing,
+        })
     }
 
     fn snapshot(&self, id: &ClusterId, record: Option<&ForeignCluster>) -> Snapshot {
@@ -113,7 +117,7 @@ impl Lifecycle {
                 incoming: record.spec.incoming_peering,
                 deleting: record.metadata.deletion_timestamp.is_some(),
                 automatic: record.labels().get(labels::MANAGED).is_some_and(|value| value == "true"),
-                pending: record.annotations().contains_key(annotations::PENDING_APPROVAL),
+                waiting: self.tenants.waiting(record),
                 finalizer: record.finalizers().iter().any(|name| name == finalizers::PEERING),
             }),
             provider_namespace: place(provider_namespace(id), KIND_PROVIDER),
@@ -231,6 +235,7 @@ impl Lifecycle {
                 self.tenants.record(id, &name).await
             }
             (Record::Release, Some(record)) => self.set_finalizer(record, false).await,
+            (Record::Forget, Some(record)) => self.tenants.forget(record).await,
             // The consumer may just be coming back: the cache would not know yet.
             (Record::Delete, Some(record)) if self.tenants.is_gone(id).await? => {
                 let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
@@ -324,8 +329,10 @@ fn wanted_conditions(view: Option<&View>, plan: Plan, snapshot: Snapshot, health
         Incoming::Nothing if snapshot.peer.is_some_and(|peer| peer.incoming == Wish::No) => {
             wanted.push(Wanted::no(links::CONSUMER_AUTHORIZED, "Blocked", "spec.incomingPeering is No"));
         }
-        Incoming::Nothing if snapshot.peer.is_some_and(|peer| peer.pending && peer.incoming == Wish::Auto) => {
-            let text = "it asks to borrow from here, and the policy wants a person to approve that: set spec.incomingPeering to Yes, or to No";
+        Incoming::Nothing if snapshot.peer.is_some_and(|peer| matches!(peer.waiting, Waiting::For(_))) => {
+            let text = format!(
+                "it asks to borrow from here, and somebody is to decide: `liqoctl approve {id}` or `liqoctl refuse {id}`"
+            );
             wanted.push(Wanted::no(links::CONSUMER_AUTHORIZED, "PendingApproval", text));
         }
         Incoming::Nothing => {}
@@ -386,7 +393,8 @@ mod tests {
     }
 
     fn kinds(plan: Plan, incoming: Wish) -> Vec<(&'static str, Option<bool>)> {
-        let peer = Peer { wants_outgoing: false, incoming, deleting: false, automatic: false, finalizer: true, pending: false };
+        let peer =
+            Peer { wants_outgoing: false, incoming, deleting: false, automatic: false, finalizer: true, waiting: Waiting::No };
         let snapshot = Snapshot {
             peer: Some(peer),
             provider_namespace: Place::Absent,

@@ -9,8 +9,10 @@
 //! The tenant namespace is the record of the grant: while it stands and is not ending, the consumer's key is approved.
 //! Granting and ending of one tenancy never run at the same time.
 
+mod records;
+
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -28,13 +30,11 @@ use kube::{
     api::{DeleteParams, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
 };
 use liqo_api::{
-    Approval, ClusterId, ForeignCluster, ForeignClusterSpec, NamespaceMap, PeeringPolicy, ReflectedObject, RequestedResources,
-    ResourceOffer, ResourceRequest, ShadowPod, Wish, annotations, consumer_service_account, finalizers, labels, leases, roles,
-    tenant_namespace,
+    ClusterId, ForeignCluster, NamespaceMap, PeeringPolicy, ReflectedObject, ResourceOffer, ResourceRequest, ShadowPod, Wish,
+    consumer_service_account, labels, leases, roles, tenant_namespace,
 };
 use liqo_kit::{
-    Cache, Context, Queue, foreign_clusters,
-    policies::{self, PolicyPeer},
+    Cache, Context, Queue,
     unread::{Unread, unread},
 };
 use serde_json::json;
@@ -117,42 +117,6 @@ impl Tenants {
             Some(namespace) if !namespace.terminating && !namespace.ending => self.make_parts(consumer).await,
             _ => Ok(()),
         }
-    }
-
-    /// Makes the `ForeignCluster` of a consumer that has none.
-    pub async fn record(&self, consumer: &ClusterId, name: &str) -> Result<(), StepError> {
-        self.record_as(consumer, name, None).await
-    }
-
-    /// The same, and says since when the consumer waits for approval, or that it does not any more.
-    async fn record_as(&self, consumer: &ClusterId, name: &str, pending_since: Option<Timestamp>) -> Result<(), StepError> {
-        let api: Api<ForeignCluster> = Api::all(self.client.clone());
-        if let Some(record) = self.find_record(consumer) {
-            let is_pending = record.annotations().contains_key(annotations::PENDING_APPROVAL);
-            return if is_pending == pending_since.is_some() { Ok(()) } else { self.annotate(&record, pending_since).await };
-        }
-        for object_name in [name.to_owned(), format!("{}-{}", name.chars().take(56).collect::<String>(), consumer.short())] {
-            let found = create_missing(&api, &record_of(consumer, name, &object_name, pending_since)).await?;
-            if found.spec.cluster_id == *consumer {
-                return Ok(());
-            }
-        }
-        tracing::warn!(%consumer, name, "cannot make a ForeignCluster: both names for it are taken");
-        Ok(())
-    }
-
-    async fn annotate(&self, record: &ForeignCluster, pending_since: Option<Timestamp>) -> Result<(), StepError> {
-        let (api, name) = (Api::<ForeignCluster>::all(self.client.clone()), record.name_any());
-        let since = pending_since.map(|time| time.to_string());
-        let patch = json!({ "metadata": { "annotations": { annotations::PENDING_APPROVAL: since } } });
-        let written = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        written.map(drop).step(|| format!("annotate ForeignCluster {name}"))
-    }
-
-    /// Whether the policy that holds for a consumer wants a person to approve it.
-    fn is_approved_by_hand(&self, consumer: &ClusterId) -> bool {
-        let peer = PolicyPeer::new(consumer, self.find_record(consumer).as_deref());
-        policies::held(&self.policies, &peer).is_some_and(|policy| policy.spec.provide.approval == Approval::Manual)
     }
 
     /// Does what can be done now to end a tenancy. Returns whether the namespace is on its way out.
@@ -373,10 +337,6 @@ impl Tenants {
             .filter(|namespace| namespace.kind == objects::KIND_TENANT && namespace.cluster == *consumer))
     }
 
-    fn find_record(&self, consumer: &ClusterId) -> Option<Arc<ForeignCluster>> {
-        foreign_clusters::of_peer(&self.foreign_clusters, consumer).into_iter().next()
-    }
-
     async fn lock(&self, consumer: &ClusterId) -> tokio::sync::OwnedMutexGuard<()> {
         let lock = {
             let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -398,19 +358,28 @@ impl Tenancies for Tenants {
     }
 
     async fn known(&self, consumer: &ClusterId) -> Result<Known, TenancyError> {
-        let incoming = self.find_record(consumer).map_or(Wish::Auto, |record| record.spec.incoming_peering);
+        let record = self.find_record(consumer);
+        let leaving = record.as_ref().is_some_and(|record| record.metadata.deletion_timestamp.is_some());
+        let incoming = record.map_or(Wish::Auto, |record| record.spec.incoming_peering);
         let namespace = self.live_namespace(consumer).await?;
+        let approved = namespace.as_ref().is_some_and(|namespace| !namespace.terminating && !namespace.ending);
+        let waiting = if approved { Vec::new() } else { self.who_waits().await? };
         Ok(Known {
-            approved: namespace.as_ref().is_some_and(|namespace| !namespace.terminating && !namespace.ending),
-            ending: namespace.as_ref().is_some_and(|namespace| namespace.terminating || namespace.ending),
+            approved,
+            ending: leaving || namespace.as_ref().is_some_and(|namespace| namespace.terminating || namespace.ending),
             cluster_name: namespace.and_then(|namespace| namespace.cluster_name),
             incoming,
             by_hand: self.is_approved_by_hand(consumer),
+            waits: waiting.contains(consumer),
+            waiting: waiting.len(),
         })
     }
 
     async fn note(&self, consumer: &ClusterId, name: &str) -> Result<(), TenancyError> {
-        Ok(self.record_as(consumer, name, Some(Timestamp::now())).await?)
+        if self.record_as(consumer, name, Some(Timestamp::now())).await? {
+            return Ok(());
+        }
+        Err(failed("note that a consumer waits for approval", "both names for its ForeignCluster are taken"))
     }
 
     async fn judge_token(&self, token: Option<&str>) -> Result<TokenVerdict, TenancyError> {
@@ -516,36 +485,4 @@ fn failed(step: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>
 
 fn refused(reason: &str, message: impl Into<String>) -> TenancyError {
     TenancyError::Refused(Refusal { reason: reason.to_owned(), message: message.into() })
-}
-
-/// The `ForeignCluster` that Liqo makes for a consumer.
-fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str, pending_since: Option<Timestamp>) -> ForeignCluster {
-    let spec = ForeignClusterSpec {
-        cluster_id: consumer.clone(),
-        cluster_name: Some(cluster_name.to_owned()),
-        auth_url: None,
-        outgoing_peering: Wish::Auto,
-        incoming_peering: Wish::Auto,
-        offers: BTreeMap::new(),
-        request: RequestedResources::default(),
-        token_secret_name: None,
-    };
-    let mut object = ForeignCluster::new(object_name, spec);
-    object.metadata.labels = Some(BTreeMap::from([(labels::MANAGED.to_owned(), "true".to_owned())]));
-    object.metadata.annotations =
-        pending_since.map(|since| BTreeMap::from([(annotations::PENDING_APPROVAL.to_owned(), since.to_string())]));
-    object.metadata.finalizers = Some(vec![finalizers::PEERING.to_owned()]);
-    object
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_record_that_came_with_a_consumer_asks_for_nothing() {
-        let record = record_of(&ClusterId::of_public_key(&[1; 32]), "rome", "rome", None);
-        assert!(!record.wants_outgoing());
-        assert_eq!(record.labels()[labels::MANAGED], "true");
-    }
 }

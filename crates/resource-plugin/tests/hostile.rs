@@ -4,7 +4,7 @@
 mod support;
 
 use std::{
-    future::{pending, poll_fn},
+    future::pending,
     net::SocketAddr,
     sync::{
         Arc,
@@ -13,8 +13,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use h2::{Reason, SendStream};
+use h2::Reason;
 use liqo_resource_plugin::{Change, Fault, PluginClient, Settings, State, wire};
 use support::{PATIENCE, heard, next, raw, reach, settings};
 use tokio::net::TcpListener;
@@ -23,18 +22,6 @@ const CPU: &[u8] = b"\n\x0c\n\x0a\n\x03cpu\x12\x03\n\x012";
 
 fn client(address: SocketAddr) -> PluginClient {
     PluginClient::new(settings(address)).unwrap()
-}
-
-/// Sends no faster than the other side reads.
-async fn send(stream: &mut SendStream<Bytes>, mut data: Bytes) -> bool {
-    while !data.is_empty() {
-        stream.reserve_capacity(data.len());
-        let Some(Ok(room)) = poll_fn(|context| stream.poll_capacity(context)).await else { return false };
-        if stream.send_data(data.split_to(room.min(data.len())), false).is_err() {
-            return false;
-        }
-    }
-    true
 }
 
 #[tokio::test]
@@ -186,7 +173,9 @@ async fn a_flood_of_notifications_is_one_change_for_each_cluster() {
                     return raw::unimplemented(respond);
                 }
                 let mut stream = raw::open(respond);
-                while send(&mut stream, raw::frame(b"\n\x04rome")).await && send(&mut stream, raw::frame(b"\n\x05milan")).await {
+                while raw::send(&mut stream, raw::frame(b"\n\x04rome")).await
+                    && raw::send(&mut stream, raw::frame(b"\n\x05milan")).await
+                {
                     sent.fetch_add(2, Ordering::SeqCst);
                 }
             }
@@ -227,7 +216,7 @@ async fn answers_that_are_too_large_or_no_answers_are_named() {
                     return raw::unimplemented(respond);
                 }
                 let mut stream = raw::open(respond);
-                if send(&mut stream, raw::frame(&message)).await {
+                if raw::send(&mut stream, raw::frame(&message)).await {
                     raw::close(stream);
                 }
             }
@@ -251,7 +240,7 @@ async fn a_notification_that_cannot_be_read_may_mean_anything() {
                     return raw::unimplemented(respond);
                 }
                 let mut stream = raw::open(respond);
-                send(&mut stream, raw::frame(&notification)).await;
+                raw::send(&mut stream, raw::frame(&notification)).await;
                 pending::<()>().await;
             }
         })

@@ -1,7 +1,7 @@
 //! How long it takes to decide on all offers of a large provider anew: `cargo bench -p liqo-sharing`.
 //!
 //! 1,000 peers, 5,000 nodes and 100,000 pods, a tenth of which belong to peers. Under one policy, and under four that divide the
-//! nodes differently.
+//! nodes differently; everything anew, and when one pod changed and all offers stand. Says what memory the picture takes, too.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,14 +10,15 @@ use std::{
     time::Instant,
 };
 
-use criterion::Criterion;
+use criterion::{BatchSize, Criterion};
 use jiff::Timestamp;
-use liqo_api::{ClusterId, DEFAULT_POOL, PeeringPolicy, RESOURCE_REQUEST, ResourceList, tenant_namespace};
+use liqo_api::{ClusterId, DEFAULT_POOL, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, tenant_namespace};
 use liqo_kit::{Key, policies::PolicyPeer};
 use liqo_sharing::decide::{
     picture::Picture,
+    pods::Pods,
     provider::decide,
-    reduce::{ConsumerNamespace, LocalNode, PodUse, Request},
+    reduce::{Claim, ConsumerNamespace, LocalNode, PodUse, Request},
 };
 use serde_json::{Value, json};
 
@@ -43,25 +44,25 @@ fn policy(name: &str, priority: i32, spec: &Value) -> Arc<PeeringPolicy> {
     policy.into()
 }
 
+fn pod(number: u32) -> PodUse {
+    let claim = number.is_multiple_of(10).then(|| {
+        let owner = number / 10 % PEERS;
+        Claim { namespace: format!("mapped-{owner}"), consumer: peer(owner).to_string(), pool: DEFAULT_POOL.to_owned() }
+    });
+    let held = list(&[("cpu", "250m"), ("memory", "512Mi"), ("pods", "1")]).into();
+    PodUse { node: Some(format!("node-{}", number % NODES)), held, claim, waits: false }
+}
+
+fn pods() -> Arc<Pods> {
+    Arc::new((0..PODS).map(pod).collect())
+}
+
 fn picture(policies: Vec<Arc<PeeringPolicy>>) -> Picture {
-    let requests = list(&[("cpu", "250m"), ("memory", "512Mi"), ("pods", "1")]);
     let allocatable = list(&[("cpu", "64"), ("memory", "256Gi"), ("pods", "110"), ("ephemeral-storage", "1Ti")]);
     let node = |number: u32| {
         let labels = BTreeMap::from([("zone".to_owned(), format!("zone-{}", number % 3))]);
         let node = LocalNode { eligible: true, allocatable: allocatable.clone(), labels };
         (Key::new("", format!("node-{number}")), node.into())
-    };
-    let pod = |number: u32| {
-        let owner = number.is_multiple_of(10).then_some(number / 10 % PEERS);
-        let pod = PodUse {
-            node: Some(format!("node-{}", number % NODES)),
-            requests: requests.clone(),
-            consumer: owner.map(|owner| peer(owner).to_string()),
-            pool: DEFAULT_POOL.to_owned(),
-            waits: false,
-        };
-        let namespace = owner.map_or_else(|| "default".to_owned(), |owner| format!("mapped-{owner}"));
-        (Key::new(namespace, format!("pod-{number}")), pod.into())
     };
     let mut namespaces = BTreeMap::new();
     for number in 0..PEERS {
@@ -81,7 +82,7 @@ fn picture(policies: Vec<Arc<PeeringPolicy>>) -> Picture {
         readings: HashMap::new(),
         cluster_labels: BTreeMap::new(),
         nodes: (0..NODES).map(node).collect(),
-        pods: (0..PODS).map(pod).collect(),
+        pods: pods(),
         namespaces,
         requests: (0..PEERS).map(request).collect(),
         offers: Vec::new(),
@@ -89,6 +90,30 @@ fn picture(policies: Vec<Arc<PeeringPolicy>>) -> Picture {
         followed: HashMap::new(),
         today: Timestamp::UNIX_EPOCH,
     }
+}
+
+/// The picture in which all offers stand.
+fn settled(mut picture: Picture) -> Picture {
+    let plan = decide(&picture, Instant::now());
+    for write in plan.writes {
+        let mut offer = ResourceOffer::new(&write.spec.pool.clone(), write.spec);
+        offer.metadata.namespace = Some(write.namespace);
+        picture.offers.push((Key::of(&offer), offer.into()));
+    }
+    for write in plan.policies {
+        for policy in picture.policies.iter_mut().filter(|policy| policy.metadata.name.as_ref() == Some(&write.name)) {
+            Arc::make_mut(policy).status = Some(write.status.clone());
+        }
+    }
+    picture.followed = plan.followed;
+    picture
+}
+
+/// A line of this process's status, such as the memory that it has now.
+fn memory(line: &str) -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let found = status.lines().find_map(|one| one.strip_prefix(line));
+    found.map(|rest| rest.trim_start_matches(':').trim().to_owned()).unwrap_or_default()
 }
 
 fn offers(criterion: &mut Criterion) {
@@ -116,8 +141,23 @@ fn offers(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("offers to 1,000 peers, 5,000 nodes, 100,000 pods");
     group.sample_size(10);
     for (name, policies) in [("one policy", one), ("four policies", four)] {
-        let picture = picture(policies);
-        group.bench_function(name, |bencher| bencher.iter(|| decide(black_box(&picture), Instant::now())));
+        let before = memory("VmRSS");
+        let mut picture = settled(picture(policies));
+        println!("{name}: memory {before} without the picture, {} with it, {} at most", memory("VmRSS"), memory("VmHWM"));
+        group.bench_function(format!("{name}, everything anew"), |bencher| {
+            let fresh = || Picture { pods: pods(), ..picture.clone() };
+            bencher.iter_batched_ref(fresh, |picture| decide(black_box(picture), Instant::now()), BatchSize::PerIteration);
+        });
+        let (first, mut changed) = (Arc::new(pod(1)), pod(1));
+        changed.held = list(&[("cpu", "300m"), ("memory", "512Mi"), ("pods", "1")]).into();
+        let (mut old, mut new) = (first, Arc::new(changed));
+        group.bench_function(format!("{name}, one pod changed"), |bencher| {
+            bencher.iter(|| {
+                Arc::make_mut(&mut picture.pods).changed(Some(&old), Some(&new));
+                std::mem::swap(&mut old, &mut new);
+                decide(black_box(&picture), Instant::now())
+            });
+        });
     }
     group.finish();
 }

@@ -35,10 +35,10 @@ use std::{sync::Arc, time::Duration};
 
 use kube::{Api, runtime::watcher::Config};
 use liqo_api::{ClusterId, ForeignCluster, PeeringPolicy, ResourceOffer};
-use liqo_kit::{Cache, Context, Key, Queue, cache::whole, peers::PeerError};
+use liqo_kit::{Cache, Context, Key, Queue, cache::whole, peers::PeerError, policies::without_status};
 use tokio_util::sync::CancellationToken;
 
-use crate::{consumer::Consumer, links::Links, provider::Provider};
+use crate::{consumer::Consumer, decide::provider::is_refused, links::Links, provider::Provider};
 
 /// Field manager of all that this slice writes.
 const FIELD_MANAGER: &str = "liqo-sharing";
@@ -70,6 +70,14 @@ pub enum Error {
     AnswerRequest {
         /// The tenant namespace.
         namespace: String,
+        /// Why.
+        source: kube::Error,
+    },
+    /// What comes of a policy could not be written.
+    #[error("writing the status of peering policy {policy}: {source}")]
+    WritePolicy {
+        /// The policy.
+        policy: String,
         /// Why.
         source: kube::Error,
     },
@@ -163,7 +171,12 @@ fn watch_policies(
     foreign_clusters: Cache<ForeignCluster>,
 ) -> Cache<PeeringPolicy> {
     let all = Api::<PeeringPolicy>::all(context.client.clone());
-    Cache::watch(all, Config::default(), stop.clone(), whole, move |_, _, _| {
+    // The status is ours: what we wrote is no news.
+    let rules = |policy: Option<&Arc<PeeringPolicy>>| policy.map(|policy| PeeringPolicy::clone(policy)).and_then(without_status);
+    Cache::watch(all, Config::default(), stop.clone(), whole, move |_, old, new| {
+        if rules(old) == rules(new) {
+            return;
+        }
         recompute.add_after((), provider::PROMPT);
         for (_, peer) in foreign_clusters.all() {
             peers.add_after(peer.spec.cluster_id.clone(), SETTLE);
@@ -179,10 +192,12 @@ fn watch_offers(
     peers: Queue<ClusterId>,
 ) -> Cache<ResourceOffer> {
     let all = Api::<ResourceOffer>::all(context.client.clone());
+    // What is refused goes to others; the rest of what consumers answer is nothing to the ledger.
+    let counted = |offer: Option<&Arc<ResourceOffer>>| offer.map(|offer| (offer.spec.clone(), is_refused(offer)));
     Cache::watch(all, Config::default(), stop.clone(), whole, move |key, old, new| {
         if let Some(provider) = consumer::provider_of(&key.namespace) {
             peers.add_after(provider, SETTLE);
-        } else if old.map(|offer| &offer.spec) != new.map(|offer| &offer.spec) {
+        } else if counted(old) != counted(new) {
             recompute.add_after((), provider::DEBOUNCE);
         }
     })

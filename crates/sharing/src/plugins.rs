@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::StreamExt as _;
@@ -22,7 +22,10 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::decide::{picture::Reading, plugin::pools};
+use crate::decide::{
+    picture::Reading,
+    plugin::{pause, pools},
+};
 
 /// The `ConfigMap` in Liqo's namespace: cluster IDs, and the plugins that were asked about each.
 const RECORD: &str = "liqo-plugin-clusters";
@@ -105,6 +108,8 @@ type Record = BTreeMap<ClusterId, Vec<PluginSource>>;
 struct State {
     clients: Vec<Client>,
     readings: HashMap<ClusterId, (PluginSource, Reading)>,
+    /// When a plugin was asked about each last.
+    asked: HashMap<ClusterId, Instant>,
     farewells: HashMap<ClusterId, u32>,
 }
 
@@ -196,7 +201,9 @@ impl Plugins {
             }
         }
         let Some(source) = wanted else {
-            self.state().readings.remove(id);
+            let mut state = self.state();
+            state.readings.remove(id);
+            state.asked.remove(id);
             return farewells.map(|()| Next::OnChange);
         };
         self.write_record(id, |known| {
@@ -210,6 +217,7 @@ impl Plugins {
     }
 
     async fn read(self: &Arc<Self>, id: &ClusterId, source: &PluginSource) -> Result<(), Error> {
+        self.state().asked.insert(id.clone(), Instant::now());
         let answer = self.ask(id, source).await;
         let mut state = self.state();
         let known = state.readings.get(id).filter(|(of, _)| of == source).map(|(_, reading)| reading.clone());
@@ -323,9 +331,9 @@ impl Plugins {
         let wanted = self.wanted.borrow();
         let ours = wanted.iter().flatten().filter(|(_, other)| *other == source).map(|(id, _)| id);
         match change {
-            Change::All => ours.for_each(|id| self.queue.add(id.clone())),
+            Change::All => ours.for_each(|id| self.look_again(id)),
             Change::Cluster(named) => match ours.into_iter().find(|id| id.as_str() == named) {
-                Some(id) => self.queue.add(id.clone()),
+                Some(id) => self.look_again(id),
                 None => {
                     tracing::debug!(
                         plugin = source.address,
@@ -335,6 +343,12 @@ impl Plugins {
                 }
             },
         }
+    }
+
+    /// At once, unless the plugin was asked just now.
+    fn look_again(&self, id: &ClusterId) {
+        let pause = pause(self.state().asked.get(id).copied(), Instant::now());
+        self.queue.add_after(id.clone(), pause);
     }
 
     async fn material(&self, source: &PluginSource) -> Result<Option<Material>, Error> {

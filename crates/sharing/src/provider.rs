@@ -20,13 +20,14 @@ use crate::{
     Error,
     decide::{
         picture::{OfferId, OfferWrite, Picture, Plan, PolicyVersion, Written},
+        pods::Pods,
         provider::decide,
         publish::PACE,
         reduce::{self, ConsumerNamespace, LocalNode, PodUse, Request},
     },
     links::Links,
     plugins::Plugins,
-    put::{marked, put},
+    put::{marked, put, put_status},
 };
 
 /// Changes of nodes and pods wait this long for others, so that a burst of pods is counted a few times, not a thousand.
@@ -39,6 +40,8 @@ pub struct Provider {
     context: Context,
     nodes: Cache<LocalNode>,
     pods: Cache<PodUse>,
+    /// The same, summed by node. A picture that was taken of it stays as it is.
+    summed: Arc<Mutex<Arc<Pods>>>,
     namespaces: Cache<ConsumerNamespace>,
     requests: Cache<Request>,
     policies: Cache<PeeringPolicy>,
@@ -62,6 +65,8 @@ impl Provider {
     ) -> Arc<Self> {
         let client = || context.client.clone();
         let (nodes, pods, namespaces, requests) = (queue.clone(), queue.clone(), queue.clone(), queue.clone());
+        let summed: Arc<Mutex<Arc<Pods>>> = Arc::default();
+        let sums = summed.clone();
         // Finished pods use nothing: the API server need not even send them.
         let unfinished = Config::default().fields("status.phase!=Succeeded,status.phase!=Failed");
         let ours = Config::default().labels(&format!("{},{}", labels::NAMESPACE_KIND, labels::CONSUMER_ID));
@@ -70,7 +75,8 @@ impl Provider {
             nodes: Cache::watch(Api::<Node>::all(client()), Config::default(), stop.clone(), reduce::node, move |_, _, _| {
                 nodes.add_after((), DEBOUNCE);
             }),
-            pods: Cache::watch(Api::<Pod>::all(client()), unfinished, stop.clone(), reduce::pod, move |_, _, _| {
+            pods: Cache::watch(Api::<Pod>::all(client()), unfinished, stop.clone(), reduce::pod, move |_, old, new| {
+                Arc::make_mut(&mut lock(&sums)).changed(old, new);
                 pods.add_after((), DEBOUNCE);
             }),
             namespaces: Cache::watch(Api::<Namespace>::all(client()), ours, stop.clone(), reduce::namespace, move |_, _, _| {
@@ -83,6 +89,7 @@ impl Provider {
                 reduce::request,
                 move |_, _, _| requests.add_after((), PROMPT),
             ),
+            summed,
             policies,
             plugins: Plugins::new(context.clone(), queue.clone()),
             offers,
@@ -157,7 +164,7 @@ impl Provider {
             readings: self.plugins.readings(),
             cluster_labels: config.spec.cluster_labels.clone(),
             nodes: self.nodes.all(),
-            pods: self.pods.all(),
+            pods: lock(&self.summed).clone(),
             namespaces: self.namespaces.all().into_iter().map(|(key, namespace)| (key.name, namespace)).collect(),
             requests: self.requests.all(),
             offers: self.offers.all(),
@@ -195,6 +202,11 @@ impl Provider {
             let api: Api<ResourceRequest> = namespaced(&self.context.client, &answer.namespace);
             let done = conditions::merge(&api, RESOURCE_REQUEST, &answer.current, &[answer.wanted]).await;
             failures.extend(done.err().map(|source| Error::AnswerRequest { namespace: answer.namespace, source }));
+        }
+        for write in plan.policies {
+            let api: Api<PeeringPolicy> = Api::all(self.context.client.clone());
+            let done = put_status(&api, &write.name, &write.status).await;
+            failures.extend(done.err().map(|source| Error::WritePolicy { policy: write.name, source }));
         }
         self.links.say_of_consumers(plan.links);
         crate::first(failures)

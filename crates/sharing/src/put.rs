@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use json_patch::{Patch as Operations, PatchOperation, ReplaceOperation, jsonptr::PointerBuf};
+use json_patch::{AddOperation, Patch as Operations, PatchOperation, ReplaceOperation, jsonptr::PointerBuf};
 use kube::{
     Api, Resource,
     api::{Patch, PatchParams, PostParams},
@@ -25,6 +25,20 @@ where
         Err(kube::Error::Api(status)) if exists && status.is_not_found() => create(api, object).await,
         Err(kube::Error::Api(status)) if !exists && status.is_already_exists() => replace(api, object).await,
         other => other,
+    }
+}
+
+/// Replaces the status of an object that we own wholly. One that is gone needs none.
+pub async fn put_status<K>(api: &Api<K>, name: &str, status: &impl Serialize) -> kube::Result<()>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let value = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
+    let operation = PatchOperation::Add(AddOperation { path: PointerBuf::from_tokens(["status"]), value });
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    match api.patch_status(name, &params, &Patch::Json::<()>(Operations(vec![operation]))).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        other => other.map(drop),
     }
 }
 

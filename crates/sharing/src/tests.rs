@@ -31,6 +31,7 @@ pub fn offer_of(provider: u8, hard: &str) -> ResourceOfferSpec {
         ingress_classes: Vec::new(),
         load_balancer_classes: Vec::new(),
         node_selector: None,
+        notice_seconds: Some(300),
         withdrawal_timestamp: None,
         reclaim_timestamp: None,
     }

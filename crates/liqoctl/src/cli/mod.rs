@@ -61,6 +61,19 @@ pub enum Command {
     Peer(Box<Peer>),
     /// Stop borrowing from another cluster
     Unpeer(Unpeer),
+    /// Let a cluster borrow from here, such as one that waits for approval
+    Approve {
+        /// Name or ID of the peer
+        peer: String,
+    },
+    /// Let a cluster not borrow from here; what it has is taken back
+    Refuse {
+        /// Name or ID of the peer
+        peer: String,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
     /// Let the pods of a namespace run in other clusters
     #[command(subcommand)]
     Offload(Offload),

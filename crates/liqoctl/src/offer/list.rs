@@ -46,6 +46,9 @@ pub struct Shown {
     /// What a person decided here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<OfferDecision>,
+    /// How long before pods are ended the provider says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notice_seconds: Option<u32>,
     /// When the offer ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<String>,
@@ -92,6 +95,7 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             phase: Some(phase),
             message: offer.status.and_then(|status| status.message),
             decision: decided.copied(),
+            notice_seconds: offer.spec.notice_seconds,
             withdrawal_timestamp: offer.spec.withdrawal_timestamp.map(|time| time.0.to_string()),
             reclaim_timestamp: offer.spec.reclaim_timestamp.map(|time| time.0.to_string()),
         });
@@ -116,6 +120,7 @@ fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> V
             phase: None,
             message: None,
             decision: Some(*decision),
+            notice_seconds: None,
             withdrawal_timestamp: None,
             reclaim_timestamp: None,
         });

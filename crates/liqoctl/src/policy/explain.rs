@@ -239,7 +239,7 @@ fn notes(foreign: Option<&ForeignCluster>, approval: Option<Approval>) -> Vec<St
             notes.push("incomingPeering of its ForeignCluster is No: it may not borrow, whatever the policy says".to_owned());
         }
         (Wish::Auto, Some(Approval::Manual)) => {
-            notes.push("it may not borrow until incomingPeering of its ForeignCluster is Yes".to_owned());
+            notes.push("it may not borrow until somebody approves it: `liqoctl approve PEER`".to_owned());
         }
         _ => {}
     }

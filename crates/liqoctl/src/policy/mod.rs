@@ -15,7 +15,7 @@ use std::{cmp::Reverse, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
-use liqo_api::{Accept, ForeignCluster, PeeringPolicy, ResourceOffer, ResourceRequest, labels};
+use liqo_api::{Accept, ForeignCluster, HONOURED, PeeringPolicy, ResourceOffer, ResourceRequest, labels};
 use liqo_kit::policies::{PolicyPeer, of_peer};
 use liqo_sharing::decide::lists::Lists;
 use serde::Serialize;
@@ -52,6 +52,9 @@ pub struct Shown {
     pub shares: String,
     /// Who decides on offers.
     pub accept: Accept,
+    /// `yes`, or why what is promised under it cannot be kept now; nothing as long as the provider has not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub honoured: Option<String>,
 }
 
 /// All policies, in the order in which they are looked at.
@@ -86,6 +89,8 @@ fn in_order(policies: Vec<PeeringPolicy>) -> Vec<Arc<PeeringPolicy>> {
 }
 
 fn shown(policy: &PeeringPolicy) -> Shown {
+    let conditions = policy.status.iter().flat_map(|status| &status.conditions);
+    let honoured = conditions.into_iter().find(|condition| condition.type_ == HONOURED);
     Shown {
         name: policy.name_any(),
         priority: policy.spec.priority,
@@ -95,6 +100,7 @@ fn shown(policy: &PeeringPolicy) -> Shown {
         source: words::source_in_short(&policy.spec.provide.source),
         shares: words::shares(&policy.spec.provide),
         accept: policy.spec.consume.accept,
+        honoured: honoured.map(|honoured| if honoured.status == "True" { "yes".to_owned() } else { honoured.reason.clone() }),
     }
 }
 
@@ -119,9 +125,10 @@ pub fn table(shown: &[Shown]) -> String {
             one.source.clone(),
             one.shares.clone(),
             format!("{:?}", one.accept),
+            one.honoured.clone().unwrap_or_else(|| "-".to_owned()),
         ]
     };
-    let header = ["NAME", "PRIORITY", "FOR", "HOLDS FOR", "ALSO SELECTS", "SOURCE", "SHARES", "ACCEPT"];
+    let header = ["NAME", "PRIORITY", "FOR", "HOLDS FOR", "ALSO SELECTS", "SOURCE", "SHARES", "ACCEPT", "HONOURED"];
     output::table(&header, shown.iter().map(row))
 }
 

@@ -17,6 +17,10 @@ fn objects<T: DeserializeOwned>(values: Value) -> Vec<T> {
 }
 
 /// Milan has 10 cpu and one GPU free. Rome asks for 2 cpu, turin for nothing.
+fn honoured(status: &str, reason: &str) -> Value {
+    json!({ "type": "Honoured", "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" })
+}
+
 fn milan() -> Lists {
     let rome = tenant_namespace(&id(1));
     let labels = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "tenant", "liqo.io/consumer-id": id(1) });
@@ -26,10 +30,12 @@ fn milan() -> Lists {
             { "metadata": { "name": "partners" }, "spec": {
                 "priority": 10,
                 "peers": { "selector": { "matchLabels": { "tier": "partner" } }, "discoveredBy": ["Manual"] },
-                "provide": { "percentage": 40, "caps": { "nvidia.com/gpu": "0" } } } },
+                "provide": { "percentage": 40, "caps": { "nvidia.com/gpu": "0" } } },
+                "status": { "conditions": [honoured("True", "InBounds")] } },
             { "metadata": { "name": "gpus" }, "spec": {
                 "priority": 20, "peers": { "names": ["rome"] }, "provide": { "source": { "fixed": { "resources": { "cpu": "3", "nvidia.com/gpu": "1" } } },
-                "noticeSeconds": 60, "usage": { "storageClasses": ["fast"] } }, "consume": { "accept": "Manual", "maxOffers": 2 } } },
+                "noticeSeconds": 60, "usage": { "storageClasses": ["fast"] } }, "consume": { "accept": "Manual", "maxOffers": 2 } },
+                "status": { "conditions": [honoured("False", "Overused")] } },
         ])),
         foreign_clusters: objects(json!([
             { "metadata": { "name": "rome", "labels": { "tier": "partner" } }, "spec": { "clusterID": id(1), "offers": { "gold": "Accept" } } },
@@ -59,10 +65,10 @@ fn shown(wanted: &str, tried: Option<&[(&str, &str)]>) -> String {
 #[test]
 fn policies_are_listed_in_order_with_the_peers_that_each_holds_for() {
     let expected = "\
-NAME       PRIORITY   FOR                          HOLDS FOR   ALSO SELECTS   SOURCE      SHARES                            ACCEPT
-gpus       20         name rome                    rome        -              fixed       cpu=3, nvidia.com/gpu=1           Manual
-partners   10         tier=partner, found Manual   turin       rome           all nodes   40 %, at most nvidia.com/gpu=0    Automatic
-default    0          everybody                    -           rome, turin    all nodes   0 %                               Never";
+NAME       PRIORITY   FOR                          HOLDS FOR   ALSO SELECTS   SOURCE      SHARES                            ACCEPT      HONOURED
+gpus       20         name rome                    rome        -              fixed       cpu=3, nvidia.com/gpu=1           Manual      Overused
+partners   10         tier=partner, found Manual   turin       rome           all nodes   40 %, at most nvidia.com/gpu=0    Automatic   yes
+default    0          everybody                    -           rome, turin    all nodes   0 %                               Never       -";
     let Lists { policies, foreign_clusters, .. } = milan();
     // Columns are as wide as what is in them.
     let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -225,7 +231,7 @@ fn every_field_of_a_policy_has_words() {
             "weight": 3, "overcommitPercentage": 150, "granularity": { "by": "NodeLabel", "label": "zone" },
             "offerUpdateThresholdPercentage": 0, "noticeSeconds": 0, "approval": "Manual",
             "usage": { "podSecurity": "restricted", "ingressClasses": ["nginx"], "loadBalancerClasses": ["lb"], "runtimeClassName": "gvisor",
-                "priorityClassName": "low", "volumeTypes": [], "tolerations": [{ "key": "gpu", "operator": "Exists", "effect": "NoSchedule" }],
+                "priorityClassName": "low", "volumeTypes": [], "charge": "Limits", "tolerations": [{ "key": "gpu", "operator": "Exists", "effect": "NoSchedule" }],
                 "namespaceNames": ["team-*"], "reflectedKinds": [] },
         },
         "consume": { "accept": "Automatic", "maxResources": { "cpu": "8" } },
@@ -240,7 +246,7 @@ fn every_field_of_a_policy_has_words() {
         "provide.granularity: one pool for each value of the nodes' label zone; nodes without it are not offered",
         "provide.offerUpdateThresholdPercentage: an offer is rewritten whenever an amount differs",
         "provide.noticeSeconds: what is taken back is taken back at once, and its pods are ended",
-        "provide.approval: a person lets a peer borrow, by incomingPeering: Yes in its ForeignCluster",
+        "provide.approval: a person lets a peer borrow, by `liqoctl approve PEER`",
         "provide.usage.podSecurity: the peer's pods are held to the Pod Security standard restricted",
         "provide.usage.ingressClasses: they may use the ingress classes nginx",
         "provide.usage.loadBalancerClasses: they may use the load-balancer classes lb",
@@ -249,6 +255,7 @@ fn every_field_of_a_policy_has_words() {
         "provide.usage.tolerations: they keep tolerations of gpu (NoSchedule)",
         "provide.usage.namespaceNames: their namespaces may also be named team-*",
         "provide.usage.volumeTypes: they may have no volumes",
+        "provide.usage.charge: their pods are charged their limits, and each container must have limits of cpu and memory",
         "provide.usage.reflectedKinds: nothing is reflected here",
         "consume.accept: what the peer offers is accepted",
         "consume.maxResources: at most cpu=8 is accepted of all its offers together; a larger offer in part",

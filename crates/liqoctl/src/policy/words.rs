@@ -2,7 +2,7 @@
 
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use kube::core::Selector;
-use liqo_api::{Accept, Approval, Consume, PeerSelector, PeeringPolicySpec, PodSecurity, PoolBy, Provide, Source, Usage};
+use liqo_api::{Accept, Approval, Charge, Consume, PeerSelector, PeeringPolicySpec, PodSecurity, PoolBy, Provide, Source, Usage};
 use serde::Serialize;
 
 /// What one field of a policy means.
@@ -100,7 +100,7 @@ fn of_rules(provide: &Provide) -> Vec<Sentence> {
     };
     let approval = match provide.approval {
         Approval::Automatic => "whoever has a valid token may borrow",
-        Approval::Manual => "a person lets a peer borrow, by incomingPeering: Yes in its ForeignCluster",
+        Approval::Manual => "a person lets a peer borrow, by `liqoctl approve PEER`",
     };
     vec![
         sentence("provide.offerUpdateThresholdPercentage", threshold),
@@ -126,7 +126,7 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
     names("provide.usage.loadBalancerClasses", "they may use the load-balancer classes", &usage.load_balancer_classes);
     names("provide.usage.runtimeClassName", "they get the RuntimeClass", usage.runtime_class_name.as_slice());
     names("provide.usage.priorityClassName", "they get the PriorityClass", usage.priority_class_name.as_slice());
-    let tolerations: Vec<String> = usage.tolerations.iter().map(toleration).collect();
+    let tolerations: Vec<String> = usage.named_tolerations().map(toleration).collect();
     names("provide.usage.tolerations", "they keep tolerations of", &tolerations);
     names("provide.usage.namespaceNames", "their namespaces may also be named", &usage.namespace_names);
     match usage.volume_types.as_deref() {
@@ -135,6 +135,10 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
         Some(types) => {
             all.push(sentence("provide.usage.volumeTypes", format!("they may have volumes of {} only", types.join(", "))));
         }
+    }
+    if usage.charge == Charge::Limits {
+        let text = "their pods are charged their limits, and each container must have limits of cpu and memory";
+        all.push(sentence("provide.usage.charge", text));
     }
     let kinds: Vec<String> = usage.reflected_kinds.iter().map(|kind| format!("{kind:?}")).collect();
     let kinds = if kinds.is_empty() {
@@ -147,7 +151,7 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
 }
 
 fn toleration(toleration: &Toleration) -> String {
-    let key = toleration.key.as_deref().filter(|key| !key.is_empty()).unwrap_or("every taint");
+    let key = toleration.key.as_deref().unwrap_or_default();
     let value =
         toleration.value.as_deref().filter(|value| !value.is_empty()).map(|value| format!("={value}")).unwrap_or_default();
     let effect =

@@ -20,19 +20,22 @@ use liqo_kit::{
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Consumer, locked, namespace_decide,
     namespaces::Work,
     peer::{Peer, Remote},
     pod_decide::{self, Action, Facts, Namespace, SENDING, decide},
-    reduced::HomePod,
+    reduced::{HomePod, Shadow, change},
     reflected::Reference,
     reflection, selector,
 };
 use crate::decide::{
     OFFER_RECLAIMED,
-    home_status::{Link, evicted_patch, home_status_patch, lost_patch, not_ready_patch, refused_patch},
+    home_status::{
+        Link, RESIZE_INFEASIBLE, evicted_patch, home_status_patch, is_told_of_resize, lost_patch, not_ready_patch, refused_patch,
+    },
     node::described_by,
     travel::{Refusal, outgoing},
 };
@@ -75,13 +78,18 @@ pub enum Error {
 }
 
 /// Starts the worker for one provider.
-pub fn start(consumer: Arc<Consumer>, peer: Arc<Peer>) {
+pub fn start(consumer: Arc<Consumer>, peer: &Arc<Peer>, stop: CancellationToken) {
+    let (queue, peer) = (peer.pods.clone(), Arc::downgrade(peer));
     tokio::spawn(async move {
-        let (queue, stop) = (peer.pods.clone(), consumer.context.stop.clone());
         queue
             .run("home pods", CONCURRENCY, stop, move |uid| {
-                let (consumer, peer) = (consumer.clone(), peer.clone());
-                async move { reconcile(&consumer, &peer, &uid).await }
+                let (consumer, peer) = (consumer.clone(), peer.upgrade());
+                async move {
+                    match peer {
+                        Some(peer) => reconcile(&consumer, &peer, &uid).await,
+                        None => Ok(Next::OnChange),
+                    }
+                }
             })
             .await;
     });
@@ -119,7 +127,7 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<Peer>, uid: &str) -> Res
         let look_again = match (&home, &remote) {
             (Some(pod), remote) => {
                 let handling = Handling { consumer, peer, remote: remote.as_deref(), node: node.as_deref(), pod };
-                handling.act(action, shadow.as_ref().and_then(|shadow| shadow.remote_status())).await?
+                handling.act(action, shadow.as_deref()).await?
             }
             (None, Some(remote)) => remove_orphan(consumer, remote, uid).await?,
             (None, None) => None,
@@ -198,15 +206,15 @@ struct Handling<'a> {
 
 impl Handling<'_> {
     /// Does it. Returns when to look again, if that is not when something changes.
-    async fn act(&self, action: Action, remote_status: Option<Value>) -> Result<Option<Duration>, Error> {
+    async fn act(&self, action: Action, shadow: Option<&Shadow>) -> Result<Option<Duration>, Error> {
         let now = Timestamp::now();
         match action {
             Action::CreateShadow { mark } => return self.create(mark).await,
-            Action::UpdateShadow => return self.update().await,
+            Action::UpdateShadow { whole } => return self.update(whole).await,
             Action::PatchHomeStatus => {
-                let link = Link { pod_ip: None, host_ip: self.consumer.context.pod_ip.parse().ok(), peer_answers: true, now };
-                let patch = remote_status.and_then(|status| home_status_patch(&self.pod.json(), &status, &link));
-                self.patch_status(patch).await?;
+                if let Some(shadow) = shadow {
+                    self.show(shadow, now).await?;
+                }
             }
             Action::NotReady => {
                 self.patch_status(not_ready_patch(&self.pod.json(), now)).await?;
@@ -227,6 +235,25 @@ impl Handling<'_> {
             Action::Lost(message) => return self.lost(&message, now).await,
         }
         Ok(None)
+    }
+
+    /// Brings the remote pod's status home. What does not work as it would here is shown, too, with one event for each.
+    async fn show(&self, shadow: &Shadow, now: Timestamp) -> Result<(), Error> {
+        let Some(status) = shadow.remote_status() else { return Ok(()) };
+        let missing = self.remote.and_then(|remote| reflection::missing(remote, self.pod));
+        let resized = self.pod.resources != shadow.resources;
+        let host_ip = self.consumer.context.pod_ip.parse().ok();
+        let link = Link { pod_ip: None, host_ip, peer_answers: true, missing: missing.as_deref(), resized, now };
+        let home = self.pod.json();
+        self.patch_status(home_status_patch(&home, &status, &link)).await?;
+        let told_before = self.pod.told.as_ref().is_some_and(|told| told.reason == pods::NOT_REFLECTED);
+        if let Some(message) = missing.filter(|_| !told_before) {
+            self.warn(pods::NOT_REFLECTED, &message).await;
+        }
+        if resized && !is_told_of_resize(&home) {
+            self.warn("ResizeInfeasible", RESIZE_INFEASIBLE).await;
+        }
+        Ok(())
     }
 
     async fn create(&self, mark: bool) -> Result<Option<Duration>, Error> {
@@ -286,14 +313,17 @@ impl Handling<'_> {
         outgoing(&self.pod.json(), &advertised)
     }
 
-    async fn update(&self) -> Result<Option<Duration>, Error> {
+    async fn update(&self, whole: bool) -> Result<Option<Duration>, Error> {
         let Some(node) = self.node else { return Ok(None) };
         let Ok(carried) = self.carried(node) else { return Ok(None) };
-        let whole = json_patch::Patch(vec![json_patch::PatchOperation::Replace(json_patch::ReplaceOperation {
-            path: json_patch::jsonptr::PointerBuf::from_tokens(["spec", "pod"]),
-            value: carried,
-        })]);
-        self.patch_shadow("updating", &Patch::Json::<()>(whole)).await?;
+        let replaced = |carried| {
+            json_patch::Patch(vec![json_patch::PatchOperation::Replace(json_patch::ReplaceOperation {
+                path: json_patch::jsonptr::PointerBuf::from_tokens(["spec", "pod"]),
+                value: carried,
+            })])
+        };
+        let patch = if whole { replaced(carried) } else { change(&carried) };
+        self.patch_shadow("updating", &Patch::Json::<()>(patch)).await?;
         Ok(None)
     }
 

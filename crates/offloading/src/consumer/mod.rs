@@ -50,7 +50,7 @@ use crate::{
     webhook::{self, Selected},
 };
 use namespaces::Work;
-use peer::Peer;
+use peer::{Peer, Peers};
 use virtual_nodes::NodeTasks;
 
 /// Server-side apply and events of this slice.
@@ -93,8 +93,8 @@ struct Consumer {
     node_tasks: Mutex<HashMap<Key, NodeTasks>>,
     /// What is followed in each offloaded namespace.
     home_objects: Mutex<HashMap<String, reflection::HomeObjects>>,
-    /// Every provider that was seen.
-    peers: Mutex<BTreeMap<ClusterId, Arc<Peer>>>,
+    /// The providers that there is a connection to, or a virtual node of.
+    peers: Peers,
     /// When a pod of this owner was last replaced because it was refused.
     replaced: Mutex<HashMap<String, Instant>>,
     /// What was chosen for virtual nodes.
@@ -185,7 +185,7 @@ impl Consumer {
             namespace_queue,
             node_tasks: Mutex::default(),
             home_objects: Mutex::default(),
-            peers: Mutex::default(),
+            peers: Peers::default(),
             replaced: Mutex::default(),
             chosen: tokio::sync::Mutex::default(),
             client_authority,
@@ -195,16 +195,10 @@ impl Consumer {
 
     /// What is known of this provider. Made, with its queues' workers, when it is asked for first.
     fn peer(self: &Arc<Self>, id: &ClusterId) -> Arc<Peer> {
-        let mut peers = locked(&self.peers);
-        if let Some(peer) = peers.get(id) {
-            return peer.clone();
-        }
-        let peer = Arc::new(Peer::new(id.clone()));
-        peers.insert(id.clone(), peer.clone());
-        drop(peers);
-        home_pods::start(self.clone(), peer.clone());
-        reflection::start(self.clone(), peer.clone());
-        peer
+        self.peers.get_or_make(id, &self.context.stop, |peer, stop| {
+            home_pods::start(self.clone(), peer, stop.clone());
+            reflection::start(self.clone(), peer, stop);
+        })
     }
 
     /// The version of Kubernetes that virtual nodes show: this cluster's own, so that nobody sees a skew.
@@ -216,9 +210,9 @@ impl Consumer {
         asked.await.cloned().unwrap_or_else(|_| "v1.34.0".to_owned())
     }
 
-    /// Every provider that was seen.
+    /// The providers that something is known of.
     fn all_peers(&self) -> Vec<Arc<Peer>> {
-        locked(&self.peers).values().cloned().collect()
+        self.peers.all()
     }
 
     /// The virtual nodes of a provider.

@@ -157,7 +157,12 @@ fn candidates(consumer: &Consumer, id: &ClusterId) -> Option<Vec<Candidate>> {
 }
 
 async fn map(consumer: &Arc<Consumer>, id: &ClusterId) -> Result<Next, Error> {
-    let peer = consumer.peer(id);
+    let Some(peer) = consumer.peers.get(id) else { return Ok(Next::OnChange) };
+    if peer.remote().is_none() && consumer.nodes_of(id).is_empty() {
+        drop(peer);
+        // What worked with it may not have ended yet.
+        return Ok(if consumer.peers.forget(id) { Next::OnChange } else { Next::After(LOOK) });
+    }
     // When it answers, or the Node appears, we are called again.
     let (Some(remote), Some(nodes)) = (peer.answering(), candidates(consumer, id)) else { return Ok(Next::OnChange) };
     if !all_pods_known(consumer, id) {

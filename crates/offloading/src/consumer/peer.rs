@@ -2,7 +2,7 @@
 //! over there.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{Arc, Mutex, RwLock},
     time::Duration,
 };
@@ -12,6 +12,7 @@ use kube::{Api, runtime::watcher};
 use liqo_api::{ClusterId, MappedNamespacePhase, NamespaceMap, ReflectedObject, ShadowPod, labels};
 use liqo_kit::{Cache, Health, Key, PeerConnection, Queue};
 use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     Consumer, locked, namespaces, pod_decide,
@@ -26,6 +27,50 @@ const WATCH_SECONDS: u32 = 120;
 
 /// When a pod is sent again that the provider's API server did not accept.
 const NOT_ACCEPTED_RETRY: Duration = Duration::from_secs(60);
+
+/// The providers that something is known of.
+#[derive(Default)]
+pub struct Peers(Mutex<BTreeMap<ClusterId, Arc<Peer>>>);
+
+impl Peers {
+    /// What is known of this provider; made, and given to `start`, when it is asked for first. What `start` starts is to end
+    /// with the token, and not to keep the provider from being forgotten.
+    pub fn get_or_make(
+        &self,
+        id: &ClusterId,
+        stop: &CancellationToken,
+        start: impl FnOnce(&Arc<Peer>, CancellationToken),
+    ) -> Arc<Peer> {
+        let mut peers = locked(&self.0);
+        let make = || {
+            let stop = stop.child_token();
+            let peer = Arc::new(Peer::new(id.clone(), stop.clone()));
+            start(&peer, stop);
+            peer
+        };
+        peers.entry(id.clone()).or_insert_with(make).clone()
+    }
+
+    /// The provider, if something is known of it.
+    pub fn get(&self, id: &ClusterId) -> Option<Arc<Peer>> {
+        locked(&self.0).get(id).cloned()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<Peer>> {
+        locked(&self.0).values().cloned().collect()
+    }
+
+    /// Forgets a provider, unless somebody works with it. Returns whether nothing is known of it now.
+    pub fn forget(&self, id: &ClusterId) -> bool {
+        let mut peers = locked(&self.0);
+        // A connection, and the watch of a virtual node's pods, hold it for as long as they stand.
+        if peers.get(id).is_some_and(|peer| Arc::strong_count(peer) == 1) {
+            peers.remove(id);
+        }
+        !peers.contains_key(id)
+    }
+}
 
 /// One provider.
 pub struct Peer {
@@ -48,6 +93,8 @@ pub struct Peer {
     pub reflecting: tokio::sync::Mutex<()>,
     /// Since when there is no connection; meaningful while there is none.
     disconnected: Mutex<Instant>,
+    /// Ends the queues' workers.
+    _workers: DropGuard,
 }
 
 #[derive(Clone, Copy)]
@@ -71,12 +118,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    fn start(
-        consumer: &Consumer,
-        peer: &Arc<Peer>,
-        connection: Arc<PeerConnection>,
-        stop: &tokio_util::sync::CancellationToken,
-    ) -> Self {
+    fn start(consumer: &Consumer, peer: &Arc<Peer>, connection: Arc<PeerConnection>, stop: &CancellationToken) -> Self {
         let (client, namespace) = (connection.client.clone(), connection.tenant_namespace.clone());
         let config = watcher::Config::default().timeout(WATCH_SECONDS);
         let of_us = peer.clone();
@@ -110,6 +152,10 @@ impl Remote {
                 for twin in [old, new].into_iter().flatten() {
                     peer.not_reflected(&twin.reference);
                     peer.references.add(twin.reference.clone());
+                }
+                let problem = |twin: Option<&Arc<Twin>>| twin.and_then(|twin| twin.problem.clone());
+                if let Some(twin) = old.or(new).filter(|_| problem(old) != problem(new)) {
+                    peer.look_at_pods_that_name(&twin.reference);
                 }
             }
         };
@@ -160,8 +206,8 @@ impl Remote {
 }
 
 impl Peer {
-    /// A provider of which nothing is known yet.
-    pub fn new(id: ClusterId) -> Self {
+    /// A provider of which nothing is known yet. `workers` is cancelled when it is forgotten.
+    fn new(id: ClusterId, workers: CancellationToken) -> Self {
         Self {
             id,
             pods: Queue::new(),
@@ -173,6 +219,7 @@ impl Peer {
             reflected: Mutex::default(),
             reflecting: tokio::sync::Mutex::default(),
             disconnected: Mutex::new(Instant::now()),
+            _workers: workers.drop_guard(),
         }
     }
 
@@ -244,6 +291,13 @@ impl Peer {
     /// Looks at every pod of a namespace again.
     pub fn look_at_pods_of(&self, namespace: &str) {
         for pod in self.home_pods().iter().filter(|pod| pod.key.namespace == namespace) {
+            self.pods.add(pod.uid.clone());
+        }
+    }
+
+    /// Looks at every pod again that names this object.
+    fn look_at_pods_that_name(&self, reference: &Reference) {
+        for pod in self.home_pods().iter().filter(|pod| reference.is_named_by(pod)) {
             self.pods.add(pod.uid.clone());
         }
     }
@@ -402,5 +456,25 @@ fn look_at_everything(consumer: &Consumer, peer: &Peer) {
     consumer.namespace_queue.add(namespaces::Work::AllNamespaces);
     for (key, _) in consumer.nodes_of(&peer.id) {
         consumer.node_queue.add(virtual_nodes::Work::Node(key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_is_forgotten_when_nobody_works_with_it_and_its_workers_end() {
+        let (peers, id, stop) = (Peers::default(), ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        let mut started = Vec::new();
+        let peer = peers.get_or_make(&id, &stop, |_, stop| started.push(stop));
+        assert!(Arc::ptr_eq(&peer, &peers.get_or_make(&id, &stop, |_, _| unreachable!())));
+        assert!(!peers.forget(&id), "somebody works with it");
+        assert!(!started[0].is_cancelled());
+        drop(peer);
+        assert!(peers.forget(&id) && peers.all().is_empty());
+        assert!(started[0].is_cancelled() && !stop.is_cancelled());
+        peers.get_or_make(&id, &stop, |_, stop| started.push(stop));
+        assert_eq!(started.len(), 2);
     }
 }

@@ -85,7 +85,10 @@ pub enum Action {
         mark: bool,
     },
     /// Carry the home pod's labels, annotations, images and deadline again: they changed.
-    UpdateShadow,
+    UpdateShadow {
+        /// All of it, because the provider has not made the pod yet.
+        whole: bool,
+    },
     /// Merge the remote pod's status into the home pod.
     PatchHomeStatus,
     /// Take the home pod out of its Services.
@@ -202,9 +205,12 @@ fn running(facts: &Facts, home: &HomePod, shadow: &Shadow) -> Decision {
             }
         }
     };
-    let changed = home.carried.as_ref().is_ok_and(|carried| *carried != shadow.carried);
+    // A pod that was not made yet may still have another size.
+    let whole = matches!(shadow.phase, ShadowPodPhase::Pending | ShadowPodPhase::Refused);
+    let resized = whole && home.resources != shadow.resources;
+    let changed = home.carried.as_ref().is_ok_and(|carried| resized || *carried != shadow.carried);
     if changed && !shadow.terminating && !shadow.phase.is_final() {
-        decision.actions.push(Action::UpdateShadow);
+        decision.actions.push(Action::UpdateShadow { whole });
     }
     decision
 }

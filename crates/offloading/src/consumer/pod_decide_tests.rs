@@ -169,7 +169,10 @@ fn changed_labels_annotations_and_images_are_carried_again() {
         json!({"spec": {"activeDeadlineSeconds": 9}}),
     ] {
         let pod = home(changes);
-        assert_eq!(actions(Some(&pod), Some(&shadow(json!({})))), [Action::PatchHomeStatus, Action::UpdateShadow]);
+        assert_eq!(
+            actions(Some(&pod), Some(&shadow(json!({})))),
+            [Action::PatchHomeStatus, Action::UpdateShadow { whole: false }]
+        );
         let ended = shadow(json!({"status": {"phase": "Failed"}}));
         assert_eq!(actions(Some(&pod), Some(&ended)), [Action::PatchHomeStatus]);
     }
@@ -337,5 +340,16 @@ fn a_pod_of_a_daemon_set_stays_pending() {
         let pod = home(changes);
         let decision = decide(&Facts { now: at(9_999), ..facts(Some(&pod), None) });
         assert!(matches!(&decision.actions[..], [Action::Refuse { reason, .. }] if reason == kind));
+    }
+}
+
+#[test]
+fn a_new_size_is_carried_only_before_the_provider_made_the_pod() {
+    let pod = home(json!({"spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}));
+    assert_eq!(actions(Some(&pod), Some(&shadow(json!({})))), [Action::PatchHomeStatus]);
+    for phase in ["Pending", "Refused"] {
+        let waits = shadow(json!({"status": {"phase": phase, "reason": "OfferExceeded", "message": "m", "pod": null}}));
+        let actions = actions(Some(&pod), Some(&waits));
+        assert!(actions.contains(&Action::UpdateShadow { whole: true }), "{actions:?}");
     }
 }

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Object;
 use liqo_api::{ShadowPod, ShadowPodPhase, annotations, pods};
 use liqo_kit::Key;
 use serde_json::{Map, Value, json};
 
+use super::reflected::fingerprint_of_object;
 use crate::decide::{
     home_status::is_final,
     items, name,
@@ -45,6 +47,8 @@ pub struct HomePod {
     pub refs: Refs,
     /// What of it may change while it runs, as [`changeable`] makes it; or why it cannot travel.
     pub carried: Result<String, Refusal>,
+    /// What it asks for, as [`resources`] makes it.
+    pub resources: u64,
     json: Box<str>,
 }
 
@@ -91,6 +95,7 @@ impl HomePod {
             refs: refs(&whole),
             // Which labels the provider advertises makes no difference to that.
             carried: outgoing(&whole, &BTreeSet::new()).map(|carried| changeable(&carried)),
+            resources: resources(&whole),
             json: whole.to_string().into(),
         })
     }
@@ -147,6 +152,8 @@ pub struct Shadow {
     pub message: String,
     /// What of the carried pod may change, as [`changeable`] makes it.
     pub carried: String,
+    /// What that pod asks for, as [`resources`] makes it.
+    pub resources: u64,
     status: Option<Box<str>>,
 }
 
@@ -163,6 +170,7 @@ impl Shadow {
             reason: status.reason.unwrap_or_default(),
             message: status.message.unwrap_or_default(),
             carried: changeable(&shadow.spec.pod),
+            resources: resources(&shadow.spec.pod),
             status: status.pod.map(|pod| pod.to_string().into()),
         })
     }
@@ -193,6 +201,32 @@ pub fn changeable(carried: &Value) -> String {
     };
     json!([sorted("/metadata/labels"), sorted("/metadata/annotations"), images, carried.pointer("/spec/activeDeadlineSeconds")])
         .to_string()
+}
+
+/// Carries again what of a pod may change while it runs, and nothing else: what the remote pod asked for when it was made
+/// stays in its shadow pod.
+pub fn change(carried: &Value) -> Patch {
+    let add = |path: &[&str], value: &Value| {
+        let path = PointerBuf::from_tokens(["spec", "pod"].iter().chain(path).copied());
+        PatchOperation::Add(AddOperation { path, value: value.clone() })
+    };
+    let mut patch = vec![add(&["metadata"], &carried["metadata"])];
+    for list in ["initContainers", "containers"] {
+        for (index, container) in items(carried, &format!("/spec/{list}")).iter().enumerate() {
+            patch.extend(container.get("image").map(|image| add(&["spec", list, &index.to_string(), "image"], image)));
+        }
+    }
+    patch.extend(carried.pointer("/spec/activeDeadlineSeconds").map(|seconds| add(&["spec", "activeDeadlineSeconds"], seconds)));
+    Patch(patch)
+}
+
+/// Alike for pods whose containers ask for the same: what a resize in place changes.
+pub fn resources(pod: &Value) -> u64 {
+    let mut asked = Map::from_iter([("/".to_owned(), pod.pointer("/spec/resources").cloned().unwrap_or_default())]);
+    for container in ["/spec/initContainers", "/spec/containers"].iter().flat_map(|list| items(pod, list)) {
+        asked.insert(name(container).to_owned(), container.get("resources").cloned().unwrap_or_default());
+    }
+    fingerprint_of_object(&asked.into())
 }
 
 #[cfg(test)]
@@ -239,6 +273,22 @@ mod tests {
         assert_eq!(carried("i:1", "x", "1"), carried("i:1", "x", "2"));
         assert_ne!(carried("i:1", "x", "1"), carried("i:2", "x", "1"));
         assert_ne!(carried("i:1", "x", "1"), carried("i:1", "y", "1"));
+    }
+
+    #[test]
+    fn what_changes_while_a_pod_runs_is_carried_without_its_new_size() {
+        let pod = |image: &str, label: &str, cpu: &str| {
+            json!({"metadata": {"name": "web", "labels": {"a": label}}, "spec": {"activeDeadlineSeconds": cpu.len(),
+                "initContainers": [{"name": "i", "image": image}],
+                "containers": [{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}}]}})
+        };
+        let mut shadow = json!({"spec": {"namespace": "demo", "pod": pod("i:1", "x", "1")}});
+        json_patch::patch(&mut shadow, &change(&pod("i:2", "y", "100m"))).unwrap();
+        let mut expected = pod("i:2", "y", "1");
+        expected["spec"]["activeDeadlineSeconds"] = 4.into();
+        assert_eq!(shadow["spec"]["pod"], expected);
+        assert_ne!(resources(&shadow["spec"]["pod"]), resources(&pod("i:2", "y", "100m")));
+        assert_eq!(resources(&shadow["spec"]["pod"]), resources(&pod("i:1", "x", "1")));
     }
 
     #[test]

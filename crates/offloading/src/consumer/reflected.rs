@@ -43,6 +43,11 @@ impl Reference {
         pod.key.namespace == self.namespace && names.contains(&self.name)
     }
 
+    /// Its kind.
+    pub fn kind(&self) -> &'static str {
+        if self.secret { "Secret" } else { "ConfigMap" }
+    }
+
     /// The name of its record in the tenant namespace.
     pub fn record(&self) -> String {
         let kind = if self.secret { "secret" } else { "configmap" };
@@ -59,6 +64,8 @@ pub struct Twin {
     pub fingerprint: u64,
     /// It is going away.
     pub terminating: bool,
+    /// Why the provider has no twin of it.
+    pub problem: Option<String>,
 }
 
 impl Twin {
@@ -68,7 +75,11 @@ impl Twin {
         let reference = Reference { secret: false, namespace: object.spec.namespace, name };
         let ours = text(&object.spec.object, "/kind") == Some("ConfigMap");
         let terminating = object.metadata.deletion_timestamp.is_some();
-        ours.then(|| Self { reference, fingerprint: fingerprint_of_object(&object.spec.object), terminating })
+        let said = object.status.as_ref().and_then(|status| Some((status.reason.clone()?, status.message.clone()?)));
+        // Before the namespace is there no pod is, either, and that is said of the pod itself.
+        let said = said.filter(|(reason, _)| reason != "NamespaceNotReady");
+        let problem = said.map(|(reason, message)| format!("{reason}: {message}"));
+        ours.then(|| Self { reference, fingerprint: fingerprint_of_object(&object.spec.object), terminating, problem })
     }
 
     /// The reduced form of a Secret that is a record; nothing for any other.
@@ -78,7 +89,8 @@ impl Twin {
         let name = secret.metadata.annotations.as_ref()?.get(annotations::HOME_NAME)?.clone();
         let terminating = secret.metadata.deletion_timestamp.is_some();
         let reference = Reference { secret: true, namespace, name };
-        Some(Self { reference, fingerprint: fingerprint_of_secret(&secret), terminating })
+        let problem = secret.metadata.annotations.as_ref()?.get(annotations::NOT_REFLECTED).cloned();
+        Some(Self { reference, fingerprint: fingerprint_of_secret(&secret), terminating, problem })
     }
 }
 
@@ -251,8 +263,29 @@ mod tests {
         let twin = Twin::of_secret(record).unwrap();
         assert_eq!(
             twin,
-            Twin { reference: reference(true, "s"), fingerprint: fingerprint_of_secret(&secret), terminating: false }
+            Twin {
+                reference: reference(true, "s"),
+                fingerprint: fingerprint_of_secret(&secret),
+                terminating: false,
+                problem: None
+            }
         );
+    }
+
+    #[test]
+    fn what_the_provider_says_of_a_record_is_read_wherever_it_stands() {
+        let (name, said) = ("NameTaken", "a ConfigMap m that does not come from home exists");
+        let map = |reason: &str| {
+            let mut record = record_of_config_map(&reference(false, "m"), &config_map(json!({"metadata": {"name": "m"}})));
+            record.status = serde_json::from_value(json!({"reason": reason, "message": said})).unwrap();
+            Twin::of_object(record).unwrap().problem
+        };
+        assert_eq!(map(name), Some(format!("{name}: {said}")));
+        assert_eq!(map("NamespaceNotReady"), None);
+        let mut record = record_of_secret(&reference(true, "s"), &Secret::default()).unwrap();
+        assert_eq!(Twin::of_secret(record.clone()).unwrap().problem, None);
+        record.metadata.annotations.as_mut().unwrap().insert(annotations::NOT_REFLECTED.into(), "Invalid: too long".into());
+        assert_eq!(Twin::of_secret(record).unwrap().problem.as_deref(), Some("Invalid: too long"));
     }
 
     #[test]

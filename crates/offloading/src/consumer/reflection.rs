@@ -17,11 +17,12 @@ use liqo_kit::{
     peers::{PeerError, call},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use tokio_util::sync::DropGuard;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     Consumer, locked,
     peer::{Peer, Remote},
+    reduced::HomePod,
     reflected::{
         Reference, Twin, fingerprint_of_object, fingerprint_of_secret, object_of, record_of_config_map, record_of_secret,
     },
@@ -110,13 +111,18 @@ fn changed(consumer: &Arc<Consumer>, secret: bool) -> impl FnMut(&Key, Option<&A
 }
 
 /// Starts the worker for one provider.
-pub fn start(consumer: Arc<Consumer>, peer: Arc<Peer>) {
+pub fn start(consumer: Arc<Consumer>, peer: &Arc<Peer>, stop: CancellationToken) {
+    let (queue, peer) = (peer.references.clone(), Arc::downgrade(peer));
     tokio::spawn(async move {
-        let (queue, stop) = (peer.references.clone(), consumer.context.stop.clone());
         queue
             .run("reflection", CONCURRENCY, stop, move |reference| {
-                let (consumer, peer) = (consumer.clone(), peer.clone());
-                async move { reconcile(&consumer, &peer, &reference).await }
+                let (consumer, peer) = (consumer.clone(), peer.upgrade());
+                async move {
+                    match peer {
+                        Some(peer) => reconcile(&consumer, &peer, &reference).await,
+                        None => Ok(Next::OnChange),
+                    }
+                }
             })
             .await;
     });
@@ -136,6 +142,15 @@ pub async fn ensure(consumer: &Arc<Consumer>, peer: &Arc<Peer>, remote: &Remote,
             peer.references.add(reference.clone());
         }
     }
+}
+
+/// Which of the objects that a pod names the provider has no twin of, and why, in a sentence.
+pub fn missing(remote: &Remote, pod: &HomePod) -> Option<String> {
+    let told: Vec<String> = Reference::all(pod)
+        .iter()
+        .filter_map(|one| Some(format!("{} {}: {}", one.kind(), one.name, recorded(remote, one)?.problem.as_ref()?)))
+        .collect();
+    (!told.is_empty()).then(|| format!("the provider took the pod, but not all that it names: {}", told.join("; ")))
 }
 
 fn recorded(remote: &Remote, reference: &Reference) -> Option<Arc<Twin>> {
@@ -184,7 +199,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let Reference { namespace, name, .. } = reference.clone();
-    api.get_opt(&name).await.map_err(|source| Error::Read { kind: kind(reference), namespace, name, source })
+    api.get_opt(&name).await.map_err(|source| Error::Read { kind: reference.kind(), namespace, name, source })
 }
 
 /// Makes the record be what is wanted, if it is not.
@@ -204,7 +219,7 @@ where
 {
     let failed = |source| {
         let Reference { namespace, name, .. } = reference.clone();
-        Error::Write { kind: kind(reference), namespace, name, source }
+        Error::Write { kind: reference.kind(), namespace, name, source }
     };
     let api: Api<K> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
     match (wanted, record) {
@@ -246,12 +261,8 @@ async fn remove(peer: &Peer, remote: &Remote, reference: &Reference) -> Result<(
         Err(PeerError::Api(kube::Error::Api(status))) if status.is_not_found() => Ok(()),
         Err(source) => {
             let Reference { namespace, name, .. } = reference.clone();
-            Err(Error::Write { kind: kind(reference), namespace, name, source })
+            Err(Error::Write { kind: reference.kind(), namespace, name, source })
         }
         Ok(()) => Ok(()),
     }
-}
-
-fn kind(reference: &Reference) -> &'static str {
-    if reference.secret { "Secret" } else { "ConfigMap" }
 }

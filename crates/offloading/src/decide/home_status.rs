@@ -23,7 +23,7 @@ pub use reduce::reduce_status;
 
 /// What is known of the way to the remote pod.
 #[derive(Debug, Clone, Copy)]
-pub struct Link {
+pub struct Link<'a> {
     /// The address under which home reaches the remote pod; `None` while the two clusters have no network between them.
     /// A home pod without such an address gets none at all: home Services would send to a stranger's pod.
     pub pod_ip: Option<IpAddr>,
@@ -31,12 +31,16 @@ pub struct Link {
     pub host_ip: Option<IpAddr>,
     /// False when the peer has been silent for too long: the pod is not Ready then, whatever was last heard of it.
     pub peer_answers: bool,
+    /// Which of the objects that the pod names are missing at the provider, and why.
+    pub missing: Option<&'a str>,
+    /// The pod was given another size after the remote pod was made.
+    pub resized: bool,
     /// The time.
     pub now: Timestamp,
 }
 
 /// Merges the remote pod's reduced status (as [`reduce_status`] makes it) into the home pod.
-pub fn home_status_patch(home: &Value, remote: &Value, link: &Link) -> Option<Value> {
+pub fn home_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Option<Value> {
     if is_final(home) {
         return None;
     }
@@ -64,8 +68,11 @@ pub fn home_status_patch(home: &Value, remote: &Value, link: &Link) -> Option<Va
         conditions.set("Ready", if ready { "True" } else { "False" }, reason.as_deref(), message.as_deref());
     }
     remote_scheduling(&mut conditions, home, remote);
-    if condition(home, "/status/conditions", pods::OFFLOADED).is_some_and(|told| yes_or_no(told) != "True") {
-        conditions.set(pods::OFFLOADED, "True", Some("Offloaded"), Some("the provider took the pod"));
+    offloaded(&mut conditions, home, link.missing);
+    if link.resized {
+        conditions.set(RESIZE_PENDING, "True", Some("Infeasible"), Some(RESIZE_INFEASIBLE));
+    } else if is_told_of_resize(home) {
+        conditions.remove(RESIZE_PENDING);
     }
     conditions.put_into(&mut status);
     patch(annotation(home, remote, link), status)
@@ -139,10 +146,23 @@ pub fn not_ready_patch(home: &Value, now: Timestamp) -> Option<Value> {
     patch(Map::new(), status)
 }
 
+/// Whether the pod says already that it cannot be resized.
+pub fn is_told_of_resize(home: &Value) -> bool {
+    condition(home, "/status/conditions", RESIZE_PENDING).is_some()
+}
+
 /// Whether a pod has ended: nothing follows.
 pub fn is_final(pod: &Value) -> bool {
     matches!(text(pod, "/status/phase"), Some("Succeeded" | "Failed"))
 }
+
+/// Why a pod is not resized in place, where a kubelet would say it. The API server refuses by itself to resize a pod that
+/// runs here: its containers' statuses say nothing of their resources. One that does not run yet it lets pass.
+pub const RESIZE_INFEASIBLE: &str =
+    "a pod in another cluster keeps the size that it was made with: set the old one again, or delete the pod for a new one";
+
+/// The condition of a resize that was not done. Source: KEP-1287 (in-place update of pod resources).
+const RESIZE_PENDING: &str = "PodResizePending";
 
 const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
 
@@ -154,7 +174,7 @@ const EVICTED_CONTAINER: (&str, &str) = ("Evicted", "the container ended when th
 const PEER_UNREACHABLE: (&str, &str) = ("PeerUnreachable", "the cluster in which the pod runs does not answer");
 
 /// Ready is what the remote containers and node say, and the readiness gates, which are the home cluster's.
-fn readiness(home: &Value, remote: &Value, link: &Link) -> (bool, Option<String>, Option<String>) {
+fn readiness(home: &Value, remote: &Value, link: &Link<'_>) -> (bool, Option<String>, Option<String>) {
     if !link.peer_answers {
         return (false, Some(PEER_UNREACHABLE.0.into()), Some(PEER_UNREACHABLE.1.into()));
     }
@@ -184,6 +204,17 @@ fn remote_scheduling(conditions: &mut Conditions, home: &Value, remote: &Value) 
     }
 }
 
+/// That the provider took the pod is said where something else was said before, or where it is only half of the truth.
+fn offloaded(conditions: &mut Conditions, home: &Value, missing: Option<&str>) {
+    let told = condition(home, "/status/conditions", pods::OFFLOADED);
+    let corrected = |told: &Value| yes_or_no(told) != "True" || text(told, "/reason") == Some(pods::NOT_REFLECTED);
+    if let Some(missing) = missing {
+        conditions.set(pods::OFFLOADED, "True", Some(pods::NOT_REFLECTED), Some(missing));
+    } else if told.is_some_and(corrected) {
+        conditions.set(pods::OFFLOADED, "True", Some("Offloaded"), Some("the provider took the pod"));
+    }
+}
+
 /// The start time is written once. A time of the provider's that lies ahead is not believed.
 fn start(status: &mut Map<String, Value>, home: &Value, remote: &Value, now: Timestamp) {
     if let (None, Some(theirs)) = (text(home, "/status/startTime"), text(remote, "/startTime")) {
@@ -192,7 +223,7 @@ fn start(status: &mut Map<String, Value>, home: &Value, remote: &Value, now: Tim
     }
 }
 
-fn addresses(status: &mut Map<String, Value>, home: &Value, link: &Link) {
+fn addresses(status: &mut Map<String, Value>, home: &Value, link: &Link<'_>) {
     for (field, list, address) in [("hostIP", "hostIPs", link.host_ip), ("podIP", "podIPs", link.pod_ip)] {
         let wanted = address.map(|address| address.to_string());
         if wanted.as_deref() != text(home, &format!("/status/{field}")).filter(|address| !address.is_empty()) {
@@ -205,7 +236,7 @@ fn addresses(status: &mut Map<String, Value>, home: &Value, link: &Link) {
 }
 
 /// The remote address in an annotation, while the pod cannot have it as its own.
-fn annotation(home: &Value, remote: &Value, link: &Link) -> Map<String, Value> {
+fn annotation(home: &Value, remote: &Value, link: &Link<'_>) -> Map<String, Value> {
     let theirs = text(remote, "/podIP").and_then(|address| address.parse::<IpAddr>().ok()).filter(|_| link.pod_ip.is_none());
     let wanted = theirs.map(|address| address.to_string());
     let now = home.pointer("/metadata/annotations").and_then(|all| all.get(annotations::REMOTE_POD_IP)).and_then(Value::as_str);
@@ -271,6 +302,11 @@ impl<'a> Conditions<'a> {
         let since = since.cloned().unwrap_or_else(|| stamp(self.now));
         self.changed
             .push(json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}));
+    }
+
+    /// Takes a condition away that stands there.
+    fn remove(&mut self, kind: &str) {
+        self.changed.push(json!({"$patch": "delete", "type": kind}));
     }
 
     fn put_into(self, status: &mut Map<String, Value>) {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use liqo_api::Charge;
 use liqo_kit::{Key, Next, metrics};
 use liqo_quantity::{Quantity, ResourceList};
 use prometheus_client::metrics::{family::Family, gauge::Gauge};
@@ -47,12 +48,13 @@ pub fn settle(provider: &Provider, key: &Key) -> Next {
     let account = Account { tenant: key.namespace.clone(), pool: key.name.clone() };
     let offer = provider.offers.get(key);
     let ours = |namespace: &str| provider.is_mapped_for(namespace, &key.namespace);
-    let used = lock(&provider.ledger).charged(&account, ours);
+    let charge = provider.charge(&key.namespace);
+    let used = lock(&provider.ledger).charged(&account, charge, ours);
     show(provider, key, offer.as_ref().map(|offer| &offer.hard), &used);
 
     // Most of the time nothing is taken back, and the pods need not be looked at.
     let nothing_due = offer.as_ref().is_some_and(|offer| offer.withdrawal.is_none() && offer.reclaim.is_none());
-    let pods = if nothing_due { Vec::new() } else { charged_pods(provider, &account) };
+    let pods = if nothing_due { Vec::new() } else { charged_pods(provider, &account, charge) };
     let missing = {
         let mut missing = lock(&provider.accounts.missing);
         if offer.is_some() || pods.is_empty() {
@@ -89,7 +91,7 @@ impl Provider {
 }
 
 /// The pods that are charged to an account. Those without a shadow pod end anyway.
-fn charged_pods(provider: &Provider, account: &Account) -> Vec<Charged> {
+fn charged_pods(provider: &Provider, account: &Account, charge: Charge) -> Vec<Charged> {
     let pods = provider.pods.all().into_iter().map(|(_, pod)| pod);
     let charged = pods.filter(|pod| pod.counts() && pod.account() == *account);
     let ours = charged.filter(|pod| provider.is_mapped_for(&pod.key.namespace, &account.tenant));
@@ -99,7 +101,7 @@ fn charged_pods(provider: &Provider, account: &Account) -> Vec<Charged> {
         Some(Charged {
             turn: shadow.turn(&key.name),
             shadow: key,
-            requests: pod.requests.clone(),
+            amounts: pod.charge.charged(charge).clone(),
             // One that takes its time is as good as staying.
             leaving: pod.deletion_grace.is_some_and(|grace| grace <= super::lifecycle::LONGEST_GRACE) || shadow.deleted,
         })

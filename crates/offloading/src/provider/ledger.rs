@@ -1,7 +1,7 @@
 //! Whether one more pod fits into what was offered.
 //!
-//! What is charged is the sum of the effective requests over the pods that exist and are not finished, and over those that are
-//! just being created. It is summed anew from these whenever one of them changed; there is no running total that could drift.
+//! What is charged is the sum of the effective requests, or limits where the policy says so, over the pods that exist and are
+//! not finished, and over those that are just being created. It is summed anew from these whenever one of them changed; there is no running total that could drift.
 //!
 //! The order is: pods that were admitted, then those that wait, by the creation of their shadow pod and then by UID. A pod
 //! whose turn has not come gets no room that one before it needs; one that does not fit holds up nobody. Shadow pods wait
@@ -9,7 +9,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use liqo_kit::Key;
+use liqo_api::Charge;
+use liqo_kit::{Key, requests::Effective};
 use liqo_quantity::{Quantity, ResourceList};
 
 use super::{
@@ -27,14 +28,14 @@ pub struct Wish {
     /// When its turn comes.
     pub turn: Turn,
     /// How much.
-    pub requests: ResourceList,
+    pub charge: Effective,
 }
 
 /// A pod that has no room.
 #[derive(Debug)]
 struct Waiting {
     shadow: Key,
-    requests: ResourceList,
+    charge: Effective,
     /// It was refused, and is to be told when room becomes free; one that was not is looked at anyway.
     refused: bool,
 }
@@ -43,15 +44,15 @@ struct Waiting {
 #[derive(Default)]
 pub struct Ledger {
     /// Unfinished pods, by the namespace that they are in.
-    pods: HashMap<Account, BTreeMap<String, HashMap<String, ResourceList>>>,
+    pods: HashMap<Account, BTreeMap<String, HashMap<String, Effective>>>,
     /// Pods that are being created and were not seen yet, by shadow pod.
-    reserved: HashMap<Key, (Account, ResourceList)>,
+    reserved: HashMap<Key, (Account, Effective)>,
     /// Shadow pods without a pod, in the order of their turns.
     waiting: HashMap<Account, BTreeMap<Turn, Waiting>>,
     /// Where each of them waits.
     turns: HashMap<Key, (Account, Turn)>,
-    /// Sums since which nothing changed.
-    sums: HashMap<Account, ResourceList>,
+    /// Sums since which nothing changed, with what was summed.
+    sums: HashMap<Account, (Charge, ResourceList)>,
 }
 
 impl Ledger {
@@ -59,13 +60,11 @@ impl Ledger {
     pub fn pod_changed(&mut self, old: Option<&RemotePod>, new: Option<&RemotePod>) -> Vec<Key> {
         let mut freed = Vec::new();
         let same = old.zip(new).is_some_and(|(old, new)| {
-            (&old.uid, old.counts(), &old.requests, &old.pool) == (&new.uid, new.counts(), &new.requests, &new.pool)
+            (&old.uid, old.counts(), &old.charge, &old.pool) == (&new.uid, new.counts(), &new.charge, &new.pool)
         });
         if let Some(old) = old.filter(|old| !same && old.counts()) {
             let account = old.account();
-            if let Some(pods) = self.pods.get_mut(&account).and_then(|namespaces| namespaces.get_mut(&old.key.namespace)) {
-                pods.remove(&old.uid);
-            }
+            self.remove_pod(&account, old);
             freed = self.refused(&account);
             self.sums.remove(&account);
         }
@@ -73,7 +72,7 @@ impl Ledger {
             let account = new.account();
             if new.counts() {
                 let namespace = self.pods.entry(account.clone()).or_default().entry(new.key.namespace.clone()).or_default();
-                namespace.insert(new.uid.clone(), new.requests.clone());
+                namespace.insert(new.uid.clone(), new.charge.clone());
             }
             let shadow = new.shadow_key();
             if let Some((reserving, _)) = self.reserved.remove(&shadow) {
@@ -83,6 +82,20 @@ impl Ledger {
             self.sums.remove(&account);
         }
         freed
+    }
+
+    /// What has no pods any more is not kept: tenants and their namespaces come and go.
+    fn remove_pod(&mut self, account: &Account, pod: &RemotePod) {
+        let Some(namespaces) = self.pods.get_mut(account) else { return };
+        if let Some(pods) = namespaces.get_mut(&pod.key.namespace) {
+            pods.remove(&pod.uid);
+            if pods.is_empty() {
+                namespaces.remove(&pod.key.namespace);
+            }
+        }
+        if namespaces.is_empty() {
+            self.pods.remove(account);
+        }
     }
 
     /// Forgets the sums: which namespaces count has changed.
@@ -100,22 +113,28 @@ impl Ledger {
     /// Decides whether this shadow pod may have its pod now, and if so holds the room for it until the pod is seen or the
     /// room is given back. `ours` tells the namespaces whose pods count. Calls are serialised by the lock around the ledger,
     /// so no two pods are given the same room.
-    pub fn admit(&mut self, wish: Wish, offer: Option<&Offer>, ours: impl Fn(&str) -> bool) -> Result<(), Refusal> {
+    pub fn admit(
+        &mut self,
+        wish: Wish,
+        offer: Option<&Offer>,
+        charge: Charge,
+        ours: impl Fn(&str) -> bool,
+    ) -> Result<(), Refusal> {
         self.forget(&wish.shadow);
-        let verdict = usable(offer, &wish.account.pool).and_then(|offer| self.fits(&wish, offer, ours));
+        let verdict = usable(offer, &wish.account.pool).and_then(|offer| self.fits(&wish, offer, charge, ours));
         if verdict.is_ok() {
             self.sums.remove(&wish.account);
-            self.reserved.insert(wish.shadow, (wish.account, wish.requests));
+            self.reserved.insert(wish.shadow, (wish.account, wish.charge));
         } else {
             self.wait(wish, true);
         }
         verdict
     }
 
-    /// The pod of this shadow pod was created, and asks for this much: what was reserved may have been less.
-    pub fn created(&mut self, shadow: &Key, requests: &ResourceList) {
+    /// The pod of this shadow pod was created, and is charged this much: what was reserved may have been less.
+    pub fn created(&mut self, shadow: &Key, charge: &Effective) {
         if let Some((account, reserved)) = self.reserved.get_mut(shadow) {
-            reserved.clone_from(requests);
+            reserved.clone_from(charge);
             self.sums.remove(account);
         }
     }
@@ -140,22 +159,23 @@ impl Ledger {
     }
 
     /// What is charged to an account.
-    pub fn charged(&mut self, account: &Account, ours: impl Fn(&str) -> bool) -> ResourceList {
-        if let Some(sum) = self.sums.get(account) {
+    pub fn charged(&mut self, account: &Account, charge: Charge, ours: impl Fn(&str) -> bool) -> ResourceList {
+        if let Some((_, sum)) = self.sums.get(account).filter(|(summed, _)| *summed == charge) {
             return sum.clone();
         }
         let namespaces = self.pods.get(account).into_iter().flatten().filter(|(namespace, _)| ours(namespace));
         let existing = namespaces.flat_map(|(_, pods)| pods.values());
-        let reserved = self.reserved.values().filter(|(reserving, _)| reserving == account).map(|(_, requests)| requests);
-        let sum: ResourceList = existing.chain(reserved).sum();
-        self.sums.insert(account.clone(), sum.clone());
+        let reserved = self.reserved.values().filter(|(reserving, _)| reserving == account).map(|(_, held)| held);
+        let sum: ResourceList = existing.chain(reserved).map(|held| held.charged(charge)).sum();
+        self.sums.insert(account.clone(), (charge, sum.clone()));
         sum
     }
 
-    fn fits(&mut self, wish: &Wish, offer: &Offer, ours: impl Fn(&str) -> bool) -> Result<(), Refusal> {
-        let free = offer.hard.saturating_sub(&self.charged(&wish.account, ours));
+    fn fits(&mut self, wish: &Wish, offer: &Offer, charge: Charge, ours: impl Fn(&str) -> bool) -> Result<(), Refusal> {
+        let free = offer.hard.saturating_sub(&self.charged(&wish.account, charge, ours));
         let pool = &wish.account.pool;
-        wish.requests.fits_in(&free).map_err(|shortages| {
+        let wanted = wish.charge.charged(charge);
+        wanted.fits_in(&free).map_err(|shortages| {
             let short: Vec<String> = shortages.iter().map(ToString::to_string).collect();
             let message = format!(
                 "pool {pool} has no room for the pod: {}; it starts when other pods end or when more is offered",
@@ -166,9 +186,9 @@ impl Ledger {
         // There may be many: nothing is allocated for each of them.
         let mut taken = ResourceList::new();
         for (_, earlier) in self.waiting.get(&wish.account).into_iter().flat_map(|waiting| waiting.range(..&wish.turn)) {
-            if fits_beside(&earlier.requests, &taken, &free) {
-                taken += &earlier.requests;
-                if !fits_beside(&wish.requests, &taken, &free) {
+            if fits_beside(earlier.charge.charged(charge), &taken, &free) {
+                taken += earlier.charge.charged(charge);
+                if !fits_beside(wanted, &taken, &free) {
                     let message = format!(
                         "what pool {pool} has left is for pods that have waited longer; this one starts when other pods end or when more is offered"
                     );
@@ -180,9 +200,9 @@ impl Ledger {
     }
 
     fn wait(&mut self, wish: Wish, refused: bool) {
-        let Wish { account, shadow, turn, requests } = wish;
+        let Wish { account, shadow, turn, charge } = wish;
         self.turns.insert(shadow.clone(), (account.clone(), turn.clone()));
-        self.waiting.entry(account).or_default().insert(turn, Waiting { shadow, requests, refused });
+        self.waiting.entry(account).or_default().insert(turn, Waiting { shadow, charge, refused });
     }
 
     fn remove_waiting(&mut self, shadow: &Key) -> Option<Account> {
@@ -246,12 +266,12 @@ mod tests {
     }
 
     fn admit(ledger: &mut Ledger, shadow: &str, wanted: &str, offer: Option<&Offer>) -> Result<(), Refusal> {
-        ledger.admit(wish(shadow, 0, wanted), offer, |_| true)
+        ledger.admit(wish(shadow, 0, wanted), offer, Charge::Requests, |_| true)
     }
 
     fn wish(shadow: &str, second: i64, wanted: &str) -> Wish {
         let turn = Turn { created: Timestamp::from_second(second).unwrap(), uid: shadow.into() };
-        Wish { account: account(), shadow: Key::new(account().tenant, shadow), turn, requests: list(wanted) }
+        Wish { account: account(), shadow: Key::new(account().tenant, shadow), turn, charge: list(wanted).into() }
     }
 
     #[test]
@@ -295,6 +315,18 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_kept_of_those_who_have_no_pods() {
+        let mut ledger = Ledger::default();
+        let (one, other) = (pod("web", "u1", |_| {}), pod("db", "u2", |_| {}));
+        ledger.pod_changed(None, Some(&one));
+        ledger.pod_changed(None, Some(&other));
+        ledger.pod_changed(Some(&one), None);
+        assert_eq!(ledger.pods.len(), 1);
+        ledger.pod_changed(Some(&other), None);
+        assert!(ledger.pods.is_empty(), "{:?}", ledger.pods);
+    }
+
+    #[test]
     fn a_finished_pod_makes_room_and_those_who_wait_are_told() {
         let mut ledger = Ledger::default();
         let offer = offer("cpu=1,pods=1");
@@ -323,7 +355,7 @@ mod tests {
         ledger.pod_changed(None, Some(&pod("web", "u1", |object| object["metadata"]["namespace"] = "somebody-elses".into())));
         let offer = offer("cpu=1,pods=1");
         let ours = |namespace: &str| namespace != "somebody-elses";
-        assert_eq!(ledger.admit(wish("a", 0, "cpu=1,pods=1"), Some(&offer), ours), Ok(()));
+        assert_eq!(ledger.admit(wish("a", 0, "cpu=1,pods=1"), Some(&offer), Charge::Requests, ours), Ok(()));
     }
 
     #[test]
@@ -349,8 +381,9 @@ mod tests {
                 Some(new) => existing.insert(which, new),
                 None => existing.remove(&which),
             };
-            let expected: ResourceList = existing.values().filter(|pod| pod.counts()).map(|pod| &pod.requests).sum();
-            let sum = ledger.charged(&account(), |_| true);
+            let expected: ResourceList =
+                existing.values().filter(|pod| pod.counts()).map(|pod| pod.charge.charged(Charge::Requests)).sum();
+            let sum = ledger.charged(&account(), Charge::Requests, |_| true);
             assert!(expected.fits_in(&sum).is_ok() && sum.fits_in(&expected).is_ok());
         }
     }
@@ -384,7 +417,7 @@ mod tests {
             }
             let mut admitted = std::collections::BTreeSet::new();
             for which in order {
-                if ledger.admit(all[which].clone(), Some(&offer), |_| true).is_ok() {
+                if ledger.admit(all[which].clone(), Some(&offer), Charge::Requests, |_| true).is_ok() {
                     admitted.insert(which);
                 }
             }
@@ -396,34 +429,50 @@ mod tests {
     fn pods_that_are_admitted_come_before_those_that_wait_longer() {
         let (mut ledger, offer) = (Ledger::default(), offer("cpu=1,pods=10"));
         ledger.pod_changed(None, Some(&pod("web", "u1", |_| {})));
-        assert!(ledger.admit(wish("old", 1, "cpu=1"), Some(&offer), |_| true).is_err());
+        assert!(ledger.admit(wish("old", 1, "cpu=1"), Some(&offer), Charge::Requests, |_| true).is_err());
     }
 
     #[test]
     fn a_pod_that_does_not_fit_holds_up_nobody() {
         let (mut ledger, offer) = (Ledger::default(), offer("cpu=2,pods=10"));
-        assert!(ledger.admit(wish("huge", 1, "cpu=64"), Some(&offer), |_| true).is_err());
-        assert_eq!(ledger.admit(wish("small", 2, "cpu=1"), Some(&offer), |_| true), Ok(()));
+        assert!(ledger.admit(wish("huge", 1, "cpu=64"), Some(&offer), Charge::Requests, |_| true).is_err());
+        assert_eq!(ledger.admit(wish("small", 2, "cpu=1"), Some(&offer), Charge::Requests, |_| true), Ok(()));
     }
 
     #[test]
     fn a_pod_that_turns_out_not_to_wait_for_room_lets_the_next_one_in() {
         let (mut ledger, offer) = (Ledger::default(), offer("cpu=1,pods=10"));
         ledger.arrived(wish("forbidden", 1, "cpu=1"));
-        let refusal = ledger.admit(wish("young", 2, "cpu=1"), Some(&offer), |_| true).unwrap_err();
+        let refusal = ledger.admit(wish("young", 2, "cpu=1"), Some(&offer), Charge::Requests, |_| true).unwrap_err();
         assert!(refusal.message.contains("waited longer"), "{}", refusal.message);
         let young = Key::new(account().tenant, "young");
         assert_eq!(ledger.leave(&Key::new(account().tenant, "forbidden")), [young]);
-        assert_eq!(ledger.admit(wish("young", 2, "cpu=1"), Some(&offer), |_| true), Ok(()));
+        assert_eq!(ledger.admit(wish("young", 2, "cpu=1"), Some(&offer), Charge::Requests, |_| true), Ok(()));
     }
 
     #[test]
     fn what_admission_adds_to_a_pod_is_charged_as_soon_as_it_is_created() {
         let (mut ledger, offer) = (Ledger::default(), offer("cpu=2,pods=10"));
         admit(&mut ledger, "a", "cpu=1,pods=1", Some(&offer)).unwrap();
-        ledger.created(&Key::new(account().tenant, "a"), &list("cpu=1250m,pods=1"));
+        ledger.created(&Key::new(account().tenant, "a"), &list("cpu=1250m,pods=1").into());
         let refusal = admit(&mut ledger, "b", "cpu=1,pods=1", Some(&offer)).unwrap_err();
         assert!(refusal.message.contains("cpu: 250m short"), "{}", refusal.message);
+    }
+
+    #[test]
+    fn pods_are_charged_their_limits_from_the_moment_on_that_the_policy_says_so() {
+        let limited = |requests: &str, limits: &str| {
+            let resources = serde_json::json!({ "requests": { "cpu": requests }, "limits": { "cpu": limits } });
+            pod("web", "u1", |object| object["spec"]["containers"][0]["resources"] = resources.clone())
+        };
+        let (mut ledger, offer) = (Ledger::default(), offer("cpu=4,pods=10"));
+        ledger.pod_changed(None, Some(&limited("1", "3")));
+        let another = Wish { charge: limited("1", "2").charge, ..wish("b", 0, "cpu=1") };
+        assert_eq!(ledger.admit(another.clone(), Some(&offer), Charge::Requests, |_| true), Ok(()));
+        ledger.forget(&another.shadow);
+        let refusal = ledger.admit(another, Some(&offer), Charge::Limits, |_| true).unwrap_err();
+        assert!(refusal.message.contains("cpu: 1 short (2 requested, 1 available)"), "{}", refusal.message);
+        assert_eq!(ledger.charged(&account(), Charge::Requests, |_| true).get("cpu").to_string(), "1");
     }
 
     #[test]
@@ -432,6 +481,6 @@ mod tests {
         admit(&mut ledger, "a", "cpu=1,pods=1", Some(&offer)).unwrap();
         let mut other = wish("b", 0, "cpu=1,pods=1");
         other.account.pool = "gpu".into();
-        assert_eq!(ledger.admit(other, Some(&offer), |_| true), Ok(()));
+        assert_eq!(ledger.admit(other, Some(&offer), Charge::Requests, |_| true), Ok(()));
     }
 }

@@ -22,6 +22,7 @@
 mod accounts;
 mod admission;
 mod dns_names;
+mod finalizer;
 mod ledger;
 mod lifecycle;
 mod manifests;
@@ -47,7 +48,7 @@ use std::{
 use k8s_openapi::api::{core::v1::Pod, node::v1::RuntimeClass};
 use kube::{Api, api::ApiResource, runtime::watcher::Config};
 use liqo_api::{ForeignCluster, NAMESPACE_MAP, NamespaceMap, PeeringPolicy, labels, tenant_namespace};
-use liqo_kit::{Cache, Context, Key, Next, Queue, cache::whole};
+use liqo_kit::{Cache, Context, Key, Next, Queue, cache::whole, policies::without_status};
 
 use admission::Offer;
 use ledger::Ledger;
@@ -317,7 +318,8 @@ impl Provider {
         );
 
         let to = queues.policies.clone();
-        let policies = Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), whole, move |_, _, _| to.add(()));
+        let policies =
+            Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), without_status, move |_, _, _| to.add(()));
         let to = queues.policies.clone();
         let identity = |cluster: ForeignCluster| Some(policies::identity(cluster));
         let foreign_clusters =

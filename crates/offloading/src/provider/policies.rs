@@ -6,7 +6,7 @@ use std::{
 };
 
 use k8s_openapi::api::node::v1::RuntimeClass;
-use liqo_api::{ClusterId, ForeignCluster, PeeringPolicy};
+use liqo_api::{Charge, ClusterId, ForeignCluster, PeeringPolicy};
 use liqo_kit::{Key, foreign_clusters, requests};
 use liqo_quantity::ResourceList;
 
@@ -30,6 +30,9 @@ pub fn changed(provider: &Provider) {
         if memory.get(&tenant) != Some(&now) {
             provider.queues.maps.add(tenant.clone());
             provider.queues.wake.add((tenant.clone(), false));
+            for (offer, _) in provider.offers.all().into_iter().filter(|(offer, _)| offer.namespace == tenant) {
+                provider.queues.accounts.add(offer);
+            }
             for home in provider.map(&tenant).iter().flat_map(|map| map.spec.mappings.keys()) {
                 provider.queues.twins.add(Key::new(tenant.clone(), home.clone()));
             }
@@ -59,6 +62,12 @@ impl Provider {
         let policies: Vec<Arc<PeeringPolicy>> = self.policies.all().into_iter().map(|(_, policy)| policy).collect();
         let cluster = foreign_clusters::of_peer(&self.foreign_clusters, consumer);
         usage::of_consumer(&policies, consumer, cluster.first().map(AsRef::as_ref))
+    }
+
+    /// What of this tenant's pods is charged.
+    pub(super) fn charge(&self, tenant: &str) -> Charge {
+        let held = self.tenant(tenant).and_then(|tenant| self.held(&tenant.consumer));
+        held.map(|held| held.usage.charge).unwrap_or_default()
     }
 
     /// What the `RuntimeClass` of this consumer's pods adds to their requests.

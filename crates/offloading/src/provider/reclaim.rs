@@ -23,7 +23,7 @@ pub struct Charged {
     /// When its turn was.
     pub turn: Turn,
     /// What it is charged.
-    pub requests: ResourceList,
+    pub amounts: ResourceList,
     /// Whether it is ending already: what it uses will be free.
     pub leaving: bool,
 }
@@ -78,17 +78,17 @@ pub fn plan(name: &str, pool: Pool, pods: &[Charged], now: Timestamp) -> Plan {
 /// The youngest pods without which the others fit, each with what it uses that is short. One that uses nothing of what is short stays: its end would free nothing.
 fn beyond<'a>(hard: &ResourceList, mut pods: Vec<&'a Charged>) -> Vec<(&'a Charged, String)> {
     pods.sort_by(|one, other| other.turn.cmp(&one.turn));
-    let mut used: ResourceList = pods.iter().map(|pod| &pod.requests).sum();
+    let mut used: ResourceList = pods.iter().map(|pod| &pod.amounts).sum();
     let mut ending = Vec::new();
     for pod in pods {
         let Err(short) = used.fits_in(hard) else { break };
         let names: Vec<&str> = short
             .iter()
             .map(|shortage| shortage.resource.as_str())
-            .filter(|resource| !pod.requests.get(resource).is_zero())
+            .filter(|resource| !pod.amounts.get(resource).is_zero())
             .collect();
         if !names.is_empty() {
-            used = used.saturating_sub(&pod.requests);
+            used = used.saturating_sub(&pod.amounts);
             ending.push((pod, names.join(", ")));
         }
     }
@@ -109,7 +109,7 @@ mod tests {
 
     fn pod(uid: &str, created: i64, requests: &str) -> Charged {
         let turn = Turn { created: at(created), uid: uid.into() };
-        Charged { shadow: Key::new("t", uid), turn, requests: list(requests), leaving: false }
+        Charged { shadow: Key::new("t", uid), turn, amounts: list(requests), leaving: false }
     }
 
     fn offer(hard: &str) -> Offer {
@@ -192,7 +192,7 @@ mod tests {
                 .map(|n| pod(&n.to_string(), i64::try_from(random(5)).unwrap(), &format!("cpu={},pods=1", random(4))))
                 .collect();
             let ended = ending(Pool::Offered(&offer), &pods, 1);
-            let sum = |pods: &[&Charged]| pods.iter().map(|pod| &pod.requests).sum::<ResourceList>();
+            let sum = |pods: &[&Charged]| pods.iter().map(|pod| &pod.amounts).sum::<ResourceList>();
             let stays: Vec<&Charged> = pods.iter().filter(|pod| !ended.contains(&pod.shadow.name)).collect();
             assert!(sum(&stays).fits_in(&offer.hard).is_ok());
             // The oldest one that ends would not fit beside those that stay and are as old or older, and those younger that stay.

@@ -8,7 +8,7 @@ use liqo_api::{ReflectedKind, ReflectedObject, annotations, finalizers, labels, 
 use liqo_kit::Key;
 use serde_json::{Map, Value, json};
 
-use super::{dns_names, told::sorted, usage::Held};
+use super::{dns_names, finalizer, told::sorted, usage::Held};
 
 /// Types of Secrets that may be reflected. Never the credentials of a `ServiceAccount`.
 const SECRET_TYPES: [&str; 6] = [
@@ -65,6 +65,17 @@ impl Problem {
         Self::new("KindNotAllowed", format!("the provider's PeeringPolicy {policy} lets no {kind:?} be reflected"))
     }
 
+    /// As the annotation of a Secret says it.
+    fn of_annotation(text: &str) -> Self {
+        let (reason, message) = text.split_once(": ").unwrap_or((text, ""));
+        Self::new(reason, message)
+    }
+
+    /// As it stands in the annotation of a Secret.
+    pub fn to_annotation(&self) -> String {
+        format!("{}: {}", self.reason, self.message)
+    }
+
     /// The API server of the provider does not take it.
     pub fn invalid(words: &str) -> Self {
         Self::new("Invalid", words.chars().take(1000).collect::<String>())
@@ -92,10 +103,8 @@ pub struct Source {
     pub told: Option<Problem>,
     /// Whether it is being deleted.
     pub deleted: bool,
-    /// Whether it stays until its twin is gone.
-    pub held: bool,
-    /// Finalizers of others.
-    pub other_finalizers: Vec<String>,
+    /// Where among its finalizers the one stands by which it stays until its twin is gone.
+    pub held: Option<usize>,
 }
 
 impl Source {
@@ -118,8 +127,6 @@ impl Source {
         });
         let fingerprint = fingerprint(Kind::ConfigMap, content);
         let key = Key::of(&object);
-        let (held, others): (Vec<_>, Vec<_>) =
-            object.metadata.finalizers.unwrap_or_default().into_iter().partition(|name| name == finalizers::REFLECTED_OBJECT);
         Self {
             key,
             uid: object.metadata.uid.unwrap_or_default(),
@@ -130,8 +137,7 @@ impl Source {
             problem,
             told,
             deleted: object.metadata.deletion_timestamp.is_some(),
-            held: !held.is_empty(),
-            other_finalizers: others,
+            held: finalizer::position(object.metadata.finalizers.as_ref(), finalizers::REFLECTED_OBJECT),
         }
     }
 
@@ -148,21 +154,10 @@ impl Source {
         } else {
             None
         };
+        let told = secret.annotations().get(annotations::NOT_REFLECTED).map(|text| Problem::of_annotation(text));
         let (uid, deleted) = (secret.metadata.uid.clone().unwrap_or_default(), secret.metadata.deletion_timestamp.is_some());
         let fingerprint = fingerprint(Kind::Secret, &serde_json::to_value(secret).ok()?);
-        Some(Self {
-            key,
-            uid,
-            home,
-            kind: Kind::Secret,
-            name,
-            fingerprint,
-            problem,
-            told: None,
-            deleted,
-            held: false,
-            other_finalizers: Vec::new(),
-        })
+        Some(Self { key, uid, home, kind: Kind::Secret, name, fingerprint, problem, told, deleted, held: None })
     }
 
     /// The key under which the twins of its home namespace are looked at.
@@ -216,8 +211,8 @@ pub enum Step {
     Change(Source, Twin),
     /// Say why the source has no twin, or that it has one.
     Tell(Source, Option<Problem>),
-    /// The twin is gone: let the source go.
-    Release(Source),
+    /// The twin is gone: let the source go, by the finalizer at this place in its list.
+    Release(Source, usize),
 }
 
 /// What is to be done in one mapped namespace, deletions first. `complete` names the kinds of which all sources are known:
@@ -231,8 +226,7 @@ pub fn plan(sources: &[Source], twins: &[Twin], complete: &BTreeSet<Kind>, held:
     let mut wanted: BTreeMap<(Kind, &str), &Source> = BTreeMap::new();
     let mut steps = Vec::new();
     let mut tell = |source: &Source, problem: Option<Problem>| {
-        // A Secret has no status to say it in.
-        if source.kind == Kind::ConfigMap && source.told != problem {
+        if source.told != problem {
             steps.push(Step::Tell(source.clone(), problem));
         }
     };
@@ -265,7 +259,7 @@ pub fn plan(sources: &[Source], twins: &[Twin], complete: &BTreeSet<Kind>, held:
         }
     }
     all.extend(steps);
-    all.extend(sources.iter().filter(|source| source.deleted && source.held).map(|&source| Step::Release(source.clone())));
+    all.extend(sources.iter().filter_map(|source| release(source)));
     all
 }
 
@@ -275,8 +269,11 @@ pub fn plan_without_namespace(sources: &[Source], why: &str) -> Vec<Step> {
         let problem = source.problem.clone().unwrap_or_else(|| Problem::new("NamespaceNotReady", why));
         (source.told.as_ref() != Some(&problem)).then(|| Step::Tell(source.clone(), Some(problem)))
     });
-    let leaving = sources.iter().filter(|source| source.deleted && source.held).map(|source| Step::Release(source.clone()));
-    waiting.chain(leaving).collect()
+    waiting.chain(sources.iter().filter_map(release)).collect()
+}
+
+fn release(source: &Source) -> Option<Step> {
+    Some(Step::Release(source.clone(), source.held.filter(|_| source.deleted)?))
 }
 
 /// The twin to make of this content. It has no label of the consumer's: what acts on labelled objects here is not for it.
@@ -370,15 +367,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_said_of_a_secret_stands_in_an_annotation_and_is_said_once() {
+        let secret = |said: Option<&Problem>| {
+            let mut secret = json!({ "metadata": { "name": "s", "namespace": "t", "uid": "u", "labels": { labels::HOME_NAMESPACE: "demo" },
+                "annotations": { annotations::HOME_NAME: "login" } }, "type": "example.com/own" });
+            if let Some(said) = said {
+                secret["metadata"]["annotations"][annotations::NOT_REFLECTED] = said.to_annotation().into();
+            }
+            Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
+        };
+        let [Step::Tell(_, Some(problem))] = &plan(one(&secret(None)), &[], &both(), None)[..] else { panic!("nothing is told") };
+        assert_eq!(problem.reason, "KindNotAllowed");
+        assert_eq!(plan(one(&secret(Some(problem))), &[], &both(), None), []);
+    }
+
+    #[test]
     fn a_source_that_is_being_deleted_goes_after_its_twin() {
         let leaving = object("settings", &config("settings", "1"), |object| {
             object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-            object["metadata"]["finalizers"] = json!([finalizers::REFLECTED_OBJECT, "other"]);
+            object["metadata"]["finalizers"] = json!(["other", finalizers::REFLECTED_OBJECT]);
         });
         let twin = existing("settings", "1");
-        assert_eq!(plan(one(&leaving), one(&twin), &both(), None), [Step::Delete(twin), Step::Release(leaving.clone())]);
-        assert_eq!(plan_without_namespace(one(&leaving), "gone"), [Step::Release(leaving.clone())]);
-        assert_eq!(leaving.other_finalizers, ["other"]);
+        assert_eq!(plan(one(&leaving), one(&twin), &both(), None), [Step::Delete(twin), Step::Release(leaving.clone(), 1)]);
+        assert_eq!(plan_without_namespace(one(&leaving), "gone"), [Step::Release(leaving.clone(), 1)]);
     }
 
     #[test]
@@ -425,7 +436,7 @@ mod tests {
         for type_ in ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1", ""] {
             let refused = secret(type_).unwrap();
             assert_eq!(refused.problem.clone().unwrap().reason, "KindNotAllowed", "{type_}");
-            assert_eq!(plan(&[refused], &[], &both(), None), []);
+            assert!(matches!(&plan(&[refused], &[], &both(), None)[..], [Step::Tell(..)]), "{type_}");
         }
     }
 

@@ -5,11 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use kube::core::Object;
 use liqo_api::{ClusterId, finalizers, labels, tenant_namespace};
-use liqo_kit::{Key, requests};
-use liqo_quantity::ResourceList;
+use liqo_kit::{Key, requests::Effective};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::{admission::Account, told::PodStatusText};
@@ -40,8 +40,8 @@ pub struct RemotePod {
     pub shadow_pod: String,
     /// The pool that it uses.
     pub pool: String,
-    /// Its effective requests.
-    pub requests: ResourceList,
+    /// What it is charged.
+    pub charge: Effective,
     /// The reduced status that home is told.
     pub status: PodStatusText,
     /// How it ended, if it did.
@@ -74,13 +74,13 @@ impl RemotePod {
             consumer: label(labels::CONSUMER_ID)?.parse().ok()?,
             shadow_pod: label(labels::SHADOW_POD)?,
             pool: label(labels::POOL)?,
-            requests: requests::of_pod(&pod.spec),
+            own_grace: pod.spec.termination_grace_period_seconds.unwrap_or(30),
+            placed: pod.spec.node_name.as_ref().is_some_and(|node| !node.is_empty()),
+            charge: Effective::of_bound_pod(pod.spec, &PodStatus::deserialize(&status).unwrap_or_default()),
             status: PodStatusText::of(&reduce_status(&json!({ "status": status }))),
             end,
             deletion_grace: meta.deletion_timestamp.as_ref().map(|_| meta.deletion_grace_period_seconds.unwrap_or_default()),
-            own_grace: pod.spec.termination_grace_period_seconds.unwrap_or(30),
             held: meta.finalizers.iter().flatten().any(|name| name == finalizers::FINAL_STATUS),
-            placed: pod.spec.node_name.is_some_and(|node| !node.is_empty()),
         })
     }
 
@@ -201,7 +201,7 @@ pub mod tests {
         });
         assert_eq!((ended.end, ended.held, ended.deletion_grace, ended.placed), (Some(End::Failed), true, Some(30), true));
         assert!(!ended.counts());
-        assert_eq!(ended.requests.get("cpu").to_string(), "1");
+        assert_eq!(ended.charge.requests.get("cpu").to_string(), "1");
     }
 
     #[test]

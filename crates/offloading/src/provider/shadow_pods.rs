@@ -10,7 +10,7 @@ use kube::{
     core::{Object, Request},
 };
 use liqo_api::{ShadowPod, ShadowPodPhase, finalizers};
-use liqo_kit::{Key, Next, requests};
+use liqo_kit::{Key, Next, requests::Effective};
 use liqo_quantity::ResourceList;
 use serde::{Deserialize as _, de::IgnoredAny};
 use serde_json::{Value, json};
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::{
     Error, Provider,
     admission::{Account, Refusal, negative_quantity},
+    finalizer,
     ledger::Wish,
     lifecycle::{Live, NAME_TAKEN, Place, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key},
     lock,
@@ -298,7 +299,7 @@ impl Pass<'_> {
             Ok(spec) => spec,
             Err(error) => return Ok(Err(Refusal { reason: "Invalid", message: format!("the pod cannot be read: {error}") })),
         };
-        if let Some(refusal) = negative_quantity(&spec) {
+        if let Some(refusal) = negative_quantity(&spec).or_else(|| held.missing_limit(&spec)) {
             return Ok(Err(refusal));
         }
         let wish = Wish {
@@ -306,10 +307,10 @@ impl Pass<'_> {
             shadow: self.key.clone(),
             turn: shadow.turn(&self.key.name),
             // The API server adds the overhead of the RuntimeClass.
-            requests: requests::of_pod(&spec) + &overhead,
+            charge: Effective::of_pod(&spec).with_overhead(&overhead),
         };
         let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
-        let admitted = lock(&self.provider.ledger).admit(wish, offer.as_deref(), ours);
+        let admitted = lock(&self.provider.ledger).admit(wish, offer.as_deref(), held.usage.charge, ours);
         if let Err(refusal) = admitted {
             return Ok(Err(refusal));
         }
@@ -326,7 +327,7 @@ impl Pass<'_> {
                 let live = self.whose(made);
                 if let Live::Ours(pod) = &live {
                     // The provider's admission may have added to it.
-                    lock(&self.provider.ledger).created(self.key, &pod.requests);
+                    lock(&self.provider.ledger).created(self.key, &pod.charge);
                     self.memory.created = Some(pod.uid.clone());
                 }
                 Ok(Ok(live))
@@ -448,11 +449,11 @@ impl Pass<'_> {
     /// The pod is gone: the shadow pod goes too, which tells home.
     async fn let_go(&mut self, shadow: &Shadow) -> Result<(), Error> {
         let api = self.shadows();
-        let change = |source| Error::Change { kind: "ShadowPod", key: self.key.clone(), source };
-        if shadow.held {
-            let patch = json!({ "metadata": { "uid": shadow.uid, "finalizers": shadow.other_finalizers } });
-            let answer = api.patch(&self.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-            unless_gone_or_replaced(answer).map_err(change)?;
+        if let Some(position) = shadow.held {
+            let patch = finalizer::removal(&shadow.uid, position, finalizers::SHADOW_POD);
+            let answer = api.patch(&self.key.name, &PatchParams::default(), &patch).await;
+            let change = |source| Error::Change { kind: "ShadowPod", key: self.key.clone(), source };
+            unless_gone(answer).map_err(change)?;
         }
         if !shadow.deleted {
             let only_this =

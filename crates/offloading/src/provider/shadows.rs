@@ -5,14 +5,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodSpec;
 use liqo_api::{ShadowPod, finalizers};
-use liqo_kit::{Key, requests};
-use liqo_quantity::ResourceList;
+use liqo_kit::{Key, requests::Effective};
 use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{
     admission::{Account, Turn, negative_quantity},
-    dns_names,
+    dns_names, finalizer,
     ledger::Wish,
     told::Told,
 };
@@ -41,16 +40,14 @@ pub struct Shadow {
     pub deletion_grace: Option<i64>,
     /// Whether the shadow pod itself is being deleted.
     pub deleted: bool,
-    /// Whether it stays until its remote pod is gone.
-    pub held: bool,
-    /// Finalizers of others.
-    pub other_finalizers: Vec<String>,
+    /// Where among its finalizers the one stands by which it stays until its remote pod is gone.
+    pub held: Option<usize>,
     /// What its status says.
     pub told: Told,
     /// The pod to run. Kept only while there is none, and only if it is small.
     pub pod: Option<Arc<Value>>,
-    /// What that pod asks for, as far as it can be told before the provider's own admission. Kept only while there is none.
-    pub requests: Option<ResourceList>,
+    /// What that pod is charged, as far as it can be told before the provider's own admission. Kept only while there is none.
+    pub charge: Option<Effective>,
 }
 
 impl Shadow {
@@ -58,8 +55,6 @@ impl Shadow {
     pub fn reduce(shadow: ShadowPod) -> Self {
         let text = |pointer: &str| shadow.spec.pod.pointer(pointer).and_then(Value::as_str);
         let told = Told::of(shadow.status.as_ref());
-        let (ours, others): (Vec<_>, Vec<_>) =
-            shadow.metadata.finalizers.unwrap_or_default().into_iter().partition(|name| name == finalizers::SHADOW_POD);
         let waits = told.remote_uid.is_none()
             && !told.phase.is_final()
             && shadow.metadata.deletion_timestamp.is_none()
@@ -74,9 +69,8 @@ impl Shadow {
             restarts: text("/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
             deletion_grace: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds.max(0)),
             deleted: shadow.metadata.deletion_timestamp.is_some(),
-            held: !ours.is_empty(),
-            other_finalizers: others,
-            requests: waits.then(|| requests_of(&shadow.spec.pod)).flatten(),
+            held: finalizer::position(shadow.metadata.finalizers.as_ref(), finalizers::SHADOW_POD),
+            charge: waits.then(|| charge_of(&shadow.spec.pod)).flatten(),
             pod: (told.remote_uid.is_none() && !told.phase.is_final() && shadow.spec.pod.to_string().len() <= LARGEST_KEPT)
                 .then(|| Arc::new(shadow.spec.pod)),
             told,
@@ -91,7 +85,7 @@ impl Shadow {
     /// The room that it waits for, if it has no pod.
     pub fn wish(&self, key: &Key) -> Option<Wish> {
         let account = Account { tenant: key.namespace.clone(), pool: self.pool.clone() };
-        Some(Wish { account, shadow: key.clone(), turn: self.turn(&key.name), requests: self.requests.clone()? })
+        Some(Wish { account, shadow: key.clone(), turn: self.turn(&key.name), charge: self.charge.clone()? })
     }
 
     /// Whether a change concerns more than the status, which only the provider writes.
@@ -100,8 +94,8 @@ impl Shadow {
     }
 }
 
-/// What a pod asks for; nothing of one that will be refused for it.
-fn requests_of(pod: &Value) -> Option<ResourceList> {
+/// What a pod is charged; nothing of one that will be refused for it.
+fn charge_of(pod: &Value) -> Option<Effective> {
     let spec = PodSpec::deserialize(pod.get("spec")?).ok()?;
-    negative_quantity(&spec).is_none().then(|| requests::of_pod(&spec))
+    negative_quantity(&spec).is_none().then(|| Effective::of_pod(&spec))
 }

@@ -9,15 +9,16 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{
     Api,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    core::PartialObjectMeta,
     runtime::watcher::Config,
 };
-use liqo_api::{ReflectedObject, labels};
+use liqo_api::{ReflectedObject, annotations, finalizers, labels};
 use liqo_kit::{Cache, Key, Next};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, Provider,
+    Error, Provider, finalizer,
     lifecycle::PlaceState,
     lock,
     reflection::{Kind, Problem, Source, Step, Twin, plan, plan_without_namespace, twin},
@@ -116,7 +117,7 @@ impl Work<'_> {
         let (problem, source) = match step {
             Step::Delete(twin) => return self.delete(&twin).await.map(|()| true),
             Step::Tell(source, problem) => return self.tell(&source, problem.as_ref()).await.map(|()| true),
-            Step::Release(source) => return self.release(&source).await.map(|()| true),
+            Step::Release(source, position) => return self.release(&source, position).await.map(|()| true),
             Step::Create(source) => (self.create(&source).await?, source),
             Step::Change(source, twin) => (self.change(&source, &twin).await?, source),
         };
@@ -215,32 +216,32 @@ impl Work<'_> {
 
     /// Says why the source has no twin, or nothing when it has one.
     async fn tell(&self, source: &Source, problem: Option<&Problem>) -> Result<(), Error> {
-        if source.kind == Kind::Secret {
-            if let Some(problem) = problem {
-                tracing::info!(secret = %source.key, reason = problem.reason, message = problem.message, "a Secret is not reflected");
-            }
-            return Ok(());
-        }
         if source.told.as_ref() == problem {
             return Ok(());
         }
-        let (reason, message) = problem.map(|problem| (&problem.reason, &problem.message)).unzip();
-        let patch = json!({ "metadata": { "uid": source.uid }, "status": { "reason": reason, "message": message } });
-        let api: Api<ReflectedObject> = Api::namespaced(self.provider.context.client.clone(), &source.key.namespace);
-        let answer = api.patch_status(&source.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        unless_gone_or_replaced(answer).map_err(|error| Error::Change {
-            kind: "ReflectedObject",
-            key: source.key.clone(),
-            source: error,
-        })?;
-        Ok(())
+        let (client, parameters) = (self.provider.context.client.clone(), PatchParams::default());
+        let (kind, answer) = if source.kind == Kind::Secret {
+            // It has no status to say it in.
+            let said = json!({ annotations::NOT_REFLECTED: problem.map(Problem::to_annotation) });
+            let patch = Patch::Merge(json!({ "metadata": { "uid": source.uid, "annotations": said } }));
+            let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(client, &source.key.namespace);
+            ("Secret", api.patch(&source.key.name, &parameters, &patch).await.map(drop))
+        } else {
+            let (reason, message) = problem.map(|problem| (&problem.reason, &problem.message)).unzip();
+            let status = json!({ "reason": reason, "message": message });
+            let patch = Patch::Merge(json!({ "metadata": { "uid": source.uid }, "status": status }));
+            let api: Api<ReflectedObject> = Api::namespaced(client, &source.key.namespace);
+            ("ReflectedObject", api.patch_status(&source.key.name, &parameters, &patch).await.map(drop))
+        };
+        let failed = |error| Error::Change { kind, key: source.key.clone(), source: error };
+        unless_gone_or_replaced(answer).map(drop).map_err(failed)
     }
 
     /// Lets a source go that waited for its twin to be gone.
-    async fn release(&self, source: &Source) -> Result<(), Error> {
-        let patch = json!({ "metadata": { "uid": source.uid, "finalizers": source.other_finalizers } });
+    async fn release(&self, source: &Source, position: usize) -> Result<(), Error> {
+        let patch = finalizer::removal(&source.uid, position, finalizers::REFLECTED_OBJECT);
         let api: Api<ReflectedObject> = Api::namespaced(self.provider.context.client.clone(), &source.key.namespace);
-        let answer = unless_gone(api.patch(&source.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await);
+        let answer = unless_gone(api.patch(&source.key.name, &PatchParams::default(), &patch).await);
         answer.map_err(|error| Error::Change { kind: "ReflectedObject", key: source.key.clone(), source: error })?;
         Ok(())
     }

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use liqo_api::{ClusterId, ForeignCluster, PeeringPolicy, PodSecurity, Usage};
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+use liqo_api::{Charge, ClusterId, ForeignCluster, PeeringPolicy, PodSecurity, Usage};
 use liqo_kit::policies::{self, PolicyPeer};
 
 use super::{
@@ -52,12 +53,34 @@ impl Held {
             advertised: offer.into_iter().flat_map(|offer| offer.advertised.iter().cloned()).collect(),
             nodes: offer.into_iter().flat_map(|offer| offer.nodes.iter().cloned()).collect(),
             volume_types: ALLOWED_VOLUMES.iter().filter(travels).map(|&kind| kind.to_owned()).collect(),
-            tolerations: self.usage.tolerations.clone(),
+            tolerations: self.usage.named_tolerations().cloned().collect(),
             reflected_kinds: self.usage.reflected_kinds.clone(),
             priority_class: self.usage.priority_class_name.clone(),
             runtime_class: self.usage.runtime_class_name.clone(),
             ..ProviderRules::default()
         }
+    }
+
+    /// The refusal of a pod whose limits are charged and do not bound what it uses. Ephemeral containers have none.
+    pub fn missing_limit(&self, spec: &PodSpec) -> Option<Refusal> {
+        let has = |resources: &Option<ResourceRequirements>, resource: &str| {
+            let limits = resources.as_ref().and_then(|resources| resources.limits.as_ref());
+            limits.is_some_and(|limits| limits.contains_key(resource))
+        };
+        let missing = |resource: &'static str| {
+            let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+            let without = containers.find(|container| !has(&container.resources, resource));
+            without.filter(|_| !has(&spec.resources, resource)).map(|container| (container.name.as_str(), resource))
+        };
+        let (container, resource) = ["cpu", "memory"].into_iter().find_map(missing)?;
+        (self.usage.charge == Charge::Limits).then(|| Refusal {
+            reason: "LimitMissing",
+            message: format!(
+                "container {container} has no limit of {resource}, and PeeringPolicy {} of the provider charges limits: set limits of \
+                 cpu and memory for every container, or for the pod",
+                self.policy
+            ),
+        })
     }
 
     /// Whether a twin of this kind may be made.
@@ -127,15 +150,36 @@ pub mod tests {
     #[test]
     fn what_the_policy_says_of_pods_becomes_the_rules_for_them() {
         let usage = json!({ "priorityClassName": "guests", "runtimeClassName": "sandbox",
-            "tolerations": [{ "key": "gpu", "operator": "Exists" }], "volumeTypes": ["emptyDir", "hostPath"],
+            "tolerations": [{ "key": "gpu", "operator": "Exists" }, { "operator": "Exists" }], "volumeTypes": ["emptyDir", "hostPath"],
             "reflectedKinds": ["ConfigMap"] });
         let rules = held(usage).rules(None);
         assert_eq!((rules.priority_class.as_deref(), rules.runtime_class.as_deref()), (Some("guests"), Some("sandbox")));
-        assert_eq!(rules.tolerations.len(), 1);
+        assert_eq!(rules.tolerations.len(), 1, "one without a key would let pods onto virtual nodes");
         assert_eq!(rules.volume_types, ["emptyDir".to_owned()].into(), "what cannot travel is not opened by a policy");
         assert_eq!((rules.reflected_kinds, rules.policy.as_str()), (vec![ReflectedKind::ConfigMap], "partners"));
         assert_eq!(held(json!({})).rules(None).volume_types, ProviderRules::default().volume_types);
         assert!(held(json!({ "volumeTypes": [] })).rules(None).volume_types.is_empty());
+    }
+
+    #[test]
+    fn where_limits_are_charged_every_container_must_have_them() {
+        let limits = json!({ "limits": { "cpu": "1", "memory": "1Gi" } });
+        let refused = |charge: &str, containers: Value, more: Value| {
+            let mut spec = json!({ "containers": containers });
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let refusal = held(json!({ "charge": charge })).missing_limit(&serde_json::from_value(spec).unwrap());
+            refusal.map(|refusal| refusal.message).unwrap_or_default()
+        };
+        let good = json!({ "name": "good", "resources": limits });
+        let bare = json!({ "name": "bare", "resources": { "requests": { "cpu": "1", "memory": "1Gi" } } });
+        let no_memory = json!({ "name": "half", "resources": { "limits": { "cpu": "1" } } });
+        assert_eq!(refused("Limits", json!([good]), json!({})), "");
+        assert_eq!(refused("Requests", json!([bare]), json!({})), "");
+        let words = refused("Limits", json!([good, bare]), json!({}));
+        assert!(words.starts_with("container bare has no limit of cpu, and PeeringPolicy partners"), "{words}");
+        assert!(refused("Limits", json!([no_memory]), json!({})).contains("container half has no limit of memory"));
+        assert!(refused("Limits", json!([good]), json!({ "initContainers": [bare] })).contains("container bare"));
+        assert_eq!(refused("Limits", json!([bare]), json!({ "resources": limits })), "", "the pod as a whole is bounded");
     }
 
     #[test]

@@ -23,7 +23,9 @@ use super::{Error, Offloading, PATH, SERVICE, TIMEOUT_SECONDS, certificate, watc
 
 /// The configuration, which the installer creates empty.
 pub(super) const NAME: &str = "liqo";
-/// How often to look whether somebody else changed it, or the CA is another one.
+/// How often to look whether somebody else changed it, or the CA is another one. No watch can say that: the cache that others
+/// follow keeps only the namespaces of the entries, the Secret with the CA is not followed, and that a certificate is due is no
+/// event. A replica that comes upon a lost Secret makes a new CA, and pods are refused until it stands here, too.
 const LOOK: Duration = Duration::from_secs(60);
 /// The entries: name, strategy, and what happens to a pod when the webhook does not answer.
 const STRATEGIES: [(&str, PodOffloadingStrategy, &str); 2] = [

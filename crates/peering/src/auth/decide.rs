@@ -7,8 +7,13 @@ use crate::{
     protocol::{EndRequest, PeeringRequest, ProtocolRange, Refusal, negotiate, valid_cluster_name},
 };
 
+/// So many clusters may wait for approval at a time: who has a reusable token has any number of keys. Requests that come
+/// at the same moment may make it a few more.
+pub const MOST_WAITING: usize = 50;
+
 /// What the provider knows of a consumer's key before it answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // Facts that do not depend on each other.
 pub struct Known {
     /// Whether it was granted access before, and that was not ended since.
     pub approved: bool,
@@ -20,6 +25,10 @@ pub struct Known {
     pub incoming: Wish,
     /// Whether the policy wants a person to approve it.
     pub by_hand: bool,
+    /// Whether it waits for approval already. It showed a token for that.
+    pub waits: bool,
+    /// How many clusters wait for approval.
+    pub waiting: usize,
 }
 
 /// What a presented token is worth.
@@ -77,8 +86,13 @@ pub enum Decision {
         /// The version that both sides speak from now on.
         protocol_version: u32,
     },
-    /// Give nothing yet: a person is to approve the consumer first.
-    Pend(Refusal),
+    /// Give nothing yet: a person is to approve the consumer first. Spend the token if one is named, then note that it waits.
+    Pend {
+        /// To be spent before it is noted.
+        spend: Option<OneTimeToken>,
+        /// What the consumer is told.
+        refusal: Refusal,
+    },
     /// Give nothing.
     Deny(Refusal),
 }
@@ -109,6 +123,8 @@ pub mod reasons {
     pub const TOKEN_INVALID: &str = "TokenInvalid";
     /// A person is to approve the consumer.
     pub const PENDING_APPROVAL: &str = "PendingApproval";
+    /// So many wait for approval that no more are noted; later helps.
+    pub const TOO_MANY_PENDING: &str = "TooManyPending";
     /// The token is too old.
     pub const TOKEN_EXPIRED: &str = "TokenExpired";
     /// A namespace of another's making stands in the way.
@@ -175,13 +191,22 @@ fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
     if known.approved {
         check_name(known, request)?;
     }
-    // A stranger without a token is nobody's to approve, and its token is good for later.
+    // A stranger without a token is nobody's to approve. Whoever waits has shown one, which was spent on that.
+    let let_in = known.approved || known.waits || known.incoming == Wish::Yes;
+    let spend = if let_in { None } else { judge_token(situation.token)? };
     if known.by_hand && !known.approved && known.incoming == Wish::Auto {
-        judge_token(situation.token)?;
-        let message = "the provider wants a person to approve this cluster; it is asked again until then";
-        return Ok(Decision::Pend(refuse(reasons::PENDING_APPROVAL, message)));
+        if !known.waits && known.waiting >= MOST_WAITING {
+            let message = format!(
+                "{} clusters wait for approval at the provider, and no more are noted: somebody there is to decide on them",
+                known.waiting
+            );
+            return Err(refuse(reasons::TOO_MANY_PENDING, message));
+        }
+        let message = format!(
+            "somebody at the provider is to approve this cluster, there with `liqoctl approve {signer}`; it is asked again until then"
+        );
+        return Ok(Decision::Pend { spend, refusal: refuse(reasons::PENDING_APPROVAL, message) });
     }
-    let spend = if known.approved || known.incoming == Wish::Yes { None } else { judge_token(situation.token)? };
     Ok(Decision::Grant { challenge, spend, protocol_version })
 }
 
@@ -286,7 +311,7 @@ mod tests {
 
         fn reason(&self) -> String {
             match self.decide() {
-                Decision::Deny(refusal) | Decision::Pend(refusal) => refusal.reason,
+                Decision::Deny(refusal) | Decision::Pend { refusal, .. } => refusal.reason,
                 granted @ Decision::Grant { .. } => panic!("{granted:?}"),
             }
         }
@@ -294,7 +319,14 @@ mod tests {
         fn spends(&self) -> Option<OneTimeToken> {
             match self.decide() {
                 Decision::Grant { spend, .. } => spend,
-                Decision::Deny(refusal) | Decision::Pend(refusal) => panic!("{refusal:?}"),
+                Decision::Deny(refusal) | Decision::Pend { refusal, .. } => panic!("{refusal:?}"),
+            }
+        }
+
+        fn spends_to_wait(&self) -> Option<OneTimeToken> {
+            match self.decide() {
+                Decision::Pend { spend, refusal } if refusal.reason == reasons::PENDING_APPROVAL => spend,
+                other => panic!("{other:?}"),
             }
         }
     }
@@ -325,21 +357,43 @@ mod tests {
     }
 
     #[test]
-    fn where_a_person_approves_a_good_token_waits_and_is_not_spent() {
+    fn where_a_person_approves_a_token_is_spent_on_the_waiting() {
         let by_hand = Known { by_hand: true, ..Known::default() };
-        for token in [TokenVerdict::OneTime(one_time()), TokenVerdict::Reusable] {
-            let case = Case { known: by_hand.clone(), token, ..Case::good() };
-            assert!(matches!(case.decide(), Decision::Pend(refusal) if refusal.reason == reasons::PENDING_APPROVAL));
-        }
+        let with = |token: TokenVerdict| Case { known: by_hand.clone(), token, ..Case::good() };
+        assert_eq!(with(TokenVerdict::OneTime(one_time())).spends_to_wait(), Some(one_time()));
+        assert_eq!(with(TokenVerdict::Reusable).spends_to_wait(), None);
         for (token, reason) in [(TokenVerdict::Absent, reasons::TOKEN_REQUIRED), (TokenVerdict::Expired, reasons::TOKEN_EXPIRED)]
         {
-            assert_eq!(Case { known: by_hand.clone(), token, ..Case::good() }.reason(), reason);
+            assert_eq!(with(token).reason(), reason);
         }
         // Whom somebody approved, or was let in before, is let in.
         let approved = Known { incoming: Wish::Yes, ..by_hand.clone() };
         assert_eq!(Case { known: approved, token: TokenVerdict::Absent, ..Case::good() }.spends(), None);
         let known = Known { approved: true, cluster_name: Some("rome".into()), ..by_hand };
         assert_eq!(Case { known, token: TokenVerdict::Absent, ..Case::good() }.spends(), None);
+    }
+
+    #[test]
+    fn who_waits_for_approval_needs_no_token_again() {
+        let waits = Known { by_hand: true, waits: true, waiting: MOST_WAITING, ..Known::default() };
+        for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Expired, TokenVerdict::OneTime(one_time())] {
+            assert_eq!(Case { known: waits.clone(), token: token.clone(), ..Case::good() }.spends_to_wait(), None);
+            // Nor when the policy does not ask for a person any more.
+            let known = Known { by_hand: false, ..waits.clone() };
+            assert_eq!(Case { known, token, ..Case::good() }.spends(), None);
+        }
+        let known = Known { incoming: Wish::No, ..waits };
+        assert_eq!(Case { known, ..Case::good() }.reason(), reasons::BLOCKED);
+    }
+
+    #[test]
+    fn only_so_many_clusters_wait_for_approval() {
+        let waiting = |waiting| Known { by_hand: true, waiting, ..Known::default() };
+        assert_eq!(Case { known: waiting(MOST_WAITING - 1), ..Case::good() }.spends_to_wait(), None);
+        assert_eq!(Case { known: waiting(MOST_WAITING), ..Case::good() }.reason(), reasons::TOO_MANY_PENDING);
+        // Those whom nobody has to approve are not held up by them.
+        let known = Known { by_hand: false, ..waiting(MOST_WAITING) };
+        assert_eq!(Case { known, ..Case::good() }.spends(), None);
     }
 
     #[test]

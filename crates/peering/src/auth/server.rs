@@ -244,9 +244,14 @@ impl<T: Tenancies> Endpoint<T> {
         });
         let (challenge, spend, protocol_version) = match decision {
             Decision::Grant { challenge, spend, protocol_version } => (challenge, spend, protocol_version),
-            Decision::Pend(refusal) => {
-                self.tenancies.note(&signer, &request.cluster_name).await?;
-                tracing::info!(consumer = %signer, name = request.cluster_name, "a consumer waits for approval");
+            Decision::Pend { spend, refusal } => {
+                if !known.waits {
+                    if !self.spend(spend.as_ref()).await? {
+                        return Ok(PeeringAnswer::Denied(decide::token_used()));
+                    }
+                    self.tenancies.note(&signer, &request.cluster_name).await?;
+                    tracing::info!(consumer = %signer, name = request.cluster_name, "a consumer waits for approval");
+                }
                 return Ok(PeeringAnswer::Pending(refusal));
             }
             Decision::Deny(refusal) => {
@@ -257,15 +262,21 @@ impl<T: Tenancies> Endpoint<T> {
         if let Err(error) = self.challenges.spend(challenge, self.started.elapsed()) {
             return Ok(PeeringAnswer::Denied(decide::challenge_refusal(error)));
         }
-        if let Some(token) = spend
-            && !self.tenancies.spend_token(&token).await?
-        {
+        if !self.spend(spend.as_ref()).await? {
             return Ok(PeeringAnswer::Denied(decide::token_used()));
         }
         let consumer = Consumer { id: signer, public_key, name: request.cluster_name, protocol_version };
         let grant = self.tenancies.ensure(&consumer).await?;
         tracing::info!(consumer = %consumer.id, name = consumer.name, first = !known.approved, "granted access");
         Ok(PeeringAnswer::Granted(Box::new(grant)))
+    }
+
+    /// Whether nobody else used the token up, where there is one.
+    async fn spend(&self, token: Option<&OneTimeToken>) -> Result<bool, TenancyError> {
+        match token {
+            Some(token) => self.tenancies.spend_token(token).await,
+            None => Ok(true),
+        }
     }
 
     async fn end(&self, body: &[u8]) -> Result<PeeringAnswer, TenancyError> {

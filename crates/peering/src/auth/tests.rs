@@ -49,7 +49,9 @@ impl Tenancies for InMemory {
     async fn known(&self, consumer: &ClusterId) -> Result<Known, TenancyError> {
         let name = self.tenants.lock().unwrap().get(consumer).cloned();
         let incoming = if self.blocked.lock().unwrap().contains(consumer) { Wish::No } else { Wish::Auto };
-        Ok(Known { approved: name.is_some(), ending: false, cluster_name: name, incoming, by_hand: self.by_hand })
+        let waiting = self.waiting.lock().unwrap();
+        let (waits, waiting) = (waiting.contains(consumer), waiting.len());
+        Ok(Known { approved: name.is_some(), ending: false, cluster_name: name, incoming, by_hand: self.by_hand, waits, waiting })
     }
 
     async fn judge_token(&self, token: Option<&str>) -> Result<TokenVerdict, TenancyError> {
@@ -182,6 +184,19 @@ async fn a_consumer_that_a_person_is_to_approve_is_noted_and_told_to_wait() {
     let stranger = ClusterIdentity::generate().unwrap();
     assert!(matches!(ask(&milan, &stranger, "rome", None).await, PeeringAnswer::Denied(_)));
     assert!(!milan.cluster.waiting.lock().unwrap().contains(stranger.id()));
+}
+
+#[tokio::test]
+async fn a_one_time_token_lets_one_cluster_wait_for_approval() {
+    let one_time = Mutex::new(HashSet::from(["once".to_owned()]));
+    let milan = Provider::start(InMemory { by_hand: true, one_time, ..InMemory::default() }).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    for _ in 0..2 {
+        assert!(matches!(ask(&milan, &rome, "rome", Some("once")).await, PeeringAnswer::Pending(_)));
+    }
+    let turin = ClusterIdentity::generate().unwrap();
+    assert_eq!(reason(ask(&milan, &turin, "turin", Some("once")).await), reasons::TOKEN_INVALID);
+    assert_eq!(*milan.cluster.waiting.lock().unwrap(), HashSet::from([rome.id().clone()]));
 }
 
 #[tokio::test]

@@ -13,6 +13,10 @@ const HTTP2_KEEPALIVE: Duration = Duration::from_secs(310);
 /// A plugin whose node is gone is found out by the operating system.
 const TCP_KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(5), 3);
 
+/// How many bytes a plugin may send in one call before they are read. Notifications are tiny, and h2 gives up a connection
+/// on which some ten thousand tiny frames wait: a plugin that floods has to be stopped before.
+const AHEAD: u32 = 8 << 10;
+
 /// Where a plugin is and how to talk to it.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -143,6 +147,7 @@ impl Address {
         let (idle, interval, retries) = TCP_KEEPALIVE;
         let endpoint = Endpoint::from(self.0.clone())
             .connect_timeout(settings.connect_timeout)
+            .initial_stream_window_size(AHEAD)
             .tcp_keepalive(Some(idle))
             .tcp_keepalive_interval(Some(interval))
             .tcp_keepalive_retries(Some(retries))

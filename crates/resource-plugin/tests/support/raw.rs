@@ -1,13 +1,16 @@
-//! A server that knows HTTP/2 and nothing of our code, so that it can misbehave in every way.
+//! A server that knows HTTP/2 and nothing of our code, so that it can misbehave in every way. The scenarios have it, too.
 
-use std::{future::Future, net::SocketAddr};
+use std::{
+    future::{Future, poll_fn},
+    net::SocketAddr,
+};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use h2::{RecvStream, SendStream, server::SendResponse};
 use http::{HeaderMap, Request, Response};
 use tokio::{net::TcpListener, task::JoinSet};
 
-/// Answers each call with `answer`, on its own task. Ends when the returned set is dropped.
+/// A server on loopback, on some port. Ends when the returned set is dropped.
 pub async fn server<F>(
     answer: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + Send + 'static,
 ) -> (SocketAddr, JoinSet<()>)
@@ -15,7 +18,17 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    (listener.local_addr().unwrap(), serve(listener, answer))
+}
+
+/// Answers each call with `answer`, on its own task. Ends, with all connections, when the returned set is dropped.
+pub fn serve<F>(
+    listener: TcpListener,
+    answer: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + Send + 'static,
+) -> JoinSet<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
         let mut connections = JoinSet::new();
@@ -30,7 +43,7 @@ where
             });
         }
     });
-    (address, tasks)
+    tasks
 }
 
 /// One message in gRPC's frame.
@@ -46,6 +59,18 @@ pub fn frame(message: &[u8]) -> Bytes {
 pub fn open(mut respond: SendResponse<Bytes>) -> SendStream<Bytes> {
     let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
     respond.send_response(head, false).unwrap()
+}
+
+/// Sends no faster than the other side reads. Says whether it was sent.
+pub async fn send(stream: &mut SendStream<Bytes>, mut data: Bytes) -> bool {
+    while !data.is_empty() {
+        stream.reserve_capacity(data.len());
+        let Some(Ok(room)) = poll_fn(|context| stream.poll_capacity(context)).await else { return false };
+        if stream.send_data(data.split_to(room.min(data.len())), false).is_err() {
+            return false;
+        }
+    }
+    true
 }
 
 /// Ends an answer well.

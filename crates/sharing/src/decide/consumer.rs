@@ -1,5 +1,8 @@
 //! What the consumer side makes of a provider's offers. The provider is not trusted: what it says is checked, cut to what
 //! is harmless, and never decides over anything but its own virtual nodes.
+//!
+//! Whether an offer is refused never depends on how much it holds: a provider gives what was refused to others, so a refusal
+//! for its amounts would be its own reason, or come and go. An offer in which there is nothing for us waits instead.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -104,6 +107,7 @@ pub fn judge(wish: &Wish, offers: &BTreeMap<String, Arc<ResourceOffer>>, local: 
                 here.extend(apply_node(wish, offer, resources, local));
             }
             Verdict::Ask(_) => told.waiting.push(name),
+            Verdict::Wait(why) => told.empty.push(format!("pool {name}: {why}")),
             Verdict::Refuse(why) if is_pool_name(name) => told.refused.push(format!("pool {name}: {why}")),
             Verdict::Refuse(why) => told.refused.push(why),
         }
@@ -141,6 +145,8 @@ enum Verdict {
     Accept(ResourceList),
     /// A person is to decide.
     Ask(String),
+    /// There is nothing in it for us yet.
+    Wait(String),
     /// Nothing of it, for this reason.
     Refuse(String),
 }
@@ -150,6 +156,7 @@ impl Verdict {
         match self {
             Self::Accept(_) => ResourceOfferStatus { phase: OfferPhase::Accepted, message: None },
             Self::Ask(why) => ResourceOfferStatus { phase: OfferPhase::ManualActionRequired, message: Some(why.clone()) },
+            Self::Wait(why) => ResourceOfferStatus { phase: OfferPhase::Pending, message: Some(why.clone()) },
             Self::Refuse(why) => ResourceOfferStatus { phase: OfferPhase::Refused, message: Some(why.clone()) },
         }
     }
@@ -184,28 +191,30 @@ fn verdict(wish: &Wish, name: &str, offer: &ResourceOffer, local: &Local, room: 
     if let Some(why) = unsound(wish, name, offer, exists) {
         return Verdict::Refuse(why);
     }
-    let resources = usable(&offer.spec.resource_quota.hard);
-    if resources.is_zero() && !exists {
-        return Verdict::Refuse("it is empty; it will be accepted when there is something in it".to_owned());
-    }
     let Some(consume) = &wish.consume else {
         return Verdict::Refuse("no PeeringPolicy of the consumer selects this provider".to_owned());
     };
-    match (wish.decisions.get(name), consume.accept) {
-        (Some(OfferDecision::Refuse), _) => return Verdict::Refuse("it was refused by hand".to_owned()),
-        (_, Accept::Never) => return Verdict::Refuse("the consumer's PeeringPolicy accepts nothing from here".to_owned()),
-        // What was accepted before somebody was to be asked stays.
-        (None, Accept::Manual) if !exists => {
-            return Verdict::Ask("the consumer's PeeringPolicy wants a person to decide: `liqoctl offer accept`".to_owned());
-        }
-        _ => {}
+    let decision = wish.decisions.get(name);
+    if decision == Some(&OfferDecision::Refuse) {
+        return Verdict::Refuse("it was refused by hand".to_owned());
+    }
+    if consume.accept == Accept::Never {
+        return Verdict::Refuse("the consumer's PeeringPolicy accepts nothing from here".to_owned());
     }
     if room.offers == 0 {
         let most = consume.max_offers.unwrap_or_default();
         return Verdict::Refuse(format!("the consumer's PeeringPolicy accepts at most {most} offers of one provider"));
     }
-    if !exists && !resources.is_zero() && resources.capped_by(&room.resources).is_zero() {
-        return Verdict::Refuse("the consumer's PeeringPolicy accepts no more resources of this provider".to_owned());
+    let resources = usable(&offer.spec.resource_quota.hard);
+    if !exists && resources.is_zero() {
+        return Verdict::Wait("it is empty; it will be accepted when there is something in it".to_owned());
+    }
+    // What was accepted before somebody was to be asked stays.
+    if !exists && decision.is_none() && consume.accept == Accept::Manual {
+        return Verdict::Ask("the consumer's PeeringPolicy wants a person to decide: `liqoctl offer accept`".to_owned());
+    }
+    if !exists && resources.capped_by(&room.resources).is_zero() {
+        return Verdict::Wait("the consumer's PeeringPolicy accepts no more resources of this provider now".to_owned());
     }
     Verdict::Accept(room.take(&resources))
 }
@@ -279,6 +288,7 @@ fn mirror(name: &str, offer: &ResourceOffer, status: &ResourceOfferStatus, local
 struct Told<'a> {
     accepted: Vec<&'a str>,
     waiting: Vec<&'a str>,
+    empty: Vec<String>,
     refused: Vec<String>,
 }
 
@@ -296,7 +306,11 @@ impl Told<'_> {
             return Wanted::no(kind, "ManualActionRequired", message);
         }
         if !self.refused.is_empty() {
+            self.refused.extend(self.empty);
             return Wanted::no(kind, "Refused", self.refused.join("; "));
+        }
+        if !self.empty.is_empty() {
+            return Wanted::no(kind, "NothingInIt", self.empty.join("; "));
         }
         Wanted::no(kind, "NoOffer", excuse.unwrap_or("the provider has not answered our request yet"))
     }

@@ -58,6 +58,30 @@ pub fn split(total: &ResourceList, claims: &[Claim]) -> Vec<ResourceList> {
     offers
 }
 
+/// Divides an amount in proportion to the room that there is in each place, in whole steps, and exactly: the parts add up to
+/// the amount. No part exceeds its room as long as all rooms together suffice; where there is none, the first takes it.
+pub fn spread(amount: &ResourceList, room: &[ResourceList]) -> Vec<ResourceList> {
+    let mut parts = vec![ResourceList::new(); room.len()];
+    for (name, whole) in amount {
+        let unit = unit_of(name);
+        let places: Vec<i128> = room.iter().map(|room| steps_down(room.get(name), unit)).collect();
+        let all: i128 = places.iter().sum();
+        let end = places.iter().rposition(|place| *place > 0).unwrap_or_default();
+        let (mut before, mut given) = (0, Quantity::ZERO);
+        for (index, (part, place)) in parts.iter_mut().zip(places).enumerate().take(end + 1) {
+            before += place;
+            // What all of them together have up to here is rounded, so that nothing is lost or given twice.
+            let nearest = steps_down(whole, unit).saturating_mul(before).saturating_add(all / 2) / all.max(1);
+            let reached = if index == end { whole } else { Quantity::from_nanos(nearest * step(unit), whole.format()) };
+            if reached > given {
+                part.insert(name, reached - given);
+                given = reached;
+            }
+        }
+    }
+    parts
+}
+
 /// What is asked for at most of this resource, in whole steps and never negative; nothing if there is no such limit.
 pub fn cap(asked: &ResourceList, name: &str) -> Option<Quantity> {
     asked.contains(name).then(|| asked.get(name).max(Quantity::ZERO).round_down(unit_of(name)))
@@ -252,6 +276,26 @@ mod tests {
         assert_eq!(split(&list("cpu=4"), &[]), Vec::<ResourceList>::new());
     }
 
+    fn spread_texts(amount: &str, room: &[&str]) -> Vec<String> {
+        let room: Vec<ResourceList> = room.iter().map(|room| list(room)).collect();
+        spread(&list(amount), &room).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn an_amount_is_spread_by_the_room_that_there_is() {
+        assert_eq!(spread_texts("cpu=2, pods=1", &["cpu=6, pods=1", "cpu=2, pods=3"]), ["cpu=1500m", "cpu=500m, pods=1"]);
+        assert_eq!(
+            spread_texts("nvidia.com/gpu=1", &["cpu=1", "nvidia.com/gpu=3", "nvidia.com/gpu=1"]),
+            ["nothing", "nvidia.com/gpu=1", "nothing"]
+        );
+    }
+
+    #[test]
+    fn what_nobody_has_room_for_is_taken_by_the_first() {
+        assert_eq!(spread_texts("cpu=2", &["cpu=0", "memory=1Gi"]), ["cpu=2", "nothing"]);
+        assert_eq!(spread_texts("cpu=2", &[]), Vec::<String>::new());
+    }
+
     fn any_claims() -> impl Strategy<Value = Vec<Claim>> {
         let amount = prop_oneof![0..20_000_i64, Just(0), Just(i64::MAX)];
         vec((0..4_u16, amount.clone(), option::of(amount)), 1..9).prop_map(|parts| {
@@ -275,6 +319,23 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn the_parts_of_an_amount_add_up_and_fit_where_all_of_it_does(
+            amount in prop_oneof![0..20_000_000_i128, Just(i128::from(i64::MAX))],
+            room in vec(prop_oneof![0..20_i64, Just(i64::MAX)], 1..6)
+        ) {
+            // Finer than a step, too.
+            let whole = Quantity::from_nanos(amount * 500_000, liqo_quantity::Format::default());
+            let room: Vec<ResourceList> = room.into_iter().map(|cpu| [("cpu", Quantity::from_millis(cpu))].into()).collect();
+            let parts = spread(&[("cpu", whole)].into(), &room);
+            prop_assert_eq!(sum(&parts, "cpu"), whole);
+            if whole <= sum(&room, "cpu") && amount % 2 == 0 {
+                for (part, room) in parts.iter().zip(&room) {
+                    prop_assert!(part.get("cpu") <= room.get("cpu"), "{parts:?}");
+                }
+            }
+        }
+
         #[test]
         fn offers_together_never_exceed_what_is_there_or_used(total in any_total(), claims in any_claims()) {
             let offers = split(&total, &claims);

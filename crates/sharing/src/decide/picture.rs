@@ -8,7 +8,8 @@ use std::{
 
 use jiff::Timestamp;
 use liqo_api::{
-    ClusterId, Condition, PeeringPolicy, PluginSource, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec,
+    ClusterId, Condition, PeeringPolicy, PeeringPolicyStatus, PluginSource, RESOURCE_REQUEST, ResourceList, ResourceOffer,
+    ResourceOfferSpec,
 };
 use liqo_kit::{
     Key,
@@ -16,7 +17,10 @@ use liqo_kit::{
     policies::{self, PolicyPeer},
 };
 
-use super::reduce::{ConsumerNamespace, LocalNode, PodUse, Request};
+use super::{
+    pods::Pods,
+    reduce::{Claim, ConsumerNamespace, LocalNode, Request},
+};
 
 /// What the provider side knows at one moment.
 #[derive(Clone, Debug)]
@@ -34,7 +38,7 @@ pub struct Picture {
     /// Nodes that are not virtual.
     pub nodes: Vec<(Key, Arc<LocalNode>)>,
     /// Unfinished pods.
-    pub pods: Vec<(Key, Arc<PodUse>)>,
+    pub pods: Arc<Pods>,
     /// Namespaces that Liqo made for consumers, by name.
     pub namespaces: BTreeMap<String, Arc<ConsumerNamespace>>,
     /// What consumers ask for.
@@ -92,6 +96,8 @@ pub struct Plan {
     pub answers: Vec<Answer>,
     /// What to say about each consumer.
     pub links: BTreeMap<ClusterId, Wanted>,
+    /// What to say in the status of policies.
+    pub policies: Vec<PolicyWrite>,
     /// The policy that each consumer's offers follow now.
     pub followed: HashMap<ClusterId, PolicyVersion>,
     /// When to look again although nothing changed.
@@ -113,6 +119,15 @@ pub struct OfferWrite {
     pub exists: bool,
     /// Whether it needs what earlier writes give up.
     pub grows: bool,
+}
+
+/// The status of one policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyWrite {
+    /// Which.
+    pub name: String,
+    /// What to write.
+    pub status: PeeringPolicyStatus,
 }
 
 /// The condition of one request.
@@ -203,20 +218,20 @@ impl Picture {
 
     /// Whose pod this is, and of which pool. A pod's labels are believed only in a mapped namespace of the same consumer,
     /// because nobody but us makes pods there.
-    pub fn owner<'a>(&self, key: &Key, pod: &'a PodUse) -> Option<(&'a str, &'a str)> {
-        let consumer = pod.consumer.as_deref()?;
-        let namespace = self.namespaces.get(&key.namespace)?;
-        (!namespace.tenant && namespace.consumer.as_str() == consumer).then_some((consumer, pod.pool.as_str()))
+    pub fn owner<'a>(&self, claim: &'a Claim) -> Option<(&'a str, &'a str)> {
+        let namespace = self.namespaces.get(&claim.namespace)?;
+        let real = !namespace.tenant && namespace.consumer.as_str() == claim.consumer;
+        real.then_some((claim.consumer.as_str(), claim.pool.as_str()))
     }
 }
 
 impl PolicyVersion {
     /// That of a policy.
     pub fn of(policy: &PeeringPolicy) -> Self {
-        let meta = policy.metadata.clone();
+        let meta = &policy.metadata;
         Self {
-            name: meta.name.unwrap_or_default(),
-            uid: meta.uid.unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+            uid: meta.uid.clone().unwrap_or_default(),
             generation: meta.generation.unwrap_or_default(),
         }
     }

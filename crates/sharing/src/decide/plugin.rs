@@ -1,11 +1,22 @@
-//! What a resource plugin's answer means: which pools are offered.
+//! What a resource plugin's answer means: which pools are offered. And when the plugin is asked again.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use liqo_api::{DEFAULT_POOL, ResourceList};
 use liqo_resource_plugin::Pool;
 
 use super::pools::pool_name;
+
+/// A plugin that tells of changes is asked about the same consumer no more often: each answer may rewrite an offer.
+const PACE: Duration = Duration::from_secs(1);
+
+/// How long a plugin that tells of a change is not asked yet.
+pub fn pause(asked: Option<Instant>, now: Instant) -> Duration {
+    asked.map_or(Duration::ZERO, |asked| PACE.saturating_sub(now.saturating_duration_since(asked)))
+}
 
 /// The pools of an answer by name, or what is wrong with it. One that has no name gets the usual one, and one that has only a
 /// prefix the name of this cluster after it.
@@ -28,6 +39,15 @@ pub fn pools(answer: Vec<Pool>, own_name: &str) -> Result<BTreeMap<String, Resou
 mod tests {
     use super::*;
     use crate::tests::list;
+
+    #[test]
+    fn a_plugin_is_asked_at_once_but_not_twice_within_a_second() {
+        let asked = Instant::now();
+        let after = |millis| pause(Some(asked), asked + Duration::from_millis(millis));
+        assert_eq!(pause(None, asked), Duration::ZERO);
+        assert_eq!((after(0), after(300)), (Duration::from_secs(1), Duration::from_millis(700)));
+        assert_eq!((after(1000), after(90_000)), (Duration::ZERO, Duration::ZERO));
+    }
 
     #[test]
     fn every_pool_gets_a_name() {

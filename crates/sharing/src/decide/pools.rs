@@ -37,8 +37,11 @@ pub fn grounds<'a>(nodes: impl IntoIterator<Item = (&'a str, &'a LocalNode)>, po
     let mut grounds: BTreeMap<Vec<Option<String>>, Ground> = BTreeMap::new();
     for (name, node) in nodes {
         let pools: Vec<Option<String>> = schemes.iter().map(|scheme| scheme.pool(name, node)).collect();
-        let ground = grounds.entry(pools.clone()).or_insert_with(|| Ground { pools, nodes: BTreeMap::new() });
-        ground.nodes.insert(name, node);
+        if let Some(ground) = grounds.get_mut(&pools) {
+            ground.nodes.insert(name, node);
+        } else {
+            grounds.insert(pools.clone(), Ground { pools, nodes: BTreeMap::from([(name, node)]) });
+        }
     }
     grounds.into_values().collect()
 }

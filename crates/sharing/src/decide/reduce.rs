@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{self as core, Affinity, PodSpec};
 use kube::core::DeserializeGuard;
 use liqo_api::{ClusterId, Condition, DEFAULT_POOL, ResourceList, ResourceRequest, labels, tenant_namespace};
-use liqo_kit::requests;
+use liqo_kit::requests::{self, Effective};
 
 /// A node that is not virtual.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,14 +46,23 @@ pub fn node(node: core::Node) -> Option<LocalNode> {
 pub struct PodUse {
     /// The node that it is bound to.
     pub node: Option<String>,
-    /// Its effective requests.
-    pub requests: ResourceList,
-    /// Whose pod its labels say it is. To be believed only where that consumer's mapped namespace is.
-    pub consumer: Option<String>,
-    /// The pool that it uses.
-    pub pool: String,
+    /// What it holds. Of a pod that is nobody's but our own only the requests are known.
+    pub held: Effective,
+    /// Whose pod it says it is, if it says so.
+    pub claim: Option<Claim>,
     /// Whether it waits for a node and could get one here: not held back by gates, not meant for virtual nodes.
     pub waits: bool,
+}
+
+/// Whose pod the labels of a pod say it is. To be believed only where that consumer's mapped namespace is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Claim {
+    /// The namespace that it is in.
+    pub namespace: String,
+    /// The consumer.
+    pub consumer: String,
+    /// The pool that it uses.
+    pub pool: String,
 }
 
 /// Keeps what matters of a pod; nothing of a finished one.
@@ -66,12 +75,19 @@ pub fn pod(pod: core::Pod) -> Option<PodUse> {
     let spec = pod.spec?;
     let mut found = pod.metadata.labels.unwrap_or_default();
     let node = spec.node_name.clone().filter(|name| !name.is_empty());
+    let claim = found.remove(labels::CONSUMER_ID).map(|consumer| Claim {
+        namespace: pod.metadata.namespace.unwrap_or_default(),
+        consumer,
+        pool: found.remove(labels::POOL).unwrap_or_else(|| DEFAULT_POOL.to_owned()),
+    });
     Some(PodUse {
         waits: node.is_none() && spec.scheduling_gates.iter().flatten().next().is_none() && !wants_virtual_node(&spec),
-        requests: requests::of_bound_pod(spec, &status),
+        held: match claim {
+            Some(_) => Effective::of_bound_pod(spec, &status),
+            None => requests::of_bound_pod(spec, &status).into(),
+        },
         node,
-        consumer: found.remove(labels::CONSUMER_ID),
-        pool: found.remove(labels::POOL).unwrap_or_else(|| DEFAULT_POOL.to_owned()),
+        claim,
     })
 }
 
@@ -216,8 +232,8 @@ mod tests {
     #[test]
     fn every_unfinished_pod_counts_as_one_pod_with_its_requests() {
         let pod = reduced_pod(|pod| pod["spec"]["nodeName"] = json!("a")).unwrap();
-        assert_eq!(pod.requests, list("cpu=1, pods=1"));
-        assert_eq!((pod.node.as_deref(), pod.waits, pod.consumer), (Some("a"), false, None));
+        assert_eq!(pod.held.requests, list("cpu=1, pods=1"));
+        assert_eq!((pod.node.as_deref(), pod.waits, pod.claim), (Some("a"), false, None));
     }
 
     #[test]

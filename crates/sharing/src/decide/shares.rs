@@ -3,8 +3,11 @@
 //! What is free on a ground is split in two steps. Fixed amounts come first; what they leave is split between the policies,
 //! each bounded by its percentage of what is free; and each policy's part between its consumers, by weight. Nobody gets less
 //! than its floor, which is what it uses unless that is being reclaimed.
+//!
+//! Where a consumer's pods run must not decide how much it gets: what it uses on one ground beyond its plain share of that
+//! ground, it is given less on the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use liqo_api::{ClusterId, Provide, ResourceList};
 
@@ -28,6 +31,8 @@ pub struct Lot {
     pub free: ResourceList,
     /// The least that each party gets; none for a party that gets nothing here.
     pub floors: BTreeMap<usize, ResourceList>,
+    /// Those that do not want more than that.
+    pub refused: BTreeSet<usize>,
 }
 
 impl Lot {
@@ -35,13 +40,18 @@ impl Lot {
     #[must_use]
     pub fn without_floors(&self) -> Self {
         let floors = self.floors.keys().map(|&party| (party, ResourceList::new())).collect();
-        Self { free: self.free.clone(), floors }
+        Self { floors, ..self.clone() }
+    }
+
+    /// The limit of a party that refuses what it is offered here: just what it must get.
+    fn closed(&self, floor: &ResourceList) -> ResourceList {
+        self.free.names().map(|name| (name, floor.get(name))).collect()
     }
 
     /// The most that all parties together can be promised: what is free, and the overcommitment.
     pub fn bound(&self, parties: &[Party], policies: &[&Provide]) -> ResourceList {
         let whole = self.whole(parties, policies);
-        let members: std::collections::BTreeSet<usize> = self.floors.keys().map(|&party| parties[party].policy).collect();
+        let members: BTreeSet<usize> = self.floors.keys().map(|&party| parties[party].policy).collect();
         if members.iter().any(|&policy| policies[policy].source.fixed.is_some()) {
             return whole;
         }
@@ -49,7 +59,8 @@ impl Lot {
         whole.min(&caps.iter().sum())
     }
 
-    fn whole(&self, parties: &[Party], policies: &[&Provide]) -> ResourceList {
+    /// What is free, and the overcommitment.
+    pub fn whole(&self, parties: &[Party], policies: &[&Provide]) -> ResourceList {
         let overcommit = self.floors.keys().map(|&party| policies[parties[party].policy].overcommit_percentage).max();
         self.free.percentage(u32::from(overcommit.unwrap_or(100)))
     }
@@ -64,24 +75,58 @@ pub fn bound_of(free: &ResourceList, provide: &Provide) -> ResourceList {
     free.percentage(u32::from(provide.percentage)).percentage(overcommit)
 }
 
-/// What each party gets of each lot.
-pub fn share(lots: &[Lot], parties: &[Party], policies: &[&Provide]) -> Vec<BTreeMap<usize, ResourceList>> {
+/// What each party gets of each lot, by lot.
+pub type Shares = Vec<BTreeMap<usize, ResourceList>>;
+
+/// What each party would get of each lot if nobody used anything.
+pub fn plain(lots: &[Lot], parties: &[Party], policies: &[&Provide]) -> Shares {
+    let bare: Vec<Lot> = lots.iter().map(Lot::without_floors).collect();
+    // Nobody has too much then, whatever it is measured by.
+    let measure: Shares = bare.iter().map(|lot| lot.floors.clone()).collect();
+    share(&bare, &measure, parties, policies)
+}
+
+/// What each party gets of each lot. `plain` is what it would get if nobody used anything.
+pub fn share(lots: &[Lot], plain: &Shares, parties: &[Party], policies: &[&Provide]) -> Shares {
     // What a party must get later is not given to it twice.
     let mut left: Vec<ResourceList> = parties.iter().map(|party| party.limit.clone()).collect();
-    for (&party, floor) in lots.iter().flat_map(|lot| &lot.floors) {
-        left[party] = reduced(&left[party], floor);
+    // What each has on one lot beyond its plain share, and gives up on others.
+    let mut excess = vec![ResourceList::new(); parties.len()];
+    for (lot, plain) in lots.iter().zip(plain) {
+        for (&party, floor) in &lot.floors {
+            left[party] = reduced(&left[party], floor);
+            if !lot.refused.contains(&party) {
+                excess[party] += &floor.saturating_sub(&plain[&party]);
+            }
+        }
     }
     let mut all = Vec::new();
-    for lot in lots {
+    for (lot, plain) in lots.iter().zip(plain) {
+        let limit = |party: usize, floor: &ResourceList| {
+            if lot.refused.contains(&party) {
+                return lot.closed(floor);
+            }
+            without_excess(raised(&left[party], floor), &plain[&party], &excess[party])
+        };
         let limits: BTreeMap<usize, ResourceList> =
-            lot.floors.iter().map(|(&party, floor)| (party, raised(&left[party], floor))).collect();
+            lot.floors.iter().map(|(&party, floor)| (party, limit(party, floor))).collect();
         let shares = share_one(lot, &limits, parties, policies);
         for (&party, share) in &shares {
             left[party] = reduced(&left[party], &share.saturating_sub(&lot.floors[&party]));
+            excess[party] = excess[party].saturating_sub(&plain[&party].saturating_sub(share));
         }
         all.push(shares);
     }
     all
+}
+
+/// The limit, and of what the party has too much elsewhere no more than its plain share less that.
+fn without_excess(mut limit: ResourceList, plain: &ResourceList, excess: &ResourceList) -> ResourceList {
+    for (name, excess) in excess.iter().filter(|(_, excess)| !excess.is_zero()) {
+        let most = plain.get(name).saturating_sub(excess);
+        limit.insert(name, if limit.contains(name) { limit.get(name).min(most) } else { most });
+    }
+    limit
 }
 
 /// The limit less what was given.

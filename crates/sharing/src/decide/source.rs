@@ -1,46 +1,50 @@
 //! How much there is to lend: what this cluster's nodes have free of its own pods.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use liqo_api::ResourceList;
+use liqo_api::{Quantity, ResourceList};
 use liqo_quantity::ResourceArgument;
 
 use super::reduce::{ADVERTISED, LocalNode, PodUse};
 
-/// What each group of nodes has free of `occupants`: the unfinished pods that are not charged to an offer. What the
-/// consumers' pods use is not subtracted, because it is part of what they are offered.
+/// What each group of nodes has free of what is `taken` on each node, and of the pods that wait for one: all that are not
+/// charged to an offer. What the consumers' pods use is not subtracted, because it is part of what they are offered.
 ///
 /// A pod that waits for a node is served before any consumer is, unless no node could hold it even when empty: then it
 /// would wait for ever, and take from the offers for ever.
-pub fn free(groups: &[&BTreeMap<&str, &LocalNode>], occupants: &[&PodUse]) -> Vec<ResourceList> {
-    let mut taken: HashMap<&str, ResourceList> = HashMap::new();
-    for pod in occupants {
-        if let Some(node) = pod.node.as_deref() {
-            *taken.entry(node).or_default() += &pod.requests;
-        }
-    }
+pub fn free<'a>(
+    groups: &[&BTreeMap<&str, &LocalNode>],
+    taken: impl Fn(&str) -> [Option<&'a ResourceList>; 2],
+    waiting: &[&PodUse],
+) -> Vec<ResourceList> {
     let groups: Vec<Vec<(&str, &LocalNode)>> = groups
         .iter()
         .map(|nodes| nodes.iter().filter(|(_, node)| node.eligible).map(|(&name, &node)| (name, node)).collect())
         .collect();
-    let nothing = ResourceList::new();
     let mut free: Vec<ResourceList> = Vec::new();
     for nodes in &groups {
-        let mut of_these = ResourceList::new();
+        // What there is of each resource, and what is free of it. Lists of so many nodes would take their time.
+        let mut amounts: BTreeMap<&str, (Quantity, Quantity)> = BTreeMap::new();
         for (name, node) in nodes {
-            of_these += &node.allocatable.saturating_sub(taken.get(name).unwrap_or(&nothing));
+            let taken = taken(name);
+            for (resource, amount) in &node.allocatable {
+                let used: Quantity = taken.iter().flatten().map(|list| list.get(resource)).sum();
+                let (all, left) = amounts.entry(resource).or_default();
+                *all += amount;
+                *left = Quantity::from_nanos(left.nanos(), amount.format()) + amount.saturating_sub(used);
+            }
         }
         // What no node has, and names that no container may request, as limits of attached volumes, are of no use to a consumer.
-        let exists = |name: &str| nodes.iter().any(|(_, node)| !node.allocatable.get(name).is_zero());
-        of_these.retain(|name, _| exists(name) && ResourceArgument::new(name, "0").is_ok());
-        free.push(of_these);
+        let useful = amounts.into_iter().filter(|(name, (all, _))| !all.is_zero() && ResourceArgument::new(name, "0").is_ok());
+        free.push(useful.map(|(name, (_, left))| (name, left)).collect());
     }
-    for pod in occupants.iter().filter(|pod| pod.node.is_none() && pod.waits) {
-        let holds = |nodes: &[(&str, &LocalNode)]| nodes.iter().any(|(_, node)| pod.requests.fits_in(&node.allocatable).is_ok());
+    for pod in waiting.iter().filter(|pod| pod.waits) {
+        let holds =
+            |nodes: &[(&str, &LocalNode)]| nodes.iter().any(|(_, node)| pod.held.requests.fits_in(&node.allocatable).is_ok());
         let able: Vec<usize> = (0..groups.len()).filter(|&group| holds(&groups[group])).collect();
-        let roomy = able.iter().find(|&&group| pod.requests.fits_in(&free[group]).is_ok());
+        let roomy = able.iter().find(|&&group| pod.held.requests.fits_in(&free[group]).is_ok());
         if let Some(&group) = roomy.or(able.first()) {
-            free[group] = free[group].saturating_sub(&pod.requests);
+            free[group] = free[group].saturating_sub(&pod.held.requests);
         }
     }
     free
@@ -58,6 +62,12 @@ pub fn uniform_labels<'a>(nodes: impl IntoIterator<Item = &'a LocalNode>) -> BTr
     common
 }
 
+/// What all these nodes have free of all these pods.
+#[cfg(test)]
+pub fn of_all(nodes: &BTreeMap<&str, &LocalNode>, pods: &super::pods::Pods) -> ResourceList {
+    free(&[nodes], |node| [pods.own(node), None], &pods.unbound()).remove(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,17 +78,16 @@ mod tests {
     }
 
     fn on(node: &str, requests: &str) -> PodUse {
-        PodUse { node: Some(node.to_owned()), requests: list(requests), ..PodUse::default() }
+        PodUse { node: Some(node.to_owned()), held: list(requests).into(), ..PodUse::default() }
     }
 
     fn waiting(requests: &str) -> PodUse {
-        PodUse { requests: list(requests), waits: true, ..PodUse::default() }
+        PodUse { held: list(requests).into(), waits: true, ..PodUse::default() }
     }
 
     fn free(nodes: &[(&str, LocalNode)], pods: &[PodUse], percentage: u8) -> String {
         let nodes: BTreeMap<&str, &LocalNode> = nodes.iter().map(|(name, node)| (*name, node)).collect();
-        let pods: Vec<&PodUse> = pods.iter().collect();
-        super::free(&[&nodes], &pods)[0].percentage(percentage.into()).to_string()
+        of_all(&nodes, &pods.iter().cloned().collect()).percentage(percentage.into()).to_string()
     }
 
     #[test]

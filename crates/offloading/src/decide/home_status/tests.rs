@@ -5,8 +5,15 @@ use super::*;
 const THEN: &str = "2026-01-01T00:00:00Z";
 const NOW: &str = "2026-01-01T01:00:00Z";
 
-fn link() -> Link {
-    Link { pod_ip: None, host_ip: "10.0.0.5".parse().ok(), peer_answers: true, now: NOW.parse().unwrap() }
+fn link() -> Link<'static> {
+    Link {
+        pod_ip: None,
+        host_ip: "10.0.0.5".parse().ok(),
+        peer_answers: true,
+        missing: None,
+        resized: false,
+        now: NOW.parse().unwrap(),
+    }
 }
 
 fn running(name: &str) -> Value {
@@ -46,7 +53,9 @@ fn apply(pod: &mut Value, patch: &Value) {
     let mut conditions = items(pod, "/status/conditions").to_vec();
     for condition in items(&patch, "/status/conditions") {
         conditions.retain(|before| before["type"] != condition["type"]);
-        conditions.push(condition.clone());
+        if condition["$patch"] != "delete" {
+            conditions.push(condition.clone());
+        }
     }
     patch["status"]["conditions"] = conditions.into();
     for list in ["podIPs", "hostIPs"] {
@@ -129,9 +138,10 @@ fn the_quality_of_service_class_is_never_sent() {
 }
 
 #[test]
-fn resize_is_never_sent() {
+fn resize_and_resources_are_never_sent_so_that_the_api_server_refuses_to_resize_a_running_pod() {
     let mut remote = remote();
     remote["resize"] = json!("Proposed");
+    remote["containerStatuses"][0]["allocatedResources"] = json!({"cpu": "1"});
     remote["containerStatuses"][0]["resources"] = json!({"requests": {"cpu": "1"}});
     let patch = home_status_patch(&home(), &remote, &link()).unwrap();
     assert_eq!(patch["status"].get("resize"), None);
@@ -141,7 +151,7 @@ fn resize_is_never_sent() {
 #[test]
 fn pod_scheduled_and_every_other_condition_stay_the_homes() {
     let mut home = home();
-    for kind in ["DisruptionTarget", "example.com/gate", "PodResizePending"] {
+    for kind in ["DisruptionTarget", "example.com/gate"] {
         home["status"]["conditions"].as_array_mut().unwrap().push(condition_of(kind, "True"));
     }
     let mut remote = remote();
@@ -383,4 +393,28 @@ fn numbers_and_times_that_no_api_server_takes_are_left_out() {
         assert_eq!((bad.get("startTime"), &bad["containerStatuses"][0]["restartCount"]), (None, &json!(0)), "{time}");
         assert_eq!(bad["containerStatuses"][0]["state"]["terminated"], json!({"exitCode": 0}), "{time}");
     }
+}
+
+#[test]
+fn objects_that_the_provider_does_not_have_show_on_the_pod_until_it_has_them() {
+    let said = |pod: &Value| {
+        let told = condition(pod, "/status/conditions", pods::OFFLOADED).cloned().unwrap_or_default();
+        (told["status"].clone(), told["reason"].clone(), told["message"].clone())
+    };
+    let missing = Link { missing: Some("ConfigMap m: NameTaken"), ..link() };
+    let pod = merged_with(home(), &remote(), &missing);
+    assert_eq!(said(&pod), (json!("True"), json!("NotReflected"), json!("ConfigMap m: NameTaken")));
+    // It is no refusal: the pod may run.
+    assert_eq!(text(&pod, "/status/phase"), Some("Running"));
+    let pod = merged_with(pod, &remote(), &link());
+    assert_eq!((&said(&pod).0, &said(&pod).1), (&json!("True"), &json!("Offloaded")));
+}
+
+#[test]
+fn a_resize_that_cannot_be_done_is_told_until_it_is_taken_back() {
+    let pod = merged_with(home(), &remote(), &Link { resized: true, ..link() });
+    let told = condition(&pod, "/status/conditions", "PodResizePending").unwrap();
+    assert_eq!((&told["status"], &told["reason"]), (&json!("True"), &json!("Infeasible")));
+    assert!(is_told_of_resize(&pod));
+    assert!(!is_told_of_resize(&merged_with(pod, &remote(), &link())));
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Toleration;
-use liqo_api::pods;
+use liqo_api::is_own;
 use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
@@ -75,9 +75,9 @@ pub(super) fn tolerations(tolerations: &Value, passes: &dyn Fn(&Value) -> bool) 
     (!kept.is_empty()).then_some(kept.into())
 }
 
-/// Whether a toleration is the user's and not the one for virtual nodes.
+/// Whether a toleration is the user's and not one for virtual nodes.
 pub(super) fn not_ours(toleration: &Value) -> bool {
-    text(toleration, "/key") != Some(pods::VIRTUAL_NODE_TAINT)
+    !text(toleration, "/key").is_some_and(is_own)
 }
 
 /// Whether a toleration tolerates no more than one that the policy names.

@@ -601,7 +601,7 @@ fn what_a_waiting_pod_asks_for_is_known_before_it_is_looked_at() {
         })
     };
     let wish = asks("2").wish(&Key::new("t", "home-uid")).unwrap();
-    assert_eq!((wish.requests.get("cpu").to_string(), wish.turn.uid.as_str()), ("2".into(), "home-uid"));
+    assert_eq!((wish.charge.requests.get("cpu").to_string(), wish.turn.uid.as_str()), ("2".into(), "home-uid"));
     assert_eq!(wish.turn.created.to_string(), "2026-01-01T00:00:00Z");
     assert_eq!(asks("-2").wish(&Key::new("t", "home-uid")), None, "it would make room for others");
     assert_eq!(created("Always", |_| {}).wish(&Key::new("t", "home-uid")), None);

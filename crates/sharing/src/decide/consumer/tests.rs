@@ -159,8 +159,6 @@ fn offers_that_cannot_be_right_are_refused_with_the_reason() {
     assert!(refusal(|offer| offer.spec.cluster_id = cluster(9)).contains("says that it is from"));
     assert!(refusal(|offer| offer.spec.path.push(cluster(ROME))).contains("this cluster in the first place"));
     assert!(refusal(|offer| offer.spec.pool = "another".to_owned()).contains("name of the offer"));
-    assert!(refusal(|offer| offer.spec.resource_quota.hard = list("cpu=0")).contains("empty"));
-    assert!(refusal(|offer| offer.spec.resource_quota.hard = list("nonsense=3, cpu=-1")).contains("empty"));
     let many = (0..65).map(|number| (format!("label-{number}"), String::new()));
     assert!(refusal(|offer| offer.spec.labels = many.collect()).contains("labels"));
 }
@@ -282,6 +280,35 @@ fn no_more_offers_and_no_more_resources_are_accepted_than_the_policy_allows() {
         verdicts(&little, &[("a", "cpu=2, pods=5"), ("b", "cpu=2, pods=5")], &Local::default()),
         [judged_as("a", OfferPhase::Accepted, "cpu=2, pods=5"), judged_as("b", OfferPhase::Accepted, "cpu=1, pods=5")]
     );
+}
+
+#[test]
+fn an_offer_with_nothing_in_it_for_us_waits() {
+    for empty in ["cpu=0", "nonsense=3, cpu=-1"] {
+        assert_eq!(verdicts(&wish(), &[("default", empty)], &Local::default()), [judged_as("default", OfferPhase::Pending, "")]);
+    }
+    let judgement = judged(offer("cpu=0"), &Local::default());
+    assert_eq!(judgement.link.reason, "NothingInIt");
+    assert!(judgement.link.message.contains("pool default: it is empty"), "{}", judgement.link.message);
+    let little = under(Consume { max_resources: list("cpu=3"), ..Consume::default() });
+    assert_eq!(
+        verdicts(&little, &[("a", "cpu=4"), ("b", "cpu=2")], &Local::default()),
+        [judged_as("a", OfferPhase::Accepted, "cpu=3"), judged_as("b", OfferPhase::Pending, "")]
+    );
+}
+
+#[test]
+fn a_refusal_does_not_depend_on_the_amounts() {
+    let by_hand = Wish { decisions: [("b".to_owned(), OfferDecision::Refuse)].into(), ..wish() };
+    let one = under(Consume { max_offers: Some(1), max_resources: list("cpu=4"), ..Consume::default() });
+    let manual = under(Consume { accept: Accept::Manual, max_offers: Some(0), ..Consume::default() });
+    let never = under(Consume { accept: Accept::Never, ..Consume::default() });
+    for wish in [by_hand, one, manual, never, Wish { consume: None, ..wish() }] {
+        for hard in ["cpu=0", "cpu=4", ""] {
+            let found = verdicts(&wish, &[("a", "cpu=4"), ("b", hard)], &Local::default());
+            assert_eq!(found[1], judged_as("b", OfferPhase::Refused, ""), "{hard}: {wish:?}");
+        }
+    }
 }
 
 #[test]

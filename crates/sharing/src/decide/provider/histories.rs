@@ -4,12 +4,19 @@ use proptest::{collection::vec, prelude::*};
 use serde_json::json;
 
 use super::{
-    tests::{ROME, TURIN, milan, policy},
+    tests::{ROME, TURIN, claim, milan, policy},
     *,
 };
 use liqo_api::Quantity;
+use liqo_kit::Key;
 
-use crate::tests::{cluster, list};
+use crate::{
+    decide::{
+        reduce::{LocalNode, PodUse},
+        source,
+    },
+    tests::{cluster, list},
+};
 
 const VENICE: u8 = 5;
 const CONSUMERS: [u8; 3] = [ROME, TURIN, VENICE];
@@ -19,16 +26,18 @@ const CONSUMERS: [u8; 3] = [ROME, TURIN, VENICE];
 enum Event {
     /// A consumer asks for at most so many cores; or no longer asks.
     Asks(usize, Option<u8>),
-    /// A pod of a consumer is created, if its offer has room for it.
-    PodOf(usize, u8),
+    /// A pod of a consumer is created, if its offer has room for it: on one of the nodes, or it waits for one.
+    PodOf(usize, u8, Option<u8>),
     /// The pods of a consumer end.
     EndsPods(usize),
     /// A pod of this cluster's own is created.
     OwnPod(u8),
     /// This cluster's own pods end.
     EndsOwn,
-    /// A node of so many cores joins, or the last one leaves.
-    Node(Option<u8>),
+    /// A node of so many cores joins, with a GPU or without; or the last one leaves.
+    Node(Option<(u8, bool)>),
+    /// A consumer refuses what it is offered, or wants it after all.
+    Refuses(usize, bool),
     /// Other policies hold.
     Policies(u8),
     /// Time passes.
@@ -39,13 +48,14 @@ fn event() -> impl Strategy<Value = Event> {
     let who = 0..CONSUMERS.len();
     prop_oneof![
         (who.clone(), proptest::option::of(0..20_u8)).prop_map(|(who, cpu)| Event::Asks(who, cpu)),
-        (who.clone(), 1..6_u8).prop_map(|(who, cpu)| Event::PodOf(who, cpu)),
-        (who.clone(), 1..6_u8).prop_map(|(who, cpu)| Event::PodOf(who, cpu)),
-        who.prop_map(Event::EndsPods),
+        (who.clone(), 1..6_u8, any::<u8>()).prop_map(|(who, cpu, node)| Event::PodOf(who, cpu, Some(node))),
+        (who.clone(), 1..6_u8).prop_map(|(who, cpu)| Event::PodOf(who, cpu, None)),
+        who.clone().prop_map(Event::EndsPods),
+        (who, any::<bool>()).prop_map(|(who, refuses)| Event::Refuses(who, refuses)),
         (1..8_u8).prop_map(Event::OwnPod),
         Just(Event::EndsOwn),
-        proptest::option::of(1..16_u8).prop_map(Event::Node),
-        (0..4_u8).prop_map(Event::Policies),
+        proptest::option::of((1..16_u8, any::<bool>())).prop_map(Event::Node),
+        (0..5_u8).prop_map(Event::Policies),
         (0..600_u16).prop_map(Event::Seconds),
     ]
 }
@@ -73,12 +83,25 @@ fn policies(which: u8) -> Vec<Arc<PeeringPolicy>> {
                 rome(json!({ "source": { "fixed": { "resources": { "cpu": "5" } } }, "offerUpdateThresholdPercentage": 0 })),
             ),
         ],
+        3 => vec![
+            policy("default", 0, plain),
+            policy(
+                "rome",
+                1,
+                rome(json!({ "percentage": 100, "offerUpdateThresholdPercentage": 0,
+                    "source": { "nodes": { "selectors": [{ "matchLabels": { "gpu": "yes" } }] } } })),
+            ),
+        ],
         _ => vec![policy(
             "default",
             0,
             everybody(json!({ "percentage": 100, "overcommitPercentage": 150, "offerUpdateThresholdPercentage": 0 })),
         )],
     }
+}
+
+fn is_of(pod: &PodUse, who: usize) -> bool {
+    pod.claim.as_ref().is_some_and(|claim| claim.consumer == cluster(CONSUMERS[who]).as_str())
 }
 
 impl Picture {
@@ -92,21 +115,27 @@ impl Picture {
                     *self = self.clone().request(CONSUMERS[*who], &format!("cpu={cpu}"));
                 }
             }
-            Event::PodOf(who, cpu) => {
+            Event::PodOf(who, cpu, node) => {
                 let hard = self.offered(*who);
                 let used: Quantity = self.used(*who) + Quantity::from_units(i64::from(*cpu));
                 if used <= hard {
-                    *self = self.clone().pod(&name(*who), Some(CONSUMERS[*who]), &format!("cpu={cpu}"));
+                    let node = node.and_then(|node| self.nodes.get(usize::from(node) % self.nodes.len().max(1)));
+                    let node = node.map(|(key, _)| key.name.clone());
+                    let claim = claim(&name(*who), CONSUMERS[*who], liqo_api::DEFAULT_POOL);
+                    let held = list(&format!("cpu={cpu}")).into();
+                    self.add(PodUse { waits: node.is_none(), node, held, claim: Some(claim) });
                 }
             }
-            Event::EndsPods(who) => self.pods.retain(|(key, _)| key.namespace != name(*who)),
+            Event::EndsPods(who) => Arc::make_mut(&mut self.pods).retain(|pod| !is_of(pod, *who)),
             Event::OwnPod(cpu) => *self = self.clone().pod("default", None, &format!("cpu={cpu}")),
-            Event::EndsOwn => self.pods.retain(|(key, _)| key.namespace != "default"),
-            Event::Node(Some(cpu)) => {
-                let node = LocalNode { eligible: true, allocatable: list(&format!("cpu={cpu}")), labels: BTreeMap::new() };
+            Event::EndsOwn => Arc::make_mut(&mut self.pods).retain(|pod| pod.claim.is_some()),
+            Event::Node(Some((cpu, gpu))) => {
+                let labels = gpu.then(|| ("gpu".to_owned(), "yes".to_owned())).into_iter().collect();
+                let node = LocalNode { eligible: true, allocatable: list(&format!("cpu={cpu}")), labels };
                 self.nodes.push((Key::new("", format!("node-{number}")), node.into()));
             }
             Event::Node(None) => drop(self.nodes.pop()),
+            Event::Refuses(who, refuses) => self.answer(CONSUMERS[*who], *refuses),
             Event::Policies(which) => self.policies = policies(*which),
             Event::Seconds(seconds) => {
                 self.today = self.today.saturating_add(SignedDuration::from_secs((*seconds).into())).unwrap();
@@ -120,19 +149,41 @@ impl Picture {
         offers.map(|(_, offer)| offer.spec.resource_quota.hard.get("cpu")).sum()
     }
 
+    fn refuses(&self, who: usize) -> bool {
+        let namespace = liqo_api::tenant_namespace(&cluster(CONSUMERS[who]));
+        self.offers.iter().any(|(key, offer)| key.namespace == namespace && is_refused(offer))
+    }
+
     fn used(&self, who: usize) -> Quantity {
-        let namespace = format!("mapped-{}", CONSUMERS[who]);
-        self.pods.iter().filter(|(key, _)| key.namespace == namespace).map(|(_, pod)| pod.requests.get("cpu")).sum()
+        self.pods.iter().filter(|pod| is_of(pod, who)).map(|pod| pod.held.requests.get("cpu")).sum()
     }
 
     /// The most that may be promised: what is free of own pods, with the overcommitment.
     fn bound(&self) -> Quantity {
-        let consumers: Vec<String> = CONSUMERS.iter().map(|consumer| format!("mapped-{consumer}")).collect();
-        let own: Vec<&PodUse> =
-            self.pods.iter().filter(|(key, _)| !consumers.contains(&key.namespace)).map(|(_, pod)| pod.as_ref()).collect();
+        let own = self.pods.iter().filter(|pod| pod.claim.is_none()).cloned().collect();
         let nodes: BTreeMap<&str, &LocalNode> = self.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref())).collect();
         let overcommit = self.policies.iter().map(|policy| policy.spec.provide.overcommit_percentage).max().unwrap_or(100);
-        source::free(&[&nodes], &own)[0].percentage(overcommit.into()).get("cpu")
+        source::of_all(&nodes, &own).percentage(overcommit.into()).get("cpu")
+    }
+
+    /// What rome's pods use, beyond what there is, on nodes that are not in its pool, or without a node while its pool has none:
+    /// it is theirs as long as they are, and was nobody else's to have.
+    fn displaced(&self) -> Quantity {
+        if self.policies.iter().all(|policy| policy.spec.provide.source.nodes.is_none()) {
+            return Quantity::ZERO;
+        }
+        let sum = |counts: &dyn Fn(&PodUse) -> bool| -> Quantity {
+            self.pods.iter().filter(|pod| counts(pod)).map(|pod| pod.held.requests.get("cpu")).sum()
+        };
+        let has_gpu = |node: &LocalNode| node.labels.contains_key("gpu");
+        let overfull = self.nodes.iter().filter(|(_, node)| !has_gpu(node)).map(|(name, node)| {
+            let here = |pod: &PodUse| pod.node.as_ref() == Some(&name.name);
+            let (own, romes) = (sum(&|pod| here(pod) && pod.claim.is_none()), sum(&|pod| here(pod) && is_of(pod, 0)));
+            (own + romes).saturating_sub(node.allocatable.get("cpu")).min(romes)
+        });
+        let nowhere =
+            |pod: &PodUse| self.nodes.iter().all(|(name, node)| pod.node.as_ref() != Some(&name.name) && !has_gpu(node));
+        overfull.sum::<Quantity>() + sum(&|pod| is_of(pod, 0) && nowhere(pod))
     }
 }
 
@@ -159,13 +210,14 @@ proptest! {
             }
             let offered: Quantity = (0..CONSUMERS.len()).map(|who| picture.offered(who)).sum();
             let used: Quantity = (0..CONSUMERS.len()).map(|who| picture.used(who)).sum();
-            prop_assert!(offered <= picture.bound().max(used), "{offered} offered, {} free, {used} used", picture.bound());
+            prop_assert!(offered <= picture.bound().max(used) + picture.displaced(), "{offered} offered, {} free, {used} used", picture.bound());
             for (who, consumer) in CONSUMERS.iter().enumerate() {
                 let due = picture.offers.iter().any(|(key, offer)| {
                     key.namespace == liqo_api::tenant_namespace(&cluster(*consumer))
                         && offer.spec.reclaim_timestamp.as_ref().is_none_or(|time| time.0 > picture.today)
                 });
                 prop_assert!(!due || picture.offered(who) >= picture.used(who), "cut below use without a notice");
+                prop_assert!(!picture.refuses(who) || picture.offered(who) <= picture.used(who), "what is refused is kept");
             }
         }
     }

@@ -1,17 +1,18 @@
 use std::collections::HashMap;
 
-use liqo_api::{ClusterId, DEFAULT_POOL, PeeringPolicySpec, RESOURCE_REQUEST};
+use liqo_api::{ClusterId, DEFAULT_POOL, PeeringPolicySpec, RESOURCE_REQUEST, ResourceOfferStatus};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
     decide::{
-        picture::Written,
-        reduce::{ConsumerNamespace, Request},
+        picture::{OfferWrite, Reading, Written},
+        reduce::{Claim, ConsumerNamespace, LocalNode, PodUse, Request},
     },
     tests::{cluster, list, offer_of},
 };
-use liqo_api::{provider_namespace, tenant_namespace};
+use liqo_api::{OfferPhase, ResourceOffer, ResourceOfferSpec, provider_namespace, tenant_namespace};
+use liqo_kit::Key;
 
 pub(super) const ROME: u8 = 1;
 pub(super) const TURIN: u8 = 2;
@@ -38,7 +39,7 @@ pub(super) fn milan() -> Picture {
         readings: HashMap::new(),
         cluster_labels: BTreeMap::new(),
         nodes: vec![(Key::new("", "a"), node.into())],
-        pods: Vec::new(),
+        pods: Arc::default(),
         namespaces: BTreeMap::new(),
         requests: Vec::new(),
         offers: Vec::new(),
@@ -66,11 +67,11 @@ impl Picture {
         self
     }
 
-    fn asks(self, consumer: u8, asked: &str) -> Self {
+    pub(super) fn asks(self, consumer: u8, asked: &str) -> Self {
         self.tenant(consumer).request(consumer, asked)
     }
 
-    fn offers(mut self, consumer: u8, hard: &str) -> Self {
+    pub(super) fn offers(mut self, consumer: u8, hard: &str) -> Self {
         let spec = plain(hard);
         let mut offer = ResourceOffer::new(DEFAULT_POOL, spec);
         offer.metadata.namespace = Some(tenant_namespace(&cluster(consumer)));
@@ -79,25 +80,30 @@ impl Picture {
     }
 
     pub(super) fn pod(mut self, namespace: &str, consumer: Option<u8>, requests: &str) -> Self {
-        let consumer = consumer.map(|consumer| cluster(consumer).to_string());
-        let node = Some("a".to_owned());
-        let pod = PodUse { node, requests: list(requests), consumer, pool: DEFAULT_POOL.to_owned(), waits: false };
-        let name = format!("pod-{}", self.pods.len());
-        self.pods.push((Key::new(namespace, name), pod.into()));
+        let claim = consumer.map(|consumer| claim(namespace, consumer, DEFAULT_POOL));
+        self.add(PodUse { node: Some("a".to_owned()), held: list(requests).into(), claim, waits: false });
         self
     }
 
-    fn plan(&self) -> Plan {
+    pub(super) fn add(&mut self, pod: PodUse) {
+        Arc::make_mut(&mut self.pods).push(pod);
+    }
+
+    pub(super) fn plan(&self) -> Plan {
         decide(self, Instant::now())
     }
 
     /// Consumer and amounts of each write.
-    fn writes(&self) -> Vec<(ClusterId, String)> {
+    pub(super) fn writes(&self) -> Vec<(ClusterId, String)> {
         self.plan().writes.into_iter().map(|write| (write.consumer, write.spec.resource_quota.hard.to_string())).collect()
     }
 }
 
-fn write(consumer: u8, hard: &str) -> (ClusterId, String) {
+pub(super) fn claim(namespace: &str, consumer: u8, pool: &str) -> Claim {
+    Claim { namespace: namespace.into(), consumer: cluster(consumer).to_string(), pool: pool.into() }
+}
+
+pub(super) fn write(consumer: u8, hard: &str) -> (ClusterId, String) {
     (cluster(consumer), hard.to_owned())
 }
 
@@ -148,9 +154,8 @@ fn pods_of_a_consumer_that_asks_for_nothing_any_more_still_occupy_their_place() 
 #[test]
 fn pods_of_another_pool_are_not_charged_to_the_default_one() {
     let mut picture = milan().asks(ROME, "");
-    let pod = PodUse { node: Some("a".into()), requests: list("cpu=4, pods=1"), ..PodUse::default() };
-    let pod = PodUse { consumer: Some(cluster(ROME).to_string()), pool: "other".into(), ..pod };
-    picture.pods.push((Key::new("mapped-1", "p"), pod.into()));
+    let pod = PodUse { node: Some("a".into()), held: list("cpu=4, pods=1").into(), ..PodUse::default() };
+    picture.add(PodUse { claim: Some(claim("mapped-1", ROME, "other")), ..pod });
     assert_eq!(picture.writes(), [write(ROME, "cpu=6, pods=9")]);
 }
 
@@ -173,12 +178,12 @@ fn offers_that_we_received_are_left_alone() {
     let mut offer = ResourceOffer::new(DEFAULT_POOL, plain("cpu=1"));
     offer.metadata.namespace = Some(provider_namespace(&cluster(ROME)));
     picture.offers.push((Key::of(&offer), offer.into()));
-    assert_eq!(picture.plan(), Plan::default());
+    assert_eq!(Plan { policies: Vec::new(), ..picture.plan() }, Plan::default());
 }
 
 #[test]
 fn a_request_in_a_namespace_that_is_no_tenants_is_not_looked_at() {
-    assert_eq!(milan().request(ROME, "").plan(), Plan::default());
+    assert_eq!(Plan { policies: Vec::new(), ..milan().request(ROME, "").plan() }, Plan::default());
 }
 
 #[test]
@@ -187,7 +192,7 @@ fn nothing_is_written_into_a_namespace_that_is_going_away() {
     let name = tenant_namespace(&cluster(ROME));
     let going = ConsumerNamespace { terminating: true, ..(*picture.namespaces[&name]).clone() };
     picture.namespaces.insert(name, going.into());
-    assert_eq!(picture.plan(), Plan::default());
+    assert_eq!(Plan { policies: Vec::new(), ..picture.plan() }, Plan::default());
 }
 
 #[test]
@@ -261,7 +266,7 @@ fn a_changed_cluster_label_is_published() {
 
 impl Picture {
     /// With these policies instead of the one for everybody.
-    fn under(self, policies: &[(&str, i32, Value)]) -> Self {
+    pub(super) fn under(self, policies: &[(&str, i32, Value)]) -> Self {
         let policies = policies.iter().map(|(name, priority, spec)| policy(name, *priority, spec.clone())).collect();
         Self { policies, ..self }
     }
@@ -281,7 +286,9 @@ impl Picture {
             let mut offer = ResourceOffer::new(&write.spec.pool.clone(), write.spec);
             offer.metadata.namespace = Some(write.namespace);
             let key = Key::of(&offer);
-            self.offers.retain(|(standing, _)| *standing != key);
+            if let Some(at) = self.offers.iter().position(|(standing, _)| *standing == key) {
+                offer.status = self.offers.remove(at).1.status.clone();
+            }
             self.offers.push((key, offer.into()));
         }
         self.followed = plan.followed;
@@ -294,6 +301,15 @@ impl Picture {
         self.after(plan)
     }
 
+    /// A consumer answers all its offers.
+    pub(super) fn answer(&mut self, consumer: u8, refuses: bool) {
+        let phase = if refuses { OfferPhase::Refused } else { OfferPhase::Accepted };
+        let namespace = tenant_namespace(&cluster(consumer));
+        for (_, offer) in self.offers.iter_mut().filter(|(key, _)| key.namespace == namespace) {
+            Arc::make_mut(offer).status = Some(ResourceOfferStatus { phase, message: None });
+        }
+    }
+
     fn node(mut self, name: &str, allocatable: &str, labels: &[(&str, &str)]) -> Self {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let node = LocalNode { eligible: true, allocatable: list(allocatable), labels };
@@ -301,7 +317,7 @@ impl Picture {
         self
     }
 
-    fn at(self, seconds: i64) -> Self {
+    pub(super) fn at(self, seconds: i64) -> Self {
         Self { today: Timestamp::from_second(seconds).unwrap(), ..self }
     }
 
@@ -358,6 +374,23 @@ fn weights_and_overcommitment_of_a_policy_count() {
 }
 
 #[test]
+fn limits_are_charged_where_the_policy_says_so() {
+    let spec = json!({ "nodeName": "a", "containers": [{ "name": "c",
+        "resources": { "requests": { "cpu": "2" }, "limits": { "cpu": "8" } } }] });
+    let labels = json!({ "liqo.io/consumer-id": cluster(ROME), "liqo.io/pool": DEFAULT_POOL });
+    let pod = json!({ "metadata": { "name": "p", "namespace": "mapped-1", "labels": labels }, "spec": spec });
+    let pod = crate::decide::reduce::pod(serde_json::from_value(pod).unwrap()).unwrap();
+    let mut picture = milan().asks(ROME, "").asks(TURIN, "");
+    picture.add(pod);
+    let writes = |charge: &str| {
+        let policy = json!({ "provide": { "percentage": 100, "usage": { "charge": charge } } });
+        picture.clone().under(&[("default", 0, policy)]).writes()
+    };
+    assert_eq!(writes("Requests"), [write(ROME, "cpu=5, pods=5"), write(TURIN, "cpu=5, pods=5")]);
+    assert_eq!(writes("Limits"), [write(ROME, "cpu=8, pods=5"), write(TURIN, "cpu=2, pods=5")]);
+}
+
+#[test]
 fn fixed_amounts_come_first_and_are_never_more_than_there_is() {
     let fixed = |cpu: &str| rome_only(&json!({ "source": { "fixed": { "resources": { "cpu": cpu, "pods": "4" } } } }));
     let under = |cpu: &str| [("default", 0, json!({ "provide": { "percentage": 100 } })), ("rome", 1, fixed(cpu))];
@@ -378,15 +411,67 @@ fn nodes_that_two_policies_lend_are_not_lent_twice() {
     assert_eq!(specs, [true, false]);
 }
 
+/// Everything is for everybody, and rome has the nodes with a GPU only: one of 6 cpu beside milan's of 10.
+fn gpus_for_rome() -> Picture {
+    let gpus = json!({ "percentage": 100, "source": { "nodes": { "selectors": [{ "matchLabels": { "gpu": "yes" } }] } } });
+    let policies = [("default", 0, json!({ "provide": { "percentage": 100 } })), ("gpus", 1, rome_only(&gpus))];
+    milan().node("g", "cpu=6", &[("gpu", "yes")]).asks(ROME, "").asks(TURIN, "").under(&policies)
+}
+
+/// A pod of turin's on a node, or without one.
+fn of_turin(node: Option<&str>, requests: &str) -> PodUse {
+    let claim = Some(claim("mapped-2", TURIN, DEFAULT_POOL));
+    PodUse { node: node.map(str::to_owned), held: list(requests).into(), claim, waits: node.is_none() }
+}
+
+#[test]
+fn pods_that_wait_for_a_node_move_no_offer_as_long_as_they_fit_into_their_own() {
+    let mut picture = gpus_for_rome();
+    let idle = [write(ROME, "cpu=3"), write(TURIN, "cpu=13, pods=10")];
+    assert_eq!(picture.writes(), idle);
+    picture.add(of_turin(None, "cpu=13, pods=1"));
+    assert_eq!(picture.writes(), idle);
+    picture.pods = Arc::default();
+    picture.add(of_turin(Some("a"), "cpu=9, pods=1"));
+    picture.add(of_turin(None, "cpu=4, pods=1"));
+    assert_eq!(picture.writes(), idle);
+}
+
+#[test]
+fn who_uses_more_than_its_share_of_some_nodes_gets_less_of_the_others() {
+    let mut picture = gpus_for_rome();
+    picture.add(of_turin(Some("g"), "cpu=5"));
+    assert_eq!(picture.writes(), [write(ROME, "cpu=1"), write(TURIN, "cpu=13, pods=10")]);
+    // Where another can make use of what it gives up, everybody gets its share, wherever the pods of one run.
+    let mut picture = gpus_for_rome().asks(5, "");
+    let shares = |picture: &Picture| picture.writes().into_iter().map(|(_, hard)| hard).collect::<Vec<_>>();
+    let fair = ["cpu=2", "cpu=7, pods=5", "cpu=7, pods=5"];
+    assert_eq!(shares(&picture), fair);
+    picture.add(of_turin(Some("g"), "cpu=4"));
+    assert_eq!(shares(&picture), fair);
+}
+
+#[test]
+fn what_a_consumer_refuses_goes_to_the_others_until_it_wants_it_after_all() {
+    let mut picture = milan().asks(ROME, "").asks(TURIN, "").pod("mapped-1", Some(ROME), "cpu=2, pods=2").settled();
+    picture.answer(ROME, true);
+    assert_eq!(picture.writes(), [write(ROME, "cpu=2, pods=2"), write(TURIN, "cpu=8, pods=8")]);
+    let mut picture = picture.settled();
+    assert_eq!(picture.writes(), []);
+    // When its last pod is gone, it keeps nothing.
+    let unused = Picture { pods: Arc::default(), ..picture.clone() };
+    assert_eq!(unused.writes(), [write(ROME, "cpu=0, pods=0"), write(TURIN, "cpu=10, pods=10")]);
+    picture.answer(ROME, false);
+    assert_eq!(picture.writes(), [write(TURIN, "cpu=5, pods=5"), write(ROME, "cpu=5, pods=5")]);
+}
+
 fn by_zone() -> [(&'static str, i32, Value); 1] {
     [("default", 0, json!({ "provide": { "percentage": 100, "granularity": { "by": "NodeLabel", "label": "zone" } } }))]
 }
 
 /// A pod of rome's in a pool.
-fn of_pool(pool: &str, node: &str, requests: &str) -> (Key, Arc<PodUse>) {
-    let consumer = Some(cluster(ROME).to_string());
-    let pod = PodUse { node: Some(node.into()), requests: list(requests), consumer, pool: pool.into(), waits: false };
-    (Key::new("mapped-1", pool), pod.into())
+fn of_pool(pool: &str, node: &str, requests: &str) -> PodUse {
+    PodUse { node: Some(node.into()), held: list(requests).into(), claim: Some(claim("mapped-1", ROME, pool)), waits: false }
 }
 
 #[test]
@@ -395,7 +480,7 @@ fn a_group_of_nodes_is_a_pool_and_its_pods_are_charged_to_it() {
     let mut picture = nodes.under(&by_zone()).asks(ROME, "");
     let offer = |pool: &str, hard: &str| (cluster(ROME), pool.to_owned(), hard.to_owned());
     assert_eq!(picture.pools(), [offer("east", "cpu=4"), offer("west", "cpu=8")]);
-    picture.pods.push(of_pool("west", "c", "cpu=6"));
+    picture.add(of_pool("west", "c", "cpu=6"));
     assert_eq!(picture.pools(), [offer("east", "cpu=4"), offer("west", "cpu=8")]);
 }
 
@@ -404,19 +489,31 @@ fn a_pool_that_vanishes_is_taken_back_with_notice() {
     let mut picture = milan().node("b", "cpu=4", &[("zone", "east")]).under(&by_zone()).asks(ROME, "").settled();
     assert!(picture.offer(ROME, "east").is_some());
     picture.nodes.retain(|(key, _)| key.name != "b");
-    picture.pods.push(of_pool("east", "b", "cpu=1"));
+    picture.add(of_pool("east", "b", "cpu=1"));
     let picture = picture.at(1000).settled();
     let end = picture.offer(ROME, "east").unwrap().withdrawal_timestamp.unwrap();
     assert_eq!(end.0.as_second(), 1300);
     let plan = picture.plan();
     assert_eq!((plan.writes, plan.deletions, plan.wake), (vec![], vec![], Some(Duration::from_secs(300))));
     // What nobody uses any more need not wait.
-    let unused = Picture { pods: Vec::new(), ..picture.clone() };
+    let unused = Picture { pods: Arc::default(), ..picture.clone() };
     assert_eq!(unused.plan().deletions.len(), 1);
     assert_eq!(picture.clone().at(1300).plan().deletions.len(), 1);
     // A pool that comes back is offered again.
     let back = picture.node("b", "cpu=4", &[("zone", "east")]).settled();
     assert_eq!(back.offer(ROME, "east").unwrap().withdrawal_timestamp, None);
+}
+
+#[test]
+fn the_notice_of_a_policy_that_is_gone_is_kept() {
+    let policies = [("default", 0, json!({ "provide": { "percentage": 100, "noticeSeconds": 3600 } }))];
+    let picture = milan().asks(ROME, "").under(&policies).pod("mapped-1", Some(ROME), "cpu=2, pods=1").settled().at(1000);
+    assert_eq!(picture.offer(ROME, "default").unwrap().notice_seconds, Some(3600));
+    let end = |picture: Picture| picture.settled().offer(ROME, "default").unwrap().withdrawal_timestamp.unwrap().0.as_second();
+    assert_eq!(end(picture.clone().under(&[])), 4600);
+    // Where another policy holds, its notice counts.
+    let by_zone = json!({ "provide": { "noticeSeconds": 60, "granularity": { "by": "NodeLabel", "label": "zone" } } });
+    assert_eq!(end(picture.under(&[("default", 0, by_zone)])), 1060);
 }
 
 #[test]
@@ -431,7 +528,7 @@ fn use_beyond_a_new_cap_is_reclaimed_after_the_notice() {
     let picture = picture.at(1060).settled();
     assert_eq!(picture.offer(ROME, "default").unwrap().resource_quota.hard, list("cpu=2, pods=10"));
     // When the pods are gone, there is nothing to reclaim any more.
-    let offer = Picture { pods: Vec::new(), ..picture }.settled().offer(ROME, "default").unwrap();
+    let offer = Picture { pods: Arc::default(), ..picture }.settled().offer(ROME, "default").unwrap();
     assert_eq!((offer.resource_quota.hard, offer.reclaim_timestamp), (list("cpu=2, pods=10"), None));
 }
 
@@ -499,7 +596,7 @@ fn what_is_reclaimed_is_taken_back_to_the_letter() {
     assert_eq!(due.offer(ROME, "default").unwrap().resource_quota.hard.get("cpu"), list("cpu=9400m").get("cpu"));
     // When pods ended for it, the notice is over.
     let mut less = due;
-    less.pods.retain(|(key, _)| key.namespace == "default");
+    Arc::make_mut(&mut less.pods).retain(|pod| pod.claim.is_none());
     assert_eq!(less.settled().offer(ROME, "default").unwrap().reclaim_timestamp, None);
 }
 
@@ -507,7 +604,7 @@ fn what_is_reclaimed_is_taken_back_to_the_letter() {
 fn a_pod_outside_of_its_pool_occupies_the_node_that_it_runs_on() {
     let nodes = milan().node("b", "cpu=4", &[("zone", "east")]).node("c", "cpu=8", &[("zone", "west")]);
     let mut picture = nodes.under(&by_zone()).asks(ROME, "").asks(TURIN, "");
-    picture.pods.push(of_pool("east", "c", "cpu=6"));
+    picture.add(of_pool("east", "c", "cpu=6"));
     let of = |consumer: u8, pool: &str, hard: &str| (cluster(consumer), pool.to_owned(), hard.to_owned());
     // West has 2 left for both. In the east rome's offer is what it uses, more than there is: turin waits.
     let expected = [of(ROME, "east", "cpu=6"), of(ROME, "west", "cpu=1"), of(TURIN, "west", "cpu=1")];

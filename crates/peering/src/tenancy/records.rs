@@ -1,0 +1,139 @@
+//! The `ForeignCluster`s of consumers, and which of them wait for approval.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
+};
+use liqo_api::{
+    Approval, ClusterId, ForeignCluster, ForeignClusterSpec, RequestedResources, Wish, annotations, finalizers, labels,
+};
+use liqo_kit::{
+    foreign_clusters,
+    policies::{self, PolicyPeer},
+};
+use serde_json::json;
+
+use super::Tenants;
+use crate::{
+    decide::{Waiting, waiting},
+    objects::{Step, StepError, create_missing},
+};
+
+impl Tenants {
+    /// Makes the `ForeignCluster` of a consumer that has none.
+    pub async fn record(&self, consumer: &ClusterId, name: &str) -> Result<(), StepError> {
+        if !self.record_as(consumer, name, None).await? {
+            tracing::warn!(%consumer, name, "cannot make a ForeignCluster: both names for it are taken");
+        }
+        Ok(())
+    }
+
+    /// The same, and says since when the consumer waits for approval, or that it does not any more. Returns whether there is
+    /// a name left for it.
+    pub(super) async fn record_as(
+        &self,
+        consumer: &ClusterId,
+        name: &str,
+        pending_since: Option<Timestamp>,
+    ) -> Result<bool, StepError> {
+        if let Some(record) = self.find_record(consumer) {
+            return self.annotate(&record, pending_since).await.map(|()| true);
+        }
+        let api: Api<ForeignCluster> = Api::all(self.client.clone());
+        for object_name in [name.to_owned(), format!("{}-{}", name.chars().take(56).collect::<String>(), consumer.short())] {
+            let found = create_missing(&api, &record_of(consumer, name, &object_name, pending_since)).await?;
+            if found.spec.cluster_id == *consumer {
+                // One that the cache does not show yet may say something else.
+                return self.annotate(&found, pending_since).await.map(|()| true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn annotate(&self, record: &ForeignCluster, pending_since: Option<Timestamp>) -> Result<(), StepError> {
+        let (api, name) = (Api::<ForeignCluster>::all(self.client.clone()), record.name_any());
+        let since = pending_since.map(|time| time.to_string());
+        if record.annotations().get(annotations::PENDING_APPROVAL) == since.as_ref() {
+            return Ok(());
+        }
+        let patch = json!({ "metadata": { "annotations": { annotations::PENDING_APPROVAL: since } } });
+        let written = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        written.map(drop).step(|| format!("annotate ForeignCluster {name}"))
+    }
+
+    /// Takes back that a consumer waits for approval, unless somebody changed its record: it may just be approved.
+    pub async fn forget(&self, record: &ForeignCluster) -> Result<(), StepError> {
+        let (api, name) = (Api::<ForeignCluster>::all(self.client.clone()), record.name_any());
+        let patch = json!({ "metadata": {
+            "annotations": { annotations::PENDING_APPROVAL: null }, "resourceVersion": record.resource_version(),
+        } });
+        match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Ok(_) => {
+                tracing::info!(consumer = %record.spec.cluster_id, "nobody approved the consumer in time");
+                Ok(())
+            }
+            failed => failed.map(drop).step(|| format!("annotate ForeignCluster {name}")),
+        }
+    }
+
+    /// Whether a peer waits for approval.
+    pub fn waiting(&self, record: &ForeignCluster) -> Waiting {
+        let expiry = Duration::from_secs(self.context.config().spec.peering.approval_expiry_seconds.into());
+        waiting(record, expiry, Timestamp::now())
+    }
+
+    /// The consumers that wait for approval, asked of the API server: a cache may not show yet what was noted a moment ago,
+    /// and the token that was spent on it opens nothing any more.
+    pub(super) async fn who_waits(&self) -> Result<Vec<ClusterId>, StepError> {
+        let all = Api::<ForeignCluster>::all(self.client.clone()).list(&ListParams::default()).await;
+        let all = all.step(|| "list the ForeignClusters".to_owned())?;
+        let waits = |record: &ForeignCluster| matches!(self.waiting(record), Waiting::For(_));
+        Ok(all.items.into_iter().filter(waits).map(|record| record.spec.cluster_id).collect())
+    }
+
+    /// Whether the policy that holds for a consumer wants a person to approve it.
+    pub(super) fn is_approved_by_hand(&self, consumer: &ClusterId) -> bool {
+        let peer = PolicyPeer::new(consumer, self.find_record(consumer).as_deref());
+        policies::held(&self.policies, &peer).is_some_and(|policy| policy.spec.provide.approval == Approval::Manual)
+    }
+
+    pub(super) fn find_record(&self, consumer: &ClusterId) -> Option<Arc<ForeignCluster>> {
+        foreign_clusters::of_peer(&self.foreign_clusters, consumer).into_iter().next()
+    }
+}
+
+/// The `ForeignCluster` that Liqo makes for a consumer.
+fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str, pending_since: Option<Timestamp>) -> ForeignCluster {
+    let spec = ForeignClusterSpec {
+        cluster_id: consumer.clone(),
+        cluster_name: Some(cluster_name.to_owned()),
+        auth_url: None,
+        outgoing_peering: Wish::Auto,
+        incoming_peering: Wish::Auto,
+        offers: BTreeMap::new(),
+        request: RequestedResources::default(),
+        token_secret_name: None,
+    };
+    let mut object = ForeignCluster::new(object_name, spec);
+    object.metadata.labels = Some(BTreeMap::from([(labels::MANAGED.to_owned(), "true".to_owned())]));
+    object.metadata.annotations =
+        pending_since.map(|since| BTreeMap::from([(annotations::PENDING_APPROVAL.to_owned(), since.to_string())]));
+    object.metadata.finalizers = Some(vec![finalizers::PEERING.to_owned()]);
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_came_with_a_consumer_asks_for_nothing() {
+        let record = record_of(&ClusterId::of_public_key(&[1; 32]), "rome", "rome", None);
+        assert!(!record.wants_outgoing());
+        assert_eq!(record.labels()[labels::MANAGED], "true");
+    }
+}

@@ -1,0 +1,151 @@
+//! How often offers are rewritten while pods come and go: `cargo bench -p liqo-sharing --bench churn`.
+//!
+//! Ten minutes of a provider of 100 nodes that lends to ten peers. Each second ten of its own pods end and ten others begin, on
+//! the nodes at random; in the second half, a job of 600 pods runs in one minute of every two. The decision is made each second with the time as an argument, so this takes no ten minutes. What is
+//! counted is what would be written. The numbers are drawn from a fixed seed: the same each time.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::{SignedDuration, Timestamp};
+use liqo_api::{ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, tenant_namespace};
+use liqo_kit::{Key, policies::PolicyPeer};
+use liqo_sharing::decide::{
+    picture::{OfferWrite, Picture, Written},
+    provider::decide,
+    reduce::{ConsumerNamespace, LocalNode, PodUse, Request},
+};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use serde_json::json;
+
+const PEERS: u32 = 10;
+const NODES: u32 = 100;
+const PODS: u32 = 3_000;
+const SECONDS: u64 = 600;
+const PODS_A_SECOND: u32 = 10;
+/// From this second on, jobs run for one minute of every two.
+const JOBS_FROM: u64 = 300;
+const JOB: u32 = 600;
+
+fn list(text: &[(&str, String)]) -> ResourceList {
+    text.iter().filter_map(|(name, amount)| Some((*name, amount.parse().ok()?))).collect()
+}
+
+fn peer(number: u32) -> ClusterId {
+    let mut key = [0; 32];
+    key[..4].copy_from_slice(&number.to_be_bytes());
+    ClusterId::of_public_key(&key)
+}
+
+fn policy(threshold: u8) -> Arc<PeeringPolicy> {
+    let spec = json!({ "provide": { "offerUpdateThresholdPercentage": threshold } });
+    let object = json!({ "apiVersion": "sharing.liqo.io/v1alpha1", "kind": "PeeringPolicy",
+        "metadata": { "name": "default" }, "spec": spec });
+    serde_json::from_value::<PeeringPolicy>(object).unwrap_or_else(|error| unreachable!("{error}")).into()
+}
+
+/// A pod of the provider's own, of some size, somewhere.
+fn pod(namespace: &str, number: u32, random: &mut StdRng) -> (Key, Arc<PodUse>) {
+    let (cpu, memory) = (random.random_range(1..20) * 100, random.random_range(1..16) * 256);
+    let requests = list(&[("cpu", format!("{cpu}m")), ("memory", format!("{memory}Mi")), ("pods", "1".to_owned())]);
+    let pod = PodUse {
+        node: Some(format!("node-{}", random.random_range(0..NODES))),
+        held: requests.into(),
+        consumer: None,
+        pool: String::new(),
+        waits: false,
+    };
+    (Key::new(namespace, format!("pod-{number}")), pod.into())
+}
+
+fn provider(threshold: u8, random: &mut StdRng) -> Picture {
+    let allocatable = list(&[("cpu", "64".to_owned()), ("memory", "256Gi".to_owned()), ("pods", "110".to_owned())]);
+    let node = |number: u32| {
+        let node = LocalNode { eligible: true, allocatable: allocatable.clone(), labels: BTreeMap::new() };
+        (Key::new("", format!("node-{number}")), node.into())
+    };
+    let tenant = |number: u32| {
+        let tenant = ConsumerNamespace { uid: format!("uid-{number}"), consumer: peer(number), tenant: true, terminating: false };
+        (tenant_namespace(&peer(number)), tenant.into())
+    };
+    let request = |number: u32| {
+        let request = Request { resources: Ok(ResourceList::new()), conditions: Vec::new() };
+        (Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST), request.into())
+    };
+    Picture {
+        own: peer(u32::MAX),
+        policies: vec![policy(threshold)],
+        peers: (0..PEERS).map(|number| (peer(number), PolicyPeer::new(&peer(number), None))).collect(),
+        readings: HashMap::new(),
+        cluster_labels: BTreeMap::new(),
+        nodes: (0..NODES).map(node).collect(),
+        pods: (0..PODS).map(|number| pod("default", number, random)).collect(),
+        namespaces: (0..PEERS).map(tenant).collect(),
+        requests: (0..PEERS).map(request).collect(),
+        offers: Vec::new(),
+        written: HashMap::new(),
+        followed: HashMap::new(),
+        today: Timestamp::UNIX_EPOCH,
+    }
+}
+
+/// What the API server would hold after this write.
+fn take(picture: &mut Picture, write: OfferWrite, now: Instant) {
+    let key = Key::new(write.namespace, write.spec.pool.clone());
+    let written = Written { at: now, hard: write.spec.resource_quota.hard.clone() };
+    picture.written.insert((write.namespace_uid, key.name.clone()), written);
+    let offer = ResourceOffer::new(&key.name, write.spec).into();
+    picture.offers.retain(|(other, _)| *other != key);
+    picture.offers.push((key, offer));
+}
+
+/// Writes in the five minutes before jobs run, without those that make the first offers, and in the five minutes with jobs.
+fn writes(threshold: u8) -> [usize; 2] {
+    let mut random = StdRng::seed_from_u64(42);
+    let mut picture = provider(threshold, &mut random);
+    let (start, mut next, mut counts) = (Instant::now(), PODS, [0; 2]);
+    for second in 0..=SECONDS {
+        let now = start + Duration::from_secs(second);
+        picture.today = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i64::try_from(second).unwrap_or(i64::MAX));
+        let plan = decide(&picture, now);
+        picture.followed = plan.followed;
+        counts[usize::from(second >= JOBS_FROM)] += if second == 0 { 0 } else { plan.writes.len() };
+        for write in plan.writes {
+            take(&mut picture, write, now);
+        }
+        for _ in 0..PODS_A_SECOND {
+            let gone = random.random_range(0..picture.pods.len());
+            if is_of_job(&picture.pods[gone].0) {
+                continue;
+            }
+            picture.pods.swap_remove(gone);
+            picture.pods.push(pod("default", next, &mut random));
+            next += 1;
+        }
+        let runs = second >= JOBS_FROM && ((second - JOBS_FROM) / 60).is_multiple_of(2);
+        let has_job = picture.pods.iter().any(|(key, _)| is_of_job(key));
+        if runs && !has_job {
+            picture.pods.extend((0..JOB).map(|number| pod("job", number, &mut random)));
+        } else if !runs {
+            picture.pods.retain(|(key, _)| !is_of_job(key));
+        }
+    }
+    counts
+}
+
+fn is_of_job(key: &Key) -> bool {
+    key.namespace == "job"
+}
+
+fn main() {
+    println!(
+        "offers rewritten in 10 minutes: {PEERS} peers, {NODES} nodes, {PODS} pods of which {PODS_A_SECOND} a second are replaced"
+    );
+    for threshold in [0, 1, 2, 5, 10] {
+        let [steady, jobs] = writes(threshold);
+        println!("  threshold {threshold:>2} percent: {steady:>4} in five steady minutes, {jobs:>4} in five with jobs");
+    }
+}

@@ -1,0 +1,232 @@
+//! What is offered stays true: nodes die, pools go, and a consumer may be a provider as well.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, ResourceExt as _};
+use liqo_api::{Quantity, ResourceList};
+use liqo_playground::{FAKE_NODE_LABEL, fake_node_resources};
+use liqo_tests::{Cluster, World, eventually};
+use serde_json::{Value, json};
+
+use crate::{
+    pods::{deployment, node_of},
+    policies::{allocatable, apply_policy, offer},
+};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Gives milan so many fake nodes with these amounts, besides the first one, which has nothing; returns their names.
+async fn fake_nodes(world: &World, count: u16, amounts: &str) -> Result<Vec<String>> {
+    let machinery = world.machinery(&world.milan)?;
+    machinery.scale_fake_nodes(1 + count).await?;
+    let nodes = machinery.fake_nodes()?.split_off(1);
+    let amounts = amounts.split(',').map(str::parse).collect::<Result<Vec<_>, _>>()?;
+    for node in &nodes {
+        machinery.set_fake_node_resources(node, &fake_node_resources(amounts.clone())).await?;
+    }
+    Ok(nodes)
+}
+
+/// A policy of this provider for this consumer alone.
+async fn lend(provider: &Cluster, name: &str, consumer: &Cluster, provide: Value) -> Result<()> {
+    let peers = json!({ "clusterIDs": [consumer.cluster_id().await?] });
+    apply_policy(provider, name, json!({ "priority": 10, "peers": peers, "provide": provide })).await
+}
+
+/// A pod that sleeps and needs this.
+fn pod_with(namespace: &str, name: &str, requests: &[(&str, &str)]) -> String {
+    let amounts: BTreeMap<_, _> = requests.iter().copied().collect();
+    let pod = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": name, "namespace": namespace, "labels": { "app": name } },
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{ "name": "main", "image": "localhost/busybox:1", "command": ["sleep", "600"],
+                "resources": { "requests": amounts, "limits": amounts } }],
+        },
+    });
+    pod.to_string()
+}
+
+async fn node_ready(cluster: &Cluster, node: &str) -> Result<bool> {
+    let node = Api::<Node>::all(cluster.client.clone()).get(node).await?;
+    let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+    Ok(conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"))
+}
+
+fn is_healthy(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    pod.metadata.deletion_timestamp.is_none()
+        && conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+pub async fn when_a_node_dies_the_offer_shrinks_and_the_youngest_pod_beyond_it_ends(world: Arc<World>) -> Result<()> {
+    const SLOT: &str = "example.com/slot";
+    let (rome, milan) = (&world.rome, &world.milan);
+    fake_nodes(&world, 2, "cpu=1,memory=1Gi,pods=5,example.com/slot=1").await?;
+    lend(milan, "mortal", rome, json!({ "percentage": 100, "noticeSeconds": 4 })).await?;
+    let slots = async |count: i64, within: u64| {
+        eventually(&format!("{count} slots are offered, and rome's node has them"), Duration::from_secs(within), || async {
+            let offered = offer(milan, rome).await?.context("there is no offer")?.spec.resource_quota.hard.get(SLOT);
+            let node = allocatable(rome, "milan").await?.get(SLOT);
+            ensure!((offered, node) == (Quantity::from_units(count), Quantity::from_units(count)), "{offered}, {node}");
+            Ok(Some(()))
+        })
+        .await
+    };
+    slots(2, 30).await?;
+    rome.offloaded_namespace("mortal", "Remote").await?;
+    let mapped = rome.remote_namespace("mortal", milan).await?;
+    for name in ["elder", "younger"] {
+        rome.apply(&pod_with("mortal", name, &[("cpu", "10m"), (SLOT, "1")])).await?;
+        rome.ready_pods("mortal", &format!("app={name}"), 1).await?;
+        // The age of objects is known to the second only.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let elder = milan.api::<Pod>(&mapped).get("elder").await?.uid();
+    let dying = milan.api::<Pod>(&mapped).get("younger").await?.spec.and_then(|spec| spec.node_name).context("no node")?;
+
+    // Without this label nobody answers for the node any more.
+    let (label, fake) = FAKE_NODE_LABEL;
+    milan.kubectl(&["label", "node", &dying, &format!("{label}-")]).await?;
+    eventually("the node is dead", Duration::from_secs(90), || async { Ok((!node_ready(milan, &dying).await?).then_some(())) })
+        .await?;
+    slots(1, 30).await?;
+    let remote = async |name: &str| anyhow::Ok(milan.api::<Pod>(&mapped).get(name).await?.metadata);
+    eventually("the pod beyond the offer is told to end", SOON, || async {
+        Ok(remote("younger").await?.deletion_timestamp.map(drop))
+    })
+    .await?;
+
+    // Nobody answers for its node, so that it ended is for a person to say, as always in Kubernetes.
+    milan.kubectl(&["-n", &mapped, "delete", "pod", "younger", "--force", "--grace-period=0"]).await?;
+    eventually("the pod has ended, and home says why", SOON, || async {
+        let status = rome.api::<Pod>("mortal").get("younger").await?.status.unwrap_or_default();
+        let message = status.message.unwrap_or_default();
+        ensure!(
+            status.reason.as_deref() == Some("Evicted") && message.contains("took back") && message.contains(SLOT),
+            "{message}"
+        );
+        Ok(Some(()))
+    })
+    .await?;
+    milan.kubectl(&["label", "node", &dying, &format!("{label}={fake}")]).await?;
+    slots(2, 60).await?;
+    let staying = remote("elder").await?;
+    ensure!((&staying.uid, &staying.deletion_timestamp) == (&elder, &None), "a pod within the offer was ended");
+    rome.ready_pods("mortal", "app=elder", 1).await?;
+    rome.delete_namespace("mortal").await?;
+    milan.kubectl(&["delete", "peeringpolicy", "mortal"]).await?;
+    world.machinery(milan)?.scale_fake_nodes(1).await?;
+    slots(0, 30).await
+}
+
+pub async fn two_clusters_lend_each_other_what_the_other_lacks(world: Arc<World>) -> Result<()> {
+    const GPU: &str = "nvidia.com/gpu";
+    let (rome, milan) = (&world.rome, &world.milan);
+    let with_gpus = fake_nodes(&world, 1, "cpu=8,memory=16Gi,pods=20,nvidia.com/gpu=2").await?.remove(0);
+    world.machinery(milan)?.label_fake_node(&with_gpus, "accelerator", Some("gpu")).await?;
+    let labelled = json!({ "nodes": { "selectors": [{ "matchLabels": { "accelerator": "gpu" } }] } });
+    lend(milan, "gpus", rome, json!({ "percentage": 100, "source": labelled })).await?;
+    let cpus = json!({ "fixed": { "resources": { "cpu": "500m", "memory": "256Mi", "pods": "5" } } });
+    lend(rome, "cpus", milan, json!({ "source": cpus })).await?;
+    milan.liqoctl(&["peer", "--remote-kubeconfig", &rome.kubeconfig.display().to_string()]).await?;
+    milan.wait_for(&["node/rome"], "condition=Ready", 60).await?;
+    let both = async || {
+        let amounts = async |provider: &Cluster, consumer: &Cluster| {
+            let offer = offer(provider, consumer).await?.context("there is no offer")?;
+            let some: ResourceList = offer.spec.resource_quota.hard.iter().filter(|(_, amount)| !amount.is_zero()).collect();
+            anyhow::Ok(some.to_string())
+        };
+        Ok::<_, anyhow::Error>((amounts(milan, rome).await?, amounts(rome, milan).await?))
+    };
+    let expected = ("cpu=8, memory=16Gi, nvidia.com/gpu=2, pods=20".to_owned(), "cpu=500m, memory=256Mi, pods=5".to_owned());
+    eventually("each offers what its policy says", SOON, || async {
+        let (seen, gpus) = (both().await?, allocatable(rome, "milan").await?.get(GPU));
+        ensure!(seen == expected && gpus == Quantity::from_units(2), "{seen:?}, {gpus} on the node");
+        Ok(Some(()))
+    })
+    .await?;
+
+    rome.offloaded_namespace("training", "LocalAndRemote").await?;
+    milan.offloaded_namespace("serving", "Remote").await?;
+    rome.apply(&pod_with("training", "trainer", &[("cpu", "2"), ("memory", "1Gi"), (GPU, "1")])).await?;
+    milan.apply(&pod_with("serving", "server", &[("cpu", "100m"), ("memory", "16Mi")])).await?;
+    ensure!(node_of(&rome.ready_pods("training", "app=trainer", 1).await?[0]) == "milan");
+    ensure!(node_of(&milan.ready_pods("serving", "app=server", 1).await?[0]) == "rome");
+    let trainer = milan.ready_pods(&rome.remote_namespace("training", milan).await?, "app=trainer", 1).await?;
+    ensure!(node_of(&trainer[0]) == with_gpus, "it runs on {}", node_of(&trainer[0]));
+    let server = rome.ready_pods(&milan.remote_namespace("serving", rome).await?, "app=server", 1).await?;
+    ensure!(node_of(&server[0]) == "rome-1", "it runs on {}", node_of(&server[0]));
+
+    world.quiet(&[rome, milan]).await?;
+    let from = [rome.audit_length()?, milan.audit_length()?];
+    // Longer than the pause between two versions of an offer.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    for (cluster, from) in [rome, milan].into_iter().zip(from) {
+        let writes = cluster.liqo_writes(from)?;
+        ensure!(writes.is_empty(), "{} saw writes although nothing changed: {writes:#?}", cluster.name);
+    }
+    ensure!(both().await? == expected, "use in one direction changed what is offered: {:?}", both().await?);
+
+    milan.delete_namespace("serving").await?;
+    rome.delete_namespace("training").await?;
+    milan.liqoctl(&["unpeer", "rome", "--yes"]).await?;
+    rome.kubectl(&["delete", "peeringpolicy", "cpus"]).await?;
+    milan.kubectl(&["delete", "peeringpolicy", "gpus"]).await?;
+    world.machinery(milan)?.scale_fake_nodes(1).await?;
+    eventually("everything is as before", SOON, || async {
+        Ok((allocatable(rome, "milan").await?.get(GPU).is_zero()).then_some(()))
+    })
+    .await
+}
+
+pub async fn a_pool_that_is_taken_back_is_drained_within_disruption_budgets(world: Arc<World>) -> Result<()> {
+    const NOTICE: Duration = Duration::from_secs(120);
+    let (rome, milan) = (&world.rome, &world.milan);
+    // All pods begin at milan, and may come home later. A new one is ready after a while: who evicts them all at once is seen.
+    rome.kubectl(&["cordon", "rome-1"]).await?;
+    rome.offloaded_namespace("moving", "LocalAndRemote").await?;
+    let slow =
+        "    readinessProbe: { exec: { command: [\"true\"] }, initialDelaySeconds: 3, periodSeconds: 1 }\n        resources:";
+    rome.apply(&deployment("moving", "web", 3).replace("    resources:", slow)).await?;
+    let before = rome.ready_pods("moving", "app=web", 3).await?;
+    let nodes = |pods: &[Pod]| pods.iter().map(|pod| node_of(pod).to_owned()).collect::<Vec<_>>();
+    ensure!(nodes(&before) == ["milan"; 3], "not all pods are at milan: {:?}", nodes(&before));
+    let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "web", "namespace": "moving" },
+        "spec": { "minAvailable": 2, "selector": { "matchLabels": { "app": "web" } } } });
+    rome.apply(&budget.to_string()).await?;
+    rome.wait_for(&["-n", "moving", "pdb/web"], "jsonpath={.status.disruptionsAllowed}=1", 30).await?;
+    rome.kubectl(&["uncordon", "rome-1"]).await?;
+
+    // No node has the label, so there are no pools any more.
+    let none = json!({ "by": "NodeLabel", "label": "example.com/shelf" });
+    let taken_back = Instant::now();
+    lend(milan, "none", rome, json!({ "granularity": none, "noticeSeconds": NOTICE.as_secs() })).await?;
+    let fewest = AtomicUsize::new(before.len());
+    eventually("the node is empty and gone", NOTICE, || async {
+        let healthy = rome.pods("moving", "app=web").await?.iter().filter(|pod| is_healthy(pod)).count();
+        fewest.fetch_min(healthy, Ordering::Relaxed);
+        Ok(rome.object(&["node", "milan"]).await?.is_none().then_some(()))
+    })
+    .await?;
+    ensure!(taken_back.elapsed() < NOTICE, "the node stayed until the end of the notice");
+    let fewest = fewest.into_inner();
+    ensure!(fewest == 2, "at one time {fewest} pods were available, of 3 of which 2 have to be");
+    let after = rome.ready_pods("moving", "app=web", 3).await?;
+    ensure!(nodes(&after) == ["rome-1"; 3], "not all pods came home: {:?}", nodes(&after));
+
+    milan.kubectl(&["delete", "peeringpolicy", "none"]).await?;
+    rome.delete_namespace("moving").await?;
+    eventually("the node is back", SOON, || async { node_ready(rome, "milan").await.map(|ready| ready.then_some(())) }).await
+}
