@@ -48,20 +48,14 @@ fn policy(threshold: u8) -> Arc<PeeringPolicy> {
 }
 
 /// A pod of the provider's own, of some size, somewhere.
-fn pod(namespace: &str, number: u32, random: &mut StdRng) -> (Key, Arc<PodUse>) {
+fn pod(random: &mut StdRng) -> Arc<PodUse> {
     let (cpu, memory) = (random.random_range(1..20) * 100, random.random_range(1..16) * 256);
     let requests = list(&[("cpu", format!("{cpu}m")), ("memory", format!("{memory}Mi")), ("pods", "1".to_owned())]);
-    let pod = PodUse {
-        node: Some(format!("node-{}", random.random_range(0..NODES))),
-        held: requests.into(),
-        consumer: None,
-        pool: String::new(),
-        waits: false,
-    };
-    (Key::new(namespace, format!("pod-{number}")), pod.into())
+    let node = Some(format!("node-{}", random.random_range(0..NODES)));
+    PodUse { node, held: requests.into(), claim: None, waits: false }.into()
 }
 
-fn provider(threshold: u8, random: &mut StdRng) -> Picture {
+fn provider(threshold: u8) -> Picture {
     let allocatable = list(&[("cpu", "64".to_owned()), ("memory", "256Gi".to_owned()), ("pods", "110".to_owned())]);
     let node = |number: u32| {
         let node = LocalNode { eligible: true, allocatable: allocatable.clone(), labels: BTreeMap::new() };
@@ -82,7 +76,7 @@ fn provider(threshold: u8, random: &mut StdRng) -> Picture {
         readings: HashMap::new(),
         cluster_labels: BTreeMap::new(),
         nodes: (0..NODES).map(node).collect(),
-        pods: (0..PODS).map(|number| pod("default", number, random)).collect(),
+        pods: Arc::default(),
         namespaces: (0..PEERS).map(tenant).collect(),
         requests: (0..PEERS).map(request).collect(),
         offers: Vec::new(),
@@ -102,11 +96,54 @@ fn take(picture: &mut Picture, write: OfferWrite, now: Instant) {
     picture.offers.push((key, offer));
 }
 
+/// The pods of a provider, which change.
+struct Pods {
+    steady: Vec<Arc<PodUse>>,
+    job: Vec<Arc<PodUse>>,
+    random: StdRng,
+}
+
+impl Pods {
+    fn new(picture: &mut Picture) -> Self {
+        let mut random = StdRng::seed_from_u64(42);
+        let steady: Vec<Arc<PodUse>> = (0..PODS).map(|_| pod(&mut random)).collect();
+        for pod in &steady {
+            change(picture, None, Some(pod));
+        }
+        Self { steady, job: Vec::new(), random }
+    }
+
+    /// What happens in this second.
+    fn second(&mut self, second: u64, picture: &mut Picture) {
+        for _ in 0..PODS_A_SECOND {
+            let at = self.random.random_range(0..self.steady.len());
+            let new = pod(&mut self.random);
+            change(picture, Some(&self.steady[at]), Some(&new));
+            self.steady[at] = new;
+        }
+        let runs = second >= JOBS_FROM && ((second - JOBS_FROM) / 60).is_multiple_of(2);
+        if runs && self.job.is_empty() {
+            self.job = (0..JOB).map(|_| pod(&mut self.random)).collect();
+            for pod in &self.job {
+                change(picture, None, Some(pod));
+            }
+        } else if !runs {
+            for pod in self.job.drain(..) {
+                change(picture, Some(&pod), None);
+            }
+        }
+    }
+}
+
+fn change(picture: &mut Picture, old: Option<&Arc<PodUse>>, new: Option<&Arc<PodUse>>) {
+    Arc::make_mut(&mut picture.pods).changed(old, new);
+}
+
 /// Writes in the five minutes before jobs run, without those that make the first offers, and in the five minutes with jobs.
 fn writes(threshold: u8) -> [usize; 2] {
-    let mut random = StdRng::seed_from_u64(42);
-    let mut picture = provider(threshold, &mut random);
-    let (start, mut next, mut counts) = (Instant::now(), PODS, [0; 2]);
+    let mut picture = provider(threshold);
+    let mut pods = Pods::new(&mut picture);
+    let (start, mut counts) = (Instant::now(), [0; 2]);
     for second in 0..=SECONDS {
         let now = start + Duration::from_secs(second);
         picture.today = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i64::try_from(second).unwrap_or(i64::MAX));
@@ -116,28 +153,9 @@ fn writes(threshold: u8) -> [usize; 2] {
         for write in plan.writes {
             take(&mut picture, write, now);
         }
-        for _ in 0..PODS_A_SECOND {
-            let gone = random.random_range(0..picture.pods.len());
-            if is_of_job(&picture.pods[gone].0) {
-                continue;
-            }
-            picture.pods.swap_remove(gone);
-            picture.pods.push(pod("default", next, &mut random));
-            next += 1;
-        }
-        let runs = second >= JOBS_FROM && ((second - JOBS_FROM) / 60).is_multiple_of(2);
-        let has_job = picture.pods.iter().any(|(key, _)| is_of_job(key));
-        if runs && !has_job {
-            picture.pods.extend((0..JOB).map(|number| pod("job", number, &mut random)));
-        } else if !runs {
-            picture.pods.retain(|(key, _)| !is_of_job(key));
-        }
+        pods.second(second, &mut picture);
     }
     counts
-}
-
-fn is_of_job(key: &Key) -> bool {
-    key.namespace == "job"
 }
 
 fn main() {
