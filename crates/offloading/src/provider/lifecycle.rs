@@ -15,11 +15,15 @@
 //! That a pod ends because its provider took back what it uses stands in the status before the pod is evicted. So it is not
 //! made again, but ends at home too, where its controller brings up another one elsewhere.
 //!
+//! A pod that is being deleted here and stays, because its node is not there to end it, is lost to its owner after a while, if it may
+//! run again: at home it fails, and its controller brings up another one. It is gone for good when the node comes back.
+//!
 //! A pod that may run only once has a finalizer, so that it cannot vanish before its end is recorded. Whether a pod is gone
 //! is asked of the API server, never concluded from a cache.
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use liqo_api::{ShadowPodPhase, pods::REMOTE_POD_LOST};
 use liqo_kit::Key;
 use serde_json::Value;
@@ -43,6 +47,9 @@ const NAME_TAKEN_RETRY: Duration = Duration::from_secs(10);
 
 /// How often a pod that the API server refused is tried again although nothing changed that may have removed the cause.
 pub const REFUSED_RETRY: Duration = Duration::from_secs(300);
+
+/// A pod whose grace is over for so long is on a node that is not there to end it.
+const OVERDUE: Duration = Duration::from_secs(30);
 
 /// More grace than this a pod does not get when it is not its consumer that ends it.
 pub const LONGEST_GRACE: i64 = 30;
@@ -114,6 +121,8 @@ pub struct Snapshot {
     pub reclaim: Option<String>,
     /// UID of the pod that was evicted for that, which the watch may not show yet.
     pub evicted_uid: Option<String>,
+    /// The time of the day.
+    pub now: Timestamp,
 }
 
 /// What to do next.
@@ -182,6 +191,15 @@ impl Snapshot {
             return self.reclaim.clone().filter(|_| pod.end.is_none());
         }
         self.told_reclaimed()
+    }
+
+    /// How long until this pod, which is being deleted here and may run again, is given up; zero: now.
+    fn patience(&self, pod: &RemotePod) -> Option<Duration> {
+        let due = pod.deletion_due.filter(|_| self.shadow.restarts && pod.end.is_none())?;
+        let overdue = Duration::try_from(self.now.duration_since(due)).unwrap_or_default();
+        // Before the grace is over, all of it is still to come.
+        let left = Duration::try_from(due.duration_since(self.now)).unwrap_or_default();
+        Some(left + OVERDUE.saturating_sub(overdue))
     }
 
     fn is_evicted(&self, pod: &RemotePod) -> bool {
@@ -275,15 +293,19 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
         return step;
     }
     let leaving = pod.deletion_grace.is_some();
+    let patience = snapshot.patience(pod);
+    let given_up = patience == Some(Duration::ZERO);
     let reclaimed = snapshot.reclaimed(pod);
     let mut wanted = told_of(pod);
     let succeeded = pod.end == Some(End::Succeeded) && !shadow.restarts;
     if let Some(reason) = reclaimed.as_ref().filter(|_| !succeeded) {
-        wanted = if pod.end.is_some() {
+        wanted = if pod.end.is_some() || given_up {
             evicted(wanted, reason)
         } else {
             Told { reason: Some(OFFER_RECLAIMED.to_owned()), message: Some(reason.clone()), ..wanted }
         };
+    } else if given_up {
+        wanted = lost(wanted, "the pod was deleted at the provider, and its node there does not answer to end it");
     } else if leaving && shadow.restarts && pod.end.is_some() {
         // It ends only because somebody here deletes it, and will be made again: that is no end for its owner.
         wanted.phase = ShadowPodPhase::Created;
@@ -303,7 +325,8 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
     if !leaving && snapshot.applied_generation != Some(shadow.generation) {
         return Step::Update(pod.clone());
     }
-    if news == News::Detail { Step::WaitFor(DETAIL_DELAY.saturating_sub(snapshot.untold_for)) } else { Step::Wait }
+    let untold = (news == News::Detail).then(|| DETAIL_DELAY.saturating_sub(snapshot.untold_for));
+    untold.into_iter().chain(patience).min().map_or(Step::Wait, Step::WaitFor)
 }
 
 /// No pod is known of.
@@ -321,15 +344,8 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
         return Step::Record(evicted(snapshot.told.clone(), &reason));
     }
     if snapshot.expected_uid.is_some() && !shadow.restarts {
-        let lost = Told {
-            phase: ShadowPodPhase::Lost,
-            reason: Some(REMOTE_POD_LOST.to_owned()),
-            message: Some(
-                "the pod vanished at the provider before it ended, and its restartPolicy forbids to run it again".to_owned(),
-            ),
-            ..snapshot.told.clone()
-        };
-        return Step::Record(lost);
+        let why = "the pod vanished at the provider before it ended, and its restartPolicy forbids to run it again";
+        return Step::Record(lost(snapshot.told.clone(), why));
     }
     let (told, otherwise) = if shadow.pod_name.is_empty() {
         (refused("Invalid", "the pod has no valid name".to_owned()), Step::Wait)
@@ -383,6 +399,11 @@ fn evicted(told: Told, reason: &str) -> Told {
         pod: Some(PodStatusText::of(&status)),
         ..told
     }
+}
+
+/// The end of a pod of which nobody will ever say how it ended.
+fn lost(told: Told, why: &str) -> Told {
+    Told { phase: ShadowPodPhase::Lost, reason: Some(REMOTE_POD_LOST.to_owned()), message: Some(why.to_owned()), ..told }
 }
 
 /// What the status says of an existing pod.

@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use kube::core::Object;
 use liqo_api::{ClusterId, finalizers, labels, tenant_namespace};
@@ -48,6 +49,8 @@ pub struct RemotePod {
     pub end: Option<End>,
     /// The grace that it was given, if it is being deleted.
     pub deletion_grace: Option<i64>,
+    /// When that grace is over.
+    pub deletion_due: Option<Timestamp>,
     /// The grace that it asks for itself, which its consumer chose.
     pub own_grace: i64,
     /// Whether it stays until its final status is recorded.
@@ -79,6 +82,7 @@ impl RemotePod {
             charge: Effective::of_bound_pod(pod.spec, &PodStatus::deserialize(&status).unwrap_or_default()),
             status: PodStatusText::of(&reduce_status(&json!({ "status": status }))),
             end,
+            deletion_due: meta.deletion_timestamp.as_ref().map(|due| due.0),
             deletion_grace: meta.deletion_timestamp.as_ref().map(|_| meta.deletion_grace_period_seconds.unwrap_or_default()),
             held: meta.finalizers.iter().flatten().any(|name| name == finalizers::FINAL_STATUS),
         })

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodSpec};
 use kube::{
     Api, Resource as _,
@@ -221,6 +222,7 @@ impl Pass<'_> {
             untold_for: self.memory.untold_since.map(|since| since.elapsed()).unwrap_or_default(),
             reclaim: self.provider.reclaim_of(self.key, &shadow.pool),
             evicted_uid: self.memory.evicted.clone(),
+            now: Timestamp::now(),
             told,
             shadow,
         }

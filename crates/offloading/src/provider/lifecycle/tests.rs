@@ -38,6 +38,7 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
         untold_for: Duration::ZERO,
         reclaim: None,
         evicted_uid: None,
+        now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
 }
 
@@ -629,4 +630,42 @@ fn a_pod_that_is_large_is_not_kept() {
         |bytes: usize| shadow("Always", |object| object["spec"]["pod"]["metadata"]["padding"] = "x".repeat(bytes).into());
     assert!(padded(1000).pod.is_some());
     assert!(padded(LARGEST_KEPT).pod.is_none());
+}
+
+#[test]
+fn a_pod_that_may_run_again_is_given_up_when_its_node_does_not_end_it() {
+    let mut deleted = snapshot(created("Always", |_| {}));
+    deleted.seen = vec![going("Running", false, 30)];
+    deleted.told.pod = Some(going("Running", false, 30).status.clone());
+    let at = |text: &str| Snapshot { now: text.parse().unwrap(), ..deleted.clone() };
+    assert_eq!(decide(&at("2025-12-31T23:59:40Z")), Step::WaitFor(Duration::from_secs(50)), "grace is given until midnight");
+    assert_eq!(decide(&at("2026-01-01T00:00:29Z")), Step::WaitFor(Duration::from_secs(1)));
+    let told = recorded(decide(&at("2026-01-01T00:00:30Z")));
+    assert_eq!((told.phase, told.reason.as_deref()), (ShadowPodPhase::Lost, Some(REMOTE_POD_LOST)));
+    // The pod stays until its node is back; nothing more is asked for.
+    let given_up = Snapshot { told: Told { ..told }, ..at("2026-01-01T00:00:30Z") };
+    assert_eq!(decide(&given_up), Step::Wait);
+}
+
+#[test]
+fn a_pod_that_may_run_only_once_is_never_given_up() {
+    for policy in ["Never", "OnFailure"] {
+        let mut deleted = snapshot(created(policy, |_| {}));
+        deleted.seen = vec![going("Running", true, 30)];
+        deleted.told.pod = Some(going("Running", true, 30).status.clone());
+        deleted.now = "2026-01-02T00:00:00Z".parse().unwrap();
+        assert_eq!(decide(&deleted), Step::Wait, "{policy}");
+    }
+}
+
+#[test]
+fn what_is_taken_back_on_a_node_that_is_gone_ends_at_home() {
+    let mut evicted = snapshot(created("Always", |_| {}));
+    evicted.seen = vec![going("Running", false, 30)];
+    evicted.told.reason = Some(OFFER_RECLAIMED.to_owned());
+    evicted.told.message = Some("pool default became smaller".to_owned());
+    evicted.evicted_uid = Some("u1".to_owned());
+    evicted.now = "2026-01-01T00:02:00Z".parse().unwrap();
+    let told = recorded(decide(&evicted));
+    assert_eq!((told.phase, told.reason.as_deref()), (ShadowPodPhase::Failed, Some(OFFER_RECLAIMED)));
 }
