@@ -23,8 +23,10 @@ pub struct Plan {
 }
 
 /// Prefixes for everything that is wanted. What has one already keeps it, as long as it does not overlap with anything that is
-/// taken; a prefix that is free here stays what it is there; everything else gets the first free place in the pools. Returned
-/// beside it: what found no place.
+/// taken; everything else gets the first free place in the pools. Returned beside it: what found no place.
+///
+/// What a prefix is at its peer has no influence on where it gets its place, but for its size: else a peer could choose which
+/// addresses of ours lead to it.
 ///
 /// The answer depends on its arguments only, so that it is the same after a restart.
 pub fn allocate(plan: &Plan, wanted: &[(ClusterId, IpNet)], previous: &Allocations) -> (Allocations, Vec<(ClusterId, IpNet)>) {
@@ -36,7 +38,7 @@ pub fn allocate(plan: &Plan, wanted: &[(ClusterId, IpNet)], previous: &Allocatio
     for key in &wanted {
         let Some(before) = previous.get(key) else { continue };
         let fits = before.prefix_len() == key.1.prefix_len() && before.addr().is_ipv4() == key.1.addr().is_ipv4();
-        if fits && is_free(before, &occupied) {
+        if fits && within(before, &plan.pools) && is_free(before, &occupied) {
             occupied.push(*before);
             allocations.insert(key.clone(), *before);
         }
@@ -46,9 +48,7 @@ pub fn allocate(plan: &Plan, wanted: &[(ClusterId, IpNet)], previous: &Allocatio
         if allocations.contains_key(&key) {
             continue;
         }
-        let same = within(&key.1, &plan.pools) && is_free(&key.1, &occupied);
-        let found = if same { Some(key.1) } else { first_free(plan, key.1.prefix_len(), key.1.addr().is_ipv4(), &occupied) };
-        match found {
+        match first_free(plan, key.1.prefix_len(), key.1.addr().is_ipv4(), &occupied) {
             Some(found) => {
                 occupied.push(found);
                 allocations.insert(key, found);

@@ -24,7 +24,9 @@ use crate::{
 };
 
 /// How many prefixes a peer may export to us. A hub exports two for each cluster behind it.
-pub const MOST_EXPORTS: usize = 256;
+pub const MOST_EXPORTS: usize = 1024;
+/// What one peer's prefixes may take of the pools of a family, as a part of it: one of so many.
+pub const LARGEST_PART: u128 = 4;
 /// The largest prefixes that a peer may export, IPv4 and IPv6: a larger one would leave nothing for others.
 pub const LARGEST_EXPORT: (u8, u8) = (10, 40);
 
@@ -52,6 +54,12 @@ pub enum Refused {
         /// The prefix.
         prefix: IpNet,
     },
+    /// A prefix with a part for hosts that is not zero.
+    #[error("it exports {prefix}, which is no prefix: {} would be one", prefix.trunc())]
+    HostBits {
+        /// What it said.
+        prefix: IpNet,
+    },
     /// Exports that are not apart.
     #[error("it exports {one} and {other}, which overlap")]
     ExportsOverlap {
@@ -74,7 +82,7 @@ pub struct Ranges {
     pub services: Vec<IpNet>,
     /// What stands for single addresses and for everything without an address of its own, at most one of each family.
     pub external: Vec<IpNet>,
-    /// Addresses of our nodes.
+    /// Addresses of our nodes, and of the gateways of peers: the tunnel must not swallow its own packets.
     pub nodes: Vec<IpAddr>,
     /// What else is in use around here and must stay reachable.
     pub reserved: Vec<IpNet>,
@@ -94,7 +102,7 @@ impl Ranges {
     /// not its own.
     pub fn exports(&self, peer: &ClusterId, allocations: &Allocations, is_hub: bool) -> BTreeSet<IpNet> {
         let others = allocations.iter().filter(|((owner, _), _)| is_hub && owner != peer).map(|(_, here)| *here);
-        self.pods.iter().chain(&self.external).copied().chain(others).collect()
+        self.pods.iter().chain(&self.external).map(IpNet::trunc).chain(others).collect()
     }
 }
 
@@ -102,6 +110,9 @@ impl Ranges {
 pub fn check(exports: &BTreeSet<IpNet>) -> Result<(), Refused> {
     if exports.len() > MOST_EXPORTS {
         return Err(Refused::TooMany { count: exports.len() });
+    }
+    if let Some(prefix) = exports.iter().find(|prefix| **prefix != prefix.trunc()) {
+        return Err(Refused::HostBits { prefix: *prefix });
     }
     let shortest = |prefix: &IpNet| if prefix.addr().is_ipv4() { LARGEST_EXPORT.0 } else { LARGEST_EXPORT.1 };
     if let Some(prefix) = exports.iter().find(|prefix| prefix.prefix_len() < shortest(prefix)) {
@@ -122,9 +133,34 @@ pub fn place(
     previous: &Allocations,
 ) -> (Allocations, Vec<(ClusterId, IpNet)>) {
     let sound = peers.iter().filter(|(_, exports)| check(exports).is_ok());
-    let wanted: Vec<(ClusterId, IpNet)> =
-        sound.flat_map(|(peer, exports)| exports.iter().map(|prefix| (peer.clone(), *prefix))).collect();
-    allocate(&ranges.plan(), &wanted, previous)
+    let (mut wanted, mut too_much) = (Vec::new(), Vec::new());
+    for (peer, exports) in sound {
+        // In their order, so that those that fit are always the same.
+        let mut left = [true, false].map(|is_v4| size_of(ranges.pools.iter(), is_v4) / LARGEST_PART);
+        for prefix in exports {
+            let is_v4 = prefix.addr().is_ipv4();
+            let left = &mut left[usize::from(!is_v4)];
+            match left.checked_sub(size_of([prefix], is_v4)) {
+                Some(rest) => {
+                    *left = rest;
+                    wanted.push((peer.clone(), *prefix));
+                }
+                None => too_much.push((peer.clone(), *prefix)),
+            }
+        }
+    }
+    let (allocations, mut without) = allocate(&ranges.plan(), &wanted, previous);
+    without.extend(too_much);
+    without.sort();
+    (allocations, without)
+}
+
+/// How many addresses the prefixes of a family have together.
+fn size_of<'a>(prefixes: impl IntoIterator<Item = &'a IpNet>, is_v4: bool) -> u128 {
+    let of_family = prefixes.into_iter().filter(|prefix| prefix.addr().is_ipv4() == is_v4);
+    of_family
+        .map(|prefix| 1_u128.checked_shl(u32::from(prefix.max_prefix_len() - prefix.prefix_len())).unwrap_or(u128::MAX))
+        .fold(0, u128::saturating_add)
 }
 
 /// How both see each other, from what both say: complete when each has a place for all that the other exports.

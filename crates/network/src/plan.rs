@@ -63,7 +63,8 @@ pub struct Node {
     pub pods: Vec<IpNet>,
     /// Its address in the overlay's Ethernet.
     pub mac: Mac,
-    /// Whether tunnels end here.
+    /// Whether the tunnel may end here. Of several the first by name is in use: answers must come back the way that questions went,
+    /// because translations are remembered where they were made. The others stand by.
     pub is_gateway: bool,
 }
 
@@ -169,10 +170,10 @@ pub enum Way {
         /// The source of what starts on this node.
         source: Option<IpAddr>,
     },
-    /// To another node; over several, flows are spread.
+    /// To another node.
     Overlay {
-        /// Addresses of the nodes, sorted.
-        hops: Vec<IpAddr>,
+        /// Its address.
+        hop: IpAddr,
         /// The source of what starts on this node.
         source: Option<IpAddr>,
         /// What a packet may measure.
@@ -204,63 +205,67 @@ impl Fabric {
         all
     }
 
-    /// What this node is to hold. A node that is not known, and one of a cluster without peers or gateways, holds nothing.
+    /// The gateway in use.
+    pub fn gateway(&self) -> Option<&str> {
+        self.nodes.iter().find(|(_, node)| node.is_gateway).map(|(name, _)| name.as_str())
+    }
+
+    /// What this node is to hold. A node that is not known, and one of a cluster without peers, holds nothing. Without a gateway
+    /// what is for peers goes nowhere, instead of where other packets go.
     pub fn plan(&self, name: &str) -> NodePlan {
-        let gateways: Vec<&Node> = self.nodes.values().filter(|node| node.is_gateway).collect();
-        let (Some(this), false, false) = (self.nodes.get(name), self.peers.is_empty(), gateways.is_empty()) else {
-            return NodePlan::default();
-        };
+        let (Some(this), false) = (self.nodes.get(name), self.peers.is_empty()) else { return NodePlan::default() };
+        let gateway = self.gateway();
+        let is_gateway = gateway == Some(name);
         let mut plan = NodePlan {
             overlay: self.overlay(name, this),
-            tunnel: this.is_gateway.then_some(self.mtu),
-            tables: ruleset::tables(self, this),
+            tunnel: is_gateway.then_some(self.mtu),
+            tables: ruleset::tables(self, is_gateway),
             ..NodePlan::default()
         };
         for destination in self.remote() {
-            let is_v4 = destination.addr().is_ipv4();
-            let of_family = |node: &Node| node.addresses.iter().copied().find(|address| address.is_ipv4() == is_v4);
-            let source = of_family(this);
-            let way = if this.is_gateway {
-                Way::Tunnel { source }
-            } else {
-                let mut hops: Vec<IpAddr> = gateways.iter().filter_map(|gateway| of_family(gateway)).collect();
-                hops.sort();
-                if hops.is_empty() {
-                    // No gateway has an address of this family.
-                    continue;
-                }
-                Way::Overlay { hops, source, mtu: Some(self.mtu) }
-            };
-            plan.routes.push(Route { destination, table: None, way });
             plan.routes.push(Route { destination, table: None, way: Way::Unreachable });
+            let of_family = |node: &Node| {
+                let is_v4 = destination.addr().is_ipv4();
+                node.addresses.iter().copied().find(|address| address.is_ipv4() == is_v4)
+            };
+            let source = of_family(this);
+            let to_gateway = gateway.and_then(|gateway| of_family(&self.nodes[gateway]));
+            let way = if is_gateway {
+                Some(Way::Tunnel { source })
+            } else {
+                to_gateway.map(|hop| Way::Overlay { hop, source, mtu: Some(self.mtu) })
+            };
+            plan.routes.extend(way.map(|way| Route { destination, table: None, way }));
         }
-        if this.is_gateway {
+        if is_gateway {
             self.returning(name, &mut plan);
         }
         plan
     }
 
     fn overlay(&self, name: &str, this: &Node) -> Option<Overlay> {
+        let gateway = self.gateway()?;
         // Nodes that are no gateways do not talk to each other here.
-        let others = self.nodes.iter().filter(|(other, node)| *other != name && (node.is_gateway || this.is_gateway));
-        let neighbours: Vec<Neighbour> = others
-            .filter_map(|(_, node)| {
-                Some(Neighbour { outer: *node.addresses.first()?, mac: node.mac, hops: node.addresses.clone() })
-            })
-            .collect();
+        let others = self.nodes.iter().filter(|(other, _)| *other != name && (*other == gateway || name == gateway));
         let local = *this.addresses.first()?;
+        let neighbour = |(_, node): (&String, &Node)| {
+            let outer = node.addresses.iter().copied().find(|address| address.is_ipv4() == local.is_ipv4())?;
+            Some(Neighbour { outer, mac: node.mac, hops: node.addresses.clone() })
+        };
+        let neighbours: Vec<Neighbour> = others.filter_map(neighbour).collect();
         (!neighbours.is_empty()).then_some(Overlay { local, mac: this.mac, mtu: self.mtu, neighbours })
     }
 
     /// What comes out of the tunnel goes to the other nodes over the overlay, as strict checks of the return path want it.
     fn returning(&self, name: &str, plan: &mut NodePlan) {
         let mut families = std::collections::BTreeSet::new();
-        for (_, node) in self.nodes.iter().filter(|(other, _)| *other != name) {
+        let reached: Vec<Mac> = plan.overlay.iter().flat_map(|overlay| &overlay.neighbours).map(|one| one.mac).collect();
+        for (_, node) in self.nodes.iter().filter(|(other, node)| *other != name && reached.contains(&node.mac)) {
             for &address in &node.addresses {
                 let is_v4 = address.is_ipv4();
                 let own = node.pods.iter().copied().filter(|prefix| prefix.addr().is_ipv4() == is_v4);
                 for destination in own.chain([single(address)]) {
-                    let way = Way::Overlay { hops: vec![address], source: None, mtu: None };
+                    let way = Way::Overlay { hop: address, source: None, mtu: None };
                     plan.routes.push(Route { destination, table: Some(RETURN_TABLE), way });
                     families.insert(!is_v4);
                 }

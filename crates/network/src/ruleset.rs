@@ -1,9 +1,9 @@
 //! The text of a node's nftables.
 //!
 //! Two tables for each family that is in use. `liqo` translates and filters; it is replaced as a whole in one transaction, so no
-//! packet ever meets half of it. `liqo_guard` is tiny and stays: it drops what leaves the tunnel with a source that the peer
-//! does not know, which is what happens to packets while the other table is not there. Such a packet must not pass: the kernel
-//! would remember its wrong translation for as long as the connection lives.
+//! packet ever meets half of it. `liqo_guard` is tiny and stays: it drops what would enter the tunnel from an address by which the
+//! peer does not know us, which is what happens to packets while the other table is not there, and what comes out of it for any
+//! other address. Such a packet must not pass: the kernel would remember its wrong translation for as long as the connection lives.
 //!
 //! The chains that translate stand a little before the usual places (`dstnat`, `srcnat`), because the first chain that binds a
 //! connection wins: so the masquerading of CNIs and kube-proxy does not hide who is talking.
@@ -18,7 +18,7 @@ use liqo_api::{ClusterId, short_hash};
 
 use crate::{
     map::fallback,
-    plan::{Fabric, Node, OVERLAY, Open, Peer, TUNNEL},
+    plan::{Fabric, OVERLAY, OVERLAY_PORT, Open, Peer, TUNNEL},
     space::{Here, single},
 };
 
@@ -67,13 +67,13 @@ impl Family {
     }
 }
 
-/// The tables of this node, guard first.
-pub fn tables(fabric: &Fabric, this: &Node) -> Vec<Table> {
+/// The tables of a node, guard first.
+pub fn tables(fabric: &Fabric, is_gateway: bool) -> Vec<Table> {
     let families = [Family::V4, Family::V6].into_iter().filter(|family| fabric.remote().iter().any(|prefix| family.has(prefix)));
-    families.flat_map(|family| of_family(fabric, this, family)).collect()
+    families.flat_map(|family| of_family(fabric, is_gateway, family)).collect()
 }
 
-fn of_family(fabric: &Fabric, this: &Node, family: Family) -> Vec<Table> {
+fn of_family(fabric: &Fabric, is_gateway: bool, family: Family) -> Vec<Table> {
     let table = |name, body: &str| {
         let keyword = family.keyword();
         // The first line makes sure that there is something to delete.
@@ -84,62 +84,73 @@ fn of_family(fabric: &Fabric, this: &Node, family: Family) -> Vec<Table> {
         );
         Table { family: keyword, name, fingerprint, script }
     };
-    let body = body(fabric, this, family);
-    if this.is_gateway { vec![table(GUARD, &guard(fabric, family)), table(TABLE, &body)] } else { vec![table(TABLE, &body)] }
+    let body = body(fabric, is_gateway, family);
+    if is_gateway { vec![table(GUARD, &guard(fabric, family)), table(TABLE, &body)] } else { vec![table(TABLE, &body)] }
 }
 
-/// What a peer knows as our sources, in its space.
-fn wire_sources(fabric: &Fabric, family: Family) -> Vec<IpNet> {
-    let all = fabric.peers.values().flat_map(|peer| peer.maps.exported.pairs().map(|(_, there)| there.0));
-    let mut all: Vec<IpNet> = all.filter(|prefix| family.has(prefix)).collect();
-    all.sort();
-    IpNet::aggregate(&all)
-}
-
+/// Between us and each peer only what both agreed on: out of the tunnel only to addresses by which the peer knows us, and into it
+/// only from these.
 fn guard(fabric: &Fabric, family: Family) -> String {
-    let mut text = set(family, "wire", INTERVAL, wire_sources(fabric, family));
-    let rule = format!("oifname \"{TUNNEL}\" {} saddr != @wire counter drop", family.keyword());
-    chain(&mut text, "postrouting", "type filter hook postrouting priority srcnat + 50; policy accept;", &[rule]);
+    let keyword = family.keyword();
+    let mut text = String::new();
+    for (id, peer) in &fabric.peers {
+        let known = peer.maps.exported.pairs().map(|(_, there)| there.0).filter(|prefix| family.has(prefix));
+        let known: Vec<IpNet> = known.collect();
+        for (name, field) in [("out", "saddr"), ("in", "daddr")] {
+            let accept = format!("{keyword} {field} {{ {} }} accept", elements(&known));
+            let rules = if known.is_empty() { Vec::new() } else { vec![accept] };
+            chain(&mut text, &format!("{name}_{id}"), "", &rules);
+        }
+    }
+    chain(
+        &mut text,
+        "postrouting",
+        "type filter hook postrouting priority srcnat + 50; policy accept;",
+        &[
+            format!("oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}", verdicts(fabric, family, "out")),
+            format!("oifname \"{TUNNEL}\" counter drop"),
+        ],
+    );
+    chain(
+        &mut text,
+        "prerouting",
+        "type filter hook prerouting priority raw; policy accept;",
+        &[
+            format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", verdicts(fabric, family, "in")),
+            format!("iifname \"{TUNNEL}\" counter drop"),
+        ],
+    );
     text
 }
 
-fn body(fabric: &Fabric, this: &Node, family: Family) -> String {
+fn body(fabric: &Fabric, is_gateway: bool, family: Family) -> String {
     let keyword = family.keyword();
     let remote: Vec<IpNet> = fabric.remote().into_iter().filter(|prefix| family.has(prefix)).collect();
     let pods: Vec<IpNet> = fabric.pods.iter().filter(|prefix| family.has(prefix)).copied().collect();
+    let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied());
+    let nodes: Vec<_> = nodes.filter(|&address| family.has(&single(address))).collect();
     let mut text = set(family, "remote", INTERVAL, &remote);
+    text.push_str(&set(family, "nodes", "", &nodes));
     let mut postrouting = Vec::new();
-    if this.is_gateway {
+    let mut input = vec![format!("udp dport {OVERLAY_PORT} {keyword} saddr != @nodes counter drop")];
+    if is_gateway {
         for (id, peer) in &fabric.peers {
             peer_chains(&mut text, fabric, family, id, peer);
         }
         let by_peer = |chain: &str| verdicts(fabric, family, chain);
+        let only_open = [
+            format!("iifname \"{TUNNEL}\" ct state established,related accept"),
+            format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("open")),
+            format!("iifname \"{TUNNEL}\" counter drop"),
+        ];
         chain(
             &mut text,
             "prerouting",
             "type nat hook prerouting priority dstnat - 10; policy accept;",
             &[format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("from"))],
         );
-        chain(
-            &mut text,
-            "forward",
-            "type filter hook forward priority filter - 10; policy accept;",
-            &[
-                format!("iifname \"{TUNNEL}\" ct state established,related accept"),
-                format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("open")),
-                format!("iifname \"{TUNNEL}\" counter drop"),
-            ],
-        );
-        chain(
-            &mut text,
-            "input",
-            "type filter hook input priority filter - 10; policy accept;",
-            &[
-                format!("iifname \"{TUNNEL}\" ct state established,related accept"),
-                format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("open")),
-                format!("iifname \"{TUNNEL}\" counter drop"),
-            ],
-        );
+        chain(&mut text, "forward", "type filter hook forward priority filter - 10; policy accept;", &only_open);
+        input.extend(only_open);
         chain(
             &mut text,
             "mss",
@@ -151,6 +162,7 @@ fn body(fabric: &Fabric, this: &Node, family: Family) -> String {
         );
         postrouting.push(format!("oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}", by_peer("to")));
     }
+    chain(&mut text, "input", "type filter hook input priority filter - 10; policy accept;", &input);
     // Who talks stays visible: what comes from a peer keeps its source here, and so do our pods on their way to the gateway.
     let same = |prefixes: &[IpNet]| elements(prefixes.iter().map(|prefix| format!("{prefix} : {prefix}")));
     postrouting.push(format!("{keyword} saddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}", same(&remote)));
@@ -170,13 +182,15 @@ fn peer_chains(text: &mut String, fabric: &Fabric, family: Family, id: &ClusterI
     let is_external = |prefix: &IpNet| fabric.external.contains(prefix);
     let exported: Vec<(IpNet, IpNet)> =
         peer.maps.exported.pairs().map(|(here, there)| (here.0, there.0)).filter(|(here, _)| family.has(here)).collect();
-    let whole = exported.iter().filter(|(here, _)| !is_external(here)).copied();
+    let whole: Vec<(IpNet, IpNet)> = exported.iter().filter(|(here, _)| !is_external(here)).copied().collect();
     // The external prefix is no prefix of anything that exists: its addresses stand for single others.
     let singles = fabric.externals.pairs().filter_map(|(address, stand_in)| {
         let there = peer.maps.exported.there(Here(stand_in))?;
-        family.has(&single(address)).then(|| (single(address), single(there.0)))
+        // One within a prefix that is exported anyway has its address already.
+        let is_new = !whole.iter().any(|(here, _)| here.contains(&address));
+        (family.has(&single(address)) && is_new).then(|| (single(address), single(there.0)))
     });
-    let pairs: BTreeMap<IpNet, IpNet> = whole.chain(singles).collect();
+    let pairs: BTreeMap<IpNet, IpNet> = singles.chain(whole.iter().copied()).collect();
     let mut to = Vec::new();
     let mut from = Vec::new();
     if !pairs.is_empty() {

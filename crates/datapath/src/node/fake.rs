@@ -2,11 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use liqo_network::{
-    plan::{Overlay, Route, Rule, Way},
+    plan::{OVERLAY, Overlay, Route, Rule, TUNNEL, Way},
     ruleset::Table,
 };
 
@@ -16,6 +19,7 @@ use super::{Entry, Error, Firewall, FirewallError, Links, Node, Present, Routes,
 #[derive(Clone, Debug, Default)]
 pub struct FakeKernel {
     holds: Arc<Mutex<Present>>,
+    has_no_tunnel: Arc<AtomicBool>,
 }
 
 impl FakeKernel {
@@ -32,6 +36,11 @@ impl FakeKernel {
     /// Loses everything, as by a reboot.
     pub fn reboot(&self) {
         *self.lock() = Present::default();
+    }
+
+    /// Has no device for the tunnel from now on.
+    pub fn lose_tunnel(&self) {
+        self.has_no_tunnel.store(true, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Present> {
@@ -80,7 +89,10 @@ impl Routes for FakeKernel {
     async fn put(&self, route: &Route) -> Result<(), Error> {
         let mut holds = self.lock();
         if matches!(route.way, Way::Overlay { .. }) && holds.overlay.is_none() {
-            return Err(Error::NoDevice { device: liqo_network::plan::OVERLAY });
+            return Err(Error::NoDevice { device: OVERLAY });
+        }
+        if matches!(route.way, Way::Tunnel { .. }) && self.has_no_tunnel.load(Ordering::Relaxed) {
+            return Err(Error::NoDevice { device: TUNNEL });
         }
         holds.routes.retain(|other| place(other) != place(route));
         holds.routes.insert(route.clone());

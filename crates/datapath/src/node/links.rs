@@ -8,7 +8,7 @@ use rtnetlink::{
     Handle, LinkUnspec, LinkVxlan,
     packet_route::{
         AddressFamily,
-        link::{AfSpecInet, AfSpecUnspec, InetDevConf, InfoData, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage},
+        link::{AfSpecInet, AfSpecUnspec, InetDevConf, InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
         neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState},
     },
 };
@@ -17,6 +17,8 @@ use super::Error;
 
 /// The kernel's errno for a device that is not there.
 const NO_SUCH_DEVICE: i32 = 19;
+/// And for a neighbour that is not there.
+const NOT_FOUND: i32 = 2;
 /// Sources are checked, but not against the device that they come in by: nodes' pods come in by the overlay, and the way to them
 /// is another (RFC 3704, loose mode).
 const LOOSE: i32 = 2;
@@ -143,8 +145,8 @@ fn read(link: &LinkMessage) -> Option<Overlay> {
             _ => {}
         }
     }
-    let is_ours = id == Some(OVERLAY_ID) && port == Some(OVERLAY_PORT);
-    // One of the same name that is different has no local address, so that it is made anew.
+    let is_ours = id == Some(OVERLAY_ID) && port == Some(OVERLAY_PORT) && link.header.flags.contains(LinkFlags::Up);
+    // One of the same name that is different, or down, has no local address, so that it is made anew.
     let local = local.filter(|_| is_ours).unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
     Some(Overlay { local, mac: mac?, mtu: mtu?, neighbours: Vec::new() })
 }
@@ -168,7 +170,7 @@ impl Links for NetlinkLinks {
             IpAddr::V4(address) => builder.local(address),
             IpAddr::V6(address) => builder.local6(address).udp_zero_csum6_rx(true),
         };
-        let message = builder.address(overlay.mac.0.to_vec()).mtu(overlay.mtu).up().build();
+        let message = builder.address(overlay.mac.0.to_vec()).mtu(overlay.mtu).build();
         let change = |source| Error::Change { step: format!("making device {OVERLAY}"), source };
         self.handle.link().add(message).execute().await.map_err(change)?;
         let mut settings = InetDevConf::default();
@@ -176,7 +178,9 @@ impl Links for NetlinkLinks {
         let family = AfSpecUnspec::Inet(vec![AfSpecInet::DevConfRequest(settings)]);
         let index = self.overlay_index().await?;
         let message = LinkUnspec::new_with_index(index).append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![family])).build();
-        self.handle.link().set(message).execute().await.map_err(change)
+        self.handle.link().set(message).execute().await.map_err(change)?;
+        // Last: one that is not up is not finished, and is made anew.
+        self.handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await.map_err(change)
     }
 
     async fn remove(&self, device: &'static str) -> Result<(), Error> {
@@ -212,8 +216,12 @@ impl Links for NetlinkLinks {
                 message.attributes.push(NeighbourAttribute::Destination(neighbour(*outer)));
             }
         }
-        let change = |source| Error::Change { step: format!("removing {entry:?} from device {OVERLAY}"), source };
-        self.handle.neighbours().del(message).execute().await.map_err(change)
+        match self.handle.neighbours().del(message).execute().await {
+            Err(error) if is(&error, NOT_FOUND) => Ok(()),
+            outcome => {
+                outcome.map_err(|source| Error::Change { step: format!("removing {entry:?} from device {OVERLAY}"), source })
+            }
+        }
     }
 }
 

@@ -9,7 +9,8 @@
 //! Ours is what bears our mark: devices and tables by their names, routes and rules by the number of their protocol. Everything
 //! else is left alone, and everything of ours that is not wanted is removed. When nothing differs, nothing is touched.
 //!
-//! The steps have an order. What filters stands before there is a way that it guards; a way is removed before what guards it.
+//! The steps have an order. Tables stand before there is a way that they guard, and are removed after all ways; so do the routes that
+//! lead nowhere, which hold packets back while a device is missing.
 
 mod fake;
 mod firewall;
@@ -123,7 +124,10 @@ pub fn steps(wanted: &NodePlan, present: &Present) -> Vec<Step> {
     let lost = |route: &&Route| !overlay_stays && matches!(route.way, Way::Overlay { .. });
     let standing: BTreeSet<Route> = present.routes.iter().filter(|route| !lost(route)).cloned().collect();
     let routes: BTreeSet<Route> = wanted.routes.iter().cloned().collect();
-    steps.extend(routes.difference(&standing).cloned().map(Step::PutRoute));
+    // What keeps packets from leaving elsewhere comes first: the devices of the others may not be there yet.
+    let (nowhere, somewhere): (Vec<&Route>, Vec<&Route>) =
+        routes.difference(&standing).partition(|route| route.way == Way::Unreachable);
+    steps.extend(nowhere.into_iter().chain(somewhere).cloned().map(Step::PutRoute));
     let rules: BTreeSet<Rule> = wanted.rules.iter().cloned().collect();
     steps.extend(rules.difference(&present.rules).cloned().map(Step::AddRule));
 
@@ -166,14 +170,19 @@ impl Node<NetlinkLinks, NetlinkRoutes, Nft> {
 }
 
 impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
-    /// Makes the kernel hold what is wanted, and returns what had to be done for it.
+    /// Makes the kernel hold what is wanted, and returns what had to be done for it. Where the tunnel's device is not there yet,
+    /// everything else is done, and the error says so.
     pub async fn apply(&self, wanted: &NodePlan) -> Result<Vec<Step>, Error> {
         let steps = steps(wanted, &self.present().await?);
+        let mut missing = None;
         for step in &steps {
             tracing::debug!(?step, "changing the node");
-            self.take(step).await?;
+            match self.take(step).await {
+                Err(Error::NoDevice { device }) => missing = Some(device),
+                outcome => outcome?,
+            }
         }
-        Ok(steps)
+        missing.map_or(Ok(steps), |device| Err(Error::NoDevice { device }))
     }
 
     /// Removes everything that is ours.

@@ -10,8 +10,8 @@ use rtnetlink::{
     packet_route::{
         AddressFamily,
         route::{
-            RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteNextHop, RouteNextHopFlags,
-            RouteProtocol, RouteScope, RouteType,
+            RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope,
+            RouteType,
         },
         rule::{RuleAction, RuleAttribute, RuleMessage},
     },
@@ -24,6 +24,8 @@ use super::{
 
 /// The mark of our routes and rules: a number that nobody has registered.
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(76);
+/// The metric of our routes: one that nobody else is likely to have.
+const METRIC: u32 = 760;
 /// The kernel's errno for a route or rule that is not there.
 const NO_SUCH_PROCESS: i32 = 3;
 /// And for one whose rule is not there.
@@ -66,17 +68,13 @@ impl NetlinkRoutes {
                 attributes.push(RouteAttribute::Oif(index_of(&self.handle, TUNNEL).await?));
                 attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
             }
-            Way::Overlay { hops, source, mtu } => {
+            Way::Overlay { hop, source, mtu } => {
                 let index = index_of(&self.handle, OVERLAY).await?;
                 attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
                 attributes.extend(mtu.map(|mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)])));
-                if let [hop] = hops.as_slice() {
-                    header.flags.insert(RouteFlags::Onlink);
-                    attributes.push(RouteAttribute::Gateway((*hop).into()));
-                    attributes.push(RouteAttribute::Oif(index));
-                } else {
-                    attributes.push(RouteAttribute::MultiPath(hops.iter().map(|&hop| next_hop(index, hop)).collect()));
-                }
+                header.flags.insert(RouteFlags::Onlink);
+                attributes.push(RouteAttribute::Gateway((*hop).into()));
+                attributes.push(RouteAttribute::Oif(index));
             }
         }
         Ok(message)
@@ -159,6 +157,11 @@ impl Routes for NetlinkRoutes {
     }
 }
 
+/// Routes of others to the same destination have other metrics, so that neither takes the place of the other.
+fn metric(route: &Route) -> u32 {
+    if route.way == Way::Unreachable { UNREACHABLE_METRIC } else { METRIC }
+}
+
 /// What tells a route from all others.
 fn place(route: &Route) -> RouteMessage {
     let mut message = RouteMessage::default();
@@ -171,25 +174,14 @@ fn place(route: &Route) -> RouteMessage {
     header.kind = if route.way == Way::Unreachable { RouteType::Unreachable } else { RouteType::Unicast };
     message.attributes.push(RouteAttribute::Destination(route.destination.addr().into()));
     message.attributes.extend(route.table.map(RouteAttribute::Table));
-    if route.way == Way::Unreachable {
-        message.attributes.push(RouteAttribute::Priority(UNREACHABLE_METRIC));
-    }
+    message.attributes.push(RouteAttribute::Priority(metric(route)));
     message
-}
-
-/// A node in the overlay, one of several.
-fn next_hop(index: u32, address: IpAddr) -> RouteNextHop {
-    let mut hop = RouteNextHop::default();
-    hop.flags = RouteNextHopFlags::Onlink;
-    hop.interface_index = index;
-    hop.attributes = vec![RouteAttribute::Gateway(address.into())];
-    hop
 }
 
 /// What a message of the kernel says, if it is a route as we make them.
 fn route(message: &RouteMessage) -> Option<Route> {
     let (mut address, mut table, mut source, mut mtu) = (None, u32::from(message.header.table), None, None);
-    let (mut hops, mut metric) = (Vec::new(), None);
+    let (mut hop, mut metric) = (None, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Destination(destination) => address = plain(destination),
@@ -199,24 +191,18 @@ fn route(message: &RouteMessage) -> Option<Route> {
             RouteAttribute::Metrics(metrics) => {
                 mtu = metrics.iter().find_map(|metric| if let RouteMetric::Mtu(mtu) = metric { Some(*mtu) } else { None });
             }
-            RouteAttribute::Gateway(address) => hops.extend(plain(address)),
-            RouteAttribute::MultiPath(all) => hops.extend(all.iter().flat_map(|hop| &hop.attributes).filter_map(gateway)),
+            RouteAttribute::Gateway(address) => hop = plain(address),
             _ => {}
         }
     }
-    hops.sort();
-    let way = match message.header.kind {
-        RouteType::Unreachable if metric == Some(UNREACHABLE_METRIC) => Way::Unreachable,
-        RouteType::Unicast if hops.is_empty() => Way::Tunnel { source },
-        RouteType::Unicast => Way::Overlay { hops, source, mtu },
+    let way = match (message.header.kind, hop) {
+        (RouteType::Unreachable, _) if metric == Some(UNREACHABLE_METRIC) => Way::Unreachable,
+        (RouteType::Unicast, None) => Way::Tunnel { source },
+        (RouteType::Unicast, Some(hop)) => Way::Overlay { hop, source, mtu },
         _ => return None,
     };
     let destination = IpNet::new(address?, message.header.destination_prefix_length).ok()?;
     Some(Route { destination, table: (table != u32::from(RouteHeader::RT_TABLE_MAIN)).then_some(table), way })
-}
-
-fn gateway(attribute: &RouteAttribute) -> Option<IpAddr> {
-    if let RouteAttribute::Gateway(address) = attribute { plain(address) } else { None }
 }
 
 fn plain(address: &RouteAddress) -> Option<IpAddr> {

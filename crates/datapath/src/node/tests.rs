@@ -52,17 +52,17 @@ async fn a_change_touches_only_what_differs() {
     let kernel = FakeKernel::default();
     let mut fabric = fabric();
     kernel.node().apply(&fabric.plan("n2")).await.expect("applied");
+    // Another gateway takes over.
     fabric.nodes.insert("n3".into(), cluster_node(3, true));
+    fabric.nodes.insert("n1".into(), cluster_node(1, false));
     let steps = kernel.node().apply(&fabric.plan("n2")).await.expect("applied");
-    let is_expected = |step: &Step| {
-        matches!(step, Step::AddEntry(_)) || matches!(step, Step::PutRoute(route) if matches!(route.way, Way::Overlay { .. }))
-    };
-    assert!(steps.iter().all(is_expected), "{steps:?}");
-    assert_eq!(steps.len(), 3, "{steps:?}");
-    fabric.nodes.remove("n1");
-    let steps = kernel.node().apply(&fabric.plan("n2")).await.expect("applied");
-    assert_eq!(steps.iter().filter(|step| matches!(step, Step::RemoveEntry(_))).count(), 2, "{steps:?}");
-    assert_eq!(steps.len(), 3, "{steps:?}");
+    let count = |is: fn(&Step) -> bool| steps.iter().filter(|step| is(step)).count();
+    assert_eq!(count(|step| matches!(step, Step::RemoveEntry(_))), 2, "{steps:?}");
+    assert_eq!(count(|step| matches!(step, Step::AddEntry(_))), 2, "{steps:?}");
+    assert_eq!(count(|step| matches!(step, Step::PutRoute(route) if matches!(route.way, Way::Overlay { .. }))), 1, "{steps:?}");
+    // The table names all nodes, whose overlay is listened to.
+    assert_eq!(count(|step| matches!(step, Step::ReplaceTable(_))), 1, "{steps:?}");
+    assert_eq!(steps.len(), 6, "{steps:?}");
 }
 
 #[tokio::test]
@@ -106,4 +106,16 @@ fn the_guard_stands_before_there_is_a_way() {
     let first_route = steps.iter().position(|step| matches!(step, Step::PutRoute(_))).expect("routes come");
     assert!(matches!(&steps[0], Step::ReplaceTable(table) if table.name == GUARD), "{steps:?}");
     assert!(steps.iter().skip(first_route).all(|step| !matches!(step, Step::ReplaceTable(_))));
+}
+
+#[tokio::test]
+async fn without_the_tunnels_device_everything_else_is_done() {
+    let kernel = FakeKernel::default();
+    kernel.lose_tunnel();
+    let plan = fabric().plan("n1");
+    assert!(matches!(kernel.node().apply(&plan).await, Err(Error::NoDevice { .. })));
+    let holds = kernel.holds();
+    assert_eq!(holds.rules.len(), plan.rules.len());
+    assert!(holds.routes.iter().any(|route| route.way == Way::Unreachable));
+    assert!(holds.routes.iter().any(|route| route.table.is_some()));
 }

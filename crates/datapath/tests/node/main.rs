@@ -101,6 +101,23 @@ fn a_connection_outlives_what_is_done_to_the_gateways() {
 }
 
 #[test]
+fn without_its_rules_a_gateway_lets_nothing_through() {
+    let world = World::two().expect("a world");
+    world.serve().expect("servers");
+    // As if the table that translates had not been loaded: the guard stands alone.
+    for gateway in [(0, 0), (1, 0)] {
+        world.node(gateway).command("nft", &["delete", "table", "ip", "liqo"], "").expect("deleted");
+    }
+    let lost = seen(&world, (0, 0), (1, 0));
+    assert!(lost.is_err(), "{lost:?}");
+    for gateway in [(0, 0), (1, 0)] {
+        world.apply(gateway).expect("applied");
+    }
+    // Nothing wrong is remembered of the attempt.
+    seen(&world, (0, 0), (1, 0)).expect("it works again");
+}
+
+#[test]
 fn applying_again_changes_nothing_and_clearing_leaves_nothing() {
     let world = World::hub_and_leaves().expect("a world");
     for node in world.places() {

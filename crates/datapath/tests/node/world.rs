@@ -325,7 +325,7 @@ fn build_node(switch: &Namespace, node: &Namespace, pod: &Namespace, place: Plac
 
 const UPLOADS: u16 = 8081;
 const ECHO: u16 = 8082;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Servers in a pod: one tells whoever asks whom it sees, one counts what is uploaded, one sends everything back, byte for byte,
 /// and one datagrams.

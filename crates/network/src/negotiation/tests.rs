@@ -120,12 +120,13 @@ fn claims_that_cannot_be_are_refused() {
     let says =
         |exports: &[&str]| agree(&Announcement::default(), &Announcement { exports: nets(exports), ..Announcement::default() });
     assert_eq!(says(&["0.0.0.0/0"]), Err(Refused::TooLarge { prefix: net("0.0.0.0/0") }));
+    assert_eq!(says(&["10.0.0.1/16"]), Err(Refused::HostBits { prefix: net("10.0.0.1/16") }));
     assert_eq!(says(&["fd00::/8"]), Err(Refused::TooLarge { prefix: net("fd00::/8") }));
     let (one, other) = (net("10.0.0.0/12"), net("10.3.0.0/16"));
     assert_eq!(says(&["10.0.0.0/12", "10.3.0.0/16", "192.0.2.0/24"]), Err(Refused::ExportsOverlap { one, other }));
     let many: BTreeSet<IpNet> =
-        (0..=256u32).map(|index| IpNet::new(IpAddr::from((index << 8).to_be_bytes()), 24).unwrap()).collect();
-    assert_eq!(check(&many), Err(Refused::TooMany { count: 257 }));
+        (0..=1024u32).map(|index| IpNet::new(IpAddr::from((index << 8).to_be_bytes()), 24).unwrap()).collect();
+    assert_eq!(check(&many), Err(Refused::TooMany { count: 1025 }));
     let ours = Announcement { exports: nets(&["10.244.0.0/16"]), ..Announcement::default() };
     let views = [(net("10.244.0.0/16"), net("10.245.0.0/24"))].into();
     assert!(matches!(agree(&ours, &Announcement { views, ..Announcement::default() }), Err(Refused::Views(_))));
@@ -137,6 +138,20 @@ fn a_peer_whose_claims_are_refused_takes_nothing_from_others() {
     let (allocations, without) = place(&ranges(), &peers, &Allocations::new());
     assert_eq!(allocations.keys().map(|(peer, _)| peer.clone()).collect::<Vec<_>>(), [id('b')]);
     assert!(without.is_empty());
+}
+
+#[test]
+fn a_peer_that_wants_too_much_leaves_enough_for_others() {
+    let greedy: BTreeSet<IpNet> = nets(&["10.0.0.0/10", "10.64.0.0/10", "10.128.0.0/10", "10.192.0.0/10"]);
+    let peers = [(id('a'), greedy), (id('b'), nets(&["10.244.0.0/16"]))].into();
+    let (allocations, without) = place(&ranges(), &peers, &Allocations::new());
+    assert_eq!(allocations.len(), 2, "{allocations:?}");
+    assert_eq!(without.len(), 3);
+    assert!(without.iter().all(|(peer, _)| *peer == id('a')));
+    // A range of our own that is written with a part for hosts is exported as what it is.
+    let mut sloppy = ranges();
+    sloppy.external = vec![net("10.70.0.1/24")];
+    assert!(sloppy.exports(&id('a'), &Allocations::new(), false).contains(&net("10.70.0.0/24")));
 }
 
 proptest! {

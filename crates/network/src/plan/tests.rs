@@ -47,7 +47,7 @@ fn a_node_sends_to_the_gateway_what_is_for_peers() {
     let plan = fabric().plan("n2");
     assert_eq!(plan.tunnel, None);
     assert!(plan.rules.is_empty());
-    let way = Way::Overlay { hops: vec![ip("172.18.0.1")], source: Some(ip("172.18.0.2")), mtu: Some(1420) };
+    let way = Way::Overlay { hop: ip("172.18.0.1"), source: Some(ip("172.18.0.2")), mtu: Some(1420) };
     for destination in ["10.246.0.0/16", "10.72.0.0/24"] {
         assert!(plan.routes.contains(&Route { destination: net(destination), table: None, way: way.clone() }));
         assert!(plan.routes.contains(&Route { destination: net(destination), table: None, way: Way::Unreachable }));
@@ -70,7 +70,7 @@ fn a_gateway_sends_into_the_tunnel_and_back_to_the_nodes() {
     assert_eq!(plan.tunnel, Some(1420));
     let tunnel = Way::Tunnel { source: Some(ip("172.18.0.1")) };
     assert!(plan.routes.contains(&Route { destination: net("10.246.0.0/16"), table: None, way: tunnel }));
-    let to = |last: u8| Way::Overlay { hops: vec![IpAddr::from([172, 18, 0, last])], source: None, mtu: None };
+    let to = |last: u8| Way::Overlay { hop: IpAddr::from([172, 18, 0, last]), source: None, mtu: None };
     let back = |destination: &str, last| Route { destination: net(destination), table: Some(RETURN_TABLE), way: to(last) };
     for route in [back("10.244.2.0/24", 2), back("172.18.0.2/32", 2), back("10.244.3.0/24", 3), back("172.18.0.3/32", 3)] {
         assert!(plan.routes.contains(&route), "{route:?}");
@@ -81,13 +81,20 @@ fn a_gateway_sends_into_the_tunnel_and_back_to_the_nodes() {
 }
 
 #[test]
-fn over_several_gateways_flows_are_spread() {
+fn of_several_gateways_one_is_in_use_and_the_next_takes_over() {
     let mut fabric = fabric();
     fabric.nodes.insert("n2".into(), node(2, true));
-    let plan = fabric.plan("n3");
-    let hops = vec![ip("172.18.0.1"), ip("172.18.0.2")];
-    let way = Way::Overlay { hops, source: Some(ip("172.18.0.3")), mtu: Some(1420) };
-    assert!(plan.routes.contains(&Route { destination: net("10.246.0.0/16"), table: None, way }));
+    let way = |last: u8, from: u8| {
+        let (hop, source) = (IpAddr::from([172, 18, 0, last]), Some(IpAddr::from([172, 18, 0, from])));
+        Route { destination: net("10.246.0.0/16"), table: None, way: Way::Overlay { hop, source, mtu: Some(1420) } }
+    };
+    assert!(fabric.plan("n3").routes.contains(&way(1, 3)));
+    // The one that stands by is like any other node.
+    assert!(fabric.plan("n2").routes.contains(&way(1, 2)));
+    assert_eq!(fabric.plan("n2").tunnel, None);
+    fabric.nodes.remove("n1");
+    assert!(fabric.plan("n3").routes.contains(&way(2, 3)));
+    assert_eq!(fabric.plan("n2").tunnel, Some(1420));
 }
 
 #[test]
@@ -101,14 +108,17 @@ fn a_single_node_needs_no_overlay() {
 }
 
 #[test]
-fn without_peers_or_gateways_nothing_is_held() {
+fn without_peers_nothing_is_held_and_without_a_gateway_nothing_gets_out() {
     let mut without_peers = fabric();
     without_peers.peers.clear();
     assert_eq!(without_peers.plan("n1"), NodePlan::default());
-    let mut without_gateways = fabric();
-    without_gateways.nodes.remove("n1");
-    assert_eq!(without_gateways.plan("n2"), NodePlan::default());
     assert_eq!(fabric().plan("unknown"), NodePlan::default());
+    let mut without_gateway = fabric();
+    without_gateway.nodes.remove("n1");
+    let plan = without_gateway.plan("n2");
+    assert_eq!(plan.routes.len(), 2);
+    assert!(plan.routes.iter().all(|route| route.way == Way::Unreachable));
+    assert!(!plan.tables.is_empty());
 }
 
 #[test]

@@ -1,9 +1,7 @@
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::{
     Externals, PeerMaps, PrefixMap, There,
-    plan::{Mac, Peer},
+    plan::{Mac, Node, Peer},
 };
 
 fn net(text: &str) -> IpNet {
@@ -18,27 +16,24 @@ fn map(pairs: &[(&str, &str)]) -> PrefixMap {
     PrefixMap::new(pairs.iter().map(|(here, there)| (Here(net(here)), There(net(there))))).unwrap()
 }
 
-fn node(is_gateway: bool) -> Node {
-    Node { addresses: vec!["172.18.0.1".parse().unwrap()], pods: vec![], mac: Mac::of([0; 5]), is_gateway }
-}
-
 fn fabric() -> Fabric {
     let maps = PeerMaps {
         exported: map(&[("10.244.0.0/16", "10.245.0.0/16"), ("10.70.0.0/24", "10.71.0.0/24")]),
         imported: map(&[("10.246.0.0/16", "10.244.0.0/16"), ("10.72.0.0/24", "10.70.0.0/24")]),
     };
+    let node = Node { addresses: vec!["172.18.0.1".parse().unwrap()], pods: vec![], mac: Mac::of([0; 5]), is_gateway: true };
     Fabric {
         pods: vec![net("10.244.0.0/16")],
         external: vec![net("10.70.0.0/24")],
         externals: Externals::recorded([("192.0.2.9".parse().unwrap(), "10.70.0.2".parse().unwrap())]),
-        nodes: BTreeMap::new(),
+        nodes: [("n1".to_owned(), node)].into(),
         peers: [(id('a'), Peer { maps, open: Open::Only(["10.244.0.9".parse().unwrap()].into()) })].into(),
         mtu: 1420,
     }
 }
 
 fn script(fabric: &Fabric, is_gateway: bool, family: &str, name: &str) -> String {
-    let tables = tables(fabric, &node(is_gateway));
+    let tables = tables(fabric, is_gateway);
     tables.into_iter().find(|table| table.family == family && table.name == name).map(|table| table.script).unwrap_or_default()
 }
 
@@ -50,6 +45,7 @@ fn a_gateway_translates_and_opens_only_what_is_open() {
 delete table ip liqo
 table ip liqo {{
 	set remote {{ type ipv4_addr; flags interval; elements = {{ 10.72.0.0/24, 10.246.0.0/16 }}; }}
+	set nodes {{ type ipv4_addr; elements = {{ 172.18.0.1 }}; }}
 	chain from_{a} {{
 		dnat ip prefix to ip daddr map {{ 10.245.0.0/16 : 10.244.0.0/16, 10.71.0.2/32 : 192.0.2.9/32 }}
 	}}
@@ -71,16 +67,17 @@ table ip liqo {{
 		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
 		iifname "liqo.tunnel" counter drop
 	}}
-	chain input {{
-		type filter hook input priority filter - 10; policy accept;
-		iifname "liqo.tunnel" ct state established,related accept
-		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
-		iifname "liqo.tunnel" counter drop
-	}}
 	chain mss {{
 		type filter hook forward priority mangle; policy accept;
 		oifname "liqo.tunnel" tcp flags syn / syn,rst tcp option maxseg size set rt mtu
 		iifname "liqo.tunnel" tcp flags syn / syn,rst tcp option maxseg size set rt mtu
+	}}
+	chain input {{
+		type filter hook input priority filter - 10; policy accept;
+		udp dport 6472 ip saddr != @nodes counter drop
+		iifname "liqo.tunnel" ct state established,related accept
+		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
+		iifname "liqo.tunnel" counter drop
 	}}
 	chain postrouting {{
 		type nat hook postrouting priority srcnat - 10; policy accept;
@@ -99,15 +96,31 @@ table ip liqo {{
 }
 
 #[test]
-fn the_guard_lets_out_only_what_a_peer_knows() {
-    let guard = script(&fabric(), true, "ip", GUARD);
-    assert!(guard.contains("elements = { 10.71.0.0/24, 10.245.0.0/16 }"), "{guard}");
-    assert!(guard.contains("oifname \"liqo.tunnel\" ip saddr != @wire counter drop"), "{guard}");
+fn the_guard_lets_pass_only_addresses_that_this_peer_knows_us_by() {
+    let (guard, a) = (script(&fabric(), true, "ip", GUARD), id('a'));
+    for line in [
+        "ip saddr { 10.71.0.0/24, 10.245.0.0/16 } accept".to_owned(),
+        "ip daddr { 10.71.0.0/24, 10.245.0.0/16 } accept".to_owned(),
+        format!("oifname \"liqo.tunnel\" ip daddr vmap {{ 10.72.0.0/24 : jump out_{a}, 10.246.0.0/16 : jump out_{a} }}"),
+        format!("iifname \"liqo.tunnel\" ip saddr vmap {{ 10.72.0.0/24 : jump in_{a}, 10.246.0.0/16 : jump in_{a} }}"),
+        "oifname \"liqo.tunnel\" counter drop".to_owned(),
+        "iifname \"liqo.tunnel\" counter drop".to_owned(),
+    ] {
+        assert!(guard.contains(&line), "{line} is not in {guard}");
+    }
+}
+
+#[test]
+fn a_single_address_within_an_exported_prefix_needs_no_stand_in() {
+    let mut fabric = fabric();
+    fabric.externals = Externals::recorded([("10.244.0.5".parse().unwrap(), "10.70.0.2".parse().unwrap())]);
+    let script = script(&fabric, true, "ip", TABLE);
+    assert!(script.contains("map { 10.245.0.0/16 : 10.244.0.0/16 }"), "{script}");
 }
 
 #[test]
 fn a_node_that_is_no_gateway_only_keeps_sources_visible() {
-    let tables = tables(&fabric(), &node(false));
+    let tables = tables(&fabric(), false);
     let [table] = tables.as_slice() else { panic!("one table") };
     assert!(!table.script.contains("liqo.tunnel"), "{}", table.script);
     assert!(table.script.contains("oifname \"liqo.overlay\" ip daddr @remote"), "{}", table.script);
@@ -131,14 +144,14 @@ fn a_peer_that_has_not_said_how_it_sees_us_gets_nothing_out() {
     let mut fabric = fabric();
     fabric.peers.get_mut(&id('a')).unwrap().maps.exported = PrefixMap::default();
     let guard = script(&fabric, true, "ip", GUARD);
-    assert!(guard.contains("set wire { type ipv4_addr; flags interval; }"), "{guard}");
+    assert!(!guard.contains(" accept\n"), "{guard}");
     let table = script(&fabric, true, "ip", TABLE);
     assert!(!table.contains("snat to "), "{table}");
 }
 
 #[test]
 fn the_fingerprint_changes_with_the_content_and_only_with_it() {
-    let of = |fabric: &Fabric| tables(fabric, &node(true)).iter().map(|table| table.fingerprint.clone()).collect::<Vec<_>>();
+    let of = |fabric: &Fabric| tables(fabric, true).iter().map(|table| table.fingerprint.clone()).collect::<Vec<_>>();
     let mut fabric = fabric();
     let before = of(&fabric);
     assert_eq!(of(&fabric), before);
