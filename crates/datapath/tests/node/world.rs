@@ -325,6 +325,9 @@ fn build_node(switch: &Namespace, node: &Namespace, pod: &Namespace, place: Plac
 
 const UPLOADS: u16 = 8081;
 const ECHO: u16 = 8082;
+/// How long a server may take to be reached; what is closed is waited for just as long.
+const REACH: Duration = Duration::from_secs(10);
+/// How long a connection that stands may be silent.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Servers in a pod: one tells whoever asks whom it sees, one counts what is uploaded, one sends everything back, byte for byte,
@@ -387,7 +390,7 @@ fn serve(listener: TcpListener, answer: impl Fn(TcpStream) -> io::Result<()> + S
 }
 
 fn connect(address: IpAddr, port: u16) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&(address, port).into(), PATIENCE)?;
+    let stream = TcpStream::connect_timeout(&(address, port).into(), REACH)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     Ok(stream)
