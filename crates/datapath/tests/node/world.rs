@@ -328,7 +328,7 @@ const ECHO: u16 = 8082;
 /// How long a server may take to be reached; what is closed is waited for just as long.
 const REACH: Duration = Duration::from_secs(10);
 /// How long a connection that stands may be silent.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Servers in a pod: one tells whoever asks whom it sees, one counts what is uploaded, one sends everything back, byte for byte,
 /// and one datagrams.
