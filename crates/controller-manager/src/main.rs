@@ -158,22 +158,28 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     parts.spawn(async move { liqo_offloading::run(context).await.context("offloading") });
     set_leader_label(&pods, &arguments.pod_name, true).await.context("labelling this pod as the leader")?;
 
-    // Parts end on the same signal: whichever is noticed first, the lease is given up only when all of them have ended.
-    let outcome = tokio::select! {
-        in_order = leadership.keep(&stop) => {
-            if !in_order {
-                // Another replica may lead from now on: nothing of ours may run on, not even to clean up.
-                tracing::error!("leadership lost, ending at once");
-                std::process::exit(1);
-            }
-            Ok(())
-        }
-        ended = parts.join_next() => part_ended(ended, &stop),
+    // The lease is renewed until the last part has ended, and then given up: so nobody leads beside us, and the next one at once.
+    let renewing = CancellationToken::new();
+    let working = async {
+        let outcome = tokio::select! {
+            () = stop.cancelled() => Ok(()),
+            ended = parts.join_next() => part_ended(ended, &stop),
+        };
+        stop.cancel();
+        let finished = finish(parts).await;
+        renewing.cancel();
+        outcome.and(finished)
     };
-    stop.cancel();
-    let finished = finish(parts).await;
+    let leading = async {
+        if !leadership.keep(&renewing).await {
+            // Another replica may lead from now on: nothing of ours may run on, not even to clean up.
+            tracing::error!("leadership lost, ending at once");
+            std::process::exit(1);
+        }
+    };
+    let (outcome, ()) = tokio::join!(working, leading);
     leadership.release().await;
-    outcome.and(finished)
+    outcome
 }
 
 /// A part ended although nobody asked it to, unless the whole process is ending.

@@ -227,14 +227,16 @@ fn set<R: PartialEq>(
 ) {
     let old = {
         let mut objects = content.write().unwrap_or_else(PoisonError::into_inner);
+        if objects.get(key) == new {
+            // What others keep of it is not to be there twice.
+            return;
+        }
         match new {
             Some(object) => objects.insert(key.clone(), object.clone()),
             None => objects.remove(key),
         }
     };
-    if old.as_ref() != new {
-        changed(key, old.as_ref(), new);
-    }
+    changed(key, old.as_ref(), new);
 }
 
 fn replace<R: PartialEq>(
@@ -302,6 +304,8 @@ mod tests {
         );
         seen.sort();
         assert_eq!(seen, [("gone".to_owned(), Some(1), None), ("new".to_owned(), None, Some(3))]);
+        assert!(Arc::ptr_eq(&content.read().unwrap()[&Key::new("", "same")], &same), "it is there twice");
+        set(&content, &Key::new("", "same"), Some(&Arc::new(2)), &mut |_, _, _| panic!("nothing changed"));
         assert!(Arc::ptr_eq(&content.read().unwrap()[&Key::new("", "same")], &same), "it is there twice");
     }
 }

@@ -1,6 +1,6 @@
 //! Which `ForeignCluster` stands for a peer.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use liqo_api::{ClusterId, ForeignCluster};
 
@@ -8,8 +8,25 @@ use crate::Cache;
 
 /// Those of a peer. Of several the first one counts, which is the oldest, for every slice alike.
 pub fn of_peer(foreign_clusters: &Cache<ForeignCluster>, id: &ClusterId) -> Vec<Arc<ForeignCluster>> {
-    let mut all: Vec<Arc<ForeignCluster>> =
-        foreign_clusters.all().into_iter().map(|(_, object)| object).filter(|object| object.spec.cluster_id == *id).collect();
-    all.sort_by_key(|object| (object.metadata.creation_timestamp.clone(), object.metadata.name.clone()));
+    let mut all = in_order(foreign_clusters);
+    all.retain(|object| object.spec.cluster_id == *id);
+    all
+}
+
+/// The one that counts, for each peer.
+pub fn by_peer(foreign_clusters: &Cache<ForeignCluster>) -> HashMap<ClusterId, Arc<ForeignCluster>> {
+    let mut first = HashMap::new();
+    for object in in_order(foreign_clusters) {
+        first.entry(object.spec.cluster_id.clone()).or_insert(object);
+    }
+    first
+}
+
+fn in_order(foreign_clusters: &Cache<ForeignCluster>) -> Vec<Arc<ForeignCluster>> {
+    let mut all: Vec<Arc<ForeignCluster>> = foreign_clusters.all().into_iter().map(|(_, object)| object).collect();
+    all.sort_by(|one, other| {
+        let age = |object: &ForeignCluster| object.metadata.creation_timestamp.clone();
+        age(one).cmp(&age(other)).then_with(|| one.metadata.name.cmp(&other.metadata.name))
+    });
     all
 }

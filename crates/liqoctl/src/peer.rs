@@ -211,7 +211,9 @@ fn choose_name(known: &[ForeignCluster], wanted: Option<&str>, target: &Target) 
     match wanted {
         Some(wanted) if owner(wanted).is_some() => bail!("another cluster is known as {wanted}: choose another --name"),
         Some(wanted) => Ok(wanted.to_owned()),
-        None if owner(&target.cluster_name).is_none() => Ok(target.cluster_name.clone()),
+        None if owner(&target.cluster_name).is_none() && target.cluster_name.parse::<ClusterId>().is_err() => {
+            Ok(target.cluster_name.clone())
+        }
         None => {
             let base: String = target.cluster_name.chars().take(56).collect();
             Ok(format!("{}-{}", base.trim_end_matches('-'), target.cluster_id.short()))
@@ -389,6 +391,12 @@ mod tests {
         assert_eq!(choose_name(&known, Some("third"), &target(3)).unwrap(), "third");
         assert!(choose_name(&known, Some("milan"), &target(3)).is_err());
         assert!(choose_name(&known, Some("other"), &target(1)).unwrap_err().to_string().contains("milan"));
+    }
+
+    #[test]
+    fn no_peer_is_called_as_the_id_of_a_cluster() {
+        let posing = Target { cluster_name: id(2).to_string(), ..target(3) };
+        assert_eq!(choose_name(&[], None, &posing).unwrap(), format!("{}-{}", id(2), id(3).short()));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
-use liqo_api::{ClusterConfig, PeeringPolicy, PeeringPolicySpec, PluginGeneration, PluginSource, Source};
+use liqo_api::{ClusterConfig, ClusterId, PeeringPolicy, PeeringPolicySpec, PluginGeneration, PluginSource, Source};
 
 /// Everything that can be set. Absent means: as it is, and at the first installation the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -243,7 +243,11 @@ pub fn name_from(context: &str) -> String {
     }
     name.truncate(63);
     let name = name.trim_end_matches('-');
-    if name.is_empty() { "cluster".to_owned() } else { name.to_owned() }
+    if name.is_empty() {
+        return "cluster".to_owned();
+    }
+    // Peers refuse a name that may be the ID of another cluster.
+    if name.parse::<ClusterId>().is_ok() { format!("cluster-{name}") } else { name.to_owned() }
 }
 
 /// `host:port`, as plugins are called; empty for none.
@@ -269,6 +273,9 @@ fn plugin_generation(text: &str) -> Result<PluginGeneration, String> {
 pub fn cluster_name(text: &str) -> Result<String, String> {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let good = (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-');
+    if text.parse::<ClusterId>().is_ok() {
+        return Err(format!("a cluster name must not look like a cluster ID (choose one such as {})", name_from(text)));
+    }
     if good {
         return Ok(text.to_owned());
     }
@@ -452,6 +459,9 @@ mod tests {
             assert!(cluster_name(&name_from(context)).is_ok());
         }
         assert!(cluster_name(&name_from(&"x.".repeat(99))).is_ok());
+        let id = "x".repeat(32);
+        assert!(cluster_name(&id).unwrap_err().contains("must not look like a cluster ID"));
+        assert_eq!(cluster_name(&name_from(&id)), Ok(format!("cluster-{id}")));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use liqo_api::{ForeignCluster, VirtualNode, Wish, links, provider_namespace, tenant_namespace};
+use liqo_api::{ClusterId, ForeignCluster, VirtualNode, Wish, links, provider_namespace, tenant_namespace};
 use serde::Serialize;
 use serde_json::json;
 
@@ -41,11 +41,19 @@ pub struct Unpeered {
 pub async fn find(cluster: &Cluster, name: &str) -> anyhow::Result<ForeignCluster> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let all = list_or_none(&api, &ListParams::default()).await.doing("list the known clusters")?;
+    find_in(all, name)
+}
+
+/// An ID is never taken for a name: a cluster chooses its name itself, and could choose the ID of another.
+fn find_in(all: Vec<ForeignCluster>, name: &str) -> anyhow::Result<ForeignCluster> {
     let names: Vec<_> = all.iter().map(kube::ResourceExt::name_any).collect();
-    let found = all.into_iter().find(|foreign| foreign.name_any() == name || foreign.spec.cluster_id.as_str() == name);
-    match found {
+    let is_id = name.parse::<ClusterId>().is_ok();
+    let is_meant =
+        |foreign: &ForeignCluster| if is_id { foreign.spec.cluster_id.as_str() == name } else { foreign.name_any() == name };
+    match all.into_iter().find(is_meant) {
         Some(foreign) => Ok(foreign),
         None if names.is_empty() => bail!("there is no peer {name}: this cluster has no peers"),
+        None if is_id => bail!("there is no peer with the ID {name}: the peers are called {}", names.join(", ")),
         None => bail!("there is no peer {name}: there are {}", names.join(", ")),
     }
 }
@@ -137,5 +145,34 @@ pub fn table(unpeered: &Unpeered) -> String {
         )
     } else {
         format!("The peering with {name} is ended.")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(name: &str, seed: u8) -> ForeignCluster {
+        let id = ClusterId::of_public_key(&[seed; 32]);
+        serde_json::from_value(json!({ "metadata": { "name": name }, "spec": { "clusterID": id } })).unwrap()
+    }
+
+    #[test]
+    fn a_peer_is_found_by_its_name_and_by_its_id() {
+        let all = vec![known("rome", 1), known("turin", 2)];
+        let turin = ClusterId::of_public_key(&[2; 32]);
+        assert_eq!(find_in(all.clone(), "rome").unwrap().name_any(), "rome");
+        assert_eq!(find_in(all.clone(), turin.as_str()).unwrap().name_any(), "turin");
+        assert!(find_in(all, "milan").unwrap_err().to_string().contains("rome, turin"));
+    }
+
+    #[test]
+    fn a_peer_that_calls_itself_by_the_id_of_another_is_not_taken_for_it() {
+        let turin = ClusterId::of_public_key(&[2; 32]);
+        let impostor = known(turin.as_str(), 3);
+        let found = find_in(vec![impostor.clone(), known("turin", 2)], turin.as_str()).unwrap();
+        assert_eq!(found.spec.cluster_id, turin);
+        // Nor when the other never came.
+        assert!(find_in(vec![impostor], turin.as_str()).is_err());
     }
 }

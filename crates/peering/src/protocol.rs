@@ -208,10 +208,11 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// Whether a name is fit to be a cluster's name: a DNS label (RFC 1123).
+/// Whether a name is fit to be a cluster's name: a DNS label (RFC 1123) that cannot be taken for a cluster's ID.
 pub fn valid_cluster_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('-') && !name.ends_with('-')
+    let label = (1..=63).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('-') && !name.ends_with('-');
+    label && name.parse::<ClusterId>().is_err()
 }
 
 #[cfg(test)]
@@ -251,6 +252,13 @@ mod tests {
         for name in ["", "-a", "a-", "Rome", "a.b", "a_b", "../x", "röm", "a b", &"x".repeat(64)] {
             assert!(!valid_cluster_name(name), "{name:?}");
         }
+    }
+
+    #[test]
+    fn no_cluster_is_called_what_may_be_the_id_of_another() {
+        let id = ClusterId::of_public_key(&[1; 32]);
+        assert!(!valid_cluster_name(id.as_str()));
+        assert!(valid_cluster_name(&format!("rome-{id}")));
     }
 
     #[test]

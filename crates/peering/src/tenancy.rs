@@ -43,11 +43,11 @@ use tokio::{sync::watch, time::Instant};
 use crate::{
     addresses::Addresses,
     auth::{
-        decide::{Known, OneTimeToken, TokenVerdict, reasons},
+        decide::{Known, OneTimeToken, Room, TokenVerdict, reasons},
         server::{Consumer, Tenancies, TenancyError},
         tokens,
     },
-    decide::{ConsumerHealth, ConsumerPulse},
+    decide::{ConsumerHealth, ConsumerPulse, Waiting},
     namespace::LiqoNamespace,
     objects::{self, KIND_MAPPED, Step, StepError, create_missing, create_missing_in_new, delete_present},
     protocol::{Grant, Refusal, SecretText},
@@ -357,22 +357,30 @@ impl Tenancies for Tenants {
         self.context.config().spec.cluster_name.clone()
     }
 
-    async fn known(&self, consumer: &ClusterId) -> Result<Known, TenancyError> {
-        let record = self.find_record(consumer);
-        let leaving = record.as_ref().is_some_and(|record| record.metadata.deletion_timestamp.is_some());
-        let incoming = record.map_or(Wish::Auto, |record| record.spec.incoming_peering);
+    async fn known(&self, consumer: &ClusterId, name: &str) -> Result<Known, TenancyError> {
         let namespace = self.live_namespace(consumer).await?;
         let approved = namespace.as_ref().is_some_and(|namespace| !namespace.terminating && !namespace.ending);
-        let waiting = if approved { Vec::new() } else { self.who_waits().await? };
+        let (cached, by_hand) = (self.find_record(consumer), self.is_approved_by_hand(consumer));
+        let may_wait = !approved && (by_hand || cached.as_ref().is_some_and(|record| self.waiting(record) != Waiting::No));
+        let record = if may_wait { self.live_record(consumer, name, cached).await? } else { cached };
+        let leaving = record.as_ref().is_some_and(|record| record.metadata.deletion_timestamp.is_some());
+        let noted_name = record.as_deref().and_then(records::noted_name);
         Ok(Known {
             approved,
             ending: leaving || namespace.as_ref().is_some_and(|namespace| namespace.terminating || namespace.ending),
-            cluster_name: namespace.and_then(|namespace| namespace.cluster_name),
-            incoming,
-            by_hand: self.is_approved_by_hand(consumer),
-            waits: waiting.contains(consumer),
-            waiting: waiting.len(),
+            cluster_name: if approved { namespace.and_then(|namespace| namespace.cluster_name) } else { noted_name },
+            waits: may_wait && record.as_ref().is_some_and(|record| matches!(self.waiting(record), Waiting::For(_))),
+            incoming: record.map_or(Wish::Auto, |record| record.spec.incoming_peering),
+            by_hand,
         })
+    }
+
+    async fn is_approved(&self, consumer: &ClusterId) -> Result<bool, TenancyError> {
+        Ok(self.live_namespace(consumer).await?.is_some_and(|namespace| !namespace.terminating && !namespace.ending))
+    }
+
+    async fn room(&self, consumer: &ClusterId, name: &str) -> Result<Room, TenancyError> {
+        Ok(self.look_for_room(consumer, name).await?)
     }
 
     async fn note(&self, consumer: &ClusterId, name: &str) -> Result<(), TenancyError> {

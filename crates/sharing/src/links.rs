@@ -44,14 +44,8 @@ impl Links {
 
     /// What policies select peers by.
     pub fn policy_peers(&self) -> HashMap<ClusterId, PolicyPeer> {
-        let mut peers = HashMap::new();
-        for (_, cluster) in self.foreign_clusters.all() {
-            let id = &cluster.spec.cluster_id;
-            if !peers.contains_key(id) {
-                peers.insert(id.clone(), PolicyPeer::new(id, self.foreign_cluster(id).as_deref()));
-            }
-        }
-        peers
+        let all = foreign_clusters::by_peer(&self.foreign_clusters).into_iter();
+        all.map(|(id, cluster)| (id.clone(), PolicyPeer::new(&id, Some(&cluster)))).collect()
     }
 
     /// What the consumer side has to say about a provider.

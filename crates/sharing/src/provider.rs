@@ -53,6 +53,9 @@ pub struct Provider {
     followed: Mutex<HashMap<ClusterId, PolicyVersion>>,
 }
 
+/// The status code of an object that its schema refuses.
+const INVALID: u16 = 422;
+
 impl Provider {
     /// Starts watching.
     pub fn start(
@@ -205,8 +208,14 @@ impl Provider {
         }
         for write in plan.policies {
             let api: Api<PeeringPolicy> = Api::all(self.context.client.clone());
-            let done = put_status(&api, &write.name, &write.status).await;
-            failures.extend(done.err().map(|source| Error::WritePolicy { policy: write.name, source }));
+            match put_status(&api, &write.name, &write.status).await {
+                Ok(()) => {}
+                // An old policy that the present schema refuses; where Kubernetes does not let that pass, it has no status.
+                Err(kube::Error::Api(refused)) if refused.code == INVALID => {
+                    tracing::warn!(policy = write.name, error = refused.message, "the status of a policy is refused");
+                }
+                Err(source) => failures.push(Error::WritePolicy { policy: write.name, source }),
+            }
         }
         self.links.say_of_consumers(plan.links);
         crate::first(failures)

@@ -42,10 +42,11 @@ pub struct Unknown {
 
 /// The peer of this name or ID, with the labels that are to be tried in place of those of the same name.
 pub fn whom(known: &[ForeignCluster], wanted: &str, tried: Option<&BTreeMap<String, String>>) -> Result<Whom, Unknown> {
-    let is_wanted = |foreign: &&ForeignCluster| foreign.name_any() == wanted || foreign.spec.cluster_id.as_str() == wanted;
+    // A peer chooses its name itself, and could choose the ID of another: an ID is never taken for a name.
+    let by_name = || known.iter().find(|foreign| foreign.name_any() == wanted).map(|foreign| foreign.spec.cluster_id.clone());
+    let found = wanted.parse::<ClusterId>().ok().or_else(by_name);
     // Of several objects for one peer the oldest counts.
     let age = |foreign: &&ForeignCluster| (foreign.metadata.creation_timestamp.clone(), foreign.name_any());
-    let found = known.iter().find(is_wanted).map(|foreign| foreign.spec.cluster_id.clone());
     let foreign = found.and_then(|id| known.iter().filter(|foreign| foreign.spec.cluster_id == id).min_by_key(age));
     let mut whom = match (foreign, wanted.parse::<ClusterId>()) {
         (Some(foreign), _) => Whom { peer: PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign)), has_id: true, known: true },

@@ -152,6 +152,14 @@ fn a_peer_that_is_not_known_is_explained_by_its_id_or_by_labels() {
 }
 
 #[test]
+fn a_peer_that_calls_itself_by_the_id_of_another_is_not_explained_for_it() {
+    let mut known = milan().foreign_clusters;
+    known[0].metadata.name = Some(id(7).to_string());
+    let found = whom(&known, id(7).as_str(), None).unwrap();
+    assert_eq!((found.known, found.peer.id), (false, id(7)));
+}
+
+#[test]
 fn labels_that_are_tried_stand_beside_those_that_are_there() {
     let tried = explained(milan(), "turin", Some(&[("tier", "other"), ("liqo.io/discovered-by", "LAN")]));
     let fields: Vec<&str> = tried.policies[1].misfits.iter().map(|misfit| misfit.field.as_str()).collect();

@@ -247,7 +247,7 @@ impl Handling<'_> {
         let home = self.pod.json();
         self.patch_status(home_status_patch(&home, &status, &link)).await?;
         let told_before = self.pod.told.as_ref().is_some_and(|told| told.reason == pods::NOT_REFLECTED);
-        if let Some(message) = missing.filter(|_| !told_before) {
+        if let Some(message) = missing.filter(|_| !told_before && self.peer.may_warn(&self.pod.uid)) {
             self.warn(pods::NOT_REFLECTED, &message).await;
         }
         if resized && !is_told_of_resize(&home) {

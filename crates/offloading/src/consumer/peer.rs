@@ -28,6 +28,12 @@ const WATCH_SECONDS: u32 = 120;
 /// When a pod is sent again that the provider's API server did not accept.
 const NOT_ACCEPTED_RETRY: Duration = Duration::from_secs(60);
 
+/// A provider may say something new of a record as often as it likes: the pods that name the object are looked at so late.
+const PROBLEM_PAUSE: Duration = Duration::from_secs(5);
+
+/// A pod gets at most one event in this time about what the provider has not of what it names.
+const BETWEEN_PROBLEM_EVENTS: Duration = Duration::from_secs(600);
+
 /// The providers that something is known of.
 #[derive(Default)]
 pub struct Peers(Mutex<BTreeMap<ClusterId, Arc<Peer>>>);
@@ -87,6 +93,8 @@ pub struct Peer {
     sent: Mutex<HashMap<String, Sent>>,
     /// When the provider's API server last did not accept a pod.
     not_accepted: Mutex<HashMap<String, Instant>>,
+    /// When a pod last got an event about what the provider has not of what it names.
+    warned: Mutex<HashMap<String, Instant>>,
     /// What this process recorded over the present connection, until the watch shows it.
     reflected: Mutex<HashSet<Reference>>,
     /// Held while a pod waits for what it names to be recorded.
@@ -151,7 +159,9 @@ impl Remote {
             move |_: &Key, old: Option<&Arc<Twin>>, new: Option<&Arc<Twin>>| {
                 for twin in [old, new].into_iter().flatten() {
                     peer.not_reflected(&twin.reference);
-                    peer.references.add(twin.reference.clone());
+                    if old.zip(new).is_none_or(|(old, new)| new.differs_beyond_problem(old)) {
+                        peer.references.add(twin.reference.clone());
+                    }
                 }
                 let problem = |twin: Option<&Arc<Twin>>| twin.and_then(|twin| twin.problem.clone());
                 if let Some(twin) = old.or(new).filter(|_| problem(old) != problem(new)) {
@@ -216,6 +226,7 @@ impl Peer {
             remote: RwLock::default(),
             sent: Mutex::default(),
             not_accepted: Mutex::default(),
+            warned: Mutex::default(),
             reflected: Mutex::default(),
             reflecting: tokio::sync::Mutex::default(),
             disconnected: Mutex::new(Instant::now()),
@@ -295,10 +306,10 @@ impl Peer {
         }
     }
 
-    /// Looks at every pod again that names this object.
+    /// Looks at every pod again that names this object, once for all that the provider says of it meanwhile.
     fn look_at_pods_that_name(&self, reference: &Reference) {
         for pod in self.home_pods().iter().filter(|pod| reference.is_named_by(pod)) {
-            self.pods.add(pod.uid.clone());
+            self.pods.add_after(pod.uid.clone(), PROBLEM_PAUSE);
         }
     }
 
@@ -345,6 +356,17 @@ impl Peer {
     pub fn forget(&self, uid: &str) {
         locked(&self.sent).remove(uid);
         locked(&self.not_accepted).remove(uid);
+        locked(&self.warned).remove(uid);
+    }
+
+    /// Whether this pod gets an event now about what the provider has not of what it names; if so, none for a while.
+    pub fn may_warn(&self, uid: &str) -> bool {
+        let mut warned = locked(&self.warned);
+        let may = warned.get(uid).is_none_or(|at| at.elapsed() >= BETWEEN_PROBLEM_EVENTS);
+        if may {
+            warned.insert(uid.to_owned(), Instant::now());
+        }
+        may
     }
 
     /// The provider's API server did not accept this pod. Returns how long to wait before it is asked again.
@@ -461,7 +483,40 @@ fn look_at_everything(consumer: &Consumer, peer: &Peer) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn peer() -> Peer {
+        Peer::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new())
+    }
+
+    #[test]
+    fn what_a_provider_says_of_a_record_is_no_reason_to_look_at_pods_at_once() {
+        let peer = peer();
+        let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
+            "spec": { "containers": [{ "name": "c", "envFrom": [{ "configMapRef": { "name": "m" } }] }] } });
+        let pod = Arc::new(HomePod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap());
+        let reference = Reference { secret: false, namespace: "demo".into(), name: "m".into() };
+        assert!(reference.is_named_by(&pod));
+        peer.home.write().unwrap().insert("u".into(), pod);
+        for _ in 0..3 {
+            peer.look_at_pods_that_name(&reference);
+        }
+        assert!(peer.pods.is_empty(), "it waits");
+        peer.look_at_pods_of("demo");
+        assert_eq!(peer.pods.len(), 1);
+    }
+
+    #[test]
+    fn a_provider_that_changes_its_words_again_and_again_makes_one_event() {
+        let peer = peer();
+        assert!(peer.may_warn("u"));
+        assert!(!peer.may_warn("u"));
+        assert!(peer.may_warn("another"));
+        peer.forget("u");
+        assert!(peer.may_warn("u"));
+    }
 
     #[test]
     fn a_provider_is_forgotten_when_nobody_works_with_it_and_its_workers_end() {

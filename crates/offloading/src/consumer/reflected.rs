@@ -14,7 +14,7 @@ use liqo_api::{ReflectedObject, ReflectedObjectSpec, annotations, labels, short_
 use serde_json::{Value, json};
 
 use super::reduced::HomePod;
-use crate::decide::text;
+use crate::decide::{home_status::cut, text};
 
 /// Secrets of these types belong to the home cluster's own machinery.
 const NEVER: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
@@ -78,7 +78,7 @@ impl Twin {
         let said = object.status.as_ref().and_then(|status| Some((status.reason.clone()?, status.message.clone()?)));
         // Before the namespace is there no pod is, either, and that is said of the pod itself.
         let said = said.filter(|(reason, _)| reason != "NamespaceNotReady");
-        let problem = said.map(|(reason, message)| format!("{reason}: {message}"));
+        let problem = said.map(|(reason, message)| cut(&format!("{reason}: {message}")));
         ours.then(|| Self { reference, fingerprint: fingerprint_of_object(&object.spec.object), terminating, problem })
     }
 
@@ -89,8 +89,13 @@ impl Twin {
         let name = secret.metadata.annotations.as_ref()?.get(annotations::HOME_NAME)?.clone();
         let terminating = secret.metadata.deletion_timestamp.is_some();
         let reference = Reference { secret: true, namespace, name };
-        let problem = secret.metadata.annotations.as_ref()?.get(annotations::NOT_REFLECTED).cloned();
+        let problem = secret.metadata.annotations.as_ref()?.get(annotations::NOT_REFLECTED).map(|said| cut(said));
         Some(Self { reference, fingerprint: fingerprint_of_secret(&secret), terminating, problem })
+    }
+
+    /// Whether a change concerns more than what the provider says of it.
+    pub fn differs_beyond_problem(&self, other: &Self) -> bool {
+        (&self.reference, self.fingerprint, self.terminating) != (&other.reference, other.fingerprint, other.terminating)
     }
 }
 
@@ -286,6 +291,32 @@ mod tests {
         assert_eq!(Twin::of_secret(record.clone()).unwrap().problem, None);
         record.metadata.annotations.as_mut().unwrap().insert(annotations::NOT_REFLECTED.into(), "Invalid: too long".into());
         assert_eq!(Twin::of_secret(record).unwrap().problem.as_deref(), Some("Invalid: too long"));
+    }
+
+    #[test]
+    fn a_provider_that_says_much_of_a_record_is_not_remembered_in_full() {
+        let much = "x".repeat(256 * 1024);
+        let mut map = record_of_config_map(&reference(false, "m"), &config_map(json!({"metadata": {"name": "m"}})));
+        map.status = serde_json::from_value(json!({"reason": "Invalid", "message": much})).unwrap();
+        let mut secret = record_of_secret(&reference(true, "s"), &Secret::default()).unwrap();
+        secret.metadata.annotations.as_mut().unwrap().insert(annotations::NOT_REFLECTED.into(), much);
+        for twin in [Twin::of_object(map), Twin::of_secret(secret)] {
+            assert_eq!(twin.unwrap().problem.map(|problem| problem.len()), Some(4096));
+        }
+    }
+
+    #[test]
+    fn what_a_provider_says_of_a_record_changes_nothing_of_what_it_holds() {
+        let said = |problem: Option<&str>, fingerprint| Twin {
+            reference: reference(false, "m"),
+            fingerprint,
+            terminating: false,
+            problem: problem.map(str::to_owned),
+        };
+        assert!(!said(Some("Invalid: a"), 1).differs_beyond_problem(&said(Some("Invalid: b"), 1)));
+        assert!(!said(None, 1).differs_beyond_problem(&said(Some("Invalid: b"), 1)));
+        assert!(said(None, 1).differs_beyond_problem(&said(None, 2)));
+        assert!(said(None, 1).differs_beyond_problem(&Twin { terminating: true, ..said(None, 1) }));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use super::{
     },
     virtual_nodes::all_pods_known,
 };
+use crate::decide::home_status::cut;
 
 /// Objects that are looked at at the same time, for each provider.
 const CONCURRENCY: usize = 4;
@@ -150,7 +151,7 @@ pub fn missing(remote: &Remote, pod: &HomePod) -> Option<String> {
         .iter()
         .filter_map(|one| Some(format!("{} {}: {}", one.kind(), one.name, recorded(remote, one)?.problem.as_ref()?)))
         .collect();
-    (!told.is_empty()).then(|| format!("the provider took the pod, but not all that it names: {}", told.join("; ")))
+    (!told.is_empty()).then(|| cut(&format!("the provider took the pod, but not all that it names: {}", told.join("; "))))
 }
 
 fn recorded(remote: &Remote, reference: &Reference) -> Option<Arc<Twin>> {

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::{OFFER_RECLAIMED, items, text};
 
-pub use reduce::reduce_status;
+pub use reduce::{cut, reduce_status};
 
 /// What is known of the way to the remote pod.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,7 @@
 //! One finalizer among those of others.
 
 use json_patch::{Patch, PatchOperation, RemoveOperation, TestOperation, jsonptr::PointerBuf};
+use kube::Resource;
 use serde_json::json;
 
 /// Where this finalizer stands in an object's list.
@@ -20,8 +21,22 @@ pub fn removal(uid: &str, position: usize, ours: &str) -> kube::api::Patch<()> {
     ]))
 }
 
+/// Whether the object is without our finalizer, by the answer to its [`removal`]. It is not where the API server did nothing,
+/// and where the finalizer stood there more than once.
+pub fn is_off<K: Resource>(answer: kube::Result<K>, ours: &str) -> kube::Result<bool> {
+    match answer {
+        Ok(object) => Ok(position(object.meta().finalizers.as_ref(), ours).is_none()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(true),
+        // A test that fails makes the patch invalid; there is no conflict then.
+        Err(kube::Error::Api(status)) if status.is_conflict() || status.is_invalid() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::core::Status;
     use serde_json::Value;
 
     use super::*;
@@ -43,6 +58,24 @@ mod tests {
         assert_eq!(after(&object(json!(["new", "other", "ours"])), "u"), None);
         assert_eq!(after(&object(json!(["other", "ours"])), "another"), None);
         assert_eq!(after(&json!({ "metadata": { "uid": "u" } }), "u"), None);
+    }
+
+    #[test]
+    fn our_finalizer_is_off_when_the_answer_shows_none_or_the_object_is_gone() {
+        let patched = |list: Value| {
+            let object: ConfigMap = serde_json::from_value(json!({ "metadata": { "finalizers": list } })).unwrap();
+            is_off(Ok(object), "ours").unwrap()
+        };
+        assert!(patched(json!(null)) && patched(json!(["other"])));
+        assert!(!patched(json!(["ours"])), "it stood there twice");
+        let refused = |code: u16, reason: &str| {
+            let status = Status { code, reason: reason.to_owned(), ..Status::default() };
+            is_off::<ConfigMap>(Err(kube::Error::Api(Box::new(status))), "ours").ok()
+        };
+        assert_eq!(refused(404, "NotFound"), Some(true));
+        assert_eq!(refused(409, "Conflict"), Some(false), "the object is another one by now");
+        assert_eq!(refused(422, "Invalid"), Some(false), "the list is another one by now");
+        assert_eq!((refused(403, "Forbidden"), refused(500, "InternalError")), (None, None));
     }
 
     #[test]

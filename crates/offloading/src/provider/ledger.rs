@@ -60,7 +60,8 @@ impl Ledger {
     pub fn pod_changed(&mut self, old: Option<&RemotePod>, new: Option<&RemotePod>) -> Vec<Key> {
         let mut freed = Vec::new();
         let same = old.zip(new).is_some_and(|(old, new)| {
-            (&old.uid, old.counts(), &old.charge, &old.pool) == (&new.uid, new.counts(), &new.charge, &new.pool)
+            let of = |pod: &RemotePod| (pod.account(), pod.shadow_key(), pod.counts());
+            (&old.uid, &old.charge) == (&new.uid, &new.charge) && of(old) == of(new)
         });
         if let Some(old) = old.filter(|old| !same && old.counts()) {
             let account = old.account();
@@ -324,6 +325,30 @@ mod tests {
         assert_eq!(ledger.pods.len(), 1);
         ledger.pod_changed(Some(&other), None);
         assert!(ledger.pods.is_empty(), "{:?}", ledger.pods);
+    }
+
+    #[test]
+    fn a_pod_that_is_given_to_another_consumer_is_charged_to_that_one_from_then_on() {
+        let mut ledger = Ledger::default();
+        let stranger = liqo_api::ClusterId::of_public_key(&[8; 32]);
+        let ours = pod("web", "u1", |_| {});
+        let theirs = pod("web", "u1", |object| object["metadata"]["labels"]["liqo.io/consumer-id"] = stranger.as_str().into());
+        ledger.pod_changed(None, Some(&ours));
+        assert!(admit(&mut ledger, "waits", "cpu=1,pods=1", Some(&offer("cpu=1,pods=1"))).is_err());
+        assert_eq!(ledger.pod_changed(Some(&ours), Some(&theirs)), [Key::new(account().tenant, "waits")]);
+        assert_eq!(ledger.charged(&account(), Charge::Requests, |_| true).get("cpu").to_string(), "0");
+        assert_eq!(ledger.charged(&theirs.account(), Charge::Requests, |_| true).get("cpu").to_string(), "1");
+    }
+
+    #[test]
+    fn a_pod_that_is_given_to_another_shadow_pod_takes_up_the_room_that_was_held_for_that_one() {
+        let (mut ledger, offer) = (Ledger::default(), offer("cpu=2,pods=2"));
+        let first = pod("web", "u1", |_| {});
+        ledger.pod_changed(None, Some(&first));
+        admit(&mut ledger, "other", "cpu=1,pods=1", Some(&offer)).unwrap();
+        let second = pod("web", "u1", |object| object["metadata"]["labels"]["liqo.io/shadow-pod"] = "other".into());
+        ledger.pod_changed(Some(&first), Some(&second));
+        assert_eq!(ledger.charged(&account(), Charge::Requests, |_| true).get("cpu").to_string(), "1");
     }
 
     #[test]

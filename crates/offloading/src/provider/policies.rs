@@ -18,6 +18,7 @@ pub type Memory = Mutex<HashMap<String, (Option<Held>, ResourceList)>>;
 /// Looks again at what belongs to consumers for whom something changed: their namespaces, the pods that wait, and what is
 /// reflected.
 pub fn changed(provider: &Provider) {
+    let offers = provider.offers.all();
     let mut memory = lock(&provider.held);
     let mut present = BTreeSet::new();
     for (key, namespace) in provider.namespaces.all() {
@@ -30,8 +31,8 @@ pub fn changed(provider: &Provider) {
         if memory.get(&tenant) != Some(&now) {
             provider.queues.maps.add(tenant.clone());
             provider.queues.wake.add((tenant.clone(), false));
-            for (offer, _) in provider.offers.all().into_iter().filter(|(offer, _)| offer.namespace == tenant) {
-                provider.queues.accounts.add(offer);
+            for (offer, _) in offers.iter().filter(|(offer, _)| offer.namespace == tenant) {
+                provider.queues.accounts.add(offer.clone());
             }
             for home in provider.map(&tenant).iter().flat_map(|map| map.spec.mappings.keys()) {
                 provider.queues.twins.add(Key::new(tenant.clone(), home.clone()));

@@ -44,6 +44,9 @@ const MOST_STEPS: usize = 12;
 /// When an eviction that a disruption budget did not allow is asked for again.
 const EVICTION_RETRY: Duration = Duration::from_secs(10);
 
+/// When a shadow pod is let go of that could not be at first.
+const LET_GO_RETRY: Duration = Duration::from_secs(5);
+
 /// An object of which only the metadata is looked at in an answer.
 type Unread = Object<IgnoredAny, IgnoredAny>;
 
@@ -189,8 +192,10 @@ impl Pass<'_> {
                     Some(Next::OnChange)
                 }
                 Step::Forget => {
-                    self.let_go(&shadow).await?;
-                    return Ok(Next::OnChange);
+                    if self.let_go(&shadow).await? {
+                        return Ok(Next::OnChange);
+                    }
+                    Some(Next::After(LET_GO_RETRY))
                 }
             };
             if let Some(next) = next {
@@ -448,14 +453,17 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The pod is gone: the shadow pod goes too, which tells home.
-    async fn let_go(&mut self, shadow: &Shadow) -> Result<(), Error> {
+    /// The pod is gone: the shadow pod goes too, which tells home. Says whether nothing of ours keeps it any more.
+    async fn let_go(&mut self, shadow: &Shadow) -> Result<bool, Error> {
         let api = self.shadows();
         if let Some(position) = shadow.held {
             let patch = finalizer::removal(&shadow.uid, position, finalizers::SHADOW_POD);
             let answer = api.patch(&self.key.name, &PatchParams::default(), &patch).await;
             let change = |source| Error::Change { kind: "ShadowPod", key: self.key.clone(), source };
-            unless_gone(answer).map_err(change)?;
+            if !finalizer::is_off(answer, finalizers::SHADOW_POD).map_err(change)? {
+                tracing::debug!(shadow_pod = %self.key, "not let go yet: its finalizers are not what they were taken for");
+                return Ok(false);
+            }
         }
         if !shadow.deleted {
             let only_this =
@@ -469,7 +477,7 @@ impl Pass<'_> {
         }
         forget(self.provider, self.key);
         self.memory.let_go = true;
-        Ok(())
+        Ok(true)
     }
 
     /// The shadow pod with everything, as the API server has it now.

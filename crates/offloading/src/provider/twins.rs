@@ -22,7 +22,7 @@ use super::{
     lifecycle::PlaceState,
     lock,
     reflection::{Kind, Problem, Source, Step, Twin, plan, plan_without_namespace, twin},
-    unless_gone, unless_gone_or_replaced,
+    unless_gone_or_replaced,
 };
 
 /// How often the twins of a namespace are looked at although nothing changed.
@@ -117,7 +117,7 @@ impl Work<'_> {
         let (problem, source) = match step {
             Step::Delete(twin) => return self.delete(&twin).await.map(|()| true),
             Step::Tell(source, problem) => return self.tell(&source, problem.as_ref()).await.map(|()| true),
-            Step::Release(source, position) => return self.release(&source, position).await.map(|()| true),
+            Step::Release(source, position) => return self.release(&source, position).await,
             Step::Create(source) => (self.create(&source).await?, source),
             Step::Change(source, twin) => (self.change(&source, &twin).await?, source),
         };
@@ -237,13 +237,13 @@ impl Work<'_> {
         unless_gone_or_replaced(answer).map(drop).map_err(failed)
     }
 
-    /// Lets a source go that waited for its twin to be gone.
-    async fn release(&self, source: &Source, position: usize) -> Result<(), Error> {
+    /// Lets a source go that waited for its twin to be gone. Says whether it did.
+    async fn release(&self, source: &Source, position: usize) -> Result<bool, Error> {
         let patch = finalizer::removal(&source.uid, position, finalizers::REFLECTED_OBJECT);
         let api: Api<ReflectedObject> = Api::namespaced(self.provider.context.client.clone(), &source.key.namespace);
-        let answer = unless_gone(api.patch(&source.key.name, &PatchParams::default(), &patch).await);
-        answer.map_err(|error| Error::Change { kind: "ReflectedObject", key: source.key.clone(), source: error })?;
-        Ok(())
+        let answer = api.patch(&source.key.name, &PatchParams::default(), &patch).await;
+        let failed = |error| Error::Change { kind: "ReflectedObject", key: source.key.clone(), source: error };
+        finalizer::is_off(answer, finalizers::REFLECTED_OBJECT).map_err(failed)
     }
 
     fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use liqo_api::{Charge, ClusterId, ForeignCluster, PeeringPolicy, PodSecurity, Usage};
 use liqo_kit::policies::{self, PolicyPeer};
+use liqo_quantity::Quantity;
 
 use super::{
     admission::{Offer, Refusal},
@@ -61,11 +62,13 @@ impl Held {
         }
     }
 
-    /// The refusal of a pod whose limits are charged and do not bound what it uses. Ephemeral containers have none.
+    /// The refusal of a pod whose limits are charged and do not bound what it uses. A limit of zero is none to a kubelet.
+    /// Ephemeral containers have none.
     pub fn missing_limit(&self, spec: &PodSpec) -> Option<Refusal> {
         let has = |resources: &Option<ResourceRequirements>, resource: &str| {
             let limits = resources.as_ref().and_then(|resources| resources.limits.as_ref());
-            limits.is_some_and(|limits| limits.contains_key(resource))
+            let amount = limits.and_then(|limits| limits.get(resource)?.0.parse::<Quantity>().ok());
+            amount.is_some_and(|amount| amount > Quantity::ZERO)
         };
         let missing = |resource: &'static str| {
             let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
@@ -180,6 +183,17 @@ pub mod tests {
         assert!(refused("Limits", json!([no_memory]), json!({})).contains("container half has no limit of memory"));
         assert!(refused("Limits", json!([good]), json!({ "initContainers": [bare] })).contains("container bare"));
         assert_eq!(refused("Limits", json!([bare]), json!({ "resources": limits })), "", "the pod as a whole is bounded");
+        for zero in ["0", "0m", "0Mi", "0.0", "-1", "nonsense"] {
+            for (resource, limits) in
+                [("cpu", json!({ "cpu": zero, "memory": "1Gi" })), ("memory", json!({ "cpu": "1", "memory": zero }))]
+            {
+                let unbounded = json!({ "limits": limits });
+                let words = refused("Limits", json!([{ "name": "zero", "resources": unbounded }]), json!({}));
+                assert!(words.starts_with(&format!("container zero has no limit of {resource}")), "{zero}: {words}");
+                let words = refused("Limits", json!([bare]), json!({ "resources": unbounded }));
+                assert!(words.starts_with(&format!("container bare has no limit of {resource}")), "{zero}: {words}");
+            }
+        }
     }
 
     #[test]

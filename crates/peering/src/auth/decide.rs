@@ -19,7 +19,7 @@ pub struct Known {
     pub approved: bool,
     /// Whether an earlier access is still being cleaned up.
     pub ending: bool,
-    /// The name under which it was granted access.
+    /// The name under which it was granted access, or before that the one in the record that Liqo made when it came.
     pub cluster_name: Option<String>,
     /// What this cluster's user says of lending to it.
     pub incoming: Wish,
@@ -27,8 +27,17 @@ pub struct Known {
     pub by_hand: bool,
     /// Whether it waits for approval already. It showed a token for that.
     pub waits: bool,
-    /// How many clusters wait for approval.
+}
+
+/// Where a consumer that a person is to approve finds a place to wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Whether it waits already.
+    pub waits: bool,
+    /// How many clusters wait.
     pub waiting: usize,
+    /// Whether there is a record of it, or a name left for one.
+    pub has_name: bool,
 }
 
 /// What a presented token is worth.
@@ -55,19 +64,24 @@ pub struct OneTimeToken {
     pub resource_version: String,
 }
 
+/// What holds of a request whatever is known of its signer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// The challenge in it, which is good.
+    pub challenge: Genuine,
+    /// The version that both sides speak.
+    pub protocol_version: u32,
+}
+
 /// Everything that the decision on a [`PeeringRequest`] depends on.
 #[derive(Clone, Debug)]
 pub struct Situation<'a> {
-    /// This cluster.
-    pub provider: &'a ClusterId,
-    /// What this program speaks.
-    pub protocol: ProtocolRange,
     /// Whose key signed the request.
     pub signer: &'a ClusterId,
     /// What the signed bytes say.
     pub request: &'a PeeringRequest,
-    /// Whether the challenge in it is good.
-    pub challenge: Result<Genuine, ChallengeError>,
+    /// What [`check`] found.
+    pub checked: Checked,
     /// What we know of the signer.
     pub known: &'a Known,
     /// What the token in the request is worth.
@@ -123,6 +137,8 @@ pub mod reasons {
     pub const TOKEN_INVALID: &str = "TokenInvalid";
     /// A person is to approve the consumer.
     pub const PENDING_APPROVAL: &str = "PendingApproval";
+    /// A person is to approve the consumer, and the names that it could be noted under belong to others.
+    pub const NAME_TAKEN: &str = "NameTaken";
     /// So many wait for approval that no more are noted; later helps.
     pub const TOO_MANY_PENDING: &str = "TooManyPending";
     /// The token is too old.
@@ -131,6 +147,27 @@ pub mod reasons {
     pub const NAMESPACE_TAKEN: &str = "NamespaceTaken";
     /// The provider does not know how it can be reached.
     pub const ADDRESS_UNKNOWN: &str = "AddressUnknown";
+}
+
+/// Whether a request for access is worth a look into the cluster: it is meant for us, and the challenge is ours.
+pub fn check(
+    provider: &ClusterId,
+    protocol: ProtocolRange,
+    signer: &ClusterId,
+    request: &PeeringRequest,
+    challenge: Result<Genuine, ChallengeError>,
+) -> Result<Checked, Refusal> {
+    check_parties(provider, signer, &request.audience, &request.cluster_id)?;
+    if request.cluster_name.parse::<ClusterId>().is_ok() {
+        return Err(refuse(reasons::INVALID_REQUEST, "clusterName looks like a cluster ID: choose another name"));
+    }
+    if !valid_cluster_name(&request.cluster_name) {
+        return Err(refuse(reasons::INVALID_REQUEST, "clusterName must be a DNS label: up to 63 of a-z, 0-9 and -"));
+    }
+    let challenge = challenge.map_err(challenge_refusal)?;
+    let protocol_version =
+        negotiate(request.protocol, protocol).map_err(|error| refuse(reasons::INCOMPATIBLE_VERSION, error.to_string()))?;
+    Ok(Checked { challenge, protocol_version })
 }
 
 /// Decides on a request for access.
@@ -171,14 +208,8 @@ pub fn token_used() -> Refusal {
 }
 
 fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
-    let Situation { provider, signer, request, known, .. } = situation;
-    check_parties(provider, signer, &request.audience, &request.cluster_id)?;
-    if !valid_cluster_name(&request.cluster_name) {
-        return Err(refuse(reasons::INVALID_REQUEST, "clusterName must be a DNS label: up to 63 of a-z, 0-9 and -"));
-    }
-    let challenge = situation.challenge.map_err(challenge_refusal)?;
-    let protocol_version = negotiate(request.protocol, situation.protocol)
-        .map_err(|error| refuse(reasons::INCOMPATIBLE_VERSION, error.to_string()))?;
+    let Situation { signer, request, known, .. } = situation;
+    let Checked { challenge, protocol_version } = situation.checked;
     if known.incoming == Wish::No {
         return Err(refuse(
             reasons::BLOCKED,
@@ -188,26 +219,39 @@ fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
     if known.ending {
         return Err(refuse(reasons::BUSY, "the previous peering is still being cleaned up: try again in some seconds"));
     }
-    if known.approved {
-        check_name(known, request)?;
-    }
+    check_name(known, request)?;
     // A stranger without a token is nobody's to approve. Whoever waits has shown one, which was spent on that.
     let let_in = known.approved || known.waits || known.incoming == Wish::Yes;
     let spend = if let_in { None } else { judge_token(situation.token)? };
     if known.by_hand && !known.approved && known.incoming == Wish::Auto {
-        if !known.waits && known.waiting >= MOST_WAITING {
-            let message = format!(
-                "{} clusters wait for approval at the provider, and no more are noted: somebody there is to decide on them",
-                known.waiting
-            );
-            return Err(refuse(reasons::TOO_MANY_PENDING, message));
-        }
         let message = format!(
             "somebody at the provider is to approve this cluster, there with `liqoctl approve {signer}`; it is asked again until then"
         );
         return Ok(Decision::Pend { spend, refusal: refuse(reasons::PENDING_APPROVAL, message) });
     }
     Ok(Decision::Grant { challenge, spend, protocol_version })
+}
+
+/// Whether a consumer that is to wait for approval is still to be noted, or why it cannot be.
+pub fn find_place(room: Room, name: &str) -> Result<bool, Refusal> {
+    if room.waits {
+        return Ok(false);
+    }
+    if room.waiting >= MOST_WAITING {
+        let message = format!(
+            "{} clusters wait for approval at the provider, and no more are noted: somebody there is to decide on them",
+            room.waiting
+        );
+        return Err(refuse(reasons::TOO_MANY_PENDING, message));
+    }
+    if !room.has_name {
+        let message = format!(
+            "the provider cannot note this cluster for approval, for it knows others as {name}: set another clusterName, \
+             or let somebody there rename or remove those ForeignClusters"
+        );
+        return Err(refuse(reasons::NAME_TAKEN, message));
+    }
+    Ok(true)
 }
 
 fn check_parties(provider: &ClusterId, signer: &ClusterId, audience: &str, claimed: &str) -> Result<(), Refusal> {
@@ -231,17 +275,24 @@ fn check_parties(provider: &ClusterId, signer: &ClusterId, audience: &str, claim
     Ok(())
 }
 
-/// Names of mapped namespaces are made from the consumer's name, so it stays as it was when access was granted.
+/// Names of mapped namespaces are made from the consumer's name, so it stays as it was when access was granted. A person who
+/// approves sees a name, too, and it stays as that person saw it.
 fn check_name(known: &Known, request: &PeeringRequest) -> Result<(), Refusal> {
-    match &known.cluster_name {
-        Some(name) if *name != request.cluster_name => Err(refuse(
-            reasons::IDENTITY_MISMATCH,
-            format!(
-                "this key was granted access as cluster {name}: set clusterName back to that, or unpeer and peer again under the new name"
-            ),
-        )),
-        _ => Ok(()),
+    let Some(name) = known.cluster_name.as_ref().filter(|name| **name != request.cluster_name) else { return Ok(()) };
+    if known.approved {
+        let message = format!(
+            "this key was granted access as cluster {name}: set clusterName back to that, or unpeer and peer again under the new name"
+        );
+        return Err(refuse(reasons::IDENTITY_MISMATCH, message));
     }
+    if known.waits || known.by_hand || known.incoming == Wish::Yes {
+        let message = format!(
+            "the provider knows this key as cluster {name}: set clusterName back to that, or let somebody there remove its \
+             ForeignCluster and peer again under the new name"
+        );
+        return Err(refuse(reasons::IDENTITY_MISMATCH, message));
+    }
+    Ok(())
 }
 
 fn judge_token(token: &TokenVerdict) -> Result<Option<OneTimeToken>, Refusal> {
@@ -298,15 +349,17 @@ mod tests {
         }
 
         fn decide(&self) -> Decision {
-            decide(&Situation {
-                provider: &self.provider,
-                protocol: ProtocolRange { min: 1, max: 2 },
-                signer: &self.signer,
-                request: &self.request,
-                challenge: self.challenge,
-                known: &self.known,
-                token: &self.token,
-            })
+            let protocol = ProtocolRange { min: 1, max: 2 };
+            match check(&self.provider, protocol, &self.signer, &self.request, self.challenge) {
+                Ok(checked) => decide(&Situation {
+                    signer: &self.signer,
+                    request: &self.request,
+                    checked,
+                    known: &self.known,
+                    token: &self.token,
+                }),
+                Err(refusal) => Decision::Deny(refusal),
+            }
         }
 
         fn reason(&self) -> String {
@@ -375,7 +428,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_approval_needs_no_token_again() {
-        let waits = Known { by_hand: true, waits: true, waiting: MOST_WAITING, ..Known::default() };
+        let waits = Known { by_hand: true, waits: true, ..Known::default() };
         for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Expired, TokenVerdict::OneTime(one_time())] {
             assert_eq!(Case { known: waits.clone(), token: token.clone(), ..Case::good() }.spends_to_wait(), None);
             // Nor when the policy does not ask for a person any more.
@@ -388,12 +441,34 @@ mod tests {
 
     #[test]
     fn only_so_many_clusters_wait_for_approval() {
-        let waiting = |waiting| Known { by_hand: true, waiting, ..Known::default() };
-        assert_eq!(Case { known: waiting(MOST_WAITING - 1), ..Case::good() }.spends_to_wait(), None);
-        assert_eq!(Case { known: waiting(MOST_WAITING), ..Case::good() }.reason(), reasons::TOO_MANY_PENDING);
-        // Those whom nobody has to approve are not held up by them.
-        let known = Known { by_hand: false, ..waiting(MOST_WAITING) };
-        assert_eq!(Case { known, ..Case::good() }.spends(), None);
+        let room = |waiting| Room { waiting, has_name: true, ..Room::default() };
+        assert_eq!(find_place(room(MOST_WAITING - 1), "rome"), Ok(true));
+        assert_eq!(find_place(room(MOST_WAITING), "rome").unwrap_err().reason, reasons::TOO_MANY_PENDING);
+        // Who waits keeps its place, and is not noted again.
+        assert_eq!(find_place(Room { waits: true, ..room(MOST_WAITING) }, "rome"), Ok(false));
+    }
+
+    #[test]
+    fn a_cluster_that_cannot_be_noted_is_told_so() {
+        let refusal = find_place(Room::default(), "rome").unwrap_err();
+        assert_eq!(refusal.reason, reasons::NAME_TAKEN);
+        assert!(refusal.message.contains("others as rome: set another clusterName, or let"), "{}", refusal.message);
+    }
+
+    #[test]
+    fn a_cluster_that_is_approved_under_one_name_does_not_come_under_another() {
+        let seen = Known { by_hand: true, cluster_name: Some("roma".into()), ..Known::default() };
+        for by_hand in [false, true] {
+            let waits = Known { by_hand, waits: true, ..seen.clone() };
+            assert_eq!(Case { known: waits, ..Case::good() }.reason(), reasons::IDENTITY_MISMATCH);
+            let approved = Known { by_hand, incoming: Wish::Yes, ..seen.clone() };
+            assert_eq!(Case { known: approved, ..Case::good() }.reason(), reasons::IDENTITY_MISMATCH);
+        }
+        let same = Known { cluster_name: Some("rome".into()), incoming: Wish::Yes, ..seen.clone() };
+        assert_eq!(Case { known: same, ..Case::good() }.spends(), None);
+        // Nor is it noted in a record that says another name. Where nobody looks at the name it may change.
+        assert_eq!(Case { known: seen.clone(), ..Case::good() }.reason(), reasons::IDENTITY_MISMATCH);
+        assert_eq!(Case { known: Known { by_hand: false, ..seen }, ..Case::good() }.spends(), None);
     }
 
     #[test]
@@ -480,6 +555,15 @@ mod tests {
         let mut case = Case::good();
         case.request.cluster_name = "../../etc".into();
         assert_eq!(case.reason(), reasons::INVALID_REQUEST);
+    }
+
+    #[test]
+    fn a_name_that_may_be_the_id_of_another_cluster_is_refused() {
+        let mut case = Case::good();
+        case.request.cluster_name = ClusterId::of_public_key(&[3; 32]).to_string();
+        let Decision::Deny(refusal) = case.decide() else { panic!("not denied") };
+        assert_eq!(refusal.reason, reasons::INVALID_REQUEST);
+        assert!(refusal.message.contains("looks like a cluster ID"), "{}", refusal.message);
     }
 
     #[test]

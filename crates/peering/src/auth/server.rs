@@ -31,7 +31,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::decide::{self, Decision, Known, OneTimeToken, Situation, TokenVerdict, reasons};
+use super::decide::{self, Decision, Known, OneTimeToken, Room, Situation, TokenVerdict, reasons};
 use crate::{
     challenge::{self, ChallengeError, Challenges},
     envelope::Envelope,
@@ -91,8 +91,14 @@ pub trait Tenancies: Send + Sync + 'static {
     /// This cluster's friendly name, as it is now.
     fn cluster_name(&self) -> String;
 
-    /// What is known of a consumer.
-    fn known(&self, consumer: &ClusterId) -> impl Future<Output = Result<Known, TenancyError>> + Send;
+    /// What is known of a consumer that comes under this name, which was checked.
+    fn known(&self, consumer: &ClusterId, name: &str) -> impl Future<Output = Result<Known, TenancyError>> + Send;
+
+    /// Whether a consumer has access.
+    fn is_approved(&self, consumer: &ClusterId) -> impl Future<Output = Result<bool, TenancyError>> + Send;
+
+    /// Whether there is room for a consumer to wait for approval. It costs more than the rest, and is not for strangers.
+    fn room(&self, consumer: &ClusterId, name: &str) -> impl Future<Output = Result<Room, TenancyError>> + Send;
 
     /// What a token is worth.
     fn judge_token(&self, token: Option<&str>) -> impl Future<Output = Result<TokenVerdict, TenancyError>> + Send;
@@ -231,33 +237,36 @@ async fn end<T: Tenancies>(State(endpoint): State<Arc<Endpoint<T>>>, body: Bytes
 impl<T: Tenancies> Endpoint<T> {
     async fn peer(&self, body: &[u8]) -> Result<PeeringAnswer, TenancyError> {
         let (request, signer, public_key) = open::<PeeringRequest>(body, PEERING_REQUEST)?;
-        let known = self.tenancies.known(&signer).await?;
+        // Before that, nobody looks into the cluster for a stranger.
+        let challenge = self.challenges.check(&request.challenge, self.started.elapsed());
+        let checked = match decide::check(&self.id, protocol::PROTOCOL, &signer, &request, challenge) {
+            Ok(checked) => checked,
+            Err(refusal) => return Ok(denied(&signer, refusal)),
+        };
+        let known = self.tenancies.known(&signer, &request.cluster_name).await?;
         let token = self.tenancies.judge_token(request.token.as_ref().map(|token| token.0.as_str())).await?;
-        let decision = decide::decide(&Situation {
-            provider: &self.id,
-            protocol: protocol::PROTOCOL,
-            signer: &signer,
-            request: &request,
-            challenge: self.challenges.check(&request.challenge, self.started.elapsed()),
-            known: &known,
-            token: &token,
-        });
+        let decision = decide::decide(&Situation { signer: &signer, request: &request, checked, known: &known, token: &token });
         let (challenge, spend, protocol_version) = match decision {
             Decision::Grant { challenge, spend, protocol_version } => (challenge, spend, protocol_version),
             Decision::Pend { spend, refusal } => {
-                if !known.waits {
-                    if !self.spend(spend.as_ref()).await? {
-                        return Ok(PeeringAnswer::Denied(decide::token_used()));
-                    }
-                    self.tenancies.note(&signer, &request.cluster_name).await?;
-                    tracing::info!(consumer = %signer, name = request.cluster_name, "a consumer waits for approval");
+                if known.waits {
+                    return Ok(PeeringAnswer::Pending(refusal));
                 }
+                // First, for a token that is spent helps nobody who cannot be noted.
+                let room = self.tenancies.room(&signer, &request.cluster_name).await?;
+                match decide::find_place(room, &request.cluster_name) {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(PeeringAnswer::Pending(refusal)),
+                    Err(refusal) => return Ok(denied(&signer, refusal)),
+                }
+                if !self.spend(spend.as_ref()).await? {
+                    return Ok(PeeringAnswer::Denied(decide::token_used()));
+                }
+                self.tenancies.note(&signer, &request.cluster_name).await?;
+                tracing::info!(consumer = %signer, name = request.cluster_name, "a consumer waits for approval");
                 return Ok(PeeringAnswer::Pending(refusal));
             }
-            Decision::Deny(refusal) => {
-                tracing::info!(consumer = %signer, reason = refusal.reason, "denied a peering request");
-                return Ok(PeeringAnswer::Denied(refusal));
-            }
+            Decision::Deny(refusal) => return Ok(denied(&signer, refusal)),
         };
         if let Err(error) = self.challenges.spend(challenge, self.started.elapsed()) {
             return Ok(PeeringAnswer::Denied(decide::challenge_refusal(error)));
@@ -287,7 +296,7 @@ impl<T: Tenancies> Endpoint<T> {
             Err(refusal) => return Ok(PeeringAnswer::Denied(refusal)),
         };
         // Strangers have nothing to end, and must not fill the memory of spent challenges.
-        if self.tenancies.known(&signer).await?.approved {
+        if self.tenancies.is_approved(&signer).await? {
             if let Err(error) = self.challenges.spend(challenge, self.started.elapsed()) {
                 return Ok(PeeringAnswer::Denied(decide::challenge_refusal(error)));
             }
@@ -296,6 +305,11 @@ impl<T: Tenancies> Endpoint<T> {
         }
         Ok(PeeringAnswer::Ended {})
     }
+}
+
+fn denied(signer: &ClusterId, refusal: Refusal) -> PeeringAnswer {
+    tracing::info!(consumer = %signer, reason = refusal.reason, "denied a peering request");
+    PeeringAnswer::Denied(refusal)
 }
 
 /// Verifies an envelope and reads what was signed.

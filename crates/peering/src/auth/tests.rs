@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     client::{Applicant, AuthClient, ClientError},
-    decide::{Known, OneTimeToken, TokenVerdict, reasons},
+    decide::{Known, OneTimeToken, Room, TokenVerdict, reasons},
     server::{Consumer, Tenancies, TenancyError, serve},
 };
 use crate::{
@@ -37,7 +37,10 @@ struct InMemory {
     one_time: Mutex<HashSet<String>>,
     granted: Mutex<usize>,
     waiting: Mutex<HashSet<ClusterId>>,
+    /// How often somebody looked for what is known of a consumer, and for room to wait.
+    looks: Mutex<(usize, usize)>,
     by_hand: bool,
+    names_taken: bool,
     broken: bool,
 }
 
@@ -46,12 +49,22 @@ impl Tenancies for InMemory {
         "milan".to_owned()
     }
 
-    async fn known(&self, consumer: &ClusterId) -> Result<Known, TenancyError> {
+    async fn known(&self, consumer: &ClusterId, _name: &str) -> Result<Known, TenancyError> {
+        self.looks.lock().unwrap().0 += 1;
         let name = self.tenants.lock().unwrap().get(consumer).cloned();
         let incoming = if self.blocked.lock().unwrap().contains(consumer) { Wish::No } else { Wish::Auto };
+        let waits = self.waiting.lock().unwrap().contains(consumer);
+        Ok(Known { approved: name.is_some(), ending: false, cluster_name: name, incoming, by_hand: self.by_hand, waits })
+    }
+
+    async fn is_approved(&self, consumer: &ClusterId) -> Result<bool, TenancyError> {
+        Ok(self.tenants.lock().unwrap().contains_key(consumer))
+    }
+
+    async fn room(&self, consumer: &ClusterId, _name: &str) -> Result<Room, TenancyError> {
+        self.looks.lock().unwrap().1 += 1;
         let waiting = self.waiting.lock().unwrap();
-        let (waits, waiting) = (waiting.contains(consumer), waiting.len());
-        Ok(Known { approved: name.is_some(), ending: false, cluster_name: name, incoming, by_hand: self.by_hand, waits, waiting })
+        Ok(Room { waits: waiting.contains(consumer), waiting: waiting.len(), has_name: !self.names_taken })
     }
 
     async fn judge_token(&self, token: Option<&str>) -> Result<TokenVerdict, TenancyError> {
@@ -197,6 +210,40 @@ async fn a_one_time_token_lets_one_cluster_wait_for_approval() {
     let turin = ClusterIdentity::generate().unwrap();
     assert_eq!(reason(ask(&milan, &turin, "turin", Some("once")).await), reasons::TOKEN_INVALID);
     assert_eq!(*milan.cluster.waiting.lock().unwrap(), HashSet::from([rome.id().clone()]));
+}
+
+#[tokio::test]
+async fn a_one_time_token_is_not_spent_on_a_cluster_that_cannot_be_noted() {
+    let one_time = Mutex::new(HashSet::from(["once".to_owned()]));
+    let milan = Provider::start(InMemory { by_hand: true, names_taken: true, one_time, ..InMemory::default() }).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    assert_eq!(reason(ask(&milan, &rome, "rome", Some("once")).await), reasons::NAME_TAKEN);
+    assert!(milan.cluster.one_time.lock().unwrap().contains("once"));
+    assert!(milan.cluster.waiting.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn nobody_looks_for_room_for_a_stranger_without_challenge_and_token() {
+    let milan = Provider::start(InMemory { by_hand: true, ..InMemory::default() }).await;
+    let rome = ClusterIdentity::generate().unwrap();
+    let document = request(&milan, &rome, "made-up".to_owned());
+    let envelope = Envelope::sign(&rome, PEERING_REQUEST, &serde_json::to_vec(&document).unwrap()).unwrap();
+    let answer = milan.post("/v1/peerings", &envelope).await;
+    assert!(answer.contains("ChallengeInvalid"), "{answer}");
+    assert_eq!(*milan.cluster.looks.lock().unwrap(), (0, 0));
+    for token in [None, Some("guess")] {
+        assert!(matches!(ask(&milan, &rome, "rome", token).await, PeeringAnswer::Denied(_)));
+    }
+    assert_eq!(milan.client().end_peering(&rome).await.unwrap(), PeeringAnswer::Ended {});
+    assert_eq!(milan.cluster.looks.lock().unwrap().1, 0);
+    // Nor for one that waits, or where nobody has to approve.
+    for _ in 0..3 {
+        ask(&milan, &rome, "rome", Some("reusable")).await;
+    }
+    assert_eq!(milan.cluster.looks.lock().unwrap().1, 1);
+    let turin = Provider::start(InMemory::default()).await;
+    assert!(matches!(ask(&turin, &rome, "rome", Some("reusable")).await, PeeringAnswer::Granted(_)));
+    assert_eq!(turin.cluster.looks.lock().unwrap().1, 0);
 }
 
 #[tokio::test]

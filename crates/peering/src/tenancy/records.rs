@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::Tenants;
 use crate::{
+    auth::decide::Room,
     decide::{Waiting, waiting},
     objects::{Step, StepError, create_missing},
 };
@@ -43,7 +44,7 @@ impl Tenants {
             return self.annotate(&record, pending_since).await.map(|()| true);
         }
         let api: Api<ForeignCluster> = Api::all(self.client.clone());
-        for object_name in [name.to_owned(), format!("{}-{}", name.chars().take(56).collect::<String>(), consumer.short())] {
+        for object_name in object_names(consumer, name) {
             let found = create_missing(&api, &record_of(consumer, name, &object_name, pending_since)).await?;
             if found.spec.cluster_id == *consumer {
                 // One that the cache does not show yet may say something else.
@@ -86,13 +87,30 @@ impl Tenants {
         waiting(record, expiry, Timestamp::now())
     }
 
-    /// The consumers that wait for approval, asked of the API server: a cache may not show yet what was noted a moment ago,
-    /// and the token that was spent on it opens nothing any more.
-    pub(super) async fn who_waits(&self) -> Result<Vec<ClusterId>, StepError> {
+    /// The record of a consumer that comes under this name, asked of the API server: a cache may not show yet what was noted
+    /// a moment ago, and the token that was spent on it opens nothing any more.
+    pub(super) async fn live_record(
+        &self,
+        consumer: &ClusterId,
+        name: &str,
+        cached: Option<Arc<ForeignCluster>>,
+    ) -> Result<Option<Arc<ForeignCluster>>, StepError> {
+        let api: Api<ForeignCluster> = Api::all(self.client.clone());
+        let names = cached.map_or_else(|| object_names(consumer, name), |record| vec![record.name_any()]);
+        for name in names {
+            let found = api.get_opt(&name).await.step(|| format!("read ForeignCluster {name}"))?;
+            if let Some(record) = found.filter(|record| record.spec.cluster_id == *consumer) {
+                return Ok(Some(Arc::new(record)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a consumer can be noted as waiting for approval.
+    pub(super) async fn look_for_room(&self, consumer: &ClusterId, name: &str) -> Result<Room, StepError> {
         let all = Api::<ForeignCluster>::all(self.client.clone()).list(&ListParams::default()).await;
-        let all = all.step(|| "list the ForeignClusters".to_owned())?;
-        let waits = |record: &ForeignCluster| matches!(self.waiting(record), Waiting::For(_));
-        Ok(all.items.into_iter().filter(waits).map(|record| record.spec.cluster_id).collect())
+        let all = all.step(|| "list the ForeignClusters".to_owned())?.items;
+        Ok(room_in(&all, consumer, name, |record| matches!(self.waiting(record), Waiting::For(_))))
     }
 
     /// Whether the policy that holds for a consumer wants a person to approve it.
@@ -103,6 +121,29 @@ impl Tenants {
 
     pub(super) fn find_record(&self, consumer: &ClusterId) -> Option<Arc<ForeignCluster>> {
         foreign_clusters::of_peer(&self.foreign_clusters, consumer).into_iter().next()
+    }
+}
+
+/// What the record of a consumer may be called. The ID of another cluster is left to that one.
+fn object_names(consumer: &ClusterId, name: &str) -> Vec<String> {
+    let is_taken = name.parse::<ClusterId>().is_ok_and(|id| id != *consumer);
+    let with_id = format!("{}-{}", name.chars().take(56).collect::<String>(), consumer.short());
+    if is_taken { vec![with_id] } else { vec![name.to_owned(), with_id] }
+}
+
+/// The name under which a consumer came, where Liqo made its record.
+pub(super) fn noted_name(record: &ForeignCluster) -> Option<String> {
+    let made_by_liqo = PolicyPeer::new(&record.spec.cluster_id, Some(record)).was_made_by_liqo();
+    record.spec.cluster_name.clone().filter(|_| made_by_liqo)
+}
+
+fn room_in(records: &[ForeignCluster], consumer: &ClusterId, name: &str, waits: impl Fn(&ForeignCluster) -> bool) -> Room {
+    let known = records.iter().any(|record| record.spec.cluster_id == *consumer);
+    let is_free = |name: &String| records.iter().all(|record| record.name_any() != *name);
+    Room {
+        waits: records.iter().any(|record| record.spec.cluster_id == *consumer && waits(record)),
+        waiting: records.iter().filter(|record| waits(record)).count(),
+        has_name: known || object_names(consumer, name).iter().any(is_free),
     }
 }
 
@@ -135,5 +176,35 @@ mod tests {
         let record = record_of(&ClusterId::of_public_key(&[1; 32]), "rome", "rome", None);
         assert!(!record.wants_outgoing());
         assert_eq!(record.labels()[labels::MANAGED], "true");
+    }
+
+    #[test]
+    fn no_record_is_called_as_the_id_of_another_cluster() {
+        let (rome, turin) = (ClusterId::of_public_key(&[1; 32]), ClusterId::of_public_key(&[2; 32]));
+        let with_id = |name: &str| format!("{name}-{}", rome.short());
+        assert_eq!(object_names(&rome, "rome"), ["rome".to_owned(), with_id("rome")]);
+        assert_eq!(object_names(&rome, turin.as_str()), [with_id(turin.as_str())]);
+        assert_eq!(object_names(&rome, rome.as_str())[0], rome.as_str());
+    }
+
+    #[test]
+    fn a_consumer_can_be_noted_while_a_name_is_left_for_its_record() {
+        let (rome, turin) = (ClusterId::of_public_key(&[1; 32]), ClusterId::of_public_key(&[2; 32]));
+        let names = object_names(&rome, "rome");
+        let mut records = vec![record_of(&turin, "rome", &names[0], Some(Timestamp::UNIX_EPOCH))];
+        let room = |records: &[ForeignCluster]| room_in(records, &rome, "rome", |record| !record.annotations().is_empty());
+        assert_eq!(room(&records), Room { waits: false, waiting: 1, has_name: true });
+        records.push(record_of(&turin, "rome", &names[1], None));
+        assert_eq!(room(&records), Room { waits: false, waiting: 1, has_name: false });
+        records.push(record_of(&rome, "rome", "other", Some(Timestamp::UNIX_EPOCH)));
+        assert_eq!(room(&records), Room { waits: true, waiting: 2, has_name: true });
+    }
+
+    #[test]
+    fn only_a_record_that_liqo_made_says_under_which_name_a_consumer_came() {
+        let mut record = record_of(&ClusterId::of_public_key(&[1; 32]), "rome", "rome", None);
+        assert_eq!(noted_name(&record).as_deref(), Some("rome"));
+        record.metadata.labels = None;
+        assert_eq!(noted_name(&record), None);
     }
 }

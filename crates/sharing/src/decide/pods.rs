@@ -43,7 +43,8 @@ impl Pods {
         if let Some(old) = old {
             let pods = self.beside(old);
             // Equal pods count alike: it does not matter which of them goes.
-            if let Some(at) = pods.iter().position(|pod| pod == old) {
+            let same = pods.iter().position(|pod| Arc::ptr_eq(pod, old)).or_else(|| pods.iter().position(|pod| pod == old));
+            if let Some(at) = same {
                 pods.swap_remove(at);
             }
             if let Some(node) = old.node.as_ref().filter(|node| self.by_node[*node].pods.is_empty()) {

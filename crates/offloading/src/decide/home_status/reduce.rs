@@ -100,6 +100,6 @@ fn number(value: &Value) -> Option<i32> {
 }
 
 /// A text of a length that belongs into a status.
-pub(super) fn cut(text: &str) -> String {
+pub fn cut(text: &str) -> String {
     text.char_indices().take_while(|(at, c)| at + c.len_utf8() <= LONGEST).map(|(_, c)| c).collect()
 }

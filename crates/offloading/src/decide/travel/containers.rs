@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use liqo_quantity::Quantity;
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use super::Refusal;
@@ -51,11 +53,14 @@ fn check(container: &Value) -> Result<(), Refusal> {
 ///
 /// As in Kubernetes a limit without a request is the request, too. Where the pod as a whole has requests, the containers
 /// ask for nothing more: the sum of theirs may not be above the pod's.
+///
+/// A limit of zero is none to a kubelet, so it is taken for none here, and goes: no request could stand beside it.
 pub(super) fn request_explicitly(spec: &mut Map<String, Value>, defaults: &[(String, String)]) {
     let mut whole_pod = BTreeSet::new();
     if spec.contains_key("resources") {
         edit(spec, "resources", |resources| {
             for (resource, _) in defaults {
+                drop_zero_limit(resources, resource);
                 if let Some(amount) = amount(resources, "requests", resource).or_else(|| amount(resources, "limits", resource)) {
                     whole_pod.insert(resource.clone());
                     edit(resources, "requests", |requests| _ = requests.insert(resource.clone(), amount));
@@ -67,11 +72,29 @@ pub(super) fn request_explicitly(spec: &mut Map<String, Value>, defaults: &[(Str
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
             edit(container, "resources", |resources| {
                 for (resource, default) in defaults {
+                    drop_zero_limit(resources, resource);
                     let otherwise = if whole_pod.contains(resource) { "0" } else { default };
                     let wanted = amount(resources, "limits", resource).unwrap_or_else(|| otherwise.into());
                     edit(resources, "requests", |requests| _ = requests.entry(resource).or_insert(wanted));
                 }
             });
+        }
+    }
+}
+
+/// Takes off a limit of zero, with the request of zero that the home API server makes of it: together they say nothing.
+fn drop_zero_limit(resources: &mut Map<String, Value>, resource: &str) {
+    let is_zero = |kind: &str| {
+        let amount = resources.get(kind).and_then(|amounts| amounts.get(resource));
+        amount.and_then(|amount| Quantity::deserialize(amount).ok()) == Some(Quantity::ZERO)
+    };
+    if !is_zero("limits") {
+        return;
+    }
+    let kinds: &[&str] = if is_zero("requests") { &["limits", "requests"] } else { &["limits"] };
+    for kind in kinds {
+        if let Some(amounts) = resources.get_mut(*kind).and_then(Value::as_object_mut) {
+            amounts.remove(resource);
         }
     }
 }

@@ -328,6 +328,28 @@ fn containers_without_requests_get_explicit_ones() {
 }
 
 #[test]
+fn a_limit_of_zero_is_none_and_makes_no_container_free() {
+    let resources = |resources: Value| {
+        let pod = remote("/spec/initContainers", json!([{"name": "i", "image": "x", "resources": resources}]));
+        pod["spec"]["initContainers"][0]["resources"].clone()
+    };
+    let defaults = json!({"cpu": "10m", "memory": "32Mi"});
+    for zero in [json!("0"), json!("0m"), json!("0Mi"), json!(0)] {
+        let limits = json!({"cpu": zero, "memory": zero});
+        let cleared = json!({"limits": {}, "requests": defaults});
+        assert_eq!(resources(json!({"limits": limits})), cleared, "{zero}");
+        // As the home API server stores it.
+        assert_eq!(resources(json!({"limits": limits, "requests": limits})), cleared, "{zero}");
+        let pod = remote("/spec/resources", json!({"limits": limits}));
+        assert_eq!(pod["spec"]["resources"]["limits"], json!({}), "{zero}");
+        assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], defaults, "{zero}");
+    }
+    let half = resources(json!({"limits": {"cpu": "0", "memory": "1Gi", "example.com/gpu": "0"}, "requests": {"memory": "0"}}));
+    assert_eq!(half["limits"], json!({"memory": "1Gi", "example.com/gpu": "0"}));
+    assert_eq!(half["requests"], json!({"cpu": "10m", "memory": "0"}), "what is said beside a limit stays");
+}
+
+#[test]
 fn requests_of_the_whole_pod_stay_valid() {
     let pod = remote("/spec/resources", json!({"requests": {"cpu": "5m"}}));
     assert_eq!(pod["spec"]["resources"], json!({"requests": {"cpu": "5m"}}));

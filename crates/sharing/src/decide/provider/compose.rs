@@ -62,7 +62,9 @@ impl<'a> Composer<'a> {
         let followed = self.picture.followed.get(&asking.tenant.consumer);
         let new_rules =
             followed.is_some_and(|followed| asking.policy.is_none_or(|policy| *followed != PolicyVersion::of(policy)));
-        let urgent = new_rules || unit.local.is_none();
+        // A notice that is not needed any more must not stand for the next time, when it would be over already.
+        let notice_ends = unit.reclaim.is_none() && offer.is_some_and(|offer| offer.spec.reclaim_timestamp.is_some());
+        let urgent = new_rules || notice_ends || unit.local.is_none();
         Standing {
             published: published.map(|published| written.map_or(published, |written| &written.hard).clone()),
             written: written.map(|written| written.at).filter(|_| !urgent),

@@ -84,8 +84,11 @@ pub fn units<'a>(
         };
         if let Some(at) = local.iter().position(|one| one.metadata.name == policy.metadata.name) {
             // A consumer refuses more, and what it refuses would be lost to the others.
-            let names = pools::names(at, policies[at], grounds);
-            units.extend(names.iter().take(MOST_POOLS).map(|pool| unit(pool, Some(at), ResourceList::new())));
+            let mut names: Vec<String> = pools::names(at, policies[at], grounds).into_iter().collect();
+            // A pool that is offered is not given up for a new one.
+            names.sort_by_key(|pool| !one.offers.contains_key(pool.as_str()));
+            names.truncate(MOST_POOLS);
+            units.extend(names.iter().map(|pool| unit(pool, Some(at), ResourceList::new())));
             continue;
         }
         match picture.readings.get(&one.tenant.consumer).and_then(|reading| reading.pools.as_ref()) {
