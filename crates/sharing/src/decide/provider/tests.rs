@@ -527,7 +527,12 @@ fn use_beyond_a_new_cap_is_reclaimed_after_the_notice() {
     assert_eq!((picture.plan().writes, picture.plan().wake), (vec![], Some(Duration::from_secs(60))));
     let picture = picture.at(1060).settled();
     assert_eq!(picture.offer(ROME, "default").unwrap().resource_quota.hard, list("cpu=2, pods=10"));
-    // When the pods are gone, there is nothing to reclaim any more.
+    // When the pods are gone, there is nothing to reclaim any more. That is written without a pause: a notice that is over must
+    // not count for the next time.
+    let mut gone = Picture { pods: Arc::default(), ..picture.clone() };
+    let written = Written { at: Instant::now(), hard: list("cpu=2, pods=10") };
+    gone.written.insert(("tenant-1".into(), DEFAULT_POOL.into()), written);
+    assert_eq!(gone.writes(), [write(ROME, "cpu=2, pods=10")]);
     let offer = Picture { pods: Arc::default(), ..picture }.settled().offer(ROME, "default").unwrap();
     assert_eq!((offer.resource_quota.hard, offer.reclaim_timestamp), (list("cpu=2, pods=10"), None));
 }
