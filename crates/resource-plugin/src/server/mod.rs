@@ -13,6 +13,7 @@ use std::{
 };
 
 use futures::StreamExt as _;
+use futures::TryStreamExt as _;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -209,7 +210,8 @@ fn grpc(
     }
     let serving = server.add_routes(routes);
     Ok(async move {
-        let incoming = TcpListenerStream::new(listener);
+        // Without a delay: the end of an answer follows it in a segment of its own, which would wait for an acknowledgement.
+        let incoming = TcpListenerStream::new(listener).inspect_ok(|stream| drop(stream.set_nodelay(true)));
         serving.serve_with_incoming_shutdown(incoming, stop.cancelled_owned()).await.map_err(ServeError::Serve)
     })
 }
