@@ -60,7 +60,7 @@ pub fn allocate(plan: &Plan, wanted: &[(ClusterId, IpNet)], previous: &Allocatio
 }
 
 /// The first free prefix of this length and family.
-pub fn first_free(plan: &Plan, length: u8, is_v4: bool, occupied: &[IpNet]) -> Option<IpNet> {
+fn first_free(plan: &Plan, length: u8, is_v4: bool, occupied: &[IpNet]) -> Option<IpNet> {
     let mut pools = plan.pools.iter().filter(|pool| pool.addr().is_ipv4() == is_v4 && pool.prefix_len() <= length);
     pools.find_map(|pool| first_free_in(pool, length, occupied))
 }

@@ -22,6 +22,8 @@
 //! what a node is to hold: links, routes, rules, and the text of its nftables ([`ruleset`]).
 
 pub mod allocator;
+#[cfg(test)]
+mod fixtures;
 pub mod map;
 pub mod negotiation;
 pub mod plan;

@@ -42,6 +42,7 @@ pub fn single(address: IpAddr) -> IpNet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::net;
 
     fn moved(address: &str, from: &str, to: &str) -> Option<String> {
         let (address, from, to) = (address.parse().unwrap(), from.parse().unwrap(), to.parse().unwrap());
@@ -64,7 +65,6 @@ mod tests {
 
     #[test]
     fn prefixes_overlap_when_one_is_in_the_other() {
-        let net = |text: &str| text.parse::<IpNet>().unwrap();
         assert!(overlap(&net("10.0.0.0/8"), &net("10.9.0.0/16")));
         assert!(overlap(&net("10.9.0.0/16"), &net("10.0.0.0/8")));
         assert!(!overlap(&net("10.8.0.0/16"), &net("10.9.0.0/16")));

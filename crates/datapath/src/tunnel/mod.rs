@@ -25,7 +25,7 @@
 //! **Restarts.** The device is the kernel's and stays, with its routes; handshakes with all remotes whose address is known begin at
 //! once, so connections see a short pause.
 //!
-//! **Bounds.** For a remote that does not answer 64 packets wait, no more; an address that sends garbage takes no memory. What is dropped is
+//! **Bounds.** For a remote that does not answer 64 packets wait, no more; an address that sends garbage takes none, and one that begins handshakes some for a second. What is dropped is
 //! counted by its reason.
 
 mod checksum;

@@ -15,6 +15,10 @@ pub(super) fn run(shared: &Shared, stop: &Stop) -> io::Result<()> {
             link.lock().tick(&link.live.dropped, &mut messages);
             send_all(shared, &table, link, &mut messages);
         }
+        // Sessions do that, too; but there may be none.
+        for identity in &table.identities {
+            identity.limiter.try_reset_count();
+        }
         shared.forget_indices();
         drop(table);
         stop.wait(None, Some(TICK))?;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
 };
 
@@ -100,8 +101,8 @@ impl Running {
     fn start(wanted: &Endpoint) -> Result<Self, TunnelError> {
         let device = open_device(wanted)?;
         let sockets = open_sockets(wanted, &[])?;
+        let listening = sockets.clone();
         let indices = IndexTable::from_os_rng();
-        let listening = sockets.iter().map(|(socket, _)| Arc::clone(socket)).collect();
         let (table, new) = build(wanted, None, &indices, &device, listening);
         let table = Arc::new(table);
         let shared = Arc::new(Shared::new(Arc::clone(&table), indices));
@@ -112,53 +113,67 @@ impl Running {
             sockets: Vec::new(),
             shared,
         };
-        running.sockets = running.start_sockets(sockets)?;
+        running.start_sockets(sockets)?;
         greet(&running.shared, &table, &new);
         Ok(running)
     }
 
-    /// New things are opened before anything that works is changed.
+    /// New things are opened before anything that works is changed. What a thread that ended had open is still open.
     fn change(&mut self, wanted: &Endpoint) -> Result<(), TunnelError> {
-        let replace_device = self.device.0.name() != wanted.device || self.device.1.is_finished();
-        let device = if replace_device { open_device(wanted)? } else { Arc::clone(&self.device.0) };
         let failed = |source| TunnelError::Device { device: wanted.device.clone(), source };
+        let same_name = self.device.0.name() == wanted.device;
+        let device_ended = self.device.1.is_finished();
+        let device = if same_name && !device_ended { Arc::clone(&self.device.0) } else { self.reopen_device(wanted)? };
         device.ensure(wanted.mtu).map_err(failed)?;
-        let settled = *wanted == self.endpoint && !replace_device && !self.sockets.iter().any(|(_, worker)| worker.is_finished());
-        if settled && !self.timers.is_finished() {
+        let all_receive =
+            self.sockets.len() == wanted.listen.len() && !self.sockets.iter().any(|(_, worker)| worker.is_finished());
+        if *wanted == self.endpoint && same_name && !device_ended && all_receive && !self.timers.is_finished() {
             return Ok(());
         }
-        let existing = self.sockets.iter().filter(|(_, worker)| !worker.is_finished());
-        let sockets = open_sockets(wanted, &existing.map(|(socket, _)| Arc::clone(socket)).collect::<Vec<_>>())?;
-        let listening = sockets.iter().map(|(socket, _)| Arc::clone(socket)).collect();
         let before = self.shared.table();
-        let (table, new) = build(wanted, Some((&before, &self.endpoint)), &self.shared.indices, &device, listening);
+        let sockets = open_sockets(wanted, &before.sockets)?;
+        let (table, new) = build(wanted, Some((&before, &self.endpoint)), &self.shared.indices, &device, sockets.clone());
         let table = Arc::new(table);
         self.shared.set_table(Arc::clone(&table));
-        if replace_device {
+        if !same_name || device_ended {
             self.device = start_device(&self.shared, device)?;
         }
         if self.timers.is_finished() {
             self.timers = start_timers(&self.shared)?;
         }
-        self.sockets = self.start_sockets(sockets)?;
+        self.start_sockets(sockets)?;
         self.endpoint = wanted.clone();
         greet(&self.shared, &table, &new);
         Ok(())
     }
 
-    /// Starts a thread for each new socket; those of sockets that are not wanted end.
-    fn start_sockets(&mut self, sockets: Vec<(Arc<Socket>, bool)>) -> Result<Vec<(Arc<Socket>, Worker)>, TunnelError> {
-        let mut former = std::mem::take(&mut self.sockets);
-        let start = |(socket, new): (Arc<Socket>, bool)| {
-            let running = former.iter().position(|(existing, _)| Arc::ptr_eq(existing, &socket));
-            if let (false, Some(index)) = (new, running) {
-                return Ok(former.swap_remove(index));
+    /// The device of this name; the one that we are attached to, where that is why the kernel lets nobody else attach.
+    fn reopen_device(&self, wanted: &Endpoint) -> Result<Arc<Device>, TunnelError> {
+        match open_device(wanted) {
+            Err(TunnelError::Device { source, .. })
+                if source.kind() == io::ErrorKind::ResourceBusy && self.device.0.name() == wanted.device =>
+            {
+                Ok(Arc::clone(&self.device.0))
             }
-            let (shared, theirs) = (Arc::clone(&self.shared), Arc::clone(&socket));
-            let worker = Worker::start("tunnel-in", move |stop| incoming::run(&shared, &theirs, stop));
-            Ok((socket, worker.map_err(TunnelError::Thread)?))
-        };
-        sockets.into_iter().map(start).collect()
+            outcome => outcome,
+        }
+    }
+
+    /// Sees to it that a thread reads each of these sockets; those of sockets that are not wanted end.
+    fn start_sockets(&mut self, sockets: Vec<Arc<Socket>>) -> Result<(), TunnelError> {
+        let mut former = std::mem::take(&mut self.sockets);
+        for socket in sockets {
+            let reads = |(existing, worker): &(Arc<Socket>, Worker)| Arc::ptr_eq(existing, &socket) && !worker.is_finished();
+            let reader = if let Some(index) = former.iter().position(reads) {
+                former.swap_remove(index)
+            } else {
+                let (shared, theirs) = (Arc::clone(&self.shared), Arc::clone(&socket));
+                let worker = Worker::start("tunnel-in", move |stop| incoming::run(&shared, &theirs, stop));
+                (socket, worker.map_err(TunnelError::Thread)?)
+            };
+            self.sockets.push(reader);
+        }
+        Ok(())
     }
 
     fn state(&self) -> State {
@@ -197,14 +212,11 @@ fn start_timers(shared: &Arc<Shared>) -> Result<Worker, TunnelError> {
     Worker::start("tunnel-timers", move |stop| timers::run(&shared, stop)).map_err(TunnelError::Thread)
 }
 
-/// The sockets that are wanted, those that exist among them; and whether each is a new one.
-fn open_sockets(wanted: &Endpoint, existing: &[Arc<Socket>]) -> Result<Vec<(Arc<Socket>, bool)>, TunnelError> {
-    let open = |address| {
-        if let Some(socket) = existing.iter().find(|socket| socket.listen() == address) {
-            return Ok((Arc::clone(socket), false));
-        }
-        let socket = Socket::open(address).map_err(|source| TunnelError::Listen { address, source })?;
-        Ok((Arc::new(socket), true))
+/// The sockets that are wanted, those that exist among them.
+fn open_sockets(wanted: &Endpoint, existing: &[Arc<Socket>]) -> Result<Vec<Arc<Socket>>, TunnelError> {
+    let open = |address| match existing.iter().find(|socket| socket.listen() == address) {
+        Some(socket) => Ok(Arc::clone(socket)),
+        None => Socket::open(address).map(Arc::new).map_err(|source| TunnelError::Listen { address, source }),
     };
     wanted.listen.iter().copied().map(open).collect()
 }

@@ -120,7 +120,9 @@ pub fn our_key_changes_under_load_without_a_loss() -> Result<()> {
         let mut left = tunnels.endpoint(End::Left);
         left.previous_key = Some(std::mem::replace(&mut left.private_key, key.clone()));
         tunnels.apply(End::Left, &left)?;
-        thread::sleep(Duration::from_millis(300));
+        let carried = || tunnels.tunnel(End::Right).state().remotes[0].received_bytes;
+        let before = carried();
+        until("datagrams that the former key carries", || Ok(carried() > before + 10_000))?;
         // It learns the new key, beside the former.
         let mut right = tunnels.endpoint(End::Right);
         right.remotes.push(Remote { public_key: key.public(), enabled: false, ..right.remotes[0].clone() });

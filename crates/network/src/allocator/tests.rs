@@ -1,14 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-
-fn net(text: &str) -> IpNet {
-    text.parse().unwrap()
-}
-
-fn id(number: u8) -> ClusterId {
-    char::from(b'a' + number).to_string().repeat(32).parse().unwrap()
-}
+use crate::fixtures::{id, net};
 
 fn plan(pools: &[&str], taken: &[&str]) -> Plan {
     let nets = |texts: &[&str]| texts.iter().map(|text| net(text)).collect();
@@ -16,7 +9,7 @@ fn plan(pools: &[&str], taken: &[&str]) -> Plan {
 }
 
 fn one(plan: &Plan, wanted: &str) -> Option<IpNet> {
-    let (allocations, _) = allocate(plan, &[(id(0), net(wanted))], &Allocations::new());
+    let (allocations, _) = allocate(plan, &[(id('a'), net(wanted))], &Allocations::new());
     allocations.into_values().next()
 }
 
@@ -55,15 +48,15 @@ fn both_families_are_alike() {
 #[test]
 fn what_finds_no_place_is_told() {
     let plan = plan(&["10.0.0.0/15"], &[]);
-    let wanted: Vec<_> = (0..3).map(|peer| (id(peer), net("10.0.0.0/16"))).collect();
+    let wanted: Vec<_> = ('a'..='c').map(|peer| (id(peer), net("10.0.0.0/16"))).collect();
     let (allocations, without) = allocate(&plan, &wanted, &Allocations::new());
     assert_eq!(allocations.len(), 2);
-    assert_eq!(without, [(id(2), net("10.0.0.0/16"))]);
+    assert_eq!(without, [(id('c'), net("10.0.0.0/16"))]);
 }
 
 #[test]
 fn what_overlaps_with_a_new_range_moves_and_nothing_else() {
-    let wanted = [(id(0), net("10.244.0.0/16")), (id(1), net("10.244.0.0/16"))];
+    let wanted = [(id('a'), net("10.244.0.0/16")), (id('b'), net("10.244.0.0/16"))];
     let before = plan(&["10.0.0.0/8"], &["10.244.0.0/16"]);
     let (first, _) = allocate(&before, &wanted, &Allocations::new());
     let now = plan(&["10.0.0.0/8"], &["10.244.0.0/16", "10.0.3.0/24"]);
@@ -83,11 +76,11 @@ fn a_prefix() -> impl Strategy<Value = IpNet> {
 }
 
 /// What peers export, and what is taken here.
-type Step = (Vec<(u8, IpNet)>, Vec<IpNet>);
+type Step = (Vec<(char, IpNet)>, Vec<IpNet>);
 
 /// What comes and goes: at each step peers export other things, and this cluster takes other ranges.
 fn a_history() -> impl Strategy<Value = Vec<Step>> {
-    let wanted = prop::collection::vec((0u8..6, a_prefix()), 0..12);
+    let wanted = prop::collection::vec((prop::char::range('a', 'f'), a_prefix()), 0..12);
     prop::collection::vec((wanted, prop::collection::vec(a_prefix(), 0..4)), 1..8)
 }
 

@@ -1,22 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-
-fn net(text: &str) -> IpNet {
-    text.parse().unwrap()
-}
-
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-fn id(letter: char) -> ClusterId {
-    letter.to_string().repeat(32).parse().unwrap()
-}
-
-fn map(pairs: &[(&str, &str)]) -> PrefixMap {
-    PrefixMap::new(pairs.iter().map(|(here, there)| (Here(net(here)), There(net(there))))).unwrap()
-}
+use crate::fixtures::{id, ip, map, net};
 
 /// The hub's pods, and those of two leaves, are all 10.244/16.
 fn hub() -> Views {

@@ -1,17 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-
-fn net(text: &str) -> IpNet {
-    text.parse().unwrap()
-}
+use crate::fixtures::{id, net};
 
 fn nets(texts: &[&str]) -> BTreeSet<IpNet> {
     texts.iter().map(|text| net(text)).collect()
-}
-
-fn id(letter: char) -> ClusterId {
-    letter.to_string().repeat(32).parse().unwrap()
 }
 
 /// Every cluster has the same ranges: the usual case.

@@ -1,21 +1,5 @@
 use super::*;
-use crate::{Here, PrefixMap, There};
-
-fn net(text: &str) -> IpNet {
-    text.parse().unwrap()
-}
-
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-fn id(letter: char) -> ClusterId {
-    letter.to_string().repeat(32).parse().unwrap()
-}
-
-fn map(pairs: &[(&str, &str)]) -> PrefixMap {
-    PrefixMap::new(pairs.iter().map(|(here, there)| (Here(net(here)), There(net(there))))).unwrap()
-}
+use crate::fixtures::{id, ip, map, net};
 
 fn node(last: u8, is_gateway: bool) -> Node {
     Node {

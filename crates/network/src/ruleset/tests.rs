@@ -1,20 +1,9 @@
 use super::*;
+use crate::fixtures::{id, map, net};
 use crate::{
     Externals, PeerMaps, PrefixMap, There,
     plan::{Mac, Node, Peer},
 };
-
-fn net(text: &str) -> IpNet {
-    text.parse().unwrap()
-}
-
-fn id(letter: char) -> ClusterId {
-    letter.to_string().repeat(32).parse().unwrap()
-}
-
-fn map(pairs: &[(&str, &str)]) -> PrefixMap {
-    PrefixMap::new(pairs.iter().map(|(here, there)| (Here(net(here)), There(net(there))))).unwrap()
-}
 
 fn fabric() -> Fabric {
     let maps = PeerMaps {

@@ -12,8 +12,7 @@ use std::{
     time::Duration,
 };
 
-use futures::StreamExt as _;
-use futures::TryStreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
