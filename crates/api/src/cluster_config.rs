@@ -1,5 +1,6 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
+use ipnet::{IpNet, Ipv4Net};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,85 @@ pub struct ClusterConfigSpec {
     /// Behaviour of offloading.
     #[serde(default)]
     pub offloading: OffloadingBehaviour,
+    /// The network to other clusters.
+    #[serde(default)]
+    pub network: NetworkSettings,
+}
+
+/// The network to other clusters.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NetworkSettings {
+    /// Whether there is one.
+    pub enabled: bool,
+    /// Prefixes of this cluster's pods; found out when absent.
+    #[serde(rename = "podCIDRs", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::prefixes")]
+    pub pod_cidrs: Vec<IpNet>,
+    /// Prefixes of this cluster's Services; found out when absent.
+    #[serde(rename = "serviceCIDRs", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::prefixes")]
+    pub service_cidrs: Vec<IpNet>,
+    /// Prefixes, one of a family at most, that stand for nodes and other single addresses at peers.
+    #[serde(rename = "externalCIDRs")]
+    #[schemars(schema_with = "schema::prefixes")]
+    pub external_cidrs: Vec<IpNet>,
+    /// What else is in use around this cluster: no peer appears there.
+    #[serde(rename = "reservedCIDRs", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::prefixes")]
+    pub reserved_cidrs: Vec<IpNet>,
+    /// Where peers appear.
+    #[serde(rename = "peerCIDRs")]
+    #[schemars(schema_with = "schema::prefixes")]
+    pub peer_cidrs: Vec<IpNet>,
+    /// What a packet may measure inside tunnels. To be lowered where the way between clusters takes less than 1500 bytes.
+    #[schemars(range(min = 1280, max = 8900))]
+    pub mtu: u16,
+    /// Where tunnels end.
+    pub gateways: Gateways,
+}
+
+impl Default for NetworkSettings {
+    fn default() -> Self {
+        let prefix = |a, b, length| Ipv4Net::new(Ipv4Addr::new(a, b, 0, 0), length).map(IpNet::from);
+        Self {
+            enabled: true,
+            pod_cidrs: Vec::new(),
+            service_cidrs: Vec::new(),
+            external_cidrs: prefix(10, 70, 24).into_iter().collect(),
+            reserved_cidrs: Vec::new(),
+            // 10.64.0.0/10 and the addresses of carriers: less usual than the ends of 10.0.0.0/8.
+            peer_cidrs: [prefix(10, 64, 10), prefix(100, 64, 10)].into_iter().flatten().collect(),
+            mtu: 1420,
+            gateways: Gateways::default(),
+        }
+    }
+}
+
+/// Where tunnels end.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Gateways {
+    /// So many nodes are gateways at the same time: one is in use, the others stand by.
+    #[schemars(range(min = 1, max = 8))]
+    pub replicas: u8,
+    /// UDP port of the tunnel on gateways.
+    #[schemars(range(min = 1))]
+    pub port: u16,
+    /// Only nodes with these labels become gateways.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// How peers reach the gateway in use, `address:port`: a load balancer, or a translated address. When absent, the addresses of
+    /// the gateway's node.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 300)))]
+    pub addresses: Vec<String>,
+}
+
+impl Default for Gateways {
+    fn default() -> Self {
+        Self { replicas: 2, port: 51840, node_selector: BTreeMap::new(), addresses: Vec::new() }
+    }
 }
 
 /// How peers reach the API server. What is absent is found in `ConfigMap` `kube-public/cluster-info`, else taken from a control-plane node.
@@ -120,10 +200,31 @@ pub struct ClusterConfigStatus {
     /// URL of the API server that consumers are given.
     #[serde(rename = "apiServerURL", default, skip_serializing_if = "Option::is_none")]
     pub api_server_url: Option<String>,
+    /// The ranges of this cluster, as they were set or found out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkRanges>,
     /// `AddressesKnown`: whether peers can be told how to reach this cluster, and what to set if not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
+}
+
+/// The ranges of this cluster.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkRanges {
+    /// Of its pods.
+    #[serde(rename = "podCIDRs", default)]
+    #[schemars(schema_with = "schema::prefixes")]
+    pub pods: Vec<IpNet>,
+    /// Of its Services.
+    #[serde(rename = "serviceCIDRs", default)]
+    #[schemars(schema_with = "schema::prefixes")]
+    pub services: Vec<IpNet>,
+    /// For single addresses.
+    #[serde(rename = "externalCIDRs", default)]
+    #[schemars(schema_with = "schema::prefixes")]
+    pub external: Vec<IpNet>,
 }
 
 /// Condition of a [`ClusterConfig`]: peers can be told how to reach this cluster.

@@ -25,6 +25,7 @@ use crate::{ClusterId, Condition, schema};
     printcolumn(name = "Incoming", type_ = "string", json_path = ".spec.incomingPeering"),
     printcolumn(name = "Reachable", type_ = "string", json_path = ".status.conditions[?(@.type==\"PeerReachable\")].status"),
     printcolumn(name = "Nodes Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"VirtualNodesReady\")].status"),
+    printcolumn(name = "Tunnel", type_ = "string", json_path = ".status.conditions[?(@.type==\"TunnelConnected\")].status"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(validation = kube::core::Rule::new("!has(self.outgoingPeering) || self.outgoingPeering != 'Yes' || has(self.authURL)").message("an outgoing peering needs authURL"))]
@@ -53,6 +54,9 @@ pub struct ForeignClusterSpec {
     /// What was decided by hand on offers of the peer, by pool.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub offers: BTreeMap<String, OfferDecision>,
+    /// Whether packets may flow between its pods and ours. `Auto` means: as the policy says.
+    #[serde(default)]
+    pub network: Wish,
     /// Name of the Secret (key `token`, in Liqo's namespace) with the token for the first contact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_name: Option<String>,

@@ -9,10 +9,12 @@
 //!   ClusterConfig  PeeringPolicy                       ClusterConfig  PeeringPolicy
 //!   ForeignCluster (the provider)                      ForeignCluster (the consumer)
 //!   NamespaceOffloading, in any namespace
+//!   TunnelEndpoint, in Liqo's own                      TunnelEndpoint, in Liqo's own
 //!   +- liqo-provider-<id> --------+                    +- liqo-tenant-<id> -----------------+
 //!   | ResourceOffer (a copy)      |  spec ---------->  | ResourceRequest   NamespaceMap     |
 //!   | VirtualNode  => Node        |                    | ShadowPod  ReflectedObject  Secret |
 //!   +-----------------------------+  <-------- status  | ResourceOffer     Lease (two)      |
+//!                                                      | NetworkConfig                      |
 //!                                                      +------------------------------------+
 //! ```
 //!
@@ -29,12 +31,14 @@ mod foreign_cluster;
 mod names;
 mod namespace_map;
 mod namespace_offloading;
+mod network_config;
 mod peering_policy;
 mod reflected_object;
 mod resource_offer;
 mod resource_request;
 mod schema;
 mod shadow_pod;
+mod tunnel_endpoint;
 mod virtual_node;
 
 pub use cluster_config::*;
@@ -44,11 +48,13 @@ pub use foreign_cluster::*;
 pub use names::*;
 pub use namespace_map::*;
 pub use namespace_offloading::*;
+pub use network_config::*;
 pub use peering_policy::*;
 pub use reflected_object::*;
 pub use resource_offer::*;
 pub use resource_request::*;
 pub use shadow_pod::*;
+pub use tunnel_endpoint::*;
 pub use virtual_node::*;
 
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -70,5 +76,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
         VirtualNode::crd(),
         ShadowPod::crd(),
         ReflectedObject::crd(),
+        NetworkConfig::crd(),
+        TunnelEndpoint::crd(),
     ]
 }

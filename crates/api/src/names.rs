@@ -17,6 +17,14 @@ pub const NAMESPACE_MAP: &str = "namespaces";
 /// Name of the one [`crate::ResourceRequest`] of a tenant namespace.
 pub const RESOURCE_REQUEST: &str = "request";
 
+/// Name of the one [`crate::NetworkConfig`] of a tenant namespace.
+pub const NETWORK_CONFIG: &str = "network";
+
+/// Name of the Lease (in Liqo's namespace) that the gateway with this number holds; number 0 is in use before number 1.
+pub fn gateway_lease(number: u8) -> String {
+    format!("liqo-gateway-{number}")
+}
+
 /// Name of the pool when a provider offers everything as one.
 pub const DEFAULT_POOL: &str = "default";
 
@@ -98,6 +106,8 @@ pub mod labels {
     pub const DISCOVERED_BY: &str = "liqo.io/discovered-by";
     /// On the leader's pod: `true`. The Services of what only the leader serves select by it.
     pub const LEADER: &str = "liqo.io/leader";
+    /// On Leases of gateways: `true`.
+    pub const GATEWAY: &str = "liqo.io/gateway";
     /// Everything with this prefix or below it is Liqo's own and never travels.
     pub const DOMAIN: &str = "liqo.io";
 }
@@ -114,6 +124,10 @@ pub mod annotations {
     pub const PUBLIC_KEY: &str = "liqo.io/public-key";
     /// On a tenant namespace and others: the friendly name of the cluster.
     pub const CLUSTER_NAME: &str = "liqo.io/cluster-name";
+    /// On the Lease of a gateway: its WireGuard key (base64).
+    pub const GATEWAY_KEY: &str = "liqo.io/gateway-key";
+    /// On a Service of an offloaded namespace: `deny` keeps it, and its endpoints, from other clusters.
+    pub const REFLECTION: &str = "liqo.io/reflection";
     /// On a token Secret: when it ends (RFC 3339).
     pub const EXPIRES_AT: &str = "liqo.io/expires-at";
     /// On a `ForeignCluster`: since when a consumer waits for somebody to approve it (RFC 3339).
@@ -172,14 +186,18 @@ pub mod links {
     pub const OFFER_ACCEPTED: &str = "OfferAccepted";
     /// offloading: every virtual node of this provider is Ready.
     pub const VIRTUAL_NODES_READY: &str = "VirtualNodesReady";
+    /// interconnect: both clusters know where they see each other.
+    pub const NETWORK_AGREED: &str = "NetworkAgreed";
+    /// interconnect: the gateways reach each other.
+    pub const TUNNEL_CONNECTED: &str = "TunnelConnected";
     /// peering, provider side: this cluster may borrow from us.
     pub const CONSUMER_AUTHORIZED: &str = "ConsumerAuthorized";
     /// peering, provider side: the consumer renews its lease.
     pub const CONSUMER_REACHABLE: &str = "ConsumerReachable";
     /// sharing, provider side: something is offered to this cluster.
     pub const RESOURCES_OFFERED: &str = "ResourcesOffered";
-    /// The order in which the links are shown, consumer side then provider side.
-    pub const ORDER: [&str; 9] = [
+    /// The order in which the links are shown: consumer side, provider side, network.
+    pub const ORDER: [&str; 11] = [
         IDENTITY_VERIFIED,
         AUTHENTICATED,
         PEER_REACHABLE,
@@ -189,5 +207,7 @@ pub mod links {
         CONSUMER_AUTHORIZED,
         CONSUMER_REACHABLE,
         RESOURCES_OFFERED,
+        NETWORK_AGREED,
+        TUNNEL_CONNECTED,
     ];
 }

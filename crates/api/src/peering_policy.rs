@@ -42,6 +42,44 @@ pub struct PeeringPolicySpec {
     /// What is accepted from each of them.
     #[serde(default)]
     pub consume: Consume,
+    /// What packets flow between each of them and us.
+    #[serde(default, skip_serializing_if = "NetworkPolicy::is_default")]
+    pub network: NetworkPolicy,
+}
+
+/// What packets flow between a peer and us.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NetworkPolicy {
+    /// Whether any do.
+    pub enabled: bool,
+    /// Which of our addresses the peer may open connections to.
+    pub reach: Reach,
+    /// Whether the peer reaches our other peers of such policies through us, and they the peer.
+    pub transit: bool,
+}
+
+impl Default for NetworkPolicy {
+    fn default() -> Self {
+        Self { enabled: true, reach: Reach::default(), transit: false }
+    }
+}
+
+impl NetworkPolicy {
+    /// Whether nothing was set.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Which of our addresses a peer may open connections to.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Pods that it offloaded to us, and pods behind the Services that are reflected to it.
+    #[default]
+    Offloaded,
+    /// All pods.
+    Pods,
 }
 
 /// What comes of a policy. It changes with the offers and with what is promised, not with each pod.

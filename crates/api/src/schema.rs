@@ -24,6 +24,19 @@ pub fn tolerations(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 64, "items": one })
 }
 
+/// The longest text of a prefix, in characters.
+const PREFIX: u32 = 50;
+
+/// Prefixes of addresses.
+pub fn prefixes(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "maxItems": 1024, "items": { "type": "string", "maxLength": PREFIX } })
+}
+
+/// Prefixes by prefixes.
+pub fn prefix_map(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "maxProperties": 1024, "additionalProperties": { "type": "string", "maxLength": PREFIX } })
+}
+
 /// The conditions of an object: one element for each type, so that every writer applies its own.
 pub fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

@@ -115,6 +115,7 @@ fn links_of(manager: &str) -> &'static [&'static str] {
         ],
         "liqo-sharing" => &[links::RESOURCES_REQUESTED, links::OFFER_ACCEPTED, links::RESOURCES_OFFERED],
         "liqo-offloading" => &[links::VIRTUAL_NODES_READY],
+        "liqo-interconnect" => &[links::NETWORK_AGREED, links::TUNNEL_CONNECTED],
         _ => &[],
     }
 }
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn every_link_has_exactly_one_writer() {
-        let writers = ["liqo-peering", "liqo-sharing", "liqo-offloading"];
+        let writers = ["liqo-peering", "liqo-sharing", "liqo-offloading", "liqo-interconnect"];
         for link in links::ORDER {
             assert_eq!(writers.iter().filter(|writer| links_of(writer).contains(&link)).count(), 1, "{link}");
         }

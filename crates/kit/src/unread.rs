@@ -15,8 +15,8 @@ use serde::{
 use serde_json::value::RawValue;
 
 /// The kinds (in the plural, as they stand in a URL) of which a peer writes objects, here or in its own cluster.
-const WRITTEN_BY_PEERS: [&str; 6] =
-    ["namespacemaps", "reflectedobjects", "resourceoffers", "resourcerequests", "secrets", "shadowpods"];
+const WRITTEN_BY_PEERS: [&str; 7] =
+    ["namespacemaps", "networkconfigs", "reflectedobjects", "resourceoffers", "resourcerequests", "secrets", "shadowpods"];
 
 /// Whether peers write objects of the kind with this URL.
 pub(crate) fn is_written_by_peers(url: &str) -> bool {

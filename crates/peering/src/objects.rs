@@ -179,6 +179,7 @@ pub fn quota() -> ResourceQuota {
         ("count/reflectedobjects.virtualkubelet.liqo.io", "5000"),
         ("count/namespacemaps.virtualkubelet.liqo.io", "10"),
         ("count/resourcerequests.discovery.liqo.io", "10"),
+        ("count/networkconfigs.net.liqo.io", "10"),
         ("count/secrets", "2000"),
     ];
     let hard = hard.into_iter().map(|(name, number)| (name.to_owned(), Quantity(number.to_owned()))).collect();

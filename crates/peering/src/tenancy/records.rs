@@ -156,6 +156,7 @@ fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str, pendin
         outgoing_peering: Wish::Auto,
         incoming_peering: Wish::Auto,
         offers: BTreeMap::new(),
+        network: Wish::Auto,
         request: RequestedResources::default(),
         token_secret_name: None,
     };

@@ -58,6 +58,7 @@ mod tests {
             incoming_peering: Wish::Auto,
             request: liqo_api::RequestedResources::default(),
             offers: std::collections::BTreeMap::new(),
+            network: Wish::Auto,
             token_secret_name: None,
         };
         let mut peer = ForeignCluster::new("peer", spec);

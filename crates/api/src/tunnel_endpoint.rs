@@ -1,0 +1,84 @@
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{ClusterId, Condition, GatewayAddress, Reach, schema};
+
+/// The network towards one peer, as the nodes of this cluster are to hold it. Lives in Liqo's namespace and is named by the peer's ID;
+/// the manager writes the spec, the gateway in use the status.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "net.liqo.io",
+    version = "v1alpha1",
+    kind = "TunnelEndpoint",
+    plural = "tunnelendpoints",
+    shortname = "te",
+    category = "liqo",
+    namespaced,
+    status = "TunnelEndpointStatus",
+    doc = "The network towards one peer",
+    derive = "PartialEq",
+    printcolumn(name = "Peer", type_ = "string", json_path = ".spec.clusterName"),
+    printcolumn(name = "Seen here as", type_ = "string", json_path = ".spec.imported"),
+    printcolumn(name = "Gateway", type_ = "string", json_path = ".status.gateway"),
+    printcolumn(name = "Connected", type_ = "string", json_path = ".status.conditions[?(@.type==\"Connected\")].status"),
+    printcolumn(name = "Latency", type_ = "string", json_path = ".status.latency"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct TunnelEndpointSpec {
+    /// The peer.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+    /// Its friendly name.
+    #[serde(default)]
+    pub cluster_name: String,
+    /// What we show it: from our own prefix to where it sees it. What it has not told us yet is missing.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::prefix_map")]
+    pub exported: BTreeMap<IpNet, IpNet>,
+    /// What it shows us: from its own prefix to where we see it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::prefix_map")]
+    pub imported: BTreeMap<IpNet, IpNet>,
+    /// Where its tunnel ends; the first is in use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<GatewayAddress>,
+    /// What a packet may measure inside the tunnel.
+    pub mtu: u16,
+    /// Which of our addresses it may open connections to.
+    #[serde(default)]
+    pub reach: Reach,
+}
+
+/// How the tunnel is.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct TunnelEndpointStatus {
+    /// The node that the tunnel begins at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
+    /// Where the peer was heard from last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// Round trip to the peer's gateway, as in `3ms`; rewritten when it changed much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<String>,
+    /// `Connected`: the peer's gateway answers through the tunnel, or what is known of why not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Condition of a [`TunnelEndpoint`]: the peer's gateway answers through the tunnel.
+pub const CONNECTED: &str = "Connected";
+
+impl TunnelEndpoint {
+    /// The condition [`CONNECTED`].
+    pub fn connected(&self) -> Option<&Condition> {
+        self.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == CONNECTED)
+    }
+}
