@@ -5,6 +5,9 @@ use crate::ClusterId;
 /// The namespace that Liqo runs in, unless it was installed elsewhere.
 pub const SYSTEM_NAMESPACE: &str = "liqo";
 
+/// The namespace of the program on each node, which is privileged.
+pub const FABRIC_NAMESPACE: &str = "liqo-fabric";
+
 /// Name of the one [`crate::ClusterConfig`].
 pub const CLUSTER_CONFIG: &str = "liqo";
 
@@ -39,9 +42,10 @@ pub fn provider_namespace(provider: &ClusterId) -> String {
 }
 
 /// Whether pods of this namespace may run in other clusters at all: not those of Kubernetes itself, nor Liqo's own, which
-/// runs in `system`.
+/// runs in `system` and in [`FABRIC_NAMESPACE`].
 pub fn may_be_offloaded(namespace: &str, system: &str) -> bool {
-    namespace != system && !["kube-", "liqo-tenant-", "liqo-provider-"].iter().any(|prefix| namespace.starts_with(prefix))
+    ![system, FABRIC_NAMESPACE].contains(&namespace)
+        && !["kube-", "liqo-tenant-", "liqo-provider-"].iter().any(|prefix| namespace.starts_with(prefix))
 }
 
 /// The `ServiceAccount` (in the system namespace of the provider) that a consumer acts as.

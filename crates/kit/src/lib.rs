@@ -17,6 +17,7 @@
 //! * [`conditions`], [`events`]: telling the user, without a write when nothing changed.
 //! * [`requests`]: what a pod asks of a node, as the scheduler counts it.
 //! * [`leader`]: one active manager.
+//! * [`reflection`]: which Services other clusters get to know.
 //! * [`context`]: what every slice is given when it starts.
 //!
 //! A reconcile looks only at the present state. It may be called at any time, twice, or after a restart, and then does
@@ -32,6 +33,7 @@ pub mod metrics;
 pub mod peers;
 pub mod policies;
 pub mod queue;
+pub mod reflection;
 pub mod requests;
 pub mod unread;
 

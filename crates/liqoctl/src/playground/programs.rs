@@ -16,6 +16,8 @@ use crate::progress::Progress;
 
 /// The program of the controller manager.
 pub const MANAGER: &str = "liqo-controller-manager";
+/// The program on each node.
+pub const FABRIC: &str = "liqo-fabric";
 /// The resource plugins. Their images are there for whoever deploys one.
 pub const PLUGINS: [&str; 2] = ["fixed-resources", "node-labels-resources"];
 /// What is said while they are built.
@@ -30,16 +32,16 @@ pub async fn programs(progress: &Progress) -> anyhow::Result<BTreeMap<&'static s
     let here = std::env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned)).unwrap_or_default();
     let beside = all().map(|name| (name, here.join(name))).filter(|(_, path)| path.is_file());
     let found: BTreeMap<_, _> = beside.collect();
-    if !found.contains_key(MANAGER) {
+    if let Some(missing) = [MANAGER, FABRIC].into_iter().find(|name| !found.contains_key(name)) {
         bail!(
-            "{MANAGER} is not there to make an image of: run `cargo playground up` in the source tree, or put the program beside liqoctl"
+            "{missing} is not there to make an image of: run `cargo playground up` in the source tree, or put the program beside liqoctl"
         );
     }
     Ok(found)
 }
 
 fn all() -> impl Iterator<Item = &'static str> {
-    std::iter::once(MANAGER).chain(PLUGINS)
+    [MANAGER, FABRIC].into_iter().chain(PLUGINS)
 }
 
 async fn build(source: &Path, progress: &Progress) -> anyhow::Result<BTreeMap<&'static str, PathBuf>> {
