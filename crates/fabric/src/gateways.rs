@@ -145,8 +145,7 @@ impl Gateways {
     async fn make(&self, next: Move) -> Result<(), kube::Error> {
         let outcome = match next {
             Move::Nothing => return Ok(()),
-            Move::Renew(number) => self.write(number, true).await,
-            Move::Take(number) => self.write(number, true).await,
+            Move::Renew(number) | Move::Take(number) => self.write(number, true).await,
             Move::GiveUp(number) => self.write(number, false).await,
         };
         match outcome {

@@ -97,6 +97,7 @@ pub async fn run(client: Client, options: Options, health: Health, stop: Cancell
         peers: watched.peers.clone(),
         tunnel: tunnel.clone(),
         held,
+        changed: changed.clone(),
         stop: stop.clone(),
     });
     let agent = Agent { tunnel: &*tunnel, node: kernel, key };

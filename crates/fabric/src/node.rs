@@ -6,7 +6,7 @@ use kube::Client;
 use liqo_api::{CLUSTER_CONFIG, ClusterId};
 use liqo_datapath::{
     node::{NetlinkLinks, NetlinkRoutes, Nft},
-    tunnel::{PublicKey, UserspaceTunnel},
+    tunnel::{PublicKey, Tunnel as _, UserspaceTunnel},
 };
 use liqo_kit::Key;
 use tokio::sync::{Notify, watch};
@@ -20,6 +20,7 @@ use crate::{
     health::Health,
     metrics,
     openings::OpeningWatches,
+    report,
     resolve::Resolver,
 };
 
@@ -144,6 +145,7 @@ impl Keeper<'_> {
             openings: None,
             resolved: BTreeMap::new(),
             keys: keys.clone(),
+            heard: report::heard(&self.agent.tunnel.state().remotes),
         }
     }
 }

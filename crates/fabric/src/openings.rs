@@ -1,6 +1,6 @@
 //! Watches what openings follow from; only the gateway in use does.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use k8s_openapi::api::{
     core::v1::{Pod, Service},
@@ -9,7 +9,6 @@ use k8s_openapi::api::{
 use kube::{Api, Client, runtime::watcher};
 use liqo_api::{ClusterId, NamespaceOffloading, labels};
 use liqo_kit::Cache;
-use std::net::IpAddr;
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -52,9 +51,15 @@ impl OpeningWatches {
                 view::offloading,
                 move |_, _, _| of_offloadings(),
             ),
-            services: Cache::watch(Api::<Service>::all(client.clone()), all(), stop.clone(), view::service, move |_, _, _| {
-                of_services()
-            }),
+            services: Cache::watch(
+                Api::<Service>::all(client.clone()),
+                all(),
+                stop.clone(),
+                |service| view::service(&service),
+                move |_, _, _| {
+                    of_services();
+                },
+            ),
             backends: Cache::watch(
                 Api::<EndpointSlice>::all(client.clone()),
                 all(),
@@ -66,8 +71,7 @@ impl OpeningWatches {
         }
     }
 
-    /// What each peer may reach, where these are our nodes; nothing as long as a list is not complete. `changed` is told when it is:
-    /// an empty list changes nothing.
+    /// What each peer may reach, where these are our nodes; nothing as long as a list is not complete.
     pub fn openings(&self, nodes: BTreeSet<String>) -> Option<Openings> {
         let complete =
             self.pods.is_synced() && self.offloadings.is_synced() && self.services.is_synced() && self.backends.is_synced();

@@ -8,10 +8,10 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use liqo_api::{ClusterId, TunnelEndpoint};
-use liqo_datapath::tunnel::{RemoteState, Tunnel as _, UserspaceTunnel};
+use liqo_datapath::tunnel::{PublicKey, RemoteState, Tunnel as _, UserspaceTunnel};
 use liqo_kit::Cache;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -34,6 +34,7 @@ pub(crate) struct Reporter {
     pub peers: Cache<PeerView>,
     pub tunnel: Arc<UserspaceTunnel>,
     pub held: watch::Receiver<Held>,
+    pub changed: Arc<Notify>,
     pub stop: CancellationToken,
 }
 
@@ -49,17 +50,22 @@ pub(crate) async fn keep(reporter: Reporter) {
             metrics::no_tunnel();
             continue;
         };
-        let mut remotes = by_peer(&held, reporter.tunnel.state().remotes);
+        let state = reporter.tunnel.state().remotes;
+        let heard = heard(&state);
+        let mut remotes = by_peer(&held, state);
         let peers = reporter.peers.all();
         let seen: BTreeMap<ClusterId, Seen> = peers
             .iter()
             .map(|(_, peer)| {
                 let id = &peer.spec.cluster_id;
                 let remotes = remotes.remove(id).unwrap_or_default();
-                (id.clone(), Seen { remotes, left_out: held.left_out.get(id).cloned(), latency: None })
+                (id.clone(), Seen { remotes, left_out: held.left_out.get(id).cloned() })
             })
             .collect();
         metrics::tunnel(&seen);
+        if held.tunnel.as_ref().is_some_and(|end| end.is_outdated(&heard)) {
+            reporter.changed.notify_one();
+        }
         for (key, peer) in &peers {
             let id = &peer.spec.cluster_id;
             let Some(seen) = seen.get(id) else { continue };
@@ -68,18 +74,23 @@ pub(crate) async fn keep(reporter: Reporter) {
             let patch = json!({ "status": {
                 "gateway": new.gateway,
                 "endpoint": new.endpoint,
-                "latency": new.latency,
                 "conditions": new.conditions,
             } });
             match reporter.api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
                 Ok(_) => {
-                    tracing::info!(peer = %id, conditions = ?new.conditions.first().map(|one| &one.reason), "the state of a tunnel changed")
+                    let reason = new.conditions.first().map(|one| &one.reason);
+                    tracing::info!(peer = %id, reason, "the state of a tunnel changed");
                 }
                 Err(kube::Error::Api(answer)) if answer.is_not_found() => {}
                 Err(error) => tracing::warn!(%error, peer = %id, "the state of a tunnel cannot be written, trying again"),
             }
         }
     }
+}
+
+/// How long ago each gateway of a peer was heard.
+pub(crate) fn heard(remotes: &[RemoteState]) -> BTreeMap<PublicKey, Duration> {
+    remotes.iter().filter_map(|remote| Some((remote.public_key, remote.last_received?))).collect()
 }
 
 fn by_peer(held: &Wanted, remotes: Vec<RemoteState>) -> BTreeMap<ClusterId, Vec<RemoteState>> {

@@ -9,7 +9,7 @@ use std::{
 use futures::future::join_all;
 
 /// How long an answer is taken as it is.
-const KEPT: Duration = Duration::from_secs(60);
+const KEPT: Duration = Duration::from_mins(1);
 /// How long all answers together are waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -26,7 +26,7 @@ impl Resolver {
         let is_due = |name: &&String| self.known.get(*name).is_none_or(|(_, at)| at.elapsed() >= KEPT);
         let asked = names.iter().filter(is_due).map(|name| async move {
             let answer = tokio::time::timeout(PATIENCE, tokio::net::lookup_host(name)).await;
-            (name.clone(), answer.ok().and_then(Result::ok).map(|addresses| addresses.collect::<Vec<_>>()))
+            (name.clone(), answer.ok().and_then(Result::ok).map(Iterator::collect))
         });
         for (name, answer) in join_all(asked).await {
             if answer.is_none() {

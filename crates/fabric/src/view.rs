@@ -122,8 +122,8 @@ pub fn offloading(offloading: NamespaceOffloading) -> Option<BTreeSet<ClusterId>
 }
 
 /// Keeps Services that other clusters may know of.
-pub fn service(service: Service) -> Option<()> {
-    liqo_kit::reflection::is_reflected(&service).then_some(())
+pub fn service(service: &Service) -> Option<()> {
+    liqo_kit::reflection::is_reflected(service).then_some(())
 }
 
 /// Keeps the pods that are ready.

@@ -118,7 +118,7 @@ mod tests {
         let start = Instant::now();
         let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
         let later = start + LEASE_DURATION;
-        sightings.saw(1, Some("n2"), later - RENEW_PERIOD);
+        sightings.saw(1, Some("n2"), start + RENEW_PERIOD);
         assert_eq!(sightings.next("n2", true, 2, later), Move::Take(0));
         sightings.saw(0, Some("n2"), later);
         assert_eq!(sightings.next("n2", true, 2, later), Move::GiveUp(1));
@@ -141,7 +141,7 @@ mod tests {
         let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
         assert_eq!(sightings.in_use(None, start).as_deref(), Some("n1"));
         let later = start + LEASE_DURATION;
-        sightings.saw(1, Some("n2"), later - RENEW_PERIOD);
+        sightings.saw(1, Some("n2"), start + RENEW_PERIOD);
         assert_eq!(sightings.in_use(Some("n1"), later).as_deref(), Some("n2"));
     }
 

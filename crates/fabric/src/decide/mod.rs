@@ -1,7 +1,7 @@
 //! What this node is to hold, and what its tunnel is to be: pure.
 
 #[cfg(test)]
-pub mod fixtures;
+pub(crate) mod fixtures;
 pub mod gateways;
 pub mod openings;
 pub mod status;
@@ -28,6 +28,8 @@ use crate::view::NodeView;
 /// Something is sent to each peer at least this often, so that either side knows that the other is there, and address translators
 /// between them do not forget the way.
 pub const KEEPALIVE: Duration = Duration::from_secs(5);
+/// A gateway that was heard within this time speaks.
+const SPEAKS: Duration = Duration::from_secs(KEEPALIVE.as_secs() + 2);
 /// IPv6 needs as much.
 const LEAST_MTU: u16 = 1280;
 
@@ -50,6 +52,8 @@ pub struct Snapshot {
     pub resolved: BTreeMap<String, Vec<SocketAddr>>,
     /// Which peer each key belonged to until now.
     pub keys: BTreeMap<PublicKey, ClusterId>,
+    /// How long ago peers' gateways were heard.
+    pub heard: BTreeMap<PublicKey, Duration>,
 }
 
 /// What is to be done on this node.
@@ -85,6 +89,30 @@ pub struct TunnelEnd {
     pub remotes: Vec<Remote>,
     /// Whose they are.
     pub owners: BTreeMap<PublicKey, ClusterId>,
+}
+
+impl TunnelEnd {
+    /// Whether other gateways of peers are to be sent to, now that they were heard so long ago.
+    pub fn is_outdated(&self, heard: &BTreeMap<PublicKey, Duration>) -> bool {
+        let mut remotes = self.remotes.clone();
+        choose(&mut remotes, &self.owners, heard);
+        remotes != self.remotes
+    }
+}
+
+/// Of the gateways of each peer the first that speaks is sent to, as they name them in order; where none speaks, the first, and all
+/// are called. So a peer whose gateway changes is followed before it can tell.
+fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, heard: &BTreeMap<PublicKey, Duration>) {
+    let speaks = |remote: &Remote| heard.get(&remote.public_key).is_some_and(|ago| *ago < SPEAKS);
+    let of_one_peer = |one: &Remote, other: &Remote| owners.get(&one.public_key) == owners.get(&other.public_key);
+    for gateways in remotes.chunk_by_mut(of_one_peer) {
+        let speaking = gateways.iter().position(speaks);
+        for (place, gateway) in gateways.iter_mut().enumerate() {
+            gateway.enabled = place == speaking.unwrap_or(0);
+            // One that stands by does not listen.
+            gateway.keepalive = (gateway.enabled || speaking.is_none()).then_some(KEEPALIVE);
+        }
+    }
 }
 
 /// Whether somebody has to look up what single peers may reach.
@@ -197,24 +225,23 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
     for (id, peer) in &fabric.peers {
         let Some(spec) = snapshot.peers.get(id) else { continue };
         let prefixes: Vec<IpNet> = peer.maps.imported.pairs().map(|(here, _)| here.0).collect();
-        for (place, gateway) in spec.gateways.iter().enumerate() {
+        for gateway in &spec.gateways {
             // A key of ours, and one that is somebody else's, would make the tunnel refuse everybody.
             let Some(public_key) = own_key(gateway, id, snapshot, key).filter(|key| !end.owners.contains_key(key)) else {
                 continue;
             };
-            let enabled = place == 0;
             end.owners.insert(public_key, id.clone());
             end.remotes.push(Remote {
                 public_key,
                 preshared_key: None,
                 endpoint: addresses_of(gateway, &snapshot.resolved).into_iter().find(usable),
-                // One that stands by does not listen; it begins when it takes over.
-                keepalive: enabled.then_some(KEEPALIVE),
+                keepalive: None,
                 prefixes: prefixes.clone(),
-                enabled,
+                enabled: false,
             });
         }
     }
+    choose(&mut end.remotes, &end.owners, &snapshot.heard);
     end
 }
 

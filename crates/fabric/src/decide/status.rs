@@ -1,9 +1,6 @@
 //! What is said of the tunnel to a peer.
 
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
 use liqo_api::{CONNECTED, TunnelEndpointSpec, TunnelEndpointStatus};
@@ -14,8 +11,6 @@ use super::KEEPALIVE;
 
 /// A peer that was not heard for so long does not answer.
 const SILENCE: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 3);
-/// A latency is written again after this time at the earliest.
-const LATENCY_PERIOD: Duration = Duration::from_secs(60);
 
 /// What is known of a peer.
 #[derive(Clone, Debug, Default)]
@@ -24,8 +19,6 @@ pub struct Seen {
     pub remotes: Vec<RemoteState>,
     /// Why nothing is held for it, if so.
     pub left_out: Option<String>,
-    /// The round trip that is to be shown.
-    pub latency: Option<Duration>,
 }
 
 impl Seen {
@@ -52,11 +45,10 @@ pub fn status(
     let wanted = condition(spec, seen);
     let changed = conditions::decide(&current.conditions, std::slice::from_ref(&wanted), now);
     let connected = seen.is_connected();
-    let latency = seen.latency.filter(|_| connected).map(text);
     let status = TunnelEndpointStatus {
         gateway: Some(node.to_owned()),
         endpoint: seen.heard().filter(|_| connected).and_then(|remote| remote.endpoint).map(|address| address.to_string()),
-        latency,
+        latency: None,
         conditions: changed.unwrap_or_else(|| current.conditions.clone()),
     };
     (status != *current).then_some(status)
@@ -86,27 +78,6 @@ fn condition(spec: &TunnelEndpointSpec, seen: &Seen) -> Wanted {
             format!("it is not known where the gateway of {name} is, and it was not heard; it has to begin"),
         ),
     }
-}
-
-/// A latency that was shown, and since when.
-pub type Shown = Option<(Duration, Instant)>;
-
-/// What is to be shown, now that this was measured: the same as before, unless it changed by more than half, a minute ago at least.
-pub fn shown(before: Shown, measured: Option<Duration>, now: Instant) -> Shown {
-    let Some(measured) = measured else { return before };
-    match before {
-        Some((shown, since)) => {
-            let differs = measured.abs_diff(shown) > shown / 2;
-            let is_old = now.saturating_duration_since(since) >= LATENCY_PERIOD;
-            if differs && is_old { Some((measured, now)) } else { before }
-        }
-        None => Some((measured, now)),
-    }
-}
-
-/// In milliseconds, or in microseconds where that is less than one.
-fn text(latency: Duration) -> String {
-    if latency < Duration::from_millis(1) { format!("{}us", latency.as_micros()) } else { format!("{}ms", latency.as_millis()) }
 }
 
 #[cfg(test)]
@@ -151,23 +122,9 @@ mod tests {
 
     #[test]
     fn nothing_is_written_when_nothing_changed() {
-        let seen = |ago| Seen { latency: Some(Duration::from_millis(3)), ..seen(Some(ago), Some("192.0.2.1:51840")) };
+        let seen = |ago| seen(Some(ago), Some("192.0.2.1:51840"));
         let first = of(&seen(1)).1;
-        assert_eq!(first.latency.as_deref(), Some("3ms"));
         assert_eq!(status("n1", &spec(), &first, &seen(4), Timestamp::now()), None);
         assert!(status("n2", &spec(), &first, &seen(4), Timestamp::now()).is_some());
-    }
-
-    #[test]
-    fn a_latency_is_rewritten_only_when_it_changed_much_and_not_often() {
-        let start = Instant::now();
-        let ms = Duration::from_millis;
-        let first = shown(None, Some(ms(10)), start);
-        assert_eq!(first, Some((ms(10), start)));
-        let later = start + LATENCY_PERIOD;
-        assert_eq!(shown(first, Some(ms(15)), later), first);
-        assert_eq!(shown(first, Some(ms(16)), later), Some((ms(16), later)));
-        assert_eq!(shown(first, Some(ms(40)), start + ms(1000)), first);
-        assert_eq!(shown(first, None, later), first);
     }
 }

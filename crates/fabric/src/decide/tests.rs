@@ -26,10 +26,29 @@ fn a_peers_first_gateway_is_sent_to_and_the_others_are_listened_to() {
     let tunnel = wanted(&snapshot(), "n1").tunnel.unwrap();
     let [first, second] = &tunnel.remotes[..] else { panic!("{:?}", tunnel.remotes) };
     assert!(first.enabled && !second.enabled);
-    assert_eq!((first.keepalive, second.keepalive), (Some(KEEPALIVE), None));
+    // Nobody speaks yet: both are called.
+    assert_eq!((first.keepalive, second.keepalive), (Some(KEEPALIVE), Some(KEEPALIVE)));
     assert_eq!(first.endpoint, Some("192.0.2.1:51840".parse().unwrap()));
     assert_eq!(first.prefixes, ["10.66.0.0/16".parse().unwrap()]);
     assert_eq!(first.prefixes, second.prefixes);
+}
+
+#[test]
+fn a_peer_whose_gateway_changes_is_followed() {
+    let ago = |seconds: [u64; 2]| [1, 2].map(key).into_iter().zip(seconds.map(Duration::from_secs)).collect::<BTreeMap<_, _>>();
+    let chosen = |heard: BTreeMap<PublicKey, Duration>| {
+        let tunnel = wanted(&Snapshot { heard: heard.clone(), ..snapshot() }, "n1").tunnel.unwrap();
+        assert!(!tunnel.is_outdated(&heard));
+        let enabled: Vec<PublicKey> = tunnel.remotes.iter().filter(|one| one.enabled).map(|one| one.public_key).collect();
+        assert!(tunnel.remotes.iter().all(|one| one.enabled == one.keepalive.is_some()));
+        enabled
+    };
+    assert_eq!(chosen(ago([1, 200])), [key(1)]);
+    assert_eq!(chosen(ago([8, 0])), [key(2)]);
+    // Both believe to be in use: the one that they name first is it.
+    assert_eq!(chosen(ago([6, 0])), [key(1)]);
+    let former = wanted(&Snapshot { heard: ago([1, 200]), ..snapshot() }, "n1").tunnel.unwrap();
+    assert!(former.is_outdated(&ago([8, 0])));
 }
 
 #[test]
