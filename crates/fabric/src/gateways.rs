@@ -96,7 +96,8 @@ impl Gateways {
         self.tell_if_another();
     }
 
-    /// Takes part until `stop`, and gives up then what is held.
+    /// Takes part until `stop`. What is held then, stays: a process that is back before the Lease runs out goes on as the gateway, and
+    /// connections see a pause. A change of gateways would cost them more.
     pub(crate) async fn keep(self: Arc<Self>, watched: Watched, stop: CancellationToken) {
         loop {
             let (may, replicas) = self.fitness(&watched);
@@ -117,20 +118,10 @@ impl Gateways {
             self.tried.send_replace(true);
             self.tell_if_another();
             tokio::select! {
-                () = stop.cancelled() => break,
+                () = stop.cancelled() => return,
                 () = tokio::time::sleep(RENEW_PERIOD) => {}
             }
         }
-        while let Move::GiveUp(number) = self.next_at_end() {
-            if let Err(error) = self.make(Move::GiveUp(number)).await {
-                tracing::warn!(%error, "the Lease of this gateway is not given up; it runs out by itself");
-                break;
-            }
-        }
-    }
-
-    fn next_at_end(&self) -> Move {
-        self.state().sightings.next(&self.node, false, 0, Instant::now())
     }
 
     /// Whether this node fits to be a gateway, and how many there are to be.
