@@ -205,6 +205,7 @@ mod tests {
                     "resourceoffers/status"
                     | "resourcerequests"
                     | "namespacemaps"
+                    | "networkconfigs"
                     | "shadowpods"
                     | "reflectedobjects"
                     | "secrets" => true,
