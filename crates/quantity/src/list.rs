@@ -19,7 +19,7 @@ use crate::{Quantity, ResourceArgument, unit_of};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transparent)]
 pub struct ResourceList(
-    /// In the order of the names, each of them once. There are few, and lists are copied and added up by the hundred thousand.
+    // In the order of the names, each of them once. There are few, and lists are copied and added up by the hundred thousand.
     #[schemars(with = "BTreeMap<String, Quantity>")]
     Vec<(Name, Quantity)>,
 );
@@ -426,6 +426,15 @@ mod tests {
         let json = r#"{"cpu":"2","memory":"4Gi"}"#;
         let read: ResourceList = serde_json::from_str(json).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), json);
+    }
+
+    #[test]
+    fn its_schema_is_that_of_a_map() {
+        let mut generator = schemars::SchemaGenerator::default();
+        let mut schema = ResourceList::json_schema(&mut generator);
+        let told = schema.remove("description");
+        assert_eq!(schema, BTreeMap::<String, Quantity>::json_schema(&mut generator));
+        assert!(told.is_some_and(|told| told.as_str().is_some_and(|text| text.starts_with("How much there is of each resource"))));
     }
 
     #[test]
