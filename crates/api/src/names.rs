@@ -200,18 +200,11 @@ pub mod links {
     pub const CONSUMER_REACHABLE: &str = "ConsumerReachable";
     /// sharing, provider side: something is offered to this cluster.
     pub const RESOURCES_OFFERED: &str = "ResourcesOffered";
-    /// The order in which the links are shown: consumer side, provider side, network.
-    pub const ORDER: [&str; 11] = [
-        IDENTITY_VERIFIED,
-        AUTHENTICATED,
-        PEER_REACHABLE,
-        RESOURCES_REQUESTED,
-        OFFER_ACCEPTED,
-        VIRTUAL_NODES_READY,
-        CONSUMER_AUTHORIZED,
-        CONSUMER_REACHABLE,
-        RESOURCES_OFFERED,
-        NETWORK_AGREED,
-        TUNNEL_CONNECTED,
-    ];
+    /// The links of borrowing, in order.
+    pub const BORROWING: [&str; 6] =
+        [IDENTITY_VERIFIED, AUTHENTICATED, PEER_REACHABLE, RESOURCES_REQUESTED, OFFER_ACCEPTED, VIRTUAL_NODES_READY];
+    /// The links of lending, in order.
+    pub const LENDING: [&str; 3] = [CONSUMER_AUTHORIZED, CONSUMER_REACHABLE, RESOURCES_OFFERED];
+    /// The links of the network, in order.
+    pub const NETWORK: [&str; 2] = [NETWORK_AGREED, TUNNEL_CONNECTED];
 }

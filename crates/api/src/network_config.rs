@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::schema;
+use crate::{ClusterId, schema};
 
 /// What two clusters tell each other about their networks. Lives in the tenant namespace; the consumer writes the spec, the provider
 /// the status, and both hold the same kind of announcement.
@@ -46,10 +46,14 @@ pub struct NetworkConfigStatus {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkAnnouncement {
-    /// What the other may reach: prefixes, such as `10.244.0.0/16`.
+    /// What the other may reach of its own: prefixes, such as `10.244.0.0/16`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     #[schemars(schema_with = "schema::prefixes")]
     pub exports: BTreeSet<IpNet>,
+    /// What the other may reach through it: where it sees prefixes of its other peers, and whose they are. These are not passed on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "schema::prefix_map")]
+    pub transit: BTreeMap<IpNet, ClusterId>,
     /// Where it sees what the other exports: from the other's prefix to its own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::prefix_map")]

@@ -7,7 +7,8 @@
 //!   +---------------------------+     +--------------------------------------------------+
 //!   | /healthz /readyz /metrics |     | peering     auth endpoint, sessions, tenancies   |
 //!   | admission webhook         |     | sharing     requests, offers, virtual nodes      |
-//!   | leader election           | --> | offloading  namespaces, pods, kubelet API        |
+//!   | leader election           | --> | interconnect  ranges, addresses, tunnel endpoints|
+//!   |                           |     | offloading  namespaces, pods, kubelet API        |
 //!   +---------------------------+     +--------------------------------------------------+
 //! ```
 //!
@@ -154,6 +155,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     parts.spawn({
         let context = context.clone();
         async move { liqo_sharing::run(context).await.context("sharing") }
+    });
+    parts.spawn({
+        let context = context.clone();
+        async move { liqo_interconnect::run(context).await.context("interconnect") }
     });
     parts.spawn(async move { liqo_offloading::run(context).await.context("offloading") });
     set_leader_label(&pods, &arguments.pod_name, true).await.context("labelling this pod as the leader")?;

@@ -15,6 +15,7 @@
 //! * [`peers`]: the clusters that we borrow from, with a client for each; filled by peering, used by the other slices.
 //! * [`foreign_clusters`]: which object stands for a peer, should there be several.
 //! * [`conditions`], [`events`]: telling the user, without a write when nothing changed.
+//! * [`put`]: writing what one controller owns wholly.
 //! * [`requests`]: what a pod asks of a node, as the scheduler counts it.
 //! * [`leader`]: one active manager.
 //! * [`reflection`]: which Services other clusters get to know.
@@ -32,6 +33,7 @@ pub mod leader;
 pub mod metrics;
 pub mod peers;
 pub mod policies;
+pub mod put;
 pub mod queue;
 pub mod reflection;
 pub mod requests;

@@ -102,6 +102,11 @@ impl Cluster {
         }
     }
 
+    /// Whether Liqo is to connect pods of this cluster with those of others.
+    pub async fn has_network(&self) -> anyhow::Result<bool> {
+        Ok(self.config().await?.is_some_and(|config| config.spec.network.enabled))
+    }
+
     /// The `ClusterConfig` of a cluster where Liqo must be installed.
     pub async fn installed(&self) -> anyhow::Result<Installed> {
         let config = self.config().await?.ok_or_else(|| {

@@ -222,6 +222,7 @@ mod tests {
                     "resourceoffers/status"
                     | "resourcerequests"
                     | "namespacemaps"
+                    | "networkconfigs"
                     | "shadowpods"
                     | "reflectedobjects"
                     | "secrets" => true,

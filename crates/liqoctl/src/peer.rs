@@ -37,7 +37,7 @@ const REFUSAL_STANDS: Duration = Duration::from_secs(5);
 /// Reasons that only a person can do something about.
 const FINAL_REASONS: [&str; 5] = ["Blocked", "TokenRequired", "TokenInvalid", "TokenExpired", "IncompatibleVersion"];
 /// The links of the consumer's side, in order.
-const LINKS: &[&str] = links::ORDER.split_at(6).0;
+const LINKS: &[&str] = &links::BORROWING;
 
 /// The cluster to borrow from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -166,6 +166,7 @@ fn commands(clusters: &[UpCluster], demo: &[demo::Line]) -> Vec<String> {
     let Some(first) = clusters.first() else { return Vec::new() };
     let export = format!("export KUBECONFIG={}", first.kubeconfig.display());
     let abroad = demo.iter().find(|line| first.virtual_nodes.contains(&line.node));
+    let local = demo.iter().find(|line| !first.virtual_nodes.contains(&line.node));
     let Some(pod) = abroad.map(|line| &line.pod) else {
         let mut commands = vec![export, "kubectl get pods --all-namespaces".to_owned()];
         if first.cluster_id.is_some() {
@@ -185,6 +186,11 @@ fn commands(clusters: &[UpCluster], demo: &[demo::Line]) -> Vec<String> {
         format!("kubectl -n {namespace} get pods -o wide"),
         format!("kubectl -n {namespace} logs {pod}"),
         format!("kubectl -n {namespace} exec -it {pod} -- sh"),
+        format!(
+            "kubectl -n {namespace} exec {} -- wget -qO- http://{}.{namespace}",
+            local.map_or(pod, |line| &line.pod),
+            demo::NAME
+        ),
         "cargo liqoctl status".to_owned(),
     ]
 }
@@ -197,8 +203,10 @@ pub fn table(up: &Up) -> String {
     };
     let mut text = output::table(&["CLUSTER", "ID", "VIRTUAL NODES", "KUBECONFIG"], up.clusters.iter().map(row));
     if !up.demo.is_empty() {
-        let row = |line: &demo::Line| vec![line.pod.clone(), line.phase.clone(), line.node.clone()];
-        text = format!("{text}\n\n{}", output::table(&["POD", "STATUS", "NODE"], up.demo.iter().map(row)));
+        let row = |line: &demo::Line| vec![line.pod.clone(), line.phase.clone(), line.node.clone(), line.answers.to_string()];
+        let calls: usize = up.demo.iter().map(|line| line.answers).sum();
+        let heading = format!("OF {calls} CALLS");
+        text = format!("{text}\n\n{}", output::table(&["POD", "STATUS", "NODE", &heading], up.demo.iter().map(row)));
     }
     text + "\n\nWorth trying:\n  " + &up.commands.join("\n  ")
 }
@@ -283,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn five_commands_are_offered_when_a_pod_runs_abroad() {
+    fn six_commands_are_offered_when_a_pod_runs_abroad() {
         let clusters = [
             UpCluster {
                 name: "rome".into(),
@@ -293,9 +301,10 @@ mod tests {
             },
             UpCluster { name: "milan".into(), kubeconfig: "/m".into(), cluster_id: Some("y".into()), virtual_nodes: Vec::new() },
         ];
-        let line = |pod: &str, node: &str| demo::Line { pod: pod.into(), node: node.into(), phase: "Running".into() };
+        let line = |pod: &str, node: &str| demo::Line { pod: pod.into(), node: node.into(), phase: "Running".into(), answers: 5 };
         let commands = commands(&clusters, &[line("a", "rome-1"), line("b", "milan")]);
-        assert_eq!(commands.len(), 5);
+        assert_eq!(commands.len(), 6);
         assert!(commands[2].ends_with("logs b"), "{commands:?}");
+        assert!(commands[4].ends_with("exec a -- wget -qO- http://hello.demo"), "{commands:?}");
     }
 }

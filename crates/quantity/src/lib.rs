@@ -32,6 +32,7 @@
 //! its text.
 
 mod list;
+mod name;
 mod parse;
 mod print;
 mod quantity;

@@ -1,22 +1,27 @@
 //! Amounts of several resources at once: what a pod requests, what a node has, what an offer holds.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map;
 use std::fmt;
 use std::ops::{Add, AddAssign};
+use std::slice;
+use std::vec;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::name::Name;
 use crate::{Quantity, ResourceArgument, unit_of};
 
 /// How much there is of each resource, by name; as in Kubernetes' `ResourceList`.
 ///
 /// A resource that is not named counts as zero in every computation. Only `==` and [`ResourceList::is_empty`]
 /// distinguish the two, because what is written into an object differs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct ResourceList(BTreeMap<String, Quantity>);
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(transparent)]
+pub struct ResourceList(
+    // In the order of the names, each of them once. There are few, and lists are copied and added up by the hundred thousand.
+    #[schemars(with = "BTreeMap<String, Quantity>")] Vec<(Name, Quantity)>,
+);
 
 /// One resource of which there is too little.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,32 +52,39 @@ impl fmt::Display for Shortage {
 impl ResourceList {
     /// A list that names no resource.
     pub const fn new() -> Self {
-        Self(BTreeMap::new())
+        Self(Vec::new())
     }
 
     /// How much there is of this resource; zero if it is not named.
     pub fn get(&self, resource: &str) -> Quantity {
-        self.0.get(resource).copied().unwrap_or_default()
+        self.find(resource).unwrap_or_default()
     }
 
     /// Whether the resource is named, be it with zero.
     pub fn contains(&self, resource: &str) -> bool {
-        self.0.contains_key(resource)
+        self.find(resource).is_some()
     }
 
     /// Sets the amount of one resource, and returns the earlier one.
-    pub fn insert(&mut self, resource: impl Into<String>, quantity: Quantity) -> Option<Quantity> {
-        self.0.insert(resource.into(), quantity)
+    pub fn insert(&mut self, resource: impl AsRef<str>, quantity: Quantity) -> Option<Quantity> {
+        let resource = resource.as_ref();
+        match self.position(resource) {
+            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, quantity)),
+            Err(at) => {
+                self.0.insert(at, (resource.into(), quantity));
+                None
+            }
+        }
     }
 
     /// Forgets a resource, and returns its amount.
     pub fn remove(&mut self, resource: &str) -> Option<Quantity> {
-        self.0.remove(resource)
+        self.position(resource).ok().map(|at| self.0.remove(at).1)
     }
 
     /// Keeps only the resources for which `keep` says so.
     pub fn retain(&mut self, mut keep: impl FnMut(&str, Quantity) -> bool) {
-        self.0.retain(|name, quantity| keep(name, *quantity));
+        self.0.retain(|(name, quantity)| keep(name.as_str(), *quantity));
     }
 
     /// Whether no resource is named.
@@ -82,7 +94,7 @@ impl ResourceList {
 
     /// Whether there is nothing of any resource.
     pub fn is_zero(&self) -> bool {
-        self.0.values().all(|quantity| quantity.is_zero())
+        self.0.iter().all(|(_, quantity)| quantity.is_zero())
     }
 
     /// The number of resources named.
@@ -97,13 +109,16 @@ impl ResourceList {
 
     /// The names of all resources, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.0.iter().map(|(name, _)| name.as_str())
     }
 
     /// `self - other`, no resource below zero. Names exactly the resources of `self`: what is used up is there with zero.
     #[must_use]
     pub fn saturating_sub(&self, other: &Self) -> Self {
-        self.map(|name, quantity| quantity.saturating_sub(other.get(name)))
+        let rest = |(name, have, taken): (&Name, Quantity, Option<Quantity>)| {
+            (name.clone(), have.saturating_sub(taken.unwrap_or_default()))
+        };
+        Self(self.beside(other).map(rest).collect())
     }
 
     /// `self - other`, or what is short if a resource would fall below zero.
@@ -115,10 +130,10 @@ impl ResourceList {
     /// Whether `available` has enough of everything that this list asks for; otherwise every resource that is short.
     /// Asking for nothing always fits.
     pub fn fits_in(&self, available: &Self) -> Result<(), Vec<Shortage>> {
-        let short: Vec<Shortage> = self
-            .iter()
-            .filter(|(name, requested)| *requested > Quantity::ZERO && *requested > available.get(name))
-            .map(|(name, requested)| Shortage { resource: name.to_owned(), requested, available: available.get(name) })
+        let of_each = self.beside(available).map(|(name, requested, available)| (name, requested, available.unwrap_or_default()));
+        let short: Vec<Shortage> = of_each
+            .filter(|(_, requested, available)| *requested > Quantity::ZERO && requested > available)
+            .map(|(name, requested, available)| Shortage { resource: name.as_str().to_owned(), requested, available })
             .collect();
         if short.is_empty() { Ok(()) } else { Err(short) }
     }
@@ -126,32 +141,30 @@ impl ResourceList {
     /// `percent` per cent of every resource, each by the rule of its unit: see [`Quantity::percentage`].
     #[must_use]
     pub fn percentage(&self, percent: u32) -> Self {
-        self.map(|name, quantity| quantity.percentage(percent, unit_of(name)))
+        let share = |(name, quantity): &(Name, Quantity)| (name.clone(), quantity.percentage(percent, unit_of(name.as_str())));
+        Self(self.0.iter().map(share).collect())
     }
 
     /// The smaller amount of each resource. One that either list does not name is zero in it, and is left out.
     #[must_use]
     pub fn min(&self, other: &Self) -> Self {
-        self.iter()
-            .filter(|(name, _)| other.contains(name))
-            .map(|(name, quantity)| (name.to_owned(), quantity.min(other.get(name))))
-            .collect()
+        let smaller = |(name, one, other): (&Name, Quantity, Option<Quantity>)| Some((name.clone(), one.min(other?)));
+        Self(self.beside(other).filter_map(smaller).collect())
     }
 
     /// The larger amount of each resource that either list names.
     #[must_use]
     pub fn max(&self, other: &Self) -> Self {
-        let mut larger = self.clone();
-        for (name, quantity) in other {
-            larger.0.entry(name.to_owned()).and_modify(|have| *have = (*have).max(quantity)).or_insert(quantity);
-        }
-        larger
+        self.joined(other, Quantity::max)
     }
 
     /// No more than the caps allow; a resource for which there is no cap is not limited.
     #[must_use]
     pub fn capped_by(&self, caps: &Self) -> Self {
-        self.map(|name, quantity| caps.0.get(name).map_or(quantity, |cap| quantity.min(*cap)))
+        let capped = |(name, quantity, cap): (&Name, Quantity, Option<Quantity>)| {
+            (name.clone(), cap.map_or(quantity, |cap| quantity.min(cap)))
+        };
+        Self(self.beside(caps).map(capped).collect())
     }
 
     /// Whether going from `self` to `other` changes any resource by more than `percent` per cent of what it was.
@@ -164,19 +177,55 @@ impl ResourceList {
         self.names().chain(other.names()).any(changed)
     }
 
-    fn map(&self, new: impl Fn(&str, Quantity) -> Quantity) -> Self {
-        self.iter().map(|(name, quantity)| (name.to_owned(), new(name, quantity))).collect()
+    fn find(&self, resource: &str) -> Option<Quantity> {
+        self.position(resource).ok().map(|at| self.0[at].1)
+    }
+
+    /// Where a resource is, or where it would have to be.
+    fn position(&self, resource: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(name, _)| name.as_str().cmp(resource))
+    }
+
+    /// Each resource of this list, with what `other` has of it.
+    fn beside<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a Name, Quantity, Option<Quantity>)> {
+        let mut rest = other.0.as_slice();
+        self.0.iter().map(move |(name, quantity)| {
+            // Both are in order, so what lies before this name is never asked for again.
+            while let [(before, _), after @ ..] = rest
+                && before < name
+            {
+                rest = after;
+            }
+            let found = rest.first().filter(|(other, _)| other == name);
+            (name, *quantity, found.map(|(_, quantity)| *quantity))
+        })
+    }
+
+    /// The resources of both lists, and of those that both name what `both` makes of the two amounts.
+    fn joined(&self, other: &Self, both: impl Fn(Quantity, Quantity) -> Quantity) -> Self {
+        let mut all = Vec::with_capacity(self.0.len().max(other.0.len()));
+        let mut rest = other.0.iter().peekable();
+        for (name, quantity) in &self.0 {
+            while let Some(before) = rest.next_if(|(other, _)| other < name) {
+                all.push(before.clone());
+            }
+            let same = rest.next_if(|(other, _)| other == name);
+            all.push((name.clone(), same.map_or(*quantity, |(_, other)| both(*quantity, *other))));
+        }
+        all.extend(rest.cloned());
+        Self(all)
     }
 }
 
 impl AddAssign<&ResourceList> for ResourceList {
     fn add_assign(&mut self, other: &ResourceList) {
-        for (name, quantity) in other {
-            if let Some(have) = self.0.get_mut(name) {
-                *have += quantity;
-            } else {
-                self.0.insert(name.to_owned(), quantity);
+        // Mostly it is the same resources that are added up.
+        if self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|((one, _), (other, _))| one == other) {
+            for ((_, sum), (_, quantity)) in self.0.iter_mut().zip(&other.0) {
+                *sum += *quantity;
             }
+        } else {
+            *self = self.joined(other, Add::add);
         }
     }
 }
@@ -198,7 +247,7 @@ impl<'a> std::iter::Sum<&'a ResourceList> for ResourceList {
 
 /// Borrowing iterator over names and amounts.
 #[derive(Clone, Debug)]
-pub struct Iter<'a>(btree_map::Iter<'a, String, Quantity>);
+pub struct Iter<'a>(slice::Iter<'a, (Name, Quantity)>);
 
 impl<'a> Iterator for Iter<'a> {
     type Item = (&'a str, Quantity);
@@ -217,18 +266,44 @@ impl<'a> IntoIterator for &'a ResourceList {
     }
 }
 
-impl IntoIterator for ResourceList {
-    type Item = (String, Quantity);
-    type IntoIter = btree_map::IntoIter<String, Quantity>;
+/// Iterator over names and amounts by value.
+#[derive(Clone, Debug)]
+pub struct IntoIter(vec::IntoIter<(Name, Quantity)>);
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+impl Iterator for IntoIter {
+    type Item = (String, Quantity);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|(name, quantity)| (name.as_str().to_owned(), quantity))
     }
 }
 
-impl<N: Into<String>> FromIterator<(N, Quantity)> for ResourceList {
+impl IntoIterator for ResourceList {
+    type Item = (String, Quantity);
+    type IntoIter = IntoIter;
+
+    fn into_iter(self) -> Self::IntoIter {
+        IntoIter(self.0.into_iter())
+    }
+}
+
+/// Of several amounts of one resource, the last one counts.
+impl<N: AsRef<str>> FromIterator<(N, Quantity)> for ResourceList {
     fn from_iter<I: IntoIterator<Item = (N, Quantity)>>(resources: I) -> Self {
-        Self(resources.into_iter().map(|(name, quantity)| (name.into(), quantity)).collect())
+        let mut all: Vec<(Name, Quantity)> =
+            resources.into_iter().map(|(name, quantity)| (Name::from(name.as_ref()), quantity)).collect();
+        if !all.is_sorted_by(|(one, _), (next, _)| one < next) {
+            all.sort_by(|(one, _), (next, _)| one.cmp(next));
+            // The sort keeps the order of those with one name, and of two neighbours the first stays.
+            all.dedup_by(|(name, quantity), (kept, amount)| {
+                let same = name == kept;
+                if same {
+                    *amount = *quantity;
+                }
+                same
+            });
+        }
+        Self(all)
     }
 }
 
@@ -239,7 +314,7 @@ impl FromIterator<ResourceArgument> for ResourceList {
     }
 }
 
-impl<N: Into<String>, const COUNT: usize> From<[(N, Quantity); COUNT]> for ResourceList {
+impl<N: AsRef<str>, const COUNT: usize> From<[(N, Quantity); COUNT]> for ResourceList {
     fn from(resources: [(N, Quantity); COUNT]) -> Self {
         resources.into_iter().collect()
     }
@@ -253,8 +328,24 @@ impl fmt::Display for ResourceList {
     }
 }
 
+impl Serialize for ResourceList {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ResourceList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(BTreeMap::<String, Quantity>::deserialize(deserializer)?.into_iter().collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::{collection::btree_map, prelude::*};
+
     use super::*;
 
     /// Reads `cpu=2, memory=4Gi`.
@@ -334,5 +425,62 @@ mod tests {
         let json = r#"{"cpu":"2","memory":"4Gi"}"#;
         let read: ResourceList = serde_json::from_str(json).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), json);
+    }
+
+    #[test]
+    fn its_schema_is_that_of_a_map() {
+        let mut generator = schemars::SchemaGenerator::default();
+        let mut schema = ResourceList::json_schema(&mut generator);
+        let told = schema.remove("description");
+        assert_eq!(schema, BTreeMap::<String, Quantity>::json_schema(&mut generator));
+        assert!(
+            told.is_some_and(|told| told.as_str().is_some_and(|text| text.starts_with("How much there is of each resource")))
+        );
+    }
+
+    #[test]
+    fn names_are_in_order_each_once_however_they_come() {
+        let made = list("pods=1, example.com/b=2, cpu=1, memory=1Gi, example.com/a=1, cpu=3, pods=2");
+        let text = "cpu=3, example.com/a=1, example.com/b=2, memory=1Gi, pods=2";
+        assert_eq!(made.to_string(), text);
+        let mut grown = ResourceList::new();
+        for (name, quantity) in [("pods", 9), ("memory", 2), ("cpu", 1), ("example.com/gpu", 7), ("pods", 3)] {
+            grown.insert(name, Quantity::from_units(quantity));
+        }
+        assert_eq!(grown.to_string(), "cpu=1, example.com/gpu=7, memory=2, pods=3");
+        assert_eq!((grown.remove("memory"), grown.remove("memory")), (Some(Quantity::from_units(2)), None));
+        assert_eq!((grown.get("pods"), grown.get("poda")), (Quantity::from_units(3), Quantity::ZERO));
+        let read: ResourceList = serde_json::from_str(r#"{"pods":"1","cpu":"2","cpu":"3"}"#).unwrap();
+        assert_eq!(read, list("cpu=3, pods=1"));
+    }
+
+    proptest! {
+        #[test]
+        fn it_computes_as_a_map_would(one in any_map(), other in any_map()) {
+            let (a, b) = (ResourceList::from_iter(one.clone()), ResourceList::from_iter(other.clone()));
+            let map = |list: ResourceList| BTreeMap::from_iter(list);
+            let of = |map: &BTreeMap<String, Quantity>, name: &str| map.get(name).copied();
+            let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+            let of_both = |made: &dyn Fn(Option<Quantity>, Option<Quantity>) -> Option<Quantity>| {
+                let made = |name: &&String| Some(((*name).clone(), made(of(&one, name), of(&other, name))?));
+                names.iter().filter_map(made).collect::<BTreeMap<_, _>>()
+            };
+            let either = |a: Option<Quantity>, b: Option<Quantity>| a.or(b);
+            prop_assert_eq!(map(a.clone()), one.clone());
+            prop_assert_eq!(map(a.clone() + &b), of_both(&|a, b| Some(a.unwrap_or_default() + b.unwrap_or_default())));
+            prop_assert_eq!(map(a.max(&b)), of_both(&|a, b| Some(either(a, b)?.max(either(b, a)?))));
+            prop_assert_eq!(map(a.min(&b)), of_both(&|a, b| Some(a?.min(b?))));
+            prop_assert_eq!(map(a.saturating_sub(&b)), of_both(&|a, b| Some(a?.saturating_sub(b.unwrap_or_default()))));
+            prop_assert_eq!(map(a.capped_by(&b)), of_both(&|a, b| Some(a?.min(either(b, a)?))));
+            let short: Vec<String> = a.fits_in(&b).err().into_iter().flatten().map(|short| short.resource).collect();
+            let expected = of_both(&|a, b| a.filter(|a| *a > b.unwrap_or_default().max(Quantity::ZERO)));
+            prop_assert_eq!(short, expected.into_keys().collect::<Vec<_>>());
+        }
+    }
+
+    /// Well-known names and others, in no order.
+    fn any_map() -> impl Strategy<Value = BTreeMap<String, Quantity>> {
+        let name = prop_oneof!["cpu|memory|pods|storage|ephemeral-storage|hugepages-2Mi", "[a-z]{1,3}/[a-z]"];
+        btree_map(name, (-2..9_i64).prop_map(Quantity::from_units), 0..7)
     }
 }

@@ -24,19 +24,19 @@ use liqo_kit::{
     conditions::{Wanted, namespaced},
     peers::{self, PeerError},
     policies::{self, PolicyPeer},
+    put::{marked, put},
     queue::error_chain,
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error, SETTLE,
+    Error, FIELD_MANAGER, SETTLE,
     decide::{
         consumer::{Action, Local, Node, Wish, give_up, judge},
         reduce::{self, Request},
     },
     links::Links,
-    put::{marked, put},
 };
 
 /// So many providers are dealt with at the same time.
@@ -224,7 +224,7 @@ impl Consumer {
         let api: Api<ResourceRequest> = namespaced(&connection.client, &connection.tenant_namespace);
         let spec = ResourceRequestSpec { resources: wish.request.resources.clone() };
         let request = marked(ResourceRequest::new(RESOURCE_REQUEST, spec), labels::CONSUMER_ID, &wish.own);
-        peers::call(put(&api, &request, remote.request().is_some()))
+        peers::call(put(&api, FIELD_MANAGER, &request, remote.request().is_some()))
             .await
             .map_err(|source| Error::Request { provider: wish.provider.clone(), source })?;
         tracing::info!(provider = %wish.provider, limits = %wish.request.resources, "resources requested");
@@ -270,7 +270,7 @@ impl Consumer {
                 let pool = spec.pool.clone();
                 let exists = self.nodes.get(&key(&pool)).is_some();
                 let node = marked(VirtualNode::new(&pool, spec), labels::PROVIDER_ID, id);
-                let written = put(&nodes, &node, exists).await;
+                let written = put(&nodes, FIELD_MANAGER, &node, exists).await;
                 written.map_err(|source| Error::WriteNode { key: key(&pool), source })
             }
             Action::DeleteMirror(name) => {
@@ -281,7 +281,7 @@ impl Consumer {
                 let pool = spec.pool.clone();
                 let exists = self.offers.get(&key(&pool)).is_some();
                 let mirror = marked(ResourceOffer::new(&pool, spec), labels::PROVIDER_ID, id);
-                let written = put(&mirrors, &mirror, exists).await;
+                let written = put(&mirrors, FIELD_MANAGER, &mirror, exists).await;
                 written.map_err(|source| Error::WriteOffer { namespace: namespace.clone(), source })
             }
             Action::AnswerMirror(name, status) => {

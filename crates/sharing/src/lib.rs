@@ -27,7 +27,6 @@ mod consumer;
 mod links;
 mod plugins;
 mod provider;
-mod put;
 #[cfg(test)]
 mod tests;
 

@@ -13,11 +13,12 @@ use liqo_api::{ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceList, Resourc
 use liqo_kit::{
     Cache, Context, Key, Next, Queue,
     conditions::{self, namespaced},
+    put::{marked, put, put_status},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error,
+    Error, FIELD_MANAGER,
     decide::{
         picture::{OfferId, OfferWrite, Picture, Plan, PolicyVersion, Written},
         pods::Pods,
@@ -27,7 +28,6 @@ use crate::{
     },
     links::Links,
     plugins::Plugins,
-    put::{marked, put, put_status},
 };
 
 /// Changes of nodes and pods wait this long for others, so that a burst of pods is counted a few times, not a thousand.
@@ -208,7 +208,7 @@ impl Provider {
         }
         for write in plan.policies {
             let api: Api<PeeringPolicy> = Api::all(self.context.client.clone());
-            match put_status(&api, &write.name, &write.status).await {
+            match put_status(&api, FIELD_MANAGER, &write.name, &write.status).await {
                 Ok(()) => {}
                 // An old policy that the present schema refuses; where Kubernetes does not let that pass, it has no status.
                 Err(kube::Error::Api(refused)) if refused.code == INVALID => {
@@ -226,7 +226,7 @@ impl Provider {
         let api: Api<ResourceOffer> = namespaced(&self.context.client, &namespace);
         let pool = spec.pool.clone();
         let offer = marked(ResourceOffer::new(&pool, spec), labels::CONSUMER_ID, &consumer);
-        if let Err(source) = put(&api, &offer, exists).await {
+        if let Err(source) = put(&api, FIELD_MANAGER, &offer, exists).await {
             return Err(Error::WriteOffer { namespace, source });
         }
         let hard = offer.spec.resource_quota.hard;

@@ -7,12 +7,13 @@ use k8s_openapi::api::{
 };
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{
-    ClusterId, ForeignCluster, NamespaceOffloading, ResourceOffer, ShadowPod, ShadowPodPhase, VirtualNode as VirtualNodeObject,
-    links, provider_namespace, tenant_namespace,
+    ClusterId, ForeignCluster, NamespaceOffloading, ResourceOffer, ShadowPod, ShadowPodPhase, TunnelEndpoint,
+    VirtualNode as VirtualNodeObject, links, provider_namespace, tenant_namespace,
 };
 
 use super::{
-    Borrowing, Lending, Link, Offer, OffloadedNamespace, Peer, Replicas, Status, ThisCluster, Twin, VirtualNode, borrows,
+    Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, Replicas, Status, ThisCluster, Twin, VirtualNode,
+    borrows,
 };
 use crate::{
     cluster::{Cluster, Explained as _, list_or_none},
@@ -63,10 +64,9 @@ async fn this_cluster(cluster: &Cluster) -> anyhow::Result<ThisCluster> {
 
 async fn peer(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Peer> {
     let id = &foreign.spec.cluster_id;
-    let (consumer_links, provider_links) = links::ORDER.split_at(6);
-    let outgoing = super::links(foreign, consumer_links);
+    let outgoing = super::links(foreign, &links::BORROWING);
     let borrowing = if borrows(foreign, &outgoing) { Some(borrowing(cluster, id, outgoing).await?) } else { None };
-    let incoming = super::links(foreign, provider_links);
+    let incoming = super::links(foreign, &links::LENDING);
     let tenant = foreign.status.as_ref().and_then(|status| status.tenant_namespace.clone());
     let lending =
         if tenant.is_some() || !incoming.is_empty() { Some(lending(cluster, id, tenant, incoming).await?) } else { None };
@@ -75,8 +75,27 @@ async fn peer(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Pee
         cluster_id: id.clone(),
         borrowing,
         lending,
+        network: network(cluster, foreign).await?,
         ending: foreign.metadata.deletion_timestamp.is_some(),
     })
+}
+
+async fn network(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Option<Networking>> {
+    let links = super::links(foreign, &links::NETWORK);
+    if links.is_empty() {
+        return Ok(None);
+    }
+    let api: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let found = api.get_opt(foreign.spec.cluster_id.as_str()).await.doing("read the TunnelEndpoint of the peer")?;
+    let (spec, status) = found.map(|found| (found.spec, found.status.unwrap_or_default())).unzip();
+    let status = status.unwrap_or_default();
+    Ok(Some(Networking {
+        links,
+        prefixes: spec.map(|spec| spec.imported).unwrap_or_default(),
+        gateway: status.gateway,
+        endpoint: status.endpoint,
+        latency: status.latency,
+    }))
 }
 
 async fn borrowing(cluster: &Cluster, provider: &ClusterId, links: Vec<Link>) -> anyhow::Result<Borrowing> {

@@ -3,6 +3,9 @@
 mod collect;
 mod tree;
 
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
 use liqo_api::{ClusterId, Condition, ForeignCluster, OfferPhase, PodOffloadingStrategy, ResourceList, Wish};
 use serde::Serialize;
 
@@ -71,6 +74,9 @@ pub struct Peer {
     /// What it borrows from this cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lending: Option<Lending>,
+    /// How packets flow between its pods and ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Networking>,
     /// Whether the peering is being ended.
     pub ending: bool,
 }
@@ -100,6 +106,25 @@ pub struct Lending {
     pub offers: Vec<Offer>,
     /// Its pods that were made here and have not finished.
     pub pods: usize,
+}
+
+/// The network to a peer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Networking {
+    /// The links of the chain, in order.
+    pub links: Vec<Link>,
+    /// The peer's prefixes, and where they are seen here.
+    pub prefixes: BTreeMap<IpNet, IpNet>,
+    /// The node that the tunnel begins at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
+    /// Where the peer's gateway is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// Round trip to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<String>,
 }
 
 /// One link of the chain.

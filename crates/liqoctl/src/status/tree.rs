@@ -2,7 +2,7 @@
 
 use liqo_api::{OfferPhase, ResourceList};
 
-use super::{Borrowing, Lending, Link, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
+use super::{Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
 use crate::output::{Paint, plain};
 
 /// A line, and what belongs to it.
@@ -103,6 +103,7 @@ fn peer(peer: &Peer, paint: Paint) -> Branch {
     let mut children = Vec::new();
     children.extend(peer.borrowing.as_ref().map(|one| borrowing(&peer.name, one, paint)));
     children.extend(peer.lending.as_ref().map(|one| lending(&peer.name, one, paint)));
+    children.extend(peer.network.as_ref().map(|one| network(&peer.name, one, paint)));
     if children.is_empty() {
         children.push(Branch::leaf(paint.faint("known, no peering")));
     }
@@ -130,6 +131,19 @@ fn lending(name: &str, lending: &Lending, paint: Paint) -> Branch {
     children.extend(lending.offers.iter().map(|one| offer(one, None, paint)));
     children.push(Branch::leaf(count(lending.pods, "pod of it runs here", "pods of it run here")));
     Branch { text: format!("lent to {name}"), children }
+}
+
+fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
+    let mut children: Vec<_> = network.links.iter().map(|one| link(one, paint)).collect();
+    let seen: Vec<String> = network.prefixes.iter().map(|(there, here)| format!("{there} is seen here as {here}")).collect();
+    if !seen.is_empty() {
+        children.push(Branch::leaf(format!("its {}", seen.join(", "))));
+    }
+    if let (Some(gateway), Some(endpoint)) = (&network.gateway, &network.endpoint) {
+        let latency = network.latency.as_ref().map(|latency| format!(", {latency}")).unwrap_or_default();
+        children.push(Branch::leaf(format!("tunnel from node {} to {}{}", plain(gateway), plain(endpoint), plain(&latency))));
+    }
+    Branch { text: format!("network to {name}"), children }
 }
 
 /// An offer, of `provider` or our own.
@@ -251,6 +265,13 @@ mod tests {
                             pods: 1,
                         }],
                     }),
+                    network: Some(Networking {
+                        links: vec![link("NetworkAgreed", "True"), link("TunnelConnected", "Unknown")],
+                        prefixes: [("10.244.0.0/16".parse().unwrap(), "10.65.0.0/16".parse().unwrap())].into(),
+                        gateway: Some("rome-1".into()),
+                        endpoint: Some("203.0.113.9:51840".into()),
+                        latency: Some("3ms".into()),
+                    }),
                     lending: Some(Lending {
                         tenant_namespace: Some("liqo-tenant-x".into()),
                         links: vec![link("ConsumerAuthorized", "True"), link("ConsumerReachable", "Unknown")],
@@ -264,6 +285,7 @@ mod tests {
                     cluster_id: ClusterId::of_public_key(&[3; 32]),
                     borrowing: None,
                     lending: None,
+                    network: None,
                     ending: true,
                 },
             ],
@@ -298,11 +320,16 @@ rome (ID {rome}, Liqo 0.1.0)
 │  │  ├─ ✗ PeerReachable: Reason: what is the case (since 2026-01-01T00:00:00Z)
 │  │  └─ offer default: Accepted: cpu=2, memory=4Gi
 │  │     └─ ✗ node milan: not Ready: cpu=2, memory=4Gi; 1 pod
-│  └─ lent to milan
-│     ├─ ✓ ConsumerAuthorized
-│     ├─ ? ConsumerReachable: Reason: what is the case (since 2026-01-01T00:00:00Z)
-│     ├─ offer default: Refused (why): cpu=2, memory=4Gi
-│     └─ 3 pods of it run here
+│  ├─ lent to milan
+│  │  ├─ ✓ ConsumerAuthorized
+│  │  ├─ ? ConsumerReachable: Reason: what is the case (since 2026-01-01T00:00:00Z)
+│  │  ├─ offer default: Refused (why): cpu=2, memory=4Gi
+│  │  └─ 3 pods of it run here
+│  └─ network to milan
+│     ├─ ✓ NetworkAgreed
+│     ├─ ? TunnelConnected: Reason: what is the case (since 2026-01-01T00:00:00Z)
+│     ├─ its 10.244.0.0/16 is seen here as 10.65.0.0/16
+│     └─ tunnel from node rome-1 to 203.0.113.9:51840, 3ms
 ├─ turin (ID {turin}) is being ended
 │  └─ known, no peering
 └─ offloaded namespaces

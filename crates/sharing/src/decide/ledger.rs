@@ -139,9 +139,11 @@ fn by_largest_remainder(rest: i128, weights: i128, parts: &[Part], claims: &[Cla
     let mut shares: Vec<i128> =
         parts.iter().map(|part| part.fixed.unwrap_or_else(|| rest * part.weight / weights.max(1))).collect();
     let mut open: Vec<usize> = (0..parts.len()).filter(|&i| parts[i].fixed.is_none()).collect();
-    open.sort_by_key(|&i| (Reverse(rest * parts[i].weight % weights.max(1)), &claims[i].consumer));
     let given: i128 = open.iter().map(|&i| shares[i]).sum();
     let left = if weights == 0 { 0 } else { rest - given };
+    if left > 0 {
+        open.sort_by_cached_key(|&i| (Reverse(rest * parts[i].weight % weights.max(1)), &claims[i].consumer));
+    }
     for &i in open.iter().take(usize::try_from(left).unwrap_or(0)) {
         shares[i] += 1;
     }

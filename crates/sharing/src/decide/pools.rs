@@ -27,8 +27,8 @@ use super::reduce::LocalNode;
 pub struct Ground<'a> {
     /// The pool that they are in, for each policy; none where the policy does not lend them.
     pub pools: Vec<Option<String>>,
-    /// The nodes, by name.
-    pub nodes: BTreeMap<&'a str, &'a LocalNode>,
+    /// The nodes, in the order of their names.
+    pub nodes: Vec<(&'a str, &'a LocalNode)>,
 }
 
 /// The grounds, in a fixed order.
@@ -38,12 +38,16 @@ pub fn grounds<'a>(nodes: impl IntoIterator<Item = (&'a str, &'a LocalNode)>, po
     for (name, node) in nodes {
         let pools: Vec<Option<String>> = schemes.iter().map(|scheme| scheme.pool(name, node)).collect();
         if let Some(ground) = grounds.get_mut(&pools) {
-            ground.nodes.insert(name, node);
+            ground.nodes.push((name, node));
         } else {
-            grounds.insert(pools.clone(), Ground { pools, nodes: BTreeMap::from([(name, node)]) });
+            grounds.insert(pools.clone(), Ground { pools, nodes: vec![(name, node)] });
         }
     }
-    grounds.into_values().collect()
+    let mut grounds: Vec<Ground> = grounds.into_values().collect();
+    for ground in &mut grounds {
+        ground.nodes.sort_unstable_by_key(|(name, _)| *name);
+    }
+    grounds
 }
 
 /// The pools that a policy has, whether anything is free in them or not.
@@ -171,7 +175,8 @@ mod tests {
 
     fn pools(provide: &Provide, nodes: &[(&str, LocalNode)]) -> Vec<(String, Vec<String>)> {
         let grounds = grounds(nodes.iter().map(|(name, node)| (*name, node)), &[provide]);
-        let of = |ground: &Ground| Some((ground.pools[0].clone()?, ground.nodes.keys().map(|&name| name.to_owned()).collect()));
+        let of =
+            |ground: &Ground| Some((ground.pools[0].clone()?, ground.nodes.iter().map(|(name, _)| (*name).to_owned()).collect()));
         grounds.iter().filter_map(of).collect()
     }
 

@@ -66,10 +66,11 @@ pub fn decide(picture: &Picture, now: Instant) -> Plan {
 
     let composer = Composer::new(picture, &asking, &units, &grounds);
     let mut plan = Plan { deletions: deletions(picture, &asking), ..Plan::default() };
-    let standings: Vec<Standing> = units.iter().map(|unit| composer.standing(unit)).collect();
+    let mut standings: Vec<Standing> = units.iter().map(|unit| composer.standing(unit)).collect();
+    tell(picture, &asking, &units, &standings, &mut plan);
     for members in components(&units, &grounds) {
         let total = total(&units, &members, &lots, &parties, &policies, &grounds);
-        let of_these: Vec<Standing> = members.iter().map(|&unit| standings[unit].clone()).collect();
+        let of_these: Vec<Standing> = members.iter().map(|&unit| std::mem::take(&mut standings[unit])).collect();
         let publication = publish::decide(&total, &of_these, now);
         wake = sooner(wake, publication.wake);
         for write in publication.writes {
@@ -81,7 +82,6 @@ pub fn decide(picture: &Picture, now: Instant) -> Plan {
     plan.writes.sort_by_key(|write| write.grows);
     wake = sooner(wake, withdraw(picture, &asking, &units, &uses, &mut plan));
     plan.wake = wake;
-    tell(picture, &asking, &units, &standings, &mut plan);
     plan.policies = status::policies(picture, &asking, &units);
     plan
 }

@@ -95,6 +95,9 @@ pub fn decide(total: &ResourceList, standings: &[Standing], now: Instant) -> Pub
         }
         turns.push(turn);
     }
+    if turns.iter().all(|turn| *turn == Turn::No) {
+        return Publication { writes: Vec::new(), wake };
+    }
     // What the others leave may be too little to be worth a write; then that one is out, and its share is free again.
     loop {
         let amounts = trim(total, standings, &turns);
@@ -145,13 +148,15 @@ fn shrinks(published: &ResourceList, to: &ResourceList) -> bool {
 fn moved(standing: &Standing, published: &ResourceList, to: &ResourceList) -> bool {
     published.names().chain(to.names()).any(|name| {
         let (before, after) = (published.get(name), to.get(name));
+        if before == after {
+            return false;
+        }
         let in_use = rounded_up(standing.in_use.get(name), unit_of(name));
         let limit = cap(&standing.asked, name);
-        before != after
-            && (before.is_zero() != after.is_zero()
-                || before.differs_by_more_than(after, u32::from(standing.threshold))
-                || before < in_use
-                || limit.is_some_and(|limit| after == limit || before > limit.max(in_use)))
+        before.is_zero() != after.is_zero()
+            || before.differs_by_more_than(after, u32::from(standing.threshold))
+            || before < in_use
+            || limit.is_some_and(|limit| after == limit || before > limit.max(in_use))
     })
 }
 
@@ -167,8 +172,9 @@ fn trim(total: &ResourceList, standings: &[Standing], turns: &[Turn]) -> Vec<Res
             },
         )
         .collect();
-    let names: BTreeSet<String> = amounts.iter().flat_map(ResourceList::names).map(str::to_owned).collect();
-    for name in &names {
+    let lists = standings.iter().flat_map(|standing| standing.published.iter().chain([&standing.target]));
+    let names: BTreeSet<&str> = lists.flat_map(ResourceList::names).collect();
+    for name in names {
         let used: Quantity = standings.iter().map(|s| rounded_up(s.in_use.get(name), unit_of(name))).sum();
         // What each holds at least after the writes: less if it shrinks now, never less than it uses.
         let least: Vec<Quantity> = standings
@@ -188,7 +194,7 @@ fn trim(total: &ResourceList, standings: &[Standing], turns: &[Turn]) -> Vec<Res
             let growth = if *turn == Turn::Free { amount.get(name).saturating_sub(least).min(left) } else { Quantity::ZERO };
             left -= growth;
             let granted = Quantity::from_nanos((least + growth).nanos(), amount.get(name).format());
-            amount.insert(name.as_str(), granted);
+            amount.insert(name, granted);
         }
     }
     amounts

@@ -55,7 +55,7 @@ pub struct PodUse {
 }
 
 /// Whose pod the labels of a pod say it is. To be believed only where that consumer's mapped namespace is.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Claim {
     /// The namespace that it is in.
     pub namespace: String,

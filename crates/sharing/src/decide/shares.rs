@@ -94,7 +94,7 @@ pub fn share(lots: &[Lot], plain: &Shares, parties: &[Party], policies: &[&Provi
     let mut excess = vec![ResourceList::new(); parties.len()];
     for (lot, plain) in lots.iter().zip(plain) {
         for (&party, floor) in &lot.floors {
-            left[party] = reduced(&left[party], floor);
+            left[party] = left[party].saturating_sub(floor);
             if !lot.refused.contains(&party) {
                 excess[party] += &floor.saturating_sub(&plain[&party]);
             }
@@ -108,11 +108,18 @@ pub fn share(lots: &[Lot], plain: &Shares, parties: &[Party], policies: &[&Provi
             }
             without_excess(raised(&left[party], floor), &plain[&party], &excess[party])
         };
-        let limits: BTreeMap<usize, ResourceList> =
-            lot.floors.iter().map(|(&party, floor)| (party, limit(party, floor))).collect();
-        let shares = share_one(lot, &limits, parties, policies);
+        let claim = |(&party, floor): (&usize, &ResourceList)| {
+            let claim = Claim {
+                consumer: parties[party].consumer.clone(),
+                weight: policies[parties[party].policy].weight,
+                in_use: floor.clone(),
+                asked: limit(party, floor),
+            };
+            (party, claim)
+        };
+        let shares = share_one(lot, lot.floors.iter().map(claim), parties, policies);
         for (&party, share) in &shares {
-            left[party] = reduced(&left[party], &share.saturating_sub(&lot.floors[&party]));
+            left[party] = left[party].saturating_sub(&share.saturating_sub(&lot.floors[&party]));
             excess[party] = excess[party].saturating_sub(&plain[&party].saturating_sub(share));
         }
         all.push(shares);
@@ -129,56 +136,55 @@ fn without_excess(mut limit: ResourceList, plain: &ResourceList, excess: &Resour
     limit
 }
 
-/// The limit less what was given.
-fn reduced(limit: &ResourceList, given: &ResourceList) -> ResourceList {
-    limit.iter().map(|(name, amount)| (name.to_owned(), amount.saturating_sub(given.get(name)))).collect()
-}
-
 /// The limit and what is due anyway.
 fn raised(limit: &ResourceList, due: &ResourceList) -> ResourceList {
-    limit.iter().map(|(name, amount)| (name.to_owned(), amount + due.get(name))).collect()
+    limit.iter().map(|(name, amount)| (name, amount + due.get(name))).collect()
+}
+
+/// The claims on one lot, of one policy or of fixed amounts, with the party of each.
+#[derive(Default)]
+struct Group {
+    members: Vec<usize>,
+    claims: Vec<Claim>,
+}
+
+impl Group {
+    /// Splits this between the members.
+    fn give(&self, total: &ResourceList, shares: &mut BTreeMap<usize, ResourceList>) {
+        shares.extend(self.members.iter().copied().zip(ledger::split(total, &self.claims)));
+    }
 }
 
 fn share_one(
     lot: &Lot,
-    limits: &BTreeMap<usize, ResourceList>,
+    claims: impl Iterator<Item = (usize, Claim)>,
     parties: &[Party],
     policies: &[&Provide],
 ) -> BTreeMap<usize, ResourceList> {
+    let (mut fixed, mut groups) = (Group::default(), BTreeMap::<usize, Group>::new());
+    for (party, claim) in claims {
+        let policy = parties[party].policy;
+        let is_fixed = policies[policy].source.fixed.is_some();
+        let group = if is_fixed { &mut fixed } else { groups.entry(policy).or_default() };
+        group.members.push(party);
+        group.claims.push(claim);
+    }
     let whole = lot.whole(parties, policies);
-    let is_fixed = |party: &usize| policies[parties[*party].policy].source.fixed.is_some();
-    let claim = |party: usize| Claim {
-        consumer: parties[party].consumer.clone(),
-        weight: policies[parties[party].policy].weight,
-        in_use: lot.floors[&party].clone(),
-        asked: limits[&party].clone(),
-    };
-    let (fixed, others): (Vec<usize>, Vec<usize>) = lot.floors.keys().partition(|party| is_fixed(party));
-    let due: ResourceList = others.iter().map(|party| &lot.floors[party]).sum();
+    let due: ResourceList = groups.values().flat_map(|group| &group.claims).map(|claim| &claim.in_use).sum();
     let mut shares = BTreeMap::new();
-    give(&mut shares, &whole.saturating_sub(&due), &fixed, claim);
+    fixed.give(&whole.saturating_sub(&due), &mut shares);
 
     let given: ResourceList = shares.values().sum();
-    let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for party in others {
-        groups.entry(parties[party].policy).or_default().push(party);
-    }
-    let claims: Vec<Claim> = groups.iter().map(|(&policy, members)| group(lot, policies[policy], members, claim)).collect();
+    let claims: Vec<Claim> = groups.iter().map(|(&policy, group)| together(lot, policies[policy], &group.claims)).collect();
     let parts = ledger::split(&whole.saturating_sub(&given), &claims);
-    for (members, part) in groups.values().zip(parts) {
-        give(&mut shares, &part, members, claim);
+    for (group, part) in groups.values().zip(parts) {
+        group.give(&part, &mut shares);
     }
     shares
 }
 
-fn give(shares: &mut BTreeMap<usize, ResourceList>, total: &ResourceList, to: &[usize], claim: impl Fn(usize) -> Claim) {
-    let claims: Vec<Claim> = to.iter().map(|&party| claim(party)).collect();
-    shares.extend(to.iter().copied().zip(ledger::split(total, &claims)));
-}
-
 /// All consumers of one policy as one claim.
-fn group(lot: &Lot, provide: &Provide, members: &[usize], claim: impl Fn(usize) -> Claim) -> Claim {
-    let claims: Vec<Claim> = members.iter().map(|&party| claim(party)).collect();
+fn together(lot: &Lot, provide: &Provide, claims: &[Claim]) -> Claim {
     let mut asked = bound_of(&lot.free, provide);
     // What all of them are limited in, they cannot use together either.
     let wished = |name: &str| claims.iter().all(|claim| claim.asked.contains(name));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use liqo_api::{Quantity, ResourceList};
+use liqo_api::ResourceList;
 use liqo_quantity::ResourceArgument;
 
 use super::reduce::{ADVERTISED, LocalNode, PodUse};
@@ -13,30 +13,22 @@ use super::reduce::{ADVERTISED, LocalNode, PodUse};
 /// A pod that waits for a node is served before any consumer is, unless no node could hold it even when empty: then it
 /// would wait for ever, and take from the offers for ever.
 pub fn free<'a>(
-    groups: &[&BTreeMap<&str, &LocalNode>],
+    groups: &[&[(&str, &LocalNode)]],
     taken: impl Fn(&str) -> [Option<&'a ResourceList>; 2],
     waiting: &[&PodUse],
 ) -> Vec<ResourceList> {
-    let groups: Vec<Vec<(&str, &LocalNode)>> = groups
-        .iter()
-        .map(|nodes| nodes.iter().filter(|(_, node)| node.eligible).map(|(&name, &node)| (name, node)).collect())
-        .collect();
+    let groups: Vec<Vec<(&str, &LocalNode)>> =
+        groups.iter().map(|nodes| nodes.iter().filter(|(_, node)| node.eligible).copied().collect()).collect();
     let mut free: Vec<ResourceList> = Vec::new();
     for nodes in &groups {
-        // What there is of each resource, and what is free of it. Lists of so many nodes would take their time.
-        let mut amounts: BTreeMap<&str, (Quantity, Quantity)> = BTreeMap::new();
+        let (mut all, mut left) = (ResourceList::new(), ResourceList::new());
         for (name, node) in nodes {
-            let taken = taken(name);
-            for (resource, amount) in &node.allocatable {
-                let used: Quantity = taken.iter().flatten().map(|list| list.get(resource)).sum();
-                let (all, left) = amounts.entry(resource).or_default();
-                *all += amount;
-                *left = Quantity::from_nanos(left.nanos(), amount.format()) + amount.saturating_sub(used);
-            }
+            all += &node.allocatable;
+            left += &taken(name).into_iter().flatten().fold(node.allocatable.clone(), |left, taken| left.saturating_sub(taken));
         }
         // What no node has, and names that no container may request, as limits of attached volumes, are of no use to a consumer.
-        let useful = amounts.into_iter().filter(|(name, (all, _))| !all.is_zero() && ResourceArgument::new(name, "0").is_ok());
-        free.push(useful.map(|(name, (_, left))| (name, left)).collect());
+        left.retain(|name, _| !all.get(name).is_zero() && ResourceArgument::new(name, "0").is_ok());
+        free.push(left);
     }
     for pod in waiting.iter().filter(|pod| pod.waits) {
         let holds =
@@ -55,16 +47,16 @@ pub fn uniform_labels<'a>(nodes: impl IntoIterator<Item = &'a LocalNode>) -> BTr
     let mut nodes = nodes.into_iter();
     let Some(first) = nodes.next() else { return BTreeMap::new() };
     let mut common = first.labels.clone();
+    common.retain(|label, _| ADVERTISED.contains(&label.as_str()));
     for node in nodes {
         common.retain(|label, value| node.labels.get(label) == Some(value));
     }
-    common.retain(|label, _| ADVERTISED.contains(&label.as_str()));
     common
 }
 
 /// What all these nodes have free of all these pods.
 #[cfg(test)]
-pub fn of_all(nodes: &BTreeMap<&str, &LocalNode>, pods: &super::pods::Pods) -> ResourceList {
+pub fn of_all(nodes: &[(&str, &LocalNode)], pods: &super::pods::Pods) -> ResourceList {
     free(&[nodes], |node| [pods.own(node), None], &pods.unbound()).remove(0)
 }
 
@@ -86,7 +78,7 @@ mod tests {
     }
 
     fn free(nodes: &[(&str, LocalNode)], pods: &[PodUse], percentage: u8) -> String {
-        let nodes: BTreeMap<&str, &LocalNode> = nodes.iter().map(|(name, node)| (*name, node)).collect();
+        let nodes: Vec<(&str, &LocalNode)> = nodes.iter().map(|(name, node)| (*name, node)).collect();
         of_all(&nodes, &pods.iter().cloned().collect()).percentage(percentage.into()).to_string()
     }
 

@@ -34,7 +34,7 @@ struct Description {
 impl Description {
     fn of(picture: &Picture, unit: &Unit, grounds: &[Ground]) -> Self {
         let in_pool = |ground: &&Ground| unit.local.is_none() || unit.is_on(ground);
-        let nodes = grounds.iter().filter(in_pool).flat_map(|ground| ground.nodes.values().copied());
+        let nodes = grounds.iter().filter(in_pool).flat_map(|ground| ground.nodes.iter().map(|(_, node)| *node));
         let mut labels = picture.cluster_labels.clone();
         labels.extend(source::uniform_labels(nodes));
         let node_selector = unit.local.and_then(|policy| pools::node_selector(policy, unit.policy, &unit.pool, grounds));

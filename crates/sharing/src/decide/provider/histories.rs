@@ -161,7 +161,7 @@ impl Picture {
     /// The most that may be promised: what is free of own pods, with the overcommitment.
     fn bound(&self) -> Quantity {
         let own = self.pods.iter().filter(|pod| pod.claim.is_none()).cloned().collect();
-        let nodes: BTreeMap<&str, &LocalNode> = self.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref())).collect();
+        let nodes: Vec<(&str, &LocalNode)> = self.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref())).collect();
         let overcommit = self.policies.iter().map(|policy| policy.spec.provide.overcommit_percentage).max().unwrap_or(100);
         source::of_all(&nodes, &own).percentage(overcommit.into()).get("cpu")
     }

@@ -35,8 +35,13 @@ impl<'a> Uses<'a> {
         let pools: Vec<(usize, String)> = units.iter().map(|unit| (unit.asking, unit.pool.clone())).collect();
         let known: HashMap<(usize, &str), usize> =
             pools.iter().enumerate().map(|(index, (asking, pool))| ((*asking, pool.as_str()), index)).collect();
-        let at: HashMap<&str, usize> =
-            grounds.iter().enumerate().flat_map(|(index, ground)| ground.nodes.keys().map(move |&name| (name, index))).collect();
+        let at: HashMap<&str, usize> = grounds
+            .iter()
+            .enumerate()
+            .flat_map(|(index, ground)| ground.nodes.iter().map(move |(name, _)| (*name, index)))
+            .collect();
+        // A consumer has pods of one pool on many nodes.
+        let mut charged_to: HashMap<&Claim, Option<usize>> = HashMap::new();
         let mut uses = Self {
             by_ground: vec![BTreeMap::new(); units.len()],
             waiting: BTreeMap::new(),
@@ -44,17 +49,21 @@ impl<'a> Uses<'a> {
             free: Vec::new(),
         };
         // Whether it is charged to a pool. What is not occupies what could be offered.
-        let mut charge = |claim: &'a Claim, held: &Effective, node: Option<&str>| {
-            let Some((consumer, pool)) = picture.owner(claim) else { return false };
-            let Some(&consumer) = consumers.get(consumer) else { return false };
-            let Some(&index) = known.get(&(consumer, pool)) else {
-                uses.elsewhere.insert((consumer, pool));
-                return false;
+        let mut charge = |claim: &'a Claim, held: &Effective, ground: Option<usize>| {
+            let find = || {
+                let (consumer, pool) = picture.owner(claim)?;
+                let &consumer = consumers.get(consumer)?;
+                let index = known.get(&(consumer, pool)).copied();
+                if index.is_none() {
+                    uses.elsewhere.insert((consumer, pool));
+                }
+                index
             };
+            let Some(index) = *charged_to.entry(claim).or_insert_with(find) else { return false };
             let charged = held.charged(units[index].policy.usage.charge);
             units[index].in_use += charged;
             let unit = &units[index];
-            match node.and_then(|node| at.get(node).copied()) {
+            match ground {
                 // A plugin says what it gives; where that is taken from, it is not there for others.
                 _ if unit.local.is_none() => return false,
                 // One that waits for a node will get one of its pool, and one whose node is gone ends.
@@ -67,8 +76,9 @@ impl<'a> Uses<'a> {
         };
         let mut displaced: HashMap<&str, ResourceList> = HashMap::new();
         for (node, sums) in picture.pods.sums() {
+            let ground = if sums.claimed.is_empty() { None } else { at.get(node).copied() };
             for (claim, held) in &sums.claimed {
-                if !charge(claim, held, Some(node)) {
+                if !charge(claim, held, ground) {
                     *displaced.entry(node).or_default() += &held.requests;
                 }
             }
@@ -78,7 +88,7 @@ impl<'a> Uses<'a> {
         for unit in units.iter_mut() {
             unit.floor = unit.in_use.clone();
         }
-        let nodes: Vec<&BTreeMap<&str, &LocalNode>> = grounds.iter().map(|ground| &ground.nodes).collect();
+        let nodes: Vec<&[(&str, &LocalNode)]> = grounds.iter().map(|ground| ground.nodes.as_slice()).collect();
         let taken = |node: &str| [picture.pods.own(node), displaced.get(node)];
         uses.free = source::free(&nodes, taken, &waiting);
         uses

@@ -1,4 +1,4 @@
-//! Writing the spec of an object that we own wholly.
+//! Writing what we own wholly: the spec of an object, or its status.
 
 use std::fmt::Debug;
 
@@ -10,54 +10,52 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::FIELD_MANAGER;
-
-/// Makes the object exist with exactly this spec. `exists` is what the cache says; should it lag, the other way is taken.
+/// Makes the object exist with exactly this spec, as `manager`. `exists` is what the cache says; should it lag, the other way is taken.
 ///
 /// Not server-side apply: that turns a map whose last key is removed into null, which the schema refuses (tried with
 /// Kubernetes 1.34).
-pub async fn put<K>(api: &Api<K>, object: &K, exists: bool) -> kube::Result<()>
+pub async fn put<K>(api: &Api<K>, manager: &str, object: &K, exists: bool) -> kube::Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Serialize,
 {
-    let first = if exists { replace(api, object).await } else { create(api, object).await };
+    let first = if exists { replace(api, manager, object).await } else { create(api, manager, object).await };
     match first {
-        Err(kube::Error::Api(status)) if exists && status.is_not_found() => create(api, object).await,
-        Err(kube::Error::Api(status)) if !exists && status.is_already_exists() => replace(api, object).await,
+        Err(kube::Error::Api(status)) if exists && status.is_not_found() => create(api, manager, object).await,
+        Err(kube::Error::Api(status)) if !exists && status.is_already_exists() => replace(api, manager, object).await,
         other => other,
     }
 }
 
 /// Replaces the status of an object that we own wholly. One that is gone needs none.
-pub async fn put_status<K>(api: &Api<K>, name: &str, status: &impl Serialize) -> kube::Result<()>
+pub async fn put_status<K>(api: &Api<K>, manager: &str, name: &str, status: &impl Serialize) -> kube::Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
     let value = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
     let operation = PatchOperation::Add(AddOperation { path: PointerBuf::from_tokens(["status"]), value });
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
     match api.patch_status(name, &params, &Patch::Json::<()>(Operations(vec![operation]))).await {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         other => other.map(drop),
     }
 }
 
-async fn create<K>(api: &Api<K>, object: &K) -> kube::Result<()>
+async fn create<K>(api: &Api<K>, manager: &str, object: &K) -> kube::Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Serialize,
 {
-    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let params = PostParams { field_manager: Some(manager.to_owned()), ..PostParams::default() };
     api.create(&params, object).await.map(drop)
 }
 
-async fn replace<K>(api: &Api<K>, object: &K) -> kube::Result<()>
+async fn replace<K>(api: &Api<K>, manager: &str, object: &K) -> kube::Result<()>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Serialize,
 {
     let mut json = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
     let value = json.get_mut("spec").map(Value::take).unwrap_or_default();
     let operation = PatchOperation::Replace(ReplaceOperation { path: PointerBuf::from_tokens(["spec"]), value });
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
     let name = object.meta().name.as_deref().unwrap_or_default();
     api.patch(name, &params, &Patch::Json::<()>(Operations(vec![operation]))).await.map(drop)
 }

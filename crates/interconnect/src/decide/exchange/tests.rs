@@ -1,0 +1,159 @@
+use super::*;
+
+fn id(letter: char) -> ClusterId {
+    ClusterId::of_public_key(&[u8::try_from(letter).unwrap(); 32])
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn silent(name: &str) -> Peer {
+    Peer { name: name.into(), policy: NetworkPolicy::default(), said: None }
+}
+
+fn picture(own: char, peers: &[(char, Peer)]) -> Picture {
+    let ranges = NetworkRanges {
+        pods: vec![net("10.244.0.0/16")],
+        services: vec![net("10.96.0.0/12")],
+        external: vec![net("10.70.0.0/24")],
+    };
+    let key = |letter: char| GatewayAddress { public_key: format!("key of {letter}"), endpoints: vec!["192.0.2.1:51840".into()] };
+    Picture {
+        own: id(own),
+        settings: NetworkSettings::default(),
+        ranges,
+        nodes: vec![NodeAddresses { addresses: vec!["172.18.0.2".parse().unwrap()], pods: Vec::new() }],
+        gateways: vec![key(own)],
+        peers: peers.iter().map(|(letter, peer)| (id(*letter), peer.clone())).collect(),
+        standing: BTreeMap::new(),
+    }
+}
+
+/// Lets clusters talk until nothing changes. Each link is between two of them.
+fn settle(clusters: &mut BTreeMap<char, Picture>, links: &[(char, char)]) -> BTreeMap<char, BTreeMap<ClusterId, Outcome>> {
+    for _ in 0..20 {
+        let outcomes: BTreeMap<char, _> = clusters.iter().map(|(name, picture)| (*name, decide(picture))).collect();
+        let before = clusters.clone();
+        for (one, other) in links.iter().flat_map(|(one, other)| [(*one, *other), (*other, *one)]) {
+            let said = outcomes[&one][&id(other)].announcement.clone();
+            clusters.get_mut(&other).unwrap().peers.get_mut(&id(one)).unwrap().said = Some(Ok(said));
+        }
+        for (name, of_peers) in &outcomes {
+            let standing = of_peers.iter().filter_map(|(id, outcome)| Some((id.clone(), outcome.endpoint.clone()?)));
+            clusters.get_mut(name).unwrap().standing = standing.collect();
+        }
+        let same = |(one, other): (&Picture, &Picture)| format!("{one:?}") == format!("{other:?}");
+        if before.values().zip(clusters.values()).all(same) {
+            return outcomes;
+        }
+    }
+    panic!("they do not come to terms");
+}
+
+#[test]
+fn two_clusters_with_the_same_ranges_come_to_terms() {
+    let mut clusters = BTreeMap::from([('a', picture('a', &[('b', silent("b"))])), ('b', picture('b', &[('a', silent("a"))]))]);
+    let outcomes = settle(&mut clusters, &[('a', 'b')]);
+    for (own, peer) in [('a', 'b'), ('b', 'a')] {
+        let outcome = &outcomes[&own][&id(peer)];
+        assert_eq!(outcome.progress, Progress::Agreed);
+        let endpoint = outcome.endpoint.as_ref().unwrap();
+        assert_eq!(endpoint.imported.keys().copied().collect::<Vec<_>>(), [net("10.70.0.0/24"), net("10.244.0.0/16")]);
+        assert_eq!(endpoint.gateways[0].public_key, format!("key of {peer}"));
+        let other = outcomes[&peer][&id(own)].endpoint.as_ref().unwrap();
+        assert_eq!(endpoint.imported, other.exported, "what one sees is what the other shows");
+        let taken = ["10.244.0.0/16", "10.96.0.0/12", "10.70.0.0/24", "172.18.0.2/32"].map(net);
+        for here in endpoint.imported.values() {
+            assert!(!taken.iter().any(|taken| taken.contains(here) || here.contains(taken)), "{here} is in use");
+        }
+    }
+}
+
+#[test]
+fn nothing_moves_when_a_peer_is_silent_after_a_restart() {
+    let mut clusters = BTreeMap::from([('a', picture('a', &[('b', silent("b"))])), ('b', picture('b', &[('a', silent("a"))]))]);
+    let outcomes = settle(&mut clusters, &[('a', 'b')]);
+    let restarted = clusters.get_mut(&'a').unwrap();
+    restarted.peers.get_mut(&id('b')).unwrap().said = None;
+    restarted.peers.insert(id('c'), Peer { said: Some(Ok(outcomes[&'b'][&id('a')].announcement.clone())), ..silent("c") });
+    let after = decide(restarted);
+    assert_eq!(after[&id('b')].endpoint, outcomes[&'a'][&id('b')].endpoint);
+    assert_eq!(after[&id('b')].progress, Progress::Silent);
+    assert_eq!(after[&id('b')].announcement.views, outcomes[&'a'][&id('b')].announcement.views);
+    let (b, c) = (&after[&id('b')].announcement.views, &after[&id('c')].announcement.views);
+    assert!(b.values().all(|here| !c.values().any(|other| here.contains(other) || other.contains(here))));
+}
+
+#[test]
+fn a_peer_that_takes_back_what_it_said_has_no_network_any_more() {
+    let mut clusters = BTreeMap::from([('a', picture('a', &[('b', silent("b"))])), ('b', picture('b', &[('a', silent("a"))]))]);
+    settle(&mut clusters, &[('a', 'b')]);
+    let picture = clusters.get_mut(&'a').unwrap();
+    picture.peers.get_mut(&id('b')).unwrap().said = Some(Ok(NetworkAnnouncement::default()));
+    let outcome = &decide(picture)[&id('b')];
+    assert_eq!((&outcome.endpoint, &outcome.progress), (&None, &Progress::Silent));
+}
+
+#[test]
+fn leaves_see_each_other_through_a_hub_that_allows_it() {
+    let leaf = |own| picture(own, &[('h', silent("hub"))]);
+    let through = |name: &str, transit| Peer { policy: NetworkPolicy { transit, ..NetworkPolicy::default() }, ..silent(name) };
+    let hub = |transit| picture('h', &[('a', through("a", true)), ('b', through("b", true)), ('c', through("c", transit))]);
+    let mut clusters = BTreeMap::from([('h', hub(false)), ('a', leaf('a')), ('b', leaf('b')), ('c', leaf('c'))]);
+    let outcomes = settle(&mut clusters, &[('h', 'a'), ('h', 'b'), ('h', 'c')]);
+    let prefixes = |own| outcomes[&own][&id('h')].endpoint.as_ref().unwrap().imported.len();
+    assert_eq!((prefixes('a'), prefixes('b'), prefixes('c')), (4, 4, 2), "pods and external: of the hub, and of the other leaf");
+    assert!(outcomes.values().flat_map(BTreeMap::values).all(|outcome| outcome.progress == Progress::Agreed));
+}
+
+#[test]
+fn hubs_in_a_ring_do_not_pass_on_what_is_passed_to_them_and_clusters_that_know_each_other_need_no_hub() {
+    let through =
+        |letter: char| (letter, Peer { policy: NetworkPolicy { transit: true, ..NetworkPolicy::default() }, ..silent("p") });
+    let ring = ['a', 'b', 'c', 'd'];
+    let neighbours = |at: usize| [ring[(at + 1) % 4], ring[(at + 3) % 4]].map(through);
+    let mut clusters: BTreeMap<char, Picture> =
+        ring.iter().enumerate().map(|(at, own)| (*own, picture(*own, &neighbours(at)))).collect();
+    let links: Vec<(char, char)> = (0..4).map(|at| (ring[at], ring[(at + 1) % 4])).collect();
+    let outcomes = settle(&mut clusters, &links);
+    for outcome in outcomes.values().flat_map(BTreeMap::values) {
+        let endpoint = outcome.endpoint.as_ref().unwrap();
+        assert_eq!(
+            (endpoint.imported.len(), &outcome.progress),
+            (4, &Progress::Agreed),
+            "the neighbour, and whoever is behind it"
+        );
+    }
+}
+
+#[test]
+fn what_a_peer_claims_that_cannot_be_gets_nothing() {
+    let said = |exports: &[&str]| NetworkAnnouncement {
+        exports: exports.iter().map(|prefix| net(prefix)).collect(),
+        ..NetworkAnnouncement::default()
+    };
+    for exports in [&["0.0.0.0/0"][..], &["10.1.0.0/16", "10.1.2.0/24"]] {
+        let peer = Peer { said: Some(Ok(said(exports))), ..silent("liar") };
+        let outcome = &decide(&picture('a', &[('b', peer)]))[&id('b')];
+        assert!(matches!(&outcome.progress, Progress::Refused(_)), "{exports:?}");
+        assert_eq!((&outcome.endpoint, outcome.announcement.views.len()), (&None, 0));
+    }
+}
+
+#[test]
+fn what_is_missing_is_named_and_what_is_there_works() {
+    let said = NetworkAnnouncement {
+        exports: [net("10.244.0.0/16"), net("10.1.0.0/16")].into(),
+        views: [(net("10.244.0.0/16"), net("10.9.0.0/16"))].into(),
+        mtu: 1300,
+        ..NetworkAnnouncement::default()
+    };
+    let mut picture = picture('a', &[('b', Peer { said: Some(Ok(said)), ..silent("b") })]);
+    picture.settings.peer_cidrs = vec![net("10.64.0.0/14")];
+    let outcome = &decide(&picture)[&id('b')];
+    let Progress::Partial { unseen, unplaced } = &outcome.progress else { panic!("{:?}", outcome.progress) };
+    assert_eq!((unseen.as_slice(), unplaced.as_slice()), ([net("10.70.0.0/24")].as_slice(), [net("10.244.0.0/16")].as_slice()));
+    let endpoint = outcome.endpoint.as_ref().unwrap();
+    assert_eq!((endpoint.imported.len(), endpoint.exported.len(), endpoint.mtu), (1, 1, 1300));
+}

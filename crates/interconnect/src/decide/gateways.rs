@@ -1,0 +1,147 @@
+//! Which gateways this cluster has: the nodes that hold a Lease, and renew it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use liqo_api::{GatewayAddress, Gateways, annotations, gateway_lease};
+
+use super::ranges::NodeAddresses;
+
+/// A gateway's Lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The node that holds it.
+    pub node: String,
+    /// The node's WireGuard key (base64).
+    pub public_key: String,
+    /// How long it holds after a renewal.
+    pub duration: Duration,
+    /// What changes with each renewal.
+    pub version: String,
+}
+
+impl Held {
+    /// Reduces a Lease; none if nobody holds it.
+    #[allow(clippy::needless_pass_by_value)] // The form that a cache wants.
+    pub fn of(lease: Lease) -> Option<Self> {
+        let spec = lease.spec?;
+        Some(Self {
+            node: spec.holder_identity.filter(|holder| !holder.is_empty())?,
+            public_key: lease.metadata.annotations?.remove(annotations::GATEWAY_KEY)?,
+            duration: Duration::from_secs(u64::try_from(spec.lease_duration_seconds?).ok()?),
+            version: lease.metadata.resource_version.unwrap_or_default(),
+        })
+    }
+}
+
+/// When each Lease was last seen to change, by our own clock: the times within it are of other clocks.
+#[derive(Clone, Debug, Default)]
+pub struct Observed(HashMap<String, Instant>);
+
+impl Observed {
+    /// Takes note of a change of a Lease. Whether that is news: anything but a renewal in time.
+    pub fn see(&mut self, name: &str, old: Option<&Held>, new: Option<&Held>, now: Instant) -> bool {
+        let Some(new) = new else { return self.0.remove(name).is_some() };
+        let before = self.0.insert(name.to_owned(), now);
+        let in_time = before.is_some_and(|before| now.duration_since(before) < new.duration);
+        !in_time || old.is_none_or(|old| (&old.node, &old.public_key) != (&new.node, &new.public_key))
+    }
+}
+
+/// Our gateways, the one in use first; and when to look again.
+pub fn ours(
+    settings: &Gateways,
+    leases: &BTreeMap<String, Arc<Held>>,
+    observed: &Observed,
+    nodes: &BTreeMap<String, Arc<NodeAddresses>>,
+    now: Instant,
+) -> (Vec<GatewayAddress>, Option<Duration>) {
+    let (mut found, mut again) = (Vec::new(), None);
+    for name in (0..settings.replicas).map(gateway_lease) {
+        let (Some(held), Some(seen)) = (leases.get(&name), observed.0.get(&name)) else { continue };
+        let left = held.duration.saturating_sub(now.duration_since(*seen));
+        if left.is_zero() {
+            continue;
+        }
+        again = Some(again.map_or(left, |again: Duration| again.min(left)));
+        let Some(node) = nodes.get(&held.node) else { continue };
+        let endpoints = if settings.addresses.is_empty() {
+            node.addresses.iter().map(|&address| SocketAddr::new(address, settings.port).to_string()).collect()
+        } else {
+            settings.addresses.clone()
+        };
+        found.push(GatewayAddress { public_key: held.public_key.clone(), endpoints });
+    }
+    (found, again)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn held(node: &str, version: u32) -> Arc<Held> {
+        Held { node: node.into(), public_key: format!("key of {node}"), duration: 6 * SECOND, version: version.to_string() }
+            .into()
+    }
+
+    fn leases(all: &[(u8, Arc<Held>)]) -> BTreeMap<String, Arc<Held>> {
+        all.iter().map(|(number, held)| (gateway_lease(*number), held.clone())).collect()
+    }
+
+    fn nodes() -> BTreeMap<String, Arc<NodeAddresses>> {
+        let node = |address: &str| NodeAddresses { addresses: vec![address.parse().unwrap()], pods: Vec::new() }.into();
+        BTreeMap::from([("a".to_owned(), node("172.18.0.2")), ("b".to_owned(), node("fd00::2"))])
+    }
+
+    fn keys(found: &[GatewayAddress]) -> Vec<&str> {
+        found.iter().map(|gateway| gateway.public_key.as_str()).collect()
+    }
+
+    #[test]
+    fn a_gateway_that_renews_its_lease_stays_and_one_that_does_not_is_left_out() {
+        let (start, settings, nodes) = (Instant::now(), Gateways::default(), nodes());
+        let (a, b) = (held("a", 1), held("b", 1));
+        let mut observed = Observed::default();
+        assert!(observed.see(&gateway_lease(0), None, Some(&b), start));
+        assert!(observed.see(&gateway_lease(1), None, Some(&a), start));
+        assert!(!observed.see(&gateway_lease(1), Some(&a), Some(&held("a", 2)), start + 4 * SECOND), "it is only renewed");
+        let now = leases(&[(0, b), (1, held("a", 2))]);
+        let (found, again) = ours(&settings, &now, &observed, &nodes, start + 5 * SECOND);
+        assert_eq!(keys(&found), ["key of b", "key of a"], "the order is that of the leases");
+        assert_eq!(again, Some(SECOND));
+        let (found, again) = ours(&settings, &now, &observed, &nodes, start + 6 * SECOND);
+        assert_eq!((keys(&found), again), (vec!["key of a"], Some(4 * SECOND)));
+    }
+
+    #[test]
+    fn what_changes_but_by_a_renewal_in_time_is_news() {
+        let now = Instant::now();
+        let mut observed = Observed::default();
+        observed.see("l", None, Some(&held("a", 1)), now);
+        assert!(observed.see("l", Some(&held("a", 1)), Some(&held("a", 2)), now + 6 * SECOND), "it was given up");
+        assert!(observed.see("l", Some(&held("a", 2)), Some(&held("b", 3)), now + 7 * SECOND), "another one holds it");
+        assert!(observed.see("l", Some(&held("b", 3)), None, now + 8 * SECOND), "nobody holds it");
+    }
+
+    #[test]
+    fn gateways_are_reached_at_their_nodes_unless_something_else_is_set() {
+        let (now, nodes) = (Instant::now(), nodes());
+        let all = leases(&[(0, held("b", 1)), (1, held("gone", 1))]);
+        let mut observed = Observed::default();
+        for (name, held) in &all {
+            observed.see(name, None, Some(held), now);
+        }
+        let (found, _) = ours(&Gateways::default(), &all, &observed, &nodes, now);
+        assert_eq!(found.len(), 1, "a node that is not there is no gateway");
+        assert_eq!(found[0].endpoints, ["[fd00::2]:51840"]);
+        let settings = Gateways { addresses: vec!["gw.example:1".into()], ..Gateways::default() };
+        assert_eq!(ours(&settings, &all, &observed, &nodes, now).0[0].endpoints, ["gw.example:1"]);
+    }
+}

@@ -1,0 +1,6 @@
+//! What is decided: pure, with time as an argument.
+
+pub mod exchange;
+pub mod gateways;
+pub mod links;
+pub mod ranges;

@@ -1,0 +1,180 @@
+//! The ranges of this cluster: what the user set, else what the cluster shows of itself.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use liqo_api::{NetworkRanges, NetworkSettings};
+
+/// A node, as far as the network needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeAddresses {
+    /// How it is reached from elsewhere: external addresses first.
+    pub addresses: Vec<IpAddr>,
+    /// Prefixes of the pods on it.
+    pub pods: Vec<IpNet>,
+}
+
+impl NodeAddresses {
+    /// Reduces a node.
+    #[allow(clippy::needless_pass_by_value)] // The form that a cache wants.
+    pub fn of(node: Node) -> Option<Self> {
+        let stated = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
+        let stated: Vec<_> = stated.filter_map(|address| Some((&address.type_, address.address.parse().ok()?))).collect();
+        let of_type = |kind: &str| stated.iter().filter(move |(type_, _)| *type_ == kind).map(|(_, address)| *address).collect();
+        let (mut addresses, internal): (Vec<IpAddr>, Vec<IpAddr>) = (of_type("ExternalIP"), of_type("InternalIP"));
+        addresses.extend(internal);
+        let spec = node.spec.unwrap_or_default();
+        let several = spec.pod_cidrs.unwrap_or_default();
+        let all = if several.is_empty() { spec.pod_cidr.into_iter().collect() } else { several };
+        Some(Self { addresses, pods: all.iter().filter_map(|prefix| prefix.parse().ok()).collect() })
+    }
+}
+
+/// What the cluster shows of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Its nodes, without virtual ones.
+    pub nodes: Vec<NodeAddresses>,
+    /// What its controller manager was told about pods.
+    pub cluster_cidrs: Vec<IpNet>,
+    /// What its API server says of Services.
+    pub service_cidrs: Vec<IpNet>,
+    /// Addresses of the Service of the API server.
+    pub api_services: Vec<IpAddr>,
+}
+
+/// The ranges of pods that kube-controller-manager was started with, where it runs as a pod.
+pub fn cluster_cidrs(pods: &[Pod]) -> Vec<IpNet> {
+    let arguments = pods.iter().filter_map(|pod| pod.spec.as_ref()).flat_map(|spec| &spec.containers).flat_map(|container| {
+        let command = container.command.iter().flatten();
+        command.chain(container.args.iter().flatten())
+    });
+    let given = arguments.filter_map(|argument| argument.strip_prefix("--cluster-cidr="));
+    let all: BTreeSet<IpNet> = given.flat_map(|text| text.split(',')).filter_map(|prefix| prefix.trim().parse().ok()).collect();
+    all.into_iter().collect()
+}
+
+/// What the ranges are, or what to set.
+pub fn find(settings: &NetworkSettings, around: &Surroundings) -> Result<NetworkRanges, String> {
+    let pods = match (&settings.pod_cidrs, &around.cluster_cidrs) {
+        (set, _) if !set.is_empty() => set.clone(),
+        (_, told) if !told.is_empty() => told.clone(),
+        _ => widened(around.nodes.iter().flat_map(|node| &node.pods)),
+    };
+    if pods.is_empty() {
+        return Err(
+            "the range of this cluster's pods was not found: set it with `liqoctl install --set network.podCIDRs=...`".into()
+        );
+    }
+    if let Some(wrong) =
+        pods.iter().find(|prefix| around.nodes.iter().flat_map(|node| &node.addresses).any(|node| prefix.contains(node)))
+    {
+        return Err(format!(
+            "{wrong}, taken for the range of this cluster's pods, holds addresses of nodes: set the range with `liqoctl install --set network.podCIDRs=...`"
+        ));
+    }
+    let services = match (&settings.service_cidrs, &around.service_cidrs) {
+        (set, _) if !set.is_empty() => set.clone(),
+        (_, told) if !told.is_empty() => told.clone(),
+        _ => around.api_services.iter().filter_map(|&address| around_service(address)).collect(),
+    };
+    let external: Vec<IpNet> = settings.external_cidrs.iter().map(IpNet::trunc).collect();
+    let of_family = |is_v4: bool| external.iter().filter(|prefix| prefix.addr().is_ipv4() == is_v4).count();
+    if of_family(true) > 1 || of_family(false) > 1 {
+        return Err("network.externalCIDRs holds several prefixes of one family: one is enough".into());
+    }
+    Ok(NetworkRanges {
+        pods: pods.iter().map(IpNet::trunc).collect(),
+        services: services.iter().map(IpNet::trunc).collect(),
+        external,
+    })
+}
+
+/// The usual ranges of clusters around those of single nodes: a node that comes later is within them most likely.
+fn widened<'a>(of_nodes: impl Iterator<Item = &'a IpNet>) -> Vec<IpNet> {
+    let wide = |prefix: &IpNet| {
+        let length = if prefix.addr().is_ipv4() { 16 } else { 48 };
+        IpNet::new(prefix.addr(), length.min(prefix.prefix_len())).map(|wide| wide.trunc()).ok()
+    };
+    let all: BTreeSet<IpNet> = of_nodes.filter_map(wide).collect();
+    all.into_iter().collect()
+}
+
+/// The largest usual range of Services around one of them. It only keeps peers away.
+fn around_service(address: IpAddr) -> Option<IpNet> {
+    IpNet::new(address, if address.is_ipv4() { 12 } else { 108 }).map(|prefix| prefix.trunc()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn nets(all: &[&str]) -> Vec<IpNet> {
+        all.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn node(address: &str, pods: &[&str]) -> NodeAddresses {
+        NodeAddresses { addresses: vec![address.parse().unwrap()], pods: nets(pods) }
+    }
+
+    fn around() -> Surroundings {
+        Surroundings {
+            nodes: vec![node("172.18.0.2", &["10.244.0.0/24", "fd00:10:244::/64"]), node("172.18.0.3", &["10.244.7.0/24"])],
+            api_services: vec!["10.96.0.1".parse().unwrap()],
+            ..Surroundings::default()
+        }
+    }
+
+    #[test]
+    fn what_is_set_counts_then_what_the_cluster_was_told_then_what_its_nodes_have() {
+        let mut settings = NetworkSettings::default();
+        let mut around = around();
+        let found = find(&settings, &around).unwrap();
+        assert_eq!(found.pods, nets(&["10.244.0.0/16", "fd00:10:244::/48"]));
+        assert_eq!(found.services, nets(&["10.96.0.0/12"]));
+        assert_eq!(found.external, settings.external_cidrs);
+        around.cluster_cidrs = nets(&["10.244.0.0/15"]);
+        around.service_cidrs = nets(&["10.100.0.0/16"]);
+        let found = find(&settings, &around).unwrap();
+        assert_eq!((found.pods, found.services), (nets(&["10.244.0.0/15"]), nets(&["10.100.0.0/16"])));
+        settings.pod_cidrs = nets(&["10.1.2.0/16"]);
+        settings.service_cidrs = nets(&["10.3.0.0/16"]);
+        let found = find(&settings, &around).unwrap();
+        assert_eq!((found.pods, found.services), (nets(&["10.1.0.0/16"]), nets(&["10.3.0.0/16"])));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_what_to_set() {
+        let wrong = Surroundings { nodes: vec![node("10.244.9.9", &["10.244.0.0/24"])], ..Surroundings::default() };
+        for around in [wrong, Surroundings::default()] {
+            assert!(find(&NetworkSettings::default(), &around).unwrap_err().contains("--set network.podCIDRs="));
+        }
+        let settings = NetworkSettings { external_cidrs: nets(&["10.1.0.0/24", "10.2.0.0/24"]), ..NetworkSettings::default() };
+        assert!(find(&settings, &around()).is_err());
+    }
+
+    #[test]
+    fn the_controller_managers_argument_is_read() {
+        let pod = json!({ "spec": { "containers": [
+            { "name": "c", "command": ["kube-controller-manager", "--cluster-cidr=10.244.0.0/16,fd00::/48", "--leader-elect=true"] },
+        ] } });
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        assert_eq!(cluster_cidrs(&[pod]), nets(&["10.244.0.0/16", "fd00::/48"]));
+    }
+
+    #[test]
+    fn of_a_node_the_external_addresses_come_first() {
+        let node = json!({
+            "spec": { "podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00::/64"] },
+            "status": { "addresses": [
+                { "type": "InternalIP", "address": "10.0.0.1" }, { "type": "Hostname", "address": "n" }, { "type": "ExternalIP", "address": "203.0.113.1" },
+            ] },
+        });
+        let reduced = NodeAddresses::of(serde_json::from_value(node).unwrap()).unwrap();
+        assert_eq!(reduced.addresses, ["203.0.113.1".parse::<IpAddr>().unwrap(), "10.0.0.1".parse().unwrap()]);
+        assert_eq!(reduced.pods, nets(&["10.1.0.0/24", "fd00::/64"]));
+    }
+}

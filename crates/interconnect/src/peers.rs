@@ -1,0 +1,197 @@
+//! The two halves of each `NetworkConfig`: what we tell peers, and what they told us.
+//!
+//! Where both clusters borrow from each other there are two such objects with the same content. Both are written; the one at a
+//! provider that answers is read, because it is as fresh as can be.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex},
+};
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api, ResourceExt as _,
+    api::DeleteParams,
+    core::{DeserializeGuard, ObjectMeta},
+    runtime::watcher::Config,
+};
+use liqo_api::{
+    ClusterId, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, labels,
+    tenant_namespace,
+};
+use liqo_kit::{
+    Cache, Context, Key, PeerConnection, Peers, Queue,
+    conditions::namespaced,
+    peers,
+    put::{marked, put, put_status},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Error, FIELD_MANAGER, SETTLE, Said, decide::exchange::Outcome, is_network_config, lock};
+
+/// Value of the label for namespaces of tenants.
+pub const TENANT: &str = "tenant";
+
+/// A consumer that has a tenant namespace here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// The consumer.
+    pub consumer: ClusterId,
+}
+
+impl Tenant {
+    /// Reduces a namespace; none if it is going, or is not what it says.
+    #[allow(clippy::needless_pass_by_value)] // The form that a cache wants.
+    pub fn of(namespace: Namespace) -> Option<Self> {
+        let consumer: ClusterId = namespace.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
+        let is_its_own = namespace.name_any() == tenant_namespace(&consumer);
+        (is_its_own && namespace.metadata.deletion_timestamp.is_none()).then_some(Self { consumer })
+    }
+}
+
+/// What stands in all of them.
+pub struct Announcements {
+    own: ClusterId,
+    /// In tenant namespaces here.
+    here: Cache<Said>,
+    /// In ours at providers.
+    there: Mutex<HashMap<ClusterId, Cache<Said>>>,
+    queue: Queue<()>,
+}
+
+impl Announcements {
+    pub fn start(context: &Context, stop: &CancellationToken, queue: Queue<()>) -> Arc<Self> {
+        let wake = queue.clone();
+        let all: Api<DeserializeGuard<NetworkConfig>> = Api::all(context.client.clone());
+        let only = Config::default().fields(&format!("metadata.name={NETWORK_CONFIG}"));
+        let here = Cache::watch(all, only, stop.clone(), read, move |_, _, _| wake.add_after((), SETTLE));
+        Arc::new(Self { own: context.cluster_id.clone(), here, there: Mutex::default(), queue })
+    }
+
+    pub async fn synced(&self) -> bool {
+        self.here.synced().await
+    }
+
+    /// Reads what providers say as long as there is a connection.
+    pub async fn follow(self: &Arc<Self>, peers: &Peers, stop: CancellationToken) {
+        peers.for_each(stop, |connection| self.clone().follow_one(connection)).await;
+    }
+
+    async fn follow_one(self: Arc<Self>, connection: Arc<PeerConnection>) {
+        let id = connection.cluster_id.clone();
+        let stop = connection.ended.child_token();
+        let _guard = stop.clone().drop_guard();
+        let wake = self.queue.clone();
+        let cache = Cache::watch(
+            Api::<DeserializeGuard<NetworkConfig>>::namespaced(connection.client.clone(), &connection.tenant_namespace),
+            Config::default().fields(&format!("metadata.name={NETWORK_CONFIG}")),
+            stop,
+            read,
+            move |_, _, _| wake.add_after((), SETTLE),
+        );
+        lock(&self.there).insert(id.clone(), cache.clone());
+        let mut health = connection.health.clone();
+        let follow = async {
+            if cache.synced().await {
+                self.queue.add(());
+            }
+            while health.changed().await.is_ok() {
+                self.queue.add(());
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = connection.ended.cancelled() => {}
+            () = follow => {}
+        }
+        // What it said last still stands, unless another connection took over.
+        self.queue.add(());
+    }
+
+    /// What a peer said last. What a provider says that answers goes before what a consumer left here.
+    pub fn of(&self, peers: &Peers, id: &ClusterId) -> Option<Result<NetworkAnnouncement, String>> {
+        let there = lock(&self.there).get(id).cloned();
+        let there = there
+            .and_then(|cache| only(&cache))
+            .map(|said| said.as_ref().clone().map(|config| config.status.unwrap_or_default().announcement));
+        let here = self.here.get(&Key::new(tenant_namespace(id), NETWORK_CONFIG));
+        let here = here.map(|said| said.as_ref().clone().map(|config| config.spec.announcement));
+        let is_reachable = peers.get(id).is_some_and(|connection| connection.is_reachable());
+        let both = if is_reachable { [there, here] } else { [here, there] };
+        let is_empty =
+            |said: &Result<NetworkAnnouncement, String>| said.as_ref().is_ok_and(|said| *said == NetworkAnnouncement::default());
+        let mut both = both.into_iter().flatten();
+        let first = both.next()?;
+        if is_empty(&first) { both.next().or(Some(first)) } else { Some(first) }
+    }
+
+    /// Tells all peers what they are to know, and those that are to know nothing, nothing. Writes what differs only.
+    pub async fn tell(&self, context: &Context, outcomes: &BTreeMap<ClusterId, Outcome>) -> Vec<Error> {
+        let mut failures = Vec::new();
+        let nothing = NetworkAnnouncement::default();
+        let announcement = |id: &ClusterId| outcomes.get(id).map_or(&nothing, |outcome| &outcome.announcement);
+        for (key, said) in self.here.all() {
+            // A namespace whose name is not of a tenant's form is none.
+            let consumer = key.namespace.rsplit('-').next().and_then(|id| id.parse::<ClusterId>().ok());
+            let Some(consumer) = consumer.filter(|id| tenant_namespace(id) == key.namespace && is_network_config(&key)) else {
+                continue;
+            };
+            let wanted = announcement(&consumer);
+            let standing = said.as_ref().as_ref().ok().map(|config| config.status.clone().unwrap_or_default().announcement);
+            if standing.as_ref() == Some(wanted) {
+                continue;
+            }
+            let api: Api<NetworkConfig> = namespaced(&context.client, &key.namespace);
+            let status = NetworkConfigStatus { announcement: wanted.clone() };
+            let written = put_status(&api, FIELD_MANAGER, NETWORK_CONFIG, &status).await;
+            failures.extend(written.err().map(|source| Error::TellConsumer { consumer, source }));
+        }
+        lock(&self.there).retain(|id, _| outcomes.contains_key(id) || context.peers.get(id).is_some());
+        let there: Vec<_> = lock(&self.there).iter().map(|(id, cache)| (id.clone(), cache.clone())).collect();
+        for (id, cache) in there {
+            let connection = context.peers.get(&id).filter(|connection| connection.is_reachable());
+            if let Some(connection) = connection.filter(|_| cache.is_synced()) {
+                let wanted = outcomes.get(&id).map(|outcome| &outcome.announcement);
+                let told = self.tell_provider(&connection, wanted, only(&cache).as_deref()).await;
+                failures.extend(told.err().map(|source| Error::TellProvider { provider: id, source }));
+            }
+        }
+        failures
+    }
+
+    async fn tell_provider(
+        &self,
+        connection: &PeerConnection,
+        wanted: Option<&NetworkAnnouncement>,
+        standing: Option<&Said>,
+    ) -> Result<(), peers::PeerError> {
+        let api: Api<NetworkConfig> = namespaced(&connection.client, &connection.tenant_namespace);
+        let said = standing.map(|said| said.as_ref().ok().map(|config| &config.spec.announcement));
+        match (wanted, said) {
+            (None, None) => Ok(()),
+            (None, Some(_)) => peers::call(async { api.delete(NETWORK_CONFIG, &DeleteParams::default()).await.map(drop) }).await,
+            (Some(wanted), Some(Some(said))) if said == wanted => Ok(()),
+            (Some(wanted), said) => {
+                let spec = NetworkConfigSpec { announcement: wanted.clone() };
+                let config = marked(NetworkConfig::new(NETWORK_CONFIG, spec), labels::CONSUMER_ID, &self.own);
+                peers::call(put(&api, FIELD_MANAGER, &config, said.is_some())).await
+            }
+        }
+    }
+}
+
+fn only(cache: &Cache<Said>) -> Option<Arc<Said>> {
+    cache.all().into_iter().map(|(_, said)| said).next()
+}
+
+/// A peer may write what the schema admits and we cannot read: it is kept as an error.
+fn read(config: DeserializeGuard<NetworkConfig>) -> Option<Said> {
+    match config.0 {
+        Ok(mut config) => {
+            let is_deleted = config.metadata.deletion_timestamp.is_some();
+            config.metadata = ObjectMeta::default();
+            (!is_deleted).then_some(Ok(config))
+        }
+        Err(invalid) => invalid.metadata.deletion_timestamp.is_none().then_some(Err(invalid.error)),
+    }
+}
