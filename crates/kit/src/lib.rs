@@ -15,6 +15,7 @@
 //! * [`peers`]: the clusters that we borrow from, with a client for each; filled by peering, used by the other slices.
 //! * [`foreign_clusters`]: which object stands for a peer, should there be several.
 //! * [`conditions`], [`events`]: telling the user, without a write when nothing changed.
+//! * [`reflection`]: which Services other clusters get to see.
 //! * [`requests`]: what a pod asks of a node, as the scheduler counts it.
 //! * [`leader`]: one active manager.
 //! * [`context`]: what every slice is given when it starts.
@@ -32,6 +33,7 @@ pub mod metrics;
 pub mod peers;
 pub mod policies;
 pub mod queue;
+pub mod reflection;
 pub mod requests;
 pub mod unread;
 
