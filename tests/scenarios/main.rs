@@ -18,6 +18,7 @@ mod pods;
 mod policies;
 mod pools;
 mod puppet;
+mod services;
 mod settled;
 mod sharing;
 
@@ -66,6 +67,10 @@ fn all() -> Vec<(&'static str, Scenario)> {
             pods_that_may_not_travel_say_why,
             unoffloading_brings_pods_home_and_removes_the_twin,
             a_daemon_set_has_no_pod_on_a_virtual_node;
+        services:
+            services_travel_with_endpoints_as_the_provider_sees_them,
+            a_stateful_set_that_spans_clusters_has_its_names_in_both,
+            a_consumer_puts_no_endpoints_where_it_has_none;
         sharing:
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
             pods_beyond_the_offer_are_refused_with_a_reason,
