@@ -19,6 +19,7 @@ mod pods;
 mod policies;
 mod pools;
 mod puppet;
+mod services;
 mod settled;
 mod sharing;
 
@@ -74,6 +75,10 @@ fn all() -> Vec<(&'static str, Scenario)> {
             what_is_not_offloaded_stays_closed,
             connections_survive_a_restart_of_the_fabric_and_of_the_managers,
             a_network_that_is_not_wanted_ends_on_both_sides_and_comes_back;
+        services:
+            services_travel_with_endpoints_as_the_provider_sees_them,
+            a_stateful_set_that_spans_clusters_has_its_names_in_both,
+            a_consumer_puts_no_endpoints_where_it_has_none;
         sharing:
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
             pods_beyond_the_offer_are_refused_with_a_reason,

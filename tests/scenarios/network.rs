@@ -14,15 +14,16 @@ use serde_json::json;
 const TUNNEL: Duration = Duration::from_secs(60);
 
 /// What a cluster's nodes go by towards a peer.
-async fn endpoint(of: &Cluster, peer: &Cluster) -> Result<TunnelEndpoint> {
+pub async fn endpoint(of: &Cluster, peer: &Cluster) -> Result<TunnelEndpoint> {
     Ok(of.api::<TunnelEndpoint>("liqo").get(&peer.cluster_id().await?).await?)
 }
 
 /// Waits until the gateways of both answer each other.
-async fn connected(one: &Cluster, other: &Cluster) -> Result<()> {
+pub async fn connected(one: &Cluster, other: &Cluster) -> Result<()> {
     for (of, peer) in [(one, other), (other, one)] {
+        let id = peer.cluster_id().await?;
         eventually(&format!("{} is connected with {}", of.name, peer.name), TUNNEL, || async {
-            let endpoint = endpoint(of, peer).await?;
+            let endpoint = of.api::<TunnelEndpoint>("liqo").get_opt(&id).await?.context("there is no tunnel endpoint yet")?;
             let connected = endpoint.connected().context("nothing is known yet")?;
             ensure!(connected.status == "True", "{}: {}", connected.reason, connected.message);
             Ok(Some(()))
@@ -30,6 +31,30 @@ async fn connected(one: &Cluster, other: &Cluster) -> Result<()> {
         .await?;
     }
     Ok(())
+}
+
+async fn wish(world: &World, wish: &str) -> Result<()> {
+    let patch = format!(r#"{{"spec":{{"network":"{wish}"}}}}"#);
+    world.rome.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", &patch]).await.map(drop)
+}
+
+/// Rome wants no network to milan; returns when there is none on either side.
+pub async fn not_wanted(world: &World) -> Result<()> {
+    wish(world, "No").await?;
+    for (of, peer) in [(&world.rome, &world.milan), (&world.milan, &world.rome)] {
+        let id = peer.cluster_id().await?;
+        eventually(&format!("{} has no tunnel endpoint", of.name), Duration::from_secs(30), || async {
+            Ok(of.api::<TunnelEndpoint>("liqo").get_opt(&id).await?.is_none().then_some(()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Rome wants it again; returns when both are connected.
+pub async fn wanted_again(world: &World) -> Result<()> {
+    wish(world, "Auto").await?;
+    connected(&world.rome, &world.milan).await
 }
 
 /// The names of pods as they answer on port 8080, who asks on port 8081, and numbers for eight seconds on port 8082.
@@ -216,23 +241,14 @@ pub async fn connections_survive_a_restart_of_the_fabric_and_of_the_managers(wor
 }
 
 pub async fn a_network_that_is_not_wanted_ends_on_both_sides_and_comes_back(world: Arc<World>) -> Result<()> {
-    let (rome, milan, namespace) = (&world.rome, &world.milan, "unwanted");
+    let (rome, namespace) = (&world.rome, "unwanted");
     let (_, far) = two_sides(&world, namespace).await?;
-    let wish = |wish: &str| format!(r#"{{"spec":{{"network":"{wish}"}}}}"#);
-    rome.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", &wish("No")]).await?;
-    for (of, peer) in [(rome, milan), (milan, rome)] {
-        let id = peer.cluster_id().await?;
-        eventually(&format!("{} has no tunnel endpoint", of.name), Duration::from_secs(30), || async {
-            Ok(of.api::<TunnelEndpoint>("liqo").get_opt(&id).await?.is_none().then_some(()))
-        })
-        .await?;
-    }
+    not_wanted(&world).await?;
     eventually("the pod abroad has no address at home", Duration::from_secs(30), || async {
         Ok(ip(&rome.api::<Pod>(namespace).get(&far.name_any()).await?).is_err().then_some(()))
     })
     .await?;
-    rome.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", &wish("Auto")]).await?;
-    connected(rome, milan).await?;
+    wanted_again(&world).await?;
     eventually("the pod abroad has its address again", Duration::from_secs(30), || async {
         Ok((ip(&rome.api::<Pod>(namespace).get(&far.name_any()).await?).ok() == ip(&far).ok()).then_some(()))
     })
