@@ -170,7 +170,7 @@ async fn clear_nodes(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str
     match cleared.await {
         Ok(()) => Ok(Vec::new()),
         // What cannot be removed must not keep the rest from being removed.
-        Err(_) => Ok(install::unready_nodes(cluster, true).await?.into_iter().map(|(node, _)| node).collect()),
+        Err(_) => Ok(install::unready_nodes(cluster, true).await?.into_keys().collect()),
     }
 }
 
