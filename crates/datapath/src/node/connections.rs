@@ -13,7 +13,7 @@ use std::{
 use ipnet::IpNet;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
-/// Of messages: `NFNL_SUBSYS_CTNETLINK` and what is to be done (linux/netfilter/nfnetlink_conntrack.h).
+/// Of messages: `NFNL_SUBSYS_CTNETLINK` and what is to be done (`linux/netfilter/nfnetlink_conntrack.h`).
 const GET: u16 = 0x0101;
 const DELETE: u16 = 0x0102;
 const REQUEST: u16 = 1;
