@@ -135,7 +135,7 @@ pub async fn uninstall(cluster: &Cluster, options: &Options, progress: &Progress
     progress.step("Stopping the controller manager", stop_manager(cluster, options.timeout)).await?;
     let step = "Removing the network from the nodes";
     let nodes_not_cleared =
-        progress.step(step, clear_nodes(cluster, options.timeout, |text| progress.message(step, text))).await?;
+        Box::pin(progress.step(step, clear_nodes(cluster, options.timeout, |text| progress.message(step, text)))).await?;
     progress.step("Removing what it made", remove_made(cluster, options.timeout)).await?;
     progress.step("Removing Liqo's kinds", remove_definitions(cluster, options.timeout)).await?;
     progress.step("Removing rights and policies", remove_installed(cluster)).await?;
