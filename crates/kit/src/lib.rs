@@ -16,9 +16,9 @@
 //! * [`foreign_clusters`]: which object stands for a peer, should there be several.
 //! * [`conditions`], [`events`]: telling the user, without a write when nothing changed.
 //! * [`put`]: writing what one controller owns wholly.
+//! * [`reflection`]: which Services other clusters get to know.
 //! * [`requests`]: what a pod asks of a node, as the scheduler counts it.
 //! * [`leader`]: one active manager.
-//! * [`reflection`]: which Services other clusters get to know.
 //! * [`context`]: what every slice is given when it starts.
 //!
 //! A reconcile looks only at the present state. It may be called at any time, twice, or after a restart, and then does
