@@ -1,6 +1,6 @@
 //! `liqoctl install`: look first, apply, wait until Liqo knows who it is.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Context as _;
 use k8s_openapi::api::{
@@ -167,17 +167,17 @@ pub async fn rolled_out(cluster: &Cluster, timeout: Duration, news: impl FnMut(&
             return Ok(Look::Done(()));
         }
         let waiting = unready_nodes(cluster, false).await?;
-        Ok(Look::NotYet(match waiting.split_first() {
+        Ok(Look::NotYet(match waiting.first_key_value() {
             None => "its pods are starting".to_owned(),
-            Some(((node, why), [])) => format!("on node {node} it is {why}"),
-            Some(((node, why), others)) => format!("on node {node} it is {why}; {} more nodes wait", others.len()),
+            Some((node, why)) if waiting.len() == 1 => format!("on node {node} it is {why}"),
+            Some((node, why)) => format!("on node {node} it is {why}; {} more nodes wait", waiting.len() - 1),
         }))
     })
     .await
 }
 
 /// Nodes on which the program is not ready, and why; where `cleared`, those on which it is not ready with nothing left to do.
-pub async fn unready_nodes(cluster: &Cluster, cleared: bool) -> anyhow::Result<Vec<(String, String)>> {
+pub async fn unready_nodes(cluster: &Cluster, cleared: bool) -> anyhow::Result<BTreeMap<String, String>> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
     let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={FABRIC}"));
     let pods = pods.list(&ours).await.doing("list the pods of the program on each node")?;

@@ -18,7 +18,7 @@ pub use liqo_api::SYSTEM_NAMESPACE as NAMESPACE;
 /// Name of the Deployment, its `ServiceAccount` and its roles.
 pub const MANAGER: &str = "liqo-controller-manager";
 
-/// Name of the DaemonSet of the program on each node, its `ServiceAccount` and its roles.
+/// Name of the `DaemonSet` of the program on each node, its `ServiceAccount` and its roles.
 pub const FABRIC: &str = "liqo-fabric";
 
 /// Namespace of the program on each node.

@@ -135,7 +135,7 @@ pub async fn uninstall(cluster: &Cluster, options: &Options, progress: &Progress
     progress.step("Stopping the controller manager", stop_manager(cluster, options.timeout)).await?;
     let step = "Removing the network from the nodes";
     let nodes_not_cleared =
-        progress.step(step, clear_nodes(cluster, options.timeout, |text| progress.message(step, text))).await?;
+        Box::pin(progress.step(step, clear_nodes(cluster, options.timeout, |text| progress.message(step, text)))).await?;
     progress.step("Removing what it made", remove_made(cluster, options.timeout)).await?;
     progress.step("Removing Liqo's kinds", remove_definitions(cluster, options.timeout)).await?;
     progress.step("Removing rights and policies", remove_installed(cluster)).await?;
@@ -170,7 +170,7 @@ async fn clear_nodes(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str
     match cleared.await {
         Ok(()) => Ok(Vec::new()),
         // What cannot be removed must not keep the rest from being removed.
-        Err(_) => Ok(install::unready_nodes(cluster, true).await?.into_iter().map(|(node, _)| node).collect()),
+        Err(_) => Ok(install::unready_nodes(cluster, true).await?.into_keys().collect()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `network.*`: the network to other clusters.
 
-use std::{collections::BTreeMap, str::FromStr};
+use std::{collections::BTreeMap, ops::RangeInclusive, str::FromStr};
 
 use ipnet::IpNet;
 use liqo_api::NetworkSettings;
@@ -55,16 +55,16 @@ impl NetworkChanges {
         let bad = |key: &'static str| move |problem: String| SettingError::Value { key, value: value.to_owned(), problem };
         match key {
             ENABLED => {
-                self.enabled = Some(value.parse().map_err(|_| "it must be true or false".to_owned()).map_err(bad(ENABLED))?)
+                self.enabled = Some(value.parse().map_err(|_| "it must be true or false".to_owned()).map_err(bad(ENABLED))?);
             }
             POD_CIDRS => self.pod_cidrs = Some(prefixes(value).map_err(bad(POD_CIDRS))?),
             SERVICE_CIDRS => self.service_cidrs = Some(prefixes(value).map_err(bad(SERVICE_CIDRS))?),
             EXTERNAL_CIDRS => self.external_cidrs = Some(prefixes(value).map_err(bad(EXTERNAL_CIDRS))?),
             RESERVED_CIDRS => self.reserved_cidrs = Some(prefixes(value).map_err(bad(RESERVED_CIDRS))?),
             PEER_CIDRS => self.peer_cidrs = Some(prefixes(value).map_err(bad(PEER_CIDRS))?),
-            MTU => self.mtu = Some(number(value, 1280, 8900).map_err(bad(MTU))?),
-            REPLICAS => self.replicas = Some(number(value, 1, 8).map_err(bad(REPLICAS))?),
-            PORT => self.port = Some(number(value, 1, u16::MAX).map_err(bad(PORT))?),
+            MTU => self.mtu = Some(number(value, &(1280..=8900)).map_err(bad(MTU))?),
+            REPLICAS => self.replicas = Some(number(value, &(1..=8)).map_err(bad(REPLICAS))?),
+            PORT => self.port = Some(number(value, &(1..=u16::MAX)).map_err(bad(PORT))?),
             NODE_SELECTOR => self.node_selector = Some(labels(value).map_err(bad(NODE_SELECTOR))?),
             ADDRESSES => self.addresses = Some(addresses(value).map_err(bad(ADDRESSES))?),
             _ => return Err(SettingError::Key { key: key.to_owned() }),
@@ -108,9 +108,9 @@ fn prefixes(text: &str) -> Result<Vec<IpNet>, String> {
     list(text).map(one).collect()
 }
 
-fn number<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, least: T, most: T) -> Result<T, String> {
-    let fits = text.parse().ok().filter(|number| *number >= least && *number <= most);
-    fits.ok_or_else(|| format!("it must be a whole number from {least} to {most}"))
+fn number<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, range: &RangeInclusive<T>) -> Result<T, String> {
+    let fits = text.parse().ok().filter(|number| range.contains(number));
+    fits.ok_or_else(|| format!("it must be a whole number from {} to {}", range.start(), range.end()))
 }
 
 /// Reads `203.0.113.7:51840,gateway.example.org:51840`.
