@@ -57,11 +57,12 @@ pub async fn wanted_again(world: &World) -> Result<()> {
     connected(&world.rome, &world.milan).await
 }
 
-/// The names of pods as they answer on port 8080, who asks on port 8081, and numbers for eight seconds on port 8082.
-const SERVER: &str = "mkdir /tmp/w; hostname > /tmp/w/index.html; head -c 1000000 /dev/urandom > /tmp/w/large; \
-    httpd -p 8080 -h /tmp/w; tcpsvd 0 8081 sh -c 'echo $TCPREMOTEIP' & \
-    tcpsvd 0 8082 sh -c 'i=0; while [ $i -lt 40 ]; do echo $i; sleep 0.2; i=$((i+1)); done' & \
-    trap exit TERM; while true; do sleep 0.2; done";
+/// Answers with the pod's name, a large file, who asks, and numbers for eight seconds.
+const SERVER: &str = "mkdir -p /tmp/w/cgi-bin; cd /tmp/w; hostname > index.html; head -c 1000000 /dev/urandom > large; \
+    begin='#!/bin/sh\necho Content-Type: text/plain; echo;'; \
+    printf \"$begin echo \\$REMOTE_ADDR\" > cgi-bin/who; \
+    printf \"$begin i=0; while [ \\$i -lt 40 ]; do echo \\$i; sleep 0.2; i=\\$((i+1)); done\" > cgi-bin/count; \
+    chmod +x cgi-bin/*; httpd -p 8080; trap exit TERM; while true; do sleep 0.2; done";
 
 /// A Deployment of servers on nodes with this label.
 fn servers(namespace: &str, name: &str, app: &str, replicas: u32, label: (&str, &str)) -> String {
@@ -137,9 +138,10 @@ fn ip(pod: &Pod) -> Result<String> {
     pod.status.as_ref().and_then(|status| status.pod_ip.clone()).context("the pod has no address")
 }
 
-/// What this address answers on a port, asked by a pod.
-async fn ask(cluster: &Cluster, namespace: &str, pod: &str, address: &str, port: u16) -> Result<String> {
-    Ok(exec(cluster, namespace, pod, &format!("nc -w 3 {address} {port} < /dev/null")).await?.trim().to_owned())
+/// What is answered at this address, asked by a pod.
+async fn ask(cluster: &Cluster, namespace: &str, pod: &str, address: &str, path: &str) -> Result<String> {
+    let answer = exec(cluster, namespace, pod, &format!("timeout 30 wget -qO- http://{address}:8080/{path}")).await?;
+    Ok(answer.trim().trim_start_matches("::ffff:").to_owned())
 }
 
 pub async fn two_clusters_with_the_same_ranges_come_to_terms(world: Arc<World>) -> Result<()> {
@@ -172,11 +174,11 @@ pub async fn pods_reach_each_other_both_ways_and_see_who_calls(world: Arc<World>
     let calls = [(&near, &far, far_in_rome.clone(), near_in_milan.clone()), (&far, &near, near_in_milan, far_in_rome)];
     for (caller, called, address, source) in calls {
         let name = caller.name_any();
-        let answer = exec(rome, namespace, &name, &format!("wget -qO- -T 3 http://{address}:8080")).await?;
-        ensure!(answer.trim() == called.name_any(), "{answer:?} is not {}", called.name_any());
-        let told = ask(rome, namespace, &name, &address, 8081).await?;
+        let answer = ask(rome, namespace, &name, &address, "").await?;
+        ensure!(answer == called.name_any(), "{answer:?} is not {}", called.name_any());
+        let told = ask(rome, namespace, &name, &address, "cgi-bin/who").await?;
         ensure!(told == source, "{name} is seen as {told}, not as {source}");
-        let large = exec(rome, namespace, &name, &format!("wget -qO- -T 10 http://{address}:8080/large | md5sum")).await?;
+        let large = exec(rome, namespace, &name, &format!("timeout 30 wget -qO- http://{address}:8080/large | md5sum")).await?;
         let sent = exec(rome, namespace, &called.name_any(), "md5sum < /tmp/w/large").await?;
         ensure!(large == sent, "a large answer arrives otherwise than it was sent");
         exec(rome, namespace, &name, &format!("ping -c 2 -W 3 {address}")).await?;
@@ -189,7 +191,7 @@ pub async fn a_service_spans_both_clusters_by_its_usual_name(world: Arc<World>) 
     let (near, far) = two_sides(&world, namespace).await?;
     for (caller, name) in [(&near, "web.spans"), (&far, "web")] {
         eventually(&format!("both answer {} for {name}", caller.name_any()), Duration::from_secs(60), || async {
-            let line = format!("i=0; while [ $i -lt 20 ]; do wget -qO- -T 2 http://{name}; i=$((i+1)); done");
+            let line = format!("i=0; while [ $i -lt 20 ]; do timeout 3 wget -qO- http://{name}; i=$((i+1)); done");
             let answers = exec(rome, namespace, &caller.name_any(), &line).await?;
             ensure!([&near, &far].iter().all(|pod| answers.contains(&pod.name_any())), "{answers}");
             Ok(Some(()))
@@ -211,7 +213,7 @@ pub async fn what_is_not_offloaded_stays_closed(world: Arc<World>) -> Result<()>
     let cases =
         [(&near, seen(&to_rome, &ip(&own)?)?, ip(&far)?), (&far, seen(&to_milan, &ip(&alone)?)?, seen(&to_milan, &ip(&near)?)?)];
     for (caller, closed, open) in cases {
-        let call = |address: &str| format!("wget -qO- -T 3 http://{address}:8080");
+        let call = |address: &str| format!("timeout 3 wget -qO- http://{address}:8080");
         exec(rome, namespace, &caller.name_any(), &call(&open)).await.context("what is open")?;
         let tried = rome.try_kubectl(&["-n", namespace, "exec", &caller.name_any(), "--", "sh", "-c", &call(&closed)]).await?;
         ensure!(!tried.success, "{closed} answers: {}", tried.stdout);
@@ -224,7 +226,7 @@ pub async fn connections_survive_a_restart_of_the_fabric_and_of_the_managers(wor
     let (rome, milan, namespace) = (&world.rome, &world.milan, "survives");
     let (near, far) = two_sides(&world, namespace).await?;
     let (caller, address) = (near.name_any(), ip(&far)?);
-    let stream = ask(rome, namespace, &caller, &address, 8082);
+    let stream = ask(rome, namespace, &caller, &address, "cgi-bin/count");
     let restarts = async {
         for cluster in [rome, milan] {
             cluster.kubectl(&["-n", "liqo-fabric", "rollout", "restart", "daemonset/liqo-fabric"]).await?;
