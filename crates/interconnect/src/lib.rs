@@ -35,7 +35,10 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Node},
 };
 use kube::{Api, api::DeleteParams, runtime::watcher::Config};
-use liqo_api::{ClusterId, ForeignCluster, NetworkConfig, PeeringPolicy, TunnelEndpoint, TunnelEndpointSpec, Wish, labels};
+use liqo_api::{
+    ClusterId, ForeignCluster, NetworkAnnouncement, NetworkConfig, PeeringPolicy, TunnelEndpoint, TunnelEndpointSpec, Wish,
+    labels,
+};
 use liqo_kit::{
     Cache, Context, Key, Next, Queue,
     cache::whole,
@@ -286,7 +289,9 @@ impl Interconnect {
                 Wish::Auto => policy.as_ref().is_some_and(|policy| policy.enabled),
             };
             (!is_deleted && peers && is_wanted).then(|| {
-                let said = self.announcements.of(&self.context.peers, &id);
+                // What a consumer says stands here: when there is nothing, it says nothing. What a provider says may only be out of sight.
+                let nothing = || (!cluster.wants_outgoing()).then(|| Ok(NetworkAnnouncement::default()));
+                let said = self.announcements.of(&self.context.peers, &id).or_else(nothing);
                 let peer = Peer { name: cluster.display_name(), policy: policy.unwrap_or_default(), said };
                 (id, peer)
             })
