@@ -141,7 +141,8 @@ fn ip(pod: &Pod) -> Result<String> {
 /// What is answered at this address, asked by a pod.
 async fn ask(cluster: &Cluster, namespace: &str, pod: &str, address: &str, path: &str) -> Result<String> {
     let answer = exec(cluster, namespace, pod, &format!("timeout 30 wget -qO- http://{address}:8080/{path}")).await?;
-    Ok(answer.trim().trim_start_matches("::ffff:").to_owned())
+    // An address of IPv4 in the form of IPv6 is the same.
+    Ok(answer.trim().trim_start_matches("[::ffff:").trim_end_matches(']').to_owned())
 }
 
 pub async fn two_clusters_with_the_same_ranges_come_to_terms(world: Arc<World>) -> Result<()> {
