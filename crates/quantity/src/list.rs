@@ -20,8 +20,7 @@ use crate::{Quantity, ResourceArgument, unit_of};
 #[schemars(transparent)]
 pub struct ResourceList(
     // In the order of the names, each of them once. There are few, and lists are copied and added up by the hundred thousand.
-    #[schemars(with = "BTreeMap<String, Quantity>")]
-    Vec<(Name, Quantity)>,
+    #[schemars(with = "BTreeMap<String, Quantity>")] Vec<(Name, Quantity)>,
 );
 
 /// One resource of which there is too little.
@@ -434,7 +433,9 @@ mod tests {
         let mut schema = ResourceList::json_schema(&mut generator);
         let told = schema.remove("description");
         assert_eq!(schema, BTreeMap::<String, Quantity>::json_schema(&mut generator));
-        assert!(told.is_some_and(|told| told.as_str().is_some_and(|text| text.starts_with("How much there is of each resource"))));
+        assert!(
+            told.is_some_and(|told| told.as_str().is_some_and(|text| text.starts_with("How much there is of each resource")))
+        );
     }
 
     #[test]
