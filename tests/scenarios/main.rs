@@ -9,6 +9,7 @@ mod install;
 mod isolation;
 mod jobs;
 mod lending;
+mod network;
 mod offers;
 mod offloading;
 mod outages;
@@ -18,6 +19,7 @@ mod pods;
 mod policies;
 mod pools;
 mod puppet;
+mod services;
 mod settled;
 mod sharing;
 
@@ -66,6 +68,17 @@ fn all() -> Vec<(&'static str, Scenario)> {
             pods_that_may_not_travel_say_why,
             unoffloading_brings_pods_home_and_removes_the_twin,
             a_daemon_set_has_no_pod_on_a_virtual_node;
+        network:
+            two_clusters_with_the_same_ranges_come_to_terms,
+            pods_reach_each_other_both_ways_and_see_who_calls,
+            a_service_spans_both_clusters_by_its_usual_name,
+            what_is_not_offloaded_stays_closed,
+            connections_survive_a_restart_of_the_fabric_and_of_the_managers,
+            a_network_that_is_not_wanted_ends_on_both_sides_and_comes_back;
+        services:
+            services_travel_with_endpoints_as_the_provider_sees_them,
+            a_stateful_set_that_spans_clusters_has_its_names_in_both,
+            a_consumer_puts_no_endpoints_where_it_has_none;
         sharing:
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
             pods_beyond_the_offer_are_refused_with_a_reason,

@@ -219,7 +219,9 @@ impl Cluster {
             // The last line may still be being written.
             let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
             let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-            let ours = text("/user/username").starts_with("system:serviceaccount:liqo:");
+            let namespaces = ["liqo:", "liqo-fabric:"];
+            let account = text("/user/username").strip_prefix("system:serviceaccount:");
+            let ours = account.is_some_and(|account| namespaces.iter().any(|namespace| account.starts_with(namespace)));
             let write = matches!(text("/verb"), "create" | "update" | "patch" | "delete" | "deletecollection");
             let beside = matches!(text("/objectRef/resource"), "leases" | "tokenreviews" | "subjectaccessreviews");
             if ours && write && !beside && text("/stage") == "ResponseComplete" {

@@ -6,7 +6,9 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use data_encoding::HEXLOWER;
-use liqo_playground::{ClusterSpec, FakeNodes, ImageSpec, Playground, Progress, Supervision, fake_node_resources};
+use liqo_playground::{
+    ClusterSpec, FAKE_NODE_LABEL, FakeNodes, ImageSpec, Playground, Progress, Supervision, fake_node_resources,
+};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
@@ -25,7 +27,8 @@ pub struct World {
     /// The provider.
     pub milan: Cluster,
     playground: Playground,
-    image: String,
+    /// Of the controller manager, and of the program on each node.
+    images: [String; 2],
     scratch: PathBuf,
     keep: bool,
 }
@@ -35,6 +38,7 @@ impl World {
     pub async fn build() -> Result<Self> {
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
         let (manager, liqoctl) = (program("liqo-controller-manager").await?, program("liqoctl").await?);
+        let fabric = program("liqo-fabric").await?;
         let supervision = if keep { Supervision::Detached(liqoctl.clone()) } else { Supervision::ThisProcess };
         let playground = Playground::open(INSTANCE)?.supervised_by(supervision);
         if !keep {
@@ -48,17 +52,22 @@ impl World {
         let specs = [ClusterSpec::new("rome"), ClusterSpec::new("turin"), milan];
         playground.up(&specs, &Lines).await.context("starting the clusters")?;
         let programs = Programs { kubectl: liqo_playground::kubectl(&Lines).await?, liqoctl };
-        let image = format!("localhost/liqo/controller-manager:{}", digest(&manager)?);
+        let images = [
+            format!("localhost/liqo/controller-manager:{}", digest(&manager)?),
+            format!("localhost/liqo/fabric:{}", digest(&fabric)?),
+        ];
+        let on_nodes = ImageSpec { programs: vec!["nft".to_owned()], ..ImageSpec::new(&images[1], &fabric) };
         let mut clusters = Vec::new();
         for name in ["rome", "turin", "milan"] {
             let cluster = playground.cluster(name)?;
-            cluster.load_image(&ImageSpec::new(&image, &manager)).await.context("loading the manager's image")?;
+            cluster.load_image(&ImageSpec::new(&images[0], &manager)).await.context("loading the manager's image")?;
+            cluster.load_image(&on_nodes).await.context("loading the image of the program on each node")?;
             clusters.push(Cluster::new(name, cluster.kubeconfig(), cluster.audit_log(), programs.clone()).await?);
         }
         let [rome, turin, milan]: [Cluster; 3] = clusters.try_into().ok().context("three clusters")?;
         let scratch = std::env::temp_dir().join(format!("liqo-tests-{}", std::process::id()));
         std::fs::create_dir_all(&scratch)?;
-        let world = Self { rome, turin, milan, playground, image, scratch, keep };
+        let world = Self { rome, turin, milan, playground, images, scratch, keep };
         tokio::try_join!(world.install(&world.rome), world.install(&world.turin), world.install(&world.milan))?;
         world.peer_rome_with_milan().await?;
         Ok(world)
@@ -67,8 +76,12 @@ impl World {
     /// Installs Liqo as a user would; again, if it is there.
     pub async fn install(&self, cluster: &Cluster) -> Result<()> {
         let name = format!("discovery.config.clusterName={}", cluster.name);
-        let image = format!("controllerManager.image={}", self.image);
-        cluster.liqoctl(&["install", "--set", &name, "--set", &image]).await.map(drop)
+        let image = format!("controllerManager.image={}", self.images[0]);
+        let fabric = format!("fabric.image={}", self.images[1]);
+        // On a fake node the program would wait for ever.
+        let (key, value) = FAKE_NODE_LABEL;
+        let avoided = format!("controllerManager.avoidNodes={key}={value}");
+        cluster.liqoctl(&["install", "--set", &name, "--set", &image, "--set", &fabric, "--set", &avoided]).await.map(drop)
     }
 
     /// Peers rome with milan as a user would; returns when the virtual node is Ready.

@@ -5,6 +5,9 @@ use crate::ClusterId;
 /// The namespace that Liqo runs in, unless it was installed elsewhere.
 pub const SYSTEM_NAMESPACE: &str = "liqo";
 
+/// The namespace of the program on each node, which is privileged.
+pub const FABRIC_NAMESPACE: &str = "liqo-fabric";
+
 /// Name of the one [`crate::ClusterConfig`].
 pub const CLUSTER_CONFIG: &str = "liqo";
 
@@ -39,9 +42,10 @@ pub fn provider_namespace(provider: &ClusterId) -> String {
 }
 
 /// Whether pods of this namespace may run in other clusters at all: not those of Kubernetes itself, nor Liqo's own, which
-/// runs in `system`.
+/// runs in `system` and in [`FABRIC_NAMESPACE`].
 pub fn may_be_offloaded(namespace: &str, system: &str) -> bool {
-    namespace != system && !["kube-", "liqo-tenant-", "liqo-provider-"].iter().any(|prefix| namespace.starts_with(prefix))
+    ![system, FABRIC_NAMESPACE].contains(&namespace)
+        && !["kube-", "liqo-tenant-", "liqo-provider-"].iter().any(|prefix| namespace.starts_with(prefix))
 }
 
 /// The `ServiceAccount` (in the system namespace of the provider) that a consumer acts as.
@@ -114,7 +118,7 @@ pub mod labels {
 
 /// Annotations.
 pub mod annotations {
-    /// On a home pod: the address of its remote pod, while there is no network between the clusters.
+    /// On a home pod: the address that its remote pod has at the provider, for people.
     pub const REMOTE_POD_IP: &str = "liqo.io/remote-pod-ip";
     /// On a home pod that may run only once, from before it is sent: UID of the `NamespaceMap` of the tenancy it is sent to.
     pub const SENT_TO: &str = "liqo.io/sent-to";
@@ -164,6 +168,8 @@ pub mod pods {
     pub const OFFLOADED: &str = "liqo.io/Offloaded";
     /// Reason of [`OFFLOADED`] where the provider took the pod, but not every object that it names.
     pub const NOT_REFLECTED: &str = "NotReflected";
+    /// Reason of [`OFFLOADED`] where the provider took the pod, and says that it has an address which it cannot have.
+    pub const ADDRESS_REFUSED: &str = "AddressRefused";
     /// Condition on a home pod: the provider's scheduler found no place for it, in its own words.
     pub const REMOTE_SCHEDULED: &str = "liqo.io/RemoteScheduled";
     /// Condition on a virtual node: the provider answers.

@@ -370,7 +370,7 @@ impl Default for Usage {
             volume_types: None,
             tolerations: Vec::new(),
             namespace_names: Vec::new(),
-            reflected_kinds: vec![ReflectedKind::ConfigMap, ReflectedKind::Secret],
+            reflected_kinds: vec![ReflectedKind::ConfigMap, ReflectedKind::Secret, ReflectedKind::Service],
             charge: Charge::default(),
         }
     }
@@ -419,6 +419,8 @@ pub enum ReflectedKind {
     ConfigMap,
     /// Secrets that pods name.
     Secret,
+    /// Services of offloaded namespaces, with their endpoints, while there is a network between the clusters.
+    Service,
 }
 
 /// What is accepted.

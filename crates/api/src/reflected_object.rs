@@ -35,11 +35,11 @@ pub struct ReflectedObjectSpec {
     pub object: Value,
 }
 
-/// Why the object does not exist at the provider; absent when it does.
+/// Why the object does not exist at the provider, or only in part; absent when it does.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ReflectedObjectStatus {
-    /// One word: `KindNotAllowed`, `NameTaken`, `NamespaceNotReady`, `Invalid`.
+    /// One word: `KindNotAllowed`, `NameTaken`, `NamespaceNotReady`, `Invalid`, `NoService`, `AddressRefused`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The same for people.

@@ -16,6 +16,7 @@
 //! * [`foreign_clusters`]: which object stands for a peer, should there be several.
 //! * [`conditions`], [`events`]: telling the user, without a write when nothing changed.
 //! * [`put`]: writing what one controller owns wholly.
+//! * [`reflection`]: which Services other clusters get to know.
 //! * [`requests`]: what a pod asks of a node, as the scheduler counts it.
 //! * [`leader`]: one active manager.
 //! * [`context`]: what every slice is given when it starts.
@@ -34,6 +35,7 @@ pub mod peers;
 pub mod policies;
 pub mod put;
 pub mod queue;
+pub mod reflection;
 pub mod requests;
 pub mod unread;
 

@@ -115,7 +115,7 @@ async fn answers(
     news: impl FnMut(&str),
 ) -> anyhow::Result<BTreeMap<String, usize>> {
     let calls = CALLS * pods.len();
-    let script = format!("i=0; while [ $i -lt {calls} ]; do wget -qO- -T 2 http://{NAME}.{NAMESPACE}; i=$((i+1)); done");
+    let script = format!("i=0; while [ $i -lt {calls} ]; do timeout 3 wget -qO- http://{NAME}.{NAMESPACE}; i=$((i+1)); done");
     until("every pod of the demo answers for its Service", timeout, news, || async {
         let command = ["sh", "-c", &script];
         let mut process =

@@ -1,10 +1,10 @@
 //! `liqoctl install`: look first, apply, wait until Liqo knows who it is.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Context as _;
 use k8s_openapi::api::{
-    apps::v1::Deployment,
+    apps::v1::{DaemonSet, Deployment},
     core::v1::{Pod, PodStatus},
 };
 use kube::{
@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::{
     apply,
     cluster::{Cluster, Explained as _, is_absent, list_or_none},
-    manifests::{self, MANAGER, NAMESPACE, group, kind},
+    manifests::{self, FABRIC, FABRIC_NAMESPACE, MANAGER, NAMESPACE, group, kind},
     preflight,
     progress::Progress,
     settings::{Present, Settings, Values},
@@ -75,6 +75,8 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
         .await?;
     let step = "Waiting for the controller manager";
     progress.step(step, available(cluster, options.timeout, |text| progress.message(step, text))).await?;
+    let step = "Waiting for the program on each node";
+    progress.step(step, rolled_out(cluster, options.timeout, |text| progress.message(step, text))).await?;
     let step = "Waiting for the cluster's identity";
     let config = progress.step(step, identity(cluster, options.timeout, |text| progress.message(step, text))).await?;
     let status = config.status.clone().unwrap_or_default();
@@ -115,16 +117,20 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<(Value
     let deployment = deployments.get_opt(MANAGER).await.doing("read the Deployment of the controller manager")?;
     let avoid_nodes = deployment.as_ref().map(manifests::avoided_nodes).unwrap_or_default();
     let spec = deployment.and_then(|deployment| deployment.spec);
+    let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
+    let set = sets.get_opt(FABRIC).await.doing("read the DaemonSet of the program on each node")?.and_then(|set| set.spec);
     let present = Present {
         config: cluster.config().await?,
         policy,
         replicas: spec.as_ref().and_then(|spec| u16::try_from(spec.replicas?).ok()).filter(|count| *count > 0),
         image: spec.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
+        fabric_image: set.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
         avoid_nodes,
     };
     let wanted = Values::resolve(settings, &present, &cluster.context);
     let mut before = Values::resolve(&Settings::default(), &present, &cluster.context);
     before.image = present.image.unwrap_or_default();
+    before.fabric_image = present.fabric_image.unwrap_or_default();
     let changed = present.config.is_some().then(|| changes(&before, &wanted));
     Ok((wanted, changed))
 }
@@ -139,7 +145,9 @@ fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
         ("the policy default", before.policy != after.policy),
         ("the replicas", before.replicas != after.replicas),
         ("the nodes to avoid", before.avoid_nodes != after.avoid_nodes),
-        ("the image", before.image != after.image),
+        ("the manager's image", before.image != after.image),
+        ("the image of the program on each node", before.fabric_image != after.fabric_image),
+        ("the network", before.network != after.network),
     ];
     parts.into_iter().filter_map(|(part, changed)| changed.then_some(part)).collect()
 }
@@ -180,6 +188,51 @@ fn is_available(deployment: &Deployment) -> bool {
         && status.updated_replicas.unwrap_or(0) >= wanted
         && status.available_replicas.unwrap_or(0) >= wanted
         && status.replicas.unwrap_or(0) <= wanted
+}
+
+/// Waits until the present form of the program runs on every node.
+pub async fn rolled_out(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<()> {
+    let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
+    until("the program of the network is ready on every node", timeout, news, || async {
+        let set = sets.get(FABRIC).await.doing("read the DaemonSet of the program on each node")?;
+        if is_rolled_out(&set) {
+            return Ok(Look::Done(()));
+        }
+        let waiting = unready_nodes(cluster, false).await?;
+        Ok(Look::NotYet(match waiting.first_key_value() {
+            None => "its pods are starting".to_owned(),
+            Some((node, why)) if waiting.len() == 1 => format!("on node {node} it is {why}"),
+            Some((node, why)) => format!("on node {node} it is {why}; {} more nodes wait", waiting.len() - 1),
+        }))
+    })
+    .await
+}
+
+/// Nodes on which the program is not ready, and why; where `cleared`, those on which it is not ready with nothing left to do.
+pub async fn unready_nodes(cluster: &Cluster, cleared: bool) -> anyhow::Result<BTreeMap<String, String>> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
+    let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={FABRIC}"));
+    let pods = pods.list(&ours).await.doing("list the pods of the program on each node")?;
+    let unready = pods.items.iter().filter_map(|pod| {
+        let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
+        let is_ready = status.conditions.iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");
+        let clears = spec.containers.iter().any(|one| one.args.iter().flatten().any(|argument| argument == CLEAR));
+        let node = spec.node_name.clone().unwrap_or_else(|| "none yet".to_owned());
+        (!is_ready || (cleared && !clears)).then(|| (node, trouble(status).unwrap_or_else(|| "not ready yet".to_owned())))
+    });
+    Ok(unready.collect())
+}
+
+/// The argument that makes the program on each node remove what is there.
+pub const CLEAR: &str = "--clear";
+
+/// Whether the present form runs on every node.
+pub fn is_rolled_out(set: &DaemonSet) -> bool {
+    let Some(status) = &set.status else { return false };
+    let wanted = status.desired_number_scheduled;
+    status.observed_generation >= set.metadata.generation
+        && status.updated_number_scheduled.unwrap_or(0) >= wanted
+        && status.number_available.unwrap_or(0) >= wanted
 }
 
 /// What keeps a pod from being ready, in its own words.
@@ -294,6 +347,25 @@ mod tests {
         assert!(!is_available(&deployment(1, 1, 1, 1)));
         assert!(!is_available(&deployment(2, 0, 1, 1)));
         assert!(!is_available(&deployment(2, 1, 1, 2)));
+    }
+
+    #[test]
+    fn a_set_counts_as_rolled_out_only_when_each_node_has_the_present_form() {
+        let set = |observed: i64, updated: i32, available: i32| -> DaemonSet {
+            serde_json::from_value(json!({
+                "metadata": { "generation": 2 },
+                "status": {
+                    "observedGeneration": observed, "updatedNumberScheduled": updated, "numberAvailable": available,
+                    "desiredNumberScheduled": 2, "currentNumberScheduled": 2, "numberMisscheduled": 0, "numberReady": available,
+                },
+            }))
+            .unwrap()
+        };
+        assert!(is_rolled_out(&set(2, 2, 2)));
+        assert!(!is_rolled_out(&set(1, 2, 2)));
+        assert!(!is_rolled_out(&set(2, 1, 2)));
+        assert!(!is_rolled_out(&set(2, 2, 1)));
+        assert!(!is_rolled_out(&DaemonSet::default()));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{ResourceExt as _, api::DynamicObject};
+use liqo_api::NetworkSettings;
 use serde_json::{Value, json};
 
 use crate::settings::Values;
@@ -17,15 +18,23 @@ pub use liqo_api::SYSTEM_NAMESPACE as NAMESPACE;
 /// Name of the Deployment, its `ServiceAccount` and its roles.
 pub const MANAGER: &str = "liqo-controller-manager";
 
-const FILES: [(&str, &str); 9] = [
+/// Name of the `DaemonSet` of the program on each node, its `ServiceAccount` and its roles.
+pub const FABRIC: &str = "liqo-fabric";
+
+/// Namespace of the program on each node.
+pub use liqo_api::FABRIC_NAMESPACE;
+
+const FILES: [(&str, &str); 11] = [
     ("namespace.yaml", include_str!("../../../deploy/liqo/namespace.yaml")),
     ("rbac-bound.yaml", include_str!("../../../deploy/liqo/rbac-bound.yaml")),
     ("rbac-manager.yaml", include_str!("../../../deploy/liqo/rbac-manager.yaml")),
+    ("rbac-fabric.yaml", include_str!("../../../deploy/liqo/rbac-fabric.yaml")),
     ("admission-policies.yaml", include_str!("../../../deploy/liqo/admission-policies.yaml")),
     ("services.yaml", include_str!("../../../deploy/liqo/services.yaml")),
     ("webhook.yaml", include_str!("../../../deploy/liqo/webhook.yaml")),
     ("clusterconfig.yaml", include_str!("../../../deploy/liqo/clusterconfig.yaml")),
     ("policy.yaml", include_str!("../../../deploy/liqo/policy.yaml")),
+    ("fabric.yaml", include_str!("../../../deploy/liqo/fabric.yaml")),
     ("deployment.yaml", include_str!("../../../deploy/liqo/deployment.yaml")),
 ];
 
@@ -45,7 +54,7 @@ pub enum ManifestError {
     Definition(#[source] serde_json::Error),
 }
 
-/// Which nodes the manager may run on, in the Deployment.
+/// Which nodes Liqo may run on, in the Deployment and in the `DaemonSet`.
 const NODE_EXPRESSIONS: &str = "/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions";
 
 /// The labels of the nodes that an installed manager avoids, beside virtual nodes.
@@ -104,9 +113,13 @@ fn fill(document: &mut Value, values: &Values) {
     match document["kind"].as_str() {
         Some("ClusterConfig") => document["spec"] = configuration(values),
         Some("PeeringPolicy") => document["spec"] = json!(values.policy),
-        Some("Deployment") => {
-            document["spec"]["replicas"] = json!(values.replicas);
-            document["spec"]["template"]["spec"]["containers"][0]["image"] = json!(values.image);
+        Some(workload @ ("Deployment" | "DaemonSet")) => {
+            let is_manager = workload == "Deployment";
+            if is_manager {
+                document["spec"]["replicas"] = json!(values.replicas);
+            }
+            let image = if is_manager { &values.image } else { &values.fabric_image };
+            document["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image);
             let avoided =
                 values.avoid_nodes.iter().map(|(key, value)| json!({ "key": key, "operator": "NotIn", "values": [value] }));
             if let Some(expressions) = document.pointer_mut(NODE_EXPRESSIONS).and_then(Value::as_array_mut) {
@@ -132,6 +145,10 @@ fn configuration(values: &Values) -> Value {
     }
     if let Some(address) = &values.authentication_address {
         spec["authentication"]["address"] = json!(address);
+    }
+    // What nobody set stays open, so that a later version may know better.
+    if values.network != NetworkSettings::default() {
+        spec["network"] = json!(values.network);
     }
     spec
 }
@@ -246,6 +263,22 @@ mod tests {
     }
 
     #[test]
+    fn the_program_on_each_node_has_one_capability_and_never_runs_on_a_virtual_node() {
+        let set = rendered().into_iter().find(|object| kind(object) == "DaemonSet").unwrap();
+        assert_eq!(set.namespace().as_deref(), Some(FABRIC_NAMESPACE));
+        let pod = &set.data["spec"]["template"]["spec"];
+        let context = &pod["containers"][0]["securityContext"];
+        assert_eq!(context["capabilities"], json!({ "drop": ["ALL"], "add": ["NET_ADMIN"] }));
+        assert_eq!((&context["readOnlyRootFilesystem"], &context["privileged"]), (&json!(true), &Value::Null));
+        let term = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0];
+        assert_eq!(term["matchExpressions"][0]["key"], json!(liqo_api::labels::TYPE));
+        // The taint of virtual nodes drives out.
+        let tolerates =
+            |one: &Value| one["key"].is_null() && one["effect"] != "NoSchedule" && one["effect"] != "PreferNoSchedule";
+        assert!(!pod["tolerations"].as_array().unwrap().iter().any(tolerates), "{}", pod["tolerations"]);
+    }
+
+    #[test]
     fn settings_reach_the_objects() {
         let settings = Settings::parse(&[
             "discovery.config.clusterName=milan",
@@ -255,6 +288,8 @@ mod tests {
             "controllerManager.replicas=2",
             "controllerManager.avoidNodes=kwok.x-k8s.io/node=fake,spot=",
             "controllerManager.image=example.org/manager:7",
+            "fabric.image=example.org/fabric:7",
+            "network.mtu=1380",
         ])
         .unwrap();
         let objects = render(&Values::resolve(&settings, &Present::default(), "x")).unwrap();
@@ -262,6 +297,10 @@ mod tests {
         let spec: liqo_api::ClusterConfigSpec = serde_json::from_value(of("ClusterConfig").data["spec"].clone()).unwrap();
         assert_eq!((spec.cluster_name.as_str(), spec.cluster_labels["region"].as_str()), ("milan", "eu"));
         assert_eq!(spec.authentication.address.as_deref(), Some("https://203.0.113.5:30443"));
+        assert_eq!((spec.network.mtu, spec.network.enabled), (1380, true));
+        let fabric = &of("DaemonSet").data["spec"]["template"]["spec"];
+        assert_eq!(fabric["containers"][0]["image"], json!("example.org/fabric:7"));
+        assert!(fabric["affinity"].to_string().contains("kwok.x-k8s.io/node"));
         assert_eq!(of("PeeringPolicy").data["spec"]["provide"]["percentage"], json!(30));
         assert_eq!(of("Deployment").data["spec"]["replicas"], json!(2));
         let deployment: Deployment = serde_json::from_value(json!(of("Deployment"))).unwrap();

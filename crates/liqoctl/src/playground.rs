@@ -25,11 +25,11 @@ use crate::{
     output::{self, Paint},
     peer,
     progress::Progress,
-    settings::{Settings, default_image},
+    settings::{Settings, default_fabric_image, default_image},
 };
 
 pub use clusters::{ClusterArgument, ClusterArgumentError, nodes};
-use programs::MANAGER;
+use programs::{FABRIC, MANAGER};
 
 const TIMEOUT: Duration = Duration::from_secs(180);
 
@@ -100,13 +100,15 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
     }
     let Some(programs) = programs else { return summary(arguments, &clusters, Vec::new()).await };
 
-    let image = image_of(&programs[MANAGER])?;
-    let plugins = programs.iter().filter(|(name, _)| *name != MANAGER);
+    let manager = image_of(&programs[MANAGER], &default_image())?;
+    // It changes the kernel of nodes partly by way of nft.
+    let fabric = ImageSpec { programs: vec!["nft".to_owned()], ..image_of(&programs[FABRIC], &default_fabric_image())? };
+    let plugins = programs.iter().filter(|(name, _)| ![MANAGER, FABRIC].contains(&name.as_str()));
     let plugins = plugins.map(|(name, program)| ImageSpec::new(image_name(name), program));
-    let images: Vec<ImageSpec> = plugins.chain([image.clone()]).collect();
+    let images: Vec<ImageSpec> = plugins.chain([manager.clone(), fabric.clone()]).collect();
     let loads = handles.iter().flat_map(|handle| images.iter().map(|image| handle.load_image(image)));
     progress.step("Loading Liqo's images", try_join_all(loads)).await?;
-    let installs = clusters.iter().zip(&specs).map(|(cluster, spec)| install_in(cluster, spec, &image.reference));
+    let installs = clusters.iter().zip(&specs).map(|(cluster, spec)| install_in(cluster, spec, [&manager, &fabric]));
     progress.step("Installing Liqo", try_join_all(installs)).await?;
     let (Some((consumer, providers)), false) = (clusters.split_first(), arguments.bare_peering) else {
         return summary(arguments, &clusters, Vec::new()).await;
@@ -132,13 +134,13 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
     summary(arguments, &clusters, lines).await
 }
 
-async fn install_in(cluster: &Cluster, spec: &ClusterSpec, image: &str) -> anyhow::Result<install::Installed> {
+async fn install_in(cluster: &Cluster, spec: &ClusterSpec, images: [&ImageSpec; 2]) -> anyhow::Result<install::Installed> {
     let name = &spec.name;
     // On a fake node it would seem to run.
     let (key, value) = FAKE_NODE_LABEL;
     let avoid_nodes = (spec.fake_nodes.count > 0).then(|| [(key.to_owned(), value.to_owned())].into());
-    let settings =
-        Settings { cluster_name: Some(name.clone()), image: Some(image.to_owned()), avoid_nodes, ..Settings::default() };
+    let [image, fabric_image] = images.map(|image| Some(image.reference.clone()));
+    let settings = Settings { cluster_name: Some(name.clone()), image, fabric_image, avoid_nodes, ..Settings::default() };
     let options = install::Options { settings, timeout: TIMEOUT };
     let installed =
         install::install(cluster, &options, &Progress::silent()).await.with_context(|| format!("in cluster {name}"))?;
@@ -274,10 +276,10 @@ pub fn logs(instance: &str, cluster: &str, component: &str) -> anyhow::Result<()
 }
 
 /// The image of a program, named after its content: the same content is not loaded or rolled out twice.
-fn image_of(program: &Path) -> anyhow::Result<ImageSpec> {
+fn image_of(program: &Path, name: &str) -> anyhow::Result<ImageSpec> {
     let bytes = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let digest = HEXLOWER.encode(&Sha256::digest(&bytes));
-    Ok(ImageSpec::new(format!("{}-{}", default_image(), &digest[..12]), program))
+    Ok(ImageSpec::new(format!("{name}-{}", &digest[..12]), program))
 }
 
 /// The image of a plugin, as its manifests name it.

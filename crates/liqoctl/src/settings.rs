@@ -2,7 +2,13 @@
 
 use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
-use liqo_api::{ClusterConfig, ClusterId, PeeringPolicy, PeeringPolicySpec, PluginGeneration, PluginSource, Source};
+use liqo_api::{
+    ClusterConfig, ClusterId, NetworkSettings, PeeringPolicy, PeeringPolicySpec, PluginGeneration, PluginSource, Source,
+};
+
+mod network;
+
+pub use network::NetworkChanges;
 
 /// Everything that can be set. Absent means: as it is, and at the first installation the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +37,10 @@ pub struct Settings {
     pub avoid_nodes: Option<BTreeMap<String, String>>,
     /// `controllerManager.image`.
     pub image: Option<String>,
+    /// `fabric.image`.
+    pub fabric_image: Option<String>,
+    /// `network.*`.
+    pub network: NetworkChanges,
     /// What the person should know about what was set.
     pub notes: Vec<String>,
 }
@@ -72,11 +82,13 @@ const REPLICAS: &str = "controllerManager.replicas";
 const AVOID_NODES: &str = "controllerManager.avoidNodes";
 const IMAGE: &str = "controllerManager.image";
 const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
+const FABRIC_IMAGE: &str = "fabric.image";
 
 const IMAGE_NAME: &str = "localhost/liqo/controller-manager";
+const FABRIC_IMAGE_NAME: &str = "localhost/liqo/fabric";
 
 /// The keys that `--set` takes.
-pub const KEYS: [&str; 13] = [
+pub const KEYS: [&str; 14 + network::KEYS.len()] = with_network([
     CLUSTER_NAME,
     CLUSTER_LABELS,
     API_SERVER_ADDRESS,
@@ -90,7 +102,19 @@ pub const KEYS: [&str; 13] = [
     AVOID_NODES,
     IMAGE,
     KUBELET_IMAGE,
-];
+    FABRIC_IMAGE,
+]);
+
+/// The keys of the network after all others.
+const fn with_network(others: [&'static str; 14]) -> [&'static str; 14 + network::KEYS.len()] {
+    let mut all = [""; 14 + network::KEYS.len()];
+    let mut place = 0;
+    while place < all.len() {
+        all[place] = if place < others.len() { others[place] } else { network::KEYS[place - others.len()] };
+        place += 1;
+    }
+    all
+}
 
 /// The key that was probably meant: the whole of it, or its last part, is the same but for a few letters.
 fn suggestion(key: &str) -> String {
@@ -145,10 +169,11 @@ impl Settings {
             REPLICAS => self.replicas = Some(replicas(value).map_err(bad(REPLICAS))?),
             AVOID_NODES => self.avoid_nodes = Some(labels(value).map_err(bad(AVOID_NODES))?),
             IMAGE => self.image = Some(image(value).map_err(bad(IMAGE))?),
+            FABRIC_IMAGE => self.fabric_image = Some(image(value).map_err(bad(FABRIC_IMAGE))?),
             KUBELET_IMAGE => self.notes.push(format!(
                 "{KUBELET_IMAGE} has no effect: virtual nodes are served by the controller manager and have no image of their own"
             )),
-            _ => return Err(SettingError::Key { key: key.to_owned() }),
+            _ => return self.network.set(key, value),
         }
         Ok(())
     }
@@ -195,10 +220,14 @@ pub struct Values {
     pub policy: PeeringPolicySpec,
     /// Replicas of the controller manager.
     pub replicas: u16,
-    /// It runs on no node with one of these labels.
+    /// Liqo runs on no node with one of these labels.
     pub avoid_nodes: BTreeMap<String, String>,
     /// Its image.
     pub image: String,
+    /// The image of the program on each node.
+    pub fabric_image: String,
+    /// The network to other clusters.
+    pub network: NetworkSettings,
 }
 
 /// What is installed already.
@@ -212,6 +241,8 @@ pub struct Present {
     pub replicas: Option<u16>,
     /// Its image.
     pub image: Option<String>,
+    /// The image of the program on each node.
+    pub fabric_image: Option<String>,
     /// Labels of the nodes that it avoids.
     pub avoid_nodes: BTreeMap<String, String>,
 }
@@ -221,9 +252,14 @@ pub fn default_image() -> String {
     format!("{IMAGE_NAME}:{}", env!("CARGO_PKG_VERSION"))
 }
 
+/// The image of the program on each node, of this program's version.
+pub fn default_fabric_image() -> String {
+    format!("{FABRIC_IMAGE_NAME}:{}", env!("CARGO_PKG_VERSION"))
+}
+
 /// Whether an image is one of a version, which another version replaces, and not one that somebody chose.
-fn is_of_a_version(image: &str) -> bool {
-    let tag = image.strip_prefix(IMAGE_NAME).and_then(|rest| rest.strip_prefix(':'));
+fn is_of_a_version(name: &str, image: &str) -> bool {
+    let tag = image.strip_prefix(name).and_then(|rest| rest.strip_prefix(':'));
     tag.is_some_and(|tag| tag.split('.').count() == 3 && tag.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
 }
 
@@ -233,7 +269,8 @@ impl Values {
         let config = present.config.as_ref().map(|config| config.spec.clone()).unwrap_or_default();
         let kept_name = Some(config.cluster_name).filter(|name| !name.is_empty());
         let chosen = |set: &Option<String>, kept: Option<String>| set.clone().or(kept).filter(|text| !text.is_empty());
-        let chosen_image = || present.image.clone().filter(|image| !is_of_a_version(image));
+        let chosen_image = |name: &str, present: &Option<String>| present.clone().filter(|image| !is_of_a_version(name, image));
+        let (image, fabric_image) = (&present.image, &present.fabric_image);
         let policy = present.policy.as_ref().map(|policy| policy.spec.clone()).unwrap_or_default();
         Self {
             cluster_name: settings.cluster_name.clone().or(kept_name).unwrap_or_else(|| name_from(context)),
@@ -244,7 +281,11 @@ impl Values {
             policy: settings.policy(policy),
             replicas: settings.replicas.or(present.replicas).unwrap_or(1),
             avoid_nodes: settings.avoid_nodes.clone().unwrap_or_else(|| present.avoid_nodes.clone()),
-            image: settings.image.clone().or_else(chosen_image).unwrap_or_else(default_image),
+            image: settings.image.clone().or_else(|| chosen_image(IMAGE_NAME, image)).unwrap_or_else(default_image),
+            fabric_image: (settings.fabric_image.clone())
+                .or_else(|| chosen_image(FABRIC_IMAGE_NAME, fabric_image))
+                .unwrap_or_else(default_fabric_image),
+            network: settings.network.applied_to(config.network),
         }
     }
 }
@@ -419,6 +460,7 @@ mod tests {
             "controllerManager.replicas=2",
             "controllerManager.avoidNodes=kwok.x-k8s.io/node=fake",
             "controllerManager.image=localhost/x:1",
+            "fabric.image=localhost/y:1",
             "virtualKubelet.imageName=somebody/virtual-kubelet:latest",
         ])
         .unwrap();
@@ -507,6 +549,7 @@ mod tests {
             policy: Some(policy),
             replicas: Some(2),
             image: Some("localhost/liqo/controller-manager:0.0.1".into()),
+            fabric_image: Some("localhost/liqo/fabric:mine".into()),
             avoid_nodes: [("spot".to_owned(), "yes".to_owned())].into(),
         };
         let kept = Values::resolve(&Settings::default(), &present, "other");
@@ -514,7 +557,7 @@ mod tests {
         assert_eq!(kept.avoid_nodes, present.avoid_nodes);
         assert_eq!(kept.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
         // An image of another version is brought up to date; one that somebody chose stays.
-        assert_eq!(kept.image, default_image());
+        assert_eq!((kept.image, kept.fabric_image.as_str()), (default_image(), "localhost/liqo/fabric:mine"));
         let chosen = Present { image: Some("localhost/liqo/controller-manager:1a2b3c".into()), ..present.clone() };
         assert_eq!(Values::resolve(&Settings::default(), &chosen, "other").image, "localhost/liqo/controller-manager:1a2b3c");
 

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::{
-    apps::v1::Deployment,
+    apps::v1::{DaemonSet, Deployment},
     core::v1::{Namespace, Pod, Secret},
 };
 use kube::{
@@ -23,7 +23,8 @@ use serde_json::json;
 use crate::{
     apply,
     cluster::{Cluster, Explained as _, is_absent, list_or_none},
-    manifests::{self, INSTALLED_BY, MANAGER, NAMESPACE, kind},
+    install,
+    manifests::{self, FABRIC, FABRIC_NAMESPACE, INSTALLED_BY, MANAGER, NAMESPACE, kind},
     offload,
     progress::Progress,
     settings::{Present, Settings, Values},
@@ -73,6 +74,9 @@ impl InUse {
 pub struct Uninstalled {
     /// The cluster's identity was kept.
     pub identity_kept: bool,
+    /// Nodes whose kernel may still hold something of the network.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes_not_cleared: Vec<String>,
 }
 
 /// What uninstalling would end.
@@ -129,11 +133,45 @@ pub async fn uninstall(cluster: &Cluster, options: &Options, progress: &Progress
         }
     }
     progress.step("Stopping the controller manager", stop_manager(cluster, options.timeout)).await?;
+    let step = "Removing the network from the nodes";
+    let nodes_not_cleared =
+        Box::pin(progress.step(step, clear_nodes(cluster, options.timeout, |text| progress.message(step, text)))).await?;
     progress.step("Removing what it made", remove_made(cluster, options.timeout)).await?;
     progress.step("Removing Liqo's kinds", remove_definitions(cluster, options.timeout)).await?;
     progress.step("Removing rights and policies", remove_installed(cluster)).await?;
-    let identity_kept = progress.step("Removing Liqo's namespace", remove_namespace(cluster, options)).await?;
-    Ok(Uninstalled { identity_kept })
+    let identity_kept = progress.step("Removing Liqo's namespaces", remove_namespace(cluster, options)).await?;
+    Ok(Uninstalled { identity_kept, nodes_not_cleared })
+}
+
+/// Has the program on each node remove what it made there: in that form it is ready when nothing is left. The nodes on which it was
+/// not in time.
+async fn clear_nodes(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<Vec<String>> {
+    let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
+    let reading = "read the DaemonSet of the program on each node";
+    let Some(set) = sets.get_opt(FABRIC).await.doing(reading)? else { return Ok(Vec::new()) };
+    let container = set.spec.and_then(|spec| spec.template.spec?.containers.into_iter().next()).unwrap_or_default();
+    let mut arguments = container.args.unwrap_or_default();
+    if !arguments.iter().any(|argument| argument == install::CLEAR) {
+        arguments.push(install::CLEAR.to_owned());
+    }
+    let patch = json!({ "spec": {
+        "updateStrategy": { "rollingUpdate": { "maxUnavailable": "100%" } },
+        "template": { "spec": { "containers": [{ "name": container.name, "args": arguments }] } },
+    } });
+    sets.patch(FABRIC, &PatchParams::default(), &Patch::Strategic(&patch)).await.doing("change the program on each node")?;
+    let cleared = until("nothing of the network is left on any node", timeout, news, || async {
+        let set = sets.get(FABRIC).await.doing(reading)?;
+        if install::is_rolled_out(&set) {
+            return Ok(Look::Done(()));
+        }
+        let waiting = install::unready_nodes(cluster, true).await?;
+        Ok(Look::NotYet(format!("{} nodes are not done", waiting.len())))
+    });
+    match cleared.await {
+        Ok(()) => Ok(Vec::new()),
+        // What cannot be removed must not keep the rest from being removed.
+        Err(_) => Ok(install::unready_nodes(cluster, true).await?.into_keys().collect()),
+    }
 }
 
 async fn is_running(cluster: &Cluster) -> anyhow::Result<bool> {
@@ -308,6 +346,8 @@ async fn remove_installed(cluster: &Cluster) -> anyhow::Result<()> {
 /// Removes the namespace, or everything in it but the identity. Whether the identity was kept.
 async fn remove_namespace(cluster: &Cluster, options: &Options) -> anyhow::Result<bool> {
     let namespaces = dynamic::<Namespace>(cluster, None);
+    apply::delete(&namespaces, FABRIC_NAMESPACE).await?;
+    apply::gone(&namespaces, FABRIC_NAMESPACE, options.timeout).await?;
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let identity = secrets.get_metadata_opt(IDENTITY).await.doing(format!("read Secret {IDENTITY}"))?;
     if options.purge || identity.is_none() {
@@ -351,7 +391,18 @@ pub async fn question(cluster: &Cluster, options: &Options) -> anyhow::Result<St
 
 /// The outcome for people.
 pub fn table(uninstalled: &Uninstalled) -> String {
-    if uninstalled.identity_kept {
+    let text = outcome(uninstalled.identity_kept);
+    if uninstalled.nodes_not_cleared.is_empty() {
+        return text;
+    }
+    format!(
+        "{text}\nNodes that did not answer in time: {}. Routes, devices and nftables of the network may be left there; a restart of the node removes them.",
+        uninstalled.nodes_not_cleared.join(", ")
+    )
+}
+
+fn outcome(identity_kept: bool) -> String {
+    if identity_kept {
         format!(
             "Liqo is uninstalled. Namespace {NAMESPACE} stays with Secret {IDENTITY} alone, so that the cluster keeps its identity; `liqoctl uninstall --purge` removes that, too."
         )

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
-use liqo_api::ClusterId;
+use liqo_api::{ClusterId, TunnelEndpointSpec};
 
 use crate::space::{Here, There, overlap, translate};
 
@@ -91,6 +91,16 @@ pub struct PeerMaps {
     pub exported: PrefixMap,
     /// What the peer shows: where we put them in our space, and its own prefixes.
     pub imported: PrefixMap,
+}
+
+impl TryFrom<&TunnelEndpointSpec> for PeerMaps {
+    type Error = InvalidMap;
+
+    fn try_from(endpoint: &TunnelEndpointSpec) -> Result<Self, InvalidMap> {
+        let exported = endpoint.exported.iter().map(|(ours, view)| (Here(*ours), There(*view)));
+        let imported = endpoint.imported.iter().map(|(theirs, view)| (Here(*view), There(*theirs)));
+        Ok(Self { exported: PrefixMap::new(exported)?, imported: PrefixMap::new(imported)? })
+    }
 }
 
 impl PeerMaps {

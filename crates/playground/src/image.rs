@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tar::{Builder, EntryType, Header};
 
 use crate::{
+    binaries::{search, search_path},
     error::{Error, Result},
     layout::NodeLayout,
     run::run,
@@ -21,7 +22,7 @@ use crate::{
 
 /// The image that holds a pod's namespaces open.
 pub const PAUSE: &str = "localhost/pause:1";
-/// A shell and the usual small programs; its `wget` crashes, `nc`, `nslookup` and `httpd` work.
+/// A shell and the usual small programs. Its `wget` crashes when it is given `-T`: `timeout 3 wget` works.
 pub const BUSYBOX: &str = "localhost/busybox:1";
 /// The cluster's name server.
 pub(crate) const COREDNS: &str = "localhost/coredns:1.12.4";
@@ -37,6 +38,8 @@ pub struct ImageSpec {
     pub program: PathBuf,
     /// Arguments that stand before those of the pod.
     pub arguments: Vec<String>,
+    /// More programs of this machine, by name; they lie in `/usr/sbin`.
+    pub programs: Vec<String>,
     /// More files: where in the image, and from where on this machine.
     pub files: Vec<(String, PathBuf)>,
     /// Symbolic links: where in the image, and what they point to.
@@ -54,6 +57,7 @@ impl ImageSpec {
             reference: reference.into(),
             program: program.into(),
             arguments: Vec::new(),
+            programs: Vec::new(),
             files: Vec::new(),
             links: Vec::new(),
             user: NONROOT,
@@ -77,12 +81,13 @@ pub(crate) async fn archive(spec: &ImageSpec) -> Result<Archive> {
     let name = spec.program.file_name().ok_or_else(|| failed(format!("{} is no file", spec.program.display())))?;
     let entrypoint = format!("usr/bin/{}", name.to_string_lossy());
     let mut files = vec![(entrypoint.clone(), spec.program.clone())];
-    files.extend(
-        shared_libraries(&spec.program)
-            .await
-            .into_iter()
-            .map(|library| (library.trim_start_matches('/').to_owned(), library.into())),
-    );
+    let mut libraries = shared_libraries(&spec.program).await;
+    for name in &spec.programs {
+        let found = search(name, &search_path()).ok_or_else(|| failed(format!("there is no program {name} on this machine")))?;
+        libraries.extend(shared_libraries(&found).await);
+        files.push((format!("usr/sbin/{name}"), found));
+    }
+    files.extend(libraries.into_iter().map(|library| (library.trim_start_matches('/').to_owned(), library.into())));
     files.extend(spec.files.iter().map(|(place, source)| (place.trim_start_matches('/').to_owned(), source.clone())));
     let spec = spec.clone();
     // Seconds of reading and hashing, which may not hold up everything else.

@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use ipnet::IpNet;
 use liqo_network::{
     plan::{OVERLAY, Overlay, Route, Rule, TUNNEL, Way},
     ruleset::Table,
@@ -128,6 +129,8 @@ impl Firewall for FakeKernel {
         self.lock().tables.insert(TableName::of(table), table.fingerprint.clone());
         Ok(())
     }
+
+    async fn forget_connections(&self, _: &[IpNet]) {}
 
     async fn remove(&self, table: &TableName) -> Result<(), FirewallError> {
         self.lock().tables.remove(table);

@@ -2,8 +2,11 @@
 
 use std::{collections::BTreeMap, future::Future, process::Stdio};
 
+use ipnet::IpNet;
 use liqo_network::ruleset::{GUARD, TABLE, Table};
 use tokio::{io::AsyncWriteExt as _, process::Command};
+
+use super::connections;
 
 /// The families that our tables are of.
 const FAMILIES: [&str; 2] = ["ip", "ip6"];
@@ -46,6 +49,8 @@ pub trait Firewall: Send + Sync {
     fn tables(&self) -> impl Future<Output = Result<BTreeMap<TableName, String>, FirewallError>> + Send;
     /// Replaces a table as a whole, or makes it.
     fn replace(&self, table: &Table) -> impl Future<Output = Result<(), FirewallError>> + Send;
+    /// Has the kernel forget the connections with these prefixes, as far as it can: those that it does not forget have to be made again.
+    fn forget_connections(&self, prefixes: &[IpNet]) -> impl Future<Output = ()> + Send;
     /// Removes a table; no error if it is not there.
     fn remove(&self, table: &TableName) -> impl Future<Output = Result<(), FirewallError>> + Send;
 }
@@ -93,6 +98,13 @@ impl Firewall for Nft {
 
     async fn replace(&self, table: &Table) -> Result<(), FirewallError> {
         nft(&["--file", "-"], &table.script).await.map(drop)
+    }
+
+    async fn forget_connections(&self, prefixes: &[IpNet]) {
+        match connections::forget(prefixes) {
+            Ok(forgotten) => tracing::info!(forgotten, "connections with peers are translated anew"),
+            Err(error) => tracing::warn!(%error, "connections with peers keep their former translation"),
+        }
     }
 
     async fn remove(&self, table: &TableName) -> Result<(), FirewallError> {

@@ -12,6 +12,7 @@
 //! The steps have an order. Tables stand before there is a way that they guard, and are removed after all ways; so do the routes that
 //! lead nowhere, which hold packets back while a device is missing.
 
+mod connections;
 mod fake;
 mod firewall;
 mod links;
@@ -100,6 +101,8 @@ pub enum Step {
     AddRule(Rule),
     /// A rule goes.
     RemoveRule(Rule),
+    /// Connections with these prefixes are translated anew.
+    ForgetConnections(Vec<ipnet::IpNet>),
 }
 
 /// What is to be done, in this order, so that there is what is wanted.
@@ -139,6 +142,14 @@ pub fn steps(wanted: &NodePlan, present: &Present) -> Vec<Step> {
     let mut without: Vec<TableName> = present.tables.keys().filter(|name| !names.contains(name)).cloned().collect();
     without.sort_by_key(|table| table.name == GUARD);
     steps.extend(without.into_iter().map(Step::RemoveTable));
+    let remote = wanted.routes.iter().filter(|route| route.way == Way::Unreachable).map(|route| route.destination);
+    let remote: Vec<ipnet::IpNet> = remote.collect();
+    // On a gateway translations are others than elsewhere, and the guard, which it alone has, tells what this node was.
+    let is_guarded = |names: &BTreeSet<TableName>| names.iter().any(|table| table.name == GUARD);
+    let before: BTreeSet<TableName> = present.tables.keys().cloned().collect();
+    if !before.is_empty() && !remote.is_empty() && is_guarded(&before) != is_guarded(&names) {
+        steps.push(Step::ForgetConnections(remote));
+    }
     steps
 }
 
@@ -215,6 +226,10 @@ impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
             Step::RemoveRoute(route) => self.routes.remove(route).await,
             Step::AddRule(rule) => self.routes.add_rule(rule).await,
             Step::RemoveRule(rule) => self.routes.remove_rule(rule).await,
+            Step::ForgetConnections(prefixes) => {
+                self.firewall.forget_connections(prefixes).await;
+                Ok(())
+            }
         }
     }
 }

@@ -66,6 +66,23 @@ async fn a_change_touches_only_what_differs() {
 }
 
 #[tokio::test]
+async fn a_node_that_becomes_the_gateway_or_is_it_no_more_translates_connections_anew() {
+    let kernel = FakeKernel::default();
+    let mut fabric = fabric();
+    let forgets = |steps: &[Step]| steps.iter().any(|step| matches!(step, Step::ForgetConnections(_)));
+    // Before there were tables nothing was translated.
+    assert!(!forgets(&kernel.node().apply(&fabric.plan("n1")).await.expect("applied")));
+    fabric.nodes.insert("n1".into(), cluster_node(1, false));
+    fabric.nodes.insert("n2".into(), cluster_node(2, true));
+    assert!(forgets(&kernel.node().apply(&fabric.plan("n1")).await.expect("applied")));
+    fabric.nodes.insert("n3".into(), cluster_node(3, false));
+    assert!(!forgets(&kernel.node().apply(&fabric.plan("n1")).await.expect("applied")));
+    fabric.nodes.insert("n1".into(), cluster_node(1, true));
+    let steps = kernel.node().apply(&fabric.plan("n1")).await.expect("applied");
+    assert_eq!(steps.last(), Some(&Step::ForgetConnections(vec!["10.246.0.0/16".parse().expect("a prefix")])));
+}
+
+#[tokio::test]
 async fn an_overlay_that_moves_takes_its_routes_along() {
     let kernel = FakeKernel::default();
     let mut fabric = fabric();

@@ -16,6 +16,8 @@ use crate::progress::Progress;
 
 /// The program of the controller manager.
 pub const MANAGER: &str = "liqo-controller-manager";
+/// The program on each node.
+pub const FABRIC: &str = "liqo-fabric";
 /// The resource plugins that come with Liqo. Their images, and those of all others in the folder `plugins` of the source, are
 /// there for whoever deploys one.
 const PLUGINS: [&str; 2] = ["fixed-resources", "node-labels-resources"];
@@ -29,20 +31,20 @@ pub async fn programs(progress: &Progress) -> anyhow::Result<BTreeMap<String, Pa
         return build(&source, progress).await;
     }
     let here = std::env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned)).unwrap_or_default();
-    let all = std::iter::once(MANAGER).chain(PLUGINS);
+    let all = [MANAGER, FABRIC].into_iter().chain(PLUGINS);
     let found: BTreeMap<_, _> = all.map(|name| (name.to_owned(), here.join(name))).filter(|(_, path)| path.is_file()).collect();
-    if !found.contains_key(MANAGER) {
+    if let Some(missing) = [MANAGER, FABRIC].into_iter().find(|name| !found.contains_key(*name)) {
         bail!(
-            "{MANAGER} is not there to make an image of: run `cargo playground up` in the source tree, or put the program beside liqoctl"
+            "{missing} is not there to make an image of: run `cargo playground up` in the source tree, or put the program beside liqoctl"
         );
     }
     Ok(found)
 }
 
-/// The manager, and the packages in the folder `plugins`: each has a program of its name.
+/// Liqo's programs, and the packages in the folder `plugins`: each has a program of its name.
 fn all(source: &Path) -> anyhow::Result<Vec<String>> {
     let folder = source.join("plugins");
-    let mut all = vec![MANAGER.to_owned()];
+    let mut all = [MANAGER, FABRIC].map(str::to_owned).to_vec();
     for entry in folder.read_dir().with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
         if path.join("Cargo.toml").is_file() {

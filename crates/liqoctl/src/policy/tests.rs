@@ -107,7 +107,7 @@ What gpus says
   provide.approval                         whoever has a valid token may borrow
   provide.usage.podSecurity                the peer's pods are held to the Pod Security standard baseline
   provide.usage.storageClasses             they may use the storage classes fast
-  provide.usage.reflectedKinds             reflected here may be ConfigMap, Secret
+  provide.usage.reflectedKinds             reflected here may be ConfigMap, Secret, Service
   consume.accept                           a person decides on what the peer offers, by `liqoctl offer accept`
   consume.maxOffers                        at most 2 of its offers are accepted
 Note: decided by hand on its offers: Accept gold (`liqoctl offer list rome`).

@@ -63,6 +63,25 @@ fn maps_that_do_not_fit_are_refused() {
 }
 
 #[test]
+fn what_stands_for_a_peer_is_read_in_the_right_direction() {
+    let mut endpoint = TunnelEndpointSpec {
+        cluster_id: id('a'),
+        cluster_name: "milan".into(),
+        exported: [(net("10.244.0.0/16"), net("10.245.0.0/16"))].into(),
+        imported: [(net("10.244.0.0/16"), net("10.71.0.0/16"))].into(),
+        gateways: Vec::new(),
+        mtu: 1420,
+        reach: liqo_api::Reach::default(),
+    };
+    let maps = PeerMaps::try_from(&endpoint).unwrap();
+    assert_eq!(maps.imported.here(There(ip("10.244.0.9"))), Some(Here(ip("10.71.0.9"))));
+    assert_eq!(maps.seen_there(Here(ip("10.71.0.9"))), Some(There(ip("10.244.0.9"))));
+    assert_eq!(maps.seen_there(Here(ip("10.244.0.5"))), Some(There(ip("10.245.0.5"))));
+    endpoint.imported.insert(net("10.244.0.0/24"), net("10.72.0.0/24"));
+    assert!(PeerMaps::try_from(&endpoint).is_err());
+}
+
+#[test]
 fn stand_ins_stay_and_the_first_address_is_nobody_s() {
     let external = [net("10.70.0.0/29")];
     let (first, without) = Externals::assign(&external, [ip("192.0.2.2"), ip("192.0.2.1")], &Externals::default());

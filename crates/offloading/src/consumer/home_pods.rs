@@ -34,7 +34,8 @@ use super::{
 use crate::decide::{
     OFFER_RECLAIMED,
     home_status::{
-        Link, RESIZE_INFEASIBLE, evicted_patch, home_status_patch, is_told_of_resize, lost_patch, not_ready_patch, refused_patch,
+        Link, RESIZE_INFEASIBLE, evicted_patch, home_status_patch, is_told_of_resize, lost_patch, not_ready_patch, pod_addresses,
+        refused_patch,
     },
     node::described_by,
     travel::{Refusal, outgoing},
@@ -240,15 +241,33 @@ impl Handling<'_> {
     /// Brings the remote pod's status home. What does not work as it would here is shown, too, with one event for each.
     async fn show(&self, shadow: &Shadow, now: Timestamp) -> Result<(), Error> {
         let Some(status) = shadow.remote_status() else { return Ok(()) };
+        // Not to take an address away that the pod has rightly: everything is looked at when that is known.
+        if !self.consumer.networks.is_synced() {
+            return Ok(());
+        }
+        let network = self.consumer.networks.of(&self.peer.id);
+        let network = network.filter(|network| network.works);
+        let addresses = network.map(|network| pod_addresses(&status, &network.maps.imported)).unwrap_or_default();
         let missing = self.remote.and_then(|remote| reflection::missing(remote, self.pod));
+        let missing = missing.map(|message| (pods::NOT_REFLECTED, message));
+        let amiss = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));
         let resized = self.pod.resources != shadow.resources;
-        let host_ip = self.consumer.context.pod_ip.parse().ok();
-        let link = Link { pod_ip: None, host_ip, peer_answers: true, missing: missing.as_deref(), resized, now };
+        let link = Link {
+            pod_ips: &addresses.here,
+            host_ip: self.consumer.context.pod_ip.parse().ok(),
+            peer_answers: true,
+            amiss: amiss.as_ref().map(|(reason, message)| (*reason, message.as_str())),
+            resized,
+            now,
+        };
         let home = self.pod.json();
         self.patch_status(home_status_patch(&home, &status, &link)).await?;
-        let told_before = self.pod.told.as_ref().is_some_and(|told| told.reason == pods::NOT_REFLECTED);
-        if let Some(message) = missing.filter(|_| !told_before && self.peer.may_warn(&self.pod.uid)) {
-            self.warn(pods::NOT_REFLECTED, &message).await;
+        if let Some((reason, message)) = amiss {
+            let told_before = self.pod.told.as_ref().is_some_and(|told| told.reason == reason);
+            if !told_before && self.peer.may_warn(&self.pod.uid) {
+                tracing::warn!(peer = %self.peer.id, pod = %self.pod.key, reason, message, "not all of the pod is as it should be");
+                self.warn(reason, &message).await;
+            }
         }
         if resized && !is_told_of_resize(&home) {
             self.warn("ResizeInfeasible", RESIZE_INFEASIBLE).await;

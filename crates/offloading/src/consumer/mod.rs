@@ -6,6 +6,7 @@
 //!   NamespaceOffloading --> namespaces:    NamespaceMap at each provider, status at home
 //!   pods of the nodes ----> home_pods:     ShadowPod at the provider, status back home     (the hot path)
 //!   what those name ------> reflection:    ReflectedObject or Secret at the provider
+//!   Service, EndpointSlice -> services:    ReflectedObject, with addresses as the provider sees them
 //! ```
 //!
 //! All of them share one picture, `Consumer`: what stands here, and for each provider a `Peer` with the pods on its
@@ -24,13 +25,14 @@ pub mod reduced;
 mod reflected;
 mod reflection;
 mod selector;
+mod services;
 mod serving_certificate;
 mod virtual_nodes;
 mod withdrawal;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use k8s_openapi::api::core::v1::Node;
@@ -46,6 +48,7 @@ use tokio::{
 
 use crate::{
     kubelet::{KubeletApi, client_ca},
+    networks::Networks,
     server::ClientAuthority,
     webhook::{self, Selected},
 };
@@ -81,6 +84,8 @@ struct Consumer {
     offloadings: Cache<NamespaceOffloading>,
     /// The Nodes that bear our label, as JSON.
     nodes: Cache<Value>,
+    /// How providers and we see each other's addresses.
+    networks: Networks,
     /// Every `ForeignCluster`.
     foreign_clusters: Cache<ForeignCluster>,
     /// The namespaces whose new pods the webhook sees.
@@ -173,7 +178,8 @@ impl Consumer {
                 }
             });
         let client_authority = client_ca::follow(client.clone(), context.stop.clone());
-        Arc::new_cyclic(|consumer| Self {
+        Arc::new_cyclic(|consumer: &Weak<Self>| Self {
+            networks: follow_networks(&context, consumer.clone()),
             kubelet: KubeletApi::new(client, Arc::new(kubelet_index::HomePods::new(consumer.clone()))),
             context,
             virtual_nodes,
@@ -226,6 +232,17 @@ impl Consumer {
         let live = self.nodes.get(&Key::new("", name))?;
         serde_json::from_value(live.pointer("/metadata/labels")?.clone()).ok()
     }
+}
+
+/// With a network that comes, changes or goes, all that holds addresses is looked at again.
+fn follow_networks(context: &Context, consumer: Weak<Consumer>) -> Networks {
+    Networks::follow(context, move |id| {
+        let consumer = consumer.upgrade();
+        if let Some((consumer, peer)) = consumer.and_then(|consumer| Some((consumer.clone(), consumer.peers.get(&id)?))) {
+            peer.look_at_all_pods();
+            services::look_at(&consumer, &peer, None);
+        }
+    })
 }
 
 /// A lock that a panic elsewhere does not spoil: what it guards is replaced, never half-changed.

@@ -18,7 +18,7 @@ use super::{
     Consumer, locked, namespaces, pod_decide,
     reduced::{HomePod, Shadow},
     reflected::{Reference, Twin},
-    virtual_nodes,
+    services, virtual_nodes,
 };
 use crate::decide::node::{DOWN_AFTER, Outage};
 
@@ -84,7 +84,7 @@ pub struct Peer {
     pub id: ClusterId,
     /// Pods to look at, by UID.
     pub pods: Queue<String>,
-    /// Objects that pods name, to look at.
+    /// Objects that are or should be reflected, to look at.
     pub references: Queue<Reference>,
     /// The pods on its virtual nodes, by UID.
     home: RwLock<HashMap<String, Arc<HomePod>>>,
@@ -126,7 +126,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    fn start(consumer: &Consumer, peer: &Arc<Peer>, connection: Arc<PeerConnection>, stop: &CancellationToken) -> Self {
+    fn start(consumer: &Arc<Consumer>, peer: &Arc<Peer>, connection: Arc<PeerConnection>, stop: &CancellationToken) -> Self {
         let (client, namespace) = (connection.client.clone(), connection.tenant_namespace.clone());
         let config = watcher::Config::default().timeout(WATCH_SECONDS);
         let of_us = peer.clone();
@@ -140,7 +140,7 @@ impl Remote {
                 of_us.pods.add(key.name.clone());
             },
         );
-        let (queue, of_us) = (consumer.namespace_queue.clone(), peer.clone());
+        let (queue, of_us, of_all) = (consumer.namespace_queue.clone(), peer.clone(), Arc::downgrade(consumer));
         let maps = Cache::watch(
             Api::<NamespaceMap>::namespaced(client.clone(), &namespace),
             config.clone(),
@@ -150,6 +150,9 @@ impl Remote {
                 queue.add(namespaces::Work::Map(of_us.id.clone()));
                 for namespace in namespaces::changed(old.map(AsRef::as_ref), new.map(AsRef::as_ref)) {
                     of_us.look_at_pods_of(&namespace);
+                    if let Some(consumer) = of_all.upgrade() {
+                        services::look_at(&consumer, &of_us, Some(&namespace));
+                    }
                     queue.add(namespaces::Work::Namespace(namespace));
                 }
             },
@@ -165,7 +168,11 @@ impl Remote {
                 }
                 let problem = |twin: Option<&Arc<Twin>>| twin.and_then(|twin| twin.problem.clone());
                 if let Some(twin) = old.or(new).filter(|_| problem(old) != problem(new)) {
-                    peer.look_at_pods_that_name(&twin.reference);
+                    if twin.reference.kind.is_of_namespace() {
+                        peer.references.add_after(twin.reference.clone(), PROBLEM_PAUSE);
+                    } else {
+                        peer.look_at_pods_that_name(&twin.reference);
+                    }
                 }
             }
         };
@@ -313,7 +320,7 @@ impl Peer {
         }
     }
 
-    /// Looks at every object again that is or should be reflected.
+    /// Looks at every object again that is reflected, or that a pod names.
     pub fn look_at_all_references(&self) {
         for pod in self.home_pods() {
             for reference in Reference::all(&pod) {
@@ -446,6 +453,7 @@ pub async fn follow(consumer: Arc<Consumer>, connection: Arc<PeerConnection>) {
             && consumer.offloadings.synced().await
             && consumer.nodes.synced().await
             && consumer.virtual_nodes.synced().await
+            && consumer.networks.synced().await
     };
     tokio::pin!(complete);
     loop {
@@ -474,6 +482,7 @@ pub async fn follow(consumer: Arc<Consumer>, connection: Arc<PeerConnection>) {
 fn look_at_everything(consumer: &Consumer, peer: &Peer) {
     peer.look_at_all_pods();
     peer.look_at_all_references();
+    services::look_at(consumer, peer, None);
     consumer.namespace_queue.add(namespaces::Work::Map(peer.id.clone()));
     consumer.namespace_queue.add(namespaces::Work::AllNamespaces);
     for (key, _) in consumer.nodes_of(&peer.id) {
@@ -497,7 +506,7 @@ mod tests {
         let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
             "spec": { "containers": [{ "name": "c", "envFrom": [{ "configMapRef": { "name": "m" } }] }] } });
         let pod = Arc::new(HomePod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap());
-        let reference = Reference { secret: false, namespace: "demo".into(), name: "m".into() };
+        let reference = Reference { kind: crate::decide::kind::Kind::ConfigMap, namespace: "demo".into(), name: "m".into() };
         assert!(reference.is_named_by(&pod));
         peer.home.write().unwrap().insert("u".into(), pod);
         for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! `ConfigMap`s and `Secret`s as they travel: what of them, under which name, and when two are alike. Pure.
+//! Reflected objects as they travel: what of them, under which name, and when two are alike. Pure.
 
 use std::{
     collections::BTreeMap,
@@ -7,23 +7,28 @@ use std::{
 
 use k8s_openapi::{
     ByteString,
-    api::core::v1::{ConfigMap, Secret},
+    api::{
+        core::v1::{ConfigMap, Secret, Service},
+        discovery::v1::EndpointSlice,
+    },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use liqo_api::{ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
+use liqo_kit::reflection::is_reflected;
+use liqo_network::{Here, PeerMaps};
 use serde_json::{Value, json};
 
 use super::reduced::HomePod;
-use crate::decide::{home_status::cut, text};
+use crate::decide::{home_status::cut, kind::Kind, services, text};
 
 /// Secrets of these types belong to the home cluster's own machinery.
 const NEVER: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
 
-/// An object at home that pods name.
+/// An object at home that is reflected.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
-    /// A Secret, else a `ConfigMap`.
-    pub secret: bool,
+    /// What it is.
+    pub kind: Kind,
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -33,24 +38,24 @@ pub struct Reference {
 impl Reference {
     /// Everything that a pod names.
     pub fn all(pod: &HomePod) -> Vec<Self> {
-        let of = |secret: bool| move |name: &String| Self { secret, namespace: pod.key.namespace.clone(), name: name.clone() };
-        pod.refs.config_maps.iter().map(of(false)).chain(pod.refs.secrets.iter().map(of(true))).collect()
+        let of = |kind: Kind| move |name: &String| Self { kind, namespace: pod.key.namespace.clone(), name: name.clone() };
+        let config_maps = pod.refs.config_maps.iter().map(of(Kind::ConfigMap));
+        config_maps.chain(pod.refs.secrets.iter().map(of(Kind::Secret))).collect()
     }
 
     /// Whether the pod names this object.
     pub fn is_named_by(&self, pod: &HomePod) -> bool {
-        let names = if self.secret { &pod.refs.secrets } else { &pod.refs.config_maps };
+        let names = match self.kind {
+            Kind::ConfigMap => &pod.refs.config_maps,
+            Kind::Secret => &pod.refs.secrets,
+            Kind::Service | Kind::EndpointSlice => return false,
+        };
         pod.key.namespace == self.namespace && names.contains(&self.name)
-    }
-
-    /// Its kind.
-    pub fn kind(&self) -> &'static str {
-        if self.secret { "Secret" } else { "ConfigMap" }
     }
 
     /// The name of its record in the tenant namespace.
     pub fn record(&self) -> String {
-        let kind = if self.secret { "secret" } else { "configmap" };
+        let kind = self.kind.name().to_lowercase();
         format!("{kind}-{}", short_hash(&format!("{}/{}", self.namespace, self.name)))
     }
 }
@@ -72,14 +77,14 @@ impl Twin {
     /// The reduced form of a record; nothing for one that is none of ours.
     pub fn of_object(object: ReflectedObject) -> Option<Self> {
         let name = text(&object.spec.object, "/metadata/name")?.to_owned();
-        let reference = Reference { secret: false, namespace: object.spec.namespace, name };
-        let ours = text(&object.spec.object, "/kind") == Some("ConfigMap");
+        let kind = Kind::of(&object.spec.object).filter(|kind| *kind != Kind::Secret)?;
+        let reference = Reference { kind, namespace: object.spec.namespace, name };
         let terminating = object.metadata.deletion_timestamp.is_some();
         let said = object.status.as_ref().and_then(|status| Some((status.reason.clone()?, status.message.clone()?)));
         // Before the namespace is there no pod is, either, and that is said of the pod itself.
         let said = said.filter(|(reason, _)| reason != "NamespaceNotReady");
         let problem = said.map(|(reason, message)| cut(&format!("{reason}: {message}")));
-        ours.then(|| Self { reference, fingerprint: fingerprint_of_object(&object.spec.object), terminating, problem })
+        Some(Self { reference, fingerprint: fingerprint_of_object(&object.spec.object), terminating, problem })
     }
 
     /// The reduced form of a Secret that is a record; nothing for any other.
@@ -88,7 +93,7 @@ impl Twin {
         let namespace = secret.metadata.labels.as_ref()?.get(labels::HOME_NAMESPACE)?.clone();
         let name = secret.metadata.annotations.as_ref()?.get(annotations::HOME_NAME)?.clone();
         let terminating = secret.metadata.deletion_timestamp.is_some();
-        let reference = Reference { secret: true, namespace, name };
+        let reference = Reference { kind: Kind::Secret, namespace, name };
         let problem = secret.metadata.annotations.as_ref()?.get(annotations::NOT_REFLECTED).map(|said| cut(said));
         Some(Self { reference, fingerprint: fingerprint_of_secret(&secret), terminating, problem })
     }
@@ -101,20 +106,10 @@ impl Twin {
 
 /// The object inside the record of a `ConfigMap`; nothing for one that does not travel.
 pub fn object_of(map: &ConfigMap) -> Value {
-    let own = |key: &str| key.split_once('/').is_some_and(|(domain, _)| domain.ends_with(labels::DOMAIN));
-    let kept = |entries: &Option<BTreeMap<String, String>>| {
-        let mut entries = entries.clone().unwrap_or_default();
-        entries.retain(|key, _| !own(key) && key != "kubectl.kubernetes.io/last-applied-configuration");
-        entries
-    };
     let mut object = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {
-            "name": map.metadata.name,
-            "labels": kept(&map.metadata.labels),
-            "annotations": kept(&map.metadata.annotations),
-        },
+        "metadata": described(&map.metadata),
         "data": map.data.clone().unwrap_or_default(),
     });
     if let Some(binary) = map.binary_data.as_ref().filter(|binary| !binary.is_empty()) {
@@ -123,11 +118,74 @@ pub fn object_of(map: &ConfigMap) -> Value {
     object
 }
 
-/// The record of a `ConfigMap`.
-pub fn record_of_config_map(reference: &Reference, map: &ConfigMap) -> ReflectedObject {
+/// Name, labels and annotations, as far as they travel.
+fn described(meta: &ObjectMeta) -> Value {
+    let own = |key: &str| key.split_once('/').is_some_and(|(domain, _)| domain.ends_with(labels::DOMAIN));
+    let kept = |entries: &Option<BTreeMap<String, String>>| {
+        let mut entries = entries.clone().unwrap_or_default();
+        entries.retain(|key, _| !own(key) && key != "kubectl.kubernetes.io/last-applied-configuration");
+        entries
+    };
+    json!({ "name": meta.name, "labels": kept(&meta.labels), "annotations": kept(&meta.annotations) })
+}
+
+/// What is kept of a Service at home: the object inside its record, as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HomeService(Box<str>);
+
+impl HomeService {
+    /// The reduced form of a Service; nothing for one that does not travel.
+    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    pub fn of(service: Service) -> Option<Self> {
+        let whole = serde_json::to_value(&service).ok().filter(|_| is_reflected(&service))?;
+        let mut object = services::service(&whole);
+        object.insert("apiVersion".into(), Kind::Service.api_version().into());
+        object.insert("kind".into(), Kind::Service.name().into());
+        object.insert("metadata".into(), described(&service.metadata));
+        Some(Self(Value::from(object).to_string().into()))
+    }
+
+    /// The object inside its record.
+    pub fn object(&self) -> Option<Value> {
+        serde_json::from_str(&self.0).ok()
+    }
+}
+
+/// What is kept of an `EndpointSlice` at home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HomeSlice {
+    /// The Service that it belongs to.
+    pub service: String,
+    /// What of it travels, with the addresses that it has here.
+    text: Box<str>,
+}
+
+impl HomeSlice {
+    /// The reduced form of a slice; nothing for one that belongs to no Service.
+    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    pub fn of(slice: EndpointSlice) -> Option<Self> {
+        let whole = serde_json::to_value(&slice).ok()?;
+        let service = services::service_of(&whole)?.to_owned();
+        Some(Self { service, text: Value::from(services::endpoint_slice(&whole, Some)).to_string().into() })
+    }
+
+    /// The object inside its record, with the addresses as the peer sees them; nothing when the peer sees none of them.
+    pub fn seen_by(&self, name: &str, maps: &PeerMaps) -> Option<Value> {
+        let whole: Value = serde_json::from_str(&self.text).ok()?;
+        let mut object = services::endpoint_slice(&whole, |address| maps.seen_there(Here(address)).map(|there| there.0));
+        object.get("endpoints").and_then(Value::as_array).filter(|endpoints| !endpoints.is_empty())?;
+        object.insert("apiVersion".into(), Kind::EndpointSlice.api_version().into());
+        object.insert("kind".into(), Kind::EndpointSlice.name().into());
+        object.get_mut("metadata").and_then(Value::as_object_mut)?.insert("name".into(), name.into());
+        Some(object.into())
+    }
+}
+
+/// The record of an object.
+pub fn record_of(reference: &Reference, object: Value) -> ReflectedObject {
     ReflectedObject {
         metadata: metadata(reference),
-        spec: ReflectedObjectSpec { namespace: reference.namespace.clone(), object: object_of(map) },
+        spec: ReflectedObjectSpec { namespace: reference.namespace.clone(), object },
         status: None,
     }
 }
@@ -196,8 +254,12 @@ mod tests {
 
     use super::*;
 
-    fn reference(secret: bool, name: &str) -> Reference {
-        Reference { secret, namespace: "demo".into(), name: name.into() }
+    fn reference(kind: Kind, name: &str) -> Reference {
+        Reference { kind, namespace: "demo".into(), name: name.into() }
+    }
+
+    fn record_of_config_map(reference: &Reference, map: &ConfigMap) -> ReflectedObject {
+        record_of(reference, object_of(map))
     }
 
     fn config_map(value: Value) -> ConfigMap {
@@ -206,12 +268,17 @@ mod tests {
 
     #[test]
     fn records_of_different_objects_have_different_names() {
-        let names: std::collections::BTreeSet<String> = [reference(false, "a"), reference(true, "a"), reference(false, "b")]
-            .iter()
-            .chain([&Reference { secret: false, namespace: "other".into(), name: "a".into() }])
-            .map(Reference::record)
-            .collect();
-        assert_eq!(names.len(), 4);
+        let names: std::collections::BTreeSet<String> =
+            [reference(Kind::ConfigMap, "a"), reference(Kind::Secret, "a"), reference(Kind::ConfigMap, "b")]
+                .iter()
+                .chain([
+                    &Reference { namespace: "other".into(), ..reference(Kind::ConfigMap, "a") },
+                    &reference(Kind::Service, "a"),
+                    &reference(Kind::EndpointSlice, "a"),
+                ])
+                .map(Reference::record)
+                .collect();
+        assert_eq!(names.len(), 6);
         assert!(names.iter().all(|name| name.len() <= 63));
     }
 
@@ -220,19 +287,19 @@ mod tests {
         let pod = json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u"},
             "spec": {"containers": [{"name": "c", "envFrom": [{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "m"}}]}]}});
         let pod = HomePod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap();
-        assert_eq!(Reference::all(&pod), [reference(false, "m"), reference(true, "s")]);
-        assert!(reference(true, "s").is_named_by(&pod));
-        assert!(!reference(false, "s").is_named_by(&pod));
-        assert!(!Reference { namespace: "other".into(), ..reference(true, "s") }.is_named_by(&pod));
+        assert_eq!(Reference::all(&pod), [reference(Kind::ConfigMap, "m"), reference(Kind::Secret, "s")]);
+        assert!(reference(Kind::Secret, "s").is_named_by(&pod));
+        assert!(!reference(Kind::ConfigMap, "s").is_named_by(&pod));
+        assert!(!Reference { namespace: "other".into(), ..reference(Kind::Secret, "s") }.is_named_by(&pod));
     }
 
     #[test]
     fn a_record_read_back_is_like_the_one_written() {
         let map = config_map(json!({"metadata": {"name": "m", "labels": {"z": "1", "a": "2"}}, "data": {"y": "1", "b": "2"},
             "binaryData": {"x": "AAEC"}}));
-        let record = record_of_config_map(&reference(false, "m"), &map);
+        let record = record_of_config_map(&reference(Kind::ConfigMap, "m"), &map);
         let read = Twin::of_object(serde_json::from_value(serde_json::to_value(&record).unwrap()).unwrap()).unwrap();
-        assert_eq!(read.reference, reference(false, "m"));
+        assert_eq!(read.reference, reference(Kind::ConfigMap, "m"));
         assert_eq!(read.fingerprint, fingerprint_of_object(&object_of(&map)));
         assert_eq!(record.spec.object["binaryData"]["x"], "AAEC");
     }
@@ -263,13 +330,13 @@ mod tests {
             immutable: Some(true),
             ..Secret::default()
         };
-        let record = record_of_secret(&reference(true, "s"), &secret).unwrap();
+        let record = record_of_secret(&reference(Kind::Secret, "s"), &secret).unwrap();
         assert_eq!((record.type_.as_deref(), record.immutable), (Some("kubernetes.io/tls"), None));
         let twin = Twin::of_secret(record).unwrap();
         assert_eq!(
             twin,
             Twin {
-                reference: reference(true, "s"),
+                reference: reference(Kind::Secret, "s"),
                 fingerprint: fingerprint_of_secret(&secret),
                 terminating: false,
                 problem: None
@@ -281,13 +348,14 @@ mod tests {
     fn what_the_provider_says_of_a_record_is_read_wherever_it_stands() {
         let (name, said) = ("NameTaken", "a ConfigMap m that does not come from home exists");
         let map = |reason: &str| {
-            let mut record = record_of_config_map(&reference(false, "m"), &config_map(json!({"metadata": {"name": "m"}})));
+            let mut record =
+                record_of_config_map(&reference(Kind::ConfigMap, "m"), &config_map(json!({"metadata": {"name": "m"}})));
             record.status = serde_json::from_value(json!({"reason": reason, "message": said})).unwrap();
             Twin::of_object(record).unwrap().problem
         };
         assert_eq!(map(name), Some(format!("{name}: {said}")));
         assert_eq!(map("NamespaceNotReady"), None);
-        let mut record = record_of_secret(&reference(true, "s"), &Secret::default()).unwrap();
+        let mut record = record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
         assert_eq!(Twin::of_secret(record.clone()).unwrap().problem, None);
         record.metadata.annotations.as_mut().unwrap().insert(annotations::NOT_REFLECTED.into(), "Invalid: too long".into());
         assert_eq!(Twin::of_secret(record).unwrap().problem.as_deref(), Some("Invalid: too long"));
@@ -296,9 +364,9 @@ mod tests {
     #[test]
     fn a_provider_that_says_much_of_a_record_is_not_remembered_in_full() {
         let much = "x".repeat(256 * 1024);
-        let mut map = record_of_config_map(&reference(false, "m"), &config_map(json!({"metadata": {"name": "m"}})));
+        let mut map = record_of_config_map(&reference(Kind::ConfigMap, "m"), &config_map(json!({"metadata": {"name": "m"}})));
         map.status = serde_json::from_value(json!({"reason": "Invalid", "message": much})).unwrap();
-        let mut secret = record_of_secret(&reference(true, "s"), &Secret::default()).unwrap();
+        let mut secret = record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
         secret.metadata.annotations.as_mut().unwrap().insert(annotations::NOT_REFLECTED.into(), much);
         for twin in [Twin::of_object(map), Twin::of_secret(secret)] {
             assert_eq!(twin.unwrap().problem.map(|problem| problem.len()), Some(4096));
@@ -308,7 +376,7 @@ mod tests {
     #[test]
     fn what_a_provider_says_of_a_record_changes_nothing_of_what_it_holds() {
         let said = |problem: Option<&str>, fingerprint| Twin {
-            reference: reference(false, "m"),
+            reference: reference(Kind::ConfigMap, "m"),
             fingerprint,
             terminating: false,
             problem: problem.map(str::to_owned),
@@ -323,12 +391,58 @@ mod tests {
     fn tokens_of_the_home_cluster_never_travel() {
         for kind in NEVER {
             let secret = Secret { type_: Some(kind.into()), ..Secret::default() };
-            assert_eq!(record_of_secret(&reference(true, "s"), &secret), None);
+            assert_eq!(record_of_secret(&reference(Kind::Secret, "s"), &secret), None);
         }
     }
 
     #[test]
     fn a_secret_of_somebody_else_is_no_record() {
         assert_eq!(Twin::of_secret(Secret::default()), None);
+    }
+
+    #[test]
+    fn a_service_travels_unless_it_is_denied_and_is_read_back_as_it_was_written() {
+        let service = |annotations: Value| -> Service {
+            serde_json::from_value(json!({ "metadata": { "namespace": "demo", "name": "web", "annotations": annotations, "labels": { "app": "web" } },
+                "spec": { "clusterIP": "10.96.0.7", "selector": { "app": "web" }, "ports": [{ "port": 80 }] } }))
+            .unwrap()
+        };
+        assert_eq!(HomeService::of(service(json!({ "liqo.io/reflection": "deny" }))), None);
+        let object = HomeService::of(service(json!({}))).unwrap().object().unwrap();
+        assert_eq!(object["metadata"], json!({ "name": "web", "labels": { "app": "web" }, "annotations": {} }));
+        assert_eq!((object["spec"].get("selector"), &object["spec"]["ports"][0]["targetPort"]), (None, &json!(80)));
+        let web = reference(Kind::Service, "web");
+        let twin = Twin::of_object(record_of(&web, object.clone())).unwrap();
+        assert_eq!((twin.reference, twin.fingerprint), (web, fingerprint_of_object(&object)));
+    }
+
+    #[test]
+    fn a_slice_shows_each_pod_where_the_peer_sees_it_and_leaves_out_what_it_cannot_see() {
+        let maps = PeerMaps::try_from(&liqo_api::TunnelEndpointSpec {
+            cluster_id: liqo_api::ClusterId::of_public_key(&[1; 32]),
+            cluster_name: "milan".into(),
+            exported: [("10.244.0.0/16".parse().unwrap(), "10.245.0.0/16".parse().unwrap())].into(),
+            imported: [("10.244.0.0/16".parse().unwrap(), "10.71.0.0/16".parse().unwrap())].into(),
+            gateways: Vec::new(),
+            mtu: 1420,
+            reach: liqo_api::Reach::default(),
+        })
+        .unwrap();
+        let slice = |addresses: &[&str], service: &str| {
+            let endpoints: Vec<Value> =
+                addresses.iter().map(|address| json!({ "addresses": [address], "nodeName": "n" })).collect();
+            let slice = json!({ "metadata": { "name": "web-x", "labels": { services::SERVICE_NAME: service } }, "addressType": "IPv4",
+                "endpoints": endpoints, "ports": [{ "port": 80 }] });
+            HomeSlice::of(serde_json::from_value(slice).unwrap())
+        };
+        // One at home, one at that provider, one at another provider.
+        let seen = slice(&["10.244.0.5", "10.71.0.9", "10.72.0.9"], "web").unwrap().seen_by("web-x", &maps).unwrap();
+        let addresses: Vec<&Value> = seen["endpoints"].as_array().unwrap().iter().map(|one| &one["addresses"][0]).collect();
+        assert_eq!(addresses, [&json!("10.244.0.9"), &json!("10.245.0.5")]);
+        assert_eq!((&seen["kind"], &seen["metadata"]["name"]), (&json!("EndpointSlice"), &json!("web-x")));
+        assert!(seen["endpoints"][0].get("nodeName").is_none());
+        assert_eq!(slice(&["10.72.0.9"], "web").unwrap().seen_by("web-x", &maps), None);
+        assert_eq!(slice(&["10.244.0.5"], "web").unwrap().seen_by("web-x", &PeerMaps::default()), None);
+        assert_eq!(slice(&["10.244.0.5"], ""), None);
     }
 }

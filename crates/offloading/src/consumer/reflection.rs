@@ -1,11 +1,15 @@
-//! The `ConfigMap`s and `Secret`s that offloaded pods name, and no others, at each provider that runs such a pod.
+//! What is reflected at each provider: the `ConfigMap`s and `Secret`s that pods there name, and no others; and, where there is a
+//! network, the Services of the namespaces that are offloaded to it (see [`services`]).
 //!
-//! What is wanted follows from the pods: an object is recorded before the first pod that names it is sent, updated when it
-//! changes at home, and removed when no pod at that provider names it any more.
+//! What is wanted of the former follows from the pods: an object is recorded before the first pod that names it is sent, updated
+//! when it changes at home, and removed when no pod at that provider names it any more.
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Secret, Service},
+    discovery::v1::EndpointSlice,
+};
 use kube::{
     Api, Resource, ResourceExt as _,
     api::{DeleteParams, PostParams},
@@ -17,6 +21,7 @@ use liqo_kit::{
     peers::{PeerError, call},
 };
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
@@ -24,11 +29,13 @@ use super::{
     peer::{Peer, Remote},
     reduced::HomePod,
     reflected::{
-        Reference, Twin, fingerprint_of_object, fingerprint_of_secret, object_of, record_of_config_map, record_of_secret,
+        HomeService, HomeSlice, Reference, Twin, fingerprint_of_object, fingerprint_of_secret, object_of, record_of,
+        record_of_secret,
     },
+    services,
     virtual_nodes::all_pods_known,
 };
-use crate::decide::home_status::cut;
+use crate::decide::{home_status::cut, kind::Kind};
 
 /// Objects that are looked at at the same time, for each provider.
 const CONCURRENCY: usize = 4;
@@ -62,10 +69,15 @@ pub enum Error {
     },
 }
 
-/// What is followed in one offloaded namespace: which of its `ConfigMap`s and `Secret`s changed.
+/// What is followed in one offloaded namespace: which of its `ConfigMap`s and `Secret`s changed, and what of its Services and
+/// their endpoints travels.
 pub struct HomeObjects {
     _config_maps: Cache<u64>,
     _secrets: Cache<u64>,
+    /// The Services that are reflected.
+    pub services: Cache<HomeService>,
+    /// The slices of all Services.
+    pub slices: Cache<HomeSlice>,
     _stop: DropGuard,
 }
 
@@ -82,16 +94,32 @@ pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
         watcher::Config::default(),
         stop.clone(),
         |map| Some(fingerprint_of_object(&object_of(&map))),
-        changed(consumer, false),
+        changed(consumer, Kind::ConfigMap),
     );
     let secrets = Cache::watch(
-        Api::<Secret>::namespaced(client, namespace),
+        Api::<Secret>::namespaced(client.clone(), namespace),
         watcher::Config::default(),
         stop.clone(),
         |secret| Some(fingerprint_of_secret(&secret)),
-        changed(consumer, true),
+        changed(consumer, Kind::Secret),
     );
-    all.insert(namespace.to_owned(), HomeObjects { _config_maps: config_maps, _secrets: secrets, _stop: stop.drop_guard() });
+    let slices = Cache::watch(
+        Api::<EndpointSlice>::namespaced(client.clone(), namespace),
+        watcher::Config::default(),
+        stop.clone(),
+        HomeSlice::of,
+        services::slice_changed(consumer),
+    );
+    let services = Cache::watch(
+        Api::<Service>::namespaced(client, namespace),
+        watcher::Config::default(),
+        stop.clone(),
+        HomeService::of,
+        services::service_changed(consumer, slices.clone()),
+    );
+    services::look_when_known(consumer, namespace, &services, &slices);
+    let followed = HomeObjects { _config_maps: config_maps, _secrets: secrets, services, slices, _stop: stop.drop_guard() };
+    all.insert(namespace.to_owned(), followed);
 }
 
 /// Stops following the objects of a namespace.
@@ -99,10 +127,10 @@ pub fn forget_namespace(consumer: &Consumer, namespace: &str) {
     locked(&consumer.home_objects).remove(namespace);
 }
 
-fn changed(consumer: &Arc<Consumer>, secret: bool) -> impl FnMut(&Key, Option<&Arc<u64>>, Option<&Arc<u64>>) + Send + use<> {
+fn changed(consumer: &Arc<Consumer>, kind: Kind) -> impl FnMut(&Key, Option<&Arc<u64>>, Option<&Arc<u64>>) + Send + use<> {
     let consumer = Arc::downgrade(consumer);
     move |key, _, _| {
-        let reference = Reference { secret, namespace: key.namespace.clone(), name: key.name.clone() };
+        let reference = Reference { kind, namespace: key.namespace.clone(), name: key.name.clone() };
         for peer in consumer.upgrade().iter().flat_map(|consumer| consumer.all_peers()) {
             if peer.home_pods().iter().any(|pod| reference.is_named_by(pod)) {
                 peer.references.add(reference.clone());
@@ -149,19 +177,23 @@ pub async fn ensure(consumer: &Arc<Consumer>, peer: &Arc<Peer>, remote: &Remote,
 pub fn missing(remote: &Remote, pod: &HomePod) -> Option<String> {
     let told: Vec<String> = Reference::all(pod)
         .iter()
-        .filter_map(|one| Some(format!("{} {}: {}", one.kind(), one.name, recorded(remote, one)?.problem.as_ref()?)))
+        .filter_map(|one| Some(format!("{} {}: {}", one.kind.name(), one.name, recorded(remote, one)?.problem.as_ref()?)))
         .collect();
     (!told.is_empty()).then(|| cut(&format!("the provider took the pod, but not all that it names: {}", told.join("; "))))
 }
 
-fn recorded(remote: &Remote, reference: &Reference) -> Option<Arc<Twin>> {
+/// What is known of the record of an object at the provider.
+pub fn recorded(remote: &Remote, reference: &Reference) -> Option<Arc<Twin>> {
     let key = Key::new(&remote.connection.tenant_namespace, reference.record());
-    if reference.secret { remote.secrets.get(&key) } else { remote.objects.get(&key) }
+    if reference.kind == Kind::Secret { remote.secrets.get(&key) } else { remote.objects.get(&key) }
 }
 
 async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<Peer>, reference: &Reference) -> Result<Next, Error> {
     // When the peer answers (again), everything is looked at.
     let Some(remote) = peer.answering() else { return Ok(Next::OnChange) };
+    if reference.kind.is_of_namespace() {
+        return services::reconcile(consumer, peer, &remote, reference).await;
+    }
     let wanted = is_offloaded(consumer, &reference.namespace) && peer.home_pods().iter().any(|pod| reference.is_named_by(pod));
     let record = recorded(&remote, reference);
     if !wanted {
@@ -176,18 +208,28 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<Peer>, reference: &Refer
         return Ok(Next::OnChange);
     }
     let (client, namespace) = (consumer.context.client.clone(), &reference.namespace);
-    if reference.secret {
+    if reference.kind == Kind::Secret {
         let home = read(reference, Api::<Secret>::namespaced(client, namespace)).await?;
         let wanted = home.and_then(|secret| record_of_secret(reference, &secret));
         let print = wanted.as_ref().map(fingerprint_of_secret);
         write(peer, &remote, reference, record.as_deref(), wanted.zip(print)).await?;
     } else {
         let home = read(reference, Api::<ConfigMap>::namespaced(client, namespace)).await?;
-        let wanted = home.map(|map| record_of_config_map(reference, &map));
-        let print = wanted.as_ref().map(|record| fingerprint_of_object(&record.spec.object));
-        write(peer, &remote, reference, record.as_deref(), wanted.zip(print)).await?;
+        write_object(peer, &remote, reference, record.as_deref(), home.map(|map| object_of(&map))).await?;
     }
     Ok(Next::OnChange)
+}
+
+/// Makes the record of an object that is no Secret hold this object, or not be there.
+pub async fn write_object(
+    peer: &Peer,
+    remote: &Remote,
+    reference: &Reference,
+    record: Option<&Twin>,
+    wanted: Option<Value>,
+) -> Result<(), Error> {
+    let wanted = wanted.map(|object| (fingerprint_of_object(&object), record_of(reference, object)));
+    write(peer, remote, reference, record, wanted.map(|(print, record)| (record, print))).await
 }
 
 fn is_offloaded(consumer: &Consumer, namespace: &str) -> bool {
@@ -200,7 +242,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let Reference { namespace, name, .. } = reference.clone();
-    api.get_opt(&name).await.map_err(|source| Error::Read { kind: reference.kind(), namespace, name, source })
+    api.get_opt(&name).await.map_err(|source| Error::Read { kind: reference.kind.name(), namespace, name, source })
 }
 
 /// Makes the record be what is wanted, if it is not.
@@ -220,7 +262,7 @@ where
 {
     let failed = |source| {
         let Reference { namespace, name, .. } = reference.clone();
-        Error::Write { kind: reference.kind(), namespace, name, source }
+        Error::Write { kind: reference.kind.name(), namespace, name, source }
     };
     let api: Api<K> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
     match (wanted, record) {
@@ -249,11 +291,12 @@ where
     }
 }
 
-async fn remove(peer: &Peer, remote: &Remote, reference: &Reference) -> Result<(), Error> {
+/// Removes the record of an object.
+pub async fn remove(peer: &Peer, remote: &Remote, reference: &Reference) -> Result<(), Error> {
     let (client, namespace, name) = (remote.connection.client.clone(), &remote.connection.tenant_namespace, reference.record());
     let parameters = DeleteParams::default();
     peer.not_reflected(reference);
-    let removed = if reference.secret {
+    let removed = if reference.kind == Kind::Secret {
         call(async { Api::<Secret>::namespaced(client, namespace).delete(&name, &parameters).await.map(drop) }).await
     } else {
         call(async { Api::<ReflectedObject>::namespaced(client, namespace).delete(&name, &parameters).await.map(drop) }).await
@@ -262,7 +305,7 @@ async fn remove(peer: &Peer, remote: &Remote, reference: &Reference) -> Result<(
         Err(PeerError::Api(kube::Error::Api(status))) if status.is_not_found() => Ok(()),
         Err(source) => {
             let Reference { namespace, name, .. } = reference.clone();
-            Err(Error::Write { kind: reference.kind(), namespace, name, source })
+            Err(Error::Write { kind: reference.kind.name(), namespace, name, source })
         }
         Ok(()) => Ok(()),
     }

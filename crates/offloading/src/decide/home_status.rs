@@ -6,6 +6,7 @@
 //!
 //! The API server accepts almost any change of a status: that a terminal phase stays terminal is kept here.
 
+mod addresses;
 mod containers;
 mod reduce;
 #[cfg(test)]
@@ -14,25 +15,26 @@ mod tests;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use liqo_api::{annotations, pods};
+use liqo_api::pods;
 use serde_json::{Map, Value, json};
 
 use super::{OFFER_RECLAIMED, items, text};
 
+pub use addresses::{Addresses, pod_addresses};
 pub use reduce::{cut, reduce_status};
 
 /// What is known of the way to the remote pod.
 #[derive(Debug, Clone, Copy)]
 pub struct Link<'a> {
-    /// The address under which home reaches the remote pod; `None` while the two clusters have no network between them.
-    /// A home pod without such an address gets none at all: home Services would send to a stranger's pod.
-    pub pod_ip: Option<IpAddr>,
+    /// The addresses under which home reaches the remote pod, as [`pod_addresses`] gives them; none while the two clusters have
+    /// no network between them. A home pod without such an address gets none at all: home Services would send to a stranger's pod.
+    pub pod_ips: &'a [IpAddr],
     /// The virtual node's address.
     pub host_ip: Option<IpAddr>,
     /// False when the peer has been silent for too long: the pod is not Ready then, whatever was last heard of it.
     pub peer_answers: bool,
-    /// Which of the objects that the pod names are missing at the provider, and why.
-    pub missing: Option<&'a str>,
+    /// What is amiss although the provider took the pod: a reason, and a message for people.
+    pub amiss: Option<(&'a str, &'a str)>,
     /// The pod was given another size after the remote pod was made.
     pub resized: bool,
     /// The time.
@@ -55,7 +57,7 @@ pub fn home_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Optio
             status.insert(field.into(), statuses.into());
         }
     }
-    addresses(&mut status, home, link);
+    addresses::show(&mut status, home, link);
 
     let mut conditions = Conditions::of(home, link.now);
     for kind in ["Initialized", "PodReadyToStartContainers", "ContainersReady"] {
@@ -68,14 +70,14 @@ pub fn home_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Optio
         conditions.set("Ready", if ready { "True" } else { "False" }, reason.as_deref(), message.as_deref());
     }
     remote_scheduling(&mut conditions, home, remote);
-    offloaded(&mut conditions, home, link.missing);
+    offloaded(&mut conditions, home, link.amiss);
     if link.resized {
         conditions.set(RESIZE_PENDING, "True", Some("Infeasible"), Some(RESIZE_INFEASIBLE));
     } else if is_told_of_resize(home) {
         conditions.remove(RESIZE_PENDING);
     }
     conditions.put_into(&mut status);
-    patch(annotation(home, remote, link), status)
+    patch(addresses::annotation(home, remote), status)
 }
 
 /// Shows that the provider does not take the pod, why, and what to do. The pod stays Pending.
@@ -205,11 +207,13 @@ fn remote_scheduling(conditions: &mut Conditions, home: &Value, remote: &Value) 
 }
 
 /// That the provider took the pod is said where something else was said before, or where it is only half of the truth.
-fn offloaded(conditions: &mut Conditions, home: &Value, missing: Option<&str>) {
+fn offloaded(conditions: &mut Conditions, home: &Value, amiss: Option<(&str, &str)>) {
     let told = condition(home, "/status/conditions", pods::OFFLOADED);
-    let corrected = |told: &Value| yes_or_no(told) != "True" || text(told, "/reason") == Some(pods::NOT_REFLECTED);
-    if let Some(missing) = missing {
-        conditions.set(pods::OFFLOADED, "True", Some(pods::NOT_REFLECTED), Some(missing));
+    let amiss_before =
+        |told: &Value| text(told, "/reason").is_some_and(|reason| [pods::NOT_REFLECTED, pods::ADDRESS_REFUSED].contains(&reason));
+    let corrected = |told: &Value| yes_or_no(told) != "True" || amiss_before(told);
+    if let Some((reason, message)) = amiss {
+        conditions.set(pods::OFFLOADED, "True", Some(reason), Some(message));
     } else if told.is_some_and(corrected) {
         conditions.set(pods::OFFLOADED, "True", Some("Offloaded"), Some("the provider took the pod"));
     }
@@ -221,29 +225,6 @@ fn start(status: &mut Map<String, Value>, home: &Value, remote: &Value, now: Tim
         let theirs = theirs.parse::<Timestamp>().ok().filter(|time| *time <= now);
         status.insert("startTime".into(), stamp(theirs.unwrap_or(now)));
     }
-}
-
-fn addresses(status: &mut Map<String, Value>, home: &Value, link: &Link<'_>) {
-    for (field, list, address) in [("hostIP", "hostIPs", link.host_ip), ("podIP", "podIPs", link.pod_ip)] {
-        let wanted = address.map(|address| address.to_string());
-        if wanted.as_deref() != text(home, &format!("/status/{field}")).filter(|address| !address.is_empty()) {
-            let mut replaced = vec![json!({"$patch": "replace"})];
-            replaced.extend(wanted.iter().map(|address| json!({"ip": address})));
-            status.insert(field.into(), wanted.into());
-            status.insert(list.into(), replaced.into());
-        }
-    }
-}
-
-/// The remote address in an annotation, while the pod cannot have it as its own.
-fn annotation(home: &Value, remote: &Value, link: &Link<'_>) -> Map<String, Value> {
-    let theirs = text(remote, "/podIP").and_then(|address| address.parse::<IpAddr>().ok()).filter(|_| link.pod_ip.is_none());
-    let wanted = theirs.map(|address| address.to_string());
-    let now = home.pointer("/metadata/annotations").and_then(|all| all.get(annotations::REMOTE_POD_IP)).and_then(Value::as_str);
-    if now == wanted.as_deref() {
-        return Map::new();
-    }
-    Map::from_iter([(annotations::REMOTE_POD_IP.to_owned(), wanted.into())])
 }
 
 /// Sets a field of the status, or removes it, where that is a change.

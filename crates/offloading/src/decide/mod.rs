@@ -4,9 +4,11 @@
 //! know survive. Everything that comes from a peer is taken as hostile.
 
 pub mod home_status;
+pub mod kind;
 pub mod node;
 pub mod refs;
 pub mod scheduling;
+pub mod services;
 pub mod travel;
 
 use serde_json::Value;

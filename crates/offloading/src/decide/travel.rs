@@ -17,7 +17,7 @@ mod volumes;
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Toleration;
-use liqo_api::{ReflectedKind, annotations, finalizers, labels};
+use liqo_api::{ReflectedKind, Usage, annotations, finalizers, labels};
 use serde_json::{Map, Value, json};
 
 use super::{domain, items, name, refs, text};
@@ -116,7 +116,7 @@ impl Default for ProviderRules {
             nodes: Vec::new(),
             volume_types: ALLOWED_VOLUMES.iter().map(|&kind| kind.to_owned()).collect(),
             tolerations: Vec::new(),
-            reflected_kinds: vec![ReflectedKind::ConfigMap, ReflectedKind::Secret],
+            reflected_kinds: Usage::default().reflected_kinds,
             default_requests: vec![("cpu".into(), "10m".into()), ("memory".into(), "32Mi".into())],
             priority_class: None,
             runtime_class: None,

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use liqo_api::{ClusterId, consumer_service_account, labels, roles};
 use serde_json::{Value, json};
@@ -32,18 +33,27 @@ pub fn namespace(name: &str, consumer: &ClusterId, home: &str, level: &str) -> V
     })
 }
 
+/// What the pods of a tenant may and may not reach beside each other, DNS and the internet.
+#[derive(Clone, Copy, Default)]
+pub struct Walls<'a> {
+    /// Not these networks of our nodes.
+    pub nodes: &'a [String],
+    /// The tenant's pods in other clusters, which reach them too: its prefixes, as we see them.
+    pub prefixes: &'a [IpNet],
+}
+
 /// What belongs into a mapped namespace, in the order in which it must come: the manager's own rights first.
 pub fn contents(
     name: &str,
     consumer: &ClusterId,
     system_namespace: &str,
     default_requests: &[(String, String)],
-    nodes: &[String],
+    walls: Walls,
 ) -> Vec<Value> {
     vec![
         role_binding(name, "liqo-manager", roles::OWN_NAMESPACE, system_namespace, MANAGER),
         limit_range(name, default_requests),
-        network_policy(name, consumer, nodes),
+        network_policy(name, consumer, walls),
         role_binding(
             name,
             roles::TENANT_POD_ACCESS,
@@ -75,17 +85,19 @@ fn limit_range(namespace: &str, default_requests: &[(String, String)]) -> Value 
     range
 }
 
-/// Pods of a tenant may be reached by its own pods, and may reach these, DNS and the internet; not what else there is in the
-/// provider's networks.
-fn network_policy(namespace: &str, consumer: &ClusterId, nodes: &[String]) -> Value {
-    let same_tenant =
-        json!({ "namespaceSelector": { "matchLabels": { labels::CONSUMER_ID: consumer, labels::NAMESPACE_KIND: MAPPED } } });
+/// Pods of a tenant may be reached by its own pods, here and in other clusters, and may reach these, DNS and the internet; not
+/// what else there is in the provider's networks.
+fn network_policy(namespace: &str, consumer: &ClusterId, walls: Walls) -> Value {
+    let mut same_tenant = vec![
+        json!({ "namespaceSelector": { "matchLabels": { labels::CONSUMER_ID: consumer, labels::NAMESPACE_KIND: MAPPED } } }),
+    ];
+    same_tenant.extend(walls.prefixes.iter().map(|prefix| json!({ "ipBlock": { "cidr": prefix } })));
     let dns = json!({
         "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "kube-system" } },
         "podSelector": { "matchLabels": { "k8s-app": "kube-dns" } },
     });
     let except = |private: &[&str], v4: bool| {
-        let own = nodes.iter().filter(|network| network.contains('.') == v4).cloned();
+        let own = walls.nodes.iter().filter(|network| network.contains('.') == v4).cloned();
         private.iter().map(|&network| network.to_owned()).chain(own).collect::<Vec<_>>()
     };
     let internet = json!([
@@ -96,10 +108,10 @@ fn network_policy(namespace: &str, consumer: &ClusterId, nodes: &[String]) -> Va
     policy["spec"] = json!({
         "podSelector": {},
         "policyTypes": ["Ingress", "Egress"],
-        "ingress": [{ "from": [same_tenant] }],
+        "ingress": [{ "from": same_tenant }],
         "egress": [
             { "to": [dns], "ports": [{ "port": 53, "protocol": "UDP" }, { "port": 53, "protocol": "TCP" }] },
-            { "to": [same_tenant] },
+            { "to": same_tenant },
             { "to": internet },
         ],
     });
@@ -163,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_consumer_gets_only_access_to_pods_and_the_managers_rights_come_first() {
-        let contents = contents("demo-rome-aaaaaa", &consumer(), "liqo", &[("cpu".into(), "10m".into())], &[]);
+        let contents = contents("demo-rome-aaaaaa", &consumer(), "liqo", &[("cpu".into(), "10m".into())], Walls::default());
         let bound: Vec<(&Value, &Value)> = contents
             .iter()
             .filter(|object| object["kind"] == "RoleBinding")
@@ -177,7 +189,8 @@ mod tests {
 
     #[test]
     fn pods_of_a_tenant_reach_neither_private_networks_nor_the_nodes() {
-        let policy = network_policy("x", &consumer(), &["203.0.113.5/32".to_owned(), "2001:db8::1/128".to_owned()]);
+        let nodes = ["203.0.113.5/32".to_owned(), "2001:db8::1/128".to_owned()];
+        let policy = network_policy("x", &consumer(), Walls { nodes: &nodes, prefixes: &[] });
         let internet = &policy["spec"]["egress"][2]["to"];
         let except = |family: usize| internet[family]["ipBlock"]["except"].as_array().unwrap().clone();
         for network in ["10.0.0.0/8", "169.254.0.0/16", "203.0.113.5/32"] {
@@ -188,6 +201,17 @@ mod tests {
             policy["spec"]["ingress"][0]["from"][0]["namespaceSelector"]["matchLabels"][labels::CONSUMER_ID],
             consumer().as_str()
         );
+    }
+
+    #[test]
+    fn pods_of_a_tenant_and_its_other_pods_reach_each_other_through_the_network() {
+        let prefixes = ["10.245.0.0/16".parse().unwrap(), "fd11::/64".parse().unwrap()];
+        let policy = network_policy("x", &consumer(), Walls { nodes: &[], prefixes: &prefixes });
+        for way in [&policy["spec"]["ingress"][0]["from"], &policy["spec"]["egress"][1]["to"]] {
+            assert_eq!(way[1], json!({ "ipBlock": { "cidr": "10.245.0.0/16" } }));
+            assert_eq!(way[2], json!({ "ipBlock": { "cidr": "fd11::/64" } }));
+            assert!(way[0].get("namespaceSelector").is_some());
+        }
     }
 
     #[test]

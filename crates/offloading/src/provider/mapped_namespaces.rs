@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{
     Api,
@@ -38,8 +39,8 @@ const FIELD_MANAGER: &str = "liqo-offloading";
 /// What is remembered between two looks; losing it costs some reads.
 #[derive(Default)]
 pub struct Memory {
-    /// When what belongs into a namespace was found or put there, by the namespace's UID.
-    prepared: Mutex<HashMap<String, Instant>>,
+    /// When what belongs into a namespace was found or put there, by the namespace's UID, and the consumer's prefixes then.
+    prepared: Mutex<HashMap<String, (Instant, Vec<IpNet>)>>,
     /// What was written last, by tenant namespace: the cache may be behind.
     written: Mutex<HashMap<String, Written>>,
 }
@@ -56,6 +57,7 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
     let (tenant, map) = (provider.tenant(&tenant_namespace), provider.map(&tenant_namespace));
     let mut namespaces = provider.all_namespaces();
     let held = provider.held(&consumer);
+    let prefixes = prefixes(&provider, &consumer);
     let mut taken = HashSet::new();
     // Each round does what the plan says and plans again with what came of it; making a namespace takes three.
     let mut last = Plan::default();
@@ -67,7 +69,10 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
                 map: map.as_deref(),
                 namespaces: &namespaces,
                 held: held.as_ref(),
-                prepared: &|uid| lock(&provider.mapped.prepared).get(uid).is_some_and(|at| at.elapsed() < CHECK),
+                prepared: &|uid| {
+                    let known = lock(&provider.mapped.prepared);
+                    known.get(uid).is_some_and(|(at, with)| at.elapsed() < CHECK && *with == prefixes)
+                },
                 has_pods: &|name| provider.pods.all().iter().any(|(key, _)| key.namespace == name),
                 taken: &|name| taken.contains(name),
             },
@@ -90,8 +95,8 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
                     }
                 }
                 Step::Prepare { name, uid } => {
-                    prepare(&provider, name, &consumer).await?;
-                    lock(&provider.mapped.prepared).insert(uid.clone(), Instant::now());
+                    prepare(&provider, name, &consumer, &prefixes).await?;
+                    lock(&provider.mapped.prepared).insert(uid.clone(), (Instant::now(), prefixes.clone()));
                 }
                 Step::Delete { name, uid } => {
                     delete(&provider, name, uid).await?;
@@ -116,6 +121,12 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
     } else {
         Next::OnChange
     })
+}
+
+/// Where we see what the consumer shows us.
+fn prefixes(provider: &Provider, consumer: &ClusterId) -> Vec<IpNet> {
+    let network = provider.networks.of(consumer);
+    network.iter().flat_map(|network| network.maps.imported.pairs().map(|(here, _)| here.0)).collect()
 }
 
 fn consumer_of(tenant_namespace: &str) -> Option<ClusterId> {
@@ -159,14 +170,15 @@ async fn secure(provider: &Provider, name: &str, uid: &str, level: &str) -> Resu
 }
 
 /// Puts into the namespace what belongs there and is not as it should be.
-async fn prepare(provider: &Provider, name: &str, consumer: &ClusterId) -> Result<(), Error> {
+async fn prepare(provider: &Provider, name: &str, consumer: &ClusterId, prefixes: &[IpNet]) -> Result<(), Error> {
     let context = &provider.context;
     let nodes: Api<Node> = Api::all(context.client.clone());
     let real = ListParams::default().labels(&format!("{}!={}", liqo_api::labels::TYPE, liqo_api::labels::TYPE_VIRTUAL_NODE));
     let nodes = nodes.list(&real).await.map_err(|source| Error::Read { kind: "Node", key: Key::new("", ""), source })?;
     let networks = manifests::public_networks(&nodes.items);
     let requests = ProviderRules::default().default_requests;
-    for wanted in manifests::contents(name, consumer, &context.namespace, &requests, &networks) {
+    let walls = manifests::Walls { nodes: &networks, prefixes };
+    for wanted in manifests::contents(name, consumer, &context.namespace, &requests, walls) {
         ensure(provider, &wanted).await?;
     }
     Ok(())

@@ -6,7 +6,7 @@
 //!   NamespaceMap    ----- mapping ---------->  Namespace, with walls around it
 //!   ShadowPod       ----- lifecycle -------->  Pod        (after admission against the ResourceOffer)
 //!   ShadowPod.status <---- told -------------  Pod.status
-//!   ReflectedObject, Secret --- reflection ->  ConfigMap, Secret
+//!   ReflectedObject, Secret --- reflection ->  ConfigMap, Secret, Service, EndpointSlice
 //!
 //!   PeeringPolicy ------- usage: what all of these may be and use
 //!   ResourceOffer ------- ledger: who gets room; reclaim: who must give it back
@@ -58,11 +58,16 @@ use namespaces::{OurKind, OurNamespace};
 use reflection::Source;
 use remote_pods::{PodIndex, RemotePod, WatchedPod};
 use shadows::Shadow;
+use twins::{Group, Work};
+
+use crate::networks::Networks;
 
 /// How many shadow pods are looked at at the same time.
 const SHADOW_POD_WORKERS: usize = 16;
 /// How many namespace maps and mapped namespaces are looked at at the same time.
 const NAMESPACE_WORKERS: usize = 4;
+/// How long home has to take back an endpoint whose pod is gone here.
+const ADDRESS_DELAY: Duration = Duration::from_secs(2);
 /// How long those who wait for room are left waiting after some became free, so that they are looked at once for many.
 const ROOM_DELAY: Duration = Duration::from_millis(200);
 
@@ -143,6 +148,8 @@ struct Provider {
     pods: Cache<RemotePod>,
     objects: Cache<Source>,
     policies: Cache<PeeringPolicy>,
+    /// How consumers and we see each other's addresses.
+    networks: Networks,
     /// Without their status, which says nothing of who they are.
     foreign_clusters: Cache<ForeignCluster>,
     /// The overhead of each `RuntimeClass`.
@@ -166,8 +173,8 @@ struct Queues {
     wake: Queue<(String, bool)>,
     /// Shadow pods.
     shadows: Queue<Key>,
-    /// Tenant namespace and home namespace whose reflected objects are to be looked at.
-    twins: Queue<Key>,
+    /// Reflected objects to be looked at.
+    twins: Queue<Work>,
     /// Offers (tenant namespace and pool) and what is charged to them.
     accounts: Queue<Key>,
     /// What consumers may use may have changed.
@@ -188,6 +195,7 @@ pub async fn run(context: Context) {
             && provider.policies.synced().await
             && provider.foreign_clusters.synced().await
             && provider.runtime_classes.synced().await
+            && provider.networks.synced().await
     };
     // Nothing is concluded from what is not there before everything that is there was listed.
     tokio::select! {
@@ -256,7 +264,9 @@ impl Provider {
             to.wake.add((key.namespace.clone(), true));
             for map in [old, new].into_iter().flatten() {
                 for home in map.spec.mappings.keys() {
-                    to.twins.add(Key::new(key.namespace.clone(), home.clone()));
+                    for work in Work::all(&key.namespace, home) {
+                        to.twins.add(work);
+                    }
                 }
             }
         });
@@ -280,7 +290,7 @@ impl Provider {
             }
         });
 
-        let (to, find, count) = (queues.clone(), index.clone(), ledger.clone());
+        let (to, find, count, places) = (queues.clone(), index.clone(), ledger.clone(), namespaces.clone());
         let pods: Api<WatchedPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
         let pods = Cache::watch(
             pods,
@@ -301,6 +311,15 @@ impl Provider {
                 if let (Some(gone), None) = (old, new) {
                     to.maps.add_after(tenant_namespace(&gone.consumer), ROOM_DELAY);
                 }
+                // Home takes the endpoint back by itself, as a rule.
+                if let Some(old) =
+                    old.filter(|old| new.is_none_or(|new| new.addresses != old.addresses) && !old.addresses.is_empty())
+                    && let Some(OurKind::Mapped { home }) =
+                        places.get(&Key::new("", &old.key.namespace)).map(|place| place.kind.clone())
+                {
+                    to.twins
+                        .add_after(Work { tenant: tenant_namespace(&old.consumer), home, group: Group::Services }, ADDRESS_DELAY);
+                }
             },
         );
 
@@ -312,7 +331,7 @@ impl Provider {
             |object| Some(Source::of_object(object)),
             move |_, old, new| {
                 for source in [old, new].into_iter().flatten() {
-                    to.twins.add(source.twins_key());
+                    to.twins.add(Work::of(source));
                 }
             },
         );
@@ -327,6 +346,16 @@ impl Provider {
         let to = queues.policies.clone();
         let overhead = |class: RuntimeClass| Some(policies::overhead(class));
         let runtime_classes = Cache::watch(Api::all(client), Config::default(), stop, overhead, move |_, _, _| to.add(()));
+        let (to, places) = (queues.clone(), namespaces.clone());
+        let networks = Networks::follow(&context, move |consumer| {
+            let tenant = tenant_namespace(&consumer);
+            to.maps.add(tenant.clone());
+            for (_, place) in places.all().iter().filter(|(_, place)| place.consumer == consumer) {
+                if let OurKind::Mapped { home } = &place.kind {
+                    to.twins.add(Work { tenant: tenant.clone(), home: home.clone(), group: Group::Services });
+                }
+            }
+        });
 
         Self {
             context,
@@ -338,6 +367,7 @@ impl Provider {
             pods,
             objects,
             policies,
+            networks,
             foreign_clusters,
             runtime_classes,
             index,
@@ -418,7 +448,11 @@ impl Queues {
         self.wake.add((tenant.clone(), true));
         match &namespace.kind {
             OurKind::Tenant { .. } => self.tenants.add(tenant),
-            OurKind::Mapped { home } => self.twins.add(Key::new(tenant, home.clone())),
+            OurKind::Mapped { home } => {
+                for work in Work::all(&tenant, home) {
+                    self.twins.add(work);
+                }
+            }
         }
     }
 }

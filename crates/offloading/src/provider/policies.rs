@@ -10,7 +10,7 @@ use liqo_api::{Charge, ClusterId, ForeignCluster, PeeringPolicy};
 use liqo_kit::{Key, foreign_clusters, requests};
 use liqo_quantity::ResourceList;
 
-use super::{Provider, lock, namespaces::OurKind, usage, usage::Held};
+use super::{Provider, lock, namespaces::OurKind, twins::Work, usage, usage::Held};
 
 /// What each tenant might use when that was looked at last, with the overhead of its `RuntimeClass`. Losing it costs a look.
 pub type Memory = Mutex<HashMap<String, (Option<Held>, ResourceList)>>;
@@ -35,7 +35,9 @@ pub fn changed(provider: &Provider) {
                 provider.queues.accounts.add(offer.clone());
             }
             for home in provider.map(&tenant).iter().flat_map(|map| map.spec.mappings.keys()) {
-                provider.queues.twins.add(Key::new(tenant.clone(), home.clone()));
+                for work in Work::all(&tenant, home) {
+                    provider.queues.twins.add(work);
+                }
             }
             memory.insert(tenant.clone(), now);
         }

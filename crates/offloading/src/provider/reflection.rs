@@ -1,14 +1,18 @@
-//! Which twins of a consumer's `ConfigMap`s and Secrets are to be made, changed and deleted in one mapped namespace.
+//! Which twins of a consumer's objects are to be made, changed and deleted in one mapped namespace.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::IpAddr,
+};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::ResourceExt as _;
-use liqo_api::{ReflectedKind, ReflectedObject, annotations, finalizers, labels, short_hash};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{ResourceExt as _, api::DynamicObject};
+use liqo_api::{ReflectedObject, annotations, finalizers, labels, short_hash};
 use liqo_kit::Key;
 use serde_json::{Map, Value, json};
 
 use super::{dns_names, finalizer, told::sorted, usage::Held};
+use crate::decide::{kind::Kind, services, text};
 
 /// Types of Secrets that may be reflected. Never the credentials of a `ServiceAccount`.
 const SECRET_TYPES: [&str; 6] = [
@@ -23,25 +27,16 @@ const SECRET_TYPES: [&str; 6] = [
 /// The `ConfigMap` that every cluster's controller manager writes into every namespace, and defends.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// What a twin is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// A `ConfigMap`.
-    ConfigMap,
-    /// A Secret.
-    Secret,
-}
+/// What is kept of a Service or slice is at most so long, in bytes of JSON: many times what Kubernetes' own controllers make.
+const LONGEST: usize = 64 * 1024;
 
-impl From<ReflectedKind> for Kind {
-    fn from(kind: ReflectedKind) -> Self {
-        match kind {
-            ReflectedKind::ConfigMap => Self::ConfigMap,
-            ReflectedKind::Secret => Self::Secret,
-        }
-    }
-}
+/// So many addresses are named in one message.
+const NAMED_ADDRESSES: usize = 10;
 
-/// Why an object has no twin.
+/// Label that says who keeps an `EndpointSlice`, so that nobody else does.
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+
+/// Why an object has no twin, or one that is not as it is at home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// One word.
@@ -57,12 +52,33 @@ impl Problem {
 
     /// The name is taken.
     pub fn name_taken(kind: Kind, name: &str) -> Self {
-        Self::new("NameTaken", format!("a {kind:?} {name} that does not come from home exists at the provider; it is left alone"))
+        let article = if kind == Kind::EndpointSlice { "an" } else { "a" };
+        Self::new(
+            "NameTaken",
+            format!("{article} {kind:?} {name} that does not come from home exists at the provider; it is left alone"),
+        )
     }
 
     /// The provider's policy does not allow the kind.
     fn not_allowed(kind: Kind, policy: &str) -> Self {
         Self::new("KindNotAllowed", format!("the provider's PeeringPolicy {policy} lets no {kind:?} be reflected"))
+    }
+
+    /// These addresses are none that pods of this consumer can have here.
+    fn addresses(refused: &BTreeSet<IpAddr>) -> Self {
+        let named: Vec<String> = refused.iter().take(NAMED_ADDRESSES).map(ToString::to_string).collect();
+        let more = if refused.len() > NAMED_ADDRESSES { ", and others" } else { "" };
+        let message =
+            "left out are endpoints that are neither this consumer's pods here nor in its prefixes as the provider sees them";
+        Self::new("AddressRefused", format!("{message}: {}{more}", named.join(", ")))
+    }
+
+    /// The Service that a slice belongs to does not exist here because of the consumer.
+    fn no_service(service: &str) -> Self {
+        Self::new(
+            "NoService",
+            format!("there is no Service {service:.253} of home's at the provider that the endpoints belong to"),
+        )
     }
 
     /// As the annotation of a Secret says it.
@@ -97,8 +113,12 @@ pub struct Source {
     pub name: String,
     /// What the twin holds.
     pub fingerprint: String,
+    /// Of a Service or slice: what of it is known, as text.
+    pub content: Option<Box<str>>,
     /// Why there can be none, whatever exists.
     pub problem: Option<Problem>,
+    /// Why the twin is not as it is at home.
+    pub partial: Option<Problem>,
     /// What its status says.
     pub told: Option<Problem>,
     /// Whether it is being deleted.
@@ -111,11 +131,17 @@ impl Source {
     /// What is kept of a reflected object.
     pub fn of_object(object: ReflectedObject) -> Self {
         let content = &object.spec.object;
-        let text = |pointer: &str| content.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let (kind, name) = (text("/kind"), text("/metadata/name").to_owned());
-        let problem = if (text("/apiVersion"), kind) != ("v1", "ConfigMap") {
-            Some(Problem::new("KindNotAllowed", format!("objects of kind {kind:.60} are not reflected to this cluster")))
-        } else if name == ROOT_CA {
+        let name = text(content, "/metadata/name").unwrap_or_default().to_owned();
+        let known = Kind::of(content).filter(|kind| *kind != Kind::Secret);
+        // What is none of these has no twin, so it does not matter for which it is taken.
+        let kind = known.unwrap_or(Kind::ConfigMap);
+        let kept = kind.is_of_namespace().then(|| Value::from(held(kind, content)).to_string());
+        let problem = if known.is_none() {
+            let said = text(content, "/kind").unwrap_or_default();
+            Some(Problem::new("KindNotAllowed", format!("objects of kind {said:.60} are not reflected to this cluster")))
+        } else if kept.as_ref().is_some_and(|kept| kept.len() > LONGEST) {
+            Some(Problem::new("Invalid", format!("what travels of a {kind:?} is at most {LONGEST} bytes long")))
+        } else if kind == Kind::ConfigMap && name == ROOT_CA {
             Some(Problem::new("NameTaken", format!("{ROOT_CA} is the cluster's own in every namespace")))
         } else if !dns_names::is_subdomain(&name) {
             Some(Problem::new("Invalid", "the object has no valid name"))
@@ -125,16 +151,18 @@ impl Source {
         let told = object.status.as_ref().and_then(|status| {
             Some(Problem { reason: status.reason.clone()?, message: status.message.clone().unwrap_or_default() })
         });
-        let fingerprint = fingerprint(Kind::ConfigMap, content);
+        let fingerprint = fingerprint(kind, content);
         let key = Key::of(&object);
         Self {
             key,
             uid: object.metadata.uid.unwrap_or_default(),
             home: object.spec.namespace,
-            kind: Kind::ConfigMap,
+            kind,
             name,
             fingerprint,
+            content: kept.filter(|_| problem.is_none()).map(Into::into),
             problem,
+            partial: None,
             told,
             deleted: object.metadata.deletion_timestamp.is_some(),
             held: finalizer::position(object.metadata.finalizers.as_ref(), finalizers::REFLECTED_OBJECT),
@@ -157,12 +185,38 @@ impl Source {
         let told = secret.annotations().get(annotations::NOT_REFLECTED).map(|text| Problem::of_annotation(text));
         let (uid, deleted) = (secret.metadata.uid.clone().unwrap_or_default(), secret.metadata.deletion_timestamp.is_some());
         let fingerprint = fingerprint(Kind::Secret, &serde_json::to_value(secret).ok()?);
-        Some(Self { key, uid, home, kind: Kind::Secret, name, fingerprint, problem, told, deleted, held: None })
+        let (content, partial) = (None, None);
+        Some(Self { key, uid, home, kind: Kind::Secret, name, fingerprint, content, problem, partial, told, deleted, held: None })
     }
 
-    /// The key under which the twins of its home namespace are looked at.
-    pub fn twins_key(&self) -> Key {
-        Key::new(self.key.namespace.clone(), self.home.clone())
+    /// What its twin is to hold, where that is kept.
+    pub fn content(&self) -> Option<Value> {
+        serde_json::from_str(self.content.as_deref()?).ok()
+    }
+
+    /// A slice, as far as it may have a twin: for a Service that is one of home's, with endpoints that are `allowed`.
+    pub fn bounded(mut self, services: &BTreeSet<String>, allowed: impl Fn(IpAddr) -> bool) -> Self {
+        let Some(content) = self.content().filter(|_| self.kind == Kind::EndpointSlice) else { return self };
+        let service = services::service_of(&content).unwrap_or_default();
+        if !services.contains(service) {
+            self.problem = Some(Problem::no_service(service));
+            return self;
+        }
+        let mut refused = BTreeSet::new();
+        let bounded = services::endpoint_slice(&content, |address| {
+            let fits = allowed(address);
+            if !fits {
+                refused.insert(address);
+            }
+            fits.then_some(address)
+        });
+        if !refused.is_empty() {
+            let bounded = bounded.into();
+            self.fingerprint = fingerprint(self.kind, &bounded);
+            self.content = Some(bounded.to_string().into());
+            self.partial = Some(Problem::addresses(&refused));
+        }
+        self
     }
 }
 
@@ -177,26 +231,36 @@ pub struct Twin {
     pub uid: String,
     /// What it holds.
     pub fingerprint: String,
-    /// The type of a Secret, which never changes.
+    /// What of it never changes, as [`type_of`] says.
     pub type_: String,
     /// Whether what it holds may not change.
     pub immutable: bool,
 }
 
 impl Twin {
-    /// What is kept of this `ConfigMap`.
-    pub fn of_config_map(object: ConfigMap) -> Option<Self> {
-        let (name, uid, immutable) = (object.name_any(), object.uid()?, object.immutable == Some(true));
-        let fingerprint = fingerprint(Kind::ConfigMap, &serde_json::to_value(object).ok()?);
-        Some(Self { kind: Kind::ConfigMap, name, uid, fingerprint, type_: String::new(), immutable })
+    /// What is kept of this object.
+    pub fn of(kind: Kind, object: DynamicObject) -> Option<Self> {
+        let (name, uid) = (object.name_any(), object.uid()?);
+        let object = serde_json::to_value(object).ok()?;
+        let immutable = object.get("immutable") == Some(&Value::Bool(true));
+        // What somebody here put into it that never travels is taken out again.
+        let mut holds = held(kind, &object);
+        if kind == Kind::Service {
+            holds.extend(services::foreign(&object));
+        }
+        let (fingerprint, type_) = (fingerprint_of(holds), type_of(kind, &object).to_owned());
+        Some(Self { kind, name, uid, fingerprint, type_, immutable })
     }
+}
 
-    /// What is kept of this Secret.
-    pub fn of_secret(object: Secret) -> Option<Self> {
-        let (name, uid, immutable) = (object.name_any(), object.uid()?, object.immutable == Some(true));
-        let type_ = object.type_.clone().unwrap_or_default();
-        let fingerprint = fingerprint(Kind::Secret, &serde_json::to_value(object).ok()?);
-        Some(Self { kind: Kind::Secret, name, uid, fingerprint, type_, immutable })
+/// The part of an object that can only be another one's: the type of a Secret, whether a Service is headless, the family of a
+/// slice.
+pub fn type_of(kind: Kind, object: &Value) -> &str {
+    match kind {
+        Kind::ConfigMap => "",
+        Kind::Secret => text(object, "/type").unwrap_or_default(),
+        Kind::Service => text(object, "/spec/clusterIP").filter(|address| *address == "None").unwrap_or_default(),
+        Kind::EndpointSlice => text(object, "/addressType").unwrap_or_default(),
     }
 }
 
@@ -242,7 +306,7 @@ pub fn plan(sources: &[Source], twins: &[Twin], complete: &BTreeSet<Kind>, held:
         } else {
             wanted.insert(slot, source);
             if existing.get(&slot).is_some_and(|twin| twin.fingerprint == source.fingerprint) {
-                tell(source, None);
+                tell(source, source.partial.clone());
             }
         }
     }
@@ -279,18 +343,28 @@ fn release(source: &Source) -> Option<Step> {
 /// The twin to make of this content. It has no label of the consumer's: what acts on labelled objects here is not for it.
 pub fn twin(kind: Kind, content: &Value, name: &str, namespace: &str, home: &str) -> Value {
     let mut twin = held(kind, content);
-    twin.insert("apiVersion".into(), "v1".into());
-    twin.insert("kind".into(), format!("{kind:?}").into());
-    let labels = json!({ labels::MANAGED: "true", labels::REFLECTED: "true", labels::HOME_NAMESPACE: home });
-    twin.insert("metadata".into(), json!({ "name": name, "namespace": namespace, "labels": labels }));
+    twin.insert("apiVersion".into(), kind.api_version().into());
+    twin.insert("kind".into(), kind.name().into());
+    // Those that say which Service a slice belongs to.
+    let mut all = twin.remove("metadata").and_then(|metadata| metadata.get("labels")?.as_object().cloned()).unwrap_or_default();
+    for (label, value) in [(labels::MANAGED, "true"), (labels::REFLECTED, "true"), (labels::HOME_NAMESPACE, home)] {
+        all.insert(label.into(), value.into());
+    }
+    if kind == Kind::EndpointSlice {
+        all.insert(MANAGED_BY.into(), "liqo".into());
+    }
+    twin.insert("metadata".into(), json!({ "name": name, "namespace": namespace, "labels": all }));
     twin.into()
 }
 
-/// What an object holds, apart from its metadata; what says nothing is left out.
+/// What an object holds, apart from its metadata but for what says which Service a slice belongs to; what says nothing is left
+/// out.
 fn held(kind: Kind, content: &Value) -> Map<String, Value> {
     let fields: &[&str] = match kind {
         Kind::ConfigMap => &["data", "binaryData", "immutable"],
         Kind::Secret => &["type", "data", "immutable"],
+        Kind::Service => return services::service(content),
+        Kind::EndpointSlice => return services::endpoint_slice(content, Some),
     };
     let says_something = |value: &Value| match value {
         Value::Null | Value::Bool(false) => false,
@@ -302,186 +376,12 @@ fn held(kind: Kind, content: &Value) -> Map<String, Value> {
 }
 
 fn fingerprint(kind: Kind, content: &Value) -> String {
-    short_hash(&sorted(&held(kind, content).into()).to_string())
+    fingerprint_of(held(kind, content))
+}
+
+fn fingerprint_of(held: Map<String, Value>) -> String {
+    short_hash(&sorted(&held.into()).to_string())
 }
 
 #[cfg(test)]
-mod tests {
-    use std::slice::from_ref as one;
-
-    use super::{super::usage::tests::held, *};
-
-    fn both() -> BTreeSet<Kind> {
-        BTreeSet::from([Kind::ConfigMap, Kind::Secret])
-    }
-
-    fn object(object_name: &str, content: &Value, change: impl FnOnce(&mut Value)) -> Source {
-        let mut object = json!({
-            "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
-            "metadata": { "name": object_name, "namespace": "t", "uid": "o" }, "spec": { "namespace": "demo", "object": content },
-        });
-        change(&mut object);
-        Source::of_object(serde_json::from_value(object).unwrap())
-    }
-
-    fn config(name: &str, value: &str) -> Value {
-        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "data": { "key": value } })
-    }
-
-    fn source(name: &str, value: &str) -> Source {
-        object(name, &config(name, value), |_| {})
-    }
-
-    fn existing(name: &str, value: &str) -> Twin {
-        let mut content = config(name, value);
-        content["metadata"]["uid"] = "twin".into();
-        Twin::of_config_map(serde_json::from_value(content).unwrap()).unwrap()
-    }
-
-    fn secret(type_: &str) -> Option<Source> {
-        Source::of_secret(
-            serde_json::from_value(json!({
-                "metadata": { "name": "s1", "namespace": "t", "uid": "s", "labels": { labels::HOME_NAMESPACE: "demo" },
-                    "annotations": { annotations::HOME_NAME: "login" } },
-                "type": type_, "data": { "password": "c2VjcmV0" },
-            }))
-            .unwrap(),
-        )
-    }
-
-    #[test]
-    fn a_twin_is_made_changed_and_deleted_as_its_source_is() {
-        let new = source("settings", "1");
-        assert_eq!(plan(one(&new), &[], &both(), None), [Step::Create(new.clone())]);
-        assert_eq!(plan(one(&new), &[existing("settings", "1")], &both(), None), [], "nothing is written when nothing changed");
-        let old = existing("settings", "0");
-        assert_eq!(plan(one(&new), one(&old), &both(), None), [Step::Change(new, old.clone())]);
-        assert_eq!(plan(&[], one(&old), &both(), None), [Step::Delete(old)]);
-    }
-
-    #[test]
-    fn a_twin_is_not_deleted_before_all_sources_of_its_kind_are_known() {
-        let twin = Twin { kind: Kind::Secret, ..existing("login", "x") };
-        assert_eq!(plan(&[], one(&twin), &BTreeSet::from([Kind::ConfigMap]), None), []);
-        assert_eq!(plan(&[], one(&twin), &both(), None), [Step::Delete(twin)]);
-    }
-
-    #[test]
-    fn what_is_said_of_a_secret_stands_in_an_annotation_and_is_said_once() {
-        let secret = |said: Option<&Problem>| {
-            let mut secret = json!({ "metadata": { "name": "s", "namespace": "t", "uid": "u", "labels": { labels::HOME_NAMESPACE: "demo" },
-                "annotations": { annotations::HOME_NAME: "login" } }, "type": "example.com/own" });
-            if let Some(said) = said {
-                secret["metadata"]["annotations"][annotations::NOT_REFLECTED] = said.to_annotation().into();
-            }
-            Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
-        };
-        let [Step::Tell(_, Some(problem))] = &plan(one(&secret(None)), &[], &both(), None)[..] else { panic!("nothing is told") };
-        assert_eq!(problem.reason, "KindNotAllowed");
-        assert_eq!(plan(one(&secret(Some(problem))), &[], &both(), None), []);
-    }
-
-    #[test]
-    fn a_source_that_is_being_deleted_goes_after_its_twin() {
-        let leaving = object("settings", &config("settings", "1"), |object| {
-            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-            object["metadata"]["finalizers"] = json!(["other", finalizers::REFLECTED_OBJECT]);
-        });
-        let twin = existing("settings", "1");
-        assert_eq!(plan(one(&leaving), one(&twin), &both(), None), [Step::Delete(twin), Step::Release(leaving.clone(), 1)]);
-        assert_eq!(plan_without_namespace(one(&leaving), "gone"), [Step::Release(leaving.clone(), 1)]);
-    }
-
-    #[test]
-    fn only_what_is_allowed_is_reflected_and_the_refusal_is_told_once() {
-        let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "root" } });
-        let root_ca = config(ROOT_CA, "fake");
-        let other_group = json!({ "apiVersion": "evil/v1", "kind": "ConfigMap", "metadata": { "name": "x" } });
-        for (content, reason) in [
-            (role, "KindNotAllowed"),
-            (root_ca, "NameTaken"),
-            (other_group, "KindNotAllowed"),
-            (json!({}), "KindNotAllowed"),
-            (config("../secrets/x", "1"), "Invalid"),
-        ] {
-            let refused = object("o", &content, |_| {});
-            let problem = refused.problem.clone().unwrap();
-            assert_eq!(problem.reason, reason);
-            assert_eq!(plan(&[refused], &[], &both(), None).len(), 1);
-            let told = object("o", &content, |object| {
-                object["status"] = json!({ "reason": problem.reason, "message": problem.message });
-            });
-            assert_eq!(plan(&[told], &[], &both(), None), []);
-        }
-    }
-
-    #[test]
-    fn a_kind_that_the_policy_does_not_allow_gets_no_twin_and_one_that_exists_stays_current() {
-        let held = held(json!({ "reflectedKinds": ["Secret"] }));
-        let new = source("settings", "1");
-        let steps = plan(one(&new), &[], &both(), Some(&held));
-        assert!(
-            matches!(&steps[..], [Step::Tell(_, Some(problem))] if problem.reason == "KindNotAllowed" && problem.message.contains("partners")),
-            "{steps:?}"
-        );
-        let login = secret("Opaque").unwrap();
-        assert_eq!(plan(one(&login), &[], &both(), Some(&held)), [Step::Create(login.clone())]);
-        let old = existing("settings", "0");
-        assert_eq!(plan(one(&new), one(&old), &both(), Some(&held)), [Step::Change(new, old)]);
-    }
-
-    #[test]
-    fn credentials_of_service_accounts_are_never_reflected() {
-        assert_eq!(secret("kubernetes.io/tls").unwrap().problem, None);
-        for type_ in ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1", ""] {
-            let refused = secret(type_).unwrap();
-            assert_eq!(refused.problem.clone().unwrap().reason, "KindNotAllowed", "{type_}");
-            assert!(matches!(&plan(&[refused], &[], &both(), None)[..], [Step::Tell(..)]), "{type_}");
-        }
-    }
-
-    #[test]
-    fn a_problem_that_is_over_is_no_longer_told() {
-        let recovered =
-            object("settings", &config("settings", "1"), |object| object["status"] = json!({ "reason": "NameTaken" }));
-        assert_eq!(plan(one(&recovered), &[existing("settings", "1")], &both(), None), [Step::Tell(recovered, None)]);
-    }
-
-    #[test]
-    fn of_two_sources_of_one_twin_the_first_counts() {
-        let (first, second) = (object("a", &config("settings", "1"), |_| {}), object("b", &config("settings", "2"), |_| {}));
-        let steps = plan(&[second, first.clone()], &[existing("settings", "1")], &both(), None);
-        assert!(
-            matches!(&steps[..], [Step::Tell(source, Some(problem))] if source.key.name == "b" && problem.reason == "NameTaken")
-        );
-    }
-
-    #[test]
-    fn a_twin_holds_the_content_and_nothing_else_of_its_source() {
-        let mut content = config("settings", "1");
-        content["metadata"]["labels"] = json!({ "grafana_dashboard": "1" });
-        content["metadata"]["ownerReferences"] = json!([{ "name": "x" }]);
-        content["immutable"] = true.into();
-        let twin = twin(Kind::ConfigMap, &content, "settings", "demo-rome-aaaaaa", "demo");
-        assert_eq!(
-            twin["metadata"],
-            json!({ "name": "settings", "namespace": "demo-rome-aaaaaa",
-            "labels": { labels::MANAGED: "true", labels::REFLECTED: "true", labels::HOME_NAMESPACE: "demo" } })
-        );
-        assert_eq!((&twin["data"]["key"], &twin["immutable"], &twin["kind"]), (&json!("1"), &json!(true), &json!("ConfigMap")));
-    }
-
-    #[test]
-    fn absent_and_empty_content_are_the_same() {
-        let empty = json!({ "data": {}, "binaryData": null, "immutable": false });
-        assert_eq!(fingerprint(Kind::ConfigMap, &empty), fingerprint(Kind::ConfigMap, &json!({})));
-        assert_ne!(fingerprint(Kind::ConfigMap, &json!({ "immutable": true })), fingerprint(Kind::ConfigMap, &json!({})));
-    }
-
-    #[test]
-    fn without_a_namespace_the_source_says_what_it_waits_for() {
-        let waiting = source("settings", "1");
-        let steps = plan_without_namespace(&[waiting], "soon");
-        assert!(matches!(&steps[..], [Step::Tell(_, Some(problem))] if problem.reason == "NamespaceNotReady"));
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -14,7 +15,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::{admission::Account, told::PodStatusText};
-use crate::decide::home_status::reduce_status;
+use crate::decide::{home_status::reduce_status, items, text};
 
 /// A pod whose status travels as JSON, so that what this version does not know is not lost.
 pub type WatchedPod = Object<PodSpec, Value>;
@@ -57,6 +58,8 @@ pub struct RemotePod {
     pub held: bool,
     /// Whether it has a node.
     pub placed: bool,
+    /// Its addresses, until it ends: then they may be another one's.
+    pub addresses: Vec<IpAddr>,
 }
 
 impl RemotePod {
@@ -71,7 +74,9 @@ impl RemotePod {
             Some("Failed") => Some(End::Failed),
             _ => None,
         };
+        let addresses = if end.is_none() { addresses(&status) } else { Vec::new() };
         Some(Self {
+            addresses,
             key,
             uid: meta.uid.clone()?,
             consumer: label(labels::CONSUMER_ID)?.parse().ok()?,
@@ -102,6 +107,14 @@ impl RemotePod {
     pub fn counts(&self) -> bool {
         self.end.is_none()
     }
+}
+
+fn addresses(status: &Value) -> Vec<IpAddr> {
+    let listed = items(status, "/podIPs").iter().filter_map(|one| text(one, "/ip"));
+    let mut all: Vec<IpAddr> = listed.chain(text(status, "/podIP")).filter_map(|address| address.parse().ok()).collect();
+    all.sort();
+    all.dedup();
+    all
 }
 
 /// The remote pods by their shadow pods.
@@ -206,6 +219,18 @@ pub mod tests {
         assert_eq!((ended.end, ended.held, ended.deletion_grace, ended.placed), (Some(End::Failed), true, Some(30), true));
         assert!(!ended.counts());
         assert_eq!(ended.charge.requests.get("cpu").to_string(), "1");
+    }
+
+    #[test]
+    fn a_pod_has_its_addresses_until_it_ends() {
+        let with = |phase: &str| {
+            let status =
+                json!({ "phase": phase, "podIP": "10.244.0.9", "podIPs": [{ "ip": "10.244.0.9" }, { "ip": "fd00::9" }] });
+            let addresses = pod("web", "u", |object| object["status"] = status).addresses;
+            addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(with("Running"), ["10.244.0.9", "fd00::9"]);
+        assert!(with("Succeeded").is_empty() && with("Failed").is_empty());
     }
 
     #[test]

@@ -1,19 +1,20 @@
-//! Keeps twins of a consumer's `ConfigMap`s and Secrets in its mapped namespaces.
+//! Keeps twins of a consumer's objects in its mapped namespaces.
 //!
 //! The twins of a mapped namespace are listed whenever something may have changed, and now and then: that also finds those
-//! whose source vanished while nobody looked.
+//! whose source vanished while nobody looked. Endpoints change much more often than what pods name, so they are looked at apart.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions},
     core::PartialObjectMeta,
     runtime::watcher::Config,
 };
-use liqo_api::{ReflectedObject, annotations, finalizers, labels};
+use liqo_api::{ClusterId, ReflectedObject, annotations, finalizers, labels};
 use liqo_kit::{Cache, Key, Next};
+use liqo_network::Here;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -21,14 +22,49 @@ use super::{
     Error, Provider, finalizer,
     lifecycle::PlaceState,
     lock,
-    reflection::{Kind, Problem, Source, Step, Twin, plan, plan_without_namespace, twin},
+    reflection::{Problem, Source, Step, Twin, plan, plan_without_namespace, twin, type_of},
+    remote_pods::RemotePod,
     unless_gone_or_replaced,
 };
+use crate::decide::kind::Kind;
 
 /// How often the twins of a namespace are looked at although nothing changed.
 const CHECK: Duration = Duration::from_secs(300);
 /// How often a name that is taken is looked at.
 const NAME_TAKEN_CHECK: Duration = Duration::from_secs(60);
+
+/// What is looked at together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Group {
+    /// What pods name.
+    Named,
+    /// Services and their endpoints.
+    Services,
+}
+
+/// The reflected objects of one group from one home namespace of one tenant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Work {
+    /// The tenant namespace.
+    pub tenant: String,
+    /// The namespace at home.
+    pub home: String,
+    /// Which of them.
+    pub group: Group,
+}
+
+impl Work {
+    /// All of a home namespace.
+    pub fn all(tenant: &str, home: &str) -> [Self; 2] {
+        [Group::Named, Group::Services].map(|group| Self { tenant: tenant.to_owned(), home: home.to_owned(), group })
+    }
+
+    /// Where this source is looked at.
+    pub fn of(source: &Source) -> Self {
+        let group = if source.kind.is_of_namespace() { Group::Services } else { Group::Named };
+        Self { tenant: source.key.namespace.clone(), home: source.home.clone(), group }
+    }
+}
 
 /// The Secrets of one tenant namespace. They are watched there and nowhere else: there is no right to see those of others.
 pub struct TenantSecrets {
@@ -54,7 +90,7 @@ pub fn follow_tenant(provider: &Provider, tenant: String) {
         let twins = provider.queues.twins.clone();
         let secrets = Cache::watch(api, only_reflected, stop.clone(), Source::of_secret, move |_, old, new| {
             for source in [old, new].into_iter().flatten() {
-                twins.add(source.twins_key());
+                twins.add(Work::of(source));
             }
         });
         // Those whose source is gone already are found when the list is complete.
@@ -63,7 +99,7 @@ pub fn follow_tenant(provider: &Provider, tenant: String) {
         tokio::spawn(async move {
             if listed.synced().await {
                 for home in homes.iter().flat_map(|map| map.spec.mappings.keys()) {
-                    twins.add(Key::new(of_tenant.clone(), home.clone()));
+                    twins.add(Work { tenant: of_tenant.clone(), home: home.clone(), group: Group::Named });
                 }
             }
         });
@@ -71,47 +107,99 @@ pub fn follow_tenant(provider: &Provider, tenant: String) {
     }
 }
 
-/// Looks at the twins of one home namespace of one tenant.
-pub async fn reconcile(provider: Arc<Provider>, key: Key) -> Result<Next, Error> {
-    let (tenant, home) = (&key.namespace, &key.name);
+/// Looks at the twins of one group in one home namespace of one tenant.
+pub async fn reconcile(provider: Arc<Provider>, work: Work) -> Result<Next, Error> {
+    let Work { tenant, home, group } = &work;
     let Some(consumer) = provider.tenant(tenant).map(|found| found.consumer.clone()) else { return Ok(Next::OnChange) };
     let place = provider.place(tenant, home);
-    let belongs = |source: &Arc<Source>| source.key.namespace == *tenant && source.home == *home;
-    let mut sources: Vec<Source> =
-        provider.objects.all().into_iter().map(|(_, source)| source).filter(belongs).map(Arc::unwrap_or_clone).collect();
-    let secrets = lock(&provider.secrets).get(tenant).filter(|known| known.secrets.is_synced()).map(|known| known.secrets.all());
-    let mut complete = BTreeSet::from([Kind::ConfigMap]);
-    if let Some(secrets) = secrets {
-        complete.insert(Kind::Secret);
-        sources.extend(secrets.into_iter().map(|(_, source)| source).filter(belongs).map(Arc::unwrap_or_clone));
-    }
-
-    let work = Work { provider: &provider, namespace: &place.namespace, home };
-    let steps = match &place.state {
-        PlaceState::Ready => plan(&sources, &work.twins().await?, &complete, provider.held(&consumer).as_ref()),
-        PlaceState::NotReady(why) => plan_without_namespace(&sources, why),
-        PlaceState::Unwanted => plan_without_namespace(&sources, &format!("namespace {home} is not offloaded to this cluster")),
-    };
-    let mut next = if place.state == PlaceState::Ready && !sources.is_empty() { Next::After(CHECK) } else { Next::OnChange };
-    // One object that cannot be written holds up no other.
-    let mut failure = None;
-    for step in steps {
-        match work.act(step).await {
-            Ok(true) => {}
-            Ok(false) => next = Next::After(NAME_TAKEN_CHECK),
-            Err(error) => failure = failure.or(Some(error)),
+    let (mut sources, complete) = sources(&provider, &work);
+    let mut acting = Acting { provider: &provider, namespace: &place.namespace, home, next: Next::OnChange, failure: None };
+    match &place.state {
+        PlaceState::Ready => {
+            if !sources.is_empty() {
+                acting.next = Next::After(CHECK);
+            }
+            let held = provider.held(&consumer);
+            match group {
+                Group::Named => {
+                    let twins = acting.twins(&Kind::NAMED).await?;
+                    acting.act_all(plan(&sources, &twins, &complete, held.as_ref())).await;
+                }
+                Group::Services => {
+                    // Services first: what endpoints may be here depends on them.
+                    let slices = sources.extract_if(.., |source| source.kind == Kind::EndpointSlice).collect::<Vec<_>>();
+                    let twins = acting.twins(&[Kind::Service]).await?;
+                    acting.act_all(plan(&sources, &twins, &BTreeSet::from([Kind::Service]), held.as_ref())).await;
+                    let twins = acting.twins(&Kind::OF_NAMESPACE).await?;
+                    let (services, twins): (Vec<Twin>, Vec<Twin>) =
+                        twins.into_iter().partition(|twin| twin.kind == Kind::Service);
+                    let services = services.into_iter().map(|service| service.name).collect();
+                    let allowed = provider.addresses_of(&consumer, &place.namespace);
+                    let slices: Vec<Source> = slices.into_iter().map(|slice| slice.bounded(&services, &allowed)).collect();
+                    acting.act_all(plan(&slices, &twins, &BTreeSet::from([Kind::EndpointSlice]), held.as_ref())).await;
+                }
+            }
+        }
+        PlaceState::NotReady(why) => acting.act_all(plan_without_namespace(&sources, why)).await,
+        PlaceState::Unwanted => {
+            let why = format!("namespace {home} is not offloaded to this cluster");
+            acting.act_all(plan_without_namespace(&sources, &why)).await;
         }
     }
-    failure.map_or(Ok(next), Err)
+    acting.failure.map_or(Ok(acting.next), Err)
 }
 
-struct Work<'a> {
+/// The sources to look at, and the kinds of which all are known.
+fn sources(provider: &Provider, work: &Work) -> (Vec<Source>, BTreeSet<Kind>) {
+    let belongs = |source: &Arc<Source>| Work::of(source) == *work;
+    let mut sources: Vec<Source> =
+        provider.objects.all().into_iter().map(|(_, source)| source).filter(belongs).map(Arc::unwrap_or_clone).collect();
+    let mut complete = BTreeSet::from([Kind::ConfigMap]);
+    let secrets = lock(&provider.secrets);
+    if let Some(known) = secrets.get(&work.tenant).filter(|known| known.secrets.is_synced()) {
+        complete.insert(Kind::Secret);
+        let secrets = known.secrets.all().into_iter().map(|(_, source)| source);
+        sources.extend(secrets.filter(belongs).map(Arc::unwrap_or_clone));
+    }
+    (sources, complete)
+}
+
+impl Provider {
+    /// Whether endpoints of a consumer may have an address in its mapped namespace: that of its pods there, or one that is in
+    /// its own prefixes, as we see them.
+    fn addresses_of(&self, consumer: &ClusterId, namespace: &str) -> impl Fn(IpAddr) -> bool + use<> {
+        let of_it = |pod: &RemotePod| pod.consumer == *consumer && pod.key.namespace == namespace;
+        let pods = self.pods.all().into_iter().filter(|(_, pod)| of_it(pod));
+        let own: BTreeSet<IpAddr> = pods.flat_map(|(_, pod)| pod.addresses.clone()).collect();
+        let network = self.networks.of(consumer);
+        move |address| {
+            own.contains(&address) || network.as_ref().is_some_and(|network| network.maps.imported.there(Here(address)).is_some())
+        }
+    }
+}
+
+struct Acting<'a> {
     provider: &'a Provider,
     namespace: &'a str,
     home: &'a str,
+    /// When to look again.
+    next: Next,
+    /// What failed first.
+    failure: Option<Error>,
 }
 
-impl Work<'_> {
+impl Acting<'_> {
+    /// Does all of these steps. One object that cannot be written holds up no other.
+    async fn act_all(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            match self.act(step).await {
+                Ok(true) => {}
+                Ok(false) => self.next = Next::After(NAME_TAKEN_CHECK),
+                Err(error) => self.failure = self.failure.take().or(Some(error)),
+            }
+        }
+    }
+
     /// Does one step. Says whether it came to what it should.
     async fn act(&self, step: Step) -> Result<bool, Error> {
         let (problem, source) = match step {
@@ -121,27 +209,27 @@ impl Work<'_> {
             Step::Create(source) => (self.create(&source).await?, source),
             Step::Change(source, twin) => (self.change(&source, &twin).await?, source),
         };
-        self.tell(&source, problem.as_ref()).await?;
-        Ok(problem.is_none())
+        let made = problem.is_none();
+        self.tell(&source, problem.or(source.partial.clone()).as_ref()).await?;
+        Ok(made)
     }
 
-    async fn twins(&self) -> Result<Vec<Twin>, Error> {
+    async fn twins(&self, kinds: &[Kind]) -> Result<Vec<Twin>, Error> {
         let reflected = ListParams::default().labels(&format!("{}=true", labels::REFLECTED));
-        let client = &self.provider.context.client;
-        let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), self.namespace);
-        let secrets: Api<Secret> = Api::namespaced(client.clone(), self.namespace);
-        let read = |kind, source| Error::Read { kind, key: Key::new(self.namespace, ""), source };
-        let config_maps = config_maps.list(&reflected).await.map_err(|source| read("ConfigMap", source))?;
-        let secrets = secrets.list(&reflected).await.map_err(|source| read("Secret", source))?;
-        let config_maps = config_maps.items.into_iter().filter_map(Twin::of_config_map);
-        Ok(config_maps.chain(secrets.items.into_iter().filter_map(Twin::of_secret)).collect())
+        let mut twins = Vec::new();
+        for &kind in kinds {
+            let found = self.api(kind, self.namespace).list(&reflected).await;
+            let found = found.map_err(|source| Error::Read { kind: kind.name(), key: Key::new(self.namespace, ""), source })?;
+            twins.extend(found.items.into_iter().filter_map(|object| Twin::of(kind, object)));
+        }
+        Ok(twins)
     }
 
     /// Makes the twin of this source, if nobody else has its name.
     async fn create(&self, source: &Source) -> Result<Option<Problem>, Error> {
         let api = self.api(source.kind, self.namespace);
         let key = || Key::new(self.namespace, source.name.clone());
-        let kind = kind_name(source.kind);
+        let kind = source.kind.name();
         let found = api.get_metadata_opt(&source.name).await.map_err(|source| Error::Read { kind, key: key(), source })?;
         if found.is_some() {
             return Ok(Some(Problem::name_taken(source.kind, &source.name)));
@@ -156,22 +244,21 @@ impl Work<'_> {
         let Some(mut wanted) = self.wanted(source).await? else { return Ok(None) };
         let api = self.api(source.kind, self.namespace);
         let key = Key::new(self.namespace, source.name.clone());
-        let same_type = source.kind == Kind::ConfigMap || wanted.data["type"] == twin.type_.as_str();
-        let answer = if twin.immutable || !same_type {
+        let answer = if twin.immutable || type_of(source.kind, &wanted.data) != twin.type_ {
             self.delete(twin).await?;
             api.create(&PostParams::default(), &wanted).await
         } else {
             wanted.metadata.uid = Some(twin.uid.clone());
             api.replace(&source.name, &PostParams::default(), &wanted).await
         };
-        Self::written(source, answer).map_err(|error| Error::Change { kind: kind_name(source.kind), key, source: error })
+        Self::written(source, answer).map_err(|error| Error::Change { kind: source.kind.name(), key, source: error })
     }
 
     /// What a write came to: done, a problem to be told, or a failure to be tried again.
     fn written(source: &Source, answer: kube::Result<DynamicObject>) -> kube::Result<Option<Problem>> {
         match answer {
             Ok(_) => {
-                tracing::debug!(kind = kind_name(source.kind), source = %source.key, twin = source.name, "wrote a twin");
+                tracing::debug!(kind = source.kind.name(), source = %source.key, twin = source.name, "wrote a twin");
                 Ok(None)
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
@@ -186,7 +273,7 @@ impl Work<'_> {
             DeleteParams::default().preconditions(Preconditions { uid: Some(twin.uid.clone()), resource_version: None });
         let answer = unless_gone_or_replaced(self.api(twin.kind, self.namespace).delete(&twin.name, &only_this).await);
         let key = Key::new(self.namespace, twin.name.clone());
-        answer.map_err(|source| Error::Delete { kind: kind_name(twin.kind), key, source })?;
+        answer.map_err(|source| Error::Delete { kind: twin.kind.name(), key, source })?;
         Ok(())
     }
 
@@ -194,6 +281,7 @@ impl Work<'_> {
     async fn wanted(&self, source: &Source) -> Result<Option<DynamicObject>, Error> {
         let client = self.provider.context.client.clone();
         let content = match source.kind {
+            Kind::Service | Kind::EndpointSlice => Ok(source.content().map(|content| (Some(source.uid.clone()), content))),
             Kind::ConfigMap => {
                 let api: Api<ReflectedObject> = Api::namespaced(client, &source.key.namespace);
                 let found = api.get_opt(&source.key.name).await;
@@ -205,12 +293,12 @@ impl Work<'_> {
                 .await
                 .map(|object| object.map(|object| (object.metadata.uid, object.data))),
         };
-        let read = |error| Error::Read { kind: kind_name(source.kind), key: source.key.clone(), source: error };
+        let read = |error| Error::Read { kind: source.kind.name(), key: source.key.clone(), source: error };
         let Some((_, content)) = content.map_err(read)?.filter(|(uid, _)| uid.as_ref() == Some(&source.uid)) else {
             return Ok(None);
         };
         let wanted: Value = twin(source.kind, &content, &source.name, self.namespace, self.home);
-        let encode = |error| Error::Encode { kind: kind_name(source.kind), key: source.key.clone(), source: error };
+        let encode = |error| Error::Encode { kind: source.kind.name(), key: source.key.clone(), source: error };
         Ok(Some(serde_json::from_value(wanted).map_err(encode)?))
     }
 
@@ -247,17 +335,6 @@ impl Work<'_> {
     }
 
     fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
-        let resource = match kind {
-            Kind::ConfigMap => ApiResource::erase::<ConfigMap>(&()),
-            Kind::Secret => ApiResource::erase::<Secret>(&()),
-        };
-        Api::namespaced_with(self.provider.context.client.clone(), namespace, &resource)
-    }
-}
-
-fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::ConfigMap => "ConfigMap",
-        Kind::Secret => "Secret",
+        Api::namespaced_with(self.provider.context.client.clone(), namespace, &kind.resource())
     }
 }

@@ -13,9 +13,11 @@ use liqo_quantity::Quantity;
 use super::{
     admission::{Offer, Refusal},
     namespaces::OurNamespace,
-    reflection::Kind,
 };
-use crate::decide::travel::{ALLOWED_VOLUMES, ProviderRules};
+use crate::decide::{
+    kind::Kind,
+    travel::{ALLOWED_VOLUMES, ProviderRules},
+};
 
 /// The label by which Pod Security Admission knows the standard that it enforces.
 pub const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
@@ -86,9 +88,9 @@ impl Held {
         })
     }
 
-    /// Whether a twin of this kind may be made.
+    /// Whether a twin of this kind may be made. Slices follow their Service.
     pub fn reflects(&self, kind: Kind) -> bool {
-        self.usage.reflected_kinds.iter().any(|&allowed| Kind::from(allowed) == kind)
+        kind == Kind::EndpointSlice || self.usage.reflected_kinds.contains(&kind.word())
     }
 }
 
@@ -200,7 +202,8 @@ pub mod tests {
     fn only_the_kinds_that_the_policy_names_are_reflected() {
         let only_config_maps = held(json!({ "reflectedKinds": ["ConfigMap"] }));
         assert!(only_config_maps.reflects(Kind::ConfigMap) && !only_config_maps.reflects(Kind::Secret));
-        assert!(held(json!({})).reflects(Kind::Secret));
+        assert!(!only_config_maps.reflects(Kind::Service) && only_config_maps.reflects(Kind::EndpointSlice));
+        assert!(held(json!({})).reflects(Kind::Secret) && held(json!({})).reflects(Kind::Service));
     }
 
     #[test]

@@ -23,6 +23,11 @@ pub fn reduce_status(remote_pod: &Value) -> Value {
             reduced.insert(field.into(), value);
         }
     }
+    // The first of them is told already.
+    let addresses: Vec<Value> = items(remote_pod, "/status/podIPs").iter().filter_map(|one| text_of(one, "ip")).take(2).collect();
+    if addresses.len() > 1 {
+        reduced.insert("podIPs".into(), addresses.into_iter().map(|ip| json!({"ip": ip})).collect());
+    }
     let told = |condition: &&Value| text(condition, "/type").is_some_and(|kind| CONDITIONS.contains(&kind));
     let conditions: Vec<Value> = items(remote_pod, "/status/conditions").iter().filter(told).map(condition).collect();
     if !conditions.is_empty() {

@@ -7,10 +7,10 @@ const NOW: &str = "2026-01-01T01:00:00Z";
 
 fn link() -> Link<'static> {
     Link {
-        pod_ip: None,
+        pod_ips: &[],
         host_ip: "10.0.0.5".parse().ok(),
         peer_answers: true,
-        missing: None,
+        amiss: None,
         resized: false,
         now: NOW.parse().unwrap(),
     }
@@ -200,7 +200,7 @@ fn a_pod_on_a_dead_remote_node_is_not_ready() {
 }
 
 #[test]
-fn without_a_network_there_is_no_pod_address_but_an_annotation() {
+fn without_a_network_there_is_no_pod_address_but_in_an_annotation() {
     let pod = merged(&remote());
     assert_eq!(pod["status"].get("podIP"), None);
     assert_eq!(pod["metadata"]["annotations"], json!({"liqo.io/remote-pod-ip": "10.244.0.9"}));
@@ -208,9 +208,12 @@ fn without_a_network_there_is_no_pod_address_but_an_annotation() {
 
 #[test]
 fn with_a_network_the_translated_address_is_the_pods() {
-    let pod = merged_with(merged(&remote()), &remote(), &Link { pod_ip: "10.71.0.9".parse().ok(), ..link() });
+    let (v4, v6) = ("10.71.0.9".parse().unwrap(), "fd11::9".parse().unwrap());
+    let pod = merged_with(merged(&remote()), &remote(), &Link { pod_ips: &[v4], ..link() });
     assert_eq!((&pod["status"]["podIP"], &pod["status"]["podIPs"]), (&json!("10.71.0.9"), &json!([{"ip": "10.71.0.9"}])));
-    assert_eq!(pod["metadata"]["annotations"], json!({}));
+    assert_eq!(pod["metadata"]["annotations"], json!({"liqo.io/remote-pod-ip": "10.244.0.9"}));
+    let pod = merged_with(pod, &remote(), &Link { pod_ips: &[v4, v6], ..link() });
+    assert_eq!(pod["status"]["podIPs"], json!([{"ip": "10.71.0.9"}, {"ip": "fd11::9"}]), "the first alone is no difference");
     let pod = merged_with(pod, &remote(), &link());
     assert_eq!((pod["status"].get("podIP"), &pod["status"]["podIPs"]), (None, &json!([])));
 }
@@ -376,6 +379,8 @@ fn only_what_home_shows_is_told() {
         json!({"phase": "Running", "podIP": "10.244.0.9", "conditions": [condition_of("Ready", "True")], "containerStatuses": [running("c")]})
     );
     assert_eq!(reduce_status(&json!({})), json!({}));
+    let both = json!({"status": {"podIP": "10.244.0.9", "podIPs": [{"ip": "10.244.0.9", "x": 1}, {"ip": "fd00::9"}]}});
+    assert_eq!(reduce_status(&both), json!({"podIP": "10.244.0.9", "podIPs": [{"ip": "10.244.0.9"}, {"ip": "fd00::9"}]}));
 }
 
 #[test]
@@ -401,13 +406,16 @@ fn objects_that_the_provider_does_not_have_show_on_the_pod_until_it_has_them() {
         let told = condition(pod, "/status/conditions", pods::OFFLOADED).cloned().unwrap_or_default();
         (told["status"].clone(), told["reason"].clone(), told["message"].clone())
     };
-    let missing = Link { missing: Some("ConfigMap m: NameTaken"), ..link() };
+    let missing = Link { amiss: Some((pods::NOT_REFLECTED, "ConfigMap m: NameTaken")), ..link() };
     let pod = merged_with(home(), &remote(), &missing);
     assert_eq!(said(&pod), (json!("True"), json!("NotReflected"), json!("ConfigMap m: NameTaken")));
     // It is no refusal: the pod may run.
     assert_eq!(text(&pod, "/status/phase"), Some("Running"));
     let pod = merged_with(pod, &remote(), &link());
     assert_eq!((&said(&pod).0, &said(&pod).1), (&json!("True"), &json!("Offloaded")));
+    let pod = merged_with(pod, &remote(), &Link { amiss: Some((pods::ADDRESS_REFUSED, "10.9.0.1")), ..link() });
+    assert_eq!(said(&pod), (json!("True"), json!("AddressRefused"), json!("10.9.0.1")));
+    assert_eq!(said(&merged_with(pod, &remote(), &link())).1, json!("Offloaded"));
 }
 
 #[test]

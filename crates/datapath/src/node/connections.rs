@@ -1,0 +1,186 @@
+//! Connections that the kernel remembers, with their translations: ctnetlink.
+//!
+//! A connection keeps the translation that it began with. On a node that becomes the gateway, or is it no more, that is the wrong one
+//! for every connection with a peer; once it is forgotten, the next packet is translated anew, as the prefix maps say, and the
+//! connection goes on.
+
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::{AsRawFd as _, OwnedFd},
+};
+
+use ipnet::IpNet;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+
+/// Of messages: `NFNL_SUBSYS_CTNETLINK` and what is to be done (`linux/netfilter/nfnetlink_conntrack.h`).
+const GET: u16 = 0x0101;
+const DELETE: u16 = 0x0102;
+const REQUEST: u16 = 1;
+const ACKNOWLEDGE: u16 = 4;
+const DUMP: u16 = 0x300;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+/// Lengths of the headers: netlink's, with that of netfilter behind it, and an attribute's.
+const HEADER: usize = 16;
+const HEADERS: usize = HEADER + 4;
+const ATTRIBUTE: usize = 4;
+/// Attributes of a connection, of a direction, and of the addresses in it.
+const ORIGINAL: u16 = 1;
+const REPLY: u16 = 2;
+const IDENTIFIER: u16 = 12;
+const ADDRESSES: u16 = 1;
+/// Without the bits that say how a value is written.
+const KIND: u16 = 0x3fff;
+
+const V4: u8 = 2;
+const V6: u8 = 10;
+
+/// Forgets the connections that have an address within these prefixes on either side, and says how many.
+pub(super) fn forget(prefixes: &[IpNet]) -> io::Result<usize> {
+    let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkNetFilter)?;
+    let mut forgotten = 0;
+    for family in [V4, V6] {
+        if !prefixes.iter().any(|prefix| prefix.addr().is_ipv4() == (family == V4)) {
+            continue;
+        }
+        for connection in all(&netlink, family)? {
+            if addresses(&connection).iter().any(|address| prefixes.iter().any(|prefix| prefix.contains(address))) {
+                forget_one(&netlink, family, &connection)?;
+                forgotten += 1;
+            }
+        }
+    }
+    Ok(forgotten)
+}
+
+/// The attributes of every connection of a family.
+fn all(netlink: &OwnedFd, family: u8) -> io::Result<Vec<Vec<u8>>> {
+    ask(netlink, GET, DUMP, family, &[])?;
+    let mut connections = Vec::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let length = recv(netlink.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+        for (kind, body) in messages(&buffer[..length]) {
+            match kind {
+                DONE => return Ok(connections),
+                ERROR => outcome(body)?,
+                _ => connections.extend(body.get(HEADERS - HEADER..).map(<[u8]>::to_vec)),
+            }
+        }
+    }
+}
+
+fn forget_one(netlink: &OwnedFd, family: u8, connection: &[u8]) -> io::Result<()> {
+    // One that began meanwhile with the same addresses and ports has another identifier.
+    let named = attributes(connection).filter(|(kind, _, _)| [ORIGINAL, IDENTIFIER].contains(kind));
+    let named: Vec<u8> = named.flat_map(|(_, whole, _)| whole.iter().copied()).collect();
+    ask(netlink, DELETE, ACKNOWLEDGE, family, &named)?;
+    let mut answer = [0; 1024];
+    let length = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+    match messages(&answer[..length]).next() {
+        Some((ERROR, body)) => match outcome(body) {
+            // It ended by itself.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            outcome => outcome,
+        },
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn ask(netlink: &OwnedFd, kind: u16, flags: u16, family: u8, attributes: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(HEADERS + attributes.len()).map_err(io::Error::other)?;
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend(kind.to_ne_bytes());
+    message.extend((REQUEST | flags).to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend([family, 0, 0, 0]);
+    message.extend(attributes);
+    send(netlink.as_raw_fd(), &message, MsgFlags::empty())?;
+    Ok(())
+}
+
+/// The answer to a request: zero, or an errno.
+fn outcome(body: &[u8]) -> io::Result<()> {
+    match body.first_chunk().map(|code| i32::from_ne_bytes(*code)) {
+        Some(0) => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(-code)),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Kind and body of each message.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::try_from(u32::from_ne_bytes(*bytes.first_chunk()?)).ok()?;
+        let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
+        let body = bytes.get(HEADER..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+/// Kind, the whole with its header, and value of each attribute.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
+        let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?) & KIND;
+        let value = bytes.get(ATTRIBUTE..length)?;
+        let end = length.next_multiple_of(4).min(bytes.len());
+        let whole = &bytes[..end];
+        bytes = &bytes[end..];
+        Some((kind, whole, value))
+    })
+}
+
+/// The addresses of a connection: as it began, and as answers come.
+fn addresses(connection: &[u8]) -> Vec<IpAddr> {
+    let directions = attributes(connection).filter(|(kind, _, _)| [ORIGINAL, REPLY].contains(kind));
+    let pairs = directions.flat_map(|(_, _, value)| attributes(value).filter(|(kind, _, _)| *kind == ADDRESSES));
+    let values = pairs.flat_map(|(_, _, value)| attributes(value).map(|(_, _, address)| address));
+    let address = |value: &[u8]| {
+        let v4 = <[u8; 4]>::try_from(value).map(IpAddr::from);
+        v4.or_else(|_| <[u8; 16]>::try_from(value).map(IpAddr::from)).ok()
+    };
+    values.filter_map(address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(ATTRIBUTE + value.len()).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn direction(kind: u16, from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
+        let ports = attribute(0x8002, &attribute(1, &[6]));
+        let pair = attribute(0x8000 | ADDRESSES, &[attribute(1, &from), attribute(2, &to)].concat());
+        attribute(0x8000 | kind, &[pair, ports].concat())
+    }
+
+    #[test]
+    fn the_addresses_of_both_directions_are_read() {
+        let connection = [
+            direction(ORIGINAL, [10, 244, 0, 1], [10, 96, 0, 1]),
+            direction(REPLY, [10, 65, 0, 9], [10, 244, 0, 1]),
+            attribute(3, &[0, 0, 0, 8]),
+        ]
+        .concat();
+        let expected = [[10, 244, 0, 1], [10, 96, 0, 1], [10, 65, 0, 9], [10, 244, 0, 1]].map(IpAddr::from);
+        assert_eq!(addresses(&connection), expected);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_not_read() {
+        let connection = direction(ORIGINAL, [10, 244, 0, 1], [10, 96, 0, 1]);
+        for length in 0..connection.len() {
+            assert!(addresses(&connection[..length]).is_empty());
+        }
+        assert!(messages(&[200, 0, 0, 0, 1, 1, 0, 0]).next().is_none());
+    }
+}

@@ -1,0 +1,174 @@
+//! Which nodes are gateways, and which of them is in use.
+//!
+//! Gateways hold numbered Leases. Whether a holder is alive is judged by how long the local clock has not seen its Lease change, never
+//! by the times written in it. The fresh Lease with the lowest number is the gateway in use; the others stand by.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+/// How long a Lease holds after it was last seen to change.
+pub const LEASE_DURATION: Duration = Duration::from_secs(6);
+/// Time between two renewals.
+pub const RENEW_PERIOD: Duration = Duration::from_secs(2);
+
+/// What was seen of the Leases.
+#[derive(Clone, Debug, Default)]
+pub struct Sightings(BTreeMap<u8, Sighting>);
+
+#[derive(Clone, Debug)]
+struct Sighting {
+    holder: Option<String>,
+    changed_at: Instant,
+}
+
+impl Sighting {
+    fn is_fresh(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.changed_at) < LEASE_DURATION
+    }
+}
+
+/// What a node does about the Leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// Others have what there is to have, or this node may have none.
+    Nothing,
+    /// The Lease that it holds is renewed.
+    Renew(u8),
+    /// This Lease becomes its own.
+    Take(u8),
+    /// This one is given up.
+    GiveUp(u8),
+}
+
+impl Sightings {
+    /// A Lease was seen with this holder, and it is not as it was before.
+    pub fn saw(&mut self, number: u8, holder: Option<&str>, now: Instant) {
+        // When all were silent, it was the API server that was: nobody is to lose a Lease by that.
+        if self.0.values().all(|one| !one.is_fresh(now)) {
+            self.interrupted(now);
+        }
+        let holder = holder.filter(|holder| !holder.is_empty()).map(str::to_owned);
+        self.0.insert(number, Sighting { holder, changed_at: now });
+    }
+
+    /// A Lease is gone.
+    pub fn gone(&mut self, number: u8) {
+        self.0.remove(&number);
+    }
+
+    /// Nothing could be seen for a while: silence up to now says nothing about anybody.
+    pub fn interrupted(&mut self, now: Instant) {
+        self.0.values_mut().for_each(|one| one.changed_at = now);
+    }
+
+    /// The node whose gateway is in use. As long as nobody is known to be alive, that is who was it before: what carries packets goes on
+    /// while the API server is away.
+    pub fn in_use(&self, before: Option<&str>, now: Instant) -> Option<String> {
+        let alive = self.0.values().filter(|one| one.is_fresh(now)).find_map(|one| one.holder.clone());
+        alive.or_else(|| before.map(str::to_owned))
+    }
+
+    /// What `this` node does, of which `may` says whether it fits to be a gateway, where there are to be `replicas`.
+    pub fn next(&self, this: &str, may: bool, replicas: u8, now: Instant) -> Move {
+        let is_own = |one: &Sighting| one.holder.as_deref() == Some(this);
+        let held: Vec<u8> = self.0.iter().filter(|(_, one)| is_own(one)).map(|(number, _)| *number).collect();
+        if let Some(last) = held.last().filter(|last| !may || held.len() > 1 || **last >= replicas) {
+            return Move::GiveUp(*last);
+        }
+        if !may {
+            return Move::Nothing;
+        }
+        let is_free =
+            |number: &u8| self.0.get(number).is_none_or(|one| one.holder.is_none() || (!is_own(one) && !one.is_fresh(now)));
+        let own = held.first().copied();
+        match (0..own.unwrap_or(replicas)).find(is_free) {
+            Some(number) => Move::Take(number),
+            None => own.map_or(Move::Nothing, Move::Renew),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers and holders, all seen at the same moment.
+    fn seen(leases: &[(u8, &str)], now: Instant) -> Sightings {
+        let mut sightings = Sightings::default();
+        for (number, holder) in leases {
+            sightings.saw(*number, Some(holder), now);
+        }
+        sightings
+    }
+
+    #[test]
+    fn the_lowest_free_number_is_taken_and_kept() {
+        let now = Instant::now();
+        assert_eq!(Sightings::default().next("n1", true, 2, now), Move::Take(0));
+        assert_eq!(seen(&[(0, "n1")], now).next("n2", true, 2, now), Move::Take(1));
+        assert_eq!(seen(&[(0, "n1"), (1, "n2")], now).next("n3", true, 2, now), Move::Nothing);
+        assert_eq!(seen(&[(0, "n1"), (1, "n2")], now).next("n2", true, 2, now), Move::Renew(1));
+        assert_eq!(seen(&[(0, "")], now).next("n2", true, 2, now), Move::Take(0));
+    }
+
+    #[test]
+    fn who_stands_by_moves_up_and_gives_its_former_number_up() {
+        let start = Instant::now();
+        let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
+        let later = start + LEASE_DURATION;
+        sightings.saw(1, Some("n2"), start + RENEW_PERIOD);
+        assert_eq!(sightings.next("n2", true, 2, later), Move::Take(0));
+        sightings.saw(0, Some("n2"), later);
+        assert_eq!(sightings.next("n2", true, 2, later), Move::GiveUp(1));
+        sightings.saw(1, None, later);
+        assert_eq!(sightings.next("n2", true, 2, later), Move::Renew(0));
+    }
+
+    #[test]
+    fn a_node_that_does_not_fit_and_a_number_too_many_are_given_up() {
+        let now = Instant::now();
+        let sightings = seen(&[(0, "n1"), (1, "n2")], now);
+        assert_eq!(sightings.next("n1", false, 2, now), Move::GiveUp(0));
+        assert_eq!(sightings.next("n2", true, 1, now), Move::GiveUp(1));
+        assert_eq!(sightings.next("n3", false, 3, now), Move::Nothing);
+    }
+
+    #[test]
+    fn of_those_alive_the_lowest_is_in_use() {
+        let start = Instant::now();
+        let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
+        assert_eq!(sightings.in_use(None, start).as_deref(), Some("n1"));
+        let later = start + LEASE_DURATION;
+        sightings.saw(1, Some("n2"), start + RENEW_PERIOD);
+        assert_eq!(sightings.in_use(Some("n1"), later).as_deref(), Some("n2"));
+    }
+
+    #[test]
+    fn while_nobody_is_seen_to_be_alive_the_gateway_stays_where_it_is() {
+        let start = Instant::now();
+        let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
+        let long_after = start + LEASE_DURATION * 10;
+        assert_eq!(sightings.in_use(Some("n1"), long_after).as_deref(), Some("n1"));
+        // The first that is heard of again is not the only one alive.
+        sightings.saw(1, Some("n2"), long_after);
+        assert_eq!(sightings.in_use(Some("n1"), long_after).as_deref(), Some("n1"));
+        // A Lease that was given up for a restart changes nothing as long as nobody has it.
+        let mut restarting = seen(&[(0, "n1")], start);
+        restarting.saw(0, None, start);
+        assert_eq!(restarting.in_use(Some("n1"), start).as_deref(), Some("n1"));
+        assert_eq!(restarting.in_use(None, start), None);
+    }
+
+    #[test]
+    fn silence_while_nothing_could_be_seen_costs_nobody_the_lease() {
+        let start = Instant::now();
+        let mut sightings = seen(&[(0, "n1")], start);
+        let later = start + LEASE_DURATION;
+        assert_eq!(sightings.next("n2", true, 1, later), Move::Take(0));
+        sightings.interrupted(later);
+        assert_eq!(sightings.next("n2", true, 1, later), Move::Nothing);
+        assert_eq!(sightings.next("n2", true, 1, later + LEASE_DURATION), Move::Take(0));
+    }
+}

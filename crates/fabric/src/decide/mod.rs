@@ -1,0 +1,285 @@
+//! What this node is to hold, and what its tunnel is to be: pure.
+
+#[cfg(test)]
+pub(crate) mod fixtures;
+pub mod gateways;
+pub mod openings;
+pub mod status;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use liqo_api::{ClusterId, GatewayAddress, NetworkRanges, NetworkSettings, Reach, TunnelEndpointSpec};
+use liqo_datapath::tunnel::{PublicKey, Remote};
+use liqo_network::{
+    Externals, Here, PeerMaps, PrefixMap, There,
+    plan::{Fabric, Mac, Node, NodePlan, Open, Peer},
+    space::overlap,
+};
+use sha2::{Digest as _, Sha256};
+
+use self::openings::Openings;
+use crate::view::NodeView;
+
+/// Something is sent to each peer at least this often, so that either side knows that the other is there, and address translators
+/// between them do not forget the way.
+pub const KEEPALIVE: Duration = Duration::from_secs(5);
+/// A gateway that was heard within this time speaks.
+const SPEAKS: Duration = Duration::from_secs(KEEPALIVE.as_secs() + 2);
+/// IPv6 needs as much.
+const LEAST_MTU: u16 = 1280;
+
+/// What is known, as far as it matters here.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// What the user set.
+    pub settings: NetworkSettings,
+    /// The ranges of this cluster, once the manager knows them.
+    pub ranges: Option<NetworkRanges>,
+    /// Our nodes, without virtual ones.
+    pub nodes: BTreeMap<String, NodeView>,
+    /// The peers.
+    pub peers: BTreeMap<ClusterId, TunnelEndpointSpec>,
+    /// The node whose gateway is in use.
+    pub gateway: Option<String>,
+    /// What single peers may reach; unknown before it was looked up, which only the gateway in use does.
+    pub openings: Option<Openings>,
+    /// The addresses behind names of peers' gateways.
+    pub resolved: BTreeMap<String, Vec<SocketAddr>>,
+    /// Which peer each key belonged to until now.
+    pub keys: BTreeMap<PublicKey, ClusterId>,
+    /// How long ago peers' gateways were heard.
+    pub heard: BTreeMap<PublicKey, Duration>,
+}
+
+/// What is to be done on this node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// Nothing yet: what there is, stays. With what is waited for.
+    Wait(&'static str),
+    /// Nothing of ours is to be left.
+    Clear,
+    /// The node is to hold this.
+    Hold(Box<Wanted>),
+}
+
+/// What a node is to hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wanted {
+    /// In its kernel.
+    pub plan: NodePlan,
+    /// Its end of the tunnel, where it is the gateway in use.
+    pub tunnel: Option<TunnelEnd>,
+    /// Peers for which nothing is held, and why.
+    pub left_out: BTreeMap<ClusterId, String>,
+}
+
+/// Our end of the tunnel, without its key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TunnelEnd {
+    /// What a packet in it may measure.
+    pub mtu: u16,
+    /// Where it listens.
+    pub listen: Vec<SocketAddr>,
+    /// The gateways of all peers.
+    pub remotes: Vec<Remote>,
+    /// Whose they are.
+    pub owners: BTreeMap<PublicKey, ClusterId>,
+}
+
+impl TunnelEnd {
+    /// Whether other gateways of peers are to be sent to, now that they were heard so long ago.
+    pub fn is_outdated(&self, heard: &BTreeMap<PublicKey, Duration>) -> bool {
+        let mut remotes = self.remotes.clone();
+        choose(&mut remotes, &self.owners, heard);
+        remotes != self.remotes
+    }
+}
+
+/// Of the gateways of each peer the first that speaks is sent to, as they name them in order; where none speaks, the first, and all
+/// are called. So a peer whose gateway changes is followed before it can tell.
+fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, heard: &BTreeMap<PublicKey, Duration>) {
+    let speaks = |remote: &Remote| heard.get(&remote.public_key).is_some_and(|ago| *ago < SPEAKS);
+    let of_one_peer = |one: &Remote, other: &Remote| owners.get(&one.public_key) == owners.get(&other.public_key);
+    for gateways in remotes.chunk_by_mut(of_one_peer) {
+        let speaking = gateways.iter().position(speaks);
+        for (place, gateway) in gateways.iter_mut().enumerate() {
+            gateway.enabled = place == speaking.unwrap_or(0);
+            // One that stands by does not listen.
+            gateway.keepalive = (gateway.enabled || speaking.is_none()).then_some(KEEPALIVE);
+        }
+    }
+}
+
+/// Whether somebody has to look up what single peers may reach.
+pub fn needs_openings(snapshot: &Snapshot, this: &str) -> bool {
+    snapshot.gateway.as_deref() == Some(this) && snapshot.peers.values().any(|peer| peer.reach == Reach::Offloaded)
+}
+
+/// What this node is to do. `key` is the one that peers know it by.
+pub fn decide(snapshot: &Snapshot, this: &str, key: PublicKey) -> Work {
+    if !snapshot.settings.enabled {
+        return Work::Clear;
+    }
+    let Some(ranges) = &snapshot.ranges else {
+        return Work::Wait(
+            "the controller manager has not found out the ranges of this cluster yet (ClusterConfig.status.network)",
+        );
+    };
+    if !snapshot.nodes.contains_key(this) {
+        return Work::Wait("this node is not known to the cluster yet");
+    }
+    if needs_openings(snapshot, this) && snapshot.openings.is_none() {
+        return Work::Wait("the pods and Services that peers may reach are being listed");
+    }
+    let (fabric, left_out) = fabric(snapshot, ranges);
+    let plan = fabric.plan(this);
+    let tunnel = plan.tunnel.is_some().then(|| tunnel_end(snapshot, &fabric, this, key));
+    Work::Hold(Box::new(Wanted { plan, tunnel, left_out }))
+}
+
+/// Everything that nodes have to know, and the peers that do not fit into it.
+fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges) -> (Fabric, BTreeMap<ClusterId, String>) {
+    let gateway = snapshot.gateway.as_deref();
+    let node = |(name, view): (&String, &NodeView)| {
+        let node = Node {
+            addresses: view.addresses.clone(),
+            pods: view.pods.clone(),
+            mac: mac(name),
+            is_gateway: gateway == Some(name),
+        };
+        (name.clone(), node)
+    };
+    let mut fabric = Fabric {
+        pods: ranges.pods.clone(),
+        external: ranges.external.clone(),
+        externals: Externals::default(),
+        nodes: snapshot.nodes.iter().map(node).collect(),
+        peers: BTreeMap::new(),
+        mtu: mtu(snapshot).into(),
+    };
+    let mut left_out = BTreeMap::new();
+    let own: Vec<IpNet> = ranges.pods.iter().chain(&ranges.services).chain(&ranges.external).copied().collect();
+    for (id, spec) in &snapshot.peers {
+        match peer(id, spec, snapshot, &fabric, &own) {
+            Ok(peer) => {
+                fabric.peers.insert(id.clone(), peer);
+            }
+            Err(reason) => {
+                left_out.insert(id.clone(), reason);
+            }
+        }
+    }
+    (fabric, left_out)
+}
+
+/// A peer as the nodes see it. One whose prefixes would take those of others is nobody: a node's tables hold all peers or none.
+fn peer(id: &ClusterId, spec: &TunnelEndpointSpec, snapshot: &Snapshot, fabric: &Fabric, own: &[IpNet]) -> Result<Peer, String> {
+    let exported = PrefixMap::new(spec.exported.iter().map(|(own, there)| (Here(*own), There(*there))));
+    let imported = PrefixMap::new(spec.imported.iter().map(|(theirs, here)| (Here(*here), There(*theirs))));
+    let maps = PeerMaps {
+        exported: exported.map_err(|error| format!("what it is shown: {error}"))?,
+        imported: imported.map_err(|error| format!("what it shows: {error}"))?,
+    };
+    let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied().map(IpNet::from));
+    let taken: Vec<IpNet> = fabric.remote().into_iter().chain(own.iter().copied()).chain(nodes).collect();
+    for (here, _) in maps.imported.pairs() {
+        if let Some(other) = taken.iter().find(|other| overlap(&here.0, other)) {
+            return Err(format!("its prefix {} overlaps with {other}, which is in use here", here.0));
+        }
+    }
+    let open = match spec.reach {
+        Reach::Pods => Open::Everything,
+        Reach::Offloaded => {
+            Open::Only(snapshot.openings.as_ref().and_then(|openings| openings.get(id)).cloned().unwrap_or_default())
+        }
+    };
+    Ok(Peer { maps, open })
+}
+
+/// The smallest of what is set here and of what was agreed on with each peer: there is one device for all.
+fn mtu(snapshot: &Snapshot) -> u16 {
+    let agreed = snapshot.peers.values().map(|peer| peer.mtu).filter(|mtu| *mtu > 0);
+    agreed.chain([snapshot.settings.mtu]).min().unwrap_or_default().max(LEAST_MTU)
+}
+
+/// The same for the same name, on whichever node it is asked.
+fn mac(name: &str) -> Mac {
+    let digest = Sha256::digest(name.as_bytes());
+    Mac::of([digest[0], digest[1], digest[2], digest[3], digest[4]])
+}
+
+fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) -> TunnelEnd {
+    let addresses = fabric.nodes.get(this).map(|node| node.addresses.clone()).unwrap_or_default();
+    let port = snapshot.settings.gateways.port;
+    let has = |is_v4: bool| addresses.iter().any(|address| address.is_ipv4() == is_v4);
+    let every: [(bool, IpAddr); 2] = [(true, Ipv4Addr::UNSPECIFIED.into()), (false, Ipv6Addr::UNSPECIFIED.into())];
+    let listen = every.into_iter().filter(|(is_v4, _)| has(*is_v4)).map(|(_, address)| SocketAddr::new(address, port)).collect();
+    let mut end = TunnelEnd { mtu: mtu(snapshot), listen, ..TunnelEnd::default() };
+    let remote = fabric.remote();
+    let usable = |address: &SocketAddr| has(address.is_ipv4()) && may_be_called(address, &remote);
+    for (id, peer) in &fabric.peers {
+        let Some(spec) = snapshot.peers.get(id) else { continue };
+        let prefixes: Vec<IpNet> = peer.maps.imported.pairs().map(|(here, _)| here.0).collect();
+        for gateway in &spec.gateways {
+            // A key of ours, and one that is somebody else's, would make the tunnel refuse everybody.
+            let Some(public_key) = own_key(gateway, id, snapshot, key).filter(|key| !end.owners.contains_key(key)) else {
+                continue;
+            };
+            end.owners.insert(public_key, id.clone());
+            end.remotes.push(Remote {
+                public_key,
+                preshared_key: None,
+                endpoint: addresses_of(gateway, &snapshot.resolved).into_iter().find(usable),
+                keepalive: None,
+                prefixes: prefixes.clone(),
+                enabled: false,
+            });
+        }
+    }
+    choose(&mut end.remotes, &end.owners, &snapshot.heard);
+    end
+}
+
+/// The key of a peer's gateway, unless it is ours or another peer's: whose it was before, theirs it is.
+fn own_key(gateway: &GatewayAddress, id: &ClusterId, snapshot: &Snapshot, ours: PublicKey) -> Option<PublicKey> {
+    let key: PublicKey = gateway.public_key.parse().ok().filter(|key| *key != ours)?;
+    let claims = |spec: &TunnelEndpointSpec| spec.gateways.iter().any(|other| other.public_key == gateway.public_key);
+    match snapshot.keys.get(&key) {
+        Some(owner) if owner != id && snapshot.peers.get(owner).is_some_and(claims) => None,
+        _ => Some(key),
+    }
+}
+
+/// Where a gateway says that it is, as far as that is known.
+fn addresses_of(gateway: &GatewayAddress, resolved: &BTreeMap<String, Vec<SocketAddr>>) -> Vec<SocketAddr> {
+    let of = |text: &String| match text.parse() {
+        Ok(address) => vec![address],
+        Err(_) => resolved.get(text).cloned().unwrap_or_default(),
+    };
+    gateway.endpoints.iter().flat_map(of).collect()
+}
+
+/// A gateway is another machine, and not behind the tunnel that leads to it.
+fn may_be_called(address: &SocketAddr, remote: &[IpNet]) -> bool {
+    let ip = address.ip().to_canonical();
+    address.port() != 0
+        && !ip.is_loopback()
+        && !ip.is_unspecified()
+        && !ip.is_multicast()
+        && !remote.iter().any(|prefix| prefix.contains(&ip))
+}
+
+/// The names among the addresses of peers' gateways.
+pub fn names(peers: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> BTreeSet<String> {
+    let gateways = peers.values().flat_map(|peer| &peer.gateways);
+    let endpoints = gateways.flat_map(|gateway| &gateway.endpoints);
+    endpoints.filter(|text| text.parse::<SocketAddr>().is_err()).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+use super::{
+    fixtures::{id, key, peer, snapshot},
+    *,
+};
+
+const OURS: PublicKey = PublicKey([9; 32]);
+
+fn wanted(snapshot: &Snapshot, this: &str) -> Wanted {
+    match decide(snapshot, this, OURS) {
+        Work::Hold(wanted) => *wanted,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn only_the_gateway_in_use_has_the_tunnel() {
+    let tunnel = wanted(&snapshot(), "n1").tunnel.unwrap();
+    assert_eq!(tunnel.mtu, 1400);
+    assert_eq!(tunnel.listen, ["0.0.0.0:51840".parse().unwrap()]);
+    assert_eq!(wanted(&snapshot(), "n2").tunnel, None);
+    assert!(wanted(&snapshot(), "n2").plan.overlay.is_some());
+}
+
+#[test]
+fn a_peers_first_gateway_is_sent_to_and_the_others_are_listened_to() {
+    let tunnel = wanted(&snapshot(), "n1").tunnel.unwrap();
+    let [first, second] = &tunnel.remotes[..] else { panic!("{:?}", tunnel.remotes) };
+    assert!(first.enabled && !second.enabled);
+    // Nobody speaks yet: both are called.
+    assert_eq!((first.keepalive, second.keepalive), (Some(KEEPALIVE), Some(KEEPALIVE)));
+    assert_eq!(first.endpoint, Some("192.0.2.1:51840".parse().unwrap()));
+    assert_eq!(first.prefixes, ["10.66.0.0/16".parse().unwrap()]);
+    assert_eq!(first.prefixes, second.prefixes);
+}
+
+#[test]
+fn a_peer_whose_gateway_changes_is_followed() {
+    let ago = |seconds: [u64; 2]| [1, 2].map(key).into_iter().zip(seconds.map(Duration::from_secs)).collect::<BTreeMap<_, _>>();
+    let chosen = |heard: BTreeMap<PublicKey, Duration>| {
+        let tunnel = wanted(&Snapshot { heard: heard.clone(), ..snapshot() }, "n1").tunnel.unwrap();
+        assert!(!tunnel.is_outdated(&heard));
+        let enabled: Vec<PublicKey> = tunnel.remotes.iter().filter(|one| one.enabled).map(|one| one.public_key).collect();
+        assert!(tunnel.remotes.iter().all(|one| one.enabled == one.keepalive.is_some()));
+        enabled
+    };
+    assert_eq!(chosen(ago([1, 200])), [key(1)]);
+    assert_eq!(chosen(ago([8, 0])), [key(2)]);
+    // Both believe to be in use: the one that they name first is it.
+    assert_eq!(chosen(ago([6, 0])), [key(1)]);
+    let former = wanted(&Snapshot { heard: ago([1, 200]), ..snapshot() }, "n1").tunnel.unwrap();
+    assert!(former.is_outdated(&ago([8, 0])));
+}
+
+#[test]
+fn without_a_gateway_packets_for_peers_go_nowhere() {
+    let wanted = wanted(&Snapshot { gateway: None, ..snapshot() }, "n1");
+    assert_eq!((wanted.tunnel, wanted.plan.overlay, wanted.plan.routes.len()), (None, None, 1));
+}
+
+#[test]
+fn nothing_is_touched_while_something_is_not_known() {
+    let waits = |snapshot: &Snapshot, this: &str| matches!(decide(snapshot, this, OURS), Work::Wait(_));
+    assert!(waits(&Snapshot { ranges: None, ..snapshot() }, "n1"));
+    assert!(waits(&snapshot(), "n3"));
+    let mut careful = snapshot();
+    careful.peers.get_mut(&id('a')).unwrap().reach = Reach::Offloaded;
+    assert!(waits(&careful, "n1"));
+    assert!(!waits(&careful, "n2"));
+    careful.openings = Some(Openings::new());
+    assert!(!waits(&careful, "n1"));
+}
+
+#[test]
+fn a_network_that_is_switched_off_leaves_nothing() {
+    let mut off = snapshot();
+    off.settings.enabled = false;
+    off.ranges = None;
+    assert_eq!(decide(&off, "n1", OURS), Work::Clear);
+}
+
+#[test]
+fn what_a_peer_may_reach_is_opened_on_the_gateway_alone() {
+    let mut careful = snapshot();
+    careful.peers.get_mut(&id('a')).unwrap().reach = Reach::Offloaded;
+    careful.openings = Some([(id('a'), [IpAddr::from([10, 244, 1, 7])].into())].into());
+    let text = |this: &str| wanted(&careful, this).plan.tables.iter().map(|table| table.script.clone()).collect::<String>();
+    assert!(text("n1").contains("10.244.1.7"));
+    assert!(!text("n2").contains("10.244.1.7"));
+}
+
+#[test]
+fn a_peer_whose_prefix_is_in_use_is_left_out_and_harms_nobody() {
+    for taken in ["10.66.128.0/17", "10.244.0.0/17", "10.96.0.0/17", "172.18.0.0/17"] {
+        let mut crowded = snapshot();
+        let other = serde_json::from_value::<TunnelEndpointSpec>(serde_json::json!({
+            "clusterID": id('b'), "imported": { "10.0.0.0/17": taken }, "mtu": 1420, "reach": "Pods",
+        }));
+        crowded.peers.insert(id('b'), other.unwrap());
+        let wanted = wanted(&crowded, "n1");
+        assert!(wanted.left_out[&id('b')].contains("overlaps"), "{taken}: {:?}", wanted.left_out);
+        assert_eq!(wanted.tunnel.unwrap().remotes.len(), 2);
+    }
+}
+
+#[test]
+fn nobody_takes_the_key_of_another_or_ours() {
+    let mut claimed = snapshot();
+    claimed.peers.insert(id('b'), peer(&id('b'), "10.67.0.0/16", [1, 9]));
+    let owners = |snapshot: &Snapshot| wanted(snapshot, "n1").tunnel.unwrap().owners;
+    assert_eq!(owners(&claimed), [(key(1), id('a')), (key(2), id('a'))].into());
+    // Whose it was, theirs it stays, as long as they say so.
+    claimed.keys = [(key(1), id('b'))].into();
+    assert_eq!(owners(&claimed), [(key(1), id('b')), (key(2), id('a'))].into());
+    claimed.peers.get_mut(&id('b')).unwrap().gateways.clear();
+    assert_eq!(owners(&claimed), [(key(1), id('a')), (key(2), id('a'))].into());
+}
+
+#[test]
+fn a_gateway_is_called_where_that_makes_sense() {
+    let mut called = snapshot();
+    let endpoint = |snapshot: &Snapshot| wanted(snapshot, "n1").tunnel.unwrap().remotes[0].endpoint;
+    let mut announce = |endpoints: &[&str]| {
+        let gateways = &mut called.peers.get_mut(&id('a')).unwrap().gateways;
+        gateways[0].endpoints = endpoints.iter().map(|&text| text.to_owned()).collect();
+        called.clone()
+    };
+    // This machine, nobody, behind the tunnel itself, a family that this node does not have.
+    let senseless =
+        ["127.0.0.1:1", "0.0.0.0:1", "[::ffff:127.0.0.1]:1", "10.66.0.1:1", "224.0.0.1:1", "192.0.2.1:0", "[2001:db8::1]:1"];
+    assert_eq!(endpoint(&announce(&senseless)), None);
+    assert_eq!(endpoint(&announce(&["[2001:db8::1]:1", "192.0.2.7:1"])), Some("192.0.2.7:1".parse().unwrap()));
+
+    let mut named = announce(&["gateway.example.org:51840"]);
+    assert_eq!(names(&named.peers), ["gateway.example.org:51840".to_owned()].into());
+    assert_eq!(endpoint(&named), None);
+    named.resolved.insert("gateway.example.org:51840".to_owned(), vec!["192.0.2.8:51840".parse().unwrap()]);
+    assert_eq!(endpoint(&named), Some("192.0.2.8:51840".parse().unwrap()));
+}
+
+#[test]
+fn packets_fit_the_way_to_every_peer() {
+    let mut narrow = snapshot();
+    assert_eq!(wanted(&narrow, "n1").plan.tunnel, Some(1400));
+    narrow.peers.get_mut(&id('a')).unwrap().mtu = 100;
+    assert_eq!(wanted(&narrow, "n1").plan.tunnel, Some(1280));
+    narrow.peers.get_mut(&id('a')).unwrap().mtu = 9000;
+    assert_eq!(wanted(&narrow, "n1").plan.tunnel, Some(1420));
+}

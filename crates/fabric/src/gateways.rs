@@ -1,0 +1,221 @@
+//! Takes part in the choice of gateways: holds one of the Leases, and follows them all.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ObjectMeta, PostParams},
+};
+use liqo_api::{CLUSTER_CONFIG, annotations, gateway_lease, labels};
+use liqo_datapath::tunnel::PublicKey;
+use liqo_kit::Key;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Options, Watched,
+    decide::gateways::{LEASE_DURATION, Move, RENEW_PERIOD, Sightings},
+    view::{LeaseView, lease_number},
+};
+
+/// How long a request for a Lease may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The Leases of gateways, and our part in them.
+pub struct Gateways {
+    api: Api<Lease>,
+    node: String,
+    key: PublicKey,
+    state: Mutex<State>,
+    changed: Arc<Notify>,
+    /// Whether it was tried once to become a gateway, so that it is known whether this node is one.
+    tried: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    sightings: Sightings,
+    versions: BTreeMap<u8, Option<String>>,
+    in_use: Option<String>,
+}
+
+impl Gateways {
+    /// Nothing is known of the Leases yet.
+    pub(crate) fn new(client: Client, options: &Options, key: PublicKey, changed: Arc<Notify>) -> Self {
+        Self {
+            api: Api::namespaced(client, &options.namespace),
+            node: options.node.clone(),
+            key,
+            state: Mutex::default(),
+            changed,
+            tried: watch::channel(false).0,
+        }
+    }
+
+    /// The node whose gateway is in use.
+    pub fn in_use(&self) -> Option<String> {
+        let mut state = self.state();
+        let in_use = state.sightings.in_use(state.in_use.as_deref(), Instant::now());
+        state.in_use.clone_from(&in_use);
+        in_use
+    }
+
+    /// Waits until it was tried to become a gateway.
+    pub async fn tried(&self) {
+        // The sender lives as long as this.
+        let _ = self.tried.subscribe().wait_for(|tried| *tried).await;
+    }
+
+    /// A Lease changed, or is gone.
+    pub(crate) fn saw(&self, name: &str, lease: Option<&LeaseView>) {
+        let Some(number) = lease_number(name) else { return };
+        let mut state = self.state();
+        let now = Instant::now();
+        match lease {
+            // What we wrote ourselves was seen then.
+            Some(lease) if lease.version.is_some() && state.versions.get(&number) == Some(&lease.version) => return,
+            Some(lease) => {
+                state.sightings.saw(number, lease.holder.as_deref(), now);
+                state.versions.insert(number, lease.version.clone());
+            }
+            None => {
+                state.sightings.gone(number);
+                state.versions.remove(&number);
+            }
+        }
+        drop(state);
+        self.tell_if_another();
+    }
+
+    /// Takes part until `stop`. What is held then, stays: a process that is back before the Lease runs out goes on as the gateway, and
+    /// connections see a pause. A change of gateways would cost them more.
+    pub(crate) async fn keep(self: Arc<Self>, watched: Watched, stop: CancellationToken) {
+        loop {
+            let (may, replicas) = self.fitness(&watched);
+            // After a Lease was taken, a former one is given up at once.
+            for _ in 0..3 {
+                let next = self.state().sightings.next(&self.node, may, replicas, Instant::now());
+                match self.make(next).await {
+                    Ok(()) if matches!(next, Move::Take(_) | Move::GiveUp(_)) => {}
+                    Ok(()) => break,
+                    Err(error) => {
+                        tracing::warn!(%error, ?next, "the Lease of a gateway cannot be written, trying again");
+                        // Whoever is silent may be heard again when we hear at all.
+                        self.state().sightings.interrupted(Instant::now());
+                        break;
+                    }
+                }
+            }
+            self.tried.send_replace(true);
+            self.tell_if_another();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(RENEW_PERIOD) => {}
+            }
+        }
+    }
+
+    /// Whether this node fits to be a gateway, and how many there are to be.
+    fn fitness(&self, watched: &Watched) -> (bool, u8) {
+        let Some(config) = watched.config.get(&Key::new("", CLUSTER_CONFIG)) else { return (false, 0) };
+        let Some(node) = watched.nodes.get(&Key::new("", &self.node)) else { return (false, 0) };
+        let wanted = &config.settings.gateways.node_selector;
+        let fits = wanted.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+        (config.settings.enabled && fits, config.settings.gateways.replicas)
+    }
+
+    async fn make(&self, next: Move) -> Result<(), kube::Error> {
+        let outcome = match next {
+            Move::Nothing => return Ok(()),
+            Move::Renew(number) | Move::Take(number) => self.write(number, true).await,
+            Move::GiveUp(number) => self.write(number, false).await,
+        };
+        match outcome {
+            // Somebody else was faster: the watch tells who.
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => {
+                if !matches!(next, Move::Renew(_)) {
+                    tracing::info!(node = self.node, ?next, "the Lease of a gateway changed hands");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes a Lease as it was seen last; a conflict says that it is not any more.
+    async fn write(&self, number: u8, hold: bool) -> Result<(), kube::Error> {
+        let name = gateway_lease(number);
+        let request = async {
+            let Some(mut lease) = self.api.get_opt(&name).await? else {
+                let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
+                let mut lease = Lease { metadata, spec: None };
+                self.fill(&mut lease, hold);
+                return self.api.create(&PostParams::default(), &lease).await;
+            };
+            let known = self.state().versions.get(&number).cloned().flatten();
+            if known.is_some() && known != lease.resource_version() {
+                let seen = LeaseView {
+                    version: lease.resource_version(),
+                    holder: lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()),
+                };
+                let by_another = seen.holder.as_ref().is_some_and(|holder| !holder.is_empty() && *holder != self.node);
+                self.saw(&name, Some(&seen));
+                if by_another {
+                    return Ok(lease);
+                }
+            }
+            self.fill(&mut lease, hold);
+            self.api.replace(&name, &PostParams::default(), &lease).await
+        };
+        let late = |_| kube::Error::Service("the API server did not answer in time".into());
+        let written = tokio::time::timeout(PATIENCE, request).await.map_err(late)??;
+        let version = written.resource_version();
+        self.saw(&name, Some(&LeaseView { version, holder: written.spec.and_then(|spec| spec.holder_identity) }));
+        Ok(())
+    }
+
+    fn fill(&self, lease: &mut Lease, hold: bool) {
+        let old = lease.spec.take().unwrap_or_default();
+        let is_own = old.holder_identity.as_deref() == Some(&self.node);
+        let now = MicroTime(Timestamp::now());
+        lease.metadata.managed_fields = None;
+        lease.labels_mut().insert(labels::GATEWAY.to_owned(), "true".to_owned());
+        if hold {
+            lease.annotations_mut().insert(annotations::GATEWAY_KEY.to_owned(), self.key.to_string());
+        } else {
+            lease.annotations_mut().remove(annotations::GATEWAY_KEY);
+        }
+        lease.spec = Some(LeaseSpec {
+            holder_identity: hold.then(|| self.node.clone()),
+            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
+            acquire_time: if is_own { old.acquire_time } else { Some(now.clone()) },
+            renew_time: Some(now),
+            lease_transitions: Some(old.lease_transitions.unwrap_or(0) + i32::from(hold && !is_own)),
+            ..LeaseSpec::default()
+        });
+    }
+
+    /// Tells when another gateway is in use than before.
+    fn tell_if_another(&self) {
+        let before = self.state().in_use.clone();
+        let now = self.in_use();
+        if now != before {
+            tracing::info!(before, gateway = now, "another gateway is in use");
+            self.changed.notify_one();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,165 @@
+//! The program on each node that carries packets between clusters.
+//!
+//! It runs on every node, in the node's own network. What is to be in the kernel of a node follows from objects that it watches: the
+//! nodes, the ranges of this cluster, and one `TunnelEndpoint` for each peer, which the controller manager writes. Each change leads to
+//! one pure decision ([`decide`]), and the difference between that and what there is, is made ([`agent`]). Every half minute it is looked
+//! at all the same, because others change kernels, too.
+//!
+//! ```text
+//!   TunnelEndpoints --+                    +--> overlay, routes, nftables    every node
+//!   Nodes ------------+--> decide --> make-+
+//!   ClusterConfig ----+        ^           +--> tunnel                       the gateway in use
+//!                              |                   |
+//!   gateway Leases --> who is in use               +--> TunnelEndpoint.status, metrics
+//! ```
+//!
+//! **Gateways.** Nodes that fit compete for a few numbered Leases ([`gateways`]). The one alive with the lowest number is in use: it has
+//! the tunnel to all peers, and it alone looks up what single peers may reach ([`openings`]) and says how the tunnel is ([`report`]). The
+//! others stand by, with their keys known to the peers, and take over within seconds.
+//!
+//! **What stays.** The kernel's state outlives the process, so a restart is a pause and not an end of connections. While the API server
+//! is away everything stays as it is. Only a network that is switched off, or `--clear`, removes all.
+
+pub mod agent;
+pub mod decide;
+pub mod gateways;
+pub mod health;
+pub mod key;
+mod metrics;
+mod node;
+pub mod openings;
+pub mod report;
+mod resolve;
+pub mod view;
+
+use std::{path::PathBuf, sync::Arc};
+
+use anyhow::Context as _;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node as ClusterNode};
+use kube::{Api, Client, runtime::watcher};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, TunnelEndpoint, labels};
+use liqo_datapath::{
+    node::Node,
+    tunnel::{PrivateKey, Tunnel as _, UserspaceTunnel},
+};
+use liqo_kit::Cache;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    agent::Agent,
+    decide::Work,
+    gateways::Gateways,
+    health::Health,
+    view::{ConfigView, LeaseView, NodeView, PeerView},
+};
+
+/// What the program is told.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Namespace of Liqo's objects.
+    pub namespace: String,
+    /// The node that it runs on.
+    pub node: String,
+    /// Where the key of this node's gateway is kept.
+    pub key_directory: PathBuf,
+}
+
+/// What is watched by every node.
+#[derive(Clone)]
+struct Watched {
+    nodes: Cache<NodeView>,
+    peers: Cache<PeerView>,
+    config: Cache<ConfigView>,
+    leases: Cache<LeaseView>,
+}
+
+/// Keeps this node as it is to be, until `stop`.
+pub async fn run(client: Client, options: Options, health: Health, stop: CancellationToken) -> anyhow::Result<()> {
+    let key = key::load_or_create(&options.key_directory, &options.node).context("the key of this node's gateway")?;
+    let kernel = Node::of_this_namespace().context("the kernel of this node")?;
+    let changed = Arc::new(Notify::new());
+    let gateways = Arc::new(Gateways::new(client.clone(), &options, key.public(), changed.clone()));
+    let watched = watch_all(&client, &options.namespace, &gateways, &changed, &stop);
+    let all_known =
+        async { tokio::join!(watched.nodes.synced(), watched.peers.synced(), watched.config.synced(), watched.leases.synced()) };
+    tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        _ = all_known => {}
+    }
+    tracing::info!(node = options.node, key = %key.public(), "this node");
+    let tunnel = Arc::new(UserspaceTunnel::new());
+    let (ends, held) = watch::channel(None);
+    let electing = gateways.clone().keep(watched.clone(), stop.clone());
+    let reporting = report::keep(report::Reporter {
+        api: Api::namespaced(client.clone(), &options.namespace),
+        node: options.node.clone(),
+        peers: watched.peers.clone(),
+        tunnel: tunnel.clone(),
+        held,
+        changed: changed.clone(),
+        stop: stop.clone(),
+    });
+    let agent = Agent { tunnel: &*tunnel, node: kernel, key };
+    let holding = node::Keeper { agent, client, options: &options, watched, gateways, changed, ends, health, stop }.keep();
+    // Each ends when it is asked to, and not before.
+    let ((), (), ()) = tokio::join!(electing, reporting, holding);
+    tunnel.stop();
+    Ok(())
+}
+
+/// Removes everything that is ours from this node.
+pub async fn clear(options: &Options) -> anyhow::Result<()> {
+    let tunnel = UserspaceTunnel::new();
+    let kernel = Node::of_this_namespace().context("the kernel of this node")?;
+    let agent = Agent { tunnel: &tunnel, node: kernel, key: PrivateKey::generate() };
+    let steps = agent.make(&Work::Clear).await.context("removing what is in the kernel")?;
+    key::remove(&options.key_directory, &options.node).context("removing the gateway's key")?;
+    tracing::info!(steps, "nothing of Liqo's network is left on this node");
+    Ok(())
+}
+
+fn watch_all(
+    client: &Client,
+    namespace: &str,
+    gateways: &Arc<Gateways>,
+    changed: &Arc<Notify>,
+    stop: &CancellationToken,
+) -> Watched {
+    let tell = || {
+        let changed = changed.clone();
+        move || changed.notify_one()
+    };
+    let (of_nodes, of_peers, of_config) = (tell(), tell(), tell());
+    let all = watcher::Config::default;
+    let seen = gateways.clone();
+    Watched {
+        nodes: Cache::watch(Api::<ClusterNode>::all(client.clone()), all(), stop.clone(), view::node, move |_, _, _| of_nodes()),
+        peers: Cache::watch(
+            Api::<TunnelEndpoint>::namespaced(client.clone(), namespace),
+            all(),
+            stop.clone(),
+            view::peer,
+            // A new status is nothing to act upon: it is our own.
+            move |_, before, now| {
+                if before.map(|peer| &peer.spec) != now.map(|peer| &peer.spec) {
+                    of_peers();
+                }
+            },
+        ),
+        config: Cache::watch(
+            Api::<ClusterConfig>::all(client.clone()),
+            all().fields(&format!("metadata.name={CLUSTER_CONFIG}")),
+            stop.clone(),
+            view::config,
+            move |_, _, _| of_config(),
+        ),
+        leases: Cache::watch(
+            Api::<Lease>::namespaced(client.clone(), namespace),
+            all().labels(&format!("{}=true", labels::GATEWAY)),
+            stop.clone(),
+            view::lease,
+            move |key, _, now| seen.saw(&key.name, now.map(|lease| &**lease)),
+        ),
+    }
+}

@@ -1,0 +1,151 @@
+//! Keeps the node as it is to be: collects what is known, decides, makes it so, again and again.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use kube::Client;
+use liqo_api::{CLUSTER_CONFIG, ClusterId};
+use liqo_datapath::{
+    node::{NetlinkLinks, NetlinkRoutes, Nft},
+    tunnel::{PublicKey, Tunnel as _, UserspaceTunnel},
+};
+use liqo_kit::Key;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Options, Watched,
+    agent::Agent,
+    decide::{self, Snapshot, Wanted, Work},
+    gateways::Gateways,
+    health::Health,
+    metrics,
+    openings::OpeningWatches,
+    report,
+    resolve::Resolver,
+};
+
+/// Changes come in groups; so much later they are looked at together.
+const TOGETHER: Duration = Duration::from_millis(70);
+/// The node is looked at after this time, whether or not something changed.
+const PERIOD: Duration = Duration::from_secs(30);
+/// The same, while something is not known that tells of itself only when it is not empty.
+const WAITING: Duration = Duration::from_secs(5);
+/// After an error it is tried again after this time, and then after twice as long each time.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+
+/// What is held now, where the tunnel is here.
+pub(crate) type Held = Option<Arc<Wanted>>;
+
+pub(crate) struct Keeper<'a> {
+    pub agent: Agent<'a, UserspaceTunnel, NetlinkLinks, NetlinkRoutes, Nft>,
+    pub client: Client,
+    pub options: &'a Options,
+    pub watched: Watched,
+    pub gateways: Arc<Gateways>,
+    pub changed: Arc<Notify>,
+    pub ends: watch::Sender<Held>,
+    pub health: Health,
+    pub stop: CancellationToken,
+}
+
+impl Keeper<'_> {
+    /// Until `stop`. What the node holds then, stays.
+    pub(crate) async fn keep(self) {
+        self.gateways.tried().await;
+        let mut openings = None;
+        let mut resolver = Resolver::default();
+        let mut keys = BTreeMap::new();
+        let mut retry = FIRST_RETRY;
+        loop {
+            let wait = match self.once(&mut openings, &mut resolver, &mut keys).await {
+                Ok(wait) => {
+                    retry = FIRST_RETRY;
+                    wait
+                }
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, "this node is not as it should be, trying again");
+                    self.health.failing(error);
+                    let wait = retry;
+                    retry = (retry * 2).min(PERIOD);
+                    wait
+                }
+            };
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = self.changed.notified() => tokio::time::sleep(TOGETHER).await,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Looks once, and says after which time to look again.
+    async fn once(
+        &self,
+        openings: &mut Option<OpeningWatches>,
+        resolver: &mut Resolver,
+        keys: &mut BTreeMap<PublicKey, ClusterId>,
+    ) -> anyhow::Result<Duration> {
+        let this = &self.options.node;
+        let mut snapshot = self.snapshot(keys);
+        if decide::needs_openings(&snapshot, this) && snapshot.settings.enabled {
+            let watches = openings.get_or_insert_with(|| OpeningWatches::start(&self.client, &self.changed));
+            // They take a moment, and rights that are missing must not hold up the rest of the loop for ever.
+            let _ = tokio::time::timeout(Duration::from_secs(5), watches.complete()).await;
+            snapshot.openings = watches.openings(snapshot.nodes.keys().cloned().collect());
+        } else {
+            *openings = None;
+        }
+        if snapshot.gateway.as_ref() == Some(this) {
+            snapshot.resolved = resolver.look_up(decide::names(&snapshot.peers)).await;
+        }
+        let work = decide::decide(&snapshot, this, self.agent.key.public());
+        let steps = self.agent.make(&work).await?;
+        metrics::steps(steps);
+        if steps > 0 {
+            tracing::info!(steps, gateway = snapshot.gateway, peers = snapshot.peers.len(), "this node was changed");
+        }
+        let held = match work {
+            Work::Wait(what) => {
+                self.health.good(format!("waiting: {what}"));
+                return Ok(WAITING);
+            }
+            Work::Clear => {
+                self.health.good("the network is switched off, and nothing of it is on this node".to_owned());
+                None
+            }
+            Work::Hold(wanted) => {
+                for (peer, reason) in &wanted.left_out {
+                    tracing::warn!(%peer, reason, "nothing is held for a peer");
+                }
+                self.health.good("this node is as it should be".to_owned());
+                *keys = wanted.tunnel.as_ref().map(|end| end.owners.clone()).unwrap_or_default();
+                wanted.tunnel.is_some().then(|| Arc::new(*wanted))
+            }
+        };
+        self.ends.send_if_modified(|before| {
+            let differs = *before != held;
+            *before = held;
+            differs
+        });
+        Ok(PERIOD)
+    }
+
+    fn snapshot(&self, keys: &BTreeMap<PublicKey, ClusterId>) -> Snapshot {
+        let config = self.watched.config.get(&Key::new("", CLUSTER_CONFIG));
+        let nodes = self.watched.nodes.all().into_iter().map(|(key, node)| (key.name, (*node).clone())).collect();
+        let peers = self.watched.peers.all().into_iter();
+        Snapshot {
+            settings: config.as_ref().map(|config| config.settings.clone()).unwrap_or_default(),
+            // Without a configuration nothing is known, and what there is, stays.
+            ranges: config.and_then(|config| config.ranges.clone()),
+            nodes,
+            peers: peers.map(|(_, peer)| (peer.spec.cluster_id.clone(), peer.spec.clone())).collect(),
+            gateway: self.gateways.in_use(),
+            openings: None,
+            resolved: BTreeMap::new(),
+            keys: keys.clone(),
+            heard: report::heard(&self.agent.tunnel.state().remotes),
+        }
+    }
+}

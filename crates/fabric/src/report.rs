@@ -1,0 +1,105 @@
+//! Says how the tunnel to each peer is: in the status of its `TunnelEndpoint`, and as metrics.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use liqo_api::{ClusterId, TunnelEndpoint};
+use liqo_datapath::tunnel::{PublicKey, RemoteState, Tunnel as _, UserspaceTunnel};
+use liqo_kit::Cache;
+use serde_json::json;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    decide::{
+        Wanted,
+        status::{Seen, status},
+    },
+    metrics,
+    node::Held,
+    view::PeerView,
+};
+
+/// Time between two looks.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// What it takes to report.
+pub(crate) struct Reporter {
+    pub api: Api<TunnelEndpoint>,
+    pub node: String,
+    pub peers: Cache<PeerView>,
+    pub tunnel: Arc<UserspaceTunnel>,
+    pub held: watch::Receiver<Held>,
+    pub changed: Arc<Notify>,
+    pub stop: CancellationToken,
+}
+
+/// Until it is asked to stop.
+pub(crate) async fn keep(reporter: Reporter) {
+    loop {
+        tokio::select! {
+            () = reporter.stop.cancelled() => return,
+            () = tokio::time::sleep(PERIOD) => {}
+        }
+        let held = reporter.held.borrow().clone();
+        let Some(held) = held else {
+            metrics::no_tunnel();
+            continue;
+        };
+        let state = reporter.tunnel.state().remotes;
+        let heard = heard(&state);
+        let mut remotes = by_peer(&held, state);
+        let peers = reporter.peers.all();
+        let seen: BTreeMap<ClusterId, Seen> = peers
+            .iter()
+            .map(|(_, peer)| {
+                let id = &peer.spec.cluster_id;
+                let remotes = remotes.remove(id).unwrap_or_default();
+                (id.clone(), Seen { remotes, left_out: held.left_out.get(id).cloned() })
+            })
+            .collect();
+        metrics::tunnel(&seen);
+        if held.tunnel.as_ref().is_some_and(|end| end.is_outdated(&heard)) {
+            reporter.changed.notify_one();
+        }
+        for (key, peer) in &peers {
+            let id = &peer.spec.cluster_id;
+            let Some(seen) = seen.get(id) else { continue };
+            let Some(new) = status(&reporter.node, &peer.spec, &peer.status, seen, Timestamp::now()) else { continue };
+            // What is absent is to go, which takes a null.
+            let patch = json!({ "status": {
+                "gateway": new.gateway,
+                "endpoint": new.endpoint,
+                "conditions": new.conditions,
+            } });
+            match reporter.api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Ok(_) => {
+                    let reason = new.conditions.first().map(|one| &one.reason);
+                    tracing::info!(peer = %id, reason, "the state of a tunnel changed");
+                }
+                Err(kube::Error::Api(answer)) if answer.is_not_found() => {}
+                Err(error) => tracing::warn!(%error, peer = %id, "the state of a tunnel cannot be written, trying again"),
+            }
+        }
+    }
+}
+
+/// How long ago each gateway of a peer was heard.
+pub(crate) fn heard(remotes: &[RemoteState]) -> BTreeMap<PublicKey, Duration> {
+    remotes.iter().filter_map(|remote| Some((remote.public_key, remote.last_received?))).collect()
+}
+
+fn by_peer(held: &Wanted, remotes: Vec<RemoteState>) -> BTreeMap<ClusterId, Vec<RemoteState>> {
+    let mut sorted: BTreeMap<ClusterId, Vec<RemoteState>> = BTreeMap::new();
+    for remote in remotes {
+        let owner = held.tunnel.as_ref().and_then(|end| end.owners.get(&remote.public_key));
+        if let Some(owner) = owner {
+            sorted.entry(owner.clone()).or_default().push(remote);
+        }
+    }
+    sorted
+}

@@ -1,0 +1,307 @@
+use std::slice::from_ref as one;
+
+use super::{super::usage::tests::held, *};
+
+fn both() -> BTreeSet<Kind> {
+    BTreeSet::from([Kind::ConfigMap, Kind::Secret])
+}
+
+fn object(object_name: &str, content: &Value, change: impl FnOnce(&mut Value)) -> Source {
+    let mut object = json!({
+        "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
+        "metadata": { "name": object_name, "namespace": "t", "uid": "o" }, "spec": { "namespace": "demo", "object": content },
+    });
+    change(&mut object);
+    Source::of_object(serde_json::from_value(object).unwrap())
+}
+
+fn config(name: &str, value: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "data": { "key": value } })
+}
+
+fn source(name: &str, value: &str) -> Source {
+    object(name, &config(name, value), |_| {})
+}
+
+fn existing(name: &str, value: &str) -> Twin {
+    let mut content = config(name, value);
+    content["metadata"]["uid"] = "twin".into();
+    Twin::of(Kind::ConfigMap, serde_json::from_value(content).unwrap()).unwrap()
+}
+
+fn secret(type_: &str) -> Option<Source> {
+    Source::of_secret(
+        serde_json::from_value(json!({
+            "metadata": { "name": "s1", "namespace": "t", "uid": "s", "labels": { labels::HOME_NAMESPACE: "demo" },
+                "annotations": { annotations::HOME_NAME: "login" } },
+            "type": type_, "data": { "password": "c2VjcmV0" },
+        }))
+        .unwrap(),
+    )
+}
+
+#[test]
+fn a_twin_is_made_changed_and_deleted_as_its_source_is() {
+    let new = source("settings", "1");
+    assert_eq!(plan(one(&new), &[], &both(), None), [Step::Create(new.clone())]);
+    assert_eq!(plan(one(&new), &[existing("settings", "1")], &both(), None), [], "nothing is written when nothing changed");
+    let old = existing("settings", "0");
+    assert_eq!(plan(one(&new), one(&old), &both(), None), [Step::Change(new, old.clone())]);
+    assert_eq!(plan(&[], one(&old), &both(), None), [Step::Delete(old)]);
+}
+
+#[test]
+fn a_twin_is_not_deleted_before_all_sources_of_its_kind_are_known() {
+    let twin = Twin { kind: Kind::Secret, ..existing("login", "x") };
+    assert_eq!(plan(&[], one(&twin), &BTreeSet::from([Kind::ConfigMap]), None), []);
+    assert_eq!(plan(&[], one(&twin), &both(), None), [Step::Delete(twin)]);
+}
+
+#[test]
+fn what_is_said_of_a_secret_stands_in_an_annotation_and_is_said_once() {
+    let secret = |said: Option<&Problem>| {
+        let mut secret = json!({ "metadata": { "name": "s", "namespace": "t", "uid": "u", "labels": { labels::HOME_NAMESPACE: "demo" },
+            "annotations": { annotations::HOME_NAME: "login" } }, "type": "example.com/own" });
+        if let Some(said) = said {
+            secret["metadata"]["annotations"][annotations::NOT_REFLECTED] = said.to_annotation().into();
+        }
+        Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
+    };
+    let [Step::Tell(_, Some(problem))] = &plan(one(&secret(None)), &[], &both(), None)[..] else { panic!("nothing is told") };
+    assert_eq!(problem.reason, "KindNotAllowed");
+    assert_eq!(plan(one(&secret(Some(problem))), &[], &both(), None), []);
+}
+
+#[test]
+fn a_source_that_is_being_deleted_goes_after_its_twin() {
+    let leaving = object("settings", &config("settings", "1"), |object| {
+        object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        object["metadata"]["finalizers"] = json!(["other", finalizers::REFLECTED_OBJECT]);
+    });
+    let twin = existing("settings", "1");
+    assert_eq!(plan(one(&leaving), one(&twin), &both(), None), [Step::Delete(twin), Step::Release(leaving.clone(), 1)]);
+    assert_eq!(plan_without_namespace(one(&leaving), "gone"), [Step::Release(leaving.clone(), 1)]);
+}
+
+#[test]
+fn only_what_is_allowed_is_reflected_and_the_refusal_is_told_once() {
+    let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "root" } });
+    let root_ca = config(ROOT_CA, "fake");
+    let other_group = json!({ "apiVersion": "evil/v1", "kind": "ConfigMap", "metadata": { "name": "x" } });
+    for (content, reason) in [
+        (role, "KindNotAllowed"),
+        (json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "x" } }), "KindNotAllowed"),
+        (root_ca, "NameTaken"),
+        (other_group, "KindNotAllowed"),
+        (json!({}), "KindNotAllowed"),
+        (config("../secrets/x", "1"), "Invalid"),
+    ] {
+        let refused = object("o", &content, |_| {});
+        let problem = refused.problem.clone().unwrap();
+        assert_eq!(problem.reason, reason);
+        assert_eq!(plan(&[refused], &[], &both(), None).len(), 1);
+        let told = object("o", &content, |object| {
+            object["status"] = json!({ "reason": problem.reason, "message": problem.message });
+        });
+        assert_eq!(plan(&[told], &[], &both(), None), []);
+    }
+}
+
+#[test]
+fn a_kind_that_the_policy_does_not_allow_gets_no_twin_and_one_that_exists_stays_current() {
+    let held = held(json!({ "reflectedKinds": ["Secret"] }));
+    let new = source("settings", "1");
+    let steps = plan(one(&new), &[], &both(), Some(&held));
+    assert!(
+        matches!(&steps[..], [Step::Tell(_, Some(problem))] if problem.reason == "KindNotAllowed" && problem.message.contains("partners")),
+        "{steps:?}"
+    );
+    let login = secret("Opaque").unwrap();
+    assert_eq!(plan(one(&login), &[], &both(), Some(&held)), [Step::Create(login.clone())]);
+    let old = existing("settings", "0");
+    assert_eq!(plan(one(&new), one(&old), &both(), Some(&held)), [Step::Change(new, old)]);
+}
+
+#[test]
+fn credentials_of_service_accounts_are_never_reflected() {
+    assert_eq!(secret("kubernetes.io/tls").unwrap().problem, None);
+    for type_ in ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1", ""] {
+        let refused = secret(type_).unwrap();
+        assert_eq!(refused.problem.clone().unwrap().reason, "KindNotAllowed", "{type_}");
+        assert!(matches!(&plan(&[refused], &[], &both(), None)[..], [Step::Tell(..)]), "{type_}");
+    }
+}
+
+#[test]
+fn a_problem_that_is_over_is_no_longer_told() {
+    let recovered = object("settings", &config("settings", "1"), |object| object["status"] = json!({ "reason": "NameTaken" }));
+    assert_eq!(plan(one(&recovered), &[existing("settings", "1")], &both(), None), [Step::Tell(recovered, None)]);
+}
+
+#[test]
+fn of_two_sources_of_one_twin_the_first_counts() {
+    let (first, second) = (object("a", &config("settings", "1"), |_| {}), object("b", &config("settings", "2"), |_| {}));
+    let steps = plan(&[second, first.clone()], &[existing("settings", "1")], &both(), None);
+    assert!(matches!(&steps[..], [Step::Tell(source, Some(problem))] if source.key.name == "b" && problem.reason == "NameTaken"));
+}
+
+#[test]
+fn a_twin_holds_the_content_and_nothing_else_of_its_source() {
+    let mut content = config("settings", "1");
+    content["metadata"]["labels"] = json!({ "grafana_dashboard": "1" });
+    content["metadata"]["ownerReferences"] = json!([{ "name": "x" }]);
+    content["immutable"] = true.into();
+    let twin = twin(Kind::ConfigMap, &content, "settings", "demo-rome-aaaaaa", "demo");
+    assert_eq!(
+        twin["metadata"],
+        json!({ "name": "settings", "namespace": "demo-rome-aaaaaa",
+        "labels": { labels::MANAGED: "true", labels::REFLECTED: "true", labels::HOME_NAMESPACE: "demo" } })
+    );
+    assert_eq!((&twin["data"]["key"], &twin["immutable"], &twin["kind"]), (&json!("1"), &json!(true), &json!("ConfigMap")));
+}
+
+#[test]
+fn absent_and_empty_content_are_the_same() {
+    let empty = json!({ "data": {}, "binaryData": null, "immutable": false });
+    assert_eq!(fingerprint(Kind::ConfigMap, &empty), fingerprint(Kind::ConfigMap, &json!({})));
+    assert_ne!(fingerprint(Kind::ConfigMap, &json!({ "immutable": true })), fingerprint(Kind::ConfigMap, &json!({})));
+}
+
+#[test]
+fn without_a_namespace_the_source_says_what_it_waits_for() {
+    let waiting = source("settings", "1");
+    let steps = plan_without_namespace(&[waiting], "soon");
+    assert!(matches!(&steps[..], [Step::Tell(_, Some(problem))] if problem.reason == "NamespaceNotReady"));
+}
+
+fn service(change: impl FnOnce(&mut Value)) -> Value {
+    let mut service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" },
+        "spec": { "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] } });
+    change(&mut service);
+    service
+}
+
+fn slice(service: &str, addresses: &[&str]) -> Value {
+    let endpoints: Vec<Value> =
+        addresses.iter().map(|address| json!({ "addresses": [address], "conditions": { "ready": true } })).collect();
+    json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [{ "port": 8080 }],
+        "metadata": { "name": "web-x", "labels": { services::SERVICE_NAME: service } }, "endpoints": endpoints })
+}
+
+fn bounded(addresses: &[&str]) -> Source {
+    let source = object("endpointslice-1", &slice("web", addresses), |_| {});
+    source.bounded(&BTreeSet::from(["web".to_owned()]), |ip| ip.to_string().starts_with("10.245."))
+}
+
+fn standing(kind: Kind, mut object: Value) -> Twin {
+    object["metadata"]["uid"] = "twin".into();
+    Twin::of(kind, serde_json::from_value(object).unwrap()).unwrap()
+}
+
+#[test]
+fn a_service_is_rebuilt_from_what_may_be_in_it() {
+    let hostile = service(|service| {
+        for (field, value) in [
+            ("selector", json!({ "app": "victim" })),
+            ("externalIPs", json!(["10.0.0.1"])),
+            ("type", json!("LoadBalancer")),
+            ("clusterIP", json!("10.96.0.10")),
+            ("loadBalancerIP", json!("192.0.2.1")),
+            ("externalName", json!("example.com")),
+        ] {
+            service["spec"][field] = value;
+        }
+        service["spec"]["ports"][0]["nodePort"] = 30_000.into();
+        service["metadata"]["annotations"] = json!({ "metallb.universe.tf/address-pool": "x" });
+    });
+    let source = object("service-1", &hostile, |_| {});
+    assert_eq!(source.problem, None);
+    let made = twin(Kind::Service, &source.content().unwrap(), "web", "demo-rome-aaaaaa", "demo");
+    assert_eq!(
+        made,
+        json!({ "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": "web", "namespace": "demo-rome-aaaaaa",
+                "labels": { labels::MANAGED: "true", labels::REFLECTED: "true", labels::HOME_NAMESPACE: "demo" } },
+            "spec": { "type": "ClusterIP", "ipFamilyPolicy": "SingleStack",
+                "ports": [{ "name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP" }] } })
+    );
+}
+
+#[test]
+fn what_the_api_server_adds_to_a_service_is_no_change_and_what_a_person_adds_is() {
+    let source = object("service-1", &service(|_| {}), |_| {});
+    let live = |change: &dyn Fn(&mut Value)| {
+        let mut live = twin(Kind::Service, &source.content().unwrap(), "web", "x", "demo");
+        for (field, value) in [
+            ("clusterIP", json!("10.96.3.4")),
+            ("clusterIPs", json!(["10.96.3.4"])),
+            ("ipFamilies", json!(["IPv4"])),
+            ("sessionAffinity", json!("None")),
+            ("internalTrafficPolicy", json!("Cluster")),
+        ] {
+            live["spec"][field] = value;
+        }
+        change(&mut live);
+        standing(Kind::Service, live)
+    };
+    let services = BTreeSet::from([Kind::Service]);
+    assert_eq!(plan(one(&source), &[live(&|_| {})], &services, None), []);
+    let selecting = live(&|live| live["spec"]["selector"] = json!({ "app": "x" }));
+    assert_eq!(plan(one(&source), one(&selecting), &services, None), [Step::Change(source.clone(), selecting)]);
+    let headless = live(&|live| live["spec"]["clusterIP"] = "None".into());
+    assert_eq!(headless.type_, "None", "it can only be made anew");
+    assert_eq!(plan(&[], &[live(&|_| {})], &services, None).len(), 1);
+}
+
+#[test]
+fn a_slice_is_kept_as_it_is_written() {
+    let source = bounded(&["10.245.0.7", "10.245.0.5"]);
+    assert_eq!((&source.problem, &source.partial), (&None, &None));
+    let made = twin(Kind::EndpointSlice, &source.content().unwrap(), "web-x", "demo-rome-aaaaaa", "demo");
+    assert_eq!(made["apiVersion"], "discovery.k8s.io/v1");
+    assert_eq!(
+        made["metadata"]["labels"],
+        json!({ services::SERVICE_NAME: "web", MANAGED_BY: "liqo", labels::MANAGED: "true", labels::REFLECTED: "true",
+            labels::HOME_NAMESPACE: "demo" })
+    );
+    let mut live = made;
+    live["ports"][0]["name"] = "".into();
+    let live = standing(Kind::EndpointSlice, live);
+    assert_eq!(plan(one(&source), &[live], &BTreeSet::from([Kind::EndpointSlice]), None), []);
+}
+
+#[test]
+fn endpoints_that_are_not_the_consumers_are_left_out_and_named() {
+    let clean = bounded(&["10.245.0.5"]);
+    let hostile = bounded(&["10.245.0.5", "10.244.0.10", "192.168.0.1"]);
+    assert_eq!(hostile.fingerprint, clean.fingerprint);
+    let problem = hostile.partial.clone().unwrap();
+    assert_eq!(problem.reason, "AddressRefused");
+    assert!(problem.message.ends_with(": 10.244.0.10, 192.168.0.1"), "{}", problem.message);
+    let live = standing(Kind::EndpointSlice, twin(Kind::EndpointSlice, &clean.content().unwrap(), "web-x", "x", "demo"));
+    let slices = BTreeSet::from([Kind::EndpointSlice]);
+    assert_eq!(plan(one(&hostile), one(&live), &slices, None), [Step::Tell(hostile.clone(), Some(problem.clone()))]);
+    let told = Source { told: Some(problem), ..hostile };
+    assert_eq!(plan(one(&told), one(&live), &slices, None), [], "it is said once");
+    let many: Vec<String> = (0..50).map(|last| format!("192.168.0.{last}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert!(bounded(&many).partial.unwrap().message.len() < 400);
+}
+
+#[test]
+fn endpoints_are_only_for_services_of_home() {
+    let source = object("endpointslice-1", &slice("admins", &["10.245.0.5"]), |_| {});
+    let source = source.bounded(&BTreeSet::from(["web".to_owned()]), |_| true);
+    assert_eq!(source.problem.as_ref().map(|problem| problem.reason.as_str()), Some("NoService"));
+    let live = standing(Kind::EndpointSlice, slice("admins", &["10.245.0.5"]));
+    let steps = plan(one(&source), one(&live), &BTreeSet::from([Kind::EndpointSlice]), None);
+    assert!(matches!(&steps[..], [Step::Delete(_), Step::Tell(..)]), "{steps:?}");
+}
+
+#[test]
+fn a_slice_that_is_too_large_is_refused_and_not_kept() {
+    let addresses: Vec<String> = (0..2000).map(|host| format!("10.245.{}.{}", host / 250, host % 250)).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let source = object("endpointslice-1", &slice("web", &addresses), |_| {});
+    assert_eq!((source.problem.map(|problem| problem.reason), source.content), (Some("Invalid".into()), None));
+}

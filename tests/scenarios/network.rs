@@ -1,0 +1,259 @@
+//! Packets between clusters: both have the same ranges, and pods reach each other all the same.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use liqo_api::{TunnelEndpoint, labels, links};
+use liqo_network::space::translate;
+use liqo_tests::{Cluster, World, eventually};
+use serde_json::json;
+
+/// How long a tunnel may take until it stands.
+const TUNNEL: Duration = Duration::from_secs(60);
+
+/// What a cluster's nodes go by towards a peer.
+pub async fn endpoint(of: &Cluster, peer: &Cluster) -> Result<TunnelEndpoint> {
+    Ok(of.api::<TunnelEndpoint>("liqo").get(&peer.cluster_id().await?).await?)
+}
+
+/// Waits until the gateways of both answer each other.
+pub async fn connected(one: &Cluster, other: &Cluster) -> Result<()> {
+    for (of, peer) in [(one, other), (other, one)] {
+        let id = peer.cluster_id().await?;
+        eventually(&format!("{} is connected with {}", of.name, peer.name), TUNNEL, || async {
+            let endpoint = of.api::<TunnelEndpoint>("liqo").get_opt(&id).await?.context("there is no tunnel endpoint yet")?;
+            let connected = endpoint.connected().context("nothing is known yet")?;
+            ensure!(connected.status == "True", "{}: {}", connected.reason, connected.message);
+            Ok(Some(()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+async fn wish(world: &World, wish: &str) -> Result<()> {
+    let patch = format!(r#"{{"spec":{{"network":"{wish}"}}}}"#);
+    world.rome.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", &patch]).await.map(drop)
+}
+
+/// Rome wants no network to milan; returns when there is none on either side.
+pub async fn not_wanted(world: &World) -> Result<()> {
+    wish(world, "No").await?;
+    for (of, peer) in [(&world.rome, &world.milan), (&world.milan, &world.rome)] {
+        let id = peer.cluster_id().await?;
+        eventually(&format!("{} has no tunnel endpoint", of.name), Duration::from_secs(30), || async {
+            Ok(of.api::<TunnelEndpoint>("liqo").get_opt(&id).await?.is_none().then_some(()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Rome wants it again; returns when both are connected.
+pub async fn wanted_again(world: &World) -> Result<()> {
+    wish(world, "Auto").await?;
+    connected(&world.rome, &world.milan).await
+}
+
+/// Answers with the pod's name, a large file, who asks, and numbers for eight seconds.
+const SERVER: &str = "mkdir -p /tmp/w/cgi-bin; cd /tmp/w; hostname > index.html; head -c 1000000 /dev/urandom > large; \
+    begin='#!/bin/sh\necho Content-Type: text/plain; echo;'; \
+    printf \"$begin echo \\$REMOTE_ADDR\" > cgi-bin/who; \
+    printf \"$begin i=0; while [ \\$i -lt 40 ]; do echo \\$i; sleep 0.2; i=\\$((i+1)); done\" > cgi-bin/count; \
+    chmod +x cgi-bin/*; httpd -p 8080; trap exit TERM; while true; do sleep 0.2; done";
+
+/// A Deployment of servers on nodes with this label.
+fn servers(namespace: &str, name: &str, app: &str, replicas: u32, label: (&str, &str)) -> String {
+    let object = json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": { "name": name, "namespace": namespace },
+        "spec": {
+            "replicas": replicas,
+            "selector": { "matchLabels": { "server": name } },
+            "template": {
+                "metadata": { "labels": { "server": name, "app": app } },
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "nodeSelector": { label.0: label.1 },
+                    "containers": [{
+                        "name": "main",
+                        "image": "localhost/busybox:1",
+                        "command": ["sh", "-c", SERVER],
+                        "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } },
+                    }],
+                },
+            },
+        },
+    });
+    object.to_string()
+}
+
+/// A Service for the servers of an app.
+fn service(namespace: &str, app: &str) -> String {
+    let ports = json!([{ "name": "http", "port": 80, "targetPort": 8080 }]);
+    let object = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": app, "namespace": namespace },
+        "spec": { "selector": { "app": app }, "ports": ports },
+    });
+    object.to_string()
+}
+
+const AT_HOME: (&str, &str) = ("kubernetes.io/hostname", "rome-1");
+const ABROAD: (&str, &str) = (labels::TYPE, labels::TYPE_VIRTUAL_NODE);
+
+/// A namespace of rome with a Service and a pod on each side, both of which have an address at home.
+async fn two_sides(world: &World, namespace: &str) -> Result<(Pod, Pod)> {
+    let rome = &world.rome;
+    connected(rome, &world.milan).await?;
+    rome.offloaded_namespace(namespace, "LocalAndRemote").await?;
+    rome.apply(&service(namespace, "web")).await?;
+    rome.apply(&servers(namespace, "near", "web", 1, AT_HOME)).await?;
+    rome.apply(&servers(namespace, "far", "web", 1, ABROAD)).await?;
+    let near = rome.ready_pods(namespace, "server=near", 1).await?.remove(0);
+    let far = eventually("the pod abroad has an address at home", Duration::from_secs(60), || async {
+        let far = rome.ready_pods(namespace, "server=far", 1).await?.remove(0);
+        Ok(ip(&far).is_ok().then_some(far))
+    })
+    .await?;
+    Ok((near, far))
+}
+
+/// Where the peer sees an address of ours.
+fn seen(endpoint: &TunnelEndpoint, address: &str) -> Result<String> {
+    let address: IpAddr = address.parse()?;
+    let found = endpoint.spec.exported.iter().find_map(|(here, there)| translate(address, here, there));
+    Ok(found.context("that address is not shown to the peer")?.to_string())
+}
+
+async fn exec(cluster: &Cluster, namespace: &str, pod: &str, line: &str) -> Result<String> {
+    cluster.kubectl(&["-n", namespace, "exec", pod, "--", "sh", "-c", line]).await
+}
+
+fn ip(pod: &Pod) -> Result<String> {
+    pod.status.as_ref().and_then(|status| status.pod_ip.clone()).context("the pod has no address")
+}
+
+/// What is answered at this address, asked by a pod.
+async fn ask(cluster: &Cluster, namespace: &str, pod: &str, address: &str, path: &str) -> Result<String> {
+    let answer = exec(cluster, namespace, pod, &format!("timeout 30 wget -qO- http://{address}:8080/{path}")).await?;
+    Ok(answer.trim().trim_start_matches("::ffff:").to_owned())
+}
+
+pub async fn two_clusters_with_the_same_ranges_come_to_terms(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    connected(rome, milan).await?;
+    let (here, there) = (endpoint(rome, milan).await?.spec, endpoint(milan, rome).await?.spec);
+    ensure!(here.imported == there.exported && here.exported == there.imported, "{here:?} {there:?}");
+    for shown in [&here.imported, &here.exported] {
+        ensure!(shown.keys().any(|prefix| prefix.to_string() == "10.244.0.0/16"), "both have the same range: {here:?}");
+    }
+    for (cluster, peer) in [(rome, "milan"), (milan, "rome")] {
+        for link in links::NETWORK {
+            cluster.wait_for(&[&format!("foreigncluster/{peer}")], &format!("condition={link}"), 30).await?;
+        }
+    }
+    let status = rome.liqoctl(&["status"]).await?;
+    ensure!(status.contains("network to milan") && status.contains("✓ TunnelConnected"), "{status}");
+    Ok(())
+}
+
+pub async fn pods_reach_each_other_both_ways_and_see_who_calls(world: Arc<World>) -> Result<()> {
+    let (rome, milan, namespace) = (&world.rome, &world.milan, "reach");
+    let (near, far) = two_sides(&world, namespace).await?;
+    let remote = rome.remote_namespace(namespace, milan).await?;
+    let remote_far = milan.api::<Pod>(&remote).get(&far.name_any()).await?;
+    let (to_milan, to_rome) = (endpoint(rome, milan).await?, endpoint(milan, rome).await?);
+    let near_in_milan = seen(&to_milan, &ip(&near)?)?;
+    let far_in_rome = seen(&to_rome, &ip(&remote_far)?)?;
+    ensure!(far_in_rome == ip(&far)?, "at home the pod has the address by which it is reached there");
+    let calls = [(&near, &far, far_in_rome.clone(), near_in_milan.clone()), (&far, &near, near_in_milan, far_in_rome)];
+    for (caller, called, address, source) in calls {
+        let name = caller.name_any();
+        let answer = ask(rome, namespace, &name, &address, "").await?;
+        ensure!(answer == called.name_any(), "{answer:?} is not {}", called.name_any());
+        let told = ask(rome, namespace, &name, &address, "cgi-bin/who").await?;
+        ensure!(told == source, "{name} is seen as {told}, not as {source}");
+        let large = exec(rome, namespace, &name, &format!("timeout 30 wget -qO- http://{address}:8080/large | md5sum")).await?;
+        let sent = exec(rome, namespace, &called.name_any(), "md5sum < /tmp/w/large").await?;
+        ensure!(large == sent, "a large answer arrives otherwise than it was sent");
+        exec(rome, namespace, &name, &format!("ping -c 2 -W 3 {address}")).await?;
+    }
+    rome.delete_namespace(namespace).await
+}
+
+pub async fn a_service_spans_both_clusters_by_its_usual_name(world: Arc<World>) -> Result<()> {
+    let (rome, namespace) = (&world.rome, "spans");
+    let (near, far) = two_sides(&world, namespace).await?;
+    for (caller, name) in [(&near, "web.spans"), (&far, "web")] {
+        eventually(&format!("both answer {} for {name}", caller.name_any()), Duration::from_secs(60), || async {
+            let line = format!("i=0; while [ $i -lt 20 ]; do timeout 3 wget -qO- http://{name}; i=$((i+1)); done");
+            let answers = exec(rome, namespace, &caller.name_any(), &line).await?;
+            ensure!([&near, &far].iter().all(|pod| answers.contains(&pod.name_any())), "{answers}");
+            Ok(Some(()))
+        })
+        .await?;
+    }
+    rome.delete_namespace(namespace).await
+}
+
+pub async fn what_is_not_offloaded_stays_closed(world: Arc<World>) -> Result<()> {
+    let (rome, milan, namespace) = (&world.rome, &world.milan, "closed");
+    let (near, far) = two_sides(&world, namespace).await?;
+    // A pod of milan's own, and one of rome that is behind no Service.
+    milan.apply(&servers("default", "own", "own", 1, ("kubernetes.io/hostname", "milan-1"))).await?;
+    rome.apply(&servers(namespace, "alone", "alone", 1, AT_HOME)).await?;
+    let own = milan.ready_pods("default", "server=own", 1).await?.remove(0);
+    let alone = rome.ready_pods(namespace, "server=alone", 1).await?.remove(0);
+    let (to_milan, to_rome) = (endpoint(rome, milan).await?, endpoint(milan, rome).await?);
+    let cases =
+        [(&near, seen(&to_rome, &ip(&own)?)?, ip(&far)?), (&far, seen(&to_milan, &ip(&alone)?)?, seen(&to_milan, &ip(&near)?)?)];
+    for (caller, closed, open) in cases {
+        let call = |address: &str| format!("timeout 3 wget -qO- http://{address}:8080");
+        exec(rome, namespace, &caller.name_any(), &call(&open)).await.context("what is open")?;
+        let tried = rome.try_kubectl(&["-n", namespace, "exec", &caller.name_any(), "--", "sh", "-c", &call(&closed)]).await?;
+        ensure!(!tried.success, "{closed} answers: {}", tried.stdout);
+    }
+    milan.kubectl(&["-n", "default", "delete", "deployment", "own"]).await?;
+    rome.delete_namespace(namespace).await
+}
+
+pub async fn connections_survive_a_restart_of_the_fabric_and_of_the_managers(world: Arc<World>) -> Result<()> {
+    let (rome, milan, namespace) = (&world.rome, &world.milan, "survives");
+    let (near, far) = two_sides(&world, namespace).await?;
+    let (caller, address) = (near.name_any(), ip(&far)?);
+    let stream = ask(rome, namespace, &caller, &address, "cgi-bin/count");
+    let restarts = async {
+        for cluster in [rome, milan] {
+            cluster.kubectl(&["-n", "liqo-fabric", "rollout", "restart", "daemonset/liqo-fabric"]).await?;
+            cluster.kubectl(&["-n", "liqo-fabric", "rollout", "status", "daemonset/liqo-fabric", "--timeout=60s"]).await?;
+            cluster.restart_manager().await?;
+        }
+        Ok(())
+    };
+    let (numbers, ()) = tokio::try_join!(stream, restarts)?;
+    let wanted: Vec<String> = (0..40).map(|number: u32| number.to_string()).collect();
+    ensure!(numbers.lines().eq(wanted.iter().map(String::as_str)), "{numbers}");
+    connected(rome, milan).await?;
+    rome.delete_namespace(namespace).await
+}
+
+pub async fn a_network_that_is_not_wanted_ends_on_both_sides_and_comes_back(world: Arc<World>) -> Result<()> {
+    let (rome, namespace) = (&world.rome, "unwanted");
+    let (_, far) = two_sides(&world, namespace).await?;
+    not_wanted(&world).await?;
+    eventually("the pod abroad has no address at home", Duration::from_secs(30), || async {
+        Ok(ip(&rome.api::<Pod>(namespace).get(&far.name_any()).await?).is_err().then_some(()))
+    })
+    .await?;
+    wanted_again(&world).await?;
+    eventually("the pod abroad has its address again", Duration::from_secs(30), || async {
+        Ok((ip(&rome.api::<Pod>(namespace).get(&far.name_any()).await?).ok() == ip(&far).ok()).then_some(()))
+    })
+    .await?;
+    rome.delete_namespace(namespace).await
+}

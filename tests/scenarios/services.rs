@@ -1,0 +1,232 @@
+//! Services of offloaded namespaces at the provider, and what nobody may put there.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use liqo_api::short_hash;
+use liqo_tests::{Cluster, World, eventually};
+use serde_json::{Value, json};
+
+use crate::{
+    network::{connected, endpoint, not_wanted, wanted_again},
+    pods::{deployment, name_of, node_of},
+};
+
+/// The first halves of the addresses that pods have at the other: milan's at rome, rome's at milan.
+async fn prefixes(world: &World) -> Result<(String, String)> {
+    connected(&world.rome, &world.milan).await?;
+    let half = async |here: &Cluster, peer: &Cluster| {
+        let pods = pod_prefix(peer).await?;
+        let imported = endpoint(here, peer).await?.spec.imported;
+        let found = imported.iter().find(|(there, _)| there.to_string().starts_with(&pods));
+        let (_, here) = found.context("the peer's pods are seen nowhere")?;
+        anyhow::Ok(here.to_string().split('.').take(2).collect::<Vec<_>>().join("."))
+    };
+    Ok((half(&world.rome, &world.milan).await?, half(&world.milan, &world.rome).await?))
+}
+
+/// The first half of the addresses of a cluster's pods.
+async fn pod_prefix(cluster: &Cluster) -> Result<String> {
+    let range = cluster.kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].spec.podCIDR}"]).await?;
+    let octets: Vec<&str> = range.split('.').take(2).collect();
+    ensure!(octets.len() == 2, "no range of pods: {range:?}");
+    Ok(octets.join("."))
+}
+
+/// The same host in another prefix.
+fn moved(address: &str, prefix: &str) -> String {
+    let host: Vec<&str> = address.split('.').skip(2).collect();
+    format!("{prefix}.{}", host.join("."))
+}
+
+fn addresses(slices: &[Value]) -> BTreeSet<String> {
+    let endpoints = slices.iter().flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default());
+    endpoints.filter_map(|endpoint| Some(endpoint["addresses"][0].as_str()?.to_owned())).collect()
+}
+
+async fn slices(cluster: &Cluster, namespace: &str, service: &str) -> Result<Vec<Value>> {
+    cluster.items(&["-n", namespace, "endpointslices", "-l", &format!("kubernetes.io/service-name={service}")]).await
+}
+
+/// Waits until the endpoints of a Service are these.
+async fn endpoints(cluster: &Cluster, namespace: &str, service: &str, wanted: &BTreeSet<String>) -> Result<()> {
+    eventually(&format!("Service {service} at {} has endpoints {wanted:?}", cluster.name), Duration::from_secs(30), || async {
+        let found = addresses(&slices(cluster, namespace, service).await?);
+        ensure!(found == *wanted, "it has {found:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// Waits until an object is gone.
+async fn gone(cluster: &Cluster, namespace: &str, kind: &str, name: &str) -> Result<()> {
+    eventually(&format!("{kind} {name} is gone at {}", cluster.name), Duration::from_secs(30), || async {
+        Ok(cluster.object(&["-n", namespace, kind, name]).await?.is_none().then_some(()))
+    })
+    .await
+}
+
+pub async fn services_travel_with_endpoints_as_the_provider_sees_them(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    not_wanted(&world).await?;
+    rome.offloaded_namespace("services", "LocalAndRemote").await?;
+    let remote = rome.remote_namespace("services", milan).await?;
+    let spread = "      topologySpreadConstraints: [{ maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, \
+                  labelSelector: { matchLabels: { app: web } }, nodeTaintsPolicy: Honor }]\n      containers:";
+    rome.apply(&deployment("services", "web", 4).replace("      containers:", spread)).await?;
+    rome.ready_pods("services", "app=web", 4).await?;
+    rome.kubectl(&["-n", "services", "expose", "deployment", "web", "--port=80", "--target-port=8000", "--type=NodePort"])
+        .await?;
+    ensure!(milan.object(&["-n", &remote, "service", "web"]).await?.is_none(), "a Service travelled without a network");
+
+    wanted_again(&world).await?;
+    let (milans_at_rome, romes_at_milan) = prefixes(&world).await?;
+    let there = milan.ready_pods(&remote, "app=web", 2).await?;
+    let here = eventually("home pods have addresses", Duration::from_secs(30), || async {
+        let pods = rome.pods("services", "app=web").await?;
+        for pod in &there {
+            let theirs = pod.status.as_ref().and_then(|status| status.pod_ip.clone()).context("no address at milan")?;
+            let home = pods.iter().find(|home| name_of(home) == name_of(pod)).context("no home pod")?;
+            let status = home.status.clone().unwrap_or_default();
+            let listed: Vec<String> = status.pod_ips.unwrap_or_default().into_iter().map(|one| one.ip).collect();
+            let wanted = moved(&theirs, &milans_at_rome);
+            ensure!(status.pod_ip.as_ref() == Some(&wanted) && listed == [wanted], "{:?}, {listed:?}", status.pod_ip);
+            let annotation = home.metadata.annotations.as_ref().and_then(|all| all.get("liqo.io/remote-pod-ip"));
+            ensure!(annotation == Some(&theirs), "{annotation:?}");
+        }
+        Ok(Some(pods))
+    })
+    .await?;
+    let address = |pod: &k8s_openapi::api::core::v1::Pod| pod.status.clone()?.pod_ip;
+    endpoints(rome, "services", "web", &here.iter().filter_map(address).collect()).await?;
+    let local = here.iter().filter(|pod| node_of(pod) == "rome-1").filter_map(address).map(|own| moved(&own, &romes_at_milan));
+    let wanted: BTreeSet<String> = there.iter().filter_map(address).chain(local).collect();
+    ensure!(wanted.len() == 4, "{wanted:?}");
+    endpoints(milan, &remote, "web", &wanted).await?;
+
+    let twin = milan.object(&["-n", &remote, "service", "web"]).await?.context("no twin")?;
+    let port = &twin["spec"]["ports"][0];
+    ensure!(twin["spec"]["type"] == "ClusterIP" && port["targetPort"] == 8000 && port.get("nodePort").is_none(), "{twin:#}");
+    ensure!(twin["spec"].get("selector").is_none(), "{twin:#}");
+    let slice = slices(milan, &remote, "web").await?.pop().context("no slice")?;
+    ensure!(slice["endpoints"].as_array().into_iter().flatten().all(|one| one.get("nodeName").is_none()), "{slice:#}");
+    let policy = milan.object(&["-n", &remote, "networkpolicy", "liqo"]).await?.context("no NetworkPolicy")?.to_string();
+    ensure!(policy.contains(&format!("{romes_at_milan}.0.0/16")), "{policy}");
+
+    // Changes follow, the address of the Service stays, and nothing is written when nothing changes.
+    rome.kubectl(&["-n", "services", "patch", "service", "web", "-p", r#"{"spec":{"sessionAffinity":"ClientIP"}}"#]).await?;
+    eventually("the twin follows", Duration::from_secs(20), || async {
+        let now = milan.object(&["-n", &remote, "service", "web"]).await?.unwrap_or_default();
+        ensure!(now["spec"]["clusterIP"] == twin["spec"]["clusterIP"], "the address changed: {now:#}");
+        Ok((now["spec"]["sessionAffinity"] == "ClientIP").then_some(()))
+    })
+    .await?;
+    world.quiet(&[rome, milan]).await?;
+
+    rome.kubectl(&["-n", "services", "annotate", "service", "web", "liqo.io/reflection=deny"]).await?;
+    gone(milan, &remote, "service", "web").await?;
+    endpoints(milan, &remote, "web", &BTreeSet::new()).await?;
+    rome.kubectl(&["-n", "services", "annotate", "service", "web", "liqo.io/reflection-"]).await?;
+    endpoints(milan, &remote, "web", &wanted).await?;
+
+    not_wanted(&world).await?;
+    gone(milan, &remote, "service", "web").await?;
+    endpoints(rome, "services", "web", &here.iter().filter(|pod| node_of(pod) == "rome-1").filter_map(address).collect()).await?;
+    wanted_again(&world).await?;
+    rome.delete_namespace("services").await
+}
+
+pub async fn a_stateful_set_that_spans_clusters_has_its_names_in_both(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let (_, romes_at_milan) = prefixes(&world).await?;
+    rome.offloaded_namespace("members", "LocalAndRemote").await?;
+    let remote = rome.remote_namespace("members", milan).await?;
+    let set = deployment("members", "db", 2)
+        .replace("kind: Deployment", "kind: StatefulSet")
+        .replace("spec:\n  replicas", "spec:\n  serviceName: db\n  replicas")
+        .replace(
+            "      containers:",
+            "      topologySpreadConstraints: [{ maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, \
+             labelSelector: { matchLabels: { app: db } }, nodeTaintsPolicy: Honor }]\n      containers:",
+        );
+    let headless = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "db", "namespace": "members" },
+        "spec": { "clusterIP": "None", "selector": { "app": "db" }, "ports": [{ "port": 5432 }] } });
+    rome.apply(&headless.to_string()).await?;
+    rome.apply(&set).await?;
+    rome.ready_pods("members", "app=db", 2).await?;
+    let there = milan.ready_pods(&remote, "app=db", 1).await?;
+    let inside = there.first().map(name_of).context("no remote pod")?;
+    let other = if inside == "db-0" { "db-1" } else { "db-0" };
+    let at_home = rome.pods("members", "app=db").await?;
+    let home_of = |name: &str| at_home.iter().find(|pod| name_of(pod) == name).and_then(|pod| pod.status.clone()?.pod_ip);
+    let wanted = moved(&home_of(other).context("no address at home")?, &romes_at_milan);
+    eventually("the member at home has its name at milan", Duration::from_secs(60), || async {
+        let line = format!("nslookup {other}.db.{remote}.svc.cluster.local");
+        let found = rome.kubectl(&["-n", "members", "exec", inside, "--", "sh", "-c", &line]).await?;
+        ensure!(found.contains(&wanted), "{found}");
+        Ok(Some(()))
+    })
+    .await?;
+    rome.delete_namespace("members").await
+}
+
+pub async fn a_consumer_puts_no_endpoints_where_it_has_none(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let (_, romes_at_milan) = prefixes(&world).await?;
+    let its_own = format!("{romes_at_milan}.7.7");
+    rome.offloaded_namespace("hostile", "Local").await?;
+    let remote = rome.remote_namespace("hostile", milan).await?;
+    let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
+    milan.kubectl(&["-n", &remote, "create", "service", "clusterip", "admins", "--tcp=80"]).await?;
+    // Named as home would name them.
+    let named = |kind: &str, name: &str| format!("{kind}-{}", short_hash(&format!("hostile/{name}")));
+    let record = |name: &str, object: &Value| {
+        json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
+            "metadata": { "name": name, "namespace": tenant }, "spec": { "namespace": "hostile", "object": object } })
+        .to_string()
+    };
+    let service = |name: &str| {
+        json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
+            "spec": { "type": "LoadBalancer", "externalIPs": ["192.0.2.1"], "selector": { "app": "x" }, "ports": [{ "port": 80 }] } })
+    };
+    let slice = |service: &str, addresses: &[&str]| {
+        let endpoints: Vec<Value> = addresses.iter().map(|address| json!({ "addresses": [address] })).collect();
+        json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [{ "port": 80 }],
+            "metadata": { "name": format!("{service}-x"), "labels": { "kubernetes.io/service-name": service } }, "endpoints": endpoints })
+    };
+    let refused = |name: String, reason: &'static str, words: &'static str| {
+        let tenant = tenant.clone();
+        async move {
+            eventually(&format!("record {name} is refused with {reason}"), Duration::from_secs(30), || async {
+                let record = milan.object(&["-n", &tenant, "reflectedobject", &name]).await?.context("the record is gone")?;
+                let status = &record["status"];
+                let said = status["message"].as_str().unwrap_or_default();
+                ensure!(status["reason"] == reason && said.contains(words), "{status}");
+                Ok(Some(()))
+            })
+            .await
+        }
+    };
+    // While its manager does not look, these are what a hostile consumer would write.
+    rome.stop_manager().await?;
+    milan.apply(&record(&named("service", "mine"), &service("mine"))).await?;
+    milan
+        .apply(&record(&named("endpointslice", "mine-x"), &slice("mine", &[its_own.as_str(), "192.0.2.7", "10.96.0.1"])))
+        .await?;
+    milan.apply(&record(&named("service", "admins"), &service("admins"))).await?;
+    milan.apply(&record(&named("endpointslice", "admins-x"), &slice("admins", &[its_own.as_str()]))).await?;
+    refused(named("endpointslice", "mine-x"), "AddressRefused", "10.96.0.1, 192.0.2.7").await?;
+    refused(named("service", "admins"), "NameTaken", "a Service admins").await?;
+    refused(named("endpointslice", "admins-x"), "NoService", "admins").await?;
+    endpoints(milan, &remote, "mine", &BTreeSet::from([its_own.clone()])).await?;
+    endpoints(milan, &remote, "admins", &BTreeSet::new()).await?;
+    let twin = milan.object(&["-n", &remote, "service", "mine"]).await?.context("no twin")?;
+    let clean =
+        twin["spec"]["type"] == "ClusterIP" && ["externalIPs", "selector"].iter().all(|field| twin["spec"].get(field).is_none());
+    ensure!(clean, "{twin:#}");
+    // Home takes back what it does not know.
+    rome.start_manager().await?;
+    gone(milan, &remote, "service", "mine").await?;
+    endpoints(milan, &remote, "mine", &BTreeSet::new()).await?;
+    rome.delete_namespace("hostile").await
+}
