@@ -165,7 +165,8 @@ fn is_complete(deployment: &Deployment) -> bool {
 fn progress(deployment: &Deployment) -> String {
     let available = deployment.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0);
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
-    format!("{available} of {wanted} pods are available")
+    // Those of the former form count until they have gone.
+    format!("{} of {wanted} pods are available", available.min(wanted))
 }
 
 /// The nodes are written down in it, so that it is rolled out anew, and spread anew, when there are others.

@@ -11,12 +11,12 @@ use kube::{
     Api, ResourceExt as _,
     api::{DynamicObject, ListParams},
 };
-use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId, PeeringPolicy};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy};
 use serde::Serialize;
 
 use crate::{
     apply,
-    cluster::{Cluster, Explained as _, is_absent},
+    cluster::{Cluster, Explained as _, is_absent, list_or_none},
     manifests::{self, FABRIC, FABRIC_NAMESPACE, MANAGER, NAMESPACE, group, kind},
     preflight,
     progress::Progress,
@@ -46,6 +46,11 @@ pub struct Installed {
     pub kubernetes: String,
     /// Image that runs.
     pub image: String,
+    /// What was set anew; nothing at the first installation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed: Option<Vec<&'static str>>,
+    /// How many peers it has.
+    pub peers: usize,
     /// What stands in the way of being a provider, if something does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
@@ -54,7 +59,7 @@ pub struct Installed {
 /// Installs Liqo, or brings an installation up to date. Doing it again changes nothing.
 pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) -> anyhow::Result<Installed> {
     let findings = progress.step("Checking the cluster", preflight::check(cluster)).await?;
-    let values = values(cluster, &options.settings).await?;
+    let (values, changed) = values(cluster, &options.settings).await?;
     let objects = manifests::render(&values)?;
     progress
         .step("Applying Liqo's objects", async {
@@ -75,6 +80,8 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
     let step = "Waiting for the cluster's identity";
     let config = progress.step(step, identity(cluster, options.timeout, |text| progress.message(step, text))).await?;
     let status = config.status.clone().unwrap_or_default();
+    let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let peers = list_or_none(&peers, &ListParams::default()).await.doing("list the peers")?.len();
     Ok(Installed {
         cluster_id: status
             .cluster_id
@@ -82,6 +89,8 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
         cluster_name: config.spec.cluster_name,
         kubernetes: findings.version,
         image: values.image,
+        changed,
+        peers,
         warning: status
             .conditions
             .iter()
@@ -93,11 +102,12 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
 /// The objects that would be applied.
 pub async fn dry_run(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Vec<DynamicObject>> {
     let findings = preflight::check(cluster).await?;
-    let objects = manifests::render(&values(cluster, settings).await?)?;
+    let objects = manifests::render(&values(cluster, settings).await?.0)?;
     Ok(stages(&objects, findings.admission_policies).into_iter().flatten().cloned().collect())
 }
 
-async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Values> {
+/// What is to hold, and what of it is new if something is installed already.
+async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<(Values, Option<Vec<&'static str>>)> {
     let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
     let policy = match policies.get_opt("default").await {
         Err(error) if is_absent(&error) => None,
@@ -117,7 +127,29 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Values
         fabric_image: set.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
         avoid_nodes,
     };
-    Ok(Values::resolve(settings, &present, &cluster.context))
+    let wanted = Values::resolve(settings, &present, &cluster.context);
+    let mut before = Values::resolve(&Settings::default(), &present, &cluster.context);
+    before.image = present.image.unwrap_or_default();
+    before.fabric_image = present.fabric_image.unwrap_or_default();
+    let changed = present.config.is_some().then(|| changes(&before, &wanted));
+    Ok((wanted, changed))
+}
+
+fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
+    let parts = [
+        ("the cluster's name", before.cluster_name != after.cluster_name),
+        ("its labels", before.cluster_labels != after.cluster_labels),
+        ("the API server's address", before.api_server_address != after.api_server_address),
+        ("its certificates", before.api_server_ca != after.api_server_ca),
+        ("the auth endpoint's address", before.authentication_address != after.authentication_address),
+        ("the policy default", before.policy != after.policy),
+        ("the replicas", before.replicas != after.replicas),
+        ("the nodes to avoid", before.avoid_nodes != after.avoid_nodes),
+        ("the manager's image", before.image != after.image),
+        ("the image of the program on each node", before.fabric_image != after.fabric_image),
+        ("the network", before.network != after.network),
+    ];
+    parts.into_iter().filter_map(|(part, changed)| changed.then_some(part)).collect()
 }
 
 /// The definitions must be served before the rest is applied.
@@ -244,10 +276,16 @@ pub fn table(installed: &Installed) -> String {
         "Liqo runs in cluster {} (ID {}, Kubernetes {}).",
         installed.cluster_name, installed.cluster_id, installed.kubernetes
     );
+    match installed.changed.as_deref() {
+        None => {}
+        Some([]) => text += " Its settings are as they were.",
+        Some(changed) => text = format!("{text} Changed: {}.", changed.join(", ")),
+    }
     if let Some(warning) = &installed.warning {
         text = format!("{text}\nNote: {warning}");
     }
-    text + "\nNext: `liqoctl peer --remote-kubeconfig FILE` to borrow from another cluster, `liqoctl status` to look around."
+    let peer = "`liqoctl peer --remote-kubeconfig FILE` to borrow from another cluster, ";
+    format!("{text}\nNext: {}`liqoctl status` to look around.", if installed.peers == 0 { peer } else { "" })
 }
 
 #[cfg(test)]
@@ -268,6 +306,31 @@ mod tests {
         };
         assert_eq!((count(true), count(false)), (6, 0));
         assert!(stages(&objects, true)[0].iter().all(|object| kind(object) == "CustomResourceDefinition"));
+    }
+
+    #[test]
+    fn what_was_changed_is_told_and_what_comes_next_only_to_those_who_have_not_done_it() {
+        let resolve = |set: &[&str]| Values::resolve(&Settings::parse(set).unwrap(), &Present::default(), "x");
+        let (before, after) =
+            (resolve(&[]), resolve(&["controllerManager.config.resourceSharingPercentage=10", "controllerManager.replicas=2"]));
+        let text = |changed, peers| {
+            let (cluster_id, name) = (ClusterId::of_public_key(&[1; 32]), String::from);
+            table(&Installed {
+                cluster_id,
+                cluster_name: name("rome"),
+                kubernetes: name("v1"),
+                image: name("i"),
+                changed,
+                peers,
+                warning: None,
+            })
+        };
+        assert!(
+            text(Some(changes(&before, &after)), 1)
+                .contains("Changed: the policy default, the replicas.\nNext: `liqoctl status`")
+        );
+        assert!(text(Some(changes(&before, &before)), 1).contains("as they were"));
+        assert!(text(None, 0).contains("Kubernetes v1).\nNext: `liqoctl peer"));
     }
 
     #[test]

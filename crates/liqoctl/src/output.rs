@@ -27,6 +27,12 @@ pub fn print<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> 
     write_out(&text)
 }
 
+/// `there is milan`, `there are milan, turin`: what could have been meant instead.
+pub fn there_are<S: AsRef<str>>(names: &[S]) -> String {
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    format!("there {verb} {}", names.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", "))
+}
+
 /// Writes to standard output. A reader that had enough (`| head`) is no fault.
 pub fn write_out(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();

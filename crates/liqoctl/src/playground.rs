@@ -28,8 +28,8 @@ use crate::{
     settings::{Settings, default_fabric_image, default_image},
 };
 
-pub use clusters::{ClusterArgument, ClusterArgumentError};
-use programs::{FABRIC, MANAGER, PLUGINS};
+pub use clusters::{ClusterArgument, ClusterArgumentError, nodes};
+use programs::{FABRIC, MANAGER};
 
 const TIMEOUT: Duration = Duration::from_secs(180);
 
@@ -82,6 +82,7 @@ pub fn open(instance: &str) -> anyhow::Result<Playground> {
 
 /// Brings everything up, or repairs it.
 pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -> anyhow::Result<Up> {
+    clusters::check(arguments)?;
     // Whatever is missing is said before anything starts.
     let requirements = Requirements::check().await?;
     if !requirements.missing_packages.is_empty() {
@@ -102,7 +103,8 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
     let manager = image_of(&programs[MANAGER], &default_image())?;
     // It changes the kernel of nodes partly by way of nft.
     let fabric = ImageSpec { programs: vec!["nft".to_owned()], ..image_of(&programs[FABRIC], &default_fabric_image())? };
-    let plugins = PLUGINS.iter().filter_map(|name| Some(ImageSpec::new(image_name(name), programs.get(name)?)));
+    let plugins = programs.iter().filter(|(name, _)| ![MANAGER, FABRIC].contains(&name.as_str()));
+    let plugins = plugins.map(|(name, program)| ImageSpec::new(image_name(name), program));
     let images: Vec<ImageSpec> = plugins.chain([manager.clone(), fabric.clone()]).collect();
     let loads = handles.iter().flat_map(|handle| images.iter().map(|image| handle.load_image(image)));
     progress.step("Loading Liqo's images", try_join_all(loads)).await?;
@@ -167,16 +169,15 @@ fn commands(clusters: &[UpCluster], demo: &[demo::Line]) -> Vec<String> {
     let export = format!("export KUBECONFIG={}", first.kubeconfig.display());
     let abroad = demo.iter().find(|line| first.virtual_nodes.contains(&line.node));
     let local = demo.iter().find(|line| !first.virtual_nodes.contains(&line.node));
-    let Some(pod) = abroad.map(|line| &line.pod) else {
+    let Some(pod) = abroad.or(local).map(|line| &line.pod) else {
         let mut commands = vec![export, "kubectl get pods --all-namespaces".to_owned()];
         if first.cluster_id.is_some() {
             commands.push("cargo liqoctl status".to_owned());
-            commands.extend(
-                clusters
-                    .iter()
-                    .skip(1)
-                    .map(|other| format!("cargo liqoctl peer --remote-kubeconfig {}", other.kubeconfig.display())),
-            );
+            let ours =
+                |node: &String, name: &str| node.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+            let peered = |other: &&UpCluster| first.virtual_nodes.iter().any(|node| ours(node, &other.name));
+            let others = clusters.iter().skip(1).filter(|other| !peered(other));
+            commands.extend(others.map(|other| format!("cargo liqoctl peer --remote-kubeconfig {}", other.kubeconfig.display())));
         }
         return commands;
     };
@@ -290,9 +291,8 @@ fn image_name(plugin: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn six_commands_are_offered_when_a_pod_runs_abroad() {
-        let clusters = [
+    fn two() -> [UpCluster; 2] {
+        [
             UpCluster {
                 name: "rome".into(),
                 kubeconfig: "/r".into(),
@@ -300,7 +300,23 @@ mod tests {
                 virtual_nodes: vec!["milan".into()],
             },
             UpCluster { name: "milan".into(), kubeconfig: "/m".into(), cluster_id: Some("y".into()), virtual_nodes: Vec::new() },
-        ];
+        ]
+    }
+
+    #[test]
+    fn nobody_is_told_to_peer_with_a_peer_nor_kept_from_the_demo_because_its_pods_are_all_at_home() {
+        let local = demo::Line { pod: "a".into(), node: "rome-1".into(), phase: "Running".into(), answers: 5 };
+        let at_home = commands(&two(), &[local]);
+        assert!(at_home[2].ends_with("logs a") && at_home.len() == 6, "{at_home:?}");
+        let offered = |clusters: &[UpCluster]| commands(clusters, &[]).iter().any(|command| command.contains("liqoctl peer"));
+        let mut unpeered = two();
+        unpeered[0].virtual_nodes.clear();
+        assert_eq!((offered(&two()), offered(&unpeered)), (false, true));
+    }
+
+    #[test]
+    fn six_commands_are_offered_when_a_pod_runs_abroad() {
+        let clusters = two();
         let line = |pod: &str, node: &str| demo::Line { pod: pod.into(), node: node.into(), phase: "Running".into(), answers: 5 };
         let commands = commands(&clusters, &[line("a", "rome-1"), line("b", "milan")]);
         assert_eq!(commands.len(), 6);

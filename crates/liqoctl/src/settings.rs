@@ -116,12 +116,30 @@ const fn with_network(others: [&'static str; 14]) -> [&'static str; 14 + network
     all
 }
 
+/// The key that was probably meant: the whole of it, or its last part, is the same but for a few letters.
 fn suggestion(key: &str) -> String {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
-    match KEYS.iter().find(|known| last(known) == last(key) || known.eq_ignore_ascii_case(key)) {
-        Some(known) => format!(" (did you mean {known}?)"),
-        None => String::new(),
+    let off = |known: &str| {
+        let whole = distance(&known.to_ascii_lowercase(), &key.to_ascii_lowercase());
+        whole.min(distance(&last(known), &last(key)))
+    };
+    let nearest = KEYS.iter().map(|known| (off(known), known)).min().filter(|(off, _)| off * 4 <= last(key).len());
+    nearest.map_or_else(String::new, |(_, known)| format!(" (did you mean {known}?)"))
+}
+
+/// How many letters have to be put in, taken out or replaced to make one text of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (done, letter) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], done + 1);
+        for at in 0..other.len() {
+            let replaced = diagonal + usize::from(letter != other[at]);
+            diagonal = row[at + 1];
+            row[at + 1] = replaced.min(diagonal + 1).min(row[at] + 1);
+        }
     }
+    row[other.len()]
 }
 
 impl Settings {
@@ -463,7 +481,17 @@ mod tests {
     fn an_unknown_key_is_refused_with_the_keys_that_exist() {
         let text = refused("clusterName=rome");
         assert!(text.contains("did you mean discovery.config.clusterName?"), "{text}");
-        assert!(refused("a.b=c").contains("controllerManager.replicas"));
+        for (typed, meant) in [
+            ("controllerManager.config.resourcePluginAdress", "controllerManager.config.resourcePluginAddress"),
+            ("controllermanager.replica", "controllerManager.replicas"),
+            ("discovery.clustername", "discovery.config.clusterName"),
+            ("controllerManager.config.resourceSharingPercent", "controllerManager.config.resourceSharingPercentage"),
+        ] {
+            let text = refused(&format!("{typed}=x"));
+            assert!(text.contains(&format!("did you mean {meant}?")), "{text}");
+        }
+        let text = refused("a.b=c");
+        assert!(text.contains("controllerManager.replicas") && !text.contains("did you mean"), "{text}");
         assert!(refused("discovery.config.clusterName").contains("key=value"));
     }
 

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::{
     cluster::{Cluster, Explained as _, is_absent, list_or_none},
+    output,
     progress::Progress,
     wait::{Look, until},
 };
@@ -54,7 +55,7 @@ fn find_in(all: Vec<ForeignCluster>, name: &str) -> anyhow::Result<ForeignCluste
         Some(foreign) => Ok(foreign),
         None if names.is_empty() => bail!("there is no peer {name}: this cluster has no peers"),
         None if is_id => bail!("there is no peer with the ID {name}: the peers are called {}", names.join(", ")),
-        None => bail!("there is no peer {name}: there are {}", names.join(", ")),
+        None => bail!("there is no peer {name}: {}", output::there_are(&names)),
     }
 }
 

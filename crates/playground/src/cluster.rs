@@ -26,6 +26,7 @@ use crate::{
 
 /// One node of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct NodeInfo {
     /// Its name in the cluster.
     pub name: String,

@@ -73,5 +73,5 @@ pub use layout::{POD_RANGE, SERVICE_RANGE};
 pub use playground::{ClusterStatus, FakeNodesStatus, NodeStatus, Playground, Status, Supervision};
 pub use progress::{Progress, Silent};
 pub use requirements::Requirements;
-pub use spec::{ClusterSpec, FakeNodes, fake_node_resources};
+pub use spec::{ClusterSpec, FakeNodes, MOST_NODES, fake_node_resources};
 pub use supervisor::{ComponentState, ComponentStatus, run_supervisor, supervised_instance};

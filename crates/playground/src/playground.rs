@@ -39,6 +39,7 @@ pub enum Supervision {
 
 /// How a playground is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Status {
     /// Its name.
     pub instance: String,
@@ -50,6 +51,7 @@ pub struct Status {
 
 /// How a cluster is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
     /// Its name.
     pub name: String,
@@ -69,6 +71,7 @@ pub struct ClusterStatus {
 
 /// How a real node is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct NodeStatus {
     /// Which one, and where it is.
     #[serde(flatten)]
@@ -79,6 +82,7 @@ pub struct NodeStatus {
 
 /// How a cluster's fake nodes are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct FakeNodesStatus {
     /// How many there shall be.
     pub wanted: u16,

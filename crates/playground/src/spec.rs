@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 
 /// Each real node has a /24 of the lower half of [`crate::POD_RANGE`]; the pods of fake nodes have the upper half.
-pub(crate) const MOST_NODES: u8 = 128;
+pub const MOST_NODES: u8 = 128;
 /// What a fake node has, unless something else is asked for.
 const FAKE_NODE_RESOURCES: [(&str, &str); 3] = [("cpu", "32"), ("memory", "256Gi"), ("pods", "110")];
 

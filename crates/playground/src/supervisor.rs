@@ -59,6 +59,7 @@ pub enum ComponentState {
 
 /// One program of a cluster, as seen by its supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ComponentStatus {
     /// The cluster it belongs to.
     pub cluster: String,
@@ -71,6 +72,8 @@ pub struct ComponentStatus {
     /// How often it exited without being asked to.
     pub restarts: u32,
     /// How it ended the last time.
+    // A supervisor that was started by a program before this one still says it so.
+    #[serde(alias = "last_exit")]
     pub last_exit: Option<String>,
     /// Where it writes to.
     pub log: PathBuf,

@@ -9,8 +9,9 @@ use serde::ser::{Serialize, Serializer};
 
 use crate::Quantity;
 
-/// The grammar of quantities, so that an API server refuses what we couldn't read, exponents beyond 64 bits included.
-const PATTERN: &str = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,18})?$";
+/// The grammar of quantities, so that an API server refuses what we couldn't read, exponents beyond 64 bits included. Without
+/// the minus: no amount in our kinds can be less than nothing.
+const PATTERN: &str = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,18})?$";
 
 /// Always a string, in canonical form.
 impl Serialize for Quantity {
@@ -66,7 +67,7 @@ impl JsonSchema for Quantity {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "x-kubernetes-int-or-string": true, "pattern": PATTERN })
+        json_schema!({ "x-kubernetes-int-or-string": true, "pattern": PATTERN, "minimum": 0 })
     }
 }
 
@@ -103,5 +104,12 @@ mod tests {
         let schema = SchemaGenerator::default().subschema_for::<Quantity>();
         assert_eq!(schema.get("x-kubernetes-int-or-string"), Some(&true.into()));
         assert_eq!(schema.get("type"), None);
+    }
+
+    #[test]
+    fn the_schema_takes_no_amount_below_nothing() {
+        let schema = SchemaGenerator::default().subschema_for::<Quantity>();
+        assert_eq!(schema.get("minimum"), Some(&0.into()));
+        assert!(schema.get("pattern").unwrap().as_str().unwrap().starts_with(r"^\+?([0-9]"), "a sign is a plus");
     }
 }

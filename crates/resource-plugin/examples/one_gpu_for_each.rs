@@ -1,6 +1,8 @@
 //! A plugin that offers one GPU, and what it takes to use it, to each peer.
 
-use liqo_resource_plugin::{Options, Pool, ResourceSource, ServeError, SourceError, arguments::resources, async_trait, serve};
+use std::process::ExitCode;
+
+use liqo_resource_plugin::{Options, Pool, ResourceSource, SourceError, arguments::resources, async_trait, serve};
 
 struct OneGpuForEach;
 
@@ -13,6 +15,6 @@ impl ResourceSource for OneGpuForEach {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), ServeError> {
+async fn main() -> ExitCode {
     serve(OneGpuForEach, Options::parse()).await
 }

@@ -183,3 +183,30 @@ async fn many_subscribers_are_served_and_too_many_refused() {
     reach(&mut one_more.state(), |state| *state == State::Connected).await;
     plugin.stop().await;
 }
+
+#[tokio::test]
+async fn a_plugin_that_is_asked_to_end_says_so_at_once_and_still_answers_those_who_were_sent_to_it() {
+    let linger = Duration::from_secs(2);
+    let server = Server::bind(&loopback()).await.unwrap().lingering(linger);
+    let address = server.address().unwrap();
+    let (ask, asked) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(server.run(Shelf::with(&["cpu=1"]), async { drop(asked.await) }));
+    let subscribed = PluginClient::new(settings(address)).unwrap();
+    reach(&mut subscribed.state(), |state| *state == State::Connected).await;
+    let mut health = HealthClient::new(Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy());
+    let service = HealthCheckRequest { service: "resource_reader".to_owned() };
+    let mut watched = health.watch(service).await.unwrap().into_inner();
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 1, "ready");
+
+    let began = std::time::Instant::now();
+    ask.send(()).unwrap();
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 2, "not ready any more");
+    let newcomer = PluginClient::new(settings(address)).unwrap();
+    assert_eq!(newcomer.read("rome").await.unwrap().len(), 1);
+    assert!(began.elapsed() < linger, "nothing was seen of the time in question");
+    assert_eq!(*subscribed.state().borrow(), State::Connected, "who is subscribed stays so");
+
+    tokio::time::timeout(PATIENCE, serving).await.unwrap().unwrap().unwrap();
+    assert!(began.elapsed() >= linger);
+    reach(&mut subscribed.state(), |state| *state != State::Connected).await;
+}

@@ -24,7 +24,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::decide::{
     picture::Reading,
-    plugin::{pause, pools},
+    plugin::{Task, pause, pools, remember, task},
 };
 
 /// The `ConfigMap` in Liqo's namespace: cluster IDs, and the plugins that were asked about each.
@@ -92,8 +92,8 @@ pub struct Plugins {
     queue: Queue<ClusterId>,
     /// To be told of what plugins say.
     recompute: Queue<()>,
-    /// The plugin of each consumer; nothing before that is known.
-    wanted: watch::Sender<Option<BTreeMap<ClusterId, PluginSource>>>,
+    /// The consumers, and the plugin of each that has one; nothing before that is known.
+    wanted: watch::Sender<Option<Wanted>>,
     state: Mutex<State>,
     /// The plugins that policies name, also those that nobody is asking for now.
     named: Mutex<Vec<PluginSource>>,
@@ -101,7 +101,9 @@ pub struct Plugins {
     record: tokio::sync::Mutex<Option<Record>>,
 }
 
-/// The plugins that know of a cluster: the one that is asked, and those that were and could not be told yet that it is over.
+/// Who is in it asks for something; that does not end when a policy has another source for it.
+type Wanted = BTreeMap<ClusterId, Option<PluginSource>>;
+/// The plugins that know of a cluster: the one that is asked, and those that were before. All are told when the peering ends.
 type Record = BTreeMap<ClusterId, Vec<PluginSource>>;
 
 #[derive(Default)]
@@ -136,8 +138,8 @@ impl Plugins {
         Arc::new(Self { context, queue: Queue::new(), recompute, wanted, state, named, record })
     }
 
-    /// Says which plugin is to be asked about which consumer, from now on, and which plugins policies name.
-    pub fn want(&self, wanted: &BTreeMap<ClusterId, PluginSource>, named: Vec<PluginSource>) {
+    /// Says which consumers there are and which plugin is to be asked about each, from now on, and which plugins policies name.
+    pub fn want(&self, wanted: &Wanted, named: Vec<PluginSource>) {
         *self.named.lock().unwrap_or_else(PoisonError::into_inner) = named;
         self.wanted.send_if_modified(|before| {
             if before.as_ref() == Some(wanted) {
@@ -155,7 +157,8 @@ impl Plugins {
     /// What plugins said last.
     pub fn readings(&self) -> HashMap<ClusterId, Reading> {
         let wanted = self.wanted.borrow();
-        let current = |id: &ClusterId, source: &PluginSource| wanted.as_ref().and_then(|all| all.get(id)) == Some(source);
+        let current =
+            |id: &ClusterId, source: &PluginSource| wanted.as_ref().and_then(|all| all.get(id)?.as_ref()) == Some(source);
         let state = self.state();
         let readings = state.readings.iter().filter(|(id, (source, _))| current(id, source));
         readings.map(|(id, (_, reading))| (id.clone(), reading.clone())).collect()
@@ -192,28 +195,32 @@ impl Plugins {
     async fn reconcile(self: &Arc<Self>, id: &ClusterId) -> Result<Next, Error> {
         let wanted = self.wanted.borrow().as_ref().map(|all| all.get(id).cloned());
         let Some(wanted) = wanted else { return Ok(Next::OnChange) };
-        // A former plugin that does not listen keeps nobody from asking the present one.
+        let known = self.recorded().await?.remove(id).unwrap_or_default();
         let mut farewells = Ok(());
-        for former in self.recorded().await?.remove(id).unwrap_or_default() {
-            if wanted.as_ref() != Some(&former) {
-                let said = self.say_farewell(id, &former).await;
-                farewells = farewells.and(said);
+        match task(wanted.as_ref(), &known) {
+            Task::Ask(source) => {
+                if known.as_slice() != std::slice::from_ref(source) {
+                    self.write_record(id, |known| remember(known, source)).await?;
+                    self.prune().await;
+                }
+                self.read(id, source).await?;
+                return Ok(Next::After(REREAD));
+            }
+            Task::Nothing => {}
+            Task::Tell(plugins) => {
+                for plugin in plugins {
+                    let said = self.say_farewell(id, plugin).await;
+                    farewells = farewells.and(said);
+                }
             }
         }
-        let Some(source) = wanted else {
+        {
             let mut state = self.state();
             state.readings.remove(id);
             state.asked.remove(id);
-            return farewells.map(|()| Next::OnChange);
-        };
-        self.write_record(id, |known| {
-            if !known.contains(&source) {
-                known.push(source.clone());
-            }
-        })
-        .await?;
-        self.read(id, &source).await?;
-        farewells.map(|()| Next::After(REREAD))
+        }
+        self.prune().await;
+        farewells.map(|()| Next::OnChange)
     }
 
     async fn read(self: &Arc<Self>, id: &ClusterId, source: &PluginSource) -> Result<(), Error> {
@@ -267,19 +274,18 @@ impl Plugins {
             tracing::info!(plugin = source.address, cluster = %id, "told the resource plugin that the peering ended");
         }
         self.state().farewells.remove(id);
-        self.write_record(id, |known| known.retain(|other| other != source)).await?;
-        self.prune().await;
-        Ok(())
+        self.write_record(id, |known| known.retain(|other| other != source)).await
     }
 
-    /// Ends the connections to plugins that nobody needs any more.
+    /// Ends the connections to plugins that nobody needs any more: who is neither asked, nor still to be told of an end.
     async fn prune(&self) {
         let record = self.record.lock().await;
         let wanted = self.wanted.borrow();
-        let needed = |source: &PluginSource| {
-            let all = wanted.iter().flat_map(BTreeMap::values).chain(record.iter().flat_map(BTreeMap::values).flatten());
-            all.into_iter().any(|other| other == source)
-        };
+        let ended = |id: &ClusterId| wanted.as_ref().is_some_and(|wanted| !wanted.contains_key(id));
+        let asked = wanted.iter().flat_map(BTreeMap::values).flatten();
+        let told = record.iter().flatten().filter(|(id, _)| ended(id)).flat_map(|(_, plugins)| plugins);
+        let needed: Vec<&PluginSource> = asked.chain(told).collect();
+        let needed = |source: &PluginSource| needed.contains(&source);
         self.state().clients.retain(|client| needed(&client.source));
     }
 
@@ -329,7 +335,7 @@ impl Plugins {
 
     fn changed(&self, source: &PluginSource, change: &Change) {
         let wanted = self.wanted.borrow();
-        let ours = wanted.iter().flatten().filter(|(_, other)| *other == source).map(|(id, _)| id);
+        let ours = wanted.iter().flatten().filter(|(_, other)| other.as_ref() == Some(source)).map(|(id, _)| id);
         match change {
             Change::All => ours.for_each(|id| self.look_again(id)),
             Change::Cluster(named) => match ours.into_iter().find(|id| id.as_str() == named) {

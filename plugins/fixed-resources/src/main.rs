@@ -59,11 +59,5 @@ async fn main() -> ExitCode {
         tracing::warn!("no {missing} is offered: consumers cannot run pods here. Add it with --resource");
     }
     tracing::info!(%offered, "the same for each peer");
-    match serve(Fixed(offered), arguments.options).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("fixed-resources: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    serve(Fixed(offered), arguments.options).await
 }

@@ -49,10 +49,7 @@ async fn main() -> ExitCode {
     let source = NodeLabels::start(&client, arguments.selectors, &stop);
     let outcome = serve(source, arguments.options).await;
     stop.cancel();
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error),
-    }
+    outcome
 }
 
 fn failed(error: &dyn std::error::Error) -> ExitCode {

@@ -10,7 +10,12 @@ use liqo_quantity::ResourceArgument;
 
 pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
 
-use crate::{cluster::Access, output::Format, playground::ClusterArgument, settings, token};
+use crate::{
+    cluster::Access,
+    output::Format,
+    playground::{self, ClusterArgument},
+    settings, token,
+};
 
 /// Borrow resources from other Kubernetes clusters, and lend them yours.
 ///
@@ -351,7 +356,7 @@ pub enum Plugin {
         /// The folder in which its folder is made
         #[arg(long, default_value = ".", value_name = "FOLDER")]
         dir: PathBuf,
-        /// Liqo's crates/resource-plugin [default: found around --dir]
+        /// A copy of Liqo's repository, which has the SDK [default: found around --dir]
         #[arg(long, value_name = "FOLDER")]
         sdk: Option<PathBuf>,
     },
@@ -398,7 +403,7 @@ pub struct PlaygroundUp {
     #[arg(long, value_delimiter = ',', default_value = "rome,milan", value_name = "NAME[:nodes=N][:fake-nodes=N]")]
     pub clusters: Vec<ClusterArgument>,
     /// How many real nodes each cluster has [default: as many as it has, at first one]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = playground::nodes)]
     pub nodes: Option<u8>,
     /// How many fake nodes each cluster has, where pods become ready without running [default: as many as it has, at first none]
     #[arg(long, value_name = "NUMBER")]

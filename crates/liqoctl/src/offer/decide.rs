@@ -99,6 +99,9 @@ pub fn forgettable(foreign: &ForeignCluster, pool: &str) -> Result<(), Unclear> 
     Err(Unclear::NotDecided { peer: foreign.name_any(), pool: pool.to_owned(), decided })
 }
 
+/// What is said as long as what stands may be from before the decision.
+pub const NOT_LOOKED: &str = "the controllers have not looked at it yet";
+
 /// How far the controllers are.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -121,7 +124,7 @@ pub fn progress(
     let unreachable = reachable.is_some();
     let not_yet = match reachable {
         Some(condition) => format!("the controllers wait for the peer: {}", plain(&condition.message)),
-        None => "the controllers have not looked at it yet".to_owned(),
+        None => NOT_LOOKED.to_owned(),
     };
     let message = offer.and_then(|offer| offer.status.as_ref()?.message.as_deref()).map(plain).unwrap_or_default();
     let node_name = || node.and_then(|node| node.status.as_ref()?.node_name.clone());

@@ -167,6 +167,7 @@ fn notes(one: &Shown, which: Which) -> String {
             notes.push(format!("you are to decide: `liqoctl offer accept {} {}`", one.peer, one.pool));
         }
         (Some(OfferPhase::ManualActionRequired), Which::Made) => notes.push("the consumer is to decide".to_owned()),
+        (Some(OfferPhase::Accepted), _) if one.resources.is_zero() => notes.push("nothing is offered now".to_owned()),
         (Some(OfferPhase::Accepted), _) => {}
         _ => notes.extend(one.message.as_deref().map(plain)),
     }
@@ -218,13 +219,22 @@ mod tests {
 
     #[test]
     fn received_offers_tell_who_is_to_decide_and_what_was_decided() {
+        let mut offers = everything();
+        offers.push(offer(
+            provider_namespace(&id(2)),
+            "dry",
+            "Accepted",
+            None,
+            json!({ "resourceQuota": { "hard": { "cpu": "0" } } }),
+        ));
         let expected = "\
 PEER    POOL     PHASE                  DECIDED   AMOUNTS             NOTES
 milan   bulk     Accepted               -         cpu=2, memory=4Gi   taken back, ends at 2026-01-01T00:05:00Z
+milan   dry      Accepted               -         cpu=0               nothing is offered now
 milan   gold     ManualActionRequired   -         cpu=2, memory=4Gi   you are to decide: `liqoctl offer accept milan gold`
 milan   old      Refused                Refuse    cpu=2, memory=4Gi   it was refused by hand
 milan   silver   not offered            Accept    nothing             -";
-        assert_eq!(table(&rows(&known(), everything(), Which::Received), None, Which::Received), expected);
+        assert_eq!(table(&rows(&known(), offers, Which::Received), None, Which::Received), expected);
     }
 
     #[test]

@@ -127,7 +127,9 @@ pub async fn decide(
                 decide::Progress::Against(text) => {
                     let since = against.get().unwrap_or_else(Instant::now);
                     against.set(Some(since));
-                    if since.elapsed() >= STANDS { Err(give_up(text)) } else { Ok(Look::NotYet(text)) }
+                    // Until then it is not told: it would look like an answer to the decision.
+                    let not_yet = || Look::NotYet(decide::NOT_LOOKED.to_owned());
+                    if since.elapsed() >= STANDS { Err(give_up(text)) } else { Ok(not_yet()) }
                 }
             }
         },

@@ -1,8 +1,8 @@
 //! Which clusters `playground up` brings up, and with how many nodes: `rome,milan:nodes=2:fake-nodes=100`.
 
-use std::{num::ParseIntError, str::FromStr};
+use std::{collections::BTreeSet, num::ParseIntError, str::FromStr};
 
-use liqo_playground::{ClusterSpec, fake_node_resources};
+use liqo_playground::{ClusterSpec, MOST_NODES, fake_node_resources};
 
 use crate::cli::PlaygroundUp;
 
@@ -23,6 +23,15 @@ pub enum ClusterArgumentError {
     /// Something that is not `key=number`.
     #[error("{0:?}: after the name of a cluster come :nodes=NUMBER and :fake-nodes=NUMBER, as in rome:nodes=2:fake-nodes=100")]
     Form(String),
+    /// A number of nodes that cannot be.
+    #[error("{text:?}: a cluster has 1 to {MOST_NODES} real nodes")]
+    Nodes {
+        /// What was given.
+        text: String,
+    },
+    /// A cluster that is named more than once.
+    #[error("--clusters names {0} more than once")]
+    Twice(String),
     /// A number that is none.
     #[error("{text:?}: {source}")]
     Number {
@@ -43,12 +52,29 @@ impl FromStr for ClusterArgument {
         for part in parts {
             let number = |source| ClusterArgumentError::Number { text: part.to_owned(), source };
             match part.split_once('=') {
-                Some(("nodes", count)) => cluster.nodes = Some(count.parse().map_err(number)?),
+                Some(("nodes", count)) => {
+                    cluster.nodes = Some(nodes(count).map_err(|_| ClusterArgumentError::Nodes { text: part.to_owned() })?);
+                }
                 Some(("fake-nodes", count)) => cluster.fake_nodes = Some(count.parse().map_err(number)?),
                 _ => return Err(ClusterArgumentError::Form(part.to_owned())),
             }
         }
         Ok(cluster)
+    }
+}
+
+/// A number of real nodes.
+pub fn nodes(text: &str) -> Result<u8, ClusterArgumentError> {
+    let number = text.parse().ok().filter(|number| (1..=MOST_NODES).contains(number));
+    number.ok_or_else(|| ClusterArgumentError::Nodes { text: text.to_owned() })
+}
+
+/// Refuses what cannot be before anything is built or started.
+pub(super) fn check(arguments: &PlaygroundUp) -> Result<(), ClusterArgumentError> {
+    let mut names = BTreeSet::new();
+    match arguments.clusters.iter().find(|cluster| !names.insert(&cluster.name)) {
+        Some(again) => Err(ClusterArgumentError::Twice(again.name.clone())),
+        None => Ok(()),
     }
 }
 
@@ -119,6 +145,16 @@ mod tests {
         let refused = |text: &str| text.parse::<ClusterArgument>().unwrap_err().to_string();
         assert!(refused("rome:2").contains("rome:nodes=2:fake-nodes=100"));
         assert!(refused("rome:fake=2").contains("fake-nodes=NUMBER"));
-        assert!(refused("rome:nodes=300").contains("nodes=300"));
+        for text in ["rome:nodes=300", "rome:nodes=0", "rome:nodes=x"] {
+            assert!(refused(text).contains("1 to 128 real nodes"), "{}", refused(text));
+        }
+        assert!(refused("rome:fake-nodes=x").contains("fake-nodes=x"));
+        assert!(nodes("500").unwrap_err().to_string().contains("1 to 128"));
+        assert_eq!(nodes("128").unwrap(), 128);
+        assert_eq!(
+            check(&up(&["--clusters", "rome,milan,rome:nodes=2"])).unwrap_err().to_string(),
+            "--clusters names rome more than once"
+        );
+        assert!(check(&up(&[])).is_ok());
     }
 }

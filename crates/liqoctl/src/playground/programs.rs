@@ -18,21 +18,22 @@ use crate::progress::Progress;
 pub const MANAGER: &str = "liqo-controller-manager";
 /// The program on each node.
 pub const FABRIC: &str = "liqo-fabric";
-/// The resource plugins. Their images are there for whoever deploys one.
-pub const PLUGINS: [&str; 2] = ["fixed-resources", "node-labels-resources"];
+/// The resource plugins that come with Liqo. Their images, and those of all others in the folder `plugins` of the source, are
+/// there for whoever deploys one.
+const PLUGINS: [&str; 2] = ["fixed-resources", "node-labels-resources"];
 /// What is said while they are built.
 pub const BUILDING: &str = "Building the programs";
 
 /// Where the programs are, by name. Plugins that are not found beside this program are left out.
-pub async fn programs(progress: &Progress) -> anyhow::Result<BTreeMap<&'static str, PathBuf>> {
+pub async fn programs(progress: &Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     if source.join("Cargo.toml").is_file() && std::env::var_os("CARGO").is_some() {
         return build(&source, progress).await;
     }
     let here = std::env::current_exe().ok().and_then(|program| program.parent().map(Path::to_owned)).unwrap_or_default();
-    let beside = all().map(|name| (name, here.join(name))).filter(|(_, path)| path.is_file());
-    let found: BTreeMap<_, _> = beside.collect();
-    if let Some(missing) = [MANAGER, FABRIC].into_iter().find(|name| !found.contains_key(name)) {
+    let all = [MANAGER, FABRIC].into_iter().chain(PLUGINS);
+    let found: BTreeMap<_, _> = all.map(|name| (name.to_owned(), here.join(name))).filter(|(_, path)| path.is_file()).collect();
+    if let Some(missing) = [MANAGER, FABRIC].into_iter().find(|name| !found.contains_key(*name)) {
         bail!(
             "{missing} is not there to make an image of: run `cargo playground up` in the source tree, or put the program beside liqoctl"
         );
@@ -40,11 +41,22 @@ pub async fn programs(progress: &Progress) -> anyhow::Result<BTreeMap<&'static s
     Ok(found)
 }
 
-fn all() -> impl Iterator<Item = &'static str> {
-    [MANAGER, FABRIC].into_iter().chain(PLUGINS)
+/// Liqo's programs, and the packages in the folder `plugins`: each has a program of its name.
+fn all(source: &Path) -> anyhow::Result<Vec<String>> {
+    let folder = source.join("plugins");
+    let mut all = [MANAGER, FABRIC].map(str::to_owned).to_vec();
+    for entry in folder.read_dir().with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
+        if path.join("Cargo.toml").is_file() {
+            all.extend(path.file_name().and_then(|name| name.to_str()).map(ToOwned::to_owned));
+        }
+    }
+    all.sort();
+    Ok(all)
 }
 
-async fn build(source: &Path, progress: &Progress) -> anyhow::Result<BTreeMap<&'static str, PathBuf>> {
+async fn build(source: &Path, progress: &Progress) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+    let all = all(source)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     // What `cargo run` tells this program about itself would make build scripts believe that something changed.
@@ -53,7 +65,7 @@ async fn build(source: &Path, progress: &Progress) -> anyhow::Result<BTreeMap<&'
     }
     let mut child = command
         .args(["build", "--release", "--message-format", "json-render-diagnostics"])
-        .args(all().flat_map(|name| ["--bin", name]))
+        .args(all.iter().flat_map(|name| ["--bin", name]))
         .current_dir(source)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -66,8 +78,10 @@ async fn build(source: &Path, progress: &Progress) -> anyhow::Result<BTreeMap<&'
         let mut said = Vec::new();
         let mut lines = BufReader::new(stderr).lines();
         while let Ok(Some(line)) = lines.next_line().await {
-            progress.message(BUILDING, line.trim());
             said.push(line);
+            let crates = said.iter().filter(|line| line.trim_start().starts_with("Compiling")).count();
+            let line = said.last().map(|line| line.trim()).unwrap_or_default();
+            progress.message(BUILDING, &if crates == 0 { line.to_owned() } else { format!("{crates} crates, {line}") });
         }
         said
     };
@@ -75,7 +89,7 @@ async fn build(source: &Path, progress: &Progress) -> anyhow::Result<BTreeMap<&'
         let mut found = BTreeMap::new();
         let mut lines = BufReader::new(stdout).lines();
         while let Ok(Some(line)) = lines.next_line().await {
-            found.extend(executable(&line));
+            found.extend(executable(&line, &all));
         }
         found
     };
@@ -84,7 +98,7 @@ async fn build(source: &Path, progress: &Progress) -> anyhow::Result<BTreeMap<&'
         let end = said.len().saturating_sub(20);
         bail!("the programs do not build:\n{}", said[end..].join("\n"));
     }
-    match all().find(|name| !found.contains_key(name)) {
+    match all.iter().find(|name| !found.contains_key(*name)) {
         Some(missing) => Err(anyhow!("cargo built {missing} and did not say where it is")),
         None => Ok(found),
     }
@@ -97,10 +111,10 @@ fn is_from_cargo_run(name: &str) -> bool {
 }
 
 /// The program that a line of cargo's messages is about.
-fn executable(line: &str) -> Option<(&'static str, PathBuf)> {
+fn executable(line: &str, all: &[String]) -> Option<(String, PathBuf)> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
-    let name = all().find(|name| message["target"]["name"] == *name)?;
-    Some((name, PathBuf::from(message["executable"].as_str()?)))
+    let name = all.iter().find(|name| message["target"]["name"] == name.as_str())?;
+    Some((name.clone(), PathBuf::from(message["executable"].as_str()?)))
 }
 
 #[cfg(test)]
@@ -110,9 +124,18 @@ mod tests {
     #[test]
     fn the_program_that_cargo_built_is_found_in_its_messages() {
         let line = r#"{"reason":"compiler-artifact","target":{"name":"liqo-controller-manager"},"executable":"/t/liqo-controller-manager"}"#;
-        assert_eq!(executable(line).unwrap(), (MANAGER, PathBuf::from("/t/liqo-controller-manager")));
-        assert_eq!(executable(r#"{"target":{"name":"liqo-api"},"executable":null}"#), None);
-        assert_eq!(executable("Compiling"), None);
+        let all = [MANAGER.to_owned()];
+        assert_eq!(executable(line, &all).unwrap(), (MANAGER.to_owned(), PathBuf::from("/t/liqo-controller-manager")));
+        assert_eq!(executable(r#"{"target":{"name":"liqo-api"},"executable":null}"#, &all), None);
+        assert_eq!(executable("Compiling", &all), None);
+    }
+
+    #[test]
+    fn every_plugin_in_the_source_is_built() {
+        let all = all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
+        for name in PLUGINS.into_iter().chain([MANAGER]) {
+            assert!(all.iter().any(|one| one == name), "{all:?} lacks {name}");
+        }
     }
 
     #[test]

@@ -18,9 +18,9 @@ const MAIN: &str = include_str!("../../../resource-plugin/examples/one_gpu_for_e
 /// Those of a plugin that needs no rights.
 const DEPLOYED_AS: &str = "fixed-resources";
 const DEPLOY: [(&str, &str); 4] = [
+    ("deploy/account.yaml", include_str!("../../../../deploy/fixed-resources/account.yaml")),
     ("deploy/deployment.yaml", include_str!("../../../../deploy/fixed-resources/deployment.yaml")),
     ("deploy/service.yaml", include_str!("../../../../deploy/fixed-resources/service.yaml")),
-    ("deploy/serviceaccount.yaml", include_str!("../../../../deploy/fixed-resources/serviceaccount.yaml")),
     ("deploy/networkpolicy.yaml", include_str!("../../../../deploy/fixed-resources/networkpolicy.yaml")),
 ];
 
@@ -31,7 +31,7 @@ pub struct Options {
     pub name: String,
     /// The folder in which its folder is made.
     pub directory: PathBuf,
-    /// Where the SDK is, or the tree of Liqo that holds it; else the tree around `directory` is taken.
+    /// Where the tree of Liqo is that holds the SDK, or the SDK itself; else the tree around `directory` is taken.
     pub sdk: Option<PathBuf>,
 }
 
@@ -61,10 +61,10 @@ pub enum PluginError {
     #[error("{} exists already, and is left as it is: choose another name or --dir", .0.display())]
     Exists(PathBuf),
     /// Not where it was said to be.
-    #[error("the SDK is not in {}: --sdk has to name Liqo's crates/resource-plugin", .0.display())]
+    #[error("the SDK is not in {}: --sdk has to name a copy of Liqo's repository", .0.display())]
     NoSdk(PathBuf),
     /// Not where we are.
-    #[error("{} is not in a tree of Liqo: say with --sdk where Liqo's crates/resource-plugin is", .0.display())]
+    #[error("{} is not in a tree of Liqo: say with --sdk where a copy of Liqo's repository is", .0.display())]
     NotInTree(PathBuf),
     /// The file system refuses.
     #[error("cannot write {}: {source}", path.display())]

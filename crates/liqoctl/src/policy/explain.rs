@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, time::Instant};
 use jiff::Timestamp;
 use kube::{ResourceExt as _, core::Selector};
 use liqo_api::{
-    Approval, ClusterId, ForeignCluster, PeerSelector, PeeringPolicy, ResourceList, ResourceOfferSpec, Wish, labels, links,
+    Approval, ClusterId, ForeignCluster, OfferPhase, PeerSelector, PeeringPolicy, ResourceList, ResourceOffer, ResourceOfferSpec,
+    Wish, labels, links, provider_namespace,
 };
 use liqo_kit::policies::{PolicyPeer, selects};
 use liqo_sharing::decide::{
@@ -16,6 +17,7 @@ use liqo_sharing::decide::{
 use serde::Serialize;
 
 use super::{in_order, words};
+use crate::output;
 
 /// Whom an explanation is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +60,7 @@ pub fn whom(known: &[ForeignCluster], wanted: &str, tried: Option<&BTreeMap<Stri
         }
         (None, Err(_)) => {
             let names: Vec<_> = known.iter().map(kube::ResourceExt::name_any).collect();
-            let there =
-                if names.is_empty() { "this cluster has no peers".to_owned() } else { format!("there are {}", names.join(", ")) };
+            let there = if names.is_empty() { "this cluster has no peers".to_owned() } else { output::there_are(&names) };
             return Err(Unknown { name: wanted.to_owned(), there });
         }
     };
@@ -81,6 +82,8 @@ pub struct Explanation {
     pub known: bool,
     /// How it was found: `Manual`, `LAN` or `DNS`.
     pub discovered_by: String,
+    /// Whether nobody here made it known: it came to borrow.
+    pub came_by_itself: bool,
     /// The labels that policies see.
     pub labels: BTreeMap<String, String>,
     /// All policies, in order.
@@ -91,6 +94,32 @@ pub struct Explanation {
     pub notes: Vec<String>,
     /// What would be offered.
     pub offer: Outcome,
+    /// What the peer offers here; nothing if nothing is asked of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received: Option<Received>,
+}
+
+/// What the peer offers here.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Received {
+    /// The pools.
+    pub pools: Vec<ReceivedPool>,
+    /// What is told about them, if none was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// One pool that the peer offers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReceivedPool {
+    /// Its name.
+    pub name: String,
+    /// How much.
+    pub resources: ResourceList,
+    /// Where the offer stands.
+    pub phase: OfferPhase,
 }
 
 /// One policy, and what it has to do with the peer.
@@ -163,18 +192,34 @@ pub fn explain(
         considered[at].holds = true;
     }
     let policy = holding.map(|at| &policies[at]);
+    let received = foreign.as_ref().and_then(|foreign| received(&lists.offers, foreign));
     let picture = Picture::of_lists(own, cluster_labels, lists, today);
     Explanation {
         peer: whom.peer.name.clone(),
         cluster_id: whom.has_id.then(|| whom.peer.id.clone()),
         known: whom.known,
         discovered_by: discovered_by(&whom.peer),
+        came_by_itself: whom.peer.was_made_by_liqo(),
         labels: whom.peer.labels.clone(),
         policies: considered,
         says: policy.map(|policy| words::of_policy(&policy.spec)).unwrap_or_default(),
         notes: notes(foreign.as_ref(), policy.map(|policy| policy.spec.provide.approval)),
         offer: outcome(picture, whom, policy.map(AsRef::as_ref), foreign.as_ref(), now),
+        received,
     }
+}
+
+fn received(offers: &[ResourceOffer], foreign: &ForeignCluster) -> Option<Received> {
+    let ours = provider_namespace(&foreign.spec.cluster_id);
+    let pool = |offer: &ResourceOffer| ReceivedPool {
+        name: offer.name_any(),
+        resources: offer.spec.resource_quota.hard.clone(),
+        phase: offer.status.as_ref().map(|status| status.phase).unwrap_or_default(),
+    };
+    let pools: Vec<_> = offers.iter().filter(|offer| offer.namespace().as_ref() == Some(&ours)).map(pool).collect();
+    let told = foreign.condition(links::OFFER_ACCEPTED);
+    let message = told.filter(|told| told.status != "True").map(|told| format!("{}: {}", told.reason, told.message));
+    (told.is_some() || !pools.is_empty()).then_some(Received { pools, message })
 }
 
 fn discovered_by(peer: &PolicyPeer) -> String {

@@ -2,7 +2,7 @@
 
 use liqo_api::ResourceList;
 
-use super::explain::{Considered, Explanation, Outcome, Pool, pairs};
+use super::explain::{Considered, Explanation, Outcome, Pool, Received, pairs};
 use crate::output::{Paint, plain};
 
 /// Draws it.
@@ -34,6 +34,10 @@ pub fn render(explanation: &Explanation, paint: Paint) -> String {
     lines.extend(explanation.notes.iter().map(|note| format!("Note: {}.", plain(note))));
     lines.push(String::new());
     offer(&explanation.offer, paint, &mut lines);
+    if let Some(theirs) = &explanation.received {
+        lines.push(String::new());
+        received(theirs, paint, &mut lines);
+    }
     lines.join("\n")
 }
 
@@ -43,7 +47,11 @@ fn head(explanation: &Explanation, paint: Paint) -> String {
     if explanation.peer.is_some() {
         about.extend(explanation.cluster_id.as_ref().map(|id| format!("ID {id}")));
     }
-    about.push(if explanation.known { format!("found: {}", explanation.discovered_by) } else { "not known here".to_owned() });
+    about.push(match explanation.known {
+        false => "not known here".to_owned(),
+        true if explanation.came_by_itself => "it came by itself".to_owned(),
+        true => format!("found: {}", explanation.discovered_by),
+    });
     about.push(if explanation.labels.is_empty() {
         "no labels".to_owned()
     } else {
@@ -80,6 +88,17 @@ fn offer(outcome: &Outcome, paint: Paint, lines: &mut Vec<String>) {
     if !outcome.message.is_empty() {
         lines.push(format!("  {}", paint.faint(&plain(&outcome.message))));
     }
+}
+
+fn received(received: &Received, paint: Paint, lines: &mut Vec<String>) {
+    lines.push(paint.strong("What it offers to us"));
+    for pool in &received.pools {
+        lines.push(format!("  pool {}: {} ({:?})", plain(&pool.name), plain(&amounts(&pool.resources)), pool.phase));
+    }
+    if received.pools.is_empty() {
+        lines.push("  nothing".to_owned());
+    }
+    lines.extend(received.message.as_ref().map(|message| format!("  {}", paint.faint(&plain(message)))));
 }
 
 fn amounts(list: &ResourceList) -> String {

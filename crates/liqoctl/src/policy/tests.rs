@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use jiff::Timestamp;
-use liqo_api::{ClusterId, RESOURCE_REQUEST, tenant_namespace};
+use liqo_api::{ClusterId, RESOURCE_REQUEST, provider_namespace, tenant_namespace};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json};
 
@@ -283,4 +283,25 @@ fn a_large_cluster_is_explained_like_a_small_one() {
     lists.nodes = (0..200).map(named).collect();
     let turin = explained(lists, "turin", None);
     assert_eq!(turin.offer.pools[0].resources.get("cpu").to_string(), "800");
+}
+
+#[test]
+fn what_the_peer_offers_here_is_told_and_that_nobody_called_it() {
+    let mut lists = milan();
+    let condition = json!({ "type": "OfferAccepted", "status": "False", "reason": "ManualActionRequired", "message": "you decide",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    lists.foreign_clusters = objects(json!([
+        { "metadata": { "name": "rome", "labels": { "liqo.io/managed": "true" } }, "spec": { "clusterID": id(1) },
+          "status": { "conditions": [condition] } },
+    ]));
+    let offer = |namespace: String, cpu: &str| {
+        json!({ "metadata": { "name": "gold", "namespace": namespace }, "status": { "phase": "ManualActionRequired" },
+            "spec": { "clusterID": id(1), "pool": "gold", "resourceQuota": { "hard": { "cpu": cpu } } } })
+    };
+    lists.offers = objects(json!([offer(provider_namespace(&id(1)), "3"), offer(provider_namespace(&id(2)), "4")]));
+    let text = render(&explained(lists, "rome", None), Paint::off());
+    assert!(text.contains("it came by itself") && !text.contains("found: Manual"), "{text}");
+    let end = "What it offers to us\n  pool gold: cpu=3 (ManualActionRequired)\n  ManualActionRequired: you decide";
+    assert!(text.ends_with(end), "{text}");
+    assert!(!shown("rome", None).contains("What it offers to us"), "nothing is asked of rome there");
 }

@@ -168,6 +168,10 @@ fn offer(offer: &Offer, provider: Option<&str>, paint: Paint) -> Branch {
         offer.withdrawal_timestamp.as_ref().map(|at| format!("taken back: ends at {at}, its pods move away until then")),
         offer.reclaim_timestamp.as_ref().map(|at| format!("more is used than offered: pods beyond it are ended from {at} on")),
     ];
+    if offer.phase == OfferPhase::Accepted && offer.resources.is_zero() {
+        let who = provider.map_or_else(|| "we offer".to_owned(), |name| format!("{name} offers"));
+        branch.children.push(Branch::leaf(paint.unsure(&format!("{who} nothing now"))));
+    }
     branch.children.extend(times.into_iter().flatten().map(|text| Branch::leaf(paint.unsure(&text))));
     branch
 }
@@ -365,6 +369,7 @@ rome (ID {rome}, Liqo 0.1.0)
                 Offer { withdrawal_timestamp: at(), ..offer("bulk", OfferPhase::Accepted) },
                 offer("gold", OfferPhase::ManualActionRequired),
                 offer("zone-a", OfferPhase::Accepted),
+                Offer { resources: ResourceList::new(), ..offer("zone-b", OfferPhase::Accepted) },
             ],
             nodes: vec![node("bulk"), node("gone"), node("zone-a")],
         };
@@ -373,6 +378,7 @@ rome (ID {rome}, Liqo 0.1.0)
             links: Vec::new(),
             offers: vec![
                 offer("default", OfferPhase::ManualActionRequired),
+                Offer { resources: ResourceList::new(), ..offer("dry", OfferPhase::Accepted) },
                 Offer { reclaim_timestamp: at(), ..offer("gpu", OfferPhase::Accepted) },
             ],
             pods: 1,
@@ -390,9 +396,13 @@ borrowed from milan
 ├─ offer gold: ManualActionRequired (you are to decide: `liqoctl offer accept milan gold`): cpu=2, memory=4Gi
 ├─ offer zone-a: Accepted: cpu=2, memory=4Gi
 │  └─ ✓ node milan-zone-a: Ready: cpu=2, memory=4Gi; 2 pods
+├─ offer zone-b: Accepted: nothing
+│  └─ milan offers nothing now
 └─ ✓ node milan-gone: Ready: cpu=2, memory=4Gi; 2 pods
 lent to milan
 ├─ offer default: ManualActionRequired (the consumer is to decide): cpu=2, memory=4Gi
+├─ offer dry: Accepted: nothing
+│  └─ we offer nothing now
 ├─ offer gpu: Accepted: cpu=2, memory=4Gi
 │  └─ more is used than offered: pods beyond it are ended from 2026-01-01T00:05:00Z on
 └─ 1 pod of it runs here

@@ -395,7 +395,7 @@ fn readiness(nodes: &[Arc<VirtualNode>], outgoing: bool) -> Option<Wanted> {
         .collect();
     let link = match (nodes, missing.is_empty()) {
         ([], _) if !outgoing => return None,
-        ([], _) => Wanted::no(kind, "NoVirtualNode", "no offer of the peer was accepted yet"),
+        ([], _) => Wanted::no(kind, "NoVirtualNode", "no offer of the peer is accepted"),
         (nodes, true) => {
             let names: Vec<String> = nodes.iter().map(|node| name(node)).collect();
             Wanted::yes(kind, "VirtualNodesReady", names.join(", "))

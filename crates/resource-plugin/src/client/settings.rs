@@ -26,7 +26,8 @@ pub struct Settings {
     pub generation: Generation,
     /// With TLS; without, plain text. An address that starts with `https://` needs it.
     pub tls: Option<Tls>,
-    /// How long to wait for a connection.
+    /// How long to wait for a connection. Short, for an attempt may have gone to a pod that is no more, and the next one
+    /// finds another.
     pub connect_timeout: Duration,
     /// How long to wait for an answer.
     pub deadline: Duration,
@@ -80,7 +81,7 @@ impl Settings {
             address: address.into(),
             generation: Generation::default(),
             tls: None,
-            connect_timeout: Duration::from_secs(3),
+            connect_timeout: Duration::from_secs(1),
             deadline: Duration::from_secs(5),
             shortest_delay: Duration::from_millis(200),
             longest_delay: Duration::from_secs(30),

@@ -8,6 +8,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
+    process::ExitCode,
     sync::Arc,
     time::Duration,
 };
@@ -39,7 +40,9 @@ const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from
 const MOST_CALLS: u32 = 256;
 /// How long one `read` may take.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
-/// How long calls may take to end after the plugin was asked to.
+/// How long a plugin goes on answering after SIGTERM: so long its Service may go on sending callers.
+const LINGER: Duration = Duration::from_millis(1200);
+/// How long calls may take to end after that.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The plugin cannot serve.
@@ -80,12 +83,25 @@ pub enum ServeError {
     Metrics(io::Error),
 }
 
-/// Serves the source until SIGTERM or SIGINT: all of a plugin's `main`.
-pub async fn serve(source: impl ResourceSource, options: Options) -> Result<(), ServeError> {
+/// Serves the source until SIGTERM or SIGINT: all of a plugin's `main`. What keeps it from serving is said on standard error,
+/// in one line.
+pub async fn serve(source: impl ResourceSource, options: Options) -> ExitCode {
     options.start_logging();
+    match try_serve(source, options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let program = std::env::args_os().next().unwrap_or_default();
+            let name = Path::new(&program).file_name().unwrap_or_default();
+            eprintln!("{}: {error}", name.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn try_serve(source: impl ResourceSource, options: Options) -> Result<(), ServeError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
-    let server = Server::bind(&options).await?;
+    let server = Server::bind(&options).await?.lingering(LINGER);
     let stop = async move {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -103,6 +119,7 @@ pub struct Server {
     tls: Option<ServerTlsConfig>,
     listener: TcpListener,
     metrics: Option<TcpListener>,
+    linger: Duration,
 }
 
 impl Server {
@@ -114,7 +131,13 @@ impl Server {
             0 => None,
             port => Some(listen(SocketAddr::new(options.address, port)).await?),
         };
-        Ok(Self { options: options.clone(), tls, listener, metrics })
+        Ok(Self { options: options.clone(), tls, listener, metrics, linger: Duration::ZERO })
+    }
+
+    /// When asked to end, go on answering so long, while health checks say that it ends already.
+    #[must_use]
+    pub fn lingering(self, linger: Duration) -> Self {
+        Self { linger, ..self }
     }
 
     /// Where it listens: tells the port if the options said 0.
@@ -122,10 +145,10 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is ready. Then open subscriptions end at once, and other calls have five seconds.
+    /// Serves until `stop` is ready, and lingers if it was told to. Then open subscriptions end at once, and other calls have five seconds.
     pub async fn run(self, source: impl ResourceSource, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { options, tls, listener, metrics: metrics_listener } = self;
-        let ending = CancellationToken::new();
+        let Self { options, tls, listener, metrics: metrics_listener, linger } = self;
+        let (ending_soon, ending) = (CancellationToken::new(), CancellationToken::new());
         let _ends_with_us = ending.clone().drop_guard();
         let metrics = Arc::new(Metrics::default());
         let source: Arc<dyn ResourceSource> = Arc::new(source);
@@ -153,13 +176,22 @@ impl Server {
         let news = async {
             let mut changes = source.changes();
             source.ready().await;
-            tracing::info!("ready");
-            metrics.set_ready(true);
-            health.set_service_status(wire::SERVICE, ServingStatus::Serving).await;
+            if !ending_soon.is_cancelled() {
+                tracing::info!("ready");
+                metrics.set_ready(true);
+                health.set_service_status(wire::SERVICE, ServingStatus::Serving).await;
+            }
             while let Some(change) = changes.next().await {
                 announcer.announce(&change);
             }
             std::future::pending::<()>().await;
+        };
+        let stop = async {
+            stop.await;
+            ending_soon.cancel();
+            metrics.set_ready(false);
+            health.set_service_status(wire::SERVICE, ServingStatus::NotServing).await;
+            tokio::time::sleep(linger).await;
         };
         tokio::pin!(serving);
         tokio::select! {
@@ -168,8 +200,6 @@ impl Server {
             () = news => {}
             () = stop => {}
         }
-        metrics.set_ready(false);
-        health.set_service_status(wire::SERVICE, ServingStatus::NotServing).await;
         ending.cancel();
         let Ok(outcome) = tokio::time::timeout(GRACE, serving).await else {
             tracing::warn!("some calls did not end in time");

@@ -23,7 +23,7 @@ pub struct Options {
     #[arg(long, default_value_t = IpAddr::V6(Ipv6Addr::UNSPECIFIED), hide_default_value = true)]
     pub address: IpAddr,
     /// Generation of the protocol
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, ignore_case = true, default_value_t)]
     pub generation: Generation,
     /// Certificate chain (PEM) to serve with, instead of plain text
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -61,8 +61,12 @@ impl Options {
     /// Reads the command line of a plugin that has no other flags. Ends the program if it is wrong, or asks for help.
     pub fn parse() -> Self {
         // Help shows the name that the program was called by.
-        let command = Self::augment_args(Command::new("plugin"));
-        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+        Self::from_arg_matches(&Self::command().get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
+    fn command() -> Command {
+        // The words above are for authors, not for those who run it.
+        Self::augment_args(Command::new("plugin")).about("Tell Liqo what each peer of this cluster is offered").long_about(None)
     }
 
     /// Writes log lines to standard error, unless the program logs in its own way already. [`crate::serve`] does it, too; call
@@ -80,17 +84,19 @@ mod tests {
     use super::*;
 
     fn parse(arguments: &[&str]) -> Result<Options, String> {
-        let command = Options::augment_args(Command::new("plugin"));
-        let matches = command.try_get_matches_from([&["plugin"], arguments].concat()).map_err(|error| error.to_string())?;
+        let matches =
+            Options::command().try_get_matches_from([&["plugin"], arguments].concat()).map_err(|error| error.to_string())?;
         Options::from_arg_matches(&matches).map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_flags_are_sound_and_the_defaults_are_those_of_the_program() {
-        Options::augment_args(Command::new("plugin")).debug_assert();
+        Options::command().debug_assert();
+        assert!(Options::command().render_long_help().to_string().starts_with("Tell Liqo what"));
         assert_eq!(format!("{:?}", parse(&[]).unwrap()), format!("{:?}", Options::default()));
         let options = parse(&["--port", "7000", "--generation", "p1", "--log-level", "debug", "--metrics-port", "8080"]).unwrap();
         assert_eq!((options.port, options.generation, options.metrics_port), (7000, Generation::P1, 8080));
+        assert_eq!(parse(&["--generation", "P2"]).unwrap().generation, Generation::P2, "as policies spell it");
     }
 
     #[test]

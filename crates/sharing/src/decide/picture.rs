@@ -195,13 +195,16 @@ impl Picture {
         asking
     }
 
-    /// The plugin that is to be asked about each consumer that asks for something.
-    pub fn plugins(&self) -> BTreeMap<ClusterId, PluginSource> {
-        let of = |asking: Asking| {
-            let plugin = asking.policy?.spec.provide.source.plugin.clone()?;
-            Some((asking.tenant.consumer.clone(), plugin))
+    /// All consumers that ask for something, and the plugin that is to be asked about each, if a plugin is.
+    pub fn plugins(&self) -> BTreeMap<ClusterId, Option<PluginSource>> {
+        let requests = self.requests();
+        let asks = self.tenants().filter_map(|(namespace, tenant)| Some((tenant, requests.get(namespace)?)));
+        let plugin = |consumer: &ClusterId| self.policy(consumer)?.spec.provide.source.plugin.clone();
+        let of = |(tenant, request): (&ConsumerNamespace, &&Request)| {
+            let consumer = &tenant.consumer;
+            (consumer.clone(), plugin(consumer).filter(|_| request.resources.is_ok()))
         };
-        self.asking().into_iter().filter_map(of).collect()
+        asks.map(of).collect()
     }
 
     /// The policy that holds for a consumer.

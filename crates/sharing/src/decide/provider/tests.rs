@@ -622,3 +622,14 @@ fn no_more_pools_are_made_than_a_consumer_takes() {
     let picture = (0..30).fold(milan(), |picture, number| picture.node(&format!("node-{number}"), "cpu=1", &[]));
     assert_eq!(picture.under(&by_node).asks(ROME, "").pools().len(), 16);
 }
+
+#[test]
+fn a_consumer_stays_one_when_no_plugin_decides_about_it_and_is_none_when_it_does_not_ask() {
+    let asks = json!({ "peers": { "clusterIDs": [cluster(ROME)] }, "provide": { "source": { "plugin": { "address": "p:1" } } } });
+    let mut picture = milan().asks(ROME, "").asks(TURIN, "").tenant(4);
+    picture.policies.push(policy("asks", 10, asks));
+    let plugins = picture.plugins();
+    assert_eq!(plugins.keys().collect::<BTreeSet<_>>(), [&cluster(ROME), &cluster(TURIN)].into());
+    assert_eq!(plugins[&cluster(ROME)].as_ref().map(|plugin| plugin.address.as_str()), Some("p:1"));
+    assert_eq!(plugins[&cluster(TURIN)], None);
+}
