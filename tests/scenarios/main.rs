@@ -63,7 +63,7 @@ fn all() -> Vec<(&'static str, Scenario)> {
             a_namespace_offloading_of_the_documents_applies,
             a_cluster_selector_limits_where_pods_go,
             a_local_namespace_exists_at_the_peer_but_its_pods_stay_home,
-            a_service_over_a_mixed_deployment_never_sends_a_packet_to_a_wrong_pod,
+            without_a_network_a_service_never_sends_a_packet_to_a_wrong_pod,
             a_namespace_that_exists_at_the_provider_is_not_taken_over,
             pods_that_may_not_travel_say_why,
             unoffloading_brings_pods_home_and_removes_the_twin,

@@ -8,7 +8,10 @@ use kube::Api;
 use liqo_tests::{World, eventually, still};
 use serde_json::json;
 
-use crate::pods::{deployment, name_of, node_of, pod};
+use crate::{
+    network::{not_wanted, wanted_again},
+    pods::{deployment, name_of, node_of, pod},
+};
 
 pub async fn a_namespace_offloading_of_the_documents_applies(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
@@ -83,8 +86,9 @@ pub async fn a_local_namespace_exists_at_the_peer_but_its_pods_stay_home(world: 
     rome.delete_namespace("stay").await
 }
 
-pub async fn a_service_over_a_mixed_deployment_never_sends_a_packet_to_a_wrong_pod(world: Arc<World>) -> Result<()> {
+pub async fn without_a_network_a_service_never_sends_a_packet_to_a_wrong_pod(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
+    not_wanted(&world).await?;
     rome.offloaded_namespace("mixed", "LocalAndRemote").await?;
     let answering = |name: &str, text: &str| {
         deployment("mixed", name, 4)
@@ -136,6 +140,7 @@ pub async fn a_service_over_a_mixed_deployment_never_sends_a_packet_to_a_wrong_p
             .and_then(|pod| pod.metadata.annotations.clone()?.get("liqo.io/remote-pod-ip").cloned());
         ensure!(address == here, "the remote address {address:?} is shown as {here:?}");
     }
+    wanted_again(&world).await?;
     rome.delete_namespace("mixed").await
 }
 
