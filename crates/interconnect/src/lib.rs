@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Nothing is agreed upon by rounds: each side writes down its own half, and looks at the other's. A peer that is silent changes
-//! nothing; one that takes its half back, or ends the peering, loses the `TunnelEndpoint`. The decisions are in [`decide`]; places
+//! nothing; one that takes its half back, or ends the peering, loses the `TunnelEndpoint`. The decisions are in [`mod@decide`]; places
 //! that were given to a peer's prefixes are remembered by its `TunnelEndpoint`, and are the same after a restart.
 
 pub mod decide;
