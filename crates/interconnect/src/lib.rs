@@ -236,6 +236,8 @@ impl Interconnect {
             self.nodes.all().into_iter().map(|(key, node)| (key.name, node)).collect();
         let (gateways, again) = gateways::ours(&config.spec.network.gateways, &leases, &lock(&self.observed), &nodes, now);
         let has_gateway = !gateways.is_empty();
+        let standing: BTreeMap<ClusterId, TunnelEndpointSpec> =
+            self.standing().into_iter().map(|(id, endpoint)| (id, endpoint.spec.clone())).collect();
         let outcomes = found.as_ref().ok().map(|ranges| {
             decide(&Picture {
                 own: self.context.cluster_id.clone(),
@@ -243,30 +245,37 @@ impl Interconnect {
                 ranges: ranges.clone(),
                 nodes: nodes.values().map(|node| NodeAddresses::clone(node)).collect(),
                 gateways,
-                peers: wanted,
-                standing: self.standing().into_iter().map(|(id, endpoint)| (id, endpoint.spec.clone())).collect(),
+                peers: wanted.clone(),
+                standing: standing.clone(),
             })
         });
         let mut failures = Vec::new();
-        if let Some(outcomes) = &outcomes {
-            failures.extend(self.write_endpoints(outcomes).await);
-            failures.extend(self.announcements.tell(&self.context, outcomes).await);
-        }
+        // While our ranges are not known, nothing new is agreed upon; what is not wanted any more goes all the same.
+        let kept = |id: &ClusterId| match &outcomes {
+            Some(outcomes) => outcomes.get(id).and_then(|outcome| outcome.endpoint.clone()),
+            None => standing.get(id).filter(|_| wanted.contains_key(id)).cloned(),
+        };
+        let endpoints = wanted.keys().filter_map(|id| Some((id.clone(), kept(id)?))).collect();
+        failures.extend(self.write_endpoints(&endpoints).await);
         failures.extend(self.write_links(outcomes.as_ref(), found.as_ref().err(), has_gateway).await);
-        let mut failures = failures.into_iter();
-        let first = failures.next();
-        for other in failures {
-            tracing::warn!(error = %other, "failed as well");
+        let told = outcomes.unwrap_or_default();
+        let unknown = if found.is_ok() { Vec::new() } else { wanted.keys().cloned().collect() };
+        failures.extend(self.announcements.tell(&self.context, &told, &unknown).await);
+        // What failed for one peer is tried again, but nobody else waits for it.
+        let next = if failures.is_empty() { surroundings::LATER } else { surroundings::SOON };
+        for error in failures {
+            tracing::warn!(error = liqo_kit::queue::error_chain(&error), "will be tried again");
         }
-        let looked = if found.is_ok() { surroundings::LATER } else { surroundings::SOON };
-        let next = again.map_or(looked, |again| again.min(looked));
-        first.map_or(Ok(Next::After(next)), Err)
+        let next = if found.is_ok() { next } else { surroundings::SOON };
+        Ok(Next::After(again.map_or(next, |again| again.min(next))))
     }
 
     /// Our ranges; looked up again when they are old.
     async fn ranges(&self) -> Result<surroundings::Ranges, Error> {
         let known = lock(&self.found).clone();
-        let nodes = self.nodes.all().into_iter().map(|(_, node)| NodeAddresses::clone(&node)).collect();
+        let mut nodes = self.nodes.all();
+        nodes.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let nodes = nodes.into_iter().map(|(_, node)| NodeAddresses::clone(&node)).collect();
         let found = surroundings::find(&self.context, nodes, known).await?;
         let ranges = found.ranges.clone();
         *lock(&self.found) = Some(found);
@@ -279,8 +288,9 @@ impl Interconnect {
             return BTreeMap::new();
         }
         let wanted = foreign_clusters::by_peer(&self.foreign_clusters).into_iter().filter_map(|(id, cluster)| {
-            let is_deleted = cluster.metadata.deletion_timestamp.is_some();
-            let peers = cluster.wants_outgoing() || self.tenants.all().iter().any(|(_, tenant)| tenant.consumer == id);
+            // While a peering is being ended its pods still want their network.
+            let borrows = cluster.wants_outgoing() || self.context.peers.get(&id).is_some();
+            let peers = borrows || self.tenants.all().iter().any(|(_, tenant)| tenant.consumer == id);
             let held = policies::held(&self.policies, &PolicyPeer::new(&id, Some(&cluster)));
             let policy = held.map(|policy| policy.spec.network.clone());
             let is_wanted = match cluster.spec.network {
@@ -288,9 +298,9 @@ impl Interconnect {
                 Wish::No => false,
                 Wish::Auto => policy.as_ref().is_some_and(|policy| policy.enabled),
             };
-            (!is_deleted && peers && is_wanted).then(|| {
+            (peers && is_wanted).then(|| {
                 // What a consumer says stands here: when there is nothing, it says nothing. What a provider says may only be out of sight.
-                let nothing = || (!cluster.wants_outgoing()).then(|| Ok(NetworkAnnouncement::default()));
+                let nothing = || (!borrows).then(|| Ok(NetworkAnnouncement::default()));
                 let said = self.announcements.of(&self.context.peers, &id).or_else(nothing);
                 let peer = Peer { name: cluster.display_name(), policy: policy.unwrap_or_default(), said };
                 (id, peer)
@@ -304,12 +314,11 @@ impl Interconnect {
         all.map(|(_, endpoint)| (endpoint.spec.cluster_id.clone(), endpoint)).collect()
     }
 
-    async fn write_endpoints(&self, outcomes: &BTreeMap<ClusterId, Outcome>) -> Vec<Error> {
+    async fn write_endpoints(&self, wanted: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> Vec<Error> {
         let api: Api<TunnelEndpoint> = namespaced(&self.context.client, &self.context.namespace);
         let standing = self.standing();
         let mut failures = Vec::new();
-        let wanted = |id: &ClusterId| outcomes.get(id).and_then(|outcome| outcome.endpoint.as_ref());
-        for (id, spec) in outcomes.keys().filter_map(|id| Some((id, wanted(id)?))) {
+        for (id, spec) in wanted {
             let before = standing.get(id);
             if before.is_some_and(|before| before.spec == *spec) {
                 continue;
@@ -318,7 +327,7 @@ impl Interconnect {
             let written = put(&api, FIELD_MANAGER, &object(id, spec), before.is_some()).await;
             failures.extend(written.err().map(|source| Error::WriteEndpoint { peer: id.clone(), source }));
         }
-        for (id, endpoint) in standing.iter().filter(|(id, _)| wanted(id).is_none()) {
+        for (id, endpoint) in standing.iter().filter(|(id, _)| !wanted.contains_key(*id)) {
             tracing::info!(peer = %id, "no network towards a peer any more");
             let name = endpoint.metadata.name.clone().unwrap_or_default();
             match api.delete(&name, &DeleteParams::default()).await {

@@ -6,8 +6,11 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
+use data_encoding::BASE64;
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt as _,
@@ -27,8 +30,10 @@ use liqo_kit::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, FIELD_MANAGER, SETTLE, Said, decide::exchange::Outcome, is_network_config, lock};
+use crate::{Error, FIELD_MANAGER, Said, decide::exchange::Outcome, is_network_config, lock};
 
+/// What peers write is looked at once in this time, however often they write.
+const PACE: Duration = Duration::from_millis(500);
 /// Value of the label for namespaces of tenants.
 pub const TENANT: &str = "tenant";
 
@@ -64,7 +69,7 @@ impl Announcements {
         let wake = queue.clone();
         let all: Api<DeserializeGuard<NetworkConfig>> = Api::all(context.client.clone());
         let only = Config::default().fields(&format!("metadata.name={NETWORK_CONFIG}"));
-        let here = Cache::watch(all, only, stop.clone(), read, move |_, _, _| wake.add_after((), SETTLE));
+        let here = Cache::watch(all, only, stop.clone(), read, move |_, _, _| wake.add_after((), PACE));
         Arc::new(Self { own: context.cluster_id.clone(), here, there: Mutex::default(), queue })
     }
 
@@ -87,12 +92,13 @@ impl Announcements {
             Config::default().fields(&format!("metadata.name={NETWORK_CONFIG}")),
             stop,
             read,
-            move |_, _, _| wake.add_after((), SETTLE),
+            move |_, _, _| wake.add_after((), PACE),
         );
-        lock(&self.there).insert(id.clone(), cache.clone());
         let mut health = connection.health.clone();
         let follow = async {
+            // Until then what it said over the former connection counts.
             if cache.synced().await {
+                lock(&self.there).insert(id.clone(), cache.clone());
                 self.queue.add(());
             }
             while health.changed().await.is_ok() {
@@ -126,7 +132,8 @@ impl Announcements {
     }
 
     /// Tells all peers what they are to know, and those that are to know nothing, nothing. Writes what differs only.
-    pub async fn tell(&self, context: &Context, outcomes: &BTreeMap<ClusterId, Outcome>) -> Vec<Error> {
+    /// Peers in `unknown` are told nothing new.
+    pub async fn tell(&self, context: &Context, outcomes: &BTreeMap<ClusterId, Outcome>, unknown: &[ClusterId]) -> Vec<Error> {
         let mut failures = Vec::new();
         let nothing = NetworkAnnouncement::default();
         let announcement = |id: &ClusterId| outcomes.get(id).map_or(&nothing, |outcome| &outcome.announcement);
@@ -137,8 +144,10 @@ impl Announcements {
                 continue;
             };
             let wanted = announcement(&consumer);
-            let standing = said.as_ref().as_ref().ok().map(|config| config.status.clone().unwrap_or_default().announcement);
-            if standing.as_ref() == Some(wanted) {
+            // Who writes what cannot be read is told nothing: what stands there cannot be read either.
+            let Ok(config) = said.as_ref() else { continue };
+            let standing = config.status.clone().unwrap_or_default().announcement;
+            if standing == *wanted || unknown.contains(&consumer) {
                 continue;
             }
             let api: Api<NetworkConfig> = namespaced(&context.client, &key.namespace);
@@ -146,16 +155,18 @@ impl Announcements {
             let written = put_status(&api, FIELD_MANAGER, NETWORK_CONFIG, &status).await;
             failures.extend(written.err().map(|source| Error::TellConsumer { consumer, source }));
         }
-        lock(&self.there).retain(|id, _| outcomes.contains_key(id) || context.peers.get(id).is_some());
+        let is_known = |id: &ClusterId| outcomes.contains_key(id) || unknown.contains(id) || context.peers.get(id).is_some();
+        lock(&self.there).retain(|id, _| is_known(id));
         let there: Vec<_> = lock(&self.there).iter().map(|(id, cache)| (id.clone(), cache.clone())).collect();
-        for (id, cache) in there {
-            let connection = context.peers.get(&id).filter(|connection| connection.is_reachable());
-            if let Some(connection) = connection.filter(|_| cache.is_synced()) {
-                let wanted = outcomes.get(&id).map(|outcome| &outcome.announcement);
-                let told = self.tell_provider(&connection, wanted, only(&cache).as_deref()).await;
-                failures.extend(told.err().map(|source| Error::TellProvider { provider: id, source }));
-            }
-        }
+        let told = there.into_iter().filter(|(id, _)| !unknown.contains(id)).filter_map(|(id, cache)| {
+            let connection = context.peers.get(&id).filter(|connection| connection.is_reachable())?;
+            let wanted = outcomes.get(&id).map(|outcome| outcome.announcement.clone());
+            Some(async move {
+                let told = self.tell_provider(&connection, wanted.as_ref(), only(&cache).as_deref()).await;
+                told.err().map(|source| Error::TellProvider { provider: id, source })
+            })
+        });
+        failures.extend(join_all(told).await.into_iter().flatten());
         failures
     }
 
@@ -168,7 +179,8 @@ impl Announcements {
         let api: Api<NetworkConfig> = namespaced(&connection.client, &connection.tenant_namespace);
         let said = standing.map(|said| said.as_ref().ok().map(|config| &config.spec.announcement));
         match (wanted, said) {
-            (None, None) => Ok(()),
+            // What stands there and cannot be read is not changed by writing again.
+            (None, None) | (Some(_), Some(None)) => Ok(()),
             (None, Some(_)) => peers::call(async { api.delete(NETWORK_CONFIG, &DeleteParams::default()).await.map(drop) }).await,
             (Some(wanted), Some(Some(said))) if said == wanted => Ok(()),
             (Some(wanted), said) => {
@@ -184,14 +196,74 @@ fn only(cache: &Cache<Said>) -> Option<Arc<Said>> {
     cache.all().into_iter().map(|(_, said)| said).next()
 }
 
-/// A peer may write what the schema admits and we cannot read: it is kept as an error.
+/// A peer may write what the schema admits and we cannot read, and its own API server may have another schema: what cannot be used is
+/// kept as an error, and a short one.
 fn read(config: DeserializeGuard<NetworkConfig>) -> Option<Said> {
-    match config.0 {
-        Ok(mut config) => {
-            let is_deleted = config.metadata.deletion_timestamp.is_some();
-            config.metadata = ObjectMeta::default();
-            (!is_deleted).then_some(Ok(config))
+    let (metadata, said) = match config.0 {
+        Ok(config) => (config.metadata, Ok((config.spec, config.status))),
+        Err(invalid) => (invalid.metadata, Err(invalid.error)),
+    };
+    if metadata.deletion_timestamp.is_some() || metadata.name.as_deref() != Some(NETWORK_CONFIG) {
+        return None;
+    }
+    Some(said.map_err(|error| error.chars().take(LONGEST_ERROR).collect()).and_then(|(spec, status)| {
+        let status = status.unwrap_or_default();
+        for announcement in [&spec.announcement, &status.announcement] {
+            fits(announcement).map_err(str::to_owned)?;
         }
-        Err(invalid) => invalid.metadata.deletion_timestamp.is_none().then_some(Err(invalid.error)),
+        Ok(NetworkConfig { metadata: ObjectMeta::default(), spec, status: Some(status) })
+    }))
+}
+
+/// How much of an error is kept, in characters.
+const LONGEST_ERROR: usize = 300;
+
+/// Whether an announcement keeps to the bounds of our own schema: what follows from it is to be written here.
+fn fits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> {
+    let NetworkAnnouncement { exports, transit, views, gateways, .. } = announcement;
+    if [exports.len(), transit.len(), views.len()].into_iter().any(|count| count > 1024) {
+        return Err("it names more than 1024 prefixes");
+    }
+    if gateways.len() > 16 || gateways.iter().any(|gateway| gateway.endpoints.len() > 8) {
+        return Err("it names more than 16 gateways, or one with more than 8 addresses");
+    }
+    let is_key = |key: &str| BASE64.decode(key.as_bytes()).is_ok_and(|key| key.len() == 32);
+    let is_short = |endpoint: &String| endpoint.chars().count() <= 300;
+    if gateways.iter().all(|gateway| is_key(&gateway.public_key) && gateway.endpoints.iter().all(is_short)) {
+        Ok(())
+    } else {
+        Err("one of its gateways has no key of 32 bytes, or an address that is too long")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn said(name: &str, announcement: &Value) -> Option<Said> {
+        let object = json!({ "apiVersion": "net.liqo.io/v1alpha1", "kind": "NetworkConfig", "metadata": { "name": name },
+            "spec": { "announcement": announcement } });
+        read(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn what_a_peer_says_is_kept_as_far_as_it_can_be_used() {
+        let key = BASE64.encode(&[7; 32]);
+        assert!(
+            said(NETWORK_CONFIG, &json!({ "gateways": [{ "publicKey": key, "endpoints": ["192.0.2.1:1"] }] })).unwrap().is_ok()
+        );
+        assert_eq!(said("another", &json!({})), None);
+        let endpoints: Vec<String> = (0..9).map(|port| format!("192.0.2.1:{port}")).collect();
+        for refused in [
+            json!({ "exports": ["x"] }),
+            json!({ "mtu": "1".repeat(100_000) }),
+            json!({ "gateways": [{ "publicKey": "short" }] }),
+            json!({ "gateways": [{ "publicKey": key, "endpoints": endpoints }] }),
+            json!({ "exports": (0..1025).map(|n| format!("10.{}.{}.0/24", n / 256, n % 256)).collect::<Vec<_>>() }),
+        ] {
+            assert!(said(NETWORK_CONFIG, &refused).unwrap().unwrap_err().len() <= LONGEST_ERROR);
+        }
     }
 }

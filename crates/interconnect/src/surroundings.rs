@@ -43,20 +43,20 @@ pub struct Found {
 pub async fn find(context: &Context, nodes: Vec<NodeAddresses>, before: Option<Found>) -> Result<Found, Error> {
     let settings = context.config().spec.network.clone();
     let now = Instant::now();
-    let around = match before {
+    let (around, at) = match before {
         Some(before) if now.duration_since(before.at) < if before.ranges.is_ok() { LATER } else { SOON } => {
             if before.settings == settings && before.around.nodes == nodes {
                 return Ok(before);
             }
-            Surroundings { nodes, ..before.around }
+            (Surroundings { nodes, ..before.around }, before.at)
         }
-        _ => look(context, nodes).await?,
+        _ => (look(context, nodes).await?, now),
     };
     let ranges = ranges::find(&settings, &around);
     if let Ok(ranges) = &ranges {
         write(context, ranges).await.map_err(Error::WriteRanges)?;
     }
-    Ok(Found { ranges, settings, around, at: now })
+    Ok(Found { ranges, settings, around, at })
 }
 
 async fn look(context: &Context, nodes: Vec<NodeAddresses>) -> Result<Surroundings, Error> {

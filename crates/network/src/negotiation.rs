@@ -23,8 +23,8 @@ use crate::{
     space::{Here, There, overlap},
 };
 
-/// How many prefixes a peer may export to us. A hub exports two for each cluster behind it.
-pub const MOST_EXPORTS: usize = 1024;
+/// How many prefixes a peer may export to us. A hub exports two or more for each cluster behind it.
+pub const MOST_EXPORTS: usize = 256;
 /// What one peer's prefixes may take of the pools of a family, as a part of it: one of so many.
 pub const LARGEST_PART: u128 = 4;
 /// The largest prefixes that a peer may export, IPv4 and IPv6: a larger one would leave nothing for others.

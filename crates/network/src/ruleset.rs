@@ -132,25 +132,33 @@ fn body(fabric: &Fabric, is_gateway: bool, family: Family) -> String {
     let mut text = set(family, "remote", INTERVAL, &remote);
     text.push_str(&set(family, "nodes", "", &nodes));
     let mut postrouting = Vec::new();
-    let mut input = vec![format!("udp dport {OVERLAY_PORT} {keyword} saddr != @nodes counter drop")];
+    // Answers to what began here, and what belongs to them. Whatever a peer began is looked at packet by packet, so that what is
+    // closed is closed for connections that stand, too.
+    let answers = "ct direction reply ct state established,related accept";
+    let mut input = vec![
+        format!("udp dport {OVERLAY_PORT} {keyword} saddr != @nodes counter drop"),
+        format!("{keyword} saddr @remote {answers}"),
+        format!("{keyword} saddr @remote counter drop"),
+    ];
+    // Only nodes themselves talk in the overlay: what pods send there looks like their node's at the other end.
+    let mut forward = vec![format!("udp dport {OVERLAY_PORT} {keyword} daddr @nodes counter drop")];
     if is_gateway {
         for (id, peer) in &fabric.peers {
             peer_chains(&mut text, fabric, family, id, peer);
         }
         let by_peer = |chain: &str| verdicts(fabric, family, chain);
-        let only_open = [
-            format!("iifname \"{TUNNEL}\" ct state established,related accept"),
+        forward.extend([
+            format!("iifname \"{TUNNEL}\" {answers}"),
             format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("open")),
             format!("iifname \"{TUNNEL}\" counter drop"),
-        ];
+        ]);
         chain(
             &mut text,
             "prerouting",
             "type nat hook prerouting priority dstnat - 10; policy accept;",
             &[format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("from"))],
         );
-        chain(&mut text, "forward", "type filter hook forward priority filter - 10; policy accept;", &only_open);
-        input.extend(only_open);
+        input.push(format!("iifname \"{TUNNEL}\" counter drop"));
         chain(
             &mut text,
             "mss",
@@ -162,6 +170,7 @@ fn body(fabric: &Fabric, is_gateway: bool, family: Family) -> String {
         );
         postrouting.push(format!("oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}", by_peer("to")));
     }
+    chain(&mut text, "forward", "type filter hook forward priority filter - 10; policy accept;", &forward);
     chain(&mut text, "input", "type filter hook input priority filter - 10; policy accept;", &input);
     // Who talks stays visible: what comes from a peer keeps its source here, and so do our pods on their way to the gateway.
     let same = |prefixes: &[IpNet]| elements(prefixes.iter().map(|prefix| format!("{prefix} : {prefix}")));
@@ -199,6 +208,8 @@ fn peer_chains(text: &mut String, fabric: &Fabric, family: Family, id: &ClusterI
         from.push(format!("dnat {keyword} prefix to {keyword} daddr map {{ {inward} }}"));
         to.push(format!("snat {keyword} prefix to {keyword} saddr map {{ {outward} }}"));
     }
+    // What has no other form here is nothing of ours, whatever the peer calls it.
+    from.push("counter drop".to_owned());
     let external = exported.iter().find(|(here, _)| is_external(here));
     if let Some(stands_for_all) = external.and_then(|(_, there)| fallback(there)) {
         to.push(format!("snat to {stands_for_all}"));

@@ -195,7 +195,13 @@ fn peer(id: &ClusterId, spec: &TunnelEndpointSpec, snapshot: &Snapshot, fabric: 
     let open = match spec.reach {
         Reach::Pods => Open::Everything,
         Reach::Offloaded => {
-            Open::Only(snapshot.openings.as_ref().and_then(|openings| openings.get(id)).cloned().unwrap_or_default())
+            let found = snapshot.openings.as_ref().and_then(|openings| openings.get(id)).cloned().unwrap_or_default();
+            // Nothing but pods is ever opened: those in the network of a node have the node's address.
+            let is_pod = |address: &IpAddr| {
+                let is_node = fabric.nodes.values().any(|node| node.addresses.contains(address));
+                !is_node && fabric.pods.iter().any(|prefix| prefix.contains(address))
+            };
+            Open::Only(found.into_iter().filter(is_pod).collect())
         }
     };
     Ok(Peer { maps, open })

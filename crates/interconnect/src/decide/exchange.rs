@@ -8,10 +8,15 @@ use liqo_api::{
 };
 use liqo_network::{
     allocator::Allocations,
-    negotiation::{Agreement, Announcement, Ranges, Refused, agree, check, place},
+    negotiation::{Agreement, Announcement, Ranges, Refused, agree, place},
 };
 
 use super::ranges::NodeAddresses;
+
+/// So many prefixes of one peer are passed on to others: its ranges of pods and its external ones.
+const MOST_PASSED_ON: usize = 16;
+/// So many prefixes of others are passed on to one peer, and taken from one.
+const MOST_TRANSIT: usize = 128;
 
 /// Everything that decisions follow from.
 #[derive(Clone, Debug)]
@@ -87,14 +92,13 @@ pub fn decide(picture: &Picture) -> BTreeMap<ClusterId, Outcome> {
 }
 
 fn ranges(picture: &Picture) -> Ranges {
-    let gateways = picture.peers.values().filter_map(announced).flat_map(|said| &said.gateways);
-    let endpoints = gateways.flat_map(|gateway| &gateway.endpoints).filter_map(|endpoint| endpoint.parse().ok());
-    let ours = picture.nodes.iter().flat_map(|node| node.addresses.iter().copied());
     Ranges {
         pods: picture.ranges.pods.clone(),
         services: picture.ranges.services.clone(),
         external: picture.ranges.external.clone(),
-        nodes: ours.chain(endpoints.map(|endpoint: std::net::SocketAddr| endpoint.ip())).collect(),
+        // Not where peers say that their gateways are: one could push others from their places so. The fabric calls no address
+        // that is a peer's.
+        nodes: picture.nodes.iter().flat_map(|node| node.addresses.iter().copied()).collect(),
         reserved: picture.settings.reserved_cidrs.clone(),
         pools: picture.settings.peer_cidrs.clone(),
     }
@@ -115,12 +119,13 @@ fn wanted(picture: &Picture, id: &ClusterId, peer: &Peer) -> BTreeSet<IpNet> {
 /// Its own prefixes, and those of clusters that we have no network with but through it.
 fn shown(picture: &Picture, said: &NetworkAnnouncement) -> BTreeSet<IpNet> {
     let behind = said.transit.iter().filter(|(_, whose)| **whose != picture.own && !picture.peers.contains_key(whose));
+    let behind = behind.take(MOST_TRANSIT);
     said.exports.iter().chain(behind.map(|(prefix, _)| prefix)).copied().collect()
 }
 
 fn outcome(picture: &Picture, ranges: &Ranges, allocations: &Allocations, id: &ClusterId, peer: &Peer) -> Outcome {
     let mut announcement = NetworkAnnouncement {
-        exports: ranges.pods.iter().chain(&ranges.external).map(IpNet::trunc).collect(),
+        exports: exports(ranges),
         transit: transit(picture, allocations, id, peer),
         views: allocations.iter().filter(|((owner, _), _)| owner == id).map(|((_, there), here)| (*there, *here)).collect(),
         gateways: picture.gateways.clone(),
@@ -149,6 +154,12 @@ fn outcome(picture: &Picture, ranges: &Ranges, allocations: &Allocations, id: &C
     Outcome { announcement, endpoint, progress }
 }
 
+/// Our pods and external prefixes, of the families in which there is room for peers: in another nobody could be answered.
+fn exports(ranges: &Ranges) -> BTreeSet<IpNet> {
+    let has_room = |prefix: &&IpNet| ranges.pools.iter().any(|pool| pool.addr().is_ipv4() == prefix.addr().is_ipv4());
+    ranges.pods.iter().chain(&ranges.external).filter(has_room).map(IpNet::trunc).collect()
+}
+
 /// Where we see prefixes of other peers, if both may reach each other through us. What these show us of others is not passed on:
 /// it would go round for ever among hubs.
 fn transit(picture: &Picture, allocations: &Allocations, id: &ClusterId, peer: &Peer) -> BTreeMap<IpNet, ClusterId> {
@@ -157,12 +168,19 @@ fn transit(picture: &Picture, allocations: &Allocations, id: &ClusterId, peer: &
         let is_its_own = announced(may(owner)?)?.exports.contains(there);
         is_its_own.then(|| (*here, owner.clone()))
     });
-    if peer.policy.transit { passed.collect() } else { BTreeMap::new() }
+    if !peer.policy.transit {
+        return BTreeMap::new();
+    }
+    let mut of_each: BTreeMap<ClusterId, usize> = BTreeMap::new();
+    let few = passed.filter(|(_, owner)| {
+        let count = of_each.entry(owner.clone()).or_default();
+        *count += 1;
+        *count <= MOST_PASSED_ON
+    });
+    few.take(MOST_TRANSIT).collect()
 }
 
 fn agreement(picture: &Picture, ours: &NetworkAnnouncement, said: &NetworkAnnouncement) -> Result<Agreement, Refused> {
-    let all = said.exports.iter().chain(said.transit.keys()).copied().collect();
-    check(&all)?;
     let ours =
         Announcement { exports: ours.exports.iter().chain(ours.transit.keys()).copied().collect(), views: ours.views.clone() };
     agree(&ours, &Announcement { exports: shown(picture, said), views: said.views.clone() })
@@ -182,11 +200,18 @@ fn endpoint(
         cluster_name: peer.name.clone(),
         exported: maps.exported.pairs().map(|(here, there)| (here.0, there.0)).collect(),
         imported: maps.imported.pairs().map(|(here, there)| (there.0, here.0)).collect(),
-        gateways: said.gateways.clone(),
+        gateways: said.gateways.iter().filter(|gateway| !is_of_another(picture, id, gateway)).cloned().collect(),
         // Less than this no network carries.
         mtu: mtu.max(1280),
         reach: peer.policy.reach,
     }
+}
+
+/// Whether another peer had this key first. Peers know each other's keys; with it one would get what is meant for the other.
+fn is_of_another(picture: &Picture, id: &ClusterId, gateway: &GatewayAddress) -> bool {
+    let holds = |standing: &TunnelEndpointSpec| standing.gateways.iter().any(|other| other.public_key == gateway.public_key);
+    let ours = picture.standing.get(id).is_some_and(holds);
+    !ours && picture.standing.iter().any(|(other, standing)| other != id && holds(standing))
 }
 
 #[cfg(test)]

@@ -53,7 +53,8 @@ impl Observed {
     }
 }
 
-/// Our gateways, the one in use first; and when to look again.
+/// Our gateways, the one in use first; and when to look again. When none is seen to be alive, it is rather we who do not see:
+/// then all that hold a Lease stay.
 pub fn ours(
     settings: &Gateways,
     leases: &BTreeMap<String, Arc<Held>>,
@@ -61,23 +62,23 @@ pub fn ours(
     nodes: &BTreeMap<String, Arc<NodeAddresses>>,
     now: Instant,
 ) -> (Vec<GatewayAddress>, Option<Duration>) {
-    let (mut found, mut again) = (Vec::new(), None);
+    let (mut found, mut silent, mut again) = (Vec::new(), Vec::new(), None);
     for name in (0..settings.replicas).map(gateway_lease) {
         let (Some(held), Some(seen)) = (leases.get(&name), observed.0.get(&name)) else { continue };
         let left = held.duration.saturating_sub(now.duration_since(*seen));
-        if left.is_zero() {
-            continue;
+        if !left.is_zero() {
+            again = Some(again.map_or(left, |again: Duration| again.min(left)));
         }
-        again = Some(again.map_or(left, |again: Duration| again.min(left)));
         let Some(node) = nodes.get(&held.node) else { continue };
         let endpoints = if settings.addresses.is_empty() {
             node.addresses.iter().map(|&address| SocketAddr::new(address, settings.port).to_string()).collect()
         } else {
             settings.addresses.clone()
         };
-        found.push(GatewayAddress { public_key: held.public_key.clone(), endpoints });
+        let gateway = GatewayAddress { public_key: held.public_key.clone(), endpoints };
+        if left.is_zero() { silent.push(gateway) } else { found.push(gateway) }
     }
-    (found, again)
+    (if found.is_empty() { silent } else { found }, again)
 }
 
 #[cfg(test)]
@@ -118,6 +119,8 @@ mod tests {
         assert_eq!(again, Some(SECOND));
         let (found, again) = ours(&settings, &now, &observed, &nodes, start + 6 * SECOND);
         assert_eq!((keys(&found), again), (vec!["key of a"], Some(4 * SECOND)));
+        let (found, again) = ours(&settings, &now, &observed, &nodes, start + 60 * SECOND);
+        assert_eq!((keys(&found), again), (vec!["key of b", "key of a"], None), "nobody is seen: nothing is taken back");
     }
 
     #[test]

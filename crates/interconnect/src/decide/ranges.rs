@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use liqo_api::{NetworkRanges, NetworkSettings};
+use liqo_network::space::overlap;
 
 /// A node, as far as the network needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,6 +85,13 @@ pub fn find(settings: &NetworkSettings, around: &Surroundings) -> Result<Network
     if of_family(true) > 1 || of_family(false) > 1 {
         return Err("network.externalCIDRs holds several prefixes of one family: one is enough".into());
     }
+    let nodes = around.nodes.iter().flat_map(|node| &node.addresses).map(|&address| IpNet::from(address));
+    let mut others = pods.iter().chain(&services).copied().chain(nodes);
+    if let Some(other) = others.find(|other| external.iter().any(|external| overlap(external, other))) {
+        return Err(format!(
+            "network.externalCIDRs overlaps with {other}, which is in use here: set a free one with `liqoctl install --set network.externalCIDRs=...`"
+        ));
+    }
     Ok(NetworkRanges {
         pods: pods.iter().map(IpNet::trunc).collect(),
         services: services.iter().map(IpNet::trunc).collect(),
@@ -152,8 +160,10 @@ mod tests {
         for around in [wrong, Surroundings::default()] {
             assert!(find(&NetworkSettings::default(), &around).unwrap_err().contains("--set network.podCIDRs="));
         }
-        let settings = NetworkSettings { external_cidrs: nets(&["10.1.0.0/24", "10.2.0.0/24"]), ..NetworkSettings::default() };
-        assert!(find(&settings, &around()).is_err());
+        for external in [&["10.1.0.0/24", "10.2.0.0/24"][..], &["10.244.9.0/24"], &["10.97.0.0/16"], &["172.18.0.0/24"]] {
+            let settings = NetworkSettings { external_cidrs: nets(external), ..NetworkSettings::default() };
+            assert!(find(&settings, &around()).unwrap_err().contains("network.externalCIDRs"), "{external:?}");
+        }
     }
 
     #[test]

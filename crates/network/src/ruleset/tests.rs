@@ -37,6 +37,7 @@ table ip liqo {{
 	set nodes {{ type ipv4_addr; elements = {{ 172.18.0.1 }}; }}
 	chain from_{a} {{
 		dnat ip prefix to ip daddr map {{ 10.245.0.0/16 : 10.244.0.0/16, 10.71.0.2/32 : 192.0.2.9/32 }}
+		counter drop
 	}}
 	chain to_{a} {{
 		snat ip prefix to ip saddr map {{ 10.244.0.0/16 : 10.245.0.0/16, 192.0.2.9/32 : 10.71.0.2/32 }}
@@ -50,22 +51,23 @@ table ip liqo {{
 		type nat hook prerouting priority dstnat - 10; policy accept;
 		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump from_{a}, 10.246.0.0/16 : jump from_{a} }}
 	}}
-	chain forward {{
-		type filter hook forward priority filter - 10; policy accept;
-		iifname "liqo.tunnel" ct state established,related accept
-		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
-		iifname "liqo.tunnel" counter drop
-	}}
 	chain mss {{
 		type filter hook forward priority mangle; policy accept;
 		oifname "liqo.tunnel" tcp flags syn / syn,rst tcp option maxseg size set rt mtu
 		iifname "liqo.tunnel" tcp flags syn / syn,rst tcp option maxseg size set rt mtu
 	}}
+	chain forward {{
+		type filter hook forward priority filter - 10; policy accept;
+		udp dport 6472 ip daddr @nodes counter drop
+		iifname "liqo.tunnel" ct direction reply ct state established,related accept
+		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
+		iifname "liqo.tunnel" counter drop
+	}}
 	chain input {{
 		type filter hook input priority filter - 10; policy accept;
 		udp dport 6472 ip saddr != @nodes counter drop
-		iifname "liqo.tunnel" ct state established,related accept
-		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
+		ip saddr @remote ct direction reply ct state established,related accept
+		ip saddr @remote counter drop
 		iifname "liqo.tunnel" counter drop
 	}}
 	chain postrouting {{

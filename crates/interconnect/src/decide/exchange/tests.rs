@@ -142,6 +142,44 @@ fn what_a_peer_claims_that_cannot_be_gets_nothing() {
 }
 
 #[test]
+fn no_peer_moves_another_or_takes_its_key() {
+    let mut clusters = BTreeMap::from([('a', picture('a', &[('b', silent("b"))])), ('b', picture('b', &[('a', silent("a"))]))]);
+    let before = settle(&mut clusters, &[('a', 'b')])[&'a'][&id('b')].endpoint.clone().unwrap();
+    let picture = clusters.get_mut(&'a').unwrap();
+    // It says that its gateways are where b is seen, and that b's key is its own.
+    let place = before.imported.values().next_back().unwrap().addr();
+    let gateways =
+        ["key of b", "key of c"].map(|key| GatewayAddress { public_key: key.into(), endpoints: vec![format!("{place}:1")] });
+    let said = NetworkAnnouncement {
+        exports: [net("10.244.0.0/16")].into(),
+        gateways: gateways.into(),
+        ..NetworkAnnouncement::default()
+    };
+    picture.peers.insert(id('c'), Peer { said: Some(Ok(said)), ..silent("c") });
+    let after = decide(picture);
+    assert_eq!(after[&id('b')].endpoint.as_ref(), Some(&before));
+    let keys: Vec<_> =
+        after[&id('c')].endpoint.iter().flat_map(|endpoint| &endpoint.gateways).map(|one| &one.public_key).collect();
+    assert_eq!(keys, ["key of c"]);
+}
+
+#[test]
+fn a_spoke_with_many_prefixes_costs_the_others_nothing() {
+    let transit = Peer { policy: NetworkPolicy { transit: true, ..NetworkPolicy::default() }, ..silent("p") };
+    let said =
+        |exports: Vec<IpNet>| Some(Ok(NetworkAnnouncement { exports: exports.into_iter().collect(), ..Default::default() }));
+    let many = (0..200).map(|number| net(&format!("10.1.{number}.0/24"))).collect();
+    let peers = [
+        ('a', Peer { said: said(many), ..transit.clone() }),
+        ('b', Peer { said: said(vec![net("10.244.0.0/16")]), ..transit.clone() }),
+        ('c', transit),
+    ];
+    let told = &decide(&picture('h', &peers))[&id('c')].announcement.transit;
+    let of = |letter| told.values().filter(|owner| **owner == id(letter)).count();
+    assert_eq!((of('a'), of('b')), (MOST_PASSED_ON, 1));
+}
+
+#[test]
 fn what_is_missing_is_named_and_what_is_there_works() {
     let said = NetworkAnnouncement {
         exports: [net("10.244.0.0/16"), net("10.1.0.0/16")].into(),
