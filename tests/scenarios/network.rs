@@ -219,6 +219,28 @@ pub async fn what_is_not_offloaded_stays_closed(world: Arc<World>) -> Result<()>
         let tried = rome.try_kubectl(&["-n", namespace, "exec", &caller.name_any(), "--", "sh", "-c", &call(&closed)]).await?;
         ensure!(!tried.success, "{closed} answers: {}", tried.stdout);
     }
+    // Nodes have addresses within the range of their pods, too.
+    for (caller, node) in [(&near, seen(&to_rome, "10.244.0.1")?), (&far, seen(&to_milan, "10.244.0.1")?)] {
+        let call = format!("nc -w 3 {node} 10250 < /dev/null");
+        let tried = rome.try_kubectl(&["-n", namespace, "exec", &caller.name_any(), "--", "sh", "-c", &call]).await?;
+        ensure!(!tried.success, "the kubelet of a node answers at {node}");
+    }
+    // A connection that stands ends when what it leads to is closed.
+    let call = format!("timeout 20 wget -qO- http://{}:8080/cgi-bin/count", seen(&to_milan, &ip(&near)?)?);
+    let (near, far) = (near.name_any(), far.name_any());
+    let arguments = ["-n", namespace, "exec", &far, "--", "sh", "-c", &call];
+    let close = async {
+        eventually("the numbers flow", Duration::from_secs(15), || async {
+            // The server itself, process 1, has the word in its own script.
+            let line = "cat /proc/[2-9]*/cmdline /proc/[1-9][0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q '[c]ount'";
+            Ok(exec(rome, namespace, &near, line).await.is_ok().then_some(()))
+        })
+        .await?;
+        rome.kubectl(&["-n", namespace, "annotate", "service", "web", "liqo.io/reflection=deny"]).await
+    };
+    let (stream, _) = tokio::try_join!(rome.try_kubectl(&arguments), close)?;
+    let numbers: Vec<&str> = stream.stdout.lines().collect();
+    ensure!(!stream.success && !numbers.contains(&"39"), "it went on: {numbers:?}");
     milan.kubectl(&["-n", "default", "delete", "deployment", "own"]).await?;
     rome.delete_namespace(namespace).await
 }

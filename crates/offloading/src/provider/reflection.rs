@@ -27,8 +27,9 @@ const SECRET_TYPES: [&str; 6] = [
 /// The `ConfigMap` that every cluster's controller manager writes into every namespace, and defends.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// What is kept of a Service or slice is at most so long, in bytes of JSON: many times what Kubernetes' own controllers make.
-const LONGEST: usize = 64 * 1024;
+/// What is kept of a Service or slice is at most so long, in bytes of JSON: what Kubernetes' own controllers make of a hundred pods
+/// has room twice. All that one consumer may have takes 80 MiB at most.
+const LONGEST: usize = 16 * 1024;
 
 /// So many addresses are named in one message.
 const NAMED_ADDRESSES: usize = 10;
