@@ -43,7 +43,7 @@ impl<T: Tunnel, L: Links, R: Routes, F: Firewall> Agent<'_, T, L, R, F> {
     }
 
     /// The tables that guard the tunnel stand before anything comes out of it, so the node goes first. All but the routes into the tunnel
-    /// is done then, and these follow once its device is there.
+    /// is done then, and these follow once its device is there. One address that the kernel does not want holds up no peer.
     async fn hold(&self, wanted: &Wanted) -> Result<usize, AgentError> {
         let Some(end) = &wanted.tunnel else {
             self.without_tunnel()?;
@@ -51,7 +51,7 @@ impl<T: Tunnel, L: Links, R: Routes, F: Firewall> Agent<'_, T, L, R, F> {
         };
         let first = self.node.apply(&wanted.plan).await;
         let done = match first {
-            Err(Error::NoDevice { device }) if device == TUNNEL => None,
+            Err(Error::NoDevice { .. } | Error::Change { .. }) => None,
             done => Some(done?.len()),
         };
         self.tunnel.apply(&self.endpoint(end))?;

@@ -21,6 +21,7 @@ use super::{Entry, Error, Firewall, FirewallError, Links, Node, Present, Routes,
 pub struct FakeKernel {
     holds: Arc<Mutex<Present>>,
     has_no_tunnel: Arc<AtomicBool>,
+    refused: Arc<Mutex<Option<IpNet>>>,
 }
 
 impl FakeKernel {
@@ -42,6 +43,11 @@ impl FakeKernel {
     /// Has no device for the tunnel from now on.
     pub fn lose_tunnel(&self) {
         self.has_no_tunnel.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes no route to there from now on.
+    pub fn refuse(&self, destination: IpNet) {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(destination);
     }
 
     fn lock(&self) -> MutexGuard<'_, Present> {
@@ -88,6 +94,12 @@ impl Routes for FakeKernel {
     }
 
     async fn put(&self, route: &Route) -> Result<(), Error> {
+        if *self.refused.lock().unwrap_or_else(PoisonError::into_inner) == Some(route.destination) {
+            return Err(Error::Change {
+                step: format!("routing {}", route.destination),
+                source: rtnetlink::Error::RequestFailed,
+            });
+        }
         let mut holds = self.lock();
         if matches!(route.way, Way::Overlay { .. }) && holds.overlay.is_none() {
             return Err(Error::NoDevice { device: OVERLAY });

@@ -181,19 +181,22 @@ impl Node<NetlinkLinks, NetlinkRoutes, Nft> {
 }
 
 impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
-    /// Makes the kernel hold what is wanted, and returns what had to be done for it. Where the tunnel's device is not there yet,
-    /// everything else is done, and the error says so.
+    /// Makes the kernel hold what is wanted, and returns what had to be done for it. When something cannot be done, everything else
+    /// is, and the error tells of it; but where a table cannot be written, nothing that it guards is opened. That the tunnel's device
+    /// is not there yet is told only if that is all.
     pub async fn apply(&self, wanted: &NodePlan) -> Result<Vec<Step>, Error> {
         let steps = steps(wanted, &self.present().await?);
-        let mut missing = None;
+        let mut failed: Option<Error> = None;
         for step in &steps {
             tracing::debug!(?step, "changing the node");
             match self.take(step).await {
-                Err(Error::NoDevice { device }) => missing = Some(device),
-                outcome => outcome?,
+                Ok(()) => {}
+                Err(error) if matches!(step, Step::ReplaceTable(_)) => return Err(error),
+                Err(error) if failed.as_ref().is_none_or(|first| matches!(first, Error::NoDevice { .. })) => failed = Some(error),
+                Err(error) => tracing::warn!(%error, "failed as well"),
             }
         }
-        missing.map_or(Ok(steps), |device| Err(Error::NoDevice { device }))
+        failed.map_or(Ok(steps), Err)
     }
 
     /// Removes everything that is ours.

@@ -30,6 +30,8 @@ const METRIC: u32 = 760;
 const NO_SUCH_PROCESS: i32 = 3;
 /// And for one whose rule is not there.
 const NOT_FOUND: i32 = 2;
+/// And for a family of addresses that it was told not to have.
+const NO_SUCH_FAMILY: i32 = 97;
 
 /// The routes and rules of a node, as far as they are ours.
 pub trait Routes: Send + Sync {
@@ -84,13 +86,21 @@ impl NetlinkRoutes {
         let mut message = RouteMessage::default();
         message.header.address_family = family;
         let all = self.handle.route().get(message).execute().try_collect::<Vec<RouteMessage>>().await;
-        all.map_err(|source| Error::Read { what: "routes", source })
+        of_a_family(all).map_err(|source| Error::Read { what: "routes", source })
     }
 
     async fn all_rules(&self, is_v6: bool) -> Result<Vec<RuleMessage>, Error> {
         let version = if is_v6 { IpVersion::V6 } else { IpVersion::V4 };
         let all = self.handle.rule().get(version).execute().try_collect::<Vec<RuleMessage>>().await;
-        all.map_err(|source| Error::Read { what: "rules", source })
+        of_a_family(all).map_err(|source| Error::Read { what: "rules", source })
+    }
+}
+
+/// There is nothing of a family that this kernel does not have.
+fn of_a_family<T>(all: Result<Vec<T>, rtnetlink::Error>) -> Result<Vec<T>, rtnetlink::Error> {
+    match all {
+        Err(error) if is(&error, NO_SUCH_FAMILY) => Ok(Vec::new()),
+        all => all,
     }
 }
 

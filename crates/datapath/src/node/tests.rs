@@ -136,3 +136,15 @@ async fn without_the_tunnels_device_everything_else_is_done() {
     assert!(holds.routes.iter().any(|route| route.way == Way::Unreachable));
     assert!(holds.routes.iter().any(|route| route.table.is_some()));
 }
+
+#[tokio::test]
+async fn one_route_that_the_kernel_does_not_take_holds_up_no_other() {
+    let kernel = FakeKernel::default();
+    let plan = fabric().plan("n1");
+    let other_node: ipnet::IpNet = "172.18.0.2/32".parse().expect("a prefix");
+    kernel.refuse(other_node);
+    assert!(matches!(kernel.node().apply(&plan).await, Err(Error::Change { .. })));
+    let holds = kernel.holds();
+    let wanted: BTreeSet<Route> = plan.routes.iter().filter(|route| route.destination != other_node).cloned().collect();
+    assert_eq!((holds.routes, holds.rules.len()), (wanted, plan.rules.len()));
+}
