@@ -19,6 +19,13 @@ pub enum AgentError {
     Tunnel(#[from] TunnelError),
 }
 
+impl AgentError {
+    /// Whether a gateway carries packets all the same, if not to all.
+    pub fn is_partial(&self) -> bool {
+        matches!(self, Self::Node(Error::Change { .. }))
+    }
+}
+
 /// The kernel and the tunnel of a node.
 pub struct Agent<'a, T, L, R, F> {
     /// The tunnel.

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Options, Watched,
-    decide::gateways::{LEASE_DURATION, Move, RENEW_PERIOD, Sightings},
+    decide::gateways::{Fitness, LEASE_DURATION, Move, RENEW_PERIOD, Sightings},
     view::{LeaseView, lease_number},
 };
 
@@ -46,6 +46,7 @@ struct State {
     sightings: Sightings,
     versions: BTreeMap<u8, Option<String>>,
     in_use: Option<String>,
+    fitness: Fitness,
 }
 
 impl Gateways {
@@ -67,6 +68,11 @@ impl Gateways {
         let in_use = state.sightings.in_use(state.in_use.as_deref(), Instant::now());
         state.in_use.clone_from(&in_use);
         in_use
+    }
+
+    /// Whether this node, whose gateway is in use, carries packets.
+    pub(crate) fn works(&self, works: bool) {
+        self.state().fitness.works(works, Instant::now());
     }
 
     /// Waits until it was tried to become a gateway.
@@ -130,7 +136,11 @@ impl Gateways {
         let Some(node) = watched.nodes.get(&Key::new("", &self.node)) else { return (false, 0) };
         let wanted = &config.settings.gateways.node_selector;
         let fits = wanted.iter().all(|(key, value)| node.labels.get(key) == Some(value));
-        (config.settings.enabled && fits, config.settings.gateways.replicas)
+        let mut state = self.state();
+        let now = Instant::now();
+        let is_another_alive = state.sightings.is_another_alive(&self.node, now);
+        let can = state.fitness.may(is_another_alive, now);
+        (config.settings.enabled && fits && can, config.settings.gateways.replicas)
     }
 
     async fn make(&self, next: Move) -> Result<(), kube::Error> {

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Options, Watched,
-    agent::Agent,
+    agent::{Agent, AgentError},
     decide::{self, Snapshot, Wanted, Work},
     gateways::Gateways,
     health::Health,
@@ -100,7 +100,11 @@ impl Keeper<'_> {
             snapshot.resolved = resolver.look_up(decide::names(&snapshot.peers)).await;
         }
         let work = decide::decide(&snapshot, this, self.agent.key.public());
-        let steps = self.agent.make(&work).await?;
+        let made = self.agent.make(&work).await;
+        if snapshot.gateway.as_ref() == Some(this) {
+            self.gateways.works(made.as_ref().map_or_else(AgentError::is_partial, |_| true));
+        }
+        let steps = made?;
         metrics::steps(steps);
         if steps > 0 {
             tracing::info!(steps, gateway = snapshot.gateway, peers = snapshot.peers.len(), "this node was changed");

@@ -13,6 +13,34 @@ pub const LEASE_DURATION: Duration = Duration::from_secs(6);
 /// Time between two renewals.
 pub const RENEW_PERIOD: Duration = Duration::from_secs(2);
 
+/// A gateway in use that cannot carry packets for so long makes room for another one.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// And does not come back for so long.
+pub const REST: Duration = Duration::from_secs(60);
+
+/// How this node does as a gateway.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fitness {
+    failing_since: Option<Instant>,
+    rests_until: Option<Instant>,
+}
+
+impl Fitness {
+    /// Whether its tunnel and the tables that guard it are as they should be.
+    pub fn works(&mut self, works: bool, now: Instant) {
+        self.failing_since = if works { None } else { Some(self.failing_since.unwrap_or(now)) };
+    }
+
+    /// Whether it may be a gateway. One that fails is still better than none.
+    pub fn may(&mut self, is_another_alive: bool, now: Instant) -> bool {
+        let fails = self.failing_since.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE);
+        if fails && is_another_alive {
+            *self = Self { failing_since: None, rests_until: Some(now + REST) };
+        }
+        !(is_another_alive && self.rests_until.is_some_and(|until| now < until))
+    }
+}
+
 /// What was seen of the Leases.
 #[derive(Clone, Debug, Default)]
 pub struct Sightings(BTreeMap<u8, Sighting>);
@@ -70,6 +98,11 @@ impl Sightings {
         alive.or_else(|| before.map(str::to_owned))
     }
 
+    /// Whether another node than `this` is known to be alive as a gateway.
+    pub fn is_another_alive(&self, this: &str, now: Instant) -> bool {
+        self.0.values().any(|one| one.is_fresh(now) && one.holder.as_deref().is_some_and(|holder| holder != this))
+    }
+
     /// What `this` node does, of which `may` says whether it fits to be a gateway, where there are to be `replicas`.
     pub fn next(&self, this: &str, may: bool, replicas: u8, now: Instant) -> Move {
         let is_own = |one: &Sighting| one.holder.as_deref() == Some(this);
@@ -93,6 +126,26 @@ impl Sightings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gateway_that_cannot_carry_packets_makes_room_if_there_is_another() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut fitness = Fitness::default();
+        fitness.works(false, start);
+        fitness.works(false, at(9));
+        assert!(fitness.may(true, at(9)));
+        assert!(fitness.may(false, at(10)), "nobody else is there");
+        assert!(!fitness.may(true, at(10)));
+        fitness.works(true, at(11));
+        assert!(!fitness.may(true, at(69)), "it rests");
+        assert!(fitness.may(false, at(30)), "unless the other one is gone");
+        assert!(fitness.may(true, at(70)));
+        fitness.works(false, at(71));
+        fitness.works(true, at(75));
+        fitness.works(false, at(76));
+        assert!(fitness.may(true, at(85)), "it worked in between");
+    }
 
     /// Numbers and holders, all seen at the same moment.
     fn seen(leases: &[(u8, &str)], now: Instant) -> Sightings {
