@@ -16,7 +16,7 @@ pub const RENEW_PERIOD: Duration = Duration::from_secs(2);
 /// A gateway in use that cannot carry packets for so long makes room for another one.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// And does not come back for so long.
-pub const REST: Duration = Duration::from_secs(60);
+pub const REST: Duration = Duration::from_mins(1);
 
 /// How this node does as a gateway.
 #[derive(Clone, Copy, Debug, Default)]
