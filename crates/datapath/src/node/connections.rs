@@ -36,26 +36,31 @@ const KIND: u16 = 0x3fff;
 const V4: u8 = 2;
 const V6: u8 = 10;
 
-/// Forgets the connections that have an address within these prefixes on either side, and says how many.
-pub(super) fn forget(prefixes: &[IpNet]) -> io::Result<usize> {
-    let netlink = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkNetFilter)?;
+/// A way to the kernel's connections in the network namespace of this thread.
+pub(super) fn open() -> io::Result<OwnedFd> {
+    Ok(socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkNetFilter)?)
+}
+
+/// Forgets the connections that have an address within these prefixes on either side, and says how many. Waits for the kernel.
+pub(super) fn forget(netlink: &OwnedFd, prefixes: &[IpNet]) -> io::Result<usize> {
     let mut forgotten = 0;
     for family in [V4, V6] {
         if !prefixes.iter().any(|prefix| prefix.addr().is_ipv4() == (family == V4)) {
             continue;
         }
-        for connection in all(&netlink, family)? {
-            if addresses(&connection).iter().any(|address| prefixes.iter().any(|prefix| prefix.contains(address))) {
-                forget_one(&netlink, family, &connection)?;
-                forgotten += 1;
-            }
+        for connection in within(netlink, family, prefixes)? {
+            forget_one(netlink, family, &connection)?;
+            forgotten += 1;
         }
     }
     Ok(forgotten)
 }
 
-/// The attributes of every connection of a family.
-fn all(netlink: &OwnedFd, family: u8) -> io::Result<Vec<Vec<u8>>> {
+/// The attributes of every connection of a family with an address within these prefixes. The others, of which there may be very many,
+/// are not kept.
+fn within(netlink: &OwnedFd, family: u8, prefixes: &[IpNet]) -> io::Result<Vec<Vec<u8>>> {
+    let is_within =
+        |connection: &&[u8]| addresses(connection).iter().any(|address| prefixes.iter().any(|prefix| prefix.contains(address)));
     ask(netlink, GET, DUMP, family, &[])?;
     let mut connections = Vec::new();
     let mut buffer = vec![0; 1 << 16];
@@ -65,7 +70,7 @@ fn all(netlink: &OwnedFd, family: u8) -> io::Result<Vec<Vec<u8>>> {
             match kind {
                 DONE => return Ok(connections),
                 ERROR => outcome(body)?,
-                _ => connections.extend(body.get(HEADERS - HEADER..).map(<[u8]>::to_vec)),
+                _ => connections.extend(body.get(HEADERS - HEADER..).filter(is_within).map(<[u8]>::to_vec)),
             }
         }
     }

@@ -101,7 +101,13 @@ impl Firewall for Nft {
     }
 
     async fn forget_connections(&self, prefixes: &[IpNet]) {
-        match connections::forget(prefixes) {
+        let prefixes = prefixes.to_vec();
+        let forgotten = async {
+            let netlink = connections::open()?;
+            // There may be hundreds of thousands to read.
+            tokio::task::spawn_blocking(move || connections::forget(&netlink, &prefixes)).await?
+        };
+        match forgotten.await {
             Ok(forgotten) => tracing::info!(forgotten, "connections with peers are translated anew"),
             Err(error) => tracing::warn!(%error, "connections with peers keep their former translation"),
         }

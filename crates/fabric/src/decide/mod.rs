@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use liqo_api::{ClusterId, GatewayAddress, NetworkRanges, NetworkSettings, Reach, TunnelEndpointSpec};
 use liqo_datapath::tunnel::{PublicKey, Remote};
 use liqo_network::{
-    Externals, Here, PeerMaps, PrefixMap, There,
+    Externals, PeerMaps,
     plan::{Fabric, Mac, Node, NodePlan, Open, Peer},
     space::overlap,
 };
@@ -179,12 +179,7 @@ fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges) -> (Fabric, BTreeMap<Clus
 
 /// A peer as the nodes see it. One whose prefixes would take those of others is nobody: a node's tables hold all peers or none.
 fn peer(id: &ClusterId, spec: &TunnelEndpointSpec, snapshot: &Snapshot, fabric: &Fabric, own: &[IpNet]) -> Result<Peer, String> {
-    let exported = PrefixMap::new(spec.exported.iter().map(|(own, there)| (Here(*own), There(*there))));
-    let imported = PrefixMap::new(spec.imported.iter().map(|(theirs, here)| (Here(*here), There(*theirs))));
-    let maps = PeerMaps {
-        exported: exported.map_err(|error| format!("what it is shown: {error}"))?,
-        imported: imported.map_err(|error| format!("what it shows: {error}"))?,
-    };
+    let maps = PeerMaps::try_from(spec).map_err(|error| format!("its prefixes make no map: {error}"))?;
     let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied().map(IpNet::from));
     let taken: Vec<IpNet> = fabric.remote().into_iter().chain(own.iter().copied()).chain(nodes).collect();
     for (here, _) in maps.imported.pairs() {
