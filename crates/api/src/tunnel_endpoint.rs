@@ -25,7 +25,6 @@ use crate::{ClusterId, Condition, GatewayAddress, Reach, schema};
     printcolumn(name = "Seen here as", type_ = "string", json_path = ".spec.imported"),
     printcolumn(name = "Gateway", type_ = "string", json_path = ".status.gateway"),
     printcolumn(name = "Connected", type_ = "string", json_path = ".status.conditions[?(@.type==\"Connected\")].status"),
-    printcolumn(name = "Latency", type_ = "string", json_path = ".status.latency"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
@@ -64,9 +63,6 @@ pub struct TunnelEndpointStatus {
     /// Where the peer was heard from last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// Round trip to the peer's gateway, as in `3ms`; rewritten when it changed much.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency: Option<String>,
     /// `Connected`: the peer's gateway answers through the tunnel, or what is known of why not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]

@@ -48,7 +48,6 @@ pub fn status(
     let status = TunnelEndpointStatus {
         gateway: Some(node.to_owned()),
         endpoint: seen.heard().filter(|_| connected).and_then(|remote| remote.endpoint).map(|address| address.to_string()),
-        latency: None,
         conditions: changed.unwrap_or_else(|| current.conditions.clone()),
     };
     (status != *current).then_some(status)

@@ -94,7 +94,6 @@ async fn network(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<
         prefixes: spec.map(|spec| spec.imported).unwrap_or_default(),
         gateway: status.gateway,
         endpoint: status.endpoint,
-        latency: status.latency,
     }))
 }
 

@@ -122,9 +122,6 @@ pub struct Networking {
     /// Where the peer's gateway is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// Round trip to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub latency: Option<String>,
 }
 
 /// One link of the chain.

@@ -140,8 +140,7 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
         children.push(Branch::leaf(format!("its {}", seen.join(", "))));
     }
     if let (Some(gateway), Some(endpoint)) = (&network.gateway, &network.endpoint) {
-        let latency = network.latency.as_ref().map(|latency| format!(", {latency}")).unwrap_or_default();
-        children.push(Branch::leaf(format!("tunnel from node {} to {}{}", plain(gateway), plain(endpoint), plain(&latency))));
+        children.push(Branch::leaf(format!("tunnel from node {} to {}", plain(gateway), plain(endpoint))));
     }
     Branch { text: format!("network to {name}"), children }
 }
@@ -274,7 +273,6 @@ mod tests {
                         prefixes: [("10.244.0.0/16".parse().unwrap(), "10.65.0.0/16".parse().unwrap())].into(),
                         gateway: Some("rome-1".into()),
                         endpoint: Some("203.0.113.9:51840".into()),
-                        latency: Some("3ms".into()),
                     }),
                     lending: Some(Lending {
                         tenant_namespace: Some("liqo-tenant-x".into()),
@@ -333,7 +331,7 @@ rome (ID {rome}, Liqo 0.1.0)
 │     ├─ ✓ NetworkAgreed
 │     ├─ ? TunnelConnected: Reason: what is the case (since 2026-01-01T00:00:00Z)
 │     ├─ its 10.244.0.0/16 is seen here as 10.65.0.0/16
-│     └─ tunnel from node rome-1 to 203.0.113.9:51840, 3ms
+│     └─ tunnel from node rome-1 to 203.0.113.9:51840
 ├─ turin (ID {turin}) is being ended
 │  └─ known, no peering
 └─ offloaded namespaces
