@@ -197,6 +197,20 @@ impl World {
         })
     }
 
+    /// Loads all tables of a node, has somebody else change them by this script, and returns what is done about that.
+    pub fn meddle(&self, place: Place, script: &str) -> Result<Vec<Step>, String> {
+        let plan = self.fabrics[place.0].plan(&place.1.to_string());
+        self.on(place, async |node| {
+            for table in &plan.tables {
+                node::Firewall::replace(&node.firewall, table).await?;
+            }
+            assert_eq!(node.apply(&plan).await?, [], "nobody has changed anything yet");
+            let changed = std::process::Command::new("nft").args(script.split(' ')).status();
+            assert!(changed.is_ok_and(|status| status.success()), "{script}");
+            node.apply(&plan).await
+        })
+    }
+
     pub fn clear(&self, place: Place) -> Result<Vec<Step>, String> {
         self.on(place, async |node| node.clear().await)
     }
