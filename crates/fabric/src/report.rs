@@ -26,6 +26,8 @@ use crate::{
 
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_secs(2);
+/// How long one write may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What it takes to report.
 pub(crate) struct Reporter {
@@ -76,7 +78,13 @@ pub(crate) async fn keep(reporter: Reporter) {
                 "endpoint": new.endpoint,
                 "conditions": new.conditions,
             } });
-            match reporter.api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+            let written = tokio::time::timeout(PATIENCE, reporter.api.patch_status(&key.name, &parameters, &patch));
+            let Ok(written) = written.await else {
+                tracing::warn!(peer = %id, "the API server does not answer; the state of tunnels is written later");
+                break;
+            };
+            match written {
                 Ok(_) => {
                     let reason = new.conditions.first().map(|one| &one.reason);
                     tracing::info!(peer = %id, reason, "the state of a tunnel changed");
