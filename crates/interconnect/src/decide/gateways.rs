@@ -69,7 +69,10 @@ pub fn ours(
         if !left.is_zero() {
             again = Some(again.map_or(left, |again: Duration| again.min(left)));
         }
-        let Some(node) = nodes.get(&held.node) else { continue };
+        // A node says of itself that it is a gateway; which may be one is said here.
+        let fits =
+            |node: &&Arc<NodeAddresses>| settings.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+        let Some(node) = nodes.get(&held.node).filter(fits) else { continue };
         let endpoints = if settings.addresses.is_empty() {
             node.addresses.iter().map(|&address| SocketAddr::new(address, settings.port).to_string()).collect()
         } else {
@@ -97,7 +100,7 @@ mod tests {
     }
 
     fn nodes() -> BTreeMap<String, Arc<NodeAddresses>> {
-        let node = |address: &str| NodeAddresses { addresses: vec![address.parse().unwrap()], pods: Vec::new() }.into();
+        let node = |address: &str| NodeAddresses { addresses: vec![address.parse().unwrap()], ..NodeAddresses::default() }.into();
         BTreeMap::from([("a".to_owned(), node("172.18.0.2")), ("b".to_owned(), node("fd00::2"))])
     }
 
@@ -144,6 +147,8 @@ mod tests {
         let (found, _) = ours(&Gateways::default(), &all, &observed, &nodes, now);
         assert_eq!(found.len(), 1, "a node that is not there is no gateway");
         assert_eq!(found[0].endpoints, ["[fd00::2]:51840"]);
+        let labelled = Gateways { node_selector: [("edge".to_owned(), "yes".to_owned())].into(), ..Gateways::default() };
+        assert_eq!(ours(&labelled, &all, &observed, &nodes, now).0, [], "a node that is not to be one, is none");
         let settings = Gateways { addresses: vec!["gw.example:1".into()], ..Gateways::default() };
         assert_eq!(ours(&settings, &all, &observed, &nodes, now).0[0].endpoints, ["gw.example:1"]);
     }

@@ -23,7 +23,7 @@ fn picture(own: char, peers: &[(char, Peer)]) -> Picture {
         own: id(own),
         settings: NetworkSettings::default(),
         ranges,
-        nodes: vec![NodeAddresses { addresses: vec!["172.18.0.2".parse().unwrap()], pods: Vec::new() }],
+        nodes: vec![NodeAddresses { addresses: vec!["172.18.0.2".parse().unwrap()], ..NodeAddresses::default() }],
         gateways: vec![key(own)],
         peers: peers.iter().map(|(letter, peer)| (id(*letter), peer.clone())).collect(),
         standing: BTreeMap::new(),
