@@ -30,6 +30,8 @@ use crate::view::NodeView;
 pub const KEEPALIVE: Duration = Duration::from_secs(5);
 /// A gateway that was heard within this time speaks.
 const SPEAKS: Duration = Duration::from_secs(KEEPALIVE.as_secs() + 2);
+/// So many names of gateways are looked up for a peer at most.
+const MOST_NAMES: usize = 16;
 /// IPv6 needs as much.
 const LEAST_MTU: u16 = 1280;
 
@@ -272,14 +274,25 @@ fn may_be_called(address: &SocketAddr, remote: &[IpNet]) -> bool {
         && !ip.is_loopback()
         && !ip.is_unspecified()
         && !ip.is_multicast()
+        && !is_link_local(ip)
         && !remote.iter().any(|prefix| prefix.contains(&ip))
 }
 
-/// The names among the addresses of peers' gateways.
+/// Where a node finds its own helpers, such as the service that tells a machine of a cloud who it is.
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// The names among the addresses of peers' gateways; of each peer only so many.
 pub fn names(peers: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> BTreeSet<String> {
-    let gateways = peers.values().flat_map(|peer| &peer.gateways);
-    let endpoints = gateways.flat_map(|gateway| &gateway.endpoints);
-    endpoints.filter(|text| text.parse::<SocketAddr>().is_err()).cloned().collect()
+    let of_peer = |peer: &TunnelEndpointSpec| {
+        let endpoints = peer.gateways.iter().flat_map(|gateway| &gateway.endpoints);
+        endpoints.filter(|text| text.parse::<SocketAddr>().is_err()).take(MOST_NAMES).cloned().collect::<Vec<_>>()
+    };
+    peers.values().flat_map(of_peer).collect()
 }
 
 #[cfg(test)]

@@ -146,3 +146,34 @@ fn packets_fit_the_way_to_every_peer() {
     narrow.peers.get_mut(&id('a')).unwrap().mtu = 9000;
     assert_eq!(wanted(&narrow, "n1").plan.tunnel, Some(1420));
 }
+
+#[test]
+fn a_peer_cannot_have_a_gateway_call_where_no_peer_is() {
+    let remote = ["10.65.0.0/16".parse().unwrap()];
+    let may = |text: &str| may_be_called(&text.parse().unwrap(), &remote);
+    for never in [
+        "127.0.0.1:1",
+        "0.0.0.0:1",
+        "224.0.0.1:1",
+        "169.254.169.254:80",
+        "[fe80::1]:1",
+        "[::ffff:127.0.0.1]:1",
+        "192.0.2.1:0",
+        "10.65.3.4:1",
+    ] {
+        assert!(!may(never), "{never}");
+    }
+    assert!(may("192.0.2.1:51840") && may("[2001:db8::1]:51840"));
+}
+
+#[test]
+fn a_peer_has_only_so_many_names_looked_up() {
+    let gateway = |number: usize| GatewayAddress {
+        endpoints: (0..8).map(|endpoint| format!("gw{number}-{endpoint}.example:1")).chain(["192.0.2.1:1".to_owned()]).collect(),
+        ..GatewayAddress::default()
+    };
+    let mut snapshot = fixtures::snapshot();
+    let peer = snapshot.peers.values_mut().next().unwrap();
+    peer.gateways = (0..16).map(gateway).collect();
+    assert_eq!(names(&snapshot.peers).len(), MOST_NAMES);
+}
