@@ -24,6 +24,7 @@ use crate::{ClusterId, Condition, GatewayAddress, Reach, schema};
     printcolumn(name = "Peer", type_ = "string", json_path = ".spec.clusterName"),
     printcolumn(name = "Seen here as", type_ = "string", json_path = ".spec.imported"),
     printcolumn(name = "Gateway", type_ = "string", json_path = ".status.gateway"),
+    printcolumn(name = "Transport", type_ = "string", json_path = ".status.transport"),
     printcolumn(name = "Connected", type_ = "string", json_path = ".status.conditions[?(@.type==\"Connected\")].status"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -63,10 +64,24 @@ pub struct TunnelEndpointStatus {
     /// Where the peer was heard from last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
+    /// What carries packets to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
     /// `Connected`: the peer's gateway answers through the tunnel, or what is known of why not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
+}
+
+/// What carries packets between two gateways.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Datagrams, as WireGuard sends them.
+    #[serde(rename = "UDP")]
+    Udp,
+    /// A connection over TLS, because datagrams do not arrive.
+    #[serde(rename = "TLS")]
+    Tls,
 }
 
 /// Condition of a [`TunnelEndpoint`]: the peer's gateway answers through the tunnel.

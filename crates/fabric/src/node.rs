@@ -24,6 +24,7 @@ use crate::{
     health::Health,
     metrics,
     openings::OpeningWatches,
+    relays::Relays,
     report,
     resolve::Resolver,
 };
@@ -46,6 +47,7 @@ pub(crate) struct Keeper<'a> {
     pub options: &'a Options,
     pub watched: Watched,
     pub gateways: Arc<Gateways>,
+    pub relays: Arc<Relays>,
     pub changed: Arc<Notify>,
     pub ends: watch::Sender<Held>,
     pub health: Health,
@@ -127,7 +129,8 @@ impl Keeper<'_> {
                 for (peer, reason) in &wanted.left_out {
                     tracing::warn!(%peer, reason, "nothing is held for a peer");
                 }
-                self.health.good("this node is as it should be".to_owned());
+                let but = self.relays.problem().map(|problem| format!(", but {problem}")).unwrap_or_default();
+                self.health.good(format!("this node is as it should be{but}"));
                 *keys = wanted.tunnel.as_ref().map(|end| end.owners.clone()).unwrap_or_default();
                 wanted.tunnel.is_some().then(|| Arc::new(*wanted))
             }
@@ -155,6 +158,7 @@ impl Keeper<'_> {
             resolved: BTreeMap::new(),
             keys: keys.clone(),
             heard: report::heard(&self.agent.tunnel.state().remotes),
+            relays: self.relays.connected(),
         }
     }
 }

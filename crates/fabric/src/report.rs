@@ -21,6 +21,7 @@ use crate::{
     },
     metrics,
     node::Held,
+    relays::Relays,
     view::PeerView,
 };
 
@@ -35,6 +36,7 @@ pub(crate) struct Reporter {
     pub node: String,
     pub peers: Cache<PeerView>,
     pub tunnel: Arc<UserspaceTunnel>,
+    pub relays: Arc<Relays>,
     pub held: watch::Receiver<Held>,
     pub changed: Arc<Notify>,
     pub stop: CancellationToken,
@@ -61,7 +63,12 @@ pub(crate) async fn keep(reporter: Reporter) {
             .map(|(_, peer)| {
                 let id = &peer.spec.cluster_id;
                 let remotes = remotes.remove(id).unwrap_or_default();
-                (id.clone(), Seen { remotes, left_out: held.left_out.get(id).cloned() })
+                let relayed = remotes.iter().filter_map(|remote| {
+                    let behind = reporter.relays.behind(remote.endpoint.filter(|_| remote.is_relayed())?)?;
+                    Some((remote.public_key, behind))
+                });
+                let relayed = relayed.collect();
+                (id.clone(), Seen { remotes, relayed, left_out: held.left_out.get(id).cloned() })
             })
             .collect();
         metrics::tunnel(&seen);
@@ -76,6 +83,7 @@ pub(crate) async fn keep(reporter: Reporter) {
             let patch = json!({ "status": {
                 "gateway": new.gateway,
                 "endpoint": new.endpoint,
+                "transport": new.transport,
                 "conditions": new.conditions,
             } });
             let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));

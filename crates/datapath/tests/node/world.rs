@@ -154,6 +154,7 @@ impl World {
                 public_key: keys[other].public(),
                 preshared_key: None,
                 endpoint: Some((node_address((other, 0)), TUNNEL_PORT).into()),
+                relay: None,
                 keepalive: Some(Duration::from_secs(15)),
                 prefixes: peer.maps.imported.pairs().map(|(here, _)| here.0).collect(),
                 enabled: true,

@@ -1,10 +1,10 @@
 //! What is said of the tunnel to a peer.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
-use liqo_api::{CONNECTED, TunnelEndpointSpec, TunnelEndpointStatus};
-use liqo_datapath::tunnel::RemoteState;
+use liqo_api::{CONNECTED, Transport, TunnelEndpointSpec, TunnelEndpointStatus};
+use liqo_datapath::tunnel::{PublicKey, RemoteState};
 use liqo_kit::conditions::{self, Wanted};
 
 use super::KEEPALIVE;
@@ -17,6 +17,8 @@ const SILENCE: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 3);
 pub struct Seen {
     /// Its gateways, as the tunnel knows them.
     pub remotes: Vec<RemoteState>,
+    /// Where those are that a relay leads to.
+    pub relayed: BTreeMap<PublicKey, SocketAddr>,
     /// Why nothing is held for it, if so.
     pub left_out: Option<String>,
 }
@@ -26,6 +28,18 @@ impl Seen {
     fn heard(&self) -> Option<&RemoteState> {
         let recent = |remote: &&RemoteState| remote.last_received.is_some_and(|ago| ago < SILENCE);
         self.remotes.iter().filter(recent).min_by_key(|remote| remote.last_received)
+    }
+
+    /// Whether it answers over TLS, because datagrams do not arrive.
+    pub fn is_relayed(&self) -> bool {
+        self.is_connected() && self.heard().is_some_and(RemoteState::is_relayed)
+    }
+
+    /// Where it was heard from last.
+    fn endpoint(&self) -> Option<SocketAddr> {
+        let heard = self.heard().filter(|_| self.is_connected())?;
+        // Of a relay's own address nobody outside of this node has anything.
+        if heard.is_relayed() { self.relayed.get(&heard.public_key).copied() } else { heard.endpoint }
     }
 
     /// Whether it answers.
@@ -44,10 +58,10 @@ pub fn status(
 ) -> Option<TunnelEndpointStatus> {
     let wanted = condition(spec, seen);
     let changed = conditions::decide(&current.conditions, std::slice::from_ref(&wanted), now);
-    let connected = seen.is_connected();
     let status = TunnelEndpointStatus {
         gateway: Some(node.to_owned()),
-        endpoint: seen.heard().filter(|_| connected).and_then(|remote| remote.endpoint).map(|address| address.to_string()),
+        endpoint: seen.endpoint().map(|address| address.to_string()),
+        transport: seen.is_connected().then(|| if seen.is_relayed() { Transport::Tls } else { Transport::Udp }),
         conditions: changed.unwrap_or_else(|| current.conditions.clone()),
     };
     (status != *current).then_some(status)
@@ -61,15 +75,30 @@ fn condition(spec: &TunnelEndpointSpec, seen: &Seen) -> Wanted {
     if seen.remotes.is_empty() {
         return Wanted::no(CONNECTED, "NoGateway", format!("{name} has no gateway that is known here"));
     }
-    if seen.heard().is_some() {
-        return Wanted::yes(CONNECTED, "Connected", "");
+    if let Some(heard) = seen.heard() {
+        if !heard.is_relayed() {
+            return Wanted::yes(CONNECTED, "Connected", "");
+        }
+        let of_key = spec.gateways.iter().find(|gateway| gateway.public_key == heard.public_key.to_string());
+        let place = of_key.and_then(|gateway| gateway.endpoints.first()).map_or("its gateway", String::as_str);
+        let message = format!(
+            "UDP does not pass between this gateway and that of {name}, so TLS carries packets, more slowly; let UDP to {place} pass, or the other way round"
+        );
+        return Wanted::yes(CONNECTED, "ConnectedOverTLS", message);
     }
     let called: Vec<SocketAddr> = seen.remotes.iter().filter_map(|remote| remote.endpoint).collect();
     match called.first() {
         Some(address) => Wanted::no(
             CONNECTED,
             "NoAnswer",
-            format!("the gateway of {name} does not answer at {address} (UDP); is that port reachable from this gateway?"),
+            match spec.gateways.iter().flat_map(|gateway| &gateway.tls).next() {
+                None => {
+                    format!("the gateway of {name} does not answer at {address} (UDP); is that port reachable from this gateway?")
+                }
+                Some(tls) => format!(
+                    "the gateway of {name} answers neither at {address} (UDP) nor at {tls} (TLS); is one of them reachable from this gateway?"
+                ),
+            },
         ),
         None => Wanted::no(
             CONNECTED,
@@ -117,6 +146,29 @@ mod tests {
         let (reason, status) = of(&seen(Some(14), Some("192.0.2.1:51840")));
         assert_eq!((reason.as_str(), status.endpoint.as_deref()), ("Connected", Some("192.0.2.1:51840")));
         assert_eq!(status.gateway.as_deref(), Some("n1"));
+    }
+
+    #[test]
+    fn packets_that_tls_carries_are_told_of_with_what_to_do() {
+        let mut seen = seen(Some(1), Some("127.0.0.1:4000"));
+        let remote = seen.remotes[0].public_key;
+        seen.relayed = [(remote, "192.0.2.1:443".parse().unwrap())].into();
+        let mut spec = spec();
+        spec.gateways = vec![liqo_api::GatewayAddress {
+            public_key: remote.to_string(),
+            endpoints: vec!["192.0.2.1:51840".to_owned()],
+            tls: vec!["192.0.2.1:443".to_owned()],
+        }];
+        let say = |seen: &Seen| status("n1", &spec, &TunnelEndpointStatus::default(), seen, Timestamp::UNIX_EPOCH).unwrap();
+        let said = say(&seen);
+        assert_eq!((said.transport, said.endpoint.as_deref()), (Some(Transport::Tls), Some("192.0.2.1:443")));
+        assert_eq!((said.conditions[0].status.as_str(), said.conditions[0].reason.as_str()), ("True", "ConnectedOverTLS"));
+        assert!(said.conditions[0].message.contains("192.0.2.1:51840"));
+        seen.remotes[0].endpoint = Some("192.0.2.1:51840".parse().unwrap());
+        assert_eq!(say(&seen).transport, Some(Transport::Udp));
+        seen.remotes[0].last_received = None;
+        assert_eq!(say(&seen).transport, None);
+        assert!(say(&seen).conditions[0].message.contains("192.0.2.1:443 (TLS)"));
     }
 
     #[test]

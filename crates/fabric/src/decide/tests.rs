@@ -138,6 +138,23 @@ fn a_gateway_is_called_where_that_makes_sense() {
 }
 
 #[test]
+fn a_gateway_is_called_over_tls_where_that_makes_sense() {
+    let mut called = snapshot();
+    let gateways = &mut called.peers.get_mut(&id('a')).unwrap().gateways;
+    gateways[0].tls = ["127.0.0.1:443", "10.66.0.1:443", "192.0.2.1:443", "gateway.example.org:443"].map(str::to_owned).to_vec();
+    gateways[1].tls = vec!["[::1]:443".to_owned()];
+    assert_eq!(names(&called.peers), ["gateway.example.org:443".to_owned()].into());
+    called.resolved.insert("gateway.example.org:443".to_owned(), vec!["192.0.2.8:443".parse().unwrap()]);
+    let relay: SocketAddr = "127.0.0.1:4000".parse().unwrap();
+    called.relays = [(key(1), relay)].into();
+    let tunnel = wanted(&called, "n1").tunnel.unwrap();
+    assert_eq!(tunnel.tls, [(key(1), vec!["192.0.2.1:443".parse().unwrap(), "192.0.2.8:443".parse().unwrap()])].into());
+    assert_eq!(tunnel.remotes.iter().map(|remote| remote.relay).collect::<Vec<_>>(), [Some(relay), None]);
+    assert_eq!(tunnel.remotes[0].endpoint, Some("192.0.2.1:51840".parse().unwrap()), "UDP is tried all the same");
+    assert_eq!(tunnel.tls_port, 443);
+}
+
+#[test]
 fn packets_fit_the_way_to_every_peer() {
     let mut narrow = snapshot();
     assert_eq!(wanted(&narrow, "n1").plan.tunnel, Some(1400));

@@ -94,6 +94,7 @@ async fn network(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<
         prefixes: spec.map(|spec| spec.imported).unwrap_or_default(),
         gateway: status.gateway,
         endpoint: status.endpoint,
+        transport: status.transport,
     }))
 }
 

@@ -6,7 +6,7 @@ mod tree;
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use liqo_api::{ClusterId, Condition, ForeignCluster, OfferPhase, PodOffloadingStrategy, ResourceList, Wish};
+use liqo_api::{ClusterId, Condition, ForeignCluster, OfferPhase, PodOffloadingStrategy, ResourceList, Transport, Wish};
 use serde::Serialize;
 
 pub use collect::collect;
@@ -122,6 +122,9 @@ pub struct Networking {
     /// Where the peer's gateway is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
+    /// What carries packets to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
 }
 
 /// One link of the chain.

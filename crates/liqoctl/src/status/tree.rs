@@ -1,6 +1,6 @@
 //! The tree that people see.
 
-use liqo_api::{OfferPhase, ResourceList};
+use liqo_api::{OfferPhase, ResourceList, Transport};
 
 use super::{Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
 use crate::output::{Paint, plain};
@@ -140,7 +140,11 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
         children.push(Branch::leaf(format!("its {}", seen.join(", "))));
     }
     if let (Some(gateway), Some(endpoint)) = (&network.gateway, &network.endpoint) {
-        children.push(Branch::leaf(format!("tunnel from node {} to {}", plain(gateway), plain(endpoint))));
+        let over = match network.transport {
+            Some(Transport::Tls) => paint.unsure(" over TLS, because UDP does not pass"),
+            _ => String::new(),
+        };
+        children.push(Branch::leaf(format!("tunnel from node {} to {}{over}", plain(gateway), plain(endpoint))));
     }
     Branch { text: format!("network to {name}"), children }
 }
@@ -273,6 +277,7 @@ mod tests {
                         prefixes: [("10.244.0.0/16".parse().unwrap(), "10.65.0.0/16".parse().unwrap())].into(),
                         gateway: Some("rome-1".into()),
                         endpoint: Some("203.0.113.9:51840".into()),
+                        transport: Some(Transport::Udp),
                     }),
                     lending: Some(Lending {
                         tenant_namespace: Some("liqo-tenant-x".into()),
