@@ -426,6 +426,7 @@ mod tests {
             gateways: Vec::new(),
             mtu: 1420,
             reach: liqo_api::Reach::default(),
+            api_server: false,
         })
         .unwrap();
         let slice = |addresses: &[&str], service: &str| {
