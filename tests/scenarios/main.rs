@@ -10,6 +10,7 @@
 //!   set test2:  rome, turin, milan   sharing, policies, ...    ──┘
 //! ```
 
+mod api_access;
 mod approval;
 mod enforcement;
 mod install;
@@ -87,6 +88,9 @@ fn first() -> Vec<(&'static str, Scenario)> {
             connections_survive_a_restart_of_the_fabric_and_of_the_managers,
             where_udp_does_not_pass_tls_takes_over_by_itself_and_udp_when_it_passes_again,
             a_network_that_is_not_wanted_ends_on_both_sides_and_comes_back;
+        api_access:
+            a_pod_elsewhere_uses_the_api_server_of_its_home_and_nothing_else_there,
+            a_pod_that_insists_on_its_api_server_waits_until_there_is_a_way;
         services:
             services_travel_with_endpoints_as_the_provider_sees_them,
             a_stateful_set_that_spans_clusters_has_its_names_in_both,

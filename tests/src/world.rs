@@ -104,6 +104,15 @@ impl World {
         self.load_program(&build("--example", example).await?, plugin, cluster).await
     }
 
+    /// Loads an image with kubectl and busybox into a cluster, and returns its name.
+    pub async fn load_kubectl(&self, cluster: &Cluster) -> Result<&'static str> {
+        let image = "localhost/kubectl:1";
+        let kubectl = liqo_playground::kubectl(&Lines).await?;
+        let spec = ImageSpec { programs: vec!["busybox".to_owned()], ..ImageSpec::new(image, kubectl) };
+        self.playground.cluster(&cluster.name)?.load_image(&spec).await?;
+        Ok(image)
+    }
+
     async fn load_program(&self, program: &Path, plugin: &str, cluster: &Cluster) -> Result<()> {
         let image = format!("localhost/liqo/{plugin}:{}", env!("CARGO_PKG_VERSION"));
         Ok(self.playground.cluster(&cluster.name)?.load_image(&ImageSpec::new(&image, program)).await?)

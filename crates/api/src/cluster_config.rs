@@ -1,4 +1,7 @@
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use ipnet::{IpNet, Ipv4Net};
 use kube::{CustomResource, KubeSchema};
@@ -238,6 +241,24 @@ pub struct NetworkRanges {
     #[serde(rename = "externalCIDRs", default)]
     #[schemars(schema_with = "schema::prefixes")]
     pub external: Vec<IpNet>,
+    /// Its API servers, as far as they can be shown to peers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub api_servers: Vec<ApiServerEndpoint>,
+}
+
+/// An API server of this cluster, and what stands for it at peers. They reach it at port 443, as pods here reach the Service
+/// `kubernetes`, and nothing else of that machine.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiServerEndpoint {
+    /// Its own address.
+    #[schemars(with = "String")]
+    pub address: IpAddr,
+    /// Its own port.
+    pub port: u16,
+    /// The address of the external prefix that stands for it.
+    #[schemars(with = "String")]
+    pub stand_in: IpAddr,
 }
 
 /// Condition of a [`ClusterConfig`]: peers can be told how to reach this cluster.

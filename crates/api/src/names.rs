@@ -132,6 +132,10 @@ pub mod annotations {
     pub const GATEWAY_KEY: &str = "liqo.io/gateway-key";
     /// On the Lease of a gateway: the TCP port on which it takes connections over TLS, while it does.
     pub const GATEWAY_TLS: &str = "liqo.io/gateway-tls";
+    /// On a pod of an offloaded namespace: `home`, `remote` or `none`, whose API server it uses where it runs elsewhere.
+    pub const API_SERVER: &str = "liqo.io/api-server";
+    /// On the record of a token in a tenant namespace: when it is to be renewed (RFC 3339).
+    pub const RENEW_AT: &str = "liqo.io/renew-at";
     /// On a Service of an offloaded namespace: `deny` keeps it, and its endpoints, from other clusters.
     pub const REFLECTION: &str = "liqo.io/reflection";
     /// On a token Secret: when it ends (RFC 3339).
@@ -170,6 +174,8 @@ pub mod pods {
     pub const OFFLOADED: &str = "liqo.io/Offloaded";
     /// Reason of [`OFFLOADED`] where the provider took the pod, but not every object that it names.
     pub const NOT_REFLECTED: &str = "NotReflected";
+    /// Reason of [`OFFLOADED`] and of an event: there is no way from the provider to this cluster's API server.
+    pub const NO_API_SERVER: &str = "NoApiServer";
     /// Reason of [`OFFLOADED`] where the provider took the pod, and says that it has an address which it cannot have.
     pub const ADDRESS_REFUSED: &str = "AddressRefused";
     /// Condition on a home pod: the provider's scheduler found no place for it, in its own words.

@@ -4,7 +4,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, is_own, schema};
+use crate::{ClusterId, Condition, is_own, schema, schema::is_false};
 
 /// With whom this cluster shares, what and how much, and what it accepts from them. Of the policies that select a peer, the
 /// one with the highest priority holds, and of equals the first by name. No policy, no sharing.
@@ -57,11 +57,14 @@ pub struct NetworkPolicy {
     pub reach: Reach,
     /// Whether the peer reaches our other peers of such policies through us, and they the peer.
     pub transit: bool,
+    /// Whether pods of ours that run at the peer may reach our API server, with tokens of their `ServiceAccounts`. With such a token
+    /// the peer can do what the pod can.
+    pub api_server: bool,
 }
 
 impl Default for NetworkPolicy {
     fn default() -> Self {
-        Self { enabled: true, reach: Reach::default(), transit: false }
+        Self { enabled: true, reach: Reach::default(), transit: false, api_server: true }
     }
 }
 
@@ -354,6 +357,9 @@ pub struct Usage {
     pub namespace_names: Vec<String>,
     /// Kinds of objects that may be reflected here.
     pub reflected_kinds: Vec<ReflectedKind>,
+    /// Whether their pods may use the API server here, as the `ServiceAccount` `default` of their namespace, if they ask for it.
+    #[serde(skip_serializing_if = "is_false")]
+    pub api_server: bool,
     /// What of their pods is charged to what they were offered.
     pub charge: Charge,
 }
@@ -371,6 +377,7 @@ impl Default for Usage {
             tolerations: Vec::new(),
             namespace_names: Vec::new(),
             reflected_kinds: vec![ReflectedKind::ConfigMap, ReflectedKind::Secret, ReflectedKind::Service],
+            api_server: false,
             charge: Charge::default(),
         }
     }

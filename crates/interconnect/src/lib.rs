@@ -25,7 +25,7 @@ mod peers;
 mod surroundings;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -36,8 +36,8 @@ use k8s_openapi::api::{
 };
 use kube::{Api, api::DeleteParams, runtime::watcher::Config};
 use liqo_api::{
-    ClusterId, ForeignCluster, NetworkAnnouncement, NetworkConfig, PeeringPolicy, TunnelEndpoint, TunnelEndpointSpec, Wish,
-    labels,
+    ClusterId, ForeignCluster, NamespaceOffloading, NetworkAnnouncement, NetworkConfig, PeeringPolicy, TunnelEndpoint,
+    TunnelEndpointSpec, Wish, labels,
 };
 use liqo_kit::{
     Cache, Context, Key, Next, Queue,
@@ -131,6 +131,8 @@ struct Interconnect {
     nodes: Cache<NodeAddresses>,
     leases: Cache<Held>,
     tenants: Cache<Tenant>,
+    /// Which clusters have twins of each offloaded namespace.
+    offloadings: Cache<BTreeSet<ClusterId>>,
     endpoints: Cache<TunnelEndpoint>,
     announcements: Arc<Announcements>,
     observed: Arc<Mutex<Observed>>,
@@ -149,7 +151,7 @@ impl Interconnect {
         let all = Config::default;
         let real_nodes = all().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
         let (of_clusters, of_policies, of_nodes, of_leases) = (wake(), wake(), wake(), wake());
-        let (of_tenants, of_endpoints) = (wake(), wake());
+        let (of_tenants, of_endpoints, of_offloadings) = (wake(), wake(), wake());
         let tenants = all().labels(&format!("{}={}", labels::NAMESPACE_KIND, peers::TENANT));
         let gateways = all().labels(&format!("{}=true", labels::GATEWAY));
         // The status of policies is none of ours.
@@ -182,6 +184,17 @@ impl Interconnect {
             tenants: Cache::watch(Api::<Namespace>::all(client()), tenants, stop.clone(), Tenant::of, move |_, _, _| {
                 of_tenants();
             }),
+            offloadings: Cache::watch(
+                Api::<NamespaceOffloading>::all(client()),
+                all(),
+                stop.clone(),
+                |offloading| Some(offloading.status?.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect()),
+                move |_, old, new| {
+                    if old != new {
+                        of_offloadings();
+                    }
+                },
+            ),
             endpoints: Cache::watch(Api::namespaced(client(), &context.namespace), all(), stop.clone(), whole, move |_, _, _| {
                 of_endpoints();
             }),
@@ -200,6 +213,7 @@ impl Interconnect {
             self.nodes.synced().await,
             self.leases.synced().await,
             self.tenants.synced().await,
+            self.offloadings.synced().await,
             self.endpoints.synced().await,
             self.announcements.synced().await,
         ];
@@ -302,7 +316,8 @@ impl Interconnect {
                 // What a consumer says stands here: when there is nothing, it says nothing. What a provider says may only be out of sight.
                 let nothing = || (!borrows).then(|| Ok(NetworkAnnouncement::default()));
                 let said = self.announcements.of(&self.context.peers, &id).or_else(nothing);
-                let peer = Peer { name: cluster.display_name(), policy: policy.unwrap_or_default(), said };
+                let runs_our_pods = self.offloadings.all().iter().any(|(_, clusters)| clusters.contains(&id));
+                let peer = Peer { name: cluster.display_name(), policy: policy.unwrap_or_default(), runs_our_pods, said };
                 (id, peer)
             })
         });

@@ -7,6 +7,7 @@ use std::{
 
 use k8s_openapi::api::{
     core::v1::{Pod, Service},
+    discovery::v1::EndpointSlice,
     networking::v1::ServiceCIDR,
 };
 use kube::{
@@ -52,7 +53,8 @@ pub async fn find(context: &Context, nodes: Vec<NodeAddresses>, before: Option<F
         }
         _ => (look(context, nodes).await?, now),
     };
-    let ranges = ranges::find(&settings, &around);
+    let recorded = context.config().status.as_ref().and_then(|status| status.network.clone()).unwrap_or_default();
+    let ranges = ranges::find(&settings, &around, &recorded.api_servers);
     if let Ok(ranges) = &ranges {
         write(context, ranges).await.map_err(Error::WriteRanges)?;
     }
@@ -74,11 +76,15 @@ async fn look(context: &Context, nodes: Vec<NodeAddresses>) -> Result<Surroundin
     let api = services.get_opt("kubernetes").await.map_err(failed("reading Service default/kubernetes"))?;
     let api = api.and_then(|service| service.spec).unwrap_or_default();
     let addresses = api.cluster_ips.unwrap_or_else(|| api.cluster_ip.into_iter().collect());
+    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
+    let slices = slices.list(&ListParams::default().labels("kubernetes.io/service-name=kubernetes")).await;
+    let slices = slices.map_err(failed("listing EndpointSlices of Service default/kubernetes"))?;
     let prefixes = of_services.into_iter().filter_map(|range| range.spec).flat_map(|spec| spec.cidrs.unwrap_or_default());
     Ok(Surroundings {
         nodes,
         cluster_cidrs: ranges::cluster_cidrs(&managers.map_err(failed("listing pods of kube-controller-manager"))?.items),
         service_cidrs: prefixes.filter_map(|prefix| prefix.parse().ok()).collect(),
+        api_servers: ranges::api_servers(&slices.items),
         api_services: addresses.iter().filter_map(|address| address.parse::<IpAddr>().ok()).collect(),
     })
 }

@@ -12,13 +12,9 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
-use liqo_api::ClusterId;
+use liqo_api::{ApiServerEndpoint, ClusterId};
 
-use crate::{
-    map::{Externals, PeerMaps},
-    ruleset,
-    space::single,
-};
+use crate::{map::PeerMaps, ruleset, space::single};
 
 /// Name of the overlay's device.
 pub const OVERLAY: &str = "liqo.overlay";
@@ -44,8 +40,8 @@ pub struct Fabric {
     pub pods: Vec<IpNet>,
     /// The external prefixes, at most one of each family.
     pub external: Vec<IpNet>,
-    /// Single addresses that peers may reach.
-    pub externals: Externals,
+    /// Our API servers, as peers may reach them.
+    pub api_servers: Vec<ApiServerEndpoint>,
     /// Our nodes, without virtual ones.
     pub nodes: BTreeMap<String, Node>,
     /// Our peers.
@@ -95,6 +91,8 @@ pub struct Peer {
     pub maps: PeerMaps,
     /// Which of our addresses it may open connections to.
     pub open: Open,
+    /// Whether it may reach our API servers.
+    pub api_server: bool,
 }
 
 /// What is open to a peer.

@@ -8,6 +8,8 @@
 //! The chains that translate stand a little before the usual places (`dstnat`, `srcnat`), because the first chain that binds a
 //! connection wins: so the masquerading of CNIs and kube-proxy does not hide who is talking.
 
+mod api_server;
+
 use std::{
     collections::BTreeMap,
     fmt::{Display, Write as _},
@@ -19,7 +21,7 @@ use liqo_api::{ClusterId, short_hash};
 use crate::{
     map::fallback,
     plan::{Fabric, OVERLAY, OVERLAY_PORT, Open, Peer, TUNNEL},
-    space::{Here, single},
+    space::single,
 };
 
 /// Name of the table that translates.
@@ -138,8 +140,9 @@ fn body(fabric: &Fabric, is_gateway: bool, family: Family) -> String {
     let mut input = vec![
         format!("udp dport {OVERLAY_PORT} {keyword} saddr != @nodes counter drop"),
         format!("{keyword} saddr @remote {answers}"),
-        format!("{keyword} saddr @remote counter drop"),
     ];
+    input.extend(api_server::reached(fabric, family, "accept", |_| true));
+    input.push(format!("{keyword} saddr @remote counter drop"));
     // Only nodes themselves talk in the overlay: what pods send there looks like their node's at the other end.
     let mut forward = vec![format!("udp dport {OVERLAY_PORT} {keyword} daddr @nodes counter drop")];
     if is_gateway {
@@ -150,8 +153,9 @@ fn body(fabric: &Fabric, is_gateway: bool, family: Family) -> String {
         forward.extend([
             format!("iifname \"{TUNNEL}\" {answers}"),
             format!("iifname \"{TUNNEL}\" {keyword} saddr vmap {{ {} }}", by_peer("open")),
-            format!("iifname \"{TUNNEL}\" counter drop"),
         ]);
+        forward.extend(api_server::reached(fabric, family, "accept", |_| true));
+        forward.push(format!("iifname \"{TUNNEL}\" counter drop"));
         chain(
             &mut text,
             "prerouting",
@@ -172,6 +176,8 @@ fn body(fabric: &Fabric, is_gateway: bool, family: Family) -> String {
     }
     chain(&mut text, "forward", "type filter hook forward priority filter - 10; policy accept;", &forward);
     chain(&mut text, "input", "type filter hook input priority filter - 10; policy accept;", &input);
+    // A machine that is none of our nodes knows no way back to peers.
+    postrouting.extend(api_server::reached(fabric, family, "masquerade", |machine| !nodes.contains(machine)));
     // Who talks stays visible: what comes from a peer keeps its source here, and so do our pods on their way to the gateway.
     let same = |prefixes: &[IpNet]| elements(prefixes.iter().map(|prefix| format!("{prefix} : {prefix}")));
     postrouting.push(format!("{keyword} saddr @remote snat {keyword} prefix to {keyword} saddr map {{ {} }}", same(&remote)));
@@ -191,17 +197,10 @@ fn peer_chains(text: &mut String, fabric: &Fabric, family: Family, id: &ClusterI
     let is_external = |prefix: &IpNet| fabric.external.contains(prefix);
     let exported: Vec<(IpNet, IpNet)> =
         peer.maps.exported.pairs().map(|(here, there)| (here.0, there.0)).filter(|(here, _)| family.has(here)).collect();
-    let whole: Vec<(IpNet, IpNet)> = exported.iter().filter(|(here, _)| !is_external(here)).copied().collect();
     // The external prefix is no prefix of anything that exists: its addresses stand for single others.
-    let singles = fabric.externals.pairs().filter_map(|(address, stand_in)| {
-        let there = peer.maps.exported.there(Here(stand_in))?;
-        // One within a prefix that is exported anyway has its address already.
-        let is_new = !whole.iter().any(|(here, _)| here.contains(&address));
-        (family.has(&single(address)) && is_new).then(|| (single(address), single(there.0)))
-    });
-    let pairs: BTreeMap<IpNet, IpNet> = singles.chain(whole.iter().copied()).collect();
+    let pairs: BTreeMap<IpNet, IpNet> = exported.iter().filter(|(here, _)| !is_external(here)).copied().collect();
     let mut to = Vec::new();
-    let mut from = Vec::new();
+    let mut from = api_server::meant(fabric, family, peer);
     if !pairs.is_empty() {
         let inward = elements(pairs.iter().map(|(here, there)| format!("{there} : {here}")));
         let outward = elements(pairs.iter().map(|(here, there)| format!("{here} : {there}")));

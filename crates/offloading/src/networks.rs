@@ -14,6 +14,8 @@ pub struct Network {
     pub maps: PeerMaps,
     /// Whether the gateways reach each other. Else no address at the other end is worth anything.
     pub works: bool,
+    /// Whether our pods there may reach our API server.
+    pub api_server: bool,
 }
 
 /// What is known of the network to each peer.
@@ -62,7 +64,11 @@ fn reduce(endpoint: TunnelEndpoint) -> Option<Network> {
         tracing::warn!(peer = %id, %error, "the prefixes of a TunnelEndpoint make no map; nothing is translated");
         PeerMaps::default()
     });
-    Some(Network { maps, works: endpoint.connected().is_some_and(|condition| condition.status == "True") })
+    Some(Network {
+        maps,
+        api_server: endpoint.spec.api_server,
+        works: endpoint.connected().is_some_and(|condition| condition.status == "True"),
+    })
 }
 
 #[cfg(test)]

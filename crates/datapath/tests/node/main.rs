@@ -80,6 +80,32 @@ fn what_is_not_open_stays_closed() {
 }
 
 #[test]
+fn of_an_api_servers_machine_peers_reach_one_port_under_another_address() {
+    let mut world = World::two().expect("a world");
+    world.serve().expect("servers");
+    // On the gateway, on another node, and on a machine that is no node of that cluster.
+    let machines = [(1, 0), (1, 1), (0, 1)];
+    let ask = |world: &World, number: usize, port: u16| -> io::Result<IpAddr> {
+        let address = world.api_server_seen_from(0, 1, number).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        world.pod((0, 0)).run(|| world::ask_at(address, port))?
+    };
+    world.show_api_servers(1, &machines, true).expect("shown");
+    let caller = world.seen_from(1, (0, 0)).expect("an address");
+    // The last of them knows no way back to peers.
+    let gateway = world::node_address((1, 0)).into();
+    for (number, seen) in [caller, caller, gateway].into_iter().enumerate() {
+        assert_eq!(ask(&world, number, 443).expect("an answer"), seen, "{number}");
+        let closed = ask(&world, number, world::PORT);
+        assert!(closed.is_err(), "{number}: {closed:?}");
+    }
+    world.show_api_servers(1, &machines, false).expect("closed");
+    for number in 0..machines.len() {
+        let closed = ask(&world, number, 443);
+        assert!(closed.is_err(), "{number}: {closed:?}");
+    }
+}
+
+#[test]
 fn a_connection_outlives_what_is_done_to_the_gateways() {
     let world = World::two().expect("a world");
     world.serve().expect("servers");

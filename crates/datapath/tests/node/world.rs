@@ -10,7 +10,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use liqo_api::ClusterId;
+use liqo_api::{ApiServerEndpoint, ClusterId};
 use liqo_datapath::{
     node::{self, NetlinkLinks, NetlinkRoutes, Nft, Node, Present, Step},
     testbed::namespace::Namespace,
@@ -24,7 +24,7 @@ use liqo_network::{
 };
 use liqo_playground::{Requirements, Silent};
 
-const PORT: u16 = 8080;
+pub const PORT: u16 = 8080;
 const TUNNEL_PORT: u16 = 6471;
 const MTU: u16 = 1420;
 
@@ -43,7 +43,11 @@ fn id(cluster: usize) -> ClusterId {
     char::from(b'a' + small(cluster)).to_string().repeat(32).parse().expect("an ID")
 }
 
-fn node_address((cluster, node): Place) -> Ipv4Addr {
+fn stand_in(number: usize) -> IpAddr {
+    IpAddr::from([10, 70, 0, 2 + small(number)])
+}
+
+pub fn node_address((cluster, node): Place) -> Ipv4Addr {
     Ipv4Addr::new(172, 30, small(cluster), 11 + small(node))
 }
 
@@ -228,6 +232,29 @@ impl World {
         self.apply((cluster, 0)).map(drop)
     }
 
+    /// Servers on these machines, which are the API servers of a cluster; peers may reach them, or not (any more).
+    pub fn show_api_servers(&mut self, cluster: usize, machines: &[Place], to_peers: bool) -> Result<(), String> {
+        let server = |(number, machine): (usize, &Place)| ApiServerEndpoint {
+            address: node_address(*machine).into(),
+            port: PORT,
+            stand_in: stand_in(number),
+        };
+        let fabric = &mut self.fabrics[cluster];
+        if fabric.api_servers.is_empty() {
+            machines.iter().try_for_each(|machine| serve_in(&self.nodes[machine])).map_err(|error| error.to_string())?;
+        }
+        fabric.api_servers = machines.iter().enumerate().map(server).collect();
+        fabric.peers.values_mut().for_each(|peer| peer.api_server = to_peers);
+        let nodes: Vec<Place> = self.places().into_iter().filter(|place| place.0 == cluster).collect();
+        nodes.into_iter().try_for_each(|place| self.apply(place).map(drop))
+    }
+
+    /// How a cluster sees what stands for an API server of another.
+    pub fn api_server_seen_from(&self, cluster: usize, of: usize, number: usize) -> Option<IpAddr> {
+        let maps = &self.fabrics[cluster].peers.get(&id(of))?.maps;
+        maps.seen_here(liqo_network::There(stand_in(number))).map(|here| here.0)
+    }
+
     fn on<T: Send>(
         &self,
         place: Place,
@@ -288,7 +315,7 @@ fn fabrics(sizes: &[usize], links: &[(usize, usize)], hub: Option<usize>) -> Vec
         let peer = |peer: usize| {
             let agreement = agree(&says(own, peer), &says(peer, own)).expect("an agreement");
             assert!(agreement.is_complete(), "{agreement:?}");
-            (id(peer), Peer { maps: agreement.maps, open: Open::Everything })
+            (id(peer), Peer { maps: agreement.maps, open: Open::Everything, api_server: false })
         };
         let node = |node: usize| ClusterNode {
             addresses: vec![node_address((own, node)).into()],
@@ -413,8 +440,13 @@ fn connect(address: IpAddr, port: u16) -> io::Result<TcpStream> {
 
 /// Asks the server at this address whom it sees.
 pub fn ask(address: IpAddr) -> io::Result<IpAddr> {
+    ask_at(address, PORT)
+}
+
+/// Asks a server at this port.
+pub fn ask_at(address: IpAddr, port: u16) -> io::Result<IpAddr> {
     let mut answer = String::new();
-    connect(address, PORT)?.read_to_string(&mut answer)?;
+    connect(address, port)?.read_to_string(&mut answer)?;
     answer.parse().map_err(io::Error::other)
 }
 

@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use liqo_api::{ClusterId, GatewayAddress, NetworkRanges, NetworkSettings, Reach, TunnelEndpointSpec};
 use liqo_datapath::tunnel::{PublicKey, Remote};
 use liqo_network::{
-    Externals, PeerMaps,
+    PeerMaps,
     plan::{Fabric, Mac, Node, NodePlan, Open, Peer},
     space::overlap,
 };
@@ -166,7 +166,7 @@ fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges) -> (Fabric, BTreeMap<Clus
     let mut fabric = Fabric {
         pods: ranges.pods.clone(),
         external: ranges.external.clone(),
-        externals: Externals::default(),
+        api_servers: ranges.api_servers.clone(),
         nodes: snapshot.nodes.iter().map(node).collect(),
         peers: BTreeMap::new(),
         mtu: mtu(snapshot).into(),
@@ -208,7 +208,7 @@ fn peer(id: &ClusterId, spec: &TunnelEndpointSpec, snapshot: &Snapshot, fabric: 
             Open::Only(found.into_iter().filter(is_pod).collect())
         }
     };
-    Ok(Peer { maps, open })
+    Ok(Peer { maps, open, api_server: spec.api_server })
 }
 
 /// The smallest of what is set here and of what was agreed on with each peer: there is one device for all.

@@ -44,6 +44,8 @@ pub struct Peer {
     pub name: String,
     /// What the policy that holds for it says.
     pub policy: NetworkPolicy,
+    /// Whether a namespace of ours is offloaded to it.
+    pub runs_our_pods: bool,
     /// What it said last, or why that cannot be read. `None`: nothing is known; the default: it says nothing (any more).
     pub said: Option<Result<NetworkAnnouncement, String>>,
 }
@@ -132,10 +134,10 @@ fn outcome(picture: &Picture, ranges: &Ranges, allocations: &Allocations, id: &C
         mtu: picture.settings.mtu,
     };
     let (progress, endpoint) = match &peer.said {
-        // What was agreed stands until the peer says something else.
-        None => (Progress::Silent, picture.standing.get(id).cloned()),
+        // What was agreed stands until the peer says something else; what is open to it is our own affair.
+        None => (Progress::Silent, standing(picture, id, peer)),
         Some(Ok(said)) if *said == NetworkAnnouncement::default() => (Progress::Silent, None),
-        Some(Err(why)) => (Progress::Refused(why.clone()), picture.standing.get(id).cloned()),
+        Some(Err(why)) => (Progress::Refused(why.clone()), standing(picture, id, peer)),
         Some(Ok(said)) => match agreement(picture, &announcement, said) {
             Err(refused) => {
                 announcement.views.clear();
@@ -152,6 +154,16 @@ fn outcome(picture: &Picture, ranges: &Ranges, allocations: &Allocations, id: &C
         },
     };
     Outcome { announcement, endpoint, progress }
+}
+
+fn standing(picture: &Picture, id: &ClusterId, peer: &Peer) -> Option<TunnelEndpointSpec> {
+    let standing = picture.standing.get(id)?.clone();
+    Some(TunnelEndpointSpec { reach: peer.policy.reach, api_server: reaches_api_server(peer), ..standing })
+}
+
+/// Whether the peer runs pods of ours that may reach our API server.
+fn reaches_api_server(peer: &Peer) -> bool {
+    peer.policy.api_server && peer.runs_our_pods
 }
 
 /// Our pods and external prefixes, of the families in which there is room for peers: in another nobody could be answered.
@@ -204,6 +216,7 @@ fn endpoint(
         // Less than this no network carries.
         mtu: mtu.max(1280),
         reach: peer.policy.reach,
+        api_server: reaches_api_server(peer),
     }
 }
 

@@ -82,6 +82,7 @@ mod tests {
             gateways: vec![GatewayAddress::default(); gateways],
             mtu: 1420,
             reach: Reach::Offloaded,
+            api_server: false,
         };
         Outcome { announcement: NetworkAnnouncement::default(), endpoint: Some(spec), progress }
     }

@@ -2,13 +2,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
 };
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use liqo_api::{NetworkRanges, NetworkSettings};
-use liqo_network::space::overlap;
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    discovery::v1::{Endpoint, EndpointSlice},
+};
+use liqo_api::{ApiServerEndpoint, NetworkRanges, NetworkSettings};
+use liqo_network::{Externals, space::overlap};
 
 /// A node, as far as the network needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,6 +52,35 @@ pub struct Surroundings {
     pub service_cidrs: Vec<IpNet>,
     /// Addresses of the Service of the API server.
     pub api_services: Vec<IpAddr>,
+    /// Where the API servers themselves are.
+    pub api_servers: BTreeSet<SocketAddr>,
+}
+
+/// Where the API servers are that stand behind the Service `kubernetes`.
+pub fn api_servers(slices: &[EndpointSlice]) -> BTreeSet<SocketAddr> {
+    let of = |slice: &EndpointSlice| {
+        let ports = slice.ports.iter().flatten();
+        let port = ports.filter(|port| port.name.as_deref().is_none_or(|name| ["", "https"].contains(&name)));
+        let port = port.filter_map(|port| u16::try_from(port.port?).ok()).next();
+        let ready = |endpoint: &&Endpoint| endpoint.conditions.as_ref().and_then(|known| known.ready) != Some(false);
+        let addresses = slice.endpoints.iter().filter(ready).flat_map(|endpoint| &endpoint.addresses);
+        let addresses: Vec<IpAddr> = addresses.filter_map(|address| address.parse().ok()).collect();
+        port.into_iter().flat_map(move |port| addresses.clone().into_iter().map(move |address| SocketAddr::new(address, port)))
+    };
+    slices.iter().flat_map(of).collect()
+}
+
+/// The API servers with their stand-ins, the same as before as far as there were some. One that only its own machine can reach is
+/// shown to nobody.
+fn shown(servers: &BTreeSet<SocketAddr>, external: &[IpNet], previous: &[ApiServerEndpoint]) -> Vec<ApiServerEndpoint> {
+    let reachable = |address: &IpAddr| !address.is_loopback() && !address.is_unspecified() && !address.is_multicast();
+    // Of several at one address there is one stand-in, and so one of them.
+    let ports: BTreeMap<IpAddr, u16> = servers.iter().rev().map(|server| (server.ip(), server.port())).collect();
+    let addresses = ports.keys().copied().filter(reachable);
+    let before = Externals::recorded(previous.iter().map(|server| (server.address, server.stand_in)));
+    let (assigned, _) = Externals::assign(external, addresses, &before);
+    let endpoint = |(address, stand_in)| Some(ApiServerEndpoint { address, port: *ports.get(&address)?, stand_in });
+    assigned.pairs().filter_map(endpoint).collect()
 }
 
 /// The ranges of pods that kube-controller-manager was started with, where it runs as a pod.
@@ -62,8 +94,8 @@ pub fn cluster_cidrs(pods: &[Pod]) -> Vec<IpNet> {
     all.into_iter().collect()
 }
 
-/// What the ranges are, or what to set.
-pub fn find(settings: &NetworkSettings, around: &Surroundings) -> Result<NetworkRanges, String> {
+/// What the ranges are, or what to set. `previous` are the API servers as they were recorded.
+pub fn find(settings: &NetworkSettings, around: &Surroundings, previous: &[ApiServerEndpoint]) -> Result<NetworkRanges, String> {
     let pods = match (&settings.pod_cidrs, &around.cluster_cidrs) {
         (set, _) if !set.is_empty() => set.clone(),
         (_, told) if !told.is_empty() => told.clone(),
@@ -99,6 +131,7 @@ pub fn find(settings: &NetworkSettings, around: &Surroundings) -> Result<Network
         ));
     }
     Ok(NetworkRanges {
+        api_servers: shown(&around.api_servers, &external, previous),
         pods: pods.iter().map(IpNet::trunc).collect(),
         services: services.iter().map(IpNet::trunc).collect(),
         external,
@@ -146,17 +179,17 @@ mod tests {
     fn what_is_set_counts_then_what_the_cluster_was_told_then_what_its_nodes_have() {
         let mut settings = NetworkSettings::default();
         let mut around = around();
-        let found = find(&settings, &around).unwrap();
+        let found = find(&settings, &around, &[]).unwrap();
         assert_eq!(found.pods, nets(&["10.244.0.0/16", "fd00:10:244::/48"]));
         assert_eq!(found.services, nets(&["10.96.0.0/12"]));
         assert_eq!(found.external, settings.external_cidrs);
         around.cluster_cidrs = nets(&["10.244.0.0/15"]);
         around.service_cidrs = nets(&["10.100.0.0/16"]);
-        let found = find(&settings, &around).unwrap();
+        let found = find(&settings, &around, &[]).unwrap();
         assert_eq!((found.pods, found.services), (nets(&["10.244.0.0/15"]), nets(&["10.100.0.0/16"])));
         settings.pod_cidrs = nets(&["10.1.2.0/16"]);
         settings.service_cidrs = nets(&["10.3.0.0/16"]);
-        let found = find(&settings, &around).unwrap();
+        let found = find(&settings, &around, &[]).unwrap();
         assert_eq!((found.pods, found.services), (nets(&["10.1.0.0/16"]), nets(&["10.3.0.0/16"])));
     }
 
@@ -164,12 +197,47 @@ mod tests {
     fn what_cannot_be_is_refused_with_what_to_set() {
         let wrong = Surroundings { nodes: vec![node("10.244.9.9", &["10.244.0.0/24"])], ..Surroundings::default() };
         for around in [wrong, Surroundings::default()] {
-            assert!(find(&NetworkSettings::default(), &around).unwrap_err().contains("--set network.podCIDRs="));
+            assert!(find(&NetworkSettings::default(), &around, &[]).unwrap_err().contains("--set network.podCIDRs="));
         }
         for external in [&["10.1.0.0/24", "10.2.0.0/24"][..], &["10.244.9.0/24"], &["10.97.0.0/16"], &["172.18.0.0/24"]] {
             let settings = NetworkSettings { external_cidrs: nets(external), ..NetworkSettings::default() };
-            assert!(find(&settings, &around()).unwrap_err().contains("network.externalCIDRs"), "{external:?}");
+            assert!(find(&settings, &around(), &[]).unwrap_err().contains("network.externalCIDRs"), "{external:?}");
         }
+    }
+
+    #[test]
+    fn the_ready_endpoints_of_the_service_kubernetes_are_the_api_servers() {
+        let slice = json!({
+            "metadata": { "name": "kubernetes" },
+            "addressType": "IPv4",
+            "ports": [{ "name": "metrics", "port": 1 }, { "name": "https", "port": 6443 }],
+            "endpoints": [
+                { "addresses": ["172.18.0.2"] }, { "addresses": ["172.18.0.3"], "conditions": { "ready": true } },
+                { "addresses": ["172.18.0.4"], "conditions": { "ready": false } }, { "addresses": ["junk"] },
+            ],
+        });
+        let found = api_servers(&[serde_json::from_value(slice).unwrap()]);
+        assert_eq!(found, ["172.18.0.2:6443", "172.18.0.3:6443"].map(|text| text.parse().unwrap()).into());
+    }
+
+    #[test]
+    fn an_api_server_keeps_what_stands_for_it_whatever_comes_and_goes() {
+        let settings = NetworkSettings::default();
+        let with = |servers: &[&str], previous: &[ApiServerEndpoint]| {
+            let api_servers = servers.iter().map(|text| text.parse().unwrap()).collect();
+            find(&settings, &Surroundings { api_servers, ..around() }, previous).unwrap().api_servers
+        };
+        let first = with(&["172.18.0.2:6443", "203.0.113.9:443"], &[]);
+        assert_eq!(first.iter().map(|one| one.port).collect::<Vec<_>>(), [6443, 443]);
+        assert!(first.iter().all(|one| settings.external_cidrs[0].contains(&one.stand_in)), "{first:?}");
+        assert_ne!(first[0].stand_in, first[1].stand_in);
+        // A restart, one that comes, one that goes.
+        assert_eq!(with(&["172.18.0.2:6443", "203.0.113.9:443"], &first), first);
+        let more = with(&["10.0.0.1:6443", "172.18.0.2:6443", "203.0.113.9:443"], &first);
+        assert!(first.iter().all(|one| more.contains(one)), "{more:?}");
+        assert_eq!(with(&["203.0.113.9:443"], &more), [first[1]]);
+        // Nobody else reaches these, and no prefix stands for that family.
+        assert_eq!(with(&["127.0.0.1:6443", "0.0.0.0:1", "[2001:db8::1]:6443"], &[]), []);
     }
 
     #[test]

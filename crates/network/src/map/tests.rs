@@ -72,6 +72,7 @@ fn what_stands_for_a_peer_is_read_in_the_right_direction() {
         gateways: Vec::new(),
         mtu: 1420,
         reach: liqo_api::Reach::default(),
+        api_server: false,
     };
     let maps = PeerMaps::try_from(&endpoint).unwrap();
     assert_eq!(maps.imported.here(There(ip("10.244.0.9"))), Some(Here(ip("10.71.0.9"))));

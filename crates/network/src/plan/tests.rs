@@ -20,7 +20,7 @@ fn fabric() -> Fabric {
         pods: vec![net("10.244.0.0/16")],
         external: vec![net("10.70.0.0/24")],
         nodes: [("n1".into(), node(1, true)), ("n2".into(), node(2, false)), ("n3".into(), node(3, false))].into(),
-        peers: [(id('a'), Peer { maps, open: Open::Everything })].into(),
+        peers: [(id('a'), Peer { maps, open: Open::Everything, api_server: false })].into(),
         mtu: 1420,
         ..Fabric::default()
     }
@@ -111,7 +111,7 @@ fn what_a_node_holds_does_not_grow_with_pods_or_with_nodes_times_peers() {
     let peer = many.peers[&id('a')].clone();
     for letter in 'b'..='f' {
         let maps = PeerMaps { imported: map(&[(&format!("10.{}.0.0/16", letter as u32), "10.244.0.0/16")]), ..peer.maps.clone() };
-        many.peers.insert(id(letter), Peer { maps, open: Open::Everything });
+        many.peers.insert(id(letter), Peer { maps, open: Open::Everything, api_server: false });
     }
     for last in 4..=20 {
         many.nodes.insert(format!("n{last}"), node(last, false));

@@ -1,10 +1,17 @@
+use liqo_api::ApiServerEndpoint;
+
 use super::*;
 use crate::fixtures::{id, map, net};
 use crate::{
-    Externals, PeerMaps, PrefixMap, There,
+    Here, PeerMaps, PrefixMap, There,
     plan::{Mac, Node, Peer},
 };
 
+fn server(address: &str, stand_in: &str) -> ApiServerEndpoint {
+    ApiServerEndpoint { address: address.parse().unwrap(), port: 6443, stand_in: stand_in.parse().unwrap() }
+}
+
+/// One API server is on our node, another on a machine that is none.
 fn fabric() -> Fabric {
     let maps = PeerMaps {
         exported: map(&[("10.244.0.0/16", "10.245.0.0/16"), ("10.70.0.0/24", "10.71.0.0/24")]),
@@ -14,9 +21,9 @@ fn fabric() -> Fabric {
     Fabric {
         pods: vec![net("10.244.0.0/16")],
         external: vec![net("10.70.0.0/24")],
-        externals: Externals::recorded([("192.0.2.9".parse().unwrap(), "10.70.0.2".parse().unwrap())]),
+        api_servers: vec![server("172.18.0.1", "10.70.0.2"), server("192.0.2.9", "10.70.0.3")],
         nodes: [("n1".to_owned(), node)].into(),
-        peers: [(id('a'), Peer { maps, open: Open::Only(["10.244.0.9".parse().unwrap()].into()) })].into(),
+        peers: [(id('a'), Peer { maps, open: Open::Only(["10.244.0.9".parse().unwrap()].into()), api_server: true })].into(),
         mtu: 1420,
     }
 }
@@ -36,11 +43,13 @@ table ip liqo {{
 	set remote {{ type ipv4_addr; flags interval; elements = {{ 10.72.0.0/24, 10.246.0.0/16 }}; }}
 	set nodes {{ type ipv4_addr; elements = {{ 172.18.0.1 }}; }}
 	chain from_{a} {{
-		dnat ip prefix to ip daddr map {{ 10.245.0.0/16 : 10.244.0.0/16, 10.71.0.2/32 : 192.0.2.9/32 }}
+		ip daddr 10.71.0.2 tcp dport 443 dnat to 172.18.0.1:6443
+		ip daddr 10.71.0.3 tcp dport 443 dnat to 192.0.2.9:6443
+		dnat ip prefix to ip daddr map {{ 10.245.0.0/16 : 10.244.0.0/16 }}
 		counter drop
 	}}
 	chain to_{a} {{
-		snat ip prefix to ip saddr map {{ 10.244.0.0/16 : 10.245.0.0/16, 192.0.2.9/32 : 10.71.0.2/32 }}
+		snat ip prefix to ip saddr map {{ 10.244.0.0/16 : 10.245.0.0/16 }}
 		snat to 10.71.0.1
 	}}
 	set opened_{a} {{ type ipv4_addr; elements = {{ 10.244.0.9 }}; }}
@@ -61,18 +70,23 @@ table ip liqo {{
 		udp dport 6472 ip daddr @nodes counter drop
 		iifname "liqo.tunnel" ct direction reply ct state established,related accept
 		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
+		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 172.18.0.1 tcp dport 6443 accept
+		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 192.0.2.9 tcp dport 6443 accept
 		iifname "liqo.tunnel" counter drop
 	}}
 	chain input {{
 		type filter hook input priority filter - 10; policy accept;
 		udp dport 6472 ip saddr != @nodes counter drop
 		ip saddr @remote ct direction reply ct state established,related accept
+		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 172.18.0.1 tcp dport 6443 accept
+		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 192.0.2.9 tcp dport 6443 accept
 		ip saddr @remote counter drop
 		iifname "liqo.tunnel" counter drop
 	}}
 	chain postrouting {{
 		type nat hook postrouting priority srcnat - 10; policy accept;
 		oifname "liqo.tunnel" ip daddr vmap {{ 10.72.0.0/24 : jump to_{a}, 10.246.0.0/16 : jump to_{a} }}
+		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 192.0.2.9 tcp dport 6443 masquerade
 		ip saddr @remote snat ip prefix to ip saddr map {{ 10.72.0.0/24 : 10.72.0.0/24, 10.246.0.0/16 : 10.246.0.0/16 }}
 		oifname "liqo.overlay" ip daddr @remote snat ip prefix to ip saddr map {{ 10.244.0.0/16 : 10.244.0.0/16 }}
 	}}
@@ -102,11 +116,27 @@ fn the_guard_lets_pass_only_addresses_that_this_peer_knows_us_by() {
 }
 
 #[test]
-fn a_single_address_within_an_exported_prefix_needs_no_stand_in() {
+fn of_an_api_server_nothing_but_its_port_is_opened_and_only_to_peers_that_may() {
     let mut fabric = fabric();
-    fabric.externals = Externals::recorded([("10.244.0.5".parse().unwrap(), "10.70.0.2".parse().unwrap())]);
-    let script = script(&fabric, true, "ip", TABLE);
-    assert!(script.contains("map { 10.245.0.0/16 : 10.244.0.0/16 }"), "{script}");
+    let maps =
+        PeerMaps { exported: map(&[("10.70.0.0/24", "10.9.0.0/24")]), imported: map(&[("10.247.0.0/16", "10.244.0.0/16")]) };
+    fabric.peers.insert(id('b'), Peer { maps, open: Open::Everything, api_server: false });
+    // On the gateway, and on the other nodes.
+    for (is_gateway, rules) in [(true, 7), (false, 3)] {
+        let script = script(&fabric, is_gateway, "ip", TABLE);
+        let named = |line: &&str| line.contains("172.18.0.1") || line.contains("192.0.2.9");
+        let lines: Vec<&str> = script.lines().filter(named).filter(|line| !line.contains("set nodes")).collect();
+        assert!(lines.iter().all(|line| line.contains(" tcp dport ") && !line.contains("10.247.")), "{lines:?}");
+        assert_eq!(lines.len(), rules, "{lines:?}");
+        assert!(!script.contains("10.9.0.2"), "{script}");
+    }
+    fabric.peers.get_mut(&id('a')).unwrap().api_server = false;
+    assert!(!script(&fabric, true, "ip", TABLE).contains("6443"));
+    // A peer that has not said where it sees the stand-in.
+    let peer = fabric.peers.get_mut(&id('a')).unwrap();
+    peer.api_server = true;
+    peer.maps.exported = map(&[("10.244.0.0/16", "10.245.0.0/16")]);
+    assert!(!script(&fabric, true, "ip", TABLE).contains("6443"));
 }
 
 #[test]

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Consumer, locked, namespace_decide,
+    Consumer, api_server, locked, namespace_decide,
     namespaces::Work,
     peer::{Peer, Remote},
     pod_decide::{self, Action, Facts, Namespace, SENDING, decide},
@@ -38,7 +38,11 @@ use crate::decide::{
         refused_patch,
     },
     node::described_by,
-    travel::{Refusal, outgoing},
+    travel::{
+        Refusal,
+        api_server::{Start, Wish, bound_at, give, secret, way_to_start},
+        outgoing,
+    },
 };
 
 /// Pods that are handled at the same time, for each provider.
@@ -52,6 +56,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// When a pod is looked at again that was gone, or taken for another one, just before it was sent.
 const UNMARKED_RETRY: Duration = Duration::from_secs(5);
+
+/// When a pod is looked at again that waits for a way to our API server.
+const NO_API_SERVER_RETRY: Duration = Duration::from_secs(10);
+
+/// Why there is none, and what to do.
+const NO_API_SERVER: &str = "the provider has no way to this cluster's API server. See `liqoctl status` for the network between the two, and     network.apiServer of the PeeringPolicy here; or annotate the pod with liqo.io/api-server: none";
 
 /// A step for a home pod failed.
 #[derive(Debug, thiserror::Error)]
@@ -211,7 +221,7 @@ impl Handling<'_> {
         let now = Timestamp::now();
         match action {
             Action::CreateShadow { mark } => return self.create(mark).await,
-            Action::UpdateShadow { whole } => return self.update(whole).await,
+            Action::UpdateShadow { whole } => return self.update(whole, shadow).await,
             Action::PatchHomeStatus => {
                 if let Some(shadow) = shadow {
                     self.show(shadow, now).await?;
@@ -280,13 +290,26 @@ impl Handling<'_> {
         if let Some(rest) = self.peer.resting(&self.pod.uid) {
             return Ok(Some(rest));
         }
-        let carried = match self.carried(node) {
+        let mut carried = match self.carried(node) {
             Ok(carried) => carried,
             Err(refusal) => {
                 self.refuse(refusal.reason, &refusal.message, Timestamp::now()).await?;
                 return Ok(None);
             }
         };
+        let api_server = self.api_server(Timestamp::now());
+        match &api_server {
+            Some(Start::With(addresses)) => {
+                give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), addresses);
+                api_server::ensure(self.consumer, self.peer, remote, self.pod).await;
+            }
+            Some(Start::Wait(rest)) => return Ok(Some(*rest)),
+            Some(Start::Refuse) => {
+                self.refuse(pods::NO_API_SERVER, NO_API_SERVER, Timestamp::now()).await?;
+                return Ok(Some(NO_API_SERVER_RETRY));
+            }
+            Some(Start::Without) | None => {}
+        }
         reflection::ensure(self.consumer, self.peer, remote, &Reference::all(self.pod)).await;
         if mark {
             // Without the mark nobody would know later that the pod may run there.
@@ -323,6 +346,9 @@ impl Handling<'_> {
         }
         self.peer.created(&self.pod.uid, remote);
         tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod sent");
+        if api_server == Some(Start::Without) {
+            self.warn(pods::NO_API_SERVER, &format!("the pod runs without access to an API server: {NO_API_SERVER}")).await;
+        }
         Ok(None)
     }
 
@@ -332,9 +358,25 @@ impl Handling<'_> {
         outgoing(&self.pod.json(), &advertised)
     }
 
-    async fn update(&self, whole: bool) -> Result<Option<Duration>, Error> {
+    /// How the pod is to be sent, if it uses the API server here.
+    fn api_server(&self, now: Timestamp) -> Option<Start> {
+        let Wish::Home { insists } = self.pod.api_server else { return None };
+        let has_network = self.consumer.context.config().spec.network.enabled;
+        let bound_at = has_network.then(|| bound_at(&self.pod.json())).flatten();
+        let bound_for = bound_at.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
+        Some(way_to_start(insists, api_server::addresses(self.consumer, self.peer), bound_for))
+    }
+
+    async fn update(&self, whole: bool, shadow: Option<&Shadow>) -> Result<Option<Duration>, Error> {
         let Some(node) = self.node else { return Ok(None) };
-        let Ok(carried) = self.carried(node) else { return Ok(None) };
+        let Ok(mut carried) = self.carried(node) else { return Ok(None) };
+        let addresses = api_server::addresses(self.consumer, self.peer);
+        let uses_api_server = shadow.is_some_and(|shadow| shadow.uses_api_server);
+        // Where the way there is not known at the moment, the one that was known stays.
+        let whole = whole && !(uses_api_server && addresses.is_empty());
+        if uses_api_server {
+            give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses);
+        }
         let replaced = |carried| {
             json_patch::Patch(vec![json_patch::PatchOperation::Replace(json_patch::ReplaceOperation {
                 path: json_patch::jsonptr::PointerBuf::from_tokens(["spec", "pod"]),
@@ -388,17 +430,8 @@ impl Handling<'_> {
         Ok(())
     }
 
-    /// An event on the home pod.
     async fn warn(&self, reason: &str, message: &str) {
-        let pod = ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Pod".into()),
-            namespace: Some(self.pod.key.namespace.clone()),
-            name: Some(self.pod.key.name.clone()),
-            uid: Some(self.pod.uid.clone()),
-            ..ObjectReference::default()
-        };
-        self.consumer.context.events.warning(&pod, reason, message).await;
+        warn(self.consumer, self.pod, reason, message).await;
     }
 
     /// Ends the home pod, for its controller to replace it.
@@ -446,6 +479,19 @@ impl Handling<'_> {
         self.patch_status(lost_patch(&self.pod.json(), message, now)).await?;
         Ok(None)
     }
+}
+
+/// An event on a home pod.
+pub async fn warn(consumer: &Consumer, pod: &HomePod, reason: &str, message: &str) {
+    let pod = ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Pod".into()),
+        namespace: Some(pod.key.namespace.clone()),
+        name: Some(pod.key.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    };
+    consumer.context.events.warning(&pod, reason, message).await;
 }
 
 /// The condition that stands on a pod that may run only once, from before it is sent.

@@ -12,6 +12,7 @@
 //! All of them share one picture, `Consumer`: what stands here, and for each provider a `Peer` with the pods on its
 //! virtual nodes and, while there is a connection, what stands in our tenant namespace over there.
 
+mod api_server;
 mod drain;
 mod home_pods;
 mod kubelet_index;

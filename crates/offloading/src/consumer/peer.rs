@@ -95,6 +95,8 @@ pub struct Peer {
     not_accepted: Mutex<HashMap<String, Instant>>,
     /// When a pod last got an event about what the provider has not of what it names.
     warned: Mutex<HashMap<String, Instant>>,
+    /// When this process last asked for a token for a pod.
+    tokens: Mutex<HashMap<String, Instant>>,
     /// What this process recorded over the present connection, until the watch shows it.
     reflected: Mutex<HashSet<Reference>>,
     /// Held while a pod waits for what it names to be recorded.
@@ -234,6 +236,7 @@ impl Peer {
             sent: Mutex::default(),
             not_accepted: Mutex::default(),
             warned: Mutex::default(),
+            tokens: Mutex::default(),
             reflected: Mutex::default(),
             reflecting: tokio::sync::Mutex::default(),
             disconnected: Mutex::new(Instant::now()),
@@ -278,6 +281,11 @@ impl Peer {
             for reference in Reference::all(old) {
                 self.references.add_after(reference, Duration::from_secs(1));
             }
+        }
+        // One that ended, or says so, needs no token any more.
+        let uses = |pod: &Arc<HomePod>| (pod.api_server, pod.finished);
+        if let Some((_, new)) = old.zip(new).filter(|(old, new)| uses(old) != uses(new)) {
+            self.references.add(Reference::of_api_server(new));
         }
         for pod in [old, new].into_iter().flatten() {
             self.pods.add(pod.uid.clone());
@@ -364,6 +372,17 @@ impl Peer {
         locked(&self.sent).remove(uid);
         locked(&self.not_accepted).remove(uid);
         locked(&self.warned).remove(uid);
+        locked(&self.tokens).remove(uid);
+    }
+
+    /// How long ago this process asked for a token for this pod.
+    pub fn asked_for_token(&self, uid: &str) -> Option<Duration> {
+        locked(&self.tokens).get(uid).map(Instant::elapsed)
+    }
+
+    /// It asks now.
+    pub fn asks_for_token(&self, uid: &str) {
+        locked(&self.tokens).insert(uid.to_owned(), Instant::now());
     }
 
     /// Whether this pod gets an event now about what the provider has not of what it names; if so, none for a while.

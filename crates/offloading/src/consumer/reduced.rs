@@ -16,7 +16,11 @@ use crate::decide::{
     items, name,
     refs::{Refs, refs},
     text,
-    travel::{Refusal, outgoing},
+    travel::{
+        Refusal,
+        api_server::{Wish, secret, uses, wish},
+        outgoing,
+    },
 };
 
 /// A pod as JSON, so that fields of any Kubernetes version survive.
@@ -45,6 +49,8 @@ pub struct HomePod {
     pub controller: Option<Controller>,
     /// The `ConfigMap`s and `Secret`s that it names.
     pub refs: Refs,
+    /// Which API server it uses there.
+    pub api_server: Wish,
     /// What of it may change while it runs, as [`changeable`] makes it; or why it cannot travel.
     pub carried: Result<String, Refusal>,
     /// What it asks for, as [`resources`] makes it.
@@ -93,6 +99,8 @@ impl HomePod {
             sent_to,
             controller,
             refs: refs(&whole),
+            // One that says what cannot be does not travel.
+            api_server: wish(&whole).unwrap_or(Wish::None),
             // Which labels the provider advertises makes no difference to that.
             carried: outgoing(&whole, &BTreeSet::new()).map(|carried| changeable(&carried)),
             resources: resources(&whole),
@@ -154,6 +162,8 @@ pub struct Shadow {
     pub carried: String,
     /// What that pod asks for, as [`resources`] makes it.
     pub resources: u64,
+    /// It was sent so that it finds our API server.
+    pub uses_api_server: bool,
     status: Option<Box<str>>,
 }
 
@@ -171,6 +181,7 @@ impl Shadow {
             message: status.message.unwrap_or_default(),
             carried: changeable(&shadow.spec.pod),
             resources: resources(&shadow.spec.pod),
+            uses_api_server: shadow.metadata.name.is_some_and(|uid| uses(&shadow.spec.pod, &secret(&uid))),
             status: status.pod.map(|pod| pod.to_string().into()),
         })
     }

@@ -5,6 +5,7 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
+use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -19,7 +20,12 @@ use liqo_network::{Here, PeerMaps};
 use serde_json::{Value, json};
 
 use super::reduced::HomePod;
-use crate::decide::{home_status::cut, kind::Kind, services, text};
+use crate::decide::{
+    home_status::cut,
+    kind::Kind,
+    services, text,
+    travel::api_server::{self, Wish},
+};
 
 /// Secrets of these types belong to the home cluster's own machinery.
 const NEVER: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
@@ -40,7 +46,18 @@ impl Reference {
     pub fn all(pod: &HomePod) -> Vec<Self> {
         let of = |kind: Kind| move |name: &String| Self { kind, namespace: pod.key.namespace.clone(), name: name.clone() };
         let config_maps = pod.refs.config_maps.iter().map(of(Kind::ConfigMap));
-        config_maps.chain(pod.refs.secrets.iter().map(of(Kind::Secret))).collect()
+        let of_api_server = matches!(pod.api_server, Wish::Home { .. }).then(|| Self::of_api_server(pod));
+        config_maps.chain(pod.refs.secrets.iter().map(of(Kind::Secret))).chain(of_api_server).collect()
+    }
+
+    /// The Secret by which a pod uses our API server; there is none of it here.
+    pub fn of_api_server(pod: &HomePod) -> Self {
+        Self { kind: Kind::Secret, namespace: pod.key.namespace.clone(), name: api_server::secret(&pod.uid) }
+    }
+
+    /// UID of the pod that this is such a Secret of.
+    pub fn is_for_api_server(&self) -> Option<&str> {
+        api_server::pod_of(&self.name).filter(|_| self.kind == Kind::Secret)
     }
 
     /// Whether the pod names this object.
@@ -50,7 +67,8 @@ impl Reference {
             Kind::Secret => &pod.refs.secrets,
             Kind::Service | Kind::EndpointSlice => return false,
         };
-        pod.key.namespace == self.namespace && names.contains(&self.name)
+        let names_it = names.contains(&self.name) || self.is_for_api_server() == Some(&pod.uid);
+        pod.key.namespace == self.namespace && names_it
     }
 
     /// The name of its record in the tenant namespace.
@@ -71,6 +89,8 @@ pub struct Twin {
     pub terminating: bool,
     /// Why the provider has no twin of it.
     pub problem: Option<String>,
+    /// Of a token: when it is to be renewed, if the provider left that as it was.
+    pub renew_at: Option<Timestamp>,
 }
 
 impl Twin {
@@ -84,7 +104,7 @@ impl Twin {
         // Before the namespace is there no pod is, either, and that is said of the pod itself.
         let said = said.filter(|(reason, _)| reason != "NamespaceNotReady");
         let problem = said.map(|(reason, message)| cut(&format!("{reason}: {message}")));
-        Some(Self { reference, fingerprint: fingerprint_of_object(&object.spec.object), terminating, problem })
+        Some(Self { reference, fingerprint: fingerprint_of_object(&object.spec.object), terminating, problem, renew_at: None })
     }
 
     /// The reduced form of a Secret that is a record; nothing for any other.
@@ -95,12 +115,14 @@ impl Twin {
         let terminating = secret.metadata.deletion_timestamp.is_some();
         let reference = Reference { kind: Kind::Secret, namespace, name };
         let problem = secret.metadata.annotations.as_ref()?.get(annotations::NOT_REFLECTED).map(|said| cut(said));
-        Some(Self { reference, fingerprint: fingerprint_of_secret(&secret), terminating, problem })
+        let renew_at = secret.metadata.annotations.as_ref()?.get(annotations::RENEW_AT).and_then(|at| at.parse().ok());
+        Some(Self { reference, fingerprint: fingerprint_of_secret(&secret), terminating, problem, renew_at })
     }
 
     /// Whether a change concerns more than what the provider says of it.
     pub fn differs_beyond_problem(&self, other: &Self) -> bool {
-        (&self.reference, self.fingerprint, self.terminating) != (&other.reference, other.fingerprint, other.terminating)
+        let rest = |twin: &Self| (twin.reference.clone(), twin.fingerprint, twin.terminating, twin.renew_at);
+        rest(self) != rest(other)
     }
 }
 
@@ -339,7 +361,8 @@ mod tests {
                 reference: reference(Kind::Secret, "s"),
                 fingerprint: fingerprint_of_secret(&secret),
                 terminating: false,
-                problem: None
+                problem: None,
+                renew_at: None
             }
         );
     }
@@ -380,6 +403,7 @@ mod tests {
             fingerprint,
             terminating: false,
             problem: problem.map(str::to_owned),
+            renew_at: None,
         };
         assert!(!said(Some("Invalid: a"), 1).differs_beyond_problem(&said(Some("Invalid: b"), 1)));
         assert!(!said(None, 1).differs_beyond_problem(&said(Some("Invalid: b"), 1)));
@@ -426,6 +450,7 @@ mod tests {
             gateways: Vec::new(),
             mtu: 1420,
             reach: liqo_api::Reach::default(),
+            api_server: false,
         })
         .unwrap();
         let slice = |addresses: &[&str], service: &str| {

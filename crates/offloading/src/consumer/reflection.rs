@@ -25,7 +25,7 @@ use serde_json::Value;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    Consumer, locked,
+    Consumer, api_server, locked,
     peer::{Peer, Remote},
     reduced::HomePod,
     reflected::{
@@ -52,6 +52,16 @@ pub enum Error {
         namespace: String,
         /// Its name.
         name: String,
+        /// What the API server said.
+        source: kube::Error,
+    },
+    /// A pod that uses our API server there gets no token.
+    #[error("{what} for pod {pod}, which runs at a provider and uses this cluster's API server: {source}")]
+    Token {
+        /// What was tried.
+        what: &'static str,
+        /// The home pod.
+        pod: Key,
         /// What the API server said.
         source: kube::Error,
     },
@@ -194,6 +204,9 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<Peer>, reference: &Refer
     if reference.kind.is_of_namespace() {
         return services::reconcile(consumer, peer, &remote, reference).await;
     }
+    if let Some(uid) = reference.is_for_api_server() {
+        return api_server::reconcile(consumer, peer, &remote, reference, uid).await;
+    }
     let wanted = is_offloaded(consumer, &reference.namespace) && peer.home_pods().iter().any(|pod| reference.is_named_by(pod));
     let record = recorded(&remote, reference);
     if !wanted {
@@ -232,7 +245,8 @@ pub async fn write_object(
     write(peer, remote, reference, record, wanted.map(|(print, record)| (record, print))).await
 }
 
-fn is_offloaded(consumer: &Consumer, namespace: &str) -> bool {
+/// Whether the namespace is offloaded, to whichever provider.
+pub fn is_offloaded(consumer: &Consumer, namespace: &str) -> bool {
     // Also while it is being unoffloaded: its pods still read what they name.
     consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some()
 }
@@ -246,7 +260,7 @@ where
 }
 
 /// Makes the record be what is wanted, if it is not.
-async fn write<K>(
+pub async fn write<K>(
     peer: &Peer,
     remote: &Remote,
     reference: &Reference,

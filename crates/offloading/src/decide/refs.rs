@@ -8,7 +8,7 @@ use super::{items, text};
 
 /// The `ConfigMap` that every namespace of every cluster has from its own controller manager, which also defends it
 /// against changes: a reflected copy would be a fight without end.
-const ROOT_CA: &str = "kube-root-ca.crt";
+pub const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// The names of the objects in the pod's own namespace that it reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 //! Values of the downward API (`metadata.namespace`, `spec.nodeName`, `status.podIP`) are those of the remote pod.
 //! `enableServiceLinks` passes as it is: the only services in a mapped namespace are those that came from home.
 
+pub mod api_server;
 mod containers;
 mod placement;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use serde_json::{Map, Value, json};
 
 use super::{domain, items, name, refs, text};
 
+use self::api_server::Wish;
 pub use volumes::ALLOWED_VOLUMES;
 
 /// Fields of a `PodSpec` that travel unchanged.
@@ -62,6 +64,9 @@ const DROPPED: &[&str] = &[
     "topologySpreadConstraints",
 ];
 
+/// Whether a pod has a token of the API server of the cluster that it runs in.
+const AUTOMOUNT: &str = "automountServiceAccountToken";
+
 /// Why a pod cannot run at the provider, in words for its owner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -101,6 +106,8 @@ pub struct ProviderRules {
     pub priority_class: Option<String>,
     /// Set on every remote pod.
     pub runtime_class: Option<String>,
+    /// Whether pods may have tokens of the `ServiceAccount` of their namespace.
+    pub api_server: bool,
     /// Set on every remote pod; the namespace's `default` otherwise.
     pub service_account: Option<String>,
 }
@@ -120,6 +127,7 @@ impl Default for ProviderRules {
             default_requests: vec![("cpu".into(), "10m".into()), ("memory".into(), "32Mi".into())],
             priority_class: None,
             runtime_class: None,
+            api_server: false,
             service_account: None,
         }
     }
@@ -146,7 +154,10 @@ pub struct RemoteIdentity<'a> {
 ///
 /// `advertised` holds the keys of the node labels that the provider's offer names.
 pub fn outgoing(home_pod: &Value, advertised: &BTreeSet<String>) -> Result<Value, Refusal> {
-    let spec = reduce(home_pod, advertised, &placement::not_ours)?;
+    let mut spec = reduce(home_pod, advertised, &placement::not_ours)?;
+    if api_server::wish(home_pod)? == Wish::Remote {
+        spec.insert(AUTOMOUNT.into(), true.into());
+    }
     let kept = |key: &str| !is_ours(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
     Ok(json!({
         "metadata": {
@@ -166,7 +177,18 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     reflected(carried, &rules.reflected_kinds, &rules.policy)?;
     placement::confine(&mut spec, &rules.nodes);
     containers::request_explicitly(&mut spec, &rules.default_requests);
-    spec.insert("automountServiceAccountToken".into(), false.into());
+    // Only a pod that asks for it has any.
+    let wants_token = carried.pointer("/spec/automountServiceAccountToken") == Some(&Value::Bool(true));
+    if wants_token && !rules.api_server {
+        return Err(Refusal::new(
+            "ApiServerNotAllowed",
+            format!(
+                "the pod wants to use the provider's API server, which its PeeringPolicy {} does not allow (provide.usage.apiServer); use that of home, or none",
+                rules.policy
+            ),
+        ));
+    }
+    spec.insert(AUTOMOUNT.into(), wants_token.into());
     for (field, value) in [
         ("priorityClassName", &rules.priority_class),
         ("runtimeClassName", &rules.runtime_class),

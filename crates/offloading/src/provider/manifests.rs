@@ -1,6 +1,6 @@
 //! The objects that the provider puts into mapped namespaces.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
@@ -40,6 +40,8 @@ pub struct Walls<'a> {
     pub nodes: &'a [String],
     /// The tenant's pods in other clusters, which reach them too: its prefixes, as we see them.
     pub prefixes: &'a [IpNet],
+    /// The API servers here, if they may use them.
+    pub api_servers: &'a [SocketAddr],
 }
 
 /// What belongs into a mapped namespace, in the order in which it must come: the manager's own rights first.
@@ -104,16 +106,21 @@ fn network_policy(namespace: &str, consumer: &ClusterId, walls: Walls) -> Value 
         { "ipBlock": { "cidr": "0.0.0.0/0", "except": except(&PRIVATE_V4, true) } },
         { "ipBlock": { "cidr": "::/0", "except": except(&PRIVATE_V6, false) } },
     ]);
+    let mut egress = vec![
+        json!({ "to": [dns], "ports": [{ "port": 53, "protocol": "UDP" }, { "port": 53, "protocol": "TCP" }] }),
+        json!({ "to": same_tenant }),
+        json!({ "to": internet }),
+    ];
+    egress.extend(walls.api_servers.iter().map(|server| {
+        let cidr = IpNet::from(server.ip());
+        json!({ "to": [{ "ipBlock": { "cidr": cidr } }], "ports": [{ "port": server.port(), "protocol": "TCP" }] })
+    }));
     let mut policy = object("networking.k8s.io/v1", "NetworkPolicy", namespace, "liqo");
     policy["spec"] = json!({
         "podSelector": {},
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [{ "from": same_tenant }],
-        "egress": [
-            { "to": [dns], "ports": [{ "port": 53, "protocol": "UDP" }, { "port": 53, "protocol": "TCP" }] },
-            { "to": same_tenant },
-            { "to": internet },
-        ],
+        "egress": egress,
     });
     policy
 }
@@ -190,7 +197,7 @@ mod tests {
     #[test]
     fn pods_of_a_tenant_reach_neither_private_networks_nor_the_nodes() {
         let nodes = ["203.0.113.5/32".to_owned(), "2001:db8::1/128".to_owned()];
-        let policy = network_policy("x", &consumer(), Walls { nodes: &nodes, prefixes: &[] });
+        let policy = network_policy("x", &consumer(), Walls { nodes: &nodes, ..Walls::default() });
         let internet = &policy["spec"]["egress"][2]["to"];
         let except = |family: usize| internet[family]["ipBlock"]["except"].as_array().unwrap().clone();
         for network in ["10.0.0.0/8", "169.254.0.0/16", "203.0.113.5/32"] {
@@ -206,12 +213,23 @@ mod tests {
     #[test]
     fn pods_of_a_tenant_and_its_other_pods_reach_each_other_through_the_network() {
         let prefixes = ["10.245.0.0/16".parse().unwrap(), "fd11::/64".parse().unwrap()];
-        let policy = network_policy("x", &consumer(), Walls { nodes: &[], prefixes: &prefixes });
+        let policy = network_policy("x", &consumer(), Walls { prefixes: &prefixes, ..Walls::default() });
         for way in [&policy["spec"]["ingress"][0]["from"], &policy["spec"]["egress"][1]["to"]] {
             assert_eq!(way[1], json!({ "ipBlock": { "cidr": "10.245.0.0/16" } }));
             assert_eq!(way[2], json!({ "ipBlock": { "cidr": "fd11::/64" } }));
             assert!(way[0].get("namespaceSelector").is_some());
         }
+    }
+
+    #[test]
+    fn of_the_private_networks_pods_that_may_reach_the_api_server_reach_its_port_alone() {
+        let api_servers = ["172.18.0.2:6443".parse().unwrap(), "[fd00::2]:6443".parse().unwrap()];
+        let policy = network_policy("x", &consumer(), Walls { api_servers: &api_servers, ..Walls::default() });
+        let port = json!([{ "port": 6443, "protocol": "TCP" }]);
+        assert_eq!(policy["spec"]["egress"][3], json!({ "to": [{ "ipBlock": { "cidr": "172.18.0.2/32" } }], "ports": port }));
+        assert_eq!(policy["spec"]["egress"][4], json!({ "to": [{ "ipBlock": { "cidr": "fd00::2/128" } }], "ports": port }));
+        let others = network_policy("x", &consumer(), Walls::default());
+        assert_eq!(others["spec"]["egress"].as_array().map(Vec::len), Some(3));
     }
 
     #[test]

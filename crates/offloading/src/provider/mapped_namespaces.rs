@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
+    net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -39,8 +40,8 @@ const FIELD_MANAGER: &str = "liqo-offloading";
 /// What is remembered between two looks; losing it costs some reads.
 #[derive(Default)]
 pub struct Memory {
-    /// When what belongs into a namespace was found or put there, by the namespace's UID, and the consumer's prefixes then.
-    prepared: Mutex<HashMap<String, (Instant, Vec<IpNet>)>>,
+    /// When what belongs into a namespace was found or put there, by the namespace's UID, and what its pods might reach then.
+    prepared: Mutex<HashMap<String, (Instant, Beyond)>>,
     /// What was written last, by tenant namespace: the cache may be behind.
     written: Mutex<HashMap<String, Written>>,
 }
@@ -57,7 +58,7 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
     let (tenant, map) = (provider.tenant(&tenant_namespace), provider.map(&tenant_namespace));
     let mut namespaces = provider.all_namespaces();
     let held = provider.held(&consumer);
-    let prefixes = prefixes(&provider, &consumer);
+    let beyond = beyond(&provider, &consumer, held.as_ref());
     let mut taken = HashSet::new();
     // Each round does what the plan says and plans again with what came of it; making a namespace takes three.
     let mut last = Plan::default();
@@ -71,7 +72,7 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
                 held: held.as_ref(),
                 prepared: &|uid| {
                     let known = lock(&provider.mapped.prepared);
-                    known.get(uid).is_some_and(|(at, with)| at.elapsed() < CHECK && *with == prefixes)
+                    known.get(uid).is_some_and(|(at, with)| at.elapsed() < CHECK && *with == beyond)
                 },
                 has_pods: &|name| provider.pods.all().iter().any(|(key, _)| key.namespace == name),
                 taken: &|name| taken.contains(name),
@@ -95,8 +96,8 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
                     }
                 }
                 Step::Prepare { name, uid } => {
-                    prepare(&provider, name, &consumer, &prefixes).await?;
-                    lock(&provider.mapped.prepared).insert(uid.clone(), (Instant::now(), prefixes.clone()));
+                    prepare(&provider, name, &consumer, &beyond).await?;
+                    lock(&provider.mapped.prepared).insert(uid.clone(), (Instant::now(), beyond.clone()));
                 }
                 Step::Delete { name, uid } => {
                     delete(&provider, name, uid).await?;
@@ -123,10 +124,23 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
     })
 }
 
-/// Where we see what the consumer shows us.
-fn prefixes(provider: &Provider, consumer: &ClusterId) -> Vec<IpNet> {
+/// What a consumer's pods may reach beside each other, and what others may not.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Beyond {
+    /// Where we see what the consumer shows us.
+    prefixes: Vec<IpNet>,
+    /// Our API servers, if its pods may use them.
+    api_servers: Vec<SocketAddr>,
+}
+
+fn beyond(provider: &Provider, consumer: &ClusterId, held: Option<&Held>) -> Beyond {
     let network = provider.networks.of(consumer);
-    network.iter().flat_map(|network| network.maps.imported.pairs().map(|(here, _)| here.0)).collect()
+    let prefixes = network.iter().flat_map(|network| network.maps.imported.pairs().map(|(here, _)| here.0)).collect();
+    let config = provider.context.config();
+    let ranges = config.status.iter().filter_map(|status| status.network.as_ref());
+    let ranges = ranges.filter(|_| held.is_some_and(|held| held.usage.api_server));
+    let api_servers = ranges.flat_map(|ranges| &ranges.api_servers).map(|one| SocketAddr::new(one.address, one.port)).collect();
+    Beyond { prefixes, api_servers }
 }
 
 fn consumer_of(tenant_namespace: &str) -> Option<ClusterId> {
@@ -170,14 +184,14 @@ async fn secure(provider: &Provider, name: &str, uid: &str, level: &str) -> Resu
 }
 
 /// Puts into the namespace what belongs there and is not as it should be.
-async fn prepare(provider: &Provider, name: &str, consumer: &ClusterId, prefixes: &[IpNet]) -> Result<(), Error> {
+async fn prepare(provider: &Provider, name: &str, consumer: &ClusterId, beyond: &Beyond) -> Result<(), Error> {
     let context = &provider.context;
     let nodes: Api<Node> = Api::all(context.client.clone());
     let real = ListParams::default().labels(&format!("{}!={}", liqo_api::labels::TYPE, liqo_api::labels::TYPE_VIRTUAL_NODE));
     let nodes = nodes.list(&real).await.map_err(|source| Error::Read { kind: "Node", key: Key::new("", ""), source })?;
     let networks = manifests::public_networks(&nodes.items);
     let requests = ProviderRules::default().default_requests;
-    let walls = manifests::Walls { nodes: &networks, prefixes };
+    let walls = manifests::Walls { nodes: &networks, prefixes: &beyond.prefixes, api_servers: &beyond.api_servers };
     for wanted in manifests::contents(name, consumer, &context.namespace, &requests, walls) {
         ensure(provider, &wanted).await?;
     }

@@ -60,6 +60,7 @@ impl Held {
             reflected_kinds: self.usage.reflected_kinds.clone(),
             priority_class: self.usage.priority_class_name.clone(),
             runtime_class: self.usage.runtime_class_name.clone(),
+            api_server: self.usage.api_server,
             ..ProviderRules::default()
         }
     }

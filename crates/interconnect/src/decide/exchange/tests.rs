@@ -9,7 +9,7 @@ fn net(text: &str) -> IpNet {
 }
 
 fn silent(name: &str) -> Peer {
-    Peer { name: name.into(), policy: NetworkPolicy::default(), said: None }
+    Peer { name: name.into(), policy: NetworkPolicy::default(), runs_our_pods: false, said: None }
 }
 
 fn picture(own: char, peers: &[(char, Peer)]) -> Picture {
@@ -17,6 +17,7 @@ fn picture(own: char, peers: &[(char, Peer)]) -> Picture {
         pods: vec![net("10.244.0.0/16")],
         services: vec![net("10.96.0.0/12")],
         external: vec![net("10.70.0.0/24")],
+        ..NetworkRanges::default()
     };
     let key = |letter: char| GatewayAddress {
         public_key: format!("key of {letter}"),
@@ -87,6 +88,26 @@ fn nothing_moves_when_a_peer_is_silent_after_a_restart() {
     assert_eq!(after[&id('b')].announcement.views, outcomes[&'a'][&id('b')].announcement.views);
     let (b, c) = (&after[&id('b')].announcement.views, &after[&id('c')].announcement.views);
     assert!(b.values().all(|here| !c.values().any(|other| here.contains(other) || other.contains(here))));
+}
+
+#[test]
+fn the_api_server_is_open_to_a_peer_that_runs_our_pods_if_the_policy_lets_it() {
+    let mut clusters = BTreeMap::from([('a', picture('a', &[('b', silent("b"))])), ('b', picture('b', &[('a', silent("a"))]))]);
+    settle(&mut clusters, &[('a', 'b')]);
+    let mut opened = |runs_our_pods: bool, api_server: bool, is_silent: bool| {
+        let picture = clusters.get_mut(&'a').unwrap();
+        let peer = picture.peers.get_mut(&id('b')).unwrap();
+        (peer.runs_our_pods, peer.policy.api_server) = (runs_our_pods, api_server);
+        let said = peer.said.clone();
+        peer.said = said.clone().filter(|_| !is_silent);
+        let opened = decide(picture)[&id('b')].endpoint.as_ref().unwrap().api_server;
+        picture.peers.get_mut(&id('b')).unwrap().said = said;
+        opened
+    };
+    assert!(opened(true, true, false));
+    assert!(!opened(false, true, false));
+    // A peer cannot keep it open by falling silent.
+    assert!(opened(true, true, true) && !opened(true, false, true));
 }
 
 #[test]

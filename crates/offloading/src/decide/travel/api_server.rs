@@ -1,0 +1,330 @@
+//! The API server that a pod uses where it runs at a provider.
+//!
+//! The home API server gives its pods a token, its CA and its address. At a provider the pod finds the same at the same places: a
+//! volume of the same name with a token that is bound to the home pod, the home CA and the home namespace, out of one Secret; the
+//! variables that clients go by; and the API server's name in the hosts file, with the address at which the provider sees it. The
+//! name is one that the certificate of every API server is valid for; pods ask the hosts file before the provider's DNS.
+
+use std::{net::IpAddr, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use liqo_api::annotations;
+use serde_json::{Map, Value, json};
+
+use super::{Refusal, volumes::injected};
+use crate::decide::{items, name, text};
+
+/// Under which an API server is known in its own cluster; the first is what clients are told.
+const HOSTS: [&str; 3] = ["kubernetes.default.svc", "kubernetes.default", "kubernetes.default.svc.cluster.local"];
+/// The port of the Service `kubernetes`.
+const PORT: &str = "443";
+
+/// No token that leaves home lives longer, in seconds. A little more than an hour, which pods ask for by default, would even be
+/// taken for a wish of old clients, and become a year.
+const LONGEST: i64 = 3600;
+/// The API server gives none that lives shorter.
+const SHORTEST: i64 = 600;
+/// Between two tokens of a pod lies at least this, whatever the provider says of the first.
+const PAUSE: Duration = Duration::from_secs(60);
+/// A pod that does not insist waits so long for the network to a provider that was just found.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Which API server a pod uses at a provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// None.
+    None,
+    /// That of its own cluster.
+    Home {
+        /// Without it the pod is not to run.
+        insists: bool,
+    },
+    /// That of the provider.
+    Remote,
+}
+
+/// What a pod wants. It follows from its annotation; without one, a pod with a `ServiceAccount` of its own, and a token of it, wants
+/// its home. The account `default` has no rights in most clusters, and every pod has its token.
+pub fn wish(pod: &Value) -> Result<Wish, Refusal> {
+    let said = pod.pointer("/metadata/annotations").and_then(|all| all.get(annotations::API_SERVER)).and_then(Value::as_str);
+    let has_token = !injected(pod).is_empty();
+    match said {
+        Some("none") => Ok(Wish::None),
+        Some("remote") => Ok(Wish::Remote),
+        Some("home") if has_token => Ok(Wish::Home { insists: true }),
+        Some("home") => Err(Refusal::new(
+            "Malformed",
+            format!("the pod's annotation {} says home, but it mounts no token of its ServiceAccount", annotations::API_SERVER),
+        )),
+        Some(other) => Err(Refusal::new(
+            "Malformed",
+            format!("the pod's annotation {} says {other:.60}; it may say home, remote or none", annotations::API_SERVER),
+        )),
+        None if has_token && account(pod) != "default" => Ok(Wish::Home { insists: false }),
+        None => Ok(Wish::None),
+    }
+}
+
+/// The `ServiceAccount` of a pod.
+pub fn account(pod: &Value) -> &str {
+    text(pod, "/spec/serviceAccountName").filter(|name| !name.is_empty()).unwrap_or("default")
+}
+
+/// Name of the Secret, in the twin of its namespace, with what this home pod needs.
+pub fn secret(uid: &str) -> String {
+    format!("{SECRET}{uid}")
+}
+
+/// UID of the home pod that a Secret of this name is for.
+pub fn pod_of(secret: &str) -> Option<&str> {
+    secret.strip_prefix(SECRET)
+}
+
+const SECRET: &str = "liqo-api-server-";
+
+/// Whether a carried pod finds its home API server by this Secret.
+pub fn uses(carried: &Value, secret: &str) -> bool {
+    items(carried, "/spec/volumes").iter().any(|volume| text(volume, "/secret/secretName") == Some(secret))
+}
+
+/// How to send a pod that wants its home API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Start {
+    /// So that it reaches it at these addresses.
+    With(Vec<IpAddr>),
+    /// Not yet.
+    Wait(Duration),
+    /// As it is, and telling so.
+    Without,
+    /// Not at all.
+    Refuse,
+}
+
+/// What to do with a pod that was bound to its node so long ago, where `addresses` are those of the API server at the provider.
+pub fn way_to_start(insists: bool, addresses: Vec<IpAddr>, bound_for: Option<Duration>) -> Start {
+    let patience = bound_for.map_or(Duration::ZERO, |bound_for| PATIENCE.saturating_sub(bound_for));
+    match addresses.is_empty() {
+        false => Start::With(addresses),
+        true if insists => Start::Refuse,
+        true if !patience.is_zero() => Start::Wait(patience),
+        true => Start::Without,
+    }
+}
+
+/// Since when a pod is bound to its node.
+pub fn bound_at(pod: &Value) -> Option<Timestamp> {
+    let scheduled = items(pod, "/status/conditions").iter().find(|one| text(one, "/type") == Some("PodScheduled"))?;
+    text(scheduled, "/lastTransitionTime")?.parse().ok()
+}
+
+/// Lets the carried form of a home pod find its home API server at these addresses of the provider's.
+pub fn give(carried: &mut Value, home: &Value, secret: &str, addresses: &[IpAddr]) {
+    let injected = injected(home);
+    let Some(spec) = carried.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    put_first(spec, "hostAliases", addresses.iter().map(|address| json!({ "ip": address, "hostnames": HOSTS })).collect());
+    let source = json!({ "secretName": secret, "defaultMode": 0o644 });
+    put_first(spec, "volumes", injected.iter().map(|name| json!({ "name": name, "secret": source })).collect());
+    for list in ["initContainers", "containers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let before = items(home, &format!("/spec/{list}")).iter().find(|before| name(before) == name(container));
+            let mounts = before.map_or(&[][..], |before| items(before, "/volumeMounts"));
+            let mounts: Vec<Value> = mounts.iter().filter(|mount| injected.contains(name(mount))).cloned().collect();
+            let Some(container) = container.as_object_mut().filter(|_| !mounts.is_empty()) else { continue };
+            put_first(container, "volumeMounts", mounts);
+            let own = |variable: &&(&str, &str)| {
+                let set = container.get("env").and_then(Value::as_array).into_iter().flatten();
+                !set.into_iter().any(|known| name(known) == variable.0)
+            };
+            let variables = [
+                ("KUBERNETES_SERVICE_HOST", HOSTS[0]),
+                ("KUBERNETES_SERVICE_PORT", PORT),
+                ("KUBERNETES_SERVICE_PORT_HTTPS", PORT),
+            ];
+            let variables = variables.iter().filter(own).map(|(name, value)| json!({ "name": name, "value": value })).collect();
+            put_first(container, "env", variables);
+        }
+    }
+}
+
+fn put_first(object: &mut Map<String, Value>, field: &str, mut first: Vec<Value>) {
+    if let Some(Value::Array(others)) = object.get_mut(field).map(Value::take) {
+        first.extend(others);
+    }
+    if !first.is_empty() {
+        object.insert(field.into(), first.into());
+    }
+}
+
+/// The token to ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// For whom; the API server itself where nobody is named.
+    pub audience: Option<String>,
+    /// How long it is to live.
+    pub seconds: i64,
+}
+
+/// The token that the volume of this pod asks for.
+pub fn token(home: &Value) -> Token {
+    let volumes = items(home, "/spec/volumes").iter().filter(|volume| injected(home).contains(name(volume)));
+    let source = volumes.flat_map(|volume| items(volume, "/projected/sources")).find_map(|one| one.get("serviceAccountToken"));
+    let seconds = source.and_then(|source| source.get("expirationSeconds")).and_then(Value::as_i64).unwrap_or(LONGEST);
+    let audience = source.and_then(|source| text(source, "/audience")).filter(|audience| !audience.is_empty());
+    Token { audience: audience.map(str::to_owned), seconds: seconds.clamp(SHORTEST, LONGEST) }
+}
+
+/// When a token that lives so long is to be renewed: in time for a kubelet to bring the new one to the pod before the old one ends.
+pub fn renewed_at(now: Timestamp, seconds: i64) -> Timestamp {
+    now.checked_add(SignedDuration::from_secs(seconds * 4 / 5)).unwrap_or(now)
+}
+
+/// How long until a token is to be asked for; zero: now. `renew_at` stands on the record of the present one, where the provider may
+/// change it; `asked` is how long ago this process asked last.
+pub fn until_next(renew_at: Option<Timestamp>, asked: Option<Duration>, now: Timestamp) -> Duration {
+    let due = renew_at.map_or(Duration::ZERO, |at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+    let due = due.min(Duration::from_secs(LONGEST.unsigned_abs()));
+    due.max(asked.map_or(Duration::ZERO, |ago| PAUSE.saturating_sub(ago)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::travel::{ProviderRules, RemoteIdentity, outgoing, remote_pod};
+
+    fn pod(account: &str, annotation: Option<&str>) -> Value {
+        let mount = json!({ "name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true });
+        json!({
+            "metadata": { "name": "web", "namespace": "demo",
+                "annotations": annotation.map(|said| json!({ annotations::API_SERVER: said })) },
+            "spec": {
+                "serviceAccountName": account,
+                "hostAliases": [{ "ip": "192.0.2.1", "hostnames": ["db"] }],
+                "volumes": [{ "name": "v", "emptyDir": {} }, { "name": "kube-api-access-x", "projected": { "sources": [
+                    { "serviceAccountToken": { "path": "token", "expirationSeconds": 3607 } },
+                    { "configMap": { "name": "kube-root-ca.crt" } } ] } }],
+                "initContainers": [{ "name": "without", "image": "i" }],
+                "containers": [{ "name": "c", "image": "i", "volumeMounts": [{ "name": "v", "mountPath": "/v" }, mount],
+                    "env": [{ "name": "KUBERNETES_SERVICE_PORT", "value": "8443" }] }],
+            },
+        })
+    }
+
+    fn bare(account: &str, annotation: Option<&str>) -> Value {
+        let mut pod = pod(account, annotation);
+        pod["spec"]["volumes"] = json!([]);
+        pod
+    }
+
+    #[test]
+    fn a_pod_with_an_account_of_its_own_wants_its_home_and_one_that_says_something_gets_that() {
+        let home = |insists| Ok(Wish::Home { insists });
+        assert_eq!(wish(&pod("reader", None)), home(false));
+        assert_eq!(wish(&pod("default", None)), Ok(Wish::None));
+        assert_eq!(wish(&bare("reader", None)), Ok(Wish::None));
+        assert_eq!(wish(&pod("default", Some("home"))), home(true));
+        assert_eq!(wish(&pod("reader", Some("none"))), Ok(Wish::None));
+        assert_eq!(wish(&pod("reader", Some("remote"))), Ok(Wish::Remote));
+        for wrong in [pod("reader", Some("milan")), bare("reader", Some("home"))] {
+            assert_eq!(wish(&wrong).unwrap_err().reason, "Malformed");
+            assert_eq!(outgoing(&wrong, &[].into()).unwrap_err().reason, "Malformed");
+        }
+    }
+
+    #[test]
+    fn what_a_client_goes_by_stands_where_it_stands_at_home_and_the_provider_takes_it_as_it_is() {
+        let home = pod("reader", None);
+        let mut carried = outgoing(&home, &[].into()).unwrap();
+        give(&mut carried, &home, "liqo-api-server-u", &["10.71.0.2".parse().unwrap()]);
+        let identity = RemoteIdentity {
+            namespace: "demo-rome-x",
+            name: "web",
+            consumer: "c",
+            pool: "default",
+            shadow_pod: "u",
+            home_namespace: "demo",
+        };
+        let remote = remote_pod(&carried, &identity, &ProviderRules::default()).unwrap();
+        let spec = &remote["spec"];
+        assert_eq!(
+            spec["volumes"],
+            json!([{ "name": "kube-api-access-x", "secret": { "secretName": "liqo-api-server-u", "defaultMode": 420 } },
+                { "name": "v", "emptyDir": {} }])
+        );
+        let container = &spec["containers"][0];
+        assert_eq!(
+            container["volumeMounts"][0],
+            json!({ "name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true })
+        );
+        assert_eq!(container["volumeMounts"].as_array().map(Vec::len), Some(2));
+        assert_eq!(
+            container["env"],
+            json!([{ "name": "KUBERNETES_SERVICE_HOST", "value": "kubernetes.default.svc" },
+                { "name": "KUBERNETES_SERVICE_PORT_HTTPS", "value": "443" }, { "name": "KUBERNETES_SERVICE_PORT", "value": "8443" }])
+        );
+        assert_eq!(spec["hostAliases"][0], json!({ "ip": "10.71.0.2", "hostnames": HOSTS }));
+        assert_eq!(spec["hostAliases"][1]["ip"], "192.0.2.1");
+        assert!(spec["initContainers"][0].get("env").is_none(), "what has no token there has none here");
+        assert_eq!(spec["automountServiceAccountToken"], false);
+        assert!(uses(&carried, "liqo-api-server-u") && !uses(&carried, "liqo-api-server-v"));
+    }
+
+    #[test]
+    fn only_a_provider_that_allows_it_gives_a_pod_its_own_token() {
+        let identity =
+            RemoteIdentity { namespace: "n", name: "web", consumer: "c", pool: "p", shadow_pod: "u", home_namespace: "demo" };
+        let sent = |said: Option<&str>, allowed: bool| {
+            let carried = outgoing(&pod("reader", said), &[].into()).unwrap();
+            remote_pod(&carried, &identity, &ProviderRules { api_server: allowed, ..ProviderRules::default() })
+        };
+        assert_eq!(sent(Some("remote"), true).unwrap()["spec"]["automountServiceAccountToken"], true);
+        assert_eq!(sent(Some("remote"), false).unwrap_err().reason, "ApiServerNotAllowed");
+        for said in [None, Some("none"), Some("home")] {
+            assert_eq!(sent(said, true).unwrap()["spec"]["automountServiceAccountToken"], false);
+        }
+    }
+
+    #[test]
+    fn without_a_way_there_a_pod_that_insists_stays_and_another_waits_a_little_and_starts() {
+        let address: IpAddr = "10.71.0.2".parse().unwrap();
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(way_to_start(true, vec![address], seconds(0)), Start::With(vec![address]));
+        assert_eq!(way_to_start(true, vec![], seconds(100)), Start::Refuse);
+        assert_eq!(way_to_start(false, vec![], seconds(4)), Start::Wait(Duration::from_secs(6)));
+        assert_eq!(way_to_start(false, vec![], seconds(10)), Start::Without);
+        assert_eq!(way_to_start(false, vec![], None), Start::Without);
+        let bound =
+            json!({ "status": { "conditions": [{ "type": "PodScheduled", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
+        assert_eq!(bound_at(&bound), "2026-01-01T00:00:00Z".parse().ok());
+    }
+
+    #[test]
+    fn no_token_lives_longer_than_an_hour() {
+        let mut home = pod("reader", None);
+        assert_eq!(token(&home), Token { audience: None, seconds: 3600 });
+        for (wanted, given) in [(7200, 3600), (60, 600), (900, 900)] {
+            let source = json!({ "expirationSeconds": wanted, "audience": "vault" });
+            home["spec"]["volumes"][1]["projected"]["sources"][0]["serviceAccountToken"] = source;
+            assert_eq!(token(&home), Token { audience: Some("vault".into()), seconds: given });
+        }
+    }
+
+    #[test]
+    fn a_token_is_renewed_after_four_fifths_of_its_life_and_no_provider_makes_us_ask_without_end() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let due = renewed_at(now, 600);
+        assert_eq!(due.to_string(), "2026-01-01T00:08:00Z");
+        let seconds = Duration::from_secs;
+        assert_eq!(until_next(Some(due), None, now), seconds(480));
+        assert_eq!(until_next(Some(due), None, due), Duration::ZERO);
+        assert_eq!(until_next(None, None, now), Duration::ZERO);
+        assert_eq!(until_next(Some(now), Some(seconds(10)), due), seconds(50));
+        assert_eq!(until_next(None, Some(seconds(61)), now), Duration::ZERO);
+        assert_eq!(until_next("2027-01-01T00:00:00Z".parse().ok(), None, now), seconds(3600));
+    }
+
+    #[test]
+    fn a_secret_is_one_pods() {
+        assert_eq!(pod_of(&secret("u")), Some("u"));
+        assert_eq!(pod_of("web"), None);
+    }
+}
