@@ -103,11 +103,14 @@ pub enum Start {
 /// What to do with a pod that was bound to its node so long ago, where `addresses` are those of the API server at the provider.
 pub fn way_to_start(insists: bool, addresses: Vec<IpAddr>, bound_for: Option<Duration>) -> Start {
     let patience = bound_for.map_or(Duration::ZERO, |bound_for| PATIENCE.saturating_sub(bound_for));
-    match addresses.is_empty() {
-        false => Start::With(addresses),
-        true if insists => Start::Refuse,
-        true if !patience.is_zero() => Start::Wait(patience),
-        true => Start::Without,
+    if !addresses.is_empty() {
+        Start::With(addresses)
+    } else if insists {
+        Start::Refuse
+    } else if patience.is_zero() {
+        Start::Without
+    } else {
+        Start::Wait(patience)
     }
 }
 
