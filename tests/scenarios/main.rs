@@ -9,6 +9,7 @@ mod install;
 mod isolation;
 mod jobs;
 mod lending;
+mod matrix;
 mod network;
 mod offers;
 mod offloading;
@@ -79,6 +80,9 @@ fn all() -> Vec<(&'static str, Scenario)> {
             services_travel_with_endpoints_as_the_provider_sees_them,
             a_stateful_set_that_spans_clusters_has_its_names_in_both,
             a_consumer_puts_no_endpoints_where_it_has_none;
+        matrix:
+            every_way_between_a_consumer_and_its_provider_works,
+            leaves_reach_each_other_through_a_hub_only_where_it_says_so;
         sharing:
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
             pods_beyond_the_offer_are_refused_with_a_reason,

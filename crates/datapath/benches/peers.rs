@@ -31,7 +31,9 @@ const OPEN: u32 = 10;
 
 fn main() -> io::Result<()> {
     let seconds = std::env::args().find_map(|argument| argument.parse().ok()).unwrap_or(10);
-    println!("peers  plan ms  lines of nft  routes  made ms  looked at ms (CPU)  one pod opened ms (CPU)  tunnel idle, CPU ms a second");
+    println!(
+        "peers  plan ms  lines of nft  routes  made ms  looked at ms (CPU)  one pod opened ms (CPU)  tunnel idle, CPU ms a second"
+    );
     for peers in PEERS {
         let namespace = Namespace::new()?;
         namespace.ip("link set lo up\nlink add wire type veth peer name other\nlink set wire up\nlink set other up\naddress add 192.0.2.1/24 dev wire")?;
