@@ -17,6 +17,7 @@ mod install;
 mod isolation;
 mod jobs;
 mod lending;
+mod matrix;
 mod network;
 mod offers;
 mod offloading;
@@ -110,6 +111,9 @@ fn first() -> Vec<(&'static str, Scenario)> {
 /// The second set.
 fn second() -> Vec<(&'static str, Scenario)> {
     scenarios! {
+        matrix:
+            every_way_between_a_consumer_and_its_provider_works,
+            leaves_reach_each_other_through_a_hub_only_where_it_says_so;
         sharing:
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
             pods_beyond_the_offer_are_refused_with_a_reason,

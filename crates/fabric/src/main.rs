@@ -1,5 +1,7 @@
 //! `liqo-fabric`: the process of Liqo on each node. It only wires; what it does is told in the library.
 
+mod probe;
+
 use std::{net::IpAddr, path::PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -18,7 +20,7 @@ const QUIET: &str = "info,kube_client=error,kube_runtime=error";
 
 /// Carries packets between this node and the pods of other clusters.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(version, about, after_help = "`liqo-fabric probe --help`: what pods of `liqoctl test network` run.")]
 struct Arguments {
     /// Namespace of Liqo's objects.
     #[arg(long, default_value = liqo_api::SYSTEM_NAMESPACE)]
@@ -51,6 +53,9 @@ enum LogFormat {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    if let Some(probe) = probe::wanted() {
+        return probe::run(probe).await;
+    }
     let arguments = Arguments::parse();
     start_logging(arguments.log_format);
     if rustls::crypto::ring::default_provider().install_default().is_err() {

@@ -1,10 +1,6 @@
 //! Keeps the node as it is to be: collects what is known, decides, makes it so, again and again.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use kube::Client;
 use liqo_api::{CLUSTER_CONFIG, ClusterId};
@@ -23,7 +19,7 @@ use crate::{
     gateways::Gateways,
     health::Health,
     metrics,
-    openings::OpeningWatches,
+    openings::{Around, OpeningWatches},
     relays::Relays,
     report,
     resolve::Resolver,
@@ -95,11 +91,14 @@ impl Keeper<'_> {
         let this = &self.options.node;
         let mut snapshot = self.snapshot(keys);
         if decide::needs_openings(&snapshot, this) && snapshot.settings.enabled {
-            let nodes: BTreeSet<String> = snapshot.nodes.keys().cloned().collect();
-            let watches = openings.get_or_insert_with(|| OpeningWatches::start(&self.client, nodes.clone(), &self.changed));
+            let around = Around {
+                nodes: snapshot.nodes.keys().cloned().collect(),
+                remote: snapshot.peers.values().flat_map(|peer| peer.imported.values().copied()).collect(),
+            };
+            let watches = openings.get_or_insert_with(|| OpeningWatches::start(&self.client, around.clone(), &self.changed));
             // They take a moment, and rights that are missing must not hold up the rest of the loop for ever.
             let _ = tokio::time::timeout(Duration::from_secs(5), watches.complete()).await;
-            snapshot.openings = watches.openings(nodes);
+            snapshot.openings = watches.openings(around);
         } else {
             *openings = None;
         }

@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
+use ipnet::IpNet;
 use k8s_openapi::api::{
     core::v1::{Pod, Service},
     discovery::v1::EndpointSlice,
@@ -23,9 +24,18 @@ use crate::{
 /// Changes come in groups; so much later they are looked at together.
 const TOGETHER: Duration = Duration::from_millis(70);
 
+/// What else openings follow from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Around {
+    /// Our nodes, without virtual ones.
+    pub nodes: BTreeSet<String>,
+    /// Where our peers appear.
+    pub remote: Vec<IpNet>,
+}
+
 /// The watches. They end when this goes.
 pub struct OpeningWatches {
-    nodes: watch::Sender<BTreeSet<String>>,
+    around: watch::Sender<Around>,
     found: watch::Receiver<Option<Openings>>,
     _ends_them: DropGuard,
 }
@@ -38,16 +48,16 @@ struct Watches {
 }
 
 impl OpeningWatches {
-    /// Begins to watch, where these are our nodes; `changed` is told when a peer may reach something else than before.
-    pub fn start(client: &Client, nodes: BTreeSet<String>, changed: &Arc<Notify>) -> Self {
+    /// Begins to watch; `changed` is told when a peer may reach something else than before.
+    pub fn start(client: &Client, around: Around, changed: &Arc<Notify>) -> Self {
         let stop = CancellationToken::new();
         let dirty = Arc::new(Notify::new());
         let watches = Watches::start(client, &dirty, &stop);
-        let (nodes, of_nodes) = watch::channel(nodes);
+        let (around, of_around) = watch::channel(around);
         let (publish, found) = watch::channel(None);
         let (changed, stopped) = (changed.clone(), stop.clone());
         tokio::spawn(async move {
-            let follow = watches.follow(&dirty, of_nodes, |openings| {
+            let follow = watches.follow(&dirty, of_around, |openings| {
                 let is_new = publish.send_if_modified(|before| {
                     let differs = before.as_ref() != Some(&openings);
                     *before = Some(openings);
@@ -62,14 +72,14 @@ impl OpeningWatches {
                 () = follow => {}
             }
         });
-        Self { nodes, found, _ends_them: stop.drop_guard() }
+        Self { around, found, _ends_them: stop.drop_guard() }
     }
 
-    /// What each peer may reach, where these are our nodes; nothing as long as a list is not complete.
-    pub fn openings(&self, nodes: BTreeSet<String>) -> Option<Openings> {
-        self.nodes.send_if_modified(|before| {
-            let differs = *before != nodes;
-            *before = nodes;
+    /// What each peer may reach; nothing as long as a list is not complete.
+    pub fn openings(&self, around: Around) -> Option<Openings> {
+        self.around.send_if_modified(|before| {
+            let differs = *before != around;
+            *before = around;
             differs
         });
         self.found.borrow().clone()
@@ -111,25 +121,26 @@ impl Watches {
         }
     }
 
-    async fn follow(&self, dirty: &Notify, mut nodes: watch::Receiver<BTreeSet<String>>, publish: impl Fn(Openings)) {
+    async fn follow(&self, dirty: &Notify, mut around: watch::Receiver<Around>, publish: impl Fn(Openings)) {
         tokio::join!(self.pods.synced(), self.offloadings.synced(), self.services.synced(), self.backends.synced());
         loop {
-            publish(self.openings(nodes.borrow_and_update().clone()));
+            publish(self.openings(around.borrow_and_update().clone()));
             tokio::select! {
                 () = dirty.notified() => {}
-                still = nodes.changed() => if still.is_err() { return },
+                still = around.changed() => if still.is_err() { return },
             }
             tokio::time::sleep(TOGETHER).await;
         }
     }
 
-    fn openings(&self, nodes: BTreeSet<String>) -> Openings {
+    fn openings(&self, Around { nodes, remote }: Around) -> Openings {
         openings(&Reachable {
             remote_pods: self.pods.all().into_iter().map(|(_, pod)| (*pod).clone()).collect(),
             offloaded: self.offloadings.all().into_iter().map(|(key, clusters)| (key.namespace, (*clusters).clone())).collect(),
             services: self.services.all().into_iter().map(|(key, _)| (key.namespace, key.name)).collect(),
             backends: self.backends.all().into_iter().map(|(_, backends)| (*backends).clone()).collect(),
             nodes,
+            remote,
         })
     }
 }

@@ -6,10 +6,20 @@ use std::{
 };
 
 use prometheus_client::{
-    encoding::text::encode,
-    metrics::{counter::Counter, family::Family},
+    collector::Collector,
+    encoding::{
+        DescriptorEncoder, EncodeMetric as _,
+        text::{encode_eof, encode_registry},
+    },
+    metrics::{
+        counter::{ConstCounter, Counter},
+        family::Family,
+    },
     registry::{Metric, Registry},
 };
+
+/// So often Linux counts the time of a process in a second, for whoever reads it.
+const TICKS: f64 = 100.0;
 
 fn registry() -> &'static Mutex<Registry> {
     static REGISTRY: OnceLock<Mutex<Registry>> = OnceLock::new();
@@ -25,9 +35,36 @@ pub fn register<M: Metric + Clone>(name: &str, help: &str, metric: M) -> M {
 /// All metrics in the text form that Prometheus reads.
 pub fn render() -> String {
     let mut text = String::new();
+    let mut process = Registry::default();
+    process.register_collector(Box::new(Process));
     // Writing into a String cannot fail.
-    let _ = encode(&mut text, &registry().lock().unwrap_or_else(PoisonError::into_inner));
+    let _ = encode_registry(&mut text, &registry().lock().unwrap_or_else(PoisonError::into_inner))
+        .and_then(|()| encode_registry(&mut text, &process))
+        .and_then(|()| encode_eof(&mut text));
     text
+}
+
+/// What every program tells of itself, under the usual name.
+#[derive(Debug)]
+struct Process;
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+        let Some(seconds) = std::fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(cpu_seconds) else {
+            return Ok(());
+        };
+        let counter = ConstCounter::new(seconds);
+        let help = "Time of processors that this program took, in itself and in the kernel";
+        counter.encode(encoder.encode_descriptor("process_cpu_seconds", help, None, counter.metric_type())?)
+    }
+}
+
+/// The time of processors in the kernel's line about a process.
+fn cpu_seconds(stat: &str) -> Option<f64> {
+    // The program's name may hold spaces.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
+    let mut ticks = || fields.next()?.parse::<f64>().ok();
+    Some((ticks()? + ticks()?) / TICKS)
 }
 
 type ByController = [(&'static str, &'static str); 1];
@@ -47,6 +84,13 @@ pub(crate) fn reconciled(controller: &'static str, succeeded: bool, took: Durati
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_tells_how_much_time_it_took() {
+        assert_eq!(cpu_seconds("7 (a b) c) S 1 7 7 0 -1 4194560 1 2 3 4 250 50 0 0 20 0 9 0"), Some(3.0));
+        let text = render();
+        assert!(text.contains("\nprocess_cpu_seconds_total ") && text.ends_with("# EOF\n"), "{text}");
+    }
 
     #[test]
     fn what_controllers_do_shows_in_the_metrics() {

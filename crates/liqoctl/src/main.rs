@@ -7,13 +7,13 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use liqoctl::{
     approve, ask,
     cli::{
-        Cli, Command, Generate, Global, Install, Offer, OfferDecide, Offload, Peer, Playground, PlaygroundArguments, Plugin,
-        Policy, Token, Uninstall, Unoffload, Unpeer,
+        Bench, BenchNetwork, Cli, Command, Generate, Global, Install, Offer, OfferDecide, Offload, Peer, Playground,
+        PlaygroundArguments, Plugin, Policy, Test, TestNetwork, Token, Uninstall, Unoffload, Unpeer,
     },
     cluster::{Access, Cluster},
-    generate, install, offer, offload,
+    generate, install, network_bench, network_test, offer, offload,
     output::{self, Format, Paint},
-    peer, playground, plugin, policy,
+    peer, playground, plugin, policy, probes,
     progress::Progress,
     selector, settings, status, token, uninstall, unpeer, version,
 };
@@ -100,6 +100,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             let found = status::collect(&Cluster::connect(&global.access()).await?).await?;
             output::print(format, &found, |found| status::render(found, Paint::for_stdout()))
         }
+        Command::Test(Test::Network(arguments)) => test_network(&global, arguments).await,
+        Command::Bench(Bench::Network(arguments)) => bench_network(&global, arguments).await,
         Command::Token(command) => tokens(&global, command).await,
         Command::Generate(Generate::PeerCommand(arguments)) => {
             let cluster = Cluster::connect(&global.access()).await?;
@@ -270,6 +272,32 @@ async fn policies(global: &Global, command: Policy) -> anyhow::Result<()> {
             output::print(global.output, &explanation, |found| policy::render(found, Paint::for_stdout()))
         }
     }
+}
+
+async fn test_network(global: &Global, arguments: TestNetwork) -> anyhow::Result<()> {
+    let clusters = probes::clusters(global, &arguments.others).await?;
+    let options = network_test::Options {
+        nodes: arguments.nodes,
+        image: arguments.image,
+        keep: arguments.keep,
+        timeout: arguments.timeout,
+    };
+    let found = network_test::run(&clusters, &options, &Progress::new()).await?;
+    output::print(global.output, &found, |found| network_test::render(found, Paint::for_stdout()))?;
+    found.verdict()
+}
+
+async fn bench_network(global: &Global, arguments: BenchNetwork) -> anyhow::Result<()> {
+    let clusters = probes::clusters(global, &arguments.others).await?;
+    let options = network_bench::Options {
+        peer: arguments.peer,
+        seconds: arguments.seconds,
+        rounds: arguments.rounds,
+        image: arguments.image,
+        timeout: arguments.timeout,
+    };
+    let measured = network_bench::run(&clusters, &options, &Progress::new()).await?;
+    output::print(global.output, &measured, |measured| network_bench::table(measured, Paint::for_stdout()))
 }
 
 async fn tokens(global: &Global, command: Token) -> anyhow::Result<()> {

@@ -14,13 +14,19 @@ use std::{
 use anyhow::{Context as _, bail};
 use data_encoding::HEXLOWER;
 use futures::future::try_join_all;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use liqo_api::PeeringPolicy;
 use liqo_playground::{ClusterSpec, FAKE_NODE_LABEL, ImageSpec, Playground, Requirements, Supervision};
 use serde::Serialize;
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
     cli::PlaygroundUp,
-    cluster::{Access, Cluster},
+    cluster::{Access, Cluster, Explained as _},
     demo, install, offload,
     output::{self, Paint},
     peer,
@@ -113,6 +119,9 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
     let (Some((consumer, providers)), false) = (clusters.split_first(), arguments.bare_peering) else {
         return summary(arguments, &clusters, Vec::new()).await;
     };
+    if providers.len() > 1 {
+        pass_on(consumer).await?;
+    }
     for (provider, spec) in providers.iter().zip(specs.iter().skip(1)) {
         let options = peer::Options { name: None, request: None, timeout: TIMEOUT, wait: true };
         let source = peer::Source::Remote(provider.clone());
@@ -132,6 +141,21 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
         })
         .await?;
     summary(arguments, &clusters, lines).await
+}
+
+/// Lets the clusters that the first one borrows from reach each other through it, unless somebody said otherwise.
+async fn pass_on(consumer: &Cluster) -> anyhow::Result<()> {
+    let api: Api<PeeringPolicy> = Api::all(consumer.client.clone());
+    let wanted = json!({
+        "apiVersion": "sharing.liqo.io/v1alpha1",
+        "kind": "PeeringPolicy",
+        "metadata": { "name": "default" },
+        "spec": { "network": { "transit": true } },
+    });
+    match api.patch("default", &PatchParams::apply("liqoctl-playground"), &Patch::Apply(&wanted)).await {
+        Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
+        written => written.map(drop).doing("write the default PeeringPolicy"),
+    }
 }
 
 async fn install_in(cluster: &Cluster, spec: &ClusterSpec, images: [&ImageSpec; 2]) -> anyhow::Result<install::Installed> {

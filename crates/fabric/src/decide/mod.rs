@@ -19,7 +19,7 @@ use liqo_datapath::tunnel::{PublicKey, Remote};
 use liqo_network::{
     PeerMaps,
     plan::{Fabric, Mac, Node, NodePlan, Open, Peer},
-    space::overlap,
+    space::{Here, overlap},
 };
 use sha2::{Digest as _, Sha256};
 
@@ -200,10 +200,13 @@ fn peer(id: &ClusterId, spec: &TunnelEndpointSpec, snapshot: &Snapshot, fabric: 
         Reach::Pods => Open::Everything,
         Reach::Offloaded => {
             let found = snapshot.openings.as_ref().and_then(|openings| openings.get(id)).cloned().unwrap_or_default();
-            // Nothing but pods is ever opened: those in the network of a node have the node's address.
+            let is_in = |prefixes: &[IpNet], address: &IpAddr| prefixes.iter().any(|prefix| prefix.contains(address));
+            // Nothing but pods is ever opened: those in the network of a node have the node's address. Pods of other peers are, where
+            // the policies of both let them reach each other through us: then we show this one their prefixes.
             let is_pod = |address: &IpAddr| {
                 let is_node = fabric.nodes.values().any(|node| node.addresses.contains(address));
-                !is_node && fabric.pods.iter().any(|prefix| prefix.contains(address))
+                let is_shown = maps.exported.there(Here(*address)).is_some();
+                !is_node && (is_in(&fabric.pods, address) || (is_shown && !is_in(own, address)))
             };
             Open::Only(found.into_iter().filter(is_pod).collect())
         }

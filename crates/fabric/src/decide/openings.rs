@@ -1,11 +1,12 @@
-//! Which of our addresses a peer may open connections to, where it may not reach all pods: its own pods here, and what stands behind
-//! the Services that it is shown.
+//! Which addresses a peer may open connections to, where it may not reach all pods: its own pods here, and what stands behind the
+//! Services that it is shown, here or at another peer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
 
+use ipnet::IpNet;
 use liqo_api::ClusterId;
 
 /// Addresses by the peer that may reach them.
@@ -24,6 +25,8 @@ pub struct Reachable {
     pub backends: Vec<Backends>,
     /// Our nodes, without virtual ones.
     pub nodes: BTreeSet<String>,
+    /// Where our peers appear: pods on virtual nodes have addresses there, and no others.
+    pub remote: Vec<IpNet>,
 }
 
 /// The pods behind a Service, or some of them.
@@ -42,8 +45,12 @@ pub fn openings(reachable: &Reachable) -> Openings {
         openings.entry(consumer.clone()).or_default().extend(addresses);
     }
     for backends in reachable.backends.iter().filter(|backends| reachable.services.contains(&backends.service)) {
-        let here = backends.pods.iter().filter(|(node, _)| reachable.nodes.contains(node));
-        let addresses: BTreeSet<IpAddr> = here.flat_map(|(_, addresses)| addresses.iter().copied()).collect();
+        let is_remote = |address: &IpAddr| reachable.remote.iter().any(|prefix| prefix.contains(address));
+        let reached = backends.pods.iter().flat_map(|(node, addresses)| {
+            let is_here = reachable.nodes.contains(node);
+            addresses.iter().copied().filter(move |address| is_here != is_remote(address))
+        });
+        let addresses: BTreeSet<IpAddr> = reached.collect();
         for peer in reachable.offloaded.get(&backends.service.0).into_iter().flatten() {
             openings.entry(peer.clone()).or_default().extend(&addresses);
         }
@@ -88,12 +95,33 @@ mod tests {
                 backends("shop", "database", "n1", 2),
                 // Not offloaded.
                 backends("other", "web", "n1", 3),
-                // A home pod that runs elsewhere, and not at an address of ours.
+                // No node of ours, so none of our addresses.
                 backends("shop", "web", "virtual", 4),
             ],
             nodes: ["n1".to_owned()].into(),
             ..Reachable::default()
         };
         assert_eq!(openings(&reachable), [(id("a"), addresses(&[1]))].into());
+    }
+
+    #[test]
+    fn what_stands_behind_such_a_service_at_another_provider_is_open_too() {
+        let far: BTreeSet<IpAddr> = ["10.65.0.9".parse().unwrap()].into();
+        let backends = |node: &str, pods: &BTreeSet<IpAddr>| Backends {
+            service: ("shop".into(), "web".into()),
+            pods: vec![(node.into(), pods.clone())],
+        };
+        let reachable = Reachable {
+            offloaded: [("shop".to_owned(), [id("a"), id("b")].into())].into(),
+            services: [("shop".to_owned(), "web".to_owned())].into(),
+            // A pod here that says to be elsewhere is none.
+            backends: vec![backends("b", &far), backends("n1", &far), backends("b", &addresses(&[1]))],
+            nodes: ["n1".to_owned()].into(),
+            remote: vec!["10.65.0.0/16".parse().unwrap()],
+            ..Reachable::default()
+        };
+        assert_eq!(openings(&reachable), [(id("a"), far.clone()), (id("b"), far.clone())].into());
+        let here_only = Reachable { backends: vec![backends("n1", &far), backends("b", &addresses(&[1]))], ..reachable };
+        assert!(openings(&here_only).values().all(BTreeSet::is_empty));
     }
 }

@@ -89,6 +89,25 @@ fn what_a_peer_may_reach_is_opened_on_the_gateway_alone() {
 }
 
 #[test]
+fn pods_of_another_peer_are_opened_where_we_show_its_prefix_and_nothing_but_pods_ever_is() {
+    let mut hub = snapshot();
+    hub.peers.insert(id('b'), peer(&id('b'), "10.67.0.0/16", [3, 4]));
+    hub.peers.get_mut(&id('a')).unwrap().reach = Reach::Offloaded;
+    let all = ["10.67.0.9", "10.70.0.9", "10.96.0.9", "172.18.0.2", "203.0.113.9"].map(|text| text.parse::<IpAddr>().unwrap());
+    hub.openings = Some([(id('a'), all.into())].into());
+    let opened = |hub: &Snapshot| {
+        let tables = wanted(hub, "n1").plan.tables;
+        let lines = tables.iter().flat_map(|table| table.script.lines()).filter(|line| line.contains("set opened_"));
+        lines.map(ToOwned::to_owned).collect::<String>()
+    };
+    let is_open = |hub: &Snapshot| all.map(|address| opened(hub).contains(&address.to_string()));
+    assert_eq!(is_open(&hub), [false; 5]);
+    let shown = ("10.67.0.0/16".parse().unwrap(), "10.99.0.0/16".parse().unwrap());
+    hub.peers.get_mut(&id('a')).unwrap().exported.extend([shown]);
+    assert_eq!(is_open(&hub), [true, false, false, false, false]);
+}
+
+#[test]
 fn a_peer_whose_prefix_is_in_use_is_left_out_and_harms_nobody() {
     for taken in ["10.66.128.0/17", "10.244.0.0/17", "10.96.0.0/17", "172.18.0.0/17"] {
         let mut crowded = snapshot();

@@ -1,5 +1,6 @@
 //! The command line: commands, flags, help.
 
+mod network;
 mod sharing;
 
 use std::{path::PathBuf, time::Duration};
@@ -8,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use liqo_api::{PodOffloadingStrategy, ResourceList};
 use liqo_quantity::ResourceArgument;
 
+pub use network::{Bench, BenchNetwork, Others, Test, TestNetwork};
 pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
 
 use crate::{
@@ -93,6 +95,12 @@ pub enum Command {
     Policy(Policy),
     /// Show this cluster, its peers, and what keeps them from working
     Status,
+    /// Try whether clusters reach each other
+    #[command(subcommand)]
+    Test(Test),
+    /// Measure how fast clusters reach each other
+    #[command(subcommand)]
+    Bench(Bench),
     /// Manage the tokens with which other clusters make their first contact
     #[command(subcommand)]
     Token(Token),

@@ -1,0 +1,301 @@
+//! `liqoctl test network`: pods and nodes of every pair of clusters ask each other, and what does not work is told with what to do.
+//!
+//! ```text
+//!   stage   a namespace, offloaded; on each node a pod that serves, at each provider some; Services; a pod in the network of each node
+//!   plan    who asks whom, how, and what the right answer is                                                                   (pure)
+//!   ask     all of it, by exec, which proves that, too; what failed once more
+//!   judge   each way: from a cluster's pods or nodes to another's pods, Services, node ports                                    (pure)
+//!   advice  what to do                                                                                                          (pure)
+//! ```
+
+mod advice;
+mod judge;
+mod plan;
+mod render;
+mod scene;
+mod stage;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::bail;
+use futures::{StreamExt as _, stream};
+use liqo_probe::{Request, What};
+use serde::Serialize;
+
+use crate::{cluster::Cluster, output::plain, probes, probes::Stage, progress::Progress};
+
+pub use plan::To;
+pub use render::render;
+pub use scene::From;
+
+use judge::{Heard, State, check, judge};
+use plan::{Plan, Way, plan};
+use scene::Scene;
+
+/// So many pods ask at a time: all at once would measure each other.
+const ASKERS: usize = 4;
+/// So many questions of one pod are open at a time.
+const AT_ONCE: usize = 6;
+/// How long one answer may take, to a short question and to a long one.
+const PATIENCE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
+/// How long one pod may be busy with all of its questions.
+const LIMIT: Duration = Duration::from_secs(90);
+/// What failed is asked again so much later: what was made just now takes a moment to be known everywhere.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// How to test.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// So many nodes of each cluster take part at most.
+    pub nodes: usize,
+    /// The image of the pods, if not that of the cluster.
+    pub image: Option<String>,
+    /// Whether the pods stay.
+    pub keep: bool,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// What was found: a matrix around each cluster that borrows.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    /// One for each cluster that borrows.
+    pub matrices: Vec<Matrix>,
+}
+
+/// What was found around one cluster that borrows.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Matrix {
+    /// The clusters; the one that borrows is the first.
+    pub clusters: Vec<Participants>,
+    /// Each way from one to another.
+    pub ways: Vec<Tried>,
+    /// What does not work, and what to do.
+    pub failures: Vec<Told>,
+}
+
+/// What of a cluster took part.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Participants {
+    /// Its name.
+    pub cluster: String,
+    /// The nodes that its pods ran on.
+    pub nodes: Vec<String>,
+    /// Its pods.
+    pub pods: Vec<String>,
+}
+
+/// One way.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tried {
+    /// The cluster that asked.
+    pub from_cluster: String,
+    /// From where.
+    pub from: From,
+    /// The cluster whose pods were asked.
+    pub to_cluster: String,
+    /// How they were reached.
+    pub to: To,
+    /// How it is.
+    pub state: WayState,
+    /// The usual time from question to answer, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub millis: Option<f64>,
+    /// Why it is as it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// How a way is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum WayState {
+    /// Everything was answered as it should.
+    Ok,
+    /// Something was not.
+    Failed,
+    /// It is not meant to be there.
+    Closed,
+}
+
+/// One question that was not answered as it should.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Told {
+    /// From whom to what: `rome pod to milan service`.
+    pub way: String,
+    /// Who asked, and what.
+    pub tried: String,
+    /// What came of it.
+    pub happened: String,
+    /// What to do.
+    pub advice: String,
+}
+
+impl Found {
+    /// An error if something does not work.
+    pub fn verdict(&self) -> anyhow::Result<()> {
+        let of_state = |state| self.matrices.iter().flat_map(|matrix| &matrix.ways).filter(|way| way.state == state).count();
+        let (failed, good) = (of_state(WayState::Failed), of_state(WayState::Ok));
+        if failed > 0 {
+            bail!("{failed} of {} ways between clusters do not work as they should", failed + good);
+        }
+        Ok(())
+    }
+}
+
+/// Tests around each of these clusters that borrows.
+pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -> anyhow::Result<Found> {
+    let members = stage::members(clusters).await?;
+    probes::sweep(clusters).await?;
+    let mut matrices = Vec::new();
+    for home in 0..members.len() {
+        if members[home].virtual_nodes.is_empty() {
+            continue;
+        }
+        let stage = Stage::new(options.timeout, options.keep);
+        let found = stage.play(options.timeout, progress, async {
+            let acts = stage::set(&members, home, options, &stage, progress).await?;
+            let plan = plan(&acts.scene);
+            let asking = format!("Asking, from {}", members[home].name);
+            let heard = progress.step(&asking, ask(&acts, &plan, progress, &asking)).await?;
+            anyhow::Ok(matrix(&acts.scene, &plan, &heard))
+        });
+        matrices.push(found.await?);
+    }
+    if matrices.is_empty() {
+        let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
+        bail!(
+            "{} borrows from nobody, so no pod of it can run elsewhere: peer first (`liqoctl peer`), or name the cluster that borrows with --kubeconfig",
+            names.join(" and ")
+        );
+    }
+    Ok(Found { matrices })
+}
+
+/// Asks everything, and once more what failed.
+async fn ask(acts: &stage::Acts, plan: &Plan, progress: &Progress, step: &str) -> anyhow::Result<Vec<Heard>> {
+    let mut heard = vec![Heard::NotAsked("there was no time for it".to_owned()); plan.asks.len()];
+    for round in 0..2 {
+        let is_open = |number: &usize| round == 0 || check(&plan.asks[*number], &heard[*number]).is_err();
+        let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for number in (0..plan.asks.len()).filter(is_open) {
+            open.entry(plan.asks[number].asker).or_default().push(number);
+        }
+        if open.is_empty() {
+            break;
+        }
+        let questions: usize = open.values().map(Vec::len).sum();
+        if round > 0 {
+            progress.message(step, &format!("{questions} questions once more"));
+            tokio::time::sleep(AGAIN).await;
+        } else {
+            progress.message(step, &format!("{questions} questions of {} pods", open.len()));
+        }
+        let asking = open.into_iter().map(|(asker, numbers)| async move {
+            let found = ask_one(acts, plan, asker, &numbers).await;
+            (numbers, found)
+        });
+        let found: Vec<_> = stream::iter(asking).buffer_unordered(ASKERS).collect().await;
+        for (numbers, found) in found {
+            for (number, found) in numbers.into_iter().zip(found) {
+                heard[number] = found;
+            }
+        }
+    }
+    Ok(heard)
+}
+
+/// Has one pod ask: the short questions first, then the long ones, one after another.
+async fn ask_one(acts: &stage::Acts, plan: &Plan, asker: usize, numbers: &[usize]) -> Vec<Heard> {
+    let is_long = |number: &usize| matches!(plan.asks[*number].question.what, What::Bulk { .. });
+    let mut heard: BTreeMap<usize, Heard> = BTreeMap::new();
+    for (long, patience, at_once) in [(false, PATIENCE[0], AT_ONCE), (true, PATIENCE[1], 1)] {
+        let numbers: Vec<usize> = numbers.iter().copied().filter(|number| is_long(number) == long).collect();
+        if numbers.is_empty() {
+            continue;
+        }
+        let request = Request {
+            questions: numbers.iter().map(|number| plan.asks[*number].question.clone()).collect(),
+            patience_millis: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
+            at_once,
+        };
+        let place = &acts.places[asker];
+        match probes::ask(&place.cluster, &place.namespace, &acts.scene.parties[asker].pod, &request, LIMIT).await {
+            Ok(reports) => heard.extend(
+                reports.into_iter().filter_map(|report| Some((*numbers.get(report.question)?, Heard::Found(report.outcome)))),
+            ),
+            Err(error) => {
+                let why = plain(&format!("{error:#}"));
+                heard.extend(numbers.iter().map(|number| (*number, Heard::NotAsked(why.clone()))));
+            }
+        }
+    }
+    let silent = || Heard::NotAsked("it ended before it had said everything".to_owned());
+    numbers.iter().map(|number| heard.remove(number).unwrap_or_else(silent)).collect()
+}
+
+fn matrix(scene: &Scene, plan: &Plan, heard: &[Heard]) -> Matrix {
+    let judgement = judge(plan, heard);
+    let passes =
+        |is: &dyn Fn(&plan::Ask) -> bool| plan.asks.iter().zip(heard).any(|(ask, heard)| is(ask) && check(ask, heard).is_ok());
+    let cluster = |number: usize| scene.clusters[number].name.clone();
+    let ways = judgement.ways.iter().map(|(way, state)| {
+        let (state, millis, message) = match state {
+            State::Good { millis } => (WayState::Ok, *millis, None),
+            State::Bad { failed, asked } => (WayState::Failed, None, Some(format!("{failed} of {asked} questions"))),
+            State::Missing(why) => (WayState::Failed, None, Some(why.clone())),
+            State::Closed(why) => (WayState::Closed, None, Some(why.clone())),
+        };
+        Tried {
+            from_cluster: cluster(way.from.0),
+            from: way.from.1,
+            to_cluster: cluster(way.to.0),
+            to: way.to.1,
+            state,
+            millis,
+            message,
+        }
+    });
+    let failures = judgement.failures.iter().map(|failure| {
+        let asker = &scene.parties[failure.ask.asker];
+        let from =
+            if asker.kind == From::Node { format!("node {}", asker.node) } else { format!("{} on {}", asker.pod, asker.node) };
+        Told {
+            way: way_words(scene, failure.ask.way),
+            tried: format!("{from} asked {}", failure.ask.words),
+            happened: plain(&failure.trouble.to_string()),
+            advice: plain(&advice::advice(scene, failure, passes)),
+        }
+    });
+    Matrix { clusters: participants(scene, plan, heard), ways: ways.collect(), failures: failures.collect() }
+}
+
+fn way_words(scene: &Scene, way: Way) -> String {
+    let cluster = |number: usize| &scene.clusters[number].name;
+    format!("{} {} to {} {}", cluster(way.from.0), way.from.1.word(), cluster(way.to.0), way.to.1.word())
+}
+
+/// Who took part; where remote pods ran they say themselves.
+fn participants(scene: &Scene, plan: &Plan, heard: &[Heard]) -> Vec<Participants> {
+    let mut ran_on: BTreeMap<&str, &str> = BTreeMap::new();
+    for (_, heard) in plan.asks.iter().zip(heard) {
+        if let Heard::Found(Ok(liqo_probe::Finding::Answered { by, .. })) = heard {
+            ran_on.insert(&by.pod, &by.node);
+        }
+    }
+    let of = |(number, member): (usize, &scene::Member)| {
+        let pods: Vec<String> = scene.pods(number).map(|party| party.pod.clone()).collect();
+        let mut nodes: Vec<String> = pods.iter().filter_map(|pod| ran_on.get(pod.as_str())).map(|&node| plain(node)).collect();
+        nodes.sort();
+        nodes.dedup();
+        Participants { cluster: member.name.clone(), nodes, pods }
+    };
+    scene.clusters.iter().enumerate().map(of).collect()
+}

@@ -1,0 +1,100 @@
+//! The matrix for people.
+
+use std::collections::BTreeSet;
+
+use super::{Found, From, Matrix, To, WayState};
+use crate::output::{self, Paint};
+
+/// So many failures of one way are told; the others are like them.
+const TOLD: usize = 3;
+
+impl From {
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::Node => "node",
+        }
+    }
+}
+
+impl To {
+    /// In a word or two.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::Service => "service",
+            Self::NodePort => "node port",
+        }
+    }
+}
+
+/// All matrices, and what to do about failures.
+pub fn render(found: &Found, paint: Paint) -> String {
+    found.matrices.iter().map(|matrix| one(matrix, paint)).collect::<Vec<_>>().join("\n\n")
+}
+
+fn one(matrix: &Matrix, paint: Paint) -> String {
+    let mut blocks = vec![table(matrix, paint)];
+    let nodes = matrix.clusters.iter().map(|cluster| {
+        let on = if cluster.nodes.is_empty() { "nowhere".to_owned() } else { cluster.nodes.join(", ") };
+        format!("{} on {on}", cluster.cluster)
+    });
+    blocks.push(paint.faint(&format!("Pods ran in {}.", nodes.collect::<Vec<_>>().join("; in "))));
+    let closed: BTreeSet<&str> =
+        matrix.ways.iter().filter(|way| way.state == WayState::Closed).filter_map(|way| way.message.as_deref()).collect();
+    blocks.extend(closed.iter().map(|why| paint.faint(&format!("-  {why}."))));
+    let missing = matrix.ways.iter().filter(|way| way.state == WayState::Failed);
+    let mut text = blocks.join("\n");
+    for way in missing {
+        let title = format!("{} {} to {} {}", way.from_cluster, way.from.word(), way.to_cluster, way.to.word());
+        let failures: Vec<_> = matrix.failures.iter().filter(|failure| failure.way == title).collect();
+        text += &format!("\n\n{} {}", paint.bad("FAILED"), paint.strong(&title));
+        text += &way.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
+        let mut advised = "";
+        for failure in failures.iter().take(TOLD) {
+            text += &format!("\n  {}: {}", failure.tried, failure.happened);
+            if failure.advice != advised {
+                text += &format!("\n    {} {}", paint.unsure("what to do:"), failure.advice);
+                advised = &failure.advice;
+            }
+        }
+        if failures.len() > TOLD {
+            text += &format!("\n  and {} more (`-o json` shows all)", failures.len() - TOLD);
+        }
+    }
+    text
+}
+
+fn table(matrix: &Matrix, paint: Paint) -> String {
+    let mut rows: Vec<(&str, From)> = Vec::new();
+    let mut columns: Vec<(&str, To)> = Vec::new();
+    for way in &matrix.ways {
+        let (row, column) = ((way.from_cluster.as_str(), way.from), (way.to_cluster.as_str(), way.to));
+        if !rows.contains(&row) {
+            rows.push(row);
+        }
+        if !columns.contains(&column) {
+            columns.push(column);
+        }
+    }
+    let header: Vec<String> = columns.iter().map(|(cluster, to)| format!("{cluster} {}", to.word())).collect();
+    let header: Vec<&str> = std::iter::once("FROM \\ TO").chain(header.iter().map(String::as_str)).collect();
+    let cell = |row: (&str, From), column: (&str, To)| {
+        let way = matrix
+            .ways
+            .iter()
+            .find(|way| (way.from_cluster.as_str(), way.from) == row && (way.to_cluster.as_str(), way.to) == column);
+        match way.map(|way| (way.state, way.millis)) {
+            Some((WayState::Ok, Some(millis))) => paint.good(&format!("ok {millis:.1} ms")),
+            Some((WayState::Ok, None)) => paint.good("ok"),
+            Some((WayState::Failed, _)) => paint.bad("FAILED"),
+            Some((WayState::Closed, _)) | None => paint.faint("-"),
+        }
+    };
+    let lines = rows.iter().map(|row| {
+        let title = format!("{} {}", row.0, row.1.word());
+        std::iter::once(title).chain(columns.iter().map(|column| cell(*row, *column))).collect()
+    });
+    output::table(&header, lines)
+}

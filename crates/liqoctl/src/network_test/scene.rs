@@ -1,0 +1,114 @@
+//! Who takes part, and how each cluster sees the others: all that questions and judgements follow from.
+
+use std::net::IpAddr;
+
+use liqo_network::{Here, PeerMaps};
+use serde::Serialize;
+
+/// What was set up in and around one cluster that borrows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scene {
+    /// The clusters; the one that borrows, home, is the first.
+    pub clusters: Vec<Member>,
+    /// Who asks, and whom.
+    pub parties: Vec<Party>,
+    /// Nodes of home and their addresses: there node ports are asked.
+    pub nodes: Vec<(String, IpAddr)>,
+}
+
+/// One cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// What the namespace is called there.
+    pub namespace: String,
+    /// How it sees the addresses of home.
+    pub sees: Sees,
+    /// What stands for its nodes where others see them, as home sees it.
+    pub stand_in: Option<IpAddr>,
+    /// The Service before its pods.
+    pub service: Service,
+    /// The tunnel between it and home; none for home itself.
+    pub tunnel: Option<Tunnel>,
+}
+
+/// How a cluster sees the addresses of home.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sees {
+    /// It is home.
+    Itself,
+    /// By these maps of home's.
+    By(PeerMaps),
+    /// Not at all, because nobody wants that.
+    Unwanted(String),
+    /// Not at all, though it should.
+    Nothing(String),
+}
+
+/// A Service, and one of its kind without an address of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// Its name; the headless one is called `<name>-each`.
+    pub name: String,
+    /// Its address at home.
+    pub address: Option<IpAddr>,
+    /// Its ports on nodes, for TCP and UDP.
+    pub node_ports: Option<(u16, u16)>,
+}
+
+/// What home's gateway says of the tunnel to a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Whether it works.
+    pub works: bool,
+    /// In one word.
+    pub reason: String,
+    /// In a sentence.
+    pub message: String,
+    /// Home's gateway.
+    pub gateway: Option<String>,
+    /// What a packet in it may measure.
+    pub mtu: u16,
+}
+
+/// From where is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum From {
+    /// A pod.
+    Pod,
+    /// A node, which is a pod in the network of its node.
+    Node,
+}
+
+/// Who asks; pods are asked, too.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Party {
+    /// Its cluster, by place.
+    pub cluster: usize,
+    /// What it is.
+    pub kind: From,
+    /// Its pod.
+    pub pod: String,
+    /// The node, as home knows it.
+    pub node: String,
+    /// A pod's address, as home knows it.
+    pub address: Option<IpAddr>,
+}
+
+impl Scene {
+    /// How a cluster sees an address of home's space.
+    pub fn seen(&self, cluster: usize, address: IpAddr) -> Option<IpAddr> {
+        match &self.clusters[cluster].sees {
+            Sees::Itself => Some(address),
+            Sees::By(maps) => maps.seen_there(Here(address)).map(|there| there.0),
+            Sees::Unwanted(_) | Sees::Nothing(_) => None,
+        }
+    }
+
+    /// The pods of a cluster that are asked.
+    pub fn pods(&self, cluster: usize) -> impl Iterator<Item = &Party> {
+        self.parties.iter().filter(move |party| party.cluster == cluster && party.kind == From::Pod)
+    }
+}

@@ -1,0 +1,365 @@
+//! Sets the scene: finds out who is there, makes the namespaces, pods and Services, and waits for them.
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use anyhow::Context as _;
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Service as ServiceObject};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, PostParams},
+};
+use liqo_api::{ClusterConfig, ClusterId, ForeignCluster, SYSTEM_NAMESPACE, TunnelEndpoint, Wish, labels, links};
+use liqo_network::{PeerMaps, There, map::fallback};
+use liqo_probe::PORT;
+use serde_json::json;
+
+use super::{
+    Options,
+    scene::{From, Member, Party, Scene, Sees, Service, Tunnel},
+};
+use crate::{
+    cluster::{Cluster, Explained as _, list_or_none},
+    offload,
+    probes::{self, FabricNode, Stage, pods},
+    progress::Progress,
+};
+
+/// What namespaces are called, before what tells runs apart.
+const NAMESPACE: &str = "network-test";
+/// How long pods may take until they are ready.
+const READY: Duration = Duration::from_secs(90);
+/// How long the address of a pod elsewhere may take, once it is ready.
+const ADDRESS: Duration = Duration::from_secs(20);
+/// So many pods run on each virtual node; the other cluster decides where.
+const PODS_ON_VIRTUAL: usize = 2;
+
+/// A cluster that we can look into.
+pub struct Known {
+    /// The way to it.
+    pub cluster: Cluster,
+    /// Its name.
+    pub name: String,
+    id: ClusterId,
+    config: ClusterConfig,
+    /// Its virtual nodes that are ready, by provider.
+    pub virtual_nodes: BTreeMap<ClusterId, Vec<String>>,
+    asleep: BTreeMap<ClusterId, String>,
+    foreign: BTreeMap<ClusterId, ForeignCluster>,
+    endpoints: BTreeMap<ClusterId, TunnelEndpoint>,
+    nodes: Vec<FabricNode>,
+}
+
+/// What was set up.
+pub struct Acts {
+    /// All that questions follow from.
+    pub scene: Scene,
+    /// Where each party is told to ask.
+    pub places: Vec<Place>,
+}
+
+/// Where a party is told to ask.
+pub struct Place {
+    /// By which API server.
+    pub cluster: Cluster,
+    /// In which namespace.
+    pub namespace: String,
+}
+
+/// What is to be known of these clusters.
+pub async fn members(clusters: &[Cluster]) -> anyhow::Result<Vec<Known>> {
+    let mut all: Vec<Known> = Vec::new();
+    for cluster in clusters {
+        let known = known(cluster).await.with_context(|| format!("looking at cluster {}", cluster.context))?;
+        if all.iter().all(|other| other.id != known.id) {
+            all.push(known);
+        }
+    }
+    Ok(all)
+}
+
+async fn known(cluster: &Cluster) -> anyhow::Result<Known> {
+    let installed = cluster.installed().await?;
+    let everything = ListParams::default();
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let ours = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    let (mut virtual_nodes, mut asleep): (BTreeMap<ClusterId, Vec<String>>, BTreeMap<_, _>) = Default::default();
+    for node in nodes.list(&ours).await.doing("list the virtual nodes")?.items {
+        let Some(id) = node.labels().get(labels::REMOTE_CLUSTER_ID).and_then(|id| id.parse::<ClusterId>().ok()) else { continue };
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+        let ready = conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        if ready {
+            virtual_nodes.entry(id).or_default().push(node.name_any());
+        } else {
+            asleep.insert(id, node.name_any());
+        }
+    }
+    let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let foreign = list_or_none(&foreign, &everything).await.doing("list the peers")?;
+    let endpoints: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
+    let endpoints = list_or_none(&endpoints, &everything).await.doing("list the tunnel endpoints")?;
+    let gateways: Vec<String> = endpoints.iter().filter_map(|endpoint| endpoint.status.as_ref()?.gateway.clone()).collect();
+    Ok(Known {
+        cluster: cluster.clone(),
+        name: installed.config.spec.cluster_name.clone(),
+        id: installed.id,
+        config: installed.config,
+        virtual_nodes,
+        asleep,
+        foreign: foreign.into_iter().map(|one| (one.spec.cluster_id.clone(), one)).collect(),
+        endpoints: endpoints.into_iter().map(|one| (one.spec.cluster_id.clone(), one)).collect(),
+        nodes: probes::nodes(cluster, &gateways).await?,
+    })
+}
+
+/// The address that stands for nodes elsewhere.
+fn stand_in(config: &ClusterConfig) -> Option<IpAddr> {
+    config.status.as_ref()?.network.as_ref()?.external.iter().find_map(fallback)
+}
+
+/// Makes everything around one of these clusters.
+pub async fn set(all: &[Known], home: usize, options: &Options, stage: &Stage, progress: &Progress) -> anyhow::Result<Acts> {
+    let here = &all[home];
+    let image = match &options.image {
+        Some(image) => image.clone(),
+        None => probes::image(&here.cluster).await?,
+    };
+    let namespace = stage.namespace(&here.cluster, NAMESPACE, false).await?;
+    let selector = selector(here);
+    let offloading = offload::Options { strategy: liqo_api::PodOffloadingStrategy::LocalAndRemote, selector, timeout: READY };
+    let offloaded = offload::offload(&here.cluster, &namespace, &offloading, progress)
+        .await
+        .context("the namespace of the test cannot be offloaded, so no pod of it can run elsewhere")?;
+    let providers: Vec<&ClusterId> =
+        here.virtual_nodes.keys().chain(here.asleep.keys().filter(|id| !here.virtual_nodes.contains_key(*id))).collect();
+    let mut scene = Scene { clusters: vec![own(here, &namespace)], ..Scene::default() };
+    for id in &providers {
+        let there = all.iter().find(|known| known.id == **id);
+        let mut member = provider(here, id, there);
+        let twin = offloaded.remote.iter().find(|twin| twin.cluster == member.name);
+        member.namespace = twin.map(|twin| twin.namespace.clone()).unwrap_or_default();
+        scene.clusters.push(member);
+    }
+    for (number, member) in scene.clusters.iter_mut().enumerate() {
+        member.service.name = format!("{:.40}-{number}", member.name);
+    }
+    let wanted = wanted(here, &providers, &scene, options.nodes);
+    let hosts = hosts(all, home, &providers, &scene, options.nodes);
+    let step = format!("Starting {} pods", wanted.len() + hosts.len());
+    let making = async {
+        for member in &mut scene.clusters {
+            member.service = service(&here.cluster, &namespace, &member.service.name).await?;
+        }
+        try_join_all(wanted.iter().map(|pod| pods::make(&here.cluster, &namespace, pod, &image))).await?;
+        let mut apart: BTreeMap<usize, String> = BTreeMap::new();
+        for (known, pod) in &hosts {
+            let there = &all[*known].cluster;
+            if !apart.contains_key(known) {
+                apart.insert(*known, stage.namespace(there, &format!("{NAMESPACE}-nodes"), true).await?);
+            }
+            pods::make(there, &apart[known], pod, &image).await?;
+        }
+        let news = |text: &str| progress.message(&step, text);
+        for (known, namespace) in &apart {
+            pods::ready(&all[*known].cluster, namespace, READY, news, |_| None).await?;
+        }
+        let found = pods::ready(&here.cluster, &namespace, READY, news, |_| None).await?;
+        anyhow::Ok((found, apart))
+    };
+    let (found, apart) = progress.step(&step, making).await?;
+    let found = with_addresses(here, &namespace, &scene, found, progress).await;
+    let mut acts = Acts { scene, places: Vec::new() };
+    for pod in &wanted {
+        let made = found.iter().find(|made| made.name_any() == pod.name);
+        let cluster = acts.scene.clusters.iter().position(|member| member.service.name == pod.group).unwrap_or_default();
+        let address = made.and_then(pods::address);
+        acts.scene.parties.push(Party { cluster, kind: From::Pod, pod: pod.name.clone(), node: pod.node.clone(), address });
+        acts.places.push(Place { cluster: here.cluster.clone(), namespace: namespace.clone() });
+    }
+    for (known, pod) in &hosts {
+        let cluster =
+            if *known == home { 0 } else { 1 + providers.iter().position(|id| **id == all[*known].id).unwrap_or_default() };
+        acts.scene.parties.push(Party {
+            cluster,
+            kind: From::Node,
+            pod: pod.name.clone(),
+            node: pod.node.clone(),
+            address: None,
+        });
+        acts.places.push(Place { cluster: all[*known].cluster.clone(), namespace: apart[known].clone() });
+    }
+    let nodes = here.nodes.iter().take(options.nodes.max(1));
+    acts.scene.nodes = nodes.filter_map(|node| Some((node.name.clone(), node.address.parse().ok()?))).collect();
+    Ok(acts)
+}
+
+/// Waits a little until pods elsewhere have their addresses here; without a network they have none.
+async fn with_addresses(here: &Known, namespace: &str, scene: &Scene, found: Vec<Pod>, progress: &Progress) -> Vec<Pod> {
+    let networked: Vec<&str> = scene
+        .clusters
+        .iter()
+        .filter(|member| matches!(member.sees, Sees::Itself | Sees::By(_)))
+        .map(|member| member.service.name.as_str())
+        .collect();
+    let missing = |pod: &Pod| {
+        let group = pod.labels().get("group").map(String::as_str).unwrap_or_default();
+        (networked.contains(&group) && pods::address(pod).is_none()).then(|| "it has no address here yet".to_owned())
+    };
+    if found.iter().all(|pod| missing(pod).is_none()) {
+        return found;
+    }
+    let step = "Waiting for the addresses of pods elsewhere";
+    progress.started(step);
+    let news = |text: &str| progress.message(step, text);
+    match pods::ready(&here.cluster, namespace, ADDRESS, news, missing).await {
+        Ok(found) => {
+            progress.finished(step);
+            found
+        }
+        // The ways there are told as failures.
+        Err(_) => {
+            progress.failed(step);
+            found
+        }
+    }
+}
+
+/// Only providers whose nodes are ready: others would keep the namespace from being so.
+fn selector(here: &Known) -> Option<NodeSelector> {
+    let expression = NodeSelectorRequirement {
+        key: labels::REMOTE_CLUSTER_ID.to_owned(),
+        operator: "In".to_owned(),
+        values: Some(here.virtual_nodes.keys().map(ToString::to_string).collect()),
+    };
+    let term = NodeSelectorTerm { match_expressions: Some(vec![expression]), match_fields: None };
+    (!here.asleep.is_empty()).then(|| NodeSelector { node_selector_terms: vec![term] })
+}
+
+fn own(here: &Known, namespace: &str) -> Member {
+    Member {
+        name: here.name.clone(),
+        namespace: namespace.to_owned(),
+        sees: Sees::Itself,
+        stand_in: stand_in(&here.config),
+        service: Service::default(),
+        tunnel: None,
+    }
+}
+
+fn provider(here: &Known, id: &ClusterId, there: Option<&Known>) -> Member {
+    let foreign = here.foreign.get(id);
+    let name = foreign.map_or_else(|| id.short().to_string(), ForeignCluster::display_name);
+    let endpoint = here.endpoints.get(id);
+    let sees = match (here.virtual_nodes.contains_key(id), endpoint) {
+        (false, _) => Sees::Nothing(format!("the virtual node of {name} is not ready: see `liqoctl status`")),
+        (true, Some(endpoint)) => match PeerMaps::try_from(&endpoint.spec) {
+            Ok(maps) => Sees::By(maps),
+            Err(error) => Sees::Nothing(format!("the prefixes of {name} make no map: {error}")),
+        },
+        (true, None) => no_network(&here.name, &name, foreign),
+    };
+    let stand_in = match (&sees, there) {
+        (Sees::By(maps), Some(there)) => {
+            stand_in(&there.config).and_then(|address| maps.imported.here(There(address))).map(|here| here.0)
+        }
+        _ => None,
+    };
+    let tunnel = endpoint.map(|endpoint| {
+        let connected = endpoint.connected();
+        Tunnel {
+            works: connected.is_some_and(|condition| condition.status == "True"),
+            reason: connected.map_or_else(|| "Unknown".to_owned(), |condition| condition.reason.clone()),
+            message: connected.map_or_else(|| "no gateway has said anything".to_owned(), |condition| condition.message.clone()),
+            gateway: endpoint.status.as_ref().and_then(|status| status.gateway.clone()),
+            mtu: endpoint.spec.mtu,
+        }
+    });
+    Member { name, namespace: String::new(), sees, stand_in, service: Service::default(), tunnel }
+}
+
+/// Why there is no network to a provider.
+fn no_network(home: &str, name: &str, foreign: Option<&ForeignCluster>) -> Sees {
+    let off = || {
+        Sees::Unwanted(format!(
+            "there is to be no network between {home} and {name} (spec.network of the ForeignCluster, or its policy)"
+        ))
+    };
+    let Some(foreign) = foreign.filter(|foreign| foreign.spec.network != Wish::No) else { return off() };
+    let conditions = foreign.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    match conditions.iter().find(|condition| condition.type_ == links::NETWORK_AGREED) {
+        Some(agreed) => Sees::Nothing(format!("{home} and {name} have not come to terms: {}: {}", agreed.reason, agreed.message)),
+        None => off(),
+    }
+}
+
+/// The pods that answer: one on each node of home, some on each virtual one.
+fn wanted(here: &Known, providers: &[&ClusterId], scene: &Scene, most: usize) -> Vec<pods::Wanted> {
+    let mut all = Vec::new();
+    let mut add = |cluster: usize, node: &str, is_virtual: bool| {
+        let group = scene.clusters[cluster].service.name.clone();
+        let count = all.iter().filter(|pod: &&pods::Wanted| pod.group == group).count();
+        let name = format!("{group}-{count}");
+        all.push(pods::Wanted { name, node: node.to_owned(), is_virtual, host_network: false, serves: true, group });
+    };
+    for node in here.nodes.iter().take(most.max(1)) {
+        add(0, &node.name, false);
+    }
+    for (number, id) in providers.iter().enumerate() {
+        for node in here.virtual_nodes.get(*id).into_iter().flatten() {
+            for _ in 0..PODS_ON_VIRTUAL {
+                add(number + 1, node, true);
+            }
+        }
+    }
+    all
+}
+
+/// The pods in the network of nodes, in each cluster that we can look into.
+fn hosts(all: &[Known], home: usize, providers: &[&ClusterId], scene: &Scene, most: usize) -> Vec<(usize, pods::Wanted)> {
+    let takes_part = |number: usize, known: &Known| number == home || providers.contains(&&known.id);
+    let mut wanted = Vec::new();
+    for (number, known) in all.iter().enumerate().filter(|(number, known)| takes_part(*number, known)) {
+        for (place, node) in known.nodes.iter().take(most.max(1)).enumerate() {
+            let group = format!("{:.40}-node", known.name);
+            let pod = pods::Wanted {
+                name: format!("{group}-{place}"),
+                node: node.name.clone(),
+                is_virtual: false,
+                host_network: true,
+                serves: false,
+                group,
+            };
+            wanted.push((number, pod));
+        }
+    }
+    // Where there is no network, nodes have nobody to ask.
+    wanted.retain(|(number, _)| *number == home || scene.clusters.len() > 1);
+    wanted
+}
+
+/// Makes a Service with node ports, and a headless one.
+async fn service(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Service> {
+    let api: Api<ServiceObject> = Api::namespaced(cluster.client.clone(), namespace);
+    let port = |protocol: &str| json!({ "name": protocol.to_lowercase(), "port": PORT, "protocol": protocol });
+    let object = |name: String, spec: serde_json::Value| {
+        let mut object = json!({ "metadata": { "name": name }, "spec": spec });
+        object["spec"]["ports"] = json!([port("TCP"), port("UDP")]);
+        serde_json::from_value::<ServiceObject>(object)
+    };
+    let selector = json!({ "group": name });
+    let each = object(format!("{name}-each"), json!({ "clusterIP": "None", "selector": selector }))?;
+    api.create(&PostParams::default(), &each).await.doing(format!("make Service {name}-each"))?;
+    let one = object(name.to_owned(), json!({ "type": "NodePort", "selector": selector }))?;
+    let made = api.create(&PostParams::default(), &one).await.doing(format!("make Service {name}"))?;
+    let spec = made.spec.unwrap_or_default();
+    let ports = spec.ports.unwrap_or_default();
+    let node_port = |protocol: &str| {
+        let port = ports.iter().find(|port| port.protocol.as_deref() == Some(protocol))?;
+        u16::try_from(port.node_port?).ok()
+    };
+    Ok(Service {
+        name: name.to_owned(),
+        address: spec.cluster_ip.and_then(|address| address.parse().ok()),
+        node_ports: node_port("TCP").zip(node_port("UDP")),
+    })
+}

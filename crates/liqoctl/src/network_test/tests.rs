@@ -1,0 +1,274 @@
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
+
+use liqo_api::ClusterId;
+use liqo_network::PeerMaps;
+use liqo_probe::{Finding, Identity, Problem, ProblemKind};
+use serde_json::{Value, json};
+
+use super::{
+    plan::{Ask, Expected},
+    scene::{Member, Party, Sees, Service, Tunnel},
+    *,
+};
+use crate::output::Paint;
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// All clusters have the same ranges. Rome sees milan at 10.65 and turin at 10.66, and is seen at 10.67 by both; where they see each
+/// other through rome, it is at 10.68.
+fn maps(imported: &str, other: &str, transit: bool) -> PeerMaps {
+    let mut exported = json!({ "10.244.0.0/16": "10.67.0.0/16", "10.70.0.0/24": "10.69.1.0/24" });
+    if transit {
+        exported[other] = json!("10.68.0.0/16");
+    }
+    let spec = json!({
+        "clusterID": ClusterId::of_public_key(&[1; 32]), "mtu": 1420, "exported": exported,
+        "imported": { "10.244.0.0/16": imported, "10.70.0.0/24": imported.replace(".0.0/16", ".0.0/24").replace("10.6", "10.12") },
+    });
+    PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap()).unwrap()
+}
+
+fn member(name: &str, sees: Sees, number: u16) -> Member {
+    let tunnel = matches!(sees, Sees::By(_)).then(|| Tunnel {
+        works: true,
+        reason: "Connected".into(),
+        gateway: Some("rome-1".into()),
+        mtu: 1420,
+        ..Tunnel::default()
+    });
+    let service = Service {
+        name: format!("{name}-{number}"),
+        address: Some(address("10.96.0.7")),
+        node_ports: Some((30_000 + number, 31_000 + number)),
+    };
+    let stand_in = (number == 0).then(|| address("10.70.0.1"));
+    Member { name: name.into(), namespace: format!("test-at-{name}"), sees, stand_in, service, tunnel }
+}
+
+fn pod(cluster: usize, pod: &str, node: &str, here: &str) -> Party {
+    Party { cluster, kind: From::Pod, pod: pod.into(), node: node.into(), address: Some(address(here)) }
+}
+
+fn scene(transit: bool) -> Scene {
+    Scene {
+        clusters: vec![
+            member("rome", Sees::Itself, 0),
+            member("milan", Sees::By(maps("10.65.0.0/16", "10.66.0.0/16", transit)), 1),
+            member("turin", Sees::By(maps("10.66.0.0/16", "10.65.0.0/16", transit)), 2),
+        ],
+        parties: vec![
+            pod(0, "r", "rome-1", "10.244.0.5"),
+            pod(1, "m", "milan", "10.65.0.9"),
+            pod(2, "t", "turin", "10.66.0.9"),
+            Party { cluster: 0, kind: From::Node, pod: "n".into(), node: "rome-2".into(), address: None },
+        ],
+        nodes: vec![("rome-1".into(), address("172.18.0.2"))],
+    }
+}
+
+fn way(from: (usize, From), to: (usize, To)) -> Way {
+    Way { from, to }
+}
+
+/// The questions of an asker to a target: where to, and as whom the asker is expected there.
+fn asked(plan: &Plan, asker: usize, to: (usize, To)) -> Vec<(String, What, Option<Vec<String>>)> {
+    let asks = plan.asks.iter().filter(|ask| ask.asker == asker && ask.way.to == to);
+    asks.map(|ask| {
+        let sources = match &ask.expected {
+            Expected::Answer { sources, .. } => sources.clone(),
+            _ => None,
+        };
+        let sources = sources.map(|all| all.iter().map(ToString::to_string).collect());
+        (ask.question.to.clone(), ask.question.what.clone(), sources)
+    })
+    .collect()
+}
+
+fn first(plan: &Plan, asker: usize, to: (usize, To)) -> (String, Option<Vec<String>>) {
+    let (to, _, sources) = asked(plan, asker, to).swap_remove(0);
+    (to, sources)
+}
+
+#[test]
+fn each_pod_is_asked_where_the_asker_sees_it_and_sees_the_asker_as_its_cluster_does() {
+    let plan = plan(&scene(true));
+    let told = |to: &str, source: &str| (format!("{to}:7462"), Some(vec![source.to_owned()]));
+    assert_eq!(first(&plan, 0, (1, To::Pod)), told("10.65.0.9", "10.67.0.5"), "rome to milan");
+    assert_eq!(first(&plan, 1, (0, To::Pod)), told("10.67.0.5", "10.65.0.9"), "milan to rome");
+    assert_eq!(first(&plan, 1, (2, To::Pod)), told("10.68.0.9", "10.68.0.9"), "milan to turin, through rome");
+    assert_eq!(first(&plan, 3, (1, To::Pod)), told("10.65.0.9", "10.69.1.1"), "a node is seen as what stands for it");
+    assert_eq!(first(&plan, 3, (0, To::Pod)), ("10.244.0.5:7462".into(), None), "near, by any of its addresses");
+    assert!(asked(&plan, 0, (0, To::Pod)).is_empty(), "nobody asks itself");
+}
+
+#[test]
+fn far_away_large_amounts_and_long_packets_are_tried_too() {
+    let plan = plan(&scene(true));
+    let is = |what: fn(&What) -> bool, to: usize| asked(&plan, 3, (to, To::Pod)).iter().any(|(_, asked, _)| what(asked));
+    for (what, near) in [
+        ((|what| *what == What::Tcp) as fn(&What) -> bool, true),
+        (|what| matches!(what, What::Udp { bytes: 0 }), true),
+        (|what| matches!(what, What::Udp { bytes } if *bytes > 1500), true),
+        (|what| matches!(what, What::Bulk { .. }), false),
+        (|what| matches!(what, What::Path { .. }), false),
+    ] {
+        assert!(is(what, 1));
+        assert_eq!(is(what, 0), near);
+    }
+}
+
+#[test]
+fn services_are_asked_by_address_where_that_means_something_and_by_their_names() {
+    let plan = plan(&scene(true));
+    let names = |asker: usize, to: usize| {
+        let all = asked(&plan, asker, (to, To::Service)).into_iter();
+        all.map(|(to, ..)| to.trim_end_matches(":7462").to_owned()).collect::<BTreeSet<_>>()
+    };
+    let set = |all: &[&str]| all.iter().map(|&one| one.to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(names(0, 1), set(&["milan-1.test-at-rome.svc", "milan-1", "10.96.0.7", "milan-1-each.test-at-rome.svc"]));
+    assert_eq!(names(1, 0), set(&["rome-0.test-at-milan.svc", "rome-0", "rome-0-each.test-at-milan.svc"]));
+    assert_eq!(names(3, 1), set(&["milan-1.test-at-rome.svc", "10.96.0.7", "milan-1-each.test-at-rome.svc"]));
+    let each =
+        plan.asks.iter().find(|ask| ask.asker == 1 && ask.way.to == (2, To::Service) && ask.question.what == What::Resolve);
+    assert_eq!(each.unwrap().expected, Expected::Addresses([address("10.68.0.9")].into()));
+}
+
+#[test]
+fn what_is_not_meant_to_be_there_is_not_asked_and_says_why() {
+    let closed = plan(&scene(false));
+    let why = &closed.closed[&way((1, From::Pod), (2, To::Pod))];
+    assert!(why.contains("spec.network.transit") && why.contains("between milan and turin"), "{why}");
+    assert!(!plan(&scene(true)).closed.contains_key(&way((1, From::Pod), (2, To::Pod))));
+    // Node ports are home's, for home.
+    assert_eq!(first(&closed, 0, (1, To::NodePort)).0, "172.18.0.2:30001");
+    assert!(closed.closed.contains_key(&way((1, From::Pod), (1, To::NodePort))));
+
+    let mut off = scene(true);
+    off.clusters[1].sees = Sees::Unwanted("off".into());
+    off.parties[1].address = None;
+    let off = plan(&off);
+    assert_eq!(off.closed[&way((0, From::Pod), (1, To::Pod))], "off");
+    assert!(off.missing.is_empty() && !off.asks.iter().any(|ask| ask.asker == 1));
+}
+
+#[test]
+fn what_should_be_there_and_cannot_be_tried_is_missing() {
+    let mut broken = scene(true);
+    broken.parties[1].address = None;
+    let lost = plan(&broken);
+    assert!(lost.missing[&way((0, From::Pod), (1, To::Pod))].contains("no address"));
+    broken.clusters[2].sees = Sees::Nothing("refused".into());
+    assert_eq!(plan(&broken).missing[&way((0, From::Pod), (2, To::Service))], "refused");
+}
+
+fn answered(pod: &str, source: &str) -> Heard {
+    let source = SocketAddr::new(address(source), 40_000);
+    Heard::Found(Ok(Finding::Answered { by: Identity { pod: pod.into(), node: "x".into(), source }, millis: 1.5 }))
+}
+
+fn silence(kind: ProblemKind) -> Heard {
+    Heard::Found(Err(Problem { kind, text: "no answer".into() }))
+}
+
+/// What a world would say in which everything works.
+fn right(ask: &Ask) -> Heard {
+    match &ask.expected {
+        Expected::Answer { pods, sources } => {
+            let source = sources.as_ref().and_then(|all| all.first()).map_or("10.0.0.1".to_owned(), ToString::to_string);
+            answered(pods.first().unwrap(), &source)
+        }
+        Expected::Addresses(addresses) => Heard::Found(Ok(Finding::Addresses { addresses: addresses.iter().copied().collect() })),
+        Expected::Path => Heard::Found(Ok(Finding::Passes { largest: 1420, vanished: None })),
+    }
+}
+
+/// The matrix of a world in which these questions are answered otherwise.
+fn world(scene: &Scene, wrong: impl Fn(&Ask) -> Option<Heard>) -> Matrix {
+    let plan = plan(scene);
+    let heard: Vec<Heard> = plan.asks.iter().map(|ask| wrong(ask).unwrap_or_else(|| right(ask))).collect();
+    matrix(scene, &plan, &heard)
+}
+
+#[test]
+fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_alone() {
+    let scene = scene(true);
+    let good = Found { matrices: vec![world(&scene, |_| None)] };
+    assert!(good.verdict().is_ok() && good.matrices[0].failures.is_empty());
+    let is_ours = |ask: &Ask| ask.asker == 0 && ask.way.to == (1, To::Pod) && ask.question.what == What::Tcp;
+    for (wrong, told) in [
+        (answered("t", "10.67.0.5"), "pod t on node x answered instead"),
+        (answered("m", "10.69.1.1"), "seen as 10.69.1.1 and not as 10.67.0.5"),
+        (silence(ProblemKind::NoAnswer), "no answer"),
+        (Heard::NotAsked("no exec".into()), "could not be asked: no exec"),
+    ] {
+        let matrix = world(&scene, |ask| is_ours(ask).then(|| wrong.clone()));
+        assert!(matrix.failures[0].happened.contains(told), "{:?}", matrix.failures);
+        let failed: Vec<_> = matrix.ways.iter().filter(|way| way.state == WayState::Failed).collect();
+        assert_eq!(
+            failed.iter().map(|way| (way.from_cluster.as_str(), way.to_cluster.as_str())).collect::<Vec<_>>(),
+            [("rome", "milan")]
+        );
+        assert!(Found { matrices: vec![matrix] }.verdict().unwrap_err().to_string().starts_with("1 of "));
+    }
+}
+
+/// What is advised first where these questions of rome's pod to milan's are answered so.
+fn advised(scene: &Scene, is: impl Fn(&Ask) -> bool, wrong: &Heard) -> String {
+    let matrix = world(scene, |ask| (ask.way.to.0 == 1 && ask.asker == 0 && is(ask)).then(|| wrong.clone()));
+    matrix.failures[0].advice.clone()
+}
+
+#[test]
+fn what_to_do_follows_from_what_else_works() {
+    let all = scene(true);
+    let no_answer = silence(ProblemKind::NoAnswer);
+    let bulk = |ask: &Ask| matches!(ask.question.what, What::Bulk { .. });
+    assert!(advised(&all, bulk, &no_answer).contains("network.mtu=LESS"));
+    let vanish = Heard::Found(Ok(Finding::Passes { largest: 1380, vanished: Some(1420) }));
+    assert!(advised(&all, |ask| matches!(ask.question.what, What::Path { .. }), &vanish).contains("network.mtu=1380"));
+    assert!(advised(&all, |ask| matches!(ask.question.what, What::Udp { bytes: 0 }), &no_answer).contains("UDP does not"));
+    assert!(advised(&all, |ask| matches!(ask.question.what, What::Udp { bytes: 4000 }), &no_answer).contains("fragments"));
+    assert!(advised(&all, |ask| ask.way.to.1 == To::Service, &no_answer).contains("kube-proxy"));
+    assert!(advised(&all, |_| true, &no_answer).contains("the tunnel works"));
+    assert!(advised(&all, |_| true, &answered("t", "10.67.0.5")).contains("network.reservedCIDRs"));
+    let names = |ask: &Ask| ask.way.to.1 == To::Service;
+    assert!(advised(&all, names, &silence(ProblemKind::UnknownName)).contains("name server"));
+
+    let mut several = all.clone();
+    several.parties.push(pod(0, "r2", "rome-2", "10.244.1.5"));
+    let matrix = world(&several, |ask| (ask.asker == 4 && ask.way.to.0 == 1).then(|| no_answer.clone()));
+    assert!(matrix.failures[0].advice.contains("UDP 6472 pass between the nodes rome-2 and rome-1"), "{:?}", matrix.failures[0]);
+
+    let mut cut = all.clone();
+    let tunnel = Tunnel { works: false, reason: "NoAnswer".into(), message: "for 9 s".into(), ..Tunnel::default() };
+    cut.clusters[1].tunnel = Some(tunnel);
+    let told = advised(&cut, |_| true, &no_answer);
+    assert!(told.contains("51840") && told.contains("for 9 s"), "{told}");
+}
+
+#[test]
+fn the_matrix_is_a_table_with_what_failed_and_what_is_closed_below() {
+    let scene = scene(false);
+    let found = Found {
+        matrices: vec![world(&scene, |ask| {
+            (ask.asker == 3 && ask.way.to == (2, To::Pod)).then(|| silence(ProblemKind::NoAnswer))
+        })],
+    };
+    let text = render(&found, Paint::off());
+    let lines: Vec<Vec<&str>> =
+        text.lines().take(5).map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
+    assert_eq!(lines[0][..4], ["FROM \\ TO", "rome pod", "rome service", "rome node port"]);
+    // Rome's only pod has nobody near to ask.
+    assert_eq!(lines[1][..3], ["rome pod", "-", "ok 1.5 ms"]);
+    assert_eq!(lines[3], ["milan pod", "ok 1.5 ms", "ok 1.5 ms", "-", "-", "ok 1.5 ms", "-", "-", "-", "-"]);
+    assert_eq!(lines[2][7], "FAILED");
+    assert!(text.contains("FAILED rome node to turin pod: 5 of 5 questions"), "{text}");
+    assert!(text.contains("what to do:") && text.contains("-  rome does not pass packets on between"), "{text}");
+    let json: Value = serde_json::to_value(&found).unwrap();
+    assert_eq!(json["matrices"][0]["ways"][0]["from"], "pod");
+}

@@ -1,0 +1,138 @@
+//! Pods that ask and answer, for `test network` and `bench network`: where they are made, and how they are asked.
+//!
+//! They run the program of `liqo-fabric` in another role, so no image is needed that is not there. What is made is in namespaces with a
+//! label that says when their run is over; they are removed at its end, however it ends, and what a killed run left is removed by the
+//! next one.
+
+pub mod pods;
+mod stage;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, anyhow, bail};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Node, Pod},
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{AttachParams, ListParams},
+};
+use liqo_api::FABRIC_NAMESPACE;
+use liqo_probe::{Report, Request};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::{
+    cli::{Global, Others},
+    cluster::{Access, Cluster, Explained as _},
+    manifests::FABRIC,
+};
+
+pub use stage::{Stage, sweep};
+
+/// The clusters that are meant: that of `--kubeconfig` first.
+pub async fn clusters(global: &Global, others: &Others) -> anyhow::Result<Vec<Cluster>> {
+    let accesses: Vec<Access> = if let Some(instance) = &others.playground {
+        let playground = crate::playground::open(instance)?;
+        let all = playground.clusters()?;
+        if all.is_empty() {
+            bail!("there are no clusters: `cargo playground up` starts some");
+        }
+        all.iter().map(|cluster| Access::file(cluster.kubeconfig())).collect()
+    } else {
+        let remotes = others.remote_kubeconfig.iter().map(Access::file);
+        let contexts = others
+            .remote_context
+            .iter()
+            .map(|context| Access { kubeconfig: global.kubeconfig.clone(), context: Some(context.clone()) });
+        [global.access()].into_iter().chain(remotes).chain(contexts).collect()
+    };
+    let mut clusters = Vec::new();
+    for access in &accesses {
+        clusters.push(Cluster::connect(access).await?);
+    }
+    Ok(clusters)
+}
+
+/// The image of the program on the nodes of this cluster.
+pub async fn image(cluster: &Cluster) -> anyhow::Result<String> {
+    let api: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
+    let set = api.get_opt(FABRIC).await.doing(format!("read the DaemonSet {FABRIC}"))?;
+    let image = set
+        .and_then(|set| set.spec?.template.spec)
+        .and_then(|spec| spec.containers.into_iter().find_map(|container| container.image));
+    image.ok_or_else(|| anyhow!("cluster {} has no DaemonSet {FABRIC_NAMESPACE}/{FABRIC}: is Liqo installed?", cluster.context))
+}
+
+/// A node that has a part in the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricNode {
+    /// Its name.
+    pub name: String,
+    /// Its own address.
+    pub address: String,
+    /// The pod of `liqo-fabric` on it.
+    pub pod: String,
+}
+
+/// The nodes on which `liqo-fabric` is ready: gateways `first`, then by name.
+pub async fn nodes(cluster: &Cluster, first: &[String]) -> anyhow::Result<Vec<FabricNode>> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
+    let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={FABRIC}"));
+    let pods = pods.list(&ours).await.doing(format!("list the pods of {FABRIC}"))?.items;
+    let on: BTreeMap<String, String> = pods
+        .iter()
+        .filter(|pod| pods::is_ready(pod))
+        .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.clone()?, pod.name_any())))
+        .collect();
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let nodes = nodes.list(&ListParams::default()).await.doing("list the nodes")?.items;
+    let mut found: Vec<FabricNode> = nodes
+        .into_iter()
+        .filter_map(|node| {
+            let name = node.name_any();
+            let pod = on.get(&name)?.clone();
+            let addresses = node.status?.addresses?;
+            let address = addresses.into_iter().find(|address| address.type_ == "InternalIP")?.address;
+            Some(FabricNode { name, address, pod })
+        })
+        .collect();
+    found.sort_by_key(|node| (!first.contains(&node.name), node.name.clone()));
+    Ok(found)
+}
+
+/// Has a pod ask, by `exec`.
+pub async fn ask(
+    cluster: &Cluster,
+    namespace: &str,
+    pod: &str,
+    request: &Request,
+    limit: Duration,
+) -> anyhow::Result<Vec<Report>> {
+    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+    let asking = async {
+        // Its own program, wherever the image has it.
+        let command = ["/proc/1/exe", "probe", "ask"];
+        let parameters = AttachParams::default().stdin(true).stdout(true).stderr(true);
+        let mut process = api.exec(pod, command, &parameters).await.doing(format!("run a command in pod {pod}"))?;
+        let (Some(mut input), Some(mut output), Some(mut errors)) = (process.stdin(), process.stdout(), process.stderr()) else {
+            bail!("pod {pod} gives no way to what it runs");
+        };
+        let question = serde_json::to_string(request)? + "\n";
+        let (mut text, mut complaint) = (String::new(), String::new());
+        let write = async {
+            input.write_all(question.as_bytes()).await?;
+            input.flush().await
+        };
+        let (written, read, complained) =
+            tokio::join!(write, output.read_to_string(&mut text), errors.read_to_string(&mut complaint));
+        written.with_context(|| format!("telling pod {pod} what to ask"))?;
+        read.with_context(|| format!("reading what pod {pod} found"))?;
+        complained.with_context(|| format!("reading what pod {pod} complains about"))?;
+        if text.is_empty() && !complaint.is_empty() {
+            bail!("pod {pod}: {}", crate::output::plain(complaint.trim()));
+        }
+        text.lines().map(|line| serde_json::from_str(line).with_context(|| format!("pod {pod} says {line:?}"))).collect()
+    };
+    tokio::time::timeout(limit, asking).await.unwrap_or_else(|_| Err(anyhow!("pod {pod} said nothing for {} s", limit.as_secs())))
+}

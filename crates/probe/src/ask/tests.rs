@@ -1,0 +1,82 @@
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::serve::{Name, serve_on};
+
+/// A server on loopback, and where it is.
+async fn server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let socket = UdpSocket::bind(address).await.unwrap();
+    tokio::spawn(serve_on(listener, socket, Name { pod: "p".into(), node: "n".into() }));
+    address
+}
+
+async fn asked(to: &str, what: What) -> Result<Finding, Problem> {
+    let questions = vec![Question { to: to.to_owned(), what }];
+    let mut reports = ask(Request { questions, patience_millis: 2000, at_once: 4 });
+    let report = reports.recv().await.unwrap();
+    assert_eq!((report.question, reports.recv().await), (0, None));
+    report.outcome
+}
+
+fn by(finding: Finding) -> Identity {
+    let Finding::Answered { by, .. } = finding else { panic!("{finding:?}") };
+    by
+}
+
+#[tokio::test]
+async fn who_answers_is_known_over_tcp_and_udp_by_address_and_name() {
+    let server = server().await;
+    for to in [server.to_string(), format!("localhost:{}", server.port())] {
+        for what in [What::Tcp, What::Udp { bytes: 0 }, What::Udp { bytes: 4000 }, What::Bulk { bytes: 1_000_001 }] {
+            let by = by(asked(&to, what).await.unwrap());
+            assert_eq!((by.pod.as_str(), by.node.as_str(), by.source.ip()), ("p", "n", server.ip()));
+        }
+    }
+    let addresses = vec![server.ip()];
+    assert_eq!(asked(&server.to_string(), What::Resolve).await, Ok(Finding::Addresses { addresses }));
+}
+
+#[tokio::test]
+async fn a_path_carries_what_its_devices_carry() {
+    let server = server().await;
+    let found = asked(&server.to_string(), What::Path { largest: 1500 }).await;
+    assert_eq!(found, Ok(Finding::Passes { largest: 1500, vanished: None }));
+}
+
+#[tokio::test]
+async fn figures_are_of_what_arrived() {
+    let server = server().await.to_string();
+    let carried = |found: Result<Finding, Problem>| {
+        let Ok(Finding::Carried { bytes, seconds, sent }) = found else { panic!("{found:?}") };
+        assert!(bytes > 0 && bytes <= sent && seconds >= 0.1, "{bytes} of {sent} in {seconds}");
+        (bytes, sent)
+    };
+    let (bytes, sent) = carried(asked(&server, What::Stream { seconds: 0.1, connections: 3 }).await);
+    assert_eq!(bytes, sent, "TCP loses nothing");
+    carried(asked(&server, What::Flood { seconds: 0.1, bytes: 1200 }).await);
+    let found = asked(&server, What::Latency { seconds: 0.1 }).await;
+    let Ok(Finding::Latency { p50, p99, count }) = found else { panic!("{found:?}") };
+    assert!(count > 0 && p50 > 0.0 && p50 <= p99);
+}
+
+#[tokio::test]
+async fn what_goes_wrong_has_a_name() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = listener.local_addr().unwrap().to_string();
+    assert_eq!(asked(&silent, What::Bulk { bytes: 10_000_000 }).await.unwrap_err().kind, ProblemKind::NoAnswer);
+    drop(listener);
+    assert_eq!(asked(&silent, What::Tcp).await.unwrap_err().kind, ProblemKind::Refused);
+    assert_eq!(asked(&silent, What::Udp { bytes: 0 }).await.unwrap_err().kind, ProblemKind::Refused);
+    assert_eq!(asked("nobody.invalid:1", What::Tcp).await.unwrap_err().kind, ProblemKind::UnknownName);
+}
+
+#[tokio::test]
+async fn a_plain_http_client_is_answered() {
+    let mut stream = BufReader::new(TcpStream::connect(server().await).await.unwrap());
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut text = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut text).await.unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains(r#""pod":"p""#), "{text}");
+}

@@ -1,0 +1,114 @@
+//! How fast it is.
+
+use std::{
+    io,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::TcpStream,
+    task::JoinSet,
+    time::timeout,
+};
+
+use crate::{Finding, Problem, ask, pattern, serve::CHUNK};
+
+/// So long the other side may take to say what arrived.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn period(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1)).min(Duration::from_secs(600))
+}
+
+/// Asks again and again on one connection.
+pub async fn latency(to: SocketAddr, seconds: f64) -> Result<Finding, Problem> {
+    let stream = timeout(PATIENCE, TcpStream::connect(to)).await.map_err(|_| Problem::silence())??;
+    stream.set_nodelay(true)?;
+    let mut stream = BufReader::new(stream);
+    let mut times = Vec::new();
+    let end = Instant::now() + period(seconds);
+    let mut line = String::new();
+    while Instant::now() < end || times.is_empty() {
+        let start = Instant::now();
+        stream.write_all(b"who\n").await?;
+        line.clear();
+        let read = timeout(PATIENCE, stream.read_line(&mut line)).await.map_err(|_| Problem::silence())??;
+        if read == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        times.push(start.elapsed().as_secs_f64() * 1000.0);
+    }
+    times.sort_by(f64::total_cmp);
+    let at = |hundredths: usize| times[(times.len() * hundredths / 100).min(times.len() - 1)];
+    Ok(Finding::Latency { p50: at(50), p99: at(99), count: times.len() })
+}
+
+/// Sends as much as goes on so many connections.
+pub async fn stream(to: SocketAddr, seconds: f64, connections: usize) -> Result<Finding, Problem> {
+    let begin = Instant::now();
+    let end = begin + period(seconds);
+    let mut senders = JoinSet::new();
+    for _ in 0..connections.clamp(1, 64) {
+        senders.spawn(send(to, end));
+    }
+    let (mut bytes, mut sent) = (0, 0);
+    while let Some(sender) = senders.join_next().await {
+        let (arrived, written) = sender.map_err(io::Error::other)??;
+        bytes += arrived;
+        sent += written;
+    }
+    Ok(Finding::Carried { bytes, seconds: begin.elapsed().as_secs_f64(), sent })
+}
+
+async fn send(to: SocketAddr, end: Instant) -> io::Result<(u64, u64)> {
+    let mut stream = timeout(PATIENCE, TcpStream::connect(to)).await??;
+    let mut buffer = vec![0; CHUNK];
+    pattern(0, &mut buffer);
+    stream.write_all(b"sink\n").await?;
+    let mut sent = 0;
+    while Instant::now() < end {
+        // What is stuck does not hold up the end.
+        match timeout(PATIENCE, stream.write(&buffer)).await?? {
+            0 => break,
+            written => sent += written as u64,
+        }
+    }
+    stream.shutdown().await?;
+    let mut line = String::new();
+    timeout(PATIENCE, BufReader::new(stream).read_line(&mut line)).await??;
+    let arrived = line.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+    Ok((arrived, sent))
+}
+
+/// Sends datagrams as fast as they go, and asks how many arrived.
+pub async fn flood(to: SocketAddr, seconds: f64, bytes: usize) -> Result<Finding, Problem> {
+    let socket = ask::datagram_socket(to).await?;
+    let number = ask::nonce();
+    let datagram = ask::padded(&format!("flood {number}"), bytes);
+    let begin = Instant::now();
+    let end = begin + period(seconds);
+    let mut sent = 0;
+    while Instant::now() < end {
+        for _ in 0..32 {
+            // A full queue is a loss like any other.
+            if let Ok(written) = socket.send(&datagram).await {
+                sent += written as u64;
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    // What is on its way yet arrives.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let question = format!("count {number}");
+    for _ in 0..5 {
+        socket.send(question.as_bytes()).await?;
+        if let Ok(answer) = timeout(Duration::from_secs(1), ask::answer(&socket, &number)).await {
+            let bytes = answer?.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+            return Ok(Finding::Carried { bytes, seconds, sent });
+        }
+    }
+    Err(Problem::silence())
+}
