@@ -7,11 +7,11 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use liqoctl::{
     approve, ask,
     cli::{
-        Cli, Command, Generate, Global, Install, Offer, OfferDecide, Offload, Peer, Playground, PlaygroundArguments, Plugin,
-        Policy, Token, Uninstall, Unoffload, Unpeer,
+        Cli, Command, Doctor, Generate, Global, Install, Offer, OfferDecide, Offload, Peer, Playground, PlaygroundArguments,
+        Plugin, Policy, Token, Uninstall, Unoffload, Unpeer,
     },
     cluster::{Access, Cluster},
-    generate, install, offer, offload,
+    doctor, generate, install, offer, offload,
     output::{self, Format, Paint},
     peer, playground, plugin, policy,
     progress::Progress,
@@ -100,6 +100,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             let found = status::collect(&Cluster::connect(&global.access()).await?).await?;
             output::print(format, &found, |found| status::render(found, Paint::for_stdout()))
         }
+        Command::Doctor(arguments) => examine(&global, &arguments).await,
         Command::Token(command) => tokens(&global, command).await,
         Command::Generate(Generate::PeerCommand(arguments)) => {
             let cluster = Cluster::connect(&global.access()).await?;
@@ -122,6 +123,16 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             clap_complete::generate(shell, &mut Cli::command(), "liqoctl", &mut script);
             output::write_out(&String::from_utf8(script)?)
         }
+    }
+}
+
+async fn examine(global: &Global, arguments: &Doctor) -> anyhow::Result<()> {
+    let report = doctor::examine(&arguments.clusters(&global.access())?).await?;
+    output::print(global.output, &report, |report| doctor::render(report, arguments.all, Paint::for_stdout()))?;
+    match report.summary.fail {
+        0 => Ok(()),
+        1 => bail!("1 check failed"),
+        number => bail!("{number} checks failed"),
     }
 }
 

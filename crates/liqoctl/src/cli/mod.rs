@@ -1,5 +1,6 @@
 //! The command line: commands, flags, help.
 
+mod doctor;
 mod sharing;
 
 use std::{path::PathBuf, time::Duration};
@@ -8,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use liqo_api::{PodOffloadingStrategy, ResourceList};
 use liqo_quantity::ResourceArgument;
 
+pub use doctor::Doctor;
 pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
 
 use crate::{
@@ -93,6 +95,10 @@ pub enum Command {
     Policy(Policy),
     /// Show this cluster, its peers, and what keeps them from working
     Status,
+    /// Look at each hop from here to pods in other clusters, and say what to do where one is broken
+    ///
+    /// It changes nothing. Ends with exit code 1 if anything failed.
+    Doctor(Doctor),
     /// Manage the tokens with which other clusters make their first contact
     #[command(subcommand)]
     Token(Token),
