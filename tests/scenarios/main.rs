@@ -11,6 +11,7 @@
 //! ```
 
 mod approval;
+mod doctor;
 mod enforcement;
 mod install;
 mod isolation;
@@ -87,6 +88,11 @@ fn first() -> Vec<(&'static str, Scenario)> {
             connections_survive_a_restart_of_the_fabric_and_of_the_managers,
             where_udp_does_not_pass_tls_takes_over_by_itself_and_udp_when_it_passes_again,
             a_network_that_is_not_wanted_ends_on_both_sides_and_comes_back;
+        doctor:
+            the_doctor_finds_no_fault_in_clusters_that_are_well,
+            the_doctor_names_a_manager_that_does_not_run,
+            the_doctor_names_a_right_that_was_taken_away,
+            the_doctor_names_the_direction_in_which_packets_are_lost;
         services:
             services_travel_with_endpoints_as_the_provider_sees_them,
             a_stateful_set_that_spans_clusters_has_its_names_in_both,
