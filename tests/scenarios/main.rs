@@ -12,6 +12,7 @@
 
 mod api_access;
 mod approval;
+mod doctor;
 mod enforcement;
 mod install;
 mod isolation;
@@ -92,6 +93,11 @@ fn first() -> Vec<(&'static str, Scenario)> {
         api_access:
             a_pod_elsewhere_uses_the_api_server_of_its_home_and_nothing_else_there,
             a_pod_that_insists_on_its_api_server_waits_until_there_is_a_way;
+        doctor:
+            the_doctor_finds_no_fault_in_clusters_that_are_well,
+            the_doctor_names_a_manager_that_does_not_run,
+            the_doctor_names_a_right_that_was_taken_away,
+            the_doctor_names_the_direction_in_which_packets_are_lost;
         services:
             services_travel_with_endpoints_as_the_provider_sees_them,
             a_stateful_set_that_spans_clusters_has_its_names_in_both,

@@ -13,7 +13,8 @@
 //!            └────────▶ API server of the other cluster    peer: its identity and address, a token for one use
 //! ```
 //!
-//! `policy explain` alone decides something: it asks the controllers' own pure rules, which it links in.
+//! `policy explain` alone decides as the controllers do: it asks their own pure rules, which it links in. `doctor` judges what it
+//! reads by rules of its own.
 //!
 //! The commands return values; [`output`] prints them as a table, JSON or YAML. `playground up` and the tests call the same
 //! functions as the program.
@@ -24,6 +25,7 @@ pub mod ask;
 pub mod cli;
 pub mod cluster;
 pub mod demo;
+pub mod doctor;
 pub mod generate;
 pub mod install;
 pub mod manifests;

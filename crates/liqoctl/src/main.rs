@@ -7,11 +7,11 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use liqoctl::{
     approve, ask,
     cli::{
-        Bench, BenchNetwork, Cli, Command, Generate, Global, Install, Offer, OfferDecide, Offload, Peer, Playground,
+        Bench, BenchNetwork, Cli, Command, Doctor, Generate, Global, Install, Offer, OfferDecide, Offload, Peer, Playground,
         PlaygroundArguments, Plugin, Policy, Test, TestNetwork, Token, Uninstall, Unoffload, Unpeer,
     },
     cluster::{Access, Cluster},
-    generate, install, network_bench, network_test, offer, offload,
+    doctor, generate, install, network_bench, network_test, offer, offload,
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes,
     progress::Progress,
@@ -102,6 +102,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Test(Test::Network(arguments)) => test_network(&global, arguments).await,
         Command::Bench(Bench::Network(arguments)) => bench_network(&global, arguments).await,
+        Command::Doctor(arguments) => examine(&global, &arguments).await,
         Command::Token(command) => tokens(&global, command).await,
         Command::Generate(Generate::PeerCommand(arguments)) => {
             let cluster = Cluster::connect(&global.access()).await?;
@@ -124,6 +125,16 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             clap_complete::generate(shell, &mut Cli::command(), "liqoctl", &mut script);
             output::write_out(&String::from_utf8(script)?)
         }
+    }
+}
+
+async fn examine(global: &Global, arguments: &Doctor) -> anyhow::Result<()> {
+    let report = doctor::examine(&arguments.clusters(&global.access())?).await?;
+    output::print(global.output, &report, |report| doctor::render(report, arguments.all, Paint::for_stdout()))?;
+    match report.summary.fail {
+        0 => Ok(()),
+        1 => bail!("1 check failed"),
+        number => bail!("{number} checks failed"),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
 /// The oldest minor version of Kubernetes 1 that Liqo runs in.
 pub const OLDEST_MINOR: u32 = 29;
 /// The first one that serves `ValidatingAdmissionPolicy` v1.
-const POLICIES_SINCE: u32 = 30;
+pub const POLICIES_SINCE: u32 = 30;
 
 /// What was found.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! The command line: commands, flags, help.
 
 mod network;
+mod doctor;
 mod sharing;
 
 use std::{path::PathBuf, time::Duration};
@@ -10,6 +11,7 @@ use liqo_api::{PodOffloadingStrategy, ResourceList};
 use liqo_quantity::ResourceArgument;
 
 pub use network::{Bench, BenchNetwork, Others, Test, TestNetwork};
+pub use doctor::Doctor;
 pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
 
 use crate::{
@@ -101,6 +103,10 @@ pub enum Command {
     /// Measure how fast clusters reach each other
     #[command(subcommand)]
     Bench(Bench),
+    /// Look at each hop from here to pods in other clusters, and say what to do where one is broken
+    ///
+    /// It changes nothing. Ends with exit code 1 if anything failed.
+    Doctor(Doctor),
     /// Manage the tokens with which other clusters make their first contact
     #[command(subcommand)]
     Token(Token),

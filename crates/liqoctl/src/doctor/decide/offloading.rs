@@ -1,0 +1,358 @@
+//! Namespaces and pods that are offloaded, as their users see them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use kube::ResourceExt;
+use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, pods};
+
+use super::{count, some, unread};
+use crate::{
+    cluster::full_name,
+    doctor::{
+        Check, Finding,
+        facts::{Facts, is_virtual},
+    },
+};
+
+/// What takes longer than this to be sent, or to end beyond its grace, is stuck.
+const SOON: SignedDuration = SignedDuration::from_secs(60);
+
+/// Judges them.
+pub fn decide(facts: &Facts) -> Vec<Finding> {
+    let offloadings = match &facts.offloadings {
+        Ok(offloadings) => offloadings,
+        Err(why) => return vec![unread(Check::Namespaces, why)],
+    };
+    if offloadings.is_empty() {
+        return vec![Finding::skipped(Check::Namespaces, "no namespace is offloaded: `liqoctl offload namespace NAME`")];
+    }
+    let mut found: Vec<Finding> = offloadings.iter().map(|offloading| namespace(offloading, facts)).collect();
+    found.push(webhook(offloadings, facts));
+    match &facts.home_pods {
+        Err(why) => found.push(unread(Check::PodsRefused, why)),
+        Ok(all) => found.extend([refused(all, facts), waiting(all, offloadings, facts), ending(all, facts)]),
+    }
+    found
+}
+
+fn namespace(offloading: &NamespaceOffloading, facts: &Facts) -> Finding {
+    let check = Check::Namespaces;
+    let name = offloading.namespace().unwrap_or_default();
+    let status = offloading.status.clone().unwrap_or_default();
+    let Some(condition) = status.conditions.iter().find(|condition| condition.type_ == "Ready") else {
+        let created = offloading.metadata.creation_timestamp.as_ref().map_or(facts.now(), |time| time.0);
+        if facts.now().duration_since(created) < SOON {
+            return Finding::unknown(check, format!("{name}: nothing was said of it yet; look again in a minute"));
+        }
+        return Finding::fail(
+            check,
+            format!("{name}: nothing was said of it"),
+            "see leader: the manager writes the condition Ready",
+        );
+    };
+    if condition.status == "True" {
+        let places: Vec<String> =
+            status.remote_namespaces.iter().map(|one| format!("{} in {}", one.namespace, one.cluster_name)).collect();
+        return Finding::ok(check, format!("{name}: {}", some(&places)));
+    }
+    let advice = match condition.reason.as_str() {
+        "NoClusterSelected" => {
+            "no node of a peer fits: `liqoctl status` shows the peers, `kubectl -n NAMESPACE get namespaceoffloading -o yaml` the selector"
+        }
+        "NamespaceNotAllowed" => "`liqoctl unoffload namespace NAME`, and take another namespace",
+        "WebhookPending" => "look again in a minute; then see leader, and rights of the manager",
+        _ => {
+            "the message names the cluster and why; what the provider refuses, its PeeringPolicy says (`liqoctl policy explain` there)"
+        }
+    };
+    Finding::fail(check, format!("{name}: {}: {}", condition.reason, condition.message), advice)
+}
+
+/// Whether new pods of each namespace that needs it are shown to the webhook.
+fn webhook(offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
+    let check = Check::NamespaceWebhook;
+    let configuration = match &facts.webhook {
+        Ok(configuration) => configuration,
+        Err(why) => return unread(check, why),
+    };
+    let entries = configuration.iter().flat_map(|one| one.webhooks.iter().flatten());
+    let named: BTreeSet<&String> = entries
+        .filter_map(|entry| entry.namespace_selector.as_ref()?.match_expressions.as_ref())
+        .flatten()
+        .flat_map(|expression| expression.values.iter().flatten())
+        .collect();
+    let needs = |offloading: &&NamespaceOffloading| {
+        offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local
+            && offloading.metadata.deletion_timestamp.is_none()
+    };
+    let missing: Vec<String> =
+        offloadings.iter().filter(needs).filter_map(ResourceExt::namespace).filter(|name| !named.contains(name)).collect();
+    if missing.is_empty() {
+        return Finding::ok(check, "new pods of every offloaded namespace are shown to Liqo");
+    }
+    Finding::fail(
+        check,
+        format!("new pods are not shown to Liqo, and so stay home, in: {}", some(&missing)),
+        "the manager puts them into MutatingWebhookConfiguration liqo: see leader, and rights of the manager",
+    )
+}
+
+/// Pods on nodes of peers.
+fn abroad<'a>(all: &'a [Pod], facts: &Facts) -> Vec<&'a Pod> {
+    let nodes: BTreeSet<String> =
+        facts.nodes.iter().flatten().filter(|node| is_virtual(node)).map(ResourceExt::name_any).collect();
+    let is_there =
+        |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).is_some_and(|node| nodes.contains(node));
+    all.iter().filter(is_there).filter(|pod| !is_final(pod)).collect()
+}
+
+fn is_final(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+}
+
+fn reason(condition: &PodCondition) -> &str {
+    condition.reason.as_deref().unwrap_or("no reason")
+}
+
+/// Pods that the provider does not take, or takes without all that they name, by reason.
+fn refused(all: &[Pod], facts: &Facts) -> Finding {
+    let check = Check::PodsRefused;
+    let there = abroad(all, facts);
+    let mut refused: BTreeMap<&str, Vec<(&Pod, &PodCondition)>> = BTreeMap::new();
+    let mut lacking = Vec::new();
+    for pod in &there {
+        let Some(condition) = condition(pod, pods::OFFLOADED) else { continue };
+        match condition.status.as_str() {
+            "False" => refused.entry(reason(condition)).or_default().push((pod, condition)),
+            "True" if [pods::NOT_REFLECTED, pods::ADDRESS_REFUSED].contains(&reason(condition)) => {
+                lacking.push((*pod, condition));
+            }
+            _ => {}
+        }
+    }
+    let words = |pod: &Pod, condition: &PodCondition| {
+        format!("{}: {}: {}", full_name(pod), reason(condition), condition.message.as_deref().unwrap_or_default())
+    };
+    if let Some((reason, group)) = refused.iter().max_by_key(|(_, group)| group.len())
+        && let Some((pod, condition)) = group.first()
+    {
+        let number: usize = refused.values().map(Vec::len).sum();
+        let others: Vec<&str> = refused.keys().copied().filter(|other| other != reason).collect();
+        let others = if others.is_empty() { String::new() } else { format!("; other reasons: {}", others.join(", ")) };
+        let what = format!("{} refused, such as {}{others}", count(number, "pod"), words(pod, condition));
+        return Finding::fail(check, what, refusal(reason));
+    }
+    if let Some((pod, condition)) = lacking.first() {
+        let what = format!("{} not as at home, such as {}", count(lacking.len(), "pod"), words(pod, condition));
+        return Finding::warn(
+            check,
+            what,
+            "the message names what the provider does not have: its policy may not let it in, or its name is taken there",
+        );
+    }
+    Finding::ok(check, format!("{} with peers, none refused", count(there.len(), "pod")))
+}
+
+fn refusal(reason: &str) -> &'static str {
+    match reason {
+        "OfferExceeded" => {
+            "ask for less, free something, or borrow more: `liqoctl status` shows what is offered; pods with a controller are made anew elsewhere after a while"
+        }
+        "PoolWithdrawn" | "NodeLeaving" => {
+            "the provider takes it back: the pods are made anew elsewhere if they have a controller"
+        }
+        "NamespaceNotOffloaded" | "NamespaceRefused" | "NamespaceNotReady" | "OffloadingIsLocal" | "ClusterNotSelected" => {
+            "the namespace's NamespaceOffloading does not lead there: see namespaces"
+        }
+        "NameTaken" => "a pod of that name exists at the provider: remove it there, or name this one otherwise",
+        _ => "the message names the field or the rule; the provider's PeeringPolicy decides (`liqoctl policy explain` there)",
+    }
+}
+
+/// Pods that have no node, or that the provider cannot place, or that are still on their way.
+fn waiting(all: &[Pod], offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
+    let check = Check::PodsWaiting;
+    let now = facts.now();
+    let is_remote = |pod: &Pod| {
+        offloadings
+            .iter()
+            .any(|one| one.namespace() == pod.namespace() && one.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote)
+    };
+    let there = abroad(all, facts);
+    let old = |at: Option<Timestamp>| at.is_some_and(|at| now.duration_since(at) > SOON);
+    let on_its_way = |pod: &&&Pod| {
+        let told = condition(pod, pods::OFFLOADED);
+        let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        told.is_none_or(|told| told.status == "Unknown") && pod.metadata.deletion_timestamp.is_none() && old(created)
+    };
+    if let Some(pod) = there.iter().find(on_its_way) {
+        let number = there.iter().filter(on_its_way).count();
+        let what = format!("{} bound to a node of a peer and not sent, such as {}", count(number, "pod"), full_name(*pod));
+        return Finding::fail(check, what, "see the peer's links (peer-reachable), leader, and namespaces");
+    }
+    let unplaced = there.iter().find_map(|pod| {
+        let condition = condition(pod, pods::REMOTE_SCHEDULED).filter(|condition| condition.status == "False")?;
+        Some(format!("the provider finds no place for {}: {}", full_name(*pod), condition.message.as_deref().unwrap_or_default()))
+    });
+    if let Some(what) = unplaced {
+        return Finding::warn(
+            check,
+            what,
+            "what was promised is there in sum, and not on one node, or labels, taints and volumes there do not fit",
+        );
+    }
+    let homeless = all.iter().filter(|pod| is_remote(pod) && !is_final(pod)).find_map(|pod| {
+        let condition = condition(pod, "PodScheduled").filter(|condition| condition.status == "False")?;
+        Some(format!("{} has no node: {}", full_name(pod), condition.message.as_deref().unwrap_or_default()))
+    });
+    match homeless {
+        Some(what) => Finding::warn(
+            check,
+            what,
+            "pods of its namespace run with peers only: are there virtual nodes with room (`liqoctl status`), and does the selector fit one?",
+        ),
+        None => Finding::ok(check, "no pod waits for a place with a peer"),
+    }
+}
+
+fn ending(all: &[Pod], facts: &Facts) -> Finding {
+    let check = Check::PodsEnding;
+    // The time of deletion is when the grace is over.
+    let is_late =
+        |pod: &&&Pod| pod.metadata.deletion_timestamp.as_ref().is_some_and(|time| facts.now().duration_since(time.0) > SOON);
+    let there = abroad(all, facts);
+    let late: Vec<String> = there.iter().filter(is_late).map(|pod| full_name(*pod)).collect();
+    if late.is_empty() {
+        return Finding::ok(check, "no pod is stuck at its end");
+    }
+    Finding::warn(
+        check,
+        format!("{} should have ended long ago: {}", count(late.len(), "pod"), some(&late)),
+        "the provider ends them first: see the peer's links; where it will not come back, `liqoctl unpeer` ends them",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::doctor::{
+        Verdict,
+        decide::fixtures::{NOW, condition as link, facts, of},
+    };
+
+    fn world(strategy: &str) -> Facts {
+        let mut facts = facts();
+        facts.offloadings = Ok(vec![of(json!({
+            "metadata": { "name": "offloading", "namespace": "demo", "creationTimestamp": NOW },
+            "spec": { "podOffloadingStrategy": strategy },
+            "status": { "conditions": [link("Ready", "True", "NamespacesReady")] },
+        }))]);
+        facts.webhook = Ok(Some(of(json!({ "metadata": {}, "webhooks": [{
+            "name": "remote.liqo.io", "admissionReviewVersions": [], "clientConfig": {}, "sideEffects": "None",
+            "namespaceSelector": { "matchExpressions": [{ "key": "k", "operator": "In", "values": ["demo"] }] },
+        }] }))));
+        let milan = json!({ "metadata": { "name": "milan", "labels": { "liqo.io/type": "virtual-node" } } });
+        facts.nodes.as_mut().unwrap().push(of(milan));
+        facts
+    }
+
+    fn pod(node: Option<&str>, conditions: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": { "name": "p", "namespace": "demo", "creationTimestamp": "2026-01-01T11:00:00Z" },
+            "spec": { "containers": [], "nodeName": node },
+            "status": { "phase": "Pending" },
+        });
+        pod["status"]["conditions"] = conditions;
+        of(pod)
+    }
+
+    fn told(status: &str, reason: &str) -> Value {
+        json!([{ "type": pods::OFFLOADED, "status": status, "reason": reason, "message": "m" }])
+    }
+
+    fn verdict(facts: &Facts, check: Check) -> Finding {
+        decide(facts).into_iter().find(|one| one.check == check).unwrap()
+    }
+
+    #[test]
+    fn a_namespace_that_exists_nowhere_is_shown() {
+        assert_eq!(decide(&facts())[0].verdict, Verdict::Skipped);
+        let mut facts = world("Remote");
+        assert!(decide(&facts).iter().all(|one| one.verdict == Verdict::Ok), "{:#?}", decide(&facts));
+        let conditions = &mut facts.offloadings.as_mut().unwrap()[0].status.as_mut().unwrap().conditions;
+        *conditions = vec![link("Ready", "False", "NoClusterSelected")];
+        assert_eq!(verdict(&facts, Check::Namespaces).verdict, Verdict::Fail);
+        facts.offloadings.as_mut().unwrap()[0].status = None;
+        assert_eq!(verdict(&facts, Check::Namespaces).verdict, Verdict::Unknown, "it was just made");
+    }
+
+    #[test]
+    fn a_namespace_whose_pods_liqo_is_not_shown_is_named() {
+        let mut facts = world("Remote");
+        facts.webhook = Ok(Some(of(json!({ "metadata": {} }))));
+        assert!(verdict(&facts, Check::NamespaceWebhook).what.ends_with("in: demo"));
+        facts.offloadings = world("Local").offloadings;
+        assert_eq!(verdict(&facts, Check::NamespaceWebhook).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn pods_that_are_refused_say_why() {
+        let mut facts = world("Remote");
+        let refused = pod(Some("milan"), told("False", "OfferExceeded"));
+        facts.home_pods = Ok(vec![refused.clone(), refused, pod(Some("milan"), told("False", "NotAllowed"))]);
+        let found = verdict(&facts, Check::PodsRefused);
+        assert_eq!(found.verdict, Verdict::Fail);
+        assert!(
+            found.what.starts_with("3 pods refused, such as demo/p: OfferExceeded: m; other reasons: NotAllowed"),
+            "{}",
+            found.what
+        );
+        facts.home_pods = Ok(vec![pod(Some("milan"), told("True", pods::NOT_REFLECTED))]);
+        assert_eq!(verdict(&facts, Check::PodsRefused).verdict, Verdict::Warn);
+        facts.home_pods = Ok(vec![pod(Some("milan"), told("True", "Offloaded"))]);
+        assert_eq!(verdict(&facts, Check::PodsRefused).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn pods_that_wait_are_shown() {
+        let mut facts = world("Remote");
+        let mut with = |pod: Pod| {
+            facts.home_pods = Ok(vec![pod]);
+            verdict(&facts, Check::PodsWaiting).verdict
+        };
+        assert_eq!(with(pod(Some("milan"), told("Unknown", "Sending"))), Verdict::Fail);
+        assert_eq!(with(pod(Some("milan"), json!([]))), Verdict::Fail);
+        assert_eq!(with(pod(Some("rome-1"), json!([]))), Verdict::Ok, "it is at home");
+        let unplaced = json!([
+            { "type": pods::OFFLOADED, "status": "True" },
+            { "type": pods::REMOTE_SCHEDULED, "status": "False", "message": "0/1 nodes" },
+        ]);
+        assert_eq!(with(pod(Some("milan"), unplaced)), Verdict::Warn);
+        let homeless = json!([{ "type": "PodScheduled", "status": "False", "message": "0/1 nodes" }]);
+        assert_eq!(with(pod(None, homeless.clone())), Verdict::Warn);
+        facts.offloadings = world("LocalAndRemote").offloadings;
+        facts.home_pods = Ok(vec![pod(None, homeless)]);
+        assert_eq!(verdict(&facts, Check::PodsWaiting).verdict, Verdict::Ok, "that is no matter of peers");
+    }
+
+    #[test]
+    fn pods_that_do_not_end_are_shown() {
+        let mut facts = world("Remote");
+        let mut late = pod(Some("milan"), told("True", "Offloaded"));
+        let mut ends_at = |at: &str| {
+            late.metadata.deletion_timestamp = Some(liqo_api::Time(at.parse().unwrap()));
+            facts.home_pods = Ok(vec![late.clone()]);
+            verdict(&facts, Check::PodsEnding).verdict
+        };
+        assert_eq!((ends_at("2026-01-01T11:59:30Z"), ends_at("2026-01-01T11:30:00Z")), (Verdict::Ok, Verdict::Warn));
+    }
+}

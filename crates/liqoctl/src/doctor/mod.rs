@@ -1,0 +1,55 @@
+//! `liqoctl doctor`: looks at each hop from the API server to the pod in another cluster, says what is well and what is not, and
+//! what to do about it. It changes nothing.
+//!
+//! ```text
+//!   collect: reads ──▶ Facts ──▶ decide (pure): one file for each area ──▶ Findings ──▶ render
+//! ```
+
+mod collect;
+mod decide;
+mod facts;
+mod finding;
+mod render;
+
+use futures::future::join_all;
+
+pub use collect::collect;
+pub use facts::Facts;
+pub use finding::{Area, Check, Examined, Finding, Report, Summary, Verdict};
+pub use render::render;
+
+use crate::cluster::{Access, Cluster};
+
+/// Looks at these clusters, and at each two of them that are peers.
+pub async fn examine(all: &[Access]) -> anyhow::Result<Report> {
+    let mut clusters = Vec::new();
+    for access in all {
+        clusters.push(Cluster::connect(access).await?);
+    }
+    let facts = join_all(clusters.iter().map(collect)).await;
+    let mut examined: Vec<Examined> = clusters.iter().zip(&facts).map(|(cluster, facts)| one(cluster, facts)).collect();
+    let read: Vec<&Facts> = facts.iter().flatten().collect();
+    for (index, first) in read.iter().enumerate() {
+        for second in &read[index + 1..] {
+            let findings = decide::between(first, second);
+            if !findings.is_empty() {
+                examined.push(Examined { clusters: vec![first.name.clone(), second.name.clone()], findings });
+            }
+        }
+    }
+    Ok(Report::new(examined))
+}
+
+fn one(cluster: &Cluster, facts: &Result<Facts, String>) -> Examined {
+    match facts {
+        Ok(facts) => Examined { clusters: vec![facts.name.clone()], findings: decide::decide(facts) },
+        Err(why) => {
+            let advice =
+                "see whether the cluster is up, and the kubeconfig for it (`kubectl cluster-info`); nothing else was looked at";
+            Examined {
+                clusters: vec![cluster.context.clone()],
+                findings: vec![Finding::fail(Check::ApiServer, why.clone(), advice)],
+            }
+        }
+    }
+}
