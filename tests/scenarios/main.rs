@@ -10,6 +10,7 @@ mod isolation;
 mod jobs;
 mod lending;
 mod network;
+mod network_only;
 mod offers;
 mod offloading;
 mod outages;
@@ -75,6 +76,8 @@ fn all() -> Vec<(&'static str, Scenario)> {
             what_is_not_offloaded_stays_closed,
             connections_survive_a_restart_of_the_fabric_and_of_the_managers,
             a_network_that_is_not_wanted_ends_on_both_sides_and_comes_back;
+        network_only:
+            a_peering_for_the_network_alone_takes_resources_and_gives_them_back;
         services:
             services_travel_with_endpoints_as_the_provider_sees_them,
             a_stateful_set_that_spans_clusters_has_its_names_in_both,
