@@ -20,6 +20,7 @@ mod jobs;
 mod lending;
 mod matrix;
 mod network;
+mod network_only;
 mod offers;
 mod offloading;
 mod outages;
@@ -98,6 +99,8 @@ fn first() -> Vec<(&'static str, Scenario)> {
             the_doctor_names_a_manager_that_does_not_run,
             the_doctor_names_a_right_that_was_taken_away,
             the_doctor_names_the_direction_in_which_packets_are_lost;
+        network_only:
+            a_peering_for_the_network_alone_takes_resources_and_gives_them_back;
         services:
             services_travel_with_endpoints_as_the_provider_sees_them,
             a_stateful_set_that_spans_clusters_has_its_names_in_both,

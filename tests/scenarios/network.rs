@@ -65,7 +65,7 @@ const SERVER: &str = "mkdir -p /tmp/w/cgi-bin; cd /tmp/w; hostname > index.html;
     chmod +x cgi-bin/*; httpd -p 8080; trap exit TERM; while true; do sleep 0.2; done";
 
 /// A Deployment of servers on nodes with this label.
-fn servers(namespace: &str, name: &str, app: &str, replicas: u32, label: (&str, &str)) -> String {
+pub fn servers(namespace: &str, name: &str, app: &str, replicas: u32, label: (&str, &str)) -> String {
     let object = json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -124,7 +124,7 @@ async fn two_sides(world: &World, namespace: &str) -> Result<(Pod, Pod)> {
 }
 
 /// Where the peer sees an address of ours.
-fn seen(endpoint: &TunnelEndpoint, address: &str) -> Result<String> {
+pub fn seen(endpoint: &TunnelEndpoint, address: &str) -> Result<String> {
     let address: IpAddr = address.parse()?;
     let found = endpoint.spec.exported.iter().find_map(|(here, there)| translate(address, here, there));
     Ok(found.context("that address is not shown to the peer")?.to_string())
@@ -134,12 +134,12 @@ async fn exec(cluster: &Cluster, namespace: &str, pod: &str, line: &str) -> Resu
     cluster.kubectl(&["-n", namespace, "exec", pod, "--", "sh", "-c", line]).await
 }
 
-fn ip(pod: &Pod) -> Result<String> {
+pub fn ip(pod: &Pod) -> Result<String> {
     pod.status.as_ref().and_then(|status| status.pod_ip.clone()).context("the pod has no address")
 }
 
 /// What is answered at this address, asked by a pod.
-async fn ask(cluster: &Cluster, namespace: &str, pod: &str, address: &str, path: &str) -> Result<String> {
+pub async fn ask(cluster: &Cluster, namespace: &str, pod: &str, address: &str, path: &str) -> Result<String> {
     let answer = exec(cluster, namespace, pod, &format!("timeout 30 wget -qO- http://{address}:8080/{path}")).await?;
     // An address of IPv4 in the form of IPv6 is the same.
     Ok(answer.trim().trim_start_matches("[::ffff:").trim_end_matches(']').to_owned())

@@ -29,6 +29,7 @@ use crate::{ClusterId, Condition, schema};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(validation = kube::core::Rule::new("!has(self.outgoingPeering) || self.outgoingPeering != 'Yes' || has(self.authURL)").message("an outgoing peering needs authURL"))]
+#[x_kube(validation = kube::core::Rule::new("!has(self.request) || !has(self.request.networkOnly) || !self.request.networkOnly || !has(self.network) || self.network != 'No'").message("request.networkOnly with network: No asks for nothing at all"))]
 #[serde(rename_all = "camelCase")]
 pub struct ForeignClusterSpec {
     /// Identity of the peer.
@@ -90,6 +91,9 @@ pub struct RequestedResources {
     /// At most this much of each resource named; what is not named is taken as offered.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     pub resources: ResourceList,
+    /// No resources are asked for, whatever is named above: the peering is for the network alone, and there is no virtual node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub network_only: bool,
 }
 
 /// How far the peering came.
@@ -120,9 +124,14 @@ impl ForeignCluster {
         self.spec.cluster_name.clone().or_else(|| self.metadata.name.clone()).unwrap_or_default()
     }
 
-    /// Whether we want to borrow from it: asked for, and the object is not being deleted.
+    /// Whether we want a peering with it as our provider: asked for, and the object is not being deleted.
     pub fn wants_outgoing(&self) -> bool {
         self.spec.outgoing_peering == Wish::Yes && self.metadata.deletion_timestamp.is_none()
+    }
+
+    /// Whether we want to borrow resources from it, and not only a network to it.
+    pub fn wants_resources(&self) -> bool {
+        self.wants_outgoing() && !self.spec.request.network_only
     }
 
     /// The condition of this type.

@@ -183,6 +183,9 @@ async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
         let kubeconfig = arguments.remote_kubeconfig.or_else(|| global.kubeconfig.clone());
         peer::Source::Remote(Cluster::connect(&Access { kubeconfig, context: arguments.remote_context }).await?)
     };
+    if let Some(question) = peer::question(&cluster, &source, &options).await? {
+        ask::confirm(&question, arguments.yes)?;
+    }
     let peered = peer::peer(&cluster, source, &options, &Progress::new()).await?;
     output::print(global.output, &peered, peer::table)
 }

@@ -4,19 +4,19 @@
 //! from a command that was made there. It is written into a `ForeignCluster` here; controllers do the rest, and this module
 //! shows link by link how far they are.
 
-use std::{
-    cell::Cell,
-    time::{Duration, Instant},
-};
+mod standing;
 
-use anyhow::{Context as _, anyhow, bail};
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, bail};
+use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use kube::{
     Api, ResourceExt as _,
     api::{ListParams, Patch, PatchParams},
 };
 use liqo_api::{
-    ADDRESSES_KNOWN, ClusterConfigStatus, ClusterId, ForeignCluster, ResourceList, VirtualNode, Wish, links, provider_namespace,
+    ADDRESSES_KNOWN, ClusterConfigStatus, ClusterId, ForeignCluster, Reach, RequestedResources, ResourceList, Wish, links,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -27,17 +27,11 @@ use crate::{
     progress::Progress,
     settings::{host, means_this_machine},
     token::{self, Use},
-    wait::{Look, give_up, until},
+    unpeer,
 };
 
 /// How long a token that was made for one peering can be used.
 const TOKEN_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
-/// How long a refusal that no controller can mend must stand before it is believed: it may be from an earlier try.
-const REFUSAL_STANDS: Duration = Duration::from_secs(5);
-/// Reasons that only a person can do something about.
-const FINAL_REASONS: [&str; 5] = ["Blocked", "TokenRequired", "TokenInvalid", "TokenExpired", "IncompatibleVersion"];
-/// The links of the consumer's side, in order.
-const LINKS: &[&str] = &links::BORROWING;
 
 /// The cluster to borrow from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,14 +90,37 @@ pub enum Source {
     },
 }
 
+/// What is said about what to ask for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Nothing: what was asked for before holds.
+    AsBefore,
+    /// Resources: at most these, what is not named as offered.
+    AtMost(ResourceList),
+    /// No resources.
+    NetworkOnly,
+}
+
+impl Request {
+    /// What is asked for from now on. Limits outlive a time without resources.
+    fn after(&self, before: Option<&RequestedResources>) -> RequestedResources {
+        let before = before.cloned().unwrap_or_default();
+        match self {
+            Self::AsBefore => before,
+            Self::AtMost(resources) => RequestedResources { resources: resources.clone(), network_only: false },
+            Self::NetworkOnly => RequestedResources { network_only: true, ..before },
+        }
+    }
+}
+
 /// What to ask for, and how long to wait.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Name of the `ForeignCluster`; the other cluster's name when absent.
     pub name: Option<String>,
-    /// How much to ask for; what is not named is taken as offered. When absent, what was asked for before.
-    pub request: Option<ResourceList>,
-    /// How long to wait for the virtual node.
+    /// What to ask for.
+    pub request: Request,
+    /// How long to wait for the virtual node, or the tunnel.
     pub timeout: Duration,
     /// Whether to wait at all.
     pub wait: bool,
@@ -118,8 +135,11 @@ pub struct Peered {
     /// The peer's identity.
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
-    /// Its virtual nodes; none if nobody waited for them.
+    /// Its virtual nodes; none if nobody waited for them, or no resources are wanted.
     pub nodes: Vec<PeeredNode>,
+    /// The network, where nothing else is wanted and somebody waited for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<PeeredNetwork>,
     /// Whether the peering stood before, and something else is asked for now.
     pub changed: bool,
 }
@@ -134,13 +154,39 @@ pub struct PeeredNode {
     pub resources: ResourceList,
 }
 
+/// The network to a peer.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeeredNetwork {
+    /// The peer's prefixes, and where they are seen here.
+    pub prefixes: BTreeMap<IpNet, IpNet>,
+    /// What the peer may open connections to.
+    pub reach: Reach,
+}
+
+impl Source {
+    async fn target(&self) -> anyhow::Result<Target> {
+        match self {
+            Self::Remote(remote) => Target::of(remote).await,
+            Self::Invitation { target, .. } => Ok(target.clone()),
+        }
+    }
+}
+
+/// What to ask before resources are given back; nothing where no pod ends with that.
+pub async fn question(cluster: &Cluster, source: &Source, options: &Options) -> anyhow::Result<Option<String>> {
+    if options.request != Request::NetworkOnly {
+        return Ok(None);
+    }
+    let target = source.target().await?;
+    let lost = unpeer::lost(cluster, &target.cluster_id).await?;
+    Ok(lost.map(|lost| format!("This gives back what is borrowed from {}{lost}. Go on?", target.cluster_name)))
+}
+
 /// Peers, or changes what is asked of a peer.
 pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress: &Progress) -> anyhow::Result<Peered> {
     let own = cluster.installed().await?;
-    let target = match &source {
-        Source::Remote(remote) => Target::of(remote).await?,
-        Source::Invitation { target, .. } => target.clone(),
-    };
+    let target = source.target().await?;
     if target.cluster_id == own.id {
         bail!(
             "both kubeconfigs are of the same cluster ({}): a cluster does not borrow from itself",
@@ -154,8 +200,8 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         bail!("an earlier peering with {} is just being ended: try again in some seconds", target.cluster_name);
     }
     let name = choose_name(&known, options.name.as_deref(), &target)?;
-    let before = present.map(|foreign| foreign.spec.request.resources.clone());
-    let request = options.request.clone().or_else(|| before.clone()).unwrap_or_default();
+    let before = present.map(|foreign| foreign.spec.request.clone());
+    let request = options.request.after(before.as_ref());
     let token = match (&source, present) {
         (_, Some(foreign)) if is_granted(foreign) => None,
         (Source::Remote(remote), _) => {
@@ -180,16 +226,21 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
             "clusterName": target.cluster_name,
             "authURL": target.auth_url,
             "outgoingPeering": Wish::Yes,
-            "request": { "resources": request },
+            "request": request,
             "tokenSecretName": token_secret,
         },
     });
     api.patch(&name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(without_nulls(wanted)))
         .await
         .doing(format!("write ForeignCluster {name}"))?;
-    let nodes = if options.wait { watch_links(cluster, &name, &target, options.timeout, progress).await? } else { Vec::new() };
+    let (mut nodes, mut network) = (Vec::new(), None);
+    if options.wait && request.network_only {
+        network = Some(standing::network_stands(cluster, &name, &target, options.timeout, progress).await?);
+    } else if options.wait {
+        nodes = standing::nodes_are_ready(cluster, &name, &target, options.timeout, progress).await?;
+    }
     let changed = present.is_some_and(is_granted) && before.as_ref() != Some(&request);
-    Ok(Peered { name, cluster_id: target.cluster_id, nodes, changed })
+    Ok(Peered { name, cluster_id: target.cluster_id, nodes, network, changed })
 }
 
 /// Whether the peer let us in before; then no token is needed.
@@ -230,110 +281,6 @@ async fn one_time_token(remote: &Cluster, consumer: &ClusterId) -> anyhow::Resul
     Ok(token)
 }
 
-/// What a link means, for people.
-pub fn link_title(link: &str) -> &str {
-    match link {
-        links::IDENTITY_VERIFIED => "The peer proves its identity",
-        links::AUTHENTICATED => "The peer lets this cluster in",
-        links::PEER_REACHABLE => "The peer's API server and controllers answer",
-        links::RESOURCES_REQUESTED => "Resources are asked for",
-        links::OFFER_ACCEPTED => "An offer is accepted",
-        links::VIRTUAL_NODES_READY => "The virtual node is Ready",
-        other => other,
-    }
-}
-
-/// Shows the links one after the other until all hold.
-async fn watch_links(
-    cluster: &Cluster,
-    name: &str,
-    target: &Target,
-    timeout: Duration,
-    progress: &Progress,
-) -> anyhow::Result<Vec<PeeredNode>> {
-    let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let shown = Cell::new(0);
-    let refused_since: Cell<Option<Instant>> = Cell::new(None);
-    progress.started(link_title(LINKS[0]));
-    let news = |text: &str| {
-        if let Some(link) = LINKS.get(shown.get()) {
-            progress.message(link_title(link), text);
-        }
-    };
-    let what = format!("the virtual node of {name} is Ready");
-    let outcome = until(&what, timeout, news, || async {
-        let foreign = api.get(name).await.doing(format!("read ForeignCluster {name}"))?;
-        let standing = standing(&foreign);
-        while shown.get() < standing.holding {
-            progress.finished(link_title(LINKS[shown.get()]));
-            shown.set(shown.get() + 1);
-            if let Some(next) = LINKS.get(shown.get()) {
-                progress.started(link_title(next));
-            }
-        }
-        if standing.holding == LINKS.len() {
-            let nodes = nodes(cluster, &target.cluster_id).await?;
-            return Ok(if nodes.is_empty() {
-                Look::NotYet("the virtual node is being made".to_owned())
-            } else {
-                Look::Done(nodes)
-            });
-        }
-        if standing.refused {
-            let since = refused_since.get().unwrap_or_else(Instant::now);
-            refused_since.set(Some(since));
-            if since.elapsed() >= REFUSAL_STANDS {
-                return Err(give_up(format!("the peer refuses: {}", standing.missing)));
-            }
-        } else {
-            refused_since.set(None);
-        }
-        Ok(Look::NotYet(standing.missing))
-    })
-    .await;
-    if outcome.is_err()
-        && let Some(link) = LINKS.get(shown.get())
-    {
-        progress.failed(link_title(link));
-    }
-    outcome.map_err(|error| {
-        anyhow!(
-            "{error:#}. ForeignCluster {name} stays, and the controllers go on trying: see `liqoctl status`, or end it with `liqoctl unpeer {name}`"
-        )
-    })
-}
-
-/// How far a peering is.
-#[derive(Debug, PartialEq, Eq)]
-struct Standing {
-    /// How many links hold, from the first one on.
-    holding: usize,
-    /// What the first other one says.
-    missing: String,
-    /// Whether only a person can help.
-    refused: bool,
-}
-
-fn standing(foreign: &ForeignCluster) -> Standing {
-    let holds = |link: &&&str| foreign.condition(link).is_some_and(|condition| condition.status == "True");
-    let holding = LINKS.iter().take_while(holds).count();
-    match LINKS.get(holding).and_then(|link| foreign.condition(link)) {
-        None => Standing { holding, missing: "no news yet".to_owned(), refused: false },
-        Some(condition) => Standing {
-            holding,
-            missing: format!("{}: {}", condition.reason, condition.message),
-            refused: condition.status == "False" && FINAL_REASONS.contains(&condition.reason.as_str()),
-        },
-    }
-}
-
-async fn nodes(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<Vec<PeeredNode>> {
-    let api: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
-    let list = api.list(&ListParams::default()).await.doing("list the virtual nodes")?;
-    let shown = |node: VirtualNode| Some(PeeredNode { name: node.status?.node_name?, resources: node.spec.resources });
-    Ok(list.items.into_iter().filter_map(shown).collect())
-}
-
 /// Absent fields are left out of what is applied, so that they are given up and not set to nothing.
 fn without_nulls(mut value: serde_json::Value) -> serde_json::Value {
     if let Some(object) = value.get_mut("spec").and_then(|spec| spec.as_object_mut()) {
@@ -344,6 +291,16 @@ fn without_nulls(mut value: serde_json::Value) -> serde_json::Value {
 
 /// The outcome for people.
 pub fn table(peered: &Peered) -> String {
+    if let Some(network) = &peered.network {
+        let prefixes = network.prefixes.iter().map(|(there, here)| format!("Pods and nodes of {there} are seen here as {here}."));
+        let reach = match network.reach {
+            Reach::Pods => "The peer reaches all pods of this cluster.",
+            Reach::Offloaded => {
+                "The peer reaches nothing here but what is offloaded: `network.reach: Pods` in the policy that holds for it opens all pods."
+            }
+        };
+        return prefixes.chain([reach.to_owned()]).collect::<Vec<_>>().join("\n");
+    }
     if peered.nodes.is_empty() {
         return format!("ForeignCluster {} is written: `liqoctl status` shows how far the peering is.", peered.name);
     }
@@ -378,10 +335,6 @@ mod tests {
         .unwrap()
     }
 
-    fn condition(kind: &str, status: &str, reason: &str) -> serde_json::Value {
-        json!({ "type": kind, "status": status, "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" })
-    }
-
     #[test]
     fn a_peer_keeps_its_name_and_never_takes_that_of_another() {
         let known = [foreign("milan", 1, &json!([])), foreign("consumer", 2, &json!([]))];
@@ -400,21 +353,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_link_that_does_not_hold_is_shown() {
-        let none = standing(&foreign("x", 1, &json!([])));
-        assert_eq!((none.holding, none.refused), (0, false));
-        let refused = standing(&foreign(
-            "x",
-            1,
-            &json!([
-                condition(links::IDENTITY_VERIFIED, "True", "Verified"),
-                condition(links::AUTHENTICATED, "False", "TokenInvalid"),
-                condition(links::PEER_REACHABLE, "True", "Answers"),
-            ]),
-        ));
-        assert_eq!(refused, Standing { holding: 1, missing: "TokenInvalid: m".into(), refused: true });
-        let all: Vec<_> = LINKS.iter().map(|link| condition(link, "True", "Fine")).collect();
-        assert_eq!(standing(&foreign("x", 1, &json!(all))).holding, 6);
+    fn limits_outlive_a_time_without_resources() {
+        let limits: ResourceList = [("cpu", "2".parse().unwrap())].into_iter().collect();
+        let lent = Request::AtMost(limits.clone()).after(None);
+        let connected = Request::NetworkOnly.after(Some(&lent));
+        assert_eq!(connected, RequestedResources { resources: limits, network_only: true });
+        assert_eq!(Request::AsBefore.after(Some(&connected)), connected);
+        assert_eq!(Request::AtMost(ResourceList::new()).after(Some(&connected)), RequestedResources::default());
     }
 
     #[test]

@@ -123,7 +123,7 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
         pass_on(consumer).await?;
     }
     for (provider, spec) in providers.iter().zip(specs.iter().skip(1)) {
-        let options = peer::Options { name: None, request: None, timeout: TIMEOUT, wait: true };
+        let options = peer::Options { name: None, request: peer::Request::AsBefore, timeout: TIMEOUT, wait: true };
         let source = peer::Source::Remote(provider.clone());
         let peered = async { peer::peer(consumer, source, &options, &Progress::silent()).await };
         progress.step(&format!("Peering with {}", spec.name), peered).await?;

@@ -100,7 +100,12 @@ pub async fn question(cluster: &Cluster, foreign: &ForeignCluster, options: &Opt
     if options.incoming && lends_to(foreign) {
         text += ", and what it borrows from here";
     }
-    let api: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(&foreign.spec.cluster_id));
+    Ok(text + &lost(cluster, &foreign.spec.cluster_id).await?.unwrap_or_default() + ". Go on?")
+}
+
+/// The end of a sentence that says how many pods end with the virtual nodes of a provider; none if none does.
+pub async fn lost(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<Option<String>> {
+    let api: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
     let nodes = list_or_none(&api, &ListParams::default()).await.doing("list the virtual nodes")?;
     let mut pods = 0;
     for node in nodes.into_iter().filter_map(|node| node.status?.node_name) {
@@ -108,12 +113,11 @@ pub async fn question(cluster: &Cluster, foreign: &ForeignCluster, options: &Opt
         let api: Api<Pod> = Api::all(cluster.client.clone());
         pods += api.list_metadata(&on_it).await.doing(format!("list the pods of Node {node}"))?.items.len();
     }
-    match pods {
-        0 => {}
-        1 => text += "; the pod that runs there is deleted",
-        _ => text = format!("{text}; {pods} pods that run there are deleted"),
-    }
-    Ok(text + ". Go on?")
+    Ok(match pods {
+        0 => None,
+        1 => Some("; the pod that runs there is deleted".to_owned()),
+        _ => Some(format!("; {pods} pods that run there are deleted")),
+    })
 }
 
 /// What still stands of a peering.

@@ -172,8 +172,12 @@ impl Consumer {
     async fn reconcile(&self, id: &ClusterId) -> Result<Next, Error> {
         let remote = self.remotes().get(id).cloned().filter(|remote| remote.is_usable());
         let local = self.local(id);
-        match (self.links.foreign_cluster(id).filter(|peer| peer.wants_outgoing()), remote) {
-            (None, remote) => self.give_up(id, &local, remote.as_deref()).await?,
+        match (self.links.foreign_cluster(id).filter(|peer| peer.wants_resources()), remote) {
+            (None, remote) => {
+                // What was said of former offers is not to come back with the next wish.
+                self.links.say_of_provider(id, Vec::new());
+                self.give_up(id, &local, remote.as_deref()).await?;
+            }
             // What is here stays until the provider can be asked.
             (Some(_), None) => {}
             (Some(peer), Some(remote)) => self.follow_up(id, &peer, &local, &remote).await?,
@@ -231,8 +235,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Removes what is here. What is at the provider goes with the tenancy; taking the request back is a courtesy, paid when
-    /// the last virtual node is gone, and it may fail.
+    /// Removes what is here, and takes the request back when the last virtual node is gone: the tenancy may go on for the network.
     async fn give_up(&self, id: &ClusterId, local: &Local, remote: Option<&Remote>) -> Result<(), Error> {
         self.carry_out(id, give_up(local), None).await?;
         let Some(remote) = remote.filter(|remote| local.nodes.is_empty() && remote.request().is_some()) else {
@@ -240,10 +243,8 @@ impl Consumer {
         };
         let connection = &remote.connection;
         let api: Api<ResourceRequest> = namespaced(&connection.client, &connection.tenant_namespace);
-        if let Err(error) = peers::call(api.delete(RESOURCE_REQUEST, &DeleteParams::default())).await {
-            tracing::debug!(provider = %id, %error, "the request was not taken back");
-        }
-        Ok(())
+        let deleted = peers::call(async { gone(api.delete(RESOURCE_REQUEST, &DeleteParams::default()).await) }).await;
+        deleted.map_err(|source| Error::TakeBack { provider: id.clone(), source })
     }
 
     /// Does all that can be done; what fails is tried again later.

@@ -112,6 +112,14 @@ pub enum Error {
         /// Why.
         source: PeerError,
     },
+    /// Our request could not be taken back.
+    #[error("taking back our request at provider {provider}: {source}")]
+    TakeBack {
+        /// The provider.
+        provider: ClusterId,
+        /// Why.
+        source: PeerError,
+    },
     /// Our answer to an offer could not be written at the provider.
     #[error("answering offer {offer} of provider {provider}: {source}")]
     AnswerOffer {

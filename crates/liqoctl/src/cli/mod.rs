@@ -17,6 +17,7 @@ pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
 use crate::{
     cluster::Access,
     output::Format,
+    peer::Request,
     playground::{self, ClusterArgument},
     settings, token,
 };
@@ -209,20 +210,30 @@ pub struct Peer {
     /// Ask for all that is offered, and forget what was asked for before
     #[arg(long, conflicts_with_all = ["cpu", "memory", "pods", "resource"])]
     pub everything: bool,
-    /// Do not wait for the virtual node
+    /// Ask for no resources: only connect the pods of both clusters. What was borrowed is given back
+    #[arg(long, conflicts_with_all = ["cpu", "memory", "pods", "resource", "everything"])]
+    pub network_only: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Do not wait for the virtual node, or the tunnel
     #[arg(long)]
     pub no_wait: bool,
-    /// How long to wait for the virtual node
+    /// How long to wait for the virtual node, or the tunnel
     #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 
 impl Peer {
-    /// All that is asked for, if something is said about it.
-    pub fn request(&self) -> Option<ResourceList> {
+    /// What is said about what to ask for.
+    pub fn request(&self) -> Request {
         let named = [&self.cpu, &self.memory, &self.pods].into_iter().flatten();
         let all: ResourceList = named.chain(&self.resource).cloned().collect();
-        (self.everything || all.iter().next().is_some()).then_some(all)
+        match self.everything || all.iter().next().is_some() {
+            _ if self.network_only => Request::NetworkOnly,
+            true => Request::AtMost(all),
+            false => Request::AsBefore,
+        }
     }
 }
 
@@ -456,9 +467,13 @@ mod tests {
         else {
             unreachable!()
         };
-        assert_eq!(peer.request().unwrap().get("cpu").to_string(), "500m");
-        assert_eq!(peer.request().unwrap().len(), 4);
-        for arguments in [["--cpu", "-1"], ["--pods", "1.5"], ["--memory", "lots"], ["--resource", "gpu"]] {
+        let Request::AtMost(all) = peer.request() else { unreachable!() };
+        assert_eq!((all.get("cpu").to_string().as_str(), all.len()), ("500m", 4));
+        let Command::Peer(peer) = parse(&["--network-only"]).unwrap().command else { unreachable!() };
+        assert_eq!(peer.request(), Request::NetworkOnly);
+        for arguments in
+            [["--cpu", "-1"], ["--pods", "1.5"], ["--memory", "lots"], ["--resource", "gpu"], ["--network-only", "--everything"]]
+        {
             assert!(parse(&arguments).is_err(), "{arguments:?}");
         }
     }

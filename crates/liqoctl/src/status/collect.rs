@@ -65,7 +65,7 @@ async fn this_cluster(cluster: &Cluster) -> anyhow::Result<ThisCluster> {
 async fn peer(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Peer> {
     let id = &foreign.spec.cluster_id;
     let outgoing = super::links(foreign, &links::BORROWING);
-    let borrowing = if borrows(foreign, &outgoing) { Some(borrowing(cluster, id, outgoing).await?) } else { None };
+    let borrowing = if borrows(foreign, &outgoing) { Some(borrowing(cluster, foreign, outgoing).await?) } else { None };
     let incoming = super::links(foreign, &links::LENDING);
     let tenant = foreign.status.as_ref().and_then(|status| status.tenant_namespace.clone());
     let lending =
@@ -98,12 +98,13 @@ async fn network(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<
     }))
 }
 
-async fn borrowing(cluster: &Cluster, provider: &ClusterId, links: Vec<Link>) -> anyhow::Result<Borrowing> {
-    let namespace = provider_namespace(provider);
+async fn borrowing(cluster: &Cluster, foreign: &ForeignCluster, links: Vec<Link>) -> anyhow::Result<Borrowing> {
+    let namespace = provider_namespace(&foreign.spec.cluster_id);
     let api: Api<VirtualNodeObject> = Api::namespaced(cluster.client.clone(), &namespace);
     let mut objects = list_or_none(&api, &ListParams::default()).await.doing("list the virtual nodes")?;
     objects.sort_by(|one, other| one.spec.pool.cmp(&other.spec.pool));
     Ok(Borrowing {
+        network_only: foreign.wants_outgoing() && !foreign.wants_resources(),
         links,
         offers: offers(cluster, &namespace).await?,
         nodes: try_join_all(objects.into_iter().map(|object| virtual_node(cluster, object))).await?,

@@ -85,6 +85,9 @@ pub struct Peer {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Borrowing {
+    /// No resources are wanted, only the network.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub network_only: bool,
     /// The links of the chain, in order.
     pub links: Vec<Link>,
     /// What is offered.

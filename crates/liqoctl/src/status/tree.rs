@@ -1,6 +1,6 @@
 //! The tree that people see.
 
-use liqo_api::{OfferPhase, ResourceList, Transport};
+use liqo_api::{OfferPhase, ResourceList, Transport, links};
 
 use super::{Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
 use crate::output::{Paint, plain};
@@ -115,6 +115,9 @@ fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
     if children.is_empty() {
         children.push(Branch::leaf(format!("{} nothing was done yet", mark(None, paint))));
     }
+    if borrowing.network_only {
+        children.push(Branch::leaf(paint.faint("no resources are asked for, only the network")));
+    }
     // Each node stands below the offer that it is made of; one whose offer is gone stands alone.
     let offered = |one: &VirtualNode| borrowing.offers.iter().any(|offer| offer.pool == one.pool);
     children.extend(borrowing.offers.iter().map(|one| {
@@ -129,6 +132,10 @@ fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
 fn lending(name: &str, lending: &Lending, paint: Paint) -> Branch {
     let mut children: Vec<_> = lending.links.iter().map(|one| link(one, paint)).collect();
     children.extend(lending.offers.iter().map(|one| offer(one, None, paint)));
+    let answered = lending.links.iter().any(|link| link.name == links::RESOURCES_OFFERED);
+    if lending.tenant_namespace.is_some() && !answered {
+        children.push(Branch::leaf(paint.faint("it asks for no resources")));
+    }
     children.push(Branch::leaf(count(lending.pods, "pod of it runs here", "pods of it run here")));
     Branch { text: format!("lent to {name}"), children }
 }
@@ -258,6 +265,7 @@ mod tests {
                     name: "milan".into(),
                     cluster_id: ClusterId::of_public_key(&[2; 32]),
                     borrowing: Some(Borrowing {
+                        network_only: false,
                         links: vec![
                             link("IdentityVerified", "True"),
                             link("Authenticated", "True"),
@@ -331,6 +339,7 @@ rome (ID {rome}, Liqo 0.1.0)
 │  │  ├─ ✓ ConsumerAuthorized
 │  │  ├─ ? ConsumerReachable: Reason: what is the case (since 2026-01-01T00:00:00Z)
 │  │  ├─ offer default: Refused (why): cpu=2, memory=4Gi
+│  │  ├─ it asks for no resources
 │  │  └─ 3 pods of it run here
 │  └─ network to milan
 │     ├─ ✓ NetworkAgreed
@@ -367,6 +376,7 @@ rome (ID {rome}, Liqo 0.1.0)
             pods: 2,
         };
         let borrowing = Borrowing {
+            network_only: true,
             links: Vec::new(),
             offers: vec![
                 Offer { withdrawal_timestamp: at(), ..offer("bulk", OfferPhase::Accepted) },
@@ -393,6 +403,7 @@ rome (ID {rome}, Liqo 0.1.0)
         let expected = "\
 borrowed from milan
 ├─ ? nothing was done yet
+├─ no resources are asked for, only the network
 ├─ offer bulk: Accepted: cpu=2, memory=4Gi
 │  ├─ taken back: ends at 2026-01-01T00:05:00Z, its pods move away until then
 │  └─ ✓ node milan-bulk: Ready: cpu=2, memory=4Gi; 2 pods

@@ -372,15 +372,15 @@ async fn link(consumer: &Consumer, id: &ClusterId) -> Result<Next, Error> {
     }
     let Some(cluster) = of_peer(&consumer.foreign_clusters, id).into_iter().next() else { return Ok(Next::OnChange) };
     let nodes: Vec<_> = consumer.nodes_of(id).into_iter().map(|(_, node)| node).collect();
-    let wanted = readiness(&nodes, cluster.wants_outgoing());
+    let wanted = readiness(&nodes, cluster.wants_resources());
     apply_links(&consumer.context.client, &cluster, FIELD_MANAGER, wanted.as_slice())
         .await
         .map_err(|source| Error::Link { name: cluster.name_any(), source })?;
     Ok(Next::OnChange)
 }
 
-/// The link in the chain that says whether pods can go; none without an outgoing peering.
-fn readiness(nodes: &[Arc<VirtualNode>], outgoing: bool) -> Option<Wanted> {
+/// The link in the chain that says whether pods can go; none where no resources are wanted.
+fn readiness(nodes: &[Arc<VirtualNode>], wanted: bool) -> Option<Wanted> {
     let kind = links::VIRTUAL_NODES_READY;
     let name = |node: &VirtualNode| recorded(node).map_or_else(|| node.name_any(), |(name, _)| name);
     let ready =
@@ -394,7 +394,7 @@ fn readiness(nodes: &[Arc<VirtualNode>], outgoing: bool) -> Option<Wanted> {
         })
         .collect();
     let link = match (nodes, missing.is_empty()) {
-        ([], _) if !outgoing => return None,
+        ([], _) if !wanted => return None,
         ([], _) => Wanted::no(kind, "NoVirtualNode", "no offer of the peer is accepted"),
         (nodes, true) => {
             let names: Vec<String> = nodes.iter().map(|node| name(node)).collect();

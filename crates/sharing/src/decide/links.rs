@@ -19,7 +19,7 @@ pub struct Said {
 pub fn wanted(foreign_cluster: &ForeignCluster, said: &Said) -> Vec<Wanted> {
     let standing = |kind: &'static str| foreign_cluster.condition(kind).map(|condition| keep(kind, condition));
     let mut wanted = Vec::new();
-    if foreign_cluster.wants_outgoing() {
+    if foreign_cluster.wants_resources() {
         match &said.consumer {
             Some(links) => wanted.extend(links.iter().cloned()),
             None => wanted.extend(CONSUMER.into_iter().filter_map(standing)),
@@ -93,6 +93,13 @@ mod tests {
     #[test]
     fn a_peer_that_is_not_wanted_any_more_has_no_consumer_links() {
         let peer = peer(Wish::No, &[accepted(), offered()]);
+        assert_eq!(wanted(&peer, &Said { consumer: Some(vec![accepted()]), provider: None }), [offered()]);
+    }
+
+    #[test]
+    fn a_peer_that_is_wanted_for_the_network_alone_has_no_consumer_links() {
+        let mut peer = peer(Wish::Yes, &[accepted(), offered()]);
+        peer.spec.request.network_only = true;
         assert_eq!(wanted(&peer, &Said { consumer: Some(vec![accepted()]), provider: None }), [offered()]);
     }
 

@@ -30,7 +30,7 @@ pub fn tell(picture: &Picture, asking: &[Asking], units: &[Unit], standings: &[S
         plan.answers.push(Answer { namespace: one.namespace.to_owned(), current, wanted });
         plan.links.insert(one.tenant.consumer.clone(), say(links::RESOURCES_OFFERED));
     }
-    not_asking(picture, plan);
+    not_readable(picture, plan);
 }
 
 fn outcome(kind: &'static str, policy: Option<&Arc<PeeringPolicy>>, reading: Option<&Reading>, pools: &[&str]) -> Wanted {
@@ -70,20 +70,13 @@ fn offered(pools: &[&str]) -> String {
     }
 }
 
-/// Tenants without a request, or with one that cannot be read.
-fn not_asking(picture: &Picture, plan: &mut Plan) {
+/// Tenants with a request that cannot be read. Of one without any nothing is said: it may want the network alone.
+fn not_readable(picture: &Picture, plan: &mut Plan) {
     let requests = picture.requests();
     for (namespace, tenant) in picture.tenants() {
-        let wanted = |kind| match requests.get(namespace).map(|request| &request.resources) {
-            None => Some(Wanted::no(kind, "NotRequested", "the consumer has not asked for resources")),
-            Some(Err(error)) => {
-                let error: String = error.chars().take(200).collect();
-                Some(Wanted::no(kind, "Unreadable", format!("the request cannot be read: {error}")))
-            }
-            Some(Ok(_)) => None,
-        };
-        if let Some(wanted) = wanted(links::RESOURCES_OFFERED) {
-            plan.links.insert(tenant.consumer.clone(), wanted);
-        }
+        let Some(Err(error)) = requests.get(namespace).map(|request| &request.resources) else { continue };
+        let error: String = error.chars().take(200).collect();
+        let wanted = Wanted::no(links::RESOURCES_OFFERED, "Unreadable", format!("the request cannot be read: {error}"));
+        plan.links.insert(tenant.consumer.clone(), wanted);
     }
 }

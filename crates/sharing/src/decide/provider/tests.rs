@@ -169,7 +169,7 @@ fn a_second_consumer_gets_its_share_after_the_first_gave_it_up() {
 fn an_offer_without_a_request_is_deleted() {
     let plan = milan().tenant(ROME).offers(ROME, "cpu=10").plan();
     assert_eq!(plan.deletions, [Key::new(tenant_namespace(&cluster(ROME)), DEFAULT_POOL)]);
-    assert_eq!(plan.links[&cluster(ROME)].reason, "NotRequested");
+    assert!(!plan.links.contains_key(&cluster(ROME)), "it may want the network alone");
 }
 
 #[test]
