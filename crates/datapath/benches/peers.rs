@@ -114,7 +114,7 @@ fn fabric(peers: u32) -> io::Result<Fabric> {
         let map = |here, there| PrefixMap::new([(Here(here), There(there))]).map_err(io::Error::other);
         let maps = PeerMaps { exported: map(own, there)?, imported: map(seen, there)? };
         let open = (1..=OPEN).map(|pod| IpAddr::from([10, 244, 1, u8::try_from(pod).unwrap_or(u8::MAX)])).collect();
-        fabric.peers.insert(ClusterId::of_public_key(&key(number)), Peer { maps, open: Open::Only(open) });
+        fabric.peers.insert(ClusterId::of_public_key(&key(number)), Peer { maps, open: Open::Only(open), api_server: false });
     }
     Ok(fabric)
 }

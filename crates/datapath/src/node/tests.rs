@@ -27,7 +27,7 @@ fn fabric() -> Fabric {
     Fabric {
         pods: vec!["10.244.0.0/16".parse().expect("a prefix")],
         nodes: [("n1".into(), cluster_node(1, true)), ("n2".into(), cluster_node(2, false))].into(),
-        peers: [("a".repeat(32).parse().expect("an ID"), Peer { maps, open: Open::Everything })].into(),
+        peers: [("a".repeat(32).parse().expect("an ID"), Peer { maps, open: Open::Everything, api_server: false })].into(),
         mtu: 1420,
         ..Fabric::default()
     }
