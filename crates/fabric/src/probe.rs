@@ -4,7 +4,6 @@
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use liqo_probe::{PORT, Request, ask, serve};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 /// Answers and asks in pods, to see whether the network between clusters works.
 #[derive(Parser)]
@@ -60,8 +59,8 @@ pub async fn run(probe: Probe) -> anyhow::Result<()> {
 }
 
 async fn ask_all() -> anyhow::Result<()> {
-    let mut line = String::new();
-    BufReader::new(tokio::io::stdin()).read_line(&mut line).await.context("reading the questions")?;
+    let line = tokio::task::spawn_blocking(|| std::io::stdin().lines().next()).await.context("reading the questions")?;
+    let line = line.context("there are no questions")?.context("reading the questions")?;
     let request: Request = serde_json::from_str(&line).context("the questions cannot be read")?;
     let mut reports = ask::ask(request);
     while let Some(report) = reports.recv().await {
