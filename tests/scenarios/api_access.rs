@@ -113,7 +113,9 @@ pub async fn a_pod_elsewhere_uses_the_api_server_of_its_home_and_nothing_else_th
     ensure!(found.len() == 2, "{} Secrets", found.len());
     let (record, tenant) = (found[0].name_any(), found[0].namespace().unwrap_or_default());
     let (_, before) = exec(rome, name, "client", &["busybox", "cat", TOKEN]).await?;
-    milan.kubectl(&["-n", &tenant, "annotate", "--overwrite", "secret", &record, "liqo.io/renew-at=2026-01-01T00:00:00Z"]).await?;
+    milan
+        .kubectl(&["-n", &tenant, "annotate", "--overwrite", "secret", &record, "liqo.io/renew-at=2026-01-01T00:00:00Z"])
+        .await?;
     eventually("another token is in the pod", Duration::from_secs(200), || async {
         let (success, now) = exec(rome, name, "client", &["busybox", "cat", TOKEN]).await?;
         Ok((success && now != before).then_some(()))

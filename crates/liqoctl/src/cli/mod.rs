@@ -1,7 +1,7 @@
 //! The command line: commands, flags, help.
 
-mod network;
 mod doctor;
+mod network;
 mod sharing;
 
 use std::{path::PathBuf, time::Duration};
@@ -10,8 +10,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use liqo_api::{PodOffloadingStrategy, ResourceList};
 use liqo_quantity::ResourceArgument;
 
-pub use network::{Bench, BenchNetwork, Others, Test, TestNetwork};
 pub use doctor::Doctor;
+pub use network::{Bench, BenchNetwork, Others, Test, TestNetwork};
 pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
 
 use crate::{
