@@ -59,8 +59,8 @@ pub async fn run(probe: Probe) -> anyhow::Result<()> {
 }
 
 async fn ask_all() -> anyhow::Result<()> {
-    let line = tokio::task::spawn_blocking(|| std::io::stdin().lines().next()).await?;
-    let line = line.transpose().context("reading the questions")?.unwrap_or_default();
+    let line = tokio::task::spawn_blocking(|| std::io::stdin().lines().next()).await.context("reading the questions")?;
+    let line = line.context("there are no questions")?.context("reading the questions")?;
     let request: Request = serde_json::from_str(&line).context("the questions cannot be read")?;
     let mut reports = ask::ask(request);
     while let Some(report) = reports.recv().await {

@@ -102,7 +102,7 @@ fn pods_of_another_peer_are_opened_where_we_show_its_prefix_and_nothing_but_pods
     };
     let is_open = |hub: &Snapshot| all.map(|address| opened(hub).contains(&address.to_string()));
     assert_eq!(is_open(&hub), [false; 5]);
-    let shown = ("10.67.0.0/16".parse().unwrap(), "10.99.0.0/16".parse().unwrap());
+    let shown: (IpNet, IpNet) = ("10.67.0.0/16".parse().unwrap(), "10.99.0.0/16".parse().unwrap());
     hub.peers.get_mut(&id('a')).unwrap().exported.extend([shown]);
     assert_eq!(is_open(&hub), [true, false, false, false, false]);
 }

@@ -17,12 +17,13 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, pin::pin, time::Duration};
 
 use anyhow::bail;
 use futures::{StreamExt as _, stream};
 use liqo_probe::{Request, What};
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::{cluster::Cluster, output::plain, probes, probes::Stage, progress::Progress};
 
@@ -39,9 +40,11 @@ const ASKERS: usize = 4;
 /// So many questions of one pod are open at a time.
 const AT_ONCE: usize = 6;
 /// How long one answer may take, to a short question and to a long one.
-const PATIENCE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(20)];
+const PATIENCE: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(40)];
 /// How long one pod may be busy with all of its questions.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(120);
+/// So much of the time is left for what comes after the questions.
+const SPARE: Duration = Duration::from_secs(10);
 /// What failed is asked again so much later: what was made just now takes a moment to be known everywhere.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -160,11 +163,12 @@ pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -
             continue;
         }
         let stage = Stage::new(options.timeout, options.keep);
+        let deadline = Instant::now() + options.timeout.saturating_sub(SPARE);
         let found = stage.play(options.timeout, progress, async {
             let acts = stage::set(&members, home, options, &stage, progress).await?;
             let plan = plan(&acts.scene);
             let asking = format!("Asking, from {}", members[home].name);
-            let heard = progress.step(&asking, ask(&acts, &plan, progress, &asking)).await?;
+            let heard = progress.step(&asking, ask(&acts, &plan, deadline, progress, &asking)).await?;
             anyhow::Ok(matrix(&acts.scene, &plan, &heard))
         });
         matrices.push(found.await?);
@@ -180,7 +184,7 @@ pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -
 }
 
 /// Asks everything, and once more what failed.
-async fn ask(acts: &stage::Acts, plan: &Plan, progress: &Progress, step: &str) -> anyhow::Result<Vec<Heard>> {
+async fn ask(acts: &stage::Acts, plan: &Plan, deadline: Instant, progress: &Progress, step: &str) -> anyhow::Result<Vec<Heard>> {
     let mut heard = vec![Heard::NotAsked("there was no time for it".to_owned()); plan.asks.len()];
     for round in 0..2 {
         let is_open = |number: &usize| round == 0 || check(&plan.asks[*number], &heard[*number]).is_err();
@@ -192,6 +196,9 @@ async fn ask(acts: &stage::Acts, plan: &Plan, progress: &Progress, step: &str) -
             break;
         }
         let questions: usize = open.values().map(Vec::len).sum();
+        if round > 0 && Instant::now() + AGAIN >= deadline {
+            break;
+        }
         if round > 0 {
             progress.message(step, &format!("{questions} questions once more"));
             tokio::time::sleep(AGAIN).await;
@@ -202,8 +209,9 @@ async fn ask(acts: &stage::Acts, plan: &Plan, progress: &Progress, step: &str) -
             let found = ask_one(acts, plan, asker, &numbers).await;
             (numbers, found)
         });
-        let found: Vec<_> = stream::iter(asking).buffer_unordered(ASKERS).collect().await;
-        for (numbers, found) in found {
+        let mut asking = pin!(stream::iter(asking).buffer_unordered(ASKERS));
+        // What was not asked in time is told, beside all that was.
+        while let Ok(Some((numbers, found))) = tokio::time::timeout_at(deadline, asking.next()).await {
             for (number, found) in numbers.into_iter().zip(found) {
                 heard[number] = found;
             }

@@ -10,8 +10,10 @@ use serde::Serialize;
 
 use super::scene::{From, Party, Scene, Sees};
 
-/// So many bytes go there and back.
+/// So many bytes go there and back between clusters, once for each kind of asker.
 const BULK: u64 = 8_000_000;
+/// And so many between each two: enough to see that large packets pass.
+const SOME: u64 = 250_000;
 /// A datagram of this length travels in pieces.
 const PIECES: usize = 4_000;
 /// The largest packet that is tried in one piece: what Ethernet carries.
@@ -167,7 +169,7 @@ impl Questions<'_> {
             What::Tcp => "by TCP".to_owned(),
             What::Udp { bytes } if *bytes > usize::from(LARGEST) => format!("by UDP with {bytes} bytes, in pieces,"),
             What::Udp { .. } => "by UDP".to_owned(),
-            What::Bulk { bytes } => format!("by TCP with {} MB there and back", bytes / 1_000_000),
+            What::Bulk { bytes } => format!("by TCP with {} kB there and back", bytes / 1_000),
             What::Path { .. } => "with packets that may not be cut".to_owned(),
             _ => "by name".to_owned(),
         };
@@ -200,6 +202,8 @@ impl Questions<'_> {
 
     fn pods(&mut self) {
         let (scene, asker) = (self.scene, self.asker);
+        let is_first = !self.plan.asks.iter().any(|ask| ask.way == self.way);
+        let mut bytes = if is_first { BULK } else { SOME };
         for pod in scene.pods(self.target).filter(|pod| pod.pod != asker.pod) {
             // One alone without an address is behind those that have one.
             let Some(address) = pod.address.and_then(|address| scene.seen(asker.cluster, address)) else { continue };
@@ -209,7 +213,8 @@ impl Questions<'_> {
                 self.add(&pod.pod, &to, what, expected.clone());
             }
             if !self.is_near() {
-                self.add(&pod.pod, &to, What::Bulk { bytes: BULK }, expected);
+                self.add(&pod.pod, &to, What::Bulk { bytes }, expected);
+                bytes = SOME;
                 self.add(&pod.pod, &to, What::Path { largest: LARGEST }, Expected::Path);
             }
         }

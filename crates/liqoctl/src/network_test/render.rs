@@ -67,17 +67,16 @@ fn one(matrix: &Matrix, paint: Paint) -> String {
 }
 
 fn table(matrix: &Matrix, paint: Paint) -> String {
-    let mut rows: Vec<(&str, From)> = Vec::new();
-    let mut columns: Vec<(&str, To)> = Vec::new();
-    for way in &matrix.ways {
-        let (row, column) = ((way.from_cluster.as_str(), way.from), (way.to_cluster.as_str(), way.to));
-        if !rows.contains(&row) {
-            rows.push(row);
-        }
-        if !columns.contains(&column) {
-            columns.push(column);
-        }
-    }
+    // In the order of the clusters: one way or another may be missing, because a pod alone has nobody near to ask.
+    let clusters = || matrix.clusters.iter().map(|cluster| cluster.cluster.as_str());
+    let rows: Vec<(&str, From)> = clusters()
+        .flat_map(|cluster| [From::Pod, From::Node].map(|from| (cluster, from)))
+        .filter(|row| matrix.ways.iter().any(|way| (way.from_cluster.as_str(), way.from) == *row))
+        .collect();
+    let columns: Vec<(&str, To)> = clusters()
+        .flat_map(|cluster| [To::Pod, To::Service, To::NodePort].map(|to| (cluster, to)))
+        .filter(|column| matrix.ways.iter().any(|way| (way.to_cluster.as_str(), way.to) == *column))
+        .collect();
     let header: Vec<String> = columns.iter().map(|(cluster, to)| format!("{cluster} {}", to.word())).collect();
     let header: Vec<&str> = std::iter::once("FROM \\ TO").chain(header.iter().map(String::as_str)).collect();
     let cell = |row: (&str, From), column: (&str, To)| {
