@@ -9,10 +9,7 @@ use liqo_api::{NetworkRanges, NetworkSettings};
 use liqo_network::{allocator::allocate, negotiation::Ranges, space::overlap};
 
 use super::{some, unread};
-use crate::doctor::{
-    Check, Finding,
-    facts::{Facts, is_virtual},
-};
+use crate::doctor::{Check, Finding, facts::Facts};
 
 /// What a packet may measure in a tunnel over IPv6 where the way takes 1500 bytes.
 const USUAL_MTU: u16 = 1420;
@@ -83,11 +80,11 @@ fn node_addresses(ranges: &NetworkRanges, nodes: &[&Node]) -> Finding {
 
 /// Pods with an address of their own, on machines.
 fn pods_here(facts: &Facts) -> impl Iterator<Item = (&Pod, IpAddr)> {
-    let virtuals: Vec<String> = facts.nodes.iter().flatten().filter(|node| is_virtual(node)).map(ResourceExt::name_any).collect();
+    let machines: Vec<String> = facts.real_nodes().unwrap_or_default().into_iter().map(ResourceExt::name_any).collect();
     let all = facts.pods.iter().flatten().chain(facts.home_pods.iter().flatten());
     all.filter_map(move |pod| {
         let spec = pod.spec.as_ref()?;
-        let is_here = spec.node_name.as_ref().is_some_and(|node| !virtuals.contains(node)) && spec.host_network != Some(true);
+        let is_here = spec.node_name.as_ref().is_some_and(|node| machines.contains(node)) && spec.host_network != Some(true);
         let address = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
         is_here.then_some((pod, address))
     })
