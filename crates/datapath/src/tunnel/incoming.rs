@@ -135,15 +135,12 @@ impl<'a> Incoming<'a> {
             match sessions.decrypt(packet) {
                 Ok(packet) => {
                     bytes += length;
-                    match Probe::read(&packet) {
-                        Some(probe) => {
-                            is_heard |= !probe.is_trial();
-                            self.probes.push(probe);
-                        }
-                        None => {
-                            is_heard = true;
-                            self.decrypted.push(packet);
-                        }
+                    if let Some(probe) = Probe::read(&packet) {
+                        is_heard |= !probe.is_trial();
+                        self.probes.push(probe);
+                    } else {
+                        is_heard = true;
+                        self.decrypted.push(packet);
                     }
                 }
                 Err(WireGuardError::DuplicateCounter | WireGuardError::InvalidCounter) => count(&live.dropped.replayed),

@@ -153,6 +153,7 @@ mod tests {
         assert!(case.at(200, UDP, Some(1), true), "something may be on its way");
         assert!(case.at(204, UDP, Some(1), true));
         assert!(!case.at(205, UDP, Some(1), true));
+        assert!(!case.at(250, UDP, Some(1), false), "it is gone");
         assert!(case.at(300, UDP, Some(0), true), "the time begins anew for another one");
     }
 
