@@ -21,6 +21,7 @@ mod lending;
 mod matrix;
 mod network;
 mod network_only;
+mod network_policies;
 mod offers;
 mod offloading;
 mod outages;
@@ -105,6 +106,9 @@ fn first() -> Vec<(&'static str, Scenario)> {
             services_travel_with_endpoints_as_the_provider_sees_them,
             a_stateful_set_that_spans_clusters_has_its_names_in_both,
             a_consumer_puts_no_endpoints_where_it_has_none;
+        network_policies:
+            policies_apply_at_the_provider_and_follow_the_pods_that_are_not_there,
+            a_consumer_opens_nothing_that_is_the_providers;
         settled:
             a_settled_system_writes_nothing_but_leases;
         outages:

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The first halves of the addresses that pods have at the other: milan's at rome, rome's at milan.
-async fn prefixes(world: &World) -> Result<(String, String)> {
+pub async fn prefixes(world: &World) -> Result<(String, String)> {
     connected(&world.rome, &world.milan).await?;
     let half = async |here: &Cluster, peer: &Cluster| {
         let pods = pod_prefix(peer).await?;
@@ -34,7 +34,7 @@ async fn pod_prefix(cluster: &Cluster) -> Result<String> {
 }
 
 /// The same host in another prefix.
-fn moved(address: &str, prefix: &str) -> String {
+pub fn moved(address: &str, prefix: &str) -> String {
     let host: Vec<&str> = address.split('.').skip(2).collect();
     format!("{prefix}.{}", host.join("."))
 }
@@ -59,7 +59,7 @@ async fn endpoints(cluster: &Cluster, namespace: &str, service: &str, wanted: &B
 }
 
 /// Waits until an object is gone.
-async fn gone(cluster: &Cluster, namespace: &str, kind: &str, name: &str) -> Result<()> {
+pub async fn gone(cluster: &Cluster, namespace: &str, kind: &str, name: &str) -> Result<()> {
     eventually(&format!("{kind} {name} is gone at {}", cluster.name), Duration::from_secs(30), || async {
         Ok(cluster.object(&["-n", namespace, kind, name]).await?.is_none().then_some(()))
     })
@@ -110,7 +110,7 @@ pub async fn services_travel_with_endpoints_as_the_provider_sees_them(world: Arc
     ensure!(twin["spec"].get("selector").is_none(), "{twin:#}");
     let slice = slices(milan, &remote, "web").await?.pop().context("no slice")?;
     ensure!(slice["endpoints"].as_array().into_iter().flatten().all(|one| one.get("nodeName").is_none()), "{slice:#}");
-    let policy = milan.object(&["-n", &remote, "networkpolicy", "liqo"]).await?.context("no NetworkPolicy")?.to_string();
+    let policy = milan.object(&["-n", &remote, "networkpolicy", "liqo-ingress"]).await?.context("no NetworkPolicy")?.to_string();
     ensure!(policy.contains(&format!("{romes_at_milan}.0.0/16")), "{policy}");
 
     // Changes follow, the address of the Service stays, and nothing is written when nothing changes.

@@ -136,7 +136,8 @@ pub mod annotations {
     pub const API_SERVER: &str = "liqo.io/api-server";
     /// On the record of a token in a tenant namespace: when it is to be renewed (RFC 3339).
     pub const RENEW_AT: &str = "liqo.io/renew-at";
-    /// On a Service of an offloaded namespace: `deny` keeps it, and its endpoints, from other clusters.
+    /// On a Service or `NetworkPolicy` of an offloaded namespace: `deny` keeps it, and the endpoints of a Service, from other
+    /// clusters.
     pub const REFLECTION: &str = "liqo.io/reflection";
     /// On a token Secret: when it ends (RFC 3339).
     pub const EXPIRES_AT: &str = "liqo.io/expires-at";

@@ -1,7 +1,7 @@
-//! Which Services of an offloaded namespace other clusters get to know.
+//! What of an offloaded namespace other clusters get to know.
 
 use k8s_openapi::api::core::v1::Service;
-use kube::ResourceExt as _;
+use kube::{Resource, ResourceExt as _};
 use liqo_api::annotations;
 
 /// Whether this Service is reflected, where its namespace is. The API server's own is everybody's already, one that is but another
@@ -9,8 +9,12 @@ use liqo_api::annotations;
 pub fn is_reflected(service: &Service) -> bool {
     let is_api_server = service.namespace().as_deref() == Some("default") && service.name_any() == "kubernetes";
     let is_other_name = service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName");
-    let is_denied = service.annotations().get(annotations::REFLECTION).is_some_and(|value| value == "deny");
-    !(is_api_server || is_other_name || is_denied)
+    !(is_api_server || is_other_name || is_denied(service))
+}
+
+/// Whether its users keep this object at home.
+pub fn is_denied(object: &impl Resource) -> bool {
+    object.annotations().get(annotations::REFLECTION).is_some_and(|value| value == "deny")
 }
 
 #[cfg(test)]

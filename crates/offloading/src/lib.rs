@@ -3,8 +3,8 @@
 //! A pod that the scheduler binds to a virtual node (a Node object that stands for a pool of a provider) is a *home pod*.
 //! What of it may travel is carried in a `ShadowPod`, in the one namespace of the provider where both clusters talk; the
 //! provider checks it again and creates the *remote pod*, of the same name, in the mapped namespace. The remote pod's
-//! status comes back the same way and is merged into the home pod. `ConfigMap`s and Secrets that the pod names go along, and
-//! Services of offloaded namespaces where there is a network.
+//! status comes back the same way and is merged into the home pod. `ConfigMap`s and Secrets that the pod names go along,
+//! `NetworkPolicy`s of offloaded namespaces, and their Services where there is a network.
 //! For `kubectl logs` and `exec` the home API server calls the virtual node's kubelet API, which is served here.
 //!
 //! ```text

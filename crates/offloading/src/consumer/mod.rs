@@ -7,6 +7,7 @@
 //!   pods of the nodes ----> home_pods:     ShadowPod at the provider, status back home     (the hot path)
 //!   what those name ------> reflection:    ReflectedObject or Secret at the provider
 //!   Service, EndpointSlice -> services:    ReflectedObject, with addresses as the provider sees them
+//!   NetworkPolicy --------> network_policies: ReflectedObject, with peers as the provider knows them
 //! ```
 //!
 //! All of them share one picture, `Consumer`: what stands here, and for each provider a `Peer` with the pods on its
@@ -18,6 +19,7 @@ mod home_pods;
 mod kubelet_index;
 mod namespace_decide;
 mod namespaces;
+mod network_policies;
 mod node_decide;
 mod node_objects;
 mod peer;
@@ -33,7 +35,7 @@ mod withdrawal;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
 };
 
 use k8s_openapi::api::core::v1::Node;
@@ -99,6 +101,8 @@ struct Consumer {
     node_tasks: Mutex<HashMap<Key, NodeTasks>>,
     /// What is followed in each offloaded namespace.
     home_objects: Mutex<HashMap<String, reflection::HomeObjects>>,
+    /// What policies select from; followed when there is the first one.
+    surroundings: OnceLock<network_policies::Surroundings>,
     /// The providers that there is a connection to, or a virtual node of.
     peers: Peers,
     /// When a pod of this owner was last replaced because it was refused.
@@ -192,6 +196,7 @@ impl Consumer {
             namespace_queue,
             node_tasks: Mutex::default(),
             home_objects: Mutex::default(),
+            surroundings: OnceLock::new(),
             peers: Peers::default(),
             replaced: Mutex::default(),
             chosen: tokio::sync::Mutex::default(),

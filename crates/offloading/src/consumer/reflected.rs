@@ -65,7 +65,7 @@ impl Reference {
         let names = match self.kind {
             Kind::ConfigMap => &pod.refs.config_maps,
             Kind::Secret => &pod.refs.secrets,
-            Kind::Service | Kind::EndpointSlice => return false,
+            Kind::Service | Kind::EndpointSlice | Kind::NetworkPolicy => return false,
         };
         let names_it = names.contains(&self.name) || self.is_for_api_server() == Some(&pod.uid);
         pod.key.namespace == self.namespace && names_it

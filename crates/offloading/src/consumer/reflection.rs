@@ -1,5 +1,5 @@
-//! What is reflected at each provider: the `ConfigMap`s and `Secret`s that pods there name, and no others; and, where there is a
-//! network, the Services of the namespaces that are offloaded to it (see [`services`]).
+//! What is reflected at each provider: the `ConfigMap`s and `Secret`s that pods there name, and no others; and, of the namespaces
+//! that are offloaded to it, `NetworkPolicy`s and, where there is a network, Services (see [`services`]).
 //!
 //! What is wanted of the former follows from the pods: an object is recorded before the first pod that names it is sent, updated
 //! when it changes at home, and removed when no pod at that provider names it any more.
@@ -25,7 +25,7 @@ use serde_json::Value;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    Consumer, api_server, locked,
+    Consumer, api_server, locked, network_policies,
     peer::{Peer, Remote},
     reduced::HomePod,
     reflected::{
@@ -35,7 +35,7 @@ use super::{
     services,
     virtual_nodes::all_pods_known,
 };
-use crate::decide::{home_status::cut, kind::Kind};
+use crate::decide::{home_status::cut, kind::Kind, network_policies::NetworkPolicy};
 
 /// Objects that are looked at at the same time, for each provider.
 const CONCURRENCY: usize = 4;
@@ -79,8 +79,8 @@ pub enum Error {
     },
 }
 
-/// What is followed in one offloaded namespace: which of its `ConfigMap`s and `Secret`s changed, and what of its Services and
-/// their endpoints travels.
+/// What is followed in one offloaded namespace: which of its `ConfigMap`s and `Secret`s changed, and what of its Services, their
+/// endpoints and its policies travels.
 pub struct HomeObjects {
     _config_maps: Cache<u64>,
     _secrets: Cache<u64>,
@@ -88,6 +88,8 @@ pub struct HomeObjects {
     pub services: Cache<HomeService>,
     /// The slices of all Services.
     pub slices: Cache<HomeSlice>,
+    /// The policies that are reflected.
+    pub policies: Cache<NetworkPolicy>,
     _stop: DropGuard,
 }
 
@@ -128,7 +130,9 @@ pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
         services::service_changed(consumer, slices.clone()),
     );
     services::look_when_known(consumer, namespace, &services, &slices);
-    let followed = HomeObjects { _config_maps: config_maps, _secrets: secrets, services, slices, _stop: stop.drop_guard() };
+    let policies = network_policies::follow(consumer, namespace, stop.clone());
+    let followed =
+        HomeObjects { _config_maps: config_maps, _secrets: secrets, services, slices, policies, _stop: stop.drop_guard() };
     all.insert(namespace.to_owned(), followed);
 }
 

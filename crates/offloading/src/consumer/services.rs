@@ -1,4 +1,5 @@
-//! The Services of offloaded namespaces, and their endpoints, at each provider that there is a network to.
+//! What is at a provider because its namespace is: `NetworkPolicy`s (see [`network_policies`]), and Services with their endpoints
+//! where there is a network.
 //!
 //! All of a namespace are reflected that is offloaded to the provider, whether or not a pod names them. At home the endpoints
 //! are already what the home controllers make of local and home pods; here their addresses become what the provider calls them.
@@ -12,9 +13,9 @@ use liqo_kit::{Cache, Key, Next};
 use serde_json::Value;
 
 use super::{
-    Consumer, locked,
+    Consumer, locked, network_policies,
     peer::{Peer, Remote},
-    reflected::{HomeService, HomeSlice, Reference, Twin},
+    reflected::{HomeService, HomeSlice, Reference},
     reflection::{Error, recorded, remove, write_object},
 };
 use crate::decide::kind::Kind;
@@ -22,8 +23,12 @@ use crate::decide::kind::Kind;
 /// When an object is looked at again while not everything is known that decides on it.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// Why a policy may open less at a provider than here.
+const NARROWED: &str = "it is too long, names too many pods that are not there, or labels of Liqo's own, or has a field that Liqo does not know; what \
+                        cannot be said is closed there";
+
 /// What a provider is to have of an object.
-enum Wanted {
+pub enum Wanted {
     /// Not everything is known that decides on it.
     Unknown,
     /// Nothing.
@@ -32,10 +37,17 @@ enum Wanted {
     Object(Value),
 }
 
-/// Makes the record of a Service or slice at this provider be what is wanted.
-pub async fn reconcile(consumer: &Consumer, peer: &Peer, remote: &Remote, reference: &Reference) -> Result<Next, Error> {
+/// Makes the record of such an object at this provider be what is wanted.
+pub async fn reconcile(consumer: &Arc<Consumer>, peer: &Peer, remote: &Remote, reference: &Reference) -> Result<Next, Error> {
     let record = recorded(remote, reference);
-    let wanted = match wanted(consumer, peer, remote, reference) {
+    let is_mapped = remote.map().is_some_and(|map| map.spec.mappings.contains_key(&reference.namespace))
+        && remote.mapped(&reference.namespace).is_some();
+    let (wanted, narrowed) = match reference.kind {
+        _ if !is_mapped => (Wanted::Nothing, false),
+        Kind::NetworkPolicy => network_policies::wanted(consumer, peer, remote, reference),
+        _ => (wanted(consumer, peer, reference), false),
+    };
+    let wanted = match wanted {
         Wanted::Unknown if record.is_none() => return Ok(Next::OnChange),
         Wanted::Unknown => return Ok(Next::After(LOOK)),
         Wanted::Nothing => None,
@@ -46,23 +58,31 @@ pub async fn reconcile(consumer: &Consumer, peer: &Peer, remote: &Remote, refere
     }
     if let (None, Some(record)) = (&wanted, &record) {
         peer.forget(&reference.record());
+        peer.forget(&narrowed_key(reference));
         remove(peer, remote, &record.reference).await?;
         return Ok(Next::OnChange);
     }
     write_object(peer, remote, reference, record.as_deref(), wanted).await?;
-    if let Some(record) = record {
-        warn(consumer, peer, &record).await;
+    if let Some(problem) = record.as_ref().and_then(|record| record.problem.as_ref())
+        && peer.may_warn(&reference.record())
+    {
+        let message = format!("cluster {} does not have it as it is here: {problem}", peer.id);
+        warn(consumer, reference, pods::NOT_REFLECTED, message).await;
+    }
+    if narrowed && peer.may_warn(&narrowed_key(reference)) {
+        let message = format!("not all of it can be said to cluster {}: {NARROWED}", peer.id);
+        warn(consumer, reference, "Narrowed", message).await;
     }
     Ok(Next::OnChange)
 }
 
-fn wanted(consumer: &Consumer, peer: &Peer, remote: &Remote, reference: &Reference) -> Wanted {
+/// By what it is known when that a policy is narrower was told last.
+fn narrowed_key(reference: &Reference) -> String {
+    format!("{}/narrowed", reference.record())
+}
+
+fn wanted(consumer: &Consumer, peer: &Peer, reference: &Reference) -> Wanted {
     let namespace = &reference.namespace;
-    let is_mapped =
-        remote.map().is_some_and(|map| map.spec.mappings.contains_key(namespace)) && remote.mapped(namespace).is_some();
-    if !is_mapped {
-        return Wanted::Nothing;
-    }
     let followed = locked(&consumer.home_objects).get(namespace).map(|home| (home.services.clone(), home.slices.clone()));
     let Some((services, slices)) = followed.filter(|(services, slices)| services.is_synced() && slices.is_synced()) else {
         return Wanted::Unknown;
@@ -81,10 +101,9 @@ fn wanted(consumer: &Consumer, peer: &Peer, remote: &Remote, reference: &Referen
     object.map_or(Wanted::Nothing, Wanted::Object)
 }
 
-/// Tells, on the object at home, why the provider has it not or only in part.
-async fn warn(consumer: &Consumer, peer: &Peer, record: &Twin) {
-    let Some(problem) = record.problem.as_ref().filter(|_| peer.may_warn(&record.reference.record())) else { return };
-    let Reference { kind, namespace, name } = record.reference.clone();
+/// Tells, on the object at home, what is not as it is here.
+async fn warn(consumer: &Consumer, reference: &Reference, reason: &str, message: String) {
+    let Reference { kind, namespace, name } = reference.clone();
     let api: Api<DynamicObject> = Api::namespaced_with(consumer.context.client.clone(), &namespace, &kind.resource());
     let Ok(Some(home)) = api.get_metadata_opt(&name).await else { return };
     let object = ObjectReference {
@@ -95,8 +114,7 @@ async fn warn(consumer: &Consumer, peer: &Peer, record: &Twin) {
         uid: home.metadata.uid,
         ..ObjectReference::default()
     };
-    let message = format!("cluster {} does not have it as it is here: {problem}", peer.id);
-    consumer.context.events.warning(&object, pods::NOT_REFLECTED, message).await;
+    consumer.context.events.warning(&object, reason, message).await;
 }
 
 /// What is to be looked at when a Service changed: itself and, when it comes or goes, its slices.
@@ -151,8 +169,10 @@ pub fn look_when_known(consumer: &Arc<Consumer>, namespace: &str, services: &Cac
     });
 }
 
-/// Looks at every Service and slice again that is or should be reflected at this provider, of one namespace or of all.
+/// Looks at everything again that is or should be reflected at this provider with its namespace, of one namespace or of all.
 pub fn look_at(consumer: &Consumer, peer: &Peer, namespace: Option<&str>) {
+    // Policies of other namespaces may speak of this one.
+    network_policies::look_at(consumer, peer, None);
     let concerns = |one: &str| namespace.is_none_or(|namespace| namespace == one);
     for (_, home) in locked(&consumer.home_objects).iter().filter(|(namespace, _)| concerns(namespace)) {
         let services = home.services.all().into_iter().map(|(key, _)| reference(Kind::Service, &key));
@@ -162,7 +182,7 @@ pub fn look_at(consumer: &Consumer, peer: &Peer, namespace: Option<&str>) {
         }
     }
     for (_, twin) in peer.remote().iter().flat_map(|remote| remote.objects.all()) {
-        if twin.reference.kind.is_of_namespace() && concerns(&twin.reference.namespace) {
+        if Kind::SERVICES.contains(&twin.reference.kind) && concerns(&twin.reference.namespace) {
             peer.references.add(twin.reference.clone());
         }
     }

@@ -3,6 +3,7 @@
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Secret, Service},
     discovery::v1::EndpointSlice,
+    networking::v1::NetworkPolicy,
 };
 use kube::api::ApiResource;
 use liqo_api::ReflectedKind;
@@ -21,18 +22,21 @@ pub enum Kind {
     Service,
     /// An `EndpointSlice`.
     EndpointSlice,
+    /// A `NetworkPolicy`.
+    NetworkPolicy,
 }
 
 impl Kind {
     /// Those that travel because a pod names them.
     pub const NAMED: [Self; 2] = [Self::ConfigMap, Self::Secret];
-    /// Those that travel because their namespace is offloaded.
-    pub const OF_NAMESPACE: [Self; 2] = [Self::Service, Self::EndpointSlice];
+    /// Those that travel because their namespace is offloaded, while there is a network.
+    pub const SERVICES: [Self; 2] = [Self::Service, Self::EndpointSlice];
 
     /// The kind of this object, if it is one of these.
     pub fn of(object: &Value) -> Option<Self> {
         let said = (text(object, "/apiVersion")?, text(object, "/kind")?);
-        Self::NAMED.into_iter().chain(Self::OF_NAMESPACE).find(|kind| (kind.api_version(), kind.name()) == said)
+        let all = Self::NAMED.into_iter().chain(Self::SERVICES).chain([Self::NetworkPolicy]);
+        all.into_iter().find(|kind| (kind.api_version(), kind.name()) == said)
     }
 
     /// As Kubernetes writes it.
@@ -42,12 +46,17 @@ impl Kind {
             Self::Secret => "Secret",
             Self::Service => "Service",
             Self::EndpointSlice => "EndpointSlice",
+            Self::NetworkPolicy => "NetworkPolicy",
         }
     }
 
     /// Its group and version.
     pub fn api_version(self) -> &'static str {
-        if self == Self::EndpointSlice { "discovery.k8s.io/v1" } else { "v1" }
+        match self {
+            Self::EndpointSlice => "discovery.k8s.io/v1",
+            Self::NetworkPolicy => "networking.k8s.io/v1",
+            Self::ConfigMap | Self::Secret | Self::Service => "v1",
+        }
     }
 
     /// How it is asked for.
@@ -57,20 +66,22 @@ impl Kind {
             Self::Secret => ApiResource::erase::<Secret>(&()),
             Self::Service => ApiResource::erase::<Service>(&()),
             Self::EndpointSlice => ApiResource::erase::<EndpointSlice>(&()),
+            Self::NetworkPolicy => ApiResource::erase::<NetworkPolicy>(&()),
         }
     }
 
     /// Whether it travels because its namespace is offloaded, and not because a pod names it.
     pub fn is_of_namespace(self) -> bool {
-        Self::OF_NAMESPACE.contains(&self)
+        !Self::NAMED.contains(&self)
     }
 
-    /// The word of a policy that lets it be reflected.
-    pub fn word(self) -> ReflectedKind {
+    /// The word of a policy that lets it be reflected. Whoever closes its own pods needs no leave.
+    pub fn word(self) -> Option<ReflectedKind> {
         match self {
-            Self::ConfigMap => ReflectedKind::ConfigMap,
-            Self::Secret => ReflectedKind::Secret,
-            Self::Service | Self::EndpointSlice => ReflectedKind::Service,
+            Self::ConfigMap => Some(ReflectedKind::ConfigMap),
+            Self::Secret => Some(ReflectedKind::Secret),
+            Self::Service | Self::EndpointSlice => Some(ReflectedKind::Service),
+            Self::NetworkPolicy => None,
         }
     }
 }

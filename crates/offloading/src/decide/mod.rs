@@ -5,9 +5,12 @@
 
 pub mod home_status;
 pub mod kind;
+pub mod network_policies;
 pub mod node;
+pub mod policy_peers;
 pub mod refs;
 pub mod scheduling;
+pub mod selectors;
 pub mod services;
 pub mod travel;
 

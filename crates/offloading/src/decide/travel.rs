@@ -349,6 +349,11 @@ fn reflected(pod: &Value, kinds: &[ReflectedKind], policy: &str) -> Result<(), R
     Ok(())
 }
 
+/// Whether a label of a home pod is on its remote pod, too.
+pub fn is_label_of_remote_pod(key: &str) -> bool {
+    !is_ours(key) && !ProviderRules::default().deny_prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()))
+}
+
 /// Whether only Liqo itself may set a key.
 fn is_ours(key: &str) -> bool {
     domain(key).ends_with(labels::DOMAIN)

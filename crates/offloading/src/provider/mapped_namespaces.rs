@@ -27,6 +27,7 @@ use super::{
     told::difference,
     unless_gone, unless_gone_or_replaced,
     usage::{self, ENFORCE, Held},
+    walls::{self, Walls},
 };
 use crate::decide::travel::ProviderRules;
 
@@ -40,8 +41,10 @@ const FIELD_MANAGER: &str = "liqo-offloading";
 /// What is remembered between two looks; losing it costs some reads.
 #[derive(Default)]
 pub struct Memory {
-    /// When what belongs into a namespace was found or put there, by the namespace's UID, and what its pods might reach then.
-    prepared: Mutex<HashMap<String, (Instant, Beyond)>>,
+    /// When what belongs into a namespace was found or put there, by the namespace's UID.
+    prepared: Mutex<HashMap<String, Instant>>,
+    /// The networks of our nodes, and when they were looked up.
+    nodes: Mutex<Option<(Instant, Vec<IpNet>)>>,
     /// What was written last, by tenant namespace: the cache may be behind.
     written: Mutex<HashMap<String, Written>>,
 }
@@ -58,7 +61,6 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
     let (tenant, map) = (provider.tenant(&tenant_namespace), provider.map(&tenant_namespace));
     let mut namespaces = provider.all_namespaces();
     let held = provider.held(&consumer);
-    let beyond = beyond(&provider, &consumer, held.as_ref());
     let mut taken = HashSet::new();
     // Each round does what the plan says and plans again with what came of it; making a namespace takes three.
     let mut last = Plan::default();
@@ -70,10 +72,7 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
                 map: map.as_deref(),
                 namespaces: &namespaces,
                 held: held.as_ref(),
-                prepared: &|uid| {
-                    let known = lock(&provider.mapped.prepared);
-                    known.get(uid).is_some_and(|(at, with)| at.elapsed() < CHECK && *with == beyond)
-                },
+                prepared: &|uid| lock(&provider.mapped.prepared).get(uid).is_some_and(|at| at.elapsed() < CHECK),
                 has_pods: &|name| provider.pods.all().iter().any(|(key, _)| key.namespace == name),
                 taken: &|name| taken.contains(name),
             },
@@ -96,8 +95,8 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
                     }
                 }
                 Step::Prepare { name, uid } => {
-                    prepare(&provider, name, &consumer, &beyond).await?;
-                    lock(&provider.mapped.prepared).insert(uid.clone(), (Instant::now(), beyond.clone()));
+                    prepare(&provider, name, &consumer).await?;
+                    lock(&provider.mapped.prepared).insert(uid.clone(), Instant::now());
                 }
                 Step::Delete { name, uid } => {
                     delete(&provider, name, uid).await?;
@@ -124,23 +123,28 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
     })
 }
 
-/// What a consumer's pods may reach beside each other, and what others may not.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Beyond {
-    /// Where we see what the consumer shows us.
-    prefixes: Vec<IpNet>,
-    /// Our API servers, if its pods may use them.
-    api_servers: Vec<SocketAddr>,
-}
-
-fn beyond(provider: &Provider, consumer: &ClusterId, held: Option<&Held>) -> Beyond {
+/// What limits the pods of a consumer.
+pub async fn walls(provider: &Provider, consumer: &ClusterId) -> Result<Walls, Error> {
+    let mut known = lock(&provider.mapped.nodes).clone().filter(|(at, _)| at.elapsed() < CHECK);
+    if known.is_none() {
+        known = Some((Instant::now(), networks_of_nodes(provider).await?));
+        lock(&provider.mapped.nodes).clone_from(&known);
+    }
+    let nodes = known.map(|(_, nodes)| nodes).unwrap_or_default();
     let network = provider.networks.of(consumer);
     let prefixes = network.iter().flat_map(|network| network.maps.imported.pairs().map(|(here, _)| here.0)).collect();
     let config = provider.context.config();
     let ranges = config.status.iter().filter_map(|status| status.network.as_ref());
-    let ranges = ranges.filter(|_| held.is_some_and(|held| held.usage.api_server));
+    let ranges = ranges.filter(|_| provider.held(consumer).is_some_and(|held| held.usage.api_server));
     let api_servers = ranges.flat_map(|ranges| &ranges.api_servers).map(|one| SocketAddr::new(one.address, one.port)).collect();
-    Beyond { prefixes, api_servers }
+    Ok(Walls { consumer: consumer.clone(), nodes, prefixes, api_servers })
+}
+
+async fn networks_of_nodes(provider: &Provider) -> Result<Vec<IpNet>, Error> {
+    let nodes: Api<Node> = Api::all(provider.context.client.clone());
+    let real = ListParams::default().labels(&format!("{}!={}", liqo_api::labels::TYPE, liqo_api::labels::TYPE_VIRTUAL_NODE));
+    let nodes = nodes.list(&real).await.map_err(|source| Error::Read { kind: "Node", key: Key::new("", ""), source })?;
+    Ok(walls::public_networks(&nodes.items))
 }
 
 fn consumer_of(tenant_namespace: &str) -> Option<ClusterId> {
@@ -184,15 +188,9 @@ async fn secure(provider: &Provider, name: &str, uid: &str, level: &str) -> Resu
 }
 
 /// Puts into the namespace what belongs there and is not as it should be.
-async fn prepare(provider: &Provider, name: &str, consumer: &ClusterId, beyond: &Beyond) -> Result<(), Error> {
-    let context = &provider.context;
-    let nodes: Api<Node> = Api::all(context.client.clone());
-    let real = ListParams::default().labels(&format!("{}!={}", liqo_api::labels::TYPE, liqo_api::labels::TYPE_VIRTUAL_NODE));
-    let nodes = nodes.list(&real).await.map_err(|source| Error::Read { kind: "Node", key: Key::new("", ""), source })?;
-    let networks = manifests::public_networks(&nodes.items);
+async fn prepare(provider: &Provider, name: &str, consumer: &ClusterId) -> Result<(), Error> {
     let requests = ProviderRules::default().default_requests;
-    let walls = manifests::Walls { nodes: &networks, prefixes: &beyond.prefixes, api_servers: &beyond.api_servers };
-    for wanted in manifests::contents(name, consumer, &context.namespace, &requests, walls) {
+    for wanted in manifests::contents(name, consumer, &provider.context.namespace, &requests) {
         ensure(provider, &wanted).await?;
     }
     Ok(())

@@ -7,6 +7,7 @@
 //!   ShadowPod       ----- lifecycle -------->  Pod        (after admission against the ResourceOffer)
 //!   ShadowPod.status <---- told -------------  Pod.status
 //!   ReflectedObject, Secret --- reflection ->  ConfigMap, Secret, Service, EndpointSlice
+//!   ReflectedObject ----- walls ------------>  NetworkPolicy
 //!
 //!   PeeringPolicy ------- usage: what all of these may be and use
 //!   ResourceOffer ------- ledger: who gets room; reclaim: who must give it back
@@ -16,7 +17,7 @@
 //! trusted: names, pods and objects are checked here whatever the consumer checked before.
 //!
 //! Pure: [`mapping`], [`manifests`], [`namespaces`], [`lifecycle`], [`admission`], [`ledger`], [`reclaim`], [`reflection`],
-//! [`told`], [`usage`].
+//! [`told`], [`usage`], [`walls`].
 //! Acting: [`mapped_namespaces`], [`shadow_pods`], [`twins`], [`accounts`], [`policies`].
 
 mod accounts;
@@ -38,6 +39,7 @@ mod shadows;
 mod told;
 mod twins;
 mod usage;
+mod walls;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -349,10 +351,11 @@ impl Provider {
         let (to, places) = (queues.clone(), namespaces.clone());
         let networks = Networks::follow(&context, move |consumer| {
             let tenant = tenant_namespace(&consumer);
-            to.maps.add(tenant.clone());
             for (_, place) in places.all().iter().filter(|(_, place)| place.consumer == consumer) {
                 if let OurKind::Mapped { home } = &place.kind {
-                    to.twins.add(Work { tenant: tenant.clone(), home: home.clone(), group: Group::Services });
+                    for group in [Group::Services, Group::Policies] {
+                        to.twins.add(Work { tenant: tenant.clone(), home: home.clone(), group });
+                    }
                 }
             }
         });

@@ -5,14 +5,20 @@ use std::{
     net::IpAddr,
 };
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{ReflectedObject, annotations, finalizers, labels, short_hash};
 use liqo_kit::Key;
 use serde_json::{Map, Value, json};
 
-use super::{dns_names, finalizer, told::sorted, usage::Held};
-use crate::decide::{kind::Kind, services, text};
+use super::{
+    dns_names, finalizer,
+    told::sorted,
+    usage::Held,
+    walls::{self, Walls},
+};
+use crate::decide::{kind::Kind, network_policies::NetworkPolicy, services, text};
 
 /// Types of Secrets that may be reflected. Never the credentials of a `ServiceAccount`.
 const SECRET_TYPES: [&str; 6] = [
@@ -27,9 +33,12 @@ const SECRET_TYPES: [&str; 6] = [
 /// The `ConfigMap` that every cluster's controller manager writes into every namespace, and defends.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// What is kept of a Service or slice is at most so long, in bytes of JSON: what Kubernetes' own controllers make of a hundred pods
+/// What is kept of a Service, slice or `NetworkPolicy` is at most so long, in bytes of JSON: what Kubernetes' own controllers make of a hundred pods
 /// has room twice. All that one consumer may have takes 80 MiB at most.
 const LONGEST: usize = 16 * 1024;
+
+/// So many `NetworkPolicy`s of one namespace are looked at, each time that something changes.
+const MOST_POLICIES: usize = 200;
 
 /// So many addresses are named in one message.
 const NAMED_ADDRESSES: usize = 10;
@@ -74,6 +83,15 @@ impl Problem {
         Self::new("AddressRefused", format!("{message}: {}{more}", named.join(", ")))
     }
 
+    /// These ranges are none that pods of this consumer may meet here.
+    fn ranges(refused: &BTreeSet<IpNet>) -> Self {
+        let named: Vec<String> = refused.iter().take(NAMED_ADDRESSES).map(ToString::to_string).collect();
+        let more = if refused.len() > NAMED_ADDRESSES { ", and others" } else { "" };
+        let message =
+            "left out are ranges that are neither on the internet nor in this consumer's prefixes as the provider sees them";
+        Self::new("AddressRefused", format!("{message}: {}{more}", named.join(", ")))
+    }
+
     /// The Service that a slice belongs to does not exist here because of the consumer.
     fn no_service(service: &str) -> Self {
         Self::new(
@@ -114,7 +132,7 @@ pub struct Source {
     pub name: String,
     /// What the twin holds.
     pub fingerprint: String,
-    /// Of a Service or slice: what of it is known, as text.
+    /// Of what belongs to its namespace: what of it is known, as text.
     pub content: Option<Box<str>>,
     /// Why there can be none, whatever exists.
     pub problem: Option<Problem>,
@@ -144,6 +162,11 @@ impl Source {
             Some(Problem::new("Invalid", format!("what travels of a {kind:?} is at most {LONGEST} bytes long")))
         } else if kind == Kind::ConfigMap && name == ROOT_CA {
             Some(Problem::new("NameTaken", format!("{ROOT_CA} is the cluster's own in every namespace")))
+        } else if kind == Kind::NetworkPolicy && walls::is_own(&name) {
+            Some(Problem::new(
+                "NameTaken",
+                "NetworkPolicies whose names begin with liqo are the provider's own; its pods are closed",
+            ))
         } else if !dns_names::is_subdomain(&name) {
             Some(Problem::new("Invalid", "the object has no valid name"))
         } else {
@@ -152,6 +175,9 @@ impl Source {
         let told = object.status.as_ref().and_then(|status| {
             Some(Problem { reason: status.reason.clone()?, message: status.message.clone().unwrap_or_default() })
         });
+        let unknown = kind == Kind::NetworkPolicy && NetworkPolicy::of(content.get("spec").unwrap_or(&Value::Null)).narrowed;
+        let partial =
+            unknown.then(|| Problem::new("Invalid", "what is not known of the NetworkPolicy was left out: it opens nothing"));
         let fingerprint = fingerprint(kind, content);
         let key = Key::of(&object);
         Self {
@@ -163,7 +189,7 @@ impl Source {
             fingerprint,
             content: kept.filter(|_| problem.is_none()).map(Into::into),
             problem,
-            partial: None,
+            partial,
             told,
             deleted: object.metadata.deletion_timestamp.is_some(),
             held: finalizer::position(object.metadata.finalizers.as_ref(), finalizers::REFLECTED_OBJECT),
@@ -195,6 +221,27 @@ impl Source {
         serde_json::from_str(self.content.as_deref()?).ok()
     }
 
+    /// The `NetworkPolicy` that it is, as far as that is known: else one that closes everything.
+    pub fn policy(&self) -> NetworkPolicy {
+        self.content().map_or_else(NetworkPolicy::closed, |content| NetworkPolicy::of(&content["spec"]))
+    }
+
+    /// A `NetworkPolicy` within these limits.
+    fn walled(mut self, walls: &Walls) -> Self {
+        if self.problem.is_some() {
+            return self;
+        }
+        let Some(bounded) = walls.bound(&self.policy()) else {
+            self.problem = Some(Problem::new("Invalid", "the NetworkPolicy is too long; its pods are closed"));
+            return self;
+        };
+        let content = json!({ "spec": bounded.policy.to_json() });
+        self.fingerprint = fingerprint(self.kind, &content);
+        self.content = Some(content.to_string().into());
+        self.partial = self.partial.or((!bounded.refused.is_empty()).then(|| Problem::ranges(&bounded.refused)));
+        self
+    }
+
     /// A slice, as far as it may have a twin: for a Service that is one of home's, with endpoints that are `allowed`.
     pub fn bounded(mut self, services: &BTreeSet<String>, allowed: impl Fn(IpAddr) -> bool) -> Self {
         let Some(content) = self.content().filter(|_| self.kind == Kind::EndpointSlice) else { return self };
@@ -219,6 +266,19 @@ impl Source {
         }
         self
     }
+}
+
+/// The `NetworkPolicy`s of a namespace within these limits. Those that are too many close all pods.
+pub fn walled(mut sources: Vec<Source>, walls: &Walls) -> Vec<Source> {
+    sources.sort_by(|one, other| one.key.cmp(&other.key));
+    let too_many = || {
+        Problem::new("Invalid", format!("a namespace has at most {MOST_POLICIES} NetworkPolicies here; all its pods are closed"))
+    };
+    let walled = sources.into_iter().enumerate().map(|(number, source)| match number {
+        ..MOST_POLICIES => source.walled(walls),
+        _ => Source { problem: Some(too_many()), content: None, ..source },
+    });
+    walled.collect()
 }
 
 /// What is kept of a twin.
@@ -258,7 +318,7 @@ impl Twin {
 /// slice.
 pub fn type_of(kind: Kind, object: &Value) -> &str {
     match kind {
-        Kind::ConfigMap => "",
+        Kind::ConfigMap | Kind::NetworkPolicy => "",
         Kind::Secret => text(object, "/type").unwrap_or_default(),
         Kind::Service => text(object, "/spec/clusterIP").filter(|address| *address == "None").unwrap_or_default(),
         Kind::EndpointSlice => text(object, "/addressType").unwrap_or_default(),
@@ -366,6 +426,10 @@ fn held(kind: Kind, content: &Value) -> Map<String, Value> {
         Kind::Secret => &["type", "data", "immutable"],
         Kind::Service => return services::service(content),
         Kind::EndpointSlice => return services::endpoint_slice(content, Some),
+        Kind::NetworkPolicy => {
+            let spec = content.get("spec").unwrap_or(&Value::Null);
+            return Map::from_iter([("spec".to_owned(), NetworkPolicy::of(spec).to_json())]);
+        }
     };
     let says_something = |value: &Value| match value {
         Value::Null | Value::Bool(false) => false,

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
-    Api,
+    Api, ResourceExt as _,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions},
     core::PartialObjectMeta,
     runtime::watcher::Config,
@@ -22,11 +22,13 @@ use super::{
     Error, Provider, finalizer,
     lifecycle::PlaceState,
     lock,
-    reflection::{Problem, Source, Step, Twin, plan, plan_without_namespace, twin, type_of},
+    mapped_namespaces::walls,
+    reflection::{Problem, Source, Step, Twin, plan, plan_without_namespace, twin, type_of, walled},
     remote_pods::RemotePod,
     unless_gone_or_replaced,
+    walls::{Walls, is_own},
 };
-use crate::decide::kind::Kind;
+use crate::decide::{kind::Kind, network_policies::NetworkPolicy};
 
 /// How often the twins of a namespace are looked at although nothing changed.
 const CHECK: Duration = Duration::from_secs(300);
@@ -40,6 +42,8 @@ pub enum Group {
     Named,
     /// Services and their endpoints.
     Services,
+    /// `NetworkPolicy`s, and what is open by default.
+    Policies,
 }
 
 /// The reflected objects of one group from one home namespace of one tenant.
@@ -55,13 +59,21 @@ pub struct Work {
 
 impl Work {
     /// All of a home namespace.
-    pub fn all(tenant: &str, home: &str) -> [Self; 2] {
-        [Group::Named, Group::Services].map(|group| Self { tenant: tenant.to_owned(), home: home.to_owned(), group })
+    pub fn all(tenant: &str, home: &str) -> [Self; 3] {
+        [Group::Named, Group::Services, Group::Policies].map(|group| Self {
+            tenant: tenant.to_owned(),
+            home: home.to_owned(),
+            group,
+        })
     }
 
     /// Where this source is looked at.
     pub fn of(source: &Source) -> Self {
-        let group = if source.kind.is_of_namespace() { Group::Services } else { Group::Named };
+        let group = match source.kind {
+            Kind::ConfigMap | Kind::Secret => Group::Named,
+            Kind::Service | Kind::EndpointSlice => Group::Services,
+            Kind::NetworkPolicy => Group::Policies,
+        };
         Self { tenant: source.key.namespace.clone(), home: source.home.clone(), group }
     }
 }
@@ -130,13 +142,22 @@ pub async fn reconcile(provider: Arc<Provider>, work: Work) -> Result<Next, Erro
                     let slices = sources.extract_if(.., |source| source.kind == Kind::EndpointSlice).collect::<Vec<_>>();
                     let twins = acting.twins(&[Kind::Service]).await?;
                     acting.act_all(plan(&sources, &twins, &BTreeSet::from([Kind::Service]), held.as_ref())).await;
-                    let twins = acting.twins(&Kind::OF_NAMESPACE).await?;
+                    let twins = acting.twins(&Kind::SERVICES).await?;
                     let (services, twins): (Vec<Twin>, Vec<Twin>) =
                         twins.into_iter().partition(|twin| twin.kind == Kind::Service);
                     let services = services.into_iter().map(|service| service.name).collect();
                     let allowed = provider.addresses_of(&consumer, &place.namespace);
                     let slices: Vec<Source> = slices.into_iter().map(|slice| slice.bounded(&services, &allowed)).collect();
                     acting.act_all(plan(&slices, &twins, &BTreeSet::from([Kind::EndpointSlice]), held.as_ref())).await;
+                }
+                Group::Policies => {
+                    acting.next = Next::After(CHECK);
+                    let walls = walls(&provider, &consumer).await?;
+                    let policies = walled(sources, &walls);
+                    // What is open by default goes before what a new policy opens in its place comes.
+                    acting.own_policies(&walls, &policies).await?;
+                    let twins = acting.twins(&[Kind::NetworkPolicy]).await?;
+                    acting.act_all(plan(&policies, &twins, &BTreeSet::from([Kind::NetworkPolicy]), held.as_ref())).await;
                 }
             }
         }
@@ -268,6 +289,45 @@ impl Acting<'_> {
         }
     }
 
+    /// Makes our own policies be what they are to be beside these of the consumer.
+    async fn own_policies(&self, walls: &Walls, policies: &[Source]) -> Result<(), Error> {
+        let api = self.api(Kind::NetworkPolicy, self.namespace);
+        let kind = Kind::NetworkPolicy.name();
+        let key = |name: &str| Key::new(self.namespace, name);
+        let object = |name: &str, policy: &NetworkPolicy| {
+            serde_json::from_value::<DynamicObject>(Walls::object(self.namespace, name, policy))
+        };
+        let encode = |name: &str| {
+            let key = key(name);
+            |source| Error::Encode { kind, key, source }
+        };
+        let policies: Vec<NetworkPolicy> = policies.iter().filter(|one| !one.deleted).map(Source::policy).collect();
+        let mut wanted = walls.own_policies(&policies);
+        let ours = ListParams::default().labels(&format!("{}=true,!{}", labels::MANAGED, labels::REFLECTED));
+        let found = api.list(&ours).await.map_err(|source| Error::Read { kind, key: key(""), source })?;
+        for live in found.items.into_iter().filter(|live| is_own(&live.name_any())) {
+            let name = live.name_any();
+            let Some(policy) = wanted.remove(&name) else {
+                let only_this = DeleteParams::default().preconditions(Preconditions { uid: live.uid(), resource_version: None });
+                let answer = unless_gone_or_replaced(api.delete(&name, &only_this).await);
+                answer.map_err(|source| Error::Delete { kind, key: key(&name), source })?;
+                continue;
+            };
+            if NetworkPolicy::of(&live.data["spec"]).to_json() != policy.to_json() {
+                let mut object = object(&name, &policy).map_err(encode(&name))?;
+                object.metadata.resource_version = live.resource_version();
+                let answer = unless_gone_or_replaced(api.replace(&name, &PostParams::default(), &object).await);
+                answer.map_err(|source| Error::Change { kind, key: key(&name), source })?;
+            }
+        }
+        for (name, policy) in wanted {
+            let object = object(&name, &policy).map_err(encode(&name))?;
+            let answer = api.create(&PostParams::default(), &object).await;
+            answer.map_err(|source| Error::Create { kind, key: key(&name), source })?;
+        }
+        Ok(())
+    }
+
     async fn delete(&self, twin: &Twin) -> Result<(), Error> {
         let only_this =
             DeleteParams::default().preconditions(Preconditions { uid: Some(twin.uid.clone()), resource_version: None });
@@ -281,7 +341,9 @@ impl Acting<'_> {
     async fn wanted(&self, source: &Source) -> Result<Option<DynamicObject>, Error> {
         let client = self.provider.context.client.clone();
         let content = match source.kind {
-            Kind::Service | Kind::EndpointSlice => Ok(source.content().map(|content| (Some(source.uid.clone()), content))),
+            Kind::Service | Kind::EndpointSlice | Kind::NetworkPolicy => {
+                Ok(source.content().map(|content| (Some(source.uid.clone()), content)))
+            }
             Kind::ConfigMap => {
                 let api: Api<ReflectedObject> = Api::namespaced(client, &source.key.namespace);
                 let found = api.get_opt(&source.key.name).await;

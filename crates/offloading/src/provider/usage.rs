@@ -91,7 +91,7 @@ impl Held {
 
     /// Whether a twin of this kind may be made. Slices follow their Service.
     pub fn reflects(&self, kind: Kind) -> bool {
-        kind == Kind::EndpointSlice || self.usage.reflected_kinds.contains(&kind.word())
+        kind == Kind::EndpointSlice || kind.word().is_none_or(|word| self.usage.reflected_kinds.contains(&word))
     }
 }
 

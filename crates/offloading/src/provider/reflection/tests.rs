@@ -305,3 +305,81 @@ fn a_slice_that_is_too_large_is_refused_and_not_kept() {
     let source = object("endpointslice-1", &slice("web", &addresses), |_| {});
     assert_eq!((source.problem.map(|problem| problem.reason), source.content), (Some("Invalid".into()), None));
 }
+
+fn network_policy(name: &str, spec: &Value) -> Source {
+    let content =
+        json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": name }, "spec": spec });
+    object("networkpolicy-1", &content, |_| {})
+}
+
+fn limits() -> Walls {
+    Walls {
+        consumer: super::super::remote_pods::tests::consumer(),
+        nodes: Vec::new(),
+        api_servers: Vec::new(),
+        prefixes: vec!["10.245.0.0/16".parse().unwrap()],
+    }
+}
+
+#[test]
+fn a_network_policy_is_written_within_the_limits_and_kept_so() {
+    let spec = json!({ "podSelector": { "matchLabels": { "app": "web" } }, "ingress": [{ "from": [
+        { "ipBlock": { "cidr": "10.245.0.7/32" } }, { "ipBlock": { "cidr": "10.244.0.7/32" } }] }] });
+    let source = network_policy("allow", &spec).walled(&limits());
+    assert_eq!(source.partial.clone().unwrap().reason, "AddressRefused");
+    let made = twin(Kind::NetworkPolicy, &source.content().unwrap(), "allow", "demo-rome-aaaaaa", "demo");
+    assert_eq!(made["spec"]["ingress"], json!([{ "from": [{ "ipBlock": { "cidr": "10.245.0.7/32" } }] }]));
+    assert_eq!(made["metadata"]["labels"][labels::REFLECTED], "true");
+    let policies = BTreeSet::from([Kind::NetworkPolicy]);
+    let told = Source { told: source.partial.clone(), ..source };
+    let nothing_allowed = held(json!({ "reflectedKinds": [] }));
+    assert_eq!(plan(one(&told), &[], &policies, Some(&nothing_allowed)), [Step::Create(told.clone())], "no policy keeps it out");
+    let live = standing(Kind::NetworkPolicy, made.clone());
+    assert_eq!(plan(one(&told), one(&live), &policies, None), []);
+    let mut opened = made;
+    opened["spec"]["ingress"] = json!([{}]);
+    let opened = standing(Kind::NetworkPolicy, opened);
+    assert_eq!(plan(one(&told), one(&opened), &policies, None), [Step::Change(told, opened)]);
+}
+
+#[test]
+fn a_network_policy_that_cannot_be_taken_closes_instead_of_opening() {
+    let open = json!({ "podSelector": { "matchLabels": { "app": "web" } }, "ingress": [{}] });
+    let ours = network_policy("liqo-ingress", &open).walled(&limits());
+    assert_eq!(
+        (ours.problem.as_ref().map(|problem| problem.reason.as_str()), ours.policy()),
+        (Some("NameTaken"), NetworkPolicy::closed())
+    );
+    let many: Vec<Value> =
+        (0..2000).map(|host| json!({ "ipBlock": { "cidr": format!("10.245.{}.{}/32", host / 200, host % 200) } })).collect();
+    let long =
+        network_policy("long", &json!({ "podSelector": { "matchLabels": { "app": "web" } }, "ingress": [{ "from": many }] }));
+    let long = long.walled(&limits());
+    assert_eq!(
+        (long.problem.as_ref().map(|problem| problem.reason.as_str()), long.policy()),
+        (Some("Invalid"), NetworkPolicy::closed())
+    );
+    let strange = network_policy("strange", &json!({ "podSelector": { "matchFields": [] }, "ingress": [{}] })).walled(&limits());
+    assert_eq!(
+        (strange.partial.as_ref().map(|problem| problem.reason.as_str()), strange.policy().pods),
+        (Some("Invalid"), crate::decide::selectors::Selector::default())
+    );
+    assert_eq!(strange.policy().ingress, Some(Vec::new()));
+}
+
+#[test]
+fn policies_that_are_too_many_close_all_pods() {
+    let many = |count: usize| -> Vec<Source> {
+        let policy = |number: usize| {
+            let spec = json!({ "podSelector": { "matchLabels": { "app": number.to_string() } } });
+            let mut source = network_policy(&format!("p{number}"), &spec);
+            source.key.name = format!("networkpolicy-{number:05}");
+            source
+        };
+        walled((0..count).rev().map(policy).collect(), &limits())
+    };
+    assert!(many(MOST_POLICIES).iter().all(|source| source.problem.is_none()));
+    let refused: Vec<Source> = many(MOST_POLICIES + 1).into_iter().filter(|source| source.problem.is_some()).collect();
+    assert_eq!(refused.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(), [format!("p{MOST_POLICIES}")]);
+    assert_eq!(refused[0].policy(), NetworkPolicy::closed());
+}

@@ -1,0 +1,269 @@
+use serde_json::json;
+
+use super::{super::remote_pods::tests::consumer, *};
+use crate::decide::selectors::Labels;
+
+const STRANGER: &str = "another-consumer";
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+/// The consumer is seen at 10.245.0.0/16; our pods are 10.244.0.0/16, and a node of ours is 203.0.113.5.
+fn walls() -> Walls {
+    let nodes = vec![net("203.0.113.5/32"), net("2001:db8::1/128")];
+    Walls { consumer: consumer(), nodes, prefixes: vec![net("10.245.0.0/16"), net("fd11::/64")], api_servers: Vec::new() }
+}
+
+fn policy(spec: &Value) -> NetworkPolicy {
+    NetworkPolicy::of(spec)
+}
+
+fn bound(spec: &Value) -> NetworkPolicy {
+    walls().bound(&policy(spec)).unwrap().policy
+}
+
+fn labels_of(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// Somebody whom pods may meet.
+#[derive(Clone)]
+struct Other {
+    name: &'static str,
+    address: IpAddr,
+    /// Of a pod here: the labels of its namespace, and its own.
+    pod: Option<(Labels, Labels)>,
+    own_namespace: bool,
+}
+
+fn outside(name: &'static str, address: &str) -> Other {
+    Other { name, address: address.parse().unwrap(), pod: None, own_namespace: false }
+}
+
+fn pod_here(name: &'static str, address: &str, namespace: &[(&str, &str)], labels: &[(&str, &str)]) -> Other {
+    Other { pod: Some((labels_of(namespace), labels_of(labels))), ..outside(name, address) }
+}
+
+fn everybody_there_is() -> Vec<Other> {
+    let consumer = consumer();
+    let namespace = |id: &str, home: &str| {
+        labels_of(&[(labels::CONSUMER_ID, id), (labels::NAMESPACE_KIND, MAPPED), (labels::HOME_NAMESPACE, home)])
+    };
+    let tenant = |name, address: &str, id: &str, home: &str, app: &str| Other {
+        pod: Some((namespace(id, home), labels_of(&[("app", app)]))),
+        ..outside(name, address)
+    };
+    vec![
+        Other { own_namespace: true, ..tenant("own web", "10.244.0.10", consumer.as_str(), "shop", "web") },
+        Other { own_namespace: true, ..tenant("own db", "10.244.0.11", consumer.as_str(), "shop", "db") },
+        tenant("own bank", "10.244.0.12", consumer.as_str(), "bank", "web"),
+        outside("own at home", "10.245.1.1"),
+        outside("the internet", "198.51.100.7"),
+        tenant("a stranger's", "10.244.0.20", STRANGER, "shop", "web"),
+        pod_here("the provider's", "10.244.0.30", &[("kubernetes.io/metadata.name", "prod")], &[("app", "web")]),
+        pod_here("dns", "10.244.0.2", &[("kubernetes.io/metadata.name", "kube-system")], &[("k8s-app", "kube-dns")]),
+        outside("a node", "192.168.1.1"),
+        outside("a node in public", "203.0.113.5"),
+        outside("the metadata service", "169.254.169.254"),
+        outside("a private network", "172.16.0.9"),
+    ]
+}
+
+/// With whom a pod may speak, and at which ports of these, by the rules of Kubernetes: it is closed as soon as one policy is for
+/// it, and all that are for it add up.
+fn reaches(policies: &[NetworkPolicy], pod: &Labels, is_egress: bool, port: u16) -> Vec<&'static str> {
+    let rules_of = |policy: &NetworkPolicy| if is_egress { policy.egress.clone() } else { policy.ingress.clone() };
+    let concerned: Vec<Vec<Rule>> = policies.iter().filter(|policy| policy.pods.matches(pod)).filter_map(rules_of).collect();
+    assert!(!concerned.is_empty(), "a pod that no policy is for is open to everybody");
+    let meets = |other: &Other, peer: &Peer| match peer {
+        Peer::Pods(pods) => other.own_namespace && other.pod.as_ref().is_some_and(|(_, labels)| pods.matches(labels)),
+        Peer::Elsewhere { namespaces, pods } => other.pod.as_ref().is_some_and(|(namespace, labels)| {
+            namespaces.matches(namespace) && pods.as_ref().is_none_or(|pods| pods.matches(labels))
+        }),
+        Peer::Block(block) => block.contains(&other.address),
+    };
+    let allowed = |other: &Other, rule: &Rule| {
+        rule.peers.as_ref().is_none_or(|peers| peers.iter().any(|peer| meets(other, peer)))
+            && rule.ports.as_ref().is_none_or(|ports| ports.iter().any(|one| one.has("UDP", port, &[])))
+    };
+    let others = everybody_there_is();
+    others.iter().filter(|other| concerned.iter().flatten().any(|rule| allowed(other, rule))).map(|other| other.name).collect()
+}
+
+/// All policies of a mapped namespace with these of the consumer.
+fn namespace_with(specs: &[Value]) -> Vec<NetworkPolicy> {
+    let theirs: Vec<NetworkPolicy> = specs.iter().map(policy).collect();
+    let bounded = theirs.iter().map(|policy| walls().bound(policy).unwrap().policy);
+    walls().own_policies(&theirs).into_values().chain(bounded).collect()
+}
+
+const TENANT: [&str; 4] = ["own web", "own db", "own bank", "own at home"];
+
+fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&TENANT[..], more].concat()
+}
+
+#[test]
+fn by_default_pods_meet_their_like_and_reach_the_internet_and_names() {
+    let policies = namespace_with(&[]);
+    let pod = labels_of(&[("app", "web")]);
+    assert_eq!(reaches(&policies, &pod, false, 80), TENANT);
+    assert_eq!(reaches(&policies, &pod, true, 80), with(&["the internet"]));
+    assert_eq!(reaches(&policies, &pod, true, 53), with(&["the internet", "dns"]));
+    let names: Vec<String> = walls().own_policies(&[]).into_keys().collect();
+    assert_eq!(names, ["liqo", "liqo-egress", "liqo-ingress"]);
+}
+
+#[test]
+fn nothing_that_a_consumer_says_opens_the_providers_pods_nodes_or_networks_to_its_own() {
+    let open = [
+        json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": [{}] }),
+        json!({ "podSelector": {}, "egress": [{ "to": [{ "ipBlock": { "cidr": "0.0.0.0/0" } }, { "ipBlock": { "cidr": "::/0" } }] }] }),
+        json!({ "podSelector": {}, "egress": [{ "to": [{ "namespaceSelector": {} }, { "namespaceSelector": {}, "podSelector": {} }] }] }),
+        json!({ "podSelector": {}, "egress": [{ "to": [{ "namespaceSelector": { "matchLabels": { labels::CONSUMER_ID: STRANGER } } }] }] }),
+        json!({ "podSelector": {}, "egress": [{ "to": [
+            { "namespaceSelector": { "matchExpressions": [{ "key": labels::CONSUMER_ID, "operator": "Exists" }] } }] }] }),
+        json!({ "podSelector": {}, "egress": [{ "to": [{ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "prod" } } }] }] }),
+        json!({ "podSelector": {}, "egress": [{ "to": [{ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "kube-system" } } }] }] }),
+        json!({ "podSelector": {}, "egress": [{ "to": [
+            { "ipBlock": { "cidr": "10.244.0.0/16" } }, { "ipBlock": { "cidr": "10.240.0.0/12" } }, { "ipBlock": { "cidr": "203.0.113.5/32" } },
+            { "ipBlock": { "cidr": "203.0.113.4/31" } }, { "ipBlock": { "cidr": "169.254.0.0/16" } }, { "ipBlock": { "cidr": "172.0.0.0/8" } },
+            { "ipBlock": { "cidr": "192.168.1.1/32" } }] }] }),
+        json!({ "podSelector": {}, "egress": [{ "to": [{ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "kube-system" } },
+            "podSelector": { "matchLabels": { "k8s-app": "kube-dns" } } }] }] }),
+    ];
+    let pod = labels_of(&[("app", "web")]);
+    for spec in &open {
+        let found = reaches(&namespace_with(std::slice::from_ref(spec)), &pod, true, 80);
+        assert!(found.iter().all(|name| with(&["the internet"]).contains(name)), "{spec} opens {found:?}");
+    }
+    assert_eq!(
+        reaches(&namespace_with(&open), &pod, true, 53),
+        with(&["the internet", "dns"]),
+        "the first of them opens all it can"
+    );
+}
+
+#[test]
+fn who_is_a_stranger_here_reaches_no_pod_whatever_its_owner_says() {
+    let open = json!({ "podSelector": {}, "ingress": [{}, { "from": [{ "namespaceSelector": {} }, { "ipBlock": { "cidr": "10.0.0.0/8" } }] }] });
+    assert_eq!(reaches(&namespace_with(&[open]), &labels_of(&[]), false, 80), with(&["the internet"]));
+}
+
+#[test]
+fn a_pod_that_a_policy_is_for_is_open_as_that_policy_says_and_others_as_before() {
+    let web = json!({ "podSelector": { "matchLabels": { "app": "web" } },
+        "ingress": [{ "from": [{ "podSelector": { "matchLabels": { "app": "db" } } }] }] });
+    let policies = namespace_with(&[web]);
+    let (web, db) = (labels_of(&[("app", "web")]), labels_of(&[("app", "db")]));
+    assert_eq!(reaches(&policies, &web, false, 80), ["own db"]);
+    assert_eq!(reaches(&policies, &db, false, 80), TENANT);
+    assert_eq!(reaches(&policies, &web, true, 80), with(&["the internet"]), "it says nothing of that direction");
+}
+
+#[test]
+fn policies_of_a_consumer_add_up_and_one_that_closes_all_pods_leaves_no_default() {
+    let specs = [
+        json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"] }),
+        json!({ "podSelector": { "matchLabels": { "app": "web" } }, "ingress": [{ "from": [{ "ipBlock": { "cidr": "10.245.1.1/32" } }] }] }),
+        json!({ "podSelector": { "matchLabels": { "app": "web" } }, "ingress": [{ "from": [
+            { "namespaceSelector": { "matchLabels": { labels::HOME_NAMESPACE: "bank" } } }] }] }),
+    ];
+    let policies = namespace_with(&specs);
+    assert_eq!(reaches(&policies, &labels_of(&[("app", "web")]), false, 80), ["own bank", "own at home"]);
+    assert_eq!(reaches(&policies, &labels_of(&[]), false, 80), [] as [&str; 0]);
+    assert_eq!(reaches(&policies, &labels_of(&[]), true, 53), [] as [&str; 0]);
+    let own = walls().own_policies(&specs.iter().map(policy).collect::<Vec<_>>());
+    assert_eq!(own.into_iter().collect::<Vec<_>>(), [("liqo".to_owned(), NetworkPolicy::closed())]);
+}
+
+#[test]
+fn names_are_resolved_at_the_ports_that_the_policy_opens() {
+    let dns = json!({ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "kube-system" } },
+        "podSelector": { "matchLabels": { "k8s-app": "kube-dns" } } });
+    let ports = |ports: Value| {
+        bound(&json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": [{ "to": [dns], "ports": ports }] }))
+        .to_json()["egress"][0]["ports"].clone()
+    };
+    let (tcp, udp) = (json!({ "protocol": "TCP", "port": 53 }), json!({ "protocol": "UDP", "port": 53 }));
+    assert_eq!(ports(json!([])), json!([tcp, udp]));
+    assert_eq!(ports(json!([{ "protocol": "UDP", "port": "dns" }])), json!([udp]));
+    assert_eq!(ports(json!([{ "port": 1, "endPort": 65535 }])), json!([tcp]));
+    assert_eq!(ports(json!([{ "protocol": "UDP", "port": 5353 }])), json!(null));
+    let ingress = bound(&json!({ "podSelector": {}, "ingress": [{ "from": [dns] }] }));
+    assert_eq!(ingress.ingress, Some(Vec::new()), "nobody asks pods for names from there");
+}
+
+#[test]
+fn of_the_private_networks_pods_that_may_use_the_api_server_reach_its_port_alone() {
+    let walls = Walls { api_servers: vec!["172.18.0.2:6443".parse().unwrap(), "[fd00::2]:6443".parse().unwrap()], ..walls() };
+    let port = json!([{ "protocol": "TCP", "port": 6443 }]);
+    let rules = ["172.18.0.2/32", "fd00::2/128"].map(|cidr| json!({ "to": [{ "ipBlock": { "cidr": cidr } }], "ports": port }));
+    let has_them = |spec: &Value| rules.iter().all(|rule| spec["egress"].as_array().unwrap().contains(rule));
+    assert!(has_them(&walls.own_policies(&[])["liqo-egress"].to_json()));
+    let bounded = |rule: Value| {
+        let sent = policy(&json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": [rule] }));
+        walls.bound(&sent).unwrap().policy.to_json()
+    };
+    assert!(has_them(&bounded(json!({}))) && has_them(&bounded(json!({ "ports": [{ "port": 6443 }] }))));
+    assert!(!has_them(&bounded(json!({ "ports": [{ "port": 443 }] }))));
+    assert!(!has_them(&bounded(json!({ "to": [{ "ipBlock": { "cidr": "0.0.0.0/0" } }] }))));
+}
+
+#[test]
+fn a_policy_within_the_limits_is_as_it_was_sent_but_for_whose_namespaces_they_are() {
+    let sent = json!({ "podSelector": { "matchLabels": { "app": "web" } }, "policyTypes": ["Ingress"], "ingress": [{
+        "from": [{ "podSelector": {} }, { "ipBlock": { "cidr": "10.245.1.0/24", "except": ["10.245.1.8/29"] } }],
+        "ports": [{ "protocol": "TCP", "port": "web" }, { "protocol": "TCP", "port": 80, "endPort": 90 }] }] });
+    assert_eq!(bound(&sent), policy(&sent));
+    let elsewhere = bound(&json!({ "podSelector": {}, "ingress": [{ "from": [{ "namespaceSelector": {} }] }] }));
+    let selector = json!({ "matchLabels": { labels::CONSUMER_ID: consumer(), labels::NAMESPACE_KIND: MAPPED } });
+    assert_eq!(elsewhere.to_json()["ingress"][0]["from"], json!([{ "namespaceSelector": selector }]));
+}
+
+#[test]
+fn ranges_of_which_nothing_is_left_are_named() {
+    let spec = json!({ "podSelector": {}, "ingress": [{ "from": [
+        { "ipBlock": { "cidr": "10.244.0.0/16" } }, { "ipBlock": { "cidr": "0.0.0.0/0" } }, { "ipBlock": { "cidr": "10.245.0.7/32" } }] }] });
+    assert_eq!(walls().bound(&policy(&spec)).unwrap().refused, [net("10.244.0.0/16")].into());
+}
+
+#[test]
+fn where_too_many_selectors_were_needed_nobody_has_the_default() {
+    let pair =
+        |number: usize| json!({ "podSelector": { "matchLabels": { format!("a{number}"): "1", format!("b{number}"): "1" } } });
+    let policies = namespace_with(&(0..9).map(pair).collect::<Vec<_>>());
+    assert_eq!(reaches(&policies, &labels_of(&[]), false, 80), [] as [&str; 0]);
+    assert_eq!(reaches(&policies, &labels_of(&[]), true, 80), with(&["the internet"]), "the other direction is as it was");
+}
+
+#[test]
+fn a_policy_that_would_be_too_long_is_refused() {
+    let mut walls = walls();
+    walls.nodes = (0..2000_u32).map(|number| IpNet::from(IpAddr::from((0x0808_0000 + number * 2).to_be_bytes()))).collect();
+    let ranges: Vec<Value> = (0..100_u32)
+        .map(|number| json!({ "ipBlock": { "cidr": "0.0.0.0/0", "except": [format!("9.0.{number}.0/24")] } }))
+        .collect();
+    assert_eq!(walls.bound(&policy(&json!({ "podSelector": {}, "ingress": [{ "from": ranges }] }))), None);
+    assert!(walls.bound(&policy(&json!({ "podSelector": {}, "ingress": [{ "from": ranges[..1] }] }))).is_some());
+}
+
+#[test]
+fn only_public_addresses_of_nodes_are_named() {
+    let node: Node = serde_json::from_value(json!({
+        "metadata": {}, "spec": { "podCIDRs": ["10.244.0.0/24", "2001:db8:1::/64", "junk"] },
+        "status": { "addresses": [{ "type": "InternalIP", "address": "192.168.1.2" }, { "type": "Hostname", "address": "n1" },
+            { "type": "ExternalIP", "address": "203.0.113.5" }] },
+    }))
+    .unwrap();
+    assert_eq!(public_networks(&[node.clone(), node]), [net("203.0.113.5/32"), net("2001:db8:1::/64")]);
+}
+
+#[test]
+fn names_of_our_own_policies_are_no_others() {
+    for (name, own) in [("liqo", true), ("liqo-egress", true), ("liqo-ingress-2", true), ("liqor", false), ("allow-liqo", false)]
+    {
+        assert_eq!(is_own(name), own, "{name}");
+    }
+}
