@@ -211,7 +211,7 @@ fn peer_chains(text: &mut String, fabric: &Fabric, family: Family, id: &ClusterI
     // What has no other form here is nothing of ours, whatever the peer calls it.
     from.push("counter drop".to_owned());
     let external = exported.iter().find(|(here, _)| is_external(here));
-    if let Some(stands_for_all) = external.and_then(|(_, there)| fallback(there)) {
+    if let Some(stands_for_all) = external.map(|(_, there)| fallback(there, 1)) {
         to.push(format!("snat to {stands_for_all}"));
     }
     chain(text, &format!("from_{id}"), "", &from);
