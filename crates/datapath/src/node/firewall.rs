@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, future::Future, process::Stdio};
 
 use ipnet::IpNet;
-use liqo_network::ruleset::{GUARD, TABLE, Table};
+use liqo_network::{
+    ruleset::{GUARD, TABLE, Table},
+    spread::Buckets,
+};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use super::connections;
@@ -49,8 +52,9 @@ pub trait Firewall: Send + Sync {
     fn tables(&self) -> impl Future<Output = Result<BTreeMap<TableName, String>, FirewallError>> + Send;
     /// Replaces a table as a whole, or makes it.
     fn replace(&self, table: &Table) -> impl Future<Output = Result<(), FirewallError>> + Send;
-    /// Has the kernel forget the connections with these prefixes, as far as it can: those that it does not forget have to be made again.
-    fn forget_connections(&self, prefixes: &[IpNet]) -> impl Future<Output = ()> + Send;
+    /// Has the kernel forget the connections with these prefixes that are of these buckets, as far as it can: those that it does not
+    /// forget have to be made again.
+    fn forget_connections(&self, prefixes: &[IpNet], buckets: Buckets) -> impl Future<Output = ()> + Send;
     /// Removes a table; no error if it is not there.
     fn remove(&self, table: &TableName) -> impl Future<Output = Result<(), FirewallError>> + Send;
 }
@@ -100,12 +104,12 @@ impl Firewall for Nft {
         nft(&["--file", "-"], &table.script).await.map(drop)
     }
 
-    async fn forget_connections(&self, prefixes: &[IpNet]) {
+    async fn forget_connections(&self, prefixes: &[IpNet], buckets: Buckets) {
         let prefixes = prefixes.to_vec();
         let forgotten = async {
             let netlink = connections::open()?;
             // There may be hundreds of thousands to read.
-            tokio::task::spawn_blocking(move || connections::forget(&netlink, &prefixes)).await?
+            tokio::task::spawn_blocking(move || connections::forget(&netlink, &prefixes, buckets)).await?
         };
         match forgotten.await {
             Ok(forgotten) => tracing::info!(forgotten, "connections with peers are translated anew"),

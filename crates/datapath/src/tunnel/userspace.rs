@@ -7,6 +7,7 @@ use std::{
 };
 
 use gotatun::noise::index_table::IndexTable;
+use liqo_network::spread;
 
 use super::{
     Endpoint, Remote, RemoteState, State, Tunnel, TunnelError,
@@ -17,7 +18,7 @@ use super::{
     sessions::{Identity, Link},
     shared::{Entry, Live, Shared, Table},
     socket::{Path, Socket},
-    spread, timers,
+    timers,
     worker::Worker,
 };
 
@@ -265,7 +266,7 @@ fn build(
             link
         };
         let links = identities.iter().enumerate().map(link).collect();
-        Entry { links, live, enabled: remote.enabled, number: spread::remote_number(&remote.public_key.0) }
+        Entry { links, live, enabled: remote.enabled, number: spread::gateway_number(&remote.public_key.0) }
     };
     let entries: Vec<_> = wanted.remotes.iter().map(entry).collect();
     let by_key = entries.iter().enumerate().map(|(index, entry)| (entry.live.public_key, index)).collect();
