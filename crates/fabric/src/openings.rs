@@ -1,4 +1,4 @@
-//! Watches what openings follow from; only the gateway in use does.
+//! Watches what openings follow from; only gateways do.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 

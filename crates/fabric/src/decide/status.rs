@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
-use liqo_api::{CONNECTED, TunnelEndpointSpec, TunnelEndpointStatus};
+use liqo_api::{CONNECTED, GatewayStatus, TunnelEndpointSpec, TunnelEndpointStatus};
 use liqo_datapath::tunnel::RemoteState;
 use liqo_kit::conditions::{self, Wanted};
 
@@ -22,32 +22,49 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The gateway that was heard last.
-    fn heard(&self) -> Option<&RemoteState> {
-        let recent = |remote: &&RemoteState| remote.last_received.is_some_and(|ago| ago < SILENCE);
-        self.remotes.iter().filter(recent).min_by_key(|remote| remote.last_received)
+    /// Its gateways that were heard lately.
+    fn heard(&self) -> impl Iterator<Item = &RemoteState> {
+        self.remotes.iter().filter(|remote| remote.last_received.is_some_and(|ago| ago < SILENCE))
     }
 
     /// Whether it answers.
     pub fn is_connected(&self) -> bool {
-        self.left_out.is_none() && self.heard().is_some()
+        self.left_out.is_none() && self.heard().next().is_some()
+    }
+
+    /// What the gateway on this node says of it.
+    fn told_by(&self, node: &str) -> GatewayStatus {
+        let connected = self.is_connected();
+        let endpoints = self.heard().filter(|_| connected).filter_map(|remote| remote.endpoint);
+        GatewayStatus { node: node.to_owned(), connected, endpoints: endpoints.map(|address| address.to_string()).collect() }
     }
 }
 
-/// The status of the network towards a peer, seen from `node`; nothing when it is as it was.
+/// The status of the network towards a peer, with what the gateway on `node` says of it; nothing when it is as it was. What others say
+/// stays, as long as they are among the `gateways`. Whether the peer is connected follows from what all say; why it is not, the
+/// first one tells.
 pub fn status(
     node: &str,
+    gateways: &[String],
     spec: &TunnelEndpointSpec,
     current: &TunnelEndpointStatus,
     seen: &Seen,
     now: Timestamp,
 ) -> Option<TunnelEndpointStatus> {
-    let wanted = condition(spec, seen);
-    let changed = conditions::decide(&current.conditions, std::slice::from_ref(&wanted), now);
-    let connected = seen.is_connected();
+    let told_by = |name: &String| {
+        let before = || current.gateways.iter().find(|one| one.node == *name).cloned();
+        if name == node { Some(seen.told_by(node)) } else { before() }
+    };
+    let told: Vec<GatewayStatus> = gateways.iter().filter_map(told_by).collect();
+    let wanted = if told.iter().any(|one| one.connected) {
+        Some(Wanted::yes(CONNECTED, "Connected", ""))
+    } else {
+        gateways.first().filter(|first| *first == node).map(|_| condition(spec, seen))
+    };
+    let changed = wanted.and_then(|wanted| conditions::decide(&current.conditions, std::slice::from_ref(&wanted), now));
     let status = TunnelEndpointStatus {
-        gateway: Some(node.to_owned()),
-        endpoint: seen.heard().filter(|_| connected).and_then(|remote| remote.endpoint).map(|address| address.to_string()),
+        gateway: Some(gateways.join(", ")).filter(|names| !names.is_empty()),
+        gateways: told,
         conditions: changed.unwrap_or_else(|| current.conditions.clone()),
     };
     (status != *current).then_some(status)
@@ -60,9 +77,6 @@ fn condition(spec: &TunnelEndpointSpec, seen: &Seen) -> Wanted {
     }
     if seen.remotes.is_empty() {
         return Wanted::no(CONNECTED, "NoGateway", format!("{name} has no gateway that is known here"));
-    }
-    if seen.heard().is_some() {
-        return Wanted::yes(CONNECTED, "Connected", "");
     }
     let called: Vec<SocketAddr> = seen.remotes.iter().filter_map(|remote| remote.endpoint).collect();
     match called.first() {
@@ -103,8 +117,13 @@ mod tests {
         Seen { remotes: vec![remote], ..Seen::default() }
     }
 
+    /// As the gateway on this node writes it, where `current` stands.
+    fn by(node: &str, current: &TunnelEndpointStatus, seen: &Seen) -> Option<TunnelEndpointStatus> {
+        status(node, &["n1", "n2"].map(str::to_owned), &spec(), current, seen, Timestamp::UNIX_EPOCH)
+    }
+
     fn of(seen: &Seen) -> (String, TunnelEndpointStatus) {
-        let status = status("n1", &spec(), &TunnelEndpointStatus::default(), seen, Timestamp::UNIX_EPOCH).unwrap();
+        let status = by("n1", &TunnelEndpointStatus::default(), seen).unwrap();
         (status.conditions[0].reason.clone(), status)
     }
 
@@ -115,15 +134,46 @@ mod tests {
         assert_eq!(of(&seen(Some(15), Some("192.0.2.1:51840"))).0, "NoAnswer");
         assert_eq!(of(&Seen { left_out: Some("x".into()), ..seen(Some(0), None) }).0, "NotPossible");
         let (reason, status) = of(&seen(Some(14), Some("192.0.2.1:51840")));
-        assert_eq!((reason.as_str(), status.endpoint.as_deref()), ("Connected", Some("192.0.2.1:51840")));
-        assert_eq!(status.gateway.as_deref(), Some("n1"));
+        assert_eq!(reason, "Connected");
+        assert_eq!(status.gateways, [told("n1", Some("192.0.2.1:51840"))]);
+        assert_eq!(status.gateway.as_deref(), Some("n1, n2"));
+    }
+
+    fn told(node: &str, endpoint: Option<&str>) -> GatewayStatus {
+        let endpoints = endpoint.iter().map(|&endpoint| endpoint.to_owned()).collect();
+        GatewayStatus { node: node.into(), connected: endpoint.is_some(), endpoints }
+    }
+
+    #[test]
+    fn each_gateway_writes_what_it_sees_and_one_that_is_connected_is_enough() {
+        let (heard, silent) = (seen(Some(1), Some("192.0.2.1:51840")), seen(None, Some("192.0.2.1:51840")));
+        let first = by("n1", &TunnelEndpointStatus::default(), &silent).unwrap();
+        let both = by("n2", &first, &heard).unwrap();
+        assert_eq!(both.gateways, [told("n1", None), told("n2", Some("192.0.2.1:51840"))]);
+        assert_eq!(both.conditions[0].reason, "Connected");
+        assert_eq!((by("n1", &both, &silent), by("n2", &both, &heard)), (None, None), "nobody undoes what the other wrote");
+        // None is connected any more: why, only the first says.
+        let none = by("n2", &both, &silent).unwrap();
+        assert_eq!(
+            (none.gateways.clone(), none.conditions[0].status.as_str()),
+            (vec![told("n1", None), told("n2", None)], "True")
+        );
+        assert_eq!(by("n1", &none, &silent).unwrap().conditions[0].reason, "NoAnswer");
+    }
+
+    #[test]
+    fn a_gateway_that_is_gone_is_not_spoken_of() {
+        let heard = seen(Some(1), Some("192.0.2.1:51840"));
+        let both = by("n2", &of(&heard).1, &heard).unwrap();
+        let alone = status("n2", &["n2".to_owned()], &spec(), &both, &heard, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!((alone.gateway.as_deref(), alone.gateways), (Some("n2"), vec![told("n2", Some("192.0.2.1:51840"))]));
     }
 
     #[test]
     fn nothing_is_written_when_nothing_changed() {
         let seen = |ago| seen(Some(ago), Some("192.0.2.1:51840"));
         let first = of(&seen(1)).1;
-        assert_eq!(status("n1", &spec(), &first, &seen(4), Timestamp::now()), None);
-        assert!(status("n2", &spec(), &first, &seen(4), Timestamp::now()).is_some());
+        assert_eq!(by("n1", &first, &seen(4)), None);
+        assert!(by("n2", &first, &seen(4)).is_some());
     }
 }
