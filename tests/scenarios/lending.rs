@@ -119,6 +119,8 @@ pub async fn when_a_node_dies_the_offer_shrinks_and_the_youngest_pod_beyond_it_e
         Ok(Some(()))
     })
     .await?;
+    // As its administrator does with what is left on a node that is lost: kwok does not look at it again.
+    milan.kubectl(&["-n", &mapped, "delete", "pod", "younger", "--force", "--grace-period=0", "--ignore-not-found"]).await?;
     milan.kubectl(&["label", "node", &dying, &format!("{label}={fake}")]).await?;
     slots(2, 60).await?;
     let staying = remote("elder").await?;

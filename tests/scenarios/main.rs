@@ -1,7 +1,14 @@
 //! Scenarios on real clusters: what users are promised, told as sentences.
 //!
-//! They run one after another on the same clusters, in this order: the last ones take Liqo apart. `cargo test -p liqo-tests --
-//! jobs` runs those whose name holds `jobs`; `LIQO_TEST_KEEP=1` leaves the clusters up.
+//! There are two sets of them, each with clusters of its own, side by side; within a set they run one after another, in this order: the
+//! last ones take Liqo apart. `cargo test -p liqo-tests -- jobs` runs those whose name holds `jobs`, and starts only the clusters that
+//! they need; `LIQO_TEST_KEEP=1` leaves the clusters up.
+//!
+//! ```text
+//!   set test:   rome, turin, milan   install, pods, jobs, ...  ──┐
+//!                                                                ├──> one report, in the order of the list
+//!   set test2:  rome, turin, milan   sharing, policies, ...    ──┘
+//! ```
 
 mod approval;
 mod enforcement;
@@ -23,12 +30,15 @@ mod services;
 mod settled;
 mod sharing;
 
-use std::{future::Future, pin::Pin, process::ExitCode, sync::Arc};
+use std::{future::Future, pin::Pin, process::ExitCode, sync::Arc, time::Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use libtest_mimic::{Arguments, Trial};
 use liqo_tests::World;
-use tokio::runtime::Runtime;
+use tokio::{
+    runtime::Runtime,
+    sync::{Mutex, oneshot},
+};
 
 type Scenario = fn(Arc<World>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
@@ -39,7 +49,8 @@ macro_rules! scenarios {
     };
 }
 
-fn all() -> Vec<(&'static str, Scenario)> {
+/// The first set. Its clusters are gone from Liqo's view at the end.
+fn first() -> Vec<(&'static str, Scenario)> {
     scenarios! {
         install:
             a_manager_runs_with_no_more_rights_than_it_needs,
@@ -74,11 +85,27 @@ fn all() -> Vec<(&'static str, Scenario)> {
             a_service_spans_both_clusters_by_its_usual_name,
             what_is_not_offloaded_stays_closed,
             connections_survive_a_restart_of_the_fabric_and_of_the_managers,
+            where_udp_does_not_pass_tls_takes_over_by_itself_and_udp_when_it_passes_again,
             a_network_that_is_not_wanted_ends_on_both_sides_and_comes_back;
         services:
             services_travel_with_endpoints_as_the_provider_sees_them,
             a_stateful_set_that_spans_clusters_has_its_names_in_both,
             a_consumer_puts_no_endpoints_where_it_has_none;
+        settled:
+            a_settled_system_writes_nothing_but_leases;
+        outages:
+            the_home_clusters_controller_manager_starts_beside_virtual_nodes,
+            a_short_outage_moves_no_pod,
+            a_long_outage_shows_on_node_and_pods_and_heals,
+            unpeering_from_a_dead_peer_ends_and_leaves_nothing;
+        install:
+            uninstalling_leaves_nothing;
+    }
+}
+
+/// The second set.
+fn second() -> Vec<(&'static str, Scenario)> {
+    scenarios! {
         sharing:
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
             pods_beyond_the_offer_are_refused_with_a_reason,
@@ -119,56 +146,82 @@ fn all() -> Vec<(&'static str, Scenario)> {
             a_hostile_node_name_or_label_does_nothing;
         isolation:
             two_consumers_cannot_see_or_touch_each_other;
-        settled:
-            a_settled_system_writes_nothing_but_leases;
-        outages:
-            the_home_clusters_controller_manager_starts_beside_virtual_nodes,
-            a_short_outage_moves_no_pod,
-            a_long_outage_shows_on_node_and_pods_and_heals,
-            unpeering_from_a_dead_peer_ends_and_leaves_nothing;
-        install:
-            uninstalling_leaves_nothing;
     }
 }
 
+/// The playgrounds of the two sets, beside which a user's own may run.
+const INSTANCES: [&str; 2] = ["test", "test2"];
+
+/// What became of a scenario.
+type Outcome = Result<(), String>;
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // One after another: the scenarios share clusters.
+    // The report waits for one after another; what runs side by side is decided here.
     arguments.test_threads = Some(1);
     let wanted = |name: &str| {
         let named = |filter: &String| if arguments.exact { name == filter } else { name.contains(filter.as_str()) };
-        arguments.filter.as_ref().is_none_or(named) && !arguments.skip.iter().any(named)
+        !arguments.list && !arguments.ignored && arguments.filter.as_ref().is_none_or(named) && !arguments.skip.iter().any(named)
     };
-    let nothing_to_do = arguments.list || arguments.ignored || !all().iter().any(|(name, _)| wanted(name));
     let runtime = match Runtime::new() {
-        Ok(runtime) => Arc::new(runtime),
+        Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
     };
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         eprintln!("a TLS provider was installed already");
     }
-    let world = if nothing_to_do {
-        None
-    } else {
-        match runtime.block_on(World::build()) {
-            Ok(world) => Some(Arc::new(world)),
-            Err(error) => return fail(&error),
+    let (mut trials, mut runs) = (Vec::new(), Vec::new());
+    // One after the other: what the first had to build, the second finds.
+    let building = Arc::new(Mutex::new(()));
+    for (instance, scenarios) in INSTANCES.into_iter().zip([first(), second()]) {
+        let mut tasks = Vec::new();
+        for (name, scenario) in scenarios {
+            let (tell, outcome) = oneshot::channel::<Outcome>();
+            trials.push(Trial::test(name, move || {
+                outcome.blocking_recv().unwrap_or_else(|_| Err("the clusters were not started".to_owned())).map_err(Into::into)
+            }));
+            if wanted(name) {
+                tasks.push((name, scenario, tell));
+            }
         }
-    };
-    let trials = all().into_iter().map(|(name, scenario)| {
-        let (world, runtime) = (world.clone(), runtime.clone());
-        Trial::test(name, move || {
-            let Some(world) = world else { return Err("the clusters were not started".into()) };
-            runtime.block_on(scenario(world)).map_err(|error| format!("{error:#}").into())
-        })
-    });
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    if let Some(world) = world
-        && let Err(error) = runtime.block_on(world.end(conclusion.has_failed()))
-    {
-        return fail(&error);
+        if !tasks.is_empty() {
+            runs.push(runtime.spawn(run(instance, tasks, building.clone())));
+        }
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    for run in runs {
+        match runtime.block_on(run) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return fail(&error),
+            Err(error) => return fail(&error.into()),
+        }
     }
     conclusion.exit_code()
+}
+
+/// Starts the clusters of a set, and runs its scenarios one after another.
+async fn run(
+    instance: &'static str,
+    tasks: Vec<(&'static str, Scenario, oneshot::Sender<Outcome>)>,
+    building: Arc<Mutex<()>>,
+) -> Result<()> {
+    let world = {
+        let _alone = building.lock().await;
+        Arc::new(World::build(instance).await.with_context(|| format!("the clusters of set {instance}"))?)
+    };
+    let mut has_failed = false;
+    for (name, scenario, tell) in tasks {
+        let begun = Instant::now();
+        let outcome = match tokio::spawn(scenario(world.clone())).await {
+            Ok(outcome) => outcome.map_err(|error| format!("{error:#}")),
+            Err(panic) => Err(panic.to_string()),
+        };
+        has_failed |= outcome.is_err();
+        eprintln!("{name}: {} after {} s", if outcome.is_ok() { "done" } else { "failed" }, begun.elapsed().as_secs());
+        // Nobody listens where the report has ended.
+        let _ = tell.send(outcome);
+    }
+    world.end(has_failed).await
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {

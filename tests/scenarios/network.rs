@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use liqo_api::{TunnelEndpoint, labels, links};
+use liqo_api::{Transport, TunnelEndpoint, labels, links};
 use liqo_network::space::translate;
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::json;
@@ -278,5 +278,79 @@ pub async fn a_network_that_is_not_wanted_ends_on_both_sides_and_comes_back(worl
         Ok((ip(&rome.api::<Pod>(namespace).get(&far.name_any()).await?).ok() == ip(&far).ok()).then_some(()))
     })
     .await?;
+    rome.delete_namespace(namespace).await
+}
+
+/// Loses the datagrams of tunnels at every node of a cluster, or no more.
+async fn block_udp(world: &World, cluster: &Cluster, is_blocked: bool) -> Result<()> {
+    let chain = |hook: &str, device: &str| {
+        format!("chain {hook} {{ type filter hook {hook} priority -300; {device} != lo udp dport 51840 drop; }}")
+    };
+    let table = format!("table inet no_udp {{ {} {} }}", chain("input", "iifname"), chain("output", "oifname"));
+    let rules = if is_blocked { table } else { "delete table inet no_udp".to_owned() };
+    for node in world.machinery(cluster)?.nodes() {
+        let line = format!("nsenter --net=/run/netns/{} nft '{rules}' && echo done", node.network_namespace);
+        let said = world.shell(&line, 20).await?;
+        ensure!(said.trim() == "done", "{line}: {said}");
+    }
+    Ok(())
+}
+
+/// Waits until both ends say that this is what carries packets.
+async fn carried_over(world: &World, transport: Transport) -> Result<()> {
+    for (of, peer) in [(&world.rome, &world.milan), (&world.milan, &world.rome)] {
+        eventually(&format!("{transport:?} carries packets of {}", of.name), TUNNEL, || async {
+            let status = endpoint(of, peer).await?.status.unwrap_or_default();
+            ensure!(status.transport == Some(transport), "{:?}: {:?}", status.transport, status.conditions);
+            Ok(Some(()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+pub async fn where_udp_does_not_pass_tls_takes_over_by_itself_and_udp_when_it_passes_again(world: Arc<World>) -> Result<()> {
+    let (rome, milan, namespace) = (&world.rome, &world.milan, "blocked");
+    let (near, far) = two_sides(&world, namespace).await?;
+    let (caller, address) = (near.name_any(), ip(&far)?);
+    carried_over(&world, Transport::Udp).await?;
+    for cluster in [rome, milan] {
+        let id = if cluster.name == rome.name { milan.cluster_id().await? } else { rome.cluster_id().await? };
+        eventually("the peer takes connections over TLS", Duration::from_secs(30), || async {
+            let gateways = cluster.api::<TunnelEndpoint>("liqo").get(&id).await?.spec.gateways;
+            Ok(gateways.iter().any(|gateway| !gateway.tls.is_empty()).then_some(()))
+        })
+        .await?;
+    }
+
+    block_udp(&world, rome, true).await?;
+    let relayed = async {
+        carried_over(&world, Transport::Tls).await?;
+        connected(rome, milan).await?;
+        let far_name = far.name_any();
+        ensure!(ask(rome, namespace, &caller, &address, "index.html").await? == far_name, "over TLS");
+        let large = exec(rome, namespace, &caller, &format!("timeout 60 wget -qO- http://{address}:8080/large | wc -c")).await?;
+        ensure!(large.trim() == "1000000", "{large} bytes arrived");
+        let said = endpoint(rome, milan).await?;
+        let connected = said.connected().context("no condition")?;
+        ensure!(connected.reason == "ConnectedOverTLS" && connected.message.contains(":51840"), "{connected:?}");
+        let table = rome.kubectl(&["-n", "liqo", "get", "tunnelendpoints"]).await?;
+        ensure!(table.contains("TLS"), "{table}");
+        let status = rome.liqoctl(&["status"]).await?;
+        ensure!(status.contains("over TLS"), "{status}");
+        Ok(())
+    };
+    let outcome: Result<()> = relayed.await;
+    // Whatever came of it, other scenarios need UDP.
+    let stream = ask(rome, namespace, &caller, &address, "cgi-bin/count");
+    let (numbers, unblocked) = tokio::join!(stream, block_udp(&world, rome, false));
+    unblocked?;
+    outcome?;
+    // The connection was begun over TLS, and UDP took over while it went on.
+    let wanted: Vec<String> = (0..40).map(|number: u32| number.to_string()).collect();
+    let numbers = numbers?;
+    ensure!(numbers.lines().eq(wanted.iter().map(String::as_str)), "{numbers}");
+    carried_over(&world, Transport::Udp).await?;
+    ensure!(ask(rome, namespace, &caller, &address, "index.html").await? == far.name_any(), "over UDP again");
     rome.delete_namespace(namespace).await
 }

@@ -15,9 +15,6 @@ use tokio::process::Command;
 
 use crate::{Cluster, cluster::Programs, eventually};
 
-/// The playground of the tests, beside which a user's own may run.
-const INSTANCE: &str = "test";
-
 /// The clusters of the scenarios, with Liqo installed in each and rome borrowing from milan.
 pub struct World {
     /// A consumer.
@@ -26,6 +23,7 @@ pub struct World {
     pub turin: Cluster,
     /// The provider.
     pub milan: Cluster,
+    instance: String,
     playground: Playground,
     /// Of the controller manager, and of the program on each node.
     images: [String; 2],
@@ -34,13 +32,13 @@ pub struct World {
 }
 
 impl World {
-    /// Builds the programs, starts the clusters, installs Liqo and peers rome with milan.
-    pub async fn build() -> Result<Self> {
+    /// Builds the programs, starts the clusters of this playground, installs Liqo and peers rome with milan.
+    pub async fn build(instance: &str) -> Result<Self> {
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
         let (manager, liqoctl) = (program("liqo-controller-manager").await?, program("liqoctl").await?);
         let fabric = program("liqo-fabric").await?;
         let supervision = if keep { Supervision::Detached(liqoctl.clone()) } else { Supervision::ThisProcess };
-        let playground = Playground::open(INSTANCE)?.supervised_by(supervision);
+        let playground = Playground::open(instance)?.supervised_by(supervision);
         if !keep {
             // What a run that was killed left behind.
             playground.down().await?;
@@ -65,9 +63,10 @@ impl World {
             clusters.push(Cluster::new(name, cluster.kubeconfig(), cluster.audit_log(), programs.clone()).await?);
         }
         let [rome, turin, milan]: [Cluster; 3] = clusters.try_into().ok().context("three clusters")?;
-        let scratch = std::env::temp_dir().join(format!("liqo-tests-{}", std::process::id()));
+        let scratch = std::env::temp_dir().join(format!("liqo-tests-{}-{instance}", std::process::id()));
         std::fs::create_dir_all(&scratch)?;
-        let world = Self { rome, turin, milan, playground, images, scratch, keep };
+        let instance = instance.to_owned();
+        let world = Self { rome, turin, milan, instance, playground, images, scratch, keep };
         tokio::try_join!(world.install(&world.rome), world.install(&world.turin), world.install(&world.milan))?;
         world.peer_rome_with_milan().await?;
         Ok(world)
@@ -187,7 +186,7 @@ impl World {
         for cluster in [&self.rome, &self.turin, &self.milan] {
             if let Ok(log) = cluster.try_kubectl(&["-n", "liqo", "logs", "deployment/liqo-controller-manager", "--tail=60"]).await
             {
-                eprintln!("== manager of {}\n{}{}", cluster.name, log.stdout, log.stderr);
+                eprintln!("== manager of {} ({})\n{}{}", cluster.name, self.instance, log.stdout, log.stderr);
             }
         }
     }

@@ -114,16 +114,29 @@ pub struct Gateways {
     /// Only nodes with these labels become gateways.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
+    /// TCP port on which gateways take connections over TLS from peers that UDP does not get through to; 0 for none.
+    pub tls_port: u16,
     /// How peers reach the gateway, `address:port`: a load balancer, or a translated address. When absent, the addresses of the
     /// gateways' nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 300)))]
     pub addresses: Vec<String>,
+    /// The same for TLS.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 300)))]
+    pub tls_addresses: Vec<String>,
 }
 
 impl Default for Gateways {
     fn default() -> Self {
-        Self { replicas: 2, port: 51840, node_selector: BTreeMap::new(), addresses: Vec::new() }
+        Self {
+            replicas: 2,
+            port: 51840,
+            node_selector: BTreeMap::new(),
+            tls_port: 443,
+            addresses: Vec::new(),
+            tls_addresses: Vec::new(),
+        }
     }
 }
 

@@ -130,6 +130,8 @@ pub mod annotations {
     pub const CLUSTER_NAME: &str = "liqo.io/cluster-name";
     /// On the Lease of a gateway: its WireGuard key (base64).
     pub const GATEWAY_KEY: &str = "liqo.io/gateway-key";
+    /// On the Lease of a gateway: the TCP port on which it takes connections over TLS, while it does.
+    pub const GATEWAY_TLS: &str = "liqo.io/gateway-tls";
     /// On a Service of an offloaded namespace: `deny` keeps it, and its endpoints, from other clusters.
     pub const REFLECTION: &str = "liqo.io/reflection";
     /// On a token Secret: when it ends (RFC 3339).

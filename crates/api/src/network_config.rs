@@ -78,4 +78,8 @@ pub struct GatewayAddress {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 300)))]
     pub endpoints: Vec<String>,
+    /// Where it takes connections over TLS from those whose datagrams do not arrive, `address:port`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(max = 300)))]
+    pub tls: Vec<String>,
 }

@@ -24,6 +24,7 @@ use crate::{ClusterId, Condition, GatewayAddress, Reach, schema};
     printcolumn(name = "Peer", type_ = "string", json_path = ".spec.clusterName"),
     printcolumn(name = "Seen here as", type_ = "string", json_path = ".spec.imported"),
     printcolumn(name = "Gateway", type_ = "string", json_path = ".status.gateway"),
+    printcolumn(name = "Transport", type_ = "string", json_path = ".status.transport"),
     printcolumn(name = "Connected", type_ = "string", json_path = ".status.conditions[?(@.type==\"Connected\")].status"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -60,6 +61,9 @@ pub struct TunnelEndpointStatus {
     /// The nodes that tunnels begin at, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
+    /// What carries packets to it: TLS, where it carries those of one gateway or more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
     /// The same nodes, each with what it says of its tunnels to this peer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<GatewayStatus>,
@@ -78,9 +82,23 @@ pub struct GatewayStatus {
     /// Whether a gateway of the peer answers it.
     #[serde(default)]
     pub connected: bool,
+    /// What carries packets: TLS, where it carries those of one tunnel or more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
     /// Where the peer's gateways that answer it were heard from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<String>,
+}
+
+/// What carries packets between two gateways.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Datagrams, as WireGuard sends them.
+    #[serde(rename = "UDP")]
+    Udp,
+    /// A connection over TLS, because datagrams do not arrive.
+    #[serde(rename = "TLS")]
+    Tls,
 }
 
 /// Condition of a [`TunnelEndpoint`]: a gateway of the peer answers through the tunnel.

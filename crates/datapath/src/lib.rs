@@ -15,11 +15,13 @@
 //!
 //! - [`node`]: what the kernel of every node holds: the overlay between nodes, routes, rules, nftables.
 //! - [`tunnel`]: the encrypted part, in user space, for kernels without WireGuard.
+//! - [`relay`]: another way between two tunnels, over TLS, for where UDP does not pass.
 //!
 //! Each part is told what is wanted, compares that with what there is, and changes the difference. Nothing here knows of
 //! Kubernetes. What must outlive the process (the device, its routes) belongs to the kernel, so that a restart is only a pause.
 
 pub mod node;
+pub mod relay;
 #[cfg(feature = "testbed")]
 pub mod testbed;
 pub mod tunnel;

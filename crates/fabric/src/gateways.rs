@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Options, Watched,
     decide::gateways::{AllInUse, Fitness, LEASE_DURATION, Move, RENEW_PERIOD, Sightings},
+    relays::Relays,
     view::{self, LeaseView, lease_number},
 };
 
@@ -38,6 +39,7 @@ pub struct Gateways {
     key: PublicKey,
     state: Mutex<State>,
     changed: Arc<Notify>,
+    relays: Arc<Relays>,
     /// Whether it was tried once to become a gateway, so that it is known whether this node is one.
     tried: watch::Sender<bool>,
 }
@@ -52,13 +54,14 @@ struct State {
 
 impl Gateways {
     /// Nothing is known of the Leases yet.
-    pub(crate) fn new(client: Client, options: &Options, key: PublicKey, changed: Arc<Notify>) -> Self {
+    pub(crate) fn new(client: Client, options: &Options, key: PublicKey, relays: Arc<Relays>, changed: Arc<Notify>) -> Self {
         Self {
             api: Api::namespaced(client, &options.namespace),
             node: options.node.clone(),
             key,
             state: Mutex::default(),
             changed,
+            relays,
             tried: watch::channel(false).0,
         }
     }
@@ -200,10 +203,15 @@ impl Gateways {
         let now = MicroTime(Timestamp::now());
         lease.metadata.managed_fields = None;
         lease.labels_mut().insert(labels::GATEWAY.to_owned(), "true".to_owned());
-        if hold {
-            lease.annotations_mut().insert(annotations::GATEWAY_KEY.to_owned(), self.key.to_string());
-        } else {
-            lease.annotations_mut().remove(annotations::GATEWAY_KEY);
+        let said = [
+            (annotations::GATEWAY_KEY, Some(self.key.to_string())),
+            (annotations::GATEWAY_TLS, self.relays.port().map(|port| port.to_string())),
+        ];
+        for (name, value) in said {
+            match value.filter(|_| hold) {
+                Some(value) => lease.annotations_mut().insert(name.to_owned(), value),
+                None => lease.annotations_mut().remove(name),
+            };
         }
         lease.spec = Some(LeaseSpec {
             holder_identity: hold.then(|| self.node.clone()),

@@ -17,6 +17,8 @@
 //! to all peers, looks up what single peers may reach ([`openings`]) and says how its tunnels are ([`report`]). They share the flows
 //! ([`liqo_network::spread`]); what one carried that is lost, the others carry within seconds.
 //!
+//! **Where UDP does not pass** between two gateways, a relay over TLS carries the tunnel's datagrams (`relays`) until it does.
+//!
 //! **What stays.** The kernel's state outlives the process, so a restart is a pause and not an end of connections. While the API server
 //! is away everything stays as it is. Only a network that is switched off, or `--clear`, removes all.
 
@@ -28,6 +30,7 @@ pub mod key;
 mod metrics;
 mod node;
 pub mod openings;
+mod relays;
 pub mod report;
 mod resolve;
 pub mod view;
@@ -51,6 +54,7 @@ use crate::{
     decide::Work,
     gateways::Gateways,
     health::Health,
+    relays::Relays,
     view::{ConfigView, LeaseView, NodeView, PeerView},
 };
 
@@ -79,7 +83,8 @@ pub async fn run(client: Client, options: Options, health: Health, stop: Cancell
     let key = key::load_or_create(&options.key_directory, &options.node).context("the key of this node's gateway")?;
     let kernel = Node::of_this_namespace().context("the kernel of this node")?;
     let changed = Arc::new(Notify::new());
-    let gateways = Arc::new(Gateways::new(client.clone(), &options, key.public(), changed.clone()));
+    let relays = Arc::new(Relays::default());
+    let gateways = Arc::new(Gateways::new(client.clone(), &options, key.public(), relays.clone(), changed.clone()));
     let watched = watch_all(&client, &options.namespace, &gateways, &changed, &stop);
     let all_known =
         async { tokio::join!(watched.nodes.synced(), watched.peers.synced(), watched.config.synced(), watched.leases.synced()) };
@@ -96,14 +101,24 @@ pub async fn run(client: Client, options: Options, health: Health, stop: Cancell
         node: options.node.clone(),
         peers: watched.peers.clone(),
         tunnel: tunnel.clone(),
-        held,
+        relays: relays.clone(),
+        held: held.clone(),
         changed: changed.clone(),
         stop: stop.clone(),
     });
+    let relaying = relays::Keeper {
+        relays: relays.clone(),
+        tunnel: tunnel.clone(),
+        key: key.public(),
+        held,
+        changed: changed.clone(),
+        stop: stop.clone(),
+    };
     let agent = Agent { tunnel: &*tunnel, node: kernel, key };
-    let holding = node::Keeper { agent, client, options: &options, watched, gateways, changed, ends, health, stop }.keep();
+    let holding =
+        node::Keeper { agent, client, options: &options, watched, gateways, relays, changed, ends, health, stop }.keep();
     // Each ends when it is asked to, and not before.
-    let ((), (), ()) = tokio::join!(electing, reporting, holding);
+    let ((), (), (), ()) = tokio::join!(electing, reporting, relaying.keep(), holding);
     tunnel.stop();
     Ok(())
 }

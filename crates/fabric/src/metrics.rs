@@ -6,7 +6,7 @@ use std::{
 };
 
 use liqo_api::ClusterId;
-use liqo_datapath::tunnel::RemoteState;
+use liqo_datapath::{relay::Counts, tunnel::RemoteState};
 use liqo_kit::metrics::register;
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 
@@ -14,6 +14,7 @@ use crate::decide::status::Seen;
 
 type ByPeer = [(&'static str, String); 1];
 type ByReason = [(&'static str, String); 2];
+type ByDirection = [(&'static str, &'static str); 1];
 
 struct Metrics {
     steps: Counter,
@@ -21,6 +22,10 @@ struct Metrics {
     sent: Family<ByPeer, Counter>,
     received: Family<ByPeer, Counter>,
     dropped: Family<ByReason, Counter>,
+    relayed: Family<ByPeer, Gauge>,
+    relays: Family<ByDirection, Gauge>,
+    relays_refused: Counter,
+    relays_dropped: Counter,
 }
 
 fn metrics() -> &'static Metrics {
@@ -31,6 +36,18 @@ fn metrics() -> &'static Metrics {
         sent: register("tunnel_sent_bytes", "Bytes of datagrams to a peer's gateways", Family::default()),
         received: register("tunnel_received_bytes", "Bytes of datagrams from a peer's gateways", Family::default()),
         dropped: register("tunnel_dropped", "Packets from or to a peer that were not carried", Family::default()),
+        relayed: register(
+            "tunnel_relayed",
+            "Whether TLS carries packets to a peer, because UDP does not pass",
+            Family::default(),
+        ),
+        relays: register(
+            "relay_connections",
+            "Connections over TLS that carry datagrams of tunnels, or are to",
+            Family::default(),
+        ),
+        relays_refused: register("relay_refused", "Connections over TLS that were one too many", Counter::default()),
+        relays_dropped: register("relay_dropped", "Datagrams that a connection over TLS was too slow for", Counter::default()),
     })
 }
 
@@ -50,6 +67,20 @@ pub(crate) fn no_tunnel() {
     metrics.sent.clear();
     metrics.received.clear();
     metrics.dropped.clear();
+    metrics.relayed.clear();
+}
+
+/// The relays that were begun here, and what the server of those that peers begin counted.
+pub(crate) fn relays(begun: usize, taken: Counts) {
+    let metrics = metrics();
+    let open = |direction, count| {
+        metrics.relays.get_or_create(&[("direction", direction)]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    };
+    open("begun", begun);
+    open("taken", taken.proven);
+    open("unproven", taken.unproven);
+    metrics.relays_refused.inner().store(taken.refused, Relaxed);
+    metrics.relays_dropped.inner().store(taken.dropped, Relaxed);
 }
 
 /// How the tunnel to each peer is: whether it answers, and what was counted.
@@ -64,6 +95,7 @@ pub(crate) fn tunnel(peers: &BTreeMap<ClusterId, Seen>) {
     for (peer, seen) in peers {
         let sum = |of: fn(&RemoteState) -> u64| seen.remotes.iter().map(of).sum::<u64>();
         metrics.up.get_or_create(&of(peer)).set(seen.is_connected().into());
+        metrics.relayed.get_or_create(&of(peer)).set(seen.is_relayed().into());
         metrics.sent.get_or_create(&of(peer)).inner().store(sum(|remote| remote.sent_bytes), Relaxed);
         metrics.received.get_or_create(&of(peer)).inner().store(sum(|remote| remote.received_bytes), Relaxed);
         let mut dropped: BTreeMap<&str, u64> = BTreeMap::new();

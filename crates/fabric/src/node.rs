@@ -1,6 +1,10 @@
 //! Keeps the node as it is to be: collects what is known, decides, makes it so, again and again.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use kube::Client;
 use liqo_api::{CLUSTER_CONFIG, ClusterId};
@@ -20,6 +24,7 @@ use crate::{
     health::Health,
     metrics,
     openings::OpeningWatches,
+    relays::Relays,
     report,
     resolve::Resolver,
 };
@@ -42,6 +47,7 @@ pub(crate) struct Keeper<'a> {
     pub options: &'a Options,
     pub watched: Watched,
     pub gateways: Arc<Gateways>,
+    pub relays: Arc<Relays>,
     pub changed: Arc<Notify>,
     pub ends: watch::Sender<Held>,
     pub health: Health,
@@ -89,10 +95,11 @@ impl Keeper<'_> {
         let this = &self.options.node;
         let mut snapshot = self.snapshot(keys);
         if decide::needs_openings(&snapshot, this) && snapshot.settings.enabled {
-            let watches = openings.get_or_insert_with(|| OpeningWatches::start(&self.client, &self.changed));
+            let nodes: BTreeSet<String> = snapshot.nodes.keys().cloned().collect();
+            let watches = openings.get_or_insert_with(|| OpeningWatches::start(&self.client, nodes.clone(), &self.changed));
             // They take a moment, and rights that are missing must not hold up the rest of the loop for ever.
             let _ = tokio::time::timeout(Duration::from_secs(5), watches.complete()).await;
-            snapshot.openings = watches.openings(snapshot.nodes.keys().cloned().collect());
+            snapshot.openings = watches.openings(nodes);
         } else {
             *openings = None;
         }
@@ -122,7 +129,8 @@ impl Keeper<'_> {
                 for (peer, reason) in &wanted.left_out {
                     tracing::warn!(%peer, reason, "nothing is held for a peer");
                 }
-                self.health.good("this node is as it should be".to_owned());
+                let but = self.relays.problem().map(|problem| format!(", but {problem}")).unwrap_or_default();
+                self.health.good(format!("this node is as it should be{but}"));
                 *keys = wanted.tunnel.as_ref().map(|end| end.owners.clone()).unwrap_or_default();
                 wanted.tunnel.is_some().then(|| Arc::new(*wanted))
             }
@@ -150,6 +158,7 @@ impl Keeper<'_> {
             resolved: BTreeMap::new(),
             keys: keys.clone(),
             heard: report::heard(&self.agent.tunnel.state().remotes),
+            relays: self.relays.connected(),
         }
     }
 }

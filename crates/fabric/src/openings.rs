@@ -1,6 +1,9 @@
 //! Watches what openings follow from; only gateways do.
+//!
+//! Pods and endpoints come and go all the time in a busy cluster, and nearly none of them is open to a peer. So what follows from all
+//! of it is found out here, and the node is looked at only when that differs.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
     core::v1::{Pod, Service},
@@ -8,8 +11,8 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, runtime::watcher};
 use liqo_api::{ClusterId, NamespaceOffloading, labels};
-use liqo_kit::Cache;
-use tokio::sync::Notify;
+use liqo_kit::{Cache, Key};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
@@ -17,78 +20,126 @@ use crate::{
     view,
 };
 
+/// Changes come in groups; so much later they are looked at together.
+const TOGETHER: Duration = Duration::from_millis(70);
+
 /// The watches. They end when this goes.
 pub struct OpeningWatches {
+    nodes: watch::Sender<BTreeSet<String>>,
+    found: watch::Receiver<Option<Openings>>,
+    _ends_them: DropGuard,
+}
+
+struct Watches {
     pods: Cache<(ClusterId, BTreeSet<IpAddr>)>,
     offloadings: Cache<BTreeSet<ClusterId>>,
     services: Cache<()>,
     backends: Cache<Backends>,
-    _ends_them: DropGuard,
 }
 
 impl OpeningWatches {
-    /// Begins to watch; `changed` is told of each change.
-    pub fn start(client: &Client, changed: &Arc<Notify>) -> Self {
+    /// Begins to watch, where these are our nodes; `changed` is told when a peer may reach something else than before.
+    pub fn start(client: &Client, nodes: BTreeSet<String>, changed: &Arc<Notify>) -> Self {
         let stop = CancellationToken::new();
+        let dirty = Arc::new(Notify::new());
+        let watches = Watches::start(client, &dirty, &stop);
+        let (nodes, of_nodes) = watch::channel(nodes);
+        let (publish, found) = watch::channel(None);
+        let (changed, stopped) = (changed.clone(), stop.clone());
+        tokio::spawn(async move {
+            let follow = watches.follow(&dirty, of_nodes, |openings| {
+                let is_new = publish.send_if_modified(|before| {
+                    let differs = before.as_ref() != Some(&openings);
+                    *before = Some(openings);
+                    differs
+                });
+                if is_new {
+                    changed.notify_one();
+                }
+            });
+            tokio::select! {
+                () = stopped.cancelled() => {}
+                () = follow => {}
+            }
+        });
+        Self { nodes, found, _ends_them: stop.drop_guard() }
+    }
+
+    /// What each peer may reach, where these are our nodes; nothing as long as a list is not complete.
+    pub fn openings(&self, nodes: BTreeSet<String>) -> Option<Openings> {
+        self.nodes.send_if_modified(|before| {
+            let differs = *before != nodes;
+            *before = nodes;
+            differs
+        });
+        self.found.borrow().clone()
+    }
+
+    /// Waits until all lists are complete.
+    pub async fn complete(&self) {
+        // An error is the end of the watches.
+        let _ = self.found.clone().wait_for(Option::is_some).await;
+    }
+}
+
+impl Watches {
+    fn start(client: &Client, dirty: &Arc<Notify>, stop: &CancellationToken) -> Self {
         let all = watcher::Config::default;
-        let tell = || {
-            let changed = changed.clone();
-            move || changed.notify_one()
-        };
-        let (of_pods, of_offloadings, of_services, of_backends) = (tell(), tell(), tell(), tell());
         Self {
             pods: Cache::watch(
                 Api::<Pod>::all(client.clone()),
                 all().labels(labels::SHADOW_POD),
                 stop.clone(),
                 view::remote_pod,
-                move |_, _, _| of_pods(),
+                tell(dirty),
             ),
             offloadings: Cache::watch(
                 Api::<NamespaceOffloading>::all(client.clone()),
                 all(),
                 stop.clone(),
                 view::offloading,
-                move |_, _, _| of_offloadings(),
+                tell(dirty),
             ),
             services: Cache::watch(
                 Api::<Service>::all(client.clone()),
                 all(),
                 stop.clone(),
                 |service| view::service(&service),
-                move |_, _, _| {
-                    of_services();
-                },
+                tell(dirty),
             ),
-            backends: Cache::watch(
-                Api::<EndpointSlice>::all(client.clone()),
-                all(),
-                stop.clone(),
-                view::backends,
-                move |_, _, _| of_backends(),
-            ),
-            _ends_them: stop.drop_guard(),
+            backends: Cache::watch(Api::<EndpointSlice>::all(client.clone()), all(), stop.clone(), view::backends, tell(dirty)),
         }
     }
 
-    /// What each peer may reach, where these are our nodes; nothing as long as a list is not complete.
-    pub fn openings(&self, nodes: BTreeSet<String>) -> Option<Openings> {
-        let complete =
-            self.pods.is_synced() && self.offloadings.is_synced() && self.services.is_synced() && self.backends.is_synced();
-        if !complete {
-            return None;
+    async fn follow(&self, dirty: &Notify, mut nodes: watch::Receiver<BTreeSet<String>>, publish: impl Fn(Openings)) {
+        tokio::join!(self.pods.synced(), self.offloadings.synced(), self.services.synced(), self.backends.synced());
+        loop {
+            publish(self.openings(nodes.borrow_and_update().clone()));
+            tokio::select! {
+                () = dirty.notified() => {}
+                still = nodes.changed() => if still.is_err() { return },
+            }
+            tokio::time::sleep(TOGETHER).await;
         }
-        Some(openings(&Reachable {
+    }
+
+    fn openings(&self, nodes: BTreeSet<String>) -> Openings {
+        openings(&Reachable {
             remote_pods: self.pods.all().into_iter().map(|(_, pod)| (*pod).clone()).collect(),
             offloaded: self.offloadings.all().into_iter().map(|(key, clusters)| (key.namespace, (*clusters).clone())).collect(),
             services: self.services.all().into_iter().map(|(key, _)| (key.namespace, key.name)).collect(),
             backends: self.backends.all().into_iter().map(|(_, backends)| (*backends).clone()).collect(),
             nodes,
-        }))
+        })
     }
+}
 
-    /// Waits until all lists are complete.
-    pub async fn complete(&self) {
-        tokio::join!(self.pods.synced(), self.offloadings.synced(), self.services.synced(), self.backends.synced());
+/// Tells of each change of what is kept.
+fn tell<T: PartialEq>(dirty: &Arc<Notify>) -> impl FnMut(&Key, Option<&Arc<T>>, Option<&Arc<T>>) + Send + use<T> {
+    let dirty = dirty.clone();
+    move |_, before, now| {
+        if before != now {
+            dirty.notify_one();
+        }
     }
 }

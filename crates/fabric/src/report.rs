@@ -21,11 +21,14 @@ use crate::{
     },
     metrics,
     node::Held,
+    relays::Relays,
     view::PeerView,
 };
 
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_secs(2);
+/// How long one write may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What it takes to report.
 pub(crate) struct Reporter {
@@ -33,6 +36,7 @@ pub(crate) struct Reporter {
     pub node: String,
     pub peers: Cache<PeerView>,
     pub tunnel: Arc<UserspaceTunnel>,
+    pub relays: Arc<Relays>,
     pub held: watch::Receiver<Held>,
     pub changed: Arc<Notify>,
     pub stop: CancellationToken,
@@ -59,7 +63,12 @@ pub(crate) async fn keep(reporter: Reporter) {
             .map(|(_, peer)| {
                 let id = &peer.spec.cluster_id;
                 let remotes = remotes.remove(id).unwrap_or_default();
-                (id.clone(), Seen { remotes, left_out: held.left_out.get(id).cloned() })
+                let relayed = remotes.iter().filter_map(|remote| {
+                    let behind = reporter.relays.behind(remote.endpoint.filter(|_| remote.is_relayed())?)?;
+                    Some((remote.public_key, behind))
+                });
+                let relayed = relayed.collect();
+                (id.clone(), Seen { remotes, relayed, left_out: held.left_out.get(id).cloned() })
             })
             .collect();
         metrics::tunnel(&seen);
@@ -71,12 +80,24 @@ pub(crate) async fn keep(reporter: Reporter) {
             let Some(seen) = seen.get(id) else { continue };
             let new = status(&reporter.node, &held.gateways, &peer.spec, &peer.status, seen, Timestamp::now());
             let Some(new) = new else { continue };
-            // The other gateways write here, too: what was read before one of them wrote is not written over it.
+            // What is absent is to go, which takes a null. The other gateways write here, too: what was read before one of them wrote is
+            // not written over it.
             let patch = json!({
                 "metadata": { "resourceVersion": peer.version },
-                "status": { "gateway": new.gateway, "gateways": new.gateways, "conditions": new.conditions },
+                "status": {
+                    "gateway": new.gateway,
+                    "transport": new.transport,
+                    "gateways": new.gateways,
+                    "conditions": new.conditions,
+                },
             });
-            match reporter.api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+            let written = tokio::time::timeout(PATIENCE, reporter.api.patch_status(&key.name, &parameters, &patch));
+            let Ok(written) = written.await else {
+                tracing::warn!(peer = %id, "the API server does not answer; the state of tunnels is written later");
+                break;
+            };
+            match written {
                 Ok(_) => {
                     let reason = new.conditions.first().map(|one| &one.reason);
                     tracing::info!(peer = %id, reason, "the state of a tunnel changed");

@@ -1,6 +1,6 @@
 //! `liqoctl install`: look first, apply, wait until Liqo knows who it is.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use k8s_openapi::api::{
@@ -20,6 +20,7 @@ use crate::{
     manifests::{self, FABRIC, FABRIC_NAMESPACE, MANAGER, NAMESPACE, group, kind},
     preflight,
     progress::Progress,
+    rollout,
     settings::{Present, Settings, Values},
     wait::{Look, until},
 };
@@ -76,7 +77,12 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
     let step = "Waiting for the controller manager";
     progress.step(step, available(cluster, options.timeout, |text| progress.message(step, text))).await?;
     let step = "Waiting for the program on each node";
-    progress.step(step, rolled_out(cluster, options.timeout, |text| progress.message(step, text))).await?;
+    let news = |text: &str| progress.message(step, text);
+    let away = progress.step(step, rollout::finished(cluster, options.timeout, false, news)).await?.away;
+    if !away.is_empty() {
+        let away = away.into_iter().collect::<Vec<_>>().join(", ");
+        progress.line(&format!("Not ready, and not waited for: node {away}. They join the network when they are back."));
+    }
     let step = "Waiting for the cluster's identity";
     let config = progress.step(step, identity(cluster, options.timeout, |text| progress.message(step, text))).await?;
     let status = config.status.clone().unwrap_or_default();
@@ -190,53 +196,8 @@ fn is_available(deployment: &Deployment) -> bool {
         && status.replicas.unwrap_or(0) <= wanted
 }
 
-/// Waits until the present form of the program runs on every node.
-pub async fn rolled_out(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<()> {
-    let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
-    until("the program of the network is ready on every node", timeout, news, || async {
-        let set = sets.get(FABRIC).await.doing("read the DaemonSet of the program on each node")?;
-        if is_rolled_out(&set) {
-            return Ok(Look::Done(()));
-        }
-        let waiting = unready_nodes(cluster, false).await?;
-        Ok(Look::NotYet(match waiting.first_key_value() {
-            None => "its pods are starting".to_owned(),
-            Some((node, why)) if waiting.len() == 1 => format!("on node {node} it is {why}"),
-            Some((node, why)) => format!("on node {node} it is {why}; {} more nodes wait", waiting.len() - 1),
-        }))
-    })
-    .await
-}
-
-/// Nodes on which the program is not ready, and why; where `cleared`, those on which it is not ready with nothing left to do.
-pub async fn unready_nodes(cluster: &Cluster, cleared: bool) -> anyhow::Result<BTreeMap<String, String>> {
-    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
-    let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={FABRIC}"));
-    let pods = pods.list(&ours).await.doing("list the pods of the program on each node")?;
-    let unready = pods.items.iter().filter_map(|pod| {
-        let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
-        let is_ready = status.conditions.iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");
-        let clears = spec.containers.iter().any(|one| one.args.iter().flatten().any(|argument| argument == CLEAR));
-        let node = spec.node_name.clone().unwrap_or_else(|| "none yet".to_owned());
-        (!is_ready || (cleared && !clears)).then(|| (node, trouble(status).unwrap_or_else(|| "not ready yet".to_owned())))
-    });
-    Ok(unready.collect())
-}
-
-/// The argument that makes the program on each node remove what is there.
-pub const CLEAR: &str = "--clear";
-
-/// Whether the present form runs on every node.
-pub fn is_rolled_out(set: &DaemonSet) -> bool {
-    let Some(status) = &set.status else { return false };
-    let wanted = status.desired_number_scheduled;
-    status.observed_generation >= set.metadata.generation
-        && status.updated_number_scheduled.unwrap_or(0) >= wanted
-        && status.number_available.unwrap_or(0) >= wanted
-}
-
 /// What keeps a pod from being ready, in its own words.
-fn trouble(status: &PodStatus) -> Option<String> {
+pub(crate) fn trouble(status: &PodStatus) -> Option<String> {
     let words = |reason: Option<&String>, message: Option<&String>| {
         let reason = reason?;
         Some(message.map_or_else(|| reason.clone(), |message| format!("{reason}: {message}")))
@@ -304,7 +265,7 @@ mod tests {
                 .filter(|object| kind(object).starts_with("ValidatingAdmissionPolicy"))
                 .count()
         };
-        assert_eq!((count(true), count(false)), (6, 0));
+        assert_eq!((count(true), count(false)), (8, 0));
         assert!(stages(&objects, true)[0].iter().all(|object| kind(object) == "CustomResourceDefinition"));
     }
 
@@ -347,25 +308,6 @@ mod tests {
         assert!(!is_available(&deployment(1, 1, 1, 1)));
         assert!(!is_available(&deployment(2, 0, 1, 1)));
         assert!(!is_available(&deployment(2, 1, 1, 2)));
-    }
-
-    #[test]
-    fn a_set_counts_as_rolled_out_only_when_each_node_has_the_present_form() {
-        let set = |observed: i64, updated: i32, available: i32| -> DaemonSet {
-            serde_json::from_value(json!({
-                "metadata": { "generation": 2 },
-                "status": {
-                    "observedGeneration": observed, "updatedNumberScheduled": updated, "numberAvailable": available,
-                    "desiredNumberScheduled": 2, "currentNumberScheduled": 2, "numberMisscheduled": 0, "numberReady": available,
-                },
-            }))
-            .unwrap()
-        };
-        assert!(is_rolled_out(&set(2, 2, 2)));
-        assert!(!is_rolled_out(&set(1, 2, 2)));
-        assert!(!is_rolled_out(&set(2, 1, 2)));
-        assert!(!is_rolled_out(&set(2, 2, 1)));
-        assert!(!is_rolled_out(&DaemonSet::default()));
     }
 
     #[test]

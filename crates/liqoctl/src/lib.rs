@@ -36,6 +36,7 @@ pub mod plugin;
 pub mod policy;
 pub mod preflight;
 pub mod progress;
+pub mod rollout;
 pub mod selector;
 pub mod settings;
 pub mod status;

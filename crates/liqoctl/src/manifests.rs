@@ -263,12 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn the_program_on_each_node_has_one_capability_and_never_runs_on_a_virtual_node() {
+    fn the_program_on_each_node_has_two_capabilities_and_never_runs_on_a_virtual_node() {
         let set = rendered().into_iter().find(|object| kind(object) == "DaemonSet").unwrap();
         assert_eq!(set.namespace().as_deref(), Some(FABRIC_NAMESPACE));
         let pod = &set.data["spec"]["template"]["spec"];
         let context = &pod["containers"][0]["securityContext"];
-        assert_eq!(context["capabilities"], json!({ "drop": ["ALL"], "add": ["NET_ADMIN"] }));
+        assert_eq!(context["capabilities"], json!({ "drop": ["ALL"], "add": ["NET_ADMIN", "NET_BIND_SERVICE"] }));
         assert_eq!((&context["readOnlyRootFilesystem"], &context["privileged"]), (&json!(true), &Value::Null));
         let term = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0];
         assert_eq!(term["matchExpressions"][0]["key"], json!(liqo_api::labels::TYPE));

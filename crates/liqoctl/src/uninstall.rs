@@ -23,10 +23,10 @@ use serde_json::json;
 use crate::{
     apply,
     cluster::{Cluster, Explained as _, is_absent, list_or_none},
-    install,
     manifests::{self, FABRIC, FABRIC_NAMESPACE, INSTALLED_BY, MANAGER, NAMESPACE, kind},
     offload,
     progress::Progress,
+    rollout,
     settings::{Present, Settings, Values},
     unpeer,
     wait::{Look, until},
@@ -132,14 +132,14 @@ pub async fn uninstall(cluster: &Cluster, options: &Options, progress: &Progress
             return Err(error.context("--force removes what the controllers hold all the same"));
         }
     }
-    progress.step("Stopping the controller manager", stop_manager(cluster, options.timeout)).await?;
+    Box::pin(progress.step("Stopping the controller manager", stop_manager(cluster, options.timeout))).await?;
     let step = "Removing the network from the nodes";
     let nodes_not_cleared =
         Box::pin(progress.step(step, clear_nodes(cluster, options.timeout, |text| progress.message(step, text)))).await?;
     progress.step("Removing what it made", remove_made(cluster, options.timeout)).await?;
     progress.step("Removing Liqo's kinds", remove_definitions(cluster, options.timeout)).await?;
     progress.step("Removing rights and policies", remove_installed(cluster)).await?;
-    let identity_kept = progress.step("Removing Liqo's namespaces", remove_namespace(cluster, options)).await?;
+    let identity_kept = Box::pin(progress.step("Removing Liqo's namespaces", remove_namespace(cluster, options))).await?;
     Ok(Uninstalled { identity_kept, nodes_not_cleared })
 }
 
@@ -151,27 +151,21 @@ async fn clear_nodes(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str
     let Some(set) = sets.get_opt(FABRIC).await.doing(reading)? else { return Ok(Vec::new()) };
     let container = set.spec.and_then(|spec| spec.template.spec?.containers.into_iter().next()).unwrap_or_default();
     let mut arguments = container.args.unwrap_or_default();
-    if !arguments.iter().any(|argument| argument == install::CLEAR) {
-        arguments.push(install::CLEAR.to_owned());
+    if !arguments.iter().any(|argument| argument == rollout::CLEAR) {
+        arguments.push(rollout::CLEAR.to_owned());
     }
     let patch = json!({ "spec": {
         "updateStrategy": { "rollingUpdate": { "maxUnavailable": "100%" } },
         "template": { "spec": { "containers": [{ "name": container.name, "args": arguments }] } },
     } });
     sets.patch(FABRIC, &PatchParams::default(), &Patch::Strategic(&patch)).await.doing("change the program on each node")?;
-    let cleared = until("nothing of the network is left on any node", timeout, news, || async {
-        let set = sets.get(FABRIC).await.doing(reading)?;
-        if install::is_rolled_out(&set) {
-            return Ok(Look::Done(()));
-        }
-        let waiting = install::unready_nodes(cluster, true).await?;
-        Ok(Look::NotYet(format!("{} nodes are not done", waiting.len())))
-    });
-    match cleared.await {
-        Ok(()) => Ok(Vec::new()),
-        // What cannot be removed must not keep the rest from being removed.
-        Err(_) => Ok(install::unready_nodes(cluster, true).await?.into_keys().collect()),
-    }
+    let waited = rollout::finished(cluster, timeout, true, news).await;
+    // What cannot be removed must not keep the rest from being removed.
+    let left = match waited {
+        Ok(rollout) => rollout,
+        Err(_) => rollout::look(cluster, true).await?,
+    };
+    Ok(left.waiting.into_keys().chain(left.away).collect())
 }
 
 async fn is_running(cluster: &Cluster) -> anyhow::Result<bool> {
@@ -238,6 +232,7 @@ fn of_kind(cluster: &Cluster, group: &str, version: &str, kind: &str, namespace:
 async fn stop_manager(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
     apply::delete(&of_kind(cluster, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", None), "liqo").await?;
     apply::delete(&of_kind(cluster, "apps", "v1", "Deployment", Some(NAMESPACE)), MANAGER).await?;
+    rollout::forget_pods(cluster, NAMESPACE, &rollout::away(cluster).await?).await?;
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={MANAGER}"));
     until(
@@ -346,6 +341,7 @@ async fn remove_installed(cluster: &Cluster) -> anyhow::Result<()> {
 /// Removes the namespace, or everything in it but the identity. Whether the identity was kept.
 async fn remove_namespace(cluster: &Cluster, options: &Options) -> anyhow::Result<bool> {
     let namespaces = dynamic::<Namespace>(cluster, None);
+    rollout::forget_pods(cluster, FABRIC_NAMESPACE, &rollout::away(cluster).await?).await?;
     apply::delete(&namespaces, FABRIC_NAMESPACE).await?;
     apply::gone(&namespaces, FABRIC_NAMESPACE, options.timeout).await?;
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);

@@ -70,6 +70,13 @@ impl Links for FakeKernel {
         Ok(())
     }
 
+    async fn resize_overlay(&self, mtu: u32) -> Result<(), Error> {
+        let mut holds = self.lock();
+        let overlay = holds.overlay.as_mut().ok_or(Error::NoDevice { device: OVERLAY })?;
+        overlay.mtu = mtu;
+        Ok(())
+    }
+
     async fn remove(&self, _: &'static str) -> Result<(), Error> {
         let mut holds = self.lock();
         holds.overlay = None;

@@ -62,6 +62,8 @@ pub trait Links: Send + Sync {
     fn entries(&self) -> impl Future<Output = Result<BTreeSet<Entry>, Error>> + Send;
     /// Makes it.
     fn make_overlay(&self, overlay: &Overlay) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Changes what a packet in it may measure.
+    fn resize_overlay(&self, mtu: u32) -> impl Future<Output = Result<(), Error>> + Send;
     /// Removes a device; no error if it is not there.
     fn remove(&self, device: &'static str) -> impl Future<Output = Result<(), Error>> + Send;
     /// Tells the overlay of a neighbour.
@@ -184,6 +186,12 @@ impl Links for NetlinkLinks {
         self.handle.link().set(message).execute().await.map_err(change)?;
         // Last: one that is not up is not finished, and is made anew.
         self.handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await.map_err(change)
+    }
+
+    async fn resize_overlay(&self, mtu: u32) -> Result<(), Error> {
+        let change = |source| Error::Change { step: format!("setting the MTU of device {OVERLAY} to {mtu}"), source };
+        let message = LinkUnspec::new_with_index(self.overlay_index().await?).mtu(mtu).build();
+        self.handle.link().set(message).execute().await.map_err(change)
     }
 
     async fn remove(&self, device: &'static str) -> Result<(), Error> {

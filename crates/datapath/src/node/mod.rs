@@ -88,6 +88,8 @@ pub enum Step {
     RemoveTable(TableName),
     /// The overlay's device is made.
     MakeOverlay(Overlay),
+    /// Packets in it may measure so much from now on.
+    ResizeOverlay(u32),
     /// It goes, with its neighbours and the routes through it.
     RemoveOverlay,
     /// The overlay learns of a neighbour.
@@ -114,8 +116,13 @@ pub fn steps(wanted: &NodePlan, present: &Present) -> Vec<Step> {
 
     // Without its device nothing of the overlay is there, whatever was read before.
     let shape = |overlay: &Overlay| Overlay { neighbours: Vec::new(), ..overlay.clone() };
-    let overlay_stays = wanted.overlay.as_ref().map(shape) == present.overlay;
-    if !overlay_stays {
+    let but_its_size = |overlay: &Overlay| Overlay { mtu: 0, ..shape(overlay) };
+    let overlay_stays = wanted.overlay.as_ref().map(but_its_size) == present.overlay.as_ref().map(but_its_size);
+    if overlay_stays {
+        // In place: making it anew would interrupt everybody, and a peer has a say in the size.
+        let sizes = wanted.overlay.iter().zip(&present.overlay).map(|(wanted, present)| (wanted.mtu, present.mtu));
+        steps.extend(sizes.filter(|(wanted, present)| wanted != present).map(|(wanted, _)| Step::ResizeOverlay(wanted)));
+    } else {
         steps.extend(present.overlay.is_some().then_some(Step::RemoveOverlay));
         steps.extend(wanted.overlay.as_ref().map(|overlay| Step::MakeOverlay(shape(overlay))));
     }
@@ -180,7 +187,7 @@ impl Node<NetlinkLinks, NetlinkRoutes, Nft> {
     pub fn of_this_namespace() -> Result<Self, Error> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::Connect)?;
         tokio::spawn(connection);
-        Ok(Self { links: NetlinkLinks::new(handle.clone()), routes: NetlinkRoutes::new(handle), firewall: Nft })
+        Ok(Self { links: NetlinkLinks::new(handle.clone()), routes: NetlinkRoutes::new(handle), firewall: Nft::default() })
     }
 }
 
@@ -226,6 +233,7 @@ impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
             Step::ReplaceTable(table) => Ok(self.firewall.replace(table).await?),
             Step::RemoveTable(name) => Ok(self.firewall.remove(name).await?),
             Step::MakeOverlay(overlay) => self.links.make_overlay(overlay).await,
+            Step::ResizeOverlay(mtu) => self.links.resize_overlay(*mtu).await,
             Step::RemoveOverlay => self.links.remove(OVERLAY).await,
             Step::AddEntry(entry) => self.links.add_entry(entry).await,
             Step::RemoveEntry(entry) => self.links.remove_entry(entry).await,

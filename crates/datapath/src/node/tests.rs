@@ -89,6 +89,19 @@ async fn a_node_that_becomes_the_gateway_or_is_it_no_more_translates_connections
 }
 
 #[tokio::test]
+async fn another_mtu_interrupts_nobody() {
+    let kernel = FakeKernel::default();
+    let mut fabric = fabric();
+    kernel.node().apply(&fabric.plan("n2")).await.expect("applied");
+    fabric.mtu = 1300;
+    let steps = kernel.node().apply(&fabric.plan("n2")).await.expect("applied");
+    assert!(steps.contains(&Step::ResizeOverlay(1300)), "{steps:?}");
+    let replaces = |step: &Step| matches!(step, Step::RemoveOverlay | Step::MakeOverlay(_) | Step::AddEntry(_));
+    assert!(!steps.iter().any(replaces), "{steps:?}");
+    assert_eq!(kernel.node().apply(&fabric.plan("n2")).await.expect("applied"), []);
+}
+
+#[tokio::test]
 async fn an_overlay_that_moves_takes_its_routes_along() {
     let kernel = FakeKernel::default();
     let mut fabric = fabric();

@@ -71,6 +71,7 @@ impl Side {
                 public_key: self.remote_key,
                 preshared_key: None,
                 endpoint: Some(self.remote),
+                relay: None,
                 keepalive: Some(Duration::from_secs(25)),
                 prefixes: self.prefixes.clone(),
                 enabled: true,

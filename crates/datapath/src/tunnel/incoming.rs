@@ -1,6 +1,6 @@
 //! From the wire to the device.
 
-use std::{io, mem, os::fd::AsFd, sync::Arc};
+use std::{io, mem, os::fd::AsFd, sync::Arc, time::Instant};
 
 use bytes::BytesMut;
 use gotatun::{
@@ -12,10 +12,12 @@ use super::{
     coalesce::Coalescer,
     counters::{add, count},
     keys::PublicKey,
-    outgoing::{Outbox, send_all},
+    message::{Kind, kind},
+    outgoing::{Outbox, send_all, send_one},
     packet,
-    sessions::Link,
-    shared::{Shared, Table},
+    probe::{Probe, Purpose},
+    sessions::{Link, Sessions},
+    shared::{Live, Shared, Table},
     socket::{LARGEST, Path, Socket},
     worker::Stop,
 };
@@ -60,28 +62,13 @@ impl Space {
     }
 }
 
-/// What a datagram is, by its first byte and its length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Handshake,
-    /// With the number of the session.
-    Data(u32),
-}
-
-fn kind(datagram: &[u8]) -> Option<Kind> {
-    match (datagram.first_chunk::<4>()?, datagram.len()) {
-        ([1, 0, 0, 0], 148) | ([2, 0, 0, 0], 92) | ([3, 0, 0, 0], 64) => Some(Kind::Handshake),
-        ([4, 0, 0, 0], 32..) => Some(Kind::Data(u32::from_le_bytes(*datagram.get(4..)?.first_chunk()?))),
-        _ => None,
-    }
-}
-
 struct Incoming<'a> {
     shared: &'a Shared,
     coalescer: Coalescer,
     /// Encrypted packets of one session, until the session is locked for all of them.
     run: Vec<Packet<WgData>>,
     decrypted: Vec<BytesMut>,
+    probes: Vec<Probe>,
     replies: Vec<WgKind>,
     outbox: Outbox,
 }
@@ -93,6 +80,7 @@ impl<'a> Incoming<'a> {
             coalescer: Coalescer::new(shared.table().device.joins_udp()),
             run: Vec::new(),
             decrypted: Vec::new(),
+            probes: Vec::new(),
             replies: Vec::new(),
             outbox: Outbox::default(),
         }
@@ -140,22 +128,37 @@ impl<'a> Incoming<'a> {
             return self.run.clear();
         };
         let (live, mut bytes) = (&link.live, 0);
+        let mut is_heard = false;
         let mut sessions = link.lock();
         for packet in self.run.drain(..) {
             let length = packet.encrypted_encapsulated_packet_and_tag.len() + 16;
             match sessions.decrypt(packet) {
                 Ok(packet) => {
                     bytes += length;
-                    self.decrypted.push(packet);
+                    match Probe::read(&packet) {
+                        Some(probe) => {
+                            is_heard |= !probe.is_trial();
+                            self.probes.push(probe);
+                        }
+                        None => {
+                            is_heard = true;
+                            self.decrypted.push(packet);
+                        }
+                    }
                 }
                 Err(WireGuardError::DuplicateCounter | WireGuardError::InvalidCounter) => count(&live.dropped.replayed),
                 Err(WireGuardError::NoCurrentSession) => count(&live.dropped.unknown_session),
                 Err(_) => count(&live.dropped.forged),
             }
         }
-        if bytes > 0 {
+        add(&live.received_bytes, bytes);
+        if is_heard {
             live.heard(path);
-            add(&live.received_bytes, bytes);
+        }
+        for probe in self.probes.drain(..) {
+            probed(table, live, &mut sessions, probe, path);
+        }
+        if bytes > 0 {
             sessions.flush(table.device.mtu(), &mut self.replies);
             self.answer(table, &link);
         }
@@ -248,6 +251,21 @@ impl<'a> Incoming<'a> {
     }
 }
 
+/// Answers a question on the way that it came, and takes an answer.
+fn probed(table: &Table, live: &Arc<Live>, sessions: &mut Sessions, probe: Probe, path: Path) {
+    if let Some(answer) = probe.answer().and_then(|answer| sessions.probe(answer)) {
+        return send_one(table, live, path, WgKind::Data(answer));
+    }
+    if probe.purpose == Purpose::TrialAnswer && live.with_way(|way| way.answered(probe.token, Instant::now())) {
+        tracing::info!(remote = %live.public_key, "UDP passes again and takes over from the relay");
+        // The remote follows who speaks to it over UDP.
+        let question = sessions.probe(Probe { purpose: Purpose::Question, token: rand::random() });
+        if let (Some(question), Some(path)) = (question, live.path()) {
+            send_one(table, live, path, WgKind::Data(question));
+        }
+    }
+}
+
 /// Nobody is known yet to whom this could be counted.
 fn send_cookie(table: &Table, cookie: WgKind, path: Path) {
     let cookie = Packet::from(cookie);
@@ -259,38 +277,7 @@ fn send_cookie(table: &Table, cookie: WgKind, path: Path) {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    #[test]
-    fn only_the_lengths_of_the_protocol_pass() {
-        let datagram = |first: u8, length: usize| {
-            let mut bytes = vec![7; length];
-            bytes[..4].copy_from_slice(&[first, 0, 0, 0]);
-            bytes
-        };
-        for (first, length) in [(1, 148), (2, 92), (3, 64)] {
-            assert_eq!(kind(&datagram(first, length)), Some(Kind::Handshake));
-            assert_eq!(kind(&datagram(first, length + 1)), None);
-            assert_eq!(kind(&datagram(first, length - 1)), None);
-        }
-        assert_eq!(kind(&datagram(4, 32)), Some(Kind::Data(0x0707_0707)));
-        assert_eq!(kind(&datagram(4, 31)), None);
-        assert_eq!(kind(&datagram(5, 148)), None);
-        assert_eq!(kind(&[4, 0, 0]), None);
-    }
-
-    proptest! {
-        #[test]
-        fn what_passes_is_what_the_protocol_takes(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0u8..6) {
-            if bytes.len() >= 4 {
-                bytes[..4].copy_from_slice(&[first, 0, 0, 0]);
-            }
-            let parsed = Packet::copy_from(&bytes[..]).try_into_wg();
-            prop_assert_eq!(kind(&bytes).is_some(), parsed.is_ok());
-        }
-    }
 
     #[test]
     fn memory_is_used_again_once_it_is_free() {

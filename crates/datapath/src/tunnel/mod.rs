@@ -37,16 +37,19 @@ mod fake;
 mod group;
 mod incoming;
 mod keys;
+pub(crate) mod message;
 mod offload;
 mod outgoing;
 mod packet;
 mod prefixes;
+mod probe;
 mod segment;
 mod sessions;
 mod shared;
 mod socket;
 mod timers;
 mod userspace;
+mod way;
 mod worker;
 
 use std::{io, net::SocketAddr, time::Duration};
@@ -102,6 +105,9 @@ pub struct Remote {
     /// Where it is. Unknown, if it has to begin. When it speaks from another address, it is answered there; an address that is set here
     /// counts from when it changes.
     pub endpoint: Option<SocketAddr>,
+    /// Our [relay](crate::relay) to it, while UDP does not pass: counts from when it changes. Meanwhile UDP is tried at `endpoint`, and taken
+    /// again when it passes.
+    pub relay: Option<SocketAddr>,
     /// How often at least something is sent, which keeps address translators between us and it in the know. Whole seconds.
     pub keepalive: Option<Duration>,
     /// What it may send from, and what is sent to it. Everything else is dropped and counted.
@@ -138,6 +144,13 @@ pub struct RemoteState {
     pub received_bytes: u64,
     /// Packets that were not carried.
     pub dropped: Dropped,
+}
+
+impl RemoteState {
+    /// Whether a relay carries what is sent to it, and not UDP.
+    pub fn is_relayed(&self) -> bool {
+        self.endpoint.as_ref().is_some_and(crate::relay::is_relay)
+    }
 }
 
 /// Why a tunnel is not as it is wanted.

@@ -20,6 +20,7 @@ use super::{
     sessions::Link,
     shared::{Live, Shared, Table},
     socket::{LARGEST, Path},
+    way::Way,
     worker::Stop,
 };
 
@@ -125,9 +126,14 @@ pub(super) fn send_all(shared: &Shared, table: &Table, link: &Arc<Link>, message
     for message in messages.drain(..) {
         shared.remember(link, &message);
         if let Some(path) = link.live.path() {
-            send(table, &link.live, path, &[IoSlice::new(&Packet::from(message))], None);
+            send_one(table, &link.live, path, message);
         }
     }
+}
+
+/// Sends one message a way of its own.
+pub(super) fn send_one(table: &Table, live: &Live, path: Path, message: WgKind) {
+    send(table, live, path, &[IoSlice::new(&Packet::from(message))], None);
 }
 
 fn send(table: &Table, live: &Live, path: Path, parts: &[IoSlice<'_>], segment: Option<u16>) {
@@ -145,7 +151,7 @@ fn send(table: &Table, live: &Live, path: Path, parts: &[IoSlice<'_>], segment: 
         // The address that the remote spoke to is not ours any more.
         (Some(EINVAL | EADDRNOTAVAIL | ENETUNREACH), Some(_)) => {
             let path = Path { local: None, ..path };
-            live.set_path(path);
+            live.with_way(Way::forget_local);
             send(table, live, path, parts, segment);
         }
         _ => {

@@ -16,6 +16,7 @@ use gotatun::{
 use super::{
     counters::{DroppedCounters, add, count},
     keys::{PrivateKey, PublicKey},
+    probe::Probe,
     shared::Live,
 };
 
@@ -114,6 +115,11 @@ impl Sessions {
         }
     }
 
+    /// Encrypts a probe, if there is a session.
+    pub(super) fn probe(&mut self, probe: Probe) -> Option<Packet<WgData>> {
+        self.tunn.encapsulate_with_session(Packet::copy_from(&probe.bytes()[..])).ok()
+    }
+
     /// Lets packets wait for a session, whose handshake has [begun](Self::begin).
     pub(super) fn queue(&mut self, packets: &mut Vec<BytesMut>, dropped: &DroppedCounters, replies: &mut Vec<WgKind>) {
         for packet in packets.drain(..) {
@@ -131,6 +137,11 @@ impl Sessions {
     /// Begins a handshake, unless one is under way.
     pub(super) fn begin(&mut self, replies: &mut Vec<WgKind>) {
         replies.extend(self.tunn.format_handshake_initiation(false).map(WgKind::from));
+    }
+
+    /// Begins a handshake: one that is under way went where nobody is.
+    pub(super) fn begin_again(&mut self, replies: &mut Vec<WgKind>) {
+        replies.extend(self.tunn.format_handshake_initiation(true).map(WgKind::from));
     }
 
     /// Decrypts one packet in place. An empty one only says that the remote is there.

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     net::IpAddr,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -21,12 +21,13 @@ use super::{
     prefixes::Prefixes,
     sessions::{Identity, Link},
     socket::{Path, Socket},
+    way::Way,
 };
 
 /// A remote, as long as it is wanted: where it is, and what was carried.
 pub(super) struct Live {
     pub(super) public_key: PublicKey,
-    path: Mutex<Option<Path>>,
+    way: Mutex<Way>,
     has_path: AtomicBool,
     started: Instant,
     /// Milliseconds after the start, and one; 0 is never.
@@ -40,7 +41,7 @@ impl Live {
     pub(super) fn new(public_key: PublicKey) -> Self {
         Self {
             public_key,
-            path: Mutex::default(),
+            way: Mutex::default(),
             has_path: AtomicBool::new(false),
             started: Instant::now(),
             last_received: AtomicU64::new(0),
@@ -50,21 +51,25 @@ impl Live {
         }
     }
 
-    pub(super) fn path(&self) -> Option<Path> {
-        *self.path.lock().unwrap_or_else(PoisonError::into_inner)
+    fn way(&self) -> MutexGuard<'_, Way> {
+        self.way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on the remote is spoken to here.
-    pub(super) fn set_path(&self, path: Path) {
-        *self.path.lock().unwrap_or_else(PoisonError::into_inner) = Some(path);
-        self.has_path.store(true, Relaxed);
+    pub(super) fn path(&self) -> Option<Path> {
+        self.way().path()
+    }
+
+    /// Does something with the ways to it.
+    pub(super) fn with_way<T>(&self, work: impl FnOnce(&mut Way) -> T) -> T {
+        let mut way = self.way();
+        let done = work(&mut way);
+        self.has_path.store(way.path().is_some(), Relaxed);
+        done
     }
 
     /// Something came from it for certain, this way.
     pub(super) fn heard(&self, path: Path) {
-        if self.path() != Some(path) {
-            self.set_path(path);
-        }
+        self.with_way(|way| way.heard(path, Instant::now()));
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         self.last_received.store(now + 1, Relaxed);
     }

@@ -1,8 +1,18 @@
 //! What the clock demands of each session.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
-use super::{outgoing::send_all, shared::Shared, worker::Stop};
+use gotatun::packet::WgKind;
+
+use super::{
+    outgoing::{send_all, send_one},
+    probe::{Probe, Purpose},
+    shared::{Entry, Shared, Table},
+    worker::Stop,
+};
 
 /// How exact the protocol's timers are; they count seconds.
 const TICK: Duration = Duration::from_millis(250);
@@ -15,6 +25,7 @@ pub(super) fn run(shared: &Shared, stop: &Stop) -> io::Result<()> {
             link.lock().tick(&link.live.dropped, &mut messages);
             send_all(shared, &table, link, &mut messages);
         }
+        table.entries.iter().for_each(|entry| try_directly(&table, entry));
         // Sessions do that, too; but there may be none.
         for identity in &table.identities {
             identity.limiter.try_reset_count();
@@ -24,4 +35,14 @@ pub(super) fn run(shared: &Shared, stop: &Stop) -> io::Result<()> {
         stop.wait(None, Some(TICK))?;
     }
     Ok(())
+}
+
+/// Asks over UDP, when it is time to, while a relay carries packets.
+fn try_directly(table: &Table, entry: &Entry) {
+    let token = rand::random();
+    let Some(path) = entry.live.with_way(|way| way.trial(token, Instant::now())) else { return };
+    let question = entry.links.iter().find_map(|link| link.lock().probe(Probe { purpose: Purpose::Trial, token }));
+    if let Some(question) = question {
+        send_one(table, &entry.live, path, WgKind::Data(question));
+    }
 }

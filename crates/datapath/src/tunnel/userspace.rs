@@ -1,12 +1,13 @@
 //! Makes the threads, sockets and sessions match what is wanted.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    time::Instant,
 };
 
-use gotatun::noise::index_table::IndexTable;
+use gotatun::{noise::index_table::IndexTable, packet::WgKind};
 use liqo_network::spread;
 
 use super::{
@@ -15,9 +16,10 @@ use super::{
     incoming,
     outgoing::{self, send_all},
     prefixes::Prefixes,
+    probe::{Probe, Purpose},
     sessions::{Identity, Link},
     shared::{Entry, Live, Shared, Table},
-    socket::{Path, Socket},
+    socket::Socket,
     timers,
     worker::Worker,
 };
@@ -133,7 +135,7 @@ impl Running {
         }
         let before = self.shared.table();
         let sockets = open_sockets(wanted, &before.sockets)?;
-        let (table, new) = build(wanted, Some((&before, &self.endpoint)), &self.shared.indices, &device, sockets.clone());
+        let (table, new) = build(wanted, Some(&before), &self.shared.indices, &device, sockets.clone());
         let table = Arc::new(table);
         self.shared.set_table(Arc::clone(&table));
         if !same_name || device_ended {
@@ -222,15 +224,14 @@ fn open_sockets(wanted: &Endpoint, existing: &[Arc<Socket>]) -> Result<Vec<Arc<S
     wanted.listen.iter().copied().map(open).collect()
 }
 
-/// Everything that is wanted, with what is there already taken over; and the links that are new.
+/// Everything that is wanted, with what is there already taken over; and the links that are new or go another way.
 fn build(
     wanted: &Endpoint,
-    before: Option<(&Table, &Endpoint)>,
+    table: Option<&Table>,
     indices: &IndexTable,
     device: &Arc<Device>,
     sockets: Vec<Arc<Socket>>,
 ) -> (Table, Vec<Arc<Link>>) {
-    let table = before.map(|(table, _)| table);
     let identity = |key: &super::PrivateKey| {
         let known = table.and_then(|table| table.identities.iter().find(|identity| identity.key == *key));
         known.map_or_else(|| Arc::new(Identity::new(key)), Arc::clone)
@@ -238,18 +239,11 @@ fn build(
     let keys = [Some(&wanted.private_key), wanted.previous_key.as_ref()];
     let mut identities: Vec<_> = keys.into_iter().flatten().map(identity).collect();
     identities.dedup_by(|one, other| one.key == other.key);
-    let former_remotes: HashMap<_, _> = before
-        .as_ref()
-        .map(|(_, endpoint)| endpoint.remotes.iter().map(|remote| (remote.public_key, remote)).collect())
-        .unwrap_or_default();
-    let mut new = Vec::new();
+    let mut to_greet = Vec::new();
     let entry = |remote: &Remote| {
         let known = table.and_then(|table| table.entries.get(*table.by_key.get(&remote.public_key)?));
         let live = known.map_or_else(|| Arc::new(Live::new(remote.public_key)), |entry| Arc::clone(&entry.live));
-        let former_address = former_remotes.get(&remote.public_key).and_then(|former| former.endpoint);
-        if let Some(address) = remote.endpoint.filter(|address| former_address != Some(*address)) {
-            live.set_path(Path { remote: address, local: None });
-        }
+        let is_moved = live.with_way(|way| way.set(remote.endpoint, remote.relay, Instant::now()));
         let link = |(number, identity): (usize, &Arc<Identity>)| {
             // Only the newest key is worth a word that nobody asked for.
             let keepalive = remote.keepalive.filter(|_| number == 0);
@@ -257,11 +251,14 @@ fn build(
             let known = known.and_then(|entry| entry.links.iter().find(|link| link.own == identity.key.public()));
             if let Some(link) = known {
                 link.lock().set(preshared_key, keepalive);
+                if is_moved && number == 0 {
+                    to_greet.push(Arc::clone(link));
+                }
                 return Arc::clone(link);
             }
             let link = Arc::new(Link::new(identity, &live, preshared_key, keepalive, indices));
             if number == 0 {
-                new.push(Arc::clone(&link));
+                to_greet.push(Arc::clone(&link));
             }
             link
         };
@@ -273,14 +270,18 @@ fn build(
     let prefixes = wanted.remotes.iter().enumerate();
     let prefixes = prefixes.flat_map(|(index, remote)| remote.prefixes.iter().map(move |prefix| (*prefix, index)));
     let prefixes = Prefixes::new(prefixes);
-    (Table { identities, entries, by_key, prefixes, sockets, device: Arc::clone(device) }, new)
+    (Table { identities, entries, by_key, prefixes, sockets, device: Arc::clone(device) }, to_greet)
 }
 
-/// Begins a handshake on new links, so that the session stands before the first packet needs it.
+/// Begins a handshake, so that the session stands before the first packet needs it. Where there is one, the remote learns by a question
+/// where we are.
 fn greet(shared: &Shared, table: &Table, links: &[Arc<Link>]) {
     for link in links.iter().filter(|link| link.live.path().is_some()) {
         let mut messages = Vec::new();
-        link.lock().begin(&mut messages);
+        let mut sessions = link.lock();
+        sessions.begin_again(&mut messages);
+        messages.extend(sessions.probe(Probe { purpose: Purpose::Question, token: rand::random() }).map(WgKind::Data));
+        drop(sessions);
         send_all(shared, table, link, &mut messages);
     }
 }
@@ -294,6 +295,7 @@ mod tests {
             public_key: key.public(),
             preshared_key: None,
             endpoint: None,
+            relay: None,
             keepalive: None,
             prefixes: Vec::new(),
             enabled: true,

@@ -11,7 +11,7 @@ mod world;
 
 use std::{io, net::IpAddr, time::Duration};
 
-use liqo_datapath::node::Present;
+use liqo_datapath::node::{Present, Step};
 use world::{Place, Talk, World, pod_address};
 
 /// Whom the server in a pod sees when a pod of another cluster asks it.
@@ -147,4 +147,18 @@ fn what_others_broke_is_mended() {
     }
     let mended = world::eventually(Duration::from_secs(10), || seen(&world, node, (1, 1)));
     assert_eq!(mended.ok(), world.seen_from(1, node));
+}
+
+#[test]
+fn what_others_change_in_a_table_is_put_right() {
+    let world = World::two().expect("a world");
+    let steps = world.meddle((0, 0), "flush chain ip liqo forward").expect("applied");
+    let replaced: Vec<&str> = steps
+        .iter()
+        .map(|step| match step {
+            Step::ReplaceTable(table) => table.name,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(replaced, ["liqo"]);
 }

@@ -188,6 +188,7 @@ impl World {
                 public_key,
                 preshared_key: None,
                 endpoint: Some((node_address(other), TUNNEL_PORT).into()),
+                relay: None,
                 keepalive: Some(Duration::from_secs(15)),
                 prefixes: peer.maps.imported.pairs().map(|(here, _)| here.0).collect(),
                 enabled: true,
@@ -263,6 +264,20 @@ impl World {
                 node::Firewall::replace(&node.firewall, table).await?;
             }
             Ok(())
+        })
+    }
+
+    /// Loads all tables of a node, has somebody else change them by this script, and returns what is done about that.
+    pub fn meddle(&self, place: Place, script: &str) -> Result<Vec<Step>, String> {
+        let plan = self.fabrics[place.0].plan(&place.1.to_string());
+        self.on(place, async |node| {
+            for table in &plan.tables {
+                node::Firewall::replace(&node.firewall, table).await?;
+            }
+            assert_eq!(node.apply(&plan).await?, [], "nobody has changed anything yet");
+            let changed = std::process::Command::new("nft").args(script.split(' ')).status();
+            assert!(changed.is_ok_and(|status| status.success()), "{script}");
+            node.apply(&plan).await
         })
     }
 

@@ -5,6 +5,7 @@
 mod carries;
 mod hostile;
 mod interop;
+mod relay;
 mod remotes;
 mod wire;
 
@@ -72,6 +73,11 @@ fn main() -> ExitCode {
             what_is_sent_again_does_not_arrive_again,
             a_stranger_gets_no_session,
             a_flood_of_handshakes_is_answered_with_cookies_and_sessions_go_on;
+        relay:
+            where_udp_is_blocked_tls_carries_everything_and_udp_comes_back_without_a_loss,
+            over_ipv6_too,
+            a_relay_whose_connection_breaks_connects_again_and_the_tunnel_goes_on,
+            who_troubles_a_relay_harms_nobody;
         interop:
             wireguard_go_understands_us,
             wireguard_go_begins,

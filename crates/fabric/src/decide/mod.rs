@@ -1,5 +1,6 @@
 //! What this node is to hold, and what its tunnel is to be: pure.
 
+pub mod fallback;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod gateways;
@@ -34,6 +35,8 @@ use crate::view::NodeView;
 pub const KEEPALIVE: Duration = Duration::from_secs(5);
 /// A gateway that was heard within this time speaks.
 const SPEAKS: Duration = Duration::from_secs(KEEPALIVE.as_secs() + 2);
+/// So many names of gateways are looked up for a peer at most.
+const MOST_NAMES: usize = 16;
 /// IPv6 needs as much.
 const LEAST_MTU: u16 = 1280;
 
@@ -58,6 +61,8 @@ pub struct Snapshot {
     pub keys: BTreeMap<PublicKey, ClusterId>,
     /// How long ago peers' gateways were heard.
     pub heard: BTreeMap<PublicKey, Duration>,
+    /// The relays over TLS that are connected, and where the tunnel finds them.
+    pub relays: BTreeMap<PublicKey, SocketAddr>,
 }
 
 impl Snapshot {
@@ -109,6 +114,10 @@ pub struct TunnelEnd {
     pub remotes: Vec<Remote>,
     /// Whose they are.
     pub owners: BTreeMap<PublicKey, ClusterId>,
+    /// The TCP port on which connections over TLS are taken; 0 for none.
+    pub tls_port: u16,
+    /// Where peers' gateways take them.
+    pub tls: BTreeMap<PublicKey, Vec<SocketAddr>>,
 }
 
 impl TunnelEnd {
@@ -237,7 +246,8 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
     let has = |is_v4: bool| addresses.iter().any(|address| address.is_ipv4() == is_v4);
     let every: [(bool, IpAddr); 2] = [(true, Ipv4Addr::UNSPECIFIED.into()), (false, Ipv6Addr::UNSPECIFIED.into())];
     let listen = every.into_iter().filter(|(is_v4, _)| has(*is_v4)).map(|(_, address)| SocketAddr::new(address, port)).collect();
-    let mut end = TunnelEnd { mtu: mtu(snapshot), listen, ..TunnelEnd::default() };
+    let tls_port = snapshot.settings.gateways.tls_port;
+    let mut end = TunnelEnd { mtu: mtu(snapshot), listen, tls_port, ..TunnelEnd::default() };
     let remote = fabric.remote();
     let usable = |address: &SocketAddr| has(address.is_ipv4()) && may_be_called(address, &remote);
     for (id, peer) in &fabric.peers {
@@ -249,10 +259,15 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
                 continue;
             };
             end.owners.insert(public_key, id.clone());
+            let tls: Vec<SocketAddr> = addresses_of(&gateway.tls, &snapshot.resolved).into_iter().filter(usable).collect();
+            if !tls.is_empty() {
+                end.tls.insert(public_key, tls);
+            }
             end.remotes.push(Remote {
                 public_key,
                 preshared_key: None,
-                endpoint: addresses_of(gateway, &snapshot.resolved).into_iter().find(usable),
+                endpoint: addresses_of(&gateway.endpoints, &snapshot.resolved).into_iter().find(usable),
+                relay: snapshot.relays.get(&public_key).copied(),
                 keepalive: Some(KEEPALIVE),
                 prefixes: prefixes.clone(),
                 enabled: false,
@@ -274,12 +289,12 @@ fn own_key(gateway: &GatewayAddress, id: &ClusterId, snapshot: &Snapshot, ours: 
 }
 
 /// Where a gateway says that it is, as far as that is known.
-fn addresses_of(gateway: &GatewayAddress, resolved: &BTreeMap<String, Vec<SocketAddr>>) -> Vec<SocketAddr> {
+fn addresses_of(said: &[String], resolved: &BTreeMap<String, Vec<SocketAddr>>) -> Vec<SocketAddr> {
     let of = |text: &String| match text.parse() {
         Ok(address) => vec![address],
         Err(_) => resolved.get(text).cloned().unwrap_or_default(),
     };
-    gateway.endpoints.iter().flat_map(of).collect()
+    said.iter().flat_map(of).collect()
 }
 
 /// A gateway is another machine, and not behind the tunnel that leads to it.
@@ -289,14 +304,25 @@ fn may_be_called(address: &SocketAddr, remote: &[IpNet]) -> bool {
         && !ip.is_loopback()
         && !ip.is_unspecified()
         && !ip.is_multicast()
+        && !is_link_local(ip)
         && !remote.iter().any(|prefix| prefix.contains(&ip))
 }
 
-/// The names among the addresses of peers' gateways.
+/// Where a node finds its own helpers, such as the service that tells a machine of a cloud who it is.
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// The names among the addresses of peers' gateways; of each peer only so many.
 pub fn names(peers: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> BTreeSet<String> {
-    let gateways = peers.values().flat_map(|peer| &peer.gateways);
-    let endpoints = gateways.flat_map(|gateway| &gateway.endpoints);
-    endpoints.filter(|text| text.parse::<SocketAddr>().is_err()).cloned().collect()
+    let of_peer = |peer: &TunnelEndpointSpec| {
+        let said = peer.gateways.iter().flat_map(|gateway| gateway.endpoints.iter().chain(&gateway.tls));
+        said.filter(|text| text.parse::<SocketAddr>().is_err()).take(MOST_NAMES).cloned().collect::<Vec<_>>()
+    };
+    peers.values().flat_map(of_peer).collect()
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! What is said of the tunnel to a peer.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
-use liqo_api::{CONNECTED, GatewayStatus, TunnelEndpointSpec, TunnelEndpointStatus};
-use liqo_datapath::tunnel::RemoteState;
+use liqo_api::{CONNECTED, GatewayStatus, Transport, TunnelEndpointSpec, TunnelEndpointStatus};
+use liqo_datapath::tunnel::{PublicKey, RemoteState};
 use liqo_kit::conditions::{self, Wanted};
 
 use super::KEEPALIVE;
@@ -17,6 +17,8 @@ const SILENCE: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 3);
 pub struct Seen {
     /// Its gateways, as the tunnel knows them.
     pub remotes: Vec<RemoteState>,
+    /// Where those are that a relay leads to.
+    pub relayed: BTreeMap<PublicKey, SocketAddr>,
     /// Why nothing is held for it, if so.
     pub left_out: Option<String>,
 }
@@ -27,6 +29,17 @@ impl Seen {
         self.remotes.iter().filter(|remote| remote.last_received.is_some_and(|ago| ago < SILENCE))
     }
 
+    /// Whether it answers over TLS, because datagrams of one of its gateways do not arrive.
+    pub fn is_relayed(&self) -> bool {
+        self.is_connected() && self.heard().any(RemoteState::is_relayed)
+    }
+
+    /// Where this gateway of it was heard from.
+    fn endpoint(&self, heard: &RemoteState) -> Option<SocketAddr> {
+        // Of a relay's own address nobody outside of this node has anything.
+        if heard.is_relayed() { self.relayed.get(&heard.public_key).copied() } else { heard.endpoint }
+    }
+
     /// Whether it answers.
     pub fn is_connected(&self) -> bool {
         self.left_out.is_none() && self.heard().next().is_some()
@@ -35,8 +48,14 @@ impl Seen {
     /// What the gateway on this node says of it.
     fn told_by(&self, node: &str) -> GatewayStatus {
         let connected = self.is_connected();
-        let endpoints = self.heard().filter(|_| connected).filter_map(|remote| remote.endpoint);
-        GatewayStatus { node: node.to_owned(), connected, endpoints: endpoints.map(|address| address.to_string()).collect() }
+        let endpoints = self.heard().filter(|_| connected).filter_map(|remote| self.endpoint(remote));
+        let transport = if self.is_relayed() { Transport::Tls } else { Transport::Udp };
+        GatewayStatus {
+            node: node.to_owned(),
+            connected,
+            transport: connected.then_some(transport),
+            endpoints: endpoints.map(|address| address.to_string()).collect(),
+        }
     }
 }
 
@@ -56,14 +75,21 @@ pub fn status(
         if name == node { Some(seen.told_by(node)) } else { before() }
     };
     let told: Vec<GatewayStatus> = gateways.iter().filter_map(told_by).collect();
-    let wanted = if told.iter().any(|one| one.connected) {
-        Some(Wanted::yes(CONNECTED, "Connected", ""))
-    } else {
-        gateways.first().filter(|first| *first == node).map(|_| condition(spec, seen))
+    let over = |transport| told.iter().find(|one| one.transport == Some(transport));
+    // Who has to say what is not as it should be; nobody, when nothing is.
+    let speaker = match (over(Transport::Tls), over(Transport::Udp)) {
+        (Some(relayed), _) => Some(relayed.node.as_str()),
+        (None, Some(_)) => None,
+        (None, None) => gateways.first().map(String::as_str),
+    };
+    let wanted = match speaker {
+        None if over(Transport::Udp).is_some() => Some(Wanted::yes(CONNECTED, "Connected", "")),
+        speaker => speaker.filter(|speaker| *speaker == node).map(|_| condition(spec, seen)),
     };
     let changed = wanted.and_then(|wanted| conditions::decide(&current.conditions, std::slice::from_ref(&wanted), now));
     let status = TunnelEndpointStatus {
         gateway: Some(gateways.join(", ")).filter(|names| !names.is_empty()),
+        transport: over(Transport::Tls).or(over(Transport::Udp)).and_then(|one| one.transport),
         gateways: told,
         conditions: changed.unwrap_or_else(|| current.conditions.clone()),
     };
@@ -78,12 +104,27 @@ fn condition(spec: &TunnelEndpointSpec, seen: &Seen) -> Wanted {
     if seen.remotes.is_empty() {
         return Wanted::no(CONNECTED, "NoGateway", format!("{name} has no gateway that is known here"));
     }
+    if let Some(heard) = seen.heard().find(|remote| remote.is_relayed()) {
+        let of_key = spec.gateways.iter().find(|gateway| gateway.public_key == heard.public_key.to_string());
+        let place = of_key.and_then(|gateway| gateway.endpoints.first()).map_or("its gateway", String::as_str);
+        let message = format!(
+            "UDP does not pass between this gateway and that of {name}, so TLS carries packets, more slowly; let UDP to {place} pass, or the other way round"
+        );
+        return Wanted::yes(CONNECTED, "ConnectedOverTLS", message);
+    }
     let called: Vec<SocketAddr> = seen.remotes.iter().filter_map(|remote| remote.endpoint).collect();
     match called.first() {
         Some(address) => Wanted::no(
             CONNECTED,
             "NoAnswer",
-            format!("the gateway of {name} does not answer at {address} (UDP); is that port reachable from this gateway?"),
+            match spec.gateways.iter().flat_map(|gateway| &gateway.tls).next() {
+                None => {
+                    format!("the gateway of {name} does not answer at {address} (UDP); is that port reachable from this gateway?")
+                }
+                Some(tls) => format!(
+                    "the gateway of {name} answers neither at {address} (UDP) nor at {tls} (TLS); is one of them reachable from this gateway?"
+                ),
+            },
         ),
         None => Wanted::no(
             CONNECTED,
@@ -141,7 +182,8 @@ mod tests {
 
     fn told(node: &str, endpoint: Option<&str>) -> GatewayStatus {
         let endpoints = endpoint.iter().map(|&endpoint| endpoint.to_owned()).collect();
-        GatewayStatus { node: node.into(), connected: endpoint.is_some(), endpoints }
+        let transport = endpoint.map(|_| Transport::Udp);
+        GatewayStatus { node: node.into(), connected: endpoint.is_some(), transport, endpoints }
     }
 
     #[test]
@@ -167,6 +209,34 @@ mod tests {
         let both = by("n2", &of(&heard).1, &heard).unwrap();
         let alone = status("n2", &["n2".to_owned()], &spec(), &both, &heard, Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!((alone.gateway.as_deref(), alone.gateways), (Some("n2"), vec![told("n2", Some("192.0.2.1:51840"))]));
+    }
+
+    #[test]
+    fn packets_that_tls_carries_are_told_of_with_what_to_do() {
+        let mut seen = seen(Some(1), Some("127.0.0.1:4000"));
+        let remote = seen.remotes[0].public_key;
+        seen.relayed = [(remote, "192.0.2.1:443".parse().unwrap())].into();
+        let mut spec = spec();
+        spec.gateways = vec![liqo_api::GatewayAddress {
+            public_key: remote.to_string(),
+            endpoints: vec!["192.0.2.1:51840".to_owned()],
+            tls: vec!["192.0.2.1:443".to_owned()],
+        }];
+        let say = |seen: &Seen| {
+            status("n1", &["n1".to_owned()], &spec, &TunnelEndpointStatus::default(), seen, Timestamp::UNIX_EPOCH).unwrap()
+        };
+        let said = say(&seen);
+        assert_eq!(
+            (said.transport, said.gateways[0].endpoints.as_slice()),
+            (Some(Transport::Tls), &["192.0.2.1:443".to_owned()][..])
+        );
+        assert_eq!((said.conditions[0].status.as_str(), said.conditions[0].reason.as_str()), ("True", "ConnectedOverTLS"));
+        assert!(said.conditions[0].message.contains("192.0.2.1:51840"));
+        seen.remotes[0].endpoint = Some("192.0.2.1:51840".parse().unwrap());
+        assert_eq!(say(&seen).transport, Some(Transport::Udp));
+        seen.remotes[0].last_received = None;
+        assert_eq!(say(&seen).transport, None);
+        assert!(say(&seen).conditions[0].message.contains("192.0.2.1:443 (TLS)"));
     }
 
     #[test]

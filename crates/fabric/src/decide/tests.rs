@@ -153,6 +153,23 @@ fn a_gateway_is_called_where_that_makes_sense() {
 }
 
 #[test]
+fn a_gateway_is_called_over_tls_where_that_makes_sense() {
+    let mut called = snapshot();
+    let gateways = &mut called.peers.get_mut(&id('a')).unwrap().gateways;
+    gateways[0].tls = ["127.0.0.1:443", "10.66.0.1:443", "192.0.2.1:443", "gateway.example.org:443"].map(str::to_owned).to_vec();
+    gateways[1].tls = vec!["[::1]:443".to_owned()];
+    assert_eq!(names(&called.peers), ["gateway.example.org:443".to_owned()].into());
+    called.resolved.insert("gateway.example.org:443".to_owned(), vec!["192.0.2.8:443".parse().unwrap()]);
+    let relay: SocketAddr = "127.0.0.1:4000".parse().unwrap();
+    called.relays = [(key(1), relay)].into();
+    let tunnel = wanted(&called, "n1").tunnel.unwrap();
+    assert_eq!(tunnel.tls, [(key(1), vec!["192.0.2.1:443".parse().unwrap(), "192.0.2.8:443".parse().unwrap()])].into());
+    assert_eq!(tunnel.remotes.iter().map(|remote| remote.relay).collect::<Vec<_>>(), [Some(relay), None]);
+    assert_eq!(tunnel.remotes[0].endpoint, Some("192.0.2.1:51840".parse().unwrap()), "UDP is tried all the same");
+    assert_eq!(tunnel.tls_port, 443);
+}
+
+#[test]
 fn packets_fit_the_way_to_every_peer() {
     let mut narrow = snapshot();
     assert_eq!(wanted(&narrow, "n1").plan.tunnel, Some(1400));
@@ -160,4 +177,35 @@ fn packets_fit_the_way_to_every_peer() {
     assert_eq!(wanted(&narrow, "n1").plan.tunnel, Some(1280));
     narrow.peers.get_mut(&id('a')).unwrap().mtu = 9000;
     assert_eq!(wanted(&narrow, "n1").plan.tunnel, Some(1420));
+}
+
+#[test]
+fn a_peer_cannot_have_a_gateway_call_where_no_peer_is() {
+    let remote = ["10.65.0.0/16".parse().unwrap()];
+    let may = |text: &str| may_be_called(&text.parse().unwrap(), &remote);
+    for never in [
+        "127.0.0.1:1",
+        "0.0.0.0:1",
+        "224.0.0.1:1",
+        "169.254.169.254:80",
+        "[fe80::1]:1",
+        "[::ffff:127.0.0.1]:1",
+        "192.0.2.1:0",
+        "10.65.3.4:1",
+    ] {
+        assert!(!may(never), "{never}");
+    }
+    assert!(may("192.0.2.1:51840") && may("[2001:db8::1]:51840"));
+}
+
+#[test]
+fn a_peer_has_only_so_many_names_looked_up() {
+    let gateway = |number: usize| GatewayAddress {
+        endpoints: (0..8).map(|endpoint| format!("gw{number}-{endpoint}.example:1")).chain(["192.0.2.1:1".to_owned()]).collect(),
+        ..GatewayAddress::default()
+    };
+    let mut snapshot = fixtures::snapshot();
+    let peer = snapshot.peers.values_mut().next().unwrap();
+    peer.gateways = (0..16).map(gateway).collect();
+    assert_eq!(names(&snapshot.peers).len(), MOST_NAMES);
 }

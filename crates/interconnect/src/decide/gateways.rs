@@ -20,6 +20,8 @@ pub struct Held {
     pub node: String,
     /// The node's WireGuard key (base64).
     pub public_key: String,
+    /// The TCP port on which it takes connections over TLS, if it does.
+    pub tls_port: Option<u16>,
     /// How long it holds after a renewal.
     pub duration: Duration,
     /// What changes with each renewal.
@@ -31,9 +33,11 @@ impl Held {
     #[allow(clippy::needless_pass_by_value)] // The form that a cache wants.
     pub fn of(lease: Lease) -> Option<Self> {
         let spec = lease.spec?;
+        let mut annotations = lease.metadata.annotations?;
         Some(Self {
             node: spec.holder_identity.filter(|holder| !holder.is_empty())?,
-            public_key: lease.metadata.annotations?.remove(annotations::GATEWAY_KEY)?,
+            public_key: annotations.remove(annotations::GATEWAY_KEY)?,
+            tls_port: annotations.remove(annotations::GATEWAY_TLS).and_then(|port| port.parse().ok()),
             duration: Duration::from_secs(u64::try_from(spec.lease_duration_seconds?).ok()?),
             version: lease.metadata.resource_version.unwrap_or_default(),
         })
@@ -50,7 +54,7 @@ impl Observed {
         let Some(new) = new else { return self.0.remove(name).is_some() };
         let before = self.0.insert(name.to_owned(), now);
         let in_time = before.is_some_and(|before| now.duration_since(before) < new.duration);
-        !in_time || old.is_none_or(|old| (&old.node, &old.public_key) != (&new.node, &new.public_key))
+        !in_time || old.is_none_or(|old| (&old.node, &old.public_key, old.tls_port) != (&new.node, &new.public_key, new.tls_port))
     }
 }
 
@@ -77,13 +81,19 @@ pub fn ours(
         if left.is_zero() && is_overtaken {
             continue;
         }
-        let Some(node) = nodes.get(&held.node) else { continue };
-        let endpoints = if settings.addresses.is_empty() {
-            node.addresses.iter().map(|&address| SocketAddr::new(address, settings.port).to_string()).collect()
-        } else {
-            settings.addresses.clone()
+        // A node says of itself that it is a gateway; which may be one is said here.
+        let fits =
+            |node: &&Arc<NodeAddresses>| settings.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+        let Some(node) = nodes.get(&held.node).filter(fits) else { continue };
+        let reached = |set: &[String], port: u16| match set {
+            [] => node.addresses.iter().map(|&address| SocketAddr::new(address, port).to_string()).collect(),
+            set => set.to_vec(),
         };
-        found.push(GatewayAddress { public_key: held.public_key.clone(), endpoints });
+        found.push(GatewayAddress {
+            public_key: held.public_key.clone(),
+            endpoints: reached(&settings.addresses, settings.port),
+            tls: held.tls_port.map(|port| reached(&settings.tls_addresses, port)).unwrap_or_default(),
+        });
     }
     (found, again)
 }
@@ -95,8 +105,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn held(node: &str, version: u32) -> Arc<Held> {
-        Held { node: node.into(), public_key: format!("key of {node}"), duration: 6 * SECOND, version: version.to_string() }
-            .into()
+        let public_key = format!("key of {node}");
+        Held { node: node.into(), public_key, tls_port: None, duration: 6 * SECOND, version: version.to_string() }.into()
     }
 
     fn leases(all: &[(u8, Arc<Held>)]) -> BTreeMap<String, Arc<Held>> {
@@ -104,7 +114,7 @@ mod tests {
     }
 
     fn nodes() -> BTreeMap<String, Arc<NodeAddresses>> {
-        let node = |address: &str| NodeAddresses { addresses: vec![address.parse().unwrap()], pods: Vec::new() }.into();
+        let node = |address: &str| NodeAddresses { addresses: vec![address.parse().unwrap()], ..NodeAddresses::default() }.into();
         BTreeMap::from([("a".to_owned(), node("172.18.0.2")), ("b".to_owned(), node("fd00::2"))])
     }
 
@@ -151,7 +161,9 @@ mod tests {
         observed.see("l", None, Some(&held("a", 1)), now);
         assert!(observed.see("l", Some(&held("a", 1)), Some(&held("a", 2)), now + 6 * SECOND), "it was given up");
         assert!(observed.see("l", Some(&held("a", 2)), Some(&held("b", 3)), now + 7 * SECOND), "another one holds it");
-        assert!(observed.see("l", Some(&held("b", 3)), None, now + 8 * SECOND), "nobody holds it");
+        let listening = Held { tls_port: Some(443), ..(*held("b", 4)).clone() };
+        assert!(observed.see("l", Some(&held("b", 3)), Some(&listening), now + 8 * SECOND), "it listens");
+        assert!(observed.see("l", Some(&listening), None, now + 9 * SECOND), "nobody holds it");
     }
 
     #[test]
@@ -165,7 +177,40 @@ mod tests {
         let (found, _) = ours(&Gateways::default(), &all, &observed, &nodes, now);
         assert_eq!(found.len(), 1, "a node that is not there is no gateway");
         assert_eq!(found[0].endpoints, ["[fd00::2]:51840"]);
+        let labelled = Gateways { node_selector: [("edge".to_owned(), "yes".to_owned())].into(), ..Gateways::default() };
+        assert_eq!(ours(&labelled, &all, &observed, &nodes, now).0, [], "a node that is not to be one, is none");
         let settings = Gateways { addresses: vec!["gw.example:1".into()], ..Gateways::default() };
         assert_eq!(ours(&settings, &all, &observed, &nodes, now).0[0].endpoints, ["gw.example:1"]);
+    }
+
+    #[test]
+    fn tls_is_announced_as_long_as_somebody_listens() {
+        let (now, nodes) = (Instant::now(), nodes());
+        let listening = Held { tls_port: Some(443), ..(*held("b", 1)).clone() };
+        let all = leases(&[(0, listening.into()), (1, held("a", 1))]);
+        let mut observed = Observed::default();
+        for (name, held) in &all {
+            observed.see(name, None, Some(held), now);
+        }
+        let tls = |settings: &Gateways| ours(settings, &all, &observed, &nodes, now).0.into_iter().map(|one| one.tls).collect();
+        let found: Vec<Vec<String>> = tls(&Gateways::default());
+        assert_eq!(found, [vec!["[fd00::2]:443".to_owned()], vec![]]);
+        let behind = Gateways { tls_addresses: vec!["gw.example:443".into()], ..Gateways::default() };
+        let found: Vec<Vec<String>> = tls(&behind);
+        assert_eq!(found, [vec!["gw.example:443".to_owned()], vec![]]);
+    }
+
+    #[test]
+    fn a_lease_says_whose_it_is_and_whether_tls_is_taken() {
+        let lease = |annotations: serde_json::Value| -> Option<Held> {
+            let spec = serde_json::json!({ "holderIdentity": "a", "leaseDurationSeconds": 6 });
+            Held::of(
+                serde_json::from_value(serde_json::json!({ "metadata": { "annotations": annotations }, "spec": spec })).unwrap(),
+            )
+        };
+        let (key, tls) = (annotations::GATEWAY_KEY, annotations::GATEWAY_TLS);
+        assert_eq!(lease(serde_json::json!({ tls: "443" })), None);
+        let port = |text: &str| lease(serde_json::json!({ key: "k", tls: text })).unwrap().tls_port;
+        assert_eq!([port("443"), port("none")], [Some(443), None]);
     }
 }

@@ -1,6 +1,9 @@
 //! The ranges of this cluster: what the user set, else what the cluster shows of itself.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -14,6 +17,8 @@ pub struct NodeAddresses {
     pub addresses: Vec<IpAddr>,
     /// Prefixes of the pods on it.
     pub pods: Vec<IpNet>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl NodeAddresses {
@@ -28,7 +33,8 @@ impl NodeAddresses {
         let spec = node.spec.unwrap_or_default();
         let several = spec.pod_cidrs.unwrap_or_default();
         let all = if several.is_empty() { spec.pod_cidr.into_iter().collect() } else { several };
-        Some(Self { addresses, pods: all.iter().filter_map(|prefix| prefix.parse().ok()).collect() })
+        let pods = all.iter().filter_map(|prefix| prefix.parse().ok()).collect();
+        Some(Self { addresses, pods, labels: node.metadata.labels.unwrap_or_default() })
     }
 }
 
@@ -133,7 +139,7 @@ mod tests {
     }
 
     fn node(address: &str, pods: &[&str]) -> NodeAddresses {
-        NodeAddresses { addresses: vec![address.parse().unwrap()], pods: nets(pods) }
+        NodeAddresses { addresses: vec![address.parse().unwrap()], pods: nets(pods), ..NodeAddresses::default() }
     }
 
     fn around() -> Surroundings {

@@ -18,8 +18,10 @@ const REPLICAS: &str = "network.gateways.replicas";
 const PORT: &str = "network.gateways.port";
 const NODE_SELECTOR: &str = "network.gateways.nodeSelector";
 const ADDRESSES: &str = "network.gateways.addresses";
+const TLS_PORT: &str = "network.gateways.tlsPort";
+const TLS_ADDRESSES: &str = "network.gateways.tlsAddresses";
 
-pub(super) const KEYS: [&str; 11] = [
+pub(super) const KEYS: [&str; 13] = [
     ENABLED,
     POD_CIDRS,
     SERVICE_CIDRS,
@@ -31,6 +33,8 @@ pub(super) const KEYS: [&str; 11] = [
     PORT,
     NODE_SELECTOR,
     ADDRESSES,
+    TLS_PORT,
+    TLS_ADDRESSES,
 ];
 
 /// What was set of the network. Absent means: as it is.
@@ -47,6 +51,8 @@ pub struct NetworkChanges {
     port: Option<u16>,
     node_selector: Option<BTreeMap<String, String>>,
     addresses: Option<Vec<String>>,
+    tls_port: Option<u16>,
+    tls_addresses: Option<Vec<String>>,
 }
 
 impl NetworkChanges {
@@ -67,6 +73,8 @@ impl NetworkChanges {
             PORT => self.port = Some(number(value, &(1..=u16::MAX)).map_err(bad(PORT))?),
             NODE_SELECTOR => self.node_selector = Some(labels(value).map_err(bad(NODE_SELECTOR))?),
             ADDRESSES => self.addresses = Some(addresses(value).map_err(bad(ADDRESSES))?),
+            TLS_PORT => self.tls_port = Some(number(value, &(0..=u16::MAX)).map_err(bad(TLS_PORT))?),
+            TLS_ADDRESSES => self.tls_addresses = Some(addresses(value).map_err(bad(TLS_ADDRESSES))?),
             _ => return Err(SettingError::Key { key: key.to_owned() }),
         }
         Ok(())
@@ -90,6 +98,8 @@ impl NetworkChanges {
         put(&mut network.gateways.port, self.port.as_ref());
         put(&mut network.gateways.node_selector, self.node_selector.as_ref());
         put(&mut network.gateways.addresses, self.addresses.as_ref());
+        put(&mut network.gateways.tls_port, self.tls_port.as_ref());
+        put(&mut network.gateways.tls_addresses, self.tls_addresses.as_ref());
         network
     }
 }
@@ -146,6 +156,8 @@ mod tests {
             "network.gateways.port=5000",
             "network.gateways.nodeSelector=edge=yes",
             "network.gateways.addresses=203.0.113.7:51840,gateway.example.org:51840",
+            "network.gateways.tlsPort=8443",
+            "network.gateways.tlsAddresses=203.0.113.7:443",
         ]);
         let text = serde_json::to_value(&network).unwrap();
         assert_eq!(
@@ -162,7 +174,9 @@ mod tests {
                     "replicas": 3,
                     "port": 5000,
                     "nodeSelector": { "edge": "yes" },
+                    "tlsPort": 8443,
                     "addresses": ["203.0.113.7:51840", "gateway.example.org:51840"],
+                    "tlsAddresses": ["203.0.113.7:443"],
                 },
             })
         );
@@ -180,6 +194,7 @@ mod tests {
             ("network.gateways.replicas=0", "1 to 8"),
             ("network.gateways.port=0", "1 to 65535"),
             ("network.gateways.addresses=203.0.113.7", "address:port"),
+            ("network.gateways.tlsPort=none", "0 to 65535"),
             ("network.speed=9", "network.mtu"),
         ] {
             let text = Settings::parse(&[argument]).unwrap_err().to_string();

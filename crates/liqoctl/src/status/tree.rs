@@ -1,6 +1,6 @@
 //! The tree that people see.
 
-use liqo_api::{OfferPhase, ResourceList};
+use liqo_api::{OfferPhase, ResourceList, Transport};
 
 use super::{Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
 use crate::output::{Paint, plain};
@@ -141,8 +141,12 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
     }
     children.extend(network.gateways.iter().map(|gateway| {
         let (node, ends) = (plain(&gateway.node), plain(&gateway.endpoints.join(", ")));
+        let over = match gateway.transport {
+            Some(Transport::Tls) => paint.unsure(" over TLS, because UDP does not pass"),
+            _ => String::new(),
+        };
         Branch::leaf(if gateway.connected {
-            format!("tunnel from node {node} to {ends}")
+            format!("tunnel from node {node} to {ends}{over}")
         } else {
             paint.unsure(&format!("no tunnel from node {node}"))
         })
@@ -280,6 +284,7 @@ mod tests {
                             GatewayStatus {
                                 node: "rome-1".into(),
                                 connected: true,
+                                transport: Some(Transport::Udp),
                                 endpoints: vec!["203.0.113.9:51840".into(), "203.0.113.10:51840".into()],
                             },
                             GatewayStatus { node: "rome-2".into(), ..GatewayStatus::default() },

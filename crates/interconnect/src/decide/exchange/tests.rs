@@ -18,12 +18,16 @@ fn picture(own: char, peers: &[(char, Peer)]) -> Picture {
         services: vec![net("10.96.0.0/12")],
         external: vec![net("10.70.0.0/24")],
     };
-    let key = |letter: char| GatewayAddress { public_key: format!("key of {letter}"), endpoints: vec!["192.0.2.1:51840".into()] };
+    let key = |letter: char| GatewayAddress {
+        public_key: format!("key of {letter}"),
+        endpoints: vec!["192.0.2.1:51840".into()],
+        tls: Vec::new(),
+    };
     Picture {
         own: id(own),
         settings: NetworkSettings::default(),
         ranges,
-        nodes: vec![NodeAddresses { addresses: vec!["172.18.0.2".parse().unwrap()], pods: Vec::new() }],
+        nodes: vec![NodeAddresses { addresses: vec!["172.18.0.2".parse().unwrap()], ..NodeAddresses::default() }],
         gateways: vec![key(own)],
         peers: peers.iter().map(|(letter, peer)| (id(*letter), peer.clone())).collect(),
         standing: BTreeMap::new(),
@@ -148,8 +152,11 @@ fn no_peer_moves_another_or_takes_its_key() {
     let picture = clusters.get_mut(&'a').unwrap();
     // It says that its gateways are where b is seen, and that b's key is its own.
     let place = before.imported.values().next_back().unwrap().addr();
-    let gateways =
-        ["key of b", "key of c"].map(|key| GatewayAddress { public_key: key.into(), endpoints: vec![format!("{place}:1")] });
+    let gateways = ["key of b", "key of c"].map(|key| GatewayAddress {
+        public_key: key.into(),
+        endpoints: vec![format!("{place}:1")],
+        tls: Vec::new(),
+    });
     let said = NetworkAnnouncement {
         exports: [net("10.244.0.0/16")].into(),
         gateways: gateways.into(),

@@ -1,0 +1,168 @@
+//! To which gateways of peers a relay over TLS is needed, because datagrams do not arrive.
+//!
+//! When UDP passes again, the tunnel itself goes back to it; a relay that is not used any more ends.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use liqo_datapath::tunnel::{PublicKey, RemoteState};
+
+use super::{KEEPALIVE, TunnelEnd};
+
+/// A gateway that is called and was not heard for so long is called over TLS.
+pub const SILENCE: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 2);
+/// Where both ends take connections, one of them waits for so much longer: one connection is enough.
+const COURTESY: Duration = Duration::from_secs(10);
+/// A relay that is not used stays for so long: something may still be on its way.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Since when it is as it is with each gateway.
+#[derive(Clone, Debug, Default)]
+pub struct Fallback {
+    called: BTreeMap<PublicKey, Instant>,
+    unused: BTreeMap<PublicKey, Instant>,
+}
+
+impl Fallback {
+    /// The gateways that a relay is needed to, of a tunnel that is like `states`. `ours` is its key, and says that connections are taken
+    /// here, too; `relays` are there already, and where the tunnel finds them.
+    pub fn needed(
+        &mut self,
+        end: &TunnelEnd,
+        states: &[RemoteState],
+        relays: &BTreeMap<PublicKey, SocketAddr>,
+        ours: Option<PublicKey>,
+        now: Instant,
+    ) -> BTreeSet<PublicKey> {
+        let called = end.remotes.iter().filter(|remote| remote.keepalive.is_some() && end.tls.contains_key(&remote.public_key));
+        let called: BTreeSet<PublicKey> = called.map(|remote| remote.public_key).collect();
+        self.called.retain(|key, _| called.contains(key));
+        self.unused.retain(|key, _| relays.contains_key(key));
+        let since = |at: Instant| now.saturating_duration_since(at);
+        let is_needed = |key: &PublicKey| {
+            let called_for = since(*self.called.entry(*key).or_insert(now));
+            let state = states.iter().find(|state| state.public_key == *key);
+            let silent_for = state.and_then(|state| state.last_received).unwrap_or(Duration::MAX).min(called_for);
+            let is_courteous = ours.is_some_and(|ours| ours.0 > key.0);
+            let Some(relay) = relays.get(key) else {
+                return silent_for >= if is_courteous { SILENCE + COURTESY } else { SILENCE };
+            };
+            // The relay of the other end is as good, but one of them has to stay.
+            let is_used = state.is_some_and(|state| state.endpoint == Some(*relay) || (state.is_relayed() && !is_courteous));
+            if is_used || silent_for >= SILENCE {
+                self.unused.remove(key);
+                return true;
+            }
+            since(*self.unused.entry(*key).or_insert(now)) < LINGER
+        };
+        called.into_iter().filter(is_needed).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_datapath::tunnel::{Dropped, Remote};
+
+    use super::{super::fixtures::key, *};
+
+    const RELAY: &str = "127.0.0.1:4000";
+    const UDP: &str = "192.0.2.1:51840";
+
+    struct Case {
+        fallback: Fallback,
+        end: TunnelEnd,
+        start: Instant,
+        ours: Option<PublicKey>,
+    }
+
+    impl Case {
+        fn new() -> Self {
+            let remote = Remote {
+                public_key: key(5),
+                preshared_key: None,
+                endpoint: UDP.parse().ok(),
+                relay: None,
+                keepalive: Some(KEEPALIVE),
+                prefixes: Vec::new(),
+                enabled: true,
+            };
+            let tls = [(key(5), vec!["192.0.2.1:443".parse().unwrap()])].into();
+            let end = TunnelEnd { remotes: vec![remote], tls, ..TunnelEnd::default() };
+            Self { fallback: Fallback::default(), end, start: Instant::now(), ours: None }
+        }
+
+        /// Whether a relay is needed at this second, to a gateway that is spoken to at `endpoint` and was heard so many seconds ago.
+        fn at(&mut self, second: u64, endpoint: &str, heard: Option<u64>, has_relay: bool) -> bool {
+            let state = RemoteState {
+                public_key: key(5),
+                endpoint: endpoint.parse().ok(),
+                last_handshake: None,
+                last_received: heard.map(Duration::from_secs),
+                sent_bytes: 0,
+                received_bytes: 0,
+                dropped: Dropped::default(),
+            };
+            let relays = has_relay.then(|| (key(5), RELAY.parse().unwrap())).into_iter().collect();
+            let now = self.start + Duration::from_secs(second);
+            !self.fallback.needed(&self.end, &[state], &relays, self.ours, now).is_empty()
+        }
+    }
+
+    #[test]
+    fn who_is_silent_is_called_over_tls() {
+        let mut case = Case::new();
+        assert!(!case.at(0, UDP, None, false), "it had no time to answer");
+        assert!(!case.at(9, UDP, None, false));
+        assert!(case.at(10, UDP, None, false));
+        let mut case = Case::new();
+        for second in 0..100 {
+            assert!(!case.at(second, UDP, Some(second % 6), false));
+        }
+        assert!(case.at(100, UDP, Some(10), false));
+    }
+
+    #[test]
+    fn of_two_ends_that_both_take_connections_one_lets_the_other_begin() {
+        for (ours, seconds) in [(key(4), 10), (key(6), 20)] {
+            let mut case = Case { ours: Some(ours), ..Case::new() };
+            assert_eq!((0..100).find(|&second| case.at(second, UDP, None, false)), Some(seconds));
+        }
+    }
+
+    #[test]
+    fn a_gateway_that_stands_by_or_takes_no_connections_is_not_called() {
+        let mut case = Case::new();
+        case.end.remotes[0].keepalive = None;
+        assert!((0..100).all(|second| !case.at(second, UDP, Some(200), false)));
+        // Now it is called, and gets the time to answer.
+        case.end.remotes[0].keepalive = Some(KEEPALIVE);
+        assert!(!case.at(100, UDP, Some(300), false));
+        assert!(case.at(110, UDP, Some(310), false));
+        case.end.tls.clear();
+        assert!(!case.at(111, UDP, Some(311), false));
+    }
+
+    #[test]
+    fn a_relay_stays_while_it_is_used_or_nothing_else_works_and_ends_soon_after_udp_came_back() {
+        let mut case = Case::new();
+        assert!(case.at(0, UDP, Some(30), true), "it connects");
+        assert!(case.at(100, RELAY, Some(1), true));
+        assert!(case.at(200, UDP, Some(1), true), "something may be on its way");
+        assert!(case.at(204, UDP, Some(1), true));
+        assert!(!case.at(205, UDP, Some(1), true));
+        assert!(case.at(300, UDP, Some(0), true), "the time begins anew for another one");
+    }
+
+    #[test]
+    fn of_two_relays_one_ends() {
+        let other = "127.0.0.1:5000";
+        for (ours, stays) in [(key(4), true), (key(6), false)] {
+            let mut case = Case { ours: Some(ours), ..Case::new() };
+            assert!(case.at(0, other, Some(1), true));
+            assert_eq!(case.at(5, other, Some(1), true), stays);
+        }
+    }
+}
