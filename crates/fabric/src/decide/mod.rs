@@ -135,9 +135,12 @@ fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, heard
     let speaks = |remote: &Remote| heard.get(&remote.public_key).is_some_and(|ago| *ago < SPEAKS);
     let of_one_peer = |one: &Remote, other: &Remote| owners.get(&one.public_key) == owners.get(&other.public_key);
     for gateways in remotes.chunk_by_mut(of_one_peer) {
-        let does_any = gateways.iter().any(speaks);
+        let spoken_to: Vec<Option<SocketAddr>> = gateways.iter().filter(|one| speaks(one)).map(|one| one.endpoint).collect();
         for gateway in gateways {
-            gateway.enabled = !does_any || speaks(gateway);
+            gateway.enabled = spoken_to.is_empty() || speaks(gateway);
+            // One that is silent where another one speaks stands by behind the same address.
+            let stands_by = !gateway.enabled && gateway.endpoint.is_some() && spoken_to.contains(&gateway.endpoint);
+            gateway.keepalive = (!stands_by).then_some(KEEPALIVE);
         }
     }
 }

@@ -62,6 +62,12 @@ fn those_gateways_of_a_peer_are_sent_to_that_speak() {
     assert_eq!(chosen(ago([8, 0])), [key(2)]);
     assert_eq!(chosen(ago([6, 0])), [key(1), key(2)]);
     assert_eq!(chosen(ago([100, 200])), [key(1), key(2)]);
+    // Behind one address the one that is silent stands by, and is not called.
+    let mut behind_one = Snapshot { heard: ago([100, 0]), ..snapshot() };
+    let gateways = &mut behind_one.peers.get_mut(&id('a')).unwrap().gateways;
+    gateways[0].endpoints = gateways[1].endpoints.clone();
+    let called: Vec<bool> = wanted(&behind_one, "n1").tunnel.unwrap().remotes.iter().map(|one| one.keepalive.is_some()).collect();
+    assert_eq!(called, [false, true]);
     let former = wanted(&Snapshot { heard: ago([1, 200]), ..snapshot() }, "n1").tunnel.unwrap();
     assert!(former.is_outdated(&ago([8, 0])));
 }
