@@ -108,8 +108,8 @@ impl Default for NetworkSettings {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Gateways {
-    /// So many nodes are gateways at the same time: one is in use, the others stand by.
-    #[schemars(range(min = 1, max = 8))]
+    /// So many nodes are gateways at the same time. All are in use, unless `addresses` are set: then one is, and the others stand by.
+    #[schemars(range(min = 1, max = 7))]
     pub replicas: u8,
     /// UDP port of the tunnel on gateways.
     #[schemars(range(min = 1))]
@@ -119,8 +119,8 @@ pub struct Gateways {
     pub node_selector: BTreeMap<String, String>,
     /// TCP port on which gateways take connections over TLS from peers that UDP does not get through to; 0 for none.
     pub tls_port: u16,
-    /// How peers reach the gateway in use, `address:port`: a load balancer, or a translated address. When absent, the addresses of
-    /// the gateway's node.
+    /// How peers reach the gateway, `address:port`: a load balancer, or a translated address. When absent, the addresses of the
+    /// gateways' nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 300)))]
     pub addresses: Vec<String>,

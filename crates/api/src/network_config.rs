@@ -58,7 +58,7 @@ pub struct NetworkAnnouncement {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::prefix_map")]
     pub views: BTreeMap<IpNet, IpNet>,
-    /// Where its tunnel ends; the first is in use, the others stand by.
+    /// Where its tunnels end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub gateways: Vec<GatewayAddress>,

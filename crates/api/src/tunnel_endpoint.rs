@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{ClusterId, Condition, GatewayAddress, Reach, schema, schema::is_false};
 
 /// The network towards one peer, as the nodes of this cluster are to hold it. Lives in Liqo's namespace and is named by the peer's ID;
-/// the manager writes the spec, the gateway in use the status.
+/// the manager writes the spec, the gateways in use the status.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "net.liqo.io",
@@ -44,7 +44,7 @@ pub struct TunnelEndpointSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::prefix_map")]
     pub imported: BTreeMap<IpNet, IpNet>,
-    /// Where its tunnel ends; the first is in use.
+    /// Where its tunnels end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<GatewayAddress>,
     /// What a packet may measure inside the tunnel.
@@ -61,19 +61,36 @@ pub struct TunnelEndpointSpec {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TunnelEndpointStatus {
-    /// The node that the tunnel begins at.
+    /// The nodes that tunnels begin at, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
-    /// Where the peer was heard from last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub endpoint: Option<String>,
-    /// What carries packets to it.
+    /// What carries packets to it: TLS, where it carries those of one gateway or more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<Transport>,
-    /// `Connected`: the peer's gateway answers through the tunnel, or what is known of why not.
+    /// The same nodes, each with what it says of its tunnels to this peer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<GatewayStatus>,
+    /// `Connected`: a gateway of the peer answers one of ours through the tunnel, or what is known of why not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
+}
+
+/// What one gateway of ours says of its tunnels to a peer.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayStatus {
+    /// The gateway's node.
+    pub node: String,
+    /// Whether a gateway of the peer answers it.
+    #[serde(default)]
+    pub connected: bool,
+    /// What carries packets: TLS, where it carries those of one tunnel or more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<Transport>,
+    /// Where the peer's gateways that answer it were heard from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<String>,
 }
 
 /// What carries packets between two gateways.
@@ -87,7 +104,7 @@ pub enum Transport {
     Tls,
 }
 
-/// Condition of a [`TunnelEndpoint`]: the peer's gateway answers through the tunnel.
+/// Condition of a [`TunnelEndpoint`]: a gateway of the peer answers through the tunnel.
 pub const CONNECTED: &str = "Connected";
 
 impl TunnelEndpoint {

@@ -21,7 +21,7 @@ use liqo_datapath::{
 };
 use liqo_network::{
     Here, PeerMaps, PrefixMap, There,
-    plan::{Fabric, Mac, Node as ClusterNode, Open, Peer, TUNNEL},
+    plan::{Fabric, Gateway, Mac, Node as ClusterNode, Open, Peer, TUNNEL},
 };
 use nix::sys::resource::{UsageWho, getrusage};
 
@@ -130,7 +130,7 @@ fn node(last: u8, is_gateway: bool) -> ClusterNode {
         addresses: vec![[192, 0, 2, last].into()],
         pods: vec![IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 244, last, 0), 24))],
         mac: Mac::of([0, 0, 0, 0, last]),
-        is_gateway,
+        gateway: is_gateway.then(|| Gateway { slot: 0, number: 1 }),
     }
 }
 
@@ -140,6 +140,7 @@ fn endpoint(fabric: &Fabric) -> Endpoint {
         public_key: PrivateKey::generate().public(),
         preshared_key: None,
         endpoint: Some(([192, 0, 2, 1], 9).into()),
+        relay: None,
         keepalive: Some(Duration::from_secs(5)),
         prefixes: peer.maps.imported.pairs().map(|(here, _)| here.0).collect(),
         enabled: true,

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_gateway_in_use_has_the_tunnel_and_others_have_none() {
+    async fn a_gateway_has_the_tunnel_and_other_nodes_have_none() {
         let (tunnel, kernel) = (FakeTunnel::default(), FakeKernel::default());
         let agent = agent(&tunnel, &kernel);
         assert!(agent.make(&work("n1", &agent)).await.unwrap() > 0);
@@ -113,9 +113,9 @@ mod tests {
         assert!(tunnel.state().running && tunnel.removed().is_empty());
         assert_eq!(agent.make(&work("n1", &agent)).await.unwrap(), 0);
 
-        // Another is in use now.
+        // Another one is the gateway now.
         let mut snapshot = fixtures::snapshot();
-        snapshot.gateway = Some("n2".to_owned());
+        snapshot.gateways = [fixtures::in_use(1, "n2")].into();
         agent.make(&decide(&snapshot, "n1", agent.key.public())).await.unwrap();
         assert!(!tunnel.state().running);
         assert_eq!(tunnel.removed(), [TUNNEL]);

@@ -18,14 +18,15 @@ use kube::{
 use liqo_api::{CLUSTER_CONFIG, annotations, gateway_lease, labels};
 use liqo_datapath::tunnel::PublicKey;
 use liqo_kit::Key;
+use liqo_network::plan::MOST_GATEWAYS;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     Options, Watched,
-    decide::gateways::{Fitness, LEASE_DURATION, Move, RENEW_PERIOD, Sightings},
+    decide::gateways::{AllInUse, Fitness, LEASE_DURATION, Move, RENEW_PERIOD, Sightings},
     relays::Relays,
-    view::{LeaseView, lease_number},
+    view::{self, LeaseView, lease_number},
 };
 
 /// How long a request for a Lease may take.
@@ -47,7 +48,7 @@ pub struct Gateways {
 struct State {
     sightings: Sightings,
     versions: BTreeMap<u8, Option<String>>,
-    in_use: Option<String>,
+    in_use: AllInUse,
     fitness: Fitness,
 }
 
@@ -65,15 +66,15 @@ impl Gateways {
         }
     }
 
-    /// The node whose gateway is in use.
-    pub fn in_use(&self) -> Option<String> {
+    /// The gateways in use.
+    pub fn in_use(&self) -> AllInUse {
         let mut state = self.state();
-        let in_use = state.sightings.in_use(state.in_use.as_deref(), Instant::now());
+        let in_use = state.sightings.in_use(&state.in_use, Instant::now());
         state.in_use.clone_from(&in_use);
         in_use
     }
 
-    /// Whether this node, whose gateway is in use, carries packets.
+    /// Whether this node, which is a gateway, carries packets.
     pub(crate) fn works(&self, works: bool) {
         self.state().fitness.works(works, Instant::now());
     }
@@ -93,7 +94,8 @@ impl Gateways {
             // What we wrote ourselves was seen then.
             Some(lease) if lease.version.is_some() && state.versions.get(&number) == Some(&lease.version) => return,
             Some(lease) => {
-                state.sightings.saw(number, lease.holder.as_deref(), now);
+                let key = lease.key.as_ref().and_then(|key| key.parse().ok());
+                state.sightings.saw(number, lease.holder.as_deref(), key, now);
                 state.versions.insert(number, lease.version.clone());
             }
             None => {
@@ -126,9 +128,11 @@ impl Gateways {
             }
             self.tried.send_replace(true);
             self.tell_if_another();
+            // A gateway that is silent is replaced as soon as its Lease runs out.
+            let silence = self.state().sightings.next_silence(Instant::now()).unwrap_or(RENEW_PERIOD);
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(RENEW_PERIOD) => {}
+                () = tokio::time::sleep(RENEW_PERIOD.min(silence)) => {}
             }
         }
     }
@@ -143,7 +147,7 @@ impl Gateways {
         let now = Instant::now();
         let is_another_alive = state.sightings.is_another_alive(&self.node, now);
         let can = state.fitness.may(is_another_alive, now);
-        (config.settings.enabled && fits && can, config.settings.gateways.replicas)
+        (config.settings.enabled && fits && can, config.settings.gateways.replicas.min(MOST_GATEWAYS))
     }
 
     async fn make(&self, next: Move) -> Result<(), kube::Error> {
@@ -177,10 +181,7 @@ impl Gateways {
             };
             let known = self.state().versions.get(&number).cloned().flatten();
             if known.is_some() && known != lease.resource_version() {
-                let seen = LeaseView {
-                    version: lease.resource_version(),
-                    holder: lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()),
-                };
+                let Some(seen) = view::lease(lease.clone()) else { return Ok(lease) };
                 let by_another = seen.holder.as_ref().is_some_and(|holder| !holder.is_empty() && *holder != self.node);
                 self.saw(&name, Some(&seen));
                 if by_another {
@@ -192,8 +193,7 @@ impl Gateways {
         };
         let late = |_| kube::Error::Service("the API server did not answer in time".into());
         let written = tokio::time::timeout(PATIENCE, request).await.map_err(late)??;
-        let version = written.resource_version();
-        self.saw(&name, Some(&LeaseView { version, holder: written.spec.and_then(|spec| spec.holder_identity) }));
+        self.saw(&name, view::lease(written).as_ref());
         Ok(())
     }
 
@@ -228,7 +228,8 @@ impl Gateways {
         let before = self.state().in_use.clone();
         let now = self.in_use();
         if now != before {
-            tracing::info!(before, gateway = now, "another gateway is in use");
+            let names = |all: &AllInUse| all.values().map(|one| one.node.clone()).collect::<Vec<_>>().join(", ");
+            tracing::info!(before = names(&before), now = names(&now), "other gateways are in use");
             self.changed.notify_one();
         }
     }

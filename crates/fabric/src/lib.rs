@@ -8,14 +8,14 @@
 //! ```text
 //!   TunnelEndpoints --+                    +--> overlay, routes, nftables    every node
 //!   Nodes ------------+--> decide --> make-+
-//!   ClusterConfig ----+        ^           +--> tunnel                       the gateway in use
+//!   ClusterConfig ----+        ^           +--> tunnel                       gateways
 //!                              |                   |
-//!   gateway Leases --> who is in use               +--> TunnelEndpoint.status, metrics
+//!   gateway Leases --> who are in use              +--> TunnelEndpoint.status, metrics
 //! ```
 //!
-//! **Gateways.** Nodes that fit compete for a few numbered Leases ([`gateways`]). The one alive with the lowest number is in use: it has
-//! the tunnel to all peers, and it alone looks up what single peers may reach ([`openings`]) and says how the tunnel is ([`report`]). The
-//! others stand by, with their keys known to the peers, and take over within seconds.
+//! **Gateways.** Nodes that fit compete for a few numbered Leases ([`gateways`]). Whoever holds one and is alive is in use: it has tunnels
+//! to all peers, looks up what single peers may reach ([`openings`]) and says how its tunnels are ([`report`]). They share the flows
+//! ([`liqo_network::spread`]); what one carried that is lost, the others carry within seconds.
 //!
 //! **Where UDP does not pass** between two gateways, a relay over TLS carries the tunnel's datagrams (`relays`) until it does.
 //!

@@ -60,7 +60,7 @@ pub(crate) fn steps(count: usize) {
     metrics().steps.inc_by(count as u64);
 }
 
-/// The tunnel is not here: another gateway counts.
+/// The tunnel is not here.
 pub(crate) fn no_tunnel() {
     let metrics = metrics();
     metrics.up.clear();

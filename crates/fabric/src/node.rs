@@ -102,18 +102,18 @@ impl Keeper<'_> {
         } else {
             *openings = None;
         }
-        if snapshot.gateway.as_ref() == Some(this) {
+        if snapshot.is_gateway(this) {
             snapshot.resolved = resolver.look_up(decide::names(&snapshot.peers)).await;
         }
         let work = decide::decide(&snapshot, this, self.agent.key.public());
         let made = self.agent.make(&work).await;
-        if snapshot.gateway.as_ref() == Some(this) {
+        if snapshot.is_gateway(this) {
             self.gateways.works(made.as_ref().map_or_else(AgentError::is_partial, |_| true));
         }
         let steps = made?;
         metrics::steps(steps);
         if steps > 0 {
-            tracing::info!(steps, gateway = snapshot.gateway, peers = snapshot.peers.len(), "this node was changed");
+            tracing::info!(steps, gateways = snapshot.gateways.len(), peers = snapshot.peers.len(), "this node was changed");
         }
         let held = match work {
             Work::Wait(what) => {
@@ -152,7 +152,7 @@ impl Keeper<'_> {
             ranges: config.and_then(|config| config.ranges.clone()),
             nodes,
             peers: peers.map(|(_, peer)| (peer.spec.cluster_id.clone(), peer.spec.clone())).collect(),
-            gateway: self.gateways.in_use(),
+            gateways: self.gateways.in_use(),
             openings: None,
             resolved: BTreeMap::new(),
             keys: keys.clone(),

@@ -1,4 +1,4 @@
-//! Watches what openings follow from; only a gateway in use does.
+//! Watches what openings follow from; only gateways do.
 //!
 //! Pods and endpoints come and go all the time in a busy cluster, and nearly none of them is open to a peer. So what follows from all
 //! of it is found out here, and the node is looked at only when that differs.

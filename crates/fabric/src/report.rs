@@ -78,14 +78,19 @@ pub(crate) async fn keep(reporter: Reporter) {
         for (key, peer) in &peers {
             let id = &peer.spec.cluster_id;
             let Some(seen) = seen.get(id) else { continue };
-            let Some(new) = status(&reporter.node, &peer.spec, &peer.status, seen, Timestamp::now()) else { continue };
-            // What is absent is to go, which takes a null.
-            let patch = json!({ "status": {
-                "gateway": new.gateway,
-                "endpoint": new.endpoint,
-                "transport": new.transport,
-                "conditions": new.conditions,
-            } });
+            let new = status(&reporter.node, &held.gateways, &peer.spec, &peer.status, seen, Timestamp::now());
+            let Some(new) = new else { continue };
+            // What is absent is to go, which takes a null. The other gateways write here, too: what was read before one of them wrote is
+            // not written over it.
+            let patch = json!({
+                "metadata": { "resourceVersion": peer.version },
+                "status": {
+                    "gateway": new.gateway,
+                    "transport": new.transport,
+                    "gateways": new.gateways,
+                    "conditions": new.conditions,
+                },
+            });
             let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
             let written = tokio::time::timeout(PATIENCE, reporter.api.patch_status(&key.name, &parameters, &patch));
             let Ok(written) = written.await else {
@@ -97,7 +102,8 @@ pub(crate) async fn keep(reporter: Reporter) {
                     let reason = new.conditions.first().map(|one| &one.reason);
                     tracing::info!(peer = %id, reason, "the state of a tunnel changed");
                 }
-                Err(kube::Error::Api(answer)) if answer.is_not_found() => {}
+                // At the next look it is gone, or another.
+                Err(kube::Error::Api(answer)) if answer.is_not_found() || answer.is_conflict() => {}
                 Err(error) => tracing::warn!(%error, peer = %id, "the state of a tunnel cannot be written, trying again"),
             }
         }

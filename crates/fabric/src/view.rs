@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt as _;
 use liqo_api::{
     ClusterConfig, ClusterId, NamespaceOffloading, NetworkRanges, NetworkSettings, TunnelEndpoint, TunnelEndpointSpec,
-    TunnelEndpointStatus, labels,
+    TunnelEndpointStatus, annotations, labels,
 };
 
 use crate::decide::openings::Backends;
@@ -73,11 +73,14 @@ pub struct PeerView {
     pub spec: TunnelEndpointSpec,
     /// What was said of it.
     pub status: TunnelEndpointStatus,
+    /// What changes with each write.
+    pub version: Option<String>,
 }
 
 /// Keeps spec and status.
 pub fn peer(endpoint: TunnelEndpoint) -> Option<PeerView> {
-    Some(PeerView { spec: endpoint.spec, status: endpoint.status.unwrap_or_default() })
+    let version = endpoint.resource_version();
+    Some(PeerView { spec: endpoint.spec, status: endpoint.status.unwrap_or_default(), version })
 }
 
 /// The Lease of a gateway.
@@ -85,13 +88,16 @@ pub fn peer(endpoint: TunnelEndpoint) -> Option<PeerView> {
 pub struct LeaseView {
     /// The node that holds it.
     pub holder: Option<String>,
+    /// The holder's public key.
+    pub key: Option<String>,
     /// What changes with each write.
     pub version: Option<String>,
 }
 
-/// Keeps who holds it, and what changes with each renewal.
+/// Keeps who holds it with which key, and what changes with each renewal.
 pub fn lease(lease: Lease) -> Option<LeaseView> {
-    Some(LeaseView { version: lease.resource_version(), holder: lease.spec.and_then(|spec| spec.holder_identity) })
+    let key = lease.annotations().get(annotations::GATEWAY_KEY).cloned();
+    Some(LeaseView { version: lease.resource_version(), holder: lease.spec.and_then(|spec| spec.holder_identity), key })
 }
 
 /// The number of a gateway's Lease.

@@ -18,8 +18,8 @@
 //!
 //! A hub that lets its peers reach each other exports to one what it imported from another; nothing else changes.
 //!
-//! Everything here is pure: [`allocator`] chooses views, [`negotiation`] says what two clusters have to tell each other, [`map`] answers how a peer sees an address and back, and [`plan`] says
-//! what a node is to hold: links, routes, rules, and the text of its nftables ([`ruleset`]).
+//! Everything here is pure: [`allocator`] chooses views, [`negotiation`] says what two clusters have to tell each other, [`map`] answers how a peer sees an address and back, [`spread`] which
+//! of several gateways carries a packet, and [`plan`] says what a node is to hold: links, routes, rules, and the text of its nftables ([`ruleset`]).
 
 pub mod allocator;
 #[cfg(test)]
@@ -29,6 +29,7 @@ pub mod negotiation;
 pub mod plan;
 pub mod ruleset;
 pub mod space;
+pub mod spread;
 
 pub use map::{Externals, InvalidMap, PeerMaps, PrefixMap, Views};
 pub use space::{Here, There};

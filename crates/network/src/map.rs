@@ -1,11 +1,17 @@
 //! Prefix maps: how one cluster's addresses look from another.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use liqo_api::{ClusterId, TunnelEndpointSpec};
 
-use crate::space::{Here, There, overlap, translate};
+use crate::{
+    space::{Here, There, overlap, translate},
+    spread::{BUCKETS, low_bits},
+};
 
 /// Pairs of prefixes of equal length, the same address here and there. Neither side overlaps itself, so that each address has
 /// at most one other form in either direction.
@@ -124,24 +130,31 @@ pub struct Externals {
 
 impl Externals {
     /// Gives each address a stand-in of the external prefix of its family, and those of `previous` the same as before as far as
-    /// they are still within it. Addresses for which no place is left are returned.
+    /// they still fit. Addresses for which no place is left are returned. A stand-in has the low bits of the address that it stands
+    /// for, so that a flow takes the same gateways on both sides ([`crate::spread`]).
     pub fn assign(external: &[IpNet], addresses: impl IntoIterator<Item = IpAddr>, previous: &Self) -> (Self, Vec<IpAddr>) {
-        let wanted: std::collections::BTreeSet<IpAddr> = addresses.into_iter().collect();
+        let wanted: BTreeSet<IpAddr> = addresses.into_iter().collect();
         let prefix_of = |address: &IpAddr| external.iter().find(|prefix| prefix.addr().is_ipv4() == address.is_ipv4());
         let kept = |address: &IpAddr| {
             let before = *previous.stand_ins.get(address)?;
-            prefix_of(address).is_some_and(|prefix| prefix.contains(&before)).then_some(before)
+            let is_nobodys = |prefix: &IpNet| (0..BUCKETS).any(|bits| fallback(prefix, bits) == before);
+            let fits =
+                |prefix: &&IpNet| prefix.contains(&before) && !is_nobodys(prefix) && low_bits(before) == low_bits(*address);
+            prefix_of(address).filter(fits).map(|_| before)
         };
         let mut stand_ins: BTreeMap<IpAddr, IpAddr> =
             wanted.iter().filter_map(|address| Some((*address, kept(address)?))).collect();
-        let mut used: std::collections::BTreeSet<IpAddr> = stand_ins.values().copied().collect();
+        let mut used: BTreeSet<IpAddr> = stand_ins.values().copied().collect();
         let mut without = Vec::new();
         for address in wanted {
             if stand_ins.contains_key(&address) {
                 continue;
             }
-            // The first address stands for whoever has no other: see `fallback`.
-            let free = prefix_of(&address).and_then(|prefix| prefix.hosts().skip(1).find(|host| !used.contains(host)));
+            // The first addresses stand for whoever has no other: see `fallback`.
+            let next = |before: &IpAddr| Some(behind(*before, BUCKETS));
+            let candidates = |prefix| std::iter::successors(Some(fallback(prefix, low_bits(address))), next).skip(1);
+            let free = prefix_of(&address)
+                .and_then(|prefix| candidates(prefix).take_while(|one| prefix.contains(one)).find(|one| !used.contains(one)));
             match free {
                 Some(free) => {
                     used.insert(free);
@@ -172,10 +185,18 @@ impl Externals {
     }
 }
 
-/// The address of the external prefix that stands for every source without an address of its own there: nodes, clients of
-/// node ports.
-pub fn fallback(external: &IpNet) -> Option<IpAddr> {
-    external.hosts().next()
+/// The address with these low bits that stands for sources without an address of their own there: nodes, clients of node ports. The
+/// external prefix begins with sixteen of them, so that gateways can choose one by which answers come back to them.
+pub fn fallback(external: &IpNet, low_bits: u8) -> IpAddr {
+    behind(external.network(), low_bits)
+}
+
+/// The address so many places behind another one; the last one of its family is followed by the first.
+fn behind(address: IpAddr, places: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => IpAddr::V4(address.to_bits().wrapping_add(places.into()).into()),
+        IpAddr::V6(address) => IpAddr::V6(address.to_bits().wrapping_add(places.into()).into()),
+    }
 }
 
 /// How each peer sees each address, and back.

@@ -21,6 +21,7 @@ use crate::{
     allocator::{Allocations, Plan, allocate},
     map::{InvalidMap, PeerMaps, PrefixMap},
     space::{Here, There, overlap},
+    spread::keeps_low_bits,
 };
 
 /// How many prefixes a peer may export to us. A hub exports two or more for each cluster behind it.
@@ -51,6 +52,12 @@ pub enum Refused {
     /// A prefix too large to be given a place.
     #[error("it exports {prefix}, which is larger than anybody has room for")]
     TooLarge {
+        /// The prefix.
+        prefix: IpNet,
+    },
+    /// A prefix too small to be shared among gateways.
+    #[error("it exports {prefix}, which is smaller than sixteen addresses")]
+    TooSmall {
         /// The prefix.
         prefix: IpNet,
     },
@@ -117,6 +124,9 @@ pub fn check(exports: &BTreeSet<IpNet>) -> Result<(), Refused> {
     let shortest = |prefix: &IpNet| if prefix.addr().is_ipv4() { LARGEST_EXPORT.0 } else { LARGEST_EXPORT.1 };
     if let Some(prefix) = exports.iter().find(|prefix| prefix.prefix_len() < shortest(prefix)) {
         return Err(Refused::TooLarge { prefix: *prefix });
+    }
+    if let Some(prefix) = exports.iter().find(|prefix| !keeps_low_bits(prefix)) {
+        return Err(Refused::TooSmall { prefix: *prefix });
     }
     // In their order, what overlaps with a prefix follows it at once.
     let mut pairs = exports.iter().zip(exports.iter().skip(1));

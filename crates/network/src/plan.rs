@@ -5,16 +5,24 @@
 //! addresses of its own.
 //!
 //! ```text
-//!   pod -> node --(route to the peers' prefixes, via a gateway)--> overlay -> gateway --(route)--> tunnel
+//!   pod -> node --(mark by bucket, table of a gateway)--> overlay -> gateway --(route)--> tunnel
 //!   tunnel -> gateway --(rule "from the tunnel": table of nodes)--> overlay -> node -> pod
 //! ```
+//!
+//! The main table leads to the first gateway, and on a gateway into its own tunnel; nftables mark what belongs to another one
+//! ([`crate::spread`]), and the mark leads to that one's table. So with one gateway there is neither mark nor table.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
 use liqo_api::{ApiServerEndpoint, ClusterId};
 
-use crate::{map::PeerMaps, ruleset, space::single};
+use crate::{
+    map::PeerMaps,
+    ruleset,
+    space::single,
+    spread::{self, Buckets},
+};
 
 /// Name of the overlay's device.
 pub const OVERLAY: &str = "liqo.overlay";
@@ -30,6 +38,13 @@ pub const OVERLAY_OVERHEAD: u32 = 50;
 pub const RETURN_TABLE: u32 = 18_252;
 /// Priority of the rule that leads there.
 pub const RETURN_PRIORITY: u32 = 1_825;
+/// Priority of the rules that lead marked packets to the tables of gateways.
+pub const GATEWAY_PRIORITY: u32 = 1_826;
+/// So many gateways are in use at most: their numbers fit into [`MARK_MASK`], without the bit 0x80.
+pub const MOST_GATEWAYS: u8 = 7;
+/// The bits of a packet's mark that are ours. kube-proxy has 0xc000, Calico 0xffff0000, Cilium 0x0f00. The AWS VPC CNI reads 0x80, so
+/// no packet leaves our chains with that bit set.
+pub const MARK_MASK: u32 = 0xf0;
 /// Metric of the routes that keep packets from leaving elsewhere while a device is gone.
 pub const UNREACHABLE_METRIC: u32 = 4_000;
 
@@ -59,9 +74,29 @@ pub struct Node {
     pub pods: Vec<IpNet>,
     /// Its address in the overlay's Ethernet.
     pub mac: Mac,
-    /// Whether the tunnel may end here. Of several the first by name is in use: answers must come back the way that questions went,
-    /// because translations are remembered where they were made. The others stand by.
-    pub is_gateway: bool,
+    /// Its place among the gateways, if a tunnel ends here.
+    pub gateway: Option<Gateway>,
+}
+
+/// A node where a tunnel ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Gateway {
+    /// What tells it from the others of this cluster: the number of its Lease, less than [`MOST_GATEWAYS`].
+    pub slot: u8,
+    /// What tells it from the others everywhere, by its public key ([`spread::gateway_number`]).
+    pub number: u64,
+}
+
+impl Gateway {
+    /// The mark of packets that belong to it, as far as they are not there by themselves.
+    pub fn mark(self) -> u32 {
+        u32::from(self.slot % MOST_GATEWAYS + 1) << 4
+    }
+
+    /// The table that leads to it.
+    pub fn table(self) -> u32 {
+        RETURN_TABLE + 1 + u32::from(self.slot % MOST_GATEWAYS)
+    }
 }
 
 /// An Ethernet address.
@@ -154,7 +189,7 @@ pub struct Neighbour {
 pub struct Route {
     /// Where to.
     pub destination: IpNet,
-    /// [`RETURN_TABLE`], or `None` for the main table.
+    /// [`RETURN_TABLE`], that of a gateway, or `None` for the main table.
     pub table: Option<u32>,
     /// By which way.
     pub way: Way,
@@ -181,17 +216,26 @@ pub enum Way {
     Unreachable,
 }
 
-/// What comes in by the tunnel looks into another table first.
+/// Some packets look into another table first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
     /// Whether it is for IPv6.
     pub is_v6: bool,
-    /// The device.
-    pub from: &'static str,
+    /// Which packets.
+    pub chosen: Chosen,
     /// The table.
     pub table: u32,
     /// Its priority.
     pub priority: u32,
+}
+
+/// Which packets a rule is for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Chosen {
+    /// Those that come out of the tunnel.
+    FromTunnel,
+    /// Those with this mark within [`MARK_MASK`].
+    Marked(u32),
 }
 
 impl Fabric {
@@ -203,37 +247,59 @@ impl Fabric {
         all
     }
 
-    /// The gateway in use.
-    pub fn gateway(&self) -> Option<&str> {
-        self.nodes.iter().find(|(_, node)| node.is_gateway).map(|(name, _)| name.as_str())
+    /// The gateways, by their slots.
+    pub fn gateways(&self) -> Vec<(&str, Gateway)> {
+        let mut all: Vec<(&str, Gateway)> =
+            self.nodes.iter().filter_map(|(name, node)| Some((name.as_str(), node.gateway?))).collect();
+        all.sort_by_key(|(_, gateway)| *gateway);
+        all
+    }
+
+    /// The gateway that the main table of this node leads to: itself, if it is one, else the first.
+    pub fn nearest(&self, name: &str) -> Option<(&str, Gateway)> {
+        let all = self.gateways();
+        all.iter().find(|(gateway, _)| *gateway == name).or(all.first()).copied()
+    }
+
+    /// What the gateway on this node carries; nothing where there is none.
+    pub fn carried_by(&self, name: &str) -> Buckets {
+        let numbers: Vec<u64> = self.gateways().iter().map(|(_, gateway)| gateway.number).collect();
+        let own = self.nodes.get(name).and_then(|node| node.gateway);
+        own.map(|own| spread::carried(own.number, &numbers)).unwrap_or_default()
     }
 
     /// What this node is to hold. A node that is not known, and one of a cluster without peers, holds nothing. Without a gateway
     /// what is for peers goes nowhere, instead of where other packets go.
     pub fn plan(&self, name: &str) -> NodePlan {
         let (Some(this), false) = (self.nodes.get(name), self.peers.is_empty()) else { return NodePlan::default() };
-        let gateway = self.gateway();
-        let is_gateway = gateway == Some(name);
+        let is_gateway = this.gateway.is_some();
+        let nearest = self.nearest(name);
         let mut plan = NodePlan {
             overlay: self.overlay(name, this),
             tunnel: is_gateway.then_some(self.mtu),
-            tables: ruleset::tables(self, is_gateway),
+            tables: ruleset::tables(self, name),
             ..NodePlan::default()
         };
         for destination in self.remote() {
-            plan.routes.push(Route { destination, table: None, way: Way::Unreachable });
-            let of_family = |node: &Node| {
-                let is_v4 = destination.addr().is_ipv4();
-                node.addresses.iter().copied().find(|address| address.is_ipv4() == is_v4)
-            };
+            let is_v4 = destination.addr().is_ipv4();
+            let of_family = |node: &Node| node.addresses.iter().copied().find(|address| address.is_ipv4() == is_v4);
             let source = of_family(this);
-            let to_gateway = gateway.and_then(|gateway| of_family(&self.nodes[gateway]));
-            let way = if is_gateway {
-                Some(Way::Tunnel { source })
-            } else {
-                to_gateway.map(|hop| Way::Overlay { hop, source, mtu: Some(self.mtu) })
+            let over_there = |gateway: &str| {
+                let hop = of_family(&self.nodes[gateway])?;
+                Some(Way::Overlay { hop, source, mtu: Some(self.mtu) })
             };
-            plan.routes.extend(way.map(|way| Route { destination, table: None, way }));
+            let usual = if is_gateway { Some(Way::Tunnel { source }) } else { nearest.and_then(|(first, _)| over_there(first)) };
+            plan.routes.push(Route { destination, table: None, way: Way::Unreachable });
+            plan.routes.extend(usual.map(|way| Route { destination, table: None, way }));
+            for (other, gateway) in self.gateways().into_iter().filter(|one| Some(*one) != nearest) {
+                let way = over_there(other);
+                plan.routes.extend(way.map(|way| Route { destination, table: Some(gateway.table()), way }));
+                let chosen = Chosen::Marked(gateway.mark());
+                let rule = Rule { is_v6: !is_v4, chosen, table: gateway.table(), priority: GATEWAY_PRIORITY };
+                if !plan.rules.contains(&rule) {
+                    plan.rules.push(rule);
+                }
+            }
         }
         if is_gateway {
             self.returning(name, &mut plan);
@@ -242,9 +308,9 @@ impl Fabric {
     }
 
     fn overlay(&self, name: &str, this: &Node) -> Option<Overlay> {
-        let gateway = self.gateway()?;
         // Nodes that are no gateways do not talk to each other here.
-        let others = self.nodes.iter().filter(|(other, _)| *other != name && (*other == gateway || name == gateway));
+        let others =
+            self.nodes.iter().filter(|(other, node)| *other != name && (node.gateway.is_some() || this.gateway.is_some()));
         let local = *this.addresses.first()?;
         let neighbour = |(_, node): (&String, &Node)| {
             let outer = node.addresses.iter().copied().find(|address| address.is_ipv4() == local.is_ipv4())?;
@@ -271,7 +337,7 @@ impl Fabric {
         }
         plan.rules.extend(families.into_iter().map(|is_v6| Rule {
             is_v6,
-            from: TUNNEL,
+            chosen: Chosen::FromTunnel,
             table: RETURN_TABLE,
             priority: RETURN_PRIORITY,
         }));

@@ -5,6 +5,10 @@
 //! peer does not know us, which is what happens to packets while the other table is not there, and what comes out of it for any
 //! other address. Such a packet must not pass: the kernel would remember its wrong translation for as long as the connection lives.
 //!
+//! Where there are several gateways, each node marks what is for peers by the gateway that carries it ([`crate::spread`]), so that it
+//! takes the way there. That is done where the destination is what it really is, behind the translation of Services. What came in by
+//! the overlay goes on by the tunnel as it is: whoever sent it here knew why, and it cannot go round.
+//!
 //! The chains that translate stand a little before the usual places (`dstnat`, `srcnat`), because the first chain that binds a
 //! connection wins: so the masquerading of CNIs and kube-proxy does not hide who is talking.
 
@@ -20,8 +24,9 @@ use liqo_api::{ClusterId, short_hash};
 
 use crate::{
     map::fallback,
-    plan::{Fabric, OVERLAY, OVERLAY_PORT, Open, Peer, TUNNEL},
+    plan::{Fabric, Gateway, MARK_MASK, OVERLAY, OVERLAY_PORT, Open, Peer, TUNNEL},
     space::single,
+    spread::{self, BUCKETS, Buckets},
 };
 
 /// Name of the table that translates.
@@ -36,7 +41,8 @@ pub struct Table {
     pub family: &'static str,
     /// Its name.
     pub name: &'static str,
-    /// What tells this content from any other; it stands in the table as its comment.
+    /// What tells this content from any other; it stands in the table as its comment. In the guard's stands also what the gateway
+    /// carries: see [`carried`].
     pub fingerprint: String,
     /// What replaces it, in one transaction.
     pub script: String,
@@ -64,30 +70,50 @@ impl Family {
         }
     }
 
+    /// The low bits of an address, as an address.
+    fn bits(self, bits: u8) -> String {
+        match self {
+            Self::V4 => format!("0.0.0.{bits}"),
+            Self::V6 => format!("::{bits:x}"),
+        }
+    }
+
     fn has(self, prefix: &IpNet) -> bool {
         prefix.addr().is_ipv4() == (self == Self::V4)
     }
 }
 
 /// The tables of a node, guard first.
-pub fn tables(fabric: &Fabric, is_gateway: bool) -> Vec<Table> {
+pub fn tables(fabric: &Fabric, node: &str) -> Vec<Table> {
     let families = [Family::V4, Family::V6].into_iter().filter(|family| fabric.remote().iter().any(|prefix| family.has(prefix)));
-    families.flat_map(|family| of_family(fabric, is_gateway, family)).collect()
+    families.flat_map(|family| of_family(fabric, node, family)).collect()
 }
 
-fn of_family(fabric: &Fabric, is_gateway: bool, family: Family) -> Vec<Table> {
+/// What the gateway carries on which a guard has this fingerprint.
+pub fn carried(fingerprint: &str) -> Buckets {
+    let buckets = fingerprint.split_once(' ').and_then(|(_, buckets)| Buckets::from_str_radix(buckets, 16).ok());
+    buckets.unwrap_or_default()
+}
+
+fn of_family(fabric: &Fabric, node: &str, family: Family) -> Vec<Table> {
+    let is_gateway = is_gateway(fabric, node);
     let table = |name, body: &str| {
         let keyword = family.keyword();
+        let carries = if name == GUARD { format!(" {:04x}", fabric.carried_by(node)) } else { String::new() };
+        let fingerprint = format!("{}{carries}", short_hash(body));
         // The first line makes sure that there is something to delete.
-        let fingerprint = short_hash(body);
         let script = format!(
             "table {keyword} {name}\ndelete table {keyword} {name}\n\
              table {keyword} {name} {{\n\tcomment \"{fingerprint}\"\n{body}}}\n"
         );
         Table { family: keyword, name, fingerprint, script }
     };
-    let body = body(fabric, is_gateway, family);
+    let body = body(fabric, node, family);
     if is_gateway { vec![table(GUARD, &guard(fabric, family)), table(TABLE, &body)] } else { vec![table(TABLE, &body)] }
+}
+
+fn is_gateway(fabric: &Fabric, node: &str) -> bool {
+    fabric.nodes.get(node).is_some_and(|node| node.gateway.is_some())
 }
 
 /// Between us and each peer only what both agreed on: out of the tunnel only to addresses by which the peer knows us, and into it
@@ -125,8 +151,8 @@ fn guard(fabric: &Fabric, family: Family) -> String {
     text
 }
 
-fn body(fabric: &Fabric, is_gateway: bool, family: Family) -> String {
-    let keyword = family.keyword();
+fn body(fabric: &Fabric, node: &str, family: Family) -> String {
+    let (keyword, is_gateway) = (family.keyword(), is_gateway(fabric, node));
     let remote: Vec<IpNet> = fabric.remote().into_iter().filter(|prefix| family.has(prefix)).collect();
     let pods: Vec<IpNet> = fabric.pods.iter().filter(|prefix| family.has(prefix)).copied().collect();
     let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied());
@@ -147,7 +173,7 @@ fn body(fabric: &Fabric, is_gateway: bool, family: Family) -> String {
     let mut forward = vec![format!("udp dport {OVERLAY_PORT} {keyword} daddr @nodes counter drop")];
     if is_gateway {
         for (id, peer) in &fabric.peers {
-            peer_chains(&mut text, fabric, family, id, peer);
+            peer_chains(&mut text, fabric, node, family, (id, peer));
         }
         let by_peer = |chain: &str| verdicts(fabric, family, chain);
         forward.extend([
@@ -174,6 +200,7 @@ fn body(fabric: &Fabric, is_gateway: bool, family: Family) -> String {
         );
         postrouting.push(format!("oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}", by_peer("to")));
     }
+    mark_chains(&mut text, fabric, node, family);
     chain(&mut text, "forward", "type filter hook forward priority filter - 10; policy accept;", &forward);
     chain(&mut text, "input", "type filter hook input priority filter - 10; policy accept;", &input);
     // A machine that is none of our nodes knows no way back to peers.
@@ -191,8 +218,53 @@ fn body(fabric: &Fabric, is_gateway: bool, family: Family) -> String {
     text
 }
 
+/// Marks what belongs to other gateways than the one that the main table leads to. The bucket is put together bit by bit in the mark,
+/// because no rule of nft combines two addresses; then it makes room for the gateway's own mark, or none.
+fn mark_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family) {
+    let (keyword, nearest) = (family.keyword(), fabric.nearest(node));
+    let gateways = fabric.gateways();
+    let others: Vec<&(&str, Gateway)> = gateways.iter().filter(|one| Some(**one) != nearest).collect();
+    if others.is_empty() {
+        return;
+    }
+    let others_bits = !MARK_MASK;
+    let mut marks = vec![format!("meta mark set meta mark & {others_bits:#010x}")];
+    for field in ["saddr", "daddr"] {
+        for bit in (0..spread::LOW_BITS).map(|place| 1 << place) {
+            let (bits, turned) = (family.bits(bit), u32::from(bit) << 4);
+            marks.push(format!("{keyword} {field} & {bits} == {bits} meta mark set meta mark ^ {turned:#010x}"));
+        }
+    }
+    let mut ways = Vec::new();
+    for (name, gateway) in &others {
+        let (way, mark) = (format!("via_{}", gateway.slot), gateway.mark());
+        chain(text, &way, "", &[format!("meta mark set meta mark & {others_bits:#010x} | {mark:#010x}")]);
+        let buckets = spread::each(fabric.carried_by(name));
+        ways.extend(buckets.map(|bucket| format!("{:#010x} : goto {way}", u32::from(bucket) << 4)));
+    }
+    if !ways.is_empty() {
+        marks.push(format!("meta mark & {MARK_MASK:#010x} vmap {{ {} }}", elements(ways)));
+    }
+    marks.push(format!("meta mark set meta mark & {others_bits:#010x}"));
+    chain(text, "by_bucket", "", &marks);
+    let hook = "type filter hook prerouting priority filter - 90; policy accept;";
+    let to_peers = format!("{keyword} daddr @remote jump by_bucket");
+    let passing = if is_gateway(fabric, node) {
+        // From peers by another gateway: strict checks of sources look for the way back, which is the table of that one, and not the
+        // tunnel. All these tables lead into the overlay, so that any mark will do.
+        let back = others.first().map(|(_, gateway)| {
+            format!("iifname \"{OVERLAY}\" {keyword} saddr @remote {keyword} daddr != @remote goto via_{}", gateway.slot)
+        });
+        back.into_iter().chain([format!("iifname != {{ \"{OVERLAY}\", \"{TUNNEL}\" }} {to_peers}")]).collect()
+    } else {
+        vec![to_peers.clone()]
+    };
+    chain(text, "passing", hook, &passing);
+    chain(text, "starting", "type route hook output priority filter - 90; policy accept;", &[to_peers]);
+}
+
 /// The translations and the openings of one peer.
-fn peer_chains(text: &mut String, fabric: &Fabric, family: Family, id: &ClusterId, peer: &Peer) {
+fn peer_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family, (id, peer): (&ClusterId, &Peer)) {
     let keyword = family.keyword();
     let is_external = |prefix: &IpNet| fabric.external.contains(prefix);
     let exported: Vec<(IpNet, IpNet)> =
@@ -210,8 +282,9 @@ fn peer_chains(text: &mut String, fabric: &Fabric, family: Family, id: &ClusterI
     // What has no other form here is nothing of ours, whatever the peer calls it.
     from.push("counter drop".to_owned());
     let external = exported.iter().find(|(here, _)| is_external(here));
-    if let Some(stands_for_all) = external.and_then(|(_, there)| fallback(there)) {
-        to.push(format!("snat to {stands_for_all}"));
+    if let Some((_, there)) = external {
+        let stand_ins = elements(stand_ins_for_all(fabric, node, there, family));
+        to.push(format!("snat to {keyword} daddr & {} map {{ {stand_ins} }}", family.bits(BUCKETS - 1)));
     }
     chain(text, &format!("from_{id}"), "", &from);
     chain(text, &format!("to_{id}"), "", &to);
@@ -230,6 +303,18 @@ fn peer_chains(text: &mut String, fabric: &Fabric, family: Family, id: &ClusterI
         }
     }
     chain(text, &format!("open_{id}"), "", &open);
+}
+
+/// What stands for sources without an address of their own, by the low bits of the destination. The answer is to come back to this
+/// gateway, so it is an address of a bucket that this gateway carries, whatever the source and whyever it came here.
+fn stand_ins_for_all(fabric: &Fabric, node: &str, external: &IpNet, family: Family) -> Vec<String> {
+    let own: Vec<u8> = spread::each(fabric.carried_by(node)).collect();
+    let stand_in = |low_bits: u8| {
+        // A gateway that carries nothing is not asked.
+        let bucket = own.get(usize::from(low_bits) % own.len().max(1)).copied().unwrap_or_default();
+        format!("{} : {}", family.bits(low_bits), fallback(external, low_bits ^ bucket))
+    };
+    (0..BUCKETS).map(stand_in).collect()
 }
 
 /// From each prefix of each peer to that peer's chain.

@@ -1,8 +1,7 @@
 //! Connections that the kernel remembers, with their translations: ctnetlink.
 //!
-//! A connection keeps the translation that it began with. On a node that becomes the gateway, or is it no more, that is the wrong one
-//! for every connection with a peer; once it is forgotten, the next packet is translated anew, as the prefix maps say, and the
-//! connection goes on.
+//! A connection keeps the translation that it began with. On a node that becomes the gateway for it, or is it no more, that is the
+//! wrong one; once it is forgotten, the next packet is translated anew, as the prefix maps say, and the connection goes on.
 
 use std::{
     io,
@@ -11,6 +10,7 @@ use std::{
 };
 
 use ipnet::IpNet;
+use liqo_network::spread::{Buckets, bucket};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
 /// Of messages: `NFNL_SUBSYS_CTNETLINK` and what is to be done (`linux/netfilter/nfnetlink_conntrack.h`).
@@ -41,14 +41,15 @@ pub(super) fn open() -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkNetFilter)?)
 }
 
-/// Forgets the connections that have an address within these prefixes on either side, and says how many. Waits for the kernel.
-pub(super) fn forget(netlink: &OwnedFd, prefixes: &[IpNet]) -> io::Result<usize> {
+/// Forgets the connections of these buckets that have an address within these prefixes on either side, and says how many. Waits for
+/// the kernel.
+pub(super) fn forget(netlink: &OwnedFd, prefixes: &[IpNet], buckets: Buckets) -> io::Result<usize> {
     let mut forgotten = 0;
     for family in [V4, V6] {
         if !prefixes.iter().any(|prefix| prefix.addr().is_ipv4() == (family == V4)) {
             continue;
         }
-        for connection in within(netlink, family, prefixes)? {
+        for connection in within(netlink, family, prefixes, buckets)? {
             forget_one(netlink, family, &connection)?;
             forgotten += 1;
         }
@@ -56,11 +57,14 @@ pub(super) fn forget(netlink: &OwnedFd, prefixes: &[IpNet]) -> io::Result<usize>
     Ok(forgotten)
 }
 
-/// The attributes of every connection of a family with an address within these prefixes. The others, of which there may be very many,
+/// The attributes of every connection of a family and these buckets with an address within these prefixes. The others, of which there may be very many,
 /// are not kept.
-fn within(netlink: &OwnedFd, family: u8, prefixes: &[IpNet]) -> io::Result<Vec<Vec<u8>>> {
-    let is_within =
-        |connection: &&[u8]| addresses(connection).iter().any(|address| prefixes.iter().any(|prefix| prefix.contains(address)));
+fn within(netlink: &OwnedFd, family: u8, prefixes: &[IpNet], buckets: Buckets) -> io::Result<Vec<Vec<u8>>> {
+    let is_within = |connection: &&[u8]| {
+        let addresses = addresses(connection);
+        let with_peer = addresses.iter().any(|address| prefixes.iter().any(|prefix| prefix.contains(address)));
+        with_peer && is_of(&addresses, buckets)
+    };
     ask(netlink, GET, DUMP, family, &[])?;
     let mut connections = Vec::new();
     let mut buffer = vec![0; 1 << 16];
@@ -74,6 +78,14 @@ fn within(netlink: &OwnedFd, family: u8, prefixes: &[IpNet]) -> io::Result<Vec<V
             }
         }
     }
+}
+
+/// Whether a connection is of one of these buckets. Where its packets go is told by who began it and by who answers, whatever that one
+/// was called; where answers come from, by who answers and by whom it answers to. These differ where something stands for the one who
+/// began.
+fn is_of(addresses: &[IpAddr], buckets: Buckets) -> bool {
+    let [began, _, answers, answered] = addresses else { return true };
+    [began, answered].iter().any(|other| buckets >> bucket(**other, *answers) & 1 == 1)
 }
 
 fn forget_one(netlink: &OwnedFd, family: u8, connection: &[u8]) -> io::Result<()> {
@@ -178,6 +190,18 @@ mod tests {
         .concat();
         let expected = [[10, 244, 0, 1], [10, 96, 0, 1], [10, 65, 0, 9], [10, 244, 0, 1]].map(IpAddr::from);
         assert_eq!(addresses(&connection), expected);
+    }
+
+    #[test]
+    fn the_buckets_of_a_connection_are_those_of_its_packets() {
+        // A pod asked a Service whose name ends in 1, and 9 answers; its own ends in 5.
+        let service = [[10, 244, 0, 5], [10, 96, 0, 1], [10, 65, 0, 9], [10, 244, 0, 5]].map(IpAddr::from);
+        assert!(is_of(&service, 1 << (5 ^ 9)));
+        assert!(!is_of(&service, !(1 << (5 ^ 9))));
+        // A node that ends in 2 is answered as 7.
+        let node = [[172, 18, 0, 2], [10, 65, 0, 9], [10, 65, 0, 9], [10, 70, 0, 7]].map(IpAddr::from);
+        assert!(is_of(&node, 1 << (2 ^ 9)) && is_of(&node, 1 << (7 ^ 9)));
+        assert!(!is_of(&node, !(1 << (2 ^ 9) | 1 << (7 ^ 9))));
     }
 
     #[test]

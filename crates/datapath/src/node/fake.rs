@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use liqo_network::{
     plan::{OVERLAY, Overlay, Route, Rule, TUNNEL, Way},
     ruleset::Table,
+    spread::Buckets,
 };
 
 use super::{Entry, Error, Firewall, FirewallError, Links, Node, Present, Routes, TableName, place};
@@ -149,7 +150,7 @@ impl Firewall for FakeKernel {
         Ok(())
     }
 
-    async fn forget_connections(&self, _: &[IpNet]) {}
+    async fn forget_connections(&self, _: &[IpNet], _: Buckets) {}
 
     async fn remove(&self, table: &TableName) -> Result<(), FirewallError> {
         self.lock().tables.remove(table);

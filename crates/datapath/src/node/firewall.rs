@@ -9,7 +9,10 @@ use std::{
 };
 
 use ipnet::IpNet;
-use liqo_network::ruleset::{GUARD, TABLE, Table};
+use liqo_network::{
+    ruleset::{GUARD, TABLE, Table},
+    spread::Buckets,
+};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
 use super::connections;
@@ -66,8 +69,9 @@ pub trait Firewall: Send + Sync {
     fn tables(&self) -> impl Future<Output = Result<BTreeMap<TableName, String>, FirewallError>> + Send;
     /// Replaces a table as a whole, or makes it.
     fn replace(&self, table: &Table) -> impl Future<Output = Result<(), FirewallError>> + Send;
-    /// Has the kernel forget the connections with these prefixes, as far as it can: those that it does not forget have to be made again.
-    fn forget_connections(&self, prefixes: &[IpNet]) -> impl Future<Output = ()> + Send;
+    /// Has the kernel forget the connections with these prefixes that are of these buckets, as far as it can: those that it does not
+    /// forget have to be made again.
+    fn forget_connections(&self, prefixes: &[IpNet], buckets: Buckets) -> impl Future<Output = ()> + Send;
     /// Removes a table; no error if it is not there.
     fn remove(&self, table: &TableName) -> impl Future<Output = Result<(), FirewallError>> + Send;
 }
@@ -134,9 +138,9 @@ impl Firewall for Nft {
         Ok(())
     }
 
-    async fn forget_connections(&self, prefixes: &[IpNet]) {
+    async fn forget_connections(&self, prefixes: &[IpNet], buckets: Buckets) {
         for left in (0..TRIES).rev() {
-            match forget(prefixes.to_vec()).await {
+            match forget(prefixes.to_vec(), buckets).await {
                 Ok(forgotten) => return tracing::info!(forgotten, "connections with peers are translated anew"),
                 // While many come and go the kernel interrupts the reader now and then.
                 Err(error) if left > 0 => tracing::debug!(%error, "forgetting connections once more"),
@@ -152,10 +156,10 @@ impl Firewall for Nft {
     }
 }
 
-async fn forget(prefixes: Vec<IpNet>) -> std::io::Result<usize> {
+async fn forget(prefixes: Vec<IpNet>, buckets: Buckets) -> std::io::Result<usize> {
     let netlink = connections::open()?;
     // There may be hundreds of thousands to read.
-    tokio::task::spawn_blocking(move || connections::forget(&netlink, &prefixes)).await?
+    tokio::task::spawn_blocking(move || connections::forget(&netlink, &prefixes, buckets)).await?
 }
 
 /// What a table holds, but for its counters.

@@ -177,6 +177,9 @@ impl Links for NetlinkLinks {
         self.handle.link().add(message).execute().await.map_err(change)?;
         let mut settings = InetDevConf::default();
         settings.rp_filter = LOOSE;
+        // A device without an address is checked strictly all the same. On gateways what comes by another gateway is marked, and the
+        // mark leads the check to that one's table.
+        settings.src_vmark = 1;
         let family = AfSpecUnspec::Inet(vec![AfSpecInet::DevConfRequest(settings)]);
         let index = self.overlay_index().await?;
         let message = LinkUnspec::new_with_index(index).append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![family])).build();

@@ -22,7 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use liqo_network::{
     plan::{NodePlan, OVERLAY, Overlay, Route, Rule, Way},
-    ruleset::{GUARD, Table},
+    ruleset::{GUARD, Table, carried},
+    spread::Buckets,
 };
 
 pub use fake::FakeKernel;
@@ -103,8 +104,8 @@ pub enum Step {
     AddRule(Rule),
     /// A rule goes.
     RemoveRule(Rule),
-    /// Connections with these prefixes are translated anew.
-    ForgetConnections(Vec<ipnet::IpNet>),
+    /// Connections with these prefixes are translated anew, as far as they are of these buckets.
+    ForgetConnections(Vec<ipnet::IpNet>, Buckets),
 }
 
 /// What is to be done, in this order, so that there is what is wanted.
@@ -151,11 +152,14 @@ pub fn steps(wanted: &NodePlan, present: &Present) -> Vec<Step> {
     steps.extend(without.into_iter().map(Step::RemoveTable));
     let remote = wanted.routes.iter().filter(|route| route.way == Way::Unreachable).map(|route| route.destination);
     let remote: Vec<ipnet::IpNet> = remote.collect();
-    // On a gateway translations are others than elsewhere, and the guard, which it alone has, tells what this node was.
-    let is_guarded = |names: &BTreeSet<TableName>| names.iter().any(|table| table.name == GUARD);
-    let before: BTreeSet<TableName> = present.tables.keys().cloned().collect();
-    if !before.is_empty() && !remote.is_empty() && is_guarded(&before) != is_guarded(&names) {
-        steps.push(Step::ForgetConnections(remote));
+    // Where a gateway carries a bucket, translations are others than elsewhere; the guard, which gateways alone have, tells what this
+    // node carried.
+    let guards = present.tables.iter().filter(|(table, _)| table.name == GUARD);
+    let before = guards.fold(0, |all, (_, fingerprint)| all | carried(fingerprint));
+    let guards = wanted.tables.iter().filter(|table| table.name == GUARD);
+    let now = guards.fold(0, |all, table| all | carried(&table.fingerprint));
+    if !present.tables.is_empty() && !remote.is_empty() && before != now {
+        steps.push(Step::ForgetConnections(remote, before ^ now));
     }
     steps
 }
@@ -237,8 +241,8 @@ impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
             Step::RemoveRoute(route) => self.routes.remove(route).await,
             Step::AddRule(rule) => self.routes.add_rule(rule).await,
             Step::RemoveRule(rule) => self.routes.remove_rule(rule).await,
-            Step::ForgetConnections(prefixes) => {
-                self.firewall.forget_connections(prefixes).await;
+            Step::ForgetConnections(prefixes, buckets) => {
+                self.firewall.forget_connections(prefixes, *buckets).await;
                 Ok(())
             }
         }

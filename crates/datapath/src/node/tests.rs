@@ -2,7 +2,7 @@ use std::net::IpAddr;
 
 use liqo_network::{
     Here, PeerMaps, PrefixMap, There,
-    plan::{Fabric, Mac, Node as ClusterNode, Open, Peer},
+    plan::{Fabric, Gateway, Mac, Node as ClusterNode, Open, Peer},
 };
 
 use super::*;
@@ -17,7 +17,7 @@ fn cluster_node(last: u8, is_gateway: bool) -> ClusterNode {
         addresses: vec![IpAddr::from([172, 18, 0, last])],
         pods: vec![format!("10.244.{last}.0/24").parse().expect("a prefix")],
         mac: Mac::of([0, 0, 0, 0, last]),
-        is_gateway,
+        gateway: is_gateway.then(|| Gateway { slot: last, number: last.into() }),
     }
 }
 
@@ -69,7 +69,7 @@ async fn a_change_touches_only_what_differs() {
 async fn a_node_that_becomes_the_gateway_or_is_it_no_more_translates_connections_anew() {
     let kernel = FakeKernel::default();
     let mut fabric = fabric();
-    let forgets = |steps: &[Step]| steps.iter().any(|step| matches!(step, Step::ForgetConnections(_)));
+    let forgets = |steps: &[Step]| steps.iter().any(|step| matches!(step, Step::ForgetConnections(..)));
     // Before there were tables nothing was translated.
     assert!(!forgets(&kernel.node().apply(&fabric.plan("n1")).await.expect("applied")));
     fabric.nodes.insert("n1".into(), cluster_node(1, false));
@@ -79,7 +79,13 @@ async fn a_node_that_becomes_the_gateway_or_is_it_no_more_translates_connections
     assert!(!forgets(&kernel.node().apply(&fabric.plan("n1")).await.expect("applied")));
     fabric.nodes.insert("n1".into(), cluster_node(1, true));
     let steps = kernel.node().apply(&fabric.plan("n1")).await.expect("applied");
-    assert_eq!(steps.last(), Some(&Step::ForgetConnections(vec!["10.246.0.0/16".parse().expect("a prefix")])));
+    // It shares with the other one, and carries half.
+    let Some(Step::ForgetConnections(prefixes, buckets)) = steps.last() else { panic!("{steps:?}") };
+    assert_eq!((prefixes.as_slice(), buckets.count_ones()), (&["10.246.0.0/16".parse().expect("a prefix")][..], 8));
+    // The other one dies: what this one did not carry yet is translated anew, and nothing else.
+    fabric.nodes.insert("n2".into(), cluster_node(2, false));
+    let steps = kernel.node().apply(&fabric.plan("n1")).await.expect("applied");
+    assert!(matches!(steps.last(), Some(Step::ForgetConnections(_, others)) if others ^ buckets == Buckets::MAX), "{steps:?}");
 }
 
 #[tokio::test]

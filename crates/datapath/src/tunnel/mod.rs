@@ -16,7 +16,8 @@
 //! ```
 //!
 //! **Several gateways, one cluster.** Unlike the kernel's WireGuard, where a prefix belongs to one peer, several remotes may have the
-//! same prefixes. What goes out is spread over those that are enabled, flow by flow; what comes in is taken from each of them.
+//! same prefixes. What goes out is spread over those that are enabled, by the low bits of its addresses ([`liqo_network::spread`]); what
+//! comes in is taken from each of them.
 //!
 //! **Changing keys without a pause.** A peer's new key is one more remote with the same prefixes. Our own new key goes beside the
 //! former one ([`Endpoint::previous_key`]): sessions of the former go on until the new ones stand, and peers that know only the
@@ -46,7 +47,6 @@ mod segment;
 mod sessions;
 mod shared;
 mod socket;
-mod spread;
 mod timers;
 mod userspace;
 mod way;

@@ -11,6 +11,7 @@ use std::{
 };
 
 use gotatun::{noise::index_table::IndexTable, packet::WgKind};
+use liqo_network::spread;
 
 use super::{
     counters::DroppedCounters,
@@ -20,7 +21,6 @@ use super::{
     prefixes::Prefixes,
     sessions::{Identity, Link},
     socket::{Path, Socket},
-    spread,
     way::Way,
 };
 
@@ -86,7 +86,7 @@ pub(super) struct Entry {
     /// One for each of our keys, in the same order: the newest first.
     pub(super) links: Vec<Arc<Link>>,
     pub(super) enabled: bool,
-    /// For spreading flows.
+    /// For the choice among the gateways of one cluster.
     pub(super) number: u64,
 }
 
@@ -104,11 +104,8 @@ impl Table {
     /// The remote that carries a flow.
     pub(super) fn remote_for(&self, flow: &Flow) -> Option<&Entry> {
         let candidates = self.prefixes.of(flow.destination).iter().filter_map(|index| self.entries.get(*index));
-        let mut candidates = candidates.filter(|entry| entry.enabled && entry.live.has_path.load(Relaxed));
-        let first = candidates.next()?;
-        let Some(second) = candidates.next() else { return Some(first) };
-        let all = [first, second].into_iter().chain(candidates);
-        spread::choose(spread::flow_number(flow), all.map(|entry| (entry.number, entry)))
+        let candidates = candidates.filter(|entry| entry.enabled && entry.live.has_path.load(Relaxed));
+        spread::choose(spread::bucket(flow.source, flow.destination), candidates.map(|entry| (entry.number, entry)))
     }
 
     /// Whether a remote may send from an address.

@@ -8,6 +8,7 @@ use std::{
 };
 
 use gotatun::{noise::index_table::IndexTable, packet::WgKind};
+use liqo_network::spread;
 
 use super::{
     Endpoint, Remote, RemoteState, State, Tunnel, TunnelError,
@@ -19,7 +20,7 @@ use super::{
     sessions::{Identity, Link},
     shared::{Entry, Live, Shared, Table},
     socket::Socket,
-    spread, timers,
+    timers,
     worker::Worker,
 };
 
@@ -262,7 +263,7 @@ fn build(
             link
         };
         let links = identities.iter().enumerate().map(link).collect();
-        Entry { links, live, enabled: remote.enabled, number: spread::remote_number(&remote.public_key.0) }
+        Entry { links, live, enabled: remote.enabled, number: spread::gateway_number(&remote.public_key.0) }
     };
     let entries: Vec<_> = wanted.remotes.iter().map(entry).collect();
     let by_key = entries.iter().enumerate().map(|(index, entry)| (entry.live.public_key, index)).collect();

@@ -20,7 +20,8 @@ use liqo_network::{
     Here,
     allocator::Allocations,
     negotiation::{Announcement, Ranges, agree, place},
-    plan::{Fabric, Mac, Node as ClusterNode, Open, Peer, TUNNEL},
+    plan::{Fabric, Gateway, Mac, Node as ClusterNode, Open, Peer, TUNNEL},
+    spread::gateway_number,
 };
 use liqo_playground::{Requirements, Silent};
 
@@ -28,8 +29,11 @@ pub const PORT: u16 = 8080;
 const TUNNEL_PORT: u16 = 6471;
 const MTU: u16 = 1420;
 
-/// A node of a cluster, and the one pod on it. The first node of each cluster is its gateway.
+/// A node of a cluster, and the one pod on it. The first nodes of each cluster are its gateways.
 pub type Place = (usize, usize);
+
+/// How many nodes and gateways a cluster has.
+type Size = (usize, usize);
 
 fn net(text: &str) -> IpNet {
     text.parse().expect("a prefix")
@@ -56,6 +60,11 @@ pub fn pod_address((_, node): Place) -> IpAddr {
     IpAddr::from([10, 244, small(node), 2])
 }
 
+/// More addresses of the same pod, which differ in what gateways share flows by.
+pub fn pod_addresses((_, node): Place) -> impl Iterator<Item = IpAddr> {
+    (16..32).map(move |last| IpAddr::from([10, 244, small(node), last]))
+}
+
 /// Every cluster has the same.
 fn ranges(cluster: usize) -> Ranges {
     Ranges {
@@ -73,27 +82,33 @@ pub struct World {
     nodes: BTreeMap<Place, Namespace>,
     pods: BTreeMap<Place, Namespace>,
     fabrics: Vec<Fabric>,
-    tunnels: Vec<(UserspaceTunnel, Endpoint)>,
+    keys: BTreeMap<Place, PrivateKey>,
+    tunnels: BTreeMap<Place, (UserspaceTunnel, Endpoint)>,
     _switch: Namespace,
 }
 
 impl World {
     /// Two clusters of two nodes each.
     pub fn two() -> io::Result<Self> {
-        Self::new(&[2, 2], &[(0, 1)], None)
+        Self::new(&[(2, 1), (2, 1)], &[(0, 1)], None)
     }
 
-    /// A hub of two nodes, and two leaves of one node each that are connected to the hub alone.
-    pub fn hub_and_leaves() -> io::Result<Self> {
-        Self::new(&[2, 1, 1], &[(0, 1), (0, 2)], Some(0))
+    /// Two clusters with so many gateways, and a node more each.
+    pub fn with_gateways(one: usize, other: usize) -> io::Result<Self> {
+        Self::new(&[(one + 1, one), (other + 1, other)], &[(0, 1)], None)
     }
 
-    fn new(sizes: &[usize], links: &[(usize, usize)], hub: Option<usize>) -> io::Result<Self> {
+    /// A hub of two nodes with so many gateways, and two leaves of one node each that are connected to the hub alone.
+    pub fn hub_and_leaves(gateways: usize) -> io::Result<Self> {
+        Self::new(&[(2, gateways), (1, 1), (1, 1)], &[(0, 1), (0, 2)], Some(0))
+    }
+
+    fn new(sizes: &[Size], links: &[(usize, usize)], hub: Option<usize>) -> io::Result<Self> {
         install_programs()?;
         let switch = Namespace::new()?;
         switch.ip("link add bridge type bridge\nlink set bridge up")?;
         let (mut nodes, mut pods) = (BTreeMap::new(), BTreeMap::new());
-        for (cluster, &size) in sizes.iter().enumerate() {
+        for (cluster, &(size, _)) in sizes.iter().enumerate() {
             for place in (0..size).map(|node| (cluster, node)) {
                 let (node, pod) = (Namespace::new()?, Namespace::new()?);
                 build_node(&switch, &node, &pod, place, size)?;
@@ -101,8 +116,11 @@ impl World {
                 pods.insert(place, pod);
             }
         }
-        let fabrics = fabrics(sizes, links, hub);
-        let mut world = Self { nodes, pods, fabrics, tunnels: Vec::new(), _switch: switch };
+        let places =
+            sizes.iter().enumerate().flat_map(|(cluster, (_, gateways))| (0..*gateways).map(move |node| (cluster, node)));
+        let keys: BTreeMap<Place, PrivateKey> = places.map(|place| (place, PrivateKey::generate())).collect();
+        let fabrics = fabrics(sizes, links, hub, &keys);
+        let mut world = Self { nodes, pods, fabrics, keys, tunnels: BTreeMap::new(), _switch: switch };
         world.connect()?;
         for place in world.places() {
             world.apply(place).map_err(io::Error::other)?;
@@ -129,42 +147,58 @@ impl World {
 
     /// How this cluster sees the pod at a place of another: straight, or through a hub that both are connected to.
     pub fn seen_from(&self, cluster: usize, of: Place) -> Option<IpAddr> {
+        self.sees(cluster, of.0, pod_address(of))
+    }
+
+    /// How it sees all the addresses of that pod.
+    pub fn all_seen_from(&self, cluster: usize, of: Place) -> Vec<IpAddr> {
+        pod_addresses(of).filter_map(|address| self.sees(cluster, of.0, address)).collect()
+    }
+
+    fn sees(&self, cluster: usize, whose: usize, address: IpAddr) -> Option<IpAddr> {
         let maps = |own: usize, peer: usize| self.fabrics[own].peers.get(&id(peer)).map(|peer| &peer.maps);
         let from = |peer: usize, address| maps(cluster, peer)?.seen_here(liqo_network::There(address)).map(|here| here.0);
-        if maps(cluster, of.0).is_some() {
-            return from(of.0, pod_address(of));
+        if maps(cluster, whose).is_some() {
+            return from(whose, address);
         }
         let through = |hub: usize| {
-            let at_hub = maps(hub, of.0)?.seen_here(liqo_network::There(pod_address(of)))?;
+            let at_hub = maps(hub, whose)?.seen_here(liqo_network::There(address))?;
             // What is there for the hub is here for the leaf.
             maps(hub, cluster)?.seen_there(Here(at_hub.0)).map(|there| there.0)
         };
         (0..self.fabrics.len()).find_map(through)
     }
 
-    /// The address that stands for the nodes of a cluster at another.
-    pub fn nodes_seen_from(&self, cluster: usize, of: usize) -> Option<IpAddr> {
-        let maps = &self.fabrics[cluster].peers.get(&id(of))?.maps;
-        let external = IpAddr::from([10, 70, 0, 1]);
-        maps.seen_here(liqo_network::There(external)).map(|here| here.0)
+    /// The addresses that stand for the nodes of a cluster at another.
+    pub fn nodes_seen_from(&self, cluster: usize, of: usize) -> Vec<IpAddr> {
+        (0..16).filter_map(|last| self.sees(cluster, of, IpAddr::from([10, 70, 0, last]))).collect()
     }
 
-    /// A tunnel from the gateway of each cluster to those of its peers.
+    /// How many bytes the gateways of a cluster have sent and received, each.
+    pub fn carried(&self, cluster: usize) -> Vec<u64> {
+        let of = self.tunnels.iter().filter(|((owner, _), _)| *owner == cluster);
+        let remotes = of.map(|(_, (tunnel, _))| tunnel.state().remotes);
+        remotes.map(|remotes| remotes.iter().map(|remote| remote.sent_bytes + remote.received_bytes).sum()).collect()
+    }
+
+    /// Tunnels from the gateways of each cluster to those of its peers.
     fn connect(&mut self) -> io::Result<()> {
-        let keys: Vec<PrivateKey> = self.fabrics.iter().map(|_| PrivateKey::generate()).collect();
-        for (cluster, fabric) in self.fabrics.iter().enumerate() {
-            let peers = (0..keys.len()).filter_map(|other| Some((other, fabric.peers.get(&id(other))?)));
-            let remotes = peers.map(|(other, peer)| Remote {
-                public_key: keys[other].public(),
+        for (&place, key) in &self.keys {
+            let peers = self.keys.iter().filter_map(|(other, key)| {
+                let peer = self.fabrics[place.0].peers.get(&id(other.0))?;
+                Some((*other, key.public(), peer))
+            });
+            let remotes = peers.map(|(other, public_key, peer)| Remote {
+                public_key,
                 preshared_key: None,
-                endpoint: Some((node_address((other, 0)), TUNNEL_PORT).into()),
+                endpoint: Some((node_address(other), TUNNEL_PORT).into()),
                 relay: None,
                 keepalive: Some(Duration::from_secs(15)),
                 prefixes: peer.maps.imported.pairs().map(|(here, _)| here.0).collect(),
                 enabled: true,
             });
             let endpoint = Endpoint {
-                private_key: keys[cluster].clone(),
+                private_key: key.clone(),
                 previous_key: None,
                 listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, TUNNEL_PORT))],
                 device: TUNNEL.to_owned(),
@@ -172,17 +206,52 @@ impl World {
                 remotes: remotes.collect(),
             };
             let tunnel = UserspaceTunnel::new();
-            self.nodes[&(cluster, 0)].run(|| tunnel.apply(&endpoint))?.map_err(io::Error::other)?;
-            self.tunnels.push((tunnel, endpoint));
+            self.nodes[&place].run(|| tunnel.apply(&endpoint))?.map_err(io::Error::other)?;
+            self.tunnels.insert(place, (tunnel, endpoint));
         }
         Ok(())
     }
 
     /// Ends the tunnel's program on a gateway, as if it had died, and starts it again.
-    pub fn restart_tunnel(&self, cluster: usize) -> io::Result<()> {
-        let (tunnel, endpoint) = &self.tunnels[cluster];
-        tunnel.stop();
-        self.nodes[&(cluster, 0)].run(|| tunnel.apply(endpoint))?.map_err(io::Error::other)
+    pub fn restart_tunnel(&self, place: Place) -> io::Result<()> {
+        self.tunnels[&place].0.stop();
+        self.start_tunnel(place)
+    }
+
+    fn start_tunnel(&self, place: Place) -> io::Result<()> {
+        let (tunnel, endpoint) = &self.tunnels[&place];
+        self.nodes[&place].run(|| tunnel.apply(endpoint))?.map_err(io::Error::other)
+    }
+
+    /// A gateway dies: its program ends, and everybody else comes to know. Its node and the pod on it are left as they are.
+    pub fn lose(&mut self, place: Place) -> Result<(), String> {
+        self.tunnels[&place].0.stop();
+        self.set_gateway(place, false)
+    }
+
+    /// It is back.
+    pub fn regain(&mut self, place: Place) -> Result<(), String> {
+        self.start_tunnel(place).map_err(|error| error.to_string())?;
+        self.set_gateway(place, true)?;
+        self.apply(place).map(drop)
+    }
+
+    fn set_gateway(&mut self, place: Place, is_gateway: bool) -> Result<(), String> {
+        let gateway = gateway(&self.keys, place).filter(|_| is_gateway);
+        if let Some(node) = self.fabrics[place.0].nodes.get_mut(&place.1.to_string()) {
+            node.gateway = gateway;
+        }
+        let lost = self.keys[&place].public();
+        for (_, endpoint) in self.tunnels.values_mut() {
+            for remote in endpoint.remotes.iter_mut().filter(|remote| remote.public_key == lost) {
+                remote.enabled = is_gateway;
+            }
+        }
+        for peer in self.tunnels.keys().filter(|peer| peer.0 != place.0) {
+            self.start_tunnel(*peer).map_err(|error| error.to_string())?;
+        }
+        let others = self.places().into_iter().filter(|other| other.0 == place.0 && *other != place);
+        others.into_iter().try_for_each(|other| self.apply(other).map(drop))
     }
 
     /// Makes a node hold what it should, and returns what had to be done.
@@ -229,7 +298,8 @@ impl World {
         for peer in self.fabrics[cluster].peers.values_mut() {
             peer.open = Open::Only(addresses.iter().copied().collect::<BTreeSet<_>>());
         }
-        self.apply((cluster, 0)).map(drop)
+        let places = self.places().into_iter().filter(|place| place.0 == cluster);
+        places.into_iter().try_for_each(|place| self.apply(place).map(drop))
     }
 
     /// Servers on these machines, which are the API servers of a cluster; peers may reach them, or not (any more).
@@ -284,8 +354,14 @@ fn install_programs() -> io::Result<()> {
     Ok(())
 }
 
+/// What everybody has to know of a gateway.
+fn gateway(keys: &BTreeMap<Place, PrivateKey>, place: Place) -> Option<Gateway> {
+    let number = gateway_number(&keys.get(&place)?.public().0);
+    Some(Gateway { slot: small(place.1), number })
+}
+
 /// What the nodes of each cluster have to know, once all have told each other everything.
-fn fabrics(sizes: &[usize], links: &[(usize, usize)], hub: Option<usize>) -> Vec<Fabric> {
+fn fabrics(sizes: &[Size], links: &[(usize, usize)], hub: Option<usize>, keys: &BTreeMap<Place, PrivateKey>) -> Vec<Fabric> {
     let peers_of = |own: usize| {
         let all = links.iter().flat_map(|&(one, other)| [(one, other), (other, one)]);
         all.filter(move |(from, _)| *from == own).map(|(_, to)| to)
@@ -311,7 +387,7 @@ fn fabrics(sizes: &[usize], links: &[(usize, usize)], hub: Option<usize>) -> Vec
             views: of_peer.map(|((_, prefix), here)| (*prefix, *here)).collect(),
         }
     };
-    let fabric = |(own, &size): (usize, &usize)| {
+    let fabric = |(own, &(size, _)): (usize, &Size)| {
         let peer = |peer: usize| {
             let agreement = agree(&says(own, peer), &says(peer, own)).expect("an agreement");
             assert!(agreement.is_complete(), "{agreement:?}");
@@ -321,7 +397,7 @@ fn fabrics(sizes: &[usize], links: &[(usize, usize)], hub: Option<usize>) -> Vec
             addresses: vec![node_address((own, node)).into()],
             pods: vec![net(&format!("10.244.{node}.0/24"))],
             mac: Mac::of([0, 0, 0, small(own), small(node)]),
-            is_gateway: node == 0,
+            gateway: gateway(keys, (own, node)),
         };
         Fabric {
             pods: ranges(own).pods,
@@ -352,8 +428,13 @@ fn build_node(switch: &Namespace, node: &Namespace, pod: &Namespace, place: Plac
     pod.ip(&format!(
         "link set lo up\nlink set eth0 up\naddress add 10.244.{number}.2/24 dev eth0\nroute add default via 10.244.{number}.1"
     ))?;
+    for address in pod_addresses(place) {
+        pod.ip(&format!("address add {address}/32 dev eth0"))?;
+    }
     node.run(|| {
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+        // Some programs have marks count for the checks of sources, too.
+        std::fs::write("/proc/sys/net/ipv4/conf/all/src_valid_mark", (number % 2).to_string())?;
         for device in ["all", "default", "eth0", "pod"] {
             std::fs::write(format!("/proc/sys/net/ipv4/conf/{device}/rp_filter"), "1")?;
         }
@@ -421,12 +502,12 @@ impl Talk {
     }
 }
 
-fn serve(listener: TcpListener, answer: impl Fn(TcpStream) -> io::Result<()> + Send + 'static) {
+fn serve(listener: TcpListener, answer: impl Fn(TcpStream) -> io::Result<()> + Clone + Send + 'static) {
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let Ok(stream) = stream else { return };
+            let (Ok(stream), answer) = (stream, answer.clone()) else { return };
             // Whoever asked may have gone.
-            let _ = answer(stream);
+            thread::spawn(move || answer(stream));
         }
     });
 }

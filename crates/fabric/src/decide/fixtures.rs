@@ -1,10 +1,10 @@
-//! Two nodes, of which the first is the gateway in use, and a peer with the same ranges as ours.
+//! Two nodes, of which the first is the gateway, and a peer with the same ranges as ours.
 
 use liqo_api::{ClusterId, NetworkRanges, TunnelEndpointSpec};
 use liqo_datapath::tunnel::PublicKey;
 use serde_json::json;
 
-use super::Snapshot;
+use super::{Snapshot, gateways::InUse};
 use crate::view::NodeView;
 
 pub fn id(letter: char) -> ClusterId {
@@ -48,7 +48,12 @@ pub fn snapshot() -> Snapshot {
         ranges: Some(ranges),
         nodes: [("n1".to_owned(), node(1)), ("n2".to_owned(), node(2))].into(),
         peers: [(id('a'), peer(&id('a'), "10.66.0.0/16", [1, 2]))].into(),
-        gateway: Some("n1".to_owned()),
+        gateways: [in_use(0, "n1")].into(),
         ..Snapshot::default()
     }
+}
+
+/// A gateway that holds the Lease of this number.
+pub fn in_use(number: u8, node: &str) -> (u8, InUse) {
+    (number, InUse { node: node.to_owned(), key: key(100 + number) })
 }

@@ -1,17 +1,21 @@
 //! Which nodes are gateways, and which of them is in use.
 //!
 //! Gateways hold numbered Leases. Whether a holder is alive is judged by how long the local clock has not seen its Lease change, never
-//! by the times written in it. The fresh Lease with the lowest number is the gateway in use; the others stand by.
+//! by the times written in it. All that are alive are in use.
 
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
+use liqo_datapath::tunnel::PublicKey;
+
 /// How long a Lease holds after it was last seen to change.
 pub const LEASE_DURATION: Duration = Duration::from_secs(6);
 /// Time between two renewals.
 pub const RENEW_PERIOD: Duration = Duration::from_secs(2);
+/// Within this time every gateway renews its Lease, if the API server answers.
+const ONE_ROUND: Duration = Duration::from_secs(4);
 
 /// A gateway in use that cannot carry packets for so long makes room for another one.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -41,6 +45,18 @@ impl Fitness {
     }
 }
 
+/// A gateway in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// Its node.
+    pub node: String,
+    /// The key that peers know it by.
+    pub key: PublicKey,
+}
+
+/// The gateways in use, by the numbers of their Leases.
+pub type AllInUse = BTreeMap<u8, InUse>;
+
 /// What was seen of the Leases.
 #[derive(Clone, Debug, Default)]
 pub struct Sightings(BTreeMap<u8, Sighting>);
@@ -48,12 +64,17 @@ pub struct Sightings(BTreeMap<u8, Sighting>);
 #[derive(Clone, Debug)]
 struct Sighting {
     holder: Option<String>,
+    key: Option<PublicKey>,
     changed_at: Instant,
 }
 
 impl Sighting {
     fn is_fresh(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.changed_at) < LEASE_DURATION
+    }
+
+    fn is_overtaken(&self, newest: Option<Instant>) -> bool {
+        newest.is_some_and(|newest| newest.saturating_duration_since(self.changed_at) >= ONE_ROUND)
     }
 }
 
@@ -71,14 +92,14 @@ pub enum Move {
 }
 
 impl Sightings {
-    /// A Lease was seen with this holder, and it is not as it was before.
-    pub fn saw(&mut self, number: u8, holder: Option<&str>, now: Instant) {
+    /// A Lease was seen with this holder and its key, and it is not as it was before.
+    pub fn saw(&mut self, number: u8, holder: Option<&str>, key: Option<PublicKey>, now: Instant) {
         // When all were silent, it was the API server that was: nobody is to lose a Lease by that.
         if self.0.values().all(|one| !one.is_fresh(now)) {
             self.interrupted(now);
         }
         let holder = holder.filter(|holder| !holder.is_empty()).map(str::to_owned);
-        self.0.insert(number, Sighting { holder, changed_at: now });
+        self.0.insert(number, Sighting { holder, key, changed_at: now });
     }
 
     /// A Lease is gone.
@@ -86,16 +107,31 @@ impl Sightings {
         self.0.remove(&number);
     }
 
-    /// Nothing could be seen for a while: silence up to now says nothing about anybody.
+    /// Nothing could be seen for a while: silence up to now says nothing about anybody, but for those who were silent while another was
+    /// heard.
     pub fn interrupted(&mut self, now: Instant) {
-        self.0.values_mut().for_each(|one| one.changed_at = now);
+        let newest = self.newest();
+        self.0.values_mut().filter(|one| !one.is_overtaken(newest)).for_each(|one| one.changed_at = now);
     }
 
-    /// The node whose gateway is in use. As long as nobody is known to be alive, that is who was it before: what carries packets goes on
-    /// while the API server is away.
-    pub fn in_use(&self, before: Option<&str>, now: Instant) -> Option<String> {
-        let alive = self.0.values().filter(|one| one.is_fresh(now)).find_map(|one| one.holder.clone());
-        alive.or_else(|| before.map(str::to_owned))
+    /// The gateways in use: those that were not silent for too long while another one was heard. So what carries packets goes on while
+    /// the API server is away. As long as nobody is known, those who were it before.
+    pub fn in_use(&self, before: &AllInUse, now: Instant) -> AllInUse {
+        let newest = self.newest();
+        let alive = self.0.iter().filter(|(_, one)| one.is_fresh(now) || !one.is_overtaken(newest));
+        let known = alive.filter_map(|(number, one)| Some((*number, InUse { node: one.holder.clone()?, key: one.key? })));
+        let alive: AllInUse = known.collect();
+        if alive.is_empty() { before.clone() } else { alive }
+    }
+
+    /// When the next Lease runs out, if it is not renewed.
+    pub fn next_silence(&self, now: Instant) -> Option<Duration> {
+        let fresh = self.0.values().filter(|one| one.is_fresh(now));
+        fresh.map(|one| (one.changed_at + LEASE_DURATION).saturating_duration_since(now)).min()
+    }
+
+    fn newest(&self) -> Option<Instant> {
+        self.0.values().map(|one| one.changed_at).max()
     }
 
     /// Whether another node than `this` is known to be alive as a gateway.
@@ -115,11 +151,10 @@ impl Sightings {
         }
         let is_free =
             |number: &u8| self.0.get(number).is_none_or(|one| one.holder.is_none() || (!is_own(one) && !one.is_fresh(now)));
-        let own = held.first().copied();
-        match (0..own.unwrap_or(replicas)).find(is_free) {
-            Some(number) => Move::Take(number),
-            None => own.map_or(Move::Nothing, Move::Renew),
+        if let Some(own) = held.first() {
+            return Move::Renew(*own);
         }
+        (0..replicas).find(is_free).map_or(Move::Nothing, Move::Take)
     }
 }
 
@@ -151,9 +186,15 @@ mod tests {
     fn seen(leases: &[(u8, &str)], now: Instant) -> Sightings {
         let mut sightings = Sightings::default();
         for (number, holder) in leases {
-            sightings.saw(*number, Some(holder), now);
+            sightings.saw(*number, Some(holder), Some(KEY), now);
         }
         sightings
+    }
+
+    const KEY: PublicKey = PublicKey([1; 32]);
+
+    fn nodes(in_use: &AllInUse) -> Vec<(u8, &str)> {
+        in_use.iter().map(|(number, one)| (*number, one.node.as_str())).collect()
     }
 
     #[test]
@@ -167,16 +208,16 @@ mod tests {
     }
 
     #[test]
-    fn who_stands_by_moves_up_and_gives_its_former_number_up() {
+    fn who_stands_by_takes_the_place_of_a_lost_one_and_nobody_else_moves() {
         let start = Instant::now();
         let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
         let later = start + LEASE_DURATION;
-        sightings.saw(1, Some("n2"), start + RENEW_PERIOD);
-        assert_eq!(sightings.next("n2", true, 2, later), Move::Take(0));
-        sightings.saw(0, Some("n2"), later);
+        sightings.saw(1, Some("n2"), Some(KEY), start + RENEW_PERIOD * 2);
+        assert_eq!(sightings.next("n2", true, 2, later), Move::Renew(1));
+        assert_eq!(sightings.next("n3", true, 2, later), Move::Take(0));
+        // Whoever holds two gives the higher one up.
+        sightings.saw(0, Some("n2"), Some(KEY), later);
         assert_eq!(sightings.next("n2", true, 2, later), Move::GiveUp(1));
-        sightings.saw(1, None, later);
-        assert_eq!(sightings.next("n2", true, 2, later), Move::Renew(0));
     }
 
     #[test]
@@ -189,29 +230,40 @@ mod tests {
     }
 
     #[test]
-    fn of_those_alive_the_lowest_is_in_use() {
+    fn all_that_are_alive_are_in_use() {
         let start = Instant::now();
         let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
-        assert_eq!(sightings.in_use(None, start).as_deref(), Some("n1"));
+        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), start)), [(0, "n1"), (1, "n2")]);
         let later = start + LEASE_DURATION;
-        sightings.saw(1, Some("n2"), start + RENEW_PERIOD);
-        assert_eq!(sightings.in_use(Some("n1"), later).as_deref(), Some("n2"));
+        sightings.saw(1, Some("n2"), Some(KEY), start + ONE_ROUND);
+        assert_eq!(sightings.next_silence(start + ONE_ROUND), Some(LEASE_DURATION - ONE_ROUND));
+        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), later)), [(1, "n2")]);
+        // One whose key is not known cannot be told from others.
+        sightings.saw(0, Some("n3"), None, later);
+        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), later)), [(1, "n2")]);
     }
 
     #[test]
-    fn while_nobody_is_seen_to_be_alive_the_gateway_stays_where_it_is() {
+    fn while_nobody_is_heard_the_gateways_stay_what_they_are() {
         let start = Instant::now();
-        let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
+        let mut sightings = seen(&[(0, "n1"), (1, "n2"), (2, "n3")], start);
+        sightings.saw(1, Some("n2"), Some(KEY), start + RENEW_PERIOD * 2);
+        sightings.saw(0, Some("n1"), Some(KEY), start + RENEW_PERIOD * 2 + Duration::from_secs(1));
+        // They run out one after another; the third one was lost before.
+        for seconds in [7, 10, 11, 100] {
+            let in_use = sightings.in_use(&AllInUse::new(), start + Duration::from_secs(seconds));
+            assert_eq!(nodes(&in_use), [(0, "n1"), (1, "n2")], "after {seconds} s");
+        }
+        // The first that is heard of again is not the only one alive, and the lost one stays lost.
         let long_after = start + LEASE_DURATION * 10;
-        assert_eq!(sightings.in_use(Some("n1"), long_after).as_deref(), Some("n1"));
-        // The first that is heard of again is not the only one alive.
-        sightings.saw(1, Some("n2"), long_after);
-        assert_eq!(sightings.in_use(Some("n1"), long_after).as_deref(), Some("n1"));
-        // A Lease that was given up for a restart changes nothing as long as nobody has it.
+        sightings.saw(1, Some("n2"), Some(KEY), long_after);
+        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), long_after)), [(0, "n1"), (1, "n2")]);
+        // A Lease that was given up for a restart changes nothing as long as nobody has any.
         let mut restarting = seen(&[(0, "n1")], start);
-        restarting.saw(0, None, start);
-        assert_eq!(restarting.in_use(Some("n1"), start).as_deref(), Some("n1"));
-        assert_eq!(restarting.in_use(None, start), None);
+        let before = restarting.in_use(&AllInUse::new(), start);
+        restarting.saw(0, None, None, start);
+        assert_eq!(restarting.in_use(&before, start), before);
+        assert_eq!(restarting.in_use(&AllInUse::new(), start), AllInUse::new());
     }
 
     #[test]

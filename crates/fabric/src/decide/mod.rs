@@ -18,12 +18,16 @@ use liqo_api::{ClusterId, GatewayAddress, NetworkRanges, NetworkSettings, Reach,
 use liqo_datapath::tunnel::{PublicKey, Remote};
 use liqo_network::{
     PeerMaps,
-    plan::{Fabric, Mac, Node, NodePlan, Open, Peer},
+    plan::{Fabric, Gateway, MOST_GATEWAYS, Mac, Node, NodePlan, Open, Peer},
     space::{Here, overlap},
+    spread::gateway_number,
 };
 use sha2::{Digest as _, Sha256};
 
-use self::openings::Openings;
+use self::{
+    gateways::{AllInUse, InUse},
+    openings::Openings,
+};
 use crate::view::NodeView;
 
 /// Something is sent to each peer at least this often, so that either side knows that the other is there, and address translators
@@ -47,9 +51,9 @@ pub struct Snapshot {
     pub nodes: BTreeMap<String, NodeView>,
     /// The peers.
     pub peers: BTreeMap<ClusterId, TunnelEndpointSpec>,
-    /// The node whose gateway is in use.
-    pub gateway: Option<String>,
-    /// What single peers may reach; unknown before it was looked up, which only the gateway in use does.
+    /// The gateways that are alive.
+    pub gateways: AllInUse,
+    /// What single peers may reach; unknown before it was looked up, which only gateways do.
     pub openings: Option<Openings>,
     /// The addresses behind names of peers' gateways.
     pub resolved: BTreeMap<String, Vec<SocketAddr>>,
@@ -59,6 +63,20 @@ pub struct Snapshot {
     pub heard: BTreeMap<PublicKey, Duration>,
     /// The relays over TLS that are connected, and where the tunnel finds them.
     pub relays: BTreeMap<PublicKey, SocketAddr>,
+}
+
+impl Snapshot {
+    /// The gateways in use, by the numbers of their Leases. Where peers reach them by addresses that are set, one alone is, because such
+    /// an address leads to one of them, and not to the one that is called.
+    fn in_use(&self) -> impl Iterator<Item = (u8, &InUse)> {
+        let most = if self.settings.gateways.addresses.is_empty() { MOST_GATEWAYS } else { 1 };
+        self.gateways.iter().map(|(number, one)| (*number, one)).take(most.into())
+    }
+
+    /// Whether this node is a gateway in use.
+    pub fn is_gateway(&self, this: &str) -> bool {
+        self.in_use().any(|(_, one)| one.node == this)
+    }
 }
 
 /// What is to be done on this node.
@@ -77,8 +95,10 @@ pub enum Work {
 pub struct Wanted {
     /// In its kernel.
     pub plan: NodePlan,
-    /// Its end of the tunnel, where it is the gateway in use.
+    /// Its end of the tunnel, where it is a gateway.
     pub tunnel: Option<TunnelEnd>,
+    /// The nodes that are gateways, in the order of their Leases.
+    pub gateways: Vec<String>,
     /// Peers for which nothing is held, and why.
     pub left_out: BTreeMap<ClusterId, String>,
 }
@@ -109,24 +129,25 @@ impl TunnelEnd {
     }
 }
 
-/// Of the gateways of each peer the first that speaks is sent to, as they name them in order; where none speaks, the first, and all
-/// are called. So a peer whose gateway changes is followed before it can tell.
+/// Of the gateways of each peer those that speak are sent to, and share the flows; where none speaks, all. So a peer that loses a gateway
+/// is followed before it can tell.
 fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, heard: &BTreeMap<PublicKey, Duration>) {
     let speaks = |remote: &Remote| heard.get(&remote.public_key).is_some_and(|ago| *ago < SPEAKS);
     let of_one_peer = |one: &Remote, other: &Remote| owners.get(&one.public_key) == owners.get(&other.public_key);
     for gateways in remotes.chunk_by_mut(of_one_peer) {
-        let speaking = gateways.iter().position(speaks);
-        for (place, gateway) in gateways.iter_mut().enumerate() {
-            gateway.enabled = place == speaking.unwrap_or(0);
-            // One that stands by does not listen.
-            gateway.keepalive = (gateway.enabled || speaking.is_none()).then_some(KEEPALIVE);
+        let spoken_to: Vec<Option<SocketAddr>> = gateways.iter().filter(|one| speaks(one)).map(|one| one.endpoint).collect();
+        for gateway in gateways {
+            gateway.enabled = spoken_to.is_empty() || speaks(gateway);
+            // One that is silent where another one speaks stands by behind the same address.
+            let stands_by = !gateway.enabled && gateway.endpoint.is_some() && spoken_to.contains(&gateway.endpoint);
+            gateway.keepalive = (!stands_by).then_some(KEEPALIVE);
         }
     }
 }
 
 /// Whether somebody has to look up what single peers may reach.
 pub fn needs_openings(snapshot: &Snapshot, this: &str) -> bool {
-    snapshot.gateway.as_deref() == Some(this) && snapshot.peers.values().any(|peer| peer.reach == Reach::Offloaded)
+    snapshot.is_gateway(this) && snapshot.peers.values().any(|peer| peer.reach == Reach::Offloaded)
 }
 
 /// What this node is to do. `key` is the one that peers know it by.
@@ -148,19 +169,18 @@ pub fn decide(snapshot: &Snapshot, this: &str, key: PublicKey) -> Work {
     let (fabric, left_out) = fabric(snapshot, ranges);
     let plan = fabric.plan(this);
     let tunnel = plan.tunnel.is_some().then(|| tunnel_end(snapshot, &fabric, this, key));
-    Work::Hold(Box::new(Wanted { plan, tunnel, left_out }))
+    let gateways = fabric.gateways().into_iter().map(|(name, _)| name.to_owned()).collect();
+    Work::Hold(Box::new(Wanted { plan, tunnel, gateways, left_out }))
 }
 
 /// Everything that nodes have to know, and the peers that do not fit into it.
 fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges) -> (Fabric, BTreeMap<ClusterId, String>) {
-    let gateway = snapshot.gateway.as_deref();
+    let gateway = |name: &str| {
+        let (slot, found) = snapshot.in_use().find(|(_, one)| one.node == name)?;
+        Some(Gateway { slot, number: gateway_number(&found.key.0) })
+    };
     let node = |(name, view): (&String, &NodeView)| {
-        let node = Node {
-            addresses: view.addresses.clone(),
-            pods: view.pods.clone(),
-            mac: mac(name),
-            is_gateway: gateway == Some(name),
-        };
+        let node = Node { addresses: view.addresses.clone(), pods: view.pods.clone(), mac: mac(name), gateway: gateway(name) };
         (name.clone(), node)
     };
     let mut fabric = Fabric {
@@ -254,7 +274,7 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
                 preshared_key: None,
                 endpoint: addresses_of(&gateway.endpoints, &snapshot.resolved).into_iter().find(usable),
                 relay: snapshot.relays.get(&public_key).copied(),
-                keepalive: None,
+                keepalive: Some(KEEPALIVE),
                 prefixes: prefixes.clone(),
                 enabled: false,
             });

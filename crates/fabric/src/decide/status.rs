@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
-use liqo_api::{CONNECTED, Transport, TunnelEndpointSpec, TunnelEndpointStatus};
+use liqo_api::{CONNECTED, GatewayStatus, Transport, TunnelEndpointSpec, TunnelEndpointStatus};
 use liqo_datapath::tunnel::{PublicKey, RemoteState};
 use liqo_kit::conditions::{self, Wanted};
 
@@ -24,44 +24,73 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The gateway that was heard last.
-    fn heard(&self) -> Option<&RemoteState> {
-        let recent = |remote: &&RemoteState| remote.last_received.is_some_and(|ago| ago < SILENCE);
-        self.remotes.iter().filter(recent).min_by_key(|remote| remote.last_received)
+    /// Its gateways that were heard lately.
+    fn heard(&self) -> impl Iterator<Item = &RemoteState> {
+        self.remotes.iter().filter(|remote| remote.last_received.is_some_and(|ago| ago < SILENCE))
     }
 
-    /// Whether it answers over TLS, because datagrams do not arrive.
+    /// Whether it answers over TLS, because datagrams of one of its gateways do not arrive.
     pub fn is_relayed(&self) -> bool {
-        self.is_connected() && self.heard().is_some_and(RemoteState::is_relayed)
+        self.is_connected() && self.heard().any(RemoteState::is_relayed)
     }
 
-    /// Where it was heard from last.
-    fn endpoint(&self) -> Option<SocketAddr> {
-        let heard = self.heard().filter(|_| self.is_connected())?;
+    /// Where this gateway of it was heard from.
+    fn endpoint(&self, heard: &RemoteState) -> Option<SocketAddr> {
         // Of a relay's own address nobody outside of this node has anything.
         if heard.is_relayed() { self.relayed.get(&heard.public_key).copied() } else { heard.endpoint }
     }
 
     /// Whether it answers.
     pub fn is_connected(&self) -> bool {
-        self.left_out.is_none() && self.heard().is_some()
+        self.left_out.is_none() && self.heard().next().is_some()
+    }
+
+    /// What the gateway on this node says of it.
+    fn told_by(&self, node: &str) -> GatewayStatus {
+        let connected = self.is_connected();
+        let endpoints = self.heard().filter(|_| connected).filter_map(|remote| self.endpoint(remote));
+        let transport = if self.is_relayed() { Transport::Tls } else { Transport::Udp };
+        GatewayStatus {
+            node: node.to_owned(),
+            connected,
+            transport: connected.then_some(transport),
+            endpoints: endpoints.map(|address| address.to_string()).collect(),
+        }
     }
 }
 
-/// The status of the network towards a peer, seen from `node`; nothing when it is as it was.
+/// The status of the network towards a peer, with what the gateway on `node` says of it; nothing when it is as it was. What others say
+/// stays, as long as they are among the `gateways`. Whether the peer is connected follows from what all say; why it is not, the
+/// first one tells.
 pub fn status(
     node: &str,
+    gateways: &[String],
     spec: &TunnelEndpointSpec,
     current: &TunnelEndpointStatus,
     seen: &Seen,
     now: Timestamp,
 ) -> Option<TunnelEndpointStatus> {
-    let wanted = condition(spec, seen);
-    let changed = conditions::decide(&current.conditions, std::slice::from_ref(&wanted), now);
+    let told_by = |name: &String| {
+        let before = || current.gateways.iter().find(|one| one.node == *name).cloned();
+        if name == node { Some(seen.told_by(node)) } else { before() }
+    };
+    let told: Vec<GatewayStatus> = gateways.iter().filter_map(told_by).collect();
+    let over = |transport| told.iter().find(|one| one.transport == Some(transport));
+    // Who has to say what is not as it should be; nobody, when nothing is.
+    let speaker = match (over(Transport::Tls), over(Transport::Udp)) {
+        (Some(relayed), _) => Some(relayed.node.as_str()),
+        (None, Some(_)) => None,
+        (None, None) => gateways.first().map(String::as_str),
+    };
+    let wanted = match speaker {
+        None if over(Transport::Udp).is_some() => Some(Wanted::yes(CONNECTED, "Connected", "")),
+        speaker => speaker.filter(|speaker| *speaker == node).map(|_| condition(spec, seen)),
+    };
+    let changed = wanted.and_then(|wanted| conditions::decide(&current.conditions, std::slice::from_ref(&wanted), now));
     let status = TunnelEndpointStatus {
-        gateway: Some(node.to_owned()),
-        endpoint: seen.endpoint().map(|address| address.to_string()),
-        transport: seen.is_connected().then(|| if seen.is_relayed() { Transport::Tls } else { Transport::Udp }),
+        gateway: Some(gateways.join(", ")).filter(|names| !names.is_empty()),
+        transport: over(Transport::Tls).or(over(Transport::Udp)).and_then(|one| one.transport),
+        gateways: told,
         conditions: changed.unwrap_or_else(|| current.conditions.clone()),
     };
     (status != *current).then_some(status)
@@ -75,10 +104,7 @@ fn condition(spec: &TunnelEndpointSpec, seen: &Seen) -> Wanted {
     if seen.remotes.is_empty() {
         return Wanted::no(CONNECTED, "NoGateway", format!("{name} has no gateway that is known here"));
     }
-    if let Some(heard) = seen.heard() {
-        if !heard.is_relayed() {
-            return Wanted::yes(CONNECTED, "Connected", "");
-        }
+    if let Some(heard) = seen.heard().find(|remote| remote.is_relayed()) {
         let of_key = spec.gateways.iter().find(|gateway| gateway.public_key == heard.public_key.to_string());
         let place = of_key.and_then(|gateway| gateway.endpoints.first()).map_or("its gateway", String::as_str);
         let message = format!(
@@ -132,8 +158,13 @@ mod tests {
         Seen { remotes: vec![remote], ..Seen::default() }
     }
 
+    /// As the gateway on this node writes it, where `current` stands.
+    fn by(node: &str, current: &TunnelEndpointStatus, seen: &Seen) -> Option<TunnelEndpointStatus> {
+        status(node, &["n1", "n2"].map(str::to_owned), &spec(), current, seen, Timestamp::UNIX_EPOCH)
+    }
+
     fn of(seen: &Seen) -> (String, TunnelEndpointStatus) {
-        let status = status("n1", &spec(), &TunnelEndpointStatus::default(), seen, Timestamp::UNIX_EPOCH).unwrap();
+        let status = by("n1", &TunnelEndpointStatus::default(), seen).unwrap();
         (status.conditions[0].reason.clone(), status)
     }
 
@@ -144,8 +175,40 @@ mod tests {
         assert_eq!(of(&seen(Some(15), Some("192.0.2.1:51840"))).0, "NoAnswer");
         assert_eq!(of(&Seen { left_out: Some("x".into()), ..seen(Some(0), None) }).0, "NotPossible");
         let (reason, status) = of(&seen(Some(14), Some("192.0.2.1:51840")));
-        assert_eq!((reason.as_str(), status.endpoint.as_deref()), ("Connected", Some("192.0.2.1:51840")));
-        assert_eq!(status.gateway.as_deref(), Some("n1"));
+        assert_eq!(reason, "Connected");
+        assert_eq!(status.gateways, [told("n1", Some("192.0.2.1:51840"))]);
+        assert_eq!(status.gateway.as_deref(), Some("n1, n2"));
+    }
+
+    fn told(node: &str, endpoint: Option<&str>) -> GatewayStatus {
+        let endpoints = endpoint.iter().map(|&endpoint| endpoint.to_owned()).collect();
+        let transport = endpoint.map(|_| Transport::Udp);
+        GatewayStatus { node: node.into(), connected: endpoint.is_some(), transport, endpoints }
+    }
+
+    #[test]
+    fn each_gateway_writes_what_it_sees_and_one_that_is_connected_is_enough() {
+        let (heard, silent) = (seen(Some(1), Some("192.0.2.1:51840")), seen(None, Some("192.0.2.1:51840")));
+        let first = by("n1", &TunnelEndpointStatus::default(), &silent).unwrap();
+        let both = by("n2", &first, &heard).unwrap();
+        assert_eq!(both.gateways, [told("n1", None), told("n2", Some("192.0.2.1:51840"))]);
+        assert_eq!(both.conditions[0].reason, "Connected");
+        assert_eq!((by("n1", &both, &silent), by("n2", &both, &heard)), (None, None), "nobody undoes what the other wrote");
+        // None is connected any more: why, only the first says.
+        let none = by("n2", &both, &silent).unwrap();
+        assert_eq!(
+            (none.gateways.clone(), none.conditions[0].status.as_str()),
+            (vec![told("n1", None), told("n2", None)], "True")
+        );
+        assert_eq!(by("n1", &none, &silent).unwrap().conditions[0].reason, "NoAnswer");
+    }
+
+    #[test]
+    fn a_gateway_that_is_gone_is_not_spoken_of() {
+        let heard = seen(Some(1), Some("192.0.2.1:51840"));
+        let both = by("n2", &of(&heard).1, &heard).unwrap();
+        let alone = status("n2", &["n2".to_owned()], &spec(), &both, &heard, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!((alone.gateway.as_deref(), alone.gateways), (Some("n2"), vec![told("n2", Some("192.0.2.1:51840"))]));
     }
 
     #[test]
@@ -159,9 +222,14 @@ mod tests {
             endpoints: vec!["192.0.2.1:51840".to_owned()],
             tls: vec!["192.0.2.1:443".to_owned()],
         }];
-        let say = |seen: &Seen| status("n1", &spec, &TunnelEndpointStatus::default(), seen, Timestamp::UNIX_EPOCH).unwrap();
+        let say = |seen: &Seen| {
+            status("n1", &["n1".to_owned()], &spec, &TunnelEndpointStatus::default(), seen, Timestamp::UNIX_EPOCH).unwrap()
+        };
         let said = say(&seen);
-        assert_eq!((said.transport, said.endpoint.as_deref()), (Some(Transport::Tls), Some("192.0.2.1:443")));
+        assert_eq!(
+            (said.transport, said.gateways[0].endpoints.as_slice()),
+            (Some(Transport::Tls), &["192.0.2.1:443".to_owned()][..])
+        );
         assert_eq!((said.conditions[0].status.as_str(), said.conditions[0].reason.as_str()), ("True", "ConnectedOverTLS"));
         assert!(said.conditions[0].message.contains("192.0.2.1:51840"));
         seen.remotes[0].endpoint = Some("192.0.2.1:51840".parse().unwrap());
@@ -175,7 +243,7 @@ mod tests {
     fn nothing_is_written_when_nothing_changed() {
         let seen = |ago| seen(Some(ago), Some("192.0.2.1:51840"));
         let first = of(&seen(1)).1;
-        assert_eq!(status("n1", &spec(), &first, &seen(4), Timestamp::now()), None);
-        assert!(status("n2", &spec(), &first, &seen(4), Timestamp::now()).is_some());
+        assert_eq!(by("n1", &first, &seen(4)), None);
+        assert!(by("n2", &first, &seen(4)).is_some());
     }
 }

@@ -1,5 +1,5 @@
 use super::{
-    fixtures::{id, key, peer, snapshot},
+    fixtures::{id, in_use, key, peer, snapshot},
     *,
 };
 
@@ -13,7 +13,7 @@ fn wanted(snapshot: &Snapshot, this: &str) -> Wanted {
 }
 
 #[test]
-fn only_the_gateway_in_use_has_the_tunnel() {
+fn only_gateways_have_the_tunnel() {
     let tunnel = wanted(&snapshot(), "n1").tunnel.unwrap();
     assert_eq!(tunnel.mtu, 1400);
     assert_eq!(tunnel.listen, ["0.0.0.0:51840".parse().unwrap()]);
@@ -22,11 +22,26 @@ fn only_the_gateway_in_use_has_the_tunnel() {
 }
 
 #[test]
-fn a_peers_first_gateway_is_sent_to_and_the_others_are_listened_to() {
+fn all_gateways_are_in_use_unless_peers_call_one_address() {
+    let mut both = snapshot();
+    both.gateways.extend([in_use(3, "n2")]);
+    for this in ["n1", "n2"] {
+        let wanted = wanted(&both, this);
+        assert!(wanted.tunnel.is_some() && both.is_gateway(this));
+        assert_eq!((wanted.gateways.as_slice(), wanted.plan.rules.len()), (&["n1".to_owned(), "n2".to_owned()][..], 2));
+    }
+    both.settings.gateways.addresses = vec!["gateway.example.org:51840".to_owned()];
+    assert!(wanted(&both, "n1").tunnel.is_some());
+    assert_eq!((wanted(&both, "n2").tunnel, both.is_gateway("n2")), (None, false));
+    assert_eq!(wanted(&both, "n2").gateways, ["n1"]);
+}
+
+#[test]
+fn all_gateways_of_a_peer_are_called_and_share_its_prefixes() {
     let tunnel = wanted(&snapshot(), "n1").tunnel.unwrap();
     let [first, second] = &tunnel.remotes[..] else { panic!("{:?}", tunnel.remotes) };
-    assert!(first.enabled && !second.enabled);
-    // Nobody speaks yet: both are called.
+    // Nobody speaks yet.
+    assert!(first.enabled && second.enabled);
     assert_eq!((first.keepalive, second.keepalive), (Some(KEEPALIVE), Some(KEEPALIVE)));
     assert_eq!(first.endpoint, Some("192.0.2.1:51840".parse().unwrap()));
     assert_eq!(first.prefixes, ["10.66.0.0/16".parse().unwrap()]);
@@ -34,26 +49,32 @@ fn a_peers_first_gateway_is_sent_to_and_the_others_are_listened_to() {
 }
 
 #[test]
-fn a_peer_whose_gateway_changes_is_followed() {
+fn those_gateways_of_a_peer_are_sent_to_that_speak() {
     let ago = |seconds: [u64; 2]| [1, 2].map(key).into_iter().zip(seconds.map(Duration::from_secs)).collect::<BTreeMap<_, _>>();
     let chosen = |heard: BTreeMap<PublicKey, Duration>| {
         let tunnel = wanted(&Snapshot { heard: heard.clone(), ..snapshot() }, "n1").tunnel.unwrap();
         assert!(!tunnel.is_outdated(&heard));
         let enabled: Vec<PublicKey> = tunnel.remotes.iter().filter(|one| one.enabled).map(|one| one.public_key).collect();
-        assert!(tunnel.remotes.iter().all(|one| one.enabled == one.keepalive.is_some()));
+        assert!(tunnel.remotes.iter().all(|one| one.keepalive.is_some()));
         enabled
     };
     assert_eq!(chosen(ago([1, 200])), [key(1)]);
     assert_eq!(chosen(ago([8, 0])), [key(2)]);
-    // Both believe to be in use: the one that they name first is it.
-    assert_eq!(chosen(ago([6, 0])), [key(1)]);
+    assert_eq!(chosen(ago([6, 0])), [key(1), key(2)]);
+    assert_eq!(chosen(ago([100, 200])), [key(1), key(2)]);
+    // Behind one address the one that is silent stands by, and is not called.
+    let mut behind_one = Snapshot { heard: ago([100, 0]), ..snapshot() };
+    let gateways = &mut behind_one.peers.get_mut(&id('a')).unwrap().gateways;
+    gateways[0].endpoints = gateways[1].endpoints.clone();
+    let called: Vec<bool> = wanted(&behind_one, "n1").tunnel.unwrap().remotes.iter().map(|one| one.keepalive.is_some()).collect();
+    assert_eq!(called, [false, true]);
     let former = wanted(&Snapshot { heard: ago([1, 200]), ..snapshot() }, "n1").tunnel.unwrap();
     assert!(former.is_outdated(&ago([8, 0])));
 }
 
 #[test]
 fn without_a_gateway_packets_for_peers_go_nowhere() {
-    let wanted = wanted(&Snapshot { gateway: None, ..snapshot() }, "n1");
+    let wanted = wanted(&Snapshot { gateways: AllInUse::new(), ..snapshot() }, "n1");
     assert_eq!((wanted.tunnel, wanted.plan.overlay, wanted.plan.routes.len()), (None, None, 1));
 }
 

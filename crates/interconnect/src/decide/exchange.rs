@@ -29,7 +29,7 @@ pub struct Picture {
     pub ranges: NetworkRanges,
     /// Our nodes.
     pub nodes: Vec<NodeAddresses>,
-    /// Our gateways, the one in use first.
+    /// Our gateways, in the order of their Leases.
     pub gateways: Vec<GatewayAddress>,
     /// The peers that there is to be a network with.
     pub peers: BTreeMap<ClusterId, Peer>,

@@ -9,6 +9,7 @@ use std::{
 
 use k8s_openapi::api::coordination::v1::Lease;
 use liqo_api::{GatewayAddress, Gateways, annotations, gateway_lease};
+use liqo_network::plan::MOST_GATEWAYS;
 
 use super::ranges::NodeAddresses;
 
@@ -57,8 +58,8 @@ impl Observed {
     }
 }
 
-/// Our gateways, the one in use first; and when to look again. When none is seen to be alive, it is rather we who do not see:
-/// then all that hold a Lease stay.
+/// Our gateways in the order of their Leases; and when to look again. One is left out when its Lease ran out while another one was
+/// renewed. When all fall silent, it is rather we who do not see: then all stay.
 pub fn ours(
     settings: &Gateways,
     leases: &BTreeMap<String, Arc<Held>>,
@@ -66,12 +67,19 @@ pub fn ours(
     nodes: &BTreeMap<String, Arc<NodeAddresses>>,
     now: Instant,
 ) -> (Vec<GatewayAddress>, Option<Duration>) {
-    let (mut found, mut silent, mut again) = (Vec::new(), Vec::new(), None);
-    for name in (0..settings.replicas).map(gateway_lease) {
-        let (Some(held), Some(seen)) = (leases.get(&name), observed.0.get(&name)) else { continue };
+    let (mut found, mut again) = (Vec::new(), None);
+    let names: Vec<String> = (0..settings.replicas.min(MOST_GATEWAYS)).map(gateway_lease).collect();
+    let newest = names.iter().filter(|name| leases.contains_key(*name)).filter_map(|name| observed.0.get(name)).max();
+    for name in names.iter().map(String::as_str) {
+        let (Some(held), Some(seen)) = (leases.get(name), observed.0.get(name)) else { continue };
         let left = held.duration.saturating_sub(now.duration_since(*seen));
         if !left.is_zero() {
             again = Some(again.map_or(left, |again: Duration| again.min(left)));
+        }
+        // Within this time each gateway renews its Lease, if the API server answers.
+        let is_overtaken = newest.is_some_and(|newest| newest.duration_since(*seen) >= held.duration * 2 / 3);
+        if left.is_zero() && is_overtaken {
+            continue;
         }
         // A node says of itself that it is a gateway; which may be one is said here.
         let fits =
@@ -81,14 +89,13 @@ pub fn ours(
             [] => node.addresses.iter().map(|&address| SocketAddr::new(address, port).to_string()).collect(),
             set => set.to_vec(),
         };
-        let gateway = GatewayAddress {
+        found.push(GatewayAddress {
             public_key: held.public_key.clone(),
             endpoints: reached(&settings.addresses, settings.port),
             tls: held.tls_port.map(|port| reached(&settings.tls_addresses, port)).unwrap_or_default(),
-        };
-        if left.is_zero() { silent.push(gateway) } else { found.push(gateway) }
+        });
     }
-    (if found.is_empty() { silent } else { found }, again)
+    (found, again)
 }
 
 #[cfg(test)]
@@ -130,7 +137,21 @@ mod tests {
         let (found, again) = ours(&settings, &now, &observed, &nodes, start + 6 * SECOND);
         assert_eq!((keys(&found), again), (vec!["key of a"], Some(4 * SECOND)));
         let (found, again) = ours(&settings, &now, &observed, &nodes, start + 60 * SECOND);
-        assert_eq!((keys(&found), again), (vec!["key of b", "key of a"], None), "nobody is seen: nothing is taken back");
+        assert_eq!((keys(&found), again), (vec!["key of a"], None), "nobody is seen: nothing is taken back");
+    }
+
+    #[test]
+    fn while_the_api_server_is_away_no_gateway_is_left_out() {
+        let (start, nodes) = (Instant::now(), nodes());
+        let (a, b) = (held("a", 1), held("b", 1));
+        let mut observed = Observed::default();
+        observed.see(&gateway_lease(0), None, Some(&b), start);
+        observed.see(&gateway_lease(1), None, Some(&a), start + SECOND);
+        let now = leases(&[(0, b), (1, a)]);
+        for seconds in [6, 7, 60] {
+            let (found, _) = ours(&Gateways::default(), &now, &observed, &nodes, start + seconds * SECOND);
+            assert_eq!(keys(&found), ["key of b", "key of a"], "after {seconds} s");
+        }
     }
 
     #[test]

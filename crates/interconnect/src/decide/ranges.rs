@@ -11,7 +11,7 @@ use k8s_openapi::api::{
     discovery::v1::{Endpoint, EndpointSlice},
 };
 use liqo_api::{ApiServerEndpoint, NetworkRanges, NetworkSettings};
-use liqo_network::{Externals, space::overlap};
+use liqo_network::{Externals, space::overlap, spread::keeps_low_bits};
 
 /// A node, as far as the network needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,6 +113,11 @@ pub fn find(settings: &NetworkSettings, around: &Surroundings, previous: &[ApiSe
             "{wrong}, taken for the range of this cluster's pods, holds addresses of nodes: set the range with `liqoctl install --set network.podCIDRs=...`"
         ));
     }
+    if let Some(small) = pods.iter().find(|prefix| !keeps_low_bits(prefix)) {
+        return Err(format!(
+            "{small}, taken for a range of this cluster's pods, is smaller than sixteen addresses: set the range with `liqoctl install --set network.podCIDRs=...`"
+        ));
+    }
     let services = match (&settings.service_cidrs, &around.service_cidrs) {
         (set, _) if !set.is_empty() => set.clone(),
         (_, told) if !told.is_empty() => told.clone(),
@@ -122,6 +127,9 @@ pub fn find(settings: &NetworkSettings, around: &Surroundings, previous: &[ApiSe
     let of_family = |is_v4: bool| external.iter().filter(|prefix| prefix.addr().is_ipv4() == is_v4).count();
     if of_family(true) > 1 || of_family(false) > 1 {
         return Err("network.externalCIDRs holds several prefixes of one family: one is enough".into());
+    }
+    if let Some(small) = external.iter().find(|prefix| !keeps_low_bits(prefix)) {
+        return Err(format!("network.externalCIDRs holds {small}, which is smaller than sixteen addresses"));
     }
     let nodes = around.nodes.iter().flat_map(|node| &node.addresses).map(|&address| IpNet::from(address));
     let mut others = pods.iter().chain(&services).copied().chain(nodes);
@@ -199,7 +207,9 @@ mod tests {
         for around in [wrong, Surroundings::default()] {
             assert!(find(&NetworkSettings::default(), &around, &[]).unwrap_err().contains("--set network.podCIDRs="));
         }
-        for external in [&["10.1.0.0/24", "10.2.0.0/24"][..], &["10.244.9.0/24"], &["10.97.0.0/16"], &["172.18.0.0/24"]] {
+        for external in
+            [&["10.1.0.0/24", "10.2.0.0/24"][..], &["10.244.9.0/24"], &["10.97.0.0/16"], &["172.18.0.0/24"], &["10.70.0.0/29"]]
+        {
             let settings = NetworkSettings { external_cidrs: nets(external), ..NetworkSettings::default() };
             assert!(find(&settings, &around(), &[]).unwrap_err().contains("network.externalCIDRs"), "{external:?}");
         }

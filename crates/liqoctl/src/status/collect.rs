@@ -89,13 +89,7 @@ async fn network(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<
     let found = api.get_opt(foreign.spec.cluster_id.as_str()).await.doing("read the TunnelEndpoint of the peer")?;
     let (spec, status) = found.map(|found| (found.spec, found.status.unwrap_or_default())).unzip();
     let status = status.unwrap_or_default();
-    Ok(Some(Networking {
-        links,
-        prefixes: spec.map(|spec| spec.imported).unwrap_or_default(),
-        gateway: status.gateway,
-        endpoint: status.endpoint,
-        transport: status.transport,
-    }))
+    Ok(Some(Networking { links, prefixes: spec.map(|spec| spec.imported).unwrap_or_default(), gateways: status.gateways }))
 }
 
 async fn borrowing(cluster: &Cluster, foreign: &ForeignCluster, links: Vec<Link>) -> anyhow::Result<Borrowing> {

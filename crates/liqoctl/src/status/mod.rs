@@ -6,7 +6,7 @@ mod tree;
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use liqo_api::{ClusterId, Condition, ForeignCluster, OfferPhase, PodOffloadingStrategy, ResourceList, Transport, Wish};
+use liqo_api::{ClusterId, Condition, ForeignCluster, GatewayStatus, OfferPhase, PodOffloadingStrategy, ResourceList, Wish};
 use serde::Serialize;
 
 pub use collect::collect;
@@ -119,15 +119,8 @@ pub struct Networking {
     pub links: Vec<Link>,
     /// The peer's prefixes, and where they are seen here.
     pub prefixes: BTreeMap<IpNet, IpNet>,
-    /// The node that the tunnel begins at.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gateway: Option<String>,
-    /// Where the peer's gateway is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub endpoint: Option<String>,
-    /// What carries packets to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub transport: Option<Transport>,
+    /// What our gateways say of their tunnels to it.
+    pub gateways: Vec<GatewayStatus>,
 }
 
 /// One link of the chain.

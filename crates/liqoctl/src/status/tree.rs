@@ -146,13 +146,18 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
     if !seen.is_empty() {
         children.push(Branch::leaf(format!("its {}", seen.join(", "))));
     }
-    if let (Some(gateway), Some(endpoint)) = (&network.gateway, &network.endpoint) {
-        let over = match network.transport {
+    children.extend(network.gateways.iter().map(|gateway| {
+        let (node, ends) = (plain(&gateway.node), plain(&gateway.endpoints.join(", ")));
+        let over = match gateway.transport {
             Some(Transport::Tls) => paint.unsure(" over TLS, because UDP does not pass"),
             _ => String::new(),
         };
-        children.push(Branch::leaf(format!("tunnel from node {} to {}{over}", plain(gateway), plain(endpoint))));
-    }
+        Branch::leaf(if gateway.connected {
+            format!("tunnel from node {node} to {ends}{over}")
+        } else {
+            paint.unsure(&format!("no tunnel from node {node}"))
+        })
+    }));
     Branch { text: format!("network to {name}"), children }
 }
 
@@ -220,7 +225,7 @@ fn count(number: usize, one: &str, many: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use liqo_api::{ClusterId, PodOffloadingStrategy, Quantity};
+    use liqo_api::{ClusterId, GatewayStatus, PodOffloadingStrategy, Quantity};
 
     use super::*;
     use crate::status::{Replicas, Twin};
@@ -283,9 +288,15 @@ mod tests {
                     network: Some(Networking {
                         links: vec![link("NetworkAgreed", "True"), link("TunnelConnected", "Unknown")],
                         prefixes: [("10.244.0.0/16".parse().unwrap(), "10.65.0.0/16".parse().unwrap())].into(),
-                        gateway: Some("rome-1".into()),
-                        endpoint: Some("203.0.113.9:51840".into()),
-                        transport: Some(Transport::Udp),
+                        gateways: vec![
+                            GatewayStatus {
+                                node: "rome-1".into(),
+                                connected: true,
+                                transport: Some(Transport::Udp),
+                                endpoints: vec!["203.0.113.9:51840".into(), "203.0.113.10:51840".into()],
+                            },
+                            GatewayStatus { node: "rome-2".into(), ..GatewayStatus::default() },
+                        ],
                     }),
                     lending: Some(Lending {
                         tenant_namespace: Some("liqo-tenant-x".into()),
@@ -345,7 +356,8 @@ rome (ID {rome}, Liqo 0.1.0)
 │     ├─ ✓ NetworkAgreed
 │     ├─ ? TunnelConnected: Reason: what is the case (since 2026-01-01T00:00:00Z)
 │     ├─ its 10.244.0.0/16 is seen here as 10.65.0.0/16
-│     └─ tunnel from node rome-1 to 203.0.113.9:51840
+│     ├─ tunnel from node rome-1 to 203.0.113.9:51840, 203.0.113.10:51840
+│     └─ no tunnel from node rome-2
 ├─ turin (ID {turin}) is being ended
 │  └─ known, no peering
 └─ offloaded namespaces

@@ -83,20 +83,39 @@ fn what_stands_for_a_peer_is_read_in_the_right_direction() {
 }
 
 #[test]
-fn stand_ins_stay_and_the_first_address_is_nobody_s() {
-    let external = [net("10.70.0.0/29")];
-    let (first, without) = Externals::assign(&external, [ip("192.0.2.2"), ip("192.0.2.1")], &Externals::default());
-    assert_eq!(first.pairs().collect::<Vec<_>>(), [(ip("192.0.2.1"), ip("10.70.0.2")), (ip("192.0.2.2"), ip("10.70.0.3"))]);
-    assert_eq!(fallback(&external[0]), Some(ip("10.70.0.1")));
+fn stand_ins_stay_and_have_the_low_bits_of_what_they_stand_for() {
+    let external = [net("10.70.0.0/26")];
+    let pairs =
+        |externals: &Externals| externals.pairs().map(|(one, other)| (one.to_string(), other.to_string())).collect::<Vec<_>>();
+    let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
+    let (first, without) = Externals::assign(&external, [ip("192.0.2.34"), ip("192.0.2.1")], &Externals::default());
+    assert_eq!(pairs(&first), [pair("192.0.2.1", "10.70.0.17"), pair("192.0.2.34", "10.70.0.18")]);
     assert!(without.is_empty());
-    let (second, _) = Externals::assign(&external, [ip("192.0.2.0"), ip("192.0.2.2")], &first);
-    assert_eq!(second.pairs().collect::<Vec<_>>(), [(ip("192.0.2.0"), ip("10.70.0.2")), (ip("192.0.2.2"), ip("10.70.0.3"))]);
-    let many = (0..9).map(|last| ip(&format!("192.0.2.{last}")));
+    let (second, _) = Externals::assign(&external, [ip("192.0.2.2"), ip("192.0.2.34")], &first);
+    assert_eq!(pairs(&second), [pair("192.0.2.2", "10.70.0.34"), pair("192.0.2.34", "10.70.0.18")]);
+    // Three of the four sixteens are left to stand-ins.
+    let many = (0..5).map(|place| ip(&format!("192.0.2.{}", 2 + 16 * place)));
     let (full, without) = Externals::assign(&external, many, &second);
-    assert_eq!(full.pairs().count(), 5);
-    assert_eq!(without.len(), 4);
+    assert_eq!((full.pairs().count(), without.len()), (3, 2));
     let (_, other_family) = Externals::assign(&external, [ip("2001:db8::1")], &full);
     assert_eq!(other_family, [ip("2001:db8::1")]);
+}
+
+#[test]
+fn a_stand_in_that_does_not_fit_any_more_is_replaced() {
+    let external = [net("10.70.0.0/24")];
+    for before in ["10.70.0.2", "10.70.0.33", "10.71.0.34"] {
+        let previous = Externals::recorded([(ip("192.0.2.2"), ip(before))]);
+        let (now, _) = Externals::assign(&external, [ip("192.0.2.2")], &previous);
+        assert_eq!(now.pairs().next(), Some((ip("192.0.2.2"), ip("10.70.0.18"))), "{before}");
+    }
+}
+
+#[test]
+fn sixteen_addresses_stand_for_whoever_has_no_other() {
+    let all: Vec<IpAddr> = (0..16).map(|bits| fallback(&net("10.70.0.0/28"), bits)).collect();
+    assert_eq!((all[0], all[15]), (ip("10.70.0.0"), ip("10.70.0.15")));
+    assert_eq!(fallback(&net("fd00::/124"), 9), ip("fd00::9"));
 }
 
 proptest! {

@@ -112,6 +112,7 @@ fn what_one_side_has_not_said_yet_is_missing_and_nothing_else() {
 fn claims_that_cannot_be_are_refused() {
     let says =
         |exports: &[&str]| agree(&Announcement::default(), &Announcement { exports: nets(exports), ..Announcement::default() });
+    assert_eq!(says(&["10.1.0.0/28", "10.2.0.0/29"]), Err(Refused::TooSmall { prefix: net("10.2.0.0/29") }));
     assert_eq!(says(&["0.0.0.0/0"]), Err(Refused::TooLarge { prefix: net("0.0.0.0/0") }));
     assert_eq!(says(&["10.0.0.1/16"]), Err(Refused::HostBits { prefix: net("10.0.0.1/16") }));
     assert_eq!(says(&["fd00::/8"]), Err(Refused::TooLarge { prefix: net("fd00::/8") }));

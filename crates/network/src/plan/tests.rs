@@ -1,12 +1,17 @@
 use super::*;
 use crate::fixtures::{id, ip, map, net};
 
-fn node(last: u8, is_gateway: bool) -> Node {
+/// A gateway in the slot of this number, with a key of its own.
+fn gateway(slot: u8) -> Gateway {
+    Gateway { slot, number: spread::gateway_number(&[slot; 32]) }
+}
+
+fn node(last: u8, gateway: Option<Gateway>) -> Node {
     Node {
         addresses: vec![IpAddr::from([172, 18, 0, last])],
         pods: vec![net(&format!("10.244.{last}.0/24"))],
         mac: Mac::of([0, 0, 0, 0, last]),
-        is_gateway,
+        gateway,
     }
 }
 
@@ -19,7 +24,7 @@ fn fabric() -> Fabric {
     Fabric {
         pods: vec![net("10.244.0.0/16")],
         external: vec![net("10.70.0.0/24")],
-        nodes: [("n1".into(), node(1, true)), ("n2".into(), node(2, false)), ("n3".into(), node(3, false))].into(),
+        nodes: [("n1".into(), node(1, Some(gateway(0)))), ("n2".into(), node(2, None)), ("n3".into(), node(3, None))].into(),
         peers: [(id('a'), Peer { maps, open: Open::Everything, api_server: false })].into(),
         mtu: 1420,
         ..Fabric::default()
@@ -61,24 +66,66 @@ fn a_gateway_sends_into_the_tunnel_and_back_to_the_nodes() {
     }
     let own = |route: &&Route| route.table.is_some() && route.destination == net("10.244.1.0/24");
     assert_eq!(plan.routes.iter().find(own), None);
-    assert_eq!(plan.rules, [Rule { is_v6: false, from: TUNNEL, table: RETURN_TABLE, priority: RETURN_PRIORITY }]);
+    assert_eq!(plan.rules, [Rule { is_v6: false, chosen: Chosen::FromTunnel, table: RETURN_TABLE, priority: RETURN_PRIORITY }]);
+}
+
+/// Two of three nodes are gateways; the second by name comes first.
+fn two_gateways() -> Fabric {
+    let mut fabric = fabric();
+    fabric.nodes.insert("n1".into(), node(1, Some(gateway(1))));
+    fabric.nodes.insert("n2".into(), node(2, Some(gateway(0))));
+    fabric
 }
 
 #[test]
-fn of_several_gateways_one_is_in_use_and_the_next_takes_over() {
-    let mut fabric = fabric();
-    fabric.nodes.insert("n2".into(), node(2, true));
-    let way = |last: u8, from: u8| {
+fn several_gateways_are_in_use_each_by_a_table_of_its_own() {
+    let fabric = two_gateways();
+    let over = |destination: &str, table: Option<u32>, last: u8, from: u8| {
         let (hop, source) = (IpAddr::from([172, 18, 0, last]), Some(IpAddr::from([172, 18, 0, from])));
-        Route { destination: net("10.246.0.0/16"), table: None, way: Way::Overlay { hop, source, mtu: Some(1420) } }
+        Route { destination: net(destination), table, way: Way::Overlay { hop, source, mtu: Some(1420) } }
     };
-    assert!(fabric.plan("n3").routes.contains(&way(1, 3)));
-    // The one that stands by is like any other node.
-    assert!(fabric.plan("n2").routes.contains(&way(1, 2)));
-    assert_eq!(fabric.plan("n2").tunnel, None);
-    fabric.nodes.remove("n1");
-    assert!(fabric.plan("n3").routes.contains(&way(2, 3)));
-    assert_eq!(fabric.plan("n2").tunnel, Some(1420));
+    let marked = |mark, table| Rule { is_v6: false, chosen: Chosen::Marked(mark), table, priority: GATEWAY_PRIORITY };
+    // A node goes by the first, and by mark to the other.
+    let plan = fabric.plan("n3");
+    for destination in ["10.246.0.0/16", "10.72.0.0/24"] {
+        assert!(plan.routes.contains(&over(destination, None, 2, 3)), "{plan:?}");
+        assert!(plan.routes.contains(&over(destination, Some(RETURN_TABLE + 2), 1, 3)), "{plan:?}");
+    }
+    assert_eq!((plan.routes.len(), plan.rules), (6, vec![marked(0x20, RETURN_TABLE + 2)]));
+    // Each gateway goes into its own tunnel, and by mark to the other.
+    for (name, own, other, table) in [("n1", 1, 2, RETURN_TABLE + 1), ("n2", 2, 1, RETURN_TABLE + 2)] {
+        let plan = fabric.plan(name);
+        let tunnel = Way::Tunnel { source: Some(IpAddr::from([172, 18, 0, own])) };
+        assert!(plan.routes.contains(&Route { destination: net("10.246.0.0/16"), table: None, way: tunnel }));
+        assert!(plan.routes.contains(&over("10.246.0.0/16", Some(table), other, own)));
+        assert_eq!((plan.tunnel, plan.rules.len()), (Some(1420), 2));
+    }
+}
+
+#[test]
+fn a_gateway_that_is_lost_leaves_everything_to_the_other() {
+    let mut fabric = two_gateways();
+    let carried = [fabric.carried_by("n1"), fabric.carried_by("n2")];
+    assert_eq!((carried[0] ^ carried[1], fabric.carried_by("n3")), (Buckets::MAX, 0));
+    fabric.nodes.get_mut("n2").unwrap().gateway = None;
+    assert_eq!(fabric.carried_by("n1"), Buckets::MAX);
+    let plan = fabric.plan("n3");
+    assert!(plan.rules.is_empty());
+    assert!(plan.routes.iter().all(|route| route.table.is_none()));
+    let way = Way::Overlay { hop: ip("172.18.0.1"), source: Some(ip("172.18.0.3")), mtu: Some(1420) };
+    assert!(plan.routes.contains(&Route { destination: net("10.246.0.0/16"), table: None, way }));
+}
+
+#[test]
+fn gateways_and_nodes_know_each_other_and_marks_are_all_different() {
+    let fabric = two_gateways();
+    let known = |name: &str| fabric.plan(name).overlay.expect("an overlay").neighbours.len();
+    assert_eq!(["n1", "n2", "n3"].map(known), [2, 2, 2]);
+    let all: Vec<Gateway> = (0..MOST_GATEWAYS).map(gateway).collect();
+    let marks: std::collections::BTreeSet<u32> = all.iter().map(|gateway| gateway.mark()).collect();
+    let tables: std::collections::BTreeSet<u32> = all.iter().map(|gateway| gateway.table()).chain([RETURN_TABLE]).collect();
+    assert_eq!((marks.len(), tables.len()), (7, 8));
+    assert!(marks.iter().all(|mark| mark & !MARK_MASK == 0 && *mark != 0 && mark & 0x80 == 0));
 }
 
 #[test]
@@ -114,7 +161,7 @@ fn what_a_node_holds_does_not_grow_with_pods_or_with_nodes_times_peers() {
         many.peers.insert(id(letter), Peer { maps, open: Open::Everything, api_server: false });
     }
     for last in 4..=20 {
-        many.nodes.insert(format!("n{last}"), node(last, false));
+        many.nodes.insert(format!("n{last}"), node(last, None));
     }
     // Two prefixes of the first peer and one of each of the five others, each with its twin.
     assert_eq!(many.plan("n2").routes.len(), 14);

@@ -4,7 +4,7 @@ use super::*;
 use crate::fixtures::{id, map, net};
 use crate::{
     Here, PeerMaps, PrefixMap, There,
-    plan::{Mac, Node, Peer},
+    plan::{Gateway, Mac, Node, Peer},
 };
 
 fn server(address: &str, stand_in: &str) -> ApiServerEndpoint {
@@ -17,7 +17,8 @@ fn fabric() -> Fabric {
         exported: map(&[("10.244.0.0/16", "10.245.0.0/16"), ("10.70.0.0/24", "10.71.0.0/24")]),
         imported: map(&[("10.246.0.0/16", "10.244.0.0/16"), ("10.72.0.0/24", "10.70.0.0/24")]),
     };
-    let node = Node { addresses: vec!["172.18.0.1".parse().unwrap()], pods: vec![], mac: Mac::of([0; 5]), is_gateway: true };
+    let (mac, gateway) = (Mac::of([0; 5]), Some(Gateway { slot: 0, number: spread::gateway_number(&[0; 32]) }));
+    let node = Node { addresses: vec!["172.18.0.1".parse().unwrap()], pods: vec![], mac, gateway };
     Fabric {
         pods: vec![net("10.244.0.0/16")],
         external: vec![net("10.70.0.0/24")],
@@ -28,14 +29,16 @@ fn fabric() -> Fabric {
     }
 }
 
-fn script(fabric: &Fabric, is_gateway: bool, family: &str, name: &str) -> String {
-    let tables = tables(fabric, is_gateway);
+fn script(fabric: &Fabric, node: &str, family: &str, name: &str) -> String {
+    let tables = tables(fabric, node);
     tables.into_iter().find(|table| table.family == family && table.name == name).map(|table| table.script).unwrap_or_default()
 }
 
 #[test]
 fn a_gateway_translates_and_opens_only_what_is_open() {
     let a = id('a');
+    // Alone it carries all buckets, and takes for each destination the one that needs no other address.
+    let everything = (0..16).map(|bits| format!("0.0.0.{bits} : 10.71.0.0")).collect::<Vec<_>>().join(", ");
     let expected = format!(
         r#"table ip liqo
 delete table ip liqo
@@ -50,7 +53,7 @@ table ip liqo {{
 	}}
 	chain to_{a} {{
 		snat ip prefix to ip saddr map {{ 10.244.0.0/16 : 10.245.0.0/16 }}
-		snat to 10.71.0.1
+		snat to ip daddr & 0.0.0.15 map {{ {everything} }}
 	}}
 	set opened_{a} {{ type ipv4_addr; elements = {{ 10.244.0.9 }}; }}
 	chain open_{a} {{
@@ -93,7 +96,7 @@ table ip liqo {{
 }}
 "#
     );
-    let script = script(&fabric(), true, "ip", TABLE);
+    let script = script(&fabric(), "n1", "ip", TABLE);
     let (before, comment) = (script.lines().count(), |line: &&str| line.starts_with("\tcomment \""));
     let without: Vec<&str> = script.lines().filter(|line| !comment(line)).collect();
     assert_eq!(without, expected.lines().collect::<Vec<_>>());
@@ -102,7 +105,7 @@ table ip liqo {{
 
 #[test]
 fn the_guard_lets_pass_only_addresses_that_this_peer_knows_us_by() {
-    let (guard, a) = (script(&fabric(), true, "ip", GUARD), id('a'));
+    let (guard, a) = (script(&fabric(), "n1", "ip", GUARD), id('a'));
     for line in [
         "ip saddr { 10.71.0.0/24, 10.245.0.0/16 } accept".to_owned(),
         "ip daddr { 10.71.0.0/24, 10.245.0.0/16 } accept".to_owned(),
@@ -141,7 +144,7 @@ fn of_an_api_server_nothing_but_its_port_is_opened_and_only_to_peers_that_may() 
 
 #[test]
 fn a_node_that_is_no_gateway_only_keeps_sources_visible() {
-    let tables = tables(&fabric(), false);
+    let tables = tables(&fabric(), "n2");
     let [table] = tables.as_slice() else { panic!("one table") };
     assert!(!table.script.contains("liqo.tunnel"), "{}", table.script);
     assert!(table.script.contains("oifname \"liqo.overlay\" ip daddr @remote"), "{}", table.script);
@@ -150,12 +153,12 @@ fn a_node_that_is_no_gateway_only_keeps_sources_visible() {
 #[test]
 fn ipv6_has_tables_of_its_own() {
     let mut fabric = fabric();
-    assert_eq!(script(&fabric, true, "ip6", TABLE), "");
+    assert_eq!(script(&fabric, "n1", "ip6", TABLE), "");
     let peer = fabric.peers.get_mut(&id('a')).unwrap();
     peer.maps.imported.insert(Here(net("fd00:1::/64")), There(net("fd00:9::/64"))).unwrap();
     peer.maps.exported.insert(Here(net("fd00:2::/64")), There(net("fd00:8::/64"))).unwrap();
     fabric.pods.push(net("fd00:2::/64"));
-    let script = script(&fabric, true, "ip6", TABLE);
+    let script = script(&fabric, "n1", "ip6", TABLE);
     assert!(script.contains("dnat ip6 prefix to ip6 daddr map { fd00:8::/64 : fd00:2::/64 }"), "{script}");
     assert!(!script.contains("10."), "{script}");
 }
@@ -164,15 +167,100 @@ fn ipv6_has_tables_of_its_own() {
 fn a_peer_that_has_not_said_how_it_sees_us_gets_nothing_out() {
     let mut fabric = fabric();
     fabric.peers.get_mut(&id('a')).unwrap().maps.exported = PrefixMap::default();
-    let guard = script(&fabric, true, "ip", GUARD);
+    let guard = script(&fabric, "n1", "ip", GUARD);
     assert!(!guard.contains(" accept\n"), "{guard}");
-    let table = script(&fabric, true, "ip", TABLE);
+    let table = script(&fabric, "n1", "ip", TABLE);
     assert!(!table.contains("snat to "), "{table}");
+}
+
+/// Three nodes, of which the first two are gateways.
+fn two_gateways() -> Fabric {
+    let mut fabric = fabric();
+    let first = fabric.nodes["n1"].clone();
+    let gateway = Some(Gateway { slot: 1, number: spread::gateway_number(&[1; 32]) });
+    fabric.nodes.insert("n2".to_owned(), Node { gateway, addresses: vec!["172.18.0.2".parse().unwrap()], ..first.clone() });
+    fabric.nodes.insert("n3".to_owned(), Node { gateway: None, addresses: vec!["172.18.0.3".parse().unwrap()], ..first });
+    fabric
+}
+
+#[test]
+fn a_node_marks_what_belongs_to_another_gateway() {
+    let fabric = two_gateways();
+    let script = script(&fabric, "n3", "ip", TABLE);
+    let carried = spread::each(fabric.carried_by("n2")).map(|bucket| format!("0x{:08x} : goto via_1", u32::from(bucket) << 4));
+    let carried: Vec<String> = carried.collect();
+    assert_eq!(carried.len(), 8);
+    let expected = format!(
+        r#"	chain via_1 {{
+		meta mark set meta mark & 0xffffff0f | 0x00000020
+	}}
+	chain by_bucket {{
+		meta mark set meta mark & 0xffffff0f
+		ip saddr & 0.0.0.1 == 0.0.0.1 meta mark set meta mark ^ 0x00000010
+		ip saddr & 0.0.0.2 == 0.0.0.2 meta mark set meta mark ^ 0x00000020
+		ip saddr & 0.0.0.4 == 0.0.0.4 meta mark set meta mark ^ 0x00000040
+		ip saddr & 0.0.0.8 == 0.0.0.8 meta mark set meta mark ^ 0x00000080
+		ip daddr & 0.0.0.1 == 0.0.0.1 meta mark set meta mark ^ 0x00000010
+		ip daddr & 0.0.0.2 == 0.0.0.2 meta mark set meta mark ^ 0x00000020
+		ip daddr & 0.0.0.4 == 0.0.0.4 meta mark set meta mark ^ 0x00000040
+		ip daddr & 0.0.0.8 == 0.0.0.8 meta mark set meta mark ^ 0x00000080
+		meta mark & 0x000000f0 vmap {{ {} }}
+		meta mark set meta mark & 0xffffff0f
+	}}
+	chain passing {{
+		type filter hook prerouting priority filter - 90; policy accept;
+		ip daddr @remote jump by_bucket
+	}}
+	chain starting {{
+		type route hook output priority filter - 90; policy accept;
+		ip daddr @remote jump by_bucket
+	}}
+"#,
+        carried.join(", ")
+    );
+    assert!(script.contains(&expected), "{script}");
+}
+
+#[test]
+fn a_gateway_passes_what_came_by_the_overlay_into_its_tunnel() {
+    let fabric = two_gateways();
+    for (own, other) in [("n1", "goto via_1"), ("n2", "goto via_0")] {
+        let script = script(&fabric, own, "ip", TABLE);
+        assert!(script.contains("iifname != { \"liqo.overlay\", \"liqo.tunnel\" } ip daddr @remote jump by_bucket"), "{script}");
+        let from_peers = "iifname \"liqo.overlay\" ip saddr @remote ip daddr != @remote ";
+        assert!(script.contains(&format!("{from_peers}{other}")), "{script}");
+        assert_eq!(script.matches(other).count(), 8 + 1, "{script}");
+    }
+}
+
+#[test]
+fn answers_to_what_has_no_address_come_back_to_the_gateway_that_stands_for_it() {
+    let fabric = two_gateways();
+    for gateway in ["n1", "n2"] {
+        let carried = fabric.carried_by(gateway);
+        let all = stand_ins_for_all(&fabric, gateway, &net("10.71.0.0/24"), Family::V4);
+        let answered: Vec<(std::net::IpAddr, std::net::IpAddr)> = all
+            .iter()
+            .map(|pair| pair.split_once(" : ").map(|(to, stand_in)| (to.parse().unwrap(), stand_in.parse().unwrap())).unwrap())
+            .collect();
+        assert_eq!(answered.len(), 16);
+        assert!(answered.iter().all(|(to, stand_in)| carried >> spread::bucket(*to, *stand_in) & 1 == 1), "{all:?}");
+    }
+}
+
+#[test]
+fn the_guards_fingerprint_tells_what_the_gateway_carries() {
+    let fabric = two_gateways();
+    for gateway in ["n1", "n2"] {
+        let guard = tables(&fabric, gateway).into_iter().find(|table| table.name == GUARD).unwrap();
+        assert_eq!(carried(&guard.fingerprint), fabric.carried_by(gateway));
+    }
+    assert_eq!((carried("abc"), carried(""), carried("abc ffff")), (0, 0, Buckets::MAX));
 }
 
 #[test]
 fn the_fingerprint_changes_with_the_content_and_only_with_it() {
-    let of = |fabric: &Fabric| tables(fabric, true).iter().map(|table| table.fingerprint.clone()).collect::<Vec<_>>();
+    let of = |fabric: &Fabric| tables(fabric, "n1").iter().map(|table| table.fingerprint.clone()).collect::<Vec<_>>();
     let mut fabric = fabric();
     let before = of(&fabric);
     assert_eq!(of(&fabric), before);

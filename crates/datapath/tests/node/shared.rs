@@ -1,0 +1,191 @@
+//! Several gateways of a cluster that share its flows.
+
+use std::{net::IpAddr, thread, time::Instant};
+
+use super::{
+    all_reach_all,
+    world::{self, Place, Talk, World, pod_addresses},
+};
+
+/// A pod reaches every address of another one, and is seen as what it is there.
+fn reaches_all_addresses(world: &World, from: Place, to: Place) -> Result<(), String> {
+    for address in world.all_seen_from(from.0, to) {
+        let seen = world.pod(from).run(|| world::ask(address)).map_err(|error| error.to_string())?;
+        let seen = seen.map_err(|error| format!("{from:?} to {to:?}, {address}: {error}"))?;
+        assert_eq!(Some(seen), world.seen_from(to.0, from), "{from:?} to {to:?}, {address}");
+    }
+    Ok(())
+}
+
+/// What the gateways of a cluster carry meanwhile, each.
+fn carried_by_each(world: &World, cluster: usize, work: impl FnOnce()) -> Vec<u64> {
+    let before = world.carried(cluster);
+    work();
+    world.carried(cluster).iter().zip(before).map(|(after, before)| after - before).collect()
+}
+
+/// More than keepalives and handshakes.
+const SOME: u64 = 2000;
+
+#[test]
+fn both_gateways_of_either_side_carry_flows_of_every_pod_in_both_directions() {
+    for sides in [(2, 1), (1, 2), (2, 2), (3, 2)] {
+        let world = World::with_gateways(sides.0, sides.1).expect("a world");
+        world.serve().expect("servers");
+        all_reach_all(&world).expect("all answers");
+        // From and to nodes that are gateways themselves, and such that are none.
+        let places = |cluster: usize| world.places().into_iter().filter(move |place| place.0 == cluster);
+        let all = || {
+            for (from, to) in places(0).flat_map(|one| places(1).map(move |other| (one, other))) {
+                reaches_all_addresses(&world, from, to).expect("all answers");
+                reaches_all_addresses(&world, to, from).expect("all answers");
+            }
+        };
+        let there = world.carried(1);
+        let here = carried_by_each(&world, 0, all);
+        let there: Vec<u64> = world.carried(1).iter().zip(there).map(|(after, before)| after - before).collect();
+        assert!(here.iter().chain(&there).all(|bytes| *bytes > SOME), "{sides:?}: {here:?} {there:?}");
+    }
+}
+
+#[test]
+fn what_is_not_open_stays_closed_on_every_gateway() {
+    let mut world = World::with_gateways(2, 2).expect("a world");
+    world.serve().expect("servers");
+    let (here, there) = ((0, 2), (1, 2));
+    let open: Vec<IpAddr> = pod_addresses(there).collect();
+    world.open_only(0, &[]).expect("applied");
+    world.open_only(1, &open).expect("applied");
+    reaches_all_addresses(&world, here, there).expect("these are open, and answers pass");
+    let closed: Vec<_> = world.all_seen_from(1, here);
+    let tried = thread::scope(|scope| {
+        let tries = closed.iter().map(|address| scope.spawn(|| world.pod(there).run(|| world::ask(*address))));
+        let tries: Vec<_> = tries.collect();
+        tries.into_iter().map(|one| one.join().expect("ran").expect("ran")).collect::<Vec<_>>()
+    });
+    assert_eq!(tried.len(), 16);
+    assert!(tried.iter().all(Result::is_err), "{tried:?}");
+}
+
+#[test]
+fn nodes_and_gateways_themselves_reach_pods_by_either_gateway() {
+    let world = World::with_gateways(2, 2).expect("a world");
+    world.serve().expect("servers");
+    let all = || {
+        for node in [(0, 0), (0, 1), (0, 2)] {
+            for address in world.all_seen_from(0, (1, 2)) {
+                let seen = world.node(node).run(|| world::ask(address)).expect("ran");
+                let seen = seen.unwrap_or_else(|error| panic!("{node:?} to {address}: {error}"));
+                assert!(world.nodes_seen_from(1, 0).contains(&seen), "{node:?} to {address} is seen as {seen}");
+            }
+        }
+    };
+    let carried = carried_by_each(&world, 0, all);
+    assert!(carried.iter().all(|bytes| *bytes > SOME), "{carried:?}");
+}
+
+/// The port of a node that leads to the address with these low bits.
+fn node_port(low_bits: usize) -> u16 {
+    30_000 + u16::try_from(low_bits).expect("few")
+}
+
+#[test]
+fn services_and_node_ports_lead_to_pods_by_either_gateway() {
+    let world = World::with_gateways(2, 2).expect("a world");
+    world.serve().expect("servers");
+    let targets = world.all_seen_from(0, (1, 2));
+    let pairs = |pair: &dyn Fn(usize, &IpAddr) -> String| {
+        targets.iter().enumerate().map(|(place, target)| pair(place, target)).collect::<Vec<_>>().join(", ")
+    };
+    let services = pairs(&|place, target| format!("10.96.0.{place} : {target}"));
+    let ports = pairs(&|place, target| format!("{} : {target} . 8080", node_port(place)));
+    // As kube-proxy does it: what is not from a pod gets the node's address.
+    let translate = format!(
+        "ip daddr 10.96.0.0/28 tcp dport 8080 dnat to ip daddr map {{ {services} }}\n\
+         fib daddr type local tcp dport 30000-30015 dnat ip to tcp dport map {{ {ports} }}\n"
+    );
+    let proxy = format!(
+        "table ip proxy {{\nchain pre {{\ntype nat hook prerouting priority dstnat;\n{translate}}}\n\
+         chain out {{\ntype nat hook output priority -100;\n{translate}}}\n\
+         chain post {{\ntype nat hook postrouting priority srcnat;\n\
+         ct status dnat ip saddr != 10.244.0.0/16 masquerade\n}}\n}}\n"
+    );
+    for number in 0..3 {
+        let (node, client) = (world.node((0, number)), world.node((0, (number + 1) % 3)));
+        node.command("nft", &["--file", "-"], &proxy).expect("a proxy");
+        // Somewhere, as long as it is not known where it leads.
+        node.ip("route add 10.96.0.0/12 dev eth0").expect("a route");
+        for place in 0..16 {
+            let service = IpAddr::from([10, 96, 0, u8::try_from(place).expect("few")]);
+            let from_pod = world.pod((0, number)).run(|| world::ask(service)).expect("ran");
+            assert_eq!(from_pod.ok(), world.seen_from(1, (0, number)), "the pod on node {number} to {service}");
+            let from_node = node.run(|| world::ask(service)).expect("ran");
+            assert!(from_node.is_ok(), "node {number} to {service}: {from_node:?}");
+            let address = IpAddr::from([172, 30, 0, 11 + u8::try_from(number).expect("few")]);
+            let from_outside = client.run(|| world::ask_at(address, node_port(place))).expect("ran");
+            assert!(from_outside.is_ok(), "port {} of node {number}: {from_outside:?}", node_port(place));
+        }
+    }
+}
+
+#[test]
+fn leaves_reach_each_other_through_either_gateway_of_the_hub() {
+    let world = World::hub_and_leaves(2).expect("a world");
+    world.serve().expect("servers");
+    all_reach_all(&world).expect("all answers");
+    let carried = carried_by_each(&world, 0, || {
+        for (from, to) in [((1, 0), (2, 0)), ((2, 0), (1, 0))] {
+            reaches_all_addresses(&world, from, to).expect("all answers");
+        }
+    });
+    assert!(carried.iter().all(|bytes| *bytes > SOME), "{carried:?}");
+}
+
+#[test]
+fn connections_outlive_the_death_and_the_return_of_a_gateway() {
+    let mut world = World::with_gateways(2, 2).expect("a world");
+    world.serve().expect("servers");
+    let (here, there) = ((0, 2), (1, 2));
+    let talk = |from: Place, to: Place, world: &World| {
+        let addresses = world.all_seen_from(from.0, to);
+        let talks = addresses.into_iter().map(|address| world.pod(from).run(|| Talk::with(address)).expect("ran"));
+        talks.collect::<Result<Vec<_>, _>>().expect("connections")
+    };
+    let mut talks: Vec<Talk> = talk(here, there, &world).into_iter().chain(talk(there, here, &world)).collect();
+    let mut go_on = |when: &str| {
+        let began = Instant::now();
+        thread::scope(|scope| {
+            let words = talks.iter_mut().map(|talk| scope.spawn(|| (0..20).try_for_each(|word| talk.word(word))));
+            let words: Vec<_> = words.collect();
+            assert_eq!(words.len(), 32);
+            for word in words {
+                word.join().expect("ran").unwrap_or_else(|error| panic!("{when}: {error}"));
+            }
+        });
+        println!("{when}: {} ms", began.elapsed().as_millis());
+    };
+    go_on("at first");
+    for lost in [(0, 1), (1, 0)] {
+        world.lose(lost).expect("applied");
+        go_on("after a gateway died");
+        world.regain(lost).expect("applied");
+        go_on("after it came back");
+    }
+}
+
+#[test]
+fn a_gateway_more_or_less_is_held_as_it_should_be() {
+    let mut world = World::with_gateways(3, 1).expect("a world");
+    for lost in [(0, 1), (0, 0)] {
+        world.lose(lost).expect("applied");
+        for place in world.places() {
+            // The second time there is nothing to be done.
+            world.apply(place).expect("applied");
+            assert_eq!(world.apply(place).expect("applied"), [], "{place:?}");
+        }
+    }
+    for place in world.places() {
+        world.clear(place).expect("cleared");
+        assert_eq!(world.present(place).expect("read"), Default::default(), "{place:?}");
+    }
+}
