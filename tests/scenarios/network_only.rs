@@ -24,7 +24,7 @@ async fn shared(consumer: &Cluster, provider: &Cluster) -> Result<Vec<Value>> {
     let mut all = consumer.items(&["virtualnodes", "--all-namespaces"]).await?;
     all.extend(consumer.items(&["resourceoffers", "--all-namespaces"]).await?);
     let tenant = liqo_api::tenant_namespace(&consumer.cluster_id().await?.parse()?);
-    for kind in ["resourcerequests", "resourceoffers", "shadowpods", "namespacemaps"] {
+    for kind in ["resourcerequests", "resourceoffers", "shadowpods"] {
         all.extend(provider.items(&["-n", &tenant, kind]).await?);
     }
     Ok(all)

@@ -66,7 +66,7 @@ fn row(namespace: &Namespace, peers: u32, watched: Duration) -> io::Result<Strin
     let routes = namespace.command("ip", &["route", "show", "table", "all", "proto", "76"], "")?.lines().count();
     let before = cpu()?;
     std::thread::sleep(watched);
-    let idle = (cpu()? - before).as_secs_f64() * 1e3 / watched.as_secs_f64();
+    let idle = cpu()?.saturating_sub(before).as_secs_f64() * 1e3 / watched.as_secs_f64();
     tunnel.stop();
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     Ok(format!(
@@ -84,7 +84,7 @@ fn row(namespace: &Namespace, peers: u32, watched: Duration) -> io::Result<Strin
 fn timed<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<(Duration, Duration, T)> {
     let (begun, before) = (Instant::now(), cpu()?);
     let outcome = work()?;
-    Ok((begun.elapsed(), cpu()? - before, outcome))
+    Ok((begun.elapsed(), cpu()?.saturating_sub(before), outcome))
 }
 
 fn cpu() -> io::Result<Duration> {

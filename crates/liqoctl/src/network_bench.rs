@@ -139,7 +139,7 @@ pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -
             notes,
         })
     };
-    stage.play(options.timeout, progress, measuring).await
+    Box::pin(stage.play(options.timeout, progress, measuring)).await
 }
 
 /// The peer that is meant.

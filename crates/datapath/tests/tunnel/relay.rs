@@ -177,7 +177,7 @@ pub fn who_troubles_a_relay_harms_nobody() -> Result<()> {
     let connector = connector().map_err(anyhow::Error::from)?;
     let begins: [&[u8]; 4] = [&[0xff, 0xff, 1, 2, 3], &[0, 0], &[0, 5, 4, 0, 0, 0, 1], &[0, 148, 9, 9, 9, 9]];
     for begin in begins {
-        let frame = [begin, &[7; 20_000]].concat();
+        let frame = [begin, &vec![7; 20_000]].concat();
         let connector = connector.clone();
         let attempt = async move {
             let stream = tokio::net::TcpStream::connect(server).await?;

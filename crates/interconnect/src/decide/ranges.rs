@@ -60,8 +60,8 @@ pub struct Surroundings {
 pub fn api_servers(slices: &[EndpointSlice]) -> BTreeSet<SocketAddr> {
     let of = |slice: &EndpointSlice| {
         let ports = slice.ports.iter().flatten();
-        let port = ports.filter(|port| port.name.as_deref().is_none_or(|name| ["", "https"].contains(&name)));
-        let port = port.filter_map(|port| u16::try_from(port.port?).ok()).next();
+        let mut ports = ports.filter(|port| port.name.as_deref().is_none_or(|name| ["", "https"].contains(&name)));
+        let port = ports.find_map(|port| u16::try_from(port.port?).ok());
         let ready = |endpoint: &&Endpoint| endpoint.conditions.as_ref().and_then(|known| known.ready) != Some(false);
         let addresses = slice.endpoints.iter().filter(ready).flat_map(|endpoint| &endpoint.addresses);
         let addresses: Vec<IpAddr> = addresses.filter_map(|address| address.parse().ok()).collect();

@@ -172,6 +172,7 @@ pub struct Uninstall {
 
 /// Arguments of `peer`.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools)] // Flags that do not depend on each other.
 #[command(group = clap::ArgGroup::new("whom").required(true).multiple(true).args(["remote_kubeconfig", "remote_context", "id"]))]
 pub struct Peer {
     /// Kubeconfig file of the cluster to borrow from

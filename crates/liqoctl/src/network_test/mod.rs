@@ -171,7 +171,7 @@ pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -
             let heard = progress.step(&asking, ask(&acts, &plan, deadline, progress, &asking)).await?;
             anyhow::Ok(matrix(&acts.scene, &plan, &heard))
         });
-        matrices.push(found.await?);
+        matrices.push(Box::pin(found).await?);
     }
     if matrices.is_empty() {
         let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();

@@ -49,19 +49,20 @@ fn one(matrix: &Matrix, paint: Paint) -> String {
     for way in missing {
         let title = format!("{} {} to {} {}", way.from_cluster, way.from.word(), way.to_cluster, way.to.word());
         let failures: Vec<_> = matrix.failures.iter().filter(|failure| failure.way == title).collect();
-        text += &format!("\n\n{} {}", paint.bad("FAILED"), paint.strong(&title));
-        text += &way.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
+        let why = way.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
+        let mut lines = vec![format!("\n\n{} {}{why}", paint.bad("FAILED"), paint.strong(&title))];
         let mut advised = "";
         for failure in failures.iter().take(TOLD) {
-            text += &format!("\n  {}: {}", failure.tried, failure.happened);
+            lines.push(format!("\n  {}: {}", failure.tried, failure.happened));
             if failure.advice != advised {
-                text += &format!("\n    {} {}", paint.unsure("what to do:"), failure.advice);
+                lines.push(format!("\n    {} {}", paint.unsure("what to do:"), failure.advice));
                 advised = &failure.advice;
             }
         }
         if failures.len() > TOLD {
-            text += &format!("\n  and {} more (`-o json` shows all)", failures.len() - TOLD);
+            lines.push(format!("\n  and {} more (`-o json` shows all)", failures.len() - TOLD));
         }
+        text += &lines.concat();
     }
     text
 }

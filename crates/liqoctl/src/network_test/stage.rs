@@ -211,17 +211,13 @@ async fn with_addresses(here: &Known, namespace: &str, scene: &Scene, found: Vec
     let step = "Waiting for the addresses of pods elsewhere";
     progress.started(step);
     let news = |text: &str| progress.message(step, text);
-    match pods::ready(&here.cluster, namespace, ADDRESS, news, missing).await {
-        Ok(found) => {
-            progress.finished(step);
-            found
-        }
-        // The ways there are told as failures.
-        Err(_) => {
-            progress.failed(step);
-            found
-        }
+    if let Ok(found) = pods::ready(&here.cluster, namespace, ADDRESS, news, missing).await {
+        progress.finished(step);
+        return found;
     }
+    // The ways there are told as failures.
+    progress.failed(step);
+    found
 }
 
 /// Only providers whose nodes are ready: others would keep the namespace from being so.

@@ -129,12 +129,12 @@ fn why(pod: &Pod) -> String {
         Some([waiting.reason.clone(), waiting.message.clone()].into_iter().flatten().collect::<Vec<_>>().join(": "))
     });
     let conditions = status.conditions.iter().flatten().filter(|condition| condition.status == "False");
-    let told = conditions.filter_map(|condition| {
+    let mut told = conditions.filter_map(|condition| {
         let message = condition.message.as_ref().filter(|message| !message.is_empty())?;
         Some(format!("{}: {message}", condition.reason.as_deref().unwrap_or(&condition.type_)))
     });
     // What Liqo says comes last in the list, and is the most to the point.
-    waiting.or_else(|| told.last()).unwrap_or_else(|| status.phase.clone().unwrap_or_default())
+    waiting.or_else(|| told.next_back()).unwrap_or_else(|| status.phase.clone().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -52,7 +52,9 @@ fn one(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
     let chains = Chains { peer, facts, is_current: manager_speaks(facts) };
     let mut found = Vec::new();
     let borrows = peer.spec.outgoing_peering == Wish::Yes || peer.condition(links::IDENTITY_VERIFIED).is_some();
-    let broken = if borrows { chains.draw(&BORROWING, None, &mut found) } else { None };
+    // For the network alone nothing is asked for beyond the way there.
+    let borrowing = if peer.spec.request.network_only { &BORROWING[..3] } else { &BORROWING[..] };
+    let broken = if borrows { chains.draw(borrowing, None, &mut found) } else { None };
     if borrows {
         found.extend(credential(peer, facts, broken.is_some()));
         found.extend(offers(peer, facts));

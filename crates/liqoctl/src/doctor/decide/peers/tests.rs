@@ -60,6 +60,17 @@ fn a_tunnel_over_tls_is_worth_a_look() {
 }
 
 #[test]
+fn a_peer_for_the_network_alone_needs_no_offer() {
+    let mut facts = facts();
+    let peer = &mut facts.peers.as_mut().unwrap()[0];
+    peer.spec.request.network_only = true;
+    let resources = [links::RESOURCES_REQUESTED, links::OFFER_ACCEPTED, links::VIRTUAL_NODES_READY];
+    peer.status.as_mut().unwrap().conditions.retain(|one| !resources.contains(&one.type_.as_str()));
+    let found = decide(&facts);
+    assert!(found.iter().all(|one| one.verdict == Verdict::Ok), "{found:#?}");
+}
+
+#[test]
 fn what_waits_for_a_person_is_no_fault() {
     let mut facts = facts();
     set(&mut facts, links::OFFER_ACCEPTED, "False", "ManualActionRequired");
