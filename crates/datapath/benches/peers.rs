@@ -130,7 +130,7 @@ fn node(last: u8, is_gateway: bool) -> ClusterNode {
         addresses: vec![[192, 0, 2, last].into()],
         pods: vec![IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 244, last, 0), 24))],
         mac: Mac::of([0, 0, 0, 0, last]),
-        gateway: is_gateway.then(|| Gateway { slot: 0, number: 1 }),
+        gateway: is_gateway.then_some(Gateway { slot: 0, number: 1 }),
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{FABRIC_NAMESPACE, ForeignCluster, SYSTEM_NAMESPACE, TunnelEndpoint, labels};
@@ -198,7 +198,7 @@ async fn set(
     };
     let virtual_node =
         virtual_nodes(home).await?.remove(id.as_str()).with_context(|| format!("there is no virtual node of {peer}"))?;
-    let here = gateway(home, id.as_str()).await?;
+    let here = gateways(home, id.as_str()).await?;
     let namespace = stage.namespace(home, "network-bench", false).await?;
     let offloading =
         offload::Options { strategy: liqo_api::PodOffloadingStrategy::LocalAndRemote, selector: None, timeout: READY };
@@ -214,7 +214,7 @@ async fn set(
     let step = "Starting the pods";
     let news = |text: &str| progress.message(step, text);
     let starting = async {
-        pods::make(home, &namespace, &pod("sender", &here.name, false, false, false), &image).await?;
+        pods::make(home, &namespace, &pod("sender", &here[0].name, false, false, false), &image).await?;
         pods::make(home, &namespace, &pod("receiver", &virtual_node, true, false, true), &image).await?;
         let no_address =
             |pod: &Pod| pods::address(pod).is_none().then(|| "it has no address yet: does the tunnel work?".to_owned());
@@ -227,16 +227,20 @@ async fn set(
             pod: "sender".to_owned(),
             to: std::net::SocketAddr::new(receiver, PORT).to_string(),
         };
-        let mut gateways = vec![Gateway { cluster: home.clone(), node: here.clone() }];
+        let of = |cluster: &Cluster, nodes: &[FabricNode]| {
+            nodes.iter().map(|node| Gateway { cluster: cluster.clone(), node: node.clone() }).collect::<Vec<_>>()
+        };
+        let mut gateways = of(home, &here);
         let Some(there) = there else {
             notes.push(format!("the plain link and what {peer}'s gateway takes need a look into {peer}: --remote-kubeconfig"));
             return anyhow::Ok(Scene { tunnel, plain: None, gateways });
         };
         let own = home.installed().await?.id;
-        let far = gateway(there, own.as_str()).await?;
+        let all_far = self::gateways(there, own.as_str()).await?;
+        let far = &all_far[0];
         let near_nodes = stage.namespace(home, "network-bench-nodes", true).await?;
         let far_nodes = stage.namespace(there, "network-bench-nodes", true).await?;
-        pods::make(home, &near_nodes, &pod("sender", &here.name, false, true, false), &image).await?;
+        pods::make(home, &near_nodes, &pod("sender", &here[0].name, false, true, false), &image).await?;
         pods::make(there, &far_nodes, &pod("receiver", &far.name, false, true, true), &image).await?;
         pods::ready(home, &near_nodes, READY, news, |_| None).await?;
         pods::ready(there, &far_nodes, READY, news, |_| None).await?;
@@ -247,24 +251,24 @@ async fn set(
             pod: "sender".to_owned(),
             to: std::net::SocketAddr::new(address, PORT).to_string(),
         };
-        gateways.push(Gateway { cluster: there.clone(), node: far });
+        gateways.extend(of(there, &all_far));
         Ok(Scene { tunnel, plain: Some(plain), gateways })
     };
     progress.step(step, starting).await
 }
 
-/// The node whose gateway is in use towards a peer.
-async fn gateway(cluster: &Cluster, peer: &str) -> anyhow::Result<FabricNode> {
+/// The nodes whose gateways are in use towards a peer: at least one.
+async fn gateways(cluster: &Cluster, peer: &str) -> anyhow::Result<Vec<FabricNode>> {
     let api: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
     let endpoint = api.get_opt(peer).await.doing("read the tunnel endpoint")?;
     let endpoint = endpoint
         .ok_or_else(|| anyhow!("there is no network to the peer in cluster {}: see `liqoctl status`", cluster.context))?;
-    let name = endpoint
-        .status
-        .and_then(|status| status.gateway)
-        .ok_or_else(|| anyhow!("no node of cluster {} is a gateway: see `liqoctl status`", cluster.context))?;
-    let nodes = probes::nodes(cluster, &[]).await?;
-    nodes.into_iter().find(|node| node.name == name).ok_or_else(|| anyhow!("node {name}, the gateway, is not ready"))
+    let names: Vec<String> =
+        endpoint.status.unwrap_or_default().gateways.into_iter().filter(|one| one.connected).map(|one| one.node).collect();
+    let nodes: Vec<FabricNode> =
+        probes::nodes(cluster, &[]).await?.into_iter().filter(|node| names.contains(&node.name)).collect();
+    ensure!(!nodes.is_empty(), "no gateway of cluster {} is connected: see `liqoctl status`", cluster.context);
+    Ok(nodes)
 }
 
 /// Both ways in turns.

@@ -2,6 +2,8 @@
 
 use std::{net::IpAddr, thread, time::Instant};
 
+use liqo_datapath::node::Present;
+
 use super::{
     all_reach_all,
     world::{self, Place, Talk, World, pod_addresses},
@@ -186,6 +188,6 @@ fn a_gateway_more_or_less_is_held_as_it_should_be() {
     }
     for place in world.places() {
         world.clear(place).expect("cleared");
-        assert_eq!(world.present(place).expect("read"), Default::default(), "{place:?}");
+        assert_eq!(world.present(place).expect("read"), Present::default(), "{place:?}");
     }
 }

@@ -180,13 +180,18 @@ impl Questions<'_> {
 
     /// How the asker looks to the pods that it asks by their addresses.
     fn own_address(&self) -> Option<BTreeSet<IpAddr>> {
-        let here = match self.asker.kind {
-            From::Pod => self.asker.address,
+        match self.asker.kind {
+            From::Pod => self.scene.seen(self.target, self.asker.address?).map(|there| [there].into()),
             // Near it may be any of the node's addresses.
             From::Node if self.is_near() => None,
-            From::Node => self.scene.clusters[self.asker.cluster].stand_in,
-        }?;
-        self.scene.seen(self.target, here).map(|there| [there].into())
+            From::Node => Some(self.stand_ins()).filter(|all| !all.is_empty()),
+        }
+    }
+
+    /// What stands for the asker's node, as the pods that it asks see it.
+    fn stand_ins(&self) -> BTreeSet<IpAddr> {
+        let all = self.scene.clusters[self.asker.cluster].stand_ins.iter();
+        all.filter_map(|&address| self.scene.seen(self.target, address)).collect()
     }
 
     /// The same by way of a Service: the asker's node may stand for it. Near, that can be any address.
@@ -195,8 +200,7 @@ impl Questions<'_> {
             return None;
         }
         let mut known = self.own_address()?;
-        let stand_in = self.scene.clusters[self.asker.cluster].stand_in;
-        known.extend(stand_in.and_then(|address| self.scene.seen(self.target, address)));
+        known.extend(self.stand_ins());
         Some(known)
     }
 

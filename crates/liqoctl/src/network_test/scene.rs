@@ -1,6 +1,6 @@
 //! Who takes part, and how each cluster sees the others: all that questions and judgements follow from.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use liqo_network::{Here, PeerMaps};
 use serde::Serialize;
@@ -25,8 +25,8 @@ pub struct Member {
     pub namespace: String,
     /// How it sees the addresses of home.
     pub sees: Sees,
-    /// What stands for its nodes where others see them, as home sees it.
-    pub stand_in: Option<IpAddr>,
+    /// What stands for its nodes where others see them, as home sees it: one of these.
+    pub stand_ins: BTreeSet<IpAddr>,
     /// The Service before its pods.
     pub service: Service,
     /// The tunnel between it and home; none for home itself.

@@ -1,6 +1,10 @@
 //! Sets the scene: finds out who is there, makes the namespaces, pods and Services, and waits for them.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
@@ -10,7 +14,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use liqo_api::{ClusterConfig, ClusterId, ForeignCluster, SYSTEM_NAMESPACE, TunnelEndpoint, Wish, labels, links};
-use liqo_network::{PeerMaps, There, map::fallback};
+use liqo_network::{PeerMaps, There, map::fallback, spread::BUCKETS};
 use liqo_probe::PORT;
 use serde_json::json;
 
@@ -98,7 +102,8 @@ async fn known(cluster: &Cluster) -> anyhow::Result<Known> {
     let foreign = list_or_none(&foreign, &everything).await.doing("list the peers")?;
     let endpoints: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
     let endpoints = list_or_none(&endpoints, &everything).await.doing("list the tunnel endpoints")?;
-    let gateways: Vec<String> = endpoints.iter().filter_map(|endpoint| endpoint.status.as_ref()?.gateway.clone()).collect();
+    let status = endpoints.iter().filter_map(|endpoint| endpoint.status.as_ref());
+    let gateways: Vec<String> = status.flat_map(|status| &status.gateways).map(|gateway| gateway.node.clone()).collect();
     Ok(Known {
         cluster: cluster.clone(),
         name: installed.config.spec.cluster_name.clone(),
@@ -112,9 +117,10 @@ async fn known(cluster: &Cluster) -> anyhow::Result<Known> {
     })
 }
 
-/// The address that stands for nodes elsewhere.
-fn stand_in(config: &ClusterConfig) -> Option<IpAddr> {
-    config.status.as_ref()?.network.as_ref()?.external.iter().find_map(fallback)
+/// The addresses that stand for nodes elsewhere.
+fn stand_ins(config: &ClusterConfig) -> BTreeSet<IpAddr> {
+    let external = config.status.iter().filter_map(|status| status.network.as_ref()).flat_map(|network| &network.external);
+    external.flat_map(|prefix| (0..BUCKETS).map(move |low_bits| fallback(prefix, low_bits))).collect()
 }
 
 /// Makes everything around one of these clusters.
@@ -236,7 +242,7 @@ fn own(here: &Known, namespace: &str) -> Member {
         name: here.name.clone(),
         namespace: namespace.to_owned(),
         sees: Sees::Itself,
-        stand_in: stand_in(&here.config),
+        stand_ins: stand_ins(&here.config),
         service: Service::default(),
         tunnel: None,
     }
@@ -254,11 +260,12 @@ fn provider(here: &Known, id: &ClusterId, there: Option<&Known>) -> Member {
         },
         (true, None) => no_network(&here.name, &name, foreign),
     };
-    let stand_in = match (&sees, there) {
+    let stand_ins = match (&sees, there) {
         (Sees::By(maps), Some(there)) => {
-            stand_in(&there.config).and_then(|address| maps.imported.here(There(address))).map(|here| here.0)
+            let all = stand_ins(&there.config).into_iter();
+            all.filter_map(|address| maps.imported.here(There(address))).map(|here| here.0).collect()
         }
-        _ => None,
+        _ => BTreeSet::new(),
     };
     let tunnel = endpoint.map(|endpoint| {
         let connected = endpoint.connected();
@@ -270,7 +277,7 @@ fn provider(here: &Known, id: &ClusterId, there: Option<&Known>) -> Member {
             mtu: endpoint.spec.mtu,
         }
     });
-    Member { name, namespace: String::new(), sees, stand_in, service: Service::default(), tunnel }
+    Member { name, namespace: String::new(), sees, stand_ins, service: Service::default(), tunnel }
 }
 
 /// Why there is no network to a provider.

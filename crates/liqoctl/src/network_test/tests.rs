@@ -46,8 +46,8 @@ fn member(name: &str, sees: Sees, number: u16) -> Member {
         address: Some(address("10.96.0.7")),
         node_ports: Some((30_000 + number, 31_000 + number)),
     };
-    let stand_in = (number == 0).then(|| address("10.70.0.1"));
-    Member { name: name.into(), namespace: format!("test-at-{name}"), sees, stand_in, service, tunnel }
+    let stand_ins = (number == 0).then(|| address("10.70.0.1")).into_iter().collect();
+    Member { name: name.into(), namespace: format!("test-at-{name}"), sees, stand_ins, service, tunnel }
 }
 
 fn pod(cluster: usize, pod: &str, node: &str, here: &str) -> Party {
