@@ -73,7 +73,9 @@ mod tests {
             lengths in proptest::collection::vec(32usize..2000, 1..20), cut in 1usize..3000,
         ) {
             let (mut stream, mut frames, mut arrived) = (BytesMut::new(), Frames::default(), Vec::new());
-            lengths.iter().for_each(|length| put(&datagram(*length), &mut stream));
+            for length in &lengths {
+                put(&datagram(*length), &mut stream);
+            }
             for part in stream.chunks(cut) {
                 frames.space().extend_from_slice(part);
                 while let Some(datagram) = frames.next().unwrap() {

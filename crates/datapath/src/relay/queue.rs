@@ -50,10 +50,10 @@ mod tests {
     fn what_waits_is_bounded_and_the_oldest_go() {
         let mut queue = Queue::default();
         let datagrams = 10 * ROOM / 1000;
-        let dropped: u64 = (0..datagrams).map(|number| queue.push(&[(number % 251) as u8; 1000])).sum();
+        let dropped: u64 = (0..datagrams).map(|number| queue.push(&[u8::try_from(number % 251).unwrap(); 1000])).sum();
         assert_eq!(queue.waiting.len() as u64 + dropped, datagrams as u64);
         assert_eq!(queue.waiting.len(), ROOM / 1000);
-        assert_eq!(queue.waiting.back().unwrap()[0], ((datagrams - 1) % 251) as u8);
+        assert_eq!(queue.waiting.back().unwrap()[0], u8::try_from((datagrams - 1) % 251).unwrap());
         let mut stream = BytesMut::new();
         while queue.bytes > 0 {
             stream.clear();

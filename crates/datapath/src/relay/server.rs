@@ -245,7 +245,9 @@ mod tests {
         assert!(book.enter(from(3)).is_none(), "three that are not proven");
         first.traffic.is_proven.store(true, Relaxed);
         let fourth = book.enter(from(3)).unwrap();
-        [&second, &third, &fourth].iter().for_each(|place| place.traffic.is_proven.store(true, Relaxed));
+        for place in [&second, &third, &fourth] {
+            place.traffic.is_proven.store(true, Relaxed);
+        }
         assert!(book.enter(from(4)).is_none(), "four altogether");
         drop(first);
         assert!(book.enter(from(4)).is_some());
