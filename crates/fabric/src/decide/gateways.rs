@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), start)), [(0, "n1"), (1, "n2")]);
         let later = start + LEASE_DURATION;
         sightings.saw(1, Some("n2"), Some(KEY), start + ONE_ROUND);
-        assert_eq!(sightings.next_silence(start + ONE_ROUND), Some(LEASE_DURATION - ONE_ROUND));
+        assert_eq!(sightings.next_silence(start + ONE_ROUND), Some(LEASE_DURATION.saturating_sub(ONE_ROUND)));
         assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), later)), [(1, "n2")]);
         // One whose key is not known cannot be told from others.
         sightings.saw(0, Some("n3"), None, later);
