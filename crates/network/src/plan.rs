@@ -6,11 +6,12 @@
 //!
 //! ```text
 //!   pod -> node --(mark by bucket, table of a gateway)--> overlay -> gateway --(route)--> tunnel
-//!   tunnel -> gateway --(rule "from the tunnel": table of nodes)--> overlay -> node -> pod
+//!   tunnel -> gateway --(own mark, own table)--> overlay -> node -> pod
 //! ```
 //!
-//! The main table leads to the first gateway, and on a gateway into its own tunnel; nftables mark what belongs to another one
-//! ([`crate::spread`]), and the mark leads to that one's table. So with one gateway there is neither mark nor table.
+//! Each gateway has a mark and a table. On the other nodes the table leads to it, on itself to them. The main table leads to the first
+//! gateway, and on a gateway into its own tunnel; nftables mark what belongs to another one ([`crate::spread`]), and on a gateway
+//! what comes from peers for other nodes. So with one gateway there is neither mark nor table elsewhere.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -34,12 +35,10 @@ pub const OVERLAY_ID: u32 = 18_252;
 pub const OVERLAY_PORT: u16 = 6_472;
 /// Bytes that the overlay adds to a packet over IPv4 (20 more over IPv6).
 pub const OVERLAY_OVERHEAD: u32 = 50;
-/// Routing table of gateways for what comes out of the tunnel.
-pub const RETURN_TABLE: u32 = 18_252;
-/// Priority of the rule that leads there.
-pub const RETURN_PRIORITY: u32 = 1_825;
+/// The routing table of the first gateway; those of the others follow.
+pub const FIRST_TABLE: u32 = 18_252;
 /// Priority of the rules that lead marked packets to the tables of gateways.
-pub const GATEWAY_PRIORITY: u32 = 1_826;
+pub const PRIORITY: u32 = 1_825;
 /// So many gateways are in use at most: their numbers fit into [`MARK_MASK`], without the bit 0x80.
 pub const MOST_GATEWAYS: u8 = 7;
 /// The bits of a packet's mark that are ours. kube-proxy has 0xc000, Calico 0xffff0000, Cilium 0x0f00. The AWS VPC CNI reads 0x80, so
@@ -88,14 +87,18 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// The mark of packets that belong to it, as far as they are not there by themselves.
+    /// The mark of packets that belong to it, as far as they are not there by themselves; there, of those for other nodes.
     pub fn mark(self) -> u32 {
         u32::from(self.slot % MOST_GATEWAYS + 1) << 4
     }
 
-    /// The table that leads to it.
+    /// The table that leads to it, and there the one that leads to the other nodes.
     pub fn table(self) -> u32 {
-        RETURN_TABLE + 1 + u32::from(self.slot % MOST_GATEWAYS)
+        FIRST_TABLE + u32::from(self.slot % MOST_GATEWAYS)
+    }
+
+    fn rule(self, is_v6: bool, is_from_tunnel: bool) -> Rule {
+        Rule { is_v6, mark: self.mark(), is_from_tunnel, table: self.table(), priority: PRIORITY }
     }
 }
 
@@ -189,7 +192,7 @@ pub struct Neighbour {
 pub struct Route {
     /// Where to.
     pub destination: IpNet,
-    /// [`RETURN_TABLE`], that of a gateway, or `None` for the main table.
+    /// That of a gateway, or `None` for the main table.
     pub table: Option<u32>,
     /// By which way.
     pub way: Way,
@@ -216,26 +219,20 @@ pub enum Way {
     Unreachable,
 }
 
-/// Some packets look into another table first.
+/// Marked packets look into another table first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
     /// Whether it is for IPv6.
     pub is_v6: bool,
-    /// Which packets.
-    pub chosen: Chosen,
+    /// The mark, within [`MARK_MASK`], of the packets that it is for.
+    pub mark: u32,
+    /// Whether it is only for those that come out of the tunnel, and for checks of the sources of those that go into it. Where an
+    /// overlay's packet is sent as a whole, its mark is still there, and is to be no matter.
+    pub is_from_tunnel: bool,
     /// The table.
     pub table: u32,
     /// Its priority.
     pub priority: u32,
-}
-
-/// Which packets a rule is for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Chosen {
-    /// Those that come out of the tunnel.
-    FromTunnel,
-    /// Those with this mark within [`MARK_MASK`].
-    Marked(u32),
 }
 
 impl Fabric {
@@ -294,15 +291,14 @@ impl Fabric {
             for (other, gateway) in self.gateways().into_iter().filter(|one| Some(*one) != nearest) {
                 let way = over_there(other);
                 plan.routes.extend(way.map(|way| Route { destination, table: Some(gateway.table()), way }));
-                let chosen = Chosen::Marked(gateway.mark());
-                let rule = Rule { is_v6: !is_v4, chosen, table: gateway.table(), priority: GATEWAY_PRIORITY };
+                let rule = gateway.rule(!is_v4, false);
                 if !plan.rules.contains(&rule) {
                     plan.rules.push(rule);
                 }
             }
         }
-        if is_gateway {
-            self.returning(name, &mut plan);
+        if let Some(gateway) = this.gateway {
+            self.to_nodes(name, gateway, &mut plan);
         }
         plan
     }
@@ -320,8 +316,8 @@ impl Fabric {
         (!neighbours.is_empty()).then_some(Overlay { local, mac: this.mac, mtu: self.mtu, neighbours })
     }
 
-    /// What comes out of the tunnel goes to the other nodes over the overlay, as strict checks of the return path want it.
-    fn returning(&self, name: &str, plan: &mut NodePlan) {
+    /// What comes from peers goes to the other nodes over the overlay, as strict checks of the return path there want it.
+    fn to_nodes(&self, name: &str, gateway: Gateway, plan: &mut NodePlan) {
         let mut families = std::collections::BTreeSet::new();
         let reached: Vec<Mac> = plan.overlay.iter().flat_map(|overlay| &overlay.neighbours).map(|one| one.mac).collect();
         for (_, node) in self.nodes.iter().filter(|(other, node)| *other != name && reached.contains(&node.mac)) {
@@ -330,17 +326,12 @@ impl Fabric {
                 let own = node.pods.iter().copied().filter(|prefix| prefix.addr().is_ipv4() == is_v4);
                 for destination in own.chain([single(address)]) {
                     let way = Way::Overlay { hop: address, source: None, mtu: None };
-                    plan.routes.push(Route { destination, table: Some(RETURN_TABLE), way });
+                    plan.routes.push(Route { destination, table: Some(gateway.table()), way });
                     families.insert(!is_v4);
                 }
             }
         }
-        plan.rules.extend(families.into_iter().map(|is_v6| Rule {
-            is_v6,
-            chosen: Chosen::FromTunnel,
-            table: RETURN_TABLE,
-            priority: RETURN_PRIORITY,
-        }));
+        plan.rules.extend(families.into_iter().map(|is_v6| gateway.rule(is_v6, true)));
     }
 }
 

@@ -218,16 +218,51 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
     text
 }
 
-/// Marks what belongs to other gateways than the one that the main table leads to. The bucket is put together bit by bit in the mark,
-/// because no rule of nft combines two addresses; then it makes room for the gateway's own mark, or none.
+/// Marks what does not go by the main table: what belongs to other gateways than the one that it leads to, and on a gateway what is
+/// between peers and other nodes.
 fn mark_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family) {
     let (keyword, nearest) = (family.keyword(), fabric.nearest(node));
+    let own = fabric.nodes.get(node).and_then(|node| node.gateway);
     let gateways = fabric.gateways();
     let others: Vec<&(&str, Gateway)> = gateways.iter().filter(|one| Some(**one) != nearest).collect();
-    if others.is_empty() {
-        return;
+    for gateway in others.iter().map(|(_, gateway)| *gateway).chain(own) {
+        chain(text, &via(gateway), "", &[format!("meta mark set meta mark & {:#010x} | {:#010x}", !MARK_MASK, gateway.mark())]);
     }
-    let others_bits = !MARK_MASK;
+    let mut passing = Vec::new();
+    if let Some(own) = own {
+        let own = via(own);
+        // From peers by another gateway: strict checks of sources look for the way back, which is the table of that one, and not the
+        // tunnel. All these tables lead into the overlay, so that any mark will do.
+        passing.extend(others.first().map(|(_, other)| {
+            format!("iifname \"{OVERLAY}\" {keyword} saddr @remote {keyword} daddr != @remote goto {}", via(*other))
+        }));
+        passing.extend([
+            format!("iifname \"{OVERLAY}\" {keyword} daddr @remote goto {own}"),
+            // What another node asked at a port of this one is answered by the way that the question came.
+            format!("iifname \"{TUNNEL}\" ct direction reply ct status dnat accept"),
+            format!("iifname \"{TUNNEL}\" goto {own}"),
+        ]);
+    }
+    if !others.is_empty() {
+        bucket_chain(text, fabric, family, &others);
+        passing.push(format!("{keyword} daddr @remote jump by_bucket"));
+        let starting = format!("{keyword} daddr @remote jump by_bucket");
+        chain(text, "starting", "type route hook output priority filter - 90; policy accept;", &[starting]);
+    }
+    if !passing.is_empty() {
+        chain(text, "passing", "type filter hook prerouting priority filter - 90; policy accept;", &passing);
+    }
+}
+
+/// The chain that gives a packet a gateway's mark.
+fn via(gateway: Gateway) -> String {
+    format!("via_{}", gateway.slot)
+}
+
+/// Marks what belongs to one of these gateways. The bucket is put together bit by bit in the mark, because no rule of nft combines two
+/// addresses; then it makes room for the gateway's own mark, or none.
+fn bucket_chain(text: &mut String, fabric: &Fabric, family: Family, gateways: &[&(&str, Gateway)]) {
+    let (keyword, others_bits) = (family.keyword(), !MARK_MASK);
     let mut marks = vec![format!("meta mark set meta mark & {others_bits:#010x}")];
     for field in ["saddr", "daddr"] {
         for bit in (0..spread::LOW_BITS).map(|place| 1 << place) {
@@ -236,31 +271,15 @@ fn mark_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family) {
         }
     }
     let mut ways = Vec::new();
-    for (name, gateway) in &others {
-        let (way, mark) = (format!("via_{}", gateway.slot), gateway.mark());
-        chain(text, &way, "", &[format!("meta mark set meta mark & {others_bits:#010x} | {mark:#010x}")]);
+    for (name, gateway) in gateways {
         let buckets = spread::each(fabric.carried_by(name));
-        ways.extend(buckets.map(|bucket| format!("{:#010x} : goto {way}", u32::from(bucket) << 4)));
+        ways.extend(buckets.map(|bucket| format!("{:#010x} : goto {}", u32::from(bucket) << 4, via(*gateway))));
     }
     if !ways.is_empty() {
         marks.push(format!("meta mark & {MARK_MASK:#010x} vmap {{ {} }}", elements(ways)));
     }
     marks.push(format!("meta mark set meta mark & {others_bits:#010x}"));
     chain(text, "by_bucket", "", &marks);
-    let hook = "type filter hook prerouting priority filter - 90; policy accept;";
-    let to_peers = format!("{keyword} daddr @remote jump by_bucket");
-    let passing = if is_gateway(fabric, node) {
-        // From peers by another gateway: strict checks of sources look for the way back, which is the table of that one, and not the
-        // tunnel. All these tables lead into the overlay, so that any mark will do.
-        let back = others.first().map(|(_, gateway)| {
-            format!("iifname \"{OVERLAY}\" {keyword} saddr @remote {keyword} daddr != @remote goto via_{}", gateway.slot)
-        });
-        back.into_iter().chain([format!("iifname != {{ \"{OVERLAY}\", \"{TUNNEL}\" }} {to_peers}")]).collect()
-    } else {
-        vec![to_peers.clone()]
-    };
-    chain(text, "passing", hook, &passing);
-    chain(text, "starting", "type route hook output priority filter - 90; policy accept;", &[to_peers]);
 }
 
 /// The translations and the openings of one peer.

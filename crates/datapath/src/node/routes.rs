@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, future::Future, net::IpAddr};
 
 use futures::TryStreamExt as _;
 use ipnet::IpNet;
-use liqo_network::plan::{Chosen, MARK_MASK, OVERLAY, Route, Rule, TUNNEL, UNREACHABLE_METRIC, Way};
+use liqo_network::plan::{MARK_MASK, OVERLAY, Route, Rule, TUNNEL, UNREACHABLE_METRIC, Way};
 use rtnetlink::{
     Handle, IpVersion,
     packet_route::{
@@ -142,13 +142,9 @@ impl Routes for NetlinkRoutes {
 
     async fn add_rule(&self, rule: &Rule) -> Result<(), Error> {
         let request = self.handle.rule().add().table_id(rule.table).priority(rule.priority).action(RuleAction::ToTable);
-        let mut request = match rule.chosen {
-            Chosen::FromTunnel => request.input_interface(TUNNEL),
-            Chosen::Marked(mark) => request.fw_mark(mark),
-        };
-        if matches!(rule.chosen, Chosen::Marked(_)) {
-            request.message_mut().attributes.push(RuleAttribute::FwMask(MARK_MASK));
-        }
+        let request = request.fw_mark(rule.mark);
+        let mut request = if rule.is_from_tunnel { request.input_interface(TUNNEL) } else { request };
+        request.message_mut().attributes.push(RuleAttribute::FwMask(MARK_MASK));
         request.message_mut().attributes.push(RuleAttribute::Protocol(PROTOCOL));
         let change = |source| Error::Change { step: format!("adding {rule:?}"), source };
         if rule.is_v6 { request.v6().execute().await } else { request.v4().execute().await }.map_err(change)
@@ -225,11 +221,11 @@ fn plain(address: &RouteAddress) -> Option<IpAddr> {
 
 /// What a message of the kernel says, if it is a rule as we make them.
 fn rule(message: &RuleMessage, is_v6: bool) -> Option<Rule> {
-    let (mut chosen, mut table, mut priority, mut is_ours) = (None, None, None, false);
+    let (mut mark, mut is_from_tunnel, mut table, mut priority, mut is_ours) = (None, false, None, None, false);
     for attribute in &message.attributes {
         match attribute {
-            RuleAttribute::Iifname(device) => chosen = (device == TUNNEL).then_some(Chosen::FromTunnel),
-            RuleAttribute::FwMark(mark) => chosen = Some(Chosen::Marked(*mark)),
+            RuleAttribute::Iifname(device) => is_from_tunnel = device == TUNNEL,
+            RuleAttribute::FwMark(value) => mark = Some(*value),
             RuleAttribute::Table(value) => table = Some(*value),
             RuleAttribute::Priority(value) => priority = Some(*value),
             RuleAttribute::Protocol(protocol) => is_ours = *protocol == PROTOCOL,
@@ -239,5 +235,5 @@ fn rule(message: &RuleMessage, is_v6: bool) -> Option<Rule> {
     if !is_ours {
         return None;
     }
-    Some(Rule { is_v6, chosen: chosen?, table: table?, priority: priority? })
+    Some(Rule { is_v6, mark: mark?, is_from_tunnel, table: table?, priority: priority? })
 }

@@ -60,13 +60,13 @@ fn a_gateway_sends_into_the_tunnel_and_back_to_the_nodes() {
     let tunnel = Way::Tunnel { source: Some(ip("172.18.0.1")) };
     assert!(plan.routes.contains(&Route { destination: net("10.246.0.0/16"), table: None, way: tunnel }));
     let to = |last: u8| Way::Overlay { hop: IpAddr::from([172, 18, 0, last]), source: None, mtu: None };
-    let back = |destination: &str, last| Route { destination: net(destination), table: Some(RETURN_TABLE), way: to(last) };
+    let back = |destination: &str, last| Route { destination: net(destination), table: Some(FIRST_TABLE), way: to(last) };
     for route in [back("10.244.2.0/24", 2), back("172.18.0.2/32", 2), back("10.244.3.0/24", 3), back("172.18.0.3/32", 3)] {
         assert!(plan.routes.contains(&route), "{route:?}");
     }
     let own = |route: &&Route| route.table.is_some() && route.destination == net("10.244.1.0/24");
     assert_eq!(plan.routes.iter().find(own), None);
-    assert_eq!(plan.rules, [Rule { is_v6: false, chosen: Chosen::FromTunnel, table: RETURN_TABLE, priority: RETURN_PRIORITY }]);
+    assert_eq!(plan.rules, [Rule { is_v6: false, mark: 0x10, is_from_tunnel: true, table: FIRST_TABLE, priority: PRIORITY }]);
 }
 
 /// Two of three nodes are gateways; the second by name comes first.
@@ -84,16 +84,16 @@ fn several_gateways_are_in_use_each_by_a_table_of_its_own() {
         let (hop, source) = (IpAddr::from([172, 18, 0, last]), Some(IpAddr::from([172, 18, 0, from])));
         Route { destination: net(destination), table, way: Way::Overlay { hop, source, mtu: Some(1420) } }
     };
-    let marked = |mark, table| Rule { is_v6: false, chosen: Chosen::Marked(mark), table, priority: GATEWAY_PRIORITY };
+    let marked = |mark, table| Rule { is_v6: false, mark, is_from_tunnel: false, table, priority: PRIORITY };
     // A node goes by the first, and by mark to the other.
     let plan = fabric.plan("n3");
     for destination in ["10.246.0.0/16", "10.72.0.0/24"] {
         assert!(plan.routes.contains(&over(destination, None, 2, 3)), "{plan:?}");
-        assert!(plan.routes.contains(&over(destination, Some(RETURN_TABLE + 2), 1, 3)), "{plan:?}");
+        assert!(plan.routes.contains(&over(destination, Some(FIRST_TABLE + 1), 1, 3)), "{plan:?}");
     }
-    assert_eq!((plan.routes.len(), plan.rules), (6, vec![marked(0x20, RETURN_TABLE + 2)]));
+    assert_eq!((plan.routes.len(), plan.rules), (6, vec![marked(0x20, FIRST_TABLE + 1)]));
     // Each gateway goes into its own tunnel, and by mark to the other.
-    for (name, own, other, table) in [("n1", 1, 2, RETURN_TABLE + 1), ("n2", 2, 1, RETURN_TABLE + 2)] {
+    for (name, own, other, table) in [("n1", 1, 2, FIRST_TABLE), ("n2", 2, 1, FIRST_TABLE + 1)] {
         let plan = fabric.plan(name);
         let tunnel = Way::Tunnel { source: Some(IpAddr::from([172, 18, 0, own])) };
         assert!(plan.routes.contains(&Route { destination: net("10.246.0.0/16"), table: None, way: tunnel }));
@@ -123,8 +123,8 @@ fn gateways_and_nodes_know_each_other_and_marks_are_all_different() {
     assert_eq!(["n1", "n2", "n3"].map(known), [2, 2, 2]);
     let all: Vec<Gateway> = (0..MOST_GATEWAYS).map(gateway).collect();
     let marks: std::collections::BTreeSet<u32> = all.iter().map(|gateway| gateway.mark()).collect();
-    let tables: std::collections::BTreeSet<u32> = all.iter().map(|gateway| gateway.table()).chain([RETURN_TABLE]).collect();
-    assert_eq!((marks.len(), tables.len()), (7, 8));
+    let tables: std::collections::BTreeSet<u32> = all.iter().map(|gateway| gateway.table()).collect();
+    assert_eq!((marks.len(), tables.len()), (7, 7));
     assert!(marks.iter().all(|mark| mark & !MARK_MASK == 0 && *mark != 0 && mark & 0x80 == 0));
 }
 

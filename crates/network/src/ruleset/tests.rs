@@ -68,6 +68,15 @@ table ip liqo {{
 		oifname "liqo.tunnel" tcp flags syn / syn,rst tcp option maxseg size set rt mtu
 		iifname "liqo.tunnel" tcp flags syn / syn,rst tcp option maxseg size set rt mtu
 	}}
+	chain via_0 {{
+		meta mark set meta mark & 0xffffff0f | 0x00000010
+	}}
+	chain passing {{
+		type filter hook prerouting priority filter - 90; policy accept;
+		iifname "liqo.overlay" ip daddr @remote goto via_0
+		iifname "liqo.tunnel" ct direction reply ct status dnat accept
+		iifname "liqo.tunnel" goto via_0
+	}}
 	chain forward {{
 		type filter hook forward priority filter - 10; policy accept;
 		udp dport 6472 ip daddr @nodes counter drop
@@ -125,8 +134,8 @@ fn of_an_api_server_nothing_but_its_port_is_opened_and_only_to_peers_that_may() 
         PeerMaps { exported: map(&[("10.70.0.0/24", "10.9.0.0/24")]), imported: map(&[("10.247.0.0/16", "10.244.0.0/16")]) };
     fabric.peers.insert(id('b'), Peer { maps, open: Open::Everything, api_server: false });
     // On the gateway, and on the other nodes.
-    for (is_gateway, rules) in [(true, 7), (false, 3)] {
-        let script = script(&fabric, is_gateway, "ip", TABLE);
+    for (node, rules) in [("n1", 7), ("n2", 3)] {
+        let script = script(&fabric, node, "ip", TABLE);
         let named = |line: &&str| line.contains("172.18.0.1") || line.contains("192.0.2.9");
         let lines: Vec<&str> = script.lines().filter(named).filter(|line| !line.contains("set nodes")).collect();
         assert!(lines.iter().all(|line| line.contains(" tcp dport ") && !line.contains("10.247.")), "{lines:?}");
@@ -134,12 +143,12 @@ fn of_an_api_server_nothing_but_its_port_is_opened_and_only_to_peers_that_may() 
         assert!(!script.contains("10.9.0.2"), "{script}");
     }
     fabric.peers.get_mut(&id('a')).unwrap().api_server = false;
-    assert!(!script(&fabric, true, "ip", TABLE).contains("6443"));
+    assert!(!script(&fabric, "n1", "ip", TABLE).contains("6443"));
     // A peer that has not said where it sees the stand-in.
     let peer = fabric.peers.get_mut(&id('a')).unwrap();
     peer.api_server = true;
     peer.maps.exported = map(&[("10.244.0.0/16", "10.245.0.0/16")]);
-    assert!(!script(&fabric, true, "ip", TABLE).contains("6443"));
+    assert!(!script(&fabric, "n1", "ip", TABLE).contains("6443"));
 }
 
 #[test]
@@ -207,12 +216,12 @@ fn a_node_marks_what_belongs_to_another_gateway() {
 		meta mark & 0x000000f0 vmap {{ {} }}
 		meta mark set meta mark & 0xffffff0f
 	}}
-	chain passing {{
-		type filter hook prerouting priority filter - 90; policy accept;
-		ip daddr @remote jump by_bucket
-	}}
 	chain starting {{
 		type route hook output priority filter - 90; policy accept;
+		ip daddr @remote jump by_bucket
+	}}
+	chain passing {{
+		type filter hook prerouting priority filter - 90; policy accept;
 		ip daddr @remote jump by_bucket
 	}}
 "#,
@@ -224,9 +233,9 @@ fn a_node_marks_what_belongs_to_another_gateway() {
 #[test]
 fn a_gateway_passes_what_came_by_the_overlay_into_its_tunnel() {
     let fabric = two_gateways();
-    for (own, other) in [("n1", "goto via_1"), ("n2", "goto via_0")] {
+    for (own, here, other) in [("n1", "via_0", "goto via_1"), ("n2", "via_1", "goto via_0")] {
         let script = script(&fabric, own, "ip", TABLE);
-        assert!(script.contains("iifname != { \"liqo.overlay\", \"liqo.tunnel\" } ip daddr @remote jump by_bucket"), "{script}");
+        assert!(script.contains(&format!("iifname \"liqo.overlay\" ip daddr @remote goto {here}")), "{script}");
         let from_peers = "iifname \"liqo.overlay\" ip saddr @remote ip daddr != @remote ";
         assert!(script.contains(&format!("{from_peers}{other}")), "{script}");
         assert_eq!(script.matches(other).count(), 8 + 1, "{script}");
