@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -13,7 +16,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{ObjectMeta, PostParams},
+    api::{ListParams, ObjectMeta, PostParams},
 };
 use liqo_api::{CLUSTER_CONFIG, annotations, gateway_lease, labels};
 use liqo_datapath::tunnel::PublicKey;
@@ -24,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Options, Watched,
-    decide::gateways::{AllInUse, Fitness, LEASE_DURATION, Move, RENEW_PERIOD, Sightings},
+    decide::gateways::{AllInUse, Fitness, LEASE_DURATION, Move, ONE_ROUND, RENEW_PERIOD, Sightings},
     relays::Relays,
     view::{self, LeaseView, lease_number},
 };
@@ -40,6 +43,8 @@ pub struct Gateways {
     state: Mutex<State>,
     changed: Arc<Notify>,
     relays: Arc<Relays>,
+    /// Whether others may have carried what this gateway is to carry, since it last did.
+    was_away: AtomicBool,
     /// Whether it was tried once to become a gateway, so that it is known whether this node is one.
     tried: watch::Sender<bool>,
 }
@@ -62,6 +67,7 @@ impl Gateways {
             state: Mutex::default(),
             changed,
             relays,
+            was_away: AtomicBool::new(false),
             tried: watch::channel(false).0,
         }
     }
@@ -77,6 +83,11 @@ impl Gateways {
     /// Whether this node, which is a gateway, carries packets.
     pub(crate) fn works(&self, works: bool) {
         self.state().fitness.works(works, Instant::now());
+    }
+
+    /// Whether others may have carried what this gateway is to carry; asked once, it is not so any more.
+    pub(crate) fn was_away(&self) -> bool {
+        self.was_away.swap(false, Ordering::Relaxed)
     }
 
     /// Waits until it was tried to become a gateway.
@@ -188,13 +199,35 @@ impl Gateways {
                     return Ok(lease);
                 }
             }
+            let was_away = !self.is_renewed_in_time(&lease);
             self.fill(&mut lease, hold);
-            self.api.replace(&name, &PostParams::default(), &lease).await
+            let written = self.api.replace(&name, &PostParams::default(), &lease).await?;
+            if hold && was_away && self.are_there_others().await? {
+                tracing::info!(node = self.node, "others may have carried what this gateway carries");
+                self.was_away.store(true, Ordering::Relaxed);
+                self.changed.notify_one();
+            }
+            Ok(written)
         };
         let late = |_| kube::Error::Service("the API server did not answer in time".into());
         let written = tokio::time::timeout(PATIENCE, request).await.map_err(late)??;
         self.saw(&name, view::lease(written).as_ref());
         Ok(())
+    }
+
+    /// Whether other nodes hold Leases of gateways, as far as is known at the API server: the watch may not have told yet.
+    async fn are_there_others(&self) -> Result<bool, kube::Error> {
+        let ours = ListParams::default().labels(&format!("{}=true", labels::GATEWAY));
+        let holders = self.api.list(&ours).await?.items.into_iter().filter_map(|lease| lease.spec?.holder_identity);
+        Ok(holders.into_iter().any(|holder| !holder.is_empty() && holder != self.node))
+    }
+
+    /// Whether this node holds the Lease, and wrote it so lately that nobody thinks it gone. It wrote the time by its own clock.
+    fn is_renewed_in_time(&self, lease: &Lease) -> bool {
+        let Some(spec) = &lease.spec else { return false };
+        let is_own = spec.holder_identity.as_deref() == Some(&self.node);
+        let since = |renewed: &MicroTime| Duration::try_from(Timestamp::now().duration_since(renewed.0)).unwrap_or_default();
+        is_own && spec.renew_time.as_ref().is_some_and(|renewed| since(renewed) < ONE_ROUND)
     }
 
     fn fill(&self, lease: &mut Lease, hold: bool) {

@@ -130,6 +130,9 @@ impl Keeper<'_> {
                 }
                 let but = self.relays.problem().map(|problem| format!(", but {problem}")).unwrap_or_default();
                 self.health.good(format!("this node is as it should be{but}"));
+                if wanted.tunnel.is_some() && self.gateways.was_away() {
+                    self.agent.node.forget(&wanted.plan).await;
+                }
                 *keys = wanted.tunnel.as_ref().map(|end| end.owners.clone()).unwrap_or_default();
                 wanted.tunnel.is_some().then(|| Arc::new(*wanted))
             }

@@ -150,18 +150,27 @@ pub fn steps(wanted: &NodePlan, present: &Present) -> Vec<Step> {
     let mut without: Vec<TableName> = present.tables.keys().filter(|name| !names.contains(name)).cloned().collect();
     without.sort_by_key(|table| table.name == GUARD);
     steps.extend(without.into_iter().map(Step::RemoveTable));
-    let remote = wanted.routes.iter().filter(|route| route.way == Way::Unreachable).map(|route| route.destination);
-    let remote: Vec<ipnet::IpNet> = remote.collect();
+    let remote = remote(wanted);
     // Where a gateway carries a bucket, translations are others than elsewhere; the guard, which gateways alone have, tells what this
     // node carried.
     let guards = present.tables.iter().filter(|(table, _)| table.name == GUARD);
     let before = guards.fold(0, |all, (_, fingerprint)| all | carried(fingerprint));
-    let guards = wanted.tables.iter().filter(|table| table.name == GUARD);
-    let now = guards.fold(0, |all, table| all | carried(&table.fingerprint));
+    let now = carried_under(wanted);
     if !present.tables.is_empty() && !remote.is_empty() && before != now {
         steps.push(Step::ForgetConnections(remote, before ^ now));
     }
     steps
+}
+
+/// The prefixes of peers.
+fn remote(wanted: &NodePlan) -> Vec<ipnet::IpNet> {
+    wanted.routes.iter().filter(|route| route.way == Way::Unreachable).map(|route| route.destination).collect()
+}
+
+/// What this node is to carry as a gateway.
+fn carried_under(wanted: &NodePlan) -> Buckets {
+    let guards = wanted.tables.iter().filter(|table| table.name == GUARD);
+    guards.fold(0, |all, table| all | carried(&table.fingerprint))
 }
 
 /// What only one route can have: family and destination, table, and whether it is the twin that leads nowhere.
@@ -213,6 +222,12 @@ impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
     /// Removes everything that is ours.
     pub async fn clear(&self) -> Result<Vec<Step>, Error> {
         self.apply(&NodePlan::default()).await
+    }
+
+    /// Has the kernel forget the connections that this gateway is to carry: while it was away others carried them, and of what it
+    /// remembers they do not go on.
+    pub async fn forget(&self, wanted: &NodePlan) {
+        self.firewall.forget_connections(&remote(wanted), carried_under(wanted)).await;
     }
 
     /// What there is of ours.

@@ -233,7 +233,13 @@ impl World {
     pub fn regain(&mut self, place: Place) -> Result<(), String> {
         self.start_tunnel(place).map_err(|error| error.to_string())?;
         self.set_gateway(place, true)?;
-        self.apply(place).map(drop)
+        self.apply(place)?;
+        // Others carried them meanwhile.
+        let plan = self.fabrics[place.0].plan(&place.1.to_string());
+        self.on(place, async |node| {
+            node.forget(&plan).await;
+            Ok(())
+        })
     }
 
     fn set_gateway(&mut self, place: Place, is_gateway: bool) -> Result<(), String> {

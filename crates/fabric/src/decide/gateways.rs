@@ -15,7 +15,7 @@ pub const LEASE_DURATION: Duration = Duration::from_secs(6);
 /// Time between two renewals.
 pub const RENEW_PERIOD: Duration = Duration::from_secs(2);
 /// Within this time every gateway renews its Lease, if the API server answers.
-const ONE_ROUND: Duration = Duration::from_secs(4);
+pub const ONE_ROUND: Duration = Duration::from_secs(4);
 
 /// A gateway in use that cannot carry packets for so long makes room for another one.
 pub const PATIENCE: Duration = Duration::from_secs(10);

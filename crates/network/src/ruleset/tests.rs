@@ -200,7 +200,7 @@ fn a_node_marks_what_belongs_to_another_gateway() {
     let carried: Vec<String> = carried.collect();
     assert_eq!(carried.len(), 8);
     let expected = format!(
-        r#"	chain via_1 {{
+        "	chain via_1 {{
 		meta mark set meta mark & 0xffffff0f | 0x00000020
 	}}
 	chain by_bucket {{
@@ -224,7 +224,7 @@ fn a_node_marks_what_belongs_to_another_gateway() {
 		type filter hook prerouting priority filter - 90; policy accept;
 		ip daddr @remote jump by_bucket
 	}}
-"#,
+",
         carried.join(", ")
     );
     assert!(script.contains(&expected), "{script}");
