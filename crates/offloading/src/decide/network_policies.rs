@@ -294,9 +294,9 @@ pub fn everywhere() -> [Block; 2] {
         .map(|cidr| Block { cidr, except: BTreeSet::new() })
 }
 
-/// Whether an address is in one of the networks that are not the internet.
-pub fn is_private(address: IpAddr) -> bool {
-    PRIVATE.iter().filter_map(|one| one.parse::<IpNet>().ok()).any(|network| network.contains(&address))
+/// Whether all of this range is in one of the networks that are not the internet.
+pub fn is_private(range: &IpNet) -> bool {
+    PRIVATE.iter().filter_map(|one| one.parse::<IpNet>().ok()).any(|network| network.contains(range))
 }
 
 impl Port {
