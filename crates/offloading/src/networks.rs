@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use kube::{Api, runtime::watcher};
 use liqo_api::{ClusterId, TunnelEndpoint};
 use liqo_kit::{Cache, Context, Key};
@@ -18,6 +19,13 @@ pub struct Network {
     pub api_server: bool,
 }
 
+impl Network {
+    /// Where we see the peer's prefixes.
+    pub fn places(&self) -> impl Iterator<Item = IpNet> + use<'_> {
+        self.maps.imported.pairs().map(|(here, _)| here.0)
+    }
+}
+
 /// What is known of the network to each peer.
 pub struct Networks {
     all: Cache<Network>,
@@ -25,13 +33,17 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// Follows them until the context's `stop`. `changed` is called with each peer that is seen in another way than before.
-    pub fn follow(context: &Context, mut changed: impl FnMut(ClusterId) + Send + 'static) -> Self {
+    /// Follows them until the context's `stop`. `changed` is called with each peer that is seen in another way than before,
+    /// with that way and with how it is seen now.
+    pub fn follow(
+        context: &Context,
+        mut changed: impl FnMut(ClusterId, Option<&Network>, Option<&Network>) + Send + 'static,
+    ) -> Self {
         let namespace = context.namespace.clone();
         let endpoints: Api<TunnelEndpoint> = Api::namespaced(context.client.clone(), &namespace);
-        let all = Cache::watch(endpoints, watcher::Config::default(), context.stop.clone(), reduce, move |key, _, _| {
+        let all = Cache::watch(endpoints, watcher::Config::default(), context.stop.clone(), reduce, move |key, old, new| {
             if let Ok(peer) = key.name.parse() {
-                changed(peer);
+                changed(peer, old.map(AsRef::as_ref), new.map(AsRef::as_ref));
             }
         });
         Self { all, namespace }
@@ -40,6 +52,11 @@ impl Networks {
     /// The network to this peer, if there is one.
     pub fn of(&self, peer: &ClusterId) -> Option<Arc<Network>> {
         self.all.get(&Key::new(self.namespace.clone(), peer.to_string()))
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<Network>> {
+        self.all.all().into_iter().map(|(_, network)| network).collect()
     }
 
     /// Whether all of them are known.

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Consumer, api_server, locked, namespace_decide,
     namespaces::Work,
+    network_policies,
     peer::{Peer, Remote},
     pod_decide::{self, Action, Facts, Namespace, SENDING, decide},
     reduced::{HomePod, Shadow, change},
@@ -56,6 +57,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// When a pod is looked at again that was gone, or taken for another one, just before it was sent.
 const UNMARKED_RETRY: Duration = Duration::from_secs(5);
+
+/// When a pod is looked at again whose provider does not have the policies of its namespace yet.
+const NO_POLICIES_RETRY: Duration = Duration::from_secs(2);
 
 /// When a pod is looked at again that waits for a way to our API server.
 const NO_API_SERVER_RETRY: Duration = Duration::from_secs(10);
@@ -297,6 +301,16 @@ impl Handling<'_> {
                 return Ok(None);
             }
         };
+        // Else the provider would open the pod as if there were none.
+        let policies = network_policies::before_pods(self.consumer, &self.pod.key.namespace);
+        let stand = match &policies {
+            Some(policies) => reflection::ensure(self.consumer, self.peer, remote, policies).await,
+            None => false,
+        };
+        if !stand {
+            tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod waits for the NetworkPolicies of its namespace");
+            return Ok(Some(NO_POLICIES_RETRY));
+        }
         let api_server = self.api_server(Timestamp::now());
         match &api_server {
             Some(Start::With(addresses)) => {
@@ -528,3 +542,6 @@ pub async fn delete_home_pod(client: &Client, pod: &HomePod, parameters: DeleteP
         Err(source) => Err(Error::Home { step: "deleting", pod: pod.key.clone(), source }),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -242,7 +242,7 @@ impl Consumer {
 
 /// With a network that comes, changes or goes, all that holds addresses is looked at again.
 fn follow_networks(context: &Context, consumer: Weak<Consumer>) -> Networks {
-    Networks::follow(context, move |id| {
+    Networks::follow(context, move |id, _, _| {
         let consumer = consumer.upgrade();
         if let Some((consumer, peer)) = consumer.and_then(|consumer| Some((consumer.clone(), consumer.peers.get(&id)?))) {
             peer.look_at_all_pods();

@@ -134,6 +134,17 @@ pub fn follow(consumer: &Arc<Consumer>, namespace: &str, stop: CancellationToken
     policies
 }
 
+/// The policies of a namespace that are reflected; nothing while not all of them are known.
+fn known(consumer: &Consumer, namespace: &str) -> Option<Cache<NetworkPolicy>> {
+    let policies = locked(&consumer.home_objects).get(namespace).map(|home| home.policies.clone());
+    policies.filter(Cache::is_synced)
+}
+
+/// What a provider is to have of a namespace before it gets a pod of it; nothing while that is not known.
+pub fn before_pods(consumer: &Consumer, namespace: &str) -> Option<Vec<Reference>> {
+    Some(known(consumer, namespace)?.all().iter().map(|(key, _)| reference(key)).collect())
+}
+
 fn reference(key: &Key) -> Reference {
     Reference { kind: Kind::NetworkPolicy, namespace: key.namespace.clone(), name: key.name.clone() }
 }
@@ -165,8 +176,7 @@ pub fn look_at(consumer: &Consumer, peer: &Peer, namespace: Option<&str>) {
 
 /// What a provider is to have of a policy of a namespace that exists there, and whether that is narrower than it should be.
 pub fn wanted(consumer: &Arc<Consumer>, peer: &Peer, remote: &Remote, reference: &Reference) -> (Wanted, bool) {
-    let policies = locked(&consumer.home_objects).get(&reference.namespace).map(|home| home.policies.clone());
-    let Some(policies) = policies.filter(Cache::is_synced) else { return (Wanted::Unknown, false) };
+    let Some(policies) = known(consumer, &reference.namespace) else { return (Wanted::Unknown, false) };
     let Some(policy) = policies.get(&Key::new(reference.namespace.clone(), reference.name.clone())) else {
         return (Wanted::Nothing, false);
     };

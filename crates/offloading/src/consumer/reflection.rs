@@ -171,10 +171,11 @@ pub fn start(consumer: Arc<Consumer>, peer: &Arc<Peer>, stop: CancellationToken)
     });
 }
 
-/// Records, before a pod is sent, those of the objects that it names which the provider does not have yet. What goes wrong
-/// is left to the worker: the provider waits for what is missing, as a kubelet does.
-pub async fn ensure(consumer: &Arc<Consumer>, peer: &Arc<Peer>, remote: &Remote, wanted: &[Reference]) {
-    let missing = |reference: &&Reference| recorded(remote, reference).is_none() && !peer.is_reflected(reference);
+/// Records, before a pod is sent, those of these objects that the provider does not have yet. What goes wrong is left to the
+/// worker. Says whether all of them are there now: for what a pod names the provider waits, as a kubelet does, but for no policy.
+pub async fn ensure(consumer: &Arc<Consumer>, peer: &Arc<Peer>, remote: &Remote, wanted: &[Reference]) -> bool {
+    let stays = |record: Arc<Twin>| !record.terminating;
+    let missing = |reference: &&Reference| !recorded(remote, reference).is_some_and(stays) && !peer.is_reflected(reference);
     for reference in wanted.iter().filter(missing) {
         let _one_at_a_time = peer.reflecting.lock().await;
         if !missing(&reference) {
@@ -185,6 +186,7 @@ pub async fn ensure(consumer: &Arc<Consumer>, peer: &Arc<Peer>, remote: &Remote,
             peer.references.add(reference.clone());
         }
     }
+    !wanted.iter().any(|reference| missing(&reference))
 }
 
 /// Which of the objects that a pod names the provider has no twin of, and why, in a sentence.

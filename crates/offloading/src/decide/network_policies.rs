@@ -13,16 +13,23 @@ use serde_json::{Map, Value, json};
 
 use super::selectors::Selector;
 
-/// Networks that are not the internet: private, shared, loopback and link-local ones. A cluster's pods, services and nodes
-/// usually have addresses out of these, so in two clusters they mean different things.
-const PRIVATE: [&str; 9] = [
+/// Networks that are not the internet: private and shared ones, loopback and link-local, those kept for protocols and for
+/// measurements, what stands for IPv4 behind a translator, and where Azure's nodes ask their host. A cluster's pods, services and
+/// nodes usually have addresses out of these, so in two clusters they mean different things.
+const PRIVATE: [&str; 15] = [
+    "0.0.0.0/8",
     "10.0.0.0/8",
     "100.64.0.0/10",
     "127.0.0.0/8",
+    "168.63.129.16/32",
     "169.254.0.0/16",
     "172.16.0.0/12",
+    "192.0.0.0/24",
     "192.168.0.0/16",
+    "198.18.0.0/15",
     "::1/128",
+    "64:ff9b::/96",
+    "64:ff9b:1::/48",
     "fc00::/7",
     "fe80::/10",
 ];
@@ -294,9 +301,9 @@ pub fn everywhere() -> [Block; 2] {
         .map(|cidr| Block { cidr, except: BTreeSet::new() })
 }
 
-/// Whether an address is in one of the networks that are not the internet.
-pub fn is_private(address: IpAddr) -> bool {
-    PRIVATE.iter().filter_map(|one| one.parse::<IpNet>().ok()).any(|network| network.contains(&address))
+/// Whether all of this range is in one of the networks that are not the internet.
+pub fn is_private(range: &IpNet) -> bool {
+    PRIVATE.iter().filter_map(|one| one.parse::<IpNet>().ok()).any(|network| network.contains(range))
 }
 
 impl Port {

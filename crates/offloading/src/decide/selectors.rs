@@ -161,45 +161,57 @@ impl Selector {
 /// So many selectors a complement may have.
 const MOST_SELECTORS: usize = 32;
 /// So many requirements are tried for one step of it.
-const MOST_STEPS: usize = 4096;
+const MOST_STEPS: usize = 256;
+/// So many pairs of selectors are compared for all of it. What selectors say may come from somebody who wants this to take long.
+const MOST_COMPARISONS: usize = 200_000;
+/// So long are the selectors together for which it is tried, in bytes of JSON: each selector of a complement may repeat them all.
+const LONGEST: usize = 256 * 1024;
 
-/// Selectors that together select exactly what none of these does; nothing where it takes too many.
+/// Selectors that together select exactly what none of these does; nothing where it takes too many, or too long.
 ///
 /// What a selector does not select fails at least one of its requirements. So for each selector there is a choice of
 /// requirements turned round, and each combination of choices is a selector. One that is contained in another is left out, so
 /// the selectors of ordinary sets of applications come to very few.
 pub fn complement(selectors: &BTreeSet<Selector>) -> Option<Vec<Selector>> {
-    let mut ordered: Vec<&Selector> = selectors.iter().collect();
-    ordered.sort_by_key(|selector| selector.0.len());
-    let mut found = BTreeSet::from([Selector::default()]);
+    selectors.iter().try_fold(LONGEST, |left, selector| left.checked_sub(selector.to_json().to_string().len()))?;
+    // Requirements are numbered, so that copying and comparing them is cheap however long they are.
+    let all = selectors.iter().flat_map(|selector| &selector.0).flat_map(|one| [one.clone(), one.negated()]);
+    let all: Vec<Requirement> = all.collect::<BTreeSet<_>>().into_iter().collect();
+    let numbers = |one: &Requirement| Some((all.binary_search(one).ok()?, all.binary_search(&one.negated()).ok()?));
+    let numbered = selectors.iter().map(|selector| selector.0.iter().map(numbers).collect::<Option<Vec<_>>>());
+    let mut ordered = numbered.collect::<Option<Vec<_>>>()?;
+    ordered.sort_by_key(Vec::len);
+    let mut found = BTreeSet::from([BTreeSet::new()]);
+    let mut comparisons_left = MOST_COMPARISONS;
     for selector in ordered {
-        if found.len() * selector.0.len() > MOST_STEPS {
+        if found.len() * selector.len() > MOST_STEPS {
             return None;
         }
         let mut next = BTreeSet::new();
-        for (one, requirement) in found.iter().flat_map(|one| selector.0.iter().map(move |requirement| (one, requirement))) {
+        for (one, (requirement, negated)) in found.iter().flat_map(|one| selector.iter().map(move |numbers| (one, numbers))) {
             // What meets the requirement cannot fail it.
-            if !one.0.contains(requirement) {
-                let mut narrower = one.clone();
-                narrower.0.insert(requirement.negated());
+            if !one.contains(requirement) {
+                let mut narrower: BTreeSet<usize> = one.clone();
+                narrower.insert(*negated);
                 next.insert(narrower);
             }
         }
-        let contained = |one: &Selector| next.iter().any(|other| other != one && other.0.is_subset(&one.0));
-        let kept: BTreeSet<Selector> = next.iter().filter(|one| !contained(one)).cloned().collect();
+        comparisons_left = comparisons_left.checked_sub(next.len() * next.len())?;
+        let contained = |one: &BTreeSet<usize>| next.iter().any(|other| other != one && other.is_subset(one));
+        let kept: BTreeSet<BTreeSet<usize>> = next.iter().filter(|one| !contained(one)).cloned().collect();
         if kept.len() > MOST_SELECTORS {
             return None;
         }
         found = kept;
     }
-    Some(found.into_iter().map(merged).collect())
+    Some(found.into_iter().map(|numbers| merged(numbers.into_iter().filter_map(|number| all.get(number)).cloned())).collect())
 }
 
-/// The same selector with one list of the values that a label must not have.
-fn merged(selector: Selector) -> Selector {
+/// The selector of these requirements, with one list of the values that a label must not have.
+fn merged(requirements: impl Iterator<Item = Requirement>) -> Selector {
     let mut excluded: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut all = BTreeSet::new();
-    for requirement in selector.0 {
+    for requirement in requirements {
         match requirement.asks {
             Asks::NotIn(values) => excluded.entry(requirement.key).or_default().extend(values),
             asks => _ = all.insert(Requirement { key: requirement.key, asks }),
@@ -323,5 +335,28 @@ mod tests {
         assert!(complement(&(0..5).map(pair).collect()).is_some());
         let long = |start: usize| Selector((start..start + 300).map(|key| Requirement::is_in(&key.to_string(), ["x"])).collect());
         assert_eq!(complement(&(0..5000).map(|number| long(number * 300)).collect()), None);
+    }
+
+    /// `{y, z}`, and so many that ask for both and for as many more labels: `{not y}` and `{not z}` are all that none selects.
+    fn wide(count: usize, labels: usize) -> BTreeSet<Selector> {
+        let both = [Requirement::is_in("y", ["1"]), Requirement::is_in("z", ["1"])];
+        let more = |number: usize| (0..labels).map(move |label| Requirement::is_in(&format!("k{label}"), [number.to_string()]));
+        let wide = (0..count).map(|number| Selector(both.iter().cloned().chain(more(number)).collect()));
+        wide.chain([Selector(both.clone().into())]).collect()
+    }
+
+    #[test]
+    fn what_would_take_too_long_is_not_tried_however_few_selectors_it_came_to() {
+        assert_eq!(complement(&wide(4, 60)).map(|others| others.len()), Some(2));
+        assert_eq!(complement(&wide(100, 60)), None, "each step is small, all together are not");
+        assert_eq!(complement(&wide(199, 1000)), None, "as much as a namespace may have of what a consumer sends");
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_tried_however_few_requirements_it_has() {
+        let listed = |number: usize| Requirement::is_in("a", (0..2000).chain([9000 + number]).map(|value| value.to_string()));
+        let pair = |number: usize| Selector([Requirement::is_in("y", ["1"]), listed(number)].into());
+        assert!(complement(&(0..10).map(pair).collect()).is_some());
+        assert_eq!(complement(&(0..200).map(pair).collect()), None);
     }
 }

@@ -351,7 +351,12 @@ fn reflected(pod: &Value, kinds: &[ReflectedKind], policy: &str) -> Result<(), R
 
 /// Whether a label of a home pod is on its remote pod, too.
 pub fn is_label_of_remote_pod(key: &str) -> bool {
-    !is_ours(key) && !ProviderRules::default().deny_prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()))
+    is_taken_over(key, &ProviderRules::default())
+}
+
+/// Whether the provider takes over a label or annotation.
+fn is_taken_over(key: &str, rules: &ProviderRules) -> bool {
+    !is_ours(key) && !rules.deny_prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()))
 }
 
 /// Whether only Liqo itself may set a key.
@@ -367,7 +372,7 @@ fn texts(value: &Value, pointer: &str, kept: impl Fn(&str) -> bool) -> Map<Strin
 
 /// The labels and annotations that the provider takes over.
 fn travelling(carried: &Value, rules: &ProviderRules) -> (Map<String, Value>, Map<String, Value>) {
-    let kept = |key: &str| !is_ours(key) && !rules.deny_prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()));
+    let kept = |key: &str| is_taken_over(key, rules);
     (texts(carried, "/metadata/labels", kept), texts(carried, "/metadata/annotations", kept))
 }
 

@@ -7,13 +7,10 @@ use std::{
     time::Duration,
 };
 
-use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api,
-    api::{
-        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams, Preconditions,
-    },
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams, Preconditions},
 };
 use liqo_api::{ClusterId, MappedNamespace, MappedNamespacePhase, NAMESPACE_MAP, NamespaceMap};
 use liqo_kit::{Key, Next};
@@ -43,8 +40,6 @@ const FIELD_MANAGER: &str = "liqo-offloading";
 pub struct Memory {
     /// When what belongs into a namespace was found or put there, by the namespace's UID.
     prepared: Mutex<HashMap<String, Instant>>,
-    /// The networks of our nodes, and when they were looked up.
-    nodes: Mutex<Option<(Instant, Vec<IpNet>)>>,
     /// What was written last, by tenant namespace: the cache may be behind.
     written: Mutex<HashMap<String, Written>>,
 }
@@ -124,27 +119,17 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
 }
 
 /// What limits the pods of a consumer.
-pub async fn walls(provider: &Provider, consumer: &ClusterId) -> Result<Walls, Error> {
-    let mut known = lock(&provider.mapped.nodes).clone().filter(|(at, _)| at.elapsed() < CHECK);
-    if known.is_none() {
-        known = Some((Instant::now(), networks_of_nodes(provider).await?));
-        lock(&provider.mapped.nodes).clone_from(&known);
-    }
-    let nodes = known.map(|(_, nodes)| nodes).unwrap_or_default();
-    let network = provider.networks.of(consumer);
-    let prefixes = network.iter().flat_map(|network| network.maps.imported.pairs().map(|(here, _)| here.0)).collect();
+pub fn walls(provider: &Provider, consumer: &ClusterId) -> Walls {
+    let networks = provider.networks.all();
+    let places = networks.iter().flat_map(|network| network.places());
+    let nodes = provider.nodes.all().into_iter().flat_map(|(_, networks)| Arc::unwrap_or_clone(networks));
     let config = provider.context.config();
+    let inside = walls::inside(&config, nodes.chain(places));
+    let prefixes = provider.networks.of(consumer).iter().flat_map(|network| network.places().collect::<Vec<_>>()).collect();
     let ranges = config.status.iter().filter_map(|status| status.network.as_ref());
     let ranges = ranges.filter(|_| provider.held(consumer).is_some_and(|held| held.usage.api_server));
     let api_servers = ranges.flat_map(|ranges| &ranges.api_servers).map(|one| SocketAddr::new(one.address, one.port)).collect();
-    Ok(Walls { consumer: consumer.clone(), nodes, prefixes, api_servers })
-}
-
-async fn networks_of_nodes(provider: &Provider) -> Result<Vec<IpNet>, Error> {
-    let nodes: Api<Node> = Api::all(provider.context.client.clone());
-    let real = ListParams::default().labels(&format!("{}!={}", liqo_api::labels::TYPE, liqo_api::labels::TYPE_VIRTUAL_NODE));
-    let nodes = nodes.list(&real).await.map_err(|source| Error::Read { kind: "Node", key: Key::new("", ""), source })?;
-    Ok(walls::public_networks(&nodes.items))
+    Walls { consumer: consumer.clone(), inside, prefixes, api_servers }
 }
 
 fn consumer_of(tenant_namespace: &str) -> Option<ClusterId> {

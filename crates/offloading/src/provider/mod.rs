@@ -42,12 +42,16 @@ mod usage;
 mod walls;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use k8s_openapi::api::{core::v1::Pod, node::v1::RuntimeClass};
+use ipnet::IpNet;
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    node::v1::RuntimeClass,
+};
 use kube::{Api, api::ApiResource, runtime::watcher::Config};
 use liqo_api::{ForeignCluster, NAMESPACE_MAP, NamespaceMap, PeeringPolicy, labels, tenant_namespace};
 use liqo_kit::{Cache, Context, Key, Next, Queue, cache::whole, policies::without_status};
@@ -62,7 +66,7 @@ use remote_pods::{PodIndex, RemotePod, WatchedPod};
 use shadows::Shadow;
 use twins::{Group, Work};
 
-use crate::networks::Networks;
+use crate::networks::{Network, Networks};
 
 /// How many shadow pods are looked at at the same time.
 const SHADOW_POD_WORKERS: usize = 16;
@@ -72,6 +76,9 @@ const NAMESPACE_WORKERS: usize = 4;
 const ADDRESS_DELAY: Duration = Duration::from_secs(2);
 /// How long those who wait for room are left waiting after some became free, so that they are looked at once for many.
 const ROOM_DELAY: Duration = Duration::from_millis(200);
+
+/// How long the walls wait after something changed that they go by: nodes and peers come by the dozen.
+const WALLS_DELAY: Duration = Duration::from_millis(300);
 
 /// A step towards the wanted state failed.
 #[derive(Debug, thiserror::Error)]
@@ -156,6 +163,8 @@ struct Provider {
     foreign_clusters: Cache<ForeignCluster>,
     /// The overhead of each `RuntimeClass`.
     runtime_classes: Cache<ResourceList>,
+    /// The networks of each real node that are not private.
+    nodes: Cache<BTreeSet<IpNet>>,
     index: Arc<Mutex<PodIndex>>,
     ledger: Arc<Mutex<Ledger>>,
     secrets: Mutex<HashMap<String, twins::TenantSecrets>>,
@@ -181,6 +190,8 @@ struct Queues {
     accounts: Queue<Key>,
     /// What consumers may use may have changed.
     policies: Queue<()>,
+    /// What is not the internet here, or where our API servers are, may have changed.
+    walls: Queue<()>,
 }
 
 /// Runs the provider's side until the context's `stop`.
@@ -198,6 +209,7 @@ pub async fn run(context: Context) {
             && provider.foreign_clusters.synced().await
             && provider.runtime_classes.synced().await
             && provider.networks.synced().await
+            && provider.nodes.synced().await
     };
     // Nothing is concluded from what is not there before everything that is there was listed.
     tokio::select! {
@@ -209,7 +221,13 @@ pub async fn run(context: Context) {
     let queues = &provider.queues;
     let with = |provider: &Arc<Provider>| provider.clone();
     let (maps, tenants, wake, shadows) = (with(&provider), with(&provider), with(&provider), with(&provider));
-    let (twins, accounts, policies) = (with(&provider), with(&provider), with(&provider));
+    let (twins, accounts, policies, walls) = (with(&provider), with(&provider), with(&provider), with(&provider));
+    let mut config = provider.context.config.clone();
+    let follow_config = async {
+        while let Some(Ok(())) = stop.run_until_cancelled(config.changed()).await {
+            queues.walls.add(());
+        }
+    };
     tokio::join!(
         queues.maps.run("mapped-namespaces", NAMESPACE_WORKERS, stop.clone(), move |tenant| {
             mapped_namespaces::reconcile(maps.clone(), tenant)
@@ -233,6 +251,11 @@ pub async fn run(context: Context) {
             policies::changed(&policies);
             std::future::ready(Ok::<_, Error>(Next::OnChange))
         }),
+        queues.walls.run("walls", 1, stop.clone(), move |()| {
+            walls.look_at_walls();
+            std::future::ready(Ok::<_, Error>(Next::OnChange))
+        }),
+        follow_config,
     );
 }
 
@@ -347,9 +370,19 @@ impl Provider {
             Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), identity, move |_, _, _| to.add(()));
         let to = queues.policies.clone();
         let overhead = |class: RuntimeClass| Some(policies::overhead(class));
-        let runtime_classes = Cache::watch(Api::all(client), Config::default(), stop, overhead, move |_, _, _| to.add(()));
+        let runtime_classes =
+            Cache::watch(Api::all(client.clone()), Config::default(), stop.clone(), overhead, move |_, _, _| to.add(()));
+        let to = queues.walls.clone();
+        let real = Config::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+        let networks_of_node = |node: Node| Some(walls::networks_of_node(&node)).filter(|networks| !networks.is_empty());
+        let nodes = Cache::watch(Api::all(client), real, stop, networks_of_node, move |_, _, _| to.add_after((), WALLS_DELAY));
         let (to, places) = (queues.clone(), namespaces.clone());
-        let networks = Networks::follow(&context, move |consumer| {
+        let networks = Networks::follow(&context, move |consumer, old, new| {
+            // Where one peer is, is not the internet for any consumer.
+            let taken = |network: Option<&Network>| walls::not_private(network.iter().flat_map(|network| network.places()));
+            if taken(old) != taken(new) {
+                to.walls.add_after((), WALLS_DELAY);
+            }
             let tenant = tenant_namespace(&consumer);
             for (_, place) in places.all().iter().filter(|(_, place)| place.consumer == consumer) {
                 if let OurKind::Mapped { home } = &place.kind {
@@ -373,6 +406,7 @@ impl Provider {
             networks,
             foreign_clusters,
             runtime_classes,
+            nodes,
             index,
             ledger,
             secrets: Mutex::default(),
@@ -388,6 +422,16 @@ impl Provider {
         for (key, shadow) in self.shadows.all() {
             if key.namespace == tenant && (all || shadow.told.remote_uid.is_none()) {
                 self.queues.shadows.add(key);
+            }
+        }
+    }
+
+    /// Looks at the policies of all mapped namespaces again.
+    fn look_at_walls(&self) {
+        for (_, place) in self.namespaces.all() {
+            if let OurKind::Mapped { home } = &place.kind {
+                let (tenant, home) = (tenant_namespace(&place.consumer), home.clone());
+                self.queues.twins.add(Work { tenant, home, group: Group::Policies });
             }
         }
     }

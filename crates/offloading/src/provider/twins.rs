@@ -152,7 +152,7 @@ pub async fn reconcile(provider: Arc<Provider>, work: Work) -> Result<Next, Erro
                 }
                 Group::Policies => {
                     acting.next = Next::After(CHECK);
-                    let walls = walls(&provider, &consumer).await?;
+                    let walls = walls(&provider, &consumer);
                     let policies = walled(sources, &walls);
                     // What is open by default goes before what a new policy opens in its place comes.
                     acting.own_policies(&walls, &policies).await?;

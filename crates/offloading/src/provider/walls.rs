@@ -13,7 +13,7 @@
 //! | by default | the consumer's pods, here and elsewhere | these, the internet, names |
 //! | at most | these, and the internet where the consumer says so | these, the internet, names |
 //!
-//! The internet is what is not private and not one of our nodes or of their pods. Names are resolved by our own DNS, at port 53.
+//! The internet is what is not private and not of this cluster or of a peer, see [`inside`]. Names are resolved by our own DNS, at port 53.
 //! Where the consumer's pods may use our API server, that is reached as names are.
 
 use std::{
@@ -23,7 +23,7 @@ use std::{
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
-use liqo_api::{ClusterId, labels};
+use liqo_api::{ClusterConfig, ClusterId, labels};
 use serde_json::Value;
 
 use super::{manifests, namespaces::MAPPED};
@@ -44,8 +44,8 @@ const DNS_PORT_NAMES: [&str; 2] = ["dns", "dns-tcp"];
 pub struct Walls {
     /// The consumer.
     pub consumer: ClusterId,
-    /// Not these networks of our nodes.
-    pub nodes: Vec<IpNet>,
+    /// What is not the internet although its addresses are not private, see [`inside`].
+    pub inside: BTreeSet<IpNet>,
     /// The consumer's prefixes, as we see them: its pods in other clusters.
     pub prefixes: Vec<IpNet>,
     /// Our API servers, if the consumer's pods may use them.
@@ -107,7 +107,7 @@ impl Walls {
     /// What of a range may be met.
     fn parts(&self, block: &Block) -> impl Iterator<Item = Block> {
         let elsewhere = self.prefixes.iter().filter_map(|prefix| block.within(prefix));
-        elsewhere.chain(block.on_the_internet(self.nodes.iter().copied()))
+        elsewhere.chain(block.on_the_internet(self.inside.iter().copied()))
     }
 
     /// The consumer's namespaces here.
@@ -122,7 +122,7 @@ impl Walls {
     }
 
     fn internet(&self) -> impl Iterator<Item = Peer> {
-        everywhere().into_iter().filter_map(|block| block.on_the_internet(self.nodes.iter().copied())).map(Peer::Block)
+        everywhere().into_iter().filter_map(|block| block.on_the_internet(self.inside.iter().copied())).map(Peer::Block)
     }
 
     /// Each of our API servers that may be used, at its port if these ports have it.
@@ -195,14 +195,27 @@ pub fn closed(namespace: &str) -> Value {
     Walls::object(namespace, OWN, &NetworkPolicy::closed())
 }
 
-/// The networks of these nodes, their own addresses and those of their pods, that are not private anyway; sorted.
-pub fn public_networks(nodes: &[Node]) -> Vec<IpNet> {
-    let own = nodes.iter().flat_map(|node| node.status.iter().flat_map(|status| status.addresses.iter().flatten()));
+/// What is not the internet although its addresses are not private: these networks of nodes and places of peers, this cluster's
+/// pods, Services and stand-ins, and where peers will be.
+pub fn inside(config: &ClusterConfig, nodes_and_places: impl IntoIterator<Item = IpNet>) -> BTreeSet<IpNet> {
+    let ranges = config.status.iter().filter_map(|status| status.network.as_ref());
+    let ranges = ranges.flat_map(|ranges| ranges.pods.iter().chain(&ranges.services).chain(&ranges.external));
+    let ours = ranges.chain(&config.spec.network.peer_cidrs).copied();
+    not_private(nodes_and_places.into_iter().chain(ours))
+}
+
+/// The networks of a node: its own addresses, and those of its pods.
+pub fn networks_of_node(node: &Node) -> BTreeSet<IpNet> {
+    let own = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let own = own.filter_map(|address| address.address.parse::<IpAddr>().ok().map(IpNet::from));
-    let pods = nodes.iter().flat_map(|node| node.spec.iter().flat_map(|spec| spec.pod_cidrs.iter().flatten()));
+    let pods = node.spec.iter().flat_map(|spec| spec.pod_cidrs.iter().flatten());
     let pods = pods.filter_map(|network| network.parse::<IpNet>().ok());
-    let networks: BTreeSet<IpNet> = own.chain(pods).filter(|network| !is_private(network.addr())).collect();
-    networks.into_iter().collect()
+    not_private(own.chain(pods))
+}
+
+/// Those of these networks that are not private anyway.
+pub fn not_private(networks: impl Iterator<Item = IpNet>) -> BTreeSet<IpNet> {
+    networks.map(|network| network.trunc()).filter(|network| !is_private(network)).collect()
 }
 
 #[cfg(test)]

@@ -115,7 +115,25 @@ fn the_internet_is_what_is_not_private() {
     for private in ["10.0.0.0/8", "169.254.0.0/16", "203.0.113.7/32"] {
         assert!(all.contains(&net(private)), "{private}");
     }
-    assert_eq!(open("::/0").unwrap(), [net("::1/128"), net("fc00::/7"), net("fe80::/10")].into());
+    let six = ["::1/128", "64:ff9b::/96", "64:ff9b:1::/48", "fc00::/7", "fe80::/10"];
+    assert_eq!(open("::/0").unwrap(), six.map(net).into());
+    for (what, address) in [
+        ("private IPv4 behind a translator", "64:ff9b::a00:1/128"),
+        ("the same by a prefix of one's own", "64:ff9b:1::a00:1/128"),
+        ("the host of a node of Azure", "168.63.129.16/32"),
+        ("metadata of Oracle's cloud", "192.0.0.192/32"),
+        ("this host", "0.0.0.0/32"),
+        ("a network for measurements", "198.19.255.1/32"),
+    ] {
+        assert_eq!(open(address), None, "{what}");
+    }
+}
+
+#[test]
+fn a_range_is_private_only_if_all_of_it_is() {
+    for (range, private) in [("10.1.0.0/16", true), ("10.0.0.0/7", false), ("0.0.0.0/0", false), ("fd00::/8", true)] {
+        assert_eq!(is_private(&net(range)), private, "{range}");
+    }
 }
 
 #[test]

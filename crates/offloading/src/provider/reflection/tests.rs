@@ -315,7 +315,7 @@ fn network_policy(name: &str, spec: &Value) -> Source {
 fn limits() -> Walls {
     Walls {
         consumer: super::super::remote_pods::tests::consumer(),
-        nodes: Vec::new(),
+        inside: BTreeSet::new(),
         api_servers: Vec::new(),
         prefixes: vec!["10.245.0.0/16".parse().unwrap()],
     }

@@ -11,8 +11,8 @@ fn net(text: &str) -> IpNet {
 
 /// The consumer is seen at 10.245.0.0/16; our pods are 10.244.0.0/16, and a node of ours is 203.0.113.5.
 fn walls() -> Walls {
-    let nodes = vec![net("203.0.113.5/32"), net("2001:db8::1/128")];
-    Walls { consumer: consumer(), nodes, prefixes: vec![net("10.245.0.0/16"), net("fd11::/64")], api_servers: Vec::new() }
+    let inside = [net("203.0.113.5/32"), net("2001:db8::1/128")].into();
+    Walls { consumer: consumer(), inside, prefixes: vec![net("10.245.0.0/16"), net("fd11::/64")], api_servers: Vec::new() }
 }
 
 fn policy(spec: &Value) -> NetworkPolicy {
@@ -241,7 +241,7 @@ fn where_too_many_selectors_were_needed_nobody_has_the_default() {
 #[test]
 fn a_policy_that_would_be_too_long_is_refused() {
     let mut walls = walls();
-    walls.nodes = (0..2000_u32).map(|number| IpNet::from(IpAddr::from((0x0808_0000 + number * 2).to_be_bytes()))).collect();
+    walls.inside = (0..2000_u32).map(|number| IpNet::from(IpAddr::from((0x0808_0000 + number * 2).to_be_bytes()))).collect();
     let ranges: Vec<Value> = (0..100_u32)
         .map(|number| json!({ "ipBlock": { "cidr": "0.0.0.0/0", "except": [format!("9.0.{number}.0/24")] } }))
         .collect();
@@ -257,7 +257,40 @@ fn only_public_addresses_of_nodes_are_named() {
             { "type": "ExternalIP", "address": "203.0.113.5" }] },
     }))
     .unwrap();
-    assert_eq!(public_networks(&[node.clone(), node]), [net("203.0.113.5/32"), net("2001:db8:1::/64")]);
+    assert_eq!(networks_of_node(&node), [net("203.0.113.5/32"), net("2001:db8:1::/64")].into());
+}
+
+#[test]
+fn public_ranges_of_the_cluster_and_of_other_peers_are_not_the_internet() {
+    let config: ClusterConfig = serde_json::from_value(json!({
+        "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig", "metadata": { "name": "liqo" },
+        "spec": { "clusterName": "milan", "network": { "peerCIDRs": ["10.64.0.0/10", "11.0.0.0/8"] } },
+        "status": { "network": { "podCIDRs": ["44.0.0.0/16", "10.244.0.0/16"], "serviceCIDRs": ["34.118.224.0/20"],
+            "externalCIDRs": ["45.0.0.0/24"] } },
+    }))
+    .unwrap();
+    let (node, own_place, other_place) = (net("203.0.113.5/32"), net("11.1.0.0/16"), net("46.0.0.0/16"));
+    let inside = inside(&config, [node, own_place, other_place, net("10.65.0.0/16")]);
+    let walls = Walls { inside, prefixes: vec![own_place], ..walls() };
+    let ranges = ["44.0.7.0/24", "34.118.224.10/32", "45.0.0.2/32", "203.0.113.5/32", "46.0.0.0/24", "11.2.0.1/32"];
+    let to = |cidr: &str| json!({ "ipBlock": { "cidr": cidr } });
+    let policy_to = |cidrs: &[&str]| {
+        let to: Vec<Value> = cidrs.iter().map(|cidr| to(cidr)).collect();
+        policy(&json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": [{ "to": to }] }))
+    };
+    let bounded = walls.bound(&policy_to(&ranges)).unwrap();
+    assert_eq!((bounded.policy.egress, bounded.refused), (Some(Vec::new()), ranges.iter().map(|range| net(range)).collect()));
+    let everywhere = walls.bound(&policy_to(&["0.0.0.0/0"])).unwrap().policy;
+    let default = walls.own_policies(&[])["liqo-egress"].clone();
+    for (name, policy) in [("what is said", everywhere), ("what is open by default", default)] {
+        let reached = |address: &str| {
+            let address: IpAddr = address.parse().unwrap();
+            let peers = policy.rules().flat_map(|rule| rule.peers.iter().flatten());
+            peers.into_iter().any(|peer| matches!(peer, Peer::Block(block) if block.contains(&address)))
+        };
+        assert!(ranges.iter().all(|range| !reached(&net(range).addr().to_string())), "{name}");
+        assert!(reached("11.1.0.9") && reached("198.51.100.7"), "{name}: its own place, and the internet");
+    }
 }
 
 #[test]
