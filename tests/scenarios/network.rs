@@ -163,6 +163,24 @@ pub async fn two_clusters_with_the_same_ranges_come_to_terms(world: Arc<World>) 
     Ok(())
 }
 
+pub async fn how_the_way_to_a_peer_is_stands_in_the_status(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    connected(rome, milan).await?;
+    for (of, peer) in [(rome, milan), (milan, rome)] {
+        eventually(&format!("the way to {} is measured", peer.name), TUNNEL, || async {
+            let status = endpoint(of, peer).await?.status.unwrap_or_default();
+            let gateway = status.gateways.first().context("no gateway")?;
+            let latency = gateway.latency_microseconds.context("no latency")?;
+            ensure!(latency < 1_000_000, "{latency} µs");
+            Ok((gateway.loss_percent == Some(0)).then_some(()))
+        })
+        .await?;
+    }
+    let said = rome.liqoctl(&["status"]).await?;
+    ensure!(said.contains(" ms"), "{said}");
+    Ok(())
+}
+
 pub async fn pods_reach_each_other_both_ways_and_see_who_calls(world: Arc<World>) -> Result<()> {
     let (rome, milan, namespace) = (&world.rome, &world.milan, "reach");
     let (near, far) = two_sides(&world, namespace).await?;

@@ -91,6 +91,14 @@ pub struct GatewayStatus {
     /// Where the peer's gateways that answer it were heard from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<String>,
+    /// How long a question through the tunnel and its answer take at least, in microseconds; of several gateways of the peer, with the
+    /// slowest. Small changes are not told; metrics are exact.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_microseconds: Option<u32>,
+    /// Of what is asked through the tunnel at least so many percent are lost: 0, 5, 20, 50 or 100; of several gateways of the peer, with
+    /// the worst.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_percent: Option<u8>,
 }
 
 /// What carries packets between two gateways.

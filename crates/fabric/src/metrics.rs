@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, OnceLock, PoisonError, atomic::Ordering::Relaxed},
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use liqo_api::ClusterId;
@@ -23,6 +26,8 @@ struct Metrics {
     received: Family<ByPeer, Counter>,
     dropped: Family<ByReason, Counter>,
     relayed: Family<ByPeer, Gauge>,
+    latency: Family<ByPeer, Gauge<f64, AtomicU64>>,
+    loss: Family<ByPeer, Gauge<f64, AtomicU64>>,
     relays: Family<ByDirection, Gauge>,
     relays_refused: Counter,
     relays_dropped: Counter,
@@ -46,6 +51,12 @@ fn metrics() -> &'static Metrics {
             "Connections over TLS that carry datagrams of tunnels, or are to",
             Family::default(),
         ),
+        latency: register(
+            "tunnel_latency_seconds",
+            "How long a question through the tunnel and its answer take, smoothed",
+            Family::default(),
+        ),
+        loss: register("tunnel_loss_ratio", "How much of what is asked through the tunnel is lost", Family::default()),
         relays_refused: register("relay_refused", "Connections over TLS that were one too many", Counter::default()),
         relays_dropped: register("relay_dropped", "Datagrams that a connection over TLS was too slow for", Counter::default()),
     })
@@ -68,6 +79,8 @@ pub(crate) fn no_tunnel() {
     metrics.received.clear();
     metrics.dropped.clear();
     metrics.relayed.clear();
+    metrics.latency.clear();
+    metrics.loss.clear();
 }
 
 /// The relays that were begun here, and what the server of those that peers begin counted.
@@ -96,6 +109,15 @@ pub(crate) fn tunnel(peers: &BTreeMap<ClusterId, Seen>) {
         let sum = |of: fn(&RemoteState) -> u64| seen.remotes.iter().map(of).sum::<u64>();
         metrics.up.get_or_create(&of(peer)).set(seen.is_connected().into());
         metrics.relayed.get_or_create(&of(peer)).set(seen.is_relayed().into());
+        let measured = seen.measured();
+        match measured.and_then(|measured| measured.latency) {
+            Some(latency) => _ = metrics.latency.get_or_create(&of(peer)).set(latency.as_secs_f64()),
+            None => _ = metrics.latency.remove(&of(peer)),
+        }
+        match measured {
+            Some(measured) => _ = metrics.loss.get_or_create(&of(peer)).set(f64::from(measured.lost_per_thousand) / 1000.0),
+            None => _ = metrics.loss.remove(&of(peer)),
+        }
         metrics.sent.get_or_create(&of(peer)).inner().store(sum(|remote| remote.sent_bytes), Relaxed);
         metrics.received.get_or_create(&of(peer)).inner().store(sum(|remote| remote.received_bytes), Relaxed);
         let mut dropped: BTreeMap<&str, u64> = BTreeMap::new();

@@ -1,6 +1,10 @@
 //! Says how the tunnel to each peer is: in the status of its `TunnelEndpoint`, and as metrics.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use jiff::Timestamp;
 use kube::{
@@ -44,6 +48,7 @@ pub(crate) struct Reporter {
 
 /// Until it is asked to stop.
 pub(crate) async fn keep(reporter: Reporter) {
+    let mut written_at: BTreeMap<ClusterId, Instant> = BTreeMap::new();
     loop {
         tokio::select! {
             () = reporter.stop.cancelled() => return,
@@ -78,7 +83,9 @@ pub(crate) async fn keep(reporter: Reporter) {
         for (key, peer) in &peers {
             let id = &peer.spec.cluster_id;
             let Some(seen) = seen.get(id) else { continue };
-            let new = status(&reporter.node, &held.gateways, &peer.spec, &peer.status, seen, Timestamp::now());
+            let since_written = written_at.get(id).map_or(Duration::MAX, Instant::elapsed);
+            let now = Timestamp::now();
+            let new = status(&reporter.node, &held.gateways, &peer.spec, &peer.status, seen, now, since_written);
             let Some(new) = new else { continue };
             // What is absent is to go, which takes a null. The other gateways write here, too: what was read before one of them wrote is
             // not written over it.
@@ -99,6 +106,7 @@ pub(crate) async fn keep(reporter: Reporter) {
             };
             match written {
                 Ok(_) => {
+                    written_at.insert(id.clone(), Instant::now());
                     let reason = new.conditions.first().map(|one| &one.reason);
                     tracing::info!(peer = %id, reason, "the state of a tunnel changed");
                 }

@@ -55,6 +55,7 @@ impl Tunnel for FakeTunnel {
             sent_bytes: 0,
             received_bytes: 0,
             dropped: Dropped::default(),
+            measured: None,
         };
         let remotes = fake.remotes.clone().unwrap_or_else(|| remotes.iter().map(silent).collect());
         State { running: fake.running, remotes, dropped: Dropped::default() }

@@ -253,6 +253,9 @@ fn probed(table: &Table, live: &Arc<Live>, sessions: &mut Sessions, probe: Probe
     if let Some(answer) = probe.answer().and_then(|answer| sessions.probe(answer)) {
         return send_one(table, live, path, WgKind::Data(answer));
     }
+    if probe.purpose == Purpose::Answer {
+        live.with_measure(|measure| measure.answered(probe.token, Instant::now()));
+    }
     if probe.purpose == Purpose::TrialAnswer && live.with_way(|way| way.answered(probe.token, Instant::now())) {
         tracing::info!(remote = %live.public_key, "UDP passes again and takes over from the relay");
         // The remote follows who speaks to it over UDP.

@@ -23,6 +23,9 @@
 //! former one ([`Endpoint::previous_key`]): sessions of the former go on until the new ones stand, and peers that know only the
 //! former still reach us.
 //!
+//! **Measuring.** Each remote that packets are sent to is asked every two seconds, within the session, and answers. When there are very
+//! many, each is asked less often.
+//!
 //! **Restarts.** The device is the kernel's and stays, with its routes; handshakes with all remotes whose address is known begin at
 //! once, so connections see a short pause.
 //!
@@ -37,6 +40,7 @@ mod fake;
 mod group;
 mod incoming;
 mod keys;
+mod measure;
 pub(crate) mod message;
 mod offload;
 mod outgoing;
@@ -59,6 +63,7 @@ use ipnet::IpNet;
 pub use counters::Dropped;
 pub use fake::FakeTunnel;
 pub use keys::{InvalidKey, PrivateKey, PublicKey};
+pub use measure::Measured;
 pub use userspace::UserspaceTunnel;
 
 /// Something that carries packets to remotes, encrypted.
@@ -144,6 +149,8 @@ pub struct RemoteState {
     pub received_bytes: u64,
     /// Packets that were not carried.
     pub dropped: Dropped,
+    /// How the way to it is, if packets are sent to it. Both ends must be ours for that.
+    pub measured: Option<Measured>,
 }
 
 impl RemoteState {

@@ -17,6 +17,7 @@ use super::{
     counters::DroppedCounters,
     device::Device,
     keys::PublicKey,
+    measure::Measure,
     packet::Flow,
     prefixes::Prefixes,
     sessions::{Identity, Link},
@@ -28,6 +29,7 @@ use super::{
 pub(super) struct Live {
     pub(super) public_key: PublicKey,
     way: Mutex<Way>,
+    measure: Mutex<Measure>,
     has_path: AtomicBool,
     started: Instant,
     /// Milliseconds after the start, and one; 0 is never.
@@ -42,6 +44,7 @@ impl Live {
         Self {
             public_key,
             way: Mutex::default(),
+            measure: Mutex::default(),
             has_path: AtomicBool::new(false),
             started: Instant::now(),
             last_received: AtomicU64::new(0),
@@ -65,6 +68,11 @@ impl Live {
         let done = work(&mut way);
         self.has_path.store(way.path().is_some(), Relaxed);
         done
+    }
+
+    /// Does something with what is measured.
+    pub(super) fn with_measure<T>(&self, work: impl FnOnce(&mut Measure) -> T) -> T {
+        work(&mut self.measure.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Something came from it for certain, this way.

@@ -8,6 +8,7 @@ use std::{
 use gotatun::packet::WgKind;
 
 use super::{
+    measure::{self, Measure},
     outgoing::{send_all, send_one},
     probe::{Probe, Purpose},
     shared::{Entry, Shared, Table},
@@ -26,6 +27,7 @@ pub(super) fn run(shared: &Shared, stop: &Stop) -> io::Result<()> {
             send_all(shared, &table, link, &mut messages);
         }
         table.entries.iter().for_each(|entry| try_directly(&table, entry));
+        measure(&table);
         // Sessions do that, too; but there may be none.
         for identity in &table.identities {
             identity.limiter.try_reset_count();
@@ -37,12 +39,36 @@ pub(super) fn run(shared: &Shared, stop: &Stop) -> io::Result<()> {
     Ok(())
 }
 
+/// Asks each remote that packets are sent to how the way is, when it is time to.
+fn measure(table: &Table) {
+    let period = measure::period(table.entries.iter().filter(|entry| entry.enabled).count());
+    for entry in &table.entries {
+        if !entry.enabled {
+            entry.live.with_measure(Measure::forget);
+            continue;
+        }
+        let token = rand::random();
+        if entry.live.with_measure(|measure| measure.is_due(period, token, Instant::now())) {
+            let Some(path) = entry.live.path() else { continue };
+            let question = question(entry, Purpose::Question, token);
+            // Where there is no session the answer is missing as well.
+            entry.live.with_measure(|measure| measure.ask(token, Instant::now()));
+            if let Some(question) = question {
+                send_one(table, &entry.live, path, question);
+            }
+        }
+    }
+}
+
+fn question(entry: &Entry, purpose: Purpose, token: u64) -> Option<WgKind> {
+    entry.links.iter().find_map(|link| link.lock().probe(Probe { purpose, token })).map(WgKind::Data)
+}
+
 /// Asks over UDP, when it is time to, while a relay carries packets.
 fn try_directly(table: &Table, entry: &Entry) {
     let token = rand::random();
     let Some(path) = entry.live.with_way(|way| way.trial(token, Instant::now())) else { return };
-    let question = entry.links.iter().find_map(|link| link.lock().probe(Probe { purpose: Purpose::Trial, token }));
-    if let Some(question) = question {
-        send_one(table, &entry.live, path, WgKind::Data(question));
+    if let Some(question) = question(entry, Purpose::Trial, token) {
+        send_one(table, &entry.live, path, question);
     }
 }

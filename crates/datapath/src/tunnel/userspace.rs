@@ -190,6 +190,7 @@ impl Running {
             sent_bytes: entry.live.sent_bytes.load(Relaxed),
             received_bytes: entry.live.received_bytes.load(Relaxed),
             dropped: entry.live.dropped.read(),
+            measured: entry.live.with_measure(|measure| measure.measured(Instant::now())),
         };
         State {
             running: workers.into_iter().all(|worker| !worker.is_finished()),

@@ -64,6 +64,7 @@ fn main() -> ExitCode {
             our_key_changes_under_load_without_a_loss,
             a_gateway_that_moves_is_followed,
             flows_are_spread_over_the_gateways_of_a_cluster,
+            the_way_to_a_remote_is_measured_while_packets_are_sent_to_it,
             hundreds_of_dead_remotes_take_little_memory,
             the_device_outlives_the_tunnel_until_it_is_removed,
             a_device_that_somebody_removed_comes_back;

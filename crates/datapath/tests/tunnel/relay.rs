@@ -61,15 +61,6 @@ impl Relays {
         self.tunnels.apply(End::Left, &endpoint)
     }
 
-    fn block(&self, is_blocked: bool) -> Result<()> {
-        let rules = "add table inet block\ndelete table inet block\ntable inet block {\nchain i { type filter hook input priority 0; iifname wire meta l4proto udp drop; }\nchain o { type filter hook output priority 0; oifname wire meta l4proto udp drop; }\n}";
-        let rules = if is_blocked { rules } else { "delete table inet block" };
-        for end in [End::Left, End::Right] {
-            self.tunnels.pair.end(end).command("nft", &["-f", "-"], rules)?;
-        }
-        Ok(())
-    }
-
     fn is_relayed(&self) -> Result<[bool; 2]> {
         Ok([self.tunnels.remote(End::Left)?.is_relayed(), self.tunnels.remote(End::Right)?.is_relayed()])
     }
@@ -77,6 +68,16 @@ impl Relays {
     fn ping(&self, v6: bool) -> Result<bool> {
         ping(&self.tunnels.pair.left, End::Right.inside(v6, 0), 0)
     }
+}
+
+/// Loses all datagrams on the link, or no more.
+pub fn block_udp(tunnels: &Tunnels, is_blocked: bool) -> Result<()> {
+    let rules = "add table inet block\ndelete table inet block\ntable inet block {\nchain i { type filter hook input priority 0; iifname wire meta l4proto udp drop; }\nchain o { type filter hook output priority 0; oifname wire meta l4proto udp drop; }\n}";
+    let rules = if is_blocked { rules } else { "delete table inet block" };
+    for end in [End::Left, End::Right] {
+        tunnels.pair.end(end).command("nft", &["-f", "-"], rules)?;
+    }
+    Ok(())
 }
 
 fn beside(v6: bool) -> SocketAddr {
@@ -88,7 +89,7 @@ pub fn where_udp_is_blocked_tls_carries_everything_and_udp_comes_back_without_a_
     let pair = &relays.tunnels.pair;
     let (sender, receiver) = datagram_sockets(pair, false)?;
     ensure!(relays.ping(false)?);
-    relays.block(true)?;
+    block_udp(&relays.tunnels, true)?;
     ensure!(!relays.ping(false)?, "UDP is not blocked");
     let client = relays.connect(false)?;
     relays.use_relay(Some(client.address()))?;
@@ -103,7 +104,7 @@ pub fn where_udp_is_blocked_tls_carries_everything_and_udp_comes_back_without_a_
     ensure!(transfer(&pair.right, &pair.left, End::Left.inside(false, 5002), 20 << 20)?, "right to left");
 
     let (sent, arrived) = under_load(&sender, &receiver, || {
-        relays.block(false)?;
+        block_udp(&relays.tunnels, false)?;
         until("UDP again", || Ok(relays.is_relayed()? == [false, false]))?;
         relays.use_relay(None)?;
         until("the end of the connection", || {
@@ -121,7 +122,7 @@ pub fn where_udp_is_blocked_tls_carries_everything_and_udp_comes_back_without_a_
 
 pub fn over_ipv6_too() -> Result<()> {
     let relays = Relays::new(true)?;
-    relays.block(true)?;
+    block_udp(&relays.tunnels, true)?;
     let client = relays.connect(true)?;
     relays.use_relay(Some(client.address()))?;
     until("a ping over TLS", || relays.ping(true))?;
@@ -131,7 +132,7 @@ pub fn over_ipv6_too() -> Result<()> {
 
 pub fn a_relay_whose_connection_breaks_connects_again_and_the_tunnel_goes_on() -> Result<()> {
     let mut relays = Relays::new(false)?;
-    relays.block(true)?;
+    block_udp(&relays.tunnels, true)?;
     let client = relays.connect(false)?;
     relays.use_relay(Some(client.address()))?;
     until("a ping over TLS", || relays.ping(false))?;
@@ -149,7 +150,7 @@ pub fn a_relay_whose_connection_breaks_connects_again_and_the_tunnel_goes_on() -
 
 pub fn who_troubles_a_relay_harms_nobody() -> Result<()> {
     let relays = Relays::new(false)?;
-    relays.block(true)?;
+    block_udp(&relays.tunnels, true)?;
     let client = relays.connect(false)?;
     relays.use_relay(Some(client.address()))?;
     until("a ping over TLS", || relays.ping(false))?;

@@ -7,22 +7,44 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use ipnet::IpNet;
 use liqo_datapath::{
     testbed::{
         End, Pair,
         process::{self, Running, Side},
     },
-    tunnel::{Endpoint, PrivateKey, PublicKey, Remote, Tunnel, UserspaceTunnel},
+    tunnel::{Endpoint, Measured, PrivateKey, PublicKey, Remote, Tunnel, UserspaceTunnel},
 };
 
 use crate::{
     Tunnels,
     carries::{datagram_sockets, under_load, with_port},
+    relay::block_udp,
     until,
     wire::ping,
 };
+
+/// What is measured of the first remote of the left end.
+fn measured(tunnels: &Tunnels) -> Result<Option<Measured>> {
+    Ok(tunnels.remote(End::Left)?.measured)
+}
+
+pub fn the_way_to_a_remote_is_measured_while_packets_are_sent_to_it() -> Result<()> {
+    let tunnels = Tunnels::new(false)?;
+    until("figures", || Ok(measured(&tunnels)?.is_some()))?;
+    let found = measured(&tunnels)?.context("no figures")?;
+    println!("{found:?}");
+    ensure!(found.lost_per_thousand == 0 && found.shortest.is_some_and(|time| time < Duration::from_secs(1)), "{found:?}");
+    ensure!(tunnels.remote(End::Right)?.dropped.not_ip == 0, "a question went to the device");
+    block_udp(&tunnels, true)?;
+    until("losses", || Ok(measured(&tunnels)?.is_some_and(|now| now.lost_per_thousand > 0)))?;
+    block_udp(&tunnels, false)?;
+    let mut endpoint = tunnels.endpoint(End::Left);
+    endpoint.remotes[0].enabled = false;
+    tunnels.apply(End::Left, &endpoint)?;
+    until("that it is not measured", || Ok(measured(&tunnels)?.is_none()))
+}
 
 pub fn a_connection_survives_the_death_of_the_process() -> Result<()> {
     let pair = Pair::new()?;

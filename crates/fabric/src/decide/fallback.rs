@@ -104,6 +104,7 @@ mod tests {
                 sent_bytes: 0,
                 received_bytes: 0,
                 dropped: Dropped::default(),
+                measured: None,
             };
             let relays = has_relay.then(|| (key(5), RELAY.parse().unwrap())).into_iter().collect();
             let now = self.start + Duration::from_secs(second);

@@ -5,6 +5,7 @@ pub mod fallback;
 pub(crate) mod fixtures;
 pub mod gateways;
 pub mod openings;
+pub mod quality;
 pub mod status;
 
 use std::{

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use jiff::Timestamp;
 use liqo_api::{CONNECTED, GatewayStatus, Transport, TunnelEndpointSpec, TunnelEndpointStatus};
-use liqo_datapath::tunnel::{PublicKey, RemoteState};
+use liqo_datapath::tunnel::{Measured, PublicKey, RemoteState};
 use liqo_kit::conditions::{self, Wanted};
 
-use super::KEEPALIVE;
+use super::{KEEPALIVE, quality::Quality};
 
 /// A peer that was not heard for so long does not answer.
 const SILENCE: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 3);
@@ -45,8 +45,21 @@ impl Seen {
         self.left_out.is_none() && self.heard().next().is_some()
     }
 
-    /// What the gateway on this node says of it.
-    fn told_by(&self, node: &str) -> GatewayStatus {
+    /// How the way to it is: of several gateways that it has, to the worst.
+    pub fn measured(&self) -> Option<Measured> {
+        let all = self.heard().filter(|_| self.is_connected()).filter_map(|remote| remote.measured);
+        all.reduce(|one, other| Measured {
+            latency: one.latency.max(other.latency),
+            shortest: one.shortest.max(other.shortest),
+            lost_per_thousand: one.lost_per_thousand.max(other.lost_per_thousand),
+        })
+    }
+
+    /// What the gateway on this node says of it, which said this, and wrote so long ago.
+    fn told_by(&self, node: &str, before: Option<&GatewayStatus>, since_written: Duration) -> GatewayStatus {
+        let before = before.map(|before| Quality { latency: before.latency_microseconds, loss: before.loss_percent });
+        let quality = before.unwrap_or_default().next(self.measured(), since_written);
+        let quality = if self.is_connected() { quality } else { Quality::default() };
         let connected = self.is_connected();
         let endpoints = self.heard().filter(|_| connected).filter_map(|remote| self.endpoint(remote));
         let transport = if self.is_relayed() { Transport::Tls } else { Transport::Udp };
@@ -55,12 +68,14 @@ impl Seen {
             connected,
             transport: connected.then_some(transport),
             endpoints: endpoints.map(|address| address.to_string()).collect(),
+            latency_microseconds: quality.latency,
+            loss_percent: quality.loss,
         }
     }
 }
 
-/// The status of the network towards a peer, with what the gateway on `node` says of it; nothing when it is as it was. What others say
-/// stays, as long as they are among the `gateways`. Whether the peer is connected follows from what all say; why it is not, the
+/// The status of the network towards a peer, with what the gateway on `node` says of it, which wrote it so long ago; nothing when it is as
+/// it was. What others say stays, as long as they are among the `gateways`. Whether the peer is connected follows from what all say; why it is not, the
 /// first one tells.
 pub fn status(
     node: &str,
@@ -69,10 +84,11 @@ pub fn status(
     current: &TunnelEndpointStatus,
     seen: &Seen,
     now: Timestamp,
+    since_written: Duration,
 ) -> Option<TunnelEndpointStatus> {
     let told_by = |name: &String| {
-        let before = || current.gateways.iter().find(|one| one.node == *name).cloned();
-        if name == node { Some(seen.told_by(node)) } else { before() }
+        let before = current.gateways.iter().find(|one| one.node == *name);
+        if name == node { Some(seen.told_by(node, before, since_written)) } else { before.cloned() }
     };
     let told: Vec<GatewayStatus> = gateways.iter().filter_map(told_by).collect();
     let over = |transport| told.iter().find(|one| one.transport == Some(transport));
@@ -154,13 +170,14 @@ mod tests {
             sent_bytes: 0,
             received_bytes: 0,
             dropped: Dropped::default(),
+            measured: None,
         };
         Seen { remotes: vec![remote], ..Seen::default() }
     }
 
     /// As the gateway on this node writes it, where `current` stands.
     fn by(node: &str, current: &TunnelEndpointStatus, seen: &Seen) -> Option<TunnelEndpointStatus> {
-        status(node, &["n1", "n2"].map(str::to_owned), &spec(), current, seen, Timestamp::UNIX_EPOCH)
+        status(node, &["n1", "n2"].map(str::to_owned), &spec(), current, seen, Timestamp::UNIX_EPOCH, Duration::MAX)
     }
 
     fn of(seen: &Seen) -> (String, TunnelEndpointStatus) {
@@ -183,7 +200,7 @@ mod tests {
     fn told(node: &str, endpoint: Option<&str>) -> GatewayStatus {
         let endpoints = endpoint.iter().map(|&endpoint| endpoint.to_owned()).collect();
         let transport = endpoint.map(|_| Transport::Udp);
-        GatewayStatus { node: node.into(), connected: endpoint.is_some(), transport, endpoints }
+        GatewayStatus { node: node.into(), connected: endpoint.is_some(), transport, endpoints, ..GatewayStatus::default() }
     }
 
     #[test]
@@ -207,7 +224,7 @@ mod tests {
     fn a_gateway_that_is_gone_is_not_spoken_of() {
         let heard = seen(Some(1), Some("192.0.2.1:51840"));
         let both = by("n2", &of(&heard).1, &heard).unwrap();
-        let alone = status("n2", &["n2".to_owned()], &spec(), &both, &heard, Timestamp::UNIX_EPOCH).unwrap();
+        let alone = status("n2", &["n2".to_owned()], &spec(), &both, &heard, Timestamp::UNIX_EPOCH, Duration::MAX).unwrap();
         assert_eq!((alone.gateway.as_deref(), alone.gateways), (Some("n2"), vec![told("n2", Some("192.0.2.1:51840"))]));
     }
 
@@ -223,7 +240,8 @@ mod tests {
             tls: vec!["192.0.2.1:443".to_owned()],
         }];
         let say = |seen: &Seen| {
-            status("n1", &["n1".to_owned()], &spec, &TunnelEndpointStatus::default(), seen, Timestamp::UNIX_EPOCH).unwrap()
+            status("n1", &["n1".to_owned()], &spec, &TunnelEndpointStatus::default(), seen, Timestamp::UNIX_EPOCH, Duration::MAX)
+                .unwrap()
         };
         let said = say(&seen);
         assert_eq!(
@@ -237,6 +255,23 @@ mod tests {
         seen.remotes[0].last_received = None;
         assert_eq!(say(&seen).transport, None);
         assert!(say(&seen).conditions[0].message.contains("192.0.2.1:443 (TLS)"));
+    }
+
+    #[test]
+    fn how_the_way_is_stands_there_while_there_is_one() {
+        let mut seen = seen(Some(1), Some("192.0.2.1:51840"));
+        let time = Some(Duration::from_micros(1234));
+        seen.remotes[0].measured = Some(Measured { latency: time, shortest: time, lost_per_thousand: 70 });
+        let said = of(&seen).1;
+        let figures = |status: &TunnelEndpointStatus| (status.gateways[0].latency_microseconds, status.gateways[0].loss_percent);
+        assert_eq!(figures(&said), (Some(1200), Some(5)));
+        // Another gateway of the peer is further away.
+        let mut other = seen.remotes[0].clone();
+        other.measured = Some(Measured { latency: time, shortest: Some(Duration::from_millis(20)), lost_per_thousand: 0 });
+        seen.remotes.push(other);
+        assert_eq!(figures(&by("n1", &said, &seen).unwrap()), (Some(20_000), Some(5)));
+        seen.remotes.iter_mut().for_each(|remote| remote.last_received = None);
+        assert_eq!(figures(&by("n1", &said, &seen).unwrap()), (None, None));
     }
 
     #[test]

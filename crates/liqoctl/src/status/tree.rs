@@ -152,8 +152,11 @@ fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
             Some(Transport::Tls) => paint.unsure(" over TLS, because UDP does not pass"),
             _ => String::new(),
         };
+        let latency = gateway.latency_microseconds.map(|time| format!(", {}.{} ms", time / 1000, time % 1000 / 100));
+        let lost = gateway.loss_percent.filter(|loss| *loss > 0).map(|loss| paint.unsure(&format!(", {loss} % lost")));
+        let quality = latency.unwrap_or_default() + &lost.unwrap_or_default();
         Branch::leaf(if gateway.connected {
-            format!("tunnel from node {node} to {ends}{over}")
+            format!("tunnel from node {node} to {ends}{over}{quality}")
         } else {
             paint.unsure(&format!("no tunnel from node {node}"))
         })
@@ -294,6 +297,8 @@ mod tests {
                                 connected: true,
                                 transport: Some(Transport::Udp),
                                 endpoints: vec!["203.0.113.9:51840".into(), "203.0.113.10:51840".into()],
+                                latency_microseconds: Some(12_300),
+                                loss_percent: Some(5),
                             },
                             GatewayStatus { node: "rome-2".into(), ..GatewayStatus::default() },
                         ],
@@ -356,7 +361,7 @@ rome (ID {rome}, Liqo 0.1.0)
 │     ├─ ✓ NetworkAgreed
 │     ├─ ? TunnelConnected: Reason: what is the case (since 2026-01-01T00:00:00Z)
 │     ├─ its 10.244.0.0/16 is seen here as 10.65.0.0/16
-│     ├─ tunnel from node rome-1 to 203.0.113.9:51840, 203.0.113.10:51840
+│     ├─ tunnel from node rome-1 to 203.0.113.9:51840, 203.0.113.10:51840, 12.3 ms, 5 % lost
 │     └─ no tunnel from node rome-2
 ├─ turin (ID {turin}) is being ended
 │  └─ known, no peering

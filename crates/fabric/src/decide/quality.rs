@@ -1,0 +1,97 @@
+//! What is said of how the way to a peer is: little enough that a settled system writes nothing.
+
+use std::time::Duration;
+
+use liqo_datapath::tunnel::Measured;
+
+/// It is said anew at most so often.
+pub const REST: Duration = Duration::from_secs(30);
+/// A latency that differs by less is the same, in microseconds; and one that differs by less than a quarter.
+const SAME: u32 = 5000;
+/// Losses are told apart by these, in percent: at least so much is lost.
+const LOSSES: [u8; 4] = [100, 50, 20, 5];
+
+/// What is said of a way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quality {
+    /// The shortest time of a question and its answer, in microseconds.
+    pub latency: Option<u32>,
+    /// At least so many percent are lost.
+    pub loss: Option<u8>,
+}
+
+impl Quality {
+    fn of(measured: Measured) -> Self {
+        let percent = measured.lost_per_thousand / 10;
+        let at_least = LOSSES.into_iter().find(|some| percent >= u16::from(*some)).unwrap_or(0);
+        Self { latency: measured.shortest.map(rounded), loss: Some(at_least) }
+    }
+
+    /// What is said now, `ago` after something else was said than before.
+    #[must_use]
+    pub fn next(self, measured: Option<Measured>, ago: Duration) -> Self {
+        let Some(new) = measured.map(Self::of) else { return self };
+        let differs = match (self.latency, new.latency) {
+            (Some(before), Some(now)) => {
+                let by = before.abs_diff(now);
+                by > SAME && by > before / 4
+            }
+            (before, now) => before != now,
+        };
+        let is_first = self == Self::default();
+        if is_first || ((differs || self.loss != new.loss) && ago >= REST) { new } else { self }
+    }
+}
+
+/// In microseconds, with two digits that count.
+fn rounded(time: Duration) -> u32 {
+    let exact = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+    let unit = 10u32.pow(exact.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    exact / unit * unit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(microseconds: u64, lost: u16) -> Option<Measured> {
+        let time = Some(Duration::from_micros(microseconds));
+        Some(Measured { latency: time, shortest: time, lost_per_thousand: lost })
+    }
+
+    fn said(latency: u32, loss: u8) -> Quality {
+        Quality { latency: Some(latency), loss: Some(loss) }
+    }
+
+    #[test]
+    fn the_first_figures_are_said_at_once_and_rounded() {
+        assert_eq!(Quality::default().next(None, Duration::ZERO), Quality::default());
+        assert_eq!(Quality::default().next(measured(12_345, 42), Duration::ZERO), said(12_000, 0));
+        assert_eq!([7, 99, 100, 1999].map(|time| rounded(Duration::from_micros(time))), [7, 99, 100, 1900]);
+    }
+
+    #[test]
+    fn what_differs_little_is_the_same() {
+        for (before, now) in [(400, 5300), (20_000, 24_900), (20_000, 15_100)] {
+            assert_eq!(said(before, 0).next(measured(now, 0), REST), said(before, 0), "{before} {now}");
+        }
+        for (before, now, then) in [(400, 5500, 5500), (20_000, 26_000, 26_000), (20_000, 14_000, 14_000)] {
+            assert_eq!(said(before, 0).next(measured(now, 0), REST), said(then, 0));
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_twice_in_half_a_minute() {
+        let before = said(1000, 0);
+        assert_eq!(before.next(measured(90_000, 500), REST - Duration::from_secs(1)), before);
+        assert_eq!(before.next(measured(90_000, 500), REST), said(90_000, 50));
+    }
+
+    #[test]
+    fn losses_are_told_apart_roughly() {
+        let loss = |lost| said(1000, 0).next(measured(1000, lost), REST).loss.unwrap();
+        assert_eq!([0, 33, 49, 50, 199, 200, 500, 999, 1000].map(loss), [0, 0, 0, 5, 5, 20, 50, 50, 100]);
+        let dead = Measured { latency: None, shortest: None, lost_per_thousand: 1000 };
+        assert_eq!(said(1000, 0).next(Some(dead), REST), Quality { latency: None, loss: Some(100) });
+    }
+}
