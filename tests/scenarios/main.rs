@@ -238,6 +238,9 @@ async fn run(
             Err(panic) => Err(panic.to_string()),
         };
         has_failed |= outcome.is_err();
+        if let Err(error) = &outcome {
+            eprintln!("{name}: {error}");
+        }
         eprintln!("{name}: {} after {} s", if outcome.is_ok() { "done" } else { "failed" }, begun.elapsed().as_secs());
         // Nobody listens where the report has ended.
         let _ = tell.send(outcome);

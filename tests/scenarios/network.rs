@@ -286,7 +286,7 @@ async fn block_udp(world: &World, cluster: &Cluster, is_blocked: bool) -> Result
     let chain = |hook: &str, device: &str| {
         format!("chain {hook} {{ type filter hook {hook} priority -300; {device} != lo udp dport 51840 drop; }}")
     };
-    let table = format!("table inet no_udp {{ {} {} }}", chain("input", "iifname"), chain("output", "oifname"));
+    let table = format!("table inet no_udp {{ {}; {}; }}", chain("input", "iifname"), chain("output", "oifname"));
     let rules = if is_blocked { table } else { "delete table inet no_udp".to_owned() };
     for node in world.machinery(cluster)?.nodes() {
         let line = format!("nsenter --net=/run/netns/{} nft '{rules}' && echo done", node.network_namespace);

@@ -66,9 +66,14 @@ pub async fn a_peering_for_the_network_alone_takes_resources_and_gives_them_back
         let peer = if cluster.name == "turin" { "milan" } else { "turin" };
         let status = cluster.liqoctl(&["status"]).await?;
         ensure!(status.contains(line) && status.contains("✓ TunnelConnected"), "{status}");
-        let foreign = cluster.object(&["foreigncluster", peer]).await?.context("the peer is known")?;
-        let conditions = foreign["status"]["conditions"].as_array().context("it has conditions")?;
-        ensure!(conditions.iter().all(|condition| condition["status"] == "True"), "{conditions:?}");
+        // A consumer is heard a moment after it was let in.
+        eventually("all links of the peering are well", Duration::from_secs(30), || async {
+            let foreign = cluster.object(&["foreigncluster", peer]).await?.context("the peer is known")?;
+            let conditions = foreign["status"]["conditions"].as_array().context("it has conditions")?;
+            ensure!(conditions.iter().all(|condition| condition["status"] == "True"), "{conditions:?}");
+            Ok(Some(()))
+        })
+        .await?;
     }
 
     let told = peer(&["--cpu", "500m"]).await?;

@@ -4,7 +4,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, is_own, schema, schema::is_false};
+use crate::{ClusterId, Condition, is_own, schema};
 
 /// With whom this cluster shares, what and how much, and what it accepts from them. Of the policies that select a peer, the
 /// one with the highest priority holds, and of equals the first by name. No policy, no sharing.
@@ -358,7 +358,7 @@ pub struct Usage {
     /// Kinds of objects that may be reflected here.
     pub reflected_kinds: Vec<ReflectedKind>,
     /// Whether their pods may use the API server here, as the `ServiceAccount` `default` of their namespace, if they ask for it.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub api_server: bool,
     /// What of their pods is charged to what they were offered.
     pub charge: Charge,

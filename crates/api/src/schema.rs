@@ -57,9 +57,3 @@ pub fn conditions(_: &mut SchemaGenerator) -> Schema {
         }
     })
 }
-
-/// Whether a flag need not be written down.
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the form that serde wants")]
-pub(crate) fn is_false(flag: &bool) -> bool {
-    !flag
-}

@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, GatewayAddress, Reach, schema, schema::is_false};
+use crate::{ClusterId, Condition, GatewayAddress, Reach, schema};
 
 /// The network towards one peer, as the nodes of this cluster are to hold it. Lives in Liqo's namespace and is named by the peer's ID;
 /// the manager writes the spec, the gateways in use the status.
@@ -53,7 +53,7 @@ pub struct TunnelEndpointSpec {
     #[serde(default)]
     pub reach: Reach,
     /// Whether pods of ours that run at the peer may reach our API server, beside that.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub api_server: bool,
 }
 

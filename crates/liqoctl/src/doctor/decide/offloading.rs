@@ -190,7 +190,14 @@ fn waiting(all: &[Pod], offloadings: &[NamespaceOffloading], facts: &Facts) -> F
     let on_its_way = |pod: &&&Pod| {
         let told = condition(pod, pods::OFFLOADED);
         let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        told.is_none_or(|told| told.status == "Unknown") && pod.metadata.deletion_timestamp.is_none() && old(created)
+        // What is sent has containers, or says that it has no node there.
+        let status = pod.status.as_ref();
+        let is_there = status.is_some_and(|status| {
+            status.container_statuses.iter().flatten().next().is_some()
+                || status.phase.as_deref().is_some_and(|phase| phase != "Pending")
+        });
+        let is_silent = told.is_none_or(|told| told.status == "Unknown");
+        !is_there && is_silent && pod.metadata.deletion_timestamp.is_none() && old(created)
     };
     if let Some(pod) = there.iter().find(on_its_way) {
         let number = there.iter().filter(on_its_way).count();
