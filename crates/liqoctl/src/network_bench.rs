@@ -17,7 +17,7 @@ use crate::{
     cluster::{Cluster, Explained as _},
     offload,
     output::{self, Paint},
-    probes::{self, FabricNode, Stage, pods},
+    probes::{self, FabricNode, Stage, median, pods},
     progress::Progress,
     unpeer,
 };
@@ -371,12 +371,6 @@ fn figures(tunnel: &[Round], plain: &[Round]) -> Vec<Figure> {
         figure("question and answer, P99", "ms", |round| round.p99),
         figure("CPU of liqo-fabric, both ends", "s/GB", |round| round.cpu),
     ]
-}
-
-fn median(all: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut all: Vec<f64> = all.collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied()
 }
 
 /// The figures for people.

@@ -8,6 +8,7 @@ use std::{
 use liqo_probe::{Finding, Problem, ProblemKind, What};
 
 use super::plan::{Ask, Expected, Plan, Way};
+use crate::probes::median;
 
 /// What came of a question: an answer, nothing, or no chance to ask.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,9 +162,4 @@ pub fn judge<'a>(plan: &'a Plan, heard: &[Heard]) -> Judgement<'a> {
     ways.extend(plan.closed.iter().map(|(way, why)| (*way, State::Closed(why.clone()))));
     ways.extend(plan.missing.iter().map(|(way, why)| (*way, State::Missing(why.clone()))));
     Judgement { ways, failures }
-}
-
-fn median(mut all: Vec<f64>) -> Option<f64> {
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied()
 }

@@ -27,6 +27,7 @@ use crate::{
     offload,
     probes::{self, FabricNode, Stage, pods},
     progress::Progress,
+    readiness,
 };
 
 /// What namespaces are called, before what tells runs apart.
@@ -90,9 +91,7 @@ async fn known(cluster: &Cluster) -> anyhow::Result<Known> {
     let (mut virtual_nodes, mut asleep): (BTreeMap<ClusterId, Vec<String>>, BTreeMap<_, _>) = Default::default();
     for node in nodes.list(&ours).await.doing("list the virtual nodes")?.items {
         let Some(id) = node.labels().get(labels::REMOTE_CLUSTER_ID).and_then(|id| id.parse::<ClusterId>().ok()) else { continue };
-        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-        let ready = conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-        if ready {
+        if readiness::node(&node) {
             virtual_nodes.entry(id).or_default().push(node.name_any());
         } else {
             asleep.insert(id, node.name_any());

@@ -26,6 +26,7 @@ use crate::{
     cli::{Global, Others},
     cluster::{Access, Cluster, Explained as _},
     manifests::FABRIC,
+    readiness,
 };
 
 pub use stage::{Stage, sweep};
@@ -82,7 +83,7 @@ pub async fn nodes(cluster: &Cluster, first: &[String]) -> anyhow::Result<Vec<Fa
     let pods = pods.list(&ours).await.doing(format!("list the pods of {FABRIC}"))?.items;
     let on: BTreeMap<String, String> = pods
         .iter()
-        .filter(|pod| pods::is_ready(pod))
+        .filter(|pod| readiness::pod(pod))
         .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.clone()?, pod.name_any())))
         .collect();
     let nodes: Api<Node> = Api::all(cluster.client.clone());
@@ -99,6 +100,13 @@ pub async fn nodes(cluster: &Cluster, first: &[String]) -> anyhow::Result<Vec<Fa
         .collect();
     found.sort_by_key(|node| (!first.contains(&node.name), node.name.clone()));
     Ok(found)
+}
+
+/// The one in the middle.
+pub fn median(all: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut all: Vec<f64> = all.into_iter().collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied()
 }
 
 /// Has a pod ask, by `exec`.

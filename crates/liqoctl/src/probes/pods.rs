@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{Cluster, Explained as _},
+    readiness,
     wait::{Look, until},
 };
 
@@ -101,19 +102,12 @@ pub async fn ready(
     until(&format!("the pods in namespace {namespace} of {} are ready", cluster.context), timeout, news, || async {
         let pods = api.list(&ListParams::default()).await.doing(format!("list the pods of namespace {namespace}"))?.items;
         let missing = pods.iter().find_map(|pod| {
-            let why = if is_ready(pod) { also(pod) } else { Some(why(pod)) };
+            let why = if readiness::pod(pod) { also(pod) } else { Some(why(pod)) };
             why.map(|why| format!("{}: {why}", pod.name_any()))
         });
         Ok(missing.map_or_else(|| Look::Done(pods), Look::NotYet))
     })
     .await
-}
-
-/// Whether it is ready.
-pub fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let ready = conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-    ready && pod.metadata.deletion_timestamp.is_none()
 }
 
 /// Its address, as its cluster knows it.

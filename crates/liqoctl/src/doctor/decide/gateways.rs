@@ -5,13 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
-use super::{
-    count,
-    nodes::{is_ready, with_fabric},
-    ranges::addresses,
-    some, unread,
+use super::{count, nodes::with_fabric, ranges::addresses, some, unread};
+use crate::{
+    doctor::{Check, Finding, facts::Facts},
+    readiness,
 };
-use crate::doctor::{Check, Finding, facts::Facts};
 
 /// Judges them.
 pub fn decide(facts: &Facts) -> Vec<Finding> {
@@ -55,8 +53,11 @@ fn alive(facts: &Facts, nodes: &[&Node]) -> Finding {
         let last = if silent.is_empty() { String::new() } else { format!("; heard last: {}", some(&silent)) };
         return Finding::fail(check, format!("no gateway is alive: nothing passes to any peer{last}"), advice);
     }
-    let unwell: Vec<&str> =
-        alive.iter().copied().filter(|name| nodes.iter().any(|node| node.name_any() == *name && !is_ready(node))).collect();
+    let unwell: Vec<&str> = alive
+        .iter()
+        .copied()
+        .filter(|name| nodes.iter().any(|node| node.name_any() == *name && !readiness::node(node)))
+        .collect();
     if !unwell.is_empty() {
         let what = format!("gateways renew their Leases on nodes that are not Ready: {}", some(&unwell));
         return Finding::warn(check, what, "`kubectl describe node NODE`: packets still pass, the node may go at any time");

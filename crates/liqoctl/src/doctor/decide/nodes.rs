@@ -7,12 +7,14 @@ use kube::ResourceExt as _;
 
 use super::{count, some, unread, workloads};
 use crate::{
+    cluster::full_name,
     doctor::{
         Check, Finding,
-        collect::{is_fabric, name_of, statuses},
+        collect::{is_fabric, statuses},
         facts::Facts,
     },
     manifests::avoided_nodes,
+    readiness,
 };
 
 /// Judges them.
@@ -25,19 +27,13 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// Whether a node is Ready.
-pub fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
 fn ready(facts: &Facts) -> Finding {
     let check = Check::NodesReady;
     let nodes = match facts.real_nodes() {
         Ok(nodes) => nodes,
         Err(why) => return unread(check, &why),
     };
-    let down: Vec<String> = nodes.iter().filter(|node| !is_ready(node)).map(|node| node.name_any()).collect();
+    let down: Vec<String> = nodes.iter().filter(|node| !readiness::node(node)).map(|node| node.name_any()).collect();
     if down.is_empty() {
         return Finding::ok(check, format!("{} Ready", count(nodes.len(), "node")));
     }
@@ -69,8 +65,8 @@ fn fabric(facts: &Facts) -> Vec<Finding> {
     for node in nodes {
         let name = node.name_any();
         match by_node.get(name.as_str()) {
-            Some(pod) if is_pod_ready(pod) => well += 1,
-            _ if !is_ready(node) => found.push(Finding::skipped(check, format!("node {name} is not Ready: nothing can be said of what runs there"))),
+            Some(pod) if readiness::pod(pod) => well += 1,
+            _ if !readiness::node(node) => found.push(Finding::skipped(check, format!("node {name} is not Ready: nothing can be said of what runs there"))),
             Some(pod) => found.push(unwell(check, &name, pod, facts)),
             None => found.push(Finding::fail(
                 check,
@@ -86,9 +82,12 @@ fn fabric(facts: &Facts) -> Vec<Finding> {
 }
 
 fn unwell(check: Check, node: &str, pod: &Pod, facts: &Facts) -> Finding {
-    let name = name_of(pod);
+    let name = full_name(pod);
     if let Some((why, advice)) = workloads::trouble(pod, facts) {
         return Finding::fail(check, format!("node {node}: {why}"), advice);
+    }
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Finding::warn(check, format!("node {node}: {name} ends"), "another comes in its place: look again in a minute");
     }
     if statuses(pod).all(|status| status.state.as_ref().is_none_or(|state| state.running.is_none())) {
         return Finding::warn(
@@ -103,11 +102,6 @@ fn unwell(check: Check, node: &str, pod: &Pod, facts: &Facts) -> Finding {
         format!("node {node}: {name} runs and is not ready: {complaint}"),
         "what it says is missing on the node: a module of the kernel (VXLAN, nftables, tun), or a port that somebody else has; `kubectl -n liqo-fabric logs POD` has more",
     )
-}
-
-fn is_pod_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn kube_proxy(facts: &Facts) -> Finding {
@@ -281,7 +275,7 @@ mod tests {
     fn a_fabric_that_is_not_ready_says_what_is_missing() {
         let mut facts = facts();
         let pod = fabric_pod("False");
-        facts.complaints.insert(name_of(&pod), "no nftables".to_owned());
+        facts.complaints.insert(full_name(&pod), "no nftables".to_owned());
         facts.pods = Ok(vec![pod]);
         let found = fabric(&facts);
         assert_eq!(found[0].verdict, Verdict::Fail);
