@@ -311,7 +311,8 @@ async fn bench_network(global: &Global, arguments: BenchNetwork) -> anyhow::Resu
         timeout: arguments.timeout,
     };
     let measured = network_bench::run(&clusters, &options, &Progress::new()).await?;
-    output::print(global.output, &measured, |measured| network_bench::table(measured, Paint::for_stdout()))
+    output::print(global.output, &measured, |measured| network_bench::table(measured, Paint::for_stdout()))?;
+    measured.verdict()
 }
 
 async fn tokens(global: &Global, command: Token) -> anyhow::Result<()> {

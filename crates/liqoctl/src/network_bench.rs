@@ -61,6 +61,17 @@ pub struct Measured {
     /// What the figures lack, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// What could not be removed at the end, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
+}
+
+impl Measured {
+    /// An error if something stays.
+    pub fn verdict(&self) -> anyhow::Result<()> {
+        ensure!(self.left.is_empty(), "what was made for measuring could not be removed");
+        Ok(())
+    }
 }
 
 /// One figure of both ways.
@@ -137,9 +148,11 @@ pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -
             rounds: options.rounds,
             figures: figures(&rounds[0], &rounds[1]),
             notes,
+            left: Vec::new(),
         })
     };
-    Box::pin(stage.play(options.timeout, progress, measuring)).await
+    let played = Box::pin(stage.play(options.timeout, progress, measuring)).await?;
+    Ok(Measured { left: played.left, ..played.found })
 }
 
 /// The peer that is meant.
@@ -391,6 +404,7 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
     );
     let mut lines = vec![title, output::table(&["", "TUNNEL", "PLAIN LINK", "RATIO"], rows)];
     lines.extend(measured.notes.iter().map(|note| paint.faint(&format!("Note: {note}."))));
+    lines.extend(measured.left.iter().map(|left| format!("{} {left}", paint.bad("LEFT"))));
     lines.join("\n")
 }
 
@@ -404,8 +418,15 @@ mod tests {
         let found = figures(&[round(100.0), round(900.0), round(300.0)], &[round(600.0)]);
         assert_eq!((found[0].tunnel, found[0].plain, found[0].ratio()), (Some(300.0), Some(600.0), Some(0.5)));
         assert_eq!((found[1].tunnel, found[1].ratio()), (None, None));
-        let measured =
-            Measured { from: "rome".into(), to: "milan".into(), seconds: 2, rounds: 3, figures: found, notes: vec!["n".into()] };
+        let measured = Measured {
+            from: "rome".into(),
+            to: "milan".into(),
+            seconds: 2,
+            rounds: 3,
+            figures: found,
+            notes: vec!["n".into()],
+            left: Vec::new(),
+        };
         let text = table(&measured, Paint::off());
         assert!(text.contains("300 Mbit/s") && text.contains("0.50") && text.ends_with("Note: n."), "{text}");
     }

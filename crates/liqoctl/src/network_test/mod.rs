@@ -19,7 +19,7 @@ mod tests;
 
 use std::{collections::BTreeMap, pin::pin, time::Duration};
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use futures::{StreamExt as _, stream};
 use liqo_probe::{Request, What};
 use serde::Serialize;
@@ -67,6 +67,9 @@ pub struct Options {
 pub struct Found {
     /// One for each cluster that borrows.
     pub matrices: Vec<Matrix>,
+    /// What could not be removed at the end, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
 }
 
 /// What was found around one cluster that borrows.
@@ -149,6 +152,7 @@ impl Found {
         if failed > 0 {
             bail!("{failed} of {} ways between clusters do not work as they should", failed + good);
         }
+        ensure!(self.left.is_empty(), "what was made for the test could not be removed");
         Ok(())
     }
 }
@@ -157,30 +161,32 @@ impl Found {
 pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -> anyhow::Result<Found> {
     let members = stage::members(clusters).await?;
     probes::sweep(clusters).await?;
-    let mut matrices = Vec::new();
+    let mut found = Found { matrices: Vec::new(), left: Vec::new() };
     for home in 0..members.len() {
         if members[home].virtual_nodes.is_empty() {
             continue;
         }
         let stage = Stage::new(options.timeout, options.keep);
         let deadline = Instant::now() + options.timeout.saturating_sub(SPARE);
-        let found = stage.play(options.timeout, progress, async {
+        let playing = stage.play(options.timeout, progress, async {
             let acts = stage::set(&members, home, options, &stage, progress).await?;
             let plan = plan(&acts.scene);
             let asking = format!("Asking, from {}", members[home].name);
             let heard = progress.step(&asking, ask(&acts, &plan, deadline, progress, &asking)).await?;
             anyhow::Ok(matrix(&acts.scene, &plan, &heard))
         });
-        matrices.push(Box::pin(found).await?);
+        let played = Box::pin(playing).await?;
+        found.matrices.push(played.found);
+        found.left.extend(played.left);
     }
-    if matrices.is_empty() {
+    if found.matrices.is_empty() {
         let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
         bail!(
             "{} borrows from nobody, so no pod of it can run elsewhere: peer first (`liqoctl peer`), or name the cluster that borrows with --kubeconfig",
             names.join(" and ")
         );
     }
-    Ok(Found { matrices })
+    Ok(found)
 }
 
 /// Asks everything, and once more what failed.

@@ -31,7 +31,8 @@ impl To {
 
 /// All matrices, and what to do about failures.
 pub fn render(found: &Found, paint: Paint) -> String {
-    found.matrices.iter().map(|matrix| one(matrix, paint)).collect::<Vec<_>>().join("\n\n")
+    let left = found.left.iter().map(|left| format!("{} {left}", paint.bad("LEFT")));
+    found.matrices.iter().map(|matrix| one(matrix, paint)).chain(left).collect::<Vec<_>>().join("\n\n")
 }
 
 fn one(matrix: &Matrix, paint: Paint) -> String {

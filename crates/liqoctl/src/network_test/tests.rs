@@ -197,8 +197,9 @@ fn world(scene: &Scene, wrong: impl Fn(&Ask) -> Option<Heard>) -> Matrix {
 #[test]
 fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_alone() {
     let scene = scene(true);
-    let good = Found { matrices: vec![world(&scene, |_| None)] };
+    let good = Found { matrices: vec![world(&scene, |_| None)], left: Vec::new() };
     assert!(good.verdict().is_ok() && good.matrices[0].failures.is_empty());
+    assert!(Found { left: vec!["namespace x".to_owned()], ..good }.verdict().is_err());
     let is_ours = |ask: &Ask| ask.asker == 0 && ask.way.to == (1, To::Pod) && ask.question.what == What::Tcp;
     for (wrong, told) in [
         (answered("t", "10.67.0.5"), "pod t on node x answered instead"),
@@ -213,7 +214,7 @@ fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_
             failed.iter().map(|way| (way.from_cluster.as_str(), way.to_cluster.as_str())).collect::<Vec<_>>(),
             [("rome", "milan")]
         );
-        assert!(Found { matrices: vec![matrix] }.verdict().unwrap_err().to_string().starts_with("1 of "));
+        assert!(Found { matrices: vec![matrix], left: Vec::new() }.verdict().unwrap_err().to_string().starts_with("1 of "));
     }
 }
 
@@ -258,6 +259,7 @@ fn the_matrix_is_a_table_with_what_failed_and_what_is_closed_below() {
         matrices: vec![world(&scene, |ask| {
             (ask.asker == 3 && ask.way.to == (2, To::Pod)).then(|| silence(ProblemKind::NoAnswer))
         })],
+        left: vec!["namespace x of rome stays: why".to_owned()],
     };
     let text = render(&found, Paint::off());
     let lines: Vec<Vec<&str>> =
@@ -268,6 +270,7 @@ fn the_matrix_is_a_table_with_what_failed_and_what_is_closed_below() {
     assert_eq!(lines[3], ["milan pod", "ok 1.5 ms", "ok 1.5 ms", "-", "-", "ok 1.5 ms", "-", "-", "-", "-"]);
     assert_eq!(lines[2][7], "FAILED");
     assert!(text.contains("FAILED rome node to turin pod: 5 of 5 questions"), "{text}");
+    assert!(text.ends_with("LEFT namespace x of rome stays: why"), "{text}");
     assert!(text.contains("what to do:") && text.contains("-  rome does not pass packets on between"), "{text}");
     let json: Value = serde_json::to_value(&found).unwrap();
     assert_eq!(json["matrices"][0]["ways"][0]["from"], "pod");

@@ -29,7 +29,7 @@ use crate::{
     readiness,
 };
 
-pub use stage::{Stage, sweep};
+pub use stage::{Played, Stage, sweep};
 
 /// The clusters that are meant: that of `--kubeconfig` first.
 pub async fn clusters(global: &Global, others: &Others) -> anyhow::Result<Vec<Cluster>> {
