@@ -317,8 +317,11 @@ async fn round(way: &Way, options: &Options, gateways: &[Gateway]) -> anyhow::Re
     let limit = Duration::from_secs(u64::from(options.seconds) + 30);
     let ask = |what: What| async move {
         let request = Request { questions: vec![Question { to: way.to.clone(), what }], patience_millis: 5_000, at_once: 1 };
-        let reports = probes::ask(&way.cluster, &way.namespace, &way.pod, &request, limit).await?;
-        let report = reports.into_iter().next().ok_or_else(|| anyhow!("pod {} found nothing", way.pod))?;
+        let answers = probes::ask(&way.cluster, &way.namespace, &way.pod, &request, limit).await;
+        let Some(report) = answers.reports.into_iter().next() else {
+            answers.end?;
+            bail!("pod {} found nothing", way.pod);
+        };
         report.outcome.map_err(|problem| anyhow!("{} does not answer as it should: {problem}", way.to))
     };
     let mut found = Round::default();

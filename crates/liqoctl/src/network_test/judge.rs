@@ -17,6 +17,10 @@ pub enum Heard {
     Found(Result<Finding, Problem>),
     /// The asker could not be told to ask.
     NotAsked(String),
+    /// Nothing came before the time was over.
+    Late,
+    /// It was left out, because another large amount did not arrive on the same way.
+    Spared,
 }
 
 /// What is wrong.
@@ -25,6 +29,12 @@ pub enum Trouble {
     /// The asker could not be told to ask.
     #[error("it could not be asked: {0}")]
     NotAsked(String),
+    /// Nothing came before the time was over.
+    #[error("there was no time for it")]
+    Late,
+    /// It was left out, because another large amount did not arrive on the same way.
+    #[error("it was not asked, because another large amount did not arrive on this way")]
+    Spared,
     /// Nobody answered, or nobody to the end.
     #[error("{0}")]
     Problem(Problem),
@@ -109,6 +119,8 @@ pub struct Judgement<'a> {
 pub fn check(ask: &Ask, heard: &Heard) -> Result<Option<f64>, Trouble> {
     let finding = match heard {
         Heard::NotAsked(why) => return Err(Trouble::NotAsked(why.clone())),
+        Heard::Late => return Err(Trouble::Late),
+        Heard::Spared => return Err(Trouble::Spared),
         Heard::Found(Err(problem)) => return Err(Trouble::Problem(problem.clone())),
         Heard::Found(Ok(finding)) => finding,
     };

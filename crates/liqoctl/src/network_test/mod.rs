@@ -17,7 +17,11 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, pin::pin, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{bail, ensure};
 use futures::{StreamExt as _, stream};
@@ -25,7 +29,12 @@ use liqo_probe::{Request, What};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::{cluster::Cluster, output::plain, probes, probes::Stage, progress::Progress};
+use crate::{
+    cluster::Cluster,
+    output::plain,
+    probes::{self, Answers, Cut, Stage},
+    progress::Progress,
+};
 
 pub use plan::To;
 pub use render::render;
@@ -41,7 +50,7 @@ const ASKERS: usize = 4;
 const AT_ONCE: usize = 6;
 /// How long one answer may take, to a short question and to a long one.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(40)];
-/// How long one pod may be busy with all of its questions.
+/// How long one pod may be busy with all of its short questions, or with a long one.
 const LIMIT: Duration = Duration::from_secs(120);
 /// So much of the time is left for what comes after the questions.
 const SPARE: Duration = Duration::from_secs(10);
@@ -191,7 +200,7 @@ pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -
 
 /// Asks everything, and once more what failed.
 async fn ask(acts: &stage::Acts, plan: &Plan, deadline: Instant, progress: &Progress, step: &str) -> anyhow::Result<Vec<Heard>> {
-    let mut heard = vec![Heard::NotAsked("there was no time for it".to_owned()); plan.asks.len()];
+    let mut heard = vec![Heard::Late; plan.asks.len()];
     for round in 0..2 {
         let is_open = |number: &usize| round == 0 || check(&plan.asks[*number], &heard[*number]).is_err();
         let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -211,14 +220,18 @@ async fn ask(acts: &stage::Acts, plan: &Plan, deadline: Instant, progress: &Prog
         } else {
             progress.message(step, &format!("{questions} questions of {} pods", open.len()));
         }
-        let asking = open.into_iter().map(|(asker, numbers)| async move {
-            let found = ask_one(acts, plan, asker, &numbers).await;
-            (numbers, found)
+        let stuck = Mutex::default();
+        let asking = open.into_iter().map(|(asker, numbers)| {
+            let stuck = &stuck;
+            async move {
+                let tell = async |numbers: &[usize], patience| tell(acts, plan, asker, numbers, patience, deadline).await;
+                ask_one(plan, &numbers, stuck, tell).await
+            }
         });
-        let mut asking = pin!(stream::iter(asking).buffer_unordered(ASKERS));
-        // What was not asked in time is told, beside all that was.
-        while let Ok(Some((numbers, found))) = tokio::time::timeout_at(deadline, asking.next()).await {
-            for (number, found) in numbers.into_iter().zip(found) {
+        let found = stream::iter(asking).buffer_unordered(ASKERS).collect::<Vec<_>>().await;
+        for (number, found) in found.into_iter().flatten() {
+            // What was found once says more than that there was no time for it again.
+            if matches!(found, Heard::Found(_)) || !matches!(heard[number], Heard::Found(_)) {
                 heard[number] = found;
             }
         }
@@ -226,33 +239,67 @@ async fn ask(acts: &stage::Acts, plan: &Plan, deadline: Instant, progress: &Prog
     Ok(heard)
 }
 
-/// Has one pod ask: the short questions first, then the long ones, one after another.
-async fn ask_one(acts: &stage::Acts, plan: &Plan, asker: usize, numbers: &[usize]) -> Vec<Heard> {
+/// Has one pod ask: the short questions first, then the long ones, one after another, but none on a way on which one is `stuck`: where
+/// large packets vanish each takes its whole time.
+async fn ask_one(
+    plan: &Plan,
+    numbers: &[usize],
+    stuck: &Mutex<BTreeSet<Way>>,
+    tell: impl AsyncFn(&[usize], Duration) -> Vec<Heard>,
+) -> Vec<(usize, Heard)> {
     let is_long = |number: &usize| matches!(plan.asks[*number].question.what, What::Bulk { .. });
-    let mut heard: BTreeMap<usize, Heard> = BTreeMap::new();
-    for (long, patience, at_once) in [(false, PATIENCE[0], AT_ONCE), (true, PATIENCE[1], 1)] {
-        let numbers: Vec<usize> = numbers.iter().copied().filter(|number| is_long(number) == long).collect();
-        if numbers.is_empty() {
-            continue;
+    let (long, short): (Vec<usize>, Vec<usize>) = numbers.iter().copied().partition(is_long);
+    let found = if short.is_empty() { Vec::new() } else { tell(&short, PATIENCE[0]).await };
+    let mut heard: Vec<(usize, Heard)> = short.into_iter().zip(found).collect();
+    for number in long {
+        let way = plan.asks[number].way;
+        let is_stuck = stuck.lock().unwrap_or_else(PoisonError::into_inner).contains(&way);
+        let found = if is_stuck { Some(Heard::Spared) } else { tell(&[number], PATIENCE[1]).await.pop() };
+        if matches!(found, Some(Heard::Found(Err(_)))) {
+            stuck.lock().unwrap_or_else(PoisonError::into_inner).insert(way);
         }
-        let request = Request {
-            questions: numbers.iter().map(|number| plan.asks[*number].question.clone()).collect(),
-            patience_millis: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
-            at_once,
-        };
-        let place = &acts.places[asker];
-        match probes::ask(&place.cluster, &place.namespace, &acts.scene.parties[asker].pod, &request, LIMIT).await {
-            Ok(reports) => heard.extend(
-                reports.into_iter().filter_map(|report| Some((*numbers.get(report.question)?, Heard::Found(report.outcome)))),
-            ),
-            Err(error) => {
-                let why = plain(&format!("{error:#}"));
-                heard.extend(numbers.iter().map(|number| (*number, Heard::NotAsked(why.clone()))));
-            }
+        heard.extend(found.map(|found| (number, found)));
+    }
+    heard
+}
+
+/// Tells a pod to ask, and listens until the deadline at most.
+async fn tell(
+    acts: &stage::Acts,
+    plan: &Plan,
+    asker: usize,
+    numbers: &[usize],
+    patience: Duration,
+    deadline: Instant,
+) -> Vec<Heard> {
+    let limit = LIMIT.min(deadline.saturating_duration_since(Instant::now()));
+    if limit.is_zero() {
+        return vec![Heard::Late; numbers.len()];
+    }
+    let request = Request {
+        questions: numbers.iter().map(|number| plan.asks[*number].question.clone()).collect(),
+        patience_millis: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
+        at_once: AT_ONCE,
+    };
+    let place = &acts.places[asker];
+    let answers = probes::ask(&place.cluster, &place.namespace, &acts.scene.parties[asker].pod, &request, limit).await;
+    heard(numbers.len(), answers)
+}
+
+/// What was heard to each of so many questions.
+fn heard(questions: usize, answers: Answers) -> Vec<Heard> {
+    let rest = match answers.end {
+        Ok(()) => Heard::NotAsked("it ended before it had said everything".to_owned()),
+        Err(Cut::Late { .. }) => Heard::Late,
+        Err(broken @ Cut::Broken(_)) => Heard::NotAsked(plain(&broken.to_string())),
+    };
+    let mut all = vec![rest; questions];
+    for report in answers.reports {
+        if let Some(heard) = all.get_mut(report.question) {
+            *heard = Heard::Found(report.outcome);
         }
     }
-    let silent = || Heard::NotAsked("it ended before it had said everything".to_owned());
-    numbers.iter().map(|number| heard.remove(number).unwrap_or_else(silent)).collect()
+    all
 }
 
 fn matrix(scene: &Scene, plan: &Plan, heard: &[Heard]) -> Matrix {

@@ -5,7 +5,7 @@ use std::{
 
 use liqo_api::ClusterId;
 use liqo_network::PeerMaps;
-use liqo_probe::{Finding, Identity, Problem, ProblemKind};
+use liqo_probe::{Finding, Identity, Problem, ProblemKind, Report};
 use serde_json::{Value, json};
 
 use super::{
@@ -206,6 +206,7 @@ fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_
         (answered("m", "10.69.1.1"), "seen as 10.69.1.1 and not as 10.67.0.5"),
         (silence(ProblemKind::NoAnswer), "no answer"),
         (Heard::NotAsked("no exec".into()), "could not be asked: no exec"),
+        (Heard::Late, "no time"),
     ] {
         let matrix = world(&scene, |ask| is_ours(ask).then(|| wrong.clone()));
         assert!(matrix.failures[0].happened.contains(told), "{:?}", matrix.failures);
@@ -224,6 +225,37 @@ fn advised(scene: &Scene, is: impl Fn(&Ask) -> bool, wrong: &Heard) -> String {
     matrix.failures[0].advice.clone()
 }
 
+#[tokio::test]
+async fn one_large_amount_that_does_not_arrive_is_enough_for_a_way() {
+    let mut several = scene(true);
+    several.parties.push(pod(1, "m2", "milan", "10.65.0.10"));
+    let plan = plan(&several);
+    let bulk_to =
+        |number: &usize| matches!(plan.asks[*number].question.what, What::Bulk { .. }).then(|| plan.asks[*number].way.to.0);
+    let numbers: Vec<usize> = (0..plan.asks.len()).filter(|number| plan.asks[*number].asker == 0).collect();
+    let tell = async |numbers: &[usize], patience: Duration| {
+        assert!(numbers.iter().all(|number| bulk_to(number).is_some() == (patience == PATIENCE[1])));
+        let answer =
+            |number| if bulk_to(number) == Some(1) { silence(ProblemKind::NoAnswer) } else { right(&plan.asks[*number]) };
+        numbers.iter().map(answer).collect()
+    };
+    let heard = ask_one(&plan, &numbers, &Mutex::default(), tell).await;
+    assert_eq!(heard.len(), numbers.len());
+    let large = |to| heard.iter().filter(move |(number, _)| bulk_to(number) == Some(to)).map(|(_, heard)| heard);
+    assert_eq!(large(1).collect::<Vec<_>>(), [&silence(ProblemKind::NoAnswer), &Heard::Spared]);
+    assert!(large(2).all(|heard| matches!(heard, Heard::Found(Ok(_)))), "that is another way");
+}
+
+#[test]
+fn what_came_before_the_time_was_over_counts() {
+    let reports = || vec![Report { question: 1, outcome: Ok(Finding::Passes { largest: 1420, vanished: None }) }];
+    let late = Err(Cut::Late { pod: "p".into(), seconds: 1 });
+    let found = heard(3, Answers { reports: reports(), end: late });
+    assert!(matches!(found.as_slice(), [Heard::Late, Heard::Found(Ok(_)), Heard::Late]), "{found:?}");
+    let broken = Err(Cut::Broken(anyhow::anyhow!("no exec")));
+    assert_eq!(heard(1, Answers { reports: Vec::new(), end: broken }), [Heard::NotAsked("no exec".into())]);
+}
+
 #[test]
 fn what_to_do_follows_from_what_else_works() {
     let all = scene(true);
@@ -239,6 +271,9 @@ fn what_to_do_follows_from_what_else_works() {
     assert!(advised(&all, |_| true, &answered("t", "10.67.0.5")).contains("network.reservedCIDRs"));
     let names = |ask: &Ask| ask.way.to.1 == To::Service;
     assert!(advised(&all, names, &silence(ProblemKind::UnknownName)).contains("name server"));
+
+    let late = advised(&all, |_| true, &Heard::Late);
+    assert!(late.contains("--timeout") && !late.contains("exec"), "{late}");
 
     let mut several = all.clone();
     several.parties.push(pod(0, "r2", "rome-2", "10.244.1.5"));

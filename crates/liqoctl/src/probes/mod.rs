@@ -20,7 +20,7 @@ use kube::{
 };
 use liqo_api::FABRIC_NAMESPACE;
 use liqo_probe::{Report, Request};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::{
     cli::{Global, Others},
@@ -30,6 +30,11 @@ use crate::{
 };
 
 pub use stage::{Played, Stage, sweep};
+
+/// Of what a pod says so many bytes are read: far more than it has to say.
+const MOST_SAID: u64 = 16 << 20;
+/// And so many of its complaints.
+const MOST_COMPLAINED: u64 = 64 << 10;
 
 /// The clusters that are meant: that of `--kubeconfig` first.
 pub async fn clusters(global: &Global, others: &Others) -> anyhow::Result<Vec<Cluster>> {
@@ -109,38 +114,115 @@ pub fn median(all: impl IntoIterator<Item = f64>) -> Option<f64> {
     all.get(all.len() / 2).copied()
 }
 
-/// Has a pod ask, by `exec`.
-pub async fn ask(
+/// What a pod said, all of it or until something cut it short.
+#[derive(Debug)]
+pub struct Answers {
+    /// What came.
+    pub reports: Vec<Report>,
+    /// Why there is no more, where it did not come to its end.
+    pub end: Result<(), Cut>,
+}
+
+/// Why a pod did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Cut {
+    /// It took too long.
+    #[error("pod {pod} had not said everything after {seconds} s")]
+    Late {
+        /// Its name.
+        pod: String,
+        /// So long it was waited for.
+        seconds: u64,
+    },
+    /// It could not be told, or not be understood.
+    #[error("{0:#}")]
+    Broken(anyhow::Error),
+}
+
+/// Has a pod ask, by `exec`, for so long at most.
+pub async fn ask(cluster: &Cluster, namespace: &str, pod: &str, request: &Request, limit: Duration) -> Answers {
+    let mut reports = Vec::new();
+    let asking = tokio::time::timeout(limit, ask_into(cluster, namespace, pod, request, &mut reports)).await;
+    let end = match asking {
+        Ok(asked) => asked.map_err(Cut::Broken),
+        Err(_) => Err(Cut::Late { pod: pod.to_owned(), seconds: limit.as_secs() }),
+    };
+    Answers { reports, end }
+}
+
+async fn ask_into(
     cluster: &Cluster,
     namespace: &str,
     pod: &str,
     request: &Request,
-    limit: Duration,
-) -> anyhow::Result<Vec<Report>> {
+    reports: &mut Vec<Report>,
+) -> anyhow::Result<()> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    let asking = async {
-        // Its own program, wherever the image has it.
-        let command = ["/proc/1/exe", "probe", "ask"];
-        let parameters = AttachParams::default().stdin(true).stdout(true).stderr(true);
-        let mut process = api.exec(pod, command, &parameters).await.doing(format!("run a command in pod {pod}"))?;
-        let (Some(mut input), Some(mut output), Some(mut errors)) = (process.stdin(), process.stdout(), process.stderr()) else {
-            bail!("pod {pod} gives no way to what it runs");
-        };
-        let question = serde_json::to_string(request)? + "\n";
-        let (mut text, mut complaint) = (String::new(), String::new());
-        let write = async {
-            input.write_all(question.as_bytes()).await?;
-            input.flush().await
-        };
-        let (written, read, complained) =
-            tokio::join!(write, output.read_to_string(&mut text), errors.read_to_string(&mut complaint));
-        written.with_context(|| format!("telling pod {pod} what to ask"))?;
-        read.with_context(|| format!("reading what pod {pod} found"))?;
-        complained.with_context(|| format!("reading what pod {pod} complains about"))?;
-        if text.is_empty() && !complaint.is_empty() {
-            bail!("pod {pod}: {}", crate::output::plain(complaint.trim()));
-        }
-        text.lines().map(|line| serde_json::from_str(line).with_context(|| format!("pod {pod} says {line:?}"))).collect()
+    // Its own program, wherever the image has it.
+    let command = ["/proc/1/exe", "probe", "ask"];
+    let parameters = AttachParams::default().stdin(true).stdout(true).stderr(true);
+    let mut process = api.exec(pod, command, &parameters).await.doing(format!("run a command in pod {pod}"))?;
+    let (Some(mut input), Some(output), Some(errors)) = (process.stdin(), process.stdout(), process.stderr()) else {
+        bail!("pod {pod} gives no way to what it runs");
     };
-    tokio::time::timeout(limit, asking).await.unwrap_or_else(|_| Err(anyhow!("pod {pod} said nothing for {} s", limit.as_secs())))
+    let question = serde_json::to_string(request)? + "\n";
+    let mut complaint = String::new();
+    let mut errors = errors.take(MOST_COMPLAINED);
+    let before = reports.len();
+    tokio::try_join!(
+        async {
+            let written = async {
+                input.write_all(question.as_bytes()).await?;
+                input.flush().await
+            };
+            written.await.with_context(|| format!("telling pod {pod} what to ask"))
+        },
+        async { read_reports(output, reports).await.with_context(|| format!("reading what pod {pod} found")) },
+        async {
+            let read = errors.read_to_string(&mut complaint).await;
+            read.with_context(|| format!("reading what pod {pod} complains about"))
+        },
+    )?;
+    if reports.len() == before && !complaint.is_empty() {
+        bail!("pod {pod}: {}", crate::output::plain(complaint.trim()));
+    }
+    Ok(())
+}
+
+/// Reads reports, one on each line, as they come. They may be another cluster's, so there is an end to it.
+async fn read_reports(output: impl AsyncRead + Unpin, reports: &mut Vec<Report>) -> anyhow::Result<()> {
+    let mut lines = BufReader::new(output.take(MOST_SAID)).lines();
+    while let Some(line) = lines.next_line().await? {
+        let shown = || format!("it says {:?}", line.chars().take(200).collect::<String>());
+        reports.push(serde_json::from_str(&line).with_context(shown)?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_probe::{Finding, Problem, ProblemKind};
+    use tokio::io::repeat;
+
+    use super::*;
+
+    fn report(question: usize) -> Report {
+        Report { question, outcome: Err(Problem { kind: ProblemKind::NoAnswer, text: "no answer".into() }) }
+    }
+
+    #[tokio::test]
+    async fn what_was_said_before_it_broke_is_kept() {
+        let found = Report { question: 1, outcome: Ok(Finding::Passes { largest: 1420, vanished: None }) };
+        let lines = [report(0), found].map(|report| serde_json::to_string(&report).unwrap() + "\n").concat();
+        let mut reports = Vec::new();
+        let broken = read_reports(format!("{lines}nonsense").as_bytes(), &mut reports).await;
+        assert!(format!("{:#}", broken.unwrap_err()).contains("it says \"nonsense\""));
+        assert_eq!(reports.iter().map(|report| report.question).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_never_ends_is_not_listened_to_for_ever() {
+        let error = read_reports(repeat(b'x'), &mut Vec::new()).await.unwrap_err().to_string();
+        assert!(error.starts_with("it says \"xxx") && error.len() < 300, "{error}");
+    }
 }
