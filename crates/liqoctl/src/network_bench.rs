@@ -257,12 +257,11 @@ async fn set(
         pods::make(there, &far_nodes, &pod("receiver", &far.name, false, true, true), &image).await?;
         pods::ready(home, &near_nodes, READY, news, |_| None).await?;
         pods::ready(there, &far_nodes, READY, news, |_| None).await?;
-        let address = far.address.parse().with_context(|| format!("node {} of {peer} has no address", far.name))?;
         let plain = Way {
             cluster: home.clone(),
             namespace: near_nodes,
             pod: "sender".to_owned(),
-            to: std::net::SocketAddr::new(address, PORT).to_string(),
+            to: std::net::SocketAddr::new(far.address, PORT).to_string(),
         };
         gateways.extend(of(there, &all_far));
         Ok(Scene { tunnel, plain: Some(plain), gateways })
@@ -279,7 +278,7 @@ async fn gateways(cluster: &Cluster, peer: &str) -> anyhow::Result<Vec<FabricNod
     let names: Vec<String> =
         endpoint.status.unwrap_or_default().gateways.into_iter().filter(|one| one.connected).map(|one| one.node).collect();
     let nodes: Vec<FabricNode> =
-        probes::nodes(cluster, &[]).await?.into_iter().filter(|node| names.contains(&node.name)).collect();
+        probes::nodes(cluster, &[]).await?.ready.into_iter().filter(|node| names.contains(&node.name)).collect();
     ensure!(!nodes.is_empty(), "no gateway of cluster {} is connected: see `liqoctl status`", cluster.context);
     Ok(nodes)
 }

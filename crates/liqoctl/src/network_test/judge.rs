@@ -165,6 +165,11 @@ pub fn judge<'a>(plan: &'a Plan, heard: &[Heard]) -> Judgement<'a> {
             }
         }
     }
+    for lost in &plan.lost {
+        let (asked, failed, _) = times.entry(lost.way).or_default();
+        *asked += 1;
+        *failed += 1;
+    }
     let mut ways: BTreeMap<Way, State> = times
         .into_iter()
         .map(|(way, (asked, failed, all))| {

@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use crate::{
     cluster::Cluster,
     output::plain,
-    probes::{self, Answers, Cut, Stage},
+    probes::{self, Answers, Cut, LeftOut, Stage},
     progress::Progress,
 };
 
@@ -103,6 +103,9 @@ pub struct Participants {
     pub nodes: Vec<String>,
     /// Its pods.
     pub pods: Vec<String>,
+    /// Nodes that should have taken part, and could not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
 }
 
 /// One way.
@@ -158,8 +161,18 @@ impl Found {
     pub fn verdict(&self) -> anyhow::Result<()> {
         let of_state = |state| self.matrices.iter().flat_map(|matrix| &matrix.ways).filter(|way| way.state == state).count();
         let (failed, good) = (of_state(WayState::Failed), of_state(WayState::Ok));
-        if failed > 0 {
-            bail!("{failed} of {} ways between clusters do not work as they should", failed + good);
+        let clusters = self.matrices.iter().flat_map(|matrix| &matrix.clusters);
+        let left_out: BTreeSet<(&str, &str)> =
+            clusters.flat_map(|one| one.left_out.iter().map(|left| (one.cluster.as_str(), left.node.as_str()))).collect();
+        let nodes = if left_out.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", left_out.len()) };
+        match (failed, left_out.len()) {
+            (0, 0) => {}
+            (0, _) => bail!("{nodes} could not take part"),
+            (_, 0) => bail!("{failed} of {} ways between clusters do not work as they should", failed + good),
+            _ => bail!(
+                "{failed} of {} ways between clusters do not work as they should, and {nodes} could not take part",
+                failed + good
+            ),
         }
         ensure!(self.left.is_empty(), "what was made for the test could not be removed");
         Ok(())
@@ -324,18 +337,23 @@ fn matrix(scene: &Scene, plan: &Plan, heard: &[Heard]) -> Matrix {
             message,
         }
     });
-    let failures = judgement.failures.iter().map(|failure| {
-        let asker = &scene.parties[failure.ask.asker];
-        let from =
-            if asker.kind == From::Node { format!("node {}", asker.node) } else { format!("{} on {}", asker.pod, asker.node) };
-        Told {
-            way: way_words(scene, failure.ask.way),
-            tried: format!("{from} asked {}", failure.ask.words),
-            happened: plain(&failure.trouble.to_string()),
-            advice: plain(&advice::advice(scene, failure, passes)),
-        }
+    let from = |asker: usize| {
+        let asker = &scene.parties[asker];
+        if asker.kind == From::Node { format!("node {}", asker.node) } else { format!("{} on {}", asker.pod, asker.node) }
+    };
+    let lost = plan.lost.iter().map(|lost| Told {
+        way: way_words(scene, lost.way),
+        tried: format!("{}: {}", from(lost.asker), lost.words),
+        happened: lost.why.clone(),
+        advice: lost.advice.to_owned(),
     });
-    Matrix { clusters: participants(scene, plan, heard), ways: ways.collect(), failures: failures.collect() }
+    let failures = judgement.failures.iter().map(|failure| Told {
+        way: way_words(scene, failure.ask.way),
+        tried: format!("{} asked {}", from(failure.ask.asker), failure.ask.words),
+        happened: plain(&failure.trouble.to_string()),
+        advice: plain(&advice::advice(scene, failure, passes)),
+    });
+    Matrix { clusters: participants(scene, plan, heard), ways: ways.collect(), failures: lost.chain(failures).collect() }
 }
 
 fn way_words(scene: &Scene, way: Way) -> String {
@@ -356,7 +374,7 @@ fn participants(scene: &Scene, plan: &Plan, heard: &[Heard]) -> Vec<Participants
         let mut nodes: Vec<String> = pods.iter().filter_map(|pod| ran_on.get(pod.as_str())).map(|&node| plain(node)).collect();
         nodes.sort();
         nodes.dedup();
-        Participants { cluster: member.name.clone(), nodes, pods }
+        Participants { cluster: member.name.clone(), nodes, pods, left_out: member.left_out.clone() }
     };
     scene.clusters.iter().enumerate().map(of).collect()
 }

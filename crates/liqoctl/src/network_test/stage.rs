@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,7 +14,8 @@ use kube::{
     Api, ResourceExt as _,
     api::{ListParams, PostParams},
 };
-use liqo_api::{ClusterConfig, ClusterId, ForeignCluster, SYSTEM_NAMESPACE, TunnelEndpoint, Wish, labels, links};
+use liqo_api::{ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy, SYSTEM_NAMESPACE, TunnelEndpoint, Wish, labels, links};
+use liqo_kit::policies::{PolicyPeer, of_peer};
 use liqo_network::{PeerMaps, There, map::fallback, spread::BUCKETS};
 use liqo_probe::PORT;
 use serde_json::json;
@@ -25,7 +27,7 @@ use super::{
 use crate::{
     cluster::{Cluster, Explained as _, list_or_none},
     offload,
-    probes::{self, FabricNode, Stage, pods},
+    probes::{self, FabricNode, LeftOut, Stage, pods},
     progress::Progress,
     readiness,
 };
@@ -49,10 +51,13 @@ pub struct Known {
     config: ClusterConfig,
     /// Its virtual nodes that are ready, by provider.
     pub virtual_nodes: BTreeMap<ClusterId, Vec<String>>,
-    asleep: BTreeMap<ClusterId, String>,
+    asleep: BTreeMap<ClusterId, Vec<String>>,
     foreign: BTreeMap<ClusterId, ForeignCluster>,
     endpoints: BTreeMap<ClusterId, TunnelEndpoint>,
+    /// The peers that are let through to others.
+    transit: BTreeSet<ClusterId>,
     nodes: Vec<FabricNode>,
+    left_out: Vec<LeftOut>,
 }
 
 /// What was set up.
@@ -88,21 +93,30 @@ async fn known(cluster: &Cluster) -> anyhow::Result<Known> {
     let everything = ListParams::default();
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let ours = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
-    let (mut virtual_nodes, mut asleep): (BTreeMap<ClusterId, Vec<String>>, BTreeMap<_, _>) = Default::default();
+    let (mut virtual_nodes, mut asleep): (BTreeMap<ClusterId, Vec<String>>, BTreeMap<_, Vec<_>>) = Default::default();
     for node in nodes.list(&ours).await.doing("list the virtual nodes")?.items {
         let Some(id) = node.labels().get(labels::REMOTE_CLUSTER_ID).and_then(|id| id.parse::<ClusterId>().ok()) else { continue };
         if readiness::node(&node) {
             virtual_nodes.entry(id).or_default().push(node.name_any());
         } else {
-            asleep.insert(id, node.name_any());
+            asleep.entry(id).or_default().push(node.name_any());
         }
     }
     let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let foreign = list_or_none(&foreign, &everything).await.doing("list the peers")?;
     let endpoints: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
     let endpoints = list_or_none(&endpoints, &everything).await.doing("list the tunnel endpoints")?;
+    let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
+    let policies = list_or_none(&policies, &everything).await.doing("list the policies")?;
+    let policies: Vec<Arc<PeeringPolicy>> = policies.into_iter().map(Arc::new).collect();
+    let transits = |peer: &&ForeignCluster| {
+        let held = of_peer(&policies, &PolicyPeer::new(&peer.spec.cluster_id, Some(peer)));
+        held.first().is_some_and(|policy| policy.spec.network.transit)
+    };
+    let transit = foreign.iter().filter(transits).map(|peer| peer.spec.cluster_id.clone()).collect();
     let status = endpoints.iter().filter_map(|endpoint| endpoint.status.as_ref());
     let gateways: Vec<String> = status.flat_map(|status| &status.gateways).map(|gateway| gateway.node.clone()).collect();
+    let nodes = probes::nodes(cluster, &gateways).await?;
     Ok(Known {
         cluster: cluster.clone(),
         name: installed.config.spec.cluster_name.clone(),
@@ -112,7 +126,9 @@ async fn known(cluster: &Cluster) -> anyhow::Result<Known> {
         asleep,
         foreign: foreign.into_iter().map(|one| (one.spec.cluster_id.clone(), one)).collect(),
         endpoints: endpoints.into_iter().map(|one| (one.spec.cluster_id.clone(), one)).collect(),
-        nodes: probes::nodes(cluster, &gateways).await?,
+        transit,
+        nodes: nodes.ready,
+        left_out: nodes.left_out,
     })
 }
 
@@ -194,7 +210,7 @@ pub async fn set(all: &[Known], home: usize, options: &Options, stage: &Stage, p
         acts.places.push(Place { cluster: all[*known].cluster.clone(), namespace: apart[known].clone() });
     }
     let nodes = here.nodes.iter().take(options.nodes.max(1));
-    acts.scene.nodes = nodes.filter_map(|node| Some((node.name.clone(), node.address.parse().ok()?))).collect();
+    acts.scene.nodes = nodes.map(|node| (node.name.clone(), node.address)).collect();
     Ok(acts)
 }
 
@@ -243,6 +259,8 @@ fn own(here: &Known, namespace: &str) -> Member {
         sees: Sees::Itself,
         stand_ins: stand_ins(&here.config),
         service: Service::default(),
+        transit: false,
+        left_out: here.left_out.clone(),
         tunnel: None,
     }
 }
@@ -276,7 +294,15 @@ fn provider(here: &Known, id: &ClusterId, there: Option<&Known>) -> Member {
             mtu: endpoint.spec.mtu,
         }
     });
-    Member { name, namespace: String::new(), sees, stand_ins, service: Service::default(), tunnel }
+    let mut left_out = there.map(|there| there.left_out.clone()).unwrap_or_default();
+    // Where all are, that is why nothing can be asked.
+    if here.virtual_nodes.contains_key(id) {
+        let asleep = here.asleep.get(id).into_iter().flatten();
+        let why = || format!("it is the virtual node of {name} in {}, and not Ready", here.name);
+        left_out.extend(asleep.map(|node| LeftOut { node: node.clone(), why: why() }));
+    }
+    let transit = here.transit.contains(id);
+    Member { name, namespace: String::new(), sees, stand_ins, service: Service::default(), transit, left_out, tunnel }
 }
 
 /// Why there is no network to a provider.

@@ -47,7 +47,8 @@ fn member(name: &str, sees: Sees, number: u16) -> Member {
         node_ports: Some((30_000 + number, 31_000 + number)),
     };
     let stand_ins = (number == 0).then(|| address("10.70.0.1")).into_iter().collect();
-    Member { name: name.into(), namespace: format!("test-at-{name}"), sees, stand_ins, service, tunnel }
+    let namespace = format!("test-at-{name}");
+    Member { name: name.into(), namespace, sees, stand_ins, service, transit: false, left_out: Vec::new(), tunnel }
 }
 
 fn pod(cluster: usize, pod: &str, node: &str, here: &str) -> Party {
@@ -164,6 +165,71 @@ fn what_should_be_there_and_cannot_be_tried_is_missing() {
     assert!(lost.missing[&way((0, From::Pod), (1, To::Pod))].contains("no address"));
     broken.clusters[2].sees = Sees::Nothing("refused".into());
     assert_eq!(plan(&broken).missing[&way((0, From::Pod), (2, To::Service))], "refused");
+
+    let mut cut = scene(false);
+    let between = way((1, From::Pod), (2, To::Pod));
+    cut.clusters[1].transit = true;
+    assert!(plan(&cut).closed.contains_key(&between), "one policy alone lets nobody through");
+    cut.clusters[2].transit = true;
+    let cut = plan(&cut);
+    assert!(cut.missing[&between].contains("milan does not see the other's pods") && !cut.closed.contains_key(&between));
+}
+
+#[test]
+fn what_cannot_be_tried_or_checked_fails_its_way_and_says_why() {
+    let mut scene = scene(true);
+    let mut silent = pod(1, "m2", "milan", "10.65.0.10");
+    silent.address = None;
+    // Outside of all prefixes that rome announces.
+    scene.parties.extend([silent, pod(0, "r2", "rome-2", "10.99.0.5")]);
+    scene.clusters[0].stand_ins.clear();
+    scene.clusters[2].service.node_ports = None;
+    let found = world(&scene, |_| None);
+    let told = |way: &str| {
+        let of_it = found.failures.iter().filter(|failure| failure.way == way);
+        of_it.map(|failure| format!("{}: {}", failure.tried, failure.happened)).collect::<Vec<_>>()
+    };
+    let outside = "r2 has the address 10.99.0.5, which is in no prefix that milan knows";
+    let no_address = "m2 has no address at rome";
+    assert_eq!(
+        told("milan pod to rome pod"),
+        [
+            format!("m on milan: r2 cannot be asked: {outside}"),
+            format!("m2 on milan: as whom it should be seen is not known: {no_address}"),
+            format!("m2 on milan: r2 cannot be asked: {outside}"),
+        ]
+    );
+    assert_eq!(
+        told("rome pod to milan pod"),
+        [
+            format!("r on rome-1: m2 cannot be asked: {no_address}"),
+            format!("r2 on rome-2: as whom it should be seen is not known: {outside}"),
+            format!("r2 on rome-2: m2 cannot be asked: {no_address}"),
+        ]
+    );
+    assert_eq!(
+        told("rome node to turin pod"),
+        ["node rome-2: as whom it should be seen is not known: nothing that turin knows stands for the nodes of rome"]
+    );
+    assert!(told("rome pod to turin node port")[0].ends_with("it has no node ports"));
+    let state = |from: From, to: (&str, To)| {
+        let of_it =
+            |way: &&Tried| (way.from_cluster.as_str(), way.from) == ("rome", from) && (way.to_cluster.as_str(), way.to) == to;
+        found.ways.iter().find(of_it).map(|way| way.state)
+    };
+    assert_eq!(state(From::Pod, ("milan", To::Pod)), Some(WayState::Failed));
+    assert_eq!(state(From::Node, ("turin", To::Pod)), Some(WayState::Failed));
+    assert_eq!(state(From::Node, ("rome", To::Pod)), Some(WayState::Ok), "near, it may be any of its addresses");
+}
+
+#[test]
+fn nodes_that_take_no_part_are_named_and_count() {
+    let mut scene = scene(true);
+    scene.clusters[1].left_out = vec![LeftOut { node: "milan-2".into(), why: "liqo-fabric is not ready on it".into() }];
+    let found = Found { matrices: vec![world(&scene, |_| None), world(&scene, |_| None)], left: Vec::new() };
+    assert_eq!(found.verdict().unwrap_err().to_string(), "1 node could not take part");
+    let text = render(&found, Paint::off());
+    assert!(text.contains("FAILED node milan-2 of milan takes no part: liqo-fabric is not ready on it"), "{text}");
 }
 
 fn answered(pod: &str, source: &str) -> Heard {

@@ -7,25 +7,26 @@
 pub mod pods;
 mod stage;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
 use k8s_openapi::api::{
-    apps::v1::DaemonSet,
+    apps::v1::{DaemonSet, Deployment},
     core::v1::{Node, Pod},
 };
 use kube::{
     Api, ResourceExt as _,
     api::{AttachParams, ListParams},
 };
-use liqo_api::FABRIC_NAMESPACE;
+use liqo_api::{FABRIC_NAMESPACE, labels};
 use liqo_probe::{Report, Request};
+use serde::Serialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::{
     cli::{Global, Others},
     cluster::{Access, Cluster, Explained as _},
-    manifests::FABRIC,
+    manifests::{FABRIC, MANAGER, NAMESPACE, avoided_nodes},
     readiness,
 };
 
@@ -76,35 +77,71 @@ pub struct FabricNode {
     /// Its name.
     pub name: String,
     /// Its own address.
-    pub address: String,
+    pub address: IpAddr,
     /// The pod of `liqo-fabric` on it.
     pub pod: String,
 }
 
-/// The nodes on which `liqo-fabric` is ready: gateways `first`, then by name.
-pub async fn nodes(cluster: &Cluster, first: &[String]) -> anyhow::Result<Vec<FabricNode>> {
+/// A node that should have a part in the network, and cannot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Its name.
+    pub node: String,
+    /// Why it cannot.
+    pub why: String,
+}
+
+/// The nodes on which there is to be a network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FabricNodes {
+    /// Those on which `liqo-fabric` is ready.
+    pub ready: Vec<FabricNode>,
+    /// The others.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// The nodes on which there is to be a network: gateways `first`, then by name.
+pub async fn nodes(cluster: &Cluster, first: &[String]) -> anyhow::Result<FabricNodes> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
     let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={FABRIC}"));
     let pods = pods.list(&ours).await.doing(format!("list the pods of {FABRIC}"))?.items;
-    let on: BTreeMap<String, String> = pods
-        .iter()
-        .filter(|pod| readiness::pod(pod))
-        .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.clone()?, pod.name_any())))
-        .collect();
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let nodes = nodes.list(&ListParams::default()).await.doing("list the nodes")?.items;
-    let mut found: Vec<FabricNode> = nodes
-        .into_iter()
-        .filter_map(|node| {
-            let name = node.name_any();
-            let pod = on.get(&name)?.clone();
-            let addresses = node.status?.addresses?;
-            let address = addresses.into_iter().find(|address| address.type_ == "InternalIP")?.address;
-            Some(FabricNode { name, address, pod })
-        })
-        .collect();
-    found.sort_by_key(|node| (!first.contains(&node.name), node.name.clone()));
+    let manager: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let manager = manager.get_opt(MANAGER).await.doing(format!("read the Deployment {MANAGER}"))?;
+    let mut found = sort(nodes, &pods, &manager.as_ref().map(avoided_nodes).unwrap_or_default());
+    found.ready.sort_by_key(|node| (!first.contains(&node.name), node.name.clone()));
     Ok(found)
+}
+
+/// Tells nodes that can take part from those that should, by the pods of `liqo-fabric`. Those with labels that Liqo avoids need none.
+fn sort(nodes: Vec<Node>, pods: &[Pod], avoided: &BTreeMap<String, String>) -> FabricNodes {
+    let mut found = FabricNodes::default();
+    for node in nodes {
+        let name = node.name_any();
+        let on_it: Vec<&Pod> =
+            pods.iter().filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name)).collect();
+        let is_avoided = avoided.iter().any(|(key, value)| node.labels().get(key) == Some(value));
+        let is_virtual = node.labels().get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE);
+        if is_virtual || (is_avoided && on_it.is_empty()) {
+            continue;
+        }
+        let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+        let address =
+            addresses.into_iter().find(|address| address.type_ == "InternalIP").and_then(|own| own.address.parse().ok());
+        let why = match (on_it.iter().find(|pod| readiness::pod(pod)), address) {
+            (Some(pod), Some(address)) => {
+                found.ready.push(FabricNode { name, address, pod: pod.name_any() });
+                continue;
+            }
+            (Some(_), None) => "it says no address of its own (InternalIP)",
+            (None, _) if !readiness::node(&node) => "it is not Ready",
+            (None, _) if on_it.is_empty() => "liqo-fabric does not run on it",
+            (None, _) => "liqo-fabric is not ready on it",
+        };
+        found.left_out.push(LeftOut { node: name, why: why.to_owned() });
+    }
+    found
 }
 
 /// The one in the middle.
@@ -202,9 +239,54 @@ async fn read_reports(output: impl AsyncRead + Unpin, reports: &mut Vec<Report>)
 #[cfg(test)]
 mod tests {
     use liqo_probe::{Finding, Problem, ProblemKind};
+    use serde_json::{Value, json};
     use tokio::io::repeat;
 
     use super::*;
+
+    #[test]
+    fn nodes_that_should_take_part_and_cannot_are_named() {
+        let node = |name: &str, labels: Value, ready: &str| {
+            serde_json::from_value::<Node>(json!({ "metadata": { "name": name, "labels": labels }, "status": {
+                "addresses": [{ "type": "InternalIP", "address": if name == "lost" { "" } else { "172.18.0.2" } }],
+                "conditions": [{ "type": "Ready", "status": ready }],
+            } }))
+            .unwrap()
+        };
+        let pod = |node: &str, ready: &str| {
+            serde_json::from_value::<Pod>(json!({
+                "metadata": { "name": format!("on-{node}") },
+                "spec": { "nodeName": node, "containers": [] },
+                "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+            }))
+            .unwrap()
+        };
+        let nodes = vec![
+            node("well", json!({}), "True"),
+            node("lost", json!({}), "True"),
+            node("starting", json!({}), "True"),
+            node("down", json!({}), "Unknown"),
+            node("bare", json!({}), "True"),
+            node("avoided", json!({ "type": "fake" }), "True"),
+            node("milan", json!({ labels::TYPE: labels::TYPE_VIRTUAL_NODE }), "True"),
+        ];
+        let pods = [pod("well", "True"), pod("lost", "True"), pod("starting", "False"), pod("down", "False")];
+        let found = sort(nodes, &pods, &BTreeMap::from([("type".to_owned(), "fake".to_owned())]));
+        assert_eq!(
+            found.ready.iter().map(|node| (node.name.as_str(), node.pod.as_str())).collect::<Vec<_>>(),
+            [("well", "on-well")]
+        );
+        let left: Vec<(&str, &str)> = found.left_out.iter().map(|left| (left.node.as_str(), left.why.as_str())).collect();
+        assert_eq!(
+            left,
+            [
+                ("lost", "it says no address of its own (InternalIP)"),
+                ("starting", "liqo-fabric is not ready on it"),
+                ("down", "it is not Ready"),
+                ("bare", "liqo-fabric does not run on it"),
+            ]
+        );
+    }
 
     fn report(question: usize) -> Report {
         Report { question, outcome: Err(Problem { kind: ProblemKind::NoAnswer, text: "no answer".into() }) }
