@@ -335,7 +335,7 @@ async fn playgrounds(arguments: PlaygroundArguments, format: Format) -> anyhow::
     let instance = arguments.instance;
     match arguments.command {
         Playground::Up(arguments) => {
-            let up = playground::up(&instance, &arguments, &Progress::new()).await?;
+            let up = Box::pin(playground::up(&instance, &arguments, &Progress::new())).await?;
             output::print(format, &up, playground::table)
         }
         Playground::Down => playground::down(&instance, &Progress::new()).await,
