@@ -44,7 +44,7 @@ fn ready(facts: &Facts) -> Finding {
 
 /// The nodes on which Liqo's program is to run: machines, without those that the user has Liqo avoid.
 pub fn with_fabric(facts: &Facts) -> Result<Vec<&Node>, String> {
-    let avoided = facts.manager.as_ref().ok().and_then(Option::as_ref).map(avoided_nodes).unwrap_or_default();
+    let avoided = facts.manager.as_ref().map_err(Clone::clone)?.as_ref().map(avoided_nodes).unwrap_or_default();
     let is_avoided = |node: &Node| avoided.iter().any(|(key, value)| node.labels().get(key) == Some(value));
     Ok(facts.real_nodes()?.into_iter().filter(|node| !is_avoided(node)).collect())
 }
@@ -165,45 +165,49 @@ const PLUGINS: [Plugin; 11] = [
     Plugin { daemon_set: "azure-cni", name: "Azure CNI", enforces: None },
 ];
 
-fn plugin(facts: &Facts) -> Result<Option<&'static Plugin>, &String> {
+/// Those that are there. The first makes the network of pods; others may stand beside it for `NetworkPolicies` alone.
+fn plugins(facts: &Facts) -> Result<Vec<&'static Plugin>, &String> {
     let sets = facts.surroundings.daemon_sets.as_ref()?;
     let is_there = |plugin: &&Plugin| sets.iter().any(|set| set.name_any().starts_with(plugin.daemon_set));
-    Ok(PLUGINS.iter().find(is_there))
+    Ok(PLUGINS.iter().filter(is_there).collect())
 }
 
 fn cni(facts: &Facts) -> Finding {
-    match plugin(facts) {
+    match plugins(facts).as_deref() {
         Err(why) => unread(Check::Cni, why),
-        Ok(Some(plugin)) => Finding::ok(Check::Cni, plugin.name),
-        Ok(None) => Finding::unknown(Check::Cni, "the network of pods is made by no DaemonSet that is known here"),
+        Ok([plugin, ..]) => Finding::ok(Check::Cni, plugin.name),
+        Ok([]) => Finding::unknown(Check::Cni, "the network of pods is made by no DaemonSet that is known here"),
     }
 }
 
 fn network_policies(facts: &Facts) -> Finding {
     let check = Check::NetworkPolicies;
-    match plugin(facts) {
-        Err(why) => unread(check, why),
-        Ok(Some(Plugin { enforces: Some(true), name, .. })) => Finding::ok(check, format!("{name} has NetworkPolicies hold")),
-        Ok(Some(Plugin { enforces: Some(false), name, .. })) => {
-            let what = format!("{name} does not have NetworkPolicies hold");
-            let lends = facts
-                .peers
-                .iter()
-                .flatten()
-                .any(|peer| peer.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some()));
-            if lends {
-                Finding::warn(
-                    check,
-                    what,
-                    "nothing keeps pods of consumers away from pods of this cluster: add something that enforces them, such as kube-router's policy controller or Calico",
-                )
-            } else {
-                Finding::ok(check, format!("{what}; that matters once this cluster lends"))
-            }
-        }
-        Ok(_) => {
-            Finding::unknown(check, "whether NetworkPolicies hold cannot be seen; those of consumers' namespaces count on it")
-        }
+    let plugins = match plugins(facts) {
+        Ok(plugins) => plugins,
+        Err(why) => return unread(check, why),
+    };
+    if let Some(plugin) = plugins.iter().find(|plugin| plugin.enforces == Some(true)) {
+        return Finding::ok(check, format!("{} has NetworkPolicies hold", plugin.name));
+    }
+    let (Some(plugin), true) = (plugins.first(), plugins.iter().all(|plugin| plugin.enforces == Some(false))) else {
+        return Finding::unknown(
+            check,
+            "whether NetworkPolicies hold cannot be seen; those of consumers' namespaces count on it",
+        );
+    };
+    let peers = match &facts.peers {
+        Ok(peers) => peers,
+        Err(why) => return unread(check, why),
+    };
+    let what = format!("{} does not have NetworkPolicies hold", plugin.name);
+    if peers.iter().any(|peer| peer.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some())) {
+        Finding::warn(
+            check,
+            what,
+            "nothing keeps pods of consumers away from pods of this cluster: add something that enforces them, such as kube-router's policy controller or Calico",
+        )
+    } else {
+        Finding::ok(check, format!("{what}; that matters once this cluster lends"))
     }
 }
 
@@ -294,6 +298,8 @@ mod tests {
             json!({ "spec": { "selector": {}, "template": { "spec": { "affinity": affinity, "containers": [] } } } }),
         )));
         assert_eq!(fabric(&facts).len(), 1);
+        facts.manager = Err("cannot read the Deployment".to_owned());
+        assert_eq!(fabric(&facts), [Finding::unknown(Check::Fabric, "cannot read the Deployment")]);
     }
 
     #[test]
@@ -325,6 +331,12 @@ mod tests {
         assert_eq!(with("kube-flannel-ds"), ("flannel".to_owned(), Verdict::Ok), "it lends nothing");
         facts.peers.as_mut().unwrap()[0].status.as_mut().unwrap().tenant_namespace = Some("t".to_owned());
         assert_eq!(network_policies(&facts).verdict, Verdict::Warn);
+        let named = |name: &str| of(json!({ "metadata": { "name": name } }));
+        facts.surroundings.daemon_sets = Ok(vec![named("kube-flannel-ds"), named("kube-router")]);
+        assert_eq!((cni(&facts).what.as_str(), network_policies(&facts).verdict), ("flannel", Verdict::Ok));
+        facts.surroundings.daemon_sets = Ok(vec![named("kube-flannel-ds")]);
+        facts.peers = Err("cannot list peers".to_owned());
+        assert_eq!(network_policies(&facts).verdict, Verdict::Unknown, "it may lend");
     }
 
     #[test]
