@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt as _, future::join_all, stream};
+use futures::{StreamExt as _, TryStreamExt as _, future::join_all, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Pod, Secret},
@@ -176,8 +176,9 @@ impl Reader {
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
     {
         let everything = ListParams::default();
-        let lists = join_all(namespaces.iter().map(|namespace| self.list_in::<K>(namespace, &everything))).await;
-        Ok(lists.into_iter().collect::<Read<Vec<_>>>()?.into_iter().flatten().collect())
+        let lists = stream::iter(namespaces).map(|namespace| self.list_in::<K>(namespace, &everything));
+        let lists: Vec<Vec<K>> = lists.buffered(AT_ONCE).try_collect().await?;
+        Ok(lists.into_iter().flatten().collect())
     }
 
     async fn get_cluster_wide<K>(&self, name: &str) -> Read<Option<K>>

@@ -125,7 +125,11 @@ fn public(facts: &Facts, nodes: &[&Node]) -> Finding {
         return Finding::ok(check, what);
     }
     // One that has public addresses is in another network; it suffices that it can be reached from here.
-    let unreached = facts.tunnels.iter().flatten().find(|tunnel| {
+    let tunnels = match &facts.tunnels {
+        Ok(tunnels) => tunnels,
+        Err(why) => return unread(check, why),
+    };
+    let unreached = tunnels.iter().find(|tunnel| {
         let theirs: Vec<&String> = tunnel.spec.gateways.iter().flat_map(|gateway| &gateway.endpoints).collect();
         let is_connected = tunnel.connected().is_some_and(|condition| condition.status == "True");
         !is_connected && (theirs.is_empty() || theirs.iter().any(|endpoint| !is_private_endpoint(endpoint)))
@@ -193,6 +197,13 @@ mod tests {
         let config = facts.config.as_mut().unwrap().as_mut().unwrap();
         config.spec.network.gateways.node_selector.insert("role".to_owned(), "edge".to_owned());
         assert!(verdict(&facts, Check::GatewaysAlive).what.contains("role=edge"));
+    }
+
+    #[test]
+    fn whom_private_addresses_keep_away_cannot_be_said_without_the_tunnels() {
+        let mut facts = facts();
+        facts.tunnels = Err("cannot list tunnels".to_owned());
+        assert_eq!(verdict(&facts, Check::GatewayAddresses).verdict, Verdict::Unknown);
     }
 
     #[test]
