@@ -19,7 +19,7 @@ use crate::{
     output::{self, Paint},
     probes::{self, FabricNode, Stage, median, pods},
     progress::Progress,
-    unpeer,
+    token, unpeer,
 };
 
 /// How long pods may take until they are ready.
@@ -102,6 +102,8 @@ struct Way {
     namespace: String,
     pod: String,
     to: String,
+    /// What the other side wants to hear.
+    token: String,
 }
 
 /// A gateway in use, whose program is watched.
@@ -216,19 +218,22 @@ async fn set(
     let offloading =
         offload::Options { strategy: liqo_api::PodOffloadingStrategy::LocalAndRemote, selector: None, timeout: READY };
     offload::offload(home, &namespace, &offloading, progress).await?;
-    let pod = |name: &str, node: &str, is_virtual: bool, host_network: bool, serves: bool| pods::Wanted {
+    let pod = |name: &str, node: &str, is_virtual: bool, host_network: bool, role: pods::Role| pods::Wanted {
         name: name.to_owned(),
         node: node.to_owned(),
         is_virtual,
         host_network,
-        serves,
+        role,
         group: name.to_owned(),
     };
+    // The one in the network of a node is reached by whoever reaches the node.
+    let token = token::random()?;
+    let serve = || pods::Role::ServeThose(token.clone());
     let step = "Starting the pods";
     let news = |text: &str| progress.message(step, text);
     let starting = async {
-        pods::make(home, &namespace, &pod("sender", &here[0].name, false, false, false), &image).await?;
-        pods::make(home, &namespace, &pod("receiver", &virtual_node, true, false, true), &image).await?;
+        pods::make(home, &namespace, &pod("sender", &here[0].name, false, false, pods::Role::Wait), &image).await?;
+        pods::make(home, &namespace, &pod("receiver", &virtual_node, true, false, serve()), &image).await?;
         let no_address =
             |pod: &Pod| pods::address(pod).is_none().then(|| "it has no address yet: does the tunnel work?".to_owned());
         let found = pods::ready(home, &namespace, READY, news, no_address).await?;
@@ -239,6 +244,7 @@ async fn set(
             namespace: namespace.clone(),
             pod: "sender".to_owned(),
             to: std::net::SocketAddr::new(receiver, PORT).to_string(),
+            token: token.clone(),
         };
         let of = |cluster: &Cluster, nodes: &[FabricNode]| {
             nodes.iter().map(|node| Gateway { cluster: cluster.clone(), node: node.clone() }).collect::<Vec<_>>()
@@ -253,8 +259,8 @@ async fn set(
         let far = &all_far[0];
         let near_nodes = stage.namespace(home, "network-bench-nodes", true).await?;
         let far_nodes = stage.namespace(there, "network-bench-nodes", true).await?;
-        pods::make(home, &near_nodes, &pod("sender", &here[0].name, false, true, false), &image).await?;
-        pods::make(there, &far_nodes, &pod("receiver", &far.name, false, true, true), &image).await?;
+        pods::make(home, &near_nodes, &pod("sender", &here[0].name, false, true, pods::Role::Wait), &image).await?;
+        pods::make(there, &far_nodes, &pod("receiver", &far.name, false, true, serve()), &image).await?;
         pods::ready(home, &near_nodes, READY, news, |_| None).await?;
         pods::ready(there, &far_nodes, READY, news, |_| None).await?;
         let plain = Way {
@@ -262,6 +268,7 @@ async fn set(
             namespace: near_nodes,
             pod: "sender".to_owned(),
             to: std::net::SocketAddr::new(far.address, PORT).to_string(),
+            token: token.clone(),
         };
         gateways.extend(of(there, &all_far));
         Ok(Scene { tunnel, plain: Some(plain), gateways })
@@ -315,7 +322,8 @@ async fn round(way: &Way, options: &Options, gateways: &[Gateway]) -> anyhow::Re
     let seconds = f64::from(options.seconds);
     let limit = Duration::from_secs(u64::from(options.seconds) + 30);
     let ask = |what: What| async move {
-        let request = Request { questions: vec![Question { to: way.to.clone(), what }], patience_millis: 5_000, at_once: 1 };
+        let questions = vec![Question { to: way.to.clone(), what }];
+        let request = Request { questions, patience_millis: 5_000, at_once: 1, token: Some(way.token.clone()) };
         let answers = probes::ask(&way.cluster, &way.namespace, &way.pod, &request, limit).await;
         let Some(report) = answers.reports.into_iter().next() else {
             answers.end?;

@@ -293,6 +293,7 @@ async fn tell(
         questions: numbers.iter().map(|number| plan.asks[*number].question.clone()).collect(),
         patience_millis: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
         at_once: AT_ONCE,
+        token: None,
     };
     let place = &acts.places[asker];
     let answers = probes::ask(&place.cluster, &place.namespace, &acts.scene.parties[asker].pod, &request, limit).await;

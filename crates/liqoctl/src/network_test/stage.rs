@@ -327,7 +327,7 @@ fn wanted(here: &Known, providers: &[&ClusterId], scene: &Scene, most: usize) ->
         let group = scene.clusters[cluster].service.name.clone();
         let count = all.iter().filter(|pod: &&pods::Wanted| pod.group == group).count();
         let name = format!("{group}-{count}");
-        all.push(pods::Wanted { name, node: node.to_owned(), is_virtual, host_network: false, serves: true, group });
+        all.push(pods::Wanted { name, node: node.to_owned(), is_virtual, host_network: false, role: pods::Role::Serve, group });
     };
     for node in here.nodes.iter().take(most.max(1)) {
         add(0, &node.name, false);
@@ -354,7 +354,7 @@ fn hosts(all: &[Known], home: usize, providers: &[&ClusterId], scene: &Scene, mo
                 node: node.name.clone(),
                 is_virtual: false,
                 host_network: true,
-                serves: false,
+                role: pods::Role::Wait,
                 group,
             };
             wanted.push((number, pod));
