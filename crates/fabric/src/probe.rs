@@ -26,6 +26,9 @@ enum Command {
         /// The node that it is on
         #[arg(long, env = "NODE_NAME", default_value = "")]
         node: String,
+        /// What has to be said before anything is answered, where strangers reach this pod
+        #[arg(long)]
+        token: Option<String>,
     },
     /// Do nothing until asked to end
     Wait,
@@ -45,8 +48,8 @@ pub async fn run(probe: Probe) -> anyhow::Result<()> {
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).context("listening for SIGTERM")?;
     let working = async {
         match probe.command {
-            Command::Serve { port, pod, node } => {
-                serve::serve(port, serve::Name { pod, node }).await.with_context(|| format!("answering on port {port}"))
+            Command::Serve { port, pod, node, token } => {
+                serve::serve(port, serve::Name { pod, node, token }).await.with_context(|| format!("answering on port {port}"))
             }
             Command::Wait => std::future::pending().await,
             Command::Ask => ask_all().await,

@@ -41,6 +41,7 @@ pub mod policy;
 pub mod preflight;
 pub mod probes;
 pub mod progress;
+pub mod readiness;
 pub mod rollout;
 pub mod selector;
 pub mod settings;

@@ -311,7 +311,8 @@ async fn bench_network(global: &Global, arguments: BenchNetwork) -> anyhow::Resu
         timeout: arguments.timeout,
     };
     let measured = network_bench::run(&clusters, &options, &Progress::new()).await?;
-    output::print(global.output, &measured, |measured| network_bench::table(measured, Paint::for_stdout()))
+    output::print(global.output, &measured, |measured| network_bench::table(measured, Paint::for_stdout()))?;
+    measured.verdict()
 }
 
 async fn tokens(global: &Global, command: Token) -> anyhow::Result<()> {
@@ -334,7 +335,7 @@ async fn playgrounds(arguments: PlaygroundArguments, format: Format) -> anyhow::
     let instance = arguments.instance;
     match arguments.command {
         Playground::Up(arguments) => {
-            let up = playground::up(&instance, &arguments, &Progress::new()).await?;
+            let up = Box::pin(playground::up(&instance, &arguments, &Progress::new())).await?;
             output::print(format, &up, playground::table)
         }
         Playground::Down => playground::down(&instance, &Progress::new()).await,

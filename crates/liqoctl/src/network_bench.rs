@@ -17,9 +17,9 @@ use crate::{
     cluster::{Cluster, Explained as _},
     offload,
     output::{self, Paint},
-    probes::{self, FabricNode, Stage, pods},
+    probes::{self, FabricNode, Stage, median, pods},
     progress::Progress,
-    unpeer,
+    token, unpeer,
 };
 
 /// How long pods may take until they are ready.
@@ -61,6 +61,17 @@ pub struct Measured {
     /// What the figures lack, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// What could not be removed at the end, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
+}
+
+impl Measured {
+    /// An error if something stays.
+    pub fn verdict(&self) -> anyhow::Result<()> {
+        ensure!(self.left.is_empty(), "what was made for measuring could not be removed");
+        Ok(())
+    }
 }
 
 /// One figure of both ways.
@@ -91,6 +102,8 @@ struct Way {
     namespace: String,
     pod: String,
     to: String,
+    /// What the other side wants to hear.
+    token: String,
 }
 
 /// A gateway in use, whose program is watched.
@@ -137,9 +150,11 @@ pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -
             rounds: options.rounds,
             figures: figures(&rounds[0], &rounds[1]),
             notes,
+            left: Vec::new(),
         })
     };
-    Box::pin(stage.play(options.timeout, progress, measuring)).await
+    let played = Box::pin(stage.play(options.timeout, progress, measuring)).await?;
+    Ok(Measured { left: played.left, ..played.found })
 }
 
 /// The peer that is meant.
@@ -203,19 +218,22 @@ async fn set(
     let offloading =
         offload::Options { strategy: liqo_api::PodOffloadingStrategy::LocalAndRemote, selector: None, timeout: READY };
     offload::offload(home, &namespace, &offloading, progress).await?;
-    let pod = |name: &str, node: &str, is_virtual: bool, host_network: bool, serves: bool| pods::Wanted {
+    let pod = |name: &str, node: &str, is_virtual: bool, host_network: bool, role: pods::Role| pods::Wanted {
         name: name.to_owned(),
         node: node.to_owned(),
         is_virtual,
         host_network,
-        serves,
+        role,
         group: name.to_owned(),
     };
+    // The one in the network of a node is reached by whoever reaches the node.
+    let token = token::random()?;
+    let serve = || pods::Role::ServeThose(token.clone());
     let step = "Starting the pods";
     let news = |text: &str| progress.message(step, text);
     let starting = async {
-        pods::make(home, &namespace, &pod("sender", &here[0].name, false, false, false), &image).await?;
-        pods::make(home, &namespace, &pod("receiver", &virtual_node, true, false, true), &image).await?;
+        pods::make(home, &namespace, &pod("sender", &here[0].name, false, false, pods::Role::Wait), &image).await?;
+        pods::make(home, &namespace, &pod("receiver", &virtual_node, true, false, serve()), &image).await?;
         let no_address =
             |pod: &Pod| pods::address(pod).is_none().then(|| "it has no address yet: does the tunnel work?".to_owned());
         let found = pods::ready(home, &namespace, READY, news, no_address).await?;
@@ -226,6 +244,7 @@ async fn set(
             namespace: namespace.clone(),
             pod: "sender".to_owned(),
             to: std::net::SocketAddr::new(receiver, PORT).to_string(),
+            token: token.clone(),
         };
         let of = |cluster: &Cluster, nodes: &[FabricNode]| {
             nodes.iter().map(|node| Gateway { cluster: cluster.clone(), node: node.clone() }).collect::<Vec<_>>()
@@ -240,16 +259,16 @@ async fn set(
         let far = &all_far[0];
         let near_nodes = stage.namespace(home, "network-bench-nodes", true).await?;
         let far_nodes = stage.namespace(there, "network-bench-nodes", true).await?;
-        pods::make(home, &near_nodes, &pod("sender", &here[0].name, false, true, false), &image).await?;
-        pods::make(there, &far_nodes, &pod("receiver", &far.name, false, true, true), &image).await?;
+        pods::make(home, &near_nodes, &pod("sender", &here[0].name, false, true, pods::Role::Wait), &image).await?;
+        pods::make(there, &far_nodes, &pod("receiver", &far.name, false, true, serve()), &image).await?;
         pods::ready(home, &near_nodes, READY, news, |_| None).await?;
         pods::ready(there, &far_nodes, READY, news, |_| None).await?;
-        let address = far.address.parse().with_context(|| format!("node {} of {peer} has no address", far.name))?;
         let plain = Way {
             cluster: home.clone(),
             namespace: near_nodes,
             pod: "sender".to_owned(),
-            to: std::net::SocketAddr::new(address, PORT).to_string(),
+            to: std::net::SocketAddr::new(far.address, PORT).to_string(),
+            token: token.clone(),
         };
         gateways.extend(of(there, &all_far));
         Ok(Scene { tunnel, plain: Some(plain), gateways })
@@ -266,7 +285,7 @@ async fn gateways(cluster: &Cluster, peer: &str) -> anyhow::Result<Vec<FabricNod
     let names: Vec<String> =
         endpoint.status.unwrap_or_default().gateways.into_iter().filter(|one| one.connected).map(|one| one.node).collect();
     let nodes: Vec<FabricNode> =
-        probes::nodes(cluster, &[]).await?.into_iter().filter(|node| names.contains(&node.name)).collect();
+        probes::nodes(cluster, &[]).await?.ready.into_iter().filter(|node| names.contains(&node.name)).collect();
     ensure!(!nodes.is_empty(), "no gateway of cluster {} is connected: see `liqoctl status`", cluster.context);
     Ok(nodes)
 }
@@ -303,9 +322,13 @@ async fn round(way: &Way, options: &Options, gateways: &[Gateway]) -> anyhow::Re
     let seconds = f64::from(options.seconds);
     let limit = Duration::from_secs(u64::from(options.seconds) + 30);
     let ask = |what: What| async move {
-        let request = Request { questions: vec![Question { to: way.to.clone(), what }], patience_millis: 5_000, at_once: 1 };
-        let reports = probes::ask(&way.cluster, &way.namespace, &way.pod, &request, limit).await?;
-        let report = reports.into_iter().next().ok_or_else(|| anyhow!("pod {} found nothing", way.pod))?;
+        let questions = vec![Question { to: way.to.clone(), what }];
+        let request = Request { questions, patience_millis: 5_000, at_once: 1, token: Some(way.token.clone()) };
+        let answers = probes::ask(&way.cluster, &way.namespace, &way.pod, &request, limit).await;
+        let Some(report) = answers.reports.into_iter().next() else {
+            answers.end?;
+            bail!("pod {} found nothing", way.pod);
+        };
         report.outcome.map_err(|problem| anyhow!("{} does not answer as it should: {problem}", way.to))
     };
     let mut found = Round::default();
@@ -373,12 +396,6 @@ fn figures(tunnel: &[Round], plain: &[Round]) -> Vec<Figure> {
     ]
 }
 
-fn median(all: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut all: Vec<f64> = all.collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied()
-}
-
 /// The figures for people.
 pub fn table(measured: &Measured, paint: Paint) -> String {
     let show = |figure: Option<f64>, unit: &str| {
@@ -397,6 +414,7 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
     );
     let mut lines = vec![title, output::table(&["", "TUNNEL", "PLAIN LINK", "RATIO"], rows)];
     lines.extend(measured.notes.iter().map(|note| paint.faint(&format!("Note: {note}."))));
+    lines.extend(measured.left.iter().map(|left| format!("{} {left}", paint.bad("LEFT"))));
     lines.join("\n")
 }
 
@@ -410,8 +428,15 @@ mod tests {
         let found = figures(&[round(100.0), round(900.0), round(300.0)], &[round(600.0)]);
         assert_eq!((found[0].tunnel, found[0].plain, found[0].ratio()), (Some(300.0), Some(600.0), Some(0.5)));
         assert_eq!((found[1].tunnel, found[1].ratio()), (None, None));
-        let measured =
-            Measured { from: "rome".into(), to: "milan".into(), seconds: 2, rounds: 3, figures: found, notes: vec!["n".into()] };
+        let measured = Measured {
+            from: "rome".into(),
+            to: "milan".into(),
+            seconds: 2,
+            rounds: 3,
+            figures: found,
+            notes: vec!["n".into()],
+            left: Vec::new(),
+        };
         let text = table(&measured, Paint::off());
         assert!(text.contains("300 Mbit/s") && text.contains("0.50") && text.ends_with("Note: n."), "{text}");
     }

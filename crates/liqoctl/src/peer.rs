@@ -202,6 +202,13 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
     let name = choose_name(&known, options.name.as_deref(), &target)?;
     let before = present.map(|foreign| foreign.spec.request.clone());
     let request = options.request.after(before.as_ref());
+    if request.network_only {
+        let there = match &source {
+            Source::Remote(remote) => remote.has_network().await?,
+            Source::Invitation { .. } => true,
+        };
+        network_can_be(own.config.spec.network.enabled, there, &target.cluster_name, present)?;
+    }
     let token = match (&source, present) {
         (_, Some(foreign)) if is_granted(foreign) => None,
         (Source::Remote(remote), _) => {
@@ -226,13 +233,18 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
             "clusterName": target.cluster_name,
             "authURL": target.auth_url,
             "outgoingPeering": Wish::Yes,
-            "request": request,
+            "request": said(&request),
             "tokenSecretName": token_secret,
         },
     });
-    api.patch(&name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(without_nulls(wanted)))
+    let written = api
+        .patch(&name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(without_nulls(wanted)))
         .await
         .doing(format!("write ForeignCluster {name}"))?;
+    if let Some(correction) = correction(&written.spec.request, &request) {
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        api.patch(&name, &parameters, &Patch::Merge(correction)).await.doing(format!("write ForeignCluster {name}"))?;
+    }
     let (mut nodes, mut network) = (Vec::new(), None);
     if options.wait && request.network_only {
         network = Some(standing::network_stands(cluster, &name, &target, options.timeout, progress).await?);
@@ -247,6 +259,39 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
 fn is_granted(foreign: &ForeignCluster) -> bool {
     foreign.spec.outgoing_peering == Wish::Yes
         && foreign.condition(links::AUTHENTICATED).is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether there can be a network with the peer, as far as is known before anything is asked of it.
+fn network_can_be(here: bool, there: bool, peer: &str, present: Option<&ForeignCluster>) -> anyhow::Result<()> {
+    let remedy = "`liqoctl install --set network.enabled=true`";
+    if !here {
+        bail!("only the network is wanted, and it is switched off in this cluster: {remedy}");
+    }
+    if !there {
+        bail!("only the network is wanted, and it is switched off in {peer}: {remedy} there");
+    }
+    if let Some(foreign) = present.filter(|foreign| foreign.spec.network == Wish::No) {
+        let name = foreign.name_any();
+        bail!(
+            "only the network is wanted, and spec.network of ForeignCluster {name} is No: \
+             `kubectl patch foreigncluster {name} --type merge --patch '{{\"spec\":{{\"network\":\"Auto\"}}}}'`"
+        );
+    }
+    Ok(())
+}
+
+/// What is applied of the request: what is not said stays as another manager of the field said it.
+fn said(request: &RequestedResources) -> serde_json::Value {
+    let mut said = json!(request);
+    said["networkOnly"] = json!(request.network_only);
+    said
+}
+
+/// What still has to be taken away once the request was applied: limits that somebody else set are not given up by leaving them out.
+fn correction(written: &RequestedResources, wanted: &RequestedResources) -> Option<serde_json::Value> {
+    let foreign = written.resources.names().filter(|name| !wanted.resources.contains(name));
+    let nulls: serde_json::Map<String, serde_json::Value> = foreign.map(|name| (name.to_owned(), json!(null))).collect();
+    (!nulls.is_empty()).then(|| json!({ "spec": { "request": { "resources": nulls } } }))
 }
 
 /// The name that the peer has here already, else the wanted one, else its own, made unique by its ID.
@@ -360,6 +405,33 @@ mod tests {
         assert_eq!(connected, RequestedResources { resources: limits, network_only: true });
         assert_eq!(Request::AsBefore.after(Some(&connected)), connected);
         assert_eq!(Request::AtMost(ResourceList::new()).after(Some(&connected)), RequestedResources::default());
+    }
+
+    #[test]
+    fn what_others_said_of_the_request_is_undone() {
+        let cpu: ResourceList = [("cpu", "4".parse().unwrap())].into_iter().collect();
+        let wanted = RequestedResources { resources: cpu.clone(), network_only: false };
+        assert_eq!(said(&wanted), json!({ "resources": { "cpu": "4" }, "networkOnly": false }));
+        assert_eq!(correction(&wanted, &wanted), None);
+        let more: ResourceList = [("cpu", "4".parse().unwrap()), ("memory", "1Gi".parse().unwrap())].into_iter().collect();
+        let written = RequestedResources { resources: more, network_only: false };
+        let memory = json!({ "spec": { "request": { "resources": { "memory": null } } } });
+        assert_eq!(correction(&written, &wanted), Some(memory));
+        let everything = correction(&wanted, &RequestedResources::default());
+        assert_eq!(everything, Some(json!({ "spec": { "request": { "resources": { "cpu": null } } } })));
+    }
+
+    #[test]
+    fn a_network_that_nobody_wants_is_not_waited_for() {
+        let error = |here, there, present: Option<&ForeignCluster>| {
+            network_can_be(here, there, "milan", present).unwrap_err().to_string()
+        };
+        let mut known = foreign("milan", 1, &json!([]));
+        assert!(network_can_be(true, true, "milan", Some(&known)).is_ok());
+        assert!(error(false, true, None).contains("in this cluster"));
+        assert!(error(true, false, None).contains("in milan"));
+        known.spec.network = Wish::No;
+        assert!(error(true, true, Some(&known)).contains("'{\"spec\":{\"network\":\"Auto\"}}'"));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::{
     cluster::{Cluster, Explained as _, is_absent},
     install::trouble,
     manifests::{FABRIC, FABRIC_NAMESPACE},
+    readiness,
     wait::{Look, until},
 };
 
@@ -71,11 +72,7 @@ pub async fn look(cluster: &Cluster, clears: bool) -> anyhow::Result<Rollout> {
 pub async fn away(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
     let real = ListParams::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
     let nodes = Api::<Node>::all(cluster.client.clone()).list(&real).await.doing("list the nodes")?;
-    let is_ready = |node: &Node| {
-        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-        conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True")
-    };
-    Ok(nodes.iter().filter(|node| !is_ready(node)).map(Node::name_any).collect())
+    Ok(nodes.iter().filter(|node| !readiness::node(node)).map(Node::name_any).collect())
 }
 
 /// Lets go of the pods on nodes that are not Ready: their kubelets cannot say that they ended.
@@ -102,10 +99,9 @@ fn decide(set: &DaemonSet, pods: &[Pod], away: &BTreeSet<String>, clears: bool) 
     let (gone, present): (Vec<&Pod>, Vec<&Pod>) = pods.iter().partition(|pod| away.contains(&node_of(pod)));
     let unready = present.iter().filter_map(|pod| {
         let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
-        let is_ready = status.conditions.iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");
         let is_clearing = spec.containers.iter().any(|one| one.args.iter().flatten().any(|argument| argument == CLEAR));
-        let is_former = pod.metadata.deletion_timestamp.is_some() || (clears && !is_clearing);
-        (!is_ready || is_former).then(|| (node_of(pod), trouble(status).unwrap_or_else(|| "not ready yet".to_owned())))
+        let is_former = clears && !is_clearing;
+        (!readiness::pod(pod) || is_former).then(|| (node_of(pod), trouble(status).unwrap_or_else(|| "not ready yet".to_owned())))
     });
     let waiting: BTreeMap<String, String> = unready.collect();
     let count = |number: i32| usize::try_from(number).unwrap_or_default();

@@ -17,8 +17,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Finding, Identity, Problem, ProblemKind, Question, Report, Request, What, measure, path, serve};
+use crate::{Finding, Identity, Problem, ProblemKind, Question, Report, Request, Server, What, measure, path, serve};
 
+/// A datagram that is to be answered is no shorter: more than an answer has, and less than every network carries in one piece.
+pub(crate) const SHORTEST: usize = 512;
 /// So often a short question is asked.
 const ATTEMPTS: usize = 3;
 /// Of so many answers on one connection the quickest counts: the first ones wake up what sleeps.
@@ -30,10 +32,10 @@ pub fn ask(request: Request) -> mpsc::UnboundedReceiver<Report> {
     let room = Arc::new(Semaphore::new(request.at_once.clamp(1, 64)));
     let patience = Duration::from_millis(request.patience_millis);
     for (number, question) in request.questions.into_iter().enumerate() {
-        let (reports, room) = (reports.clone(), room.clone());
+        let (reports, room, token) = (reports.clone(), room.clone(), request.token.clone());
         tokio::spawn(async move {
             let _place = room.acquire().await;
-            let outcome = find_out(&question, patience).await;
+            let outcome = find_out(&question, token.as_ref(), patience).await;
             // Nobody listens any more.
             let _ = reports.send(Report { question: number, outcome });
         });
@@ -41,12 +43,12 @@ pub fn ask(request: Request) -> mpsc::UnboundedReceiver<Report> {
     found
 }
 
-async fn find_out(question: &Question, patience: Duration) -> Result<Finding, Problem> {
+async fn find_out(question: &Question, token: Option<&String>, patience: Duration) -> Result<Finding, Problem> {
     let short = !matches!(question.what, What::Bulk { .. } | What::Latency { .. } | What::Stream { .. } | What::Flood { .. });
     let attempts = if short { ATTEMPTS } else { 1 };
     let mut problem = Problem::silence();
     for _ in 0..attempts {
-        match once(question, patience).await {
+        match once(question, token, patience).await {
             Ok(found) => return Ok(found),
             Err(found) => problem = found,
         }
@@ -58,12 +60,12 @@ async fn find_out(question: &Question, patience: Duration) -> Result<Finding, Pr
     Err(problem)
 }
 
-async fn once(question: &Question, patience: Duration) -> Result<Finding, Problem> {
+async fn once(question: &Question, token: Option<&String>, patience: Duration) -> Result<Finding, Problem> {
     let unlimited =
         |what: &What| matches!(what, What::Latency { .. } | What::Stream { .. } | What::Flood { .. } | What::Path { .. });
     let finding = async {
         let addresses = addresses(&question.to).await?;
-        let to = addresses[0];
+        let to = &Server { address: addresses[0], token: token.cloned() };
         match question.what {
             What::Tcp => tcp(to).await,
             What::Udp { bytes } => udp(to, bytes).await,
@@ -100,35 +102,35 @@ async fn line(stream: &mut BufReader<TcpStream>) -> io::Result<Identity> {
     serde_json::from_str(&line).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "somebody else answered, in other words"))
 }
 
-async fn tcp(to: SocketAddr) -> Result<Finding, Problem> {
-    let stream = TcpStream::connect(to).await?;
+async fn tcp(to: &Server) -> Result<Finding, Problem> {
+    let stream = TcpStream::connect(to.address).await?;
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
     let mut quickest = f64::INFINITY;
     let mut by = None;
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        stream.write_all(b"who\n").await?;
+        stream.write_all(to.say("who\n").as_bytes()).await?;
         by = Some(line(&mut stream).await?);
         quickest = quickest.min(start.elapsed().as_secs_f64() * 1000.0);
     }
     by.map(|by| Finding::Answered { by, millis: quickest }).ok_or_else(Problem::silence)
 }
 
-async fn bulk(to: SocketAddr, bytes: u64) -> Result<Finding, Problem> {
+async fn bulk(to: &Server, bytes: u64) -> Result<Finding, Problem> {
     let start = Instant::now();
-    let mut stream = BufReader::new(TcpStream::connect(to).await?);
-    stream.write_all(format!("bulk {bytes}\n").as_bytes()).await?;
+    let mut stream = BufReader::new(TcpStream::connect(to.address).await?);
+    stream.write_all(to.say(&format!("bulk {bytes}\n")).as_bytes()).await?;
     serve::give(&mut stream, bytes).await?;
     let by = line(&mut stream).await?;
     serve::take(&mut stream, bytes).await?;
     Ok(Finding::Answered { by, millis: start.elapsed().as_secs_f64() * 1000.0 })
 }
 
-async fn udp(to: SocketAddr, bytes: usize) -> Result<Finding, Problem> {
-    let socket = datagram_socket(to).await?;
+async fn udp(to: &Server, bytes: usize) -> Result<Finding, Problem> {
+    let socket = datagram_socket(to.address).await?;
     let start = Instant::now();
-    let by = exchange(&socket, bytes).await?;
+    let by = exchange(&socket, to, bytes).await?;
     Ok(Finding::Answered { by, millis: start.elapsed().as_secs_f64() * 1000.0 })
 }
 
@@ -153,10 +155,10 @@ pub(crate) fn padded(words: &str, bytes: usize) -> Vec<u8> {
     datagram
 }
 
-/// Asks who is there in a datagram of this length.
-pub(crate) async fn exchange(socket: &UdpSocket, bytes: usize) -> io::Result<Identity> {
+/// Asks who is there in a datagram of this length at least.
+pub(crate) async fn exchange(socket: &UdpSocket, to: &Server, bytes: usize) -> io::Result<Identity> {
     let nonce = nonce();
-    socket.send(&padded(&format!("who {nonce}"), bytes)).await?;
+    socket.send(&padded(&to.say(&format!("who {nonce}")), bytes.max(SHORTEST))).await?;
     serde_json::from_str(&answer(socket, &nonce).await?)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "somebody else answered, in other words"))
 }

@@ -11,7 +11,8 @@
 //! What is asked comes as one line of JSON on standard input ([`Request`]); for each question a line comes back ([`Report`]). Over TCP a
 //! connection carries lines: `who`, `bulk BYTES` (as many bytes follow, and come back), `sink` (bytes until the end of the sender's half
 //! are counted), and `GET ...` for those who have nothing but an HTTP client. A datagram is `who NONCE`, `flood NUMBER` or
-//! `count NUMBER`, and anything behind that.
+//! `count NUMBER`, and anything behind that; one that is shorter than its answer is not answered, because its source may be another's
+//! address. Who serves where strangers reach it is given a token, which then stands before each line and in each datagram.
 
 pub mod ask;
 mod measure;
@@ -35,6 +36,9 @@ pub struct Request {
     pub patience_millis: u64,
     /// So many questions are open at a time.
     pub at_once: usize,
+    /// What those who are asked want to hear first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
 }
 
 /// One question.
@@ -54,7 +58,7 @@ pub enum What {
     Tcp,
     /// Who answers a datagram of so many bytes, which may travel in pieces.
     Udp {
-        /// Its length, at least that of the question.
+        /// Its length, at least that of the shortest one that is answered.
         bytes: usize,
     },
     /// Whether so many bytes arrive, and come back.
@@ -199,6 +203,22 @@ impl From<std::io::Error> for Problem {
             _ => ProblemKind::Broken,
         };
         Self::new(kind, error.to_string())
+    }
+}
+
+/// Whom to ask.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// What it wants to hear first.
+    pub token: Option<String>,
+}
+
+impl Server {
+    /// These words as it wants to hear them.
+    pub fn say(&self, words: &str) -> String {
+        self.token.as_ref().map_or_else(|| words.to_owned(), |token| format!("{token} {words}"))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -13,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Finding, Problem, ask, pattern, serve::CHUNK};
+use crate::{Finding, Problem, Server, ask, pattern, serve::CHUNK};
 
 /// So long the other side may take to say what arrived.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,16 +22,17 @@ fn period(seconds: f64) -> Duration {
 }
 
 /// Asks again and again on one connection.
-pub async fn latency(to: SocketAddr, seconds: f64) -> Result<Finding, Problem> {
-    let stream = timeout(PATIENCE, TcpStream::connect(to)).await.map_err(|_| Problem::silence())??;
+pub async fn latency(to: &Server, seconds: f64) -> Result<Finding, Problem> {
+    let stream = timeout(PATIENCE, TcpStream::connect(to.address)).await.map_err(|_| Problem::silence())??;
     stream.set_nodelay(true)?;
     let mut stream = BufReader::new(stream);
     let mut times = Vec::new();
     let end = Instant::now() + period(seconds);
+    let question = to.say("who\n");
     let mut line = String::new();
     while Instant::now() < end || times.is_empty() {
         let start = Instant::now();
-        stream.write_all(b"who\n").await?;
+        stream.write_all(question.as_bytes()).await?;
         line.clear();
         let read = timeout(PATIENCE, stream.read_line(&mut line)).await.map_err(|_| Problem::silence())??;
         if read == 0 {
@@ -46,12 +46,12 @@ pub async fn latency(to: SocketAddr, seconds: f64) -> Result<Finding, Problem> {
 }
 
 /// Sends as much as goes on so many connections.
-pub async fn stream(to: SocketAddr, seconds: f64, connections: usize) -> Result<Finding, Problem> {
+pub async fn stream(to: &Server, seconds: f64, connections: usize) -> Result<Finding, Problem> {
     let begin = Instant::now();
     let end = begin + period(seconds);
     let mut senders = JoinSet::new();
     for _ in 0..connections.clamp(1, 64) {
-        senders.spawn(send(to, end));
+        senders.spawn(send(to.clone(), end));
     }
     let (mut bytes, mut sent) = (0, 0);
     while let Some(sender) = senders.join_next().await {
@@ -62,11 +62,11 @@ pub async fn stream(to: SocketAddr, seconds: f64, connections: usize) -> Result<
     Ok(Finding::Carried { bytes, seconds: begin.elapsed().as_secs_f64(), sent })
 }
 
-async fn send(to: SocketAddr, end: Instant) -> io::Result<(u64, u64)> {
-    let mut stream = timeout(PATIENCE, TcpStream::connect(to)).await??;
+async fn send(to: Server, end: Instant) -> io::Result<(u64, u64)> {
+    let mut stream = timeout(PATIENCE, TcpStream::connect(to.address)).await??;
     let mut buffer = vec![0; CHUNK];
     pattern(0, &mut buffer);
-    stream.write_all(b"sink\n").await?;
+    stream.write_all(to.say("sink\n").as_bytes()).await?;
     let mut sent = 0;
     while Instant::now() < end {
         // What is stuck does not hold up the end.
@@ -83,10 +83,10 @@ async fn send(to: SocketAddr, end: Instant) -> io::Result<(u64, u64)> {
 }
 
 /// Sends datagrams as fast as they go, and asks how many arrived.
-pub async fn flood(to: SocketAddr, seconds: f64, bytes: usize) -> Result<Finding, Problem> {
-    let socket = ask::datagram_socket(to).await?;
+pub async fn flood(to: &Server, seconds: f64, bytes: usize) -> Result<Finding, Problem> {
+    let socket = ask::datagram_socket(to.address).await?;
     let number = ask::nonce();
-    let datagram = ask::padded(&format!("flood {number}"), bytes);
+    let datagram = ask::padded(&to.say(&format!("flood {number}")), bytes);
     let begin = Instant::now();
     let end = begin + period(seconds);
     let mut sent = 0;
@@ -102,9 +102,9 @@ pub async fn flood(to: SocketAddr, seconds: f64, bytes: usize) -> Result<Finding
     let seconds = begin.elapsed().as_secs_f64();
     // What is on its way yet arrives.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let question = format!("count {number}");
+    let question = ask::padded(&to.say(&format!("count {number}")), ask::SHORTEST);
     for _ in 0..5 {
-        socket.send(question.as_bytes()).await?;
+        socket.send(&question).await?;
         if let Ok(answer) = timeout(Duration::from_secs(1), ask::answer(&socket, &number)).await {
             let bytes = answer?.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
             return Ok(Finding::Carried { bytes, seconds, sent });

@@ -1,11 +1,11 @@
 //! The largest packet that passes in one piece.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, time::Duration};
 
 use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover};
 use tokio::{net::UdpSocket, time::timeout};
 
-use crate::{Finding, Problem, ask};
+use crate::{Finding, Problem, Server, ask};
 
 /// Every network carries this much.
 const SMALLEST: u16 = 576;
@@ -21,9 +21,9 @@ enum Fate {
 }
 
 /// Looks for it by halves.
-pub async fn find(to: SocketAddr, largest: u16) -> Result<Finding, Problem> {
-    let socket = ask::datagram_socket(to).await?;
-    let headers: u16 = if to.is_ipv4() {
+pub async fn find(to: &Server, largest: u16) -> Result<Finding, Problem> {
+    let socket = ask::datagram_socket(to.address).await?;
+    let headers: u16 = if to.address.is_ipv4() {
         set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::DO).map_err(io::Error::from)?;
         28
     } else {
@@ -34,7 +34,7 @@ pub async fn find(to: SocketAddr, largest: u16) -> Result<Finding, Problem> {
     let mut vanished = None;
     let mut next = largest;
     loop {
-        match send(&socket, usize::from(next - headers)).await? {
+        match send(&socket, to, usize::from(next - headers)).await? {
             Fate::Passed => passes = Some(next),
             Fate::TooLong => fails = next,
             Fate::Vanished => {
@@ -55,9 +55,9 @@ pub async fn find(to: SocketAddr, largest: u16) -> Result<Finding, Problem> {
     passes.map(|largest| Finding::Passes { largest, vanished }).ok_or_else(Problem::silence)
 }
 
-async fn send(socket: &UdpSocket, bytes: usize) -> Result<Fate, Problem> {
+async fn send(socket: &UdpSocket, to: &Server, bytes: usize) -> Result<Fate, Problem> {
     for _ in 0..2 {
-        match timeout(PATIENCE, ask::exchange(socket, bytes)).await {
+        match timeout(PATIENCE, ask::exchange(socket, to, bytes)).await {
             Ok(Ok(_)) => return Ok(Fate::Passed),
             Ok(Err(error)) if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {
                 return Ok(Fate::TooLong);

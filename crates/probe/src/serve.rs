@@ -35,9 +35,19 @@ pub struct Name {
     pub pod: String,
     /// Its node.
     pub node: String,
+    /// Who does not say this first is not answered.
+    pub token: Option<String>,
 }
 
 impl Name {
+    /// What is meant by what was said; nothing where it is not for us.
+    fn meant<'a>(&self, said: &'a str) -> Option<&'a str> {
+        match &self.token {
+            Some(token) => said.strip_prefix(token.as_str())?.strip_prefix(' '),
+            None => Some(said),
+        }
+    }
+
     fn told(&self, source: SocketAddr) -> Vec<u8> {
         let source = SocketAddr::new(source.ip().to_canonical(), source.port());
         let identity = Identity { pod: self.pod.clone(), node: self.node.clone(), source };
@@ -96,7 +106,8 @@ async fn connection(stream: TcpStream, source: SocketAddr, name: &Name) -> io::R
         if read == 0 {
             return Ok(());
         }
-        let mut words = line.split_whitespace();
+        let Some(meant) = name.meant(&line) else { return Ok(()) };
+        let mut words = meant.split_whitespace();
         match (words.next(), words.next()) {
             (Some("who"), None) => {
                 let mut answer = name.told(source);
@@ -183,7 +194,7 @@ async fn datagrams(socket: &UdpSocket, name: &Name) -> io::Result<()> {
         let Ok((length, source)) = socket.recv_from(&mut buffer).await else { continue };
         let text = buffer[..length].split(|byte| *byte == 0).next().unwrap_or_default();
         let Ok(text) = std::str::from_utf8(text) else { continue };
-        let answer = match text.split_once(' ') {
+        let answer = match name.meant(text).and_then(|meant| meant.split_once(' ')) {
             Some(("who", nonce)) => [nonce.as_bytes(), b" ", &name.told(source)].concat(),
             Some(("flood", number)) => {
                 let key = (source, number.to_owned());
@@ -199,6 +210,10 @@ async fn datagrams(socket: &UdpSocket, name: &Name) -> io::Result<()> {
             }
             _ => continue,
         };
+        // Whoever pretends to be another is not to have that one sent more than was sent here.
+        if answer.len() > length {
+            continue;
+        }
         // Who does not hear it asks again.
         let _ = socket.send_to(&answer, source).await;
     }

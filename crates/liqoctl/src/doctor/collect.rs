@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt as _, future::join_all, stream};
+use futures::{StreamExt as _, TryStreamExt as _, future::join_all, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Pod, Secret},
@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 
 use super::facts::{ApiServer, Credential, Facts, Read, Surroundings, WebhookCertificate};
 use crate::{
-    cluster::{Cluster, explain, is_absent},
+    cluster::{Cluster, explain, full_name, is_absent},
     manifests::{self, FABRIC, FABRIC_NAMESPACE, MANAGER, NAMESPACE},
     settings::{Present, Settings, Values},
 };
@@ -176,8 +176,9 @@ impl Reader {
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
     {
         let everything = ListParams::default();
-        let lists = join_all(namespaces.iter().map(|namespace| self.list_in::<K>(namespace, &everything))).await;
-        Ok(lists.into_iter().collect::<Read<Vec<_>>>()?.into_iter().flatten().collect())
+        let lists = stream::iter(namespaces).map(|namespace| self.list_in::<K>(namespace, &everything));
+        let lists: Vec<Vec<K>> = lists.buffered(AT_ONCE).try_collect().await?;
+        Ok(lists.into_iter().flatten().collect())
     }
 
     async fn get_cluster_wide<K>(&self, name: &str) -> Read<Option<K>>
@@ -308,7 +309,7 @@ impl Reader {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace()?);
         let logs = tokio::time::timeout(PATIENCE, async { api.logs(&pod.name_any(), &parameters).await }).await.ok()?.ok()?;
         let line = logs.trim().to_owned();
-        (!line.is_empty()).then(|| (name_of(pod), line))
+        (!line.is_empty()).then(|| (full_name(pod), line))
     }
 
     /// What a pod's own readiness probe is told. Asked through the API server, which must be able to reach the pod for that.
@@ -332,7 +333,7 @@ impl Reader {
             Err(_) => return None,
         };
         let text = text.trim();
-        (!text.is_empty()).then(|| (name_of(pod), text.to_owned()))
+        (!text.is_empty()).then(|| (full_name(pod), text.to_owned()))
     }
 }
 
@@ -341,11 +342,6 @@ pub fn wanted_roles() -> Read<Vec<DynamicObject>> {
     let values = Values::resolve(&Settings::default(), &Present::default(), "cluster");
     let objects = manifests::render(&values).map_err(|error| error.to_string())?;
     Ok(objects.into_iter().filter(|object| manifests::group(object) == "rbac.authorization.k8s.io").collect())
-}
-
-/// `namespace/name`.
-pub fn name_of(pod: &Pod) -> String {
-    crate::cluster::full_name(pod)
 }
 
 /// Of each container of a pod.

@@ -156,14 +156,14 @@ impl Facts {
         Ok(nodes.iter().filter(|node| !is_virtual(node)).collect())
     }
 
-    /// The peer with this ID.
-    pub fn peer(&self, id: &ClusterId) -> Option<&ForeignCluster> {
-        self.peers.as_ref().ok()?.iter().find(|peer| peer.spec.cluster_id == *id)
+    /// The peer with this ID, if it is known; else why that could not be read.
+    pub fn peer(&self, id: &ClusterId) -> Result<Option<&ForeignCluster>, &String> {
+        Ok(self.peers.as_ref()?.iter().find(|peer| peer.spec.cluster_id == *id))
     }
 
-    /// The network towards this peer.
-    pub fn tunnel(&self, id: &ClusterId) -> Option<&TunnelEndpoint> {
-        self.tunnels.as_ref().ok()?.iter().find(|tunnel| tunnel.spec.cluster_id == *id)
+    /// The network towards this peer, if there is one; else why that could not be read.
+    pub fn tunnel(&self, id: &ClusterId) -> Result<Option<&TunnelEndpoint>, &String> {
+        Ok(self.tunnels.as_ref()?.iter().find(|tunnel| tunnel.spec.cluster_id == *id))
     }
 
     /// The Leases of gateways that somebody holds, in their order.

@@ -29,6 +29,10 @@ pub fn advice(scene: &Scene, failure: &Failure, passes: impl Fn(&dyn Fn(&Ask) ->
         Trouble::NotAsked(_) => "the API server must reach the controller manager, which answers for virtual nodes, and that one the API server of the \
              other cluster: see whether `kubectl exec` into the pod works, and `liqoctl status`"
             .to_owned(),
+        Trouble::Late => "the asker waited for answers to other questions: see what else failed first, then give it more time (`--timeout`) or fewer nodes \
+             (`--nodes`)"
+            .to_owned(),
+        Trouble::Spared => "see what is said of the one that did not arrive".to_owned(),
         Trouble::WrongPod { .. } => "one address means two pods: something that is not Liqo's uses an address where peers appear; name it in \
              network.reservedCIDRs (`kubectl -n liqo get tunnelendpoints` shows what is where)"
             .to_owned(),

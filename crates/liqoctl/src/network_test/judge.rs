@@ -8,6 +8,7 @@ use std::{
 use liqo_probe::{Finding, Problem, ProblemKind, What};
 
 use super::plan::{Ask, Expected, Plan, Way};
+use crate::probes::median;
 
 /// What came of a question: an answer, nothing, or no chance to ask.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +17,10 @@ pub enum Heard {
     Found(Result<Finding, Problem>),
     /// The asker could not be told to ask.
     NotAsked(String),
+    /// Nothing came before the time was over.
+    Late,
+    /// It was left out, because another large amount did not arrive on the same way.
+    Spared,
 }
 
 /// What is wrong.
@@ -24,6 +29,12 @@ pub enum Trouble {
     /// The asker could not be told to ask.
     #[error("it could not be asked: {0}")]
     NotAsked(String),
+    /// Nothing came before the time was over.
+    #[error("there was no time for it")]
+    Late,
+    /// It was left out, because another large amount did not arrive on the same way.
+    #[error("it was not asked, because another large amount did not arrive on this way")]
+    Spared,
     /// Nobody answered, or nobody to the end.
     #[error("{0}")]
     Problem(Problem),
@@ -108,6 +119,8 @@ pub struct Judgement<'a> {
 pub fn check(ask: &Ask, heard: &Heard) -> Result<Option<f64>, Trouble> {
     let finding = match heard {
         Heard::NotAsked(why) => return Err(Trouble::NotAsked(why.clone())),
+        Heard::Late => return Err(Trouble::Late),
+        Heard::Spared => return Err(Trouble::Spared),
         Heard::Found(Err(problem)) => return Err(Trouble::Problem(problem.clone())),
         Heard::Found(Ok(finding)) => finding,
     };
@@ -152,6 +165,11 @@ pub fn judge<'a>(plan: &'a Plan, heard: &[Heard]) -> Judgement<'a> {
             }
         }
     }
+    for lost in &plan.lost {
+        let (asked, failed, _) = times.entry(lost.way).or_default();
+        *asked += 1;
+        *failed += 1;
+    }
     let mut ways: BTreeMap<Way, State> = times
         .into_iter()
         .map(|(way, (asked, failed, all))| {
@@ -161,9 +179,4 @@ pub fn judge<'a>(plan: &'a Plan, heard: &[Heard]) -> Judgement<'a> {
     ways.extend(plan.closed.iter().map(|(way, why)| (*way, State::Closed(why.clone()))));
     ways.extend(plan.missing.iter().map(|(way, why)| (*way, State::Missing(why.clone()))));
     Judgement { ways, failures }
-}
-
-fn median(mut all: Vec<f64>) -> Option<f64> {
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied()
 }

@@ -17,15 +17,24 @@ mod stage;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, pin::pin, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use futures::{StreamExt as _, stream};
 use liqo_probe::{Request, What};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::{cluster::Cluster, output::plain, probes, probes::Stage, progress::Progress};
+use crate::{
+    cluster::Cluster,
+    output::plain,
+    probes::{self, Answers, Cut, LeftOut, Stage},
+    progress::Progress,
+};
 
 pub use plan::To;
 pub use render::render;
@@ -41,7 +50,7 @@ const ASKERS: usize = 4;
 const AT_ONCE: usize = 6;
 /// How long one answer may take, to a short question and to a long one.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(40)];
-/// How long one pod may be busy with all of its questions.
+/// How long one pod may be busy with all of its short questions, or with a long one.
 const LIMIT: Duration = Duration::from_secs(120);
 /// So much of the time is left for what comes after the questions.
 const SPARE: Duration = Duration::from_secs(10);
@@ -67,6 +76,9 @@ pub struct Options {
 pub struct Found {
     /// One for each cluster that borrows.
     pub matrices: Vec<Matrix>,
+    /// What could not be removed at the end, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
 }
 
 /// What was found around one cluster that borrows.
@@ -91,6 +103,9 @@ pub struct Participants {
     pub nodes: Vec<String>,
     /// Its pods.
     pub pods: Vec<String>,
+    /// Nodes that should have taken part, and could not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
 }
 
 /// One way.
@@ -146,9 +161,20 @@ impl Found {
     pub fn verdict(&self) -> anyhow::Result<()> {
         let of_state = |state| self.matrices.iter().flat_map(|matrix| &matrix.ways).filter(|way| way.state == state).count();
         let (failed, good) = (of_state(WayState::Failed), of_state(WayState::Ok));
-        if failed > 0 {
-            bail!("{failed} of {} ways between clusters do not work as they should", failed + good);
+        let clusters = self.matrices.iter().flat_map(|matrix| &matrix.clusters);
+        let left_out: BTreeSet<(&str, &str)> =
+            clusters.flat_map(|one| one.left_out.iter().map(|left| (one.cluster.as_str(), left.node.as_str()))).collect();
+        let nodes = if left_out.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", left_out.len()) };
+        match (failed, left_out.len()) {
+            (0, 0) => {}
+            (0, _) => bail!("{nodes} could not take part"),
+            (_, 0) => bail!("{failed} of {} ways between clusters do not work as they should", failed + good),
+            _ => bail!(
+                "{failed} of {} ways between clusters do not work as they should, and {nodes} could not take part",
+                failed + good
+            ),
         }
+        ensure!(self.left.is_empty(), "what was made for the test could not be removed");
         Ok(())
     }
 }
@@ -157,35 +183,37 @@ impl Found {
 pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -> anyhow::Result<Found> {
     let members = stage::members(clusters).await?;
     probes::sweep(clusters).await?;
-    let mut matrices = Vec::new();
+    let mut found = Found { matrices: Vec::new(), left: Vec::new() };
     for home in 0..members.len() {
         if members[home].virtual_nodes.is_empty() {
             continue;
         }
         let stage = Stage::new(options.timeout, options.keep);
         let deadline = Instant::now() + options.timeout.saturating_sub(SPARE);
-        let found = stage.play(options.timeout, progress, async {
+        let playing = stage.play(options.timeout, progress, async {
             let acts = stage::set(&members, home, options, &stage, progress).await?;
             let plan = plan(&acts.scene);
             let asking = format!("Asking, from {}", members[home].name);
             let heard = progress.step(&asking, ask(&acts, &plan, deadline, progress, &asking)).await?;
             anyhow::Ok(matrix(&acts.scene, &plan, &heard))
         });
-        matrices.push(Box::pin(found).await?);
+        let played = Box::pin(playing).await?;
+        found.matrices.push(played.found);
+        found.left.extend(played.left);
     }
-    if matrices.is_empty() {
+    if found.matrices.is_empty() {
         let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
         bail!(
             "{} borrows from nobody, so no pod of it can run elsewhere: peer first (`liqoctl peer`), or name the cluster that borrows with --kubeconfig",
             names.join(" and ")
         );
     }
-    Ok(Found { matrices })
+    Ok(found)
 }
 
 /// Asks everything, and once more what failed.
 async fn ask(acts: &stage::Acts, plan: &Plan, deadline: Instant, progress: &Progress, step: &str) -> anyhow::Result<Vec<Heard>> {
-    let mut heard = vec![Heard::NotAsked("there was no time for it".to_owned()); plan.asks.len()];
+    let mut heard = vec![Heard::Late; plan.asks.len()];
     for round in 0..2 {
         let is_open = |number: &usize| round == 0 || check(&plan.asks[*number], &heard[*number]).is_err();
         let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -205,14 +233,18 @@ async fn ask(acts: &stage::Acts, plan: &Plan, deadline: Instant, progress: &Prog
         } else {
             progress.message(step, &format!("{questions} questions of {} pods", open.len()));
         }
-        let asking = open.into_iter().map(|(asker, numbers)| async move {
-            let found = ask_one(acts, plan, asker, &numbers).await;
-            (numbers, found)
+        let stuck = Mutex::default();
+        let asking = open.into_iter().map(|(asker, numbers)| {
+            let stuck = &stuck;
+            async move {
+                let tell = async |numbers: &[usize], patience| tell(acts, plan, asker, numbers, patience, deadline).await;
+                ask_one(plan, &numbers, stuck, tell).await
+            }
         });
-        let mut asking = pin!(stream::iter(asking).buffer_unordered(ASKERS));
-        // What was not asked in time is told, beside all that was.
-        while let Ok(Some((numbers, found))) = tokio::time::timeout_at(deadline, asking.next()).await {
-            for (number, found) in numbers.into_iter().zip(found) {
+        let found = stream::iter(asking).buffer_unordered(ASKERS).collect::<Vec<_>>().await;
+        for (number, found) in found.into_iter().flatten() {
+            // What was found once says more than that there was no time for it again.
+            if matches!(found, Heard::Found(_)) || !matches!(heard[number], Heard::Found(_)) {
                 heard[number] = found;
             }
         }
@@ -220,33 +252,68 @@ async fn ask(acts: &stage::Acts, plan: &Plan, deadline: Instant, progress: &Prog
     Ok(heard)
 }
 
-/// Has one pod ask: the short questions first, then the long ones, one after another.
-async fn ask_one(acts: &stage::Acts, plan: &Plan, asker: usize, numbers: &[usize]) -> Vec<Heard> {
+/// Has one pod ask: the short questions first, then the long ones, one after another, but none on a way on which one is `stuck`: where
+/// large packets vanish each takes its whole time.
+async fn ask_one(
+    plan: &Plan,
+    numbers: &[usize],
+    stuck: &Mutex<BTreeSet<Way>>,
+    tell: impl AsyncFn(&[usize], Duration) -> Vec<Heard>,
+) -> Vec<(usize, Heard)> {
     let is_long = |number: &usize| matches!(plan.asks[*number].question.what, What::Bulk { .. });
-    let mut heard: BTreeMap<usize, Heard> = BTreeMap::new();
-    for (long, patience, at_once) in [(false, PATIENCE[0], AT_ONCE), (true, PATIENCE[1], 1)] {
-        let numbers: Vec<usize> = numbers.iter().copied().filter(|number| is_long(number) == long).collect();
-        if numbers.is_empty() {
-            continue;
+    let (long, short): (Vec<usize>, Vec<usize>) = numbers.iter().copied().partition(is_long);
+    let found = if short.is_empty() { Vec::new() } else { tell(&short, PATIENCE[0]).await };
+    let mut heard: Vec<(usize, Heard)> = short.into_iter().zip(found).collect();
+    for number in long {
+        let way = plan.asks[number].way;
+        let is_stuck = stuck.lock().unwrap_or_else(PoisonError::into_inner).contains(&way);
+        let found = if is_stuck { Some(Heard::Spared) } else { tell(&[number], PATIENCE[1]).await.pop() };
+        if matches!(found, Some(Heard::Found(Err(_)))) {
+            stuck.lock().unwrap_or_else(PoisonError::into_inner).insert(way);
         }
-        let request = Request {
-            questions: numbers.iter().map(|number| plan.asks[*number].question.clone()).collect(),
-            patience_millis: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
-            at_once,
-        };
-        let place = &acts.places[asker];
-        match probes::ask(&place.cluster, &place.namespace, &acts.scene.parties[asker].pod, &request, LIMIT).await {
-            Ok(reports) => heard.extend(
-                reports.into_iter().filter_map(|report| Some((*numbers.get(report.question)?, Heard::Found(report.outcome)))),
-            ),
-            Err(error) => {
-                let why = plain(&format!("{error:#}"));
-                heard.extend(numbers.iter().map(|number| (*number, Heard::NotAsked(why.clone()))));
-            }
+        heard.extend(found.map(|found| (number, found)));
+    }
+    heard
+}
+
+/// Tells a pod to ask, and listens until the deadline at most.
+async fn tell(
+    acts: &stage::Acts,
+    plan: &Plan,
+    asker: usize,
+    numbers: &[usize],
+    patience: Duration,
+    deadline: Instant,
+) -> Vec<Heard> {
+    let limit = LIMIT.min(deadline.saturating_duration_since(Instant::now()));
+    if limit.is_zero() {
+        return vec![Heard::Late; numbers.len()];
+    }
+    let request = Request {
+        questions: numbers.iter().map(|number| plan.asks[*number].question.clone()).collect(),
+        patience_millis: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
+        at_once: AT_ONCE,
+        token: None,
+    };
+    let place = &acts.places[asker];
+    let answers = probes::ask(&place.cluster, &place.namespace, &acts.scene.parties[asker].pod, &request, limit).await;
+    heard(numbers.len(), answers)
+}
+
+/// What was heard to each of so many questions.
+fn heard(questions: usize, answers: Answers) -> Vec<Heard> {
+    let rest = match answers.end {
+        Ok(()) => Heard::NotAsked("it ended before it had said everything".to_owned()),
+        Err(Cut::Late { .. }) => Heard::Late,
+        Err(broken @ Cut::Broken(_)) => Heard::NotAsked(plain(&broken.to_string())),
+    };
+    let mut all = vec![rest; questions];
+    for report in answers.reports {
+        if let Some(heard) = all.get_mut(report.question) {
+            *heard = Heard::Found(report.outcome);
         }
     }
-    let silent = || Heard::NotAsked("it ended before it had said everything".to_owned());
-    numbers.iter().map(|number| heard.remove(number).unwrap_or_else(silent)).collect()
+    all
 }
 
 fn matrix(scene: &Scene, plan: &Plan, heard: &[Heard]) -> Matrix {
@@ -271,18 +338,23 @@ fn matrix(scene: &Scene, plan: &Plan, heard: &[Heard]) -> Matrix {
             message,
         }
     });
-    let failures = judgement.failures.iter().map(|failure| {
-        let asker = &scene.parties[failure.ask.asker];
-        let from =
-            if asker.kind == From::Node { format!("node {}", asker.node) } else { format!("{} on {}", asker.pod, asker.node) };
-        Told {
-            way: way_words(scene, failure.ask.way),
-            tried: format!("{from} asked {}", failure.ask.words),
-            happened: plain(&failure.trouble.to_string()),
-            advice: plain(&advice::advice(scene, failure, passes)),
-        }
+    let from = |asker: usize| {
+        let asker = &scene.parties[asker];
+        if asker.kind == From::Node { format!("node {}", asker.node) } else { format!("{} on {}", asker.pod, asker.node) }
+    };
+    let lost = plan.lost.iter().map(|lost| Told {
+        way: way_words(scene, lost.way),
+        tried: format!("{}: {}", from(lost.asker), lost.words),
+        happened: lost.why.clone(),
+        advice: lost.advice.to_owned(),
     });
-    Matrix { clusters: participants(scene, plan, heard), ways: ways.collect(), failures: failures.collect() }
+    let failures = judgement.failures.iter().map(|failure| Told {
+        way: way_words(scene, failure.ask.way),
+        tried: format!("{} asked {}", from(failure.ask.asker), failure.ask.words),
+        happened: plain(&failure.trouble.to_string()),
+        advice: plain(&advice::advice(scene, failure, passes)),
+    });
+    Matrix { clusters: participants(scene, plan, heard), ways: ways.collect(), failures: lost.chain(failures).collect() }
 }
 
 fn way_words(scene: &Scene, way: Way) -> String {
@@ -303,7 +375,7 @@ fn participants(scene: &Scene, plan: &Plan, heard: &[Heard]) -> Vec<Participants
         let mut nodes: Vec<String> = pods.iter().filter_map(|pod| ran_on.get(pod.as_str())).map(|&node| plain(node)).collect();
         nodes.sort();
         nodes.dedup();
-        Participants { cluster: member.name.clone(), nodes, pods }
+        Participants { cluster: member.name.clone(), nodes, pods, left_out: member.left_out.clone() }
     };
     scene.clusters.iter().enumerate().map(of).collect()
 }

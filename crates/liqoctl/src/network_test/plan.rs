@@ -80,7 +80,31 @@ pub struct Plan {
     pub closed: BTreeMap<Way, String>,
     /// Ways that should be there and cannot even be tried, and why.
     pub missing: BTreeMap<Way, String>,
+    /// What cannot be tried on ways that are tried otherwise.
+    pub lost: Vec<Lost>,
 }
+
+/// Something that should be tried, and cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Who should have asked, by place in the scene.
+    pub asker: usize,
+    /// The way that it would have tested.
+    pub way: Way,
+    /// In words: `milan-1a cannot be asked`.
+    pub words: String,
+    /// Why not.
+    pub why: String,
+    /// What to do.
+    pub advice: &'static str,
+}
+
+const NO_ADDRESS: &str = "a pod elsewhere has its address here once its provider has told of it: `kubectl describe pod`, `liqoctl status`, and `liqoctl doctor`";
+const OUTSIDE: &str = "peers are told of the ranges of pods that are known: name all of them with `liqoctl install --set network.podCIDRs=...` in the \
+    cluster of that pod (`liqoctl doctor` there, pod-addresses)";
+const NO_STAND_IN: &str =
+    "nodes are seen as addresses of network.externalCIDRs: `liqoctl doctor` in both clusters (own-ranges, network-agreed)";
+const NO_PORT: &str = "the API server did not give it: `kubectl describe service`, and the range of node ports of the API server";
 
 /// Everything that is asked in this scene.
 pub fn plan(scene: &Scene) -> Plan {
@@ -138,12 +162,20 @@ impl Questions<'_> {
         if pods.peek().is_none() {
             return Some(Obstacle::Missing(format!("there is no pod in {}", to.name)));
         }
-        let Some(address) = pods.find_map(|pod| pod.address) else {
+        let addresses: Vec<IpAddr> = pods.filter_map(|pod| pod.address).collect();
+        if addresses.is_empty() {
             return Some(Obstacle::Missing(format!("the pods in {} have no address at {home}", to.name)));
-        };
+        }
         // Between two others home decides, and both have to be told.
         let is_leaf_to_leaf = asker.cluster != *target && asker.cluster != 0 && *target != 0;
-        if is_leaf_to_leaf && scene.seen(asker.cluster, address).is_none() {
+        if is_leaf_to_leaf && addresses.iter().all(|address| scene.seen(asker.cluster, *address).is_none()) {
+            if from.transit && to.transit {
+                return Some(Obstacle::Missing(format!(
+                    "{home} is to pass packets on between {} and {} (spec.network.transit of its PeeringPolicies), and {} does not see the other's pods: \
+                     see its link NetworkAgreed in {home}",
+                    from.name, to.name, from.name
+                )));
+            }
             return Some(Obstacle::Closed(format!(
                 "{home} does not pass packets on between {} and {}: set spec.network.transit in the PeeringPolicies of {home} that hold for them",
                 from.name, to.name
@@ -178,14 +210,41 @@ impl Questions<'_> {
         self.plan.asks.push(Ask { asker: self.number, way: self.way, words, question, expected });
     }
 
-    /// How the asker looks to the pods that it asks by their addresses.
-    fn own_address(&self) -> Option<BTreeSet<IpAddr>> {
-        match self.asker.kind {
-            From::Pod => self.scene.seen(self.target, self.asker.address?).map(|there| [there].into()),
+    fn lose(&mut self, words: String, why: String, advice: &'static str) {
+        self.plan.lost.push(Lost { asker: self.number, way: self.way, words, why, advice });
+    }
+
+    /// The address of a pod as those of a cluster see it; else why it is not seen, and what to do.
+    fn seen(&self, cluster: usize, pod: &Party) -> Result<IpAddr, (String, &'static str)> {
+        let Some(address) = pod.address else {
+            return Err((format!("{} has no address at {}", pod.pod, self.scene.clusters[0].name), NO_ADDRESS));
+        };
+        self.scene.seen(cluster, address).ok_or_else(|| {
+            let why = format!(
+                "{} has the address {address}, which is in no prefix that {} knows",
+                pod.pod, self.scene.clusters[cluster].name
+            );
+            (why, OUTSIDE)
+        })
+    }
+
+    /// How the asker looks to the pods that it asks by their addresses; nothing where that may be any. What should be known and is not
+    /// is lost.
+    fn own_address(&mut self) -> Option<BTreeSet<IpAddr>> {
+        let own = match self.asker.kind {
+            From::Pod => self.seen(self.target, self.asker).map(|own| [own].into()),
             // Near it may be any of the node's addresses.
-            From::Node if self.is_near() => None,
-            From::Node => Some(self.stand_ins()).filter(|all| !all.is_empty()),
-        }
+            From::Node if self.is_near() => return None,
+            From::Node => {
+                let (from, to) = (&self.scene.clusters[self.asker.cluster].name, &self.scene.clusters[self.target].name);
+                let why = || (format!("nothing that {to} knows stands for the nodes of {from}"), NO_STAND_IN);
+                Some(self.stand_ins()).filter(|all| !all.is_empty()).ok_or_else(why)
+            }
+        };
+        own.map_err(|(why, advice)| {
+            self.lose("as whom it should be seen is not known".to_owned(), why, advice);
+        })
+        .ok()
     }
 
     /// What stands for the asker's node, as the pods that it asks see it.
@@ -195,7 +254,7 @@ impl Questions<'_> {
     }
 
     /// The same by way of a Service: the asker's node may stand for it. Near, that can be any address.
-    fn own_addresses(&self) -> Option<BTreeSet<IpAddr>> {
+    fn own_addresses(&mut self) -> Option<BTreeSet<IpAddr>> {
         if self.is_near() {
             return None;
         }
@@ -208,11 +267,18 @@ impl Questions<'_> {
         let (scene, asker) = (self.scene, self.asker);
         let is_first = !self.plan.asks.iter().any(|ask| ask.way == self.way);
         let mut bytes = if is_first { BULK } else { SOME };
-        for pod in scene.pods(self.target).filter(|pod| pod.pod != asker.pod) {
-            // One alone without an address is behind those that have one.
-            let Some(address) = pod.address.and_then(|address| scene.seen(asker.cluster, address)) else { continue };
+        let others: Vec<&Party> = scene.pods(self.target).filter(|pod| pod.pod != asker.pod).collect();
+        let sources = if others.is_empty() { None } else { self.own_address() };
+        for pod in others {
+            let address = match self.seen(asker.cluster, pod) {
+                Ok(address) => address,
+                Err((why, advice)) => {
+                    self.lose(format!("{} cannot be asked", pod.pod), why, advice);
+                    continue;
+                }
+            };
             let to = SocketAddr::new(address, PORT).to_string();
-            let expected = Expected::Answer { pods: [pod.pod.clone()].into(), sources: self.own_address() };
+            let expected = Expected::Answer { pods: [pod.pod.clone()].into(), sources: sources.clone() };
             for what in [What::Tcp, What::Udp { bytes: 0 }, What::Udp { bytes: PIECES }] {
                 self.add(&pod.pod, &to, what, expected.clone());
             }
@@ -237,7 +303,10 @@ impl Questions<'_> {
             names.push(format!("{}:{PORT}", service.name));
         }
         if self.asker.cluster == 0 {
-            names.extend(service.address.map(|address| SocketAddr::new(address, PORT).to_string()));
+            match service.address {
+                Some(address) => names.push(SocketAddr::new(address, PORT).to_string()),
+                None => self.lose(format!("{whom} cannot be asked by its address"), "it has none".to_owned(), NO_PORT),
+            }
         }
         for name in &names {
             self.add(&whom, name, What::Tcp, expected.clone());
@@ -251,7 +320,9 @@ impl Questions<'_> {
     fn node_port(&mut self) {
         let scene = self.scene;
         let service = &scene.clusters[self.target].service;
-        let Some((tcp, udp)) = service.node_ports else { return };
+        let Some((tcp, udp)) = service.node_ports else {
+            return self.lose(format!("Service {} cannot be asked", service.name), "it has no node ports".to_owned(), NO_PORT);
+        };
         let pods: BTreeSet<String> = scene.pods(self.target).map(|pod| pod.pod.clone()).collect();
         let expected = Expected::Answer { pods, sources: self.own_addresses() };
         for (node, address) in &scene.nodes {

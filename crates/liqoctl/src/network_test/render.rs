@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{Found, From, Matrix, To, WayState};
-use crate::output::{self, Paint};
+use crate::{
+    output::{self, Paint},
+    probes::LeftOut,
+};
 
 /// So many failures of one way are told; the others are like them.
 const TOLD: usize = 3;
@@ -31,7 +34,8 @@ impl To {
 
 /// All matrices, and what to do about failures.
 pub fn render(found: &Found, paint: Paint) -> String {
-    found.matrices.iter().map(|matrix| one(matrix, paint)).collect::<Vec<_>>().join("\n\n")
+    let left = found.left.iter().map(|left| format!("{} {left}", paint.bad("LEFT")));
+    found.matrices.iter().map(|matrix| one(matrix, paint)).chain(left).collect::<Vec<_>>().join("\n\n")
 }
 
 fn one(matrix: &Matrix, paint: Paint) -> String {
@@ -63,6 +67,14 @@ fn one(matrix: &Matrix, paint: Paint) -> String {
             lines.push(format!("\n  and {} more (`-o json` shows all)", failures.len() - TOLD));
         }
         text += &lines.concat();
+    }
+    for cluster in &matrix.clusters {
+        for LeftOut { node, why } in &cluster.left_out {
+            let title = paint.strong(&format!("node {node} of {} takes no part", cluster.cluster));
+            let (failed, advice) = (paint.bad("FAILED"), paint.unsure("what to do:"));
+            let told = format!("\n\n{failed} {title}: {why}\n    {advice} `liqoctl doctor` in that cluster says more");
+            text += &told;
+        }
     }
     text
 }

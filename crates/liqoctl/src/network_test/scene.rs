@@ -5,6 +5,8 @@ use std::{collections::BTreeSet, net::IpAddr};
 use liqo_network::{Here, PeerMaps};
 use serde::Serialize;
 
+use crate::probes::LeftOut;
+
 /// What was set up in and around one cluster that borrows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scene {
@@ -29,6 +31,10 @@ pub struct Member {
     pub stand_ins: BTreeSet<IpAddr>,
     /// The Service before its pods.
     pub service: Service,
+    /// Whether home is to let it through to others of which that holds, too.
+    pub transit: bool,
+    /// Nodes that should take part, and cannot.
+    pub left_out: Vec<LeftOut>,
     /// The tunnel between it and home; none for home itself.
     pub tunnel: Option<Tunnel>,
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,7 +14,8 @@ use kube::{
     Api, ResourceExt as _,
     api::{ListParams, PostParams},
 };
-use liqo_api::{ClusterConfig, ClusterId, ForeignCluster, SYSTEM_NAMESPACE, TunnelEndpoint, Wish, labels, links};
+use liqo_api::{ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy, SYSTEM_NAMESPACE, TunnelEndpoint, Wish, labels, links};
+use liqo_kit::policies::{PolicyPeer, of_peer};
 use liqo_network::{PeerMaps, There, map::fallback, spread::BUCKETS};
 use liqo_probe::PORT;
 use serde_json::json;
@@ -25,8 +27,9 @@ use super::{
 use crate::{
     cluster::{Cluster, Explained as _, list_or_none},
     offload,
-    probes::{self, FabricNode, Stage, pods},
+    probes::{self, FabricNode, LeftOut, Stage, pods},
     progress::Progress,
+    readiness,
 };
 
 /// What namespaces are called, before what tells runs apart.
@@ -48,10 +51,13 @@ pub struct Known {
     config: ClusterConfig,
     /// Its virtual nodes that are ready, by provider.
     pub virtual_nodes: BTreeMap<ClusterId, Vec<String>>,
-    asleep: BTreeMap<ClusterId, String>,
+    asleep: BTreeMap<ClusterId, Vec<String>>,
     foreign: BTreeMap<ClusterId, ForeignCluster>,
     endpoints: BTreeMap<ClusterId, TunnelEndpoint>,
+    /// The peers that are let through to others.
+    transit: BTreeSet<ClusterId>,
     nodes: Vec<FabricNode>,
+    left_out: Vec<LeftOut>,
 }
 
 /// What was set up.
@@ -87,23 +93,30 @@ async fn known(cluster: &Cluster) -> anyhow::Result<Known> {
     let everything = ListParams::default();
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let ours = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
-    let (mut virtual_nodes, mut asleep): (BTreeMap<ClusterId, Vec<String>>, BTreeMap<_, _>) = Default::default();
+    let (mut virtual_nodes, mut asleep): (BTreeMap<ClusterId, Vec<String>>, BTreeMap<_, Vec<_>>) = Default::default();
     for node in nodes.list(&ours).await.doing("list the virtual nodes")?.items {
         let Some(id) = node.labels().get(labels::REMOTE_CLUSTER_ID).and_then(|id| id.parse::<ClusterId>().ok()) else { continue };
-        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-        let ready = conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-        if ready {
+        if readiness::node(&node) {
             virtual_nodes.entry(id).or_default().push(node.name_any());
         } else {
-            asleep.insert(id, node.name_any());
+            asleep.entry(id).or_default().push(node.name_any());
         }
     }
     let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let foreign = list_or_none(&foreign, &everything).await.doing("list the peers")?;
     let endpoints: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
     let endpoints = list_or_none(&endpoints, &everything).await.doing("list the tunnel endpoints")?;
+    let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
+    let policies = list_or_none(&policies, &everything).await.doing("list the policies")?;
+    let policies: Vec<Arc<PeeringPolicy>> = policies.into_iter().map(Arc::new).collect();
+    let transits = |peer: &&ForeignCluster| {
+        let held = of_peer(&policies, &PolicyPeer::new(&peer.spec.cluster_id, Some(peer)));
+        held.first().is_some_and(|policy| policy.spec.network.transit)
+    };
+    let transit = foreign.iter().filter(transits).map(|peer| peer.spec.cluster_id.clone()).collect();
     let status = endpoints.iter().filter_map(|endpoint| endpoint.status.as_ref());
     let gateways: Vec<String> = status.flat_map(|status| &status.gateways).map(|gateway| gateway.node.clone()).collect();
+    let nodes = probes::nodes(cluster, &gateways).await?;
     Ok(Known {
         cluster: cluster.clone(),
         name: installed.config.spec.cluster_name.clone(),
@@ -113,7 +126,9 @@ async fn known(cluster: &Cluster) -> anyhow::Result<Known> {
         asleep,
         foreign: foreign.into_iter().map(|one| (one.spec.cluster_id.clone(), one)).collect(),
         endpoints: endpoints.into_iter().map(|one| (one.spec.cluster_id.clone(), one)).collect(),
-        nodes: probes::nodes(cluster, &gateways).await?,
+        transit,
+        nodes: nodes.ready,
+        left_out: nodes.left_out,
     })
 }
 
@@ -195,7 +210,7 @@ pub async fn set(all: &[Known], home: usize, options: &Options, stage: &Stage, p
         acts.places.push(Place { cluster: all[*known].cluster.clone(), namespace: apart[known].clone() });
     }
     let nodes = here.nodes.iter().take(options.nodes.max(1));
-    acts.scene.nodes = nodes.filter_map(|node| Some((node.name.clone(), node.address.parse().ok()?))).collect();
+    acts.scene.nodes = nodes.map(|node| (node.name.clone(), node.address)).collect();
     Ok(acts)
 }
 
@@ -244,6 +259,8 @@ fn own(here: &Known, namespace: &str) -> Member {
         sees: Sees::Itself,
         stand_ins: stand_ins(&here.config),
         service: Service::default(),
+        transit: false,
+        left_out: here.left_out.clone(),
         tunnel: None,
     }
 }
@@ -277,7 +294,15 @@ fn provider(here: &Known, id: &ClusterId, there: Option<&Known>) -> Member {
             mtu: endpoint.spec.mtu,
         }
     });
-    Member { name, namespace: String::new(), sees, stand_ins, service: Service::default(), tunnel }
+    let mut left_out = there.map(|there| there.left_out.clone()).unwrap_or_default();
+    // Where all are, that is why nothing can be asked.
+    if here.virtual_nodes.contains_key(id) {
+        let asleep = here.asleep.get(id).into_iter().flatten();
+        let why = || format!("it is the virtual node of {name} in {}, and not Ready", here.name);
+        left_out.extend(asleep.map(|node| LeftOut { node: node.clone(), why: why() }));
+    }
+    let transit = here.transit.contains(id);
+    Member { name, namespace: String::new(), sees, stand_ins, service: Service::default(), transit, left_out, tunnel }
 }
 
 /// Why there is no network to a provider.
@@ -302,7 +327,7 @@ fn wanted(here: &Known, providers: &[&ClusterId], scene: &Scene, most: usize) ->
         let group = scene.clusters[cluster].service.name.clone();
         let count = all.iter().filter(|pod: &&pods::Wanted| pod.group == group).count();
         let name = format!("{group}-{count}");
-        all.push(pods::Wanted { name, node: node.to_owned(), is_virtual, host_network: false, serves: true, group });
+        all.push(pods::Wanted { name, node: node.to_owned(), is_virtual, host_network: false, role: pods::Role::Serve, group });
     };
     for node in here.nodes.iter().take(most.max(1)) {
         add(0, &node.name, false);
@@ -329,7 +354,7 @@ fn hosts(all: &[Known], home: usize, providers: &[&ClusterId], scene: &Scene, mo
                 node: node.name.clone(),
                 is_virtual: false,
                 host_network: true,
-                serves: false,
+                role: pods::Role::Wait,
                 group,
             };
             wanted.push((number, pod));

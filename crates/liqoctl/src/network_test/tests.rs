@@ -5,7 +5,7 @@ use std::{
 
 use liqo_api::ClusterId;
 use liqo_network::PeerMaps;
-use liqo_probe::{Finding, Identity, Problem, ProblemKind};
+use liqo_probe::{Finding, Identity, Problem, ProblemKind, Report};
 use serde_json::{Value, json};
 
 use super::{
@@ -47,7 +47,8 @@ fn member(name: &str, sees: Sees, number: u16) -> Member {
         node_ports: Some((30_000 + number, 31_000 + number)),
     };
     let stand_ins = (number == 0).then(|| address("10.70.0.1")).into_iter().collect();
-    Member { name: name.into(), namespace: format!("test-at-{name}"), sees, stand_ins, service, tunnel }
+    let namespace = format!("test-at-{name}");
+    Member { name: name.into(), namespace, sees, stand_ins, service, transit: false, left_out: Vec::new(), tunnel }
 }
 
 fn pod(cluster: usize, pod: &str, node: &str, here: &str) -> Party {
@@ -164,6 +165,71 @@ fn what_should_be_there_and_cannot_be_tried_is_missing() {
     assert!(lost.missing[&way((0, From::Pod), (1, To::Pod))].contains("no address"));
     broken.clusters[2].sees = Sees::Nothing("refused".into());
     assert_eq!(plan(&broken).missing[&way((0, From::Pod), (2, To::Service))], "refused");
+
+    let mut cut = scene(false);
+    let between = way((1, From::Pod), (2, To::Pod));
+    cut.clusters[1].transit = true;
+    assert!(plan(&cut).closed.contains_key(&between), "one policy alone lets nobody through");
+    cut.clusters[2].transit = true;
+    let cut = plan(&cut);
+    assert!(cut.missing[&between].contains("milan does not see the other's pods") && !cut.closed.contains_key(&between));
+}
+
+#[test]
+fn what_cannot_be_tried_or_checked_fails_its_way_and_says_why() {
+    let mut scene = scene(true);
+    let mut silent = pod(1, "m2", "milan", "10.65.0.10");
+    silent.address = None;
+    // Outside of all prefixes that rome announces.
+    scene.parties.extend([silent, pod(0, "r2", "rome-2", "10.99.0.5")]);
+    scene.clusters[0].stand_ins.clear();
+    scene.clusters[2].service.node_ports = None;
+    let found = world(&scene, |_| None);
+    let told = |way: &str| {
+        let of_it = found.failures.iter().filter(|failure| failure.way == way);
+        of_it.map(|failure| format!("{}: {}", failure.tried, failure.happened)).collect::<Vec<_>>()
+    };
+    let outside = "r2 has the address 10.99.0.5, which is in no prefix that milan knows";
+    let no_address = "m2 has no address at rome";
+    assert_eq!(
+        told("milan pod to rome pod"),
+        [
+            format!("m on milan: r2 cannot be asked: {outside}"),
+            format!("m2 on milan: as whom it should be seen is not known: {no_address}"),
+            format!("m2 on milan: r2 cannot be asked: {outside}"),
+        ]
+    );
+    assert_eq!(
+        told("rome pod to milan pod"),
+        [
+            format!("r on rome-1: m2 cannot be asked: {no_address}"),
+            format!("r2 on rome-2: as whom it should be seen is not known: {outside}"),
+            format!("r2 on rome-2: m2 cannot be asked: {no_address}"),
+        ]
+    );
+    assert_eq!(
+        told("rome node to turin pod"),
+        ["node rome-2: as whom it should be seen is not known: nothing that turin knows stands for the nodes of rome"]
+    );
+    assert!(told("rome pod to turin node port")[0].ends_with("it has no node ports"));
+    let state = |from: From, to: (&str, To)| {
+        let of_it =
+            |way: &&Tried| (way.from_cluster.as_str(), way.from) == ("rome", from) && (way.to_cluster.as_str(), way.to) == to;
+        found.ways.iter().find(of_it).map(|way| way.state)
+    };
+    assert_eq!(state(From::Pod, ("milan", To::Pod)), Some(WayState::Failed));
+    assert_eq!(state(From::Node, ("turin", To::Pod)), Some(WayState::Failed));
+    assert_eq!(state(From::Node, ("rome", To::Pod)), Some(WayState::Ok), "near, it may be any of its addresses");
+}
+
+#[test]
+fn nodes_that_take_no_part_are_named_and_count() {
+    let mut scene = scene(true);
+    scene.clusters[1].left_out = vec![LeftOut { node: "milan-2".into(), why: "liqo-fabric is not ready on it".into() }];
+    let found = Found { matrices: vec![world(&scene, |_| None), world(&scene, |_| None)], left: Vec::new() };
+    assert_eq!(found.verdict().unwrap_err().to_string(), "1 node could not take part");
+    let text = render(&found, Paint::off());
+    assert!(text.contains("FAILED node milan-2 of milan takes no part: liqo-fabric is not ready on it"), "{text}");
 }
 
 fn answered(pod: &str, source: &str) -> Heard {
@@ -197,14 +263,16 @@ fn world(scene: &Scene, wrong: impl Fn(&Ask) -> Option<Heard>) -> Matrix {
 #[test]
 fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_alone() {
     let scene = scene(true);
-    let good = Found { matrices: vec![world(&scene, |_| None)] };
+    let good = Found { matrices: vec![world(&scene, |_| None)], left: Vec::new() };
     assert!(good.verdict().is_ok() && good.matrices[0].failures.is_empty());
+    assert!(Found { left: vec!["namespace x".to_owned()], ..good }.verdict().is_err());
     let is_ours = |ask: &Ask| ask.asker == 0 && ask.way.to == (1, To::Pod) && ask.question.what == What::Tcp;
     for (wrong, told) in [
         (answered("t", "10.67.0.5"), "pod t on node x answered instead"),
         (answered("m", "10.69.1.1"), "seen as 10.69.1.1 and not as 10.67.0.5"),
         (silence(ProblemKind::NoAnswer), "no answer"),
         (Heard::NotAsked("no exec".into()), "could not be asked: no exec"),
+        (Heard::Late, "no time"),
     ] {
         let matrix = world(&scene, |ask| is_ours(ask).then(|| wrong.clone()));
         assert!(matrix.failures[0].happened.contains(told), "{:?}", matrix.failures);
@@ -213,7 +281,7 @@ fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_
             failed.iter().map(|way| (way.from_cluster.as_str(), way.to_cluster.as_str())).collect::<Vec<_>>(),
             [("rome", "milan")]
         );
-        assert!(Found { matrices: vec![matrix] }.verdict().unwrap_err().to_string().starts_with("1 of "));
+        assert!(Found { matrices: vec![matrix], left: Vec::new() }.verdict().unwrap_err().to_string().starts_with("1 of "));
     }
 }
 
@@ -221,6 +289,37 @@ fn a_world_in_which_everything_works_passes_and_each_wrong_answer_fails_its_way_
 fn advised(scene: &Scene, is: impl Fn(&Ask) -> bool, wrong: &Heard) -> String {
     let matrix = world(scene, |ask| (ask.way.to.0 == 1 && ask.asker == 0 && is(ask)).then(|| wrong.clone()));
     matrix.failures[0].advice.clone()
+}
+
+#[tokio::test]
+async fn one_large_amount_that_does_not_arrive_is_enough_for_a_way() {
+    let mut several = scene(true);
+    several.parties.push(pod(1, "m2", "milan", "10.65.0.10"));
+    let plan = plan(&several);
+    let bulk_to =
+        |number: &usize| matches!(plan.asks[*number].question.what, What::Bulk { .. }).then(|| plan.asks[*number].way.to.0);
+    let numbers: Vec<usize> = (0..plan.asks.len()).filter(|number| plan.asks[*number].asker == 0).collect();
+    let tell = async |numbers: &[usize], patience: Duration| {
+        assert!(numbers.iter().all(|number| bulk_to(number).is_some() == (patience == PATIENCE[1])));
+        let answer =
+            |number| if bulk_to(number) == Some(1) { silence(ProblemKind::NoAnswer) } else { right(&plan.asks[*number]) };
+        numbers.iter().map(answer).collect()
+    };
+    let heard = ask_one(&plan, &numbers, &Mutex::default(), tell).await;
+    assert_eq!(heard.len(), numbers.len());
+    let large = |to| heard.iter().filter(move |(number, _)| bulk_to(number) == Some(to)).map(|(_, heard)| heard);
+    assert_eq!(large(1).collect::<Vec<_>>(), [&silence(ProblemKind::NoAnswer), &Heard::Spared]);
+    assert!(large(2).all(|heard| matches!(heard, Heard::Found(Ok(_)))), "that is another way");
+}
+
+#[test]
+fn what_came_before_the_time_was_over_counts() {
+    let reports = || vec![Report { question: 1, outcome: Ok(Finding::Passes { largest: 1420, vanished: None }) }];
+    let late = Err(Cut::Late { pod: "p".into(), seconds: 1 });
+    let found = heard(3, Answers { reports: reports(), end: late });
+    assert!(matches!(found.as_slice(), [Heard::Late, Heard::Found(Ok(_)), Heard::Late]), "{found:?}");
+    let broken = Err(Cut::Broken(anyhow::anyhow!("no exec")));
+    assert_eq!(heard(1, Answers { reports: Vec::new(), end: broken }), [Heard::NotAsked("no exec".into())]);
 }
 
 #[test]
@@ -238,6 +337,9 @@ fn what_to_do_follows_from_what_else_works() {
     assert!(advised(&all, |_| true, &answered("t", "10.67.0.5")).contains("network.reservedCIDRs"));
     let names = |ask: &Ask| ask.way.to.1 == To::Service;
     assert!(advised(&all, names, &silence(ProblemKind::UnknownName)).contains("name server"));
+
+    let late = advised(&all, |_| true, &Heard::Late);
+    assert!(late.contains("--timeout") && !late.contains("exec"), "{late}");
 
     let mut several = all.clone();
     several.parties.push(pod(0, "r2", "rome-2", "10.244.1.5"));
@@ -258,6 +360,7 @@ fn the_matrix_is_a_table_with_what_failed_and_what_is_closed_below() {
         matrices: vec![world(&scene, |ask| {
             (ask.asker == 3 && ask.way.to == (2, To::Pod)).then(|| silence(ProblemKind::NoAnswer))
         })],
+        left: vec!["namespace x of rome stays: why".to_owned()],
     };
     let text = render(&found, Paint::off());
     let lines: Vec<Vec<&str>> =
@@ -268,6 +371,7 @@ fn the_matrix_is_a_table_with_what_failed_and_what_is_closed_below() {
     assert_eq!(lines[3], ["milan pod", "ok 1.5 ms", "ok 1.5 ms", "-", "-", "ok 1.5 ms", "-", "-", "-", "-"]);
     assert_eq!(lines[2][7], "FAILED");
     assert!(text.contains("FAILED rome node to turin pod: 5 of 5 questions"), "{text}");
+    assert!(text.ends_with("LEFT namespace x of rome stays: why"), "{text}");
     assert!(text.contains("what to do:") && text.contains("-  rome does not pass packets on between"), "{text}");
     let json: Value = serde_json::to_value(&found).unwrap();
     assert_eq!(json["matrices"][0]["ways"][0]["from"], "pod");

@@ -157,12 +157,22 @@ fn standing(foreign: &ForeignCluster, links: &[&str]) -> Standing {
     let holds = |link: &&&str| foreign.condition(link).is_some_and(|condition| condition.status == "True");
     let holding = links.iter().take_while(holds).count();
     match links.get(holding).and_then(|link| foreign.condition(link)) {
-        None => Standing { holding, missing: "no news yet".to_owned(), refused: false },
+        None => Standing { holding, missing: silence(links.get(holding).copied()), refused: false },
         Some(condition) => Standing {
             holding,
             missing: format!("{}: {}", condition.reason, condition.message),
             refused: condition.status == "False" && FINAL_REASONS.contains(&condition.reason.as_str()),
         },
+    }
+}
+
+/// What is said where a link says nothing. Of a network that nobody wants nothing is ever said.
+fn silence(link: Option<&str>) -> String {
+    match link {
+        Some(links::NETWORK_AGREED) => {
+            "no news yet; there is none without network.enabled in the PeeringPolicy that holds for the peer, or `network: Yes` in its ForeignCluster".to_owned()
+        }
+        _ => "no news yet".to_owned(),
     }
 }
 
@@ -202,5 +212,7 @@ mod tests {
         assert_eq!(refused, Standing { holding: 1, missing: "TokenInvalid: m".into(), refused: true });
         let all: Vec<_> = LINKS.iter().map(|link| condition(link, "True", "Fine")).collect();
         assert_eq!(standing(&foreign(&json!(all)), LINKS).holding, 6);
+        let agreed = standing(&foreign(&json!(all)), LINKS_OF_NETWORK);
+        assert!(agreed.holding == 3 && agreed.missing.contains("network.enabled"), "{agreed:?}");
     }
 }

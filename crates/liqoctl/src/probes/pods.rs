@@ -12,11 +12,23 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{Cluster, Explained as _},
+    readiness,
     wait::{Look, until},
 };
 
 /// Label of every pod.
 const APP: &str = "network-test";
+
+/// What a pod does, beside asking when it is told to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It answers everybody.
+    Serve,
+    /// It answers those who say this first. That is for pods that strangers reach.
+    ServeThose(String),
+    /// Nothing.
+    Wait,
+}
 
 /// A pod that is to be made.
 #[derive(Clone, Debug)]
@@ -29,15 +41,19 @@ pub struct Wanted {
     pub is_virtual: bool,
     /// Whether it uses the network of its node.
     pub host_network: bool,
-    /// Whether it answers.
-    pub serves: bool,
+    /// What it does.
+    pub role: Role,
     /// The group that Services select it by.
     pub group: String,
 }
 
 /// The object for it: it may do nothing that Pod Security's level `restricted` forbids but, where it is asked for, use the node's network.
 pub fn object(wanted: &Wanted, image: &str) -> Value {
-    let role = if wanted.serves { "serve" } else { "wait" };
+    let arguments = match &wanted.role {
+        Role::Serve => json!(["probe", "serve"]),
+        Role::ServeThose(token) => json!(["probe", "serve", "--token", token]),
+        Role::Wait => json!(["probe", "wait"]),
+    };
     let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
     let ports = json!([
         { "name": "tcp", "containerPort": PORT, "protocol": "TCP" },
@@ -51,7 +67,7 @@ pub fn object(wanted: &Wanted, image: &str) -> Value {
         "containers": [{
             "name": "probe",
             "image": image,
-            "args": ["probe", role],
+            "args": arguments,
             "env": [field("POD_NAME", "metadata.name"), field("NODE_NAME", "spec.nodeName")],
             "resources": { "requests": { "cpu": "20m", "memory": "16Mi" } },
             "securityContext": {
@@ -72,7 +88,7 @@ pub fn object(wanted: &Wanted, image: &str) -> Value {
         spec["hostNetwork"] = json!(true);
         spec["dnsPolicy"] = json!("ClusterFirstWithHostNet");
     }
-    if wanted.serves {
+    if wanted.role != Role::Wait {
         spec["containers"][0]["ports"] = ports;
         spec["containers"][0]["readinessProbe"] = json!({ "tcpSocket": { "port": PORT }, "periodSeconds": 1 });
     }
@@ -101,19 +117,12 @@ pub async fn ready(
     until(&format!("the pods in namespace {namespace} of {} are ready", cluster.context), timeout, news, || async {
         let pods = api.list(&ListParams::default()).await.doing(format!("list the pods of namespace {namespace}"))?.items;
         let missing = pods.iter().find_map(|pod| {
-            let why = if is_ready(pod) { also(pod) } else { Some(why(pod)) };
+            let why = if readiness::pod(pod) { also(pod) } else { Some(why(pod)) };
             why.map(|why| format!("{}: {why}", pod.name_any()))
         });
         Ok(missing.map_or_else(|| Look::Done(pods), Look::NotYet))
     })
     .await
-}
-
-/// Whether it is ready.
-pub fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let ready = conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-    ready && pod.metadata.deletion_timestamp.is_none()
 }
 
 /// Its address, as its cluster knows it.
@@ -142,7 +151,8 @@ mod tests {
     use super::*;
 
     fn wanted(is_virtual: bool, host_network: bool) -> Wanted {
-        Wanted { name: "p".into(), node: "n".into(), is_virtual, host_network, serves: !host_network, group: "g".into() }
+        let role = if host_network { Role::Wait } else { Role::Serve };
+        Wanted { name: "p".into(), node: "n".into(), is_virtual, host_network, role, group: "g".into() }
     }
 
     #[test]
@@ -155,6 +165,9 @@ mod tests {
         let on_node = object(&wanted(false, true), "i");
         assert_eq!((&on_node["spec"]["nodeName"], &on_node["spec"]["hostNetwork"]), (&json!("n"), &json!(true)));
         assert_eq!(on_node["spec"]["containers"][0]["args"], json!(["probe", "wait"]));
+        let guarded = object(&Wanted { role: Role::ServeThose("t".into()), ..wanted(false, true) }, "i");
+        assert_eq!(guarded["spec"]["containers"][0]["args"], json!(["probe", "serve", "--token", "t"]));
+        assert_eq!(guarded["spec"]["containers"][0]["ports"][0]["containerPort"], PORT);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     cluster::{Cluster, Explained as _, list_or_none},
     manifests::{MANAGER, NAMESPACE},
+    readiness,
 };
 
 /// Looks at the cluster.
@@ -111,7 +112,7 @@ async fn virtual_node(cluster: &Cluster, object: VirtualNodeObject) -> anyhow::R
     if let Some(name) = &node {
         let nodes: Api<Node> = Api::all(cluster.client.clone());
         let found = nodes.get_opt(name).await.doing(format!("read Node {name}"))?;
-        ready = found.is_some_and(|node| is_ready(&node));
+        ready = found.as_ref().is_some_and(readiness::node);
         let pods: Api<Pod> = Api::all(cluster.client.clone());
         let on_it = format!("spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed");
         count = pods
@@ -122,11 +123,6 @@ async fn virtual_node(cluster: &Cluster, object: VirtualNodeObject) -> anyhow::R
             .len();
     }
     Ok(VirtualNode { pool: object.spec.pool, node, ready, resources: object.spec.resources, pods: count })
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 async fn lending(cluster: &Cluster, consumer: &ClusterId, tenant: Option<String>, links: Vec<Link>) -> anyhow::Result<Lending> {

@@ -5,16 +5,25 @@ use crate::serve::{Name, serve_on};
 
 /// A server on loopback, and where it is.
 async fn server() -> SocketAddr {
+    server_for(None).await
+}
+
+/// The same, which wants to hear this first.
+async fn server_for(token: Option<&str>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let socket = UdpSocket::bind(address).await.unwrap();
-    tokio::spawn(serve_on(listener, socket, Name { pod: "p".into(), node: "n".into() }));
+    tokio::spawn(serve_on(listener, socket, Name { pod: "p".into(), node: "n".into(), token: token.map(Into::into) }));
     address
 }
 
 async fn asked(to: &str, what: What) -> Result<Finding, Problem> {
+    asked_with(None, 2000, to, what).await
+}
+
+async fn asked_with(token: Option<&str>, patience_millis: u64, to: &str, what: What) -> Result<Finding, Problem> {
     let questions = vec![Question { to: to.to_owned(), what }];
-    let mut reports = ask(Request { questions, patience_millis: 2000, at_once: 4 });
+    let mut reports = ask(Request { questions, patience_millis, at_once: 4, token: token.map(Into::into) });
     let report = reports.recv().await.unwrap();
     assert_eq!((report.question, reports.recv().await), (0, None));
     report.outcome
@@ -70,6 +79,40 @@ async fn what_goes_wrong_has_a_name() {
     assert_eq!(asked(&silent, What::Tcp).await.unwrap_err().kind, ProblemKind::Refused);
     assert_eq!(asked(&silent, What::Udp { bytes: 0 }).await.unwrap_err().kind, ProblemKind::Refused);
     assert_eq!(asked("nobody.invalid:1", What::Tcp).await.unwrap_err().kind, ProblemKind::UnknownName);
+}
+
+#[tokio::test]
+async fn who_does_not_say_the_token_is_not_answered() {
+    let server = server_for(Some("open")).await.to_string();
+    let all = [
+        What::Tcp,
+        What::Udp { bytes: 0 },
+        What::Bulk { bytes: 1000 },
+        What::Path { largest: 1500 },
+        What::Latency { seconds: 0.1 },
+        What::Stream { seconds: 0.1, connections: 1 },
+        What::Flood { seconds: 0.1, bytes: 1200 },
+    ];
+    for what in all {
+        let found = asked_with(Some("open"), 2000, &server, what.clone()).await;
+        assert!(found.is_ok(), "{what:?}: {found:?}");
+    }
+    for token in [None, Some("ope"), Some("opener")] {
+        for what in [What::Tcp, What::Udp { bytes: 0 }, What::Bulk { bytes: 1000 }] {
+            assert!(asked_with(token, 100, &server, what).await.is_err(), "{token:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_datagram_that_is_shorter_than_its_answer_is_not_answered() {
+    let socket = datagram_socket(server().await).await.unwrap();
+    socket.send(b"who short").await.unwrap();
+    socket.send(&padded("who long", SHORTEST)).await.unwrap();
+    let mut buffer = [0; 2048];
+    let length = timeout(Duration::from_secs(5), socket.recv(&mut buffer)).await.unwrap().unwrap();
+    assert!(buffer.starts_with(b"long ") && length <= SHORTEST);
+    assert!(timeout(Duration::from_millis(100), socket.recv(&mut buffer)).await.is_err());
 }
 
 #[tokio::test]

@@ -2,11 +2,14 @@
 
 use liqo_api::{ForeignCluster, TunnelEndpoint, Wish};
 
-use super::{clocks, gateways, nodes::cluster_domain, peers::OVER_TLS, some};
+use super::{clocks, gateways, nodes::cluster_domain, peers::OVER_TLS, some, unread};
 use crate::doctor::{Check, Finding, facts::Facts};
 
 /// Judges two clusters; nothing, if they do not know each other.
 pub fn between(one: &Facts, other: &Facts) -> Vec<Finding> {
+    if let Some(why) = [one, other].into_iter().find_map(|facts| facts.config.as_ref().err()) {
+        return vec![unread(Check::DifferentClusters, why)];
+    }
     let (Some(one_id), Some(other_id)) = (one.id(), other.id()) else { return Vec::new() };
     if one_id == other_id {
         let what = format!("{} and {} have the same ID", one.name, other.name);
@@ -16,13 +19,15 @@ pub fn between(one: &Facts, other: &Facts) -> Vec<Finding> {
             "either both kubeconfigs lead to one cluster, or one was copied with its Secrets: `liqoctl uninstall --purge` and install there",
         )];
     }
-    if one.peer(other_id).is_none() && other.peer(one_id).is_none() {
+    if matches!((one.peer(other_id), other.peer(one_id)), (Ok(None), Ok(None))) {
         return Vec::new();
     }
-    let mut found = vec![agreement(one, other), time(one, other), versions(one, other), domains(one, other)];
+    let agreement = agreement(one, other).unwrap_or_else(|why| unread(Check::Agreement, why));
+    let mut found = vec![agreement, time(one, other), versions(one, other), domains(one, other)];
     found.extend([(one, other), (other, one)].into_iter().filter_map(|(of, peer)| addresses(of, peer)));
     match (one.tunnel(other_id), other.tunnel(one_id)) {
-        (Some(here), Some(there)) => {
+        (Err(why), _) | (_, Err(why)) => found.push(unread(Check::TunnelDirections, why)),
+        (Ok(Some(here)), Ok(Some(there))) => {
             found.extend([
                 keys(one, here, other),
                 keys(other, there, one),
@@ -32,8 +37,8 @@ pub fn between(one: &Facts, other: &Facts) -> Vec<Finding> {
             found.push(mtu(here, there));
             found.push(directions(one, here, other, there));
         }
-        (None, None) => {}
-        (here, _) => {
+        (Ok(None), Ok(None)) => {}
+        (Ok(here), Ok(_)) => {
             let (with, without) = if here.is_some() { (one, other) } else { (other, one) };
             let what = format!("{} wants a network with {}, which wants none", with.name, without.name);
             found.push(Finding::warn(Check::TunnelDirections, what, format!("in {}: spec.network of the ForeignCluster, network.enabled of the policy that holds for it, and of ClusterConfig liqo", without.name)));
@@ -42,36 +47,36 @@ pub fn between(one: &Facts, other: &Facts) -> Vec<Finding> {
     found
 }
 
-/// Whether what one wants to borrow is what the other lends.
-fn agreement(one: &Facts, other: &Facts) -> Finding {
+/// Whether what one wants to borrow is what the other lends; else why that could not be read.
+fn agreement<'a>(one: &'a Facts, other: &'a Facts) -> Result<Finding, &'a String> {
     let check = Check::Agreement;
     for (consumer, provider) in [(one, other), (other, one)] {
         let (Some(consumer_id), Some(provider_id)) = (consumer.id(), provider.id()) else { continue };
-        if consumer.peer(provider_id).is_none_or(|peer| peer.spec.outgoing_peering != Wish::Yes) {
+        if consumer.peer(provider_id)?.is_none_or(|peer| peer.spec.outgoing_peering != Wish::Yes) {
             continue;
         }
         let (borrower, lender) = (&consumer.name, &provider.name);
-        match provider.peer(consumer_id) {
+        match provider.peer(consumer_id)? {
             Some(peer) if peer.spec.incoming_peering == Wish::No => {
                 let what = format!("{borrower} wants to borrow from {lender}, which does not let it");
-                return Finding::warn(
+                return Ok(Finding::warn(
                     check,
                     what,
                     format!("in {lender}: `liqoctl approve {borrower}`; or in {borrower}: `liqoctl unpeer {lender}`"),
-                );
+                ));
             }
             Some(peer) if tenant(peer).is_some() => {}
             _ => {
                 let what = format!("{borrower} wants to borrow from {lender}, which has nothing for it");
-                return Finding::fail(
+                return Ok(Finding::fail(
                     check,
                     what,
                     format!("see the links of peer {lender} in {borrower}: the first that is broken says why"),
-                );
+                ));
             }
         }
     }
-    Finding::ok(check, "what one borrows, the other lends")
+    Ok(Finding::ok(check, "what one borrows, the other lends"))
 }
 
 fn tenant(peer: &ForeignCluster) -> Option<&String> {
@@ -121,7 +126,10 @@ fn domains(one: &Facts, other: &Facts) -> Finding {
 /// Whether `of` goes by the address that `peer` gives out.
 fn addresses(of: &Facts, peer: &Facts) -> Option<Finding> {
     let check = Check::PeerAddresses;
-    let record = of.peer(peer.id()?).filter(|record| record.spec.outgoing_peering == Wish::Yes)?;
+    let record = match of.peer(peer.id()?) {
+        Ok(record) => record.filter(|record| record.spec.outgoing_peering == Wish::Yes)?,
+        Err(why) => return Some(unread(check, why)),
+    };
     let given = peer.configuration()?.status.clone()?;
     let different = |used: Option<&String>, given: Option<&String>| match (used, given) {
         (Some(used), Some(given)) if used.trim_end_matches('/') != given.trim_end_matches('/') => {
@@ -148,7 +156,7 @@ fn addresses(of: &Facts, peer: &Facts) -> Option<Finding> {
 fn keys(of: &Facts, tunnel: &TunnelEndpoint, peer: &Facts) -> Finding {
     let check = Check::TunnelKeys;
     if let Err(why) = &peer.leases {
-        return super::unread(check, why);
+        return unread(check, why);
     }
     let alive: Vec<(&str, &str)> = peer
         .gateways()
@@ -294,6 +302,24 @@ mod tests {
         assert_eq!(verdict(&one, &two, Check::Agreement).verdict, Verdict::Warn);
         two.peers = Ok(Vec::new());
         assert_eq!(verdict(&one, &two, Check::Agreement).verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn what_may_not_be_read_of_one_of_them_is_no_fault() {
+        let refused = || "cannot list: forbidden".to_owned();
+        let (mut one, mut two) = (facts(), other());
+        two.peers = Err(refused());
+        two.tunnels = Err(refused());
+        for check in [Check::Agreement, Check::TunnelDirections] {
+            assert_eq!(verdict(&one, &two, check), Finding::unknown(check, refused()));
+        }
+        one.peers = Err(refused());
+        for check in [Check::Agreement, Check::PeerAddresses] {
+            assert_eq!(verdict(&one, &two, check), Finding::unknown(check, refused()));
+        }
+        assert!(between(&one, &two).iter().all(|one| [Verdict::Ok, Verdict::Unknown].contains(&one.verdict)));
+        one.config = Err(refused());
+        assert_eq!(between(&one, &two), [Finding::unknown(Check::DifferentClusters, refused())]);
     }
 
     #[test]

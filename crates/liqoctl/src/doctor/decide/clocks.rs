@@ -99,12 +99,15 @@ fn summed(check: Check, apart: &BTreeMap<String, SignedDuration>, who: &str, adv
 
 /// Consumers write the time into their Leases here.
 fn consumers(facts: &Facts) -> Option<Finding> {
-    let tenants = facts.tenant_leases.as_ref().ok()?;
+    let tenants = match &facts.tenant_leases {
+        Ok(tenants) => tenants,
+        Err(why) => return Some(unread(Check::PeerClocks, why)),
+    };
     let renewed = tenants.iter().filter(|lease| lease.name_any() == leases::CONSUMER);
     let name = |lease: &Lease| {
         let namespace = lease.namespace().unwrap_or_default();
         let id = namespace.trim_start_matches("liqo-tenant-").parse().ok();
-        let peer = id.and_then(|id| facts.peer(&id));
+        let peer = id.and_then(|id| facts.peer(&id).ok()?);
         peer.map_or(namespace, ResourceExt::name_any)
     };
     let apart = worst(renewed, name);

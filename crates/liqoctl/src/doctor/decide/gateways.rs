@@ -5,13 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
-use super::{
-    count,
-    nodes::{is_ready, with_fabric},
-    ranges::addresses,
-    some, unread,
+use super::{count, nodes::with_fabric, ranges::addresses, some, unread};
+use crate::{
+    doctor::{Check, Finding, facts::Facts},
+    readiness,
 };
-use crate::doctor::{Check, Finding, facts::Facts};
 
 /// Judges them.
 pub fn decide(facts: &Facts) -> Vec<Finding> {
@@ -55,8 +53,11 @@ fn alive(facts: &Facts, nodes: &[&Node]) -> Finding {
         let last = if silent.is_empty() { String::new() } else { format!("; heard last: {}", some(&silent)) };
         return Finding::fail(check, format!("no gateway is alive: nothing passes to any peer{last}"), advice);
     }
-    let unwell: Vec<&str> =
-        alive.iter().copied().filter(|name| nodes.iter().any(|node| node.name_any() == *name && !is_ready(node))).collect();
+    let unwell: Vec<&str> = alive
+        .iter()
+        .copied()
+        .filter(|name| nodes.iter().any(|node| node.name_any() == *name && !readiness::node(node)))
+        .collect();
     if !unwell.is_empty() {
         let what = format!("gateways renew their Leases on nodes that are not Ready: {}", some(&unwell));
         return Finding::warn(check, what, "`kubectl describe node NODE`: packets still pass, the node may go at any time");
@@ -124,7 +125,11 @@ fn public(facts: &Facts, nodes: &[&Node]) -> Finding {
         return Finding::ok(check, what);
     }
     // One that has public addresses is in another network; it suffices that it can be reached from here.
-    let unreached = facts.tunnels.iter().flatten().find(|tunnel| {
+    let tunnels = match &facts.tunnels {
+        Ok(tunnels) => tunnels,
+        Err(why) => return unread(check, why),
+    };
+    let unreached = tunnels.iter().find(|tunnel| {
         let theirs: Vec<&String> = tunnel.spec.gateways.iter().flat_map(|gateway| &gateway.endpoints).collect();
         let is_connected = tunnel.connected().is_some_and(|condition| condition.status == "True");
         !is_connected && (theirs.is_empty() || theirs.iter().any(|endpoint| !is_private_endpoint(endpoint)))
@@ -192,6 +197,13 @@ mod tests {
         let config = facts.config.as_mut().unwrap().as_mut().unwrap();
         config.spec.network.gateways.node_selector.insert("role".to_owned(), "edge".to_owned());
         assert!(verdict(&facts, Check::GatewaysAlive).what.contains("role=edge"));
+    }
+
+    #[test]
+    fn whom_private_addresses_keep_away_cannot_be_said_without_the_tunnels() {
+        let mut facts = facts();
+        facts.tunnels = Err("cannot list tunnels".to_owned());
+        assert_eq!(verdict(&facts, Check::GatewayAddresses).verdict, Verdict::Unknown);
     }
 
     #[test]

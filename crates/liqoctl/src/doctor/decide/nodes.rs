@@ -7,12 +7,14 @@ use kube::ResourceExt as _;
 
 use super::{count, some, unread, workloads};
 use crate::{
+    cluster::full_name,
     doctor::{
         Check, Finding,
-        collect::{is_fabric, name_of, statuses},
+        collect::{is_fabric, statuses},
         facts::Facts,
     },
     manifests::avoided_nodes,
+    readiness,
 };
 
 /// Judges them.
@@ -25,19 +27,13 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// Whether a node is Ready.
-pub fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
 fn ready(facts: &Facts) -> Finding {
     let check = Check::NodesReady;
     let nodes = match facts.real_nodes() {
         Ok(nodes) => nodes,
         Err(why) => return unread(check, &why),
     };
-    let down: Vec<String> = nodes.iter().filter(|node| !is_ready(node)).map(|node| node.name_any()).collect();
+    let down: Vec<String> = nodes.iter().filter(|node| !readiness::node(node)).map(|node| node.name_any()).collect();
     if down.is_empty() {
         return Finding::ok(check, format!("{} Ready", count(nodes.len(), "node")));
     }
@@ -48,7 +44,7 @@ fn ready(facts: &Facts) -> Finding {
 
 /// The nodes on which Liqo's program is to run: machines, without those that the user has Liqo avoid.
 pub fn with_fabric(facts: &Facts) -> Result<Vec<&Node>, String> {
-    let avoided = facts.manager.as_ref().ok().and_then(Option::as_ref).map(avoided_nodes).unwrap_or_default();
+    let avoided = facts.manager.as_ref().map_err(Clone::clone)?.as_ref().map(avoided_nodes).unwrap_or_default();
     let is_avoided = |node: &Node| avoided.iter().any(|(key, value)| node.labels().get(key) == Some(value));
     Ok(facts.real_nodes()?.into_iter().filter(|node| !is_avoided(node)).collect())
 }
@@ -69,8 +65,8 @@ fn fabric(facts: &Facts) -> Vec<Finding> {
     for node in nodes {
         let name = node.name_any();
         match by_node.get(name.as_str()) {
-            Some(pod) if is_pod_ready(pod) => well += 1,
-            _ if !is_ready(node) => found.push(Finding::skipped(check, format!("node {name} is not Ready: nothing can be said of what runs there"))),
+            Some(pod) if readiness::pod(pod) => well += 1,
+            _ if !readiness::node(node) => found.push(Finding::skipped(check, format!("node {name} is not Ready: nothing can be said of what runs there"))),
             Some(pod) => found.push(unwell(check, &name, pod, facts)),
             None => found.push(Finding::fail(
                 check,
@@ -86,9 +82,12 @@ fn fabric(facts: &Facts) -> Vec<Finding> {
 }
 
 fn unwell(check: Check, node: &str, pod: &Pod, facts: &Facts) -> Finding {
-    let name = name_of(pod);
+    let name = full_name(pod);
     if let Some((why, advice)) = workloads::trouble(pod, facts) {
         return Finding::fail(check, format!("node {node}: {why}"), advice);
+    }
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Finding::warn(check, format!("node {node}: {name} ends"), "another comes in its place: look again in a minute");
     }
     if statuses(pod).all(|status| status.state.as_ref().is_none_or(|state| state.running.is_none())) {
         return Finding::warn(
@@ -103,11 +102,6 @@ fn unwell(check: Check, node: &str, pod: &Pod, facts: &Facts) -> Finding {
         format!("node {node}: {name} runs and is not ready: {complaint}"),
         "what it says is missing on the node: a module of the kernel (VXLAN, nftables, tun), or a port that somebody else has; `kubectl -n liqo-fabric logs POD` has more",
     )
-}
-
-fn is_pod_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn kube_proxy(facts: &Facts) -> Finding {
@@ -171,45 +165,49 @@ const PLUGINS: [Plugin; 11] = [
     Plugin { daemon_set: "azure-cni", name: "Azure CNI", enforces: None },
 ];
 
-fn plugin(facts: &Facts) -> Result<Option<&'static Plugin>, &String> {
+/// Those that are there. The first makes the network of pods; others may stand beside it for `NetworkPolicies` alone.
+fn plugins(facts: &Facts) -> Result<Vec<&'static Plugin>, &String> {
     let sets = facts.surroundings.daemon_sets.as_ref()?;
     let is_there = |plugin: &&Plugin| sets.iter().any(|set| set.name_any().starts_with(plugin.daemon_set));
-    Ok(PLUGINS.iter().find(is_there))
+    Ok(PLUGINS.iter().filter(is_there).collect())
 }
 
 fn cni(facts: &Facts) -> Finding {
-    match plugin(facts) {
+    match plugins(facts).as_deref() {
         Err(why) => unread(Check::Cni, why),
-        Ok(Some(plugin)) => Finding::ok(Check::Cni, plugin.name),
-        Ok(None) => Finding::unknown(Check::Cni, "the network of pods is made by no DaemonSet that is known here"),
+        Ok([plugin, ..]) => Finding::ok(Check::Cni, plugin.name),
+        Ok([]) => Finding::unknown(Check::Cni, "the network of pods is made by no DaemonSet that is known here"),
     }
 }
 
 fn network_policies(facts: &Facts) -> Finding {
     let check = Check::NetworkPolicies;
-    match plugin(facts) {
-        Err(why) => unread(check, why),
-        Ok(Some(Plugin { enforces: Some(true), name, .. })) => Finding::ok(check, format!("{name} has NetworkPolicies hold")),
-        Ok(Some(Plugin { enforces: Some(false), name, .. })) => {
-            let what = format!("{name} does not have NetworkPolicies hold");
-            let lends = facts
-                .peers
-                .iter()
-                .flatten()
-                .any(|peer| peer.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some()));
-            if lends {
-                Finding::warn(
-                    check,
-                    what,
-                    "nothing keeps pods of consumers away from pods of this cluster: add something that enforces them, such as kube-router's policy controller or Calico",
-                )
-            } else {
-                Finding::ok(check, format!("{what}; that matters once this cluster lends"))
-            }
-        }
-        Ok(_) => {
-            Finding::unknown(check, "whether NetworkPolicies hold cannot be seen; those of consumers' namespaces count on it")
-        }
+    let plugins = match plugins(facts) {
+        Ok(plugins) => plugins,
+        Err(why) => return unread(check, why),
+    };
+    if let Some(plugin) = plugins.iter().find(|plugin| plugin.enforces == Some(true)) {
+        return Finding::ok(check, format!("{} has NetworkPolicies hold", plugin.name));
+    }
+    let (Some(plugin), true) = (plugins.first(), plugins.iter().all(|plugin| plugin.enforces == Some(false))) else {
+        return Finding::unknown(
+            check,
+            "whether NetworkPolicies hold cannot be seen; those of consumers' namespaces count on it",
+        );
+    };
+    let peers = match &facts.peers {
+        Ok(peers) => peers,
+        Err(why) => return unread(check, why),
+    };
+    let what = format!("{} does not have NetworkPolicies hold", plugin.name);
+    if peers.iter().any(|peer| peer.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some())) {
+        Finding::warn(
+            check,
+            what,
+            "nothing keeps pods of consumers away from pods of this cluster: add something that enforces them, such as kube-router's policy controller or Calico",
+        )
+    } else {
+        Finding::ok(check, format!("{what}; that matters once this cluster lends"))
     }
 }
 
@@ -281,7 +279,7 @@ mod tests {
     fn a_fabric_that_is_not_ready_says_what_is_missing() {
         let mut facts = facts();
         let pod = fabric_pod("False");
-        facts.complaints.insert(name_of(&pod), "no nftables".to_owned());
+        facts.complaints.insert(full_name(&pod), "no nftables".to_owned());
         facts.pods = Ok(vec![pod]);
         let found = fabric(&facts);
         assert_eq!(found[0].verdict, Verdict::Fail);
@@ -300,6 +298,8 @@ mod tests {
             json!({ "spec": { "selector": {}, "template": { "spec": { "affinity": affinity, "containers": [] } } } }),
         )));
         assert_eq!(fabric(&facts).len(), 1);
+        facts.manager = Err("cannot read the Deployment".to_owned());
+        assert_eq!(fabric(&facts), [Finding::unknown(Check::Fabric, "cannot read the Deployment")]);
     }
 
     #[test]
@@ -331,6 +331,12 @@ mod tests {
         assert_eq!(with("kube-flannel-ds"), ("flannel".to_owned(), Verdict::Ok), "it lends nothing");
         facts.peers.as_mut().unwrap()[0].status.as_mut().unwrap().tenant_namespace = Some("t".to_owned());
         assert_eq!(network_policies(&facts).verdict, Verdict::Warn);
+        let named = |name: &str| of(json!({ "metadata": { "name": name } }));
+        facts.surroundings.daemon_sets = Ok(vec![named("kube-flannel-ds"), named("kube-router")]);
+        assert_eq!((cni(&facts).what.as_str(), network_policies(&facts).verdict), ("flannel", Verdict::Ok));
+        facts.surroundings.daemon_sets = Ok(vec![named("kube-flannel-ds")]);
+        facts.peers = Err("cannot list peers".to_owned());
+        assert_eq!(network_policies(&facts).verdict, Verdict::Unknown, "it may lend");
     }
 
     #[test]

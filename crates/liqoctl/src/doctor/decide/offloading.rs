@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
 use kube::ResourceExt;
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, pods};
 
@@ -30,9 +30,14 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
     }
     let mut found: Vec<Finding> = offloadings.iter().map(|offloading| namespace(offloading, facts)).collect();
     found.push(webhook(offloadings, facts));
-    match &facts.home_pods {
-        Err(why) => found.push(unread(Check::PodsRefused, why)),
-        Ok(all) => found.extend([refused(all, facts), waiting(all, offloadings, facts), ending(all, facts)]),
+    match (&facts.home_pods, &facts.nodes) {
+        (Err(why), _) | (_, Err(why)) => {
+            found.extend([Check::PodsRefused, Check::PodsWaiting, Check::PodsEnding].map(|check| unread(check, why)));
+        }
+        (Ok(all), Ok(nodes)) => {
+            let there = abroad(all, nodes);
+            found.extend([refused(&there), waiting(all, &there, offloadings, facts), ending(&there, facts)]);
+        }
     }
     found
 }
@@ -100,9 +105,8 @@ fn webhook(offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
 }
 
 /// Pods on nodes of peers.
-fn abroad<'a>(all: &'a [Pod], facts: &Facts) -> Vec<&'a Pod> {
-    let nodes: BTreeSet<String> =
-        facts.nodes.iter().flatten().filter(|node| is_virtual(node)).map(ResourceExt::name_any).collect();
+fn abroad<'a>(all: &'a [Pod], nodes: &[Node]) -> Vec<&'a Pod> {
+    let nodes: BTreeSet<String> = nodes.iter().filter(|node| is_virtual(node)).map(ResourceExt::name_any).collect();
     let is_there =
         |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).is_some_and(|node| nodes.contains(node));
     all.iter().filter(is_there).filter(|pod| !is_final(pod)).collect()
@@ -122,12 +126,11 @@ fn reason(condition: &PodCondition) -> &str {
 }
 
 /// Pods that the provider does not take, or takes without all that they name, by reason.
-fn refused(all: &[Pod], facts: &Facts) -> Finding {
+fn refused(there: &[&Pod]) -> Finding {
     let check = Check::PodsRefused;
-    let there = abroad(all, facts);
     let mut refused: BTreeMap<&str, Vec<(&Pod, &PodCondition)>> = BTreeMap::new();
     let mut lacking = Vec::new();
-    for pod in &there {
+    for pod in there {
         let Some(condition) = condition(pod, pods::OFFLOADED) else { continue };
         match condition.status.as_str() {
             "False" => refused.entry(reason(condition)).or_default().push((pod, condition)),
@@ -177,7 +180,7 @@ fn refusal(reason: &str) -> &'static str {
 }
 
 /// Pods that have no node, or that the provider cannot place, or that are still on their way.
-fn waiting(all: &[Pod], offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
+fn waiting(all: &[Pod], there: &[&Pod], offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
     let check = Check::PodsWaiting;
     let now = facts.now();
     let is_remote = |pod: &Pod| {
@@ -185,7 +188,6 @@ fn waiting(all: &[Pod], offloadings: &[NamespaceOffloading], facts: &Facts) -> F
             .iter()
             .any(|one| one.namespace() == pod.namespace() && one.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote)
     };
-    let there = abroad(all, facts);
     let old = |at: Option<Timestamp>| at.is_some_and(|at| now.duration_since(at) > SOON);
     let on_its_way = |pod: &&&Pod| {
         let told = condition(pod, pods::OFFLOADED);
@@ -229,12 +231,11 @@ fn waiting(all: &[Pod], offloadings: &[NamespaceOffloading], facts: &Facts) -> F
     }
 }
 
-fn ending(all: &[Pod], facts: &Facts) -> Finding {
+fn ending(there: &[&Pod], facts: &Facts) -> Finding {
     let check = Check::PodsEnding;
     // The time of deletion is when the grace is over.
     let is_late =
         |pod: &&&Pod| pod.metadata.deletion_timestamp.as_ref().is_some_and(|time| facts.now().duration_since(time.0) > SOON);
-    let there = abroad(all, facts);
     let late: Vec<String> = there.iter().filter(is_late).map(|pod| full_name(*pod)).collect();
     if late.is_empty() {
         return Finding::ok(check, "no pod is stuck at its end");
@@ -309,6 +310,16 @@ mod tests {
         assert!(verdict(&facts, Check::NamespaceWebhook).what.ends_with("in: demo"));
         facts.offloadings = world("Local").offloadings;
         assert_eq!(verdict(&facts, Check::NamespaceWebhook).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn without_the_nodes_nothing_is_said_of_pods() {
+        let mut facts = world("Remote");
+        facts.home_pods = Ok(vec![pod(Some("milan"), told("False", "OfferExceeded"))]);
+        facts.nodes = Err("cannot list nodes".to_owned());
+        for check in [Check::PodsRefused, Check::PodsWaiting, Check::PodsEnding] {
+            assert_eq!(verdict(&facts, check), Finding::unknown(check, "cannot list nodes"));
+        }
     }
 
     #[test]

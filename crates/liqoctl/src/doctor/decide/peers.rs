@@ -71,12 +71,35 @@ fn one(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
         // A peer that is gone altogether does not answer in the tunnel either.
         let gone = [broken, silent].into_iter().flatten().find(|check| is_about_reach(*check));
         chains.draw(&NETWORK, gone, &mut found);
+    } else if peer.wants_outgoing() && peer.spec.request.network_only && broken.is_none() {
+        found.push(no_network(peer, facts));
     }
     if found.is_empty() {
         found.push(Finding::skipped(Check::IdentityVerified, "it is known, and nothing is borrowed or lent"));
     }
     found.extend(ending(peer, facts));
     found.into_iter().map(|finding| finding.of(&name)).collect()
+}
+
+/// Of a peer that is there for the network alone, where nobody says anything of a network.
+fn no_network(peer: &ForeignCluster, facts: &Facts) -> Finding {
+    let check = Check::NetworkAgreed;
+    if !manager_speaks(facts) {
+        return Finding::unknown(check, "nothing was said of it when the manager was heard last, see leader");
+    }
+    let since = peer.metadata.creation_timestamp.as_ref().map_or(facts.now(), |time| time.0);
+    if facts.now().duration_since(since) < SOON {
+        return Finding::unknown(check, "nothing was said of it yet; look again in a minute");
+    }
+    let name = peer.name_any();
+    Finding::fail(
+        check,
+        "only the network is asked for (spec.request.networkOnly), and there is to be none",
+        format!(
+            "here, network.enabled of ClusterConfig liqo (`liqoctl install --set network.enabled=true`) and of the PeeringPolicy that holds for {name}, and \
+             spec.network of ForeignCluster {name}, which may not be No"
+        ),
+    )
 }
 
 fn is_about_reach(check: Check) -> bool {
@@ -110,12 +133,13 @@ impl Chains<'_> {
 
     /// What is said of a link. Of the tunnel the gateway itself tells while the manager, which passes it on, is silent.
     fn condition(&self, kind: &str) -> Option<&Condition> {
-        let told = self.facts.tunnel(&self.peer.spec.cluster_id).filter(|_| !self.is_current && kind == links::TUNNEL_CONNECTED);
+        let told = self.facts.tunnel(&self.peer.spec.cluster_id).ok().flatten();
+        let told = told.filter(|_| !self.is_current && kind == links::TUNNEL_CONNECTED);
         told.and_then(TunnelEndpoint::connected).or_else(|| self.peer.condition(kind))
     }
 
     fn is_stale(&self, kind: &str) -> bool {
-        !self.is_current && kind != links::TUNNEL_CONNECTED
+        !self.is_current && (kind != links::TUNNEL_CONNECTED || self.facts.tunnels.is_err())
     }
 
     fn link(&self, kind: &str, check: Check, condition: Option<&Condition>) -> Finding {

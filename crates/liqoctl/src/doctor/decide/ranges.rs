@@ -43,11 +43,10 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
         Err(why) => unread(Check::NodeAddresses, &why),
     });
     found.push(pod_addresses(facts, ranges));
-    found.push(match &facts.tunnels {
-        Ok(_) => peer_prefixes(facts, ranges, settings),
-        Err(why) => unread(Check::PeerPrefixes, why),
-    });
-    found.push(room(facts, ranges, settings));
+    match (&facts.tunnels, &facts.nodes) {
+        (Ok(_), Ok(_)) => found.extend([peer_prefixes(facts, ranges, settings), room(facts, ranges, settings)]),
+        (Err(why), _) | (_, Err(why)) => found.extend([Check::PeerPrefixes, Check::Room].map(|check| unread(check, why))),
+    }
     found.push(mtu(facts, settings));
     found
 }

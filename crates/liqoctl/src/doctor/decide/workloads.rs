@@ -4,10 +4,9 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use super::{count, unread};
-use crate::doctor::{
-    Check, Finding,
-    collect::{name_of, statuses},
-    facts::Facts,
+use crate::{
+    cluster::full_name,
+    doctor::{Check, Finding, collect::statuses, facts::Facts},
 };
 
 /// A restart is of interest for so long.
@@ -49,7 +48,7 @@ pub fn pods(facts: &Facts) -> Finding {
 
 /// Why a pod does not come up, and what to do.
 pub fn trouble(pod: &Pod, facts: &Facts) -> Option<(String, &'static str)> {
-    let name = name_of(pod);
+    let name = full_name(pod);
     let status = pod.status.as_ref()?;
     let unscheduled =
         status.conditions.iter().flatten().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
@@ -88,7 +87,7 @@ fn restart(pod: &Pod, facts: &Facts) -> Option<String> {
             status.last_state.as_ref().and_then(|state| state.terminated.as_ref()).and_then(|end| end.finished_at.as_ref());
         ended.is_some_and(|at| facts.now().duration_since(at.0) < LATELY)
     })?;
-    let name = name_of(pod);
+    let name = full_name(pod);
     let times = count(usize::try_from(container.restart_count).unwrap_or(0), "time");
     Some(format!("{name} was restarted, {times} in all{}{}", last_end(container)?, last_words(&name, facts)))
 }

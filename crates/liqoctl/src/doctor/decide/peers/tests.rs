@@ -71,6 +71,28 @@ fn a_peer_for_the_network_alone_needs_no_offer() {
 }
 
 #[test]
+fn a_peer_for_the_network_alone_needs_a_network() {
+    let mut facts = facts();
+    let peer = &mut facts.peers.as_mut().unwrap()[0];
+    peer.spec.request.network_only = true;
+    peer.status.as_mut().unwrap().conditions.retain(|one| !links::NETWORK.contains(&one.type_.as_str()));
+    assert_eq!(verdict(&facts, Check::NetworkAgreed).verdict, Verdict::Unknown, "it was just made");
+    facts.peers.as_mut().unwrap()[0].metadata.creation_timestamp = Some(liqo_api::Time("2026-01-01T11:00:00Z".parse().unwrap()));
+    let found = verdict(&facts, Check::NetworkAgreed);
+    assert!(found.verdict == Verdict::Fail && found.advice.unwrap().contains("network.enabled of ClusterConfig liqo"));
+    facts.peers.as_mut().unwrap()[0].spec.request.network_only = false;
+    assert!(decide(&facts).iter().all(|one| one.check != Check::NetworkAgreed), "nobody wants one");
+}
+
+#[test]
+fn a_tunnel_that_cannot_be_read_is_not_believed_of_a_silent_manager() {
+    let mut facts = facts();
+    facts.leases.as_mut().unwrap()[0] = lease(crate::manifests::MANAGER, "manager-1", 600, 0);
+    facts.tunnels = Err("cannot list tunnels".to_owned());
+    assert_eq!(verdict(&facts, Check::TunnelConnected).verdict, Verdict::Unknown);
+}
+
+#[test]
 fn what_waits_for_a_person_is_no_fault() {
     let mut facts = facts();
     set(&mut facts, links::OFFER_ACCEPTED, "False", "ManualActionRequired");
