@@ -9,6 +9,7 @@
 //!                                                                ├──> one report, in the order of the list
 //!   set test2:  rome, turin, milan   sharing, policies, ...    ──┘
 //! ```
+//! In the second set rome has two nodes, both of which are gateways.
 
 mod api_access;
 mod approval;
@@ -127,6 +128,7 @@ fn second() -> Vec<(&'static str, Scenario)> {
     scenarios! {
         matrix:
             every_way_between_a_consumer_and_its_provider_works,
+            a_gateway_that_is_lost_is_replaced_and_connections_go_on,
             leaves_reach_each_other_through_a_hub_only_where_it_says_so;
         sharing:
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
@@ -171,8 +173,8 @@ fn second() -> Vec<(&'static str, Scenario)> {
     }
 }
 
-/// The playgrounds of the two sets, beside which a user's own may run.
-const INSTANCES: [&str; 2] = ["test", "test2"];
+/// The playgrounds of the two sets, beside which a user's own may run, and how many nodes rome has there.
+const INSTANCES: [(&str, u8); 2] = [("test", 1), ("test2", 2)];
 
 /// What became of a scenario.
 type Outcome = Result<(), String>;
@@ -223,13 +225,14 @@ fn main() -> ExitCode {
 
 /// Starts the clusters of a set, and runs its scenarios one after another.
 async fn run(
-    instance: &'static str,
+    instance: (&'static str, u8),
     tasks: Vec<(&'static str, Scenario, oneshot::Sender<Outcome>)>,
     building: Arc<Mutex<()>>,
 ) -> Result<()> {
     let world = {
         let _alone = building.lock().await;
-        Arc::new(World::build(instance).await.with_context(|| format!("the clusters of set {instance}"))?)
+        let (name, nodes_of_rome) = instance;
+        Arc::new(World::build(name, nodes_of_rome).await.with_context(|| format!("the clusters of set {name}"))?)
     };
     let mut has_failed = false;
     for (name, scenario, tell) in tasks {

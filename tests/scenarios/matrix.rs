@@ -1,12 +1,18 @@
 //! `liqoctl test network` on the clusters of the scenarios: it asks far more ways than the other scenarios do.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use liqo_tests::{Cluster, World};
+use futures::future::try_join_all;
+use kube::ResourceExt as _;
+use liqo_network::{
+    ruleset::{GUARD, carried},
+    spread::bucket,
+};
+use liqo_tests::{Cluster, World, eventually};
 use serde_json::Value;
 
-use crate::network::connected;
+use crate::network::{ABROAD, AT_HOME, ask, connected, endpoint, ip, seen, servers, service};
 
 /// Runs the test from rome, with a look into these clusters; whether it passed, and its matrix.
 async fn matrix(world: &World, others: &[&Cluster]) -> Result<(bool, Value)> {
@@ -49,6 +55,82 @@ pub async fn every_way_between_a_consumer_and_its_provider_works(world: Arc<Worl
     Ok(())
 }
 
+/// Runs a line in the network of the second node of rome.
+async fn on_second_node(world: &World, line: &str) -> Result<String> {
+    let machinery = world.machinery(&world.rome)?;
+    let node = machinery.nodes().into_iter().find(|node| node.name == "rome-2").context("rome has no second node")?;
+    world.shell(&format!("nsenter --net=/run/netns/{} {line}", node.network_namespace), 20).await
+}
+
+/// Waits until both nodes of rome have a tunnel to milan.
+async fn two_gateways(world: &World) -> Result<()> {
+    eventually("both gateways of rome are connected", Duration::from_secs(90), || async {
+        let gateways = endpoint(&world.rome, &world.milan).await?.status.unwrap_or_default().gateways;
+        ensure!(gateways.len() == 2 && gateways.iter().all(|gateway| gateway.connected), "{gateways:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+pub async fn a_gateway_that_is_lost_is_replaced_and_connections_go_on(world: Arc<World>) -> Result<()> {
+    let (rome, milan, namespace) = (&world.rome, &world.milan, "lost");
+    connected(rome, milan).await?;
+    two_gateways(&world).await?;
+    rome.offloaded_namespace(namespace, "LocalAndRemote").await?;
+    rome.apply(&service(namespace, "web")).await?;
+    // More than half of the buckets: some are on either gateway.
+    rome.apply(&servers(namespace, "near", "web", 9, AT_HOME)).await?;
+    rome.apply(&servers(namespace, "far", "client", 1, ABROAD)).await?;
+    let near = rome.ready_pods(namespace, "server=near", 9).await?;
+    let far = eventually("the pod abroad has an address at home", Duration::from_secs(60), || async {
+        let far = rome.ready_pods(namespace, "server=far", 1).await?.remove(0);
+        Ok(ip(&far).is_ok().then_some(far))
+    })
+    .await?;
+    let guard = on_second_node(&world, &format!("nft list table ip {GUARD}")).await?;
+    let comment = guard.lines().find_map(|line| line.trim().strip_prefix("comment \"")?.strip_suffix('"'));
+    let buckets = carried(comment.context("the guard says nothing")?);
+    let far_address: IpAddr = ip(&far)?.parse()?;
+    let mut by_second = Vec::new();
+    let shown = endpoint(rome, milan).await?;
+    for pod in &near {
+        let address = ip(pod)?;
+        if buckets >> bucket(address.parse()?, far_address) & 1 == 1 {
+            by_second.push(seen(&shown, &address)?);
+        }
+    }
+    ensure!(!by_second.is_empty() && by_second.len() < near.len(), "{buckets:#06x} of {far_address}: {by_second:?}");
+    by_second.truncate(3);
+
+    let caller = far.name_any();
+    // By way of milan: rome's manager may be on the node that is lost.
+    let abroad = rome.remote_namespace(namespace, milan).await?;
+    let count = || try_join_all(by_second.iter().map(|address| ask(milan, &abroad, &caller, address, "cgi-bin/count")));
+    let wanted: Vec<String> = (0..40).map(|number: u32| number.to_string()).collect();
+    let all_arrived = |streams: Vec<String>| streams.iter().all(|numbers| numbers.lines().eq(wanted.iter().map(String::as_str)));
+    let off = "table netdev off";
+    let dead = format!(
+        "nft '{off} {{ chain in {{ type filter hook ingress device eth0 priority -300; drop; }}; chain out {{ type filter hook egress device eth0 priority -300; drop; }}; }}'"
+    );
+    let (streams, cut) = tokio::join!(count(), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        on_second_node(&world, &dead).await
+    });
+    // Whatever came of it, other scenarios need the node.
+    let (streams_after, back) = tokio::join!(count(), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        on_second_node(&world, &format!("nft 'delete {off}'")).await
+    });
+    cut?;
+    back?;
+    ensure!(all_arrived(streams?), "numbers are missing after a gateway died");
+    ensure!(all_arrived(streams_after?), "numbers are missing after it came back");
+    rome.wait_for(&["node/rome-2"], "condition=Ready", 90).await?;
+    two_gateways(&world).await?;
+    ensure!(all_arrived(count().await?), "numbers are missing");
+    rome.delete_namespace(namespace).await
+}
+
 pub async fn leaves_reach_each_other_through_a_hub_only_where_it_says_so(world: Arc<World>) -> Result<()> {
     let (rome, turin) = (&world.rome, &world.turin);
     rome.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
@@ -64,8 +146,8 @@ pub async fn leaves_reach_each_other_through_a_hub_only_where_it_says_so(world: 
     let policy = |transit: &str| format!(r#"{{"spec":{{"network":{{"transit":{transit}}}}}}}"#);
     rome.kubectl(&["patch", "peeringpolicy", "default", "--type=merge", "-p", &policy("true")]).await?;
     for leaf in [&world.milan, turin] {
-        liqo_tests::eventually(&format!("{} sees the other one", leaf.name), std::time::Duration::from_secs(60), || async {
-            let endpoint = crate::network::endpoint(rome, leaf).await?;
+        eventually(&format!("{} sees the other one", leaf.name), Duration::from_secs(60), || async {
+            let endpoint = endpoint(rome, leaf).await?;
             Ok((endpoint.spec.exported.len() == 4).then_some(()))
         })
         .await?;

@@ -92,7 +92,7 @@ pub fn servers(namespace: &str, name: &str, app: &str, replicas: u32, label: (&s
 }
 
 /// A Service for the servers of an app.
-fn service(namespace: &str, app: &str) -> String {
+pub fn service(namespace: &str, app: &str) -> String {
     let ports = json!([{ "name": "http", "port": 80, "targetPort": 8080 }]);
     let object = json!({
         "apiVersion": "v1",
@@ -103,8 +103,8 @@ fn service(namespace: &str, app: &str) -> String {
     object.to_string()
 }
 
-const AT_HOME: (&str, &str) = ("kubernetes.io/hostname", "rome-1");
-const ABROAD: (&str, &str) = (labels::TYPE, labels::TYPE_VIRTUAL_NODE);
+pub const AT_HOME: (&str, &str) = ("kubernetes.io/hostname", "rome-1");
+pub const ABROAD: (&str, &str) = (labels::TYPE, labels::TYPE_VIRTUAL_NODE);
 
 /// A namespace of rome with a Service and a pod on each side, both of which have an address at home.
 async fn two_sides(world: &World, namespace: &str) -> Result<(Pod, Pod)> {
