@@ -30,11 +30,13 @@ use self::{
 };
 use crate::view::NodeView;
 
-/// Something is sent to each peer at least this often, so that either side knows that the other is there, and address translators
-/// between them do not forget the way.
-pub const KEEPALIVE: Duration = Duration::from_secs(5);
+/// After so long without a word from either side something is sent, so that either knows that the other is there, and address
+/// translators between them do not forget the way. To WireGuard what was received is a word, too, so that both ends take turns.
+pub const KEEPALIVE: Duration = Duration::from_secs(2);
+/// So often each end is heard where nothing is lost: every other turn is its own, and clocks tick a little late.
+pub const TURN: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 2 + 1);
 /// A gateway that was heard within this time speaks.
-const SPEAKS: Duration = Duration::from_secs(KEEPALIVE.as_secs() + 2);
+const SPEAKS: Duration = Duration::from_secs(TURN.as_secs() + 2);
 /// So many names of gateways are looked up for a peer at most.
 const MOST_NAMES: usize = 16;
 /// IPv6 needs as much.

@@ -73,6 +73,13 @@ fn those_gateways_of_a_peer_are_sent_to_that_speak() {
 }
 
 #[test]
+fn a_link_on_which_nothing_is_sent_is_not_taken_for_silent() {
+    // Both ends take turns, so that one is heard after two pauses; the clock of a tunnel ticks four times in a second.
+    let longest = wanted(&snapshot(), "n1").tunnel.unwrap().remotes[0].keepalive.unwrap() * 2 + Duration::from_millis(500);
+    assert!(longest < SPEAKS && longest < fallback::SILENCE);
+}
+
+#[test]
 fn without_a_gateway_packets_for_peers_go_nowhere() {
     let wanted = wanted(&Snapshot { gateways: AllInUse::new(), ..snapshot() }, "n1");
     assert_eq!((wanted.tunnel, wanted.plan.overlay, wanted.plan.routes.len()), (None, None, 1));
