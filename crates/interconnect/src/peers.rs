@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use data_encoding::BASE64;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
@@ -30,7 +29,11 @@ use liqo_kit::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, FIELD_MANAGER, Said, decide::exchange::Outcome, is_network_config, lock};
+use crate::{
+    Error, FIELD_MANAGER, Said,
+    decide::{exchange::Outcome, gateways::is_key},
+    is_network_config, lock,
+};
 
 /// What peers write is looked at once in this time, however often they write.
 const PACE: Duration = Duration::from_millis(500);
@@ -227,7 +230,6 @@ fn fits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> {
     if gateways.len() > 16 || gateways.iter().any(|gateway| gateway.endpoints.len().max(gateway.tls.len()) > 8) {
         return Err("it names more than 16 gateways, or one with more than 8 addresses");
     }
-    let is_key = |key: &str| BASE64.decode(key.as_bytes()).is_ok_and(|key| key.len() == 32);
     let is_short = |address: &String| address.chars().count() <= 300;
     let are_short = |gateway: &GatewayAddress| gateway.endpoints.iter().chain(&gateway.tls).all(is_short);
     if gateways.iter().all(|gateway| is_key(&gateway.public_key) && are_short(gateway)) {
@@ -239,6 +241,7 @@ fn fits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use data_encoding::BASE64;
     use serde_json::{Value, json};
 
     use super::*;

@@ -68,11 +68,16 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The gateways in use, by the numbers of their Leases. Where peers reach them by addresses that are set, one alone is, because such
-    /// an address leads to one of them, and not to the one that is called.
+    /// The gateways in use, by the numbers of their Leases: of the nodes that may be gateways the first ones, as many as there are to be.
+    /// Where peers reach them by addresses that are set, one alone is, because such an address leads to one of them, and not to the one
+    /// that is called. What stands in a Lease any node can write: no node counts twice, and no key.
     fn in_use(&self) -> impl Iterator<Item = (u8, &InUse)> {
-        let most = if self.settings.gateways.addresses.is_empty() { MOST_GATEWAYS } else { 1 };
-        self.gateways.iter().map(|(number, one)| (*number, one)).take(most.into())
+        let set = &self.settings.gateways;
+        let most = if set.addresses.is_empty() { set.replicas.min(MOST_GATEWAYS) } else { 1 };
+        let may = |one: &InUse| self.nodes.get(&one.node).is_some_and(|node| node.is_selected(&set.node_selector));
+        let (mut nodes, mut keys) = (BTreeSet::new(), BTreeSet::new());
+        let all = self.gateways.iter().map(|(number, one)| (*number, one));
+        all.filter(move |(_, one)| may(one) && nodes.insert(&one.node) && keys.insert(one.key)).take(most.into())
     }
 
     /// Whether this node is a gateway in use.

@@ -37,6 +37,27 @@ fn all_gateways_are_in_use_unless_peers_call_one_address() {
 }
 
 #[test]
+fn a_lease_makes_a_gateway_only_of_a_node_that_may_be_one_and_neither_name_nor_key_counts_twice() {
+    let mut three = snapshot();
+    three.nodes.insert("n3".to_owned(), fixtures::node(3));
+    let gateways = |snapshot: &Snapshot| wanted(snapshot, "n3").gateways;
+    let with = |gateways: [(u8, InUse); 3]| Snapshot { gateways: gateways.into(), ..three.clone() };
+    let all = with([in_use(0, "n1"), in_use(1, "n2"), in_use(2, "n3")]);
+    assert_eq!(gateways(&all), ["n1", "n2"], "there are to be two");
+    assert_eq!(gateways(&with([in_use(0, "gone"), in_use(1, "n2"), in_use(2, "n3")])), ["n2", "n3"]);
+    assert_eq!(gateways(&with([in_use(0, "n1"), in_use(1, "n1"), in_use(2, "n3")])), ["n1", "n3"]);
+    let copied = (1, InUse { key: key(100), ..in_use(1, "n2").1 });
+    assert_eq!(gateways(&with([in_use(0, "n1"), copied, in_use(2, "n3")])), ["n1", "n3"]);
+    let mut selected = all.clone();
+    selected.settings.gateways.node_selector = [("node".to_owned(), "n3".to_owned())].into();
+    assert_eq!((gateways(&selected), selected.is_gateway("n1")), (vec!["n3".to_owned()], false));
+    // Where there are to be fewer, one that holds a number too many goes on until it has another.
+    let mut fewer = Snapshot { gateways: [in_use(1, "n2")].into(), ..three.clone() };
+    fewer.settings.gateways.replicas = 1;
+    assert_eq!(gateways(&fewer), ["n2"]);
+}
+
+#[test]
 fn all_gateways_of_a_peer_are_called_and_share_its_prefixes() {
     let tunnel = wanted(&snapshot(), "n1").tunnel.unwrap();
     let [first, second] = &tunnel.remotes[..] else { panic!("{:?}", tunnel.remotes) };
