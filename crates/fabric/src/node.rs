@@ -108,7 +108,8 @@ impl Keeper<'_> {
         let work = decide::decide(&snapshot, this, self.agent.key.public());
         let made = self.agent.make(&work).await;
         if snapshot.is_gateway(this) {
-            self.gateways.works(made.as_ref().map_or_else(AgentError::is_partial, |_| true));
+            let is_made = made.as_ref().map_or_else(AgentError::is_partial, |_| true);
+            self.gateways.works(decide::works(&snapshot, &work, is_made, self.agent.tunnel.state().running));
         }
         let steps = made?;
         metrics::steps(steps);

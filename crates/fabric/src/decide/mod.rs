@@ -180,6 +180,16 @@ pub fn decide(snapshot: &Snapshot, this: &str, key: PublicKey) -> Work {
     Work::Hold(Box::new(Wanted { plan, tunnel, gateways, left_out }))
 }
 
+/// Whether this node, which is a gateway, does its part: whether what is to be done is `made`, and its tunnel is `running`.
+pub fn works(snapshot: &Snapshot, work: &Work, made: bool, running: bool) -> bool {
+    match work {
+        Work::Hold(wanted) => made && (running || wanted.tunnel.is_none()),
+        // What every node waits for, another one does no better.
+        Work::Wait(_) => running || snapshot.ranges.is_none(),
+        Work::Clear => true,
+    }
+}
+
 /// Everything that nodes have to know, and the peers that do not fit into it.
 fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges) -> (Fabric, BTreeMap<ClusterId, String>) {
     let gateway = |name: &str| {

@@ -120,6 +120,19 @@ fn nothing_is_touched_while_something_is_not_known() {
 }
 
 #[test]
+fn a_gateway_without_its_tunnel_does_not_do_its_part() {
+    let does = |snapshot: &Snapshot, made, running| works(snapshot, &decide(snapshot, "n1", OURS), made, running);
+    let tried = [(true, true), (true, false), (false, true)];
+    assert_eq!(tried.map(|(made, running)| does(&snapshot(), made, running)), [true, false, false]);
+    // It cannot list what is open, say; a tunnel that runs already goes on meanwhile.
+    let mut waiting = snapshot();
+    waiting.peers.get_mut(&id('a')).unwrap().reach = Reach::Offloaded;
+    assert_eq!([false, true].map(|running| does(&waiting, true, running)), [false, true]);
+    // Without ranges nobody has a tunnel.
+    assert!(does(&Snapshot { ranges: None, ..waiting }, true, false));
+}
+
+#[test]
 fn a_network_that_is_switched_off_leaves_nothing() {
     let mut off = snapshot();
     off.settings.enabled = false;
