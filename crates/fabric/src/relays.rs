@@ -77,9 +77,12 @@ impl Relays {
         let mut state = self.state();
         let wanted = end.filter(|end| end.tls_port != 0).and_then(|end| Some((end.tls_port, beside(end)?)));
         if state.wanted != wanted {
-            state.server = None;
             state.problem = None;
             state.wanted = wanted;
+            if state.server.take().is_some() {
+                // Its port is free only a moment later, which the next look is.
+                return;
+            }
         }
         let (Some((port, tunnel)), Some(end)) = (wanted, end) else { return };
         let waits = state.problem.as_ref().is_some_and(|(_, at)| at.elapsed() < RETRY);
@@ -173,5 +176,25 @@ impl Keeper {
         if before != self.relays.connected() {
             self.changed.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn another_port_of_the_tunnel_does_not_cost_that_of_the_relay() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let end = |port| TunnelEnd { listen: vec![([127, 0, 0, 1], port).into()], tls_port: free.port(), ..TunnelEnd::default() };
+        let relays = Relays::default();
+        relays.serve(Some(&end(51_840)));
+        assert_eq!(relays.port(), Some(free.port()));
+        for _ in 0..10 {
+            relays.serve(Some(&end(51_841)));
+            assert_eq!(relays.problem(), None);
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(relays.port(), Some(free.port()));
     }
 }
