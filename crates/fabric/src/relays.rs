@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -36,6 +39,8 @@ struct State {
     /// What the server was started for, or would have been: the port, and where the tunnel is.
     wanted: Option<(u16, SocketAddr)>,
     problem: Option<(String, Instant)>,
+    /// Datagrams that connections which were begun here were too slow for.
+    dropped: Arc<AtomicU64>,
 }
 
 impl Relays {
@@ -65,7 +70,8 @@ impl Relays {
 
     fn counts(&self) -> (usize, Counts) {
         let state = self.state();
-        (state.clients.len(), state.server.as_ref().map(Server::counts).unwrap_or_default())
+        let counts = state.server.as_ref().map(Server::counts).unwrap_or_default();
+        (state.clients.len(), Counts { dropped: counts.dropped + state.dropped.load(Relaxed), ..counts })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -164,8 +170,8 @@ impl Keeper {
         self.relays.state().clients.retain(is_right);
         for key in &needed {
             let Some(servers) = end.tls.get(key).filter(|_| !self.relays.state().clients.contains_key(key)) else { continue };
-            let changed = self.changed.clone();
-            match Client::start(servers.clone(), tunnel, move || changed.notify_one()).await {
+            let (changed, dropped) = (self.changed.clone(), self.relays.state().dropped.clone());
+            match Client::start(servers.clone(), tunnel, dropped, move || changed.notify_one()).await {
                 Ok(client) => {
                     tracing::info!(remote = %key, ?servers, "a gateway is not heard over UDP, it is called over TLS");
                     self.relays.state().clients.insert(*key, client);

@@ -3,6 +3,7 @@
 use std::{
     io,
     net::SocketAddr,
+    sync::{Arc, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -34,10 +35,11 @@ pub struct Client {
 
 impl Client {
     /// Connects to the first of `servers` that can be reached, for the tunnel that waits for datagrams at `tunnel` on this machine.
-    /// Each time that it is connected or is not any more, `changed` is called.
+    /// Datagrams that TCP was too slow for are added to `dropped`. Each time that it is connected or is not any more, `changed` is called.
     pub async fn start(
         servers: Vec<SocketAddr>,
         tunnel: SocketAddr,
+        dropped: Arc<AtomicU64>,
         changed: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let connector = tls::connector().map_err(io::Error::other)?;
@@ -50,7 +52,7 @@ impl Client {
                 changed();
             }
         };
-        let task = tokio::spawn(keep(servers.clone(), udp, connector, say)).abort_handle();
+        let task = tokio::spawn(keep(servers.clone(), udp, connector, dropped, say)).abort_handle();
         Ok(Self { servers, address, server, task })
     }
 
@@ -76,7 +78,13 @@ impl Drop for Client {
     }
 }
 
-async fn keep(servers: Vec<SocketAddr>, udp: UdpSocket, connector: TlsConnector, say: impl Fn(Option<SocketAddr>)) {
+async fn keep(
+    servers: Vec<SocketAddr>,
+    udp: UdpSocket,
+    connector: TlsConnector,
+    dropped: Arc<AtomicU64>,
+    say: impl Fn(Option<SocketAddr>),
+) {
     let [shortest, longest] = PAUSES;
     let mut pause = shortest;
     loop {
@@ -95,7 +103,7 @@ async fn keep(servers: Vec<SocketAddr>, udp: UdpSocket, connector: TlsConnector,
             tracing::info!(%server, "connected to a relay");
             say(Some(server));
             let since = Instant::now();
-            let ended = carry(stream, &udp, &Traffic::default()).await;
+            let ended = carry(stream, &udp, &Traffic::new(&dropped)).await;
             say(None);
             tracing::info!(%server, ended = ended.err().map(|error| error.to_string()), "the connection to a relay ended");
             if since.elapsed() > IDLE {
