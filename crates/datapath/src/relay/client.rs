@@ -21,7 +21,7 @@ use super::{
     tls,
 };
 
-/// Between two attempts, twice as long each time, up to the other.
+/// Between two rounds of attempts, twice as long each time, up to the other; between two servers of a round always the first.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
 /// A relay to one remote. It connects again when the connection ends, and ends itself when it is dropped.
@@ -88,7 +88,10 @@ async fn keep(
     let [shortest, longest] = PAUSES;
     let mut pause = shortest;
     loop {
-        for &server in &servers {
+        for (number, &server) in servers.iter().enumerate() {
+            if number > 0 {
+                sleep(shortest).await;
+            }
             let stream = match timeout(PATIENCE, connect(server, &connector)).await {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => {
