@@ -129,6 +129,9 @@ impl Keeper<'_> {
                 for (peer, reason) in &wanted.left_out {
                     tracing::warn!(%peer, reason, "nothing is held for a peer");
                 }
+                for (node, reason) in &wanted.doubtful {
+                    tracing::warn!(node, reason, "an address of a node is left out; if it is right, set network.reservedCIDRs");
+                }
                 let but = self.relays.problem().map(|problem| format!(", but {problem}")).unwrap_or_default();
                 self.health.good(format!("this node is as it should be{but}"));
                 if wanted.tunnel.is_some() && self.gateways.was_away() {

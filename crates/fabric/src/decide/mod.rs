@@ -4,6 +4,7 @@ pub mod fallback;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod gateways;
+pub mod nodes;
 pub mod openings;
 pub mod status;
 
@@ -26,6 +27,7 @@ use sha2::{Digest as _, Sha256};
 
 use self::{
     gateways::{AllInUse, InUse},
+    nodes::Addresses,
     openings::Openings,
 };
 use crate::view::NodeView;
@@ -108,6 +110,8 @@ pub struct Wanted {
     pub gateways: Vec<String>,
     /// Peers for which nothing is held, and why.
     pub left_out: BTreeMap<ClusterId, String>,
+    /// Nodes with an address that does not count, and why.
+    pub doubtful: BTreeMap<String, String>,
 }
 
 /// Our end of the tunnel, without its key.
@@ -173,11 +177,12 @@ pub fn decide(snapshot: &Snapshot, this: &str, key: PublicKey) -> Work {
     if needs_openings(snapshot, this) && snapshot.openings.is_none() {
         return Work::Wait("the pods and Services that peers may reach are being listed");
     }
-    let (fabric, left_out) = fabric(snapshot, ranges);
+    let addresses = addresses(snapshot, ranges);
+    let (fabric, left_out) = fabric(snapshot, ranges, &addresses);
     let plan = fabric.plan(this);
     let tunnel = plan.tunnel.is_some().then(|| tunnel_end(snapshot, &fabric, this, key));
     let gateways = fabric.gateways().into_iter().map(|(name, _)| name.to_owned()).collect();
-    Work::Hold(Box::new(Wanted { plan, tunnel, gateways, left_out }))
+    Work::Hold(Box::new(Wanted { plan, tunnel, gateways, left_out, doubtful: addresses.left_out }))
 }
 
 /// Whether this node, which is a gateway, does its part: whether what is to be done is `made`, and its tunnel is `running`.
@@ -190,15 +195,22 @@ pub fn works(snapshot: &Snapshot, work: &Work, made: bool, running: bool) -> boo
     }
 }
 
+/// The addresses of nodes, none of which is a pod's or at a peer's place. The range of Services may be a guess, and a wide one.
+fn addresses(snapshot: &Snapshot, ranges: &NetworkRanges) -> Addresses {
+    let remote = snapshot.peers.values().flat_map(|peer| peer.imported.values());
+    let taken: Vec<IpNet> = ranges.pods.iter().chain(&ranges.external).chain(remote).copied().collect();
+    nodes::addresses(&snapshot.nodes, |name| snapshot.is_gateway(name), &taken)
+}
+
 /// Everything that nodes have to know, and the peers that do not fit into it.
-fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges) -> (Fabric, BTreeMap<ClusterId, String>) {
+fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges, addresses: &Addresses) -> (Fabric, BTreeMap<ClusterId, String>) {
     let gateway = |name: &str| {
         let (slot, found) = snapshot.in_use().find(|(_, one)| one.node == name)?;
         Some(Gateway { slot, number: gateway_number(&found.key.0) })
     };
     let node = |(name, view): (&String, &NodeView)| {
-        let node = Node { addresses: view.addresses.clone(), pods: view.pods.clone(), mac: mac(name), gateway: gateway(name) };
-        (name.clone(), node)
+        let addresses = addresses.of.get(name).cloned().unwrap_or_default();
+        (name.clone(), Node { addresses, pods: view.pods.clone(), mac: mac(name), gateway: gateway(name) })
     };
     let mut fabric = Fabric {
         pods: ranges.pods.clone(),

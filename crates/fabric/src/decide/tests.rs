@@ -184,6 +184,19 @@ fn a_peer_whose_prefix_is_in_use_is_left_out_and_harms_nobody() {
 }
 
 #[test]
+fn a_node_that_says_to_be_at_a_peers_place_or_at_another_node_harms_neither() {
+    for wrong in ["10.66.3.4", "10.244.1.7", "172.18.0.1"] {
+        let mut lied = snapshot();
+        lied.nodes.insert("n3".to_owned(), NodeView { addresses: vec![wrong.parse().unwrap()], ..fixtures::node(3) });
+        let wanted = wanted(&lied, "n1");
+        assert_eq!((wanted.left_out.len(), wanted.doubtful.len()), (0, 1), "{wrong}");
+        assert!(wanted.doubtful["n3"].contains(wrong));
+        let neighbours = wanted.plan.overlay.unwrap().neighbours;
+        assert_eq!(neighbours.len(), 1, "{neighbours:?}");
+    }
+}
+
+#[test]
 fn nobody_takes_the_key_of_another_or_ours() {
     let mut claimed = snapshot();
     claimed.peers.insert(id('b'), peer(&id('b'), "10.67.0.0/16", [1, 9]));
