@@ -41,6 +41,8 @@ pub const TURN: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 2 + 1);
 const SPEAKS: Duration = Duration::from_secs(TURN.as_secs() + 2);
 /// So many names of gateways are looked up for a peer at most.
 const MOST_NAMES: usize = 16;
+/// A gateway of a peer is called over TLS at so many addresses at most.
+const MOST_SERVERS: usize = 8;
 /// IPv6 needs as much.
 const LEAST_MTU: u16 = 1280;
 
@@ -283,8 +285,10 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
     let listen = every.into_iter().filter(|(is_v4, _)| has(*is_v4)).map(|(_, address)| SocketAddr::new(address, port)).collect();
     let tls_port = snapshot.settings.gateways.tls_port;
     let mut end = TunnelEnd { mtu: mtu(snapshot), listen, tls_port, ..TunnelEnd::default() };
-    let remote = fabric.remote();
-    let usable = |address: &SocketAddr| has(address.is_ipv4()) && may_be_called(address, &remote);
+    let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied().map(IpNet::from));
+    let own = fabric.pods.iter().chain(&fabric.external).copied();
+    let nowhere: Vec<IpNet> = fabric.remote().into_iter().chain(own).chain(nodes).collect();
+    let usable = |address: &SocketAddr| has(address.is_ipv4()) && may_be_called(address, &nowhere);
     for (id, peer) in &fabric.peers {
         let Some(spec) = snapshot.peers.get(id) else { continue };
         let prefixes: Vec<IpNet> = peer.maps.imported.pairs().map(|(here, _)| here.0).collect();
@@ -294,7 +298,8 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
                 continue;
             };
             end.owners.insert(public_key, id.clone());
-            let tls: Vec<SocketAddr> = addresses_of(&gateway.tls, &snapshot.resolved).into_iter().filter(usable).collect();
+            let tls = addresses_of(&gateway.tls, &snapshot.resolved).into_iter().filter(usable);
+            let tls: Vec<SocketAddr> = tls.take(MOST_SERVERS).collect();
             if !tls.is_empty() {
                 end.tls.insert(public_key, tls);
             }
@@ -332,15 +337,15 @@ fn addresses_of(said: &[String], resolved: &BTreeMap<String, Vec<SocketAddr>>) -
     said.iter().flat_map(of).collect()
 }
 
-/// A gateway is another machine, and not behind the tunnel that leads to it.
-fn may_be_called(address: &SocketAddr, remote: &[IpNet]) -> bool {
+/// A gateway is another machine, and not behind the tunnel that leads to it, nor one of ours: `nowhere`.
+fn may_be_called(address: &SocketAddr, nowhere: &[IpNet]) -> bool {
     let ip = address.ip().to_canonical();
     address.port() != 0
         && !ip.is_loopback()
         && !ip.is_unspecified()
         && !ip.is_multicast()
         && !is_link_local(ip)
-        && !remote.iter().any(|prefix| prefix.contains(&ip))
+        && !nowhere.iter().any(|prefix| prefix.contains(&ip))
 }
 
 /// Where a node finds its own helpers, such as the service that tells a machine of a cloud who it is.

@@ -222,6 +222,8 @@ fn a_gateway_is_called_where_that_makes_sense() {
     let senseless =
         ["127.0.0.1:1", "0.0.0.0:1", "[::ffff:127.0.0.1]:1", "10.66.0.1:1", "224.0.0.1:1", "192.0.2.1:0", "[2001:db8::1]:1"];
     assert_eq!(endpoint(&announce(&senseless)), None);
+    // A node, a pod, and what stands for others, of ours.
+    assert_eq!(endpoint(&announce(&["172.18.0.2:6443", "10.244.1.7:80", "10.70.0.1:443"])), None);
     assert_eq!(endpoint(&announce(&["[2001:db8::1]:1", "192.0.2.7:1"])), Some("192.0.2.7:1".parse().unwrap()));
 
     let mut named = announce(&["gateway.example.org:51840"]);
@@ -246,6 +248,9 @@ fn a_gateway_is_called_over_tls_where_that_makes_sense() {
     assert_eq!(tunnel.remotes.iter().map(|remote| remote.relay).collect::<Vec<_>>(), [Some(relay), None]);
     assert_eq!(tunnel.remotes[0].endpoint, Some("192.0.2.1:51840".parse().unwrap()), "UDP is tried all the same");
     assert_eq!(tunnel.tls_port, 443);
+    let many = (0..20).map(|last| ([192, 0, 2, last], 443).into()).collect();
+    called.resolved.insert("gateway.example.org:443".to_owned(), many);
+    assert_eq!(wanted(&called, "n1").tunnel.unwrap().tls[&key(1)].len(), MOST_SERVERS);
 }
 
 #[test]
