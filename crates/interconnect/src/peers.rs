@@ -18,8 +18,8 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ClusterId, GatewayAddress, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, labels,
-    tenant_namespace,
+    ClusterId, GatewayAddress, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus,
+    labels, tenant_namespace,
 };
 use liqo_kit::{
     Cache, Context, Key, PeerConnection, Peers, Queue,

@@ -85,7 +85,6 @@ mod tests {
         fn new() -> Self {
             let remote = Remote {
                 public_key: key(5),
-                preshared_key: None,
                 endpoint: UDP.parse().ok(),
                 relay: None,
                 keepalive: Some(KEEPALIVE),

@@ -305,7 +305,6 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
             }
             end.remotes.push(Remote {
                 public_key,
-                preshared_key: None,
                 endpoint: addresses_of(&gateway.endpoints, &snapshot.resolved).into_iter().find(usable),
                 relay: snapshot.relays.get(&public_key).copied(),
                 keepalive: Some(KEEPALIVE),
