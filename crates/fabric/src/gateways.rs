@@ -152,8 +152,7 @@ impl Gateways {
     fn fitness(&self, watched: &Watched) -> (bool, u8) {
         let Some(config) = watched.config.get(&Key::new("", CLUSTER_CONFIG)) else { return (false, 0) };
         let Some(node) = watched.nodes.get(&Key::new("", &self.node)) else { return (false, 0) };
-        let wanted = &config.settings.gateways.node_selector;
-        let fits = wanted.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+        let fits = node.is_selected(&config.settings.gateways.node_selector);
         let mut state = self.state();
         let now = Instant::now();
         let is_another_alive = state.sightings.is_another_alive(&self.node, now);

@@ -83,7 +83,7 @@ pub(crate) fn no_tunnel() {
     metrics.loss.clear();
 }
 
-/// The relays that were begun here, and what the server of those that peers begin counted.
+/// The relays that were begun here, what the server of those that peers begin counted, and the drops of all.
 pub(crate) fn relays(begun: usize, taken: Counts) {
     let metrics = metrics();
     let open = |direction, count| {

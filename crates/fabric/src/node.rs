@@ -108,7 +108,8 @@ impl Keeper<'_> {
         let work = decide::decide(&snapshot, this, self.agent.key.public());
         let made = self.agent.make(&work).await;
         if snapshot.is_gateway(this) {
-            self.gateways.works(made.as_ref().map_or_else(AgentError::is_partial, |_| true));
+            let is_made = made.as_ref().map_or_else(AgentError::is_partial, |_| true);
+            self.gateways.works(decide::works(&snapshot, &work, is_made, self.agent.tunnel.state().running));
         }
         let steps = made?;
         metrics::steps(steps);
@@ -127,6 +128,9 @@ impl Keeper<'_> {
             Work::Hold(wanted) => {
                 for (peer, reason) in &wanted.left_out {
                     tracing::warn!(%peer, reason, "nothing is held for a peer");
+                }
+                for (node, reason) in &wanted.doubtful {
+                    tracing::warn!(node, reason, "an address of a node is left out; if it is right, set network.reservedCIDRs");
                 }
                 let but = self.relays.problem().map(|problem| format!(", but {problem}")).unwrap_or_default();
                 self.health.good(format!("this node is as it should be{but}"));

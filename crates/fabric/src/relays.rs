@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -36,6 +39,8 @@ struct State {
     /// What the server was started for, or would have been: the port, and where the tunnel is.
     wanted: Option<(u16, SocketAddr)>,
     problem: Option<(String, Instant)>,
+    /// Datagrams that connections which were begun here were too slow for.
+    dropped: Arc<AtomicU64>,
 }
 
 impl Relays {
@@ -65,7 +70,8 @@ impl Relays {
 
     fn counts(&self) -> (usize, Counts) {
         let state = self.state();
-        (state.clients.len(), state.server.as_ref().map(Server::counts).unwrap_or_default())
+        let counts = state.server.as_ref().map(Server::counts).unwrap_or_default();
+        (state.clients.len(), Counts { dropped: counts.dropped + state.dropped.load(Relaxed), ..counts })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -77,9 +83,12 @@ impl Relays {
         let mut state = self.state();
         let wanted = end.filter(|end| end.tls_port != 0).and_then(|end| Some((end.tls_port, beside(end)?)));
         if state.wanted != wanted {
-            state.server = None;
             state.problem = None;
             state.wanted = wanted;
+            if state.server.take().is_some() {
+                // Its port is free only a moment later, which the next look is.
+                return;
+            }
         }
         let (Some((port, tunnel)), Some(end)) = (wanted, end) else { return };
         let waits = state.problem.as_ref().is_some_and(|(_, at)| at.elapsed() < RETRY);
@@ -161,8 +170,8 @@ impl Keeper {
         self.relays.state().clients.retain(is_right);
         for key in &needed {
             let Some(servers) = end.tls.get(key).filter(|_| !self.relays.state().clients.contains_key(key)) else { continue };
-            let changed = self.changed.clone();
-            match Client::start(servers.clone(), tunnel, move || changed.notify_one()).await {
+            let (changed, dropped) = (self.changed.clone(), self.relays.state().dropped.clone());
+            match Client::start(servers.clone(), tunnel, dropped, move || changed.notify_one()).await {
                 Ok(client) => {
                     tracing::info!(remote = %key, ?servers, "a gateway is not heard over UDP, it is called over TLS");
                     self.relays.state().clients.insert(*key, client);
@@ -173,5 +182,25 @@ impl Keeper {
         if before != self.relays.connected() {
             self.changed.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn another_port_of_the_tunnel_does_not_cost_that_of_the_relay() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let end = |port| TunnelEnd { listen: vec![([127, 0, 0, 1], port).into()], tls_port: free.port(), ..TunnelEnd::default() };
+        let relays = Relays::default();
+        relays.serve(Some(&end(51_840)));
+        assert_eq!(relays.port(), Some(free.port()));
+        for _ in 0..10 {
+            relays.serve(Some(&end(51_841)));
+            assert_eq!(relays.problem(), None);
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(relays.port(), Some(free.port()));
     }
 }

@@ -12,6 +12,8 @@ use futures::future::join_all;
 const KEPT: Duration = Duration::from_mins(1);
 /// How long all answers together are waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// So many addresses of a name are taken.
+const MOST_ADDRESSES: usize = 8;
 
 /// What is known of names.
 #[derive(Debug, Default)]
@@ -26,7 +28,7 @@ impl Resolver {
         let is_due = |name: &&String| self.known.get(*name).is_none_or(|(_, at)| at.elapsed() >= KEPT);
         let asked = names.iter().filter(is_due).map(|name| async move {
             let answer = tokio::time::timeout(PATIENCE, tokio::net::lookup_host(name)).await;
-            (name.clone(), answer.ok().and_then(Result::ok).map(Iterator::collect))
+            (name.clone(), answer.ok().and_then(Result::ok).map(settled))
         });
         for (name, answer) in join_all(asked).await {
             if answer.is_none() {
@@ -39,9 +41,23 @@ impl Resolver {
     }
 }
 
+/// The same for the same addresses: many name servers give them in another order each time.
+fn settled(answer: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let all: BTreeSet<SocketAddr> = answer.collect();
+    all.into_iter().take(MOST_ADDRESSES).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_that_come_in_another_order_or_twice_are_the_same_and_not_too_many() {
+        let all: Vec<SocketAddr> = (0..20).map(|last| ([192, 0, 2, last], 443).into()).collect();
+        let answer = settled(all.iter().copied());
+        assert_eq!(answer.len(), MOST_ADDRESSES);
+        assert_eq!(settled(all.iter().rev().chain(&all).copied()), answer);
+    }
 
     #[tokio::test]
     async fn a_name_is_looked_up_and_one_without_an_address_has_none() {

@@ -16,6 +16,7 @@ use liqo_api::{
     ClusterConfig, ClusterId, NamespaceOffloading, NetworkRanges, NetworkSettings, TunnelEndpoint, TunnelEndpointSpec,
     TunnelEndpointStatus, annotations, labels,
 };
+use liqo_network::plan::MOST_GATEWAYS;
 
 use crate::decide::openings::Backends;
 
@@ -28,6 +29,13 @@ pub struct NodeView {
     pub pods: Vec<IpNet>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
+}
+
+impl NodeView {
+    /// Whether it has all of these labels.
+    pub fn is_selected(&self, selector: &BTreeMap<String, String>) -> bool {
+        selector.iter().all(|(key, value)| self.labels.get(key) == Some(value))
+    }
 }
 
 /// Keeps real nodes.
@@ -103,7 +111,7 @@ pub fn lease(lease: Lease) -> Option<LeaseView> {
 /// The number of a gateway's Lease.
 pub fn lease_number(name: &str) -> Option<u8> {
     let number = name.rsplit('-').next()?.parse().ok()?;
-    (liqo_api::gateway_lease(number) == name).then_some(number)
+    (number < MOST_GATEWAYS && liqo_api::gateway_lease(number) == name).then_some(number)
 }
 
 /// Keeps remote pods that are not finished: whose they are, and their addresses.
@@ -177,6 +185,7 @@ mod tests {
     fn only_the_leases_of_gateways_have_a_number() {
         assert_eq!(lease_number(&liqo_api::gateway_lease(3)), Some(3));
         assert_eq!(lease_number("liqo-gateway-03"), None);
+        assert_eq!(lease_number(&liqo_api::gateway_lease(MOST_GATEWAYS)), None, "its mark would be that of the first");
         assert_eq!(lease_number("somebody-3"), None);
     }
 

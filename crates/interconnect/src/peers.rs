@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use data_encoding::BASE64;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
@@ -19,8 +18,8 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ClusterId, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus, labels,
-    tenant_namespace,
+    ClusterId, GatewayAddress, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus,
+    labels, tenant_namespace,
 };
 use liqo_kit::{
     Cache, Context, Key, PeerConnection, Peers, Queue,
@@ -30,7 +29,11 @@ use liqo_kit::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, FIELD_MANAGER, Said, decide::exchange::Outcome, is_network_config, lock};
+use crate::{
+    Error, FIELD_MANAGER, Said,
+    decide::{exchange::Outcome, gateways::is_key},
+    is_network_config, lock,
+};
 
 /// What peers write is looked at once in this time, however often they write.
 const PACE: Duration = Duration::from_millis(500);
@@ -224,12 +227,12 @@ fn fits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> {
     if [exports.len(), transit.len(), views.len()].into_iter().any(|count| count > 1024) {
         return Err("it names more than 1024 prefixes");
     }
-    if gateways.len() > 16 || gateways.iter().any(|gateway| gateway.endpoints.len() > 8) {
+    if gateways.len() > 16 || gateways.iter().any(|gateway| gateway.endpoints.len().max(gateway.tls.len()) > 8) {
         return Err("it names more than 16 gateways, or one with more than 8 addresses");
     }
-    let is_key = |key: &str| BASE64.decode(key.as_bytes()).is_ok_and(|key| key.len() == 32);
-    let is_short = |endpoint: &String| endpoint.chars().count() <= 300;
-    if gateways.iter().all(|gateway| is_key(&gateway.public_key) && gateway.endpoints.iter().all(is_short)) {
+    let is_short = |address: &String| address.chars().count() <= 300;
+    let are_short = |gateway: &GatewayAddress| gateway.endpoints.iter().chain(&gateway.tls).all(is_short);
+    if gateways.iter().all(|gateway| is_key(&gateway.public_key) && are_short(gateway)) {
         Ok(())
     } else {
         Err("one of its gateways has no key of 32 bytes, or an address that is too long")
@@ -238,6 +241,7 @@ fn fits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use data_encoding::BASE64;
     use serde_json::{Value, json};
 
     use super::*;
@@ -261,6 +265,8 @@ mod tests {
             json!({ "mtu": "1".repeat(100_000) }),
             json!({ "gateways": [{ "publicKey": "short" }] }),
             json!({ "gateways": [{ "publicKey": key, "endpoints": endpoints }] }),
+            json!({ "gateways": [{ "publicKey": key, "tls": endpoints }] }),
+            json!({ "gateways": [{ "publicKey": key, "tls": ["a".repeat(301)] }] }),
             json!({ "exports": (0..1025).map(|n| format!("10.{}.{}.0/24", n / 256, n % 256)).collect::<Vec<_>>() }),
         ] {
             assert!(said(NETWORK_CONFIG, &refused).unwrap().unwrap_err().len() <= LONGEST_ERROR);

@@ -31,5 +31,5 @@ pub mod ruleset;
 pub mod space;
 pub mod spread;
 
-pub use map::{Externals, InvalidMap, PeerMaps, PrefixMap, Views};
+pub use map::{Externals, InvalidMap, PeerMaps, PrefixMap};
 pub use space::{Here, There};

@@ -6,7 +6,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use liqo_api::{ClusterId, TunnelEndpointSpec};
+use liqo_api::TunnelEndpointSpec;
 
 use crate::{
     space::{Here, There, overlap, translate},
@@ -175,14 +175,6 @@ impl Externals {
     pub fn pairs(&self) -> impl Iterator<Item = (IpAddr, IpAddr)> {
         self.stand_ins.iter().map(|(address, stand_in)| (*address, *stand_in))
     }
-
-    fn stand_in(&self, address: IpAddr) -> Option<IpAddr> {
-        self.stand_ins.get(&address).copied()
-    }
-
-    fn original(&self, stand_in: IpAddr) -> Option<IpAddr> {
-        self.stand_ins.iter().find(|(_, other)| **other == stand_in).map(|(address, _)| *address)
-    }
 }
 
 /// The address with these low bits that stands for sources without an address of their own there: nodes, clients of node ports. The
@@ -196,30 +188,6 @@ fn behind(address: IpAddr, places: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => IpAddr::V4(address.to_bits().wrapping_add(places.into()).into()),
         IpAddr::V6(address) => IpAddr::V6(address.to_bits().wrapping_add(places.into()).into()),
-    }
-}
-
-/// How each peer sees each address, and back.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Views {
-    /// What each peer and we show each other.
-    pub peers: BTreeMap<ClusterId, PeerMaps>,
-    /// Single addresses that peers may reach.
-    pub externals: Externals,
-}
-
-impl Views {
-    /// How this peer sees an address of our space: our own pods, its own, those of other peers that it may reach through us, and
-    /// single external addresses. `None`: it cannot reach that address.
-    pub fn seen_by(&self, peer: &ClusterId, address: Here<IpAddr>) -> Option<There<IpAddr>> {
-        let maps = self.peers.get(peer)?;
-        maps.seen_there(address).or_else(|| maps.exported.there(Here(self.externals.stand_in(address.0)?)))
-    }
-
-    /// What this peer means by an address of its space: the inverse of [`Self::seen_by`].
-    pub fn meant_by(&self, peer: &ClusterId, address: There<IpAddr>) -> Option<Here<IpAddr>> {
-        let here = self.peers.get(peer)?.seen_here(address)?;
-        Some(self.externals.original(here.0).map_or(here, Here))
     }
 }
 

@@ -104,13 +104,6 @@ impl Ranges {
         let taken = [&self.pods, &self.services, &self.external, &self.reserved].into_iter().flatten().copied().chain(nodes);
         Plan { pools: self.pools.clone(), taken: taken.collect() }
     }
-
-    /// What a peer may reach: our pods, our external prefix, and, where we are a hub for it, what other peers showed us and is
-    /// not its own.
-    pub fn exports(&self, peer: &ClusterId, allocations: &Allocations, is_hub: bool) -> BTreeSet<IpNet> {
-        let others = allocations.iter().filter(|((owner, _), _)| is_hub && owner != peer).map(|(_, here)| *here);
-        self.pods.iter().chain(&self.external).map(IpNet::trunc).chain(others).collect()
-    }
 }
 
 /// Whether what a peer exports can be taken at all.

@@ -270,13 +270,15 @@ fn bucket_chain(text: &mut String, fabric: &Fabric, family: Family, gateways: &[
             marks.push(format!("{keyword} {field} & {bits} == {bits} meta mark set meta mark ^ {turned:#010x}"));
         }
     }
-    let mut ways = Vec::new();
+    // Keys of one number can be made, and then both carry the same; nft takes none twice.
+    let mut ways = BTreeMap::new();
     for (name, gateway) in gateways {
-        let buckets = spread::each(fabric.carried_by(name));
-        ways.extend(buckets.map(|bucket| format!("{:#010x} : goto {}", u32::from(bucket) << 4, via(*gateway))));
+        for bucket in spread::each(fabric.carried_by(name)) {
+            ways.entry(bucket).or_insert_with(|| format!("{:#010x} : goto {}", u32::from(bucket) << 4, via(*gateway)));
+        }
     }
     if !ways.is_empty() {
-        marks.push(format!("meta mark & {MARK_MASK:#010x} vmap {{ {} }}", elements(ways)));
+        marks.push(format!("meta mark & {MARK_MASK:#010x} vmap {{ {} }}", elements(ways.into_values())));
     }
     marks.push(format!("meta mark set meta mark & {others_bits:#010x}"));
     chain(text, "by_bucket", "", &marks);

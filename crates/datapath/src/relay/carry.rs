@@ -2,14 +2,18 @@
 
 use std::{
     io,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use bytes::{Buf as _, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::UdpSocket,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout_at},
 };
 
 use super::{
@@ -24,8 +28,15 @@ use crate::tunnel::message;
 pub(super) struct Traffic {
     /// The tunnel here took the other side for one that it knows.
     pub(super) is_proven: AtomicBool,
-    /// Datagrams that TCP was too slow for.
-    pub(super) dropped: AtomicU64,
+    /// Datagrams that TCP was too slow for, on this connection and others.
+    pub(super) dropped: Arc<AtomicU64>,
+}
+
+impl Traffic {
+    /// Nothing yet; drops are counted here.
+    pub(super) fn new(dropped: &Arc<AtomicU64>) -> Self {
+        Self { is_proven: AtomicBool::default(), dropped: dropped.clone() }
+    }
 }
 
 /// Carries datagrams between the tunnel, which `udp` is connected to, and the other side, until one of them is not there any more.
@@ -40,7 +51,7 @@ pub(super) async fn carry(stream: impl AsyncRead + AsyncWrite, udp: &UdpSocket, 
     };
     tokio::select! {
         ended = from_stream(reader, udp) => ended,
-        ended = to_stream(udp, writer, traffic) => ended,
+        ended = to_stream(udp, writer, traffic, IDLE) => ended,
         ended = unproven => ended,
     }
 }
@@ -62,21 +73,36 @@ async fn from_stream(mut stream: impl AsyncRead + Unpin, udp: &UdpSocket) -> io:
     }
 }
 
-async fn to_stream(udp: &UdpSocket, mut stream: impl AsyncWrite + Unpin, traffic: &Traffic) -> io::Result<()> {
+/// Who takes nothing for so long of what waits is not there any more, whatever it says itself.
+async fn to_stream(
+    udp: &UdpSocket,
+    mut stream: impl AsyncWrite + Unpin,
+    traffic: &Traffic,
+    patience: Duration,
+) -> io::Result<()> {
     let (mut queue, mut batch, mut is_flushed) = (Queue::default(), BytesMut::new(), true);
     let mut buffer = vec![0; LARGEST];
+    let mut taken = Instant::now();
     loop {
         if batch.is_empty() {
             queue.fill(&mut batch);
         }
+        let is_waiting = !(batch.is_empty() && is_flushed);
         tokio::select! {
             readable = udp.readable() => {
                 readable?;
                 take(udp, &mut buffer, &mut queue, traffic);
+                if !is_waiting {
+                    taken = Instant::now();
+                }
             }
-            written = write(&mut stream, &batch), if !(batch.is_empty() && is_flushed) => {
+            written = write(&mut stream, &batch), if is_waiting => {
                 is_flushed = batch.is_empty();
                 batch.advance(written?);
+                taken = Instant::now();
+            }
+            () = sleep_until(taken + patience), if is_waiting => {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the other side takes nothing"));
             }
         }
     }
@@ -109,5 +135,31 @@ fn take(udp: &UdpSocket, buffer: &mut [u8], queue: &mut Queue, traffic: &Traffic
             // What was sent before was refused: nobody is there at the moment.
             Err(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_takes_nothing_ends_and_one_that_nothing_is_sent_on_does_not() {
+        let patience = Duration::from_millis(100);
+        let [tunnel, udp] = [UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap()];
+        udp.connect(tunnel.local_addr().unwrap()).await.unwrap();
+        let (near, _far) = tokio::io::duplex(1000);
+        let traffic = Traffic::default();
+        let carries = to_stream(&udp, near, &traffic, patience);
+        tokio::pin!(carries);
+        assert!(timeout(3 * patience, &mut carries).await.is_err(), "there was nothing to take");
+        for _ in 0..4 {
+            tunnel.send_to(&[4; 500], udp.local_addr().unwrap()).await.unwrap();
+        }
+        let begun = Instant::now();
+        let ended = timeout(100 * patience, &mut carries).await.unwrap();
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= patience, "it got its time");
     }
 }

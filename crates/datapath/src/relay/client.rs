@@ -3,6 +3,7 @@
 use std::{
     io,
     net::SocketAddr,
+    sync::{Arc, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -20,7 +21,7 @@ use super::{
     tls,
 };
 
-/// Between two attempts, twice as long each time, up to the other.
+/// Between two rounds of attempts, twice as long each time, up to the other; between two servers of a round always the first.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
 /// A relay to one remote. It connects again when the connection ends, and ends itself when it is dropped.
@@ -34,10 +35,11 @@ pub struct Client {
 
 impl Client {
     /// Connects to the first of `servers` that can be reached, for the tunnel that waits for datagrams at `tunnel` on this machine.
-    /// Each time that it is connected or is not any more, `changed` is called.
+    /// Datagrams that TCP was too slow for are added to `dropped`. Each time that it is connected or is not any more, `changed` is called.
     pub async fn start(
         servers: Vec<SocketAddr>,
         tunnel: SocketAddr,
+        dropped: Arc<AtomicU64>,
         changed: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let connector = tls::connector().map_err(io::Error::other)?;
@@ -50,7 +52,7 @@ impl Client {
                 changed();
             }
         };
-        let task = tokio::spawn(keep(servers.clone(), udp, connector, say)).abort_handle();
+        let task = tokio::spawn(keep(servers.clone(), udp, connector, dropped, say)).abort_handle();
         Ok(Self { servers, address, server, task })
     }
 
@@ -76,11 +78,20 @@ impl Drop for Client {
     }
 }
 
-async fn keep(servers: Vec<SocketAddr>, udp: UdpSocket, connector: TlsConnector, say: impl Fn(Option<SocketAddr>)) {
+async fn keep(
+    servers: Vec<SocketAddr>,
+    udp: UdpSocket,
+    connector: TlsConnector,
+    dropped: Arc<AtomicU64>,
+    say: impl Fn(Option<SocketAddr>),
+) {
     let [shortest, longest] = PAUSES;
     let mut pause = shortest;
     loop {
-        for &server in &servers {
+        for (number, &server) in servers.iter().enumerate() {
+            if number > 0 {
+                sleep(shortest).await;
+            }
             let stream = match timeout(PATIENCE, connect(server, &connector)).await {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => {
@@ -95,7 +106,7 @@ async fn keep(servers: Vec<SocketAddr>, udp: UdpSocket, connector: TlsConnector,
             tracing::info!(%server, "connected to a relay");
             say(Some(server));
             let since = Instant::now();
-            let ended = carry(stream, &udp, &Traffic::default()).await;
+            let ended = carry(stream, &udp, &Traffic::new(&dropped)).await;
             say(None);
             tracing::info!(%server, ended = ended.err().map(|error| error.to_string()), "the connection to a relay ended");
             if since.elapsed() > IDLE {

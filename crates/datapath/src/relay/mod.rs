@@ -13,7 +13,8 @@
 //! On the connection each datagram is preceded by its length in two bytes, the higher one first.
 //!
 //! **Bounds.** Only what has the shape of a WireGuard message passes. A connection on which the tunnel does not answer ends after
-//! [`PROOF`], one that is silent after [`IDLE`]. When TCP is slow, the oldest datagrams of a small queue are dropped, as a router would.
+//! [`PROOF`], one that is silent or takes nothing after [`IDLE`]. When TCP is slow, the oldest datagrams of a small queue are dropped, as
+//! a router would. There are only so many connections; of those on which the tunnel did not answer yet the oldest makes room.
 
 mod carry;
 mod client;

@@ -1,7 +1,7 @@
 //! The end that is connected to.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{
@@ -14,6 +14,7 @@ use std::{
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UdpSocket},
+    sync::Notify,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -25,12 +26,16 @@ use super::{
     tls,
 };
 
+/// What the kernel keeps of what a connection has not taken yet, in bytes: enough for 100 Mbit/s over 20 ms, and no more than a few
+/// hundred connections together may cost.
+const SEND_BUFFER: usize = 256 << 10;
+
 /// How many connections there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Altogether.
     pub connections: usize,
-    /// Of those on which the tunnel did not answer yet.
+    /// Of those on which the tunnel did not answer yet. One more, and the oldest of them ends.
     pub unproven: usize,
     /// From one address, or one network of IPv6.
     pub per_address: usize,
@@ -38,7 +43,8 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 1024, unproven: 128, per_address: 32 }
+        // With its queue and buffers, those of TLS and those of the kernel, each takes up to a megabyte.
+        Self { connections: 256, unproven: 128, per_address: 16 }
     }
 }
 
@@ -91,12 +97,11 @@ impl Server {
     pub fn counts(&self) -> Counts {
         let open = self.book.lock();
         let proven = open.values().filter(|one| one.is_proven()).count();
-        let now: u64 = open.values().map(|one| one.traffic.dropped.load(Relaxed)).sum();
         Counts {
             proven,
             unproven: open.len() - proven,
             refused: self.book.refused.load(Relaxed),
-            dropped: self.book.dropped.load(Relaxed) + now,
+            dropped: self.book.dropped.load(Relaxed),
         }
     }
 }
@@ -105,10 +110,10 @@ impl Server {
 #[derive(Debug, Default)]
 struct Book {
     limits: Limits,
-    open: Mutex<HashMap<u64, Open>>,
+    open: Mutex<BTreeMap<u64, Open>>,
     next: AtomicU64,
     refused: AtomicU64,
-    dropped: AtomicU64,
+    dropped: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -117,6 +122,8 @@ struct Open {
     /// Where it speaks to the tunnel from.
     address: Option<SocketAddr>,
     traffic: Arc<Traffic>,
+    /// Told when it has to make room.
+    ended: Arc<Notify>,
 }
 
 impl Open {
@@ -126,24 +133,28 @@ impl Open {
 }
 
 impl Book {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Open>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection, if there is one.
+    /// A place for a connection, if there is one, or another one can be ended for it.
     fn enter(self: &Arc<Self>, from: SocketAddr) -> Option<Place> {
         let mut open = self.lock();
         let alike = open.values().filter(|one| neighbourhood(one.from.ip()) == neighbourhood(from.ip())).count();
         let unproven = open.values().filter(|one| !one.is_proven()).count();
         let Limits { connections, unproven: most_unproven, per_address } = self.limits;
-        if open.len() >= connections || unproven >= most_unproven || alike >= per_address {
+        let is_full = open.len() >= connections || unproven >= most_unproven;
+        // Who belongs here is proven at once, so that strangers do not keep others out by saying nothing.
+        let oldest = open.iter().find(|(_, one)| !one.is_proven()).map(|(number, _)| *number);
+        if is_full || alike >= per_address {
             self.refused.fetch_add(1, Relaxed);
-            return None;
+            let ended = oldest.filter(|_| alike < per_address).and_then(|oldest| open.remove(&oldest))?;
+            ended.ended.notify_one();
         }
         let number = self.next.fetch_add(1, Relaxed);
-        let traffic = Arc::new(Traffic::default());
-        open.insert(number, Open { from, address: None, traffic: traffic.clone() });
-        Some(Place { book: self.clone(), number, traffic })
+        let (traffic, ended) = (Arc::new(Traffic::new(&self.dropped)), Arc::new(Notify::new()));
+        open.insert(number, Open { from, address: None, traffic: traffic.clone(), ended: ended.clone() });
+        Some(Place { book: self.clone(), number, traffic, ended })
     }
 }
 
@@ -160,6 +171,7 @@ struct Place {
     book: Arc<Book>,
     number: u64,
     traffic: Arc<Traffic>,
+    ended: Arc<Notify>,
 }
 
 impl Place {
@@ -172,9 +184,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.book.lock().remove(&self.number).is_some() {
-            self.book.dropped.fetch_add(self.traffic.dropped.load(Relaxed), Relaxed);
-        }
+        self.book.lock().remove(&self.number);
     }
 }
 
@@ -202,7 +212,10 @@ async fn accept(listener: TcpListener, tunnel: SocketAddr, acceptor: TlsAcceptor
                     let Some(place) = book.enter(from) else { continue };
                     let acceptor = acceptor.clone();
                     connections.spawn(async move {
-                        let ended = serve(stream, tunnel, acceptor, &place).await;
+                        let ended = tokio::select! {
+                            ended = serve(stream, tunnel, acceptor, &place) => ended,
+                            () = place.ended.notified() => Err(io::Error::other("another one takes its place")),
+                        };
                         tracing::debug!(%from, ended = ended.err().map(|error| error.to_string()), "a connection ended");
                     });
                 }
@@ -219,6 +232,7 @@ async fn accept(listener: TcpListener, tunnel: SocketAddr, acceptor: TlsAcceptor
 
 async fn serve(stream: TcpStream, tunnel: SocketAddr, acceptor: TlsAcceptor, place: &Place) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    setsockopt(&stream, sockopt::SndBuf, &SEND_BUFFER)?;
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
     let stream = timeout(PATIENCE, acceptor.accept(stream)).await.map_err(late)??;
     let udp = UdpSocket::bind(beside(tunnel)).await?;
@@ -235,23 +249,50 @@ mod tests {
         ([192, 0, 2, last], 1000).into()
     }
 
-    #[test]
-    fn there_are_only_so_many_connections_and_a_place_is_free_again_when_one_ends() {
+    fn prove(place: &Place) {
+        place.traffic.is_proven.store(true, Relaxed);
+    }
+
+    async fn is_ended(place: &Place) -> bool {
+        timeout(Duration::ZERO, place.ended.notified()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn there_are_only_so_many_connections_and_a_place_is_free_again_when_one_ends() {
         let book = Arc::new(Book { limits: Limits { connections: 4, unproven: 3, per_address: 2 }, ..Book::default() });
         let first = book.enter(from(1)).unwrap();
+        prove(&first);
         let second = book.enter(from(1)).unwrap();
-        assert!(book.enter(from(1)).is_none(), "two from one address");
-        let third = book.enter(from(2)).unwrap();
-        assert!(book.enter(from(3)).is_none(), "three that are not proven");
-        first.traffic.is_proven.store(true, Relaxed);
-        let fourth = book.enter(from(3)).unwrap();
+        assert!(book.enter(from(1)).is_none() && !is_ended(&second).await, "two from one address");
+        let (third, fourth) = (book.enter(from(2)).unwrap(), book.enter(from(3)).unwrap());
         for place in [&second, &third, &fourth] {
-            place.traffic.is_proven.store(true, Relaxed);
+            prove(place);
         }
         assert!(book.enter(from(4)).is_none(), "four altogether");
         drop(first);
         assert!(book.enter(from(4)).is_some());
-        assert_eq!(book.refused.load(Relaxed), 3);
+        assert_eq!(book.refused.load(Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn of_connections_that_are_not_proven_the_oldest_makes_room() {
+        let book = Arc::new(Book { limits: Limits { connections: 4, unproven: 2, per_address: 2 }, ..Book::default() });
+        let proven = book.enter(from(1)).unwrap();
+        prove(&proven);
+        let (oldest, other) = (book.enter(from(2)).unwrap(), book.enter(from(2)).unwrap());
+        let newest = book.enter(from(3)).unwrap();
+        assert!(is_ended(&oldest).await, "two that are not proven");
+        drop(oldest);
+        prove(&newest);
+        let fourth = book.enter(from(4)).unwrap();
+        prove(&other);
+        let fifth = book.enter(from(5)).unwrap();
+        assert!(is_ended(&fourth).await, "four altogether");
+        for place in [&proven, &other, &newest, &fifth] {
+            assert!(!is_ended(place).await);
+        }
+        drop(fourth);
+        assert_eq!((book.lock().len(), book.refused.load(Relaxed)), (4, 2));
     }
 
     #[test]

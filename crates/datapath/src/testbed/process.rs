@@ -69,7 +69,6 @@ impl Side {
             mtu: self.mtu,
             remotes: vec![Remote {
                 public_key: self.remote_key,
-                preshared_key: None,
                 endpoint: Some(self.remote),
                 relay: None,
                 keepalive: Some(Duration::from_secs(25)),

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use data_encoding::BASE64;
 use gotatun::x25519;
 
-/// A secret key of X25519, or a preshared one. It is overwritten when it goes, and is not printed.
+/// A secret key of X25519. It is overwritten when it goes, and is not printed.
 #[derive(Clone)]
 pub struct PrivateKey(x25519::StaticSecret);
 

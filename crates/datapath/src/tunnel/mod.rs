@@ -105,8 +105,6 @@ pub struct Endpoint {
 pub struct Remote {
     /// Who it is. Each remote of an endpoint has a key of its own.
     pub public_key: PublicKey,
-    /// A secret that both know, mixed into the handshake.
-    pub preshared_key: Option<PrivateKey>,
     /// Where it is. Unknown, if it has to begin. When it speaks from another address, it is answered there; an address that is set here
     /// counts from when it changes.
     pub endpoint: Option<SocketAddr>,

@@ -58,17 +58,10 @@ pub(super) struct Sessions {
 }
 
 impl Link {
-    pub(super) fn new(
-        identity: &Identity,
-        live: &Arc<Live>,
-        preshared_key: Option<&PrivateKey>,
-        keepalive: Option<Duration>,
-        indices: &IndexTable,
-    ) -> Self {
+    pub(super) fn new(identity: &Identity, live: &Arc<Live>, keepalive: Option<Duration>, indices: &IndexTable) -> Self {
         let remote = x25519::PublicKey::from(live.public_key.0);
-        let preshared_key = preshared_key.map(|key| *key.bytes());
         let limiter = Arc::clone(&identity.limiter);
-        let tunn = Tunn::new(identity.secret.clone(), remote, preshared_key, seconds(keepalive), indices.clone(), limiter);
+        let tunn = Tunn::new(identity.secret.clone(), remote, None, seconds(keepalive), indices.clone(), limiter);
         let sessions = Mutex::new(Sessions { tunn, waiting: 0, keepalive });
         Self { live: Arc::clone(live), own: identity.key.public(), sessions }
     }
@@ -83,12 +76,8 @@ fn seconds(duration: Option<Duration>) -> Option<u16> {
 }
 
 impl Sessions {
-    /// Takes new settings. Neither disturbs the session that there is.
-    pub(super) fn set(&mut self, preshared_key: Option<&PrivateKey>, keepalive: Option<Duration>) {
-        let preshared_key = preshared_key.map(|key| *key.bytes());
-        if self.tunn.preshared_key() != preshared_key {
-            self.tunn.set_preshared_key(preshared_key);
-        }
+    /// Takes what may have changed, which does not disturb the session that there is.
+    pub(super) fn set(&mut self, keepalive: Option<Duration>) {
         if self.keepalive != keepalive {
             self.tunn.set_persistent_keepalive(seconds(keepalive));
             self.keepalive = keepalive;
@@ -196,7 +185,7 @@ mod tests {
         let keys = [PrivateKey::generate(), PrivateKey::generate()];
         [0, 1].map(|own| {
             let live = Arc::new(Live::new(keys[1 - own].public()));
-            Link::new(&Identity::new(&keys[own]), &live, None, None, &IndexTable::from_os_rng())
+            Link::new(&Identity::new(&keys[own]), &live, None, &IndexTable::from_os_rng())
         })
     }
 
@@ -261,7 +250,7 @@ mod tests {
         ends[0].lock().begin(&mut first);
         converse(&ends, first, 1);
         let mut sessions = ends[0].lock();
-        sessions.set(Some(&PrivateKey::generate()), Some(Duration::from_secs(5)));
+        sessions.set(Some(Duration::from_secs(5)));
         let (mut left, mut encrypted) = (packets(1), Vec::new());
         sessions.encrypt(&mut left, &mut encrypted);
         assert_eq!((left.len(), encrypted.len()), (0, 1));

@@ -248,16 +248,15 @@ fn build(
         let link = |(number, identity): (usize, &Arc<Identity>)| {
             // Only the newest key is worth a word that nobody asked for.
             let keepalive = remote.keepalive.filter(|_| number == 0);
-            let preshared_key = remote.preshared_key.as_ref();
             let known = known.and_then(|entry| entry.links.iter().find(|link| link.own == identity.key.public()));
             if let Some(link) = known {
-                link.lock().set(preshared_key, keepalive);
+                link.lock().set(keepalive);
                 if is_moved && number == 0 {
                     to_greet.push(Arc::clone(link));
                 }
                 return Arc::clone(link);
             }
-            let link = Arc::new(Link::new(identity, &live, preshared_key, keepalive, indices));
+            let link = Arc::new(Link::new(identity, &live, keepalive, indices));
             if number == 0 {
                 to_greet.push(Arc::clone(&link));
             }
@@ -294,7 +293,6 @@ mod tests {
     fn endpoint(keys: &[&PrivateKey]) -> Endpoint {
         let remote = |key: &&PrivateKey| Remote {
             public_key: key.public(),
-            preshared_key: None,
             endpoint: None,
             relay: None,
             keepalive: None,

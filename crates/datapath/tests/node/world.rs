@@ -190,7 +190,6 @@ impl World {
             });
             let remotes = peers.map(|(other, public_key, peer)| Remote {
                 public_key,
-                preshared_key: None,
                 endpoint: Some((node_address(other), TUNNEL_PORT).into()),
                 relay: None,
                 keepalive: Some(Duration::from_secs(15)),
@@ -373,8 +372,10 @@ fn fabrics(sizes: &[Size], links: &[(usize, usize)], hub: Option<usize>, keys: &
         all.filter(move |(from, _)| *from == own).map(|(_, to)| to)
     };
     let mut allocations = vec![Allocations::new(); sizes.len()];
-    let exports = |allocations: &[Allocations], from: usize, to: usize| {
-        ranges(from).exports(&id(to), &allocations[from], hub == Some(from))
+    let exports = |allocations: &[Allocations], from: usize, to: usize| -> BTreeSet<IpNet> {
+        let others = allocations[from].iter().filter(|((owner, _), _)| hub == Some(from) && *owner != id(to));
+        let ranges = ranges(from);
+        ranges.pods.into_iter().chain(ranges.external).chain(others.map(|(_, here)| *here)).collect()
     };
     loop {
         let before = allocations.clone();

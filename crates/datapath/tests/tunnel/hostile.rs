@@ -117,16 +117,7 @@ pub fn a_stranger_gets_no_session() -> Result<()> {
     until("refusals", || Ok(tunnels.tunnel(End::Right).state().dropped.bad_handshake > 0))?;
     ensure!(!ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)?);
     ensure!(tunnels.remote(End::Left)?.last_handshake.is_none());
-    // A preshared key that only one of them has is as bad.
-    let mut endpoint = tunnels.endpoint(End::Left);
-    endpoint.remotes[0].preshared_key = Some(PrivateKey::generate());
-    tunnels.apply(End::Left, &endpoint)?;
-    ensure!(!ping(&tunnels.pair.left, End::Right.inside(false, 0), 0)?);
-    ensure!(tunnels.remote(End::Left)?.last_handshake.is_none());
-    let mut other = tunnels.endpoint(End::Right);
-    other.remotes[0].preshared_key.clone_from(&endpoint.remotes[0].preshared_key);
-    tunnels.apply(End::Right, &other)?;
-    until("a session", || ping(&tunnels.pair.left, End::Right.inside(false, 0), 0))
+    Ok(())
 }
 
 pub fn a_flood_of_handshakes_is_answered_with_cookies_and_sessions_go_on() -> Result<()> {

@@ -48,7 +48,7 @@ impl Relays {
     }
 
     fn connect(&self, v6: bool) -> Result<Client> {
-        let start = Client::start(vec![End::Right.outside(v6, PORT)], beside(v6), || {});
+        let start = Client::start(vec![End::Right.outside(v6, PORT)], beside(v6), Arc::default(), || {});
         let client = self.runtimes[0].block_on(self.runtimes[0].spawn(start))??;
         until("a connection", || Ok(client.server().is_some()))?;
         Ok(client)

@@ -10,10 +10,10 @@ use std::{
 
 use liqo_datapath::tunnel::{PublicKey, RemoteState};
 
-use super::{KEEPALIVE, TunnelEnd};
+use super::{TURN, TunnelEnd};
 
 /// A gateway that is called and was not heard for so long is called over TLS.
-pub const SILENCE: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 2);
+pub const SILENCE: Duration = Duration::from_secs(TURN.as_secs() * 2);
 /// Where both ends take connections, one of them waits for so much longer: one connection is enough.
 const COURTESY: Duration = Duration::from_secs(10);
 /// A relay that is not used stays for so long: something may still be on its way.
@@ -66,7 +66,10 @@ impl Fallback {
 mod tests {
     use liqo_datapath::tunnel::{Dropped, Remote};
 
-    use super::{super::fixtures::key, *};
+    use super::{
+        super::{KEEPALIVE, fixtures::key},
+        *,
+    };
 
     const RELAY: &str = "127.0.0.1:4000";
     const UDP: &str = "192.0.2.1:51840";
@@ -82,7 +85,6 @@ mod tests {
         fn new() -> Self {
             let remote = Remote {
                 public_key: key(5),
-                preshared_key: None,
                 endpoint: UDP.parse().ok(),
                 relay: None,
                 keepalive: Some(KEEPALIVE),

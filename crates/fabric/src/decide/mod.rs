@@ -4,6 +4,7 @@ pub mod fallback;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod gateways;
+pub mod nodes;
 pub mod openings;
 pub mod quality;
 pub mod status;
@@ -27,17 +28,22 @@ use sha2::{Digest as _, Sha256};
 
 use self::{
     gateways::{AllInUse, InUse},
+    nodes::Addresses,
     openings::Openings,
 };
 use crate::view::NodeView;
 
-/// Something is sent to each peer at least this often, so that either side knows that the other is there, and address translators
-/// between them do not forget the way.
-pub const KEEPALIVE: Duration = Duration::from_secs(5);
+/// After so long without a word from either side something is sent, so that either knows that the other is there, and address
+/// translators between them do not forget the way. To WireGuard what was received is a word, too, so that both ends take turns.
+pub const KEEPALIVE: Duration = Duration::from_secs(2);
+/// So often each end is heard where nothing is lost: every other turn is its own, and clocks tick a little late.
+pub const TURN: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 2 + 1);
 /// A gateway that was heard within this time speaks.
-const SPEAKS: Duration = Duration::from_secs(KEEPALIVE.as_secs() + 2);
+const SPEAKS: Duration = Duration::from_secs(TURN.as_secs() + 2);
 /// So many names of gateways are looked up for a peer at most.
 const MOST_NAMES: usize = 16;
+/// A gateway of a peer is called over TLS at so many addresses at most.
+const MOST_SERVERS: usize = 8;
 /// IPv6 needs as much.
 const LEAST_MTU: u16 = 1280;
 
@@ -67,11 +73,16 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The gateways in use, by the numbers of their Leases. Where peers reach them by addresses that are set, one alone is, because such
-    /// an address leads to one of them, and not to the one that is called.
+    /// The gateways in use, by the numbers of their Leases: of the nodes that may be gateways the first ones, as many as there are to be.
+    /// Where peers reach them by addresses that are set, one alone is, because such an address leads to one of them, and not to the one
+    /// that is called. What stands in a Lease any node can write: no node counts twice, and no key.
     fn in_use(&self) -> impl Iterator<Item = (u8, &InUse)> {
-        let most = if self.settings.gateways.addresses.is_empty() { MOST_GATEWAYS } else { 1 };
-        self.gateways.iter().map(|(number, one)| (*number, one)).take(most.into())
+        let set = &self.settings.gateways;
+        let most = if set.addresses.is_empty() { set.replicas.min(MOST_GATEWAYS) } else { 1 };
+        let may = |one: &InUse| self.nodes.get(&one.node).is_some_and(|node| node.is_selected(&set.node_selector));
+        let (mut nodes, mut keys) = (BTreeSet::new(), BTreeSet::new());
+        let all = self.gateways.iter().map(|(number, one)| (*number, one));
+        all.filter(move |(_, one)| may(one) && nodes.insert(&one.node) && keys.insert(one.key)).take(most.into())
     }
 
     /// Whether this node is a gateway in use.
@@ -102,6 +113,8 @@ pub struct Wanted {
     pub gateways: Vec<String>,
     /// Peers for which nothing is held, and why.
     pub left_out: BTreeMap<ClusterId, String>,
+    /// Nodes with an address that does not count, and why.
+    pub doubtful: BTreeMap<String, String>,
 }
 
 /// Our end of the tunnel, without its key.
@@ -167,22 +180,40 @@ pub fn decide(snapshot: &Snapshot, this: &str, key: PublicKey) -> Work {
     if needs_openings(snapshot, this) && snapshot.openings.is_none() {
         return Work::Wait("the pods and Services that peers may reach are being listed");
     }
-    let (fabric, left_out) = fabric(snapshot, ranges);
+    let addresses = addresses(snapshot, ranges);
+    let (fabric, left_out) = fabric(snapshot, ranges, &addresses);
     let plan = fabric.plan(this);
     let tunnel = plan.tunnel.is_some().then(|| tunnel_end(snapshot, &fabric, this, key));
     let gateways = fabric.gateways().into_iter().map(|(name, _)| name.to_owned()).collect();
-    Work::Hold(Box::new(Wanted { plan, tunnel, gateways, left_out }))
+    Work::Hold(Box::new(Wanted { plan, tunnel, gateways, left_out, doubtful: addresses.left_out }))
+}
+
+/// Whether this node, which is a gateway, does its part: whether what is to be done is `made`, and its tunnel is `running`.
+pub fn works(snapshot: &Snapshot, work: &Work, made: bool, running: bool) -> bool {
+    match work {
+        Work::Hold(wanted) => made && (running || wanted.tunnel.is_none()),
+        // What every node waits for, another one does no better.
+        Work::Wait(_) => running || snapshot.ranges.is_none(),
+        Work::Clear => true,
+    }
+}
+
+/// The addresses of nodes, none of which is a pod's or at a peer's place. The range of Services may be a guess, and a wide one.
+fn addresses(snapshot: &Snapshot, ranges: &NetworkRanges) -> Addresses {
+    let remote = snapshot.peers.values().flat_map(|peer| peer.imported.values());
+    let taken: Vec<IpNet> = ranges.pods.iter().chain(&ranges.external).chain(remote).copied().collect();
+    nodes::addresses(&snapshot.nodes, |name| snapshot.is_gateway(name), &taken)
 }
 
 /// Everything that nodes have to know, and the peers that do not fit into it.
-fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges) -> (Fabric, BTreeMap<ClusterId, String>) {
+fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges, addresses: &Addresses) -> (Fabric, BTreeMap<ClusterId, String>) {
     let gateway = |name: &str| {
         let (slot, found) = snapshot.in_use().find(|(_, one)| one.node == name)?;
         Some(Gateway { slot, number: gateway_number(&found.key.0) })
     };
     let node = |(name, view): (&String, &NodeView)| {
-        let node = Node { addresses: view.addresses.clone(), pods: view.pods.clone(), mac: mac(name), gateway: gateway(name) };
-        (name.clone(), node)
+        let addresses = addresses.of.get(name).cloned().unwrap_or_default();
+        (name.clone(), Node { addresses, pods: view.pods.clone(), mac: mac(name), gateway: gateway(name) })
     };
     let mut fabric = Fabric {
         pods: ranges.pods.clone(),
@@ -255,8 +286,10 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
     let listen = every.into_iter().filter(|(is_v4, _)| has(*is_v4)).map(|(_, address)| SocketAddr::new(address, port)).collect();
     let tls_port = snapshot.settings.gateways.tls_port;
     let mut end = TunnelEnd { mtu: mtu(snapshot), listen, tls_port, ..TunnelEnd::default() };
-    let remote = fabric.remote();
-    let usable = |address: &SocketAddr| has(address.is_ipv4()) && may_be_called(address, &remote);
+    let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied().map(IpNet::from));
+    let own = fabric.pods.iter().chain(&fabric.external).copied();
+    let nowhere: Vec<IpNet> = fabric.remote().into_iter().chain(own).chain(nodes).collect();
+    let usable = |address: &SocketAddr| has(address.is_ipv4()) && may_be_called(address, &nowhere);
     for (id, peer) in &fabric.peers {
         let Some(spec) = snapshot.peers.get(id) else { continue };
         let prefixes: Vec<IpNet> = peer.maps.imported.pairs().map(|(here, _)| here.0).collect();
@@ -266,13 +299,13 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
                 continue;
             };
             end.owners.insert(public_key, id.clone());
-            let tls: Vec<SocketAddr> = addresses_of(&gateway.tls, &snapshot.resolved).into_iter().filter(usable).collect();
+            let tls = addresses_of(&gateway.tls, &snapshot.resolved).into_iter().filter(usable);
+            let tls: Vec<SocketAddr> = tls.take(MOST_SERVERS).collect();
             if !tls.is_empty() {
                 end.tls.insert(public_key, tls);
             }
             end.remotes.push(Remote {
                 public_key,
-                preshared_key: None,
                 endpoint: addresses_of(&gateway.endpoints, &snapshot.resolved).into_iter().find(usable),
                 relay: snapshot.relays.get(&public_key).copied(),
                 keepalive: Some(KEEPALIVE),
@@ -304,15 +337,15 @@ fn addresses_of(said: &[String], resolved: &BTreeMap<String, Vec<SocketAddr>>) -
     said.iter().flat_map(of).collect()
 }
 
-/// A gateway is another machine, and not behind the tunnel that leads to it.
-fn may_be_called(address: &SocketAddr, remote: &[IpNet]) -> bool {
+/// A gateway is another machine, and not behind the tunnel that leads to it, nor one of ours: `nowhere`.
+fn may_be_called(address: &SocketAddr, nowhere: &[IpNet]) -> bool {
     let ip = address.ip().to_canonical();
     address.port() != 0
         && !ip.is_loopback()
         && !ip.is_unspecified()
         && !ip.is_multicast()
         && !is_link_local(ip)
-        && !remote.iter().any(|prefix| prefix.contains(&ip))
+        && !nowhere.iter().any(|prefix| prefix.contains(&ip))
 }
 
 /// Where a node finds its own helpers, such as the service that tells a machine of a cloud who it is.

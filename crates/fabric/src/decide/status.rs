@@ -7,10 +7,10 @@ use liqo_api::{CONNECTED, GatewayStatus, Transport, TunnelEndpointSpec, TunnelEn
 use liqo_datapath::tunnel::{Measured, PublicKey, RemoteState};
 use liqo_kit::conditions::{self, Wanted};
 
-use super::{KEEPALIVE, quality::Quality};
+use super::{TURN, quality::Quality};
 
 /// A peer that was not heard for so long does not answer.
-const SILENCE: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 3);
+const SILENCE: Duration = Duration::from_secs(TURN.as_secs() * 3);
 
 /// What is known of a peer.
 #[derive(Clone, Debug, Default)]

@@ -37,6 +37,27 @@ fn all_gateways_are_in_use_unless_peers_call_one_address() {
 }
 
 #[test]
+fn a_lease_makes_a_gateway_only_of_a_node_that_may_be_one_and_neither_name_nor_key_counts_twice() {
+    let mut three = snapshot();
+    three.nodes.insert("n3".to_owned(), fixtures::node(3));
+    let gateways = |snapshot: &Snapshot| wanted(snapshot, "n3").gateways;
+    let with = |gateways: [(u8, InUse); 3]| Snapshot { gateways: gateways.into(), ..three.clone() };
+    let all = with([in_use(0, "n1"), in_use(1, "n2"), in_use(2, "n3")]);
+    assert_eq!(gateways(&all), ["n1", "n2"], "there are to be two");
+    assert_eq!(gateways(&with([in_use(0, "gone"), in_use(1, "n2"), in_use(2, "n3")])), ["n2", "n3"]);
+    assert_eq!(gateways(&with([in_use(0, "n1"), in_use(1, "n1"), in_use(2, "n3")])), ["n1", "n3"]);
+    let copied = (1, InUse { key: key(100), ..in_use(1, "n2").1 });
+    assert_eq!(gateways(&with([in_use(0, "n1"), copied, in_use(2, "n3")])), ["n1", "n3"]);
+    let mut selected = all.clone();
+    selected.settings.gateways.node_selector = [("node".to_owned(), "n3".to_owned())].into();
+    assert_eq!((gateways(&selected), selected.is_gateway("n1")), (vec!["n3".to_owned()], false));
+    // Where there are to be fewer, one that holds a number too many goes on until it has another.
+    let mut fewer = Snapshot { gateways: [in_use(1, "n2")].into(), ..three.clone() };
+    fewer.settings.gateways.replicas = 1;
+    assert_eq!(gateways(&fewer), ["n2"]);
+}
+
+#[test]
 fn all_gateways_of_a_peer_are_called_and_share_its_prefixes() {
     let tunnel = wanted(&snapshot(), "n1").tunnel.unwrap();
     let [first, second] = &tunnel.remotes[..] else { panic!("{:?}", tunnel.remotes) };
@@ -73,6 +94,13 @@ fn those_gateways_of_a_peer_are_sent_to_that_speak() {
 }
 
 #[test]
+fn a_link_on_which_nothing_is_sent_is_not_taken_for_silent() {
+    // Both ends take turns, so that one is heard after two pauses; the clock of a tunnel ticks four times in a second.
+    let longest = wanted(&snapshot(), "n1").tunnel.unwrap().remotes[0].keepalive.unwrap() * 2 + Duration::from_millis(500);
+    assert!(longest < SPEAKS && longest < fallback::SILENCE);
+}
+
+#[test]
 fn without_a_gateway_packets_for_peers_go_nowhere() {
     let wanted = wanted(&Snapshot { gateways: AllInUse::new(), ..snapshot() }, "n1");
     assert_eq!((wanted.tunnel, wanted.plan.overlay, wanted.plan.routes.len()), (None, None, 1));
@@ -89,6 +117,19 @@ fn nothing_is_touched_while_something_is_not_known() {
     assert!(!waits(&careful, "n2"));
     careful.openings = Some(Openings::new());
     assert!(!waits(&careful, "n1"));
+}
+
+#[test]
+fn a_gateway_without_its_tunnel_does_not_do_its_part() {
+    let does = |snapshot: &Snapshot, made, running| works(snapshot, &decide(snapshot, "n1", OURS), made, running);
+    let tried = [(true, true), (true, false), (false, true)];
+    assert_eq!(tried.map(|(made, running)| does(&snapshot(), made, running)), [true, false, false]);
+    // It cannot list what is open, say; a tunnel that runs already goes on meanwhile.
+    let mut waiting = snapshot();
+    waiting.peers.get_mut(&id('a')).unwrap().reach = Reach::Offloaded;
+    assert_eq!([false, true].map(|running| does(&waiting, true, running)), [false, true]);
+    // Without ranges nobody has a tunnel.
+    assert!(does(&Snapshot { ranges: None, ..waiting }, true, false));
 }
 
 #[test]
@@ -143,6 +184,19 @@ fn a_peer_whose_prefix_is_in_use_is_left_out_and_harms_nobody() {
 }
 
 #[test]
+fn a_node_that_says_to_be_at_a_peers_place_or_at_another_node_harms_neither() {
+    for wrong in ["10.66.3.4", "10.244.1.7", "172.18.0.1"] {
+        let mut lied = snapshot();
+        lied.nodes.insert("n3".to_owned(), NodeView { addresses: vec![wrong.parse().unwrap()], ..fixtures::node(3) });
+        let wanted = wanted(&lied, "n1");
+        assert_eq!((wanted.left_out.len(), wanted.doubtful.len()), (0, 1), "{wrong}");
+        assert!(wanted.doubtful["n3"].contains(wrong));
+        let neighbours = wanted.plan.overlay.unwrap().neighbours;
+        assert_eq!(neighbours.len(), 1, "{neighbours:?}");
+    }
+}
+
+#[test]
 fn nobody_takes_the_key_of_another_or_ours() {
     let mut claimed = snapshot();
     claimed.peers.insert(id('b'), peer(&id('b'), "10.67.0.0/16", [1, 9]));
@@ -168,6 +222,8 @@ fn a_gateway_is_called_where_that_makes_sense() {
     let senseless =
         ["127.0.0.1:1", "0.0.0.0:1", "[::ffff:127.0.0.1]:1", "10.66.0.1:1", "224.0.0.1:1", "192.0.2.1:0", "[2001:db8::1]:1"];
     assert_eq!(endpoint(&announce(&senseless)), None);
+    // A node, a pod, and what stands for others, of ours.
+    assert_eq!(endpoint(&announce(&["172.18.0.2:6443", "10.244.1.7:80", "10.70.0.1:443"])), None);
     assert_eq!(endpoint(&announce(&["[2001:db8::1]:1", "192.0.2.7:1"])), Some("192.0.2.7:1".parse().unwrap()));
 
     let mut named = announce(&["gateway.example.org:51840"]);
@@ -192,6 +248,9 @@ fn a_gateway_is_called_over_tls_where_that_makes_sense() {
     assert_eq!(tunnel.remotes.iter().map(|remote| remote.relay).collect::<Vec<_>>(), [Some(relay), None]);
     assert_eq!(tunnel.remotes[0].endpoint, Some("192.0.2.1:51840".parse().unwrap()), "UDP is tried all the same");
     assert_eq!(tunnel.tls_port, 443);
+    let many = (0..20).map(|last| ([192, 0, 2, last], 443).into()).collect();
+    called.resolved.insert("gateway.example.org:443".to_owned(), many);
+    assert_eq!(wanted(&called, "n1").tunnel.unwrap().tls[&key(1)].len(), MOST_SERVERS);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use data_encoding::BASE64;
 use k8s_openapi::api::coordination::v1::Lease;
 use liqo_api::{GatewayAddress, Gateways, annotations, gateway_lease};
 use liqo_network::plan::MOST_GATEWAYS;
@@ -29,19 +30,24 @@ pub struct Held {
 }
 
 impl Held {
-    /// Reduces a Lease; none if nobody holds it.
+    /// Reduces a Lease; none if nobody holds it, or with something that is no key: peers refuse all that we say for the sake of that.
     #[allow(clippy::needless_pass_by_value)] // The form that a cache wants.
     pub fn of(lease: Lease) -> Option<Self> {
         let spec = lease.spec?;
         let mut annotations = lease.metadata.annotations?;
         Some(Self {
             node: spec.holder_identity.filter(|holder| !holder.is_empty())?,
-            public_key: annotations.remove(annotations::GATEWAY_KEY)?,
+            public_key: annotations.remove(annotations::GATEWAY_KEY).filter(|key| is_key(key))?,
             tls_port: annotations.remove(annotations::GATEWAY_TLS).and_then(|port| port.parse().ok()),
             duration: Duration::from_secs(u64::try_from(spec.lease_duration_seconds?).ok()?),
             version: lease.metadata.resource_version.unwrap_or_default(),
         })
     }
+}
+
+/// Whether this is a WireGuard key in base64.
+pub fn is_key(text: &str) -> bool {
+    BASE64.decode(text.as_bytes()).is_ok_and(|key| key.len() == 32)
 }
 
 /// When each Lease was last seen to change, by our own clock: the times within it are of other clocks.
@@ -85,6 +91,9 @@ pub fn ours(
         let fits =
             |node: &&Arc<NodeAddresses>| settings.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
         let Some(node) = nodes.get(&held.node).filter(fits) else { continue };
+        if found.iter().any(|other: &GatewayAddress| other.public_key == held.public_key) {
+            continue;
+        }
         let reached = |set: &[String], port: u16| match set {
             [] => node.addresses.iter().map(|&address| SocketAddr::new(address, port).to_string()).collect(),
             set => set.to_vec(),
@@ -177,6 +186,9 @@ mod tests {
         let (found, _) = ours(&Gateways::default(), &all, &observed, &nodes, now);
         assert_eq!(found.len(), 1, "a node that is not there is no gateway");
         assert_eq!(found[0].endpoints, ["[fd00::2]:51840"]);
+        let copied = Held { node: "a".into(), ..(*held("b", 1)).clone() };
+        let twice = leases(&[(0, held("b", 1)), (1, copied.into())]);
+        assert_eq!(keys(&ours(&Gateways::default(), &twice, &observed, &nodes, now).0), ["key of b"]);
         let labelled = Gateways { node_selector: [("edge".to_owned(), "yes".to_owned())].into(), ..Gateways::default() };
         assert_eq!(ours(&labelled, &all, &observed, &nodes, now).0, [], "a node that is not to be one, is none");
         let settings = Gateways { addresses: vec!["gw.example:1".into()], ..Gateways::default() };
@@ -210,7 +222,8 @@ mod tests {
         };
         let (key, tls) = (annotations::GATEWAY_KEY, annotations::GATEWAY_TLS);
         assert_eq!(lease(serde_json::json!({ tls: "443" })), None);
-        let port = |text: &str| lease(serde_json::json!({ key: "k", tls: text })).unwrap().tls_port;
+        assert_eq!(lease(serde_json::json!({ key: "k", tls: "443" })), None);
+        let port = |text: &str| lease(serde_json::json!({ key: BASE64.encode(&[1; 32]), tls: text })).unwrap().tls_port;
         assert_eq!([port("443"), port("none")], [Some(443), None]);
     }
 }

@@ -231,6 +231,16 @@ fn a_node_marks_what_belongs_to_another_gateway() {
 }
 
 #[test]
+fn no_bucket_is_marked_twice_although_the_keys_of_two_gateways_have_one_number() {
+    let mut fabric = two_gateways();
+    let twin = fabric.nodes["n2"].clone();
+    let gateway = twin.gateway.map(|gateway| Gateway { slot: 2, ..gateway });
+    fabric.nodes.insert("n4".to_owned(), Node { gateway, ..twin });
+    let script = script(&fabric, "n3", "ip", TABLE);
+    assert_eq!((script.matches(" : goto via_1").count(), script.matches(" : goto via_2").count()), (8, 0), "{script}");
+}
+
+#[test]
 fn a_gateway_passes_what_came_by_the_overlay_into_its_tunnel() {
     let fabric = two_gateways();
     for (own, here, other) in [("n1", "via_0", "goto via_1"), ("n2", "via_1", "goto via_0")] {
