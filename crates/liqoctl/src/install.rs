@@ -265,7 +265,7 @@ mod tests {
                 .filter(|object| kind(object).starts_with("ValidatingAdmissionPolicy"))
                 .count()
         };
-        assert_eq!((count(true), count(false)), (8, 0));
+        assert_eq!((count(true), count(false)), (10, 0));
         assert!(stages(&objects, true)[0].iter().all(|object| kind(object) == "CustomResourceDefinition"));
     }
 

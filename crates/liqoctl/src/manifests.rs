@@ -213,6 +213,27 @@ mod tests {
     }
 
     #[test]
+    fn the_manager_looks_only_into_namespaces_that_a_user_offloaded() {
+        let objects = rendered();
+        let find = |of_kind: &str| {
+            let named = |object: &&DynamicObject| kind(object) == of_kind && object.name_any() == "liqo-manager-offloaded";
+            objects.iter().find(named).unwrap().data["spec"].clone()
+        };
+        let (policy, binding) = (find("ValidatingAdmissionPolicy"), find("ValidatingAdmissionPolicyBinding"));
+        assert_eq!(policy["paramKind"], json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading" }));
+        // No namespace: the one of the request.
+        assert_eq!(binding["paramRef"], json!({ "name": liqo_api::NAMESPACE_OFFLOADING, "parameterNotFoundAction": "Deny" }));
+        // Others are refused, too, where there is no such object: so nothing wider.
+        let rules = &policy["matchConstraints"]["resourceRules"];
+        assert_eq!(rules.as_array().map(Vec::len), Some(1));
+        assert_eq!(rules[0]["resourceNames"], json!(["liqo-manager"]));
+        assert_eq!(rules[0]["resources"], json!(["rolebindings"]));
+        for rule in self::rules(&role(MANAGER)).iter().filter(|rule| lists(rule, "resources", "namespaceoffloadings")) {
+            assert!(!lists(rule, "verbs", "create"), "{rule}");
+        }
+    }
+
+    #[test]
     fn a_consumer_never_writes_what_the_provider_says() {
         let writes = |rule: &Value| ["create", "update", "patch", "delete"].iter().any(|verb| lists(rule, "verbs", verb));
         for rule in rules(&role(liqo_api::roles::TENANT)) {

@@ -4,7 +4,7 @@
 //! `ServiceAccount` that is bound to the home pod, and so worth nothing when that is gone; our CA; and the name of its namespace. It is
 //! made before the pod is sent, renewed while the pod runs, and removed with it.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -23,7 +23,7 @@ use super::{
     Consumer,
     home_pods::warn,
     peer::{Peer, Remote},
-    reduced::HomePod,
+    reduced::{HomePod, Shadow},
     reflected::{Reference, fingerprint_of_secret, record_of_secret},
     reflection::{Error, is_offloaded, recorded, remove, write},
     virtual_nodes::all_pods_known,
@@ -56,22 +56,39 @@ pub async fn ensure(consumer: &Consumer, peer: &Peer, remote: &Remote, pod: &Hom
 }
 
 /// Whether a pod needs its Secret.
+#[derive(Debug, PartialEq, Eq)]
 enum Need {
     No,
-    /// It was not sent yet, as far as is known.
+    /// Not as far as is known, or not yet: none is made, and one that stands stays.
     Perhaps,
-    Yes(Arc<HomePod>),
+    Yes,
 }
 
-fn need(consumer: &Consumer, peer: &Peer, remote: &Remote, reference: &Reference, uid: &str) -> Need {
-    let uses = |pod: &Arc<HomePod>| !pod.finished && matches!(pod.api_server, Wish::Home { .. });
-    let Some(pod) = peer.home_pod(uid).filter(uses).filter(|_| is_offloaded(consumer, &reference.namespace)) else {
+/// What that follows from. Records and shadow pods are in the provider's hands: they say that it has no use for a Secret, never
+/// that it may have one.
+struct Facts<'a> {
+    /// The pod of this UID on a virtual node of this provider.
+    pod: Option<&'a HomePod>,
+    /// The namespace that the record is said to be of.
+    namespace: &'a str,
+    /// Whether that is offloaded.
+    is_offloaded: bool,
+    /// Whether pods there may use our API server, if that is known.
+    is_open: Option<bool>,
+    shadow: Option<&'a Shadow>,
+}
+
+fn need(facts: &Facts) -> Need {
+    let uses = |pod: &&HomePod| !pod.finished && matches!(pod.api_server, Wish::Home { .. });
+    let Some(pod) = facts.pod.filter(uses).filter(|pod| facts.is_offloaded && pod.key.namespace == facts.namespace) else {
         return Need::No;
     };
-    match remote.shadow(uid) {
-        Some(shadow) if shadow.uses_api_server => Need::Yes(pod),
-        Some(_) => Need::No,
-        None => Need::Perhaps,
+    match (facts.is_open, facts.shadow) {
+        (Some(false), _) => Need::No,
+        (_, Some(shadow)) if !shadow.uses_api_server => Need::No,
+        // A shadow pod of one that was never sent is not ours.
+        (Some(true), Some(_)) if pod.sent_to.is_some() => Need::Yes,
+        _ => Need::Perhaps,
     }
 }
 
@@ -84,16 +101,24 @@ pub async fn reconcile(
     uid: &str,
 ) -> Result<Next, Error> {
     let record = recorded(remote, reference).filter(|record| !record.terminating);
-    match need(consumer, peer, remote, reference, uid) {
-        Need::No if record.is_none() => Ok(Next::OnChange),
-        Need::No if !all_pods_known(consumer, &peer.id) => Ok(Next::After(LOOK)),
-        Need::No => remove(peer, remote, reference).await.map(|()| Next::OnChange),
-        Need::Perhaps => Ok(Next::After(LOOK)),
-        Need::Yes(pod) => {
+    let (pod, shadow) = (peer.home_pod(uid), remote.shadow(uid));
+    let facts = Facts {
+        pod: pod.as_deref(),
+        namespace: &reference.namespace,
+        is_offloaded: is_offloaded(consumer, &reference.namespace),
+        is_open: consumer.networks.is_synced().then(|| consumer.networks.of(&peer.id).is_some_and(|network| network.api_server)),
+        shadow: shadow.as_deref(),
+    };
+    match (need(&facts), &pod) {
+        (Need::No, _) if record.is_none() => Ok(Next::OnChange),
+        (Need::No, _) if !all_pods_known(consumer, &peer.id) => Ok(Next::After(LOOK)),
+        (Need::No, _) => remove(peer, remote, reference).await.map(|()| Next::OnChange),
+        (Need::Perhaps, _) | (Need::Yes, None) => Ok(Next::After(LOOK)),
+        (Need::Yes, Some(pod)) => {
             let renew_at = record.as_ref().and_then(|record| record.renew_at);
             let wait = until_next(renew_at, peer.asked_for_token(uid), Timestamp::now());
             if wait.is_zero() {
-                issue(consumer, peer, remote, &pod, reference).await?;
+                issue(consumer, peer, remote, pod, reference).await?;
                 return Ok(Next::After(LOOK));
             }
             Ok(Next::After(wait))
@@ -151,4 +176,83 @@ async fn try_issue(consumer: &Consumer, peer: &Peer, remote: &Remote, pod: &Home
     write(peer, remote, reference, recorded(remote, reference).as_deref(), Some((record, print))).await?;
     tracing::debug!(peer = %peer.id, pod = %pod.key, "token sent");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_kit::Key;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A pod with an account of its own that was sent, with these changes.
+    fn home(changes: &Value) -> HomePod {
+        let mut pod = json!({
+            "metadata": { "namespace": "demo", "name": "web", "uid": "u", "annotations": { annotations::SENT_TO: "t" } },
+            "spec": { "serviceAccountName": "reader", "containers": [{ "name": "c" }],
+                "volumes": [{ "name": "kube-api-access-x", "projected": { "sources": [{ "serviceAccountToken": { "path": "token" } }] } }] },
+            "status": { "phase": "Running" } });
+        json_patch::merge(&mut pod, changes);
+        HomePod::of(serde_json::from_value(pod).unwrap(), &Key::new("liqo-provider-x", "default")).unwrap()
+    }
+
+    /// What the provider shows of it: with this Secret, and as if it ran.
+    fn shadow(secret: &str) -> Shadow {
+        let shadow = json!({
+            "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": { "name": "u" },
+            "spec": { "namespace": "demo", "pool": "default", "pod": { "metadata": { "name": "web" },
+                "spec": { "volumes": [{ "name": "v", "secret": { "secretName": secret } }] } } },
+            "status": { "phase": "Created", "pod": { "phase": "Running" } } });
+        Shadow::of(serde_json::from_value(shadow).unwrap()).unwrap()
+    }
+
+    fn facts<'a>(pod: &'a HomePod, shadow: &'a Shadow) -> Facts<'a> {
+        Facts { pod: Some(pod), namespace: "demo", is_offloaded: true, is_open: Some(true), shadow: Some(shadow) }
+    }
+
+    #[test]
+    fn a_pod_that_was_sent_with_its_secret_keeps_it_until_it_ends_or_wants_none() {
+        let (pod, with, without) = (home(&json!({})), shadow("liqo-api-server-u"), shadow("another"));
+        assert_eq!(need(&facts(&pod, &with)), Need::Yes);
+        assert_eq!(need(&Facts { shadow: None, ..facts(&pod, &with) }), Need::Perhaps);
+        assert_eq!(need(&facts(&pod, &without)), Need::No);
+        assert_eq!(need(&Facts { pod: None, ..facts(&pod, &with) }), Need::No);
+        assert_eq!(need(&Facts { is_offloaded: false, ..facts(&pod, &with) }), Need::No);
+        let none = json!({ "metadata": { "annotations": { annotations::API_SERVER: "none" } } });
+        for changes in [json!({ "status": { "phase": "Succeeded" } }), none] {
+            assert_eq!(need(&facts(&home(&changes), &with)), Need::No);
+        }
+    }
+
+    #[test]
+    fn nobody_gets_a_token_where_the_policy_says_no_whatever_the_provider_shows() {
+        let (pod, shadow) = (home(&json!({})), shadow("liqo-api-server-u"));
+        assert_eq!(need(&Facts { is_open: Some(false), ..facts(&pod, &shadow) }), Need::No);
+        assert_eq!(need(&Facts { is_open: Some(false), shadow: None, ..facts(&pod, &shadow) }), Need::No);
+    }
+
+    #[test]
+    fn until_it_is_known_what_the_policy_says_no_token_comes_and_none_goes() {
+        let (pod, shadow) = (home(&json!({})), shadow("liqo-api-server-u"));
+        assert_eq!(need(&Facts { is_open: None, ..facts(&pod, &shadow) }), Need::Perhaps);
+    }
+
+    #[test]
+    fn a_provider_gets_no_token_of_a_pod_that_it_was_not_sent() {
+        let forged = shadow("liqo-api-server-u");
+        let told = |status: &str| {
+            json!({ "metadata": { "annotations": { annotations::SENT_TO: null } }, "status": { "conditions": [
+                { "type": "liqo.io/Offloaded", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z" }] } })
+        };
+        // What the pod is told follows from what the provider shows.
+        for status in ["False", "True"] {
+            assert_eq!(need(&facts(&home(&told(status)), &forged)), Need::Perhaps);
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_namespace_than_the_pods_is_not_its_own() {
+        let (pod, forged) = (home(&json!({})), shadow("liqo-api-server-u"));
+        assert_eq!(need(&Facts { namespace: "shop", ..facts(&pod, &forged) }), Need::No);
+    }
 }

@@ -51,7 +51,7 @@ use tokio::{
 
 use crate::{
     kubelet::{KubeletApi, client_ca},
-    networks::Networks,
+    networks::{Network, Networks},
     server::ClientAuthority,
     webhook::{self, Selected},
 };
@@ -240,13 +240,18 @@ impl Consumer {
     }
 }
 
-/// With a network that comes, changes or goes, all that holds addresses is looked at again.
+/// With a network that comes, changes or goes, all that holds addresses is looked at again; and the tokens, when our API server is
+/// opened or closed.
 fn follow_networks(context: &Context, consumer: Weak<Consumer>) -> Networks {
-    Networks::follow(context, move |id, _, _| {
+    let is_open = |network: Option<&Network>| network.is_some_and(|network| network.api_server);
+    Networks::follow(context, move |id, old, new| {
         let consumer = consumer.upgrade();
         if let Some((consumer, peer)) = consumer.and_then(|consumer| Some((consumer.clone(), consumer.peers.get(&id)?))) {
             peer.look_at_all_pods();
             services::look_at(&consumer, &peer, None);
+            if is_open(old) != is_open(new) {
+                peer.look_at_all_tokens();
+            }
         }
     })
 }

@@ -20,7 +20,10 @@ use super::{
     reflected::{Reference, Twin},
     services, virtual_nodes,
 };
-use crate::decide::node::{DOWN_AFTER, Outage};
+use crate::decide::{
+    node::{DOWN_AFTER, Outage},
+    travel::api_server::Wish,
+};
 
 /// A watch of a peer's is started again after so many seconds, so that one which died silently is noticed.
 const WATCH_SECONDS: u32 = 120;
@@ -282,8 +285,8 @@ impl Peer {
                 self.references.add_after(reference, Duration::from_secs(1));
             }
         }
-        // One that ended, or says so, needs no token any more.
-        let uses = |pod: &Arc<HomePod>| (pod.api_server, pod.finished);
+        // One that ended, or says so, needs no token any more; one that is sent needs one.
+        let uses = |pod: &Arc<HomePod>| (pod.api_server, pod.finished, pod.sent_to.clone());
         if let Some((_, new)) = old.zip(new).filter(|(old, new)| uses(old) != uses(new)) {
             self.references.add(Reference::of_api_server(new));
         }
@@ -337,6 +340,18 @@ impl Peer {
         }
         if let Some(remote) = self.remote() {
             for (_, twin) in remote.objects.all().into_iter().chain(remote.secrets.all()) {
+                self.references.add(twin.reference.clone());
+            }
+        }
+    }
+
+    /// Looks at every token again that there is, or should be.
+    pub fn look_at_all_tokens(&self) {
+        for pod in self.home_pods().iter().filter(|pod| matches!(pod.api_server, Wish::Home { .. })) {
+            self.references.add(Reference::of_api_server(pod));
+        }
+        for (_, twin) in self.remote().iter().flat_map(|remote| remote.secrets.all()) {
+            if twin.reference.is_for_api_server().is_some() {
                 self.references.add(twin.reference.clone());
             }
         }

@@ -9,9 +9,10 @@ use jiff::Timestamp;
 use liqo_api::ShadowPodPhase;
 
 use super::reduced::{HomePod, Shadow};
-use crate::decide::OFFER_RECLAIMED;
+use crate::decide::{OFFER_RECLAIMED, travel::api_server::Wish};
 
-/// Reason of the condition that stands on a pod that may run only once, from before it is sent until the provider answers.
+/// Reason of the condition that stands on a pod that may run only once, or gets a token, from before it is sent until the provider
+/// answers.
 pub const SENDING: &str = "Sending";
 
 /// How long a shadow pod that we created may be missing from the watch before it is looked for.
@@ -235,8 +236,13 @@ fn not_sent(facts: &Facts, home: &HomePod) -> Decision {
         (_, Namespace::Refused { reason, message }) => refuse(facts, home, (*reason).to_owned(), message.clone()),
         (Err(refusal), _) => refuse(facts, home, refusal.reason.to_owned(), refusal.message.clone()),
         (_, Namespace::Ready) => {
-            let marked = facts.sent == Sent::Tried || (told(home) == Some(None) && was_for_this_tenancy(facts, home));
-            Decision::of([Action::CreateShadow { mark: !home.restarts && !marked }])
+            let marked = if home.restarts {
+                // Only a pod that was sent gets tokens, and a provider can make us believe anything but that mark.
+                home.sent_to.is_some() || !matches!(home.api_server, Wish::Home { .. })
+            } else {
+                told(home) == Some(None) && was_for_this_tenancy(facts, home)
+            };
+            Decision::of([Action::CreateShadow { mark: facts.sent != Sent::Tried && !marked }])
         }
         (_, Namespace::Waiting) => Decision::nothing(),
     }

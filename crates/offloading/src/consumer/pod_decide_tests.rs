@@ -84,6 +84,23 @@ fn a_pod_that_may_run_only_once_is_marked_before_it_is_sent() {
 }
 
 #[test]
+fn a_pod_that_gets_a_token_is_marked_once_before_it_is_sent() {
+    let with = |changes: Value| {
+        let mut all = json!({"spec": {"serviceAccountName": "reader", "volumes": [{"name": "kube-api-access-x",
+            "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]}});
+        json_patch::merge(&mut all, &changes);
+        home(all)
+    };
+    assert_eq!(actions(Some(&with(json!({}))), None), [Action::CreateShadow { mark: true }]);
+    let tried = with(json!({}));
+    let tried = Facts { sent: Sent::Tried, ..facts(Some(&tried), None) };
+    assert_eq!(decide(&tried).actions, [Action::CreateShadow { mark: false }]);
+    for tenancy in ["t", "another"] {
+        assert_eq!(actions(Some(&with(being_sent_to(tenancy))), None), [Action::CreateShadow { mark: false }]);
+    }
+}
+
+#[test]
 fn a_call_that_failed_is_repeated_without_marking_again() {
     let pod = once(told("Unknown"));
     let facts = Facts { sent: Sent::Tried, ..facts(Some(&pod), None) };

@@ -43,7 +43,7 @@ pub struct HomePod {
     pub restarts: bool,
     /// What it was told about the provider's answer.
     pub told: Option<Told>,
-    /// The tenancy that it was about to be sent to.
+    /// The tenancy that it was about to be sent to, if it may run only once or gets tokens.
     pub sent_to: Option<String>,
     /// The controller that made it.
     pub controller: Option<Controller>,
@@ -162,7 +162,7 @@ pub struct Shadow {
     pub carried: String,
     /// What that pod asks for, as [`resources`] makes it.
     pub resources: u64,
-    /// It was sent so that it finds our API server.
+    /// It finds our API server, as the provider shows it.
     pub uses_api_server: bool,
     status: Option<Box<str>>,
 }

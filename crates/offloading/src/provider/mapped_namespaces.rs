@@ -1,12 +1,13 @@
 //! Makes, checks and deletes the mapped namespaces of each consumer.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api,
@@ -118,13 +119,18 @@ pub async fn reconcile(provider: Arc<Provider>, tenant_namespace: String) -> Res
     })
 }
 
-/// What limits the pods of a consumer.
-pub fn walls(provider: &Provider, consumer: &ClusterId) -> Walls {
+/// What is not the internet for pods of any consumer.
+pub fn inside(provider: &Provider) -> BTreeSet<IpNet> {
     let networks = provider.networks.all();
     let places = networks.iter().flat_map(|network| network.places());
     let nodes = provider.nodes.all().into_iter().flat_map(|(_, networks)| Arc::unwrap_or_clone(networks));
+    walls::inside(&provider.context.config(), nodes.chain(places))
+}
+
+/// What limits the pods of a consumer.
+pub fn walls(provider: &Provider, consumer: &ClusterId) -> Walls {
+    let inside = inside(provider);
     let config = provider.context.config();
-    let inside = walls::inside(&config, nodes.chain(places));
     let prefixes = provider.networks.of(consumer).iter().flat_map(|network| network.places().collect::<Vec<_>>()).collect();
     let ranges = config.status.iter().filter_map(|status| status.network.as_ref());
     let ranges = ranges.filter(|_| provider.held(consumer).is_some_and(|held| held.usage.api_server));

@@ -428,6 +428,12 @@ impl Provider {
 
     /// Looks at the policies of all mapped namespaces again.
     fn look_at_walls(&self) {
+        if walls::are_everywhere(&mapped_namespaces::inside(self)) {
+            tracing::warn!(
+                "nodes, peers and this cluster have more than a thousand networks with public addresses, and policies have no room for \
+                 more: pods of consumers do not reach the internet"
+            );
+        }
         for (_, place) in self.namespaces.all() {
             if let OurKind::Mapped { home } = &place.kind {
                 let (tenant, home) = (tenant_namespace(&place.consumer), home.clone());

@@ -36,6 +36,10 @@ use crate::decide::{
 const OWN: &str = "liqo";
 /// A policy is at most so long, in bytes of JSON, with what was excepted from its ranges.
 const LONGEST: usize = 64 * 1024;
+/// So many ranges are longer than that, whichever they are. A policy with more is not even written down.
+const MOST_RANGES: usize = LONGEST / r#""0.0.0.0/0","#.len();
+/// Beside so many networks that are not the internet a policy still has room for what it is about.
+const MOST_INSIDE: usize = 1000;
 /// The names of the port at which names are resolved.
 const DNS_PORT_NAMES: [&str; 2] = ["dns", "dns-tcp"];
 
@@ -61,26 +65,62 @@ pub struct Bounded {
     pub refused: BTreeSet<IpNet>,
 }
 
+/// What comes up while a policy is bounded.
+#[derive(Default)]
+struct Found {
+    /// Ranges of which nothing is left.
+    refused: BTreeSet<IpNet>,
+    /// How many ranges the rules have until now, with what is excepted from them.
+    ranges: usize,
+}
+
+impl Found {
+    fn is_too_long(&self) -> bool {
+        self.ranges > MOST_RANGES
+    }
+
+    /// These parts, which count from now on.
+    fn counted(&mut self, parts: impl Iterator<Item = Block>) -> Vec<Block> {
+        let parts: Vec<Block> = parts.collect();
+        self.ranges += parts.iter().map(|part| 1 + part.except.len()).sum::<usize>();
+        parts
+    }
+}
+
 impl Walls {
     /// A policy of the consumer as it is to stand here. Nothing if that is too long.
     pub fn bound(&self, policy: &NetworkPolicy) -> Option<Bounded> {
-        let mut refused = BTreeSet::new();
+        let mut found = Found::default();
         let mut rules = |rules: &Option<Vec<Rule>>, is_egress: bool| {
-            let bounded = |rules: &Vec<Rule>| rules.iter().flat_map(|rule| self.rule(rule, is_egress, &mut refused)).collect();
+            let bounded = |rules: &Vec<Rule>| rules.iter().flat_map(|rule| self.rule(rule, is_egress, &mut found)).collect();
             rules.as_ref().map(bounded).map(|rules: BTreeSet<Rule>| rules.into_iter().collect())
         };
         let (ingress, egress) = (rules(&policy.ingress, false), rules(&policy.egress, true));
+        if found.is_too_long() {
+            return None;
+        }
+        let refused = found.refused;
         let policy = NetworkPolicy { pods: policy.pods.clone(), ingress, egress, narrowed: policy.narrowed };
         (policy.to_json().to_string().len() <= LONGEST).then_some(Bounded { policy, refused })
     }
 
-    fn rule(&self, rule: &Rule, is_egress: bool, refused: &mut BTreeSet<IpNet>) -> Vec<Rule> {
+    fn rule(&self, rule: &Rule, is_egress: bool, found: &mut Found) -> Vec<Rule> {
+        if found.is_too_long() {
+            return Vec::new();
+        }
         let mut resolves = rule.peers.is_none();
         let peers = match &rule.peers {
-            None => self.tenant().chain(self.internet()).collect(),
+            None => {
+                let internet = found.counted(self.internet());
+                found.refused.extend(everywhere().map(|all| all.cidr).into_iter().filter(|_| internet.is_empty()));
+                self.tenant().chain(internet.into_iter().map(Peer::Block)).collect()
+            }
             Some(peers) => {
                 let mut bounded = BTreeSet::new();
                 for peer in peers {
+                    if found.is_too_long() {
+                        return Vec::new();
+                    }
                     match peer {
                         dns if *dns == Peer::dns() => resolves = true,
                         Peer::Pods(_) => _ = bounded.insert(peer.clone()),
@@ -89,8 +129,8 @@ impl Walls {
                             bounded.insert(Peer::Elsewhere { namespaces, pods: pods.clone() });
                         }
                         Peer::Block(block) => {
-                            let parts: Vec<Block> = self.parts(block).collect();
-                            refused.extend(parts.is_empty().then_some(block.cidr));
+                            let parts = found.counted(self.parts(block));
+                            found.refused.extend(parts.is_empty().then_some(block.cidr));
                             bounded.extend(parts.into_iter().map(Peer::Block));
                         }
                     }
@@ -121,8 +161,8 @@ impl Walls {
         [Peer::Elsewhere { namespaces: self.namespaces(), pods: None }].into_iter().chain(elsewhere)
     }
 
-    fn internet(&self) -> impl Iterator<Item = Peer> {
-        everywhere().into_iter().filter_map(|block| block.on_the_internet(self.inside.iter().copied())).map(Peer::Block)
+    fn internet(&self) -> impl Iterator<Item = Block> {
+        everywhere().into_iter().filter_map(|block| block.on_the_internet(self.inside.iter().copied()))
     }
 
     /// Each of our API servers that may be used, at its port if these ports have it.
@@ -141,7 +181,7 @@ impl Walls {
     pub fn own_policies(&self, policies: &[NetworkPolicy]) -> BTreeMap<String, NetworkPolicy> {
         let to = |peers: BTreeSet<Peer>| Rule { peers: Some(peers), ports: None };
         let ingress = vec![to(self.tenant().collect())];
-        let mut egress = vec![to(self.tenant().chain(self.internet()).collect()), dns_rule(None)];
+        let mut egress = vec![to(self.tenant().chain(self.internet().map(Peer::Block)).collect()), dns_rule(None)];
         egress.extend(self.api_server_rules(None));
         let others = |says: fn(&NetworkPolicy) -> bool| {
             let selectors: BTreeSet<Selector> =
@@ -196,12 +236,19 @@ pub fn closed(namespace: &str) -> Value {
 }
 
 /// What is not the internet although its addresses are not private: these networks of nodes and places of peers, this cluster's
-/// pods, Services and stand-ins, and where peers will be.
+/// pods, Services and stand-ins, and where peers will be. Everything, where these are more than policies can name.
 pub fn inside(config: &ClusterConfig, nodes_and_places: impl IntoIterator<Item = IpNet>) -> BTreeSet<IpNet> {
     let ranges = config.status.iter().filter_map(|status| status.network.as_ref());
     let ranges = ranges.flat_map(|ranges| ranges.pods.iter().chain(&ranges.services).chain(&ranges.external));
     let ours = ranges.chain(&config.spec.network.peer_cidrs).copied();
-    not_private(nodes_and_places.into_iter().chain(ours))
+    let networks: Vec<IpNet> = not_private(nodes_and_places.into_iter().chain(ours)).into_iter().collect();
+    let networks = IpNet::aggregate(&networks);
+    if networks.len() > MOST_INSIDE { everywhere().map(|all| all.cidr).into() } else { networks.into_iter().collect() }
+}
+
+/// Whether nothing is left of the internet.
+pub fn are_everywhere(inside: &BTreeSet<IpNet>) -> bool {
+    everywhere().iter().all(|all| inside.contains(&all.cidr))
 }
 
 /// The networks of a node: its own addresses, and those of its pods.

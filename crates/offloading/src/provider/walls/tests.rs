@@ -293,6 +293,56 @@ fn public_ranges_of_the_cluster_and_of_other_peers_are_not_the_internet() {
     }
 }
 
+/// So many nodes with public addresses, from 203.0.113.5 on, none a neighbour of another.
+fn public_nodes(count: u32) -> BTreeSet<IpNet> {
+    (0..count).map(|number| IpAddr::from((0xCB00_7105 + 2 * number).to_be_bytes()).into()).collect()
+}
+
+fn inside_with(nodes: BTreeSet<IpNet>) -> BTreeSet<IpNet> {
+    let config = json!({ "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig", "metadata": { "name": "liqo" },
+        "spec": { "clusterName": "milan" } });
+    inside(&serde_json::from_value(config).unwrap(), nodes)
+}
+
+#[test]
+fn neighbours_are_one_network() {
+    let nodes = (0..4000u32).map(|number| IpAddr::from((0xCB00_0000 + number).to_be_bytes()).into()).collect();
+    let found = inside_with(nodes);
+    assert!(found.len() < 10 && !are_everywhere(&found), "{found:?}");
+}
+
+#[test]
+fn where_too_many_networks_are_not_the_internet_nothing_is_and_the_rest_stays_open() {
+    let everybody = json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": [{}] });
+    for (nodes, is_open) in [(1000, true), (1001, false), (20_000, false)] {
+        let inside = inside_with(public_nodes(nodes));
+        assert_eq!(are_everywhere(&inside), !is_open);
+        let walls = Walls { inside, ..walls() };
+        let bounded = walls.bound(&policy(&everybody)).unwrap();
+        assert_eq!(bounded.refused.is_empty(), is_open, "it is told");
+        for policies in [walls.own_policies(&[]).into_values().collect(), vec![bounded.policy]] {
+            let expected = if is_open { with(&["the internet", "dns"]) } else { with(&["dns"]) };
+            let found = reaches(&policies, &labels_of(&[("app", "web")]), true, 53);
+            assert_eq!(found, expected, "{nodes} nodes");
+        }
+    }
+}
+
+#[test]
+fn a_policy_with_more_ranges_than_fit_is_given_up_before_it_is_written_down() {
+    let walls = Walls { inside: inside_with(public_nodes(1000)), ..walls() };
+    // Each port a rule of its own, each rule the whole internet.
+    let rules: Vec<Value> = (1..=500).map(|port| json!({ "ports": [{ "port": port }] })).collect();
+    let blocks: Vec<Value> = (0..=8).map(|bits| json!({ "ipBlock": { "cidr": format!("203.0.0.0/{bits}") } })).collect();
+    for egress in [json!(rules), json!([{ "to": blocks }])] {
+        let policy = policy(&json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": egress }));
+        assert_eq!(walls.bound(&policy), None);
+        let mut found = Found::default();
+        let made = policy.rules().flat_map(|rule| walls.rule(rule, true, &mut found)).collect::<Vec<Rule>>();
+        assert!(found.ranges < MOST_RANGES + 1100, "{} ranges were made, in {} rules", found.ranges, made.len());
+    }
+}
+
 #[test]
 fn names_of_our_own_policies_are_no_others() {
     for (name, own) in [("liqo", true), ("liqo-egress", true), ("liqo-ingress-2", true), ("liqor", false), ("allow-liqo", false)]
