@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn questions_are_few_however_many_remotes_there_are() {
         for remotes in [1, 500, 5000] {
-            assert!(remotes as f64 / period(remotes).as_secs_f64() <= 251.0);
+            assert!(u128::try_from(remotes).unwrap() * 1000 <= 250 * period(remotes).as_millis());
         }
         let (mut measure, start) = (Measure::default(), Instant::now());
         let due = |tick: u32, measure: &mut Measure| measure.is_due(PERIOD, 1234, start + Duration::from_millis(250) * tick);

@@ -54,9 +54,9 @@ fn rounded(time: Duration) -> u32 {
 mod tests {
     use super::*;
 
-    fn measured(microseconds: u64, lost: u16) -> Option<Measured> {
+    fn measured(microseconds: u64, lost_per_thousand: u16) -> Measured {
         let time = Some(Duration::from_micros(microseconds));
-        Some(Measured { latency: time, shortest: time, lost_per_thousand: lost })
+        Measured { latency: time, shortest: time, lost_per_thousand }
     }
 
     fn said(latency: u32, loss: u8) -> Quality {
@@ -66,30 +66,30 @@ mod tests {
     #[test]
     fn the_first_figures_are_said_at_once_and_rounded() {
         assert_eq!(Quality::default().next(None, Duration::ZERO), Quality::default());
-        assert_eq!(Quality::default().next(measured(12_345, 42), Duration::ZERO), said(12_000, 0));
+        assert_eq!(Quality::default().next(Some(measured(12_345, 42)), Duration::ZERO), said(12_000, 0));
         assert_eq!([7, 99, 100, 1999].map(|time| rounded(Duration::from_micros(time))), [7, 99, 100, 1900]);
     }
 
     #[test]
     fn what_differs_little_is_the_same() {
         for (before, now) in [(400, 5300), (20_000, 24_900), (20_000, 15_100)] {
-            assert_eq!(said(before, 0).next(measured(now, 0), REST), said(before, 0), "{before} {now}");
+            assert_eq!(said(before, 0).next(Some(measured(now, 0)), REST), said(before, 0), "{before} {now}");
         }
         for (before, now, then) in [(400, 5500, 5500), (20_000, 26_000, 26_000), (20_000, 14_000, 14_000)] {
-            assert_eq!(said(before, 0).next(measured(now, 0), REST), said(then, 0));
+            assert_eq!(said(before, 0).next(Some(measured(now, 0)), REST), said(then, 0));
         }
     }
 
     #[test]
     fn nothing_is_said_twice_in_half_a_minute() {
         let before = said(1000, 0);
-        assert_eq!(before.next(measured(90_000, 500), REST - Duration::from_secs(1)), before);
-        assert_eq!(before.next(measured(90_000, 500), REST), said(90_000, 50));
+        assert_eq!(before.next(Some(measured(90_000, 500)), REST.saturating_sub(Duration::from_secs(1))), before);
+        assert_eq!(before.next(Some(measured(90_000, 500)), REST), said(90_000, 50));
     }
 
     #[test]
     fn losses_are_told_apart_roughly() {
-        let loss = |lost| said(1000, 0).next(measured(1000, lost), REST).loss.unwrap();
+        let loss = |lost| said(1000, 0).next(Some(measured(1000, lost)), REST).loss.unwrap();
         assert_eq!([0, 33, 49, 50, 199, 200, 500, 999, 1000].map(loss), [0, 0, 0, 5, 5, 20, 50, 50, 100]);
         let dead = Measured { latency: None, shortest: None, lost_per_thousand: 1000 };
         assert_eq!(said(1000, 0).next(Some(dead), REST), Quality { latency: None, loss: Some(100) });
