@@ -61,6 +61,13 @@ const UNMARKED_RETRY: Duration = Duration::from_secs(5);
 /// When a pod is looked at again whose provider does not have the policies of its namespace yet.
 const NO_POLICIES_RETRY: Duration = Duration::from_secs(2);
 
+/// For how long it waits before it says so, since it was bound to its node.
+const NO_POLICIES_TOLD: Duration = Duration::from_secs(30);
+
+/// Why it waits, and what to do.
+const NO_POLICIES: &str = "the NetworkPolicies of the pod's namespace are not recorded at the provider yet, and without them the pod would be \
+     open to more than they say; it is sent when they are. The log of the manager here says what fails";
+
 /// When a pod is looked at again that waits for a way to our API server.
 const NO_API_SERVER_RETRY: Duration = Duration::from_secs(10);
 
@@ -309,6 +316,10 @@ impl Handling<'_> {
         };
         if !stand {
             tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod waits for the NetworkPolicies of its namespace");
+            let now = Timestamp::now();
+            if self.bound_for(now).is_some_and(|waited| waited >= NO_POLICIES_TOLD) {
+                self.refuse(pods::NOT_REFLECTED, NO_POLICIES, now).await?;
+            }
             return Ok(Some(NO_POLICIES_RETRY));
         }
         let api_server = self.api_server(Timestamp::now());
@@ -376,9 +387,13 @@ impl Handling<'_> {
     fn api_server(&self, now: Timestamp) -> Option<Start> {
         let Wish::Home { insists } = self.pod.api_server else { return None };
         let has_network = self.consumer.context.config().spec.network.enabled;
-        let bound_at = has_network.then(|| bound_at(&self.pod.json())).flatten();
-        let bound_for = bound_at.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
+        let bound_for = has_network.then(|| self.bound_for(now)).flatten();
         Some(way_to_start(insists, api_server::addresses(self.consumer, self.peer), bound_for))
+    }
+
+    /// How long ago the pod was bound to its node.
+    fn bound_for(&self, now: Timestamp) -> Option<Duration> {
+        bound_at(&self.pod.json()).map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default())
     }
 
     async fn update(&self, whole: bool, shadow: Option<&Shadow>) -> Result<Option<Duration>, Error> {

@@ -72,8 +72,10 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
     let (told, taken) = (watch::channel(false), watch::channel(false));
     let policy = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": { "namespace": "demo", "name": "closed", "resourceVersion": "1" }, "spec": { "podSelector": {} } });
-    let is_told = told.1.clone();
+    let (is_told, shown) = (told.1.clone(), Arc::new(std::sync::Mutex::new(0)));
+    let showing = shown.clone();
     let home = api_server(json!({ "networkpolicies": [policy] }), move |_, kind| {
+        *locked(&showing) += usize::from(kind == "status");
         let (mut told, waits) = (is_told.clone(), kind == "networkpolicies");
         async move { !waits || told.wait_for(|told| *told).await.is_ok() }
     });
@@ -113,9 +115,12 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
         "kind": "VirtualNode", "metadata": { "namespace": "tenant", "name": "milan" },
         "spec": { "clusterID": id, "clusterName": "milan", "pool": "default", "resources": {} } }))
     .unwrap();
-    let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
-        "spec": { "containers": [{ "name": "c", "image": "i" }] } });
-    let pod = HomePod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap();
+    let home_pod = |status: Value| {
+        let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
+            "spec": { "containers": [{ "name": "c", "image": "i" }] }, "status": status });
+        HomePod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap()
+    };
+    let pod = home_pod(json!({}));
     let handling = Handling { consumer: &consumer, peer: &peer, remote: Some(remote.as_ref()), node: Some(&node), pod: &pod };
 
     assert_eq!(handling.create(false).await.unwrap(), Some(NO_POLICIES_RETRY), "it is not known which policies there are");
@@ -123,6 +128,11 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
     until(|| network_policies::before_pods(&consumer, "demo")).await;
     assert_eq!(handling.create(false).await.unwrap(), Some(NO_POLICIES_RETRY), "the provider does not have the policy");
     assert_eq!(*locked(&made), [] as [&str; 0]);
+    assert_eq!(*locked(&shown), 0, "it is not known to wait for long");
+    let condition = json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let waiting = Handling { pod: &home_pod(json!({ "conditions": [condition] })), ..handling };
+    assert_eq!(waiting.create(false).await.unwrap(), Some(NO_POLICIES_RETRY));
+    assert_eq!(*locked(&shown), 1, "one that waits for long says so");
     taken.0.send_replace(true);
     let sent = async {
         while handling.create(false).await.unwrap().is_some() {
