@@ -89,7 +89,7 @@ pub struct Ranges {
     pub services: Vec<IpNet>,
     /// What stands for single addresses and for everything without an address of its own, at most one of each family.
     pub external: Vec<IpNet>,
-    /// Addresses of our nodes, and of the gateways of peers: the tunnel must not swallow its own packets.
+    /// Addresses of our nodes.
     pub nodes: Vec<IpAddr>,
     /// What else is in use around here and must stay reachable.
     pub reserved: Vec<IpNet>,
