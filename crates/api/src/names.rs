@@ -120,8 +120,8 @@ pub mod labels {
 pub mod annotations {
     /// On a home pod: the address that its remote pod has at the provider, for people.
     pub const REMOTE_POD_IP: &str = "liqo.io/remote-pod-ip";
-    /// On a home pod that may run only once, or that gets tokens, from before it is sent: UID of the `NamespaceMap` of the tenancy
-    /// that it is sent to.
+    /// On a home pod that may run only once, or that gets tokens, from before it is sent: UID of the `NamespaceMap` of the
+    /// tenancy that it is sent to.
     pub const SENT_TO: &str = "liqo.io/sent-to";
     /// On a remote pod: which labels and annotations came with it, so that removed ones can be removed.
     pub const TRAVELLED: &str = "liqo.io/travelled";
