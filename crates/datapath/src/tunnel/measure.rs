@@ -16,7 +16,7 @@ const SHARE: Duration = Duration::from_millis(4);
 /// Before so many are done, nothing is said.
 const ENOUGH: usize = 5;
 
-/// What was measured with the last [`KEPT`] questions.
+/// What was measured with the last thirty questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// How long a question and its answer take at present, smoothed; none while nothing is answered.
