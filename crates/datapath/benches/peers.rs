@@ -140,7 +140,7 @@ fn endpoint(fabric: &Fabric) -> Endpoint {
         public_key: PrivateKey::generate().public(),
         endpoint: Some(([192, 0, 2, 1], 9).into()),
         relay: None,
-        keepalive: Some(Duration::from_secs(5)),
+        keepalive: Some(Duration::from_secs(2)),
         prefixes: peer.maps.imported.pairs().map(|(here, _)| here.0).collect(),
         enabled: true,
     };

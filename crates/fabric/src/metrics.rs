@@ -9,7 +9,10 @@ use std::{
 };
 
 use liqo_api::ClusterId;
-use liqo_datapath::{relay::Counts, tunnel::RemoteState};
+use liqo_datapath::{
+    relay::Counts,
+    tunnel::{Dropped, RemoteState},
+};
 use liqo_kit::metrics::register;
 use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 
@@ -96,8 +99,8 @@ pub(crate) fn relays(begun: usize, taken: Counts) {
     metrics.relays_dropped.inner().store(taken.dropped, Relaxed);
 }
 
-/// How the tunnel to each peer is: whether it answers, and what was counted.
-pub(crate) fn tunnel(peers: &BTreeMap<ClusterId, Seen>) {
+/// How the tunnel to each peer is: whether it answers, and what was counted; and what was dropped that belongs to none.
+pub(crate) fn tunnel(peers: &BTreeMap<ClusterId, Seen>, of_nobody: &Dropped) {
     static KNOWN: Mutex<BTreeSet<ClusterId>> = Mutex::new(BTreeSet::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if known.iter().any(|peer| !peers.contains_key(peer)) {
@@ -120,13 +123,19 @@ pub(crate) fn tunnel(peers: &BTreeMap<ClusterId, Seen>) {
         }
         metrics.sent.get_or_create(&of(peer)).inner().store(sum(|remote| remote.sent_bytes), Relaxed);
         metrics.received.get_or_create(&of(peer)).inner().store(sum(|remote| remote.received_bytes), Relaxed);
-        let mut dropped: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for (reason, count) in seen.remotes.iter().flat_map(|remote| remote.dropped.by_reason()) {
-            *dropped.entry(reason).or_default() += count;
+            *counts.entry(reason).or_default() += count;
         }
-        for (reason, count) in dropped {
-            let labels = [("peer", peer.to_string()), ("reason", reason.to_owned())];
-            metrics.dropped.get_or_create(&labels).inner().store(count, Relaxed);
-        }
+        dropped(peer.as_str(), counts);
+    }
+    // What nobody's were, or was not known whose.
+    dropped("", of_nobody.by_reason());
+}
+
+fn dropped<'a>(peer: &str, counts: impl IntoIterator<Item = (&'a str, u64)>) {
+    for (reason, count) in counts {
+        let labels = [("peer", peer.to_owned()), ("reason", reason.to_owned())];
+        metrics().dropped.get_or_create(&labels).inner().store(count, Relaxed);
     }
 }

@@ -59,9 +59,9 @@ pub(crate) async fn keep(reporter: Reporter) {
             metrics::no_tunnel();
             continue;
         };
-        let state = reporter.tunnel.state().remotes;
-        let heard = heard(&state);
-        let mut remotes = by_peer(&held, state);
+        let state = reporter.tunnel.state();
+        let heard = heard(&state.remotes);
+        let mut remotes = by_peer(&held, state.remotes);
         let peers = reporter.peers.all();
         let seen: BTreeMap<ClusterId, Seen> = peers
             .iter()
@@ -76,7 +76,7 @@ pub(crate) async fn keep(reporter: Reporter) {
                 (id.clone(), Seen { remotes, relayed, left_out: held.left_out.get(id).cloned() })
             })
             .collect();
-        metrics::tunnel(&seen);
+        metrics::tunnel(&seen, &state.dropped);
         if held.tunnel.as_ref().is_some_and(|end| end.is_outdated(&heard)) {
             reporter.changed.notify_one();
         }

@@ -106,15 +106,15 @@ fn silence(scene: &Scene, ask: &Ask, passes: &impl Fn(&dyn Fn(&Ask) -> bool) -> 
     if from == to {
         return "that is within one cluster: its CNI, or a NetworkPolicy".to_owned();
     }
-    let gateway = scene.clusters[0..].iter().find_map(|cluster| cluster.tunnel.as_ref()?.gateway.clone());
+    let gateways = scene.clusters.iter().find_map(|cluster| cluster.tunnel.as_ref()?.gateway.clone());
     let elsewhere = passes(&|other: &Ask| {
         scene.parties[other.asker].node != asker.node && other.way.from == ask.way.from && other.way.to == ask.way.to
     });
     if from == 0
         && elsewhere
-        && let Some(gateway) = gateway.filter(|gateway| *gateway != asker.node)
+        && let Some(gateways) = gateways.filter(|gateways| gateways.split(", ").all(|gateway| gateway != asker.node))
     {
-        return format!("other nodes get through: let UDP 6472 pass between the nodes {} and {gateway}, its gateway", asker.node);
+        return format!("other nodes get through: let UDP 6472 pass between node {} and the gateways ({gateways})", asker.node);
     }
     let home = place(0);
     if from != 0 && to != 0 {
@@ -123,7 +123,7 @@ fn silence(scene: &Scene, ask: &Ask, passes: &impl Fn(&dyn Fn(&Ask) -> bool) -> 
             place(to)
         );
     }
-    let kind = if asker.kind == From::Node { " (nodes are seen as one address of network.externalCIDRs)" } else { "" };
+    let kind = if asker.kind == From::Node { " (nodes are seen as addresses of network.externalCIDRs)" } else { "" };
     format!(
         "the tunnel works: a NetworkPolicy or a firewall in {} keeps it out{kind}, or UDP 6472 between the gateway there and the pod's node is blocked; the counters of `nft list table ip liqo` on both gateways tell where packets end",
         place(to)
