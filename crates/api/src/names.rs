@@ -133,6 +133,8 @@ pub mod annotations {
     pub const GATEWAY_KEY: &str = "liqo.io/gateway-key";
     /// On the Lease of a gateway: the TCP port on which it takes connections over TLS, while it does.
     pub const GATEWAY_TLS: &str = "liqo.io/gateway-tls";
+    /// On the Lease of a gateway: which buckets of flows it carries, one bit for each (hexadecimal).
+    pub const GATEWAY_BUCKETS: &str = "liqo.io/gateway-buckets";
     /// On a pod of an offloaded namespace: `home`, `remote` or `none`, whose API server it uses where it runs elsewhere.
     pub const API_SERVER: &str = "liqo.io/api-server";
     /// On the record of a token in a tenant namespace: when it is to be renewed (RFC 3339).

@@ -21,13 +21,19 @@ use kube::{
 use liqo_api::{CLUSTER_CONFIG, annotations, gateway_lease, labels};
 use liqo_datapath::tunnel::PublicKey;
 use liqo_kit::Key;
-use liqo_network::plan::MOST_GATEWAYS;
+use liqo_network::{
+    plan::MOST_GATEWAYS,
+    spread::{self, Buckets, gateway_number},
+};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     Options, Watched,
-    decide::gateways::{AllInUse, Fitness, LEASE_DURATION, Move, ONE_ROUND, RENEW_PERIOD, Sightings},
+    decide::{
+        gateways::{AllInUse, Fitness, LEASE_DURATION, Move, ONE_ROUND, RENEW_PERIOD, Sightings},
+        is_one_in_use,
+    },
     relays::Relays,
     view::{self, LeaseView, lease_number},
 };
@@ -43,7 +49,7 @@ pub struct Gateways {
     state: Mutex<State>,
     changed: Arc<Notify>,
     relays: Arc<Relays>,
-    /// Whether others may have carried what this gateway is to carry, since it last did.
+    /// Whether others carried what this gateway is to carry, since it last did.
     was_away: AtomicBool,
     /// Whether it was tried once to become a gateway, so that it is known whether this node is one.
     tried: watch::Sender<bool>,
@@ -85,7 +91,12 @@ impl Gateways {
         self.state().fitness.works(works, Instant::now());
     }
 
-    /// Whether others may have carried what this gateway is to carry; asked once, it is not so any more.
+    /// What the kernel remembers of connections is not to be relied on.
+    pub(crate) fn go_on_anew(&self) {
+        self.was_away.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what the kernel remembers of connections may be out of date; asked once, it is not so any more.
     pub(crate) fn was_away(&self) -> bool {
         self.was_away.swap(false, Ordering::Relaxed)
     }
@@ -122,10 +133,10 @@ impl Gateways {
     /// connections see a pause. A change of gateways would cost them more.
     pub(crate) async fn keep(self: Arc<Self>, watched: Watched, stop: CancellationToken) {
         loop {
-            let (may, replicas) = self.fitness(&watched);
+            let (may, replicas, move_up) = self.fitness(&watched);
             // After a Lease was taken, a former one is given up at once.
             for _ in 0..3 {
-                let next = self.state().sightings.next(&self.node, may, replicas, Instant::now());
+                let next = self.state().sightings.next(&self.node, may, replicas, move_up, Instant::now());
                 match self.make(next).await {
                     Ok(()) if matches!(next, Move::Take(_) | Move::GiveUp(_)) => {}
                     Ok(()) => break,
@@ -148,16 +159,17 @@ impl Gateways {
         }
     }
 
-    /// Whether this node fits to be a gateway, and how many there are to be.
-    fn fitness(&self, watched: &Watched) -> (bool, u8) {
-        let Some(config) = watched.config.get(&Key::new("", CLUSTER_CONFIG)) else { return (false, 0) };
-        let Some(node) = watched.nodes.get(&Key::new("", &self.node)) else { return (false, 0) };
+    /// Whether this node fits to be a gateway, how many there are to be, and whether the first alone is in use.
+    fn fitness(&self, watched: &Watched) -> (bool, u8, bool) {
+        let Some(config) = watched.config.get(&Key::new("", CLUSTER_CONFIG)) else { return (false, 0, false) };
+        let Some(node) = watched.nodes.get(&Key::new("", &self.node)) else { return (false, 0, false) };
         let fits = node.is_selected(&config.settings.gateways.node_selector);
         let mut state = self.state();
         let now = Instant::now();
         let is_another_alive = state.sightings.is_another_alive(&self.node, now);
         let can = state.fitness.may(is_another_alive, now);
-        (config.settings.enabled && fits && can, config.settings.gateways.replicas.min(MOST_GATEWAYS))
+        let set = &config.settings.gateways;
+        (config.settings.enabled && fits && can, set.replicas.min(MOST_GATEWAYS), is_one_in_use(set))
     }
 
     async fn make(&self, next: Move) -> Result<(), kube::Error> {
@@ -198,12 +210,13 @@ impl Gateways {
                     return Ok(lease);
                 }
             }
-            let was_away = !self.is_renewed_in_time(&lease);
+            // Asked before: once it is renewed nobody can tell.
+            let was_away = hold && !self.is_renewed_in_time(&lease) && self.is_carried_by_others().await?;
             self.fill(&mut lease, hold);
             let written = self.api.replace(&name, &PostParams::default(), &lease).await?;
-            if hold && was_away && self.are_there_others().await? {
-                tracing::info!(node = self.node, "others may have carried what this gateway carries");
-                self.was_away.store(true, Ordering::Relaxed);
+            if was_away {
+                tracing::info!(node = self.node, "others carried what this gateway carries");
+                self.go_on_anew();
                 self.changed.notify_one();
             }
             Ok(written)
@@ -214,11 +227,29 @@ impl Gateways {
         Ok(())
     }
 
-    /// Whether other nodes hold Leases of gateways, as far as is known at the API server: the watch may not have told yet.
-    async fn are_there_others(&self) -> Result<bool, kube::Error> {
-        let ours = ListParams::default().labels(&format!("{}=true", labels::GATEWAY));
-        let holders = self.api.list(&ours).await?.items.into_iter().filter_map(|lease| lease.spec?.holder_identity);
-        Ok(holders.into_iter().any(|holder| !holder.is_empty() && holder != self.node))
+    /// Whether other gateways say that they carry buckets which are this one's when it is among them.
+    async fn is_carried_by_others(&self) -> Result<bool, kube::Error> {
+        let all = self.api.list(&ListParams::default().labels(&format!("{}=true", labels::GATEWAY))).await?.items;
+        let (mut numbers, mut carried) = (vec![gateway_number(&self.key.0)], 0);
+        for lease in all {
+            let said = |name| lease.annotations().get(name);
+            let Some(key) = said(annotations::GATEWAY_KEY).and_then(|key| key.parse::<PublicKey>().ok()) else { continue };
+            let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
+            if !holder.is_empty() && holder != self.node {
+                numbers.push(gateway_number(&key.0));
+                let buckets = said(annotations::GATEWAY_BUCKETS).and_then(|text| Buckets::from_str_radix(text, 16).ok());
+                carried |= buckets.unwrap_or_default();
+            }
+        }
+        Ok(spread::carried(numbers[0], &numbers) & carried != 0)
+    }
+
+    /// What this gateway carries, now that it is one.
+    fn carried(&self) -> Buckets {
+        let in_use = self.in_use();
+        let others = in_use.values().filter(|one| one.node != self.node).map(|one| gateway_number(&one.key.0));
+        let own = gateway_number(&self.key.0);
+        spread::carried(own, &others.chain([own]).collect::<Vec<_>>())
     }
 
     /// Whether this node holds the Lease, and wrote it so lately that nobody thinks it gone. It wrote the time by its own clock.
@@ -238,6 +269,7 @@ impl Gateways {
         let said = [
             (annotations::GATEWAY_KEY, Some(self.key.to_string())),
             (annotations::GATEWAY_TLS, self.relays.port().map(|port| port.to_string())),
+            (annotations::GATEWAY_BUCKETS, Some(format!("{:04x}", self.carried()))),
         ];
         for (name, value) in said {
             match value.filter(|_| hold) {

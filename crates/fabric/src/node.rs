@@ -111,6 +111,10 @@ impl Keeper<'_> {
             let is_made = made.as_ref().map_or_else(AgentError::is_partial, |_| true);
             self.gateways.works(decide::works(&snapshot, &work, is_made, self.agent.tunnel.state().running));
         }
+        if made.as_ref().is_err_and(|error| !error.is_partial()) {
+            // It may have broken off between a change and what follows from it.
+            self.gateways.go_on_anew();
+        }
         let steps = made?;
         metrics::steps(steps);
         if steps > 0 {

@@ -195,9 +195,21 @@ impl Interconnect {
                     }
                 },
             ),
-            endpoints: Cache::watch(Api::namespaced(client(), &context.namespace), all(), stop.clone(), whole, move |_, _, _| {
-                of_endpoints();
-            }),
+            endpoints: Cache::watch(
+                Api::namespaced(client(), &context.namespace),
+                all(),
+                stop.clone(),
+                whole,
+                // How the way to a peer is matters to nobody here.
+                move |_, old: Option<&Arc<TunnelEndpoint>>, new: Option<&Arc<TunnelEndpoint>>| {
+                    let matters = |one: &Arc<TunnelEndpoint>| {
+                        (one.metadata.deletion_timestamp.clone(), one.spec.clone(), one.connected().cloned())
+                    };
+                    if old.map(matters) != new.map(matters) {
+                        of_endpoints();
+                    }
+                },
+            ),
             announcements: Announcements::start(&context, stop, queue.clone()),
             observed,
             found: Mutex::default(),

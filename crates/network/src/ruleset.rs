@@ -329,12 +329,9 @@ fn peer_chains(text: &mut String, fabric: &Fabric, node: &str, family: Family, (
 /// What stands for sources without an address of their own, by the low bits of the destination. The answer is to come back to this
 /// gateway, so it is an address of a bucket that this gateway carries, whatever the source and whyever it came here.
 fn stand_ins_for_all(fabric: &Fabric, node: &str, external: &IpNet, family: Family) -> Vec<String> {
-    let own: Vec<u8> = spread::each(fabric.carried_by(node)).collect();
-    let stand_in = |low_bits: u8| {
-        // A gateway that carries nothing is not asked.
-        let bucket = own.get(usize::from(low_bits) % own.len().max(1)).copied().unwrap_or_default();
-        format!("{} : {}", family.bits(low_bits), fallback(external, low_bits ^ bucket))
-    };
+    // A gateway that carries nothing is not asked.
+    let bucket = spread::each(fabric.carried_by(node)).next().unwrap_or_default();
+    let stand_in = |low_bits: u8| format!("{} : {}", family.bits(low_bits), fallback(external, low_bits ^ bucket));
     (0..BUCKETS).map(stand_in).collect()
 }
 

@@ -235,5 +235,6 @@ fn rule(message: &RuleMessage, is_v6: bool) -> Option<Rule> {
     if !is_ours {
         return None;
     }
-    Some(Rule { is_v6, mark: mark?, is_from_tunnel, table: table?, priority: priority? })
+    // One without a mark is none that we make now, and goes.
+    Some(Rule { is_v6, mark: mark.unwrap_or_default(), is_from_tunnel, table: table?, priority: priority? })
 }

@@ -19,27 +19,35 @@ pub const ONE_ROUND: Duration = Duration::from_secs(4);
 
 /// A gateway in use that cannot carry packets for so long makes room for another one.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// And does not come back for so long.
+/// And does not come back for so long, and for twice as long each time that it does not work then.
 pub const REST: Duration = Duration::from_mins(1);
+/// But not for longer.
+const LONGEST_REST: Duration = Duration::from_hours(1);
 
 /// How this node does as a gateway.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fitness {
     failing_since: Option<Instant>,
     rests_until: Option<Instant>,
+    rest: Duration,
 }
 
 impl Fitness {
     /// Whether its tunnel and the tables that guard it are as they should be.
     pub fn works(&mut self, works: bool, now: Instant) {
-        self.failing_since = if works { None } else { Some(self.failing_since.unwrap_or(now)) };
+        if works {
+            *self = Self { rests_until: self.rests_until, ..Self::default() };
+        } else {
+            self.failing_since.get_or_insert(now);
+        }
     }
 
     /// Whether it may be a gateway. One that fails is still better than none.
     pub fn may(&mut self, is_another_alive: bool, now: Instant) -> bool {
         let fails = self.failing_since.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE);
         if fails && is_another_alive {
-            *self = Self { failing_since: None, rests_until: Some(now + REST) };
+            let rest = (self.rest * 2).clamp(REST, LONGEST_REST);
+            *self = Self { failing_since: None, rests_until: Some(now + rest), rest };
         }
         !(is_another_alive && self.rests_until.is_some_and(|until| now < until))
     }
@@ -139,8 +147,9 @@ impl Sightings {
         self.0.values().any(|one| one.is_fresh(now) && one.holder.as_deref().is_some_and(|holder| holder != this))
     }
 
-    /// What `this` node does, of which `may` says whether it fits to be a gateway, where there are to be `replicas`.
-    pub fn next(&self, this: &str, may: bool, replicas: u8, now: Instant) -> Move {
+    /// What `this` node does, of which `may` says whether it fits to be a gateway, where there are to be `replicas`. Where the first alone
+    /// is in use, others `move_up` to its place when it is lost, so that it takes nothing back when it returns.
+    pub fn next(&self, this: &str, may: bool, replicas: u8, move_up: bool, now: Instant) -> Move {
         let is_own = |one: &Sighting| one.holder.as_deref() == Some(this);
         let held: Vec<u8> = self.0.iter().filter(|(_, one)| is_own(one)).map(|(number, _)| *number).collect();
         if let Some(last) = held.last().filter(|last| !may || held.len() > 1 || **last >= replicas) {
@@ -152,7 +161,8 @@ impl Sightings {
         let is_free =
             |number: &u8| self.0.get(number).is_none_or(|one| one.holder.is_none() || (!is_own(one) && !one.is_fresh(now)));
         if let Some(own) = held.first() {
-            return Move::Renew(*own);
+            let higher = (0..*own).filter(|_| move_up).find(is_free);
+            return higher.map_or(Move::Renew(*own), Move::Take);
         }
         (0..replicas).find(is_free).map_or(Move::Nothing, Move::Take)
     }
@@ -182,6 +192,40 @@ mod tests {
         assert!(fitness.may(true, at(85)), "it worked in between");
     }
 
+    #[test]
+    fn one_that_never_works_rests_for_longer_each_time() {
+        let start = Instant::now();
+        let (mut fitness, mut now, mut rests) = (Fitness::default(), start, Vec::new());
+        for _ in 0..8 {
+            fitness.works(false, now);
+            now += PATIENCE;
+            assert!(!fitness.may(true, now));
+            let given_up = now;
+            while !fitness.may(true, now) {
+                now += Duration::from_mins(1);
+            }
+            rests.push((now - given_up).as_secs() / 60);
+        }
+        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60]);
+        fitness.works(true, now);
+        fitness.works(false, now);
+        assert!(!fitness.may(true, now + PATIENCE) && fitness.may(true, now + PATIENCE + REST), "it worked in between");
+    }
+
+    #[test]
+    fn where_one_is_in_use_the_next_moves_up_and_keeps_the_place() {
+        let start = Instant::now();
+        let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
+        assert_eq!(sightings.next("n2", true, 2, true, start), Move::Renew(1));
+        let later = start + LEASE_DURATION;
+        sightings.saw(1, Some("n2"), Some(KEY), start + RENEW_PERIOD * 2);
+        assert_eq!(sightings.next("n2", true, 2, true, later), Move::Take(0));
+        sightings.saw(0, Some("n2"), Some(KEY), later);
+        assert_eq!(sightings.next("n2", true, 2, true, later), Move::GiveUp(1));
+        sightings.saw(1, None, None, later);
+        assert_eq!(sightings.next("n1", true, 2, true, later), Move::Take(1), "it is back");
+    }
+
     /// Numbers and holders, all seen at the same moment.
     fn seen(leases: &[(u8, &str)], now: Instant) -> Sightings {
         let mut sightings = Sightings::default();
@@ -200,11 +244,11 @@ mod tests {
     #[test]
     fn the_lowest_free_number_is_taken_and_kept() {
         let now = Instant::now();
-        assert_eq!(Sightings::default().next("n1", true, 2, now), Move::Take(0));
-        assert_eq!(seen(&[(0, "n1")], now).next("n2", true, 2, now), Move::Take(1));
-        assert_eq!(seen(&[(0, "n1"), (1, "n2")], now).next("n3", true, 2, now), Move::Nothing);
-        assert_eq!(seen(&[(0, "n1"), (1, "n2")], now).next("n2", true, 2, now), Move::Renew(1));
-        assert_eq!(seen(&[(0, "")], now).next("n2", true, 2, now), Move::Take(0));
+        assert_eq!(Sightings::default().next("n1", true, 2, false, now), Move::Take(0));
+        assert_eq!(seen(&[(0, "n1")], now).next("n2", true, 2, false, now), Move::Take(1));
+        assert_eq!(seen(&[(0, "n1"), (1, "n2")], now).next("n3", true, 2, false, now), Move::Nothing);
+        assert_eq!(seen(&[(0, "n1"), (1, "n2")], now).next("n2", true, 2, false, now), Move::Renew(1));
+        assert_eq!(seen(&[(0, "")], now).next("n2", true, 2, false, now), Move::Take(0));
     }
 
     #[test]
@@ -213,20 +257,20 @@ mod tests {
         let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
         let later = start + LEASE_DURATION;
         sightings.saw(1, Some("n2"), Some(KEY), start + RENEW_PERIOD * 2);
-        assert_eq!(sightings.next("n2", true, 2, later), Move::Renew(1));
-        assert_eq!(sightings.next("n3", true, 2, later), Move::Take(0));
+        assert_eq!(sightings.next("n2", true, 2, false, later), Move::Renew(1));
+        assert_eq!(sightings.next("n3", true, 2, false, later), Move::Take(0));
         // Whoever holds two gives the higher one up.
         sightings.saw(0, Some("n2"), Some(KEY), later);
-        assert_eq!(sightings.next("n2", true, 2, later), Move::GiveUp(1));
+        assert_eq!(sightings.next("n2", true, 2, false, later), Move::GiveUp(1));
     }
 
     #[test]
     fn a_node_that_does_not_fit_and_a_number_too_many_are_given_up() {
         let now = Instant::now();
         let sightings = seen(&[(0, "n1"), (1, "n2")], now);
-        assert_eq!(sightings.next("n1", false, 2, now), Move::GiveUp(0));
-        assert_eq!(sightings.next("n2", true, 1, now), Move::GiveUp(1));
-        assert_eq!(sightings.next("n3", false, 3, now), Move::Nothing);
+        assert_eq!(sightings.next("n1", false, 2, false, now), Move::GiveUp(0));
+        assert_eq!(sightings.next("n2", true, 1, false, now), Move::GiveUp(1));
+        assert_eq!(sightings.next("n3", false, 3, false, now), Move::Nothing);
     }
 
     #[test]
@@ -271,9 +315,9 @@ mod tests {
         let start = Instant::now();
         let mut sightings = seen(&[(0, "n1")], start);
         let later = start + LEASE_DURATION;
-        assert_eq!(sightings.next("n2", true, 1, later), Move::Take(0));
+        assert_eq!(sightings.next("n2", true, 1, false, later), Move::Take(0));
         sightings.interrupted(later);
-        assert_eq!(sightings.next("n2", true, 1, later), Move::Nothing);
-        assert_eq!(sightings.next("n2", true, 1, later + LEASE_DURATION), Move::Take(0));
+        assert_eq!(sightings.next("n2", true, 1, false, later), Move::Nothing);
+        assert_eq!(sightings.next("n2", true, 1, false, later + LEASE_DURATION), Move::Take(0));
     }
 }

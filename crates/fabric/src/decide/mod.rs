@@ -16,7 +16,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use liqo_api::{ClusterId, GatewayAddress, NetworkRanges, NetworkSettings, Reach, TunnelEndpointSpec};
+use liqo_api::{ClusterId, GatewayAddress, Gateways, NetworkRanges, NetworkSettings, Reach, TunnelEndpointSpec};
 use liqo_datapath::tunnel::{PublicKey, Remote};
 use liqo_network::{
     PeerMaps,
@@ -78,7 +78,7 @@ impl Snapshot {
     /// that is called. What stands in a Lease any node can write: no node counts twice, and no key.
     fn in_use(&self) -> impl Iterator<Item = (u8, &InUse)> {
         let set = &self.settings.gateways;
-        let most = if set.addresses.is_empty() { set.replicas.min(MOST_GATEWAYS) } else { 1 };
+        let most = if is_one_in_use(set) { 1 } else { set.replicas.min(MOST_GATEWAYS) };
         let may = |one: &InUse| self.nodes.get(&one.node).is_some_and(|node| node.is_selected(&set.node_selector));
         let (mut nodes, mut keys) = (BTreeSet::new(), BTreeSet::new());
         let all = self.gateways.iter().map(|(number, one)| (*number, one));
@@ -89,6 +89,11 @@ impl Snapshot {
     pub fn is_gateway(&self, this: &str) -> bool {
         self.in_use().any(|(_, one)| one.node == this)
     }
+}
+
+/// Whether peers reach the gateways by addresses that are set.
+pub fn is_one_in_use(gateways: &Gateways) -> bool {
+    !gateways.addresses.is_empty() || !gateways.tls_addresses.is_empty()
 }
 
 /// What is to be done on this node.

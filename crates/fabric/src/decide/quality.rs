@@ -21,16 +21,18 @@ pub struct Quality {
 }
 
 impl Quality {
-    fn of(measured: Measured) -> Self {
+    /// Of losses that change little, one side of a bound is as good as the other: less is said only below half of what was.
+    fn of(measured: Measured, before: Option<u8>) -> Self {
         let percent = measured.lost_per_thousand / 10;
         let at_least = LOSSES.into_iter().find(|some| percent >= u16::from(*some)).unwrap_or(0);
-        Self { latency: measured.shortest.map(rounded), loss: Some(at_least) }
+        let is_about_the_same = |before: &u8| *before > at_least && percent * 2 >= u16::from(*before);
+        Self { latency: measured.shortest.map(rounded), loss: before.filter(is_about_the_same).or(Some(at_least)) }
     }
 
     /// What is said now, `ago` after something else was said than before.
     #[must_use]
     pub fn next(self, measured: Option<Measured>, ago: Duration) -> Self {
-        let Some(new) = measured.map(Self::of) else { return self };
+        let Some(new) = measured.map(|measured| Self::of(measured, self.loss)) else { return self };
         let differs = match (self.latency, new.latency) {
             (Some(before), Some(now)) => {
                 let by = before.abs_diff(now);
@@ -91,6 +93,8 @@ mod tests {
     fn losses_are_told_apart_roughly() {
         let loss = |lost| said(1000, 0).next(Some(measured(1000, lost)), REST).loss.unwrap();
         assert_eq!([0, 33, 49, 50, 199, 200, 500, 999, 1000].map(loss), [0, 0, 0, 5, 5, 20, 50, 50, 100]);
+        let from = |before, lost| said(1000, before).next(Some(measured(1000, lost)), REST).loss.unwrap();
+        assert_eq!([from(5, 30), from(5, 20), from(20, 120), from(20, 90), from(5, 200)], [5, 0, 20, 5, 20]);
         let dead = Measured { latency: None, shortest: None, lost_per_thousand: 1000 };
         assert_eq!(said(1000, 0).next(Some(dead), REST), Quality { latency: None, loss: Some(100) });
     }
