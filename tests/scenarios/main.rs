@@ -9,7 +9,7 @@
 //!                                                                ├──> one report, in the order of the list
 //!   set test2:  rome, turin, milan   sharing, policies, ...    ──┘
 //! ```
-//! In the second set rome has two nodes, both of which are gateways.
+//! In the second set turin has two nodes, both of which are gateways.
 
 mod api_access;
 mod approval;
@@ -173,7 +173,7 @@ fn second() -> Vec<(&'static str, Scenario)> {
     }
 }
 
-/// The playgrounds of the two sets, beside which a user's own may run, and how many nodes rome has there.
+/// The playgrounds of the two sets, beside which a user's own may run, and how many nodes turin has there.
 const INSTANCES: [(&str, u8); 2] = [("test", 1), ("test2", 2)];
 
 /// What became of a scenario.
@@ -231,8 +231,8 @@ async fn run(
 ) -> Result<()> {
     let world = {
         let _alone = building.lock().await;
-        let (name, nodes_of_rome) = instance;
-        Arc::new(World::build(name, nodes_of_rome).await.with_context(|| format!("the clusters of set {name}"))?)
+        let (name, nodes_of_turin) = instance;
+        Arc::new(World::build(name, nodes_of_turin).await.with_context(|| format!("the clusters of set {name}"))?)
     };
     let mut has_failed = false;
     for (name, scenario, tell) in tasks {

@@ -104,7 +104,7 @@ pub fn service(namespace: &str, app: &str) -> String {
 }
 
 pub const AT_HOME: (&str, &str) = ("kubernetes.io/hostname", "rome-1");
-pub const ABROAD: (&str, &str) = (labels::TYPE, labels::TYPE_VIRTUAL_NODE);
+const ABROAD: (&str, &str) = (labels::TYPE, labels::TYPE_VIRTUAL_NODE);
 
 /// A namespace of rome with a Service and a pod on each side, both of which have an address at home.
 async fn two_sides(world: &World, namespace: &str) -> Result<(Pod, Pod)> {

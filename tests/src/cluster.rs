@@ -1,7 +1,7 @@
 use std::{
     path::{Path, PathBuf},
     process::Stdio,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -109,7 +109,16 @@ impl Cluster {
         let (condition, timeout) = (format!("--for={condition}"), format!("--timeout={seconds}s"));
         let mut arguments = vec!["wait", condition.as_str(), timeout.as_str()];
         arguments.extend(target);
-        self.kubectl(&arguments).await.map(drop)
+        let until = Instant::now() + Duration::from_secs(seconds.into());
+        loop {
+            match self.kubectl(&arguments).await.map(drop) {
+                // What is not there yet is not waited for.
+                Err(error) if format!("{error:#}").contains("NotFound") && Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Deletes a namespace and waits until it is gone, here and, with its twin, wherever it was offloaded to.

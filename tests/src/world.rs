@@ -32,9 +32,9 @@ pub struct World {
 }
 
 impl World {
-    /// Builds the programs, starts the clusters of this playground, of which rome has so many nodes, installs Liqo and peers rome with
+    /// Builds the programs, starts the clusters of this playground, of which turin has so many nodes, installs Liqo and peers rome with
     /// milan.
-    pub async fn build(instance: &str, nodes_of_rome: u8) -> Result<Self> {
+    pub async fn build(instance: &str, nodes_of_turin: u8) -> Result<Self> {
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
         let (manager, liqoctl) = (program("liqo-controller-manager").await?, program("liqoctl").await?);
         let fabric = program("liqo-fabric").await?;
@@ -48,8 +48,8 @@ impl World {
         let nothing = "cpu=0,memory=0,pods=0,ephemeral-storage=0".split(',').map(str::parse).collect::<Result<Vec<_>, _>>()?;
         let fake_nodes = FakeNodes { count: 1, resources: fake_node_resources(nothing), taint: false };
         let milan = ClusterSpec { fake_nodes, ..ClusterSpec::new("milan") };
-        let rome = ClusterSpec { nodes: nodes_of_rome, ..ClusterSpec::new("rome") };
-        let specs = [rome, ClusterSpec::new("turin"), milan];
+        let turin = ClusterSpec { nodes: nodes_of_turin, ..ClusterSpec::new("turin") };
+        let specs = [ClusterSpec::new("rome"), turin, milan];
         playground.up(&specs, &Lines).await.context("starting the clusters")?;
         let programs = Programs { kubectl: liqo_playground::kubectl(&Lines).await?, liqoctl };
         let images = [
