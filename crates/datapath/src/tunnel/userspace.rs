@@ -232,7 +232,7 @@ fn build(
     indices: &IndexTable,
     device: &Arc<Device>,
     sockets: Vec<Arc<Socket>>,
-) -> (Table, Vec<Arc<Link>>) {
+) -> (Table, Vec<Greeted>) {
     let identity = |key: &super::PrivateKey| {
         let known = table.and_then(|table| table.identities.iter().find(|identity| identity.key == *key));
         known.map_or_else(|| Arc::new(Identity::new(key)), Arc::clone)
@@ -252,13 +252,13 @@ fn build(
             if let Some(link) = known {
                 link.lock().set(keepalive);
                 if is_moved && number == 0 {
-                    to_greet.push(Arc::clone(link));
+                    to_greet.push(Greeted { link: Arc::clone(link), is_moved });
                 }
                 return Arc::clone(link);
             }
             let link = Arc::new(Link::new(identity, &live, keepalive, indices));
             if number == 0 {
-                to_greet.push(Arc::clone(&link));
+                to_greet.push(Greeted { link: Arc::clone(&link), is_moved: false });
             }
             link
         };
@@ -273,13 +273,25 @@ fn build(
     (Table { identities, entries, by_key, prefixes, sockets, device: Arc::clone(device) }, to_greet)
 }
 
+/// A link that is new, or was and goes another way now.
+struct Greeted {
+    link: Arc<Link>,
+    is_moved: bool,
+}
+
 /// Begins a handshake, so that the session stands before the first packet needs it. Where there is one, the remote learns by a question
 /// where we are.
-fn greet(shared: &Shared, table: &Table, links: &[Arc<Link>]) {
-    for link in links.iter().filter(|link| link.live.path().is_some()) {
+fn greet(shared: &Shared, table: &Table, greeted: &[Greeted]) {
+    for Greeted { link, is_moved } in greeted.iter().filter(|greeted| greeted.link.live.path().is_some()) {
         let mut messages = Vec::new();
         let mut sessions = link.lock();
-        sessions.begin_again(&mut messages);
+        if *is_moved {
+            sessions.begin_again(&mut messages);
+        } else {
+            // The timers may have begun already. Of our handshakes only the newest survives one that the remote began: two at once from
+            // each end are all lost, and nobody would begin anew for 15 s.
+            sessions.begin(&mut messages);
+        }
         messages.extend(sessions.probe(Probe { purpose: Purpose::Question, token: rand::random() }).map(WgKind::Data));
         drop(sessions);
         send_all(shared, table, link, &mut messages);
