@@ -13,7 +13,7 @@ use liqo_network::{
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::Value;
 
-use crate::network::{AT_HOME, ask, connected, endpoint, ip, servers, service};
+use crate::network::{AT_HOME, ask, connected, endpoint, exec, ip, servers, service};
 
 /// Runs the test from rome, with a look into these clusters; whether it passed, and its matrix.
 async fn matrix(world: &World, others: &[&Cluster]) -> Result<(bool, Value)> {
@@ -114,17 +114,23 @@ pub async fn a_gateway_that_is_lost_is_replaced_and_connections_go_on(world: Arc
     let dead = format!(
         "nft '{off} {{ chain in {{ type filter hook ingress device eth0 priority -300; drop; }}; chain out {{ type filter hook egress device eth0 priority -300; drop; }}; }}'"
     );
-    let (streams, cut) = tokio::join!(count(), async {
+    // Ten in a second, for as long as the numbers take.
+    let ping = format!("ping -i 0.1 -c 80 -W 1 -q {}; true", by_second[0]);
+    let pinged = || exec(rome, namespace, &caller, &ping);
+    let (streams, lost, cut) = tokio::join!(count(), pinged(), async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         on_second_node(&world, &dead).await
     });
     // Whatever came of it, other scenarios need the node.
-    let (streams_after, back) = tokio::join!(count(), async {
+    let (streams_after, lost_after, back) = tokio::join!(count(), pinged(), async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         on_second_node(&world, &format!("nft 'delete {off}'")).await
     });
     cut?;
     back?;
+    let summary = |text: String| text.lines().find(|line| line.contains("packet loss")).unwrap_or("no summary").to_owned();
+    println!("a gateway's node dies, ten pings a second: {}", summary(lost?));
+    println!("it comes back, ten pings a second: {}", summary(lost_after?));
     ensure!(all_arrived(streams?), "numbers are missing after a gateway died");
     ensure!(all_arrived(streams_after?), "numbers are missing after it came back");
     turin.wait_for(&["node/turin-2"], "condition=Ready", 90).await?;

@@ -130,7 +130,7 @@ pub fn seen(endpoint: &TunnelEndpoint, address: &str) -> Result<String> {
     Ok(found.context("that address is not shown to the peer")?.to_string())
 }
 
-async fn exec(cluster: &Cluster, namespace: &str, pod: &str, line: &str) -> Result<String> {
+pub async fn exec(cluster: &Cluster, namespace: &str, pod: &str, line: &str) -> Result<String> {
     cluster.kubectl(&["-n", namespace, "exec", pod, "--", "sh", "-c", line]).await
 }
 

@@ -39,6 +39,7 @@ mod resource_request;
 mod schema;
 mod shadow_pod;
 mod tunnel_endpoint;
+mod unheard;
 mod virtual_node;
 
 pub use cluster_config::*;
@@ -55,6 +56,7 @@ pub use resource_offer::*;
 pub use resource_request::*;
 pub use shadow_pod::*;
 pub use tunnel_endpoint::*;
+pub use unheard::Unheard;
 pub use virtual_node::*;
 
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

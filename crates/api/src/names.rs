@@ -135,6 +135,9 @@ pub mod annotations {
     pub const GATEWAY_TLS: &str = "liqo.io/gateway-tls";
     /// On the Lease of a gateway: which buckets of flows it carries, one bit for each (hexadecimal).
     pub const GATEWAY_BUCKETS: &str = "liqo.io/gateway-buckets";
+    /// On a gateway's Lease: other gateways whose nodes do not answer it any more, such as `0@1234 2@1240`: the numbers of their Leases,
+    /// and the versions that these had. A gateway that renews its Lease is there after all.
+    pub const GATEWAY_UNHEARD: &str = "liqo.io/gateway-unheard";
     /// On a pod of an offloaded namespace: `home`, `remote` or `none`, whose API server it uses where it runs elsewhere.
     pub const API_SERVER: &str = "liqo.io/api-server";
     /// On the record of a token in a tenant namespace: when it is to be renewed (RFC 3339).

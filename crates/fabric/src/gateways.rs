@@ -1,7 +1,6 @@
 //! Takes part in the choice of gateways: holds one of the Leases, and follows them all.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -18,7 +17,7 @@ use kube::{
     Api, Client, ResourceExt as _,
     api::{ListParams, ObjectMeta, PostParams},
 };
-use liqo_api::{CLUSTER_CONFIG, annotations, gateway_lease, labels};
+use liqo_api::{CLUSTER_CONFIG, Unheard, annotations, gateway_lease, labels};
 use liqo_datapath::tunnel::PublicKey;
 use liqo_kit::Key;
 use liqo_network::{
@@ -31,8 +30,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Options, Watched,
     decide::{
-        gateways::{AllInUse, Fitness, LEASE_DURATION, Move, ONE_ROUND, RENEW_PERIOD, Sightings},
+        gateways::{AllInUse, Fitness, Held, LEASE_DURATION, Move, ONE_ROUND, RENEW_PERIOD, Sightings},
         is_one_in_use,
+        siblings::Other,
     },
     relays::Relays,
     view::{self, LeaseView, lease_number},
@@ -48,6 +48,8 @@ pub struct Gateways {
     key: PublicKey,
     state: Mutex<State>,
     changed: Arc<Notify>,
+    /// The Lease is to be written now.
+    hurry: Notify,
     relays: Arc<Relays>,
     /// Whether others carried what this gateway is to carry, since it last did.
     was_away: AtomicBool,
@@ -58,9 +60,10 @@ pub struct Gateways {
 #[derive(Default)]
 struct State {
     sightings: Sightings,
-    versions: BTreeMap<u8, Option<String>>,
     in_use: AllInUse,
     fitness: Fitness,
+    /// Whom this node does not hear any more.
+    unheard: Unheard,
 }
 
 impl Gateways {
@@ -72,6 +75,7 @@ impl Gateways {
             key,
             state: Mutex::default(),
             changed,
+            hurry: Notify::new(),
             relays,
             was_away: AtomicBool::new(false),
             tried: watch::channel(false).0,
@@ -114,19 +118,30 @@ impl Gateways {
         let now = Instant::now();
         match lease {
             // What we wrote ourselves was seen then.
-            Some(lease) if lease.version.is_some() && state.versions.get(&number) == Some(&lease.version) => return,
+            Some(lease) if lease.version.is_some() && state.sightings.version(number) == lease.version.as_deref() => return,
             Some(lease) => {
-                let key = lease.key.as_ref().and_then(|key| key.parse().ok());
-                state.sightings.saw(number, lease.holder.as_deref(), key, now);
-                state.versions.insert(number, lease.version.clone());
+                let LeaseView { holder, key, version, unheard } = lease.clone();
+                let key = key.and_then(|key| key.parse().ok());
+                state.sightings.saw(number, Held { holder, key, version, unheard }, now);
             }
-            None => {
-                state.sightings.gone(number);
-                state.versions.remove(&number);
-            }
+            None => state.sightings.gone(number),
+        }
+        if state.sightings.is_own_unheard(&self.node, now) {
+            self.hurry.notify_one();
         }
         drop(state);
         self.tell_if_another();
+    }
+
+    /// The other nodes that hold Leases, if this one holds one.
+    pub(crate) fn others(&self) -> Vec<Other> {
+        self.state().sightings.others(&self.node)
+    }
+
+    /// Says in the Lease whom this node does not hear any more.
+    pub(crate) fn do_not_hear(&self, unheard: Unheard) {
+        self.state().unheard = unheard;
+        self.hurry.notify_one();
     }
 
     /// Takes part until `stop`. What is held then, stays: a process that is back before the Lease runs out goes on as the gateway, and
@@ -154,6 +169,7 @@ impl Gateways {
             let silence = self.state().sightings.next_silence(Instant::now()).unwrap_or(RENEW_PERIOD);
             tokio::select! {
                 () = stop.cancelled() => return,
+                () = self.hurry.notified() => {}
                 () = tokio::time::sleep(RENEW_PERIOD.min(silence)) => {}
             }
         }
@@ -201,7 +217,7 @@ impl Gateways {
                 self.fill(&mut lease, hold);
                 return self.api.create(&PostParams::default(), &lease).await;
             };
-            let known = self.state().versions.get(&number).cloned().flatten();
+            let known = self.state().sightings.version(number).map(str::to_owned);
             if known.is_some() && known != lease.resource_version() {
                 let Some(seen) = view::lease(lease.clone()) else { return Ok(lease) };
                 let by_another = seen.holder.as_ref().is_some_and(|holder| !holder.is_empty() && *holder != self.node);
@@ -211,7 +227,8 @@ impl Gateways {
                 }
             }
             // Asked before: once it is renewed nobody can tell.
-            let was_away = hold && !self.is_renewed_in_time(&lease) && self.is_carried_by_others().await?;
+            let was_unheard = self.state().sightings.is_own_unheard(&self.node, Instant::now());
+            let was_away = hold && (was_unheard || !self.is_renewed_in_time(&lease)) && self.is_carried_by_others().await?;
             self.fill(&mut lease, hold);
             let written = self.api.replace(&name, &PostParams::default(), &lease).await?;
             if was_away {
@@ -270,6 +287,7 @@ impl Gateways {
             (annotations::GATEWAY_KEY, Some(self.key.to_string())),
             (annotations::GATEWAY_TLS, self.relays.port().map(|port| port.to_string())),
             (annotations::GATEWAY_BUCKETS, Some(format!("{:04x}", self.carried()))),
+            (annotations::GATEWAY_UNHEARD, Some(self.state().unheard.to_string()).filter(|text| !text.is_empty())),
         ];
         for (name, value) in said {
             match value.filter(|_| hold) {

@@ -15,7 +15,8 @@
 //!
 //! **Gateways.** Nodes that fit compete for a few numbered Leases ([`gateways`]). Whoever holds one and is alive is in use: it has tunnels
 //! to all peers, looks up what single peers may reach ([`openings`]) and says how its tunnels are ([`report`]). They share the flows
-//! ([`liqo_network::spread`]); what one carried that is lost, the others carry within seconds.
+//! ([`liqo_network::spread`]). They also ask each other's nodes whether they are there (`siblings`), so that what one carried whose node
+//! dies, the others carry within two seconds.
 //!
 //! **Where UDP does not pass** between two gateways, a relay over TLS carries the tunnel's datagrams (`relays`) until it does.
 //!
@@ -33,6 +34,7 @@ pub mod openings;
 mod relays;
 pub mod report;
 mod resolve;
+mod siblings;
 pub mod view;
 
 use std::{path::PathBuf, sync::Arc};
@@ -67,6 +69,8 @@ pub struct Options {
     pub node: String,
     /// Where the key of this node's gateway is kept.
     pub key_directory: PathBuf,
+    /// Port of health checks, on each node.
+    pub health_port: u16,
 }
 
 /// What is watched by every node.
@@ -114,11 +118,17 @@ pub async fn run(client: Client, options: Options, health: Health, stop: Cancell
         changed: changed.clone(),
         stop: stop.clone(),
     };
+    let listening = siblings::Listener {
+        gateways: gateways.clone(),
+        nodes: watched.nodes.clone(),
+        port: options.health_port,
+        stop: stop.clone(),
+    };
     let agent = Agent { tunnel: &*tunnel, node: kernel, key };
     let holding =
         node::Keeper { agent, client, options: &options, watched, gateways, relays, changed, ends, health, stop }.keep();
     // Each ends when it is asked to, and not before.
-    let ((), (), (), ()) = tokio::join!(electing, reporting, relaying.keep(), holding);
+    let ((), (), (), (), ()) = tokio::join!(electing, listening.keep(), reporting, relaying.keep(), holding);
     tunnel.stop();
     Ok(())
 }

@@ -83,7 +83,12 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     stop_on_signal(stop.clone())?;
     let health = Health::default();
     let address = every_address(arguments.pod_ip, arguments.health_port);
-    let options = Options { namespace: arguments.namespace, node: arguments.node_name, key_directory: arguments.key_directory };
+    let options = Options {
+        namespace: arguments.namespace,
+        node: arguments.node_name,
+        key_directory: arguments.key_directory,
+        health_port: arguments.health_port,
+    };
     let working = async {
         if arguments.clear {
             liqo_fabric::clear(&options).await?;

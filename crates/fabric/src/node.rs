@@ -21,7 +21,6 @@ use crate::{
     metrics,
     openings::{Around, OpeningWatches},
     relays::Relays,
-    report,
     resolve::Resolver,
 };
 
@@ -167,7 +166,7 @@ impl Keeper<'_> {
             openings: None,
             resolved: BTreeMap::new(),
             keys: keys.clone(),
-            heard: report::heard(&self.agent.tunnel.state().remotes),
+            speaking: decide::speaking(&self.agent.tunnel.state().remotes),
             relays: self.relays.connected(),
         }
     }

@@ -12,7 +12,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use liqo_api::{ClusterId, TunnelEndpoint};
-use liqo_datapath::tunnel::{PublicKey, RemoteState, Tunnel as _, UserspaceTunnel};
+use liqo_datapath::tunnel::{RemoteState, Tunnel as _, UserspaceTunnel};
 use liqo_kit::Cache;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     decide::{
-        Wanted,
+        Wanted, speaking,
         status::{Seen, status},
     },
     metrics,
@@ -29,8 +29,10 @@ use crate::{
     view::PeerView,
 };
 
-/// Time between two looks.
-const PERIOD: Duration = Duration::from_secs(2);
+/// Time between two looks at who speaks.
+const LOOK: Duration = Duration::from_millis(250);
+/// And at everything: every eighth.
+const LOOKS: usize = 8;
 /// How long one write may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -49,10 +51,10 @@ pub(crate) struct Reporter {
 /// Until it is asked to stop.
 pub(crate) async fn keep(reporter: Reporter) {
     let mut written_at: BTreeMap<ClusterId, Instant> = BTreeMap::new();
-    loop {
+    for look in (0..LOOKS).cycle() {
         tokio::select! {
             () = reporter.stop.cancelled() => return,
-            () = tokio::time::sleep(PERIOD) => {}
+            () = tokio::time::sleep(LOOK) => {}
         }
         let held = reporter.held.borrow().clone();
         let Some(held) = held else {
@@ -60,7 +62,12 @@ pub(crate) async fn keep(reporter: Reporter) {
             continue;
         };
         let state = reporter.tunnel.state();
-        let heard = heard(&state.remotes);
+        if held.tunnel.as_ref().is_some_and(|end| end.is_outdated(&speaking(&state.remotes))) {
+            reporter.changed.notify_one();
+        }
+        if look + 1 < LOOKS {
+            continue;
+        }
         let mut remotes = by_peer(&held, state.remotes);
         let peers = reporter.peers.all();
         let seen: BTreeMap<ClusterId, Seen> = peers
@@ -77,9 +84,6 @@ pub(crate) async fn keep(reporter: Reporter) {
             })
             .collect();
         metrics::tunnel(&seen, &state.dropped);
-        if held.tunnel.as_ref().is_some_and(|end| end.is_outdated(&heard)) {
-            reporter.changed.notify_one();
-        }
         for (key, peer) in &peers {
             let id = &peer.spec.cluster_id;
             let Some(seen) = seen.get(id) else { continue };
@@ -116,11 +120,6 @@ pub(crate) async fn keep(reporter: Reporter) {
             }
         }
     }
-}
-
-/// How long ago each gateway of a peer was heard.
-pub(crate) fn heard(remotes: &[RemoteState]) -> BTreeMap<PublicKey, Duration> {
-    remotes.iter().filter_map(|remote| Some((remote.public_key, remote.last_received?))).collect()
 }
 
 fn by_peer(held: &Wanted, remotes: Vec<RemoteState>) -> BTreeMap<ClusterId, Vec<RemoteState>> {

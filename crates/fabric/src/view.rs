@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt as _;
 use liqo_api::{
     ClusterConfig, ClusterId, NamespaceOffloading, NetworkRanges, NetworkSettings, TunnelEndpoint, TunnelEndpointSpec,
-    TunnelEndpointStatus, annotations, labels,
+    TunnelEndpointStatus, Unheard, annotations, labels,
 };
 use liqo_network::plan::MOST_GATEWAYS;
 
@@ -100,12 +100,17 @@ pub struct LeaseView {
     pub key: Option<String>,
     /// What changes with each write.
     pub version: Option<String>,
+    /// The gateways that the holder does not hear any more.
+    pub unheard: Unheard,
 }
 
-/// Keeps who holds it with which key, and what changes with each renewal.
+/// Keeps who holds it with which key, whom the holder does not hear, and what changes with each renewal.
 pub fn lease(lease: Lease) -> Option<LeaseView> {
     let key = lease.annotations().get(annotations::GATEWAY_KEY).cloned();
-    Some(LeaseView { version: lease.resource_version(), holder: lease.spec.and_then(|spec| spec.holder_identity), key })
+    let unheard =
+        lease.annotations().get(annotations::GATEWAY_UNHEARD).map(|text| text.parse().unwrap_or_default()).unwrap_or_default();
+    let version = lease.resource_version();
+    Some(LeaseView { version, holder: lease.spec.and_then(|spec| spec.holder_identity), key, unheard })
 }
 
 /// The number of a gateway's Lease.

@@ -56,6 +56,7 @@ impl Tunnel for FakeTunnel {
             received_bytes: 0,
             dropped: Dropped::default(),
             measured: None,
+            unanswered: 0,
         };
         let remotes = fake.remotes.clone().unwrap_or_else(|| remotes.iter().map(silent).collect());
         State { running: fake.running, remotes, dropped: Dropped::default() }

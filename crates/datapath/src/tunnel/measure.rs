@@ -6,17 +6,17 @@ use std::{
 };
 
 /// So many questions are looked back at.
-const KEPT: usize = 30;
+const KEPT: usize = 60;
 /// An answer that takes longer is none.
 const LATE: Duration = Duration::from_secs(3);
 /// Time between two questions to one remote.
-const PERIOD: Duration = Duration::from_secs(2);
+const PERIOD: Duration = Duration::from_millis(500);
 /// Between two questions of which only the remotes' number matters: 250 in a second.
 const SHARE: Duration = Duration::from_millis(4);
 /// Before so many are done, nothing is said.
 const ENOUGH: usize = 5;
 
-/// What was measured with the last thirty questions.
+/// What was measured with the last sixty questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// How long a question and its answer take at present, smoothed; none while nothing is answered.
@@ -50,7 +50,7 @@ pub(super) fn period(remotes: usize) -> Duration {
 impl Measure {
     /// Whether it is time to ask. The first time depends on the token, so that not all remotes are asked at once.
     pub(super) fn is_due(&mut self, period: Duration, token: u64, now: Instant) -> bool {
-        let offset = Duration::from_millis(token % 2000).min(period);
+        let offset = Duration::from_millis(token % u64::try_from(period.as_millis()).unwrap_or(u64::MAX).max(1));
         let next = *self.next.get_or_insert(now + offset);
         if now < next {
             return false;
@@ -97,6 +97,11 @@ impl Measure {
         Some(Measured { latency: (answered > 0).then_some(smoothed), shortest, lost_per_thousand: lost })
     }
 
+    /// So many of the last questions are not answered, or not yet. Of one that never answered nothing is known.
+    pub(super) fn unanswered(&self) -> usize {
+        self.smoothed.map_or(0, |_| self.asked.iter().rev().take_while(|asked| asked.took.is_none()).count())
+    }
+
     /// It is not measured any more.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
@@ -118,7 +123,7 @@ mod tests {
             Self { measure: Measure::default(), now: Instant::now(), token: 0 }
         }
 
-        /// One question every two seconds, answered after so many milliseconds, or not.
+        /// One question after the other, answered after so many milliseconds, or not.
         fn ask(&mut self, answers: impl IntoIterator<Item = Option<u64>>) -> Option<Measured> {
             for answer in answers {
                 self.now += PERIOD;
@@ -145,16 +150,20 @@ mod tests {
     fn what_is_not_answered_in_time_is_lost() {
         let some = (0..30).map(|number| (number % 10 != 0).then_some(5));
         assert_eq!(Case::new().ask(some).unwrap().lost_per_thousand, 100);
-        let late = Case::new().ask([Some(5)].into_iter().chain([Some(3000); 30])).unwrap();
+        let late = Case::new().ask([Some(5)].into_iter().chain([Some(3000); KEPT])).unwrap();
         assert_eq!((late.latency, late.shortest, late.lost_per_thousand), (None, None, 1000));
+        let mut case = Case::new();
+        case.ask([Some(5), None, Some(5), None, None]);
+        assert_eq!(case.measure.unanswered(), 2);
     }
 
     #[test]
     fn only_the_last_ones_count() {
         let mut case = Case::new();
         assert_eq!(case.ask([None; 100]), None, "it never answered");
-        assert_eq!(case.ask([Some(5); 15]).unwrap().lost_per_thousand, 500);
-        assert_eq!(case.ask([Some(5); 15]).unwrap().lost_per_thousand, 0);
+        assert_eq!(case.measure.unanswered(), 0);
+        assert_eq!(case.ask([Some(5); KEPT / 2]).unwrap().lost_per_thousand, 500);
+        assert_eq!(case.ask([Some(5); KEPT / 2]).unwrap().lost_per_thousand, 0);
         assert!(case.measure.asked.len() <= KEPT + 1);
     }
 
@@ -184,6 +193,6 @@ mod tests {
         }
         let (mut measure, start) = (Measure::default(), Instant::now());
         let due = |tick: u32, measure: &mut Measure| measure.is_due(PERIOD, 1234, start + Duration::from_millis(250) * tick);
-        assert_eq!((0..800).filter(|tick| due(*tick, &mut measure)).count(), 100);
+        assert_eq!((0..800).filter(|tick| due(*tick, &mut measure)).count(), 400);
     }
 }

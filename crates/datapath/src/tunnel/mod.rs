@@ -149,6 +149,8 @@ pub struct RemoteState {
     pub dropped: Dropped,
     /// How the way to it is, if packets are sent to it. Both ends must be ours for that.
     pub measured: Option<Measured>,
+    /// So many of the last questions that it was asked are not answered, or not yet; none where it never answered any.
+    pub unanswered: usize,
 }
 
 impl RemoteState {

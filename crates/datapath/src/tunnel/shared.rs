@@ -94,6 +94,8 @@ pub(super) struct Entry {
     /// One for each of our keys, in the same order: the newest first.
     pub(super) links: Vec<Arc<Link>>,
     pub(super) enabled: bool,
+    /// Whether it is asked how the way to it is, which tells that it is there again, too.
+    pub(super) asked: bool,
     /// For the choice among the gateways of one cluster.
     pub(super) number: u64,
 }

@@ -39,11 +39,11 @@ pub(super) fn run(shared: &Shared, stop: &Stop) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks each remote that packets are sent to how the way is, when it is time to.
+/// Asks each remote that is called how the way to it is, when it is time to.
 fn measure(table: &Table) {
-    let period = measure::period(table.entries.iter().filter(|entry| entry.enabled).count());
+    let period = measure::period(table.entries.iter().filter(|entry| entry.asked).count());
     for entry in &table.entries {
-        if !entry.enabled {
+        if !entry.asked {
             entry.live.with_measure(Measure::forget);
             continue;
         }

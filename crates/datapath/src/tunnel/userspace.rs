@@ -190,7 +190,8 @@ impl Running {
             sent_bytes: entry.live.sent_bytes.load(Relaxed),
             received_bytes: entry.live.received_bytes.load(Relaxed),
             dropped: entry.live.dropped.read(),
-            measured: entry.live.with_measure(|measure| measure.measured(Instant::now())),
+            measured: entry.live.with_measure(|measure| measure.measured(Instant::now())).filter(|_| entry.enabled),
+            unanswered: entry.live.with_measure(|measure| measure.unanswered()),
         };
         State {
             running: workers.into_iter().all(|worker| !worker.is_finished()),
@@ -263,7 +264,8 @@ fn build(
             link
         };
         let links = identities.iter().enumerate().map(link).collect();
-        Entry { links, live, enabled: remote.enabled, number: spread::gateway_number(&remote.public_key.0) }
+        let asked = remote.enabled || remote.keepalive.is_some();
+        Entry { links, live, enabled: remote.enabled, asked, number: spread::gateway_number(&remote.public_key.0) }
     };
     let entries: Vec<_> = wanted.remotes.iter().map(entry).collect();
     let by_key = entries.iter().enumerate().map(|(index, entry)| (entry.live.public_key, index)).collect();

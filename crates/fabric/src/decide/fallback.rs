@@ -64,10 +64,13 @@ impl Fallback {
 
 #[cfg(test)]
 mod tests {
-    use liqo_datapath::tunnel::{Dropped, Remote};
+    use liqo_datapath::tunnel::Remote;
 
     use super::{
-        super::{KEEPALIVE, fixtures::key},
+        super::{
+            KEEPALIVE,
+            fixtures::{key, remote_state},
+        },
         *,
     };
 
@@ -98,16 +101,8 @@ mod tests {
 
         /// Whether a relay is needed at this second, to a gateway that is spoken to at `endpoint` and was heard so many seconds ago.
         fn at(&mut self, second: u64, endpoint: &str, heard: Option<u64>, has_relay: bool) -> bool {
-            let state = RemoteState {
-                public_key: key(5),
-                endpoint: endpoint.parse().ok(),
-                last_handshake: None,
-                last_received: heard.map(Duration::from_secs),
-                sent_bytes: 0,
-                received_bytes: 0,
-                dropped: Dropped::default(),
-                measured: None,
-            };
+            let (endpoint, last_received) = (endpoint.parse().ok(), heard.map(Duration::from_secs));
+            let state = RemoteState { endpoint, last_received, ..remote_state(5) };
             let relays = has_relay.then(|| (key(5), RELAY.parse().unwrap())).into_iter().collect();
             let now = self.start + Duration::from_secs(second);
             !self.fallback.needed(&self.end, &[state], &relays, self.ours, now).is_empty()

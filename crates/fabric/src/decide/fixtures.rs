@@ -1,7 +1,7 @@
 //! Two nodes, of which the first is the gateway, and a peer with the same ranges as ours.
 
 use liqo_api::{ClusterId, NetworkRanges, TunnelEndpointSpec};
-use liqo_datapath::tunnel::PublicKey;
+use liqo_datapath::tunnel::{Dropped, PublicKey, RemoteState};
 use serde_json::json;
 
 use super::{Snapshot, gateways::InUse};
@@ -14,6 +14,21 @@ pub fn id(letter: char) -> ClusterId {
 /// A key that belongs to nobody.
 pub fn key(byte: u8) -> PublicKey {
     PublicKey([byte; 32])
+}
+
+/// A remote of which nothing is known.
+pub fn remote_state(byte: u8) -> RemoteState {
+    RemoteState {
+        public_key: key(byte),
+        endpoint: None,
+        last_handshake: None,
+        last_received: None,
+        sent_bytes: 0,
+        received_bytes: 0,
+        dropped: Dropped::default(),
+        measured: None,
+        unanswered: 0,
+    }
 }
 
 pub fn node(last: u8) -> NodeView {

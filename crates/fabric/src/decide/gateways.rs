@@ -1,14 +1,18 @@
 //! Which nodes are gateways, and which of them is in use.
 //!
 //! Gateways hold numbered Leases. Whether a holder is alive is judged by how long the local clock has not seen its Lease change, never
-//! by the times written in it. All that are alive are in use.
+//! by the times written in it. All that are alive are in use. One whose node another gateway does not hear any more is not, unless it
+//! renews its Lease.
 
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
+use liqo_api::Unheard;
 use liqo_datapath::tunnel::PublicKey;
+
+use super::siblings::Other;
 
 /// How long a Lease holds after it was last seen to change.
 pub const LEASE_DURATION: Duration = Duration::from_secs(6);
@@ -69,14 +73,30 @@ pub type AllInUse = BTreeMap<u8, InUse>;
 #[derive(Clone, Debug, Default)]
 pub struct Sightings(BTreeMap<u8, Sighting>);
 
+/// What stands in a Lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// The node that holds it.
+    pub holder: Option<String>,
+    /// The key that peers know the node by.
+    pub key: Option<PublicKey>,
+    /// What changes with each write.
+    pub version: Option<String>,
+    /// The gateways that the node does not hear any more.
+    pub unheard: Unheard,
+}
+
 #[derive(Clone, Debug)]
 struct Sighting {
-    holder: Option<String>,
-    key: Option<PublicKey>,
+    held: Held,
     changed_at: Instant,
 }
 
 impl Sighting {
+    fn is_of(&self, node: &str) -> bool {
+        self.held.holder.as_deref() == Some(node)
+    }
+
     fn is_fresh(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.changed_at) < LEASE_DURATION
     }
@@ -100,14 +120,14 @@ pub enum Move {
 }
 
 impl Sightings {
-    /// A Lease was seen with this holder and its key, and it is not as it was before.
-    pub fn saw(&mut self, number: u8, holder: Option<&str>, key: Option<PublicKey>, now: Instant) {
+    /// A Lease was seen, and it is not as it was before.
+    pub fn saw(&mut self, number: u8, held: Held, now: Instant) {
         // When all were silent, it was the API server that was: nobody is to lose a Lease by that.
         if self.0.values().all(|one| !one.is_fresh(now)) {
             self.interrupted(now);
         }
-        let holder = holder.filter(|holder| !holder.is_empty()).map(str::to_owned);
-        self.0.insert(number, Sighting { holder, key, changed_at: now });
+        let holder = held.holder.filter(|holder| !holder.is_empty());
+        self.0.insert(number, Sighting { held: Held { holder, ..held }, changed_at: now });
     }
 
     /// A Lease is gone.
@@ -127,7 +147,9 @@ impl Sightings {
     pub fn in_use(&self, before: &AllInUse, now: Instant) -> AllInUse {
         let newest = self.newest();
         let alive = self.0.iter().filter(|(_, one)| one.is_fresh(now) || !one.is_overtaken(newest));
-        let known = alive.filter_map(|(number, one)| Some((*number, InUse { node: one.holder.clone()?, key: one.key? })));
+        let alive = alive.filter(|(number, _)| !self.is_unheard(**number, now));
+        let known =
+            alive.filter_map(|(number, one)| Some((*number, InUse { node: one.held.holder.clone()?, key: one.held.key? })));
         let alive: AllInUse = known.collect();
         if alive.is_empty() { before.clone() } else { alive }
     }
@@ -144,22 +166,49 @@ impl Sightings {
 
     /// Whether another node than `this` is known to be alive as a gateway.
     pub fn is_another_alive(&self, this: &str, now: Instant) -> bool {
-        self.0.values().any(|one| one.is_fresh(now) && one.holder.as_deref().is_some_and(|holder| holder != this))
+        let mut alive = self.0.iter().filter(|(number, one)| one.is_fresh(now) && !self.is_unheard(**number, now));
+        alive.any(|(_, one)| one.held.holder.as_deref().is_some_and(|holder| holder != this))
+    }
+
+    /// The other nodes that hold Leases, alive or not; nobody, if this one holds none.
+    pub fn others(&self, this: &str) -> Vec<Other> {
+        let is_gateway = self.0.values().any(|one| one.is_of(this));
+        let all = self.0.iter().filter(|(_, one)| is_gateway && !one.is_of(this));
+        let other = |(number, one): (&u8, &Sighting)| {
+            Some(Other { node: one.held.holder.clone()?, number: *number, version: one.held.version.clone()? })
+        };
+        all.filter_map(other).collect()
+    }
+
+    /// The version of a Lease that was seen last.
+    pub fn version(&self, number: u8) -> Option<&str> {
+        self.0.get(&number)?.held.version.as_deref()
+    }
+
+    /// Whether a gateway that is alive says that it does not hear the holder of this Lease, which was not renewed since.
+    pub fn is_unheard(&self, number: u8, now: Instant) -> bool {
+        let Some(version) = self.0.get(&number).and_then(|one| one.held.version.as_deref()) else { return false };
+        let mut others = self.0.iter().filter(|(other, by)| **other != number && by.is_fresh(now));
+        others.any(|(_, by)| by.held.unheard.names(number, version))
+    }
+
+    /// Whether that is said of the Lease that this node holds.
+    pub fn is_own_unheard(&self, this: &str, now: Instant) -> bool {
+        self.0.iter().any(|(number, one)| one.is_of(this) && self.is_unheard(*number, now))
     }
 
     /// What `this` node does, of which `may` says whether it fits to be a gateway, where there are to be `replicas`. Where the first alone
     /// is in use, others `move_up` to its place when it is lost, so that it takes nothing back when it returns.
     pub fn next(&self, this: &str, may: bool, replicas: u8, move_up: bool, now: Instant) -> Move {
-        let is_own = |one: &Sighting| one.holder.as_deref() == Some(this);
-        let held: Vec<u8> = self.0.iter().filter(|(_, one)| is_own(one)).map(|(number, _)| *number).collect();
+        let held: Vec<u8> = self.0.iter().filter(|(_, one)| one.is_of(this)).map(|(number, _)| *number).collect();
         if let Some(last) = held.last().filter(|last| !may || held.len() > 1 || **last >= replicas) {
             return Move::GiveUp(*last);
         }
         if !may {
             return Move::Nothing;
         }
-        let is_free =
-            |number: &u8| self.0.get(number).is_none_or(|one| one.holder.is_none() || (!is_own(one) && !one.is_fresh(now)));
+        let is_lost = |number: u8, one: &Sighting| !one.is_of(this) && (!one.is_fresh(now) || self.is_unheard(number, now));
+        let is_free = |number: &u8| self.0.get(number).is_none_or(|one| one.held.holder.is_none() || is_lost(*number, one));
         if let Some(own) = held.first() {
             let higher = (0..*own).filter(|_| move_up).find(is_free);
             return higher.map_or(Move::Renew(*own), Move::Take);
@@ -218,11 +267,11 @@ mod tests {
         let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
         assert_eq!(sightings.next("n2", true, 2, true, start), Move::Renew(1));
         let later = start + LEASE_DURATION;
-        sightings.saw(1, Some("n2"), Some(KEY), start + RENEW_PERIOD * 2);
+        sightings.saw(1, held("n2"), start + RENEW_PERIOD * 2);
         assert_eq!(sightings.next("n2", true, 2, true, later), Move::Take(0));
-        sightings.saw(0, Some("n2"), Some(KEY), later);
+        sightings.saw(0, held("n2"), later);
         assert_eq!(sightings.next("n2", true, 2, true, later), Move::GiveUp(1));
-        sightings.saw(1, None, None, later);
+        sightings.saw(1, Held::default(), later);
         assert_eq!(sightings.next("n1", true, 2, true, later), Move::Take(1), "it is back");
     }
 
@@ -230,12 +279,21 @@ mod tests {
     fn seen(leases: &[(u8, &str)], now: Instant) -> Sightings {
         let mut sightings = Sightings::default();
         for (number, holder) in leases {
-            sightings.saw(*number, Some(holder), Some(KEY), now);
+            sightings.saw(*number, held(holder), now);
         }
         sightings
     }
 
     const KEY: PublicKey = PublicKey([1; 32]);
+
+    fn held(node: &str) -> Held {
+        Held { holder: Some(node.to_owned()), key: Some(KEY), ..Held::default() }
+    }
+
+    /// A Lease as its holder wrote it, who does not hear these.
+    fn written(node: &str, version: &str, unheard: &str) -> Held {
+        Held { version: Some(version.to_owned()), unheard: unheard.parse().unwrap(), ..held(node) }
+    }
 
     fn nodes(in_use: &AllInUse) -> Vec<(u8, &str)> {
         in_use.iter().map(|(number, one)| (*number, one.node.as_str())).collect()
@@ -256,11 +314,11 @@ mod tests {
         let start = Instant::now();
         let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
         let later = start + LEASE_DURATION;
-        sightings.saw(1, Some("n2"), Some(KEY), start + RENEW_PERIOD * 2);
+        sightings.saw(1, held("n2"), start + RENEW_PERIOD * 2);
         assert_eq!(sightings.next("n2", true, 2, false, later), Move::Renew(1));
         assert_eq!(sightings.next("n3", true, 2, false, later), Move::Take(0));
         // Whoever holds two gives the higher one up.
-        sightings.saw(0, Some("n2"), Some(KEY), later);
+        sightings.saw(0, held("n2"), later);
         assert_eq!(sightings.next("n2", true, 2, false, later), Move::GiveUp(1));
     }
 
@@ -279,11 +337,11 @@ mod tests {
         let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
         assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), start)), [(0, "n1"), (1, "n2")]);
         let later = start + LEASE_DURATION;
-        sightings.saw(1, Some("n2"), Some(KEY), start + ONE_ROUND);
+        sightings.saw(1, held("n2"), start + ONE_ROUND);
         assert_eq!(sightings.next_silence(start + ONE_ROUND), Some(LEASE_DURATION.saturating_sub(ONE_ROUND)));
         assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), later)), [(1, "n2")]);
         // One whose key is not known cannot be told from others.
-        sightings.saw(0, Some("n3"), None, later);
+        sightings.saw(0, Held { key: None, ..held("n3") }, later);
         assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), later)), [(1, "n2")]);
     }
 
@@ -291,8 +349,8 @@ mod tests {
     fn while_nobody_is_heard_the_gateways_stay_what_they_are() {
         let start = Instant::now();
         let mut sightings = seen(&[(0, "n1"), (1, "n2"), (2, "n3")], start);
-        sightings.saw(1, Some("n2"), Some(KEY), start + RENEW_PERIOD * 2);
-        sightings.saw(0, Some("n1"), Some(KEY), start + RENEW_PERIOD * 2 + Duration::from_secs(1));
+        sightings.saw(1, held("n2"), start + RENEW_PERIOD * 2);
+        sightings.saw(0, held("n1"), start + RENEW_PERIOD * 2 + Duration::from_secs(1));
         // They run out one after another; the third one was lost before.
         for seconds in [7, 10, 11, 100] {
             let in_use = sightings.in_use(&AllInUse::new(), start + Duration::from_secs(seconds));
@@ -300,12 +358,12 @@ mod tests {
         }
         // The first that is heard of again is not the only one alive, and the lost one stays lost.
         let long_after = start + LEASE_DURATION * 10;
-        sightings.saw(1, Some("n2"), Some(KEY), long_after);
+        sightings.saw(1, held("n2"), long_after);
         assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), long_after)), [(0, "n1"), (1, "n2")]);
         // A Lease that was given up for a restart changes nothing as long as nobody has any.
         let mut restarting = seen(&[(0, "n1")], start);
         let before = restarting.in_use(&AllInUse::new(), start);
-        restarting.saw(0, None, None, start);
+        restarting.saw(0, Held::default(), start);
         assert_eq!(restarting.in_use(&before, start), before);
         assert_eq!(restarting.in_use(&AllInUse::new(), start), AllInUse::new());
     }
@@ -319,5 +377,42 @@ mod tests {
         sightings.interrupted(later);
         assert_eq!(sightings.next("n2", true, 1, false, later), Move::Nothing);
         assert_eq!(sightings.next("n2", true, 1, false, later + LEASE_DURATION), Move::Take(0));
+    }
+
+    #[test]
+    fn who_is_not_heard_any_more_is_replaced_at_once_unless_the_lease_is_renewed() {
+        let start = Instant::now();
+        let mut sightings = Sightings::default();
+        sightings.saw(0, written("n1", "10", ""), start);
+        sightings.saw(1, written("n2", "11", ""), start);
+        assert_eq!(sightings.others("n2"), [Other { node: "n1".to_owned(), number: 0, version: "10".to_owned() }]);
+        assert_eq!(sightings.others("n3"), [], "it is no gateway");
+        let soon = start + Duration::from_secs(1);
+        sightings.saw(1, written("n2", "12", "0@10"), soon);
+        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), soon)), [(1, "n2")]);
+        assert_eq!(sightings.next("n3", true, 2, false, soon), Move::Take(0));
+        assert_eq!(sightings.next("n2", true, 2, true, soon), Move::Take(0), "where one alone is in use");
+        assert!(!sightings.is_another_alive("n2", soon));
+        assert!(sightings.is_own_unheard("n1", soon) && !sightings.is_own_unheard("n2", soon));
+        assert_eq!(sightings.next("n1", true, 2, false, soon), Move::Renew(0));
+        sightings.saw(0, written("n1", "13", ""), soon);
+        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), soon)), [(0, "n1"), (1, "n2")], "it lives");
+        assert_eq!(sightings.next("n3", true, 2, false, soon), Move::Nothing);
+    }
+
+    #[test]
+    fn a_word_of_one_that_is_silent_itself_and_of_oneself_does_not_count() {
+        let start = Instant::now();
+        let mut sightings = Sightings::default();
+        sightings.saw(0, written("n1", "10", "0@10 1@12"), start);
+        assert!(!sightings.is_unheard(0, start));
+        let later = start + LEASE_DURATION;
+        sightings.saw(1, written("n2", "12", ""), later);
+        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), later)), [(1, "n2")]);
+        // Two that do not hear each other: what there is, stays, until both have renewed their Leases.
+        sightings.saw(0, written("n1", "13", "1@14"), later);
+        sightings.saw(1, written("n2", "14", "0@13"), later);
+        let before: AllInUse = [(0, InUse { node: "n1".to_owned(), key: KEY })].into();
+        assert_eq!(sightings.in_use(&before, later), before);
     }
 }

@@ -7,6 +7,7 @@ pub mod gateways;
 pub mod nodes;
 pub mod openings;
 pub mod quality;
+pub mod siblings;
 pub mod status;
 
 use std::{
@@ -17,7 +18,7 @@ use std::{
 
 use ipnet::IpNet;
 use liqo_api::{ClusterId, GatewayAddress, Gateways, NetworkRanges, NetworkSettings, Reach, TunnelEndpointSpec};
-use liqo_datapath::tunnel::{PublicKey, Remote};
+use liqo_datapath::tunnel::{PublicKey, Remote, RemoteState};
 use liqo_network::{
     PeerMaps,
     plan::{Fabric, Gateway, MOST_GATEWAYS, Mac, Node, NodePlan, Open, Peer},
@@ -38,8 +39,11 @@ use crate::view::NodeView;
 pub const KEEPALIVE: Duration = Duration::from_secs(2);
 /// So often each end is heard where nothing is lost: every other turn is its own, and clocks tick a little late.
 pub const TURN: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 2 + 1);
-/// A gateway that was heard within this time speaks.
+/// A gateway that was heard within this time may be there.
 const SPEAKS: Duration = Duration::from_secs(TURN.as_secs() + 2);
+/// Unless it was not heard for so long, and leaves so many questions without an answer, of which the last may be on its way yet.
+const QUIET: Duration = Duration::from_secs(1);
+const UNANSWERED: usize = 3;
 /// So many names of gateways are looked up for a peer at most.
 const MOST_NAMES: usize = 16;
 /// A gateway of a peer is called over TLS at so many addresses at most.
@@ -66,8 +70,8 @@ pub struct Snapshot {
     pub resolved: BTreeMap<String, Vec<SocketAddr>>,
     /// Which peer each key belonged to until now.
     pub keys: BTreeMap<PublicKey, ClusterId>,
-    /// How long ago peers' gateways were heard.
-    pub heard: BTreeMap<PublicKey, Duration>,
+    /// Peers' gateways that [speak](speaking).
+    pub speaking: BTreeSet<PublicKey>,
     /// The relays over TLS that are connected, and where the tunnel finds them.
     pub relays: BTreeMap<PublicKey, SocketAddr>,
 }
@@ -140,18 +144,28 @@ pub struct TunnelEnd {
 }
 
 impl TunnelEnd {
-    /// Whether other gateways of peers are to be sent to, now that they were heard so long ago.
-    pub fn is_outdated(&self, heard: &BTreeMap<PublicKey, Duration>) -> bool {
+    /// Whether other gateways of peers are to be sent to, now that these speak.
+    pub fn is_outdated(&self, speaking: &BTreeSet<PublicKey>) -> bool {
         let mut remotes = self.remotes.clone();
-        choose(&mut remotes, &self.owners, heard);
+        choose(&mut remotes, &self.owners, speaking);
         remotes != self.remotes
     }
 }
 
+/// The gateways of peers that are there, as far as one can hear. One whose node dies is missed within two seconds where it answered
+/// questions, which other WireGuards do not.
+pub fn speaking(remotes: &[RemoteState]) -> BTreeSet<PublicKey> {
+    let speaks = |remote: &&RemoteState| {
+        let is_quiet = |ago: Duration| ago >= QUIET && remote.unanswered >= UNANSWERED;
+        remote.last_received.is_some_and(|ago| ago < SPEAKS && !is_quiet(ago))
+    };
+    remotes.iter().filter(speaks).map(|remote| remote.public_key).collect()
+}
+
 /// Of the gateways of each peer those that speak are sent to, and share the flows; where none speaks, all. So a peer that loses a gateway
 /// is followed before it can tell.
-fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, heard: &BTreeMap<PublicKey, Duration>) {
-    let speaks = |remote: &Remote| heard.get(&remote.public_key).is_some_and(|ago| *ago < SPEAKS);
+fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, speaking: &BTreeSet<PublicKey>) {
+    let speaks = |remote: &Remote| speaking.contains(&remote.public_key);
     let of_one_peer = |one: &Remote, other: &Remote| owners.get(&one.public_key) == owners.get(&other.public_key);
     for gateways in remotes.chunk_by_mut(of_one_peer) {
         let spoken_to: Vec<Option<SocketAddr>> = gateways.iter().filter(|one| speaks(one)).map(|one| one.endpoint).collect();
@@ -319,7 +333,7 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
             });
         }
     }
-    choose(&mut end.remotes, &end.owners, &snapshot.heard);
+    choose(&mut end.remotes, &end.owners, &snapshot.speaking);
     end
 }
 

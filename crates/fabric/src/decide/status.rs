@@ -152,9 +152,9 @@ fn condition(spec: &TunnelEndpointSpec, seen: &Seen) -> Wanted {
 
 #[cfg(test)]
 mod tests {
-    use liqo_datapath::tunnel::{Dropped, PrivateKey};
+    use liqo_datapath::tunnel::PrivateKey;
 
-    use super::*;
+    use super::{super::fixtures::remote_state, *};
 
     fn spec() -> TunnelEndpointSpec {
         let value = serde_json::json!({ "clusterID": "a".repeat(32), "clusterName": "milan", "mtu": 1420 });
@@ -162,17 +162,9 @@ mod tests {
     }
 
     fn seen(heard: Option<u64>, endpoint: Option<&str>) -> Seen {
-        let remote = RemoteState {
-            public_key: PrivateKey::generate().public(),
-            endpoint: endpoint.map(|text| text.parse().unwrap()),
-            last_handshake: None,
-            last_received: heard.map(Duration::from_secs),
-            sent_bytes: 0,
-            received_bytes: 0,
-            dropped: Dropped::default(),
-            measured: None,
-        };
-        Seen { remotes: vec![remote], ..Seen::default() }
+        let public_key = PrivateKey::generate().public();
+        let (endpoint, last_received) = (endpoint.map(|text| text.parse().unwrap()), heard.map(Duration::from_secs));
+        Seen { remotes: vec![RemoteState { public_key, endpoint, last_received, ..remote_state(1) }], ..Seen::default() }
     }
 
     /// As the gateway on this node writes it, where `current` stands.

@@ -1,5 +1,5 @@
 use super::{
-    fixtures::{id, in_use, key, peer, snapshot},
+    fixtures::{id, in_use, key, peer, remote_state, snapshot},
     *,
 };
 
@@ -71,26 +71,38 @@ fn all_gateways_of_a_peer_are_called_and_share_its_prefixes() {
 
 #[test]
 fn those_gateways_of_a_peer_are_sent_to_that_speak() {
-    let ago = |seconds: [u64; 2]| [1, 2].map(key).into_iter().zip(seconds.map(Duration::from_secs)).collect::<BTreeMap<_, _>>();
-    let chosen = |heard: BTreeMap<PublicKey, Duration>| {
-        let tunnel = wanted(&Snapshot { heard: heard.clone(), ..snapshot() }, "n1").tunnel.unwrap();
-        assert!(!tunnel.is_outdated(&heard));
+    let chosen = |speaking: BTreeSet<PublicKey>| {
+        let tunnel = wanted(&Snapshot { speaking: speaking.clone(), ..snapshot() }, "n1").tunnel.unwrap();
+        assert!(!tunnel.is_outdated(&speaking));
         let enabled: Vec<PublicKey> = tunnel.remotes.iter().filter(|one| one.enabled).map(|one| one.public_key).collect();
         assert!(tunnel.remotes.iter().all(|one| one.keepalive.is_some()));
         enabled
     };
-    assert_eq!(chosen(ago([1, 200])), [key(1)]);
-    assert_eq!(chosen(ago([8, 0])), [key(2)]);
-    assert_eq!(chosen(ago([6, 0])), [key(1), key(2)]);
-    assert_eq!(chosen(ago([100, 200])), [key(1), key(2)]);
+    assert_eq!(chosen([key(1)].into()), [key(1)]);
+    assert_eq!(chosen([key(2)].into()), [key(2)]);
+    assert_eq!(chosen([key(1), key(2)].into()), [key(1), key(2)]);
+    assert_eq!(chosen(BTreeSet::new()), [key(1), key(2)]);
     // Behind one address the one that is silent stands by, and is not called.
-    let mut behind_one = Snapshot { heard: ago([100, 0]), ..snapshot() };
+    let mut behind_one = Snapshot { speaking: [key(2)].into(), ..snapshot() };
     let gateways = &mut behind_one.peers.get_mut(&id('a')).unwrap().gateways;
     gateways[0].endpoints = gateways[1].endpoints.clone();
     let called: Vec<bool> = wanted(&behind_one, "n1").tunnel.unwrap().remotes.iter().map(|one| one.keepalive.is_some()).collect();
     assert_eq!(called, [false, true]);
-    let former = wanted(&Snapshot { heard: ago([1, 200]), ..snapshot() }, "n1").tunnel.unwrap();
-    assert!(former.is_outdated(&ago([8, 0])));
+    let former = wanted(&Snapshot { speaking: [key(1)].into(), ..snapshot() }, "n1").tunnel.unwrap();
+    assert!(former.is_outdated(&[key(2)].into()));
+}
+
+#[test]
+fn a_gateway_speaks_until_it_was_silent_for_long_or_leaves_questions_without_an_answer() {
+    let speaks = |milliseconds: u64, unanswered: usize| {
+        let last_received = Some(Duration::from_millis(milliseconds));
+        !speaking(&[RemoteState { last_received, unanswered, ..remote_state(1) }]).is_empty()
+    };
+    assert!(speaks(100, 0) && speaks(6900, 0) && !speaks(7000, 0), "it is never asked");
+    assert!(speaks(1900, 2), "one question may be lost");
+    assert!(speaks(900, 10), "its packets arrive");
+    assert!(!speaks(1000, 3));
+    assert!(speaking(&[remote_state(1)]).is_empty(), "it was never heard");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
 
 use data_encoding::BASE64;
 use k8s_openapi::api::coordination::v1::Lease;
-use liqo_api::{GatewayAddress, Gateways, annotations, gateway_lease};
+use liqo_api::{GatewayAddress, Gateways, Unheard, annotations, gateway_lease};
 use liqo_network::plan::MOST_GATEWAYS;
 
 use super::ranges::NodeAddresses;
@@ -27,6 +27,8 @@ pub struct Held {
     pub duration: Duration,
     /// What changes with each renewal.
     pub version: String,
+    /// The gateways that the node does not hear any more.
+    pub unheard: Unheard,
 }
 
 impl Held {
@@ -41,6 +43,7 @@ impl Held {
             tls_port: annotations.remove(annotations::GATEWAY_TLS).and_then(|port| port.parse().ok()),
             duration: Duration::from_secs(u64::try_from(spec.lease_duration_seconds?).ok()?),
             version: lease.metadata.resource_version.unwrap_or_default(),
+            unheard: annotations.remove(annotations::GATEWAY_UNHEARD).and_then(|text| text.parse().ok()).unwrap_or_default(),
         })
     }
 }
@@ -52,20 +55,33 @@ pub fn is_key(text: &str) -> bool {
 
 /// When each Lease was last seen to change, by our own clock: the times within it are of other clocks.
 #[derive(Clone, Debug, Default)]
-pub struct Observed(HashMap<String, Instant>);
+pub struct Observed(HashMap<String, Observation>);
+
+#[derive(Clone, Debug)]
+struct Observation {
+    at: Instant,
+    unheard: Unheard,
+}
 
 impl Observed {
-    /// Takes note of a change of a Lease. Whether that is news: anything but a renewal in time.
+    /// Takes note of a change of a Lease. Whether that is news: anything but a renewal in time by one that everybody hears.
     pub fn see(&mut self, name: &str, old: Option<&Held>, new: Option<&Held>, now: Instant) -> bool {
         let Some(new) = new else { return self.0.remove(name).is_some() };
-        let before = self.0.insert(name.to_owned(), now);
-        let in_time = before.is_some_and(|before| now.duration_since(before) < new.duration);
-        !in_time || old.is_none_or(|old| (&old.node, &old.public_key, old.tls_port) != (&new.node, &new.public_key, new.tls_port))
+        let before = self.0.insert(name.to_owned(), Observation { at: now, unheard: new.unheard.clone() });
+        let in_time = before.is_some_and(|before| now.duration_since(before.at) < new.duration);
+        let said = |held: &Held| (held.node.clone(), held.public_key.clone(), held.tls_port, held.unheard.clone());
+        !in_time || old.is_none_or(|old| said(old) != said(new) || self.is_unheard(name, &old.version))
+    }
+
+    /// Whether a gateway says that it does not hear the holder of this Lease.
+    fn is_unheard(&self, name: &str, version: &str) -> bool {
+        let number = (0..MOST_GATEWAYS).find(|number| gateway_lease(*number) == name);
+        number.is_some_and(|number| self.0.values().any(|other| other.unheard.names(number, version)))
     }
 }
 
 /// Our gateways in the order of their Leases; and when to look again. One is left out when its Lease ran out while another one was
-/// renewed. When all fall silent, it is rather we who do not see: then all stay.
+/// renewed, or when another one does not hear it any more. When all fall silent, it is rather we who do not see: then all stay.
 pub fn ours(
     settings: &Gateways,
     leases: &BTreeMap<String, Arc<Held>>,
@@ -75,15 +91,22 @@ pub fn ours(
 ) -> (Vec<GatewayAddress>, Option<Duration>) {
     let (mut found, mut again) = (Vec::new(), None);
     let names: Vec<String> = (0..settings.replicas.min(MOST_GATEWAYS)).map(gateway_lease).collect();
-    let newest = names.iter().filter(|name| leases.contains_key(*name)).filter_map(|name| observed.0.get(name)).max();
-    for name in names.iter().map(String::as_str) {
-        let (Some(held), Some(seen)) = (leases.get(name), observed.0.get(name)) else { continue };
-        let left = held.duration.saturating_sub(now.duration_since(*seen));
+    let seen = |name: &str| observed.0.get(name).map(|observation| observation.at);
+    let newest = names.iter().filter(|name| leases.contains_key(*name)).filter_map(|name| seen(name)).max();
+    let left_of = |name: &str| Some(leases.get(name)?.duration.saturating_sub(now.duration_since(seen(name)?)));
+    let is_alive = |name: &String| left_of(name).is_some_and(|left| !left.is_zero());
+    for (number, name) in (0..).zip(names.iter().map(String::as_str)) {
+        let (Some(held), Some(seen), Some(left)) = (leases.get(name), seen(name), left_of(name)) else { continue };
+        let mut others = names.iter().filter(|other| *other != name && is_alive(other)).filter_map(|other| leases.get(other));
+        if others.any(|other| other.unheard.names(number, &held.version)) {
+            again = Some(again.map_or(held.duration, |again: Duration| again.min(held.duration)));
+            continue;
+        }
         if !left.is_zero() {
             again = Some(again.map_or(left, |again: Duration| again.min(left)));
         }
         // Within this time each gateway renews its Lease, if the API server answers.
-        let is_overtaken = newest.is_some_and(|newest| newest.duration_since(*seen) >= held.duration * 2 / 3);
+        let is_overtaken = newest.is_some_and(|newest| newest.duration_since(seen) >= held.duration * 2 / 3);
         if left.is_zero() && is_overtaken {
             continue;
         }
@@ -115,7 +138,8 @@ mod tests {
 
     fn held(node: &str, version: u32) -> Arc<Held> {
         let public_key = format!("key of {node}");
-        Held { node: node.into(), public_key, tls_port: None, duration: 6 * SECOND, version: version.to_string() }.into()
+        let (duration, version) = (6 * SECOND, version.to_string());
+        Held { node: node.into(), public_key, tls_port: None, duration, version, unheard: Unheard::default() }.into()
     }
 
     fn leases(all: &[(u8, Arc<Held>)]) -> BTreeMap<String, Arc<Held>> {
@@ -125,6 +149,10 @@ mod tests {
     fn nodes() -> BTreeMap<String, Arc<NodeAddresses>> {
         let node = |address: &str| NodeAddresses { addresses: vec![address.parse().unwrap()], ..NodeAddresses::default() }.into();
         BTreeMap::from([("a".to_owned(), node("172.18.0.2")), ("b".to_owned(), node("fd00::2"))])
+    }
+
+    fn keys_of(found: &[GatewayAddress]) -> Vec<String> {
+        keys(found).into_iter().map(str::to_owned).collect()
     }
 
     fn keys(found: &[GatewayAddress]) -> Vec<&str> {
@@ -147,6 +175,24 @@ mod tests {
         assert_eq!((keys(&found), again), (vec!["key of a"], Some(4 * SECOND)));
         let (found, again) = ours(&settings, &now, &observed, &nodes, start + 60 * SECOND);
         assert_eq!((keys(&found), again), (vec!["key of a"], None), "nobody is seen: nothing is taken back");
+    }
+
+    #[test]
+    fn one_that_another_does_not_hear_is_left_out_until_it_renews_its_lease() {
+        let (start, settings, nodes) = (Instant::now(), Gateways::default(), nodes());
+        let hears_nobody: Arc<Held> = Held { unheard: "0@1".parse().unwrap(), ..(*held("a", 5)).clone() }.into();
+        let mut observed = Observed::default();
+        observed.see(&gateway_lease(0), None, Some(&held("b", 1)), start);
+        observed.see(&gateway_lease(1), None, Some(&held("a", 4)), start);
+        let soon = start + SECOND;
+        assert!(observed.see(&gateway_lease(1), Some(&held("a", 4)), Some(&hears_nobody), soon), "it is news");
+        let of = |version, at| {
+            keys_of(&ours(&settings, &leases(&[(0, held("b", version)), (1, hears_nobody.clone())]), &observed, &nodes, at).0)
+        };
+        assert_eq!(of(1, soon), ["key of a"]);
+        assert!(observed.clone().see(&gateway_lease(0), Some(&held("b", 1)), Some(&held("b", 2)), soon), "and so is this");
+        assert_eq!(of(2, soon), ["key of b", "key of a"], "it is there after all");
+        assert_eq!(of(1, soon + 6 * SECOND), ["key of b", "key of a"], "who says so is not there either");
     }
 
     #[test]
