@@ -93,6 +93,7 @@ fn first() -> Vec<(&'static str, Scenario)> {
             connections_survive_a_restart_of_the_fabric_and_of_the_managers,
             how_the_way_to_a_peer_is_stands_in_the_status,
             where_udp_does_not_pass_tls_takes_over_by_itself_and_udp_when_it_passes_again,
+            gateways_get_new_keys_and_nothing_is_lost,
             a_network_that_is_not_wanted_ends_on_both_sides_and_comes_back;
         api_access:
             a_pod_elsewhere_uses_the_api_server_of_its_home_and_nothing_else_there,

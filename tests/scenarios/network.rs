@@ -4,11 +4,11 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
+use kube::{ResourceExt as _, api::ListParams};
 use liqo_api::{Transport, TunnelEndpoint, labels, links};
 use liqo_network::space::translate;
 use liqo_tests::{Cluster, World, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// How long a tunnel may take until it stands.
 const TUNNEL: Duration = Duration::from_secs(60);
@@ -279,6 +279,64 @@ pub async fn connections_survive_a_restart_of_the_fabric_and_of_the_managers(wor
     let (numbers, ()) = tokio::try_join!(stream, restarts)?;
     let wanted: Vec<String> = (0..40).map(|number: u32| number.to_string()).collect();
     ensure!(numbers.lines().eq(wanted.iter().map(String::as_str)), "{numbers}");
+    connected(rome, milan).await?;
+    rome.delete_namespace(namespace).await
+}
+
+/// How many gateways of the only peer answer the gateway of a cluster of one node.
+async fn answering(cluster: &Cluster) -> Result<usize> {
+    let pods = cluster.api::<Pod>("liqo-fabric").list(&ListParams::default()).await?.items;
+    let pod = pods.first().context("no pod of liqo-fabric")?.name_any();
+    let metrics =
+        cluster.kubectl(&["get", "--raw", &format!("/api/v1/namespaces/liqo-fabric/pods/{pod}:9479/proxy/metrics")]).await?;
+    let line = metrics.lines().find(|line| line.starts_with("liqo_tunnel_gateways{")).context("no such metric")?;
+    Ok(line.rsplit(' ').next().context("no value")?.parse()?)
+}
+
+pub async fn gateways_get_new_keys_and_nothing_is_lost(world: Arc<World>) -> Result<()> {
+    let (rome, milan, namespace) = (&world.rome, &world.milan, "keys");
+    let (near, far) = two_sides(&world, namespace).await?;
+    let (caller, address) = (near.name_any(), ip(&far)?);
+    let known = |at: &'static str| {
+        let world = world.clone();
+        async move {
+            let (cluster, peer) = if at == "rome" { (&world.rome, &world.milan) } else { (&world.milan, &world.rome) };
+            anyhow::Ok(endpoint(cluster, peer).await?.spec.gateways)
+        }
+    };
+    let stream = ask(rome, namespace, &caller, &address, "cgi-bin/count");
+    // Five in a second, for longer than all of this takes.
+    let ping = format!("ping -i 0.2 -c 100 -W 10 -q {address}");
+    let pinging = exec(rome, namespace, &caller, &ping);
+    let renewing = async {
+        for (cluster, peer) in [(rome, "milan"), (milan, "rome")] {
+            let before = known(peer).await?;
+            let renewed: Value = serde_json::from_str(&cluster.liqoctl(&["renew", "gateway-keys", "-o", "json"]).await?)?;
+            let (former, key) = (&renewed["gateways"][0]["formerKey"], &renewed["gateways"][0]["key"]);
+            ensure!(former == &before[0].public_key && key != former, "{renewed} {before:?}");
+            eventually("the peer knows both keys", Duration::from_secs(15), || async {
+                let now = known(peer).await?;
+                let [newest, old] = &now[..] else { return Ok(None) };
+                let is_one_gateway =
+                    newest.first_key.as_ref() == Some(&before[0].public_key) && newest.endpoints == old.endpoints;
+                Ok((key == &newest.public_key && old.public_key == before[0].public_key && is_one_gateway).then_some(()))
+            })
+            .await?;
+        }
+        eventually("both keys answer", Duration::from_secs(15), || async {
+            Ok((answering(rome).await? == 2 && answering(milan).await? == 2).then_some(()))
+        })
+        .await?;
+        // Now the first ones go at once.
+        for cluster in [rome, milan] {
+            cluster.liqoctl(&["renew", "gateway-keys"]).await?;
+        }
+        Ok(())
+    };
+    let (numbers, pings, ()) = tokio::try_join!(stream, pinging, renewing)?;
+    let wanted: Vec<String> = (0..40).map(|number: u32| number.to_string()).collect();
+    ensure!(numbers.lines().eq(wanted.iter().map(String::as_str)), "{numbers}");
+    ensure!(pings.contains(" 0% packet loss"), "{pings}");
     connected(rome, milan).await?;
     rome.delete_namespace(namespace).await
 }

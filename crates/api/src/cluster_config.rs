@@ -8,7 +8,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, schema};
+use crate::{ClusterId, Condition, Time, schema};
 
 /// What this cluster is called, how others reach it, and how Liqo behaves in it. There is one, named `liqo`; it is read live.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -128,6 +128,9 @@ pub struct Gateways {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 300)))]
     pub tls_addresses: Vec<String>,
+    /// Gateways whose keys were made before this moment make new ones, and no connection notices. `liqoctl renew gateway-keys` sets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keys_not_before: Option<Time>,
 }
 
 impl Default for Gateways {
@@ -139,6 +142,7 @@ impl Default for Gateways {
             tls_port: 443,
             addresses: Vec::new(),
             tls_addresses: Vec::new(),
+            keys_not_before: None,
         }
     }
 }

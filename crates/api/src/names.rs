@@ -131,6 +131,10 @@ pub mod annotations {
     pub const CLUSTER_NAME: &str = "liqo.io/cluster-name";
     /// On the Lease of a gateway: its WireGuard key (base64).
     pub const GATEWAY_KEY: &str = "liqo.io/gateway-key";
+    /// On the Lease of a gateway whose key was renewed: the first one that it had (base64), which its part of the flows follows from.
+    pub const GATEWAY_FIRST_KEY: &str = "liqo.io/gateway-first-key";
+    /// On the same, for a few minutes: the key before (base64).
+    pub const GATEWAY_FORMER_KEY: &str = "liqo.io/gateway-former-key";
     /// On the Lease of a gateway: the TCP port on which it takes connections over TLS, while it does.
     pub const GATEWAY_TLS: &str = "liqo.io/gateway-tls";
     /// On the Lease of a gateway: which buckets of flows it carries, one bit for each (hexadecimal).

@@ -74,6 +74,11 @@ pub struct GatewayAddress {
     /// Its WireGuard key (base64).
     #[schemars(regex(pattern = r"^[A-Za-z0-9+/]{43}=$"))]
     pub public_key: String,
+    /// The first key that it had (base64), where it was renewed: its part of the flows follows from it. While a key is being renewed
+    /// there are two ends at one place, with the same first key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[A-Za-z0-9+/]{43}=$"))]
+    pub first_key: Option<String>,
     /// Where it waits for datagrams, `address:port`; none where it can only begin itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 300)))]

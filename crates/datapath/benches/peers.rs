@@ -138,6 +138,7 @@ fn node(last: u8, is_gateway: bool) -> ClusterNode {
 fn endpoint(fabric: &Fabric) -> Endpoint {
     let remote = |peer: &Peer| Remote {
         public_key: PrivateKey::generate().public(),
+        first_key: None,
         endpoint: Some(([192, 0, 2, 1], 9).into()),
         relay: None,
         keepalive: Some(Duration::from_secs(2)),

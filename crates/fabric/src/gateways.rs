@@ -34,6 +34,7 @@ use crate::{
         is_one_in_use,
         siblings::Other,
     },
+    key::Keys,
     relays::Relays,
     view::{self, LeaseView, lease_number},
 };
@@ -45,7 +46,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Gateways {
     api: Api<Lease>,
     node: String,
-    key: PublicKey,
     state: Mutex<State>,
     changed: Arc<Notify>,
     /// The Lease is to be written now.
@@ -57,23 +57,29 @@ pub struct Gateways {
     tried: watch::Sender<bool>,
 }
 
-#[derive(Default)]
 struct State {
     sightings: Sightings,
     in_use: AllInUse,
     fitness: Fitness,
     /// Whom this node does not hear any more.
     unheard: Unheard,
+    keys: Keys,
 }
 
 impl Gateways {
     /// Nothing is known of the Leases yet.
-    pub(crate) fn new(client: Client, options: &Options, key: PublicKey, relays: Arc<Relays>, changed: Arc<Notify>) -> Self {
+    pub(crate) fn new(client: Client, options: &Options, keys: Keys, relays: Arc<Relays>, changed: Arc<Notify>) -> Self {
+        let state = State {
+            sightings: Sightings::default(),
+            in_use: AllInUse::new(),
+            fitness: Fitness::default(),
+            unheard: Unheard::default(),
+            keys,
+        };
         Self {
             api: Api::namespaced(client, &options.namespace),
             node: options.node.clone(),
-            key,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             changed,
             hurry: Notify::new(),
             relays,
@@ -120,9 +126,9 @@ impl Gateways {
             // What we wrote ourselves was seen then.
             Some(lease) if lease.version.is_some() && state.sightings.version(number) == lease.version.as_deref() => return,
             Some(lease) => {
-                let LeaseView { holder, key, version, unheard } = lease.clone();
-                let key = key.and_then(|key| key.parse().ok());
-                state.sightings.saw(number, Held { holder, key, version, unheard }, now);
+                let LeaseView { holder, key, first_key, version, unheard } = lease.clone();
+                let [key, first_key] = [key, first_key].map(|key| key.and_then(|key| key.parse().ok()));
+                state.sightings.saw(number, Held { holder, key, first_key, version, unheard }, now);
             }
             None => state.sightings.gone(number),
         }
@@ -136,6 +142,20 @@ impl Gateways {
     /// The other nodes that hold Leases, if this one holds one.
     pub(crate) fn others(&self) -> Vec<Other> {
         self.state().sightings.others(&self.node)
+    }
+
+    /// The key that peers know this node by.
+    pub(crate) fn key(&self) -> PublicKey {
+        self.state().keys.newest.public()
+    }
+
+    /// Says in the Lease by which keys peers know this node.
+    pub(crate) fn has(&self, keys: &Keys) {
+        let mut state = self.state();
+        if state.keys != *keys {
+            state.keys.clone_from(keys);
+            self.hurry.notify_one();
+        }
     }
 
     /// Says in the Lease whom this node does not hear any more.
@@ -247,10 +267,11 @@ impl Gateways {
     /// Whether other gateways say that they carry buckets which are this one's when it is among them.
     async fn is_carried_by_others(&self) -> Result<bool, kube::Error> {
         let all = self.api.list(&ListParams::default().labels(&format!("{}=true", labels::GATEWAY))).await?.items;
-        let (mut numbers, mut carried) = (vec![gateway_number(&self.key.0)], 0);
+        let (mut numbers, mut carried) = (vec![self.number()], 0);
         for lease in all {
             let said = |name| lease.annotations().get(name);
-            let Some(key) = said(annotations::GATEWAY_KEY).and_then(|key| key.parse::<PublicKey>().ok()) else { continue };
+            let first = said(annotations::GATEWAY_FIRST_KEY).or_else(|| said(annotations::GATEWAY_KEY));
+            let Some(key) = first.and_then(|key| key.parse::<PublicKey>().ok()) else { continue };
             let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
             if !holder.is_empty() && holder != self.node {
                 numbers.push(gateway_number(&key.0));
@@ -264,9 +285,13 @@ impl Gateways {
     /// What this gateway carries, now that it is one.
     fn carried(&self) -> Buckets {
         let in_use = self.in_use();
-        let others = in_use.values().filter(|one| one.node != self.node).map(|one| gateway_number(&one.key.0));
-        let own = gateway_number(&self.key.0);
+        let others = in_use.values().filter(|one| one.node != self.node).map(|one| gateway_number(&one.first_key.0));
+        let own = self.number();
         spread::carried(own, &others.chain([own]).collect::<Vec<_>>())
+    }
+
+    fn number(&self) -> u64 {
+        gateway_number(&self.state().keys.first.0)
     }
 
     /// Whether this node holds the Lease, and wrote it so lately that nobody thinks it gone. It wrote the time by its own clock.
@@ -283,11 +308,18 @@ impl Gateways {
         let now = MicroTime(Timestamp::now());
         lease.metadata.managed_fields = None;
         lease.labels_mut().insert(labels::GATEWAY.to_owned(), "true".to_owned());
+        let (keys, unheard) = {
+            let state = self.state();
+            (state.keys.clone(), state.unheard.to_string())
+        };
+        let newest = keys.newest.public();
         let said = [
-            (annotations::GATEWAY_KEY, Some(self.key.to_string())),
+            (annotations::GATEWAY_KEY, Some(newest.to_string())),
+            (annotations::GATEWAY_FIRST_KEY, Some(keys.first).filter(|first| *first != newest).map(|first| first.to_string())),
+            (annotations::GATEWAY_FORMER_KEY, keys.told(now.0).map(|former| former.to_string())),
             (annotations::GATEWAY_TLS, self.relays.port().map(|port| port.to_string())),
             (annotations::GATEWAY_BUCKETS, Some(format!("{:04x}", self.carried()))),
-            (annotations::GATEWAY_UNHEARD, Some(self.state().unheard.to_string()).filter(|text| !text.is_empty())),
+            (annotations::GATEWAY_UNHEARD, Some(unheard).filter(|text| !text.is_empty())),
         ];
         for (name, value) in said {
             match value.filter(|_| hold) {

@@ -40,12 +40,13 @@ pub mod view;
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node as ClusterNode};
 use kube::{Api, Client, runtime::watcher};
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig, TunnelEndpoint, labels};
 use liqo_datapath::{
     node::Node,
-    tunnel::{PrivateKey, Tunnel as _, UserspaceTunnel},
+    tunnel::{Tunnel as _, UserspaceTunnel},
 };
 use liqo_kit::Cache;
 use tokio::sync::{Notify, watch};
@@ -56,6 +57,7 @@ use crate::{
     decide::Work,
     gateways::Gateways,
     health::Health,
+    key::Keys,
     relays::Relays,
     view::{ConfigView, LeaseView, NodeView, PeerView},
 };
@@ -67,7 +69,7 @@ pub struct Options {
     pub namespace: String,
     /// The node that it runs on.
     pub node: String,
-    /// Where the key of this node's gateway is kept.
+    /// Where the keys of this node's gateway are kept.
     pub key_directory: PathBuf,
     /// Port of health checks, on each node.
     pub health_port: u16,
@@ -84,11 +86,12 @@ struct Watched {
 
 /// Keeps this node as it is to be, until `stop`.
 pub async fn run(client: Client, options: Options, health: Health, stop: CancellationToken) -> anyhow::Result<()> {
-    let key = key::load_or_create(&options.key_directory, &options.node).context("the key of this node's gateway")?;
+    let keys = key::load_or_create(&options.key_directory, &options.node, Timestamp::now());
+    let keys = keys.context("the keys of this node's gateway")?;
     let kernel = Node::of_this_namespace().context("the kernel of this node")?;
     let changed = Arc::new(Notify::new());
     let relays = Arc::new(Relays::default());
-    let gateways = Arc::new(Gateways::new(client.clone(), &options, key.public(), relays.clone(), changed.clone()));
+    let gateways = Arc::new(Gateways::new(client.clone(), &options, keys.clone(), relays.clone(), changed.clone()));
     let watched = watch_all(&client, &options.namespace, &gateways, &changed, &stop);
     let all_known =
         async { tokio::join!(watched.nodes.synced(), watched.peers.synced(), watched.config.synced(), watched.leases.synced()) };
@@ -96,7 +99,7 @@ pub async fn run(client: Client, options: Options, health: Health, stop: Cancell
         () = stop.cancelled() => return Ok(()),
         _ = all_known => {}
     }
-    tracing::info!(node = options.node, key = %key.public(), "this node");
+    tracing::info!(node = options.node, key = %keys.newest.public(), "this node");
     let tunnel = Arc::new(UserspaceTunnel::new());
     let (ends, held) = watch::channel(None);
     let electing = gateways.clone().keep(watched.clone(), stop.clone());
@@ -113,7 +116,7 @@ pub async fn run(client: Client, options: Options, health: Health, stop: Cancell
     let relaying = relays::Keeper {
         relays: relays.clone(),
         tunnel: tunnel.clone(),
-        key: key.public(),
+        gateways: gateways.clone(),
         held,
         changed: changed.clone(),
         stop: stop.clone(),
@@ -124,9 +127,9 @@ pub async fn run(client: Client, options: Options, health: Health, stop: Cancell
         port: options.health_port,
         stop: stop.clone(),
     };
-    let agent = Agent { tunnel: &*tunnel, node: kernel, key };
+    let agent = Agent { tunnel: &*tunnel, node: kernel };
     let holding =
-        node::Keeper { agent, client, options: &options, watched, gateways, relays, changed, ends, health, stop }.keep();
+        node::Keeper { agent, client, options: &options, watched, gateways, relays, changed, ends, health, stop }.keep(keys);
     // Each ends when it is asked to, and not before.
     let ((), (), (), (), ()) = tokio::join!(electing, listening.keep(), reporting, relaying.keep(), holding);
     tunnel.stop();
@@ -137,9 +140,9 @@ pub async fn run(client: Client, options: Options, health: Health, stop: Cancell
 pub async fn clear(options: &Options) -> anyhow::Result<()> {
     let tunnel = UserspaceTunnel::new();
     let kernel = Node::of_this_namespace().context("the kernel of this node")?;
-    let agent = Agent { tunnel: &tunnel, node: kernel, key: PrivateKey::generate() };
-    let steps = agent.make(&Work::Clear).await.context("removing what is in the kernel")?;
-    key::remove(&options.key_directory, &options.node).context("removing the gateway's key")?;
+    let (agent, now) = (Agent { tunnel: &tunnel, node: kernel }, Timestamp::now());
+    let steps = agent.make(&Work::Clear, &Keys::first(now), now).await.context("removing what is in the kernel")?;
+    key::remove(&options.key_directory, &options.node).context("removing the gateway's keys")?;
     tracing::info!(steps, "nothing of Liqo's network is left on this node");
     Ok(())
 }

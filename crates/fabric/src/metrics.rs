@@ -25,6 +25,7 @@ type ByDirection = [(&'static str, &'static str); 1];
 struct Metrics {
     steps: Counter,
     up: Family<ByPeer, Gauge>,
+    gateways: Family<ByPeer, Gauge>,
     sent: Family<ByPeer, Counter>,
     received: Family<ByPeer, Counter>,
     dropped: Family<ByReason, Counter>,
@@ -41,6 +42,11 @@ fn metrics() -> &'static Metrics {
     METRICS.get_or_init(|| Metrics {
         steps: register("fabric_steps", "How many things were changed in the kernel of this node", Counter::default()),
         up: register("tunnel_up", "Whether the gateway of a peer answers", Family::default()),
+        gateways: register(
+            "tunnel_gateways",
+            "How many gateways of a peer answer; one whose key is being renewed counts twice",
+            Family::default(),
+        ),
         sent: register("tunnel_sent_bytes", "Bytes of datagrams to a peer's gateways", Family::default()),
         received: register("tunnel_received_bytes", "Bytes of datagrams from a peer's gateways", Family::default()),
         dropped: register("tunnel_dropped", "Packets from or to a peer that were not carried", Family::default()),
@@ -78,6 +84,7 @@ pub(crate) fn steps(count: usize) {
 pub(crate) fn no_tunnel() {
     let metrics = metrics();
     metrics.up.clear();
+    metrics.gateways.clear();
     metrics.sent.clear();
     metrics.received.clear();
     metrics.dropped.clear();
@@ -111,6 +118,7 @@ pub(crate) fn tunnel(peers: &BTreeMap<ClusterId, Seen>, of_nobody: &Dropped) {
     for (peer, seen) in peers {
         let sum = |of: fn(&RemoteState) -> u64| seen.remotes.iter().map(of).sum::<u64>();
         metrics.up.get_or_create(&of(peer)).set(seen.is_connected().into());
+        metrics.gateways.get_or_create(&of(peer)).set(i64::try_from(seen.answering()).unwrap_or(i64::MAX));
         metrics.relayed.get_or_create(&of(peer)).set(seen.is_relayed().into());
         let measured = seen.measured();
         match measured.and_then(|measured| measured.latency) {

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use kube::Client;
 use liqo_api::{CLUSTER_CONFIG, ClusterId};
 use liqo_datapath::{
@@ -18,6 +19,7 @@ use crate::{
     decide::{self, Snapshot, Wanted, Work},
     gateways::Gateways,
     health::Health,
+    key::{self, Keys},
     metrics,
     openings::{Around, OpeningWatches},
     relays::Relays,
@@ -49,16 +51,24 @@ pub(crate) struct Keeper<'a> {
     pub stop: CancellationToken,
 }
 
+/// What is remembered from one look to the next.
+struct Memory {
+    openings: Option<OpeningWatches>,
+    resolver: Resolver,
+    /// Whose each key of a peer's gateway is.
+    owners: BTreeMap<PublicKey, ClusterId>,
+    /// Our own keys.
+    keys: Keys,
+}
+
 impl Keeper<'_> {
     /// Until `stop`. What the node holds then, stays.
-    pub(crate) async fn keep(self) {
+    pub(crate) async fn keep(self, keys: Keys) {
         self.gateways.tried().await;
-        let mut openings = None;
-        let mut resolver = Resolver::default();
-        let mut keys = BTreeMap::new();
+        let mut memory = Memory { openings: None, resolver: Resolver::default(), owners: BTreeMap::new(), keys };
         let mut retry = FIRST_RETRY;
         loop {
-            let wait = match self.once(&mut openings, &mut resolver, &mut keys).await {
+            let wait = match self.once(&mut memory).await {
                 Ok(wait) => {
                     retry = FIRST_RETRY;
                     wait
@@ -81,31 +91,36 @@ impl Keeper<'_> {
     }
 
     /// Looks once, and says after which time to look again.
-    async fn once(
-        &self,
-        openings: &mut Option<OpeningWatches>,
-        resolver: &mut Resolver,
-        keys: &mut BTreeMap<PublicKey, ClusterId>,
-    ) -> anyhow::Result<Duration> {
-        let this = &self.options.node;
-        let mut snapshot = self.snapshot(keys);
+    async fn once(&self, memory: &mut Memory) -> anyhow::Result<Duration> {
+        let (this, now) = (&self.options.node, Timestamp::now());
+        let mut snapshot = self.snapshot(&memory.owners);
+        let not_before = snapshot.settings.gateways.keys_not_before.as_ref().map(|moment| moment.0);
+        let renewed = memory.keys.renewed(not_before, now);
+        if let Some(renewed) = renewed {
+            key::save(&self.options.key_directory, this, &renewed)?;
+            tracing::info!(key = %renewed.newest.public(), "the key of this node is renewed");
+            memory.keys = renewed;
+        }
         if decide::needs_openings(&snapshot, this) && snapshot.settings.enabled {
             let around = Around {
                 nodes: snapshot.nodes.keys().cloned().collect(),
                 remote: snapshot.peers.values().flat_map(|peer| peer.imported.values().copied()).collect(),
             };
-            let watches = openings.get_or_insert_with(|| OpeningWatches::start(&self.client, around.clone(), &self.changed));
+            let watches =
+                memory.openings.get_or_insert_with(|| OpeningWatches::start(&self.client, around.clone(), &self.changed));
             // They take a moment, and rights that are missing must not hold up the rest of the loop for ever.
             let _ = tokio::time::timeout(Duration::from_secs(5), watches.complete()).await;
             snapshot.openings = watches.openings(around);
         } else {
-            *openings = None;
+            memory.openings = None;
         }
         if snapshot.is_gateway(this) {
-            snapshot.resolved = resolver.look_up(decide::names(&snapshot.peers)).await;
+            snapshot.resolved = memory.resolver.look_up(decide::names(&snapshot.peers)).await;
         }
-        let work = decide::decide(&snapshot, this, self.agent.key.public());
-        let made = self.agent.make(&work).await;
+        let work = decide::decide(&snapshot, this, &memory.keys.all());
+        let made = self.agent.make(&work, &memory.keys, now).await;
+        // Who is told of a key finds it in use.
+        self.gateways.has(&memory.keys);
         if snapshot.is_gateway(this) {
             let is_made = made.as_ref().map_or_else(AgentError::is_partial, |_| true);
             self.gateways.works(decide::works(&snapshot, &work, is_made, self.agent.tunnel.state().running));
@@ -140,7 +155,7 @@ impl Keeper<'_> {
                 if wanted.tunnel.is_some() && self.gateways.was_away() {
                     self.agent.node.forget(&wanted.plan).await;
                 }
-                *keys = wanted.tunnel.as_ref().map(|end| end.owners.clone()).unwrap_or_default();
+                memory.owners = wanted.tunnel.as_ref().map(|end| end.owners.clone()).unwrap_or_default();
                 wanted.tunnel.is_some().then(|| Arc::new(*wanted))
             }
         };
@@ -149,10 +164,10 @@ impl Keeper<'_> {
             *before = held;
             differs
         });
-        Ok(PERIOD)
+        Ok(memory.keys.changes_after(now).map_or(PERIOD, |left| left.min(PERIOD)))
     }
 
-    fn snapshot(&self, keys: &BTreeMap<PublicKey, ClusterId>) -> Snapshot {
+    fn snapshot(&self, owners: &BTreeMap<PublicKey, ClusterId>) -> Snapshot {
         let config = self.watched.config.get(&Key::new("", CLUSTER_CONFIG));
         let nodes = self.watched.nodes.all().into_iter().map(|(key, node)| (key.name, (*node).clone())).collect();
         let peers = self.watched.peers.all().into_iter();
@@ -165,7 +180,7 @@ impl Keeper<'_> {
             gateways: self.gateways.in_use(),
             openings: None,
             resolved: BTreeMap::new(),
-            keys: keys.clone(),
+            keys: owners.clone(),
             speaking: decide::speaking(&self.agent.tunnel.state().remotes),
             relays: self.relays.connected(),
         }

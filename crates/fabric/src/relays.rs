@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     decide::{TunnelEnd, fallback::Fallback},
+    gateways::Gateways,
     metrics,
     node::Held,
 };
@@ -128,7 +129,7 @@ fn beside(end: &TunnelEnd) -> Option<SocketAddr> {
 pub(crate) struct Keeper {
     pub relays: Arc<Relays>,
     pub tunnel: Arc<UserspaceTunnel>,
-    pub key: PublicKey,
+    pub gateways: Arc<Gateways>,
     pub held: watch::Receiver<Held>,
     /// Told when a relay is connected, or is not any more.
     pub changed: Arc<Notify>,
@@ -160,7 +161,7 @@ impl Keeper {
         let place = end.and_then(|end| Some((end, beside(end)?)));
         let Some((end, tunnel)) = place else { return self.relays.state().clients.clear() };
         let there = self.relays.state().clients.iter().map(|(key, client)| (*key, client.address())).collect();
-        let ours = self.relays.port().map(|_| self.key);
+        let ours = self.relays.port().map(|_| self.gateways.key());
         let states = self.tunnel.state().remotes;
         let needed = fallback.needed(end, &states, &there, ours, Instant::now());
         let is_right = |key: &PublicKey, client: &mut Client| {

@@ -98,6 +98,8 @@ pub struct LeaseView {
     pub holder: Option<String>,
     /// The holder's public key.
     pub key: Option<String>,
+    /// The first one that it had, where that is another one.
+    pub first_key: Option<String>,
     /// What changes with each write.
     pub version: Option<String>,
     /// The gateways that the holder does not hear any more.
@@ -106,11 +108,12 @@ pub struct LeaseView {
 
 /// Keeps who holds it with which key, whom the holder does not hear, and what changes with each renewal.
 pub fn lease(lease: Lease) -> Option<LeaseView> {
-    let key = lease.annotations().get(annotations::GATEWAY_KEY).cloned();
+    let said = |name| lease.annotations().get(name).cloned();
+    let (key, first_key) = (said(annotations::GATEWAY_KEY), said(annotations::GATEWAY_FIRST_KEY));
     let unheard =
         lease.annotations().get(annotations::GATEWAY_UNHEARD).map(|text| text.parse().unwrap_or_default()).unwrap_or_default();
     let version = lease.resource_version();
-    Some(LeaseView { version, holder: lease.spec.and_then(|spec| spec.holder_identity), key, unheard })
+    Some(LeaseView { version, holder: lease.spec.and_then(|spec| spec.holder_identity), key, first_key, unheard })
 }
 
 /// The number of a gateway's Lease.

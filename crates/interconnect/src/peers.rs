@@ -232,7 +232,8 @@ fn fits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> {
     }
     let is_short = |address: &String| address.chars().count() <= 300;
     let are_short = |gateway: &GatewayAddress| gateway.endpoints.iter().chain(&gateway.tls).all(is_short);
-    if gateways.iter().all(|gateway| is_key(&gateway.public_key) && are_short(gateway)) {
+    let has_keys = |gateway: &GatewayAddress| is_key(&gateway.public_key) && gateway.first_key.as_deref().is_none_or(is_key);
+    if gateways.iter().all(|gateway| has_keys(gateway) && are_short(gateway)) {
         Ok(())
     } else {
         Err("one of its gateways has no key of 32 bytes, or an address that is too long")

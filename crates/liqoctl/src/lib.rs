@@ -42,6 +42,7 @@ pub mod preflight;
 pub mod probes;
 pub mod progress;
 pub mod readiness;
+pub mod renew;
 pub mod rollout;
 pub mod selector;
 pub mod settings;

@@ -8,14 +8,14 @@ use liqoctl::{
     approve, ask,
     cli::{
         Bench, BenchNetwork, Cli, Command, Doctor, Generate, Global, Install, Offer, OfferDecide, Offload, Peer, Playground,
-        PlaygroundArguments, Plugin, Policy, Test, TestNetwork, Token, Uninstall, Unoffload, Unpeer,
+        PlaygroundArguments, Plugin, Policy, Renew, Test, TestNetwork, Token, Uninstall, Unoffload, Unpeer,
     },
     cluster::{Access, Cluster},
     doctor, generate, install, network_bench, network_test, offer, offload,
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes,
     progress::Progress,
-    selector, settings, status, token, uninstall, unpeer, version,
+    renew, selector, settings, status, token, uninstall, unpeer, version,
 };
 
 fn main() -> ExitCode {
@@ -81,6 +81,11 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Unpeer(arguments) => unpeer(&global, &arguments).await,
         Command::Approve { peer } => decide_on_consumer(&global, &peer, liqo_api::Wish::Yes, true).await,
         Command::Refuse { peer, yes } => decide_on_consumer(&global, &peer, liqo_api::Wish::No, yes).await,
+        Command::Renew(Renew::GatewayKeys { no_wait, timeout }) => {
+            let cluster = Cluster::connect(&global.access()).await?;
+            let outcome = renew::gateway_keys(&cluster, (!no_wait).then_some(timeout), &Progress::new()).await?;
+            output::print(format, &outcome, renew::table)
+        }
         Command::Offload(Offload::Namespace(arguments)) => {
             let cluster = Cluster::connect(&global.access()).await?;
             let options = offload::Options {

@@ -69,6 +69,7 @@ impl Side {
             mtu: self.mtu,
             remotes: vec![Remote {
                 public_key: self.remote_key,
+                first_key: None,
                 endpoint: Some(self.remote),
                 relay: None,
                 keepalive: Some(Duration::from_secs(25)),

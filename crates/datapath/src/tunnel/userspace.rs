@@ -265,7 +265,8 @@ fn build(
         };
         let links = identities.iter().enumerate().map(link).collect();
         let asked = remote.enabled || remote.keepalive.is_some();
-        Entry { links, live, enabled: remote.enabled, asked, number: spread::gateway_number(&remote.public_key.0) }
+        let number = spread::gateway_number(&remote.first_key.unwrap_or(remote.public_key).0);
+        Entry { links, live, enabled: remote.enabled, asked, number }
     };
     let entries: Vec<_> = wanted.remotes.iter().map(entry).collect();
     let by_key = entries.iter().enumerate().map(|(index, entry)| (entry.live.public_key, index)).collect();
@@ -307,6 +308,7 @@ mod tests {
     fn endpoint(keys: &[&PrivateKey]) -> Endpoint {
         let remote = |key: &&PrivateKey| Remote {
             public_key: key.public(),
+            first_key: None,
             endpoint: None,
             relay: None,
             keepalive: None,

@@ -190,6 +190,7 @@ impl World {
             });
             let remotes = peers.map(|(other, public_key, peer)| Remote {
                 public_key,
+                first_key: None,
                 endpoint: Some((node_address(other), TUNNEL_PORT).into()),
                 relay: None,
                 keepalive: Some(Duration::from_secs(15)),

@@ -88,6 +88,7 @@ mod tests {
         fn new() -> Self {
             let remote = Remote {
                 public_key: key(5),
+                first_key: None,
                 endpoint: UDP.parse().ok(),
                 relay: None,
                 keepalive: Some(KEEPALIVE),

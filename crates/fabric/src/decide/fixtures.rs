@@ -70,5 +70,5 @@ pub fn snapshot() -> Snapshot {
 
 /// A gateway that holds the Lease of this number.
 pub fn in_use(number: u8, node: &str) -> (u8, InUse) {
-    (number, InUse { node: node.to_owned(), key: key(100 + number) })
+    (number, InUse { node: node.to_owned(), key: key(100 + number), first_key: key(100 + number) })
 }

@@ -64,6 +64,8 @@ pub struct InUse {
     pub node: String,
     /// The key that peers know it by.
     pub key: PublicKey,
+    /// The first key that it had, which its part of the flows follows from.
+    pub first_key: PublicKey,
 }
 
 /// The gateways in use, by the numbers of their Leases.
@@ -80,6 +82,8 @@ pub struct Held {
     pub holder: Option<String>,
     /// The key that peers know the node by.
     pub key: Option<PublicKey>,
+    /// The first one that it had, where that is another one.
+    pub first_key: Option<PublicKey>,
     /// What changes with each write.
     pub version: Option<String>,
     /// The gateways that the node does not hear any more.
@@ -148,8 +152,9 @@ impl Sightings {
         let newest = self.newest();
         let alive = self.0.iter().filter(|(_, one)| one.is_fresh(now) || !one.is_overtaken(newest));
         let alive = alive.filter(|(number, _)| !self.is_unheard(**number, now));
-        let known =
-            alive.filter_map(|(number, one)| Some((*number, InUse { node: one.held.holder.clone()?, key: one.held.key? })));
+        let in_use =
+            |held: &Held| Some(InUse { node: held.holder.clone()?, key: held.key?, first_key: held.first_key.or(held.key)? });
+        let known = alive.filter_map(|(number, one)| Some((*number, in_use(&one.held)?)));
         let alive: AllInUse = known.collect();
         if alive.is_empty() { before.clone() } else { alive }
     }
@@ -412,7 +417,7 @@ mod tests {
         // Two that do not hear each other: what there is, stays, until both have renewed their Leases.
         sightings.saw(0, written("n1", "13", "1@14"), later);
         sightings.saw(1, written("n2", "14", "0@13"), later);
-        let before: AllInUse = [(0, InUse { node: "n1".to_owned(), key: KEY })].into();
+        let before: AllInUse = [(0, InUse { node: "n1".to_owned(), key: KEY, first_key: KEY })].into();
         assert_eq!(sightings.in_use(&before, later), before);
     }
 }

@@ -84,9 +84,10 @@ impl Snapshot {
         let set = &self.settings.gateways;
         let most = if is_one_in_use(set) { 1 } else { set.replicas.min(MOST_GATEWAYS) };
         let may = |one: &InUse| self.nodes.get(&one.node).is_some_and(|node| node.is_selected(&set.node_selector));
-        let (mut nodes, mut keys) = (BTreeSet::new(), BTreeSet::new());
+        let (mut nodes, mut keys, mut firsts) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let all = self.gateways.iter().map(|(number, one)| (*number, one));
-        all.filter(move |(_, one)| may(one) && nodes.insert(&one.node) && keys.insert(one.key)).take(most.into())
+        all.filter(move |(_, one)| may(one) && nodes.insert(&one.node) && keys.insert(one.key) && firsts.insert(one.first_key))
+            .take(most.into())
     }
 
     /// Whether this node is a gateway in use.
@@ -183,8 +184,8 @@ pub fn needs_openings(snapshot: &Snapshot, this: &str) -> bool {
     snapshot.is_gateway(this) && snapshot.peers.values().any(|peer| peer.reach == Reach::Offloaded)
 }
 
-/// What this node is to do. `key` is the one that peers know it by.
-pub fn decide(snapshot: &Snapshot, this: &str, key: PublicKey) -> Work {
+/// What this node is to do. `ours` are its keys.
+pub fn decide(snapshot: &Snapshot, this: &str, ours: &[PublicKey]) -> Work {
     if !snapshot.settings.enabled {
         return Work::Clear;
     }
@@ -202,7 +203,7 @@ pub fn decide(snapshot: &Snapshot, this: &str, key: PublicKey) -> Work {
     let addresses = addresses(snapshot, ranges);
     let (fabric, left_out) = fabric(snapshot, ranges, &addresses);
     let plan = fabric.plan(this);
-    let tunnel = plan.tunnel.is_some().then(|| tunnel_end(snapshot, &fabric, this, key));
+    let tunnel = plan.tunnel.is_some().then(|| tunnel_end(snapshot, &fabric, this, ours));
     let gateways = fabric.gateways().into_iter().map(|(name, _)| name.to_owned()).collect();
     Work::Hold(Box::new(Wanted { plan, tunnel, gateways, left_out, doubtful: addresses.left_out }))
 }
@@ -228,7 +229,7 @@ fn addresses(snapshot: &Snapshot, ranges: &NetworkRanges) -> Addresses {
 fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges, addresses: &Addresses) -> (Fabric, BTreeMap<ClusterId, String>) {
     let gateway = |name: &str| {
         let (slot, found) = snapshot.in_use().find(|(_, one)| one.node == name)?;
-        Some(Gateway { slot, number: gateway_number(&found.key.0) })
+        Some(Gateway { slot, number: gateway_number(&found.first_key.0) })
     };
     let node = |(name, view): (&String, &NodeView)| {
         let addresses = addresses.of.get(name).cloned().unwrap_or_default();
@@ -297,7 +298,7 @@ fn mac(name: &str) -> Mac {
     Mac::of([digest[0], digest[1], digest[2], digest[3], digest[4]])
 }
 
-fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) -> TunnelEnd {
+fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKey]) -> TunnelEnd {
     let addresses = fabric.nodes.get(this).map(|node| node.addresses.clone()).unwrap_or_default();
     let port = snapshot.settings.gateways.port;
     let has = |is_v4: bool| addresses.iter().any(|address| address.is_ipv4() == is_v4);
@@ -314,7 +315,7 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
         let prefixes: Vec<IpNet> = peer.maps.imported.pairs().map(|(here, _)| here.0).collect();
         for gateway in &spec.gateways {
             // A key of ours, and one that is somebody else's, would make the tunnel refuse everybody.
-            let Some(public_key) = own_key(gateway, id, snapshot, key).filter(|key| !end.owners.contains_key(key)) else {
+            let Some(public_key) = own_key(gateway, id, snapshot, ours).filter(|key| !end.owners.contains_key(key)) else {
                 continue;
             };
             end.owners.insert(public_key, id.clone());
@@ -325,6 +326,7 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
             }
             end.remotes.push(Remote {
                 public_key,
+                first_key: gateway.first_key.as_ref().and_then(|key| key.parse().ok()),
                 endpoint: addresses_of(&gateway.endpoints, &snapshot.resolved).into_iter().find(usable),
                 relay: snapshot.relays.get(&public_key).copied(),
                 keepalive: Some(KEEPALIVE),
@@ -338,8 +340,8 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, key: PublicKey) 
 }
 
 /// The key of a peer's gateway, unless it is ours or another peer's: whose it was before, theirs it is.
-fn own_key(gateway: &GatewayAddress, id: &ClusterId, snapshot: &Snapshot, ours: PublicKey) -> Option<PublicKey> {
-    let key: PublicKey = gateway.public_key.parse().ok().filter(|key| *key != ours)?;
+fn own_key(gateway: &GatewayAddress, id: &ClusterId, snapshot: &Snapshot, ours: &[PublicKey]) -> Option<PublicKey> {
+    let key: PublicKey = gateway.public_key.parse().ok().filter(|key| !ours.contains(key))?;
     let claims = |spec: &TunnelEndpointSpec| spec.gateways.iter().any(|other| other.public_key == gateway.public_key);
     match snapshot.keys.get(&key) {
         Some(owner) if owner != id && snapshot.peers.get(owner).is_some_and(claims) => None,

@@ -1,6 +1,10 @@
 //! What is said of the tunnel to a peer.
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use liqo_api::{CONNECTED, GatewayStatus, Transport, TunnelEndpointSpec, TunnelEndpointStatus};
@@ -45,6 +49,11 @@ impl Seen {
         self.left_out.is_none() && self.heard().next().is_some()
     }
 
+    /// How many gateways of it answer.
+    pub fn answering(&self) -> usize {
+        self.heard().filter(|_| self.left_out.is_none()).count()
+    }
+
     /// How the way to it is: of several gateways that it has, to the worst.
     pub fn measured(&self) -> Option<Measured> {
         let all = self.heard().filter(|_| self.is_connected()).filter_map(|remote| remote.measured);
@@ -61,13 +70,14 @@ impl Seen {
         let quality = before.unwrap_or_default().next(self.measured(), since_written);
         let quality = if self.is_connected() { quality } else { Quality::default() };
         let connected = self.is_connected();
-        let endpoints = self.heard().filter(|_| connected).filter_map(|remote| self.endpoint(remote));
+        // One whose key is being renewed is heard from the same place twice.
+        let endpoints: BTreeSet<_> = self.heard().filter(|_| connected).filter_map(|remote| self.endpoint(remote)).collect();
         let transport = if self.is_relayed() { Transport::Tls } else { Transport::Udp };
         GatewayStatus {
             node: node.to_owned(),
             connected,
             transport: connected.then_some(transport),
-            endpoints: endpoints.map(|address| address.to_string()).collect(),
+            endpoints: endpoints.into_iter().map(|address| address.to_string()).collect(),
             latency_microseconds: quality.latency,
             loss_percent: quality.loss,
         }
@@ -230,6 +240,7 @@ mod tests {
             public_key: remote.to_string(),
             endpoints: vec!["192.0.2.1:51840".to_owned()],
             tls: vec!["192.0.2.1:443".to_owned()],
+            ..liqo_api::GatewayAddress::default()
         }];
         let say = |seen: &Seen| {
             status("n1", &["n1".to_owned()], &spec, &TunnelEndpointStatus::default(), seen, Timestamp::UNIX_EPOCH, Duration::MAX)

@@ -6,7 +6,7 @@ use super::{
 const OURS: PublicKey = PublicKey([9; 32]);
 
 fn wanted(snapshot: &Snapshot, this: &str) -> Wanted {
-    match decide(snapshot, this, OURS) {
+    match decide(snapshot, this, &[OURS]) {
         Work::Hold(wanted) => *wanted,
         other => panic!("{other:?}"),
     }
@@ -120,7 +120,7 @@ fn without_a_gateway_packets_for_peers_go_nowhere() {
 
 #[test]
 fn nothing_is_touched_while_something_is_not_known() {
-    let waits = |snapshot: &Snapshot, this: &str| matches!(decide(snapshot, this, OURS), Work::Wait(_));
+    let waits = |snapshot: &Snapshot, this: &str| matches!(decide(snapshot, this, &[OURS]), Work::Wait(_));
     assert!(waits(&Snapshot { ranges: None, ..snapshot() }, "n1"));
     assert!(waits(&snapshot(), "n3"));
     let mut careful = snapshot();
@@ -133,7 +133,7 @@ fn nothing_is_touched_while_something_is_not_known() {
 
 #[test]
 fn a_gateway_without_its_tunnel_does_not_do_its_part() {
-    let does = |snapshot: &Snapshot, made, running| works(snapshot, &decide(snapshot, "n1", OURS), made, running);
+    let does = |snapshot: &Snapshot, made, running| works(snapshot, &decide(snapshot, "n1", &[OURS]), made, running);
     let tried = [(true, true), (true, false), (false, true)];
     assert_eq!(tried.map(|(made, running)| does(&snapshot(), made, running)), [true, false, false]);
     // It cannot list what is open, say; a tunnel that runs already goes on meanwhile.
@@ -149,7 +149,7 @@ fn a_network_that_is_switched_off_leaves_nothing() {
     let mut off = snapshot();
     off.settings.enabled = false;
     off.ranges = None;
-    assert_eq!(decide(&off, "n1", OURS), Work::Clear);
+    assert_eq!(decide(&off, "n1", &[OURS]), Work::Clear);
 }
 
 #[test]

@@ -21,6 +21,10 @@ pub struct Held {
     pub node: String,
     /// The node's WireGuard key (base64).
     pub public_key: String,
+    /// The first one that it had, where that is another one.
+    pub first_key: Option<String>,
+    /// The one before, which sessions still begin with.
+    pub former_key: Option<String>,
     /// The TCP port on which it takes connections over TLS, if it does.
     pub tls_port: Option<u16>,
     /// How long it holds after a renewal.
@@ -40,6 +44,8 @@ impl Held {
         Some(Self {
             node: spec.holder_identity.filter(|holder| !holder.is_empty())?,
             public_key: annotations.remove(annotations::GATEWAY_KEY).filter(|key| is_key(key))?,
+            first_key: annotations.remove(annotations::GATEWAY_FIRST_KEY).filter(|key| is_key(key)),
+            former_key: annotations.remove(annotations::GATEWAY_FORMER_KEY).filter(|key| is_key(key)),
             tls_port: annotations.remove(annotations::GATEWAY_TLS).and_then(|port| port.parse().ok()),
             duration: Duration::from_secs(u64::try_from(spec.lease_duration_seconds?).ok()?),
             version: lease.metadata.resource_version.unwrap_or_default(),
@@ -69,8 +75,8 @@ impl Observed {
         let Some(new) = new else { return self.0.remove(name).is_some() };
         let before = self.0.insert(name.to_owned(), Observation { at: now, unheard: new.unheard.clone() });
         let in_time = before.is_some_and(|before| now.duration_since(before.at) < new.duration);
-        let said = |held: &Held| (held.node.clone(), held.public_key.clone(), held.tls_port, held.unheard.clone());
-        !in_time || old.is_none_or(|old| said(old) != said(new) || self.is_unheard(name, &old.version))
+        let is_as_before = |old: &Held| Held { version: new.version.clone(), ..old.clone() } == *new;
+        !in_time || old.is_none_or(|old| !is_as_before(old) || self.is_unheard(name, &old.version))
     }
 
     /// Whether a gateway says that it does not hear the holder of this Lease.
@@ -114,18 +120,21 @@ pub fn ours(
         let fits =
             |node: &&Arc<NodeAddresses>| settings.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
         let Some(node) = nodes.get(&held.node).filter(fits) else { continue };
-        if found.iter().any(|other: &GatewayAddress| other.public_key == held.public_key) {
-            continue;
-        }
         let reached = |set: &[String], port: u16| match set {
             [] => node.addresses.iter().map(|&address| SocketAddr::new(address, port).to_string()).collect(),
             set => set.to_vec(),
         };
-        found.push(GatewayAddress {
-            public_key: held.public_key.clone(),
+        let first_key = held.first_key.as_ref().or(held.former_key.as_ref());
+        let gateway = |public_key: &String| GatewayAddress {
+            public_key: public_key.clone(),
+            first_key: first_key.filter(|first| *first != public_key).cloned(),
             endpoints: reached(&settings.addresses, settings.port),
             tls: held.tls_port.map(|port| reached(&settings.tls_addresses, port)).unwrap_or_default(),
-        });
+        };
+        let keys: Vec<&String> = [Some(&held.public_key), held.former_key.as_ref()].into_iter().flatten().collect();
+        if !found.iter().any(|other: &GatewayAddress| keys.contains(&&other.public_key)) {
+            found.extend(keys.into_iter().map(gateway));
+        }
     }
     (found, again)
 }
@@ -139,7 +148,8 @@ mod tests {
     fn held(node: &str, version: u32) -> Arc<Held> {
         let public_key = format!("key of {node}");
         let (duration, version) = (6 * SECOND, version.to_string());
-        Held { node: node.into(), public_key, tls_port: None, duration, version, unheard: Unheard::default() }.into()
+        let (node, unheard) = (node.into(), Unheard::default());
+        Held { node, public_key, first_key: None, former_key: None, tls_port: None, duration, version, unheard }.into()
     }
 
     fn leases(all: &[(u8, Arc<Held>)]) -> BTreeMap<String, Arc<Held>> {
@@ -239,6 +249,22 @@ mod tests {
         assert_eq!(ours(&labelled, &all, &observed, &nodes, now).0, [], "a node that is not to be one, is none");
         let settings = Gateways { addresses: vec!["gw.example:1".into()], ..Gateways::default() };
         assert_eq!(ours(&settings, &all, &observed, &nodes, now).0[0].endpoints, ["gw.example:1"]);
+    }
+
+    #[test]
+    fn a_gateway_whose_key_is_renewed_is_announced_with_both() {
+        let now = Instant::now();
+        let renewed = Held { former_key: Some("former".into()), first_key: Some("first".into()), ..(*held("b", 1)).clone() };
+        let all = leases(&[(0, renewed.into()), (1, held("a", 1))]);
+        let mut observed = Observed::default();
+        for (name, held) in &all {
+            observed.see(name, None, Some(held), now);
+        }
+        let (found, _) = ours(&Gateways::default(), &all, &observed, &nodes(), now);
+        assert_eq!(keys(&found), ["key of b", "former", "key of a"]);
+        assert_eq!(found[0].endpoints, found[1].endpoints);
+        let first: Vec<Option<&str>> = found.iter().map(|one| one.first_key.as_deref()).collect();
+        assert_eq!(first, [Some("first"), Some("first"), None]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use liqo_api::{PodOffloadingStrategy, ResourceList};
 use liqo_quantity::ResourceArgument;
 
 pub use doctor::Doctor;
-pub use network::{Bench, BenchNetwork, Others, Test, TestNetwork};
+pub use network::{Bench, BenchNetwork, Others, Renew, Test, TestNetwork};
 pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
 
 use crate::{
@@ -76,6 +76,9 @@ pub enum Command {
         /// Name or ID of the peer
         peer: String,
     },
+    /// Replace what has become too old
+    #[command(subcommand)]
+    Renew(Renew),
     /// Let a cluster not borrow from here; what it has is taken back
     Refuse {
         /// Name or ID of the peer

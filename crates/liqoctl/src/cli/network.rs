@@ -1,4 +1,4 @@
-//! `test` and `bench`: arguments.
+//! `test`, `bench` and `renew`: arguments.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -55,6 +55,23 @@ pub struct Others {
         conflicts_with_all = ["remote_kubeconfig", "remote_context"]
     )]
     pub playground: Option<String>,
+}
+
+/// `renew ...`.
+#[derive(Debug, Subcommand)]
+pub enum Renew {
+    /// Give the gateways of this cluster new WireGuard keys, without a loss
+    ///
+    /// Peers learn the new keys beside the former ones. These are told to them for five minutes more, and taken for a day; called twice,
+    /// the first ones are of no use any more.
+    GatewayKeys {
+        /// Do not wait until all gateways have new keys
+        #[arg(long)]
+        no_wait: bool,
+        /// How long that may take
+        #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION", conflicts_with = "no_wait")]
+        timeout: Duration,
+    },
 }
 
 /// `bench ...`.

@@ -22,7 +22,7 @@ fn picture(own: char, peers: &[(char, Peer)]) -> Picture {
     let key = |letter: char| GatewayAddress {
         public_key: format!("key of {letter}"),
         endpoints: vec!["192.0.2.1:51840".into()],
-        tls: Vec::new(),
+        ..GatewayAddress::default()
     };
     Picture {
         own: id(own),
@@ -176,7 +176,7 @@ fn no_peer_moves_another_or_takes_its_key() {
     let gateways = ["key of b", "key of c"].map(|key| GatewayAddress {
         public_key: key.into(),
         endpoints: vec![format!("{place}:1")],
-        tls: Vec::new(),
+        ..GatewayAddress::default()
     });
     let said = NetworkAnnouncement {
         exports: [net("10.244.0.0/16")].into(),

@@ -1,0 +1,122 @@
+//! `liqoctl renew gateway-keys`: gateways make new WireGuard keys, and no connection notices.
+//!
+//! What is written is a moment, in the `ClusterConfig`: keys made before it are too old. Gateways do the rest, and say in their Leases by
+//! which keys peers know them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::bail;
+use jiff::{Timestamp, ToSpan as _};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
+};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, Time, annotations, labels};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    cluster::{Cluster, Explained as _},
+    output,
+    progress::Progress,
+    wait::{self, Look},
+};
+
+/// A gateway that has a new key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Renewed {
+    /// Its node.
+    pub node: String,
+    /// The key that it had.
+    pub former_key: String,
+    /// The key that it has.
+    pub key: String,
+}
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// Keys that were made before are renewed.
+    pub keys_not_before: Time,
+    /// The gateways that were waited for.
+    pub gateways: Vec<Renewed>,
+}
+
+/// Has all gateways renew their keys; waits for them unless `timeout` is none.
+pub async fn gateway_keys(cluster: &Cluster, timeout: Option<Duration>, progress: &Progress) -> anyhow::Result<Outcome> {
+    let Some(config) = cluster.config().await? else { bail!("Liqo is not installed here; `liqoctl install` does that") };
+    if !config.spec.network.enabled {
+        bail!("the network is switched off here (network.enabled), so there are no gateways");
+    }
+    let before = keys(cluster).await?;
+    let now = Timestamp::now();
+    let last = config.spec.network.gateways.keys_not_before.map(|last| last.0);
+    // Two calls within one second are two renewals all the same: written are whole seconds.
+    let moment = last.and_then(|last| last.checked_add(1.second()).ok()).filter(|next| *next > now).unwrap_or(now);
+    let keys_not_before = Time(moment);
+    let api: Api<ClusterConfig> = Api::all(cluster.client.clone());
+    let change = json!({ "spec": { "network": { "gateways": { "keysNotBefore": keys_not_before } } } });
+    let written = api.patch(CLUSTER_CONFIG, &PatchParams::default(), &Patch::Merge(&change)).await;
+    written.doing(format!("change ClusterConfig {CLUSTER_CONFIG}"))?;
+    let Some(timeout) = timeout else { return Ok(Outcome { keys_not_before, gateways: Vec::new() }) };
+    let step = "new keys of gateways";
+    let news = |missing: &str| progress.message(step, missing);
+    let renewing = wait::until("every gateway has a new key", timeout, news, || async {
+        let (renewed, missing) = compare(&before, &keys(cluster).await?);
+        let waits = || Look::NotYet(format!("still with the former key: {}", missing.join(", ")));
+        Ok(if missing.is_empty() { Look::Done(renewed) } else { waits() })
+    });
+    let gateways = progress.step(step, renewing).await?;
+    Ok(Outcome { keys_not_before, gateways })
+}
+
+/// The keys of gateways by node.
+async fn keys(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
+    let api: Api<Lease> = Api::namespaced(cluster.client.clone(), liqo_api::SYSTEM_NAMESPACE);
+    let selected = ListParams::default().labels(&format!("{}=true", labels::GATEWAY));
+    let leases = api.list(&selected).await.doing("list the Leases of gateways")?;
+    let key = |lease: Lease| {
+        let key = lease.annotations().get(annotations::GATEWAY_KEY)?.clone();
+        Some((lease.spec?.holder_identity.filter(|holder| !holder.is_empty())?, key))
+    };
+    Ok(leases.items.into_iter().filter_map(key).collect())
+}
+
+/// The gateways with other keys than before, and those that still have the same. One that is gone is not waited for.
+fn compare(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> (Vec<Renewed>, Vec<String>) {
+    let (mut renewed, mut missing) = (Vec::new(), Vec::new());
+    for (node, former) in before {
+        match now.get(node) {
+            Some(key) if key == former => missing.push(node.clone()),
+            Some(key) => renewed.push(Renewed { node: node.clone(), former_key: former.clone(), key: key.clone() }),
+            None => {}
+        }
+    }
+    (renewed, missing)
+}
+
+/// The outcome for people.
+pub fn table(outcome: &Outcome) -> String {
+    if outcome.gateways.is_empty() {
+        return format!("Keys made before {} are renewed.", outcome.keys_not_before.0);
+    }
+    let rows = outcome.gateways.iter().map(|one| vec![one.node.clone(), one.former_key.clone(), one.key.clone()]);
+    output::table(&["GATEWAY", "FORMER KEY", "KEY"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_that_has_its_former_key_is_waited_for_and_one_that_is_gone_is_not() {
+        let keys = |all: &[(&str, &str)]| all.iter().map(|(node, key)| ((*node).to_owned(), (*key).to_owned())).collect();
+        let (renewed, missing) =
+            compare(&keys(&[("a", "1"), ("b", "2"), ("c", "3")]), &keys(&[("a", "4"), ("b", "2"), ("d", "5")]));
+        assert_eq!(renewed, [Renewed { node: "a".to_owned(), former_key: "1".to_owned(), key: "4".to_owned() }]);
+        assert_eq!(missing, ["b"]);
+    }
+}
