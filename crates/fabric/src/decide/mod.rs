@@ -42,8 +42,8 @@ pub const TURN: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 2 + 1);
 /// A gateway that was heard within this time may be there.
 const SPEAKS: Duration = Duration::from_secs(TURN.as_secs() + 2);
 /// Unless it was not heard for so long, and leaves so many questions without an answer, of which the last may be on its way yet.
-const QUIET: Duration = Duration::from_secs(1);
-const UNANSWERED: usize = 3;
+const QUIET: Duration = Duration::from_millis(1500);
+const UNANSWERED: usize = 4;
 /// So many names of gateways are looked up for a peer at most.
 const MOST_NAMES: usize = 16;
 /// A gateway of a peer is called over TLS at so many addresses at most.
