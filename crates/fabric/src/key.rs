@@ -95,6 +95,10 @@ impl Keys {
     }
 
     fn read(text: &str) -> Option<Self> {
+        // The key alone, as it was written once.
+        if let Ok(newest) = text.trim().parse::<PrivateKey>() {
+            return Some(Self { first: newest.public(), newest, former: None, made: Timestamp::UNIX_EPOCH });
+        }
         let word = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let former = word("former").map(|key| key.parse().ok());
         if former == Some(None) {
@@ -185,6 +189,10 @@ mod tests {
             assert_ne!(load("n2").unwrap(), keys);
             assert!(matches!(load("n1"), Err(KeyError::Invalid { .. })));
         }
+        fs::write(&file, format!("{}\n", BASE64.encode(keys.newest.bytes()))).unwrap();
+        let alone = load("n1").unwrap();
+        assert_eq!((&alone.newest, alone.first, alone.renewed(None, at(0))), (&keys.newest, keys.first, None));
+        assert!(alone.renewed(Some(at(0)), at(0)).is_some());
         remove(&directory, "n1").unwrap();
         remove(&directory, "n1").unwrap();
         assert_ne!(load("n1").unwrap(), keys);
