@@ -234,12 +234,14 @@ impl Cluster {
             let write = matches!(text("/verb"), "create" | "update" | "patch" | "delete" | "deletecollection");
             let beside = matches!(text("/objectRef/resource"), "leases" | "tokenreviews" | "subjectaccessreviews");
             if ours && write && !beside && text("/stage") == "ResponseComplete" {
+                let part = text("/objectRef/subresource");
                 writes.push(format!(
-                    "{} {} {}/{} by {}",
+                    "{} {} {}/{}{} by {}",
                     text("/verb"),
                     text("/objectRef/resource"),
                     text("/objectRef/namespace"),
                     text("/objectRef/name"),
+                    if part.is_empty() { String::new() } else { format!("/{part}") },
                     text("/user/username")
                 ));
             }

@@ -412,7 +412,8 @@ mod tests {
         sightings.saw(0, written("n1", "10", "0@10 1@12"), start);
         assert!(!sightings.is_unheard(0, start));
         let later = start + LEASE_DURATION;
-        sightings.saw(1, written("n2", "12", ""), later);
+        sightings.saw(1, written("n2", "12", ""), start + ONE_ROUND);
+        assert!(sightings.is_unheard(1, start + ONE_ROUND) && !sightings.is_unheard(1, later));
         assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), later)), [(1, "n2")]);
         // Two that do not hear each other: what there is, stays, until both have renewed their Leases.
         sightings.saw(0, written("n1", "13", "1@14"), later);

@@ -154,7 +154,7 @@ impl TunnelEnd {
 }
 
 /// The gateways of peers that are there, as far as one can hear. One whose node dies is missed within two seconds where it answered
-/// questions, which other WireGuards do not.
+/// questions, which another WireGuard does not.
 pub fn speaking(remotes: &[RemoteState]) -> BTreeSet<PublicKey> {
     let speaks = |remote: &&RemoteState| {
         let is_quiet = |ago: Duration| ago >= QUIET && remote.unanswered >= UNANSWERED;
