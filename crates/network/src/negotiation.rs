@@ -166,7 +166,8 @@ fn size_of<'a>(prefixes: impl IntoIterator<Item = &'a IpNet>, is_v4: bool) -> u1
         .fold(0, u128::saturating_add)
 }
 
-/// How both see each other, from what both say: complete when each has a place for all that the other exports.
+/// How both see each other, from what both say: complete when each has a place for all that the other exports. Who exports nothing of
+/// one family has no room for it either, and where both have the other one, nothing is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
     /// The maps.
@@ -190,13 +191,19 @@ pub fn agree(ours: &Announcement, theirs: &Announcement) -> Result<Agreement, Re
     check(&theirs.exports)?;
     let seen = |prefix: &IpNet| Some((Here(*prefix), There(*theirs.views.get(prefix)?)));
     let placed = |prefix: &IpNet| Some((Here(*ours.views.get(prefix)?), There(*prefix)));
+    let has = |exports: &BTreeSet<IpNet>, is_v4| exports.iter().any(|prefix| prefix.addr().is_ipv4() == is_v4);
+    let is_shared = |is_v4| has(&ours.exports, is_v4) && has(&theirs.exports, is_v4);
+    let is_apart = !is_shared(true) && !is_shared(false);
+    let matters = |prefix: &IpNet| is_apart || is_shared(prefix.addr().is_ipv4());
+    let unseen = |prefix: &&IpNet| matters(prefix) && !theirs.views.contains_key(*prefix);
+    let unplaced = |prefix: &&IpNet| matters(prefix) && !ours.views.contains_key(*prefix);
     Ok(Agreement {
         maps: PeerMaps {
             exported: PrefixMap::new(ours.exports.iter().filter_map(seen))?,
             imported: PrefixMap::new(theirs.exports.iter().filter_map(placed))?,
         },
-        unseen: ours.exports.iter().filter(|prefix| !theirs.views.contains_key(prefix)).copied().collect(),
-        unplaced: theirs.exports.iter().filter(|prefix| !ours.views.contains_key(prefix)).copied().collect(),
+        unseen: ours.exports.iter().filter(unseen).copied().collect(),
+        unplaced: theirs.exports.iter().filter(unplaced).copied().collect(),
     })
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Each node knows the way to the gateways over an overlay (VXLAN), and a gateway knows the way to the peers through its tunnel
 //! device. The next hop in the overlay is the other node's own address, said to be on the link; so the overlay needs no
-//! addresses of its own.
+//! addresses of its own. Of IPv6 the kernel takes no address for such a hop that another device leads to: there it is the link-local
+//! one that follows from the other node's Ethernet address.
 //!
 //! ```text
 //!   pod -> node --(mark by bucket, table of a gateway)--> overlay -> gateway --(route)--> tunnel
@@ -13,7 +14,10 @@
 //! gateway, and on a gateway into its own tunnel; nftables mark what belongs to another one ([`crate::spread`]), and on a gateway
 //! what comes from peers for other nodes. So with one gateway there is neither mark nor table elsewhere.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv6Addr},
+};
 
 use ipnet::IpNet;
 use liqo_api::{ApiServerEndpoint, ClusterId};
@@ -67,7 +71,7 @@ pub struct Fabric {
 /// A node of this cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its addresses, at most one of each family; the overlay runs over the first.
+    /// Its addresses, at most one of each family.
     pub addresses: Vec<IpAddr>,
     /// Prefixes of the pods on it, as far as they are known.
     pub pods: Vec<IpNet>,
@@ -75,6 +79,17 @@ pub struct Node {
     pub mac: Mac,
     /// Its place among the gateways, if a tunnel ends here.
     pub gateway: Option<Gateway>,
+}
+
+impl Node {
+    fn address(&self, is_v4: bool) -> Option<IpAddr> {
+        self.addresses.iter().copied().find(|address| address.is_ipv4() == is_v4)
+    }
+
+    /// What routes of a family over the overlay name as the next hop, where this node is it.
+    fn hop(&self, is_v4: bool) -> Option<IpAddr> {
+        if is_v4 { self.address(true) } else { Some(self.mac.link_local().into()) }
+    }
 }
 
 /// A node where a tunnel ends.
@@ -112,6 +127,13 @@ impl Mac {
         let mut bytes = [0x0a; 6];
         bytes[1..].copy_from_slice(&hash);
         Self(bytes)
+    }
+
+    /// The link-local address that follows from it (RFC 4291, appendix A).
+    fn link_local(self) -> Ipv6Addr {
+        let mac = self.0;
+        let words = [[mac[0] ^ 2, mac[1]], [mac[2], 0xff], [0xfe, mac[3]], [mac[4], mac[5]]].map(u16::from_be_bytes);
+        Ipv6Addr::new(0xfe80, 0, 0, 0, words[0], words[1], words[2], words[3])
     }
 }
 
@@ -244,6 +266,17 @@ impl Fabric {
         all
     }
 
+    /// Whether there are prefixes of peers of IPv4, or of IPv6.
+    pub fn has_remote(&self, is_v4: bool) -> bool {
+        self.peers.values().any(|peer| peer.maps.imported.pairs().any(|(here, _)| here.0.addr().is_ipv4() == is_v4))
+    }
+
+    /// Whether the overlay runs over IPv4, else over IPv6: what most nodes have, the same for all of them.
+    pub fn overlay_is_v4(&self) -> bool {
+        let having = |is_v4| self.nodes.values().filter(|node| node.address(is_v4).is_some()).count();
+        having(true) >= having(false)
+    }
+
     /// The gateways, by their slots.
     pub fn gateways(&self) -> Vec<(&str, Gateway)> {
         let mut all: Vec<(&str, Gateway)> =
@@ -279,10 +312,9 @@ impl Fabric {
         };
         for destination in self.remote() {
             let is_v4 = destination.addr().is_ipv4();
-            let of_family = |node: &Node| node.addresses.iter().copied().find(|address| address.is_ipv4() == is_v4);
-            let source = of_family(this);
+            let source = this.address(is_v4);
             let over_there = |gateway: &str| {
-                let hop = of_family(&self.nodes[gateway])?;
+                let hop = self.nodes[gateway].hop(is_v4)?;
                 Some(Way::Overlay { hop, source, mtu: Some(self.mtu) })
             };
             let usual = if is_gateway { Some(Way::Tunnel { source }) } else { nearest.and_then(|(first, _)| over_there(first)) };
@@ -307,10 +339,11 @@ impl Fabric {
         // Nodes that are no gateways do not talk to each other here.
         let others =
             self.nodes.iter().filter(|(other, node)| *other != name && (node.gateway.is_some() || this.gateway.is_some()));
-        let local = *this.addresses.first()?;
+        let is_v4 = self.overlay_is_v4();
+        let local = this.address(is_v4)?;
         let neighbour = |(_, node): (&String, &Node)| {
-            let outer = node.addresses.iter().copied().find(|address| address.is_ipv4() == local.is_ipv4())?;
-            Some(Neighbour { outer, mac: node.mac, hops: node.addresses.clone() })
+            let hops = [true, false].into_iter().filter(|is_v4| self.has_remote(*is_v4)).filter_map(|is_v4| node.hop(is_v4));
+            Some(Neighbour { outer: node.address(is_v4)?, mac: node.mac, hops: hops.collect() })
         };
         let neighbours: Vec<Neighbour> = others.filter_map(neighbour).collect();
         (!neighbours.is_empty()).then_some(Overlay { local, mac: this.mac, mtu: self.mtu, neighbours })
@@ -318,20 +351,25 @@ impl Fabric {
 
     /// What comes from peers goes to the other nodes over the overlay, as strict checks of the return path there want it.
     fn to_nodes(&self, name: &str, gateway: Gateway, plan: &mut NodePlan) {
-        let mut families = std::collections::BTreeSet::new();
         let reached: Vec<Mac> = plan.overlay.iter().flat_map(|overlay| &overlay.neighbours).map(|one| one.mac).collect();
-        for (_, node) in self.nodes.iter().filter(|(other, node)| *other != name && reached.contains(&node.mac)) {
-            for &address in &node.addresses {
-                let is_v4 = address.is_ipv4();
-                let own = node.pods.iter().copied().filter(|prefix| prefix.addr().is_ipv4() == is_v4);
-                for destination in own.chain([single(address)]) {
-                    let way = Way::Overlay { hop: address, source: None, mtu: None };
-                    plan.routes.push(Route { destination, table: Some(gateway.table()), way });
-                    families.insert(!is_v4);
-                }
+        let others: Vec<&Node> = self
+            .nodes
+            .iter()
+            .filter(|(other, node)| *other != name && reached.contains(&node.mac))
+            .map(|(_, node)| node)
+            .collect();
+        for is_v4 in [true, false].into_iter().filter(|is_v4| self.has_remote(*is_v4)) {
+            let before = plan.routes.len();
+            for (node, hop) in others.iter().filter_map(|node| Some((node, node.hop(is_v4)?))) {
+                let pods = node.pods.iter().copied().filter(|prefix| prefix.addr().is_ipv4() == is_v4);
+                plan.routes.extend(pods.chain(node.address(is_v4).map(single)).map(|destination| Route {
+                    destination,
+                    table: Some(gateway.table()),
+                    way: Way::Overlay { hop, source: None, mtu: None },
+                }));
             }
+            plan.rules.extend((plan.routes.len() > before).then(|| gateway.rule(!is_v4, true)));
         }
-        plan.rules.extend(families.into_iter().map(|is_v6| gateway.rule(is_v6, true)));
     }
 }
 

@@ -7,7 +7,11 @@
 //!
 //! Where there are several gateways, each node marks what is for peers by the gateway that carries it ([`crate::spread`]), so that it
 //! takes the way there. That is done where the destination is what it really is, behind the translation of Services. What came in by
-//! the overlay goes on by the tunnel as it is: whoever sent it here knew why, and it cannot go round.
+//! the overlay goes on by the tunnel as it is: whoever sent it here knew why, and it cannot go round. Errors that a node has to tell of
+//! a connection go where its packets go, whatever the node's own address is: no other gateway knows it.
+//!
+//! What checks of sources (`rp_filter`) do for IPv4, where they are on, nothing does for IPv6. So the tables see to it themselves, as far
+//! as it matters to others than the pods here: nobody speaks in a peer's name to another one, and nobody but nodes in the overlay.
 //!
 //! The chains that translate stand a little before the usual places (`dstnat`, `srcnat`), because the first chain that binds a
 //! connection wins: so the masquerading of CNIs and kube-proxy does not hide who is talking.
@@ -17,6 +21,7 @@ mod api_server;
 use std::{
     collections::BTreeMap,
     fmt::{Display, Write as _},
+    net::IpAddr,
 };
 
 use ipnet::IpNet;
@@ -78,15 +83,27 @@ impl Family {
         }
     }
 
+    fn is_v4(self) -> bool {
+        self == Self::V4
+    }
+
     fn has(self, prefix: &IpNet) -> bool {
-        prefix.addr().is_ipv4() == (self == Self::V4)
+        prefix.addr().is_ipv4() == self.is_v4()
     }
 }
 
 /// The tables of a node, guard first.
 pub fn tables(fabric: &Fabric, node: &str) -> Vec<Table> {
-    let families = [Family::V4, Family::V6].into_iter().filter(|family| fabric.remote().iter().any(|prefix| family.has(prefix)));
-    families.flat_map(|family| of_family(fabric, node, family)).collect()
+    let of_family = |family: Family| {
+        if fabric.has_remote(family.is_v4()) {
+            of_family(fabric, node, family)
+        } else if family.is_v4() == fabric.overlay_is_v4() {
+            vec![table(fabric, node, family, TABLE, &overlay_alone(fabric, family))]
+        } else {
+            Vec::new()
+        }
+    };
+    [Family::V4, Family::V6].into_iter().flat_map(of_family).collect()
 }
 
 /// What the gateway carries on which a guard has this fingerprint.
@@ -96,20 +113,20 @@ pub fn carried(fingerprint: &str) -> Buckets {
 }
 
 fn of_family(fabric: &Fabric, node: &str, family: Family) -> Vec<Table> {
-    let is_gateway = is_gateway(fabric, node);
-    let table = |name, body: &str| {
-        let keyword = family.keyword();
-        let carries = if name == GUARD { format!(" {:04x}", fabric.carried_by(node)) } else { String::new() };
-        let fingerprint = format!("{}{carries}", short_hash(body));
-        // The first line makes sure that there is something to delete.
-        let script = format!(
-            "table {keyword} {name}\ndelete table {keyword} {name}\n\
-             table {keyword} {name} {{\n\tcomment \"{fingerprint}\"\n{body}}}\n"
-        );
-        Table { family: keyword, name, fingerprint, script }
-    };
-    let body = body(fabric, node, family);
-    if is_gateway { vec![table(GUARD, &guard(fabric, family)), table(TABLE, &body)] } else { vec![table(TABLE, &body)] }
+    let guard = is_gateway(fabric, node).then(|| table(fabric, node, family, GUARD, &guard(fabric, family)));
+    guard.into_iter().chain([table(fabric, node, family, TABLE, &body(fabric, node, family))]).collect()
+}
+
+fn table(fabric: &Fabric, node: &str, family: Family, name: &'static str, body: &str) -> Table {
+    let keyword = family.keyword();
+    let carries = if name == GUARD { format!(" {:04x}", fabric.carried_by(node)) } else { String::new() };
+    let fingerprint = format!("{}{carries}", short_hash(body));
+    // The first line makes sure that there is something to delete.
+    let script = format!(
+        "table {keyword} {name}\ndelete table {keyword} {name}\n\
+         table {keyword} {name} {{\n\tcomment \"{fingerprint}\"\n{body}}}\n"
+    );
+    Table { family: keyword, name, fingerprint, script }
 }
 
 fn is_gateway(fabric: &Fabric, node: &str) -> bool {
@@ -151,26 +168,58 @@ fn guard(fabric: &Fabric, family: Family) -> String {
     text
 }
 
+/// Where the overlay runs over a family that peers have no prefixes of.
+fn overlay_alone(fabric: &Fabric, family: Family) -> String {
+    let mut text = nodes_set(fabric, family);
+    let (input, forward) = overlay_rules(fabric, family);
+    filter_chains(&mut text, &input, &forward);
+    text
+}
+
+fn nodes(fabric: &Fabric, family: Family) -> Vec<IpAddr> {
+    let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied());
+    nodes.filter(|&address| family.has(&single(address))).collect()
+}
+
+fn nodes_set(fabric: &Fabric, family: Family) -> String {
+    set(family, "nodes", "", nodes(fabric, family))
+}
+
+/// Only nodes themselves talk in the overlay: what comes in for it, and what passes. What pods send to other nodes looks like their
+/// node's there; what says to be another node's, and comes from where that one is not, is a pod's.
+fn overlay_rules(fabric: &Fabric, family: Family) -> (Vec<String>, Vec<String>) {
+    let keyword = family.keyword();
+    let mut input = vec![format!("udp dport {OVERLAY_PORT} {keyword} saddr != @nodes counter drop")];
+    if family == Family::V6 && !fabric.overlay_is_v4() {
+        input.push(format!("udp dport {OVERLAY_PORT} fib saddr . iif oif missing counter drop"));
+    }
+    (input, vec![format!("udp dport {OVERLAY_PORT} {keyword} daddr @nodes counter drop")])
+}
+
+fn filter_chains(text: &mut String, input: &[String], forward: &[String]) {
+    chain(text, "forward", "type filter hook forward priority filter - 10; policy accept;", forward);
+    chain(text, "input", "type filter hook input priority filter - 10; policy accept;", input);
+}
+
 fn body(fabric: &Fabric, node: &str, family: Family) -> String {
     let (keyword, is_gateway) = (family.keyword(), is_gateway(fabric, node));
     let remote: Vec<IpNet> = fabric.remote().into_iter().filter(|prefix| family.has(prefix)).collect();
     let pods: Vec<IpNet> = fabric.pods.iter().filter(|prefix| family.has(prefix)).copied().collect();
-    let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied());
-    let nodes: Vec<_> = nodes.filter(|&address| family.has(&single(address))).collect();
+    let nodes = nodes(fabric, family);
     let mut text = set(family, "remote", INTERVAL, &remote);
-    text.push_str(&set(family, "nodes", "", &nodes));
+    text.push_str(&nodes_set(fabric, family));
     let mut postrouting = Vec::new();
     // Answers to what began here, and what belongs to them. Whatever a peer began is looked at packet by packet, so that what is
     // closed is closed for connections that stand, too.
     let answers = "ct direction reply ct state established,related accept";
-    let mut input = vec![
-        format!("udp dport {OVERLAY_PORT} {keyword} saddr != @nodes counter drop"),
-        format!("{keyword} saddr @remote {answers}"),
-    ];
+    let (mut input, mut forward) = overlay_rules(fabric, family);
+    input.push(format!("{keyword} saddr @remote {answers}"));
     input.extend(api_server::reached(fabric, family, "accept", |_| true));
     input.push(format!("{keyword} saddr @remote counter drop"));
-    // Only nodes themselves talk in the overlay: what pods send there looks like their node's at the other end.
-    let mut forward = vec![format!("udp dport {OVERLAY_PORT} {keyword} daddr @nodes counter drop")];
+    // What is a peer's comes by these ways, and is nobody else's to say to another one.
+    let ways = if is_gateway { [TUNNEL, OVERLAY].as_slice() } else { &[OVERLAY] };
+    let ways = format!("{{ {} }}", elements(ways.iter().map(|device| format!("\"{device}\""))));
+    forward.push(format!("iifname != {ways} oifname {ways} {keyword} saddr @remote counter drop"));
     if is_gateway {
         for (id, peer) in &fabric.peers {
             peer_chains(&mut text, fabric, node, family, (id, peer));
@@ -201,8 +250,7 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
         postrouting.push(format!("oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}", by_peer("to")));
     }
     mark_chains(&mut text, fabric, node, family);
-    chain(&mut text, "forward", "type filter hook forward priority filter - 10; policy accept;", &forward);
-    chain(&mut text, "input", "type filter hook input priority filter - 10; policy accept;", &input);
+    filter_chains(&mut text, &input, &forward);
     // A machine that is none of our nodes knows no way back to peers.
     postrouting.extend(api_server::reached(fabric, family, "masquerade", |machine| !nodes.contains(machine)));
     // Who talks stays visible: what comes from a peer keeps its source here, and so do our pods on their way to the gateway.
@@ -262,14 +310,6 @@ fn via(gateway: Gateway) -> String {
 /// Marks what belongs to one of these gateways. The bucket is put together bit by bit in the mark, because no rule of nft combines two
 /// addresses; then it makes room for the gateway's own mark, or none.
 fn bucket_chain(text: &mut String, fabric: &Fabric, family: Family, gateways: &[&(&str, Gateway)]) {
-    let (keyword, others_bits) = (family.keyword(), !MARK_MASK);
-    let mut marks = vec![format!("meta mark set meta mark & {others_bits:#010x}")];
-    for field in ["saddr", "daddr"] {
-        for bit in (0..spread::LOW_BITS).map(|place| 1 << place) {
-            let (bits, turned) = (family.bits(bit), u32::from(bit) << 4);
-            marks.push(format!("{keyword} {field} & {bits} == {bits} meta mark set meta mark ^ {turned:#010x}"));
-        }
-    }
     // Keys of one number can be made, and then both carry the same; nft takes none twice.
     let mut ways = BTreeMap::new();
     for (name, gateway) in gateways {
@@ -277,11 +317,29 @@ fn bucket_chain(text: &mut String, fabric: &Fabric, family: Family, gateways: &[
             ways.entry(bucket).or_insert_with(|| format!("{:#010x} : goto {}", u32::from(bucket) << 4, via(*gateway)));
         }
     }
+    let reset = format!("meta mark set meta mark & {:#010x}", !MARK_MASK);
+    let mut by_mark = vec![reset.clone()];
     if !ways.is_empty() {
-        marks.push(format!("meta mark & {MARK_MASK:#010x} vmap {{ {} }}", elements(ways.into_values())));
+        by_mark.insert(0, format!("meta mark & {MARK_MASK:#010x} vmap {{ {} }}", elements(ways.into_values())));
     }
-    marks.push(format!("meta mark set meta mark & {others_bits:#010x}"));
-    chain(text, "by_bucket", "", &marks);
+    chain(text, "by_mark", "", &by_mark);
+    let mut marks = |name: &str, first: Option<String>, fields: [String; 2]| {
+        let mut rules: Vec<String> = first.into_iter().chain([reset.clone()]).collect();
+        for field in fields {
+            for bit in (0..spread::LOW_BITS).map(|place| 1 << place) {
+                let (bits, turned) = (family.bits(bit), u32::from(bit) << 4);
+                rules.push(format!("{field} & {bits} == {bits} meta mark set meta mark ^ {turned:#010x}"));
+            }
+        }
+        rules.push("goto by_mark".to_owned());
+        chain(text, name, "", &rules);
+    };
+    let keyword = family.keyword();
+    // Who began it, and who answers, as nodes see both.
+    let connection = ["original", "reply"].map(|direction| format!("ct {direction} {keyword} saddr"));
+    marks("by_connection", None, connection);
+    let error = Some("ct state related goto by_connection".to_owned());
+    marks("by_bucket", error, ["saddr", "daddr"].map(|field| format!("{keyword} {field}")));
 }
 
 /// The translations and the openings of one peer.

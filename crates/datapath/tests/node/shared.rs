@@ -6,15 +6,17 @@ use liqo_datapath::node::Present;
 
 use super::{
     all_reach_all,
-    world::{self, Place, Talk, World, pod_addresses},
+    world::{self, BOTH, Family, Place, Talk, World, pod_addresses},
 };
 
 /// A pod reaches every address of another one, and is seen as what it is there.
 fn reaches_all_addresses(world: &World, from: Place, to: Place) -> Result<(), String> {
-    for address in world.all_seen_from(from.0, to) {
-        let seen = world.pod(from).run(|| world::ask(address)).map_err(|error| error.to_string())?;
-        let seen = seen.map_err(|error| format!("{from:?} to {to:?}, {address}: {error}"))?;
-        assert_eq!(Some(seen), world.seen_from(to.0, from), "{from:?} to {to:?}, {address}");
+    for &family in BOTH {
+        for address in world.all_seen_from(from.0, to, family) {
+            let seen = world.pod(from).run(|| world::ask(address)).map_err(|error| error.to_string())?;
+            let seen = seen.map_err(|error| format!("{from:?} to {to:?}, {address}: {error}"))?;
+            assert_eq!(Some(seen), world.seen_from(to.0, from, family), "{from:?} to {to:?}, {address}");
+        }
     }
     Ok(())
 }
@@ -55,17 +57,17 @@ fn what_is_not_open_stays_closed_on_every_gateway() {
     let mut world = World::with_gateways(2, 2).expect("a world");
     world.serve().expect("servers");
     let (here, there) = ((0, 2), (1, 2));
-    let open: Vec<IpAddr> = pod_addresses(there).collect();
+    let open: Vec<IpAddr> = BOTH.iter().flat_map(|family| pod_addresses(there, *family)).collect();
     world.open_only(0, &[]).expect("applied");
     world.open_only(1, &open).expect("applied");
     reaches_all_addresses(&world, here, there).expect("these are open, and answers pass");
-    let closed: Vec<_> = world.all_seen_from(1, here);
+    let closed: Vec<_> = BOTH.iter().flat_map(|family| world.all_seen_from(1, here, *family)).collect();
     let tried = thread::scope(|scope| {
         let tries = closed.iter().map(|address| scope.spawn(|| world.pod(there).run(|| world::ask(*address))));
         let tries: Vec<_> = tries.collect();
         tries.into_iter().map(|one| one.join().expect("ran").expect("ran")).collect::<Vec<_>>()
     });
-    assert_eq!(tried.len(), 16);
+    assert_eq!(tried.len(), 32);
     assert!(tried.iter().all(Result::is_err), "{tried:?}");
 }
 
@@ -74,11 +76,12 @@ fn nodes_and_gateways_themselves_reach_pods_by_either_gateway() {
     let world = World::with_gateways(2, 2).expect("a world");
     world.serve().expect("servers");
     let all = || {
-        for node in [(0, 0), (0, 1), (0, 2)] {
-            for address in world.all_seen_from(0, (1, 2)) {
+        for (node, &family) in [(0, 0), (0, 1), (0, 2)].into_iter().flat_map(|node| BOTH.iter().map(move |family| (node, family)))
+        {
+            for address in world.all_seen_from(0, (1, 2), family) {
                 let seen = world.node(node).run(|| world::ask(address)).expect("ran");
                 let seen = seen.unwrap_or_else(|error| panic!("{node:?} to {address}: {error}"));
-                assert!(world.nodes_seen_from(1, 0).contains(&seen), "{node:?} to {address} is seen as {seen}");
+                assert!(world.nodes_seen_from(1, 0, family).contains(&seen), "{node:?} to {address} is seen as {seen}");
             }
         }
     };
@@ -91,41 +94,76 @@ fn node_port(low_bits: usize) -> u16 {
     30_000 + u16::try_from(low_bits).expect("few")
 }
 
+/// A service of a cluster for each address of a pod elsewhere.
+fn service(place: usize, family: Family) -> IpAddr {
+    let last = u8::try_from(place).expect("few");
+    match family {
+        Family::V4 => IpAddr::from([10, 96, 0, last]),
+        Family::V6 => IpAddr::from([0xfd96, 0, 0, 0, 0, 0, 0, last.into()]),
+    }
+}
+
+/// Does it as kube-proxy: what is not from a pod gets the node's address.
+fn proxy(targets: &[IpAddr], family: Family) -> String {
+    let ip = family.keyword();
+    let (services, pods) = match family {
+        Family::V4 => ("10.96.0.0/28", "10.244.0.0/16"),
+        Family::V6 => ("fd96::/124", "fd44::/56"),
+    };
+    let pairs = |pair: &dyn Fn(usize, &IpAddr) -> String| {
+        targets.iter().enumerate().map(|(place, target)| pair(place, target)).collect::<Vec<_>>().join(", ")
+    };
+    let of_services = pairs(&|place, target| format!("{} : {target}", service(place, family)));
+    let of_ports = pairs(&|place, target| format!("{} : {target} . 8080", node_port(place)));
+    let translate = format!(
+        "{ip} daddr {services} tcp dport 8080 dnat to {ip} daddr map {{ {of_services} }}\n\
+         fib daddr type local tcp dport 30000-30015 dnat {ip} to tcp dport map {{ {of_ports} }}\n"
+    );
+    format!(
+        "table {ip} proxy {{\nchain pre {{\ntype nat hook prerouting priority dstnat;\n{translate}}}\n\
+         chain out {{\ntype nat hook output priority -100;\n{translate}}}\n\
+         chain post {{\ntype nat hook postrouting priority srcnat;\n\
+         ct status dnat {ip} saddr != {pods} masquerade\n}}\n}}\n"
+    )
+}
+
 #[test]
 fn services_and_node_ports_lead_to_pods_by_either_gateway() {
     let world = World::with_gateways(2, 2).expect("a world");
     world.serve().expect("servers");
-    let targets = world.all_seen_from(0, (1, 2));
-    let pairs = |pair: &dyn Fn(usize, &IpAddr) -> String| {
-        targets.iter().enumerate().map(|(place, target)| pair(place, target)).collect::<Vec<_>>().join(", ")
-    };
-    let services = pairs(&|place, target| format!("10.96.0.{place} : {target}"));
-    let ports = pairs(&|place, target| format!("{} : {target} . 8080", node_port(place)));
-    // As kube-proxy does it: what is not from a pod gets the node's address.
-    let translate = format!(
-        "ip daddr 10.96.0.0/28 tcp dport 8080 dnat to ip daddr map {{ {services} }}\n\
-         fib daddr type local tcp dport 30000-30015 dnat ip to tcp dport map {{ {ports} }}\n"
-    );
-    let proxy = format!(
-        "table ip proxy {{\nchain pre {{\ntype nat hook prerouting priority dstnat;\n{translate}}}\n\
-         chain out {{\ntype nat hook output priority -100;\n{translate}}}\n\
-         chain post {{\ntype nat hook postrouting priority srcnat;\n\
-         ct status dnat ip saddr != 10.244.0.0/16 masquerade\n}}\n}}\n"
-    );
-    for number in 0..3 {
+    for (number, &family) in (0..3).flat_map(|number| BOTH.iter().map(move |family| (number, family))) {
         let (node, client) = (world.node((0, number)), world.node((0, (number + 1) % 3)));
-        node.command("nft", &["--file", "-"], &proxy).expect("a proxy");
+        let targets = world.all_seen_from(0, (1, 2), family);
+        node.command("nft", &["--file", "-"], &proxy(&targets, family)).expect("a proxy");
         // Somewhere, as long as it is not known where it leads.
-        node.ip("route add 10.96.0.0/12 dev eth0").expect("a route");
+        node.ip(if family == Family::V4 { "route add 10.96.0.0/12 dev eth0" } else { "route add fd96::/112 dev eth0" })
+            .expect("a route");
         for place in 0..16 {
-            let service = IpAddr::from([10, 96, 0, u8::try_from(place).expect("few")]);
+            let service = service(place, family);
             let from_pod = world.pod((0, number)).run(|| world::ask(service)).expect("ran");
-            assert_eq!(from_pod.ok(), world.seen_from(1, (0, number)), "the pod on node {number} to {service}");
+            assert_eq!(from_pod.ok(), world.seen_from(1, (0, number), family), "the pod on node {number} to {service}");
             let from_node = node.run(|| world::ask(service)).expect("ran");
             assert!(from_node.is_ok(), "node {number} to {service}: {from_node:?}");
-            let address = IpAddr::from([172, 30, 0, 11 + u8::try_from(number).expect("few")]);
+            let address = world::node_address((0, number), family);
             let from_outside = client.run(|| world::ask_at(address, node_port(place))).expect("ran");
             assert!(from_outside.is_ok(), "port {} of node {number}: {from_outside:?}", node_port(place));
+        }
+    }
+}
+
+#[test]
+fn what_is_too_large_behind_the_tunnel_is_told_to_who_sent_it() {
+    let world = World::with_gateways(2, 2).expect("a world");
+    world.serve().expect("servers");
+    let (here, there) = ((0, 2), (1, 2));
+    world.narrow(there, 1300).expect("narrow");
+    for &family in BOTH {
+        let to = world.seen_from(0, there, family).expect("an address");
+        // The node there says it, and the gateways that carry the flow bring it, whichever they are.
+        for from in pod_addresses(here, family) {
+            world.forget_ways(here).expect("forgotten");
+            let came = world.pod(here).run(|| world::echo_in_the_end(from, to, 1350)).expect("ran");
+            assert_eq!(came.ok(), Some(1350), "{from} to {to}");
         }
     }
 }
@@ -149,8 +187,8 @@ fn connections_outlive_the_death_and_the_return_of_a_gateway() {
     world.serve().expect("servers");
     let (here, there) = ((0, 2), (1, 2));
     let talk = |from: Place, to: Place, world: &World| {
-        let addresses = world.all_seen_from(from.0, to);
-        let talks = addresses.into_iter().map(|address| world.pod(from).run(|| Talk::with(address)).expect("ran"));
+        let addresses = BOTH.iter().flat_map(|family| world.all_seen_from(from.0, to, *family));
+        let talks = addresses.map(|address| world.pod(from).run(|| Talk::with(address)).expect("ran"));
         talks.collect::<Result<Vec<_>, _>>().expect("connections")
     };
     let mut talks: Vec<Talk> = talk(here, there, &world).into_iter().chain(talk(there, here, &world)).collect();
@@ -159,7 +197,7 @@ fn connections_outlive_the_death_and_the_return_of_a_gateway() {
         thread::scope(|scope| {
             let words = talks.iter_mut().map(|talk| scope.spawn(|| (0..20).try_for_each(|word| talk.word(word))));
             let words: Vec<_> = words.collect();
-            assert_eq!(words.len(), 32);
+            assert_eq!(words.len(), 64);
             for word in words {
                 word.join().expect("ran").unwrap_or_else(|error| panic!("{when}: {error}"));
             }

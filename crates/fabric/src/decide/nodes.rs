@@ -49,7 +49,8 @@ pub fn addresses(nodes: &BTreeMap<String, NodeView>, is_gateway: impl Fn(&str) -
 }
 
 fn is_of_a_machine(address: IpAddr) -> bool {
-    !address.is_loopback() && !address.is_unspecified() && !address.is_multicast()
+    let is_link_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+    !address.is_loopback() && !address.is_unspecified() && !address.is_multicast() && !is_link_local
 }
 
 #[cfg(test)]

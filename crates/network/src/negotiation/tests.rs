@@ -98,6 +98,20 @@ fn leaves_reach_each_other_through_the_hub_and_nobody_hears_of_himself() {
 }
 
 #[test]
+fn a_family_that_one_side_does_not_have_is_not_missing() {
+    let both = Announcement {
+        exports: nets(&["10.244.0.0/16", "fd44::/56"]),
+        views: [(net("10.244.0.0/16"), net("10.245.0.0/16"))].into(),
+    };
+    let v4 = Announcement { exports: nets(&["10.244.0.0/16"]), ..both.clone() };
+    assert!(agree(&both, &v4).unwrap().is_complete() && agree(&v4, &both).unwrap().is_complete());
+    // But if nothing is shared, nothing works.
+    let v6 = Announcement { exports: nets(&["fd44::/56"]), ..Announcement::default() };
+    let apart = agree(&v4, &v6).unwrap();
+    assert_eq!((apart.unseen, apart.unplaced), (vec![net("10.244.0.0/16")], vec![net("fd44::/56")]));
+}
+
+#[test]
 fn what_one_side_has_not_said_yet_is_missing_and_nothing_else() {
     let ours = Announcement { exports: nets(&["10.244.0.0/16", "10.70.0.0/24"]), ..Announcement::default() };
     let theirs = Announcement {

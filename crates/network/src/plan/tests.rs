@@ -1,5 +1,8 @@
 use super::*;
-use crate::fixtures::{id, ip, map, net};
+use crate::{
+    Here, There,
+    fixtures::{id, ip, map, net},
+};
 
 /// A gateway in the slot of this number, with a key of its own.
 fn gateway(slot: u8) -> Gateway {
@@ -67,6 +70,65 @@ fn a_gateway_sends_into_the_tunnel_and_back_to_the_nodes() {
     let own = |route: &&Route| route.table.is_some() && route.destination == net("10.244.1.0/24");
     assert_eq!(plan.routes.iter().find(own), None);
     assert_eq!(plan.rules, [Rule { is_v6: false, mark: 0x10, is_from_tunnel: true, table: FIRST_TABLE, priority: PRIORITY }]);
+}
+
+/// The same with IPv6, too.
+fn dual_stack() -> Fabric {
+    let mut fabric = fabric();
+    fabric.pods.push(net("fd44::/56"));
+    for (node, last) in fabric.nodes.values_mut().zip(1..) {
+        node.addresses.push(ip(&format!("fd18::{last}")));
+        node.pods.push(net(&format!("fd44:0:0:{last}::/64")));
+    }
+    let peer = fabric.peers.get_mut(&id('a')).unwrap();
+    peer.maps.imported.insert(Here(net("fd46::/56")), There(net("fd44::/56"))).unwrap();
+    peer.maps.exported.insert(Here(net("fd44::/56")), There(net("fd45::/56"))).unwrap();
+    fabric
+}
+
+#[test]
+fn of_ipv6_the_next_hop_is_the_link_local_address_of_the_overlays_ethernet() {
+    let fabric = dual_stack();
+    let overlay = fabric.plan("n2").overlay.expect("an overlay");
+    let hop = ip("fe80::800:ff:fe00:1");
+    assert_eq!((overlay.local, &overlay.neighbours[0].hops), (ip("172.18.0.2"), &vec![ip("172.18.0.1"), hop]));
+    let way = Way::Overlay { hop, source: Some(ip("fd18::2")), mtu: Some(1420) };
+    assert!(fabric.plan("n2").routes.contains(&Route { destination: net("fd46::/56"), table: None, way }));
+    let plan = fabric.plan("n1");
+    let way = Way::Overlay { hop: ip("fe80::800:ff:fe00:2"), source: None, mtu: None };
+    for destination in ["fd44:0:0:2::/64", "fd18::2/128"] {
+        let route = Route { destination: net(destination), table: Some(FIRST_TABLE), way: way.clone() };
+        assert!(plan.routes.contains(&route), "{route:?}");
+    }
+    assert_eq!(plan.rules.iter().map(|rule| rule.is_v6).collect::<Vec<_>>(), [false, true]);
+}
+
+#[test]
+fn of_a_family_that_peers_have_no_prefixes_of_nothing_is_held() {
+    let mut fabric = dual_stack();
+    let peer = fabric.peers.get_mut(&id('a')).unwrap();
+    peer.maps = PeerMaps { exported: map(&[("fd44::/56", "fd45::/56")]), imported: map(&[("fd46::/56", "fd44::/56")]) };
+    for name in ["n1", "n2"] {
+        let plan = fabric.plan(name);
+        assert!(plan.routes.iter().all(|route| route.destination.addr().is_ipv6()), "{plan:?}");
+        assert!(plan.rules.iter().all(|rule| rule.is_v6), "{plan:?}");
+        let overlay = plan.overlay.expect("an overlay");
+        assert!(overlay.neighbours.iter().all(|one| one.hops.len() == 1 && one.hops[0].is_ipv6()), "{overlay:?}");
+    }
+}
+
+#[test]
+fn all_nodes_have_the_overlay_over_one_family() {
+    let local = |fabric: &Fabric, name: &str| fabric.plan(name).overlay.map(|overlay| overlay.local);
+    let mut fabric = dual_stack();
+    // In whatever order a node says its addresses.
+    fabric.nodes.get_mut("n2").unwrap().addresses.reverse();
+    assert_eq!(local(&fabric, "n2"), Some(ip("172.18.0.2")));
+    fabric.nodes.get_mut("n3").unwrap().addresses.remove(0);
+    assert_eq!((local(&fabric, "n1"), local(&fabric, "n3")), (Some(ip("fd18::1")), Some(ip("fd18::3"))));
+    // One of which nothing is known does not move the others.
+    fabric.nodes.get_mut("n3").unwrap().addresses.clear();
+    assert_eq!((local(&fabric, "n1"), local(&fabric, "n3")), (Some(ip("172.18.0.1")), None));
 }
 
 /// Two of three nodes are gateways; the second by name comes first.

@@ -80,6 +80,7 @@ table ip liqo {{
 	chain forward {{
 		type filter hook forward priority filter - 10; policy accept;
 		udp dport 6472 ip daddr @nodes counter drop
+		iifname != {{ "liqo.tunnel", "liqo.overlay" }} oifname {{ "liqo.tunnel", "liqo.overlay" }} ip saddr @remote counter drop
 		iifname "liqo.tunnel" ct direction reply ct state established,related accept
 		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
 		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 172.18.0.1 tcp dport 6443 accept
@@ -172,6 +173,27 @@ fn ipv6_has_tables_of_its_own() {
     assert!(!script.contains("10."), "{script}");
 }
 
+/// The overlay runs over a family that peers have nothing of: it is closed to all but nodes all the same.
+#[test]
+fn the_overlay_is_closed_whatever_family_it_runs_over() {
+    let mut fabric = fabric();
+    let maps = &mut fabric.peers.get_mut(&id('a')).unwrap().maps;
+    *maps = PeerMaps { exported: map(&[("fd44::/56", "fd45::/56")]), imported: map(&[("fd46::/56", "fd44::/56")]) };
+    for name in ["n1", "n2"] {
+        let script = script(&fabric, name, "ip", TABLE);
+        assert!(script.contains("udp dport 6472 ip saddr != @nodes counter drop"), "{script}");
+        assert!(script.contains("udp dport 6472 ip daddr @nodes counter drop"), "{script}");
+        assert!(!script.contains("remote"), "{script}");
+        assert_eq!(self::script(&fabric, name, "ip", GUARD), "");
+        assert!(!self::script(&fabric, name, "ip6", TABLE).contains("fib"));
+    }
+    // Nothing else asks where a packet of IPv6 comes from.
+    fabric.nodes.get_mut("n1").unwrap().addresses = vec!["fd18::1".parse().unwrap()];
+    assert_eq!(script(&fabric, "n1", "ip", TABLE), "");
+    let script = script(&fabric, "n1", "ip6", TABLE);
+    assert!(script.contains("udp dport 6472 fib saddr . iif oif missing counter drop"), "{script}");
+}
+
 #[test]
 fn a_peer_that_has_not_said_how_it_sees_us_gets_nothing_out() {
     let mut fabric = fabric();
@@ -199,24 +221,21 @@ fn a_node_marks_what_belongs_to_another_gateway() {
     let carried = spread::each(fabric.carried_by("n2")).map(|bucket| format!("0x{:08x} : goto via_1", u32::from(bucket) << 4));
     let carried: Vec<String> = carried.collect();
     assert_eq!(carried.len(), 8);
+    let bits = |name: &str, first: &str, fields: [&str; 2]| {
+        let bits = fields.into_iter().flat_map(|field| [1, 2, 4, 8].map(|bit| (field, bit)));
+        let line = |(field, bit)| format!("\t\t{field} & 0.0.0.{bit} == 0.0.0.{bit} meta mark set meta mark ^ 0x000000{bit}0\n");
+        let bits: String = bits.map(line).collect();
+        format!("\tchain {name} {{\n{first}\t\tmeta mark set meta mark & 0xffffff0f\n{bits}\t\tgoto by_mark\n\t}}\n")
+    };
     let expected = format!(
         "	chain via_1 {{
 		meta mark set meta mark & 0xffffff0f | 0x00000020
 	}}
-	chain by_bucket {{
-		meta mark set meta mark & 0xffffff0f
-		ip saddr & 0.0.0.1 == 0.0.0.1 meta mark set meta mark ^ 0x00000010
-		ip saddr & 0.0.0.2 == 0.0.0.2 meta mark set meta mark ^ 0x00000020
-		ip saddr & 0.0.0.4 == 0.0.0.4 meta mark set meta mark ^ 0x00000040
-		ip saddr & 0.0.0.8 == 0.0.0.8 meta mark set meta mark ^ 0x00000080
-		ip daddr & 0.0.0.1 == 0.0.0.1 meta mark set meta mark ^ 0x00000010
-		ip daddr & 0.0.0.2 == 0.0.0.2 meta mark set meta mark ^ 0x00000020
-		ip daddr & 0.0.0.4 == 0.0.0.4 meta mark set meta mark ^ 0x00000040
-		ip daddr & 0.0.0.8 == 0.0.0.8 meta mark set meta mark ^ 0x00000080
+	chain by_mark {{
 		meta mark & 0x000000f0 vmap {{ {} }}
 		meta mark set meta mark & 0xffffff0f
 	}}
-	chain starting {{
+{}{}	chain starting {{
 		type route hook output priority filter - 90; policy accept;
 		ip daddr @remote jump by_bucket
 	}}
@@ -225,7 +244,10 @@ fn a_node_marks_what_belongs_to_another_gateway() {
 		ip daddr @remote jump by_bucket
 	}}
 ",
-        carried.join(", ")
+        carried.join(", "),
+        // Errors that belong to a connection, by who began it and who answers.
+        bits("by_connection", "", ["ct original ip saddr", "ct reply ip saddr"]),
+        bits("by_bucket", "\t\tct state related goto by_connection\n", ["ip saddr", "ip daddr"]),
     );
     assert!(script.contains(&expected), "{script}");
 }
