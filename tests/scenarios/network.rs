@@ -316,7 +316,7 @@ pub async fn gateways_get_new_keys_and_nothing_is_lost(world: Arc<World>) -> Res
             ensure!(former == &before[0].public_key && key != former, "{renewed} {before:?}");
             eventually("the peer knows both keys", Duration::from_secs(15), || async {
                 let now = known(peer).await?;
-                let [newest, old] = &now[..] else { return Ok(None) };
+                let [old, newest] = &now[..] else { return Ok(None) };
                 let is_one_gateway =
                     newest.first_key.as_ref() == Some(&before[0].public_key) && newest.endpoints == old.endpoints;
                 Ok((key == &newest.public_key && old.public_key == before[0].public_key && is_one_gateway).then_some(()))

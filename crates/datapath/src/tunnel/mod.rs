@@ -106,7 +106,7 @@ pub struct Remote {
     /// Who it is. Each remote of an endpoint has a key of its own.
     pub public_key: PublicKey,
     /// The first key that it had, if it was renewed: its part of the flows follows from it ([`liqo_network::spread`]). Two remotes with
-    /// the same first key are one gateway.
+    /// the same first key are one gateway, and the last of them that is enabled is sent to.
     pub first_key: Option<PublicKey>,
     /// Where it is. Unknown, if it has to begin. When it speaks from another address, it is answered there; an address that is set here
     /// counts from when it changes.

@@ -153,14 +153,18 @@ pub fn our_key_changes_under_load_without_a_loss() -> Result<()> {
         let mut right = tunnels.endpoint(End::Right);
         let former = right.remotes[0].clone();
         let first_key = Some(former.public_key);
-        right.remotes.insert(0, Remote { public_key: key.public(), first_key, enabled: false, ..former });
+        right.remotes.push(Remote { public_key: key.public(), first_key, enabled: false, ..former });
         tunnels.apply(End::Right, &right)?;
-        until("a session of the new key", || Ok(tunnels.remote(End::Right)?.last_handshake.is_some()))?;
-        // Whoever began changes over at once. To the peer both are one gateway, until it forgets the former key.
-        right.remotes[0].enabled = true;
+        let fresh = || tunnels.tunnel(End::Right).state().remotes[1].clone();
+        until("a session of the new key", || Ok(fresh().last_handshake.is_some()))?;
+        // Whoever began changes over at once. To the peer both are one gateway, which it sends to under the last key.
+        right.remotes[1].enabled = true;
         tunnels.apply(End::Right, &right)?;
-        until("packets under the new key", || Ok(tunnels.remote(End::Right)?.received_bytes > 10_000))?;
-        right.remotes.remove(1);
+        until("packets under the new key", || Ok(fresh().received_bytes > 10_000))?;
+        let before = tunnels.remote(End::Right)?.sent_bytes;
+        ensure!(ping(&tunnels.pair.right, End::Left.inside(false, 0), 1000)?, "under the new key");
+        ensure!(tunnels.remote(End::Right)?.sent_bytes < before + 1000, "it goes under the former key");
+        right.remotes.remove(0);
         tunnels.apply(End::Right, &right)?;
         left.previous_key = None;
         tunnels.apply(End::Left, &left)

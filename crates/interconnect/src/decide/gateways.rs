@@ -131,7 +131,8 @@ pub fn ours(
             endpoints: reached(&settings.addresses, settings.port),
             tls: held.tls_port.map(|port| reached(&settings.tls_addresses, port)).unwrap_or_default(),
         };
-        let keys: Vec<&String> = [Some(&held.public_key), held.former_key.as_ref()].into_iter().flatten().collect();
+        // Of one gateway's ends peers send to the last that answers.
+        let keys: Vec<&String> = [held.former_key.as_ref(), Some(&held.public_key)].into_iter().flatten().collect();
         if !found.iter().any(|other: &GatewayAddress| keys.contains(&&other.public_key)) {
             found.extend(keys.into_iter().map(gateway));
         }
@@ -261,7 +262,7 @@ mod tests {
             observed.see(name, None, Some(held), now);
         }
         let (found, _) = ours(&Gateways::default(), &all, &observed, &nodes(), now);
-        assert_eq!(keys(&found), ["key of b", "former", "key of a"]);
+        assert_eq!(keys(&found), ["former", "key of b", "key of a"]);
         assert_eq!(found[0].endpoints, found[1].endpoints);
         let first: Vec<Option<&str>> = found.iter().map(|one| one.first_key.as_deref()).collect();
         assert_eq!(first, [Some("first"), Some("first"), None]);
