@@ -360,12 +360,11 @@ impl World {
         ["all", "pod"].iter().try_for_each(|device| set(self.node(place), &format!("ipv4/conf/{device}/rp_filter"), "0"))
     }
 
-    /// Whether the pod at this place hears what is said to it meanwhile.
-    pub fn hears(&self, place: Place, speak: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
+    /// Where a pod hears what others say to it.
+    pub fn ear(&self, place: Place) -> io::Result<UdpSocket> {
         let socket = self.pod(place).run(|| UdpSocket::bind((ANY_V6, WORDS)))??;
         socket.set_read_timeout(Some(Duration::from_secs(1)))?;
-        speak()?;
-        Ok(socket.recv(&mut [0; 64]).is_ok())
+        Ok(socket)
     }
 
     /// Has the pod at this place say something in the name of any address.
