@@ -91,7 +91,7 @@ impl Gateways {
     /// The gateways in use.
     pub fn in_use(&self) -> AllInUse {
         let mut state = self.state();
-        let in_use = state.sightings.in_use(&state.in_use, Instant::now());
+        let in_use = state.sightings.in_use(&self.node, &state.in_use, Instant::now());
         state.in_use.clone_from(&in_use);
         in_use
     }
@@ -248,7 +248,7 @@ impl Gateways {
             }
             // Asked before: once it is renewed nobody can tell.
             let was_unheard = self.state().sightings.is_own_unheard(&self.node, Instant::now());
-            let was_away = hold && (was_unheard || !self.is_renewed_in_time(&lease)) && self.is_carried_by_others().await?;
+            let was_away = hold && (was_unheard || (!self.is_renewed_in_time(&lease) && self.is_carried_by_others().await?));
             self.fill(&mut lease, hold);
             let written = self.api.replace(&name, &PostParams::default(), &lease).await?;
             if was_away {

@@ -147,11 +147,12 @@ impl Sightings {
     }
 
     /// The gateways in use: those that were not silent for too long while another one was heard. So what carries packets goes on while
-    /// the API server is away. As long as nobody is known, those who were it before.
-    pub fn in_use(&self, before: &AllInUse, now: Instant) -> AllInUse {
+    /// the API server is away. As long as nobody is known, those who were it before. `this` node knows of itself that it is there,
+    /// whoever does not hear it.
+    pub fn in_use(&self, this: &str, before: &AllInUse, now: Instant) -> AllInUse {
         let newest = self.newest();
         let alive = self.0.iter().filter(|(_, one)| one.is_fresh(now) || !one.is_overtaken(newest));
-        let alive = alive.filter(|(number, _)| !self.is_unheard(**number, now));
+        let alive = alive.filter(|(number, one)| one.is_of(this) || !self.is_unheard(**number, now));
         let in_use =
             |held: &Held| Some(InUse { node: held.holder.clone()?, key: held.key?, first_key: held.first_key.or(held.key)? });
         let known = alive.filter_map(|(number, one)| Some((*number, in_use(&one.held)?)));
@@ -340,14 +341,14 @@ mod tests {
     fn all_that_are_alive_are_in_use() {
         let start = Instant::now();
         let mut sightings = seen(&[(0, "n1"), (1, "n2")], start);
-        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), start)), [(0, "n1"), (1, "n2")]);
+        assert_eq!(nodes(&sightings.in_use("n9", &AllInUse::new(), start)), [(0, "n1"), (1, "n2")]);
         let later = start + LEASE_DURATION;
         sightings.saw(1, held("n2"), start + ONE_ROUND);
         assert_eq!(sightings.next_silence(start + ONE_ROUND), Some(LEASE_DURATION.saturating_sub(ONE_ROUND)));
-        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), later)), [(1, "n2")]);
+        assert_eq!(nodes(&sightings.in_use("n9", &AllInUse::new(), later)), [(1, "n2")]);
         // One whose key is not known cannot be told from others.
         sightings.saw(0, Held { key: None, ..held("n3") }, later);
-        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), later)), [(1, "n2")]);
+        assert_eq!(nodes(&sightings.in_use("n9", &AllInUse::new(), later)), [(1, "n2")]);
     }
 
     #[test]
@@ -358,19 +359,19 @@ mod tests {
         sightings.saw(0, held("n1"), start + RENEW_PERIOD * 2 + Duration::from_secs(1));
         // They run out one after another; the third one was lost before.
         for seconds in [7, 10, 11, 100] {
-            let in_use = sightings.in_use(&AllInUse::new(), start + Duration::from_secs(seconds));
+            let in_use = sightings.in_use("n9", &AllInUse::new(), start + Duration::from_secs(seconds));
             assert_eq!(nodes(&in_use), [(0, "n1"), (1, "n2")], "after {seconds} s");
         }
         // The first that is heard of again is not the only one alive, and the lost one stays lost.
         let long_after = start + LEASE_DURATION * 10;
         sightings.saw(1, held("n2"), long_after);
-        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), long_after)), [(0, "n1"), (1, "n2")]);
+        assert_eq!(nodes(&sightings.in_use("n9", &AllInUse::new(), long_after)), [(0, "n1"), (1, "n2")]);
         // A Lease that was given up for a restart changes nothing as long as nobody has any.
         let mut restarting = seen(&[(0, "n1")], start);
-        let before = restarting.in_use(&AllInUse::new(), start);
+        let before = restarting.in_use("n9", &AllInUse::new(), start);
         restarting.saw(0, Held::default(), start);
-        assert_eq!(restarting.in_use(&before, start), before);
-        assert_eq!(restarting.in_use(&AllInUse::new(), start), AllInUse::new());
+        assert_eq!(restarting.in_use("n9", &before, start), before);
+        assert_eq!(restarting.in_use("n9", &AllInUse::new(), start), AllInUse::new());
     }
 
     #[test]
@@ -394,14 +395,15 @@ mod tests {
         assert_eq!(sightings.others("n3"), [], "it is no gateway");
         let soon = start + Duration::from_secs(1);
         sightings.saw(1, written("n2", "12", "0@10"), soon);
-        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), soon)), [(1, "n2")]);
+        assert_eq!(nodes(&sightings.in_use("n9", &AllInUse::new(), soon)), [(1, "n2")]);
         assert_eq!(sightings.next("n3", true, 2, false, soon), Move::Take(0));
         assert_eq!(sightings.next("n2", true, 2, true, soon), Move::Take(0), "where one alone is in use");
+        assert_eq!(nodes(&sightings.in_use("n1", &AllInUse::new(), soon)), [(0, "n1"), (1, "n2")], "it knows better");
         assert!(!sightings.is_another_alive("n2", soon));
         assert!(sightings.is_own_unheard("n1", soon) && !sightings.is_own_unheard("n2", soon));
         assert_eq!(sightings.next("n1", true, 2, false, soon), Move::Renew(0));
         sightings.saw(0, written("n1", "13", ""), soon);
-        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), soon)), [(0, "n1"), (1, "n2")], "it lives");
+        assert_eq!(nodes(&sightings.in_use("n9", &AllInUse::new(), soon)), [(0, "n1"), (1, "n2")], "it lives");
         assert_eq!(sightings.next("n3", true, 2, false, soon), Move::Nothing);
     }
 
@@ -414,11 +416,11 @@ mod tests {
         let later = start + LEASE_DURATION;
         sightings.saw(1, written("n2", "12", ""), start + ONE_ROUND);
         assert!(sightings.is_unheard(1, start + ONE_ROUND) && !sightings.is_unheard(1, later));
-        assert_eq!(nodes(&sightings.in_use(&AllInUse::new(), later)), [(1, "n2")]);
+        assert_eq!(nodes(&sightings.in_use("n9", &AllInUse::new(), later)), [(1, "n2")]);
         // Two that do not hear each other: what there is, stays, until both have renewed their Leases.
         sightings.saw(0, written("n1", "13", "1@14"), later);
         sightings.saw(1, written("n2", "14", "0@13"), later);
         let before: AllInUse = [(0, InUse { node: "n1".to_owned(), key: KEY, first_key: KEY })].into();
-        assert_eq!(sightings.in_use(&before, later), before);
+        assert_eq!(sightings.in_use("n9", &before, later), before);
     }
 }

@@ -38,6 +38,10 @@ impl Siblings {
     /// answered is not among them: a firewall may be in the way.
     pub fn asked(&mut self, asked: &[(Other, bool)]) -> Option<Unheard> {
         let before = self.unheard();
+        // Who hears none of several is the one that cannot be heard.
+        if asked.len() > 1 && !asked.iter().any(|(_, has_answered)| *has_answered) {
+            return None;
+        }
         self.0.retain(|node, _| asked.iter().any(|(other, _)| other.node == *node));
         for (other, has_answered) in asked {
             let sibling = self.0.entry(other.node.clone()).or_default();
@@ -88,6 +92,17 @@ mod tests {
     #[test]
     fn who_never_answered_is_not_named() {
         assert_eq!(said(&mut Siblings::default(), "10", &[false; 20]), vec![None; 20]);
+    }
+
+    #[test]
+    fn who_hears_none_of_several_names_nobody() {
+        let mut siblings = Siblings::default();
+        let mut both =
+            |answers: [bool; 2]| siblings.asked(&[(other("n1", 0, "10"), answers[0]), (other("n2", 1, "11"), answers[1])]);
+        assert_eq!(both([true, true]), None);
+        assert!((0..9).all(|_| both([false, false]).is_none()));
+        assert_eq!((both([true, false]), both([true, false])), (None, None));
+        assert_eq!(both([true, false]).map(|unheard| unheard.to_string()), Some("1@11".to_owned()));
     }
 
     #[test]
