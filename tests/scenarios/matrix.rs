@@ -85,7 +85,7 @@ pub async fn a_gateway_that_is_lost_is_replaced_and_connections_go_on(world: Arc
     rome.apply(&servers(namespace, "far", "web", 18, ("kubernetes.io/hostname", "turin"))).await?;
     let near = rome.ready_pods(namespace, "server=near", 1).await?.remove(0);
     let at_turin = rome.remote_namespace(namespace, turin).await?;
-    let far = eventually("the pods abroad have addresses at home", Duration::from_secs(90), || async {
+    let far = eventually("the pods abroad have addresses at home", Duration::from_secs(240), || async {
         let far = rome.ready_pods(namespace, "server=far", 18).await?;
         Ok(far.iter().all(|pod| ip(pod).is_ok()).then_some(far))
     })
