@@ -119,8 +119,6 @@ impl Keeper<'_> {
         }
         let work = decide::decide(&snapshot, this, &memory.keys.all());
         let made = self.agent.make(&work, &memory.keys, now).await;
-        // Who is told of a key finds it in use.
-        self.gateways.has(&memory.keys);
         if snapshot.is_gateway(this) {
             let is_made = made.as_ref().map_or_else(AgentError::is_partial, |_| true);
             self.gateways.works(decide::works(&snapshot, &work, is_made, self.agent.tunnel.state().running));
@@ -144,6 +142,8 @@ impl Keeper<'_> {
                 None
             }
             Work::Hold(wanted) => {
+                // Only now: who is told of a key finds it in use.
+                self.gateways.has(&memory.keys);
                 for (peer, reason) in &wanted.left_out {
                     tracing::warn!(%peer, reason, "nothing is held for a peer");
                 }
