@@ -83,6 +83,9 @@ pub struct NetworkSettings {
     /// What a packet may measure inside tunnels. To be lowered where the way between clusters takes less than 1500 bytes.
     #[schemars(range(min = 1280, max = 8900))]
     pub mtu: u16,
+    /// Whether peers may come to the auth endpoint and the API server through the tunnel, so that its port is all that they need to
+    /// reach.
+    pub api_through_tunnel: bool,
     /// Where tunnels end.
     pub gateways: Gateways,
 }
@@ -99,6 +102,7 @@ impl Default for NetworkSettings {
             // 10.64.0.0/10 and the addresses of carriers: less usual than the ends of 10.0.0.0/8.
             peer_cidrs: [prefix(10, 64, 10), prefix(100, 64, 10)].into_iter().flatten().collect(),
             mtu: 1420,
+            api_through_tunnel: false,
             gateways: Gateways::default(),
         }
     }

@@ -5,7 +5,7 @@ use liqo_quantity::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, schema};
+use crate::{ClusterId, Condition, GatewayAddress, schema};
 
 /// One known peer: who it is, what we want from it, what it may have from us, and how far that came.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -43,6 +43,10 @@ pub struct ForeignClusterSpec {
     /// URL of the peer's auth endpoint.
     #[serde(rename = "authURL", default, skip_serializing_if = "Option::is_none")]
     pub auth_url: Option<String>,
+    /// Gateways of the peer through whose tunnel its auth endpoint and its API server are called; none where they are called directly.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub tunnel: Vec<GatewayAddress>,
     /// Whether we borrow from it. `Auto` means no, until a policy says otherwise.
     #[serde(default)]
     pub outgoing_peering: Wish,
@@ -112,6 +116,9 @@ pub struct ForeignClusterStatus {
     /// URL of the peer's API server.
     #[serde(rename = "apiServerURL", default, skip_serializing_if = "Option::is_none")]
     pub api_server_url: Option<String>,
+    /// Address of the peer's gateway through whose tunnel it is called now; none where it is called directly, or no gateway answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub called_through: Option<String>,
     /// One condition for each link of the chain, see [`crate::links`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]

@@ -23,6 +23,18 @@ pub const RESOURCE_REQUEST: &str = "request";
 /// Name of the one [`crate::NetworkConfig`] of a tenant namespace.
 pub const NETWORK_CONFIG: &str = "network";
 
+/// Name of the `ConfigMap` (in Liqo's namespace) with the keys of those who may come through the tunnel to the auth endpoint and the
+/// API server: public key in hexadecimal, and one of [`guests`].
+pub const TUNNEL_GUESTS: &str = "liqo-tunnel-guests";
+
+/// What who comes through the tunnel may reach.
+pub mod guests {
+    /// The auth endpoint.
+    pub const AUTH: &str = "Auth";
+    /// The API server as well.
+    pub const ALL: &str = "All";
+}
+
 /// Name of the Lease (in Liqo's namespace) that the gateway with this number holds; number 0 is in use before number 1.
 pub fn gateway_lease(number: u8) -> String {
     format!("liqo-gateway-{number}")
@@ -125,7 +137,7 @@ pub mod annotations {
     pub const SENT_TO: &str = "liqo.io/sent-to";
     /// On a remote pod: which labels and annotations came with it, so that removed ones can be removed.
     pub const TRAVELLED: &str = "liqo.io/travelled";
-    /// On a tenant namespace: the consumer's public key (base64).
+    /// On a tenant namespace, and on the `ForeignCluster` of a consumer that waited for approval: the consumer's public key (base64).
     pub const PUBLIC_KEY: &str = "liqo.io/public-key";
     /// On a tenant namespace and others: the friendly name of the cluster.
     pub const CLUSTER_NAME: &str = "liqo.io/cluster-name";
@@ -146,9 +158,12 @@ pub mod annotations {
     pub const API_SERVER: &str = "liqo.io/api-server";
     /// On the record of a token in a tenant namespace: when it is to be renewed (RFC 3339).
     pub const RENEW_AT: &str = "liqo.io/renew-at";
-    /// On a Service or `NetworkPolicy` of an offloaded namespace: `deny` keeps it, and the endpoints of a Service, from other
-    /// clusters.
+    /// On a Service, `EndpointSlice`, Ingress or `NetworkPolicy` of an offloaded namespace: `deny` keeps it, and the endpoints of a
+    /// Service, from other clusters. On a Service or Ingress: `allow` lets it go where the namespace has an `AllowList`.
     pub const REFLECTION: &str = "liqo.io/reflection";
+    /// On a Service of type `LoadBalancer` or an Ingress of an offloaded namespace: the class that it is to have in other clusters, or
+    /// `none` where it is not to be shown to the world there. On its twin: the class that it was given.
+    pub const REMOTE_CLASS: &str = "liqo.io/remote-class";
     /// On a token Secret: when it ends (RFC 3339).
     pub const EXPIRES_AT: &str = "liqo.io/expires-at";
     /// On a `ForeignCluster`: since when a consumer waits for somebody to approve it (RFC 3339).

@@ -3,7 +3,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ClusterId, Condition, schema};
+use crate::{ClusterId, Condition, Exposure, schema};
 
 /// The pods of this namespace may run in other clusters. There is at most one in a namespace, named `offloading`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -34,6 +34,9 @@ pub struct NamespaceOffloadingSpec {
     /// Where pods may run.
     #[serde(default)]
     pub pod_offloading_strategy: PodOffloadingStrategy,
+    /// Which of its Services and Ingresses exist at the providers.
+    #[serde(default, skip_serializing_if = "Reflection::is_default")]
+    pub reflection: Reflection,
     /// Which virtual nodes may be used; all of them when absent or empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_selector: Option<NodeSelector>,
@@ -57,6 +60,23 @@ pub enum PodOffloadingStrategy {
     Local,
     /// On virtual nodes only.
     Remote,
+}
+
+/// Which Services, with their endpoints, and Ingresses of an offloaded namespace exist at the providers.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reflection {
+    /// All but those with the annotation `liqo.io/reflection: deny`.
+    #[default]
+    DenyList,
+    /// Only those with the annotation `liqo.io/reflection: allow`.
+    AllowList,
+}
+
+impl Reflection {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Where the namespace stands at each provider.
@@ -88,4 +108,20 @@ pub struct RemoteNamespace {
     /// Why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// What the world reaches there of its Services and Ingresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exposed: Vec<Exposed>,
+}
+
+/// What the world reaches at a provider.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Exposed {
+    /// `Service` or `Ingress`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// How it is reached.
+    #[serde(flatten)]
+    pub exposure: Exposure,
 }

@@ -331,12 +331,31 @@ pub struct Usage {
     /// Names of storage classes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub storage_classes: Vec<String>,
-    /// Names of ingress classes.
+    /// `IngressClass`es that their Ingresses may have here; the empty name stands for the cluster's default class. One that asks for
+    /// none of these gets the first. No Ingress is reflected while none is named.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::class_names")]
     pub ingress_classes: Vec<String>,
-    /// Names of load-balancer classes.
+    /// Hosts that their Ingresses may claim: `shop.example.com`, `*.example.com` with all that is below it, `*` for anything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::host_patterns")]
+    pub ingress_hosts: Vec<String>,
+    /// Annotations that their Ingresses keep, by their whole names. Never those that name a class.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ingress_annotations: Vec<String>,
+    /// Classes that their Services of type `LoadBalancer` may have here; the empty name stands for the cluster's usual load balancer.
+    /// One that asks for none of these gets the first. While none is named, such a Service is of type `ClusterIP` here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::class_names")]
     pub load_balancer_classes: Vec<String>,
+    /// So many of the Services of one peer get a load balancer.
+    #[schemars(range(max = 1000))]
+    pub max_load_balancers: u16,
+    /// Who reaches their pods beside these themselves, where no policy of theirs says otherwise: the pods of a namespace here, such as that
+    /// of an ingress controller, or a range of addresses, such as that of load balancers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::entrances")]
+    pub entrances: Vec<String>,
     /// The Pod Security standard that is enforced on their pods.
     pub pod_security: PodSecurity,
     /// `RuntimeClass` that their pods get.
@@ -369,7 +388,11 @@ impl Default for Usage {
         Self {
             storage_classes: Vec::new(),
             ingress_classes: Vec::new(),
+            ingress_hosts: Vec::new(),
+            ingress_annotations: Vec::new(),
             load_balancer_classes: Vec::new(),
+            max_load_balancers: 10,
+            entrances: Vec::new(),
             pod_security: PodSecurity::default(),
             runtime_class_name: None,
             priority_class_name: None,

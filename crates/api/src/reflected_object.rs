@@ -35,14 +35,30 @@ pub struct ReflectedObjectSpec {
     pub object: Value,
 }
 
-/// Why the object does not exist at the provider, or only in part; absent when it does.
+/// Why the object does not exist at the provider, or only in part; no reason when it does.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ReflectedObjectStatus {
-    /// One word: `KindNotAllowed`, `NameTaken`, `NamespaceNotReady`, `Invalid`, `NoService`, `AddressRefused`.
+    /// One word: `KindNotAllowed`, `NameTaken`, `NamespaceNotReady`, `Invalid`, `NoService`, `AddressRefused`, `ClassNotAllowed`,
+    /// `HostNotAllowed`, `AnnotationNotAllowed`, `LimitReached`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The same for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// How the world reaches an Ingress or a Service of type `LoadBalancer` there; absent where it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exposure: Option<Exposure>,
+}
+
+/// How the world reaches an object at a provider.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Exposure {
+    /// Its class there; empty for the default of the cluster.
+    #[serde(default)]
+    pub class: String,
+    /// IP addresses and host names, as far as they are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
 }

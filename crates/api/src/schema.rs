@@ -24,6 +24,24 @@ pub fn tolerations(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 64, "items": one })
 }
 
+/// Names of classes; the empty one is the default of the cluster.
+pub fn class_names(_: &mut SchemaGenerator) -> Schema {
+    let pattern = "^$|^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$";
+    json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 253, "pattern": pattern } })
+}
+
+/// Patterns of host names.
+pub fn host_patterns(_: &mut SchemaGenerator) -> Schema {
+    let pattern = r"^\*$|^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+    json_schema!({ "type": "array", "maxItems": 256, "items": { "type": "string", "maxLength": 253, "pattern": pattern } })
+}
+
+/// Names of namespaces, and prefixes of addresses.
+pub fn entrances(_: &mut SchemaGenerator) -> Schema {
+    let pattern = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$|^[0-9a-fA-F.:]+/[0-9]{1,3}$";
+    json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 63, "pattern": pattern } })
+}
+
 /// The longest text of a prefix, in characters.
 const PREFIX: u32 = 50;
 

@@ -137,6 +137,7 @@ fn node(last: u8, is_gateway: bool) -> ClusterNode {
 /// Peers that do not answer: each is called again and again.
 fn endpoint(fabric: &Fabric) -> Endpoint {
     let remote = |peer: &Peer| Remote {
+        inward: None,
         public_key: PrivateKey::generate().public(),
         first_key: None,
         endpoint: Some(([192, 0, 2, 1], 9).into()),

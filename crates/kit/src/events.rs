@@ -5,6 +5,7 @@ use kube::{
     Client,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
+use liqo_api::short_hash;
 
 /// Tells users about objects.
 #[derive(Clone)]
@@ -25,9 +26,10 @@ impl Events {
         let event = Event {
             type_: EventType::Warning,
             reason: reason.to_owned(),
-            note: Some(note),
-            action: reason.to_owned(),
+            // Events that are alike but for their note are one event that is counted, and keeps the first note. By its action this one differs.
+            action: format!("Warn-{}", short_hash(&note)),
             secondary: None,
+            note: Some(note),
         };
         // An event is a courtesy: its loss must not fail what it tells of.
         if let Err(error) = self.recorder.publish(&event, object).await {

@@ -7,6 +7,8 @@
 
 use std::{
     collections::BTreeMap,
+    io,
+    pin::Pin,
     sync::{Arc, PoisonError, RwLock},
     task::{Context as TaskContext, Poll},
     time::Duration,
@@ -15,9 +17,18 @@ use std::{
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, header::AUTHORIZATION};
 use http_body_util::Limited;
-use kube::{Client, Config, client::ClientBuilder};
+use hyper::rt::ReadBufCursor;
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection},
+    rt::{TokioExecutor, TokioIo},
+};
+use kube::{
+    Client, Config,
+    client::{ClientBuilder, ConfigExt as _},
+};
 use liqo_api::ClusterId;
-use tokio::{sync::watch, time::Instant};
+use liqo_passage::{API_PORT, session::Passage};
+use tokio::{io::DuplexStream, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tower::{Layer, Service};
 
@@ -172,8 +183,64 @@ impl Token {
 
 /// A client for a peer's API server whose token can be replaced. `config` carries address, CA and time-outs, no credential.
 /// The peer may be hostile: what it answers is cut off at [`LONGEST_ANSWER`].
-pub fn client(config: Config, token: Token) -> kube::Result<Client> {
-    Ok(ClientBuilder::try_from(config)?.with_layer(&PeerLayer { token }).build())
+///
+/// With a passage every connection goes through the peer's tunnel; address and CA are what the API server is checked against all the same.
+pub fn client(config: Config, token: Token, passage: Option<Arc<Passage>>) -> kube::Result<Client> {
+    let Some(passage) = passage else {
+        return Ok(ClientBuilder::try_from(config)?.with_layer(&PeerLayer { token }).build());
+    };
+    let connector = config.rustls_https_connector_with_connector(Through(passage))?;
+    let http = hyper_util::client::legacy::Builder::new(TokioExecutor::new()).build(connector);
+    let service = tower::ServiceBuilder::new().layer(config.base_uri_layer()).service(http);
+    Ok(ClientBuilder::new(service, config.default_namespace).with_layer(&PeerLayer { token }).build())
+}
+
+/// Connects with the API server inside of a passage, whatever its address is.
+#[derive(Clone)]
+struct Through(Arc<Passage>);
+
+impl Service<http::Uri> for Through {
+    type Response = InPassage;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<InPassage>>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Uri) -> Self::Future {
+        let passage = Arc::clone(&self.0);
+        Box::pin(async move { Ok(InPassage(TokioIo::new(passage.connect(API_PORT).await?))) })
+    }
+}
+
+/// A connection inside of a passage.
+struct InPassage(TokioIo<DuplexStream>);
+
+impl Connection for InPassage {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl hyper::rt::Read for InPassage {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl hyper::rt::Write for InPassage {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
 }
 
 /// How much of one answer is read, in bytes. A watch that comes that far is resumed.

@@ -69,6 +69,7 @@ impl Side {
             mtu: self.mtu,
             remotes: vec![Remote {
                 public_key: self.remote_key,
+                inward: None,
                 first_key: None,
                 endpoint: Some(self.remote),
                 relay: None,

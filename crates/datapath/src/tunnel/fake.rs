@@ -1,6 +1,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Dropped, Endpoint, RemoteState, State, Tunnel, TunnelError};
+use super::{Dropped, Endpoint, PublicKey, RemoteState, State, Tunnel, TunnelError};
 
 /// A tunnel that carries nothing, for tests of those who use one: it remembers what was wanted, and says what it is told to say.
 #[derive(Debug, Default)]
@@ -43,6 +43,8 @@ impl Tunnel for FakeTunnel {
         fake.running = true;
         Ok(())
     }
+
+    fn send(&self, _: PublicKey, _: &[u8]) {}
 
     fn state(&self) -> State {
         let fake = self.lock();

@@ -9,6 +9,7 @@ use gotatun::{
 };
 
 use super::{
+    Inward,
     coalesce::Coalescer,
     counters::{add, count},
     keys::PublicKey,
@@ -165,6 +166,15 @@ impl<'a> Incoming<'a> {
 
     fn accept(&mut self, table: &Table, link: &Link) {
         let live = &link.live;
+        if let Some(Inward(inward)) = table.entry(&live.public_key).and_then(|entry| entry.inward.as_ref()) {
+            for packet in self.decrypted.drain(..).filter(|packet| !packet.is_empty()) {
+                // What waits there is counted in packets, so none is larger than one that comes in one piece.
+                if packet.len() > usize::from(table.device.mtu()) || inward.try_send(packet.to_vec()).is_err() {
+                    count(&live.dropped.write_failed);
+                }
+            }
+            return;
+        }
         // Packets of one batch mostly have one source.
         let mut allowed = None;
         for mut packet in self.decrypted.drain(..).filter(|packet| !packet.is_empty()) {
@@ -269,7 +279,9 @@ fn probed(table: &Table, live: &Arc<Live>, sessions: &mut Sessions, probe: Probe
 /// Nobody is known yet to whom this could be counted.
 fn send_cookie(table: &Table, cookie: WgKind, path: Path) {
     let cookie = Packet::from(cookie);
-    let result = table.socket_for(path).map(|socket| socket.send(&[io::IoSlice::new(&cookie)], None, path));
+    let result = table
+        .socket_for(path)
+        .map(|socket| socket.send(&[io::IoSlice::new(&cookie)], None, path, nix::sys::socket::MsgFlags::empty()));
     if let Some(Err(error)) = result {
         tracing::debug!(%error, to = %path.remote, "cannot send a cookie");
     }

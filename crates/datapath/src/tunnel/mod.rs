@@ -29,6 +29,9 @@
 //! **Restarts.** The device is the kernel's and stays, with its routes; handshakes with all remotes whose address is known begin at
 //! once, so connections see a short pause.
 //!
+//! **Remotes that are not for the kernel.** What comes from a remote with [`Remote::inward`] stays in this process, and [`Tunnel::send`]
+//! answers it. It has no way to the device.
+//!
 //! **Bounds.** For a remote that does not answer 64 packets wait, no more; an address that sends garbage takes none, and one that begins handshakes some for a second. What is dropped is
 //! counted by its reason.
 
@@ -59,6 +62,7 @@ mod worker;
 use std::{io, net::SocketAddr, time::Duration};
 
 use ipnet::IpNet;
+use tokio::sync::mpsc;
 
 pub use counters::Dropped;
 pub use fake::FakeTunnel;
@@ -72,6 +76,9 @@ pub trait Tunnel: Send + Sync {
     /// since, is started again. When it fails, what ran before goes on as far as it can, and the next call tries again.
     /// Device and sockets are those of the network namespace of the thread that calls.
     fn apply(&self, wanted: &Endpoint) -> Result<(), TunnelError>;
+
+    /// Sends a packet to a remote, as if it had come out of the device. For remotes whose packets go [inward](Remote::inward).
+    fn send(&self, to: PublicKey, packet: &[u8]);
 
     /// How it is.
     fn state(&self) -> State;
@@ -120,7 +127,22 @@ pub struct Remote {
     pub prefixes: Vec<IpNet>,
     /// Whether packets are sent to it. It is listened to in any case.
     pub enabled: bool,
+    /// Where its packets go, if they are not for the kernel. Such a remote needs no prefixes: nothing of it gets to the device, and nothing
+    /// from there to it.
+    pub inward: Option<Inward>,
 }
+
+/// A place in this process for packets of a remote. What it has no room for is dropped.
+#[derive(Clone, Debug)]
+pub struct Inward(pub mpsc::Sender<Vec<u8>>);
+
+impl PartialEq for Inward {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.same_channel(&other.0)
+    }
+}
+
+impl Eq for Inward {}
 
 /// How a tunnel is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,17 +8,21 @@ use std::{
 
 use bytes::BytesMut;
 use gotatun::packet::{Packet, WgKind};
-use nix::libc::{EADDRNOTAVAIL, EINVAL, EIO, EMSGSIZE, ENETUNREACH};
+use nix::{
+    libc::{EADDRNOTAVAIL, EINVAL, EIO, EMSGSIZE, ENETUNREACH},
+    sys::socket::MsgFlags,
+};
 
 use super::{
     counters::{add, count},
     device::Device,
     group::Group,
+    keys::PublicKey,
     offload::{self, Offload},
     packet,
     segment::segment,
     sessions::Link,
-    shared::{Live, Shared, Table},
+    shared::{Entry, Live, Shared, Table},
     socket::{LARGEST, Path},
     way::Way,
     worker::Stop,
@@ -57,7 +61,6 @@ impl Outgoing {
     fn carry(&mut self, shared: &Shared, table: &Table, bytes: &[u8]) {
         let Some((offload, header, packet)) = read(bytes) else { return count(&shared.dropped.not_ip) };
         let Some(entry) = table.remote_for(&header.flow) else { return count(&shared.dropped.no_remote) };
-        let (Some(path), Some(newest)) = (entry.live.path(), entry.links.first()) else { return };
         if self.space.capacity() < LARGEST {
             self.space.reserve(2 * LARGEST);
         }
@@ -66,6 +69,12 @@ impl Outgoing {
             self.segments.clear();
             return count(&shared.dropped.not_ip);
         }
+        self.send(shared, table, entry);
+    }
+
+    /// Encrypts the packets that were made ready for a remote. They are sent, or wait for its session.
+    fn send(&mut self, shared: &Shared, table: &Table, entry: &Entry) {
+        let (Some(path), Some(newest)) = (entry.live.path(), entry.links.first()) else { return self.segments.clear() };
         for link in &entry.links {
             let mut sessions = link.lock();
             sessions.encrypt(&mut self.segments, &mut self.encrypted);
@@ -75,16 +84,35 @@ impl Outgoing {
             // Until the newest key has a session, that of the previous one is good.
             sessions.begin(&mut self.handshakes);
             drop(sessions);
-            send_all(shared, table, link, &mut self.handshakes);
+            self.greet(shared, table, link);
         }
         for packet in self.encrypted.drain(..) {
             self.outbox.push(table, &entry.live, path, packet);
         }
         if !self.segments.is_empty() {
             newest.lock().queue(&mut self.segments, &entry.live.dropped, &mut self.handshakes);
-            send_all(shared, table, newest, &mut self.handshakes);
+            self.greet(shared, table, newest);
         }
     }
+
+    fn greet(&mut self, shared: &Shared, table: &Table, link: &Arc<Link>) {
+        for message in self.handshakes.drain(..) {
+            shared.remember(link, &message);
+            if let Some(path) = link.live.path() {
+                self.outbox.push(table, &link.live, path, message.into());
+            }
+        }
+    }
+}
+
+/// Sends a packet of this process to a remote. Who calls is not made to wait: what the socket has no room for is lost, as on any wire.
+pub(super) fn send_inner(shared: &Shared, to: PublicKey, packet: &[u8]) {
+    let table = shared.table();
+    let Some(entry) = table.entry(&to) else { return count(&shared.dropped.no_remote) };
+    let outbox = Outbox { flags: MsgFlags::MSG_DONTWAIT, ..Outbox::default() };
+    let mut outgoing = Outgoing { segments: vec![BytesMut::from(packet)], outbox, ..Outgoing::default() };
+    outgoing.send(shared, &table, entry);
+    outgoing.outbox.flush(&table);
 }
 
 fn read(bytes: &[u8]) -> Option<(Offload, packet::Header, &[u8])> {
@@ -93,11 +121,17 @@ fn read(bytes: &[u8]) -> Option<(Offload, packet::Header, &[u8])> {
 }
 
 /// Encrypted packets that wait to be sent with one call.
-#[derive(Default)]
 pub(super) struct Outbox {
+    flags: MsgFlags,
     packets: Vec<Packet>,
     group: Group,
     target: Option<(Arc<Live>, Path)>,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self { flags: MsgFlags::empty(), packets: Vec::new(), group: Group::default(), target: None }
+    }
 }
 
 impl Outbox {
@@ -114,7 +148,7 @@ impl Outbox {
     pub(super) fn flush(&mut self, table: &Table) {
         if let Some((live, path)) = self.target.take() {
             let parts: Vec<_> = self.packets.iter().map(|packet| IoSlice::new(packet)).collect();
-            send(table, &live, path, &parts, self.group.segment());
+            send(table, &live, path, &parts, self.group.segment(), self.flags);
         }
         self.group = Group::default();
         self.packets.clear();
@@ -133,26 +167,26 @@ pub(super) fn send_all(shared: &Shared, table: &Table, link: &Arc<Link>, message
 
 /// Sends one message a way of its own.
 pub(super) fn send_one(table: &Table, live: &Live, path: Path, message: WgKind) {
-    send(table, live, path, &[IoSlice::new(&Packet::from(message))], None);
+    send(table, live, path, &[IoSlice::new(&Packet::from(message))], None, MsgFlags::empty());
 }
 
-fn send(table: &Table, live: &Live, path: Path, parts: &[IoSlice<'_>], segment: Option<u16>) {
+fn send(table: &Table, live: &Live, path: Path, parts: &[IoSlice<'_>], segment: Option<u16>, flags: MsgFlags) {
     let Some(socket) = table.socket_for(path) else { return add(&live.dropped.send_failed, parts.len()) };
-    let Err(error) = socket.send(parts, segment, path) else {
+    let Err(error) = socket.send(parts, segment, path, flags) else {
         return add(&live.sent_bytes, parts.iter().map(|part| part.len()).sum());
     };
     match (error.raw_os_error(), path.local) {
         // Datagrams that are larger than the way to the remote must be cut by IP, one by one; and not every device cuts for us.
         (Some(EINVAL | EMSGSIZE | EIO), _) if segment.is_some() => {
             for part in parts {
-                send(table, live, path, &[*part], None);
+                send(table, live, path, &[*part], None, flags);
             }
         }
         // The address that the remote spoke to is not ours any more.
         (Some(EINVAL | EADDRNOTAVAIL | ENETUNREACH), Some(_)) => {
             let path = Path { local: None, ..path };
             live.with_way(Way::forget_local);
-            send(table, live, path, parts, segment);
+            send(table, live, path, parts, segment, flags);
         }
         _ => {
             tracing::debug!(%error, remote = %live.public_key, endpoint = %path.remote, "cannot send");

@@ -14,6 +14,7 @@ use gotatun::{noise::index_table::IndexTable, packet::WgKind};
 use liqo_network::spread;
 
 use super::{
+    Inward,
     counters::DroppedCounters,
     device::Device,
     keys::PublicKey,
@@ -94,6 +95,7 @@ pub(super) struct Entry {
     /// One for each of our keys, in the same order: the newest first.
     pub(super) links: Vec<Arc<Link>>,
     pub(super) enabled: bool,
+    pub(super) inward: Option<Inward>,
     /// Whether it is asked how the way to it is, which tells that it is there again, too.
     pub(super) asked: bool,
     /// For the choice among the gateways of one cluster.
@@ -111,6 +113,11 @@ pub(super) struct Table {
 }
 
 impl Table {
+    /// The remote with this key.
+    pub(super) fn entry(&self, key: &PublicKey) -> Option<&Entry> {
+        self.entries.get(*self.by_key.get(key)?)
+    }
+
     /// The remote that carries a flow.
     pub(super) fn remote_for(&self, flow: &Flow) -> Option<&Entry> {
         let candidates = self.prefixes.of(flow.destination).iter().filter_map(|index| self.entries.get(*index));

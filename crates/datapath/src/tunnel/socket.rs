@@ -102,8 +102,9 @@ impl Socket {
         Ok(Some(received))
     }
 
-    /// Sends datagrams of one size; only the last one may be shorter. Waits while the socket's buffer is full.
-    pub(super) fn send(&self, datagrams: &[IoSlice<'_>], segment: Option<u16>, path: Path) -> io::Result<()> {
+    /// Sends datagrams of one size; only the last one may be shorter. Waits while the socket's buffer is full, unless
+    /// the flags say otherwise.
+    pub(super) fn send(&self, datagrams: &[IoSlice<'_>], segment: Option<u16>, path: Path, flags: MsgFlags) -> io::Result<()> {
         let v4 = match path.local {
             Some(IpAddr::V4(address)) => Some(in_pktinfo {
                 ipi_ifindex: 0,
@@ -121,7 +122,7 @@ impl Socket {
         control.extend(v4.as_ref().map(ControlMessage::Ipv4PacketInfo));
         control.extend(v6.as_ref().map(ControlMessage::Ipv6PacketInfo));
         let remote = SockaddrStorage::from(path.remote);
-        sendmsg(self.socket.as_raw_fd(), datagrams, &control, MsgFlags::empty(), Some(&remote))?;
+        sendmsg(self.socket.as_raw_fd(), datagrams, &control, flags, Some(&remote))?;
         Ok(())
     }
 }
@@ -160,7 +161,7 @@ mod tests {
             let (one, two, path) = pair(address);
             let datagrams = [[1u8; 100], [2; 100], [3; 100]];
             let parts: Vec<_> = datagrams.iter().map(|datagram| IoSlice::new(datagram)).chain([IoSlice::new(&[4; 50])]).collect();
-            one.send(&parts, Some(100), path).unwrap();
+            one.send(&parts, Some(100), path, MsgFlags::empty()).unwrap();
             let mut buffer = vec![0; LARGEST];
             let received = receive(&two, &mut buffer);
             assert_eq!((received.length, received.segment), (350, 100));

@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, atomic::Ordering::Relaxed},
     time::Instant,
 };
 
@@ -14,6 +14,7 @@ use super::{
     Endpoint, Remote, RemoteState, State, Tunnel, TunnelError,
     device::{self, Device},
     incoming,
+    keys::PublicKey,
     outgoing::{self, send_all},
     prefixes::Prefixes,
     probe::{Probe, Purpose},
@@ -26,7 +27,11 @@ use super::{
 
 /// WireGuard in user space, on a TUN device.
 #[derive(Default)]
-pub struct UserspaceTunnel(Mutex<Option<Running>>);
+pub struct UserspaceTunnel {
+    running: Mutex<Option<Running>>,
+    /// What packets of this process are sent by: whoever sends one does not wait while something is applied.
+    shared: RwLock<Option<Arc<Shared>>>,
+}
 
 /// What runs now.
 struct Running {
@@ -45,7 +50,13 @@ impl UserspaceTunnel {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Running>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Packets of this process are sent by what runs now.
+    fn share(&self, running: Option<&Running>) {
+        let shared = running.map(|running| Arc::clone(&running.shared));
+        *self.shared.write().unwrap_or_else(PoisonError::into_inner) = shared;
     }
 }
 
@@ -63,7 +74,15 @@ impl Tunnel for UserspaceTunnel {
                 }
             },
         });
+        self.share(running.as_ref());
         Ok(())
+    }
+
+    fn send(&self, to: PublicKey, packet: &[u8]) {
+        let shared = self.shared.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(shared) = shared {
+            outgoing::send_inner(&shared, to, packet);
+        }
     }
 
     fn state(&self) -> State {
@@ -72,14 +91,16 @@ impl Tunnel for UserspaceTunnel {
 
     fn stop(&self) {
         // The lock is not held while the threads end.
-        let running = self.lock().take();
-        drop(running);
+        let stopped = self.lock().take();
+        self.share(None);
+        drop(stopped);
     }
 
     fn remove_device(&self, name: &str) -> Result<(), TunnelError> {
         let mut running = self.lock();
         if running.as_ref().is_some_and(|running| running.device.0.name() == name) {
             *running = None;
+            self.share(None);
         }
         device::remove(name).map_err(|source| TunnelError::Remove { device: name.to_owned(), source })
     }
@@ -264,9 +285,10 @@ fn build(
             link
         };
         let links = identities.iter().enumerate().map(link).collect();
-        let asked = remote.enabled || remote.keepalive.is_some();
+        // Who comes as a guest answers no questions.
+        let asked = remote.inward.is_none() && (remote.enabled || remote.keepalive.is_some());
         let number = spread::gateway_number(&remote.first_key.unwrap_or(remote.public_key).0);
-        Entry { links, live, enabled: remote.enabled, asked, number }
+        Entry { links, live, enabled: remote.enabled, inward: remote.inward.clone(), asked, number }
     };
     let entries: Vec<_> = wanted.remotes.iter().map(entry).collect();
     let by_key = entries.iter().enumerate().map(|(index, entry)| (entry.live.public_key, index)).collect();
@@ -314,6 +336,7 @@ mod tests {
             keepalive: None,
             prefixes: Vec::new(),
             enabled: true,
+            inward: None,
         };
         Endpoint {
             private_key: PrivateKey::generate(),
@@ -341,6 +364,23 @@ mod tests {
         ] {
             assert!(matches!(check(&own), Err(TunnelError::OwnKey(_))));
         }
+    }
+
+    #[test]
+    fn who_sends_does_not_wait_while_something_is_applied() {
+        let tunnel = UserspaceTunnel::new();
+        let applying = tunnel.lock();
+        std::thread::scope(|scope| {
+            let (sent, is_sent) = std::sync::mpsc::channel();
+            let tunnel = &tunnel;
+            scope.spawn(move || {
+                tunnel.send(PrivateKey::generate().public(), &[0]);
+                sent.send(()).unwrap();
+            });
+            let outcome = is_sent.recv_timeout(std::time::Duration::from_secs(5));
+            drop(applying);
+            outcome.unwrap();
+        });
     }
 
     #[test]

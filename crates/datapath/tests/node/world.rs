@@ -248,6 +248,7 @@ impl World {
             });
             let remotes = peers.map(|(other, public_key, peer)| Remote {
                 public_key,
+                inward: None,
                 first_key: None,
                 endpoint: self.families(place.0, other.0).next().map(|family| (node_address(other, family), TUNNEL_PORT).into()),
                 relay: None,

@@ -5,6 +5,7 @@
 mod carries;
 mod hostile;
 mod interop;
+mod inward;
 mod relay;
 mod remotes;
 mod wire;
@@ -83,6 +84,8 @@ fn main() -> ExitCode {
             wireguard_go_understands_us,
             wireguard_go_begins,
             wireguard_go_over_ipv6;
+        inward:
+            a_remote_that_is_not_for_the_kernel_is_answered_in_the_process;
         wire:
             nobody_on_the_way_sees_the_plain_text;
     };
