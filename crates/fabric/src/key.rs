@@ -153,13 +153,16 @@ pub fn save(directory: &Path, node: &str, keys: &Keys) -> Result<(), KeyError> {
     fs::rename(&unfinished, &path).map_err(failed("write"))
 }
 
-/// Removes the keys. No error if there are none.
+/// Removes the keys, and the directory if nothing else is in it. No error if there are none.
 pub fn remove(directory: &Path, node: &str) -> Result<(), KeyError> {
     let path = file(directory, node);
     match fs::remove_file(&path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(KeyError::File { step: "remove", path, source }),
-        _ => Ok(()),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(KeyError::File { step: "remove", path, source }),
+        _ => {}
     }
+    // Other nodes' keys may be in it, and where it is mounted it cannot be removed.
+    let _ = fs::remove_dir(directory);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -196,7 +199,10 @@ mod tests {
         remove(&directory, "n1").unwrap();
         remove(&directory, "n1").unwrap();
         assert_ne!(load("n1").unwrap(), keys);
-        fs::remove_dir_all(&directory).unwrap();
+        remove(&directory, "n1").unwrap();
+        assert!(directory.exists(), "it has the keys of another node");
+        remove(&directory, "n2").unwrap();
+        assert!(!directory.exists());
     }
 
     #[test]

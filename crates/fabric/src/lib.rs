@@ -20,12 +20,16 @@
 //!
 //! **Where UDP does not pass** between two gateways, a relay over TLS carries the tunnel's datagrams (`relays`) until it does.
 //!
+//! **Guests.** Where the tunnel's port is all that is exposed, other clusters' managers come through it to our auth endpoint and our API
+//! server, and to nothing else ([`guests`]).
+//!
 //! **What stays.** The kernel's state outlives the process, so a restart is a pause and not an end of connections. While the API server
 //! is away everything stays as it is. Only a network that is switched off, or `--clear`, removes all.
 
 pub mod agent;
 pub mod decide;
 pub mod gateways;
+pub mod guests;
 pub mod health;
 pub mod key;
 mod metrics;
@@ -37,19 +41,25 @@ mod resolve;
 mod siblings;
 pub mod view;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node as ClusterNode};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Node as ClusterNode},
+};
 use kube::{Api, Client, runtime::watcher};
-use liqo_api::{CLUSTER_CONFIG, ClusterConfig, TunnelEndpoint, labels};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, TUNNEL_GUESTS, TunnelEndpoint, labels};
 use liqo_datapath::{
     node::Node,
     tunnel::{Tunnel as _, UserspaceTunnel},
 };
 use liqo_kit::Cache;
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -61,6 +71,9 @@ use crate::{
     relays::Relays,
     view::{ConfigView, LeaseView, NodeView, PeerView},
 };
+
+/// How long a start waits for the list of guests, whose sessions end where it is not known yet.
+const FOR_GUESTS: Duration = Duration::from_secs(5);
 
 /// What the program is told.
 #[derive(Clone, Debug)]
@@ -82,6 +95,7 @@ struct Watched {
     peers: Cache<PeerView>,
     config: Cache<ConfigView>,
     leases: Cache<LeaseView>,
+    guests: Cache<BTreeMap<String, String>>,
 }
 
 /// Keeps this node as it is to be, until `stop`.
@@ -93,8 +107,11 @@ pub async fn run(client: Client, options: Options, health: Health, stop: Cancell
     let relays = Arc::new(Relays::default());
     let gateways = Arc::new(Gateways::new(client.clone(), &options, keys.clone(), relays.clone(), changed.clone()));
     let watched = watch_all(&client, &options.namespace, &gateways, &changed, &stop);
-    let all_known =
-        async { tokio::join!(watched.nodes.synced(), watched.peers.synced(), watched.config.synced(), watched.leases.synced()) };
+    // A right to the list of guests that is missing is no reason to carry nothing.
+    let all_known = async {
+        tokio::join!(watched.nodes.synced(), watched.peers.synced(), watched.config.synced(), watched.leases.synced());
+        timeout(FOR_GUESTS, watched.guests.synced()).await
+    };
     tokio::select! {
         () = stop.cancelled() => return Ok(()),
         _ = all_known => {}
@@ -127,9 +144,11 @@ pub async fn run(client: Client, options: Options, health: Health, stop: Cancell
         port: options.health_port,
         stop: stop.clone(),
     };
+    let guests = guests::House::new(tunnel.clone());
     let agent = Agent { tunnel: &*tunnel, node: kernel };
     let holding =
-        node::Keeper { agent, client, options: &options, watched, gateways, relays, changed, ends, health, stop }.keep(keys);
+        node::Keeper { agent, guests, client, options: &options, watched, gateways, relays, changed, ends, health, stop }
+            .keep(keys);
     // Each ends when it is asked to, and not before.
     let ((), (), (), (), ()) = tokio::join!(electing, listening.keep(), reporting, relaying.keep(), holding);
     tunnel.stop();
@@ -158,7 +177,7 @@ fn watch_all(
         let changed = changed.clone();
         move || changed.notify_one()
     };
-    let (of_nodes, of_peers, of_config) = (tell(), tell(), tell());
+    let (of_nodes, of_peers, of_config, of_guests) = (tell(), tell(), tell(), tell());
     let all = watcher::Config::default;
     let seen = gateways.clone();
     Watched {
@@ -181,6 +200,13 @@ fn watch_all(
             stop.clone(),
             view::config,
             move |_, _, _| of_config(),
+        ),
+        guests: Cache::watch(
+            Api::<ConfigMap>::namespaced(client.clone(), namespace),
+            all().fields(&format!("metadata.name={TUNNEL_GUESTS}")),
+            stop.clone(),
+            view::list,
+            move |_, _, _| of_guests(),
         ),
         leases: Cache::watch(
             Api::<Lease>::namespaced(client.clone(), namespace),

@@ -32,7 +32,7 @@ struct Arguments {
     #[arg(long, env = "POD_IP", default_value = "0.0.0.0")]
     pod_ip: IpAddr,
     /// Directory of the gateway's WireGuard key, which is made at first use.
-    #[arg(long, default_value = "/run/liqo")]
+    #[arg(long, default_value = "/var/lib/liqo")]
     key_directory: PathBuf,
     /// Port of /healthz, /readyz and /metrics, on the node itself.
     #[arg(long, default_value_t = 9479)]

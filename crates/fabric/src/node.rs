@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kube::Client;
-use liqo_api::{CLUSTER_CONFIG, ClusterId};
+use liqo_api::{CLUSTER_CONFIG, ClusterId, TUNNEL_GUESTS};
 use liqo_datapath::{
     node::{NetlinkLinks, NetlinkRoutes, Nft},
     tunnel::{PublicKey, Tunnel as _, UserspaceTunnel},
@@ -18,6 +18,7 @@ use crate::{
     agent::{Agent, AgentError},
     decide::{self, Snapshot, Wanted, Work},
     gateways::Gateways,
+    guests::House,
     health::Health,
     key::{self, Keys},
     metrics,
@@ -40,6 +41,7 @@ pub(crate) type Held = Option<Arc<Wanted>>;
 
 pub(crate) struct Keeper<'a> {
     pub agent: Agent<'a, UserspaceTunnel, NetlinkLinks, NetlinkRoutes, Nft>,
+    pub guests: House<UserspaceTunnel>,
     pub client: Client,
     pub options: &'a Options,
     pub watched: Watched,
@@ -63,7 +65,7 @@ struct Memory {
 
 impl Keeper<'_> {
     /// Until `stop`. What the node holds then, stays.
-    pub(crate) async fn keep(self, keys: Keys) {
+    pub(crate) async fn keep(mut self, keys: Keys) {
         self.gateways.tried().await;
         let mut memory = Memory { openings: None, resolver: Resolver::default(), owners: BTreeMap::new(), keys };
         let mut retry = FIRST_RETRY;
@@ -91,7 +93,7 @@ impl Keeper<'_> {
     }
 
     /// Looks once, and says after which time to look again.
-    async fn once(&self, memory: &mut Memory) -> anyhow::Result<Duration> {
+    async fn once(&mut self, memory: &mut Memory) -> anyhow::Result<Duration> {
         let (this, now) = (&self.options.node, Timestamp::now());
         let mut snapshot = self.snapshot(&memory.owners);
         let not_before = snapshot.settings.gateways.keys_not_before.as_ref().map(|moment| moment.0);
@@ -114,6 +116,9 @@ impl Keeper<'_> {
         } else {
             memory.openings = None;
         }
+        let list = self.watched.guests.get(&Key::new(&self.options.namespace, TUNNEL_GUESTS));
+        let list = list.filter(|_| snapshot.takes_guests(this));
+        snapshot.guests = self.guests.keep(list.as_deref(), &self.client, &self.options.namespace);
         if snapshot.is_gateway(this) {
             snapshot.resolved = memory.resolver.look_up(decide::names(&snapshot.peers)).await;
         }
@@ -181,6 +186,7 @@ impl Keeper<'_> {
             openings: None,
             resolved: BTreeMap::new(),
             keys: owners.clone(),
+            guests: BTreeMap::new(),
             speaking: decide::speaking(&self.agent.tunnel.state().remotes),
             relays: self.relays.connected(),
         }

@@ -3,7 +3,12 @@
 //! Pods and endpoints come and go all the time in a busy cluster, and nearly none of them is open to a peer. So what follows from all
 //! of it is found out here, and the node is looked at only when that differs.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use ipnet::IpNet;
 use k8s_openapi::api::{
@@ -11,8 +16,8 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use kube::{Api, Client, runtime::watcher};
-use liqo_api::{ClusterId, NamespaceOffloading, labels};
-use liqo_kit::{Cache, Key};
+use liqo_api::{ClusterId, NamespaceOffloading, Reflection, labels};
+use liqo_kit::{Cache, Key, reflection};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -42,8 +47,8 @@ pub struct OpeningWatches {
 
 struct Watches {
     pods: Cache<(ClusterId, BTreeSet<IpAddr>)>,
-    offloadings: Cache<BTreeSet<ClusterId>>,
-    services: Cache<()>,
+    offloadings: Cache<(BTreeSet<ClusterId>, Reflection)>,
+    services: Cache<bool>,
     backends: Cache<Backends>,
 }
 
@@ -134,10 +139,15 @@ impl Watches {
     }
 
     fn openings(&self, Around { nodes, remote }: Around) -> Openings {
+        let offloaded: BTreeMap<String, (BTreeSet<ClusterId>, Reflection)> =
+            self.offloadings.all().into_iter().map(|(key, offloading)| (key.namespace, (*offloading).clone())).collect();
+        let is_known =
+            |namespace: &str, allowed: bool| offloaded.get(namespace).is_some_and(|(_, list)| reflection::passes(*list, allowed));
+        let services = self.services.all().into_iter().filter(|(key, allowed)| is_known(&key.namespace, **allowed));
         openings(&Reachable {
             remote_pods: self.pods.all().into_iter().map(|(_, pod)| (*pod).clone()).collect(),
-            offloaded: self.offloadings.all().into_iter().map(|(key, clusters)| (key.namespace, (*clusters).clone())).collect(),
-            services: self.services.all().into_iter().map(|(key, _)| (key.namespace, key.name)).collect(),
+            services: services.map(|(key, _)| (key.namespace, key.name)).collect(),
+            offloaded: offloaded.iter().map(|(namespace, (clusters, _))| (namespace.clone(), clusters.clone())).collect(),
             backends: self.backends.all().into_iter().map(|(_, backends)| (*backends).clone()).collect(),
             nodes,
             remote,

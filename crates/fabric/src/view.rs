@@ -8,14 +8,15 @@ use std::{
 use ipnet::IpNet;
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{Node, Pod, Service},
+    core::v1::{ConfigMap, Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::ResourceExt as _;
 use liqo_api::{
-    ClusterConfig, ClusterId, NamespaceOffloading, NetworkRanges, NetworkSettings, TunnelEndpoint, TunnelEndpointSpec,
-    TunnelEndpointStatus, Unheard, annotations, labels,
+    ClusterConfig, ClusterId, NamespaceOffloading, NetworkRanges, NetworkSettings, Reflection, TunnelEndpoint,
+    TunnelEndpointSpec, TunnelEndpointStatus, Unheard, annotations, labels,
 };
+use liqo_kit::reflection;
 use liqo_network::plan::MOST_GATEWAYS;
 
 use crate::decide::openings::Backends;
@@ -72,6 +73,11 @@ pub struct ConfigView {
 /// Keeps the network's part.
 pub fn config(config: ClusterConfig) -> Option<ConfigView> {
     Some(ConfigView { settings: config.spec.network, ranges: config.status.and_then(|status| status.network) })
+}
+
+/// Keeps what it says.
+pub fn list(list: ConfigMap) -> Option<BTreeMap<String, String>> {
+    list.data
 }
 
 /// The network towards a peer.
@@ -137,19 +143,22 @@ pub fn remote_pod(pod: Pod) -> Option<(ClusterId, BTreeSet<IpAddr>)> {
     Some((consumer, addresses))
 }
 
-/// Keeps the clusters where the namespace has a twin.
-pub fn offloading(offloading: NamespaceOffloading) -> Option<BTreeSet<ClusterId>> {
+/// Keeps the clusters where the namespace has a twin, and which of its Services are known there.
+pub fn offloading(offloading: NamespaceOffloading) -> Option<(BTreeSet<ClusterId>, Reflection)> {
     let clusters = offloading.status?.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect();
-    Some(clusters)
+    Some((clusters, offloading.spec.reflection))
 }
 
-/// Keeps Services that other clusters may know of.
-pub fn service(service: &Service) -> Option<()> {
-    liqo_kit::reflection::is_reflected(service).then_some(())
+/// Keeps Services that other clusters may know of: whether they do wherever the namespace is.
+pub fn service(service: &Service) -> Option<bool> {
+    reflection::is_reflected(service).then(|| reflection::is_allowed(service))
 }
 
 /// Keeps the pods that are ready.
 pub fn backends(slice: EndpointSlice) -> Option<Backends> {
+    if reflection::is_denied(&slice) {
+        return None;
+    }
     let service = slice.labels().get("kubernetes.io/service-name")?.clone();
     let namespace = slice.namespace()?;
     let pods = slice.endpoints.into_iter().filter(|endpoint| {

@@ -12,6 +12,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 use liqo_api::ClusterId;
+use liqo_passage::keys;
 use ring::{
     rand::SystemRandom,
     signature::{Ed25519KeyPair, KeyPair},
@@ -123,6 +124,15 @@ impl ClusterIdentity {
         self.pair.sign(message).as_ref().to_vec()
     }
 
+    /// The key of this cluster's end of a session in a peer's tunnel.
+    pub fn tunnel_key(&self) -> Option<[u8; 32]> {
+        // RFC 8410: the seed is an octet string within an octet string.
+        let marked = self.pkcs8.windows(4).position(|window| window == [0x04, 0x22, 0x04, 0x20])?;
+        let seed = self.pkcs8.get(marked + 4..)?.first_chunk::<32>()?;
+        let key = keys::of_seed(seed);
+        (keys::of_cluster(&self.public_key) == Some(keys::public(key))).then_some(key)
+    }
+
     /// The private key as PKCS#8 DER, for the TLS certificate that is bound to it.
     pub(crate) fn pkcs8(&self) -> &[u8] {
         &self.pkcs8
@@ -145,6 +155,12 @@ mod tests {
         let read = ClusterIdentity::from_secret(&made.to_secret()).unwrap();
         assert_eq!(read.id(), made.id());
         assert_eq!(read.sign(b"x"), made.sign(b"x"));
+    }
+
+    #[test]
+    fn a_peer_knows_the_key_of_our_end_of_its_tunnel() {
+        let made = ClusterIdentity::generate().unwrap();
+        assert_eq!(made.tunnel_key().map(keys::public), keys::of_cluster(made.public_key()));
     }
 
     #[test]

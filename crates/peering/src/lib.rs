@@ -21,7 +21,7 @@
 //! * [`protocol`]: what is said on the wire. [`auth`]: who says it, and who decides.
 //! * [`decide`]: what is to be done about a peer. [`lifecycle`]: the controller that does it.
 //! * [`session`], [`credential`]: the consumer's side. [`tenancy`]: the provider's side.
-//! * [`addresses`]: how others reach this cluster.
+//! * [`addresses`]: how others reach this cluster. [`guests`]: who reaches it through its tunnel.
 //!
 //! Each direction of a peering stands alone: one namespace here for each, one finalizer on the `ForeignCluster` until
 //! both are gone. A peer that is dead holds nobody up: every call to it has a limit, and ending a peering needs no answer.
@@ -32,6 +32,7 @@ pub mod challenge;
 pub mod credential;
 pub mod decide;
 pub mod envelope;
+pub mod guests;
 pub mod identity;
 pub mod lifecycle;
 pub mod namespace;
@@ -49,9 +50,12 @@ use std::{
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, runtime::watcher};
-use liqo_api::{ClusterId, ForeignCluster, PeeringPolicy, labels};
+use liqo_api::{ClusterId, ForeignCluster, GatewayAddress, PeeringPolicy, TunnelEndpoint, labels};
 use liqo_kit::{Cache, Context, Queue, cache, context::every_address};
-use tokio::{net::TcpListener, sync::watch};
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, watch},
+};
 
 use crate::{
     auth::server::ServeError, identity::ClusterIdentity, lifecycle::Lifecycle, namespace::LiqoNamespace, objects::StepError,
@@ -91,14 +95,18 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
     let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
 
     let queue: Queue<ClusterId> = Queue::new();
-    let foreign_clusters = watch_foreign_clusters(&context, queue.clone());
-    let namespaces = watch_namespaces(&context, queue.clone());
+    // For the list of those who may come through the tunnel.
+    let news = Arc::new(Notify::new());
+    let foreign_clusters = watch_foreign_clusters(&context, queue.clone(), news.clone());
+    let namespaces = watch_namespaces(&context, queue.clone(), news.clone());
+    let tunnels = watch_tunnels(&context, queue.clone());
     let policies = watch_policies(&context);
     let (found, addresses) = watch::channel(None);
+    let known = guests::Known { namespaces: namespaces.clone(), records: foreign_clusters.clone(), news };
     let (peers, ours) = (foreign_clusters.clone(), namespaces.clone());
     let tenants = Arc::new(Tenants::new(&context, addresses, peers, policies.clone(), ours, queue.clone()));
     // Before both are complete, what is missing and what is not yet known look the same.
-    if !(foreign_clusters.synced().await && namespaces.synced().await && policies.synced().await) {
+    if !(foreign_clusters.synced().await && namespaces.synced().await && policies.synced().await && tunnels.synced().await) {
         return Ok(());
     }
     for stray in tenants.strays().await? {
@@ -109,6 +117,7 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
         identity: Arc::clone(&identity),
         foreign_clusters,
         namespaces,
+        tunnels,
         tenants: Arc::clone(&tenants),
         queue: queue.clone(),
         sessions: Mutex::new(HashMap::new()),
@@ -122,6 +131,7 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
             queue.run("peering", AT_A_TIME, context.stop.clone(), reconcile),
             addresses::run(context.clone(), Arc::clone(&identity), found),
             tenants.beat(),
+            guests::run(context.clone(), known),
         );
         Ok(())
     };
@@ -131,12 +141,13 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
     Ok(())
 }
 
-fn watch_foreign_clusters(context: &Context, queue: Queue<ClusterId>) -> Cache<ForeignCluster> {
+fn watch_foreign_clusters(context: &Context, queue: Queue<ClusterId>, news: Arc<Notify>) -> Cache<ForeignCluster> {
     let api: Api<ForeignCluster> = Api::all(context.client.clone());
     Cache::watch(api, watcher::Config::default(), context.stop.clone(), cache::whole, move |_, old, new| {
         for object in [old, new].into_iter().flatten() {
             queue.add(object.spec.cluster_id.clone());
         }
+        news.notify_one();
     })
 }
 
@@ -146,12 +157,26 @@ fn watch_policies(context: &Context) -> Cache<PeeringPolicy> {
     Cache::watch(api, watcher::Config::default(), context.stop.clone(), cache::whole, |_, _, _| ())
 }
 
-fn watch_namespaces(context: &Context, queue: Queue<ClusterId>) -> Cache<LiqoNamespace> {
+fn watch_namespaces(context: &Context, queue: Queue<ClusterId>, news: Arc<Notify>) -> Cache<LiqoNamespace> {
     let api: Api<Namespace> = Api::all(context.client.clone());
     let config = watcher::Config::default().labels(labels::NAMESPACE_KIND);
     Cache::watch(api, config, context.stop.clone(), LiqoNamespace::of, move |_, old, new| {
         for namespace in [old, new].into_iter().flatten() {
             queue.add(namespace.cluster.clone());
+        }
+        news.notify_one();
+    })
+}
+
+/// The gateways of peers, as they were told last.
+fn watch_tunnels(context: &Context, queue: Queue<ClusterId>) -> Cache<Vec<GatewayAddress>> {
+    let api: Api<TunnelEndpoint> = Api::namespaced(context.client.clone(), &context.namespace);
+    let gateways = |endpoint: TunnelEndpoint| Some(endpoint.spec.gateways);
+    Cache::watch(api, watcher::Config::default(), context.stop.clone(), gateways, move |key, old, new| {
+        if old != new
+            && let Ok(id) = key.name.parse()
+        {
+            queue.add(id);
         }
     })
 }

@@ -17,8 +17,8 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
 };
 use liqo_api::{
-    ClusterId, ForeignCluster, ForeignClusterStatus, VirtualNode, Wish, finalizers, labels, links, provider_namespace,
-    tenant_namespace,
+    ClusterId, ForeignCluster, ForeignClusterStatus, GatewayAddress, VirtualNode, Wish, finalizers, labels, links,
+    provider_namespace, tenant_namespace,
 };
 use liqo_kit::{
     Cache, Context, Key, Next, Queue,
@@ -34,7 +34,7 @@ use crate::{
     identity::ClusterIdentity,
     namespace::LiqoNamespace,
     objects::{self, KIND_PROVIDER, KIND_TENANT, Step, StepError, create_missing, create_missing_in_new, delete_present},
-    session::{Purpose, Session, View, end_at_provider},
+    session::{Passages, Purpose, Session, View, end_at_provider, to_call},
     tenancy::Tenants,
 };
 
@@ -51,6 +51,8 @@ pub struct Lifecycle {
     pub foreign_clusters: Cache<ForeignCluster>,
     /// The namespaces that Liqo made.
     pub namespaces: Cache<LiqoNamespace>,
+    /// The gateways of peers, as they were told last: one `TunnelEndpoint` for each.
+    pub tunnels: Cache<Vec<GatewayAddress>>,
     /// The provider's side.
     pub tenants: Arc<Tenants>,
     /// The peers to look at.
@@ -135,7 +137,7 @@ impl Lifecycle {
             }
             (Outgoing::TearDown, _) => self.tear_down(id, record).await,
             (Outgoing::Nothing | Outgoing::AwaitGone, _) | (Outgoing::Run, None) => {
-                self.end_session(id);
+                drop(self.end_session(id));
                 Ok(Next::OnChange)
             }
         }
@@ -162,23 +164,35 @@ impl Lifecycle {
             cluster_name: record.display_name(),
             foreign_cluster: record.name_any(),
             auth_url: record.spec.auth_url.clone(),
+            through_tunnel: !record.spec.tunnel.is_empty(),
             token_secret: record.spec.token_secret_name.clone(),
         };
         let mut sessions = self.sessions();
-        if sessions.get(&purpose.cluster_id).is_some_and(|session| *session.purpose() == purpose) {
+        let gateways = self.gateways(record);
+        if let Some(session) = sessions.get(&purpose.cluster_id).filter(|session| *session.purpose() == purpose) {
+            session.know(&gateways);
             return;
         }
         let (id, queue) = (purpose.cluster_id.clone(), self.queue.clone());
         // The old one ends when it is dropped, and its connection with it.
-        if sessions.remove(&id).is_some() {
+        if let Some(old) = sessions.remove(&id) {
+            old.passages().end();
             self.context.peers.withdraw(&id);
         }
-        sessions.insert(id, Session::start(&self.context, &self.identity, purpose, queue));
+        sessions.insert(id, Session::start(&self.context, &self.identity, purpose, &gateways, queue));
     }
 
-    fn end_session(&self, id: &ClusterId) {
-        self.sessions().remove(id);
+    /// The gateways through which a provider is called.
+    fn gateways(&self, record: &ForeignCluster) -> Vec<GatewayAddress> {
+        let told = self.tunnels.get(&Key::new(&self.context.namespace, record.spec.cluster_id.as_str()));
+        to_call(&record.spec.tunnel, told.as_deref().map(Vec::as_slice).unwrap_or_default())
+    }
+
+    /// Ends the session; its passages last as long as they are held.
+    fn end_session(&self, id: &ClusterId) -> Option<Arc<Passages>> {
+        let session = self.sessions().remove(id);
         self.context.peers.withdraw(id);
+        session.map(|session| session.passages())
     }
 
     /// Virtual nodes first (they need the connection to end their pods well), then the provider is told, then all goes.
@@ -199,16 +213,20 @@ impl Lifecycle {
             }
             return Ok(Next::After(CLEANING));
         }
-        self.end_session(id);
+        let passages = self.end_session(id);
+        if let (Some(passages), Some(record)) = (&passages, record) {
+            passages.know(&self.gateways(record));
+        }
         let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &name);
         create_missing(&bindings, &objects::manager_binding(&self.context.namespace)).await?;
         let secrets: Api<Secret> = Api::namespaced(client.clone(), &name);
         let credential =
             secrets.get_opt(crate::credential::CREDENTIAL_SECRET).await.step(|| format!("read the credential in {name}"))?;
         if credential.is_some()
-            && let Some(url) = record.and_then(|record| record.spec.auth_url.as_deref())
+            && let Some((record, url)) = record.and_then(|record| Some((record, record.spec.auth_url.as_deref()?)))
         {
-            end_at_provider(&self.identity, id, url).await;
+            let passages = passages.unwrap_or_else(|| Passages::new(&self.gateways(record), &self.identity).into());
+            end_at_provider(&self.identity, id, url, &passages).await;
         }
         delete_present(&secrets, crate::credential::CREDENTIAL_SECRET).await?;
         delete_present(&Api::<Namespace>::all(client.clone()), &name).await?;
@@ -275,7 +293,7 @@ impl Lifecycle {
         if new != old {
             let status = json!({
                 "remoteTenantNamespace": new.remote_tenant_namespace, "tenantNamespace": new.tenant_namespace,
-                "protocolVersion": new.protocol_version, "apiServerURL": new.api_server_url,
+                "protocolVersion": new.protocol_version, "apiServerURL": new.api_server_url, "calledThrough": new.called_through,
             });
             let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
             let written =
@@ -375,6 +393,7 @@ fn wanted_status(old: &ForeignClusterStatus, view: Option<&View>, plan: Plan, id
         remote_tenant_namespace: namespace,
         api_server_url: url,
         protocol_version: version,
+        called_through: view.and_then(|view| view.gateway).map(|gateway| gateway.to_string()),
         tenant_namespace: (plan.incoming != Incoming::Nothing).then(|| tenant_namespace(id)),
         ..old.clone()
     }

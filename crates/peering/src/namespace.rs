@@ -1,5 +1,6 @@
 //! The namespaces that Liqo makes for peers, reduced to what peering needs of them.
 
+use data_encoding::BASE64;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use liqo_api::{ClusterId, annotations, labels};
@@ -15,6 +16,8 @@ pub struct LiqoNamespace {
     pub cluster: ClusterId,
     /// The consumer's name, on tenant namespaces.
     pub cluster_name: Option<String>,
+    /// The consumer's key, on tenant namespaces.
+    pub public_key: Option<[u8; 32]>,
     /// Kubernetes deletes it.
     pub terminating: bool,
     /// The tenancy is being ended.
@@ -31,6 +34,10 @@ impl LiqoNamespace {
             kind: kind.clone(),
             cluster: namespace.labels().get(label)?.parse().ok()?,
             cluster_name: namespace.annotations().get(annotations::CLUSTER_NAME).cloned(),
+            public_key: namespace.annotations().get(annotations::PUBLIC_KEY).and_then(|text| {
+                let key = BASE64.decode(text.as_bytes()).ok()?;
+                key.try_into().ok()
+            }),
             terminating: namespace.metadata.deletion_timestamp.is_some(),
             ending: namespace.annotations().contains_key(objects::ENDING),
         })

@@ -48,6 +48,7 @@ use crate::{
         tokens,
     },
     decide::{ConsumerHealth, ConsumerPulse, Waiting},
+    identity::PublicKey,
     namespace::LiqoNamespace,
     objects::{self, KIND_MAPPED, Step, StepError, create_missing, create_missing_in_new, delete_present},
     protocol::{Grant, Refusal, SecretText},
@@ -383,8 +384,8 @@ impl Tenancies for Tenants {
         Ok(self.look_for_room(consumer, name).await?)
     }
 
-    async fn note(&self, consumer: &ClusterId, name: &str) -> Result<(), TenancyError> {
-        if self.record_as(consumer, name, Some(Timestamp::now())).await? {
+    async fn note(&self, consumer: &ClusterId, key: &PublicKey, name: &str) -> Result<(), TenancyError> {
+        if self.record_as(consumer, name, Some(records::Noted { since: Timestamp::now(), key: *key })).await? {
             return Ok(());
         }
         Err(failed("note that a consumer waits for approval", "both names for its ForeignCluster are taken"))

@@ -87,6 +87,7 @@ mod tests {
     impl Case {
         fn new() -> Self {
             let remote = Remote {
+                inward: None,
                 public_key: key(5),
                 first_key: None,
                 endpoint: UDP.parse().ok(),

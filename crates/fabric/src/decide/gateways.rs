@@ -191,10 +191,13 @@ impl Sightings {
         self.0.get(&number)?.held.version.as_deref()
     }
 
-    /// Whether a gateway that is alive says that it does not hear the holder of this Lease, which was not renewed since.
+    /// Whether a gateway says that it does not hear the holder of this Lease, which was not renewed since. It says so as long as it was not
+    /// silent itself while another was heard.
     pub fn is_unheard(&self, number: u8, now: Instant) -> bool {
         let Some(version) = self.0.get(&number).and_then(|one| one.held.version.as_deref()) else { return false };
-        let mut others = self.0.iter().filter(|(other, by)| **other != number && by.is_fresh(now));
+        let newest = self.newest();
+        let is_alive = |by: &Sighting| by.is_fresh(now) || !by.is_overtaken(newest);
+        let mut others = self.0.iter().filter(|(other, by)| **other != number && is_alive(by));
         others.any(|(_, by)| by.held.unheard.names(number, version))
     }
 
@@ -396,6 +399,12 @@ mod tests {
         let soon = start + Duration::from_secs(1);
         sightings.saw(1, written("n2", "12", "0@10"), soon);
         assert_eq!(nodes(&sightings.in_use("n9", &AllInUse::new(), soon)), [(1, "n2")]);
+        let much_later = soon + LEASE_DURATION * 3;
+        assert_eq!(
+            nodes(&sightings.in_use("n9", &AllInUse::new(), much_later)),
+            [(1, "n2")],
+            "also while the API server is away"
+        );
         assert_eq!(sightings.next("n3", true, 2, false, soon), Move::Take(0));
         assert_eq!(sightings.next("n2", true, 2, true, soon), Move::Take(0), "where one alone is in use");
         assert_eq!(nodes(&sightings.in_use("n1", &AllInUse::new(), soon)), [(0, "n1"), (1, "n2")], "it knows better");

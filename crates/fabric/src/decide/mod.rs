@@ -18,7 +18,7 @@ use std::{
 
 use ipnet::IpNet;
 use liqo_api::{ClusterId, GatewayAddress, Gateways, NetworkRanges, NetworkSettings, Reach, TunnelEndpointSpec};
-use liqo_datapath::tunnel::{PublicKey, Remote, RemoteState};
+use liqo_datapath::tunnel::{Inward, PublicKey, Remote, RemoteState};
 use liqo_network::{
     PeerMaps,
     plan::{Fabric, Gateway, MOST_GATEWAYS, Mac, Node, NodePlan, Open, Peer},
@@ -74,6 +74,8 @@ pub struct Snapshot {
     pub speaking: BTreeSet<PublicKey>,
     /// The relays over TLS that are connected, and where the tunnel finds them.
     pub relays: BTreeMap<PublicKey, SocketAddr>,
+    /// Who comes through the tunnel to this cluster itself, and where the packets of each go.
+    pub guests: BTreeMap<PublicKey, Inward>,
 }
 
 impl Snapshot {
@@ -93,6 +95,11 @@ impl Snapshot {
     /// Whether this node is a gateway in use.
     pub fn is_gateway(&self, this: &str) -> bool {
         self.in_use().any(|(_, one)| one.node == this)
+    }
+
+    /// Whether clusters come through the tunnel of this node to our own API, as far as they are on the list.
+    pub fn takes_guests(&self, this: &str) -> bool {
+        self.settings.enabled && self.settings.api_through_tunnel && self.is_gateway(this)
     }
 }
 
@@ -169,6 +176,10 @@ fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, speak
     let speaks = |remote: &Remote| speaking.contains(&remote.public_key);
     let of_one_peer = |one: &Remote, other: &Remote| owners.get(&one.public_key) == owners.get(&other.public_key);
     for gateways in remotes.chunk_by_mut(of_one_peer) {
+        // Guests are of no peer, and begin themselves.
+        if gateways.iter().any(|gateway| gateway.inward.is_some()) {
+            continue;
+        }
         let spoken_to: Vec<Option<SocketAddr>> = gateways.iter().filter(|one| speaks(one)).map(|one| one.endpoint).collect();
         for gateway in gateways {
             gateway.enabled = spoken_to.is_empty() || speaks(gateway);
@@ -203,7 +214,9 @@ pub fn decide(snapshot: &Snapshot, this: &str, ours: &[PublicKey]) -> Work {
     let addresses = addresses(snapshot, ranges);
     let (fabric, left_out) = fabric(snapshot, ranges, &addresses);
     let plan = fabric.plan(this);
-    let tunnel = plan.tunnel.is_some().then(|| tunnel_end(snapshot, &fabric, this, ours));
+    // Guests need no peer, and nothing in the kernel.
+    let has_guests = snapshot.is_gateway(this) && !snapshot.guests.is_empty();
+    let tunnel = (plan.tunnel.is_some() || has_guests).then(|| tunnel_end(snapshot, &fabric, this, ours));
     let gateways = fabric.gateways().into_iter().map(|(name, _)| name.to_owned()).collect();
     Work::Hold(Box::new(Wanted { plan, tunnel, gateways, left_out, doubtful: addresses.left_out }))
 }
@@ -314,10 +327,10 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKe
         let Some(spec) = snapshot.peers.get(id) else { continue };
         let prefixes: Vec<IpNet> = peer.maps.imported.pairs().map(|(here, _)| here.0).collect();
         for gateway in &spec.gateways {
-            // A key of ours, and one that is somebody else's, would make the tunnel refuse everybody.
-            let Some(public_key) = own_key(gateway, id, snapshot, ours).filter(|key| !end.owners.contains_key(key)) else {
-                continue;
-            };
+            // A key of ours, and one that is somebody else's, would make the tunnel refuse everybody. A guest has proved that it has its
+            // key; what a peer says of its gateways proves nothing.
+            let is_free = |key: &PublicKey| !end.owners.contains_key(key) && !snapshot.guests.contains_key(key);
+            let Some(public_key) = own_key(gateway, id, snapshot, ours).filter(is_free) else { continue };
             end.owners.insert(public_key, id.clone());
             let tls = addresses_of(&gateway.tls, &snapshot.resolved).into_iter().filter(usable);
             let tls: Vec<SocketAddr> = tls.take(MOST_SERVERS).collect();
@@ -326,6 +339,7 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKe
             }
             end.remotes.push(Remote {
                 public_key,
+                inward: None,
                 first_key: gateway.first_key.as_ref().and_then(|key| key.parse().ok()),
                 endpoint: addresses_of(&gateway.endpoints, &snapshot.resolved).into_iter().find(usable),
                 relay: snapshot.relays.get(&public_key).copied(),
@@ -336,6 +350,17 @@ fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKe
         }
     }
     choose(&mut end.remotes, &end.owners, &snapshot.speaking);
+    let guests = snapshot.guests.iter().filter(|(guest, _)| !ours.contains(guest));
+    end.remotes.extend(guests.map(|(guest, inward)| Remote {
+        public_key: *guest,
+        first_key: None,
+        inward: Some(inward.clone()),
+        endpoint: None,
+        relay: None,
+        keepalive: None,
+        prefixes: Vec::new(),
+        enabled: true,
+    }));
     end
 }
 

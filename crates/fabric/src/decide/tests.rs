@@ -305,3 +305,43 @@ fn a_peer_has_only_so_many_names_looked_up() {
     peer.gateways = (0..16).map(gateway).collect();
     assert_eq!(names(&snapshot.peers).len(), MOST_NAMES);
 }
+
+/// Guests, each with a place for its packets.
+fn guests(keys: &[u8]) -> BTreeMap<PublicKey, Inward> {
+    keys.iter().map(|byte| (key(*byte), Inward(tokio::sync::mpsc::channel(1).0))).collect()
+}
+
+#[test]
+fn a_gateway_listens_for_guests_although_there_is_no_peer_and_the_kernel_holds_nothing_for_them() {
+    let alone = Snapshot { peers: BTreeMap::new(), guests: guests(&[5]), ..snapshot() };
+    let held = wanted(&alone, "n1");
+    assert_eq!(held.plan, NodePlan::default());
+    let remotes = held.tunnel.unwrap().remotes;
+    assert_eq!(remotes.iter().map(|remote| remote.public_key).collect::<Vec<_>>(), [key(5)]);
+    assert!(remotes[0].prefixes.is_empty() && remotes[0].endpoint.is_none() && remotes[0].inward.is_some());
+    assert_eq!(wanted(&Snapshot { guests: BTreeMap::new(), ..alone.clone() }, "n1").tunnel, None);
+    assert_eq!(wanted(&alone, "n2").tunnel, None);
+}
+
+#[test]
+fn the_door_is_shut_by_the_configuration_whatever_is_on_the_list() {
+    let with = |enabled, api_through_tunnel| {
+        let snapshot = snapshot();
+        let settings = liqo_api::NetworkSettings { enabled, api_through_tunnel, ..snapshot.settings.clone() };
+        Snapshot { settings, ..snapshot }
+    };
+    assert!(with(true, true).takes_guests("n1"));
+    assert!(!with(true, true).takes_guests("n2"), "it is no gateway");
+    assert!(!with(true, false).takes_guests("n1"));
+    assert!(!with(false, true).takes_guests("n1"));
+}
+
+#[test]
+fn a_peer_cannot_shut_a_guest_out_by_naming_its_key_as_one_of_its_gateways() {
+    let both = Snapshot { guests: guests(&[2, 9]), ..snapshot() };
+    let end = wanted(&both, "n1").tunnel.unwrap();
+    let inward: Vec<(PublicKey, bool)> = end.remotes.iter().map(|one| (one.public_key, one.inward.is_some())).collect();
+    assert_eq!(inward, [(key(1), false), (key(2), true)], "and our own key is nobody's");
+    assert!(!end.owners.contains_key(&key(2)));
+    assert!(!end.is_outdated(&BTreeSet::new()), "guests are not chosen from");
+}

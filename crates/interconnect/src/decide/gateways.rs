@@ -100,9 +100,16 @@ pub fn ours(
     let seen = |name: &str| observed.0.get(name).map(|observation| observation.at);
     let newest = names.iter().filter(|name| leases.contains_key(*name)).filter_map(|name| seen(name)).max();
     let left_of = |name: &str| Some(leases.get(name)?.duration.saturating_sub(now.duration_since(seen(name)?)));
-    let is_alive = |name: &String| left_of(name).is_some_and(|left| !left.is_zero());
+    // Within this time each gateway renews its Lease, if the API server answers.
+    let is_overtaken = |name: &str, duration: Duration| {
+        newest.zip(seen(name)).is_some_and(|(newest, seen)| newest.duration_since(seen) >= duration * 2 / 3)
+    };
+    let is_alive = |name: &str| {
+        let is_over = left_of(name).is_none_or(|left| left.is_zero());
+        leases.get(name).is_some_and(|held| !(is_over && is_overtaken(name, held.duration)))
+    };
     for (number, name) in (0..).zip(names.iter().map(String::as_str)) {
-        let (Some(held), Some(seen), Some(left)) = (leases.get(name), seen(name), left_of(name)) else { continue };
+        let (Some(held), Some(left)) = (leases.get(name), left_of(name)) else { continue };
         let mut others = names.iter().filter(|other| *other != name && is_alive(other)).filter_map(|other| leases.get(other));
         if others.any(|other| other.unheard.names(number, &held.version)) {
             again = Some(again.map_or(held.duration, |again: Duration| again.min(held.duration)));
@@ -111,9 +118,7 @@ pub fn ours(
         if !left.is_zero() {
             again = Some(again.map_or(left, |again: Duration| again.min(left)));
         }
-        // Within this time each gateway renews its Lease, if the API server answers.
-        let is_overtaken = newest.is_some_and(|newest| newest.duration_since(seen) >= held.duration * 2 / 3);
-        if left.is_zero() && is_overtaken {
+        if !is_alive(name) {
             continue;
         }
         // A node says of itself that it is a gateway; which may be one is said here.
@@ -203,7 +208,15 @@ mod tests {
         assert_eq!(of(1, soon), ["key of a"]);
         assert!(observed.clone().see(&gateway_lease(0), Some(&held("b", 1)), Some(&held("b", 2)), soon), "and so is this");
         assert_eq!(of(2, soon), ["key of b", "key of a"], "it is there after all");
-        assert_eq!(of(1, soon + 6 * SECOND), ["key of b", "key of a"], "who says so is not there either");
+        assert_eq!(of(1, soon + 6 * SECOND), ["key of a"], "as long as the API server is away, too");
+        let mut later = observed.clone();
+        later.see(&gateway_lease(0), Some(&held("b", 1)), Some(&held("b", 2)), soon + 5 * SECOND);
+        let all = leases(&[(0, held("b", 2)), (1, hears_nobody.clone())]);
+        assert_eq!(
+            keys_of(&ours(&settings, &all, &later, &nodes, soon + 6 * SECOND).0),
+            ["key of b"],
+            "who said so is not there"
+        );
     }
 
     #[test]

@@ -3,16 +3,25 @@
 //! Every call opens one connection to one address, checks that the expected cluster answers, and is over in a few
 //! seconds. No proxy is used and no redirect followed: the ID proves who answers, whatever the way there.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+    time::Duration,
+};
 
 use http::{Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use liqo_api::ClusterId;
+use liqo_passage::{AUTH_PORT, session::Passage};
 use rustls::pki_types::ServerName;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::timeout,
+};
 use tokio_rustls::TlsConnector;
 
 use super::decide::reasons;
@@ -68,6 +77,11 @@ pub enum ClientError {
         #[source]
         source: std::io::Error,
     },
+    /// The way through the other cluster's tunnel is not there.
+    #[error(
+        "cannot connect to the other cluster through its tunnel: {0} (does UDP pass to its gateways, and is the token good there? `liqoctl generate peer-command --through-tunnel` in the other cluster says where they are now)"
+    )]
+    Tunnel(#[source] std::io::Error),
     /// Somebody else answers, or not by TLS 1.3.
     #[error("what answers at {address} did not prove to be cluster {expected}: {source} (correct the address or the cluster ID)")]
     Handshake {
@@ -130,6 +144,7 @@ pub struct AuthClient {
     port: u16,
     tls: Arc<rustls::ClientConfig>,
     loopback: bool,
+    passage: Option<Arc<Passage>>,
 }
 
 /// What a consumer says about itself when it asks for access.
@@ -171,7 +186,15 @@ impl AuthClient {
             port,
             tls: Arc::new(tls::client_config(expected)?),
             loopback: false,
+            passage: None,
         })
+    }
+
+    /// Calls through the other cluster's tunnel. The URL only names what is called then.
+    #[must_use]
+    pub fn through(mut self, passage: Option<Arc<Passage>>) -> Self {
+        self.passage = passage;
+        self
     }
 
     /// Lets the client call its own machine, which no real peer is: for tests.
@@ -274,21 +297,22 @@ impl AuthClient {
         path: &'static str,
         body: Option<Vec<u8>>,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let connected =
-            TcpStream::connect((self.host.as_str(), self.port)).await.and_then(|stream| Ok((stream.peer_addr()?, stream)));
-        let (peer, stream) = connected.map_err(|source| ClientError::Connect { address: self.address(), source })?;
-        if !self.loopback && only_local(peer.ip()) {
+        let (peer, stream) = self.connect().await.map_err(|source| match self.passage {
+            Some(_) => ClientError::Tunnel(source),
+            None => ClientError::Connect { address: self.address(), source },
+        })?;
+        if !self.loopback && self.passage.is_none() && only_local(peer) {
             return Err(ClientError::Loopback { url: self.url.clone(), flag: "authentication.address" });
         }
         let stream = TlsConnector::from(Arc::clone(&self.tls))
-            .connect(ServerName::from(peer.ip()), stream)
+            .connect(ServerName::from(peer), stream)
             .await
             .map_err(|source| ClientError::Handshake { address: self.address(), expected: self.expected.clone(), source })?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(path, error))?;
         let request = Request::builder()
             .method(method)
             .uri(path)
-            .header(header::HOST, self.address())
+            .header(header::HOST, self.authority())
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::CONNECTION, "close")
             .body(Full::new(Bytes::from(body.unwrap_or_default())))
@@ -311,7 +335,21 @@ impl AuthClient {
         }
     }
 
+    async fn connect(&self) -> std::io::Result<(IpAddr, Box<dyn Stream>)> {
+        if let Some(passage) = &self.passage {
+            // The name means nothing: the certificate is bound to the cluster's key.
+            return Ok((Ipv6Addr::UNSPECIFIED.into(), Box::new(passage.connect(AUTH_PORT).await?)));
+        }
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        Ok((stream.peer_addr()?.ip(), Box::new(stream)))
+    }
+
+    /// What is called, for people.
     fn address(&self) -> String {
+        if self.passage.is_some() { "the other cluster's tunnel".to_owned() } else { self.authority() }
+    }
+
+    fn authority(&self) -> String {
         if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
     }
 
@@ -323,6 +361,11 @@ impl AuthClient {
         ClientError::Answer { address: self.address(), path, status }
     }
 }
+
+/// A connection of whatever kind.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Whether an address means the machine that uses it.
 pub fn only_local(address: IpAddr) -> bool {
@@ -337,6 +380,8 @@ pub fn for_people(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use liqo_passage::session::{Way, dial};
+
     use super::*;
 
     fn client(url: &str) -> Result<AuthClient, ClientError> {
@@ -387,6 +432,16 @@ mod tests {
         drop(listener);
         let error = client(&url).unwrap().ids().await.unwrap_err();
         assert!(matches!(error, ClientError::Connect { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn who_is_called_through_a_tunnel_that_does_not_answer_is_told_of_the_tunnel() {
+        let passage = dial(Way { private_key: [1; 32], gateways: Vec::new() }).unwrap();
+        let client = client("https://203.0.113.5:30443").unwrap().through(Some(passage.into()));
+        let text = client.ids().await.unwrap_err().to_string();
+        assert!(text.contains("no gateway of the other cluster answers (UDP)"), "{text}");
+        assert!(!text.contains("203.0.113.5") && !text.contains("authentication.address"), "{text}");
+        assert_eq!(client.authority(), "203.0.113.5:30443");
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub trait Tenancies: Send + Sync + 'static {
     fn spend_token(&self, token: &OneTimeToken) -> impl Future<Output = Result<bool, TenancyError>> + Send;
 
     /// Records that a consumer waits for approval, where a person sees it.
-    fn note(&self, consumer: &ClusterId, name: &str) -> impl Future<Output = Result<(), TenancyError>> + Send;
+    fn note(&self, consumer: &ClusterId, key: &PublicKey, name: &str) -> impl Future<Output = Result<(), TenancyError>> + Send;
 
     /// Makes what is missing of a consumer's tenancy and gives it a credential.
     fn ensure(&self, consumer: &Consumer) -> impl Future<Output = Result<Grant, TenancyError>> + Send;
@@ -262,7 +262,7 @@ impl<T: Tenancies> Endpoint<T> {
                 if !self.spend(spend.as_ref()).await? {
                     return Ok(PeeringAnswer::Denied(decide::token_used()));
                 }
-                self.tenancies.note(&signer, &request.cluster_name).await?;
+                self.tenancies.note(&signer, &public_key, &request.cluster_name).await?;
                 tracing::info!(consumer = %signer, name = request.cluster_name, "a consumer waits for approval");
                 return Ok(PeeringAnswer::Pending(refusal));
             }

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     envelope::Envelope,
-    identity::ClusterIdentity,
+    identity::{ClusterIdentity, PublicKey},
     protocol::{
         ApiServer, EndRequest, Grant, PEERING_REQUEST, PeeringAnswer, PeeringRequest, ProtocolRange, Refusal, SecretText,
     },
@@ -98,7 +98,7 @@ impl Tenancies for InMemory {
         })
     }
 
-    async fn note(&self, consumer: &ClusterId, _name: &str) -> Result<(), TenancyError> {
+    async fn note(&self, consumer: &ClusterId, _: &PublicKey, _: &str) -> Result<(), TenancyError> {
         self.waiting.lock().unwrap().insert(consumer.clone());
         Ok(())
     }

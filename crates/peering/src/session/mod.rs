@@ -9,6 +9,7 @@
 //! One session runs for each provider, as one task. What it finds out stands in [`View`]; the lifecycle controller
 //! writes that into the `ForeignCluster`.
 
+mod passages;
 mod view;
 
 use std::{
@@ -23,7 +24,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams},
 };
-use liqo_api::{ClusterId, leases, links, provider_namespace, tenant_namespace};
+use liqo_api::{ClusterId, GatewayAddress, leases, links, provider_namespace, tenant_namespace};
 use liqo_kit::{
     Context, Health, PeerConnection, Queue,
     conditions::Wanted,
@@ -49,8 +50,9 @@ use crate::{
     protocol::{PeeringAnswer, Refusal, SecretText},
 };
 
+pub use self::passages::{Passages, to_call};
 pub use self::view::{Granted, View};
-use self::view::{for_reason, granted, granted_condition, reachable_condition, reason_of};
+use self::view::{for_reason, granted, granted_condition, reachable_condition, reason_of, verified_text};
 
 /// How often a provider is asked.
 const BEAT: Duration = Duration::from_secs(3);
@@ -84,6 +86,8 @@ pub struct Purpose {
     pub foreign_cluster: String,
     /// URL of its auth endpoint.
     pub auth_url: Option<String>,
+    /// Whether it is called through its tunnel.
+    pub through_tunnel: bool,
     /// Name of the Secret with the token for the first contact.
     pub token_secret: Option<String>,
 }
@@ -91,16 +95,26 @@ pub struct Purpose {
 /// A session that runs. It ends when this is dropped.
 pub struct Session {
     purpose: Purpose,
+    passages: Arc<Passages>,
     view: Arc<Mutex<View>>,
     stop: CancellationToken,
 }
 
 impl Session {
-    /// Starts a session. Whenever its view changes, the provider's ID is added to `queue`.
-    pub fn start(context: &Context, identity: &Arc<ClusterIdentity>, purpose: Purpose, queue: Queue<ClusterId>) -> Self {
+    /// Starts a session. Whenever its view changes, the provider's ID is added to `queue`. `gateways` are those through which the provider
+    /// is called; none where it is called directly.
+    pub fn start(
+        context: &Context,
+        identity: &Arc<ClusterIdentity>,
+        purpose: Purpose,
+        gateways: &[GatewayAddress],
+        queue: Queue<ClusterId>,
+    ) -> Self {
         let (stop, view) = (context.stop.child_token(), Arc::new(Mutex::new(View::new())));
+        let passages = Arc::new(Passages::new(gateways, identity));
         let worker = Worker {
             context: context.clone(),
+            passages: passages.clone(),
             identity: Arc::clone(identity),
             purpose: purpose.clone(),
             view: Arc::clone(&view),
@@ -112,9 +126,20 @@ impl Session {
             tokio::select! {
                 () = until.cancelled() => {}
                 () = worker.run() => {}
+                never = worker.follow_gateway() => match never {},
             }
         });
-        Self { purpose, view, stop }
+        Self { purpose, passages, view, stop }
+    }
+
+    /// Calls the provider through these gateways from now on. What stands is not disturbed.
+    pub fn know(&self, gateways: &[GatewayAddress]) {
+        self.passages.know(gateways);
+    }
+
+    /// Its passages, by which the provider can be told that it has ended: by others the answer might go to these.
+    pub fn passages(&self) -> Arc<Passages> {
+        self.passages.clone()
     }
 
     /// What it is for.
@@ -147,6 +172,7 @@ enum Setback {
 struct Worker {
     context: Context,
     identity: Arc<ClusterIdentity>,
+    passages: Arc<Passages>,
     purpose: Purpose,
     view: Arc<Mutex<View>>,
     queue: Queue<ClusterId>,
@@ -183,6 +209,19 @@ impl Worker {
         }
     }
 
+    /// Shows through which gateway the provider is called, whatever the session is at.
+    async fn follow_gateway(&self) -> Infallible {
+        let mut ticks = tokio::time::interval(JUDGE);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let through = self.passages.gateway();
+            if lock(&self.view).gateway != through {
+                self.show(|view| view.gateway = through);
+            }
+        }
+    }
+
     /// The credential that an earlier session stored, if it may be of use.
     async fn load(&self) -> Option<Credential> {
         let found = self.secrets().get_opt(crate::credential::CREDENTIAL_SECRET).await;
@@ -191,7 +230,7 @@ impl Worker {
         let credential = stored(found).filter(|credential| credential.is_usable(Timestamp::now()))?;
         credential.client_config(&tenant_namespace(self.identity.id())).ok()?;
         self.show(|view| {
-            view.identity = Wanted::yes(links::IDENTITY_VERIFIED, "Verified", self.verified_text());
+            view.identity = Wanted::yes(links::IDENTITY_VERIFIED, "Verified", verified_text(&self.purpose));
             view.authenticated = granted_condition(&credential);
             view.granted = Some(granted(&credential));
         });
@@ -207,21 +246,21 @@ impl Worker {
             });
             return Err(Setback::Denied);
         };
-        let (client, ids) = match AuthClient::new(&self.purpose.cluster_id, url) {
-            Ok(client) => (client.clone(), client.ids().await),
-            Err(error) => return Err(self.not_identified(&error, first)),
-        };
-        if let Err(error) = ids {
-            return Err(self.not_identified(&error, first));
-        }
-        self.show(|view| view.identity = Wanted::yes(links::IDENTITY_VERIFIED, "Verified", self.verified_text()));
         let token = self.first_token().await.map_err(|error| self.locally_failed(&error))?;
+        let client = self.identify(url, token.as_ref()).await.map_err(|error| self.not_identified(&error, first))?;
+        self.show(|view| view.identity = Wanted::yes(links::IDENTITY_VERIFIED, "Verified", verified_text(&self.purpose)));
         let cluster_name = self.context.config().spec.cluster_name.clone();
         let applicant = Applicant { identity: &self.identity, cluster_name: &cluster_name, token: token.as_ref() };
         match client.request_peering(&applicant).await {
             Ok(PeeringAnswer::Granted(grant)) => self.take(Credential::granted(*grant, Timestamp::now()), token.is_some()).await,
-            Ok(PeeringAnswer::Pending(refusal)) => Err(self.refused(&refusal, "PendingApproval")),
-            Ok(PeeringAnswer::Denied(refusal)) => Err(self.refused(&refusal, &for_reason(&refusal.reason))),
+            Ok(PeeringAnswer::Pending(refusal)) => {
+                self.passages.answered(true);
+                Err(self.refused(&refusal, "PendingApproval"))
+            }
+            Ok(PeeringAnswer::Denied(refusal)) => {
+                self.passages.answered(false);
+                Err(self.refused(&refusal, &for_reason(&refusal.reason)))
+            }
             Ok(PeeringAnswer::Ended {}) => Err(Setback::Soon),
             Err(error) => {
                 if first {
@@ -233,12 +272,28 @@ impl Worker {
         }
     }
 
+    /// A client for the auth endpoint, after the provider proved who it is.
+    async fn identify(&self, url: &str, token: Option<&SecretText>) -> Result<AuthClient, ClientError> {
+        let client = AuthClient::new(&self.purpose.cluster_id, url)?;
+        let mut ways = self.passages.ways(token).map_err(ClientError::Tunnel)?.into_iter();
+        let open = |way| self.passages.open(way).map_err(ClientError::Tunnel);
+        let mut client = client.through(open(ways.next().flatten())?);
+        loop {
+            match (client.ids().await, ways.next()) {
+                (Ok(_), _) => return Ok(client),
+                (Err(ClientError::Tunnel(_) | ClientError::Timeout { .. }), Some(way)) => client = client.through(open(way)?),
+                (Err(error), _) => return Err(error),
+            }
+        }
+    }
+
     async fn take(&self, credential: Credential, used_token: bool) -> Result<Credential, Setback> {
         if let Err(error) = credential.client_config(&tenant_namespace(self.identity.id())) {
             self.show(|view| view.authenticated = Wanted::no(links::AUTHENTICATED, "InvalidGrant", error.to_string()));
             return Err(Setback::Denied);
         }
         self.store(&credential, used_token).await.map_err(|error| self.locally_failed(&error))?;
+        self.passages.answered(true);
         self.show(|view| {
             view.authenticated = granted_condition(&credential);
             view.granted = Some(granted(&credential));
@@ -299,7 +354,7 @@ impl Worker {
 
     fn client(&self, credential: &Credential, token: &Token) -> Result<Client, HoldError> {
         let config = credential.client_config(&tenant_namespace(self.identity.id()))?;
-        peers::client(config, token.clone()).map_err(HoldError::Client)
+        peers::client(config, token.clone(), self.passages.own()?).map_err(HoldError::Client)
     }
 
     async fn beat(&self, client: &Client, credential: &Credential, pulse: &Mutex<Pulse>, refused: &Notify) -> Infallible {
@@ -448,11 +503,6 @@ impl Worker {
         Setback::Soon
     }
 
-    fn verified_text(&self) -> String {
-        let url = self.purpose.auth_url.as_deref().unwrap_or_default();
-        format!("cluster {} proved its identity at {url}", self.purpose.cluster_id)
-    }
-
     fn secrets(&self) -> Api<Secret> {
         Api::namespaced(self.context.client.clone(), &provider_namespace(&self.purpose.cluster_id))
     }
@@ -470,13 +520,18 @@ enum HoldError {
     Credential(#[from] CredentialError),
     #[error(transparent)]
     Token(#[from] peers::UnusableToken),
+    #[error("cannot go through the provider's tunnel: {0}")]
+    Passage(#[from] std::io::Error),
     #[error("cannot make a client for the provider's API server: {0}")]
     Client(#[source] kube::Error),
 }
 
 /// Tells a session's provider that the peering is over. A provider that does not answer is not waited for.
-pub async fn end_at_provider(identity: &ClusterIdentity, id: &ClusterId, url: &str) {
-    let call = async { AuthClient::new(id, url)?.end_peering(identity).await };
+pub async fn end_at_provider(identity: &ClusterIdentity, id: &ClusterId, url: &str, passages: &Passages) {
+    let call = async {
+        let way = passages.own().map_err(ClientError::Tunnel)?;
+        AuthClient::new(id, url)?.through(way).end_peering(identity).await
+    };
     match timeout(END_TIMEOUT, call).await {
         Ok(Ok(PeeringAnswer::Ended {})) => tracing::info!(provider = %id, "the provider knows that the peering is over"),
         Ok(Ok(answer)) => tracing::warn!(provider = %id, ?answer, "the provider did not take note that the peering is over"),

@@ -1,5 +1,7 @@
 //! What a session shows of itself: the conditions and their words.
 
+use std::net::SocketAddr;
+
 use liqo_api::links;
 use liqo_kit::conditions::Wanted;
 
@@ -8,6 +10,8 @@ use crate::{
     credential::Credential,
     decide::PeerHealth,
 };
+
+use super::Purpose;
 
 /// How far a session is.
 #[derive(Clone, Debug)]
@@ -20,6 +24,8 @@ pub struct View {
     pub reachable: Wanted,
     /// Namespace, API server and protocol version, once granted.
     pub granted: Option<Granted>,
+    /// Where the gateway of the provider is that answers, where it is called through its tunnel.
+    pub gateway: Option<SocketAddr>,
 }
 
 /// What was granted, as the `ForeignCluster` shows it.
@@ -40,6 +46,7 @@ impl View {
             authenticated: Wanted::unknown(links::AUTHENTICATED, "Waiting", "access was not asked for yet"),
             reachable: Wanted::unknown(links::PEER_REACHABLE, "Waiting", "there is no access to the provider yet"),
             granted: None,
+            gateway: None,
         }
     }
 }
@@ -50,6 +57,12 @@ pub(super) fn granted(credential: &Credential) -> Granted {
         api_server_url: credential.api_server.url.clone(),
         protocol_version: credential.protocol_version,
     }
+}
+
+pub(super) fn verified_text(purpose: &Purpose) -> String {
+    let place = if purpose.through_tunnel { "through its tunnel" } else { "at " };
+    let url = purpose.auth_url.as_deref().filter(|_| !purpose.through_tunnel).unwrap_or_default();
+    format!("cluster {} proved its identity {place}{url}", purpose.cluster_id)
 }
 
 pub(super) fn granted_condition(credential: &Credential) -> Wanted {
@@ -78,7 +91,9 @@ pub(super) fn reason_of(error: &ClientError) -> &'static str {
         ClientError::Url { .. } => "InvalidURL",
         ClientError::Loopback { .. } => "LoopbackAddress",
         ClientError::Handshake { .. } => "IdentityMismatch",
-        ClientError::Connect { .. } | ClientError::Timeout { .. } | ClientError::Http { .. } => "Unreachable",
+        ClientError::Connect { .. } | ClientError::Tunnel(_) | ClientError::Timeout { .. } | ClientError::Http { .. } => {
+            "Unreachable"
+        }
         ClientError::Answer { .. } => "InvalidAnswer",
         ClientError::Unavailable { .. } => "Unavailable",
         ClientError::Tls(_) | ClientError::Sign(_) => "LocalError",
@@ -101,6 +116,21 @@ mod tests {
         for text in ["", "a b", "<script>", "1st", &"x".repeat(65)] {
             assert_eq!(for_reason(text), "Denied", "{text:?}");
         }
+    }
+
+    #[test]
+    fn it_is_said_where_a_cluster_proved_its_identity() {
+        let mut purpose = Purpose {
+            cluster_id: liqo_api::ClusterId::of_public_key(&[1; 32]),
+            cluster_name: "milan".to_owned(),
+            foreign_cluster: "milan".to_owned(),
+            auth_url: Some("https://203.0.113.5:30443".to_owned()),
+            through_tunnel: false,
+            token_secret: None,
+        };
+        assert!(verified_text(&purpose).ends_with("at https://203.0.113.5:30443"));
+        purpose.through_tunnel = true;
+        assert!(verified_text(&purpose).ends_with("through its tunnel"));
     }
 
     #[test]

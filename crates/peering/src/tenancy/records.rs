@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use data_encoding::BASE64;
 use jiff::Timestamp;
 use kube::{
     Api, ResourceExt as _,
@@ -20,8 +21,18 @@ use super::Tenants;
 use crate::{
     auth::decide::Room,
     decide::{Waiting, waiting},
+    identity::PublicKey,
     objects::{Step, StepError, create_missing},
 };
+
+/// What is written down of a consumer that waits for approval.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Noted {
+    /// Since when it waits.
+    pub since: Timestamp,
+    /// The key that its ID follows from. Who comes through the tunnel is known by it.
+    pub key: PublicKey,
+}
 
 impl Tenants {
     /// Makes the `ForeignCluster` of a consumer that has none.
@@ -34,33 +45,32 @@ impl Tenants {
 
     /// The same, and says since when the consumer waits for approval, or that it does not any more. Returns whether there is
     /// a name left for it.
-    pub(super) async fn record_as(
-        &self,
-        consumer: &ClusterId,
-        name: &str,
-        pending_since: Option<Timestamp>,
-    ) -> Result<bool, StepError> {
+    pub(super) async fn record_as(&self, consumer: &ClusterId, name: &str, noted: Option<Noted>) -> Result<bool, StepError> {
         if let Some(record) = self.find_record(consumer) {
-            return self.annotate(&record, pending_since).await.map(|()| true);
+            return self.annotate(&record, noted).await.map(|()| true);
         }
         let api: Api<ForeignCluster> = Api::all(self.client.clone());
         for object_name in object_names(consumer, name) {
-            let found = create_missing(&api, &record_of(consumer, name, &object_name, pending_since)).await?;
+            let found = create_missing(&api, &record_of(consumer, name, &object_name, noted)).await?;
             if found.spec.cluster_id == *consumer {
                 // One that the cache does not show yet may say something else.
-                return self.annotate(&found, pending_since).await.map(|()| true);
+                return self.annotate(&found, noted).await.map(|()| true);
             }
         }
         Ok(false)
     }
 
-    async fn annotate(&self, record: &ForeignCluster, pending_since: Option<Timestamp>) -> Result<(), StepError> {
+    async fn annotate(&self, record: &ForeignCluster, noted: Option<Noted>) -> Result<(), StepError> {
         let (api, name) = (Api::<ForeignCluster>::all(self.client.clone()), record.name_any());
-        let since = pending_since.map(|time| time.to_string());
+        let since = noted.map(|noted| noted.since.to_string());
         if record.annotations().get(annotations::PENDING_APPROVAL) == since.as_ref() {
             return Ok(());
         }
-        let patch = json!({ "metadata": { "annotations": { annotations::PENDING_APPROVAL: since } } });
+        let mut wanted = json!({ annotations::PENDING_APPROVAL: since });
+        if let Some(noted) = noted {
+            wanted[annotations::PUBLIC_KEY] = BASE64.encode(&noted.key).into();
+        }
+        let patch = json!({ "metadata": { "annotations": wanted } });
         let written = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
         written.map(drop).step(|| format!("annotate ForeignCluster {name}"))
     }
@@ -148,11 +158,12 @@ fn room_in(records: &[ForeignCluster], consumer: &ClusterId, name: &str, waits: 
 }
 
 /// The `ForeignCluster` that Liqo makes for a consumer.
-fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str, pending_since: Option<Timestamp>) -> ForeignCluster {
+fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str, noted: Option<Noted>) -> ForeignCluster {
     let spec = ForeignClusterSpec {
         cluster_id: consumer.clone(),
         cluster_name: Some(cluster_name.to_owned()),
         auth_url: None,
+        tunnel: Vec::new(),
         outgoing_peering: Wish::Auto,
         incoming_peering: Wish::Auto,
         offers: BTreeMap::new(),
@@ -162,8 +173,10 @@ fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str, pendin
     };
     let mut object = ForeignCluster::new(object_name, spec);
     object.metadata.labels = Some(BTreeMap::from([(labels::MANAGED.to_owned(), "true".to_owned())]));
-    object.metadata.annotations =
-        pending_since.map(|since| BTreeMap::from([(annotations::PENDING_APPROVAL.to_owned(), since.to_string())]));
+    object.metadata.annotations = noted.map(|noted| {
+        let (since, key) = (noted.since.to_string(), BASE64.encode(&noted.key));
+        BTreeMap::from([(annotations::PENDING_APPROVAL.to_owned(), since), (annotations::PUBLIC_KEY.to_owned(), key)])
+    });
     object.metadata.finalizers = Some(vec![finalizers::PEERING.to_owned()]);
     object
 }
@@ -192,12 +205,12 @@ mod tests {
     fn a_consumer_can_be_noted_while_a_name_is_left_for_its_record() {
         let (rome, turin) = (ClusterId::of_public_key(&[1; 32]), ClusterId::of_public_key(&[2; 32]));
         let names = object_names(&rome, "rome");
-        let mut records = vec![record_of(&turin, "rome", &names[0], Some(Timestamp::UNIX_EPOCH))];
+        let mut records = vec![record_of(&turin, "rome", &names[0], Some(Noted { since: Timestamp::UNIX_EPOCH, key: [2; 32] }))];
         let room = |records: &[ForeignCluster]| room_in(records, &rome, "rome", |record| !record.annotations().is_empty());
         assert_eq!(room(&records), Room { waits: false, waiting: 1, has_name: true });
         records.push(record_of(&turin, "rome", &names[1], None));
         assert_eq!(room(&records), Room { waits: false, waiting: 1, has_name: false });
-        records.push(record_of(&rome, "rome", "other", Some(Timestamp::UNIX_EPOCH)));
+        records.push(record_of(&rome, "rome", "other", Some(Noted { since: Timestamp::UNIX_EPOCH, key: [1; 32] })));
         assert_eq!(room(&records), Room { waits: true, waiting: 2, has_name: true });
     }
 

@@ -54,6 +54,7 @@ mod tests {
             cluster_id: cluster(1),
             cluster_name: None,
             auth_url: None,
+            tunnel: Vec::new(),
             outgoing_peering: outgoing,
             incoming_peering: Wish::Auto,
             request: liqo_api::RequestedResources::default(),
