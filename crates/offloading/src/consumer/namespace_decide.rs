@@ -110,6 +110,7 @@ pub fn twin(namespace: &str, default_name: &str, provider: &Provider) -> RemoteN
         namespace: mapped.map(|mapped| mapped.remote_name.as_str()).or(asked).unwrap_or(default_name).to_owned(),
         ready,
         message: message.map(|message| message.chars().filter(|character| !character.is_control()).take(1000).collect()),
+        exposed: Vec::new(),
     }
 }
 

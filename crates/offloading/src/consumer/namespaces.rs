@@ -28,7 +28,8 @@ use serde_json::json;
 use super::{
     Consumer, home_pods,
     namespace_decide::{self, Candidate, Provider},
-    reflection,
+    peer::Peer,
+    reflection, services,
     virtual_nodes::all_pods_known,
 };
 use crate::{decide::node::Outage, webhook};
@@ -113,6 +114,7 @@ pub async fn run(consumer: Arc<Consumer>) {
                         for peer in consumer.all_peers() {
                             peer.look_at_pods_of(&namespace);
                             peer.look_at_all_references();
+                            services::look_at(&consumer, &peer, Some(&namespace));
                         }
                         Ok(Next::OnChange)
                     }
@@ -154,6 +156,20 @@ fn candidates(consumer: &Consumer, id: &ClusterId) -> Option<Vec<Candidate>> {
         Some(Candidate { node: node.status.as_ref()?.node_name.clone()?, labels })
     };
     consumer.nodes_of(id).iter().map(|(_, node)| candidate(node)).collect()
+}
+
+/// Whether a namespace goes to this provider, by what stands here; nothing while that is not known. What stands in the map there is no
+/// answer: the provider can write it.
+pub fn goes_to(consumer: &Consumer, peer: &Peer, namespace: &str) -> Option<bool> {
+    if !is_known(consumer) {
+        return None;
+    }
+    let Some(offloading) = consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)) else { return Some(false) };
+    let stays = offloading.metadata.deletion_timestamp.is_none();
+    if stays && namespace_decide::is_wanted(&offloading, &candidates(consumer, &peer.id)?) {
+        return Some(true);
+    }
+    Some(peer.home_pods().iter().any(|pod| pod.key.namespace == namespace && peer.may_run(pod)))
 }
 
 async fn map(consumer: &Arc<Consumer>, id: &ClusterId) -> Result<Next, Error> {
@@ -241,7 +257,13 @@ async fn tell(consumer: &Arc<Consumer>, namespace: &str, offloading: &NamespaceO
             }
             let map = peer.remote().and_then(|remote| remote.map());
             let provider = Provider { cluster_id: id, cluster_name: name, map: map.as_deref(), answers };
-            namespace_decide::twin(namespace, &default_name, &provider)
+            let mut twin = namespace_decide::twin(namespace, &default_name, &provider);
+            // Who does not answer shows what it showed last.
+            twin.exposed = match peer.answering() {
+                Some(remote) => services::exposed(consumer, &remote, namespace),
+                None => said.map(|said| said.exposed.clone()).unwrap_or_default(),
+            };
+            twin
         })
         .collect();
     let placed = webhook::selected(&consumer.webhook).covers(namespace, offloading.spec.pod_offloading_strategy);

@@ -162,8 +162,9 @@ impl Remote {
                 }
             },
         );
+        let of_all = Arc::downgrade(consumer);
         let changed = |peer: &Arc<Peer>| {
-            let peer = peer.clone();
+            let (peer, of_all) = (peer.clone(), of_all.clone());
             move |_: &Key, old: Option<&Arc<Twin>>, new: Option<&Arc<Twin>>| {
                 for twin in [old, new].into_iter().flatten() {
                     peer.not_reflected(&twin.reference);
@@ -171,12 +172,21 @@ impl Remote {
                         peer.references.add(twin.reference.clone());
                     }
                 }
+                let exposure = |twin: Option<&Arc<Twin>>| twin.and_then(|twin| twin.exposure.clone());
+                if let Some(twin) = old.or(new).filter(|_| exposure(old) != exposure(new))
+                    && let Some(consumer) = of_all.upgrade()
+                {
+                    services::exposure_changed(&consumer, &peer, twin);
+                }
                 let problem = |twin: Option<&Arc<Twin>>| twin.and_then(|twin| twin.problem.clone());
                 if let Some(twin) = old.or(new).filter(|_| problem(old) != problem(new)) {
                     if twin.reference.kind.is_of_namespace() {
                         peer.references.add_after(twin.reference.clone(), PROBLEM_PAUSE);
                     } else {
                         peer.look_at_pods_that_name(&twin.reference);
+                        if let Some(consumer) = of_all.upgrade() {
+                            services::look_at_ingresses_that_name(&consumer, &peer, &twin.reference);
+                        }
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! Reflected objects as they travel: what of them, under which name, and when two are alike. Pure.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
@@ -11,17 +11,20 @@ use k8s_openapi::{
     api::{
         core::v1::{ConfigMap, Secret, Service},
         discovery::v1::EndpointSlice,
+        networking::v1::Ingress,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use liqo_api::{ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
-use liqo_kit::reflection::is_reflected;
+use liqo_api::{Exposure, ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
+use liqo_kit::reflection::{is_allowed, is_denied, is_reflected};
 use liqo_network::{Here, PeerMaps};
 use serde_json::{Value, json};
 
 use super::reduced::HomePod;
 use crate::decide::{
+    exposure,
     home_status::cut,
+    ingresses,
     kind::Kind,
     services, text,
     travel::api_server::{self, Wish},
@@ -65,7 +68,7 @@ impl Reference {
         let names = match self.kind {
             Kind::ConfigMap => &pod.refs.config_maps,
             Kind::Secret => &pod.refs.secrets,
-            Kind::Service | Kind::EndpointSlice | Kind::NetworkPolicy => return false,
+            Kind::Service | Kind::EndpointSlice | Kind::Ingress | Kind::NetworkPolicy => return false,
         };
         let names_it = names.contains(&self.name) || self.is_for_api_server() == Some(&pod.uid);
         pod.key.namespace == self.namespace && names_it
@@ -89,6 +92,8 @@ pub struct Twin {
     pub terminating: bool,
     /// Why the provider has no twin of it.
     pub problem: Option<String>,
+    /// How the world reaches its twin.
+    pub exposure: Option<Exposure>,
     /// Of a token: when it is to be renewed, if the provider left that as it was.
     pub renew_at: Option<Timestamp>,
 }
@@ -104,7 +109,9 @@ impl Twin {
         // Before the namespace is there no pod is, either, and that is said of the pod itself.
         let said = said.filter(|(reason, _)| reason != "NamespaceNotReady");
         let problem = said.map(|(reason, message)| cut(&format!("{reason}: {message}")));
-        Some(Self { reference, fingerprint: fingerprint_of_object(&object.spec.object), terminating, problem, renew_at: None })
+        let exposure = object.status.and_then(|status| exposure::clean(status.exposure?));
+        let fingerprint = fingerprint_of_object(&object.spec.object);
+        Some(Self { reference, fingerprint, terminating, problem, exposure, renew_at: None })
     }
 
     /// The reduced form of a Secret that is a record; nothing for any other.
@@ -116,7 +123,8 @@ impl Twin {
         let reference = Reference { kind: Kind::Secret, namespace, name };
         let problem = secret.metadata.annotations.as_ref()?.get(annotations::NOT_REFLECTED).map(|said| cut(said));
         let renew_at = secret.metadata.annotations.as_ref()?.get(annotations::RENEW_AT).and_then(|at| at.parse().ok());
-        Some(Self { reference, fingerprint: fingerprint_of_secret(&secret), terminating, problem, renew_at })
+        let fingerprint = fingerprint_of_secret(&secret);
+        Some(Self { reference, fingerprint, terminating, problem, exposure: None, renew_at })
     }
 
     /// Whether a change concerns more than what the provider says of it.
@@ -151,25 +159,68 @@ fn described(meta: &ObjectMeta) -> Value {
     json!({ "name": meta.name, "labels": kept(&meta.labels), "annotations": kept(&meta.annotations) })
 }
 
-/// What is kept of a Service at home: the object inside its record, as text.
+/// What is kept of a Service at home.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HomeService(Box<str>);
+pub struct HomeService {
+    /// Whether its users let it go wherever its namespace is.
+    pub is_allowed: bool,
+    /// The object inside its record.
+    text: Box<str>,
+}
 
 impl HomeService {
     /// The reduced form of a Service; nothing for one that does not travel.
     #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
     pub fn of(service: Service) -> Option<Self> {
         let whole = serde_json::to_value(&service).ok().filter(|_| is_reflected(&service))?;
-        let mut object = services::service(&whole);
+        let mut object = services::leaving(&whole);
         object.insert("apiVersion".into(), Kind::Service.api_version().into());
         object.insert("kind".into(), Kind::Service.name().into());
         object.insert("metadata".into(), described(&service.metadata));
-        Some(Self(Value::from(object).to_string().into()))
+        Some(Self { is_allowed: is_allowed(&service), text: Value::from(object).to_string().into() })
     }
 
     /// The object inside its record.
     pub fn object(&self) -> Option<Value> {
-        serde_json::from_str(&self.0).ok()
+        serde_json::from_str(&self.text).ok()
+    }
+}
+
+/// What is kept of an Ingress at home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HomeIngress {
+    /// Whether its users let it go wherever its namespace is.
+    pub is_allowed: bool,
+    /// The Secrets that it names.
+    pub secrets: BTreeSet<String>,
+    /// The object inside its record.
+    text: Box<str>,
+}
+
+impl HomeIngress {
+    /// The reduced form of an Ingress; nothing for one that does not travel.
+    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    pub fn of(ingress: Ingress) -> Option<Self> {
+        let mut whole = serde_json::to_value(&ingress).ok().filter(|_| !is_denied(&ingress))?;
+        match exposure::wish(&whole) {
+            exposure::Wish::Nothing => return None,
+            // What keeps others out here may mean nothing there.
+            exposure::Wish::Any if ingresses::is_guarded(&whole) => return None,
+            exposure::Wish::Class(class) => exposure::set_class(Kind::Ingress, &mut whole, &class),
+            exposure::Wish::Any => exposure::set_class(Kind::Ingress, &mut whole, ""),
+        }
+        let mut object = ingresses::ingress(&whole);
+        object.insert("apiVersion".into(), Kind::Ingress.api_version().into());
+        object.insert("kind".into(), Kind::Ingress.name().into());
+        object.insert("metadata".into(), described(&ingress.metadata));
+        let object = Value::from(object);
+        let secrets = ingresses::secrets(&object);
+        Some(Self { is_allowed: is_allowed(&ingress), secrets, text: object.to_string().into() })
+    }
+
+    /// The object inside its record.
+    pub fn object(&self) -> Option<Value> {
+        serde_json::from_str(&self.text).ok()
     }
 }
 
@@ -183,10 +234,10 @@ pub struct HomeSlice {
 }
 
 impl HomeSlice {
-    /// The reduced form of a slice; nothing for one that belongs to no Service.
+    /// The reduced form of a slice; nothing for one that belongs to no Service, or that its users keep here.
     #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
     pub fn of(slice: EndpointSlice) -> Option<Self> {
-        let whole = serde_json::to_value(&slice).ok()?;
+        let whole = serde_json::to_value(&slice).ok().filter(|_| !is_denied(&slice))?;
         let service = services::service_of(&whole)?.to_owned();
         Some(Self { service, text: Value::from(services::endpoint_slice(&whole, Some)).to_string().into() })
     }
@@ -362,6 +413,7 @@ mod tests {
                 fingerprint: fingerprint_of_secret(&secret),
                 terminating: false,
                 problem: None,
+                exposure: None,
                 renew_at: None
             }
         );
@@ -403,6 +455,7 @@ mod tests {
             fingerprint,
             terminating: false,
             problem: problem.map(str::to_owned),
+            exposure: problem.map(|_| Exposure::default()),
             renew_at: None,
         };
         assert!(!said(Some("Invalid: a"), 1).differs_beyond_problem(&said(Some("Invalid: b"), 1)));

@@ -9,6 +9,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Secret, Service},
     discovery::v1::EndpointSlice,
+    networking::v1::Ingress,
 };
 use kube::{
     Api, Resource, ResourceExt as _,
@@ -29,7 +30,7 @@ use super::{
     peer::{Peer, Remote},
     reduced::HomePod,
     reflected::{
-        HomeService, HomeSlice, Reference, Twin, fingerprint_of_object, fingerprint_of_secret, object_of, record_of,
+        HomeIngress, HomeService, HomeSlice, Reference, Twin, fingerprint_of_object, fingerprint_of_secret, object_of, record_of,
         record_of_secret,
     },
     services,
@@ -88,6 +89,8 @@ pub struct HomeObjects {
     pub services: Cache<HomeService>,
     /// The slices of all Services.
     pub slices: Cache<HomeSlice>,
+    /// The Ingresses that are reflected.
+    pub ingresses: Cache<HomeIngress>,
     /// The policies that are reflected.
     pub policies: Cache<NetworkPolicy>,
     _stop: DropGuard,
@@ -122,6 +125,13 @@ pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
         HomeSlice::of,
         services::slice_changed(consumer),
     );
+    let ingresses = Cache::watch(
+        Api::<Ingress>::namespaced(client.clone(), namespace),
+        watcher::Config::default(),
+        stop.clone(),
+        HomeIngress::of,
+        services::ingress_changed(consumer),
+    );
     let services = Cache::watch(
         Api::<Service>::namespaced(client, namespace),
         watcher::Config::default(),
@@ -129,10 +139,17 @@ pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
         HomeService::of,
         services::service_changed(consumer, slices.clone()),
     );
-    services::look_when_known(consumer, namespace, &services, &slices);
+    services::look_when_known(consumer, namespace, (&services, &slices, &ingresses));
     let policies = network_policies::follow(consumer, namespace, stop.clone());
-    let followed =
-        HomeObjects { _config_maps: config_maps, _secrets: secrets, services, slices, policies, _stop: stop.drop_guard() };
+    let followed = HomeObjects {
+        _config_maps: config_maps,
+        _secrets: secrets,
+        services,
+        slices,
+        ingresses,
+        policies,
+        _stop: stop.drop_guard(),
+    };
     all.insert(namespace.to_owned(), followed);
 }
 
@@ -145,8 +162,12 @@ fn changed(consumer: &Arc<Consumer>, kind: Kind) -> impl FnMut(&Key, Option<&Arc
     let consumer = Arc::downgrade(consumer);
     move |key, _, _| {
         let reference = Reference { kind, namespace: key.namespace.clone(), name: key.name.clone() };
-        for peer in consumer.upgrade().iter().flat_map(|consumer| consumer.all_peers()) {
-            if peer.home_pods().iter().any(|pod| reference.is_named_by(pod)) {
+        let Some(consumer) = consumer.upgrade() else { return };
+        for peer in consumer.all_peers() {
+            let by_ingress = || {
+                peer.remote().is_some_and(|remote| services::ingress_names(&consumer, &peer, &remote, &reference) == Some(true))
+            };
+            if peer.home_pods().iter().any(|pod| reference.is_named_by(pod)) || by_ingress() {
                 peer.references.add(reference.clone());
             }
         }
@@ -213,11 +234,13 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<Peer>, reference: &Refer
     if let Some(uid) = reference.is_for_api_server() {
         return api_server::reconcile(consumer, peer, &remote, reference, uid).await;
     }
-    let wanted = is_offloaded(consumer, &reference.namespace) && peer.home_pods().iter().any(|pod| reference.is_named_by(pod));
+    let by_ingress = services::ingress_names(consumer, peer, &remote, reference);
+    let is_named = by_ingress == Some(true) || peer.home_pods().iter().any(|pod| reference.is_named_by(pod));
+    let wanted = is_named && is_offloaded(consumer, &reference.namespace);
     let record = recorded(&remote, reference);
     if !wanted {
         let Some(record) = record.filter(|record| !record.terminating) else { return Ok(Next::OnChange) };
-        if !all_pods_known(consumer, &peer.id) {
+        if !all_pods_known(consumer, &peer.id) || by_ingress.is_none() {
             return Ok(Next::After(Duration::from_secs(2)));
         }
         remove(peer, &remote, &record.reference).await?;

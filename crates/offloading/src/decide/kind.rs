@@ -3,7 +3,7 @@
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Secret, Service},
     discovery::v1::EndpointSlice,
-    networking::v1::NetworkPolicy,
+    networking::v1::{Ingress, NetworkPolicy},
 };
 use kube::api::ApiResource;
 use liqo_api::ReflectedKind;
@@ -22,6 +22,8 @@ pub enum Kind {
     Service,
     /// An `EndpointSlice`.
     EndpointSlice,
+    /// An Ingress.
+    Ingress,
     /// A `NetworkPolicy`.
     NetworkPolicy,
 }
@@ -30,7 +32,7 @@ impl Kind {
     /// Those that travel because a pod names them.
     pub const NAMED: [Self; 2] = [Self::ConfigMap, Self::Secret];
     /// Those that travel because their namespace is offloaded, while there is a network.
-    pub const SERVICES: [Self; 2] = [Self::Service, Self::EndpointSlice];
+    pub const SERVICES: [Self; 3] = [Self::Service, Self::EndpointSlice, Self::Ingress];
 
     /// The kind of this object, if it is one of these.
     pub fn of(object: &Value) -> Option<Self> {
@@ -46,6 +48,7 @@ impl Kind {
             Self::Secret => "Secret",
             Self::Service => "Service",
             Self::EndpointSlice => "EndpointSlice",
+            Self::Ingress => "Ingress",
             Self::NetworkPolicy => "NetworkPolicy",
         }
     }
@@ -54,7 +57,7 @@ impl Kind {
     pub fn api_version(self) -> &'static str {
         match self {
             Self::EndpointSlice => "discovery.k8s.io/v1",
-            Self::NetworkPolicy => "networking.k8s.io/v1",
+            Self::Ingress | Self::NetworkPolicy => "networking.k8s.io/v1",
             Self::ConfigMap | Self::Secret | Self::Service => "v1",
         }
     }
@@ -66,6 +69,7 @@ impl Kind {
             Self::Secret => ApiResource::erase::<Secret>(&()),
             Self::Service => ApiResource::erase::<Service>(&()),
             Self::EndpointSlice => ApiResource::erase::<EndpointSlice>(&()),
+            Self::Ingress => ApiResource::erase::<Ingress>(&()),
             Self::NetworkPolicy => ApiResource::erase::<NetworkPolicy>(&()),
         }
     }
@@ -75,13 +79,13 @@ impl Kind {
         !Self::NAMED.contains(&self)
     }
 
-    /// The word of a policy that lets it be reflected. Whoever closes its own pods needs no leave.
+    /// The word of a policy that lets it be reflected. Whoever closes its own pods needs no leave, and an Ingress needs more than a word.
     pub fn word(self) -> Option<ReflectedKind> {
         match self {
             Self::ConfigMap => Some(ReflectedKind::ConfigMap),
             Self::Secret => Some(ReflectedKind::Secret),
             Self::Service | Self::EndpointSlice => Some(ReflectedKind::Service),
-            Self::NetworkPolicy => None,
+            Self::Ingress | Self::NetworkPolicy => None,
         }
     }
 }

@@ -3,7 +3,9 @@
 //! Pods are handled as JSON and edited by path, so that fields inside containers and metadata that this version does not
 //! know survive. Everything that comes from a peer is taken as hostile.
 
+pub mod exposure;
 pub mod home_status;
+pub mod ingresses;
 pub mod kind;
 pub mod network_policies;
 pub mod node;

@@ -6,34 +6,95 @@
 //! |---|---|
 //! | ports, session affinity, `publishNotReadyAddresses`, `clusterIP: None` | travel |
 //! | `ipFamilyPolicy` | travels; a cluster of one family is good enough where home requires both |
-//! | type | `ClusterIP`, whatever it is at home |
+//! | the family of a Service that has one | travels; a cluster without it gives the Service the family that it has |
+//! | which of two families is the first | stays: addresses of both are there |
+//! | type | `LoadBalancer` travels, and the provider makes of it what its policy allows; all others become `ClusterIP` |
+//! | `loadBalancerSourceRanges`, `allocateLoadBalancerNodePorts: false` | travel with it: they only close |
+//! | `loadBalancerClass` | is the one that its users name for other clusters, see [`exposure`] |
 //! | selector | stays: endpoints come from home's slices |
-//! | addresses, node ports, external IPs and names, load balancers, traffic policies | stay: they mean something at home only |
+//! | addresses, node ports, external IPs and names, `loadBalancerIP` | stay: they mean something at home only |
+//! | traffic policies | stay: endpoints have no nodes there, so none would be local |
 //!
 //! Of an `EndpointSlice` travel address type, ports, and of each endpoint its address as the other cluster sees it, conditions
 //! and hostname. Nodes, zones and pods have other names there.
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
-use super::{items, text};
+use super::{exposure, exposure::Wish, ingresses, items, text};
 
 /// Label by which an `EndpointSlice` belongs to a Service.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Label of slices that kube-proxy need not look at.
 const HEADLESS: &str = "service.kubernetes.io/headless";
+/// As Kubernetes names them.
+const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 /// How long a client stays with an endpoint where nothing is said, in seconds.
 const AFFINITY_TIMEOUT: u32 = 10_800;
+/// By this annotation, too, and before it was a field, clouds are told whom a load balancer is for.
+const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+
+/// What of a Service leaves home.
+pub fn leaving(object: &Value) -> Map<String, Value> {
+    let mut whole = object.clone();
+    let wish = match exposure::wish(object) {
+        // A cloud that is told to keep it inside knows what that is, another one does not.
+        Wish::Any if is_internal(object) => Wish::Nothing,
+        wish => wish,
+    };
+    match wish {
+        Wish::Nothing => return service(&closed(whole)),
+        Wish::Class(class) => whole["spec"]["loadBalancerClass"] = class.into(),
+        Wish::Any => whole["spec"]["loadBalancerClass"] = Value::Null,
+    }
+    if let (Some(said), []) = (annotation(object, SOURCE_RANGES), items(object, "/spec/loadBalancerSourceRanges")) {
+        let ranges: Vec<&str> = said.split(',').map(str::trim).filter(|range| !range.is_empty()).collect();
+        whole["spec"]["loadBalancerSourceRanges"] = json!(ranges);
+    }
+    service(&whole)
+}
+
+/// Whether an annotation of some cloud says that the load balancer is not for the world.
+fn is_internal(object: &Value) -> bool {
+    let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object).into_iter().flatten();
+    annotations.filter_map(|(key, value)| Some((key, value.as_str()?.trim()))).any(|(key, value)| {
+        let of_balancer = key.contains("load-balancer") || key.contains("loadbalancer");
+        of_balancer && ingresses::is_internal(key, value)
+    })
+}
+
+/// The same Service for those inside alone.
+pub fn closed(mut object: Value) -> Value {
+    if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.insert("type".into(), "ClusterIP".into());
+    }
+    object
+}
 
 /// What of a Service means the same elsewhere.
 pub fn service(object: &Value) -> Map<String, Value> {
-    let mut spec = Map::from_iter([("type".to_owned(), json!("ClusterIP"))]);
+    let balanced = text(object, "/spec/type") == Some("LoadBalancer");
+    let mut spec = Map::from_iter([("type".to_owned(), json!(if balanced { "LoadBalancer" } else { "ClusterIP" }))]);
+    if balanced {
+        spec.extend(fields(&object["spec"], &["loadBalancerClass"]));
+        let ranges = items(object, "/spec/loadBalancerSourceRanges");
+        if !ranges.is_empty() {
+            spec.insert("loadBalancerSourceRanges".into(), ranges.into());
+        }
+        if object.pointer("/spec/allocateLoadBalancerNodePorts") == Some(&Value::Bool(false)) {
+            spec.insert("allocateLoadBalancerNodePorts".into(), false.into());
+        }
+    }
     if text(object, "/spec/clusterIP") == Some("None") {
         spec.insert("clusterIP".into(), "None".into());
     }
     let both = matches!(text(object, "/spec/ipFamilyPolicy"), Some("PreferDualStack" | "RequireDualStack"));
     spec.insert("ipFamilyPolicy".into(), if both { "PreferDualStack" } else { "SingleStack" }.into());
+    if let (false, Some(family)) = (both, first_family(object)) {
+        spec.insert("ipFamilies".into(), json!([family]));
+    }
     let ports: Vec<Value> = items(object, "/spec/ports").iter().map(service_port).collect();
     if !ports.is_empty() {
         spec.insert("ports".into(), ports.into());
@@ -50,6 +111,32 @@ pub fn service(object: &Value) -> Map<String, Value> {
     Map::from_iter([("spec".to_owned(), spec.into())])
 }
 
+/// The family of the first address of a Service.
+pub fn first_family(service: &Value) -> Option<&'static str> {
+    let said = text(service, "/spec/ipFamilies/0")?;
+    FAMILIES.into_iter().find(|family| *family == said)
+}
+
+/// The same Service in a cluster that has these families for Services: of those of one family, one that is there. An empty list says
+/// that nobody knows.
+pub fn of_families(mut object: Value, families: &[&'static str]) -> Value {
+    let has_one = text(&object, "/spec/ipFamilyPolicy") == Some("SingleStack");
+    let wanted = first_family(&object).filter(|wanted| families.is_empty() || families.contains(wanted));
+    if let (true, Some(family)) = (has_one, wanted.or(families.first().copied())) {
+        object["spec"]["ipFamilies"] = json!([family]);
+    }
+    object
+}
+
+/// The families of these ranges, each once.
+pub fn families(ranges: &[IpNet]) -> Vec<&'static str> {
+    FAMILIES.into_iter().filter(|one| ranges.iter().any(|range| family(range.addr()) == *one)).collect()
+}
+
+fn family(ip: IpAddr) -> &'static str {
+    FAMILIES[usize::from(ip.is_ipv6())]
+}
+
 /// What of a Service that stands at a provider differs from all that travels: somebody there changed it.
 pub fn foreign(object: &Value) -> Map<String, Value> {
     let empty = |value: &Value| match value {
@@ -62,7 +149,12 @@ pub fn foreign(object: &Value) -> Map<String, Value> {
     let mut found: Map<String, Value> =
         fields.filter_map(|field| Some((field.to_owned(), object.pointer(&format!("/spec/{field}"))?.clone()))).collect();
     found.retain(|_, value| !empty(value));
-    found.extend(text(object, "/spec/type").filter(|kind| *kind != "ClusterIP").map(|kind| ("type".to_owned(), kind.into())));
+    if text(object, "/spec/type") == Some("LoadBalancer") {
+        // Some programs that give it its address write that there.
+        found.remove("loadBalancerIP");
+    }
+    let known = ["ClusterIP", "LoadBalancer"];
+    found.extend(text(object, "/spec/type").filter(|kind| !known.contains(kind)).map(|kind| ("type".to_owned(), kind.into())));
     found
 }
 
@@ -79,7 +171,7 @@ fn service_port(port: &Value) -> Value {
 /// left out.
 pub fn endpoint_slice(object: &Value, mut address: impl FnMut(IpAddr) -> Option<IpAddr>) -> Map<String, Value> {
     let kind = text(object, "/addressType").unwrap_or_default();
-    let of_kind = |ip: &IpAddr| kind == if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+    let of_kind = |ip: &IpAddr| kind == family(*ip);
     let mut endpoints: Vec<(Vec<IpAddr>, Value)> = Vec::new();
     for endpoint in items(object, "/endpoints") {
         let addresses = items(endpoint, "/addresses").iter().filter_map(|one| one.as_str()?.parse::<IpAddr>().ok());
@@ -127,8 +219,12 @@ fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object.pointer("/metadata/labels")?.get(key)?.as_str()
 }
 
+fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    object.pointer("/metadata/annotations")?.get(key)?.as_str()
+}
+
 /// These fields, as far as they say something.
-fn fields(value: &Value, names: &[&str]) -> Map<String, Value> {
+pub(super) fn fields(value: &Value, names: &[&str]) -> Map<String, Value> {
     let found = names.iter().filter_map(|&name| Some((name.to_owned(), value.get(name)?.clone())));
     found.filter(|(_, value)| !value.is_null() && value.as_str() != Some("")).collect()
 }
@@ -140,7 +236,7 @@ mod tests {
     #[test]
     fn a_service_travels_without_what_means_something_at_home_only() {
         let home = json!({ "metadata": { "name": "web" }, "spec": {
-            "type": "LoadBalancer", "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"], "ipFamilies": ["IPv4"],
+            "type": "NodePort", "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"], "ipFamilies": ["IPv4"],
             "ipFamilyPolicy": "RequireDualStack", "selector": { "app": "web" }, "externalIPs": ["192.0.2.1"],
             "loadBalancerIP": "192.0.2.2", "externalTrafficPolicy": "Local", "internalTrafficPolicy": "Local",
             "sessionAffinity": "ClientIP", "healthCheckNodePort": 30001, "somethingNew": true,
@@ -156,6 +252,69 @@ mod tests {
     }
 
     #[test]
+    fn a_service_of_one_family_is_of_that_one_wherever_that_is_there() {
+        let home = |policy: &str, families: Value| {
+            let home = json!({ "spec": { "ipFamilyPolicy": policy, "ipFamilies": families, "ports": [{ "port": 80 }] } });
+            Value::from(service(&home))
+        };
+        let (six, both) = (home("SingleStack", json!(["IPv6"])), home("PreferDualStack", json!(["IPv6", "IPv4"])));
+        assert_eq!((first_family(&six), first_family(&both)), (Some("IPv6"), None));
+        assert_eq!(first_family(&home("SingleStack", json!(["IPv5"]))), None, "what is no family does not travel");
+        let at = |object: &Value, ranges: &[&str]| {
+            let ranges: Vec<IpNet> = ranges.iter().map(|range| range.parse().unwrap()).collect();
+            first_family(&of_families(object.clone(), &families(&ranges)))
+        };
+        assert_eq!(at(&six, &["10.96.0.0/12", "fd00:10:96::/112"]), Some("IPv6"));
+        assert_eq!(at(&six, &["10.96.0.0/12"]), Some("IPv4"), "it could not be made otherwise");
+        assert_eq!(at(&six, &[]), Some("IPv6"));
+        assert_eq!(at(&both, &["10.96.0.0/12", "fd00:10:96::/112"]), None);
+        let unsaid = home("SingleStack", json!([]));
+        assert_eq!((at(&unsaid, &["fd00:10:96::/112"]), at(&unsaid, &[])), (Some("IPv6"), None));
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+    fn balanced(annotations: &Value, more: Value) -> Value {
+        let mut home = json!({ "metadata": { "name": "web", "annotations": annotations },
+            "spec": { "type": "LoadBalancer", "loadBalancerClass": "at-home", "loadBalancerIP": "192.0.2.2",
+                "externalIPs": ["192.0.2.1"], "externalTrafficPolicy": "Local", "allocateLoadBalancerNodePorts": false } });
+        home["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Value::from(leaving(&home))["spec"].clone()
+    }
+
+    #[test]
+    fn a_load_balancer_travels_with_the_class_that_is_named_for_other_clusters_and_with_whom_it_is_for() {
+        let asked =
+            |spec: Value| (spec["type"].clone(), spec["loadBalancerClass"].clone(), spec["loadBalancerSourceRanges"].clone());
+        let open = balanced(&json!({}), json!({}));
+        let closing = json!({ "type": "LoadBalancer", "ipFamilyPolicy": "SingleStack", "allocateLoadBalancerNodePorts": false });
+        assert_eq!(open, closing);
+        let named =
+            balanced(&json!({ "liqo.io/remote-class": "edge" }), json!({ "loadBalancerSourceRanges": ["198.51.100.0/24"] }));
+        assert_eq!(asked(named), (json!("LoadBalancer"), json!("edge"), json!(["198.51.100.0/24"])));
+        let old = balanced(&json!({ SOURCE_RANGES: "198.51.100.0/24, 203.0.113.0/24" }), json!({}));
+        assert_eq!(asked(old), (json!("LoadBalancer"), json!(null), json!(["198.51.100.0/24", "203.0.113.0/24"])));
+    }
+
+    #[test]
+    fn a_load_balancer_that_is_not_for_the_world_stays_inside_elsewhere() {
+        let kind = |annotations: Value| balanced(&annotations, json!({}))["type"].clone();
+        for annotations in [
+            json!({ "liqo.io/remote-class": "none" }),
+            json!({ "service.beta.kubernetes.io/aws-load-balancer-internal": "true" }),
+            json!({ "service.beta.kubernetes.io/aws-load-balancer-scheme": "internal" }),
+            json!({ "networking.gke.io/load-balancer-type": "Internal" }),
+            json!({ "service.beta.kubernetes.io/azure-load-balancer-internal": "true" }),
+            json!({ "service.beta.kubernetes.io/scw-loadbalancer-private": "true" }),
+            json!({ "load-balancer.hetzner.cloud/disable-public-network": "true" }),
+        ] {
+            assert_eq!(kind(annotations.clone()), "ClusterIP", "{annotations}");
+        }
+        assert_eq!(kind(json!({ "service.beta.kubernetes.io/azure-load-balancer-internal": "false" })), "LoadBalancer");
+        let named = json!({ "networking.gke.io/load-balancer-type": "Internal", "liqo.io/remote-class": "inside" });
+        assert_eq!(kind(named), "LoadBalancer", "its users know what they ask for");
+    }
+
+    #[test]
     fn a_headless_service_stays_headless_and_shows_pods_that_are_not_ready_if_it_did() {
         let home = json!({ "spec": { "clusterIP": "None", "publishNotReadyAddresses": true, "ipFamilyPolicy": "SingleStack" } });
         let expected = json!({ "spec": { "type": "ClusterIP", "clusterIP": "None", "publishNotReadyAddresses": true, "ipFamilyPolicy": "SingleStack" } });
@@ -166,8 +325,10 @@ mod tests {
     fn what_somebody_added_to_a_twin_is_seen() {
         let clean = json!({ "spec": { "type": "ClusterIP", "clusterIP": "10.96.0.1", "selector": {}, "externalIPs": [] } });
         assert!(foreign(&clean).is_empty());
+        let given = |kind: &str| json!({ "spec": { "type": kind, "loadBalancerIP": "203.0.113.7" } });
+        assert!(foreign(&given("LoadBalancer")).is_empty() && !foreign(&given("ClusterIP")).is_empty());
         for (field, value) in
-            [("selector", json!({ "a": "b" })), ("externalIPs", json!(["192.0.2.1"])), ("type", json!("LoadBalancer"))]
+            [("selector", json!({ "a": "b" })), ("externalIPs", json!(["192.0.2.1"])), ("type", json!("NodePort"))]
         {
             let mut changed = clean.clone();
             changed["spec"][field] = value;

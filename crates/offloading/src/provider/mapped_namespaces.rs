@@ -135,7 +135,9 @@ pub fn walls(provider: &Provider, consumer: &ClusterId) -> Walls {
     let ranges = config.status.iter().filter_map(|status| status.network.as_ref());
     let ranges = ranges.filter(|_| provider.held(consumer).is_some_and(|held| held.usage.api_server));
     let api_servers = ranges.flat_map(|ranges| &ranges.api_servers).map(|one| SocketAddr::new(one.address, one.port)).collect();
-    Walls { consumer: consumer.clone(), inside, prefixes, api_servers }
+    let held = provider.held(consumer);
+    let entrances = held.iter().flat_map(|held| &held.usage.entrances).filter_map(|one| walls::entrance(one)).collect();
+    Walls { consumer: consumer.clone(), inside, prefixes, api_servers, entrances }
 }
 
 fn consumer_of(tenant_namespace: &str) -> Option<ClusterId> {

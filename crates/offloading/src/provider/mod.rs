@@ -23,6 +23,7 @@
 mod accounts;
 mod admission;
 mod dns_names;
+mod exposed;
 mod finalizer;
 mod ledger;
 mod lifecycle;
@@ -348,15 +349,23 @@ impl Provider {
             },
         );
 
-        let to = queues.clone();
+        let (to, homes) = (queues.clone(), maps.clone());
         let objects = Cache::watch(
             Api::all(client.clone()),
             Config::default(),
             stop.clone(),
             |object| Some(Source::of_object(object)),
-            move |_, old, new| {
+            move |key, old, new| {
                 for source in [old, new].into_iter().flatten() {
                     to.twins.add(Work::of(source));
+                }
+                // Which of a consumer's Services have load balancers depends on all that ask for one.
+                let has = |source: Option<&Arc<Source>>| source.is_some_and(|source| source.asks_for_balancer());
+                if has(old) != has(new) {
+                    let map = homes.get(&Key::new(&key.namespace, NAMESPACE_MAP));
+                    for home in map.iter().flat_map(|map| map.spec.mappings.keys()) {
+                        to.twins.add(Work { tenant: key.namespace.clone(), home: home.clone(), group: Group::Services });
+                    }
                 }
             },
         );

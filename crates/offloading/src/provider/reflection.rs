@@ -6,19 +6,22 @@ use std::{
 };
 
 use ipnet::IpNet;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{ResourceExt as _, api::DynamicObject};
-use liqo_api::{ReflectedObject, annotations, finalizers, labels, short_hash};
+use liqo_api::{Exposure, ReflectedObject, annotations, finalizers, labels, short_hash};
 use liqo_kit::Key;
 use serde_json::{Map, Value, json};
 
 use super::{
-    dns_names, finalizer,
+    dns_names,
+    exposed::Leave,
+    finalizer,
     told::sorted,
     usage::Held,
     walls::{self, Walls},
 };
-use crate::decide::{kind::Kind, network_policies::NetworkPolicy, services, text};
+use crate::decide::{exposure, ingresses, kind::Kind, network_policies::NetworkPolicy, services, text};
 
 /// Types of Secrets that may be reflected. Never the credentials of a `ServiceAccount`.
 const SECRET_TYPES: [&str; 6] = [
@@ -56,13 +59,14 @@ pub struct Problem {
 }
 
 impl Problem {
-    fn new(reason: &str, message: impl Into<String>) -> Self {
+    /// With this reason and message.
+    pub fn new(reason: &str, message: impl Into<String>) -> Self {
         Self { reason: reason.to_owned(), message: message.into() }
     }
 
     /// The name is taken.
     pub fn name_taken(kind: Kind, name: &str) -> Self {
-        let article = if kind == Kind::EndpointSlice { "an" } else { "a" };
+        let article = if matches!(kind, Kind::EndpointSlice | Kind::Ingress) { "an" } else { "a" };
         Self::new(
             "NameTaken",
             format!("{article} {kind:?} {name} that does not come from home exists at the provider; it is left alone"),
@@ -70,7 +74,7 @@ impl Problem {
     }
 
     /// The provider's policy does not allow the kind.
-    fn not_allowed(kind: Kind, policy: &str) -> Self {
+    pub fn not_allowed(kind: Kind, policy: &str) -> Self {
         Self::new("KindNotAllowed", format!("the provider's PeeringPolicy {policy} lets no {kind:?} be reflected"))
     }
 
@@ -140,6 +144,10 @@ pub struct Source {
     pub partial: Option<Problem>,
     /// What its status says.
     pub told: Option<Problem>,
+    /// How the world reaches its twin, as its status says.
+    pub shown: Option<Exposure>,
+    /// Since when it is there.
+    pub since: Timestamp,
     /// Whether it is being deleted.
     pub deleted: bool,
     /// Where among its finalizers the one stands by which it stays until its twin is gone.
@@ -180,7 +188,10 @@ impl Source {
             unknown.then(|| Problem::new("Invalid", "what is not known of the NetworkPolicy was left out: it opens nothing"));
         let fingerprint = fingerprint(kind, content);
         let key = Key::of(&object);
+        let shown = object.status.as_ref().and_then(|status| status.exposure.clone());
         Self {
+            shown,
+            since: object.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             key,
             uid: object.metadata.uid.unwrap_or_default(),
             home: object.spec.namespace,
@@ -212,8 +223,22 @@ impl Source {
         let told = secret.annotations().get(annotations::NOT_REFLECTED).map(|text| Problem::of_annotation(text));
         let (uid, deleted) = (secret.metadata.uid.clone().unwrap_or_default(), secret.metadata.deletion_timestamp.is_some());
         let fingerprint = fingerprint(Kind::Secret, &serde_json::to_value(secret).ok()?);
-        let (content, partial) = (None, None);
-        Some(Self { key, uid, home, kind: Kind::Secret, name, fingerprint, content, problem, partial, told, deleted, held: None })
+        Some(Self {
+            key,
+            uid,
+            home,
+            kind: Kind::Secret,
+            name,
+            fingerprint,
+            content: None,
+            problem,
+            partial: None,
+            told,
+            shown: None,
+            since: Timestamp::UNIX_EPOCH,
+            deleted,
+            held: None,
+        })
     }
 
     /// What its twin is to hold, where that is kept.
@@ -239,6 +264,48 @@ impl Source {
         self.fingerprint = fingerprint(self.kind, &content);
         self.content = Some(content.to_string().into());
         self.partial = self.partial.or((!bounded.refused.is_empty()).then(|| Problem::ranges(&bounded.refused)));
+        self
+    }
+
+    /// The class that it asks for, empty where it asks for none; nothing of what nobody outside is to reach.
+    pub fn asked_class(&self) -> Option<String> {
+        exposure::class(self.kind, &self.content()?).map(str::to_owned)
+    }
+
+    /// Whether it asks for a load balancer.
+    pub fn asks_for_balancer(&self) -> bool {
+        // Most do not, and need not be read for that.
+        let may = self.kind == Kind::Service
+            && !self.deleted
+            && self.content.as_ref().is_some_and(|text| text.contains("LoadBalancer"));
+        may && self.asked_class().is_some()
+    }
+
+    /// A Service or Ingress, as far as it may be shown to the world, with this content and what is to be said of it.
+    pub fn exposed(mut self, content: &Value, partial: Option<Problem>) -> Self {
+        let content = Value::from(held(self.kind, content));
+        self.fingerprint = fingerprint(self.kind, &content);
+        self.content = Some(content.to_string().into());
+        self.partial = partial;
+        self
+    }
+
+    /// A Service or Ingress as far as the provider's policy gives leave.
+    pub fn within(self, leave: &Leave, services: &BTreeSet<String>) -> Self {
+        match (self.kind, self.content().filter(|_| self.problem.is_none())) {
+            (Kind::Service, Some(content)) => leave.service(self, content),
+            (Kind::Ingress, Some(content)) => leave.ingress(self, &content, services),
+            _ => self,
+        }
+    }
+
+    /// A Service in a cluster that has these families for Services.
+    pub fn of_families(mut self, families: &[&'static str]) -> Self {
+        if let Some(content) = self.content().filter(|_| self.kind == Kind::Service) {
+            let content = services::of_families(content, families);
+            self.fingerprint = fingerprint(self.kind, &content);
+            self.content = Some(content.to_string().into());
+        }
         self
     }
 
@@ -294,15 +361,32 @@ pub struct Twin {
     pub fingerprint: String,
     /// What of it never changes, as [`type_of`] says.
     pub type_: String,
+    /// The family of the first address of a Service. It never changes either.
+    pub family: Option<&'static str>,
     /// Whether what it holds may not change.
     pub immutable: bool,
+    /// How the world reaches it.
+    pub exposure: Option<Exposure>,
+    /// Since when it is there.
+    pub since: Timestamp,
+    /// Whether it is being deleted.
+    pub deleted: bool,
 }
 
 impl Twin {
     /// What is kept of this object.
     pub fn of(kind: Kind, object: DynamicObject) -> Option<Self> {
         let (name, uid) = (object.name_any(), object.uid()?);
-        let object = serde_json::to_value(object).ok()?;
+        let deleted = object.metadata.deletion_timestamp.is_some();
+        let since = object.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let (mut object, exposure) = exposure::as_made(kind, serde_json::to_value(object).ok()?);
+        if kind == Kind::Ingress {
+            // What controllers here write beside is theirs.
+            let made = made_annotations(&object);
+            if let Some(all) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+                all.retain(|key, _| made.contains(key));
+            }
+        }
         let immutable = object.get("immutable") == Some(&Value::Bool(true));
         // What somebody here put into it that never travels is taken out again.
         let mut holds = held(kind, &object);
@@ -310,15 +394,61 @@ impl Twin {
             holds.extend(services::foreign(&object));
         }
         let (fingerprint, type_) = (fingerprint_of(holds), type_of(kind, &object).to_owned());
-        Some(Self { kind, name, uid, fingerprint, type_, immutable })
+        let family = services::first_family(&object).filter(|_| kind == Kind::Service);
+        Some(Self { kind, name, uid, fingerprint, type_, family, immutable, exposure, since, deleted })
     }
+
+    /// Whether it cannot become this object, but must be made anew. Whether a class can change depends on who fills it in.
+    pub fn must_be_remade_for(&self, wanted: &Value) -> bool {
+        let class = exposure::class(self.kind, wanted);
+        let other_class = self.exposure.as_ref().zip(class).is_some_and(|(exposure, class)| {
+            let are_named = !exposure.class.is_empty() && !class.is_empty();
+            exposure.class != class && !(self.kind == Kind::Ingress && are_named)
+        });
+        let other_family = self.family.zip(services::first_family(wanted)).is_some_and(|(family, wanted)| family != wanted);
+        self.immutable || type_of(self.kind, wanted) != self.type_ || other_class || other_family
+    }
+}
+
+/// The annotations of a twin that it was made with.
+fn made_annotations(twin: &Value) -> BTreeSet<String> {
+    let said = twin.pointer("/metadata/annotations").and_then(|all| all.get(annotations::TRAVELLED)?.as_str());
+    said.and_then(|said| serde_json::from_str(said).ok()).unwrap_or_default()
+}
+
+/// The twin to write in place of one that stands: controllers here keep what they wrote beside what travelled, their finalizers above
+/// all, by which they take down what they made for it.
+pub fn in_place_of(standing: &Value, mut wanted: Value) -> Value {
+    let made = made_annotations(standing);
+    let old = standing.pointer("/metadata/annotations").and_then(Value::as_object).into_iter().flatten();
+    let theirs = old.filter(|(key, _)| !made.contains(*key) && !liqo_api::is_own(key));
+    let mut all: Map<String, Value> = theirs.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let ours = wanted.pointer("/metadata/annotations").and_then(Value::as_object).cloned();
+    all.extend(ours.unwrap_or_default());
+    for field in ["finalizers", "resourceVersion", "uid"] {
+        wanted["metadata"][field] = standing["metadata"][field].clone();
+    }
+    wanted["metadata"]["annotations"] = all.into();
+    // So does the address that was given to a load balancer.
+    let address = standing.pointer("/spec/loadBalancerIP");
+    if let Some(address) = address.filter(|_| text(&wanted, "/spec/type") == Some("LoadBalancer")) {
+        wanted["spec"]["loadBalancerIP"] = address.clone();
+    }
+    // The default that the cluster filled in stays.
+    if let Some(kind) = Kind::of(&wanted)
+        && exposure::class(kind, &wanted) == Some("")
+        && let Some(class) = exposure::class(kind, standing).map(str::to_owned)
+    {
+        exposure::set_class(kind, &mut wanted, &class);
+    }
+    wanted
 }
 
 /// The part of an object that can only be another one's: the type of a Secret, whether a Service is headless, the family of a
 /// slice.
-pub fn type_of(kind: Kind, object: &Value) -> &str {
+fn type_of(kind: Kind, object: &Value) -> &str {
     match kind {
-        Kind::ConfigMap | Kind::NetworkPolicy => "",
+        Kind::ConfigMap | Kind::NetworkPolicy | Kind::Ingress => "",
         Kind::Secret => text(object, "/type").unwrap_or_default(),
         Kind::Service => text(object, "/spec/clusterIP").filter(|address| *address == "None").unwrap_or_default(),
         Kind::EndpointSlice => text(object, "/addressType").unwrap_or_default(),
@@ -336,12 +466,14 @@ pub enum Step {
     Change(Source, Twin),
     /// Say why the source has no twin, or that it has one.
     Tell(Source, Option<Problem>),
+    /// Say how the world reaches its twin.
+    Show(Source, Option<Exposure>),
     /// The twin is gone: let the source go, by the finalizer at this place in its list.
     Release(Source, usize),
 }
 
 /// What is to be done in one mapped namespace, deletions first. `complete` names the kinds of which all sources are known:
-/// nothing of another kind is deleted. Twins of kinds that `held` does not allow (any more) are not made; those that exist
+/// nothing of another kind is deleted. A twin that is being deleted already is waited for. Twins of kinds that `held` does not allow (any more) are not made; those that exist
 /// are kept current, because pods may run that read them.
 pub fn plan(sources: &[Source], twins: &[Twin], complete: &BTreeSet<Kind>, held: Option<&Held>) -> Vec<Step> {
     // The first source of a name is the one that counts.
@@ -371,15 +503,27 @@ pub fn plan(sources: &[Source], twins: &[Twin], complete: &BTreeSet<Kind>, held:
             }
         }
     }
+    for source in sources.iter().copied().filter(|source| !source.deleted) {
+        let slot = (source.kind, source.name.as_str());
+        let counts = wanted.get(&slot).is_some_and(|first| first.key == source.key);
+        // Also of one that is not yet, or may not be, what it should be: the world reaches it as it is.
+        let twin = existing.get(&slot).filter(|twin| counts && !twin.deleted);
+        let exposure = twin.and_then(|twin| twin.exposure.clone());
+        if source.shown != exposure {
+            steps.push(Step::Show(source.clone(), exposure));
+        }
+    }
     let mut all: Vec<Step> = twins
         .iter()
-        .filter(|twin| complete.contains(&twin.kind) && !wanted.contains_key(&(twin.kind, twin.name.as_str())))
+        .filter(|twin| !twin.deleted && complete.contains(&twin.kind) && !wanted.contains_key(&(twin.kind, twin.name.as_str())))
         .map(|twin| Step::Delete(twin.clone()))
         .collect();
     for (slot, source) in wanted {
         match existing.get(&slot) {
             None => all.push(Step::Create(source.clone())),
-            Some(twin) if twin.fingerprint != source.fingerprint => all.push(Step::Change(source.clone(), (*twin).clone())),
+            Some(twin) if twin.fingerprint != source.fingerprint && !twin.deleted => {
+                all.push(Step::Change(source.clone(), (*twin).clone()));
+            }
             Some(_) => {}
         }
     }
@@ -407,25 +551,37 @@ pub fn twin(kind: Kind, content: &Value, name: &str, namespace: &str, home: &str
     twin.insert("apiVersion".into(), kind.api_version().into());
     twin.insert("kind".into(), kind.name().into());
     // Those that say which Service a slice belongs to.
-    let mut all = twin.remove("metadata").and_then(|metadata| metadata.get("labels")?.as_object().cloned()).unwrap_or_default();
+    let mut metadata = twin.remove("metadata").unwrap_or_default();
+    let mut all = metadata.get("labels").and_then(Value::as_object).cloned().unwrap_or_default();
     for (label, value) in [(labels::MANAGED, "true"), (labels::REFLECTED, "true"), (labels::HOME_NAMESPACE, home)] {
         all.insert(label.into(), value.into());
     }
     if kind == Kind::EndpointSlice {
         all.insert(MANAGED_BY.into(), "liqo".into());
     }
+    let class = exposure::class(kind, content).map(str::to_owned);
     twin.insert("metadata".into(), json!({ "name": name, "namespace": namespace, "labels": all }));
-    twin.into()
+    let mut twin = Value::from(twin);
+    if let Some(class) = class {
+        let mut said = metadata.get_mut("annotations").and_then(Value::as_object_mut).map(std::mem::take).unwrap_or_default();
+        let made: BTreeSet<&String> = said.keys().collect();
+        let made = (!made.is_empty()).then(|| json!(made).to_string());
+        said.extend(made.map(|made| (annotations::TRAVELLED.to_owned(), made.into())));
+        said.insert(annotations::REMOTE_CLASS.into(), class.into());
+        twin["metadata"]["annotations"] = said.into();
+    }
+    twin
 }
 
-/// What an object holds, apart from its metadata but for what says which Service a slice belongs to; what says nothing is left
-/// out.
+/// What an object holds, apart from its metadata but for what says which Service a slice belongs to and the annotations of an Ingress;
+/// what says nothing is left out.
 fn held(kind: Kind, content: &Value) -> Map<String, Value> {
     let fields: &[&str] = match kind {
         Kind::ConfigMap => &["data", "binaryData", "immutable"],
         Kind::Secret => &["type", "data", "immutable"],
         Kind::Service => return services::service(content),
         Kind::EndpointSlice => return services::endpoint_slice(content, Some),
+        Kind::Ingress => return ingresses::ingress(content),
         Kind::NetworkPolicy => {
             let spec = content.get("spec").unwrap_or(&Value::Null);
             return Map::from_iter([("spec".to_owned(), NetworkPolicy::of(spec).to_json())]);
@@ -449,4 +605,4 @@ fn fingerprint_of(held: Map<String, Value>) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

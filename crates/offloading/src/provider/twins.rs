@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, ResourceExt as _,
@@ -12,28 +13,37 @@ use kube::{
     core::PartialObjectMeta,
     runtime::watcher::Config,
 };
-use liqo_api::{ClusterId, ReflectedObject, annotations, finalizers, labels};
+use liqo_api::{ClusterId, Exposure, ReflectedObject, annotations, finalizers, labels};
 use liqo_kit::{Cache, Key, Next};
 use liqo_network::Here;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, Provider, finalizer,
+    Error, Provider,
+    exposed::Leave,
+    finalizer,
     lifecycle::PlaceState,
     lock,
     mapped_namespaces::walls,
-    reflection::{Problem, Source, Step, Twin, plan, plan_without_namespace, twin, type_of, walled},
+    reflection::{Problem, Source, Step, Twin, in_place_of, plan, plan_without_namespace, twin, walled},
     remote_pods::RemotePod,
     unless_gone_or_replaced,
+    usage::Held,
     walls::{Walls, is_own},
 };
-use crate::decide::{kind::Kind, network_policies::NetworkPolicy};
+use crate::decide::{exposure, kind::Kind, network_policies::NetworkPolicy, services};
 
 /// How often the twins of a namespace are looked at although nothing changed.
 const CHECK: Duration = Duration::from_secs(300);
 /// How often a name that is taken is looked at.
 const NAME_TAKEN_CHECK: Duration = Duration::from_secs(60);
+/// How often a twin is looked at that is not gone yet, or is young and the world does not reach it yet.
+const SOON: Duration = Duration::from_secs(10);
+/// So long one is young.
+const YOUNG: Duration = Duration::from_secs(900);
+/// How often an older one is looked at that the world does not reach yet.
+const ADDRESS_CHECK: Duration = Duration::from_secs(60);
 
 /// What is looked at together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,6 +52,8 @@ pub enum Group {
     Named,
     /// Services and their endpoints.
     Services,
+    /// Ingresses.
+    Ingresses,
     /// `NetworkPolicy`s, and what is open by default.
     Policies,
 }
@@ -59,8 +71,8 @@ pub struct Work {
 
 impl Work {
     /// All of a home namespace.
-    pub fn all(tenant: &str, home: &str) -> [Self; 3] {
-        [Group::Named, Group::Services, Group::Policies].map(|group| Self {
+    pub fn all(tenant: &str, home: &str) -> [Self; 4] {
+        [Group::Named, Group::Services, Group::Ingresses, Group::Policies].map(|group| Self {
             tenant: tenant.to_owned(),
             home: home.to_owned(),
             group,
@@ -72,6 +84,7 @@ impl Work {
         let group = match source.kind {
             Kind::ConfigMap | Kind::Secret => Group::Named,
             Kind::Service | Kind::EndpointSlice => Group::Services,
+            Kind::Ingress => Group::Ingresses,
             Kind::NetworkPolicy => Group::Policies,
         };
         Self { tenant: source.key.namespace.clone(), home: source.home.clone(), group }
@@ -129,29 +142,61 @@ pub async fn reconcile(provider: Arc<Provider>, work: Work) -> Result<Next, Erro
     match &place.state {
         PlaceState::Ready => {
             if !sources.is_empty() {
-                acting.next = Next::After(CHECK);
+                acting.look_after(CHECK);
             }
             let held = provider.held(&consumer);
             match group {
                 Group::Named => {
                     let twins = acting.twins(&Kind::NAMED).await?;
+                    acting.look_soon_for(&twins);
                     acting.act_all(plan(&sources, &twins, &complete, held.as_ref())).await;
                 }
                 Group::Services => {
                     // Services first: what endpoints may be here depends on them.
                     let slices = sources.extract_if(.., |source| source.kind == Kind::EndpointSlice).collect::<Vec<_>>();
-                    let twins = acting.twins(&[Kind::Service]).await?;
-                    acting.act_all(plan(&sources, &twins, &BTreeSet::from([Kind::Service]), held.as_ref())).await;
-                    let twins = acting.twins(&Kind::SERVICES).await?;
+                    let leave = provider.leave(tenant, held.as_ref());
+                    let families = provider.families_of_services();
+                    let here = |one: Source| one.within(&leave, &BTreeSet::new()).of_families(&families);
+                    let services: Vec<Source> = sources.into_iter().map(here).collect();
+                    let plan_services = |twins: &[Twin]| plan(&services, twins, &BTreeSet::from([Kind::Service]), held.as_ref());
+                    let (_, steps) = showing(plan_services(&acting.twins(&[Kind::Service]).await?));
+                    let ways_change = steps.iter().any(|step| matches!(step, Step::Create(_) | Step::Delete(_)));
+                    acting.act_all(steps).await;
+                    let twins = acting.twins(&[Kind::Service, Kind::EndpointSlice]).await?;
+                    acting.look_soon_for(&twins);
                     let (services, twins): (Vec<Twin>, Vec<Twin>) =
                         twins.into_iter().partition(|twin| twin.kind == Kind::Service);
+                    // How the world reaches them now.
+                    acting.act_all(showing(plan_services(&services)).0).await;
+                    let ingresses = Work { group: Group::Ingresses, ..work.clone() };
+                    if ways_change && provider.objects.all().iter().any(|(_, source)| Work::of(source) == ingresses) {
+                        provider.queues.twins.add(ingresses);
+                    }
                     let services = services.into_iter().map(|service| service.name).collect();
                     let allowed = provider.addresses_of(&consumer, &place.namespace);
                     let slices: Vec<Source> = slices.into_iter().map(|slice| slice.bounded(&services, &allowed)).collect();
                     acting.act_all(plan(&slices, &twins, &BTreeSet::from([Kind::EndpointSlice]), held.as_ref())).await;
                 }
+                Group::Ingresses => {
+                    let leave = provider.leave(tenant, held.as_ref());
+                    let services = acting.twins(&[Kind::Service]).await?.into_iter().map(|service| service.name).collect();
+                    let ingresses: Vec<Source> = sources.into_iter().map(|one| one.within(&leave, &services)).collect();
+                    let plan_ingresses =
+                        |twins: &[Twin]| plan(&ingresses, twins, &BTreeSet::from([Kind::Ingress]), held.as_ref());
+                    let twins = acting.twins(&[Kind::Ingress]).await?;
+                    let (shows, steps) = showing(plan_ingresses(&twins));
+                    let (shows, twins) = if steps.is_empty() {
+                        (shows, twins)
+                    } else {
+                        acting.act_all(steps).await;
+                        let twins = acting.twins(&[Kind::Ingress]).await?;
+                        (showing(plan_ingresses(&twins)).0, twins)
+                    };
+                    acting.look_soon_for(&twins);
+                    acting.act_all(shows).await;
+                }
                 Group::Policies => {
-                    acting.next = Next::After(CHECK);
+                    acting.look_after(CHECK);
                     let walls = walls(&provider, &consumer);
                     let policies = walled(sources, &walls);
                     // What is open by default goes before what a new policy opens in its place comes.
@@ -170,6 +215,11 @@ pub async fn reconcile(provider: Arc<Provider>, work: Work) -> Result<Next, Erro
     acting.failure.map_or(Ok(acting.next), Err)
 }
 
+/// Apart from the others, the steps that say how the world reaches what is there: they come last.
+fn showing(steps: Vec<Step>) -> (Vec<Step>, Vec<Step>) {
+    steps.into_iter().partition(|step| matches!(step, Step::Show(..)))
+}
+
 /// The sources to look at, and the kinds of which all are known.
 fn sources(provider: &Provider, work: &Work) -> (Vec<Source>, BTreeSet<Kind>) {
     let belongs = |source: &Arc<Source>| Work::of(source) == *work;
@@ -186,6 +236,20 @@ fn sources(provider: &Provider, work: &Work) -> (Vec<Source>, BTreeSet<Kind>) {
 }
 
 impl Provider {
+    /// What a tenant may show to the world.
+    fn leave(&self, tenant: &str, held: Option<&Held>) -> Leave {
+        let records: Vec<Arc<Source>> =
+            self.objects.all().into_iter().filter(|(key, _)| key.namespace == tenant).map(|(_, source)| source).collect();
+        Leave::new(held, records.iter().map(AsRef::as_ref))
+    }
+
+    /// The families of which Services have addresses here, as far as that is known.
+    fn families_of_services(&self) -> Vec<&'static str> {
+        let config = self.context.config();
+        let network = config.status.as_ref().and_then(|status| status.network.as_ref());
+        network.map(|ranges| services::families(&ranges.services)).unwrap_or_default()
+    }
+
     /// Whether endpoints of a consumer may have an address in its mapped namespace: that of its pods there, or one that is in
     /// its own prefixes, as we see them.
     fn addresses_of(&self, consumer: &ClusterId, namespace: &str) -> impl Fn(IpAddr) -> bool + use<> {
@@ -215,8 +279,29 @@ impl Acting<'_> {
         for step in steps {
             match self.act(step).await {
                 Ok(true) => {}
-                Ok(false) => self.next = Next::After(NAME_TAKEN_CHECK),
+                Ok(false) => self.look_after(NAME_TAKEN_CHECK),
                 Err(error) => self.failure = self.failure.take().or(Some(error)),
+            }
+        }
+    }
+
+    /// Looks again after this time at the latest.
+    fn look_after(&mut self, time: Duration) {
+        self.next = Next::After(match self.next {
+            Next::After(sooner) => sooner.min(time),
+            Next::OnChange => time,
+        });
+    }
+
+    /// Looks again soon while one of these is not gone yet, or has no address: nobody tells.
+    fn look_soon_for(&mut self, twins: &[Twin]) {
+        for twin in twins {
+            let has_no_address = twin.exposure.as_ref().is_some_and(|exposure| exposure.addresses.is_empty());
+            let is_young = Duration::try_from(Timestamp::now().duration_since(twin.since)).is_ok_and(|age| age < YOUNG);
+            match (twin.deleted || (has_no_address && is_young), has_no_address) {
+                (true, _) => self.look_after(SOON),
+                (false, true) => self.look_after(ADDRESS_CHECK),
+                (false, false) => {}
             }
         }
     }
@@ -226,6 +311,7 @@ impl Acting<'_> {
         let (problem, source) = match step {
             Step::Delete(twin) => return self.delete(&twin).await.map(|()| true),
             Step::Tell(source, problem) => return self.tell(&source, problem.as_ref()).await.map(|()| true),
+            Step::Show(source, exposure) => return self.show(&source, exposure.as_ref()).await.map(|()| true),
             Step::Release(source, position) => return self.release(&source, position).await,
             Step::Create(source) => (self.create(&source).await?, source),
             Step::Change(source, twin) => (self.change(&source, &twin).await?, source),
@@ -265,9 +351,38 @@ impl Acting<'_> {
         let Some(mut wanted) = self.wanted(source).await? else { return Ok(None) };
         let api = self.api(source.kind, self.namespace);
         let key = Key::new(self.namespace, source.name.clone());
-        let answer = if twin.immutable || type_of(source.kind, &wanted.data) != twin.type_ {
+        let whole = serde_json::to_value(&wanted);
+        let encode = |error| Error::Encode { kind: source.kind.name(), key: source.key.clone(), source: error };
+        let whole = whole.map_err(encode)?;
+        let answer = if twin.must_be_remade_for(&whole) {
+            // What stands goes only for something that will be taken. That its name is taken is said after all else was looked at.
+            let tried = api.create(&PostParams { dry_run: true, ..PostParams::default() }, &wanted).await;
+            match tried {
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                tried => {
+                    let tried = Self::written(source, tried);
+                    let key = key.clone();
+                    let tried = tried.map_err(|error| Error::Change { kind: source.kind.name(), key, source: error })?;
+                    if tried.is_some() {
+                        return Ok(tried);
+                    }
+                }
+            }
             self.delete(twin).await?;
-            api.create(&PostParams::default(), &wanted).await
+            match api.create(&PostParams::default(), &wanted).await {
+                // Something here holds the old one for a while.
+                Err(kube::Error::Api(status)) if status.code == 409 => return Ok(None),
+                answer => answer,
+            }
+        } else if exposure::class(source.kind, &whole).is_some() || twin.exposure.is_some() {
+            let standing = api.get_opt(&source.name).await;
+            let read = |error| Error::Read { kind: source.kind.name(), key: key.clone(), source: error };
+            let Some(standing) = standing.map_err(read)?.filter(|one| one.uid().as_ref() == Some(&twin.uid)) else {
+                return Ok(None);
+            };
+            let standing = serde_json::to_value(standing).map_err(encode)?;
+            let wanted: DynamicObject = serde_json::from_value(in_place_of(&standing, whole)).map_err(encode)?;
+            api.replace(&source.name, &PostParams::default(), &wanted).await
         } else {
             wanted.metadata.uid = Some(twin.uid.clone());
             api.replace(&source.name, &PostParams::default(), &wanted).await
@@ -341,7 +456,7 @@ impl Acting<'_> {
     async fn wanted(&self, source: &Source) -> Result<Option<DynamicObject>, Error> {
         let client = self.provider.context.client.clone();
         let content = match source.kind {
-            Kind::Service | Kind::EndpointSlice | Kind::NetworkPolicy => {
+            Kind::Service | Kind::EndpointSlice | Kind::Ingress | Kind::NetworkPolicy => {
                 Ok(source.content().map(|content| (Some(source.uid.clone()), content)))
             }
             Kind::ConfigMap => {
@@ -384,6 +499,15 @@ impl Acting<'_> {
             ("ReflectedObject", api.patch_status(&source.key.name, &parameters, &patch).await.map(drop))
         };
         let failed = |error| Error::Change { kind, key: source.key.clone(), source: error };
+        unless_gone_or_replaced(answer).map(drop).map_err(failed)
+    }
+
+    /// Says how the world reaches the twin of this source.
+    async fn show(&self, source: &Source, exposure: Option<&Exposure>) -> Result<(), Error> {
+        let api: Api<ReflectedObject> = Api::namespaced(self.provider.context.client.clone(), &source.key.namespace);
+        let patch = Patch::Merge(json!({ "metadata": { "uid": source.uid }, "status": { "exposure": exposure } }));
+        let answer = api.patch_status(&source.key.name, &PatchParams::default(), &patch).await;
+        let failed = |error| Error::Change { kind: "ReflectedObject", key: source.key.clone(), source: error };
         unless_gone_or_replaced(answer).map(drop).map_err(failed)
     }
 

@@ -10,7 +10,7 @@
 //!
 //! | | who reaches pods | whom they reach |
 //! |---|---|---|
-//! | by default | the consumer's pods, here and elsewhere | these, the internet, names |
+//! | by default | the consumer's pods, here and elsewhere, and those through whom our policy lets the world in | these, the internet, names |
 //! | at most | these, and the internet where the consumer says so | these, the internet, names |
 //!
 //! The internet is what is not private and not of this cluster or of a peer, see [`inside`]. Names are resolved by our own DNS, at port 53.
@@ -54,6 +54,17 @@ pub struct Walls {
     pub prefixes: Vec<IpNet>,
     /// Our API servers, if the consumer's pods may use them.
     pub api_servers: Vec<SocketAddr>,
+    /// Who else reaches its pods: see [`entrance`].
+    pub entrances: Vec<Peer>,
+}
+
+/// Through whom the world reaches pods, as a policy names it: the pods of a namespace here, or a range of addresses.
+pub fn entrance(said: &str) -> Option<Peer> {
+    if said.contains('/') {
+        return Some(Peer::Block(Block::new(said.parse::<IpNet>().ok()?.trunc(), [])?));
+    }
+    let namespaces = Selector::exactly(&[("kubernetes.io/metadata.name", said)]);
+    Some(Peer::Elsewhere { namespaces, pods: None })
 }
 
 /// A consumer's policy within the limits.
@@ -113,7 +124,8 @@ impl Walls {
             None => {
                 let internet = found.counted(self.internet());
                 found.refused.extend(everywhere().map(|all| all.cidr).into_iter().filter(|_| internet.is_empty()));
-                self.tenant().chain(internet.into_iter().map(Peer::Block)).collect()
+                let entrances = self.entrances.iter().filter(|_| !is_egress).cloned();
+                self.tenant().chain(internet.into_iter().map(Peer::Block)).chain(entrances).collect()
             }
             Some(peers) => {
                 let mut bounded = BTreeSet::new();
@@ -180,7 +192,7 @@ impl Walls {
     /// of these policies is for. Where that takes too many selectors, it is open to nobody.
     pub fn own_policies(&self, policies: &[NetworkPolicy]) -> BTreeMap<String, NetworkPolicy> {
         let to = |peers: BTreeSet<Peer>| Rule { peers: Some(peers), ports: None };
-        let ingress = vec![to(self.tenant().collect())];
+        let ingress = vec![to(self.tenant().chain(self.entrances.iter().cloned()).collect())];
         let mut egress = vec![to(self.tenant().chain(self.internet().map(Peer::Block)).collect()), dns_rule(None)];
         egress.extend(self.api_server_rules(None));
         let others = |says: fn(&NetworkPolicy) -> bool| {

@@ -10,6 +10,7 @@ use liqo_kit::{Context, Health, PeerConnection, events::Events};
 use tokio::sync::watch;
 
 use super::*;
+use crate::{consumer::services, decide::kind::Kind};
 
 /// An API server with these objects, by the last part of the path at which they are listed; it has no news, and takes what is
 /// made as long as `answer` lets it.
@@ -66,36 +67,37 @@ async fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
     tokio::time::timeout(Duration::from_secs(30), looking).await.expect("it comes")
 }
 
-#[tokio::test]
-async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
-    // At home the policies are not told before `told`; the provider takes none before `taken`.
-    let (told, taken) = (watch::channel(false), watch::channel(false));
-    let policy = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-        "metadata": { "namespace": "demo", "name": "closed", "resourceVersion": "1" }, "spec": { "podSelector": {} } });
-    let (is_told, shown) = (told.1.clone(), Arc::new(std::sync::Mutex::new(0)));
-    let showing = shown.clone();
-    let home = api_server(json!({ "networkpolicies": [policy] }), move |_, kind| {
-        *locked(&showing) += usize::from(kind == "status");
-        let (mut told, waits) = (is_told.clone(), kind == "networkpolicies");
-        async move { !waits || told.wait_for(|told| *told).await.is_ok() }
-    });
-    let map = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "NamespaceMap",
+fn provider() -> ClusterId {
+    ClusterId::of_public_key(&[2; 32])
+}
+
+fn virtual_node() -> Value {
+    json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "VirtualNode",
+        "metadata": { "namespace": "tenant", "name": "milan", "resourceVersion": "1" }, "status": { "nodeName": "milan" },
+        "spec": { "clusterID": provider(), "clusterName": "milan", "pool": "default", "resources": {} } })
+}
+
+/// What stands at home: a virtual node, and a namespace that is offloaded like this.
+fn here(offloading: &Value) -> Value {
+    json!({ "virtualnodes": [virtual_node()],
+        "nodes": [{ "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": "milan", "labels": { "region": "us" }, "resourceVersion": "1" } }],
+        "namespaceoffloadings": [{ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading", "spec": offloading,
+            "metadata": { "namespace": "demo", "name": liqo_api::NAMESPACE_OFFLOADING, "resourceVersion": "1" } }] })
+}
+
+/// The map of namespaces at the provider, which has that namespace.
+fn mapping() -> Value {
+    json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "NamespaceMap",
         "metadata": { "namespace": "tenant", "name": liqo_api::NAMESPACE_MAP, "uid": "m", "resourceVersion": "1" },
         "spec": { "mappings": { "demo": { "remoteName": "demo-rome" } } },
-        "status": { "namespaces": { "demo": { "remoteName": "demo-rome", "phase": "Ready" } } } });
-    let made: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
-    let (is_taken, making) = (taken.1.clone(), made.clone());
-    let there = api_server(json!({ "namespacemaps": [map] }), move |method, kind| {
-        let refused = kind == "reflectedobjects" && !*is_taken.borrow();
-        if *method == Method::POST && !refused {
-            locked(&making).push(kind.to_owned());
-        }
-        std::future::ready(*method == Method::GET || !refused)
-    });
+        "status": { "namespaces": { "demo": { "remoteName": "demo-rome", "phase": "Ready" } } } })
+}
 
-    let consumer = Consumer::start(context(home));
-    let id = ClusterId::of_public_key(&[2; 32]);
-    let (_healthy, health) = watch::channel(Health::Reachable);
+/// The provider, when it answers and has the namespace.
+async fn connected(consumer: &Arc<Consumer>, there: Client) -> (Arc<Peer>, Arc<Remote>, watch::Sender<Health>) {
+    let id = provider();
+    let (healthy, health) = watch::channel(Health::Reachable);
     let connection = PeerConnection {
         cluster_id: id.clone(),
         cluster_name: "milan".into(),
@@ -107,14 +109,41 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
         ended: CancellationToken::new(),
     };
     tokio::spawn(super::super::peer::follow(consumer.clone(), Arc::new(connection)));
-    reflection::follow_namespace(&consumer, "demo");
+    reflection::follow_namespace(consumer, "demo");
     let peer = consumer.peer(&id);
     let remote = until(|| peer.answering()).await;
     until(|| remote.mapped("demo")).await;
-    let node: VirtualNode = serde_json::from_value(json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1",
-        "kind": "VirtualNode", "metadata": { "namespace": "tenant", "name": "milan" },
-        "spec": { "clusterID": id, "clusterName": "milan", "pool": "default", "resources": {} } }))
-    .unwrap();
+    (peer, remote, healthy)
+}
+
+#[tokio::test]
+async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
+    // At home the policies are not told before `told`; the provider takes none before `taken`.
+    let (told, taken) = (watch::channel(false), watch::channel(false));
+    let policy = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": { "namespace": "demo", "name": "closed", "resourceVersion": "1" }, "spec": { "podSelector": {} } });
+    let (is_told, shown) = (told.1.clone(), Arc::new(std::sync::Mutex::new(0)));
+    let showing = shown.clone();
+    let mut here = here(&json!({}));
+    here["networkpolicies"] = json!([policy]);
+    let home = api_server(here, move |_, kind| {
+        *locked(&showing) += usize::from(kind == "status");
+        let (mut told, waits) = (is_told.clone(), kind == "networkpolicies");
+        async move { !waits || told.wait_for(|told| *told).await.is_ok() }
+    });
+    let made: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
+    let (is_taken, making) = (taken.1.clone(), made.clone());
+    let there = api_server(json!({ "namespacemaps": [mapping()] }), move |method, kind| {
+        let refused = kind == "reflectedobjects" && !*is_taken.borrow();
+        if *method == Method::POST && !refused {
+            locked(&making).push(kind.to_owned());
+        }
+        std::future::ready(*method == Method::GET || !refused)
+    });
+
+    let consumer = Consumer::start(context(home));
+    let (peer, remote, _healthy) = connected(&consumer, there).await;
+    let node: VirtualNode = serde_json::from_value(virtual_node()).unwrap();
     let home_pod = |status: Value| {
         let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
             "spec": { "containers": [{ "name": "c", "image": "i" }] }, "status": status });
@@ -145,4 +174,33 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
     made.dedup();
     assert_eq!(made[..2], ["reflectedobjects", "shadowpods"]);
     consumer.context.stop.cancel();
+}
+
+#[tokio::test]
+async fn a_provider_that_is_not_selected_gets_no_key_whatever_it_writes_itself() {
+    let ingress = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+        "metadata": { "namespace": "demo", "name": "shop", "resourceVersion": "1" },
+        "spec": { "rules": [{ "host": "shop.example.com" }], "tls": [{ "hosts": ["shop.example.com"], "secretName": "cert" }] } });
+    let of_ingress = Reference { kind: Kind::Ingress, namespace: "demo".into(), name: "shop".into() };
+    let record = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
+        "metadata": { "namespace": "tenant", "name": of_ingress.record(), "resourceVersion": "1" },
+        "spec": { "namespace": "demo", "object": { "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "shop" } } },
+        "status": { "exposure": { "class": "public" } } });
+    let key = Reference { kind: Kind::Secret, namespace: "demo".into(), name: "cert".into() };
+    let names = async |offloading: Value| {
+        let mut here = here(&offloading);
+        here["ingresses"] = json!([ingress]);
+        let consumer = Consumer::start(context(api_server(here, |_, _| std::future::ready(true))));
+        let there = json!({ "namespacemaps": [mapping()], "reflectedobjects": [record] });
+        let there = api_server(there, |method, _| std::future::ready(*method == Method::GET));
+        let (peer, remote, _healthy) = connected(&consumer, there).await;
+        until(|| reflection::recorded(&remote, &of_ingress)).await;
+        let names = until(|| services::ingress_names(&consumer, &peer, &remote, &key)).await;
+        consumer.context.stop.cancel();
+        names
+    };
+    let region = |name: &str| json!({ "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "region", "operator": "In", "values": [name] }] }] });
+    assert!(names(json!({})).await && names(json!({ "clusterSelector": region("us") })).await);
+    assert!(!names(json!({ "clusterSelector": region("eu") })).await);
+    assert!(!names(json!({ "reflection": "AllowList" })).await);
 }

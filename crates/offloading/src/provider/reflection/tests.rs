@@ -6,7 +6,7 @@ fn both() -> BTreeSet<Kind> {
     BTreeSet::from([Kind::ConfigMap, Kind::Secret])
 }
 
-fn object(object_name: &str, content: &Value, change: impl FnOnce(&mut Value)) -> Source {
+pub fn object(object_name: &str, content: &Value, change: impl FnOnce(&mut Value)) -> Source {
     let mut object = json!({
         "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
         "metadata": { "name": object_name, "namespace": "t", "uid": "o" }, "spec": { "namespace": "demo", "object": content },
@@ -214,7 +214,7 @@ fn a_service_is_rebuilt_from_what_may_be_in_it() {
         service["spec"]["ports"][0]["nodePort"] = 30_000.into();
         service["metadata"]["annotations"] = json!({ "metallb.universe.tf/address-pool": "x" });
     });
-    let source = object("service-1", &hostile, |_| {});
+    let source = object("service-1", &hostile, |_| {}).within(&Leave::default(), &BTreeSet::new());
     assert_eq!(source.problem, None);
     let made = twin(Kind::Service, &source.content().unwrap(), "web", "demo-rome-aaaaaa", "demo");
     assert_eq!(
@@ -229,7 +229,7 @@ fn a_service_is_rebuilt_from_what_may_be_in_it() {
 
 #[test]
 fn what_the_api_server_adds_to_a_service_is_no_change_and_what_a_person_adds_is() {
-    let source = object("service-1", &service(|_| {}), |_| {});
+    let source = object("service-1", &service(|_| {}), |_| {}).of_families(&["IPv4"]);
     let live = |change: &dyn Fn(&mut Value)| {
         let mut live = twin(Kind::Service, &source.content().unwrap(), "web", "x", "demo");
         for (field, value) in [
@@ -251,6 +251,134 @@ fn what_the_api_server_adds_to_a_service_is_no_change_and_what_a_person_adds_is(
     let headless = live(&|live| live["spec"]["clusterIP"] = "None".into());
     assert_eq!(headless.type_, "None", "it can only be made anew");
     assert_eq!(plan(&[], &[live(&|_| {})], &services, None).len(), 1);
+}
+
+#[test]
+fn a_service_that_is_to_be_of_another_family_is_made_anew_and_one_that_gets_a_second_is_not() {
+    let wanted = |policy: &str, families: Value| {
+        let content = service(|service| {
+            service["spec"]["ipFamilyPolicy"] = policy.into();
+            service["spec"]["ipFamilies"] = families;
+        });
+        let source = object("service-1", &content, |_| {}).of_families(&["IPv4", "IPv6"]);
+        twin(Kind::Service, &source.content().unwrap(), "web", "x", "demo")
+    };
+    let (four, six) = (wanted("SingleStack", json!(["IPv4"])), wanted("SingleStack", json!(["IPv6"])));
+    let both = wanted("PreferDualStack", json!(["IPv6", "IPv4"]));
+    let stands = standing(Kind::Service, four.clone());
+    assert_eq!([&four, &six, &both].map(|wanted| stands.must_be_remade_for(wanted)), [false, true, false]);
+    let mut live = both;
+    live["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
+    let stands = standing(Kind::Service, live);
+    assert_eq!([&four, &six].map(|wanted| stands.must_be_remade_for(wanted)), [false, true]);
+}
+
+fn leave(usage: Value) -> Leave {
+    Leave::new(Some(&held(usage)), [&balanced()])
+}
+
+fn balanced() -> Source {
+    object("service-1", &service(|service| service["spec"]["type"] = "LoadBalancer".into()), |_| {})
+}
+
+fn shop(host: &str) -> Source {
+    let rule = json!({ "host": host, "http": { "paths": [{ "path": "/", "pathType": "Prefix",
+        "backend": { "service": { "name": "web", "port": { "number": 80 } } } }] } });
+    let content = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "spec": { "rules": [rule] },
+        "metadata": { "name": "shop", "annotations": { "example.com/size": "1m", "example.com/other": "x" } } });
+    object("ingress-1", &content, |_| {})
+}
+
+/// A source within this policy, and its twin as the cluster keeps it after this change.
+fn standing_within(source: Source, usage: Value, change: &dyn Fn(&mut Value)) -> (Source, Twin, Value) {
+    let source = source.within(&leave(usage), &BTreeSet::from(["web".to_owned()]));
+    let mut live = twin(source.kind, &source.content().unwrap(), &source.name, "x", "demo");
+    change(&mut live);
+    let source = Source { told: source.partial.clone(), ..source };
+    (source.clone(), standing(source.kind, live.clone()), live)
+}
+
+fn services_and_ingresses() -> BTreeSet<Kind> {
+    BTreeSet::from([Kind::Service, Kind::Ingress])
+}
+
+#[test]
+fn the_class_that_the_cluster_fills_in_is_no_change_and_stays() {
+    let ingresses = json!({ "ingressClasses": [""], "ingressHosts": ["*"] });
+    let (source, twin, live) =
+        standing_within(shop("a.example.com"), ingresses, &|live| live["spec"]["ingressClassName"] = "nginx".into());
+    let exposure = Exposure::default();
+    assert_eq!(
+        plan(one(&source), one(&twin), &services_and_ingresses(), None),
+        [Step::Show(source.clone(), Some(exposure.clone()))]
+    );
+    let shown = Source { shown: Some(exposure), ..source };
+    assert_eq!(plan(one(&shown), one(&twin), &services_and_ingresses(), None), []);
+    let wanted = super::twin(Kind::Ingress, &shown.content().unwrap(), "shop", "x", "demo");
+    assert!(!twin.must_be_remade_for(&wanted));
+    assert_eq!(in_place_of(&live, wanted)["spec"]["ingressClassName"], "nginx");
+}
+
+#[test]
+fn what_controllers_write_on_a_twin_is_theirs_and_what_travelled_is_taken_back() {
+    let usage =
+        |annotations: Value| json!({ "ingressClasses": ["public"], "ingressHosts": ["*"], "ingressAnnotations": annotations });
+    let marked = |live: &mut Value| {
+        live["metadata"]["annotations"]["cloud.example/state"] = "1".into();
+        live["metadata"]["finalizers"] = json!(["cloud.example/cleanup"]);
+        live["metadata"]["uid"] = "twin".into();
+        live["metadata"]["resourceVersion"] = "7".into();
+    };
+    let (source, twin, live) = standing_within(shop("a.example.com"), usage(json!(["example.com/size"])), &marked);
+    let exposure = Exposure { class: "public".into(), addresses: Vec::new() };
+    let shown = Source { shown: Some(exposure), ..source };
+    assert_eq!(plan(one(&shown), one(&twin), &services_and_ingresses(), None), []);
+    let (narrowed, ..) = standing_within(shop("a.example.com"), usage(json!([])), &|_| {});
+    let steps = plan(one(&narrowed), one(&twin), &services_and_ingresses(), None);
+    assert!(steps.iter().any(|step| matches!(step, Step::Change(..))), "{steps:?}");
+    let written = in_place_of(&live, super::twin(Kind::Ingress, &narrowed.content().unwrap(), "shop", "x", "demo"));
+    let metadata = &written["metadata"];
+    assert_eq!(metadata["annotations"], json!({ "cloud.example/state": "1", annotations::REMOTE_CLASS: "public" }));
+    let addressed = json!({ "spec": { "type": "LoadBalancer", "loadBalancerIP": "203.0.113.7" } });
+    let kept = |kind: &str| in_place_of(&addressed, json!({ "spec": { "type": kind } }))["spec"]["loadBalancerIP"].clone();
+    assert_eq!((kept("LoadBalancer"), kept("ClusterIP")), (json!("203.0.113.7"), Value::Null));
+    assert_eq!((&metadata["finalizers"], &metadata["resourceVersion"]), (&json!(["cloud.example/cleanup"]), &json!("7")));
+}
+
+#[test]
+fn a_load_balancer_comes_and_goes_in_place_and_another_class_is_another_object() {
+    let edge = json!({ "loadBalancerClasses": ["edge"] });
+    let (source, given, _) = standing_within(balanced(), edge, &|_| {});
+    let (closed, inside, _) = standing_within(balanced(), json!({}), &|_| {});
+    assert_eq!((given.exposure.as_ref().map(|one| one.class.as_str()), &inside.exposure), (Some("edge"), &None));
+    let wanted = |source: &Source| twin(Kind::Service, &source.content().unwrap(), "web", "x", "demo");
+    assert!(!inside.must_be_remade_for(&wanted(&source)) && !given.must_be_remade_for(&wanted(&closed)));
+    let (other, ..) = standing_within(balanced(), json!({ "loadBalancerClasses": ["other"] }), &|_| {});
+    assert!(given.must_be_remade_for(&wanted(&other)));
+    let classes = |classes: Value| json!({ "ingressClasses": classes, "ingressHosts": ["*"] });
+    let shop = |allowed: Value| standing_within(shop("a.example.com"), classes(allowed), &|_| {});
+    let ((named, ..), (_, public, _), (_, default, _)) = (shop(json!(["inside"])), shop(json!(["public"])), shop(json!([""])));
+    let wanted = twin(Kind::Ingress, &named.content().unwrap(), "shop", "x", "demo");
+    assert!(
+        !public.must_be_remade_for(&wanted) && default.must_be_remade_for(&wanted),
+        "what the cluster gave cannot be told from ours"
+    );
+    let closed = Source { shown: given.exposure.clone(), ..closed };
+    let steps = plan(one(&closed), one(&given), &services_and_ingresses(), None);
+    assert!(matches!(&steps[..], [Step::Change(..)]), "it is shown as it is until it is taken back: {steps:?}");
+    assert!(matches!(&plan(one(&closed), one(&inside), &services_and_ingresses(), None)[..], [Step::Show(_, None)]));
+}
+
+#[test]
+fn an_ingress_that_may_not_be_any_more_goes() {
+    let usage = |hosts: Value| json!({ "ingressClasses": ["public"], "ingressHosts": hosts });
+    let (_, twin, _) = standing_within(shop("a.example.com"), usage(json!(["*"])), &|_| {});
+    let refused = shop("a.example.com").within(&leave(usage(json!(["b.example.com"]))), &BTreeSet::from(["web".to_owned()]));
+    let steps = plan(one(&refused), one(&twin), &services_and_ingresses(), None);
+    assert!(
+        matches!(&steps[..], [Step::Delete(_), Step::Tell(_, Some(problem))] if problem.reason == "HostNotAllowed"),
+        "{steps:?}"
+    );
 }
 
 #[test]
@@ -317,6 +445,7 @@ fn limits() -> Walls {
         consumer: super::super::remote_pods::tests::consumer(),
         inside: BTreeSet::new(),
         api_servers: Vec::new(),
+        entrances: Vec::new(),
         prefixes: vec!["10.245.0.0/16".parse().unwrap()],
     }
 }

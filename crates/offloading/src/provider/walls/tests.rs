@@ -12,7 +12,8 @@ fn net(text: &str) -> IpNet {
 /// The consumer is seen at 10.245.0.0/16; our pods are 10.244.0.0/16, and a node of ours is 203.0.113.5.
 fn walls() -> Walls {
     let inside = [net("203.0.113.5/32"), net("2001:db8::1/128")].into();
-    Walls { consumer: consumer(), inside, prefixes: vec![net("10.245.0.0/16"), net("fd11::/64")], api_servers: Vec::new() }
+    let prefixes = vec![net("10.245.0.0/16"), net("fd11::/64")];
+    Walls { consumer: consumer(), inside, prefixes, api_servers: Vec::new(), entrances: Vec::new() }
 }
 
 fn policy(spec: &Value) -> NetworkPolicy {
@@ -341,6 +342,27 @@ fn a_policy_with_more_ranges_than_fit_is_given_up_before_it_is_written_down() {
         let made = policy.rules().flat_map(|rule| walls.rule(rule, true, &mut found)).collect::<Vec<Rule>>();
         assert!(found.ranges < MOST_RANGES + 1100, "{} ranges were made, in {} rules", found.ranges, made.len());
     }
+}
+
+#[test]
+fn through_entrances_the_world_comes_to_pods_that_are_open_to_everybody_and_to_no_others() {
+    let entrances = ["prod", "192.168.1.0/24", "no/prefix"].into_iter().filter_map(entrance).collect();
+    let walls = Walls { entrances, ..walls() };
+    let web = labels_of(&[("app", "web")]);
+    let by_default: Vec<NetworkPolicy> = walls.own_policies(&[]).into_values().collect();
+    let ingress = reaches(&by_default, &web, false, 80);
+    assert!(
+        ingress.contains(&"the provider's") && ingress.contains(&"a node") && !ingress.contains(&"a stranger's"),
+        "{ingress:?}"
+    );
+    let egress = reaches(&by_default, &web, true, 80);
+    assert!(!egress.contains(&"the provider's") && !egress.contains(&"a node"), "{egress:?}");
+    let bounded = |spec: &Value| vec![walls.bound(&policy(spec)).unwrap().policy];
+    let everybody = bounded(&json!({ "podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}] }));
+    assert!(reaches(&everybody, &web, false, 80).contains(&"a node"));
+    let own =
+        bounded(&json!({ "podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{ "from": [{ "podSelector": {} }] }] }));
+    assert!(!reaches(&own, &web, false, 80).contains(&"a node"), "what its owner closes stays closed");
 }
 
 #[test]
