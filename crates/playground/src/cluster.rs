@@ -1,7 +1,7 @@
 //! A handle on one running cluster: where it is, and ways to disturb it.
 
 use std::{
-    net::Ipv4Addr,
+    net::{Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
 };
 
@@ -32,6 +32,9 @@ pub struct NodeInfo {
     pub name: String,
     /// Its address, reachable from this machine and from the nodes of all clusters of the instance.
     pub address: Ipv4Addr,
+    /// The same of IPv6, where the cluster has both families.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address_v6: Option<Ipv6Addr>,
     /// Its network namespace, for `nsenter --net=/run/netns/...`.
     pub network_namespace: String,
     /// The socket of its containerd.
@@ -43,6 +46,7 @@ impl From<&NodeLayout> for NodeInfo {
         Self {
             name: node.name.clone(),
             address: node.address,
+            address_v6: node.address_v6,
             network_namespace: node.namespace.clone(),
             containerd_socket: node.containerd_socket(),
         }

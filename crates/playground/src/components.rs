@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     kwok,
-    layout::{ClusterLayout, NodeLayout, POD_RANGE, SERVICE_RANGE},
+    layout::{ClusterLayout, NodeLayout},
 };
 
 /// One program that the supervisor keeps running.
@@ -135,7 +135,7 @@ fn kube_apiserver(cluster: &ClusterLayout) -> Vec<String> {
         pki("proxy-client-key-file", "front-proxy-client.key"),
         flag("audit-policy-file", cluster.dir.join("audit-policy.json")),
         flag("audit-log-path", cluster.audit_log()),
-        format!("--service-cluster-ip-range={SERVICE_RANGE}"),
+        format!("--service-cluster-ip-range={}", cluster.service_ranges()),
     ];
     flags.extend(
         [
@@ -171,19 +171,25 @@ fn kube_controller_manager(cluster: &ClusterLayout) -> Vec<String> {
         flag("cluster-signing-cert-file", cluster.pki("ca.crt")),
         flag("cluster-signing-key-file", cluster.pki("ca.key")),
         flag("service-account-private-key-file", cluster.pki("sa.key")),
-        format!("--cluster-cidr={POD_RANGE}"),
-        format!("--service-cluster-ip-range={SERVICE_RANGE}"),
+        format!("--cluster-cidr={}", cluster.pod_ranges()),
+        format!("--service-cluster-ip-range={}", cluster.service_ranges()),
     ];
     flags.extend(
         [
             "--bind-address=127.0.0.1",
             "--use-service-account-credentials=true",
-            "--node-cidr-mask-size=24",
             // There is only one, and the lease would be a write every two seconds.
             "--leader-elect=false",
         ]
         .map(str::to_owned),
     );
+    // It takes the first one only of clusters with one family, and the others only of those with both.
+    let sizes: &[&str] = if cluster.spec.dual_stack {
+        &["--node-cidr-mask-size-ipv4=24", "--node-cidr-mask-size-ipv6=64"]
+    } else {
+        &["--node-cidr-mask-size=24"]
+    };
+    flags.extend(sizes.iter().map(|size| (*size).to_owned()));
     // The pod range has too few parts for many fake nodes, and they need none; real nodes have theirs already.
     flags.push(format!("--allocate-node-cidrs={}", !cluster.has_fake_nodes()));
     if let Some(seconds) = cluster.spec.node_grace_seconds {
@@ -222,13 +228,14 @@ fn raised_client_limits(cluster: &ClusterLayout) -> Vec<String> {
 }
 
 fn kubelet(node: &NodeLayout) -> Vec<String> {
+    let addresses: Vec<_> = node.addresses().iter().map(ToString::to_string).collect();
     vec![
         flag("config", node.dir.join("kubelet.json")),
         flag("kubeconfig", node.dir.join("kubelet.kubeconfig")),
         flag("root-dir", node.dir.join("kubelet")),
         flag("cert-dir", node.dir.join("kubelet/pki")),
         format!("--hostname-override={}", node.name),
-        format!("--node-ip={}", node.address),
+        format!("--node-ip={}", addresses.join(",")),
     ]
 }
 
@@ -236,7 +243,7 @@ fn kube_proxy(cluster: &ClusterLayout, node: &NodeLayout) -> Vec<String> {
     vec![
         flag("kubeconfig", cluster.dir.join("kube-proxy.kubeconfig")),
         format!("--hostname-override={}", node.name),
-        format!("--cluster-cidr={POD_RANGE}"),
+        format!("--cluster-cidr={}", cluster.pod_ranges()),
         "--proxy-mode=nftables".to_owned(),
         // These limits belong to the whole machine.
         "--conntrack-max-per-core=0".to_owned(),
@@ -308,6 +315,21 @@ mod tests {
         let allocates = |spec| has_flag(&all(vec![10], spec)[2], "--allocate-node-cidrs=true");
         assert!(allocates(rome()));
         assert!(!allocates(rome().with_fake_nodes(1)));
+    }
+
+    #[test]
+    fn a_cluster_with_both_families_says_so_to_each_program() {
+        let both = all(vec![10], ClusterSpec { dual_stack: true, ..rome() });
+        let ranges = |name: &str| {
+            let flag = format!("--{name}=");
+            let told = both.iter().flat_map(|definition| &definition.command).filter(|said| said.starts_with(&flag));
+            told.map(|said| said[flag.len()..].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(ranges("service-cluster-ip-range"), ["10.96.0.0/12,fd00:10:96::/112"; 2]);
+        assert_eq!(ranges("cluster-cidr"), ["10.244.0.0/16,fd00:10:244::/48"; 2]);
+        assert_eq!(ranges("node-ip"), ["172.30.7.10,fd00:172:30:7::10"]);
+        assert_eq!((ranges("node-cidr-mask-size").len(), ranges("node-cidr-mask-size-ipv6")), (0, vec!["64".to_owned()]));
+        assert!(has_flag(&all(vec![10], rome())[2], "--cluster-cidr=10.244.0.0/16"), "and no other does");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     image::PAUSE,
-    layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout, POD_RANGE},
+    layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout, POD_RANGE, POD_RANGE_V6},
 };
 
 /// Where the CNI plugins are and what the node's file system can do.
@@ -61,14 +61,17 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.internal.v1.
 }
 
 /// The pod network of one node: a bridge of its own. Pod addresses stay visible between the nodes, so nothing is masqueraded here.
-pub(crate) fn cni(node: &NodeLayout, pod_range: &str, facts: &HostFacts) -> Value {
+pub(crate) fn cni(node: &NodeLayout, pod_ranges: &[String], facts: &HostFacts) -> Value {
+    let ranges: Vec<_> = pod_ranges.iter().map(|range| json!([{ "subnet": range }])).collect();
+    let everywhere = |range: &String| if range.contains(':') { "::/0" } else { "0.0.0.0/0" };
+    let routes: Vec<_> = pod_ranges.iter().map(|range| json!({ "dst": everywhere(range) })).collect();
     let mut plugins = vec![json!({
         "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
         "ipam": {
             "type": "host-local",
             "dataDir": node.dir.join("ipam"),
-            "ranges": [[{ "subnet": pod_range }]],
-            "routes": [{ "dst": "0.0.0.0/0" }],
+            "ranges": ranges,
+            "routes": routes,
         },
     })];
     if facts.iptables {
@@ -78,10 +81,14 @@ pub(crate) fn cni(node: &NodeLayout, pod_range: &str, facts: &HostFacts) -> Valu
 }
 
 /// What leaves the pod range through the node bears the node's address.
-pub(crate) fn masquerade() -> String {
-    format!(
-        "table ip liqo-playground\ndelete table ip liqo-playground\ntable ip liqo-playground {{\n  chain postrouting {{\n    type nat hook postrouting priority srcnat\n    ip saddr {POD_RANGE} ip daddr != {{ {POD_RANGE}, 224.0.0.0/4 }} masquerade\n  }}\n}}\n"
-    )
+pub(crate) fn masquerade(node: &NodeLayout) -> String {
+    let of_family = |family: &str, pods: &str, multicast: &str| {
+        format!(
+            "table {family} liqo-playground\ndelete table {family} liqo-playground\ntable {family} liqo-playground {{\n  chain postrouting {{\n    type nat hook postrouting priority srcnat\n    {family} saddr {pods} {family} daddr != {{ {pods}, {multicast} }} masquerade\n  }}\n}}\n"
+        )
+    };
+    let v4 = of_family("ip", POD_RANGE, "224.0.0.0/4");
+    if node.address_v6.is_some() { v4 + &of_family("ip6", POD_RANGE_V6, "ff00::/8") } else { v4 }
 }
 
 /// The kubelet's configuration.
@@ -209,9 +216,19 @@ mod tests {
     #[test]
     fn the_port_map_plugin_is_left_out_where_it_could_not_run() {
         let node = &cluster().nodes[0];
-        let with = cni(node, "10.244.0.0/24", &HostFacts { iptables: true, ..facts() });
+        let ranges = ["10.244.0.0/24".to_owned()];
+        let with = cni(node, &ranges, &HostFacts { iptables: true, ..facts() });
         assert_eq!(with["plugins"].as_array().unwrap().len(), 2);
-        assert_eq!(cni(node, "10.244.0.0/24", &facts())["plugins"].as_array().unwrap().len(), 1);
+        assert_eq!(cni(node, &ranges, &facts())["plugins"].as_array().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_pod_has_an_address_and_a_way_out_of_each_family() {
+        let ranges = ["10.244.3.0/24", "fd00:10:244:3::/64"].map(str::to_owned);
+        let written = cni(&cluster().nodes[0], &ranges, &facts());
+        let ipam = &written["plugins"][0]["ipam"];
+        assert_eq!(ipam["ranges"], json!([[{ "subnet": "10.244.3.0/24" }], [{ "subnet": "fd00:10:244:3::/64" }]]));
+        assert_eq!(ipam["routes"], json!([{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }]));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Names, addresses and paths: where everything of a playground is, so that it is found again after a crash.
 
 use std::{
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
 };
 
@@ -17,6 +17,13 @@ use crate::{
 pub const POD_RANGE: &str = "10.244.0.0/16";
 /// Every Service of every cluster has an address from here.
 pub const SERVICE_RANGE: &str = "10.96.0.0/12";
+/// The pods of every cluster with both families have a second address from here: each node a /64.
+pub const POD_RANGE_V6: &str = "fd00:10:244::/48";
+/// The Services of every cluster with both families that ask for it have an address from here.
+pub const SERVICE_RANGE_V6: &str = "fd00:10:96::/112";
+/// What `liqoctl install --set` is told in a cluster with both families: peers, nodes and API servers need room of IPv6, too.
+pub const DUAL_STACK_SETTINGS: [&str; 2] =
+    ["network.peerCIDRs=10.64.0.0/10,100.64.0.0/10,fd64::/16", "network.externalCIDRs=10.70.0.0/24,fd70::/120"];
 /// The Service `kubernetes` in the namespace `default`.
 pub const API_SERVICE_ADDRESS: &str = "10.96.0.1";
 /// The cluster's name server.
@@ -46,6 +53,12 @@ impl InstanceState {
     pub fn want(&mut self, instance: &str, specs: &[ClusterSpec]) -> Result<()> {
         for spec in specs {
             spec.check()?;
+            let known = self.clusters.iter().find(|cluster| cluster.spec.name == spec.name);
+            if known.is_some_and(|known| known.spec.dual_stack != spec.dual_stack) {
+                let families = if spec.dual_stack { "IPv4 alone" } else { "both IPv4 and IPv6" };
+                let reason = format!("it was brought up with {families}, and stays so until the playground is taken down");
+                return Err(Error::ClusterSpec { cluster: spec.name.clone(), reason });
+            }
             let position = self.clusters.iter().position(|cluster| cluster.spec.name == spec.name).unwrap_or_else(|| {
                 self.clusters.push(ClusterState { spec: spec.clone(), nodes: Vec::new() });
                 self.clusters.len() - 1
@@ -140,6 +153,7 @@ impl Instance {
             let node = format!("{name}-{}", index + 1);
             NodeLayout {
                 address: Ipv4Addr::new(172, 30, subnet, *octet),
+                address_v6: state.spec.dual_stack.then(|| address_v6(subnet, *octet)),
                 namespace: format!("{}{node}", self.prefix()),
                 cgroup: format!("{}{node}", self.prefix()),
                 link: format!("{}{octet}", self.prefix()),
@@ -152,6 +166,7 @@ impl Instance {
             instance: self.name.clone(),
             bridge: self.bridge(),
             gateway: gateway(subnet),
+            gateway_v6: gateway_v6(subnet),
             nodes: nodes.collect(),
             spec: state.spec.clone(),
             dir,
@@ -165,6 +180,22 @@ pub(crate) fn gateway(subnet: u8) -> Ipv4Addr {
     Ipv4Addr::new(172, 30, subnet, 1)
 }
 
+/// The same for IPv6.
+pub(crate) fn gateway_v6(subnet: u8) -> Ipv6Addr {
+    address_v6(subnet, 1)
+}
+
+/// Looks like the IPv4 address: 172.30.7.11 is `fd00:172:30:7::11`.
+fn address_v6(subnet: u8, octet: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0x172, 0x30, as_written(subnet), 0, 0, 0, as_written(octet))
+}
+
+/// The number whose hexadecimal digits are the decimal ones of this.
+fn as_written(number: u8) -> u16 {
+    let number = u16::from(number);
+    number / 100 * 0x100 + number / 10 % 10 * 0x10 + number % 10
+}
+
 /// One cluster's names and paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ClusterLayout {
@@ -174,6 +205,8 @@ pub(crate) struct ClusterLayout {
     pub dir: PathBuf,
     pub bridge: String,
     pub gateway: Ipv4Addr,
+    /// Of use only where the cluster has both families.
+    pub gateway_v6: Ipv6Addr,
     /// Never empty.
     pub nodes: Vec<NodeLayout>,
 }
@@ -183,6 +216,8 @@ pub(crate) struct ClusterLayout {
 pub(crate) struct NodeLayout {
     pub name: String,
     pub address: Ipv4Addr,
+    /// Where the cluster has both families.
+    pub address_v6: Option<Ipv6Addr>,
     /// Network namespace, as in `ip netns`.
     pub namespace: String,
     /// Directory in every cgroup hierarchy.
@@ -202,6 +237,20 @@ impl ClusterLayout {
     /// Whether somebody must answer for nodes without a kubelet.
     pub fn has_fake_nodes(&self) -> bool {
         self.spec.fake_nodes.count > 0
+    }
+
+    /// The ranges of its pods, one of each family that it has.
+    pub fn pod_ranges(&self) -> String {
+        self.of_families(POD_RANGE, POD_RANGE_V6)
+    }
+
+    /// The ranges of its Services.
+    pub fn service_ranges(&self) -> String {
+        self.of_families(SERVICE_RANGE, SERVICE_RANGE_V6)
+    }
+
+    fn of_families(&self, v4: &str, v6: &str) -> String {
+        if self.spec.dual_stack { format!("{v4},{v6}") } else { v4.to_owned() }
     }
 
     pub fn node(&self, name: &str) -> Result<&NodeLayout> {
@@ -240,6 +289,11 @@ impl ClusterLayout {
 }
 
 impl NodeLayout {
+    /// Its addresses, IPv4 first.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        std::iter::once(self.address.into()).chain(self.address_v6.map(IpAddr::from)).collect()
+    }
+
     /// What a program is called that runs on this node.
     pub fn component(&self, program: &str) -> String {
         if self.first { program.to_owned() } else { format!("{program}@{}", self.name) }
@@ -318,6 +372,27 @@ mod tests {
         state.want("t", &[ClusterSpec { nodes: 2, ..ClusterSpec::new("rome") }]).unwrap();
         assert_eq!(state.clusters[0].nodes, [10, 12]);
         assert_eq!(state.clusters[1].nodes, [11]);
+    }
+
+    #[test]
+    fn a_node_with_both_families_has_addresses_that_look_alike() {
+        let spec = ClusterSpec { dual_stack: true, ..ClusterSpec::new("rome") };
+        let layout = Instance::new("t").unwrap().layout(207, &ClusterState { spec, nodes: vec![10, 128] });
+        let addresses: Vec<_> = layout.nodes[1].addresses().iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["172.30.207.128", "fd00:172:30:207::128"]);
+        assert_eq!(layout.gateway_v6.to_string(), "fd00:172:30:207::1");
+    }
+
+    #[test]
+    fn a_cluster_keeps_its_families() {
+        let mut state = InstanceState { subnet: 0, clusters: Vec::new() };
+        let both = ClusterSpec { dual_stack: true, ..ClusterSpec::new("rome") };
+        state.want("t", &[both.clone(), ClusterSpec::new("milan")]).unwrap();
+        assert!(state.want("t", std::slice::from_ref(&both)).is_ok());
+        let error = state.want("t", &[ClusterSpec { dual_stack: false, ..both }]).unwrap_err().to_string();
+        assert!(error.contains("both IPv4 and IPv6"), "{error}");
+        let error = state.want("t", &[ClusterSpec { dual_stack: true, ..ClusterSpec::new("milan") }]).unwrap_err().to_string();
+        assert!(error.contains("IPv4 alone"), "{error}");
     }
 
     #[test]

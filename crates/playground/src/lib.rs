@@ -18,7 +18,8 @@
 //! ```
 //!
 //! All clusters use the same ranges of pod and service addresses, so that overlap is the normal case. Nodes, and with them API servers and node
-//! ports, are reached by their address on the bridge, from every cluster and from the host.
+//! ports, are reached by their address on the bridge, from every cluster and from the host. A cluster may have IPv6 beside IPv4: then nodes, pods
+//! and Services have addresses of both.
 //!
 //! A cluster may have several such nodes, whose pods reach each other by their own addresses, and thousands of fake ones: objects for which kwok
 //! answers, and where pods become ready without running.
@@ -69,7 +70,7 @@ pub use cluster::{Cluster, NodeInfo};
 pub use error::{Error, Result};
 pub use fake_nodes::FAKE_NODE_LABEL;
 pub use image::{BUSYBOX, ImageSpec, NONROOT, PAUSE};
-pub use layout::{POD_RANGE, SERVICE_RANGE};
+pub use layout::{DUAL_STACK_SETTINGS, POD_RANGE, POD_RANGE_V6, SERVICE_RANGE, SERVICE_RANGE_V6};
 pub use playground::{ClusterStatus, FakeNodesStatus, NodeStatus, Playground, Status, Supervision};
 pub use progress::{Progress, Silent};
 pub use requirements::Requirements;

@@ -1,6 +1,10 @@
 //! One bridge for each instance, one network namespace for each node, a link between the two.
 
-use std::{collections::HashSet, net::Ipv4Addr, path::Path};
+use std::{
+    collections::HashSet,
+    net::{IpAddr, Ipv4Addr},
+    path::Path,
+};
 
 use rustix::mount::{UnmountFlags, unmount};
 use serde_json::Value;
@@ -8,7 +12,7 @@ use serde_json::Value;
 use crate::{
     configuration::masquerade,
     error::{Error, Result},
-    layout::{ClusterLayout, Instance, NodeLayout, gateway},
+    layout::{ClusterLayout, Instance, NodeLayout, gateway, gateway_v6},
     run::{run, run_with_input},
 };
 
@@ -53,21 +57,33 @@ async fn ensure_bridge_filter() -> Result<()> {
         return Ok(());
     }
     run("modprobe", &["br_netfilter"]).await?;
-    // Each network namespace has a switch of its own, on at first: the nodes need it, the bridges of this machine did without.
-    std::fs::write(SWITCH, "0").map_err(Error::file("write", SWITCH.as_ref()))
+    // Each network namespace has switches of its own, on at first: the nodes need them, the bridges of this machine did without.
+    for switch in [SWITCH, "/proc/sys/net/bridge/bridge-nf-call-ip6tables"] {
+        std::fs::write(switch, "0").map_err(Error::file("write", switch.as_ref()))?;
+    }
+    Ok(())
 }
 
 /// Makes the bridge if it is missing.
-pub(crate) async fn ensure_bridge(instance: &Instance, subnet: u8) -> Result<()> {
+pub(crate) async fn ensure_bridge(instance: &Instance, subnet: u8, dual_stack: bool) -> Result<()> {
     ensure_bridge_filter().await?;
     let bridge = instance.bridge();
     if !links().await?.contains(&bridge) {
         run("ip", &["link", "add", &bridge, "type", "bridge"]).await?;
     }
     run("ip", &["address", "replace", &format!("{}/24", gateway(subnet)), "dev", &bridge]).await?;
+    if dual_stack {
+        let switch = format!("/proc/sys/net/ipv6/conf/{bridge}/disable_ipv6");
+        std::fs::write(&switch, "0").map_err(Error::file("write", switch.as_ref()))?;
+        run("ip", &["address", "replace", &format!("{}/64", gateway_v6(subnet)), "dev", &bridge, "nodad"]).await?;
+    }
     run("ip", &["link", "set", &bridge, "up"]).await?;
     Ok(())
 }
+
+/// Lets a node's namespace have IPv6 and pass it on. An address is of use at once: nobody else has it, so nobody is asked.
+const WITH_IPV6: &str = "cd /proc/sys/net/ipv6/conf; for which in all default; do echo 0 > $which/disable_ipv6; echo 0 > $which/accept_dad; done; \
+    echo 1 > all/forwarding; echo 1 > /proc/sys/net/bridge/bridge-nf-call-ip6tables";
 
 /// Makes a node's namespace and link if they are missing, and repairs what is in them. Says whether the namespace is a new one.
 pub(crate) async fn ensure_node(cluster: &ClusterLayout, node: &NodeLayout) -> Result<bool> {
@@ -80,25 +96,34 @@ pub(crate) async fn ensure_node(cluster: &ClusterLayout, node: &NodeLayout) -> R
         }
         run("ip", &["netns", "add", namespace]).await?;
     }
+    let within = format!("--net={}", namespace_file(namespace));
+    if node.address_v6.is_some() {
+        // Before the link is there: what is set for all does not reach those that are there already.
+        run("nsenter", &[&within, "sh", "-ec", WITH_IPV6]).await?;
+    }
     if !links().await?.contains(&node.link) {
         run("ip", &["link", "add", &node.link, "type", "veth", "peer", "name", "eth0", "netns", namespace]).await?;
     }
     run("ip", &["link", "set", &node.link, "master", &cluster.bridge, "up"]).await?;
-    let inside = [
+    let mut inside = vec![
         "link set lo up".to_owned(),
         format!("address replace {}/24 dev eth0", node.address),
         "link set eth0 up".to_owned(),
         format!("route replace default via {}", cluster.gateway),
     ];
+    if let Some(address) = node.address_v6 {
+        inside.push(format!("address replace {address}/64 dev eth0 nodad"));
+        inside.push(format!("route replace default via {}", cluster.gateway_v6));
+    }
     run_with_input("ip", &["-netns", namespace, "-batch", "-"], &inside.join("\n")).await?;
     // /proc/sys/net shows the namespace of whoever opens it.
     let script = "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables; nft -f -";
-    run_with_input("nsenter", &[&format!("--net={}", namespace_file(namespace)), "sh", "-ec", script], &masquerade()).await?;
+    run_with_input("nsenter", &[&within, "sh", "-ec", script], &masquerade(node)).await?;
     Ok(missing)
 }
 
 /// The pods of these ranges are reached through those nodes' addresses.
-pub(crate) async fn route_pods(from: &NodeLayout, ranges: &[(String, Ipv4Addr)]) -> Result<()> {
+pub(crate) async fn route_pods(from: &NodeLayout, ranges: &[(String, IpAddr)]) -> Result<()> {
     let routes: Vec<_> = ranges.iter().map(|(range, node)| format!("route replace {range} via {node}")).collect();
     run_with_input("ip", &["-netns", &from.namespace, "-batch", "-"], &routes.join("\n")).await.map(drop)
 }
@@ -109,10 +134,11 @@ pub(crate) async fn is_there(node: &NodeLayout) -> Result<bool> {
 }
 
 /// Removes the ways to the pods of nodes that are gone.
-pub(crate) async fn forget_node(from: &NodeLayout, gone: Ipv4Addr) -> Result<()> {
+pub(crate) async fn forget_node(from: &NodeLayout, gone: IpAddr) -> Result<()> {
+    let family = if gone.is_ipv4() { "-4" } else { "-6" };
     // With nothing to remove it says so, and that is no failure.
-    let _ = run("ip", &["-netns", &from.namespace, "route", "flush", "via", &gone.to_string()]).await;
-    let left = run("ip", &["-netns", &from.namespace, "-j", "route", "show", "via", &gone.to_string()]).await?;
+    let _ = run("ip", &[family, "-netns", &from.namespace, "route", "flush", "via", &gone.to_string()]).await;
+    let left = run("ip", &[family, "-netns", &from.namespace, "-j", "route", "show", "via", &gone.to_string()]).await?;
     if names(&left, "dst")?.is_empty() {
         return Ok(());
     }

@@ -51,7 +51,7 @@ impl Nodes<'_> {
         let ranges = objects::ensure_nodes(self.cluster, self.client).await?;
         let with_ranges = || self.cluster.nodes.iter().zip(&ranges);
         self.connect(&ranges).await?;
-        try_join_all(with_ranges().map(|(node, range)| self.bring_up_one(node, range, facts))).await?;
+        try_join_all(with_ranges().map(|(node, ranges)| self.bring_up_one(node, ranges, facts))).await?;
         self.progress.finished(&nodes_step);
         Ok(())
     }
@@ -76,18 +76,20 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    async fn bring_up_one(&self, node: &NodeLayout, pod_range: &str, facts: &HostFacts) -> Result<()> {
-        write_json(&node.cni_file(), &configuration::cni(node, pod_range, facts))?;
+    async fn bring_up_one(&self, node: &NodeLayout, pod_ranges: &[String], facts: &HostFacts) -> Result<()> {
+        write_json(&node.cni_file(), &configuration::cni(node, pod_ranges, facts))?;
         let nodes: Api<Node> = Api::all(self.client.clone());
         let ready = || async { nodes.get(&node.name).await.ok().filter(fake_nodes::is_ready) };
         self.wait("node", 120, ready).await.map(drop)
     }
 
     /// The pods of each node are reached from the others through its address.
-    async fn connect(&self, ranges: &[String]) -> Result<()> {
-        let all: Vec<_> = self.cluster.nodes.iter().zip(ranges).map(|(node, range)| (range.clone(), node.address)).collect();
+    async fn connect(&self, ranges: &[Vec<String>]) -> Result<()> {
+        let of_node = |(node, ranges): (&NodeLayout, &Vec<String>)| ranges.clone().into_iter().zip(node.addresses());
+        let all: Vec<_> = self.cluster.nodes.iter().zip(ranges).flat_map(of_node).collect();
         for node in &self.cluster.nodes {
-            let others: Vec<_> = all.iter().filter(|(_, address)| *address != node.address).cloned().collect();
+            let own = node.addresses();
+            let others: Vec<_> = all.iter().filter(|(_, address)| !own.contains(address)).cloned().collect();
             if !others.is_empty() {
                 network::route_pods(node, &others).await?;
             }
@@ -142,7 +144,9 @@ pub(crate) async fn take_away(
         teardown::remove_node(cluster, node).await?;
         for other in cluster.nodes.iter().filter(|other| !surplus.contains(other)) {
             if network::is_there(other).await? {
-                network::forget_node(other, node.address).await?;
+                for address in node.addresses() {
+                    network::forget_node(other, address).await?;
+                }
             }
         }
     }

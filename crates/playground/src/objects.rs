@@ -1,6 +1,6 @@
 //! What a cluster needs besides its programs: rights for its API server, its public description, its name server.
 
-use std::time::Duration;
+use std::{net::Ipv6Addr, time::Duration};
 
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -19,7 +19,7 @@ use crate::{
     error::{Error, Result},
     fake_nodes::{self, FAKE, NODE_KIND},
     image::COREDNS,
-    layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout, POD_RANGE},
+    layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout, POD_RANGE, POD_RANGE_V6},
     spec::MOST_NODES,
     wait::poll,
 };
@@ -89,8 +89,8 @@ pub(crate) async fn apply_kwok(cluster: &ClusterLayout, client: &Client) -> Resu
 }
 
 /// Makes the real nodes before their kubelets start, so that they have their pod ranges by then, removes those that are gone, and says on which
-/// one the control plane runs: a kubelet may not say that of itself. Returns the pod ranges, in the order of the nodes.
-pub(crate) async fn ensure_nodes(cluster: &ClusterLayout, client: &Client) -> Result<Vec<String>> {
+/// one the control plane runs: a kubelet may not say that of itself. Returns the pod ranges of each, in the order of the nodes.
+pub(crate) async fn ensure_nodes(cluster: &ClusterLayout, client: &Client) -> Result<Vec<Vec<String>>> {
     let nodes: Api<Node> = Api::all(client.clone());
     let present = nodes.list(&ListParams::default()).await.map_err(Error::kubernetes("list the nodes", &cluster.name))?.items;
     let is_gone = |node: &&Node| {
@@ -99,25 +99,26 @@ pub(crate) async fn ensure_nodes(cluster: &ClusterLayout, client: &Client) -> Re
     let gone: Vec<String> = present.iter().filter(is_gone).map(ResourceExt::name_any).collect();
     fake_nodes::remove(&cluster.name, client, &gone).await?;
 
-    let range = |node: &Node| node.spec.as_ref().and_then(|spec| spec.pod_cidr.clone());
-    let mut taken: Vec<String> = present.iter().filter(|node| !is_gone(node)).filter_map(range).collect();
+    let ranges_of = |node: &Node| node.spec.as_ref().and_then(|spec| spec.pod_cidrs.clone()).unwrap_or_default();
+    let mut taken: Vec<String> = present.iter().filter(|node| !is_gone(node)).flat_map(ranges_of).collect();
     let writer = Writer { cluster: &cluster.name, client };
     let mut ranges = Vec::new();
     for node in &cluster.nodes {
-        let own = present.iter().find(|present| present.name_any() == node.name).and_then(range);
+        let own = present.iter().find(|present| present.name_any() == node.name).map(ranges_of);
         // The controller manager takes seconds to hand out ranges, and has none for many nodes; it leaves alone what is set.
-        let range = own.or_else(|| free_pod_range(&taken)).ok_or_else(|| Error::ClusterSpec {
+        let free = || free_pod_range(&taken).map(|range| pod_ranges(&range, cluster.spec.dual_stack));
+        let of_node = own.filter(|own| !own.is_empty()).or_else(free).ok_or_else(|| Error::ClusterSpec {
             cluster: cluster.name.clone(),
             reason: format!("no part of {POD_RANGE} is left for node {}: ask for fewer nodes", node.name),
         })?;
         let labels = if node.first { json!({ "node-role.kubernetes.io/control-plane": "" }) } else { json!({}) };
         let object = json!({
             "metadata": { "labels": labels, "annotations": { REAL_NODE: "" } },
-            "spec": { "podCIDR": range, "podCIDRs": [range] },
+            "spec": { "podCIDR": of_node[0], "podCIDRs": of_node },
         });
         writer.cluster_wide::<Node>(&node.name, object).await?;
-        taken.push(range.clone());
-        ranges.push(range);
+        taken.extend(of_node.iter().cloned());
+        ranges.push(of_node);
     }
     Ok(ranges)
 }
@@ -125,6 +126,18 @@ pub(crate) async fn ensure_nodes(cluster: &ClusterLayout, client: &Client) -> Re
 /// The first /24 of the lower half of [`POD_RANGE`] that no node has.
 fn free_pod_range(taken: &[String]) -> Option<String> {
     (0..MOST_NODES).map(|third| format!("10.244.{third}.0/24")).find(|range| !taken.contains(range))
+}
+
+/// The range of a node with, for both families, the /64 of [`POD_RANGE_V6`] of the same number: `fd00:10:244:c::/64` beside 10.244.12.0/24. The
+/// controller manager counts both in the same way for the nodes that it gives ranges to.
+fn pod_ranges(range: &str, dual_stack: bool) -> Vec<String> {
+    let third = range.split('.').nth(2).filter(|_| dual_stack).and_then(|third| third.parse::<u16>().ok());
+    let begin = POD_RANGE_V6.split_once('/').and_then(|(begin, _)| begin.parse::<Ipv6Addr>().ok());
+    let beside = third.zip(begin).map(|(third, begin)| {
+        let [first, second, range, ..] = begin.segments();
+        format!("{}/64", Ipv6Addr::new(first, second, range, third, 0, 0, 0, 0))
+    });
+    std::iter::once(range.to_owned()).chain(beside).collect()
 }
 
 /// Lets nothing new come to a node that is to go, and ends what is there, as far as it ends within some seconds.
@@ -284,5 +297,12 @@ mod tests {
         let all: Vec<_> = (0..=255).map(|third| format!("10.244.{third}.0/24")).collect();
         assert_eq!(free_pod_range(&all[..127]).unwrap(), "10.244.127.0/24");
         assert_eq!(free_pod_range(&all), None);
+    }
+
+    #[test]
+    fn a_node_with_both_families_has_a_second_range_of_the_same_number() {
+        assert_eq!(pod_ranges("10.244.12.0/24", true), ["10.244.12.0/24", "fd00:10:244:c::/64"]);
+        assert_eq!(pod_ranges("10.244.0.0/24", true), ["10.244.0.0/24", "fd00:10:244::/64"]);
+        assert_eq!(pod_ranges("10.244.12.0/24", false), ["10.244.12.0/24"]);
     }
 }

@@ -9,7 +9,7 @@ use rcgen::{
 
 use crate::{
     error::{Error, Result},
-    layout::{API_SERVICE_ADDRESS, ClusterLayout},
+    layout::{API_SERVICE_ADDRESS, ClusterLayout, NodeLayout},
     objects::KWOK_USER,
 };
 
@@ -32,6 +32,10 @@ impl Leaf {
     }
 }
 
+fn addresses(node: &NodeLayout) -> impl Iterator<Item = String> {
+    node.addresses().into_iter().map(|address| address.to_string())
+}
+
 fn leaves(cluster: &ClusterLayout) -> Vec<Leaf> {
     let mut leaves = vec![
         Leaf {
@@ -43,10 +47,11 @@ fn leaves(cluster: &ClusterLayout) -> Vec<Leaf> {
                 "localhost",
                 "127.0.0.1",
                 API_SERVICE_ADDRESS,
-                &cluster.address().to_string(),
             ]
             .map(str::to_owned)
-            .to_vec(),
+            .into_iter()
+            .chain(addresses(&cluster.nodes[0]))
+            .collect(),
             ..Leaf::client("apiserver", "kube-apiserver", None)
         },
         Leaf::client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", None),
@@ -64,7 +69,7 @@ fn leaves(cluster: &ClusterLayout) -> Vec<Leaf> {
         leaves.push(Leaf::client(format!("{}-client", node.name), &name, Some("system:nodes")));
         leaves.push(Leaf {
             // The API server dials the address, so that one must be in the certificate.
-            alternative_names: vec![node.name.clone(), node.address.to_string()],
+            alternative_names: std::iter::once(node.name.clone()).chain(addresses(node)).collect(),
             ..Leaf::client(format!("{}-server", node.name), &name, Some("system:nodes"))
         });
     }

@@ -131,7 +131,8 @@ impl Playground {
         let layouts: Vec<_> = state.clusters.iter().map(|cluster| self.instance.layout(state.subnet, cluster)).collect();
 
         progress.started("network");
-        network::ensure_bridge(&self.instance, state.subnet).await?;
+        let dual_stack = layouts.iter().any(|cluster| cluster.spec.dual_stack);
+        network::ensure_bridge(&self.instance, state.subnet, dual_stack).await?;
         for cluster in &layouts {
             for node in &cluster.nodes {
                 if network::ensure_node(cluster, node).await? {

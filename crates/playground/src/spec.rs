@@ -20,6 +20,10 @@ pub struct ClusterSpec {
     /// Its fake nodes.
     #[serde(default)]
     pub fake_nodes: FakeNodes,
+    /// Give pods, Services and real nodes an IPv6 address each beside their IPv4 address. A cluster stays as it was brought up first: Kubernetes
+    /// does not change the pod ranges of a node.
+    #[serde(default)]
+    pub dual_stack: bool,
     /// Raise the client limits of controller manager and scheduler, whose defaults of 20 requests a second hide everything else in benchmarks.
     /// They are always raised where there are fake nodes.
     #[serde(default)]
@@ -61,7 +65,14 @@ impl ClusterSpec {
     /// A cluster of one node.
     pub fn new(name: impl Into<String>) -> Self {
         let name = name.into();
-        Self { name, nodes: 1, fake_nodes: FakeNodes::default(), raised_client_limits: false, node_grace_seconds: None }
+        Self {
+            name,
+            nodes: 1,
+            fake_nodes: FakeNodes::default(),
+            dual_stack: false,
+            raised_client_limits: false,
+            node_grace_seconds: None,
+        }
     }
 
     /// The same cluster with so many fake nodes.
@@ -122,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_an_earlier_version_wrote_down_has_no_fake_nodes() {
+    fn a_cluster_that_an_earlier_version_wrote_down_has_no_fake_nodes_and_ipv4_alone() {
         let old = r#"{"name":"rome","nodes":2,"raised_client_limits":true}"#;
         let spec: ClusterSpec = serde_json::from_str(old).unwrap();
         assert_eq!(spec, ClusterSpec { nodes: 2, raised_client_limits: true, ..ClusterSpec::new("rome") });

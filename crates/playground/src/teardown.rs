@@ -17,16 +17,19 @@ use crate::{
     network, processes,
 };
 
+/// Where `liqo-fabric` keeps them.
+const KEYS: &str = "/var/lib/liqo";
 const SHIM_BUNDLES: &str = "run/io.containerd.runtime.v2.task/k8s.io";
 
 /// The supervisor must have ended before, or it would start its programs again.
 pub(crate) async fn remove(instance: &Instance) -> Result<()> {
-    let nodes = files::entries(&instance.root).into_iter().flat_map(|cluster| files::entries(&cluster));
-    let sockets: Vec<_> = nodes.flat_map(|node| shim_sockets(&node)).collect();
+    let nodes: Vec<_> = files::entries(&instance.root).into_iter().flat_map(|cluster| files::entries(&cluster)).collect();
+    let sockets: Vec<_> = nodes.iter().flat_map(|node| shim_sockets(node)).collect();
     processes::kill_all(&instance.name, || processes::of_instance(instance)).await?;
     unmount_below(&instance.root)?;
     network::remove(instance).await?;
     cgroups::remove(|name| name.starts_with(&instance.prefix()))?;
+    nodes.iter().try_for_each(|node| remove_key(node))?;
     remove_files(&instance.root, &sockets)
 }
 
@@ -37,6 +40,7 @@ pub(crate) async fn remove_node(cluster: &ClusterLayout, node: &NodeLayout) -> R
     unmount_below(&node.dir)?;
     network::remove_node(node).await?;
     cgroups::remove(|name| name == node.cgroup)?;
+    remove_key(&node.dir)?;
     // Another node that gets its name later may have another address.
     for suffix in ["client.crt", "client.key", "server.crt", "server.key"] {
         files::remove(&cluster.pki(&format!("{}-{suffix}", node.name)))?;
@@ -60,7 +64,7 @@ fn remove_files(root: &Path, sockets: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Four places that cannot be configured: sockets of shims, results of CNI plugins, links to logs of containers, the socket for device plugins.
+/// Places that cannot be configured: sockets of shims, results of CNI plugins, links to logs of containers, the socket for device plugins.
 fn remove_strays(root: &Path) -> Result<()> {
     for result in files::entries(Path::new("/var/lib/cni/results")) {
         if fs::read_to_string(&result).is_ok_and(|text| text.contains(&format!("{}/", root.display()))) {
@@ -85,11 +89,22 @@ fn remove_strays(root: &Path) -> Result<()> {
         "/var/log/containers",
         "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet",
+        KEYS,
     ] {
         // Others may use it, too, and then it stays.
         let _ = fs::remove_dir(emptied);
     }
     Ok(())
+}
+
+/// The key of its gateway, which is a file of the machine: one that a node of the same name in another playground uses as well stays.
+fn remove_key(node: &Path) -> Result<()> {
+    let (Some(name), Some(playgrounds)) = (node.file_name(), node.ancestors().nth(3)) else { return Ok(()) };
+    let clusters = files::entries(playgrounds).into_iter().flat_map(|instance| files::entries(&instance));
+    if clusters.map(|cluster| cluster.join(name)).any(|other| other != node && other.exists()) {
+        return Ok(());
+    }
+    files::remove(&Path::new(KEYS).join(format!("{}.key", name.display())))
 }
 
 fn shim_sockets(node: &Path) -> Vec<PathBuf> {
