@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use crate::{cluster::Cluster, manifests, output, peer, token};
+use crate::{cluster::Cluster, gateways, manifests, output, peer, token};
 
 /// What another cluster needs to know to borrow from this one.
 #[derive(Clone, Debug, Serialize)]
@@ -27,12 +27,14 @@ pub struct Invitation {
 }
 
 /// Makes a token and the command that uses it.
-pub async fn peer_command(cluster: &Cluster, token: &token::Wanted) -> anyhow::Result<Invitation> {
+pub async fn peer_command(cluster: &Cluster, token: &token::Wanted, through_tunnel: bool) -> anyhow::Result<Invitation> {
     let target = peer::Target::of(cluster).await?;
+    let tunnel = if through_tunnel { gateways::of(cluster, &cluster.installed().await?).await? } else { Vec::new() };
+    let tunnel = tunnel.iter().flat_map(|gateway| [" --tunnel ".to_owned(), gateways::argument(gateway)]).collect::<String>();
     let created = token::create(cluster, token).await?;
     Ok(Invitation {
         command: format!(
-            "liqoctl peer --id {} --cluster-name {} --auth-url {} --token {}",
+            "liqoctl peer --id {} --cluster-name {} --auth-url {}{tunnel} --token {}",
             target.cluster_id, target.cluster_name, target.auth_url, created.token
         ),
         cluster_id: target.cluster_id.to_string(),

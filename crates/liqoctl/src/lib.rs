@@ -26,6 +26,7 @@ pub mod cli;
 pub mod cluster;
 pub mod demo;
 pub mod doctor;
+pub mod gateways;
 pub mod generate;
 pub mod install;
 pub mod manifests;

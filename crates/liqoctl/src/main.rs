@@ -90,6 +90,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             let cluster = Cluster::connect(&global.access()).await?;
             let options = offload::Options {
                 strategy: arguments.pod_offloading_strategy.into(),
+                reflection: arguments.reflection.map(Into::into),
                 selector: selector::parse(&arguments.selector)?,
                 timeout: arguments.timeout,
             };
@@ -111,7 +112,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Token(command) => tokens(&global, command).await,
         Command::Generate(Generate::PeerCommand(arguments)) => {
             let cluster = Cluster::connect(&global.access()).await?;
-            let invitation = generate::peer_command(&cluster, &arguments.wanted()).await?;
+            let invitation = generate::peer_command(&cluster, &arguments.token.wanted(), arguments.through_tunnel).await?;
             output::print(format, &invitation, |invitation| invitation.command.clone())
         }
         Command::Generate(Generate::Crds { directory }) => generate::write_definitions(&directory),
@@ -183,7 +184,8 @@ async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
     let source = if let (Some(cluster_id), Some(auth_url)) = (arguments.id, arguments.auth_url) {
         let auth_url = settings::address(&auth_url).map_err(|problem| anyhow::anyhow!("--auth-url {auth_url}: {problem}"))?;
         let cluster_name = arguments.cluster_name.or(arguments.name).unwrap_or_else(|| format!("cluster-{}", cluster_id.short()));
-        peer::Source::Invitation { target: peer::Target { cluster_id, cluster_name, auth_url }, token: arguments.token }
+        let tunnel = arguments.tunnel.into_iter().map(|gateway| gateway.0).collect();
+        peer::Source::Invitation { target: peer::Target { cluster_id, cluster_name, auth_url, tunnel }, token: arguments.token }
     } else {
         let kubeconfig = arguments.remote_kubeconfig.or_else(|| global.kubeconfig.clone());
         peer::Source::Remote(Cluster::connect(&Access { kubeconfig, context: arguments.remote_context }).await?)

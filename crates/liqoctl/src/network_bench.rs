@@ -3,6 +3,10 @@
 //! Both are measured in turns by the same program: from a pod on the gateway's node to a pod at the peer, and from the gateway's node to
 //! the peer's gateway, past the tunnel. The second needs a look into the peer's cluster. The time of processors is that of `liqo-fabric`
 //! on both gateways, which encrypts and decrypts; what the kernel does on its own behalf is not in it.
+//!
+//! Where the peer may be looked into, a Service is changed, too, and how soon that is known on both sides is told (`slices`).
+
+mod slices;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,6 +16,9 @@ use kube::{Api, ResourceExt as _, api::ListParams};
 use liqo_api::{FABRIC_NAMESPACE, ForeignCluster, SYSTEM_NAMESPACE, TunnelEndpoint, labels};
 use liqo_probe::{Finding, PORT, Question, Request, What};
 use serde::Serialize;
+use tokio::time::Instant;
+
+use slices::{Changes, Times};
 
 use crate::{
     cluster::{Cluster, Explained as _},
@@ -24,6 +31,10 @@ use crate::{
 
 /// How long pods may take until they are ready.
 const READY: Duration = Duration::from_secs(90);
+/// How long the changes of a Service may take in all.
+const CHANGING: Duration = Duration::from_secs(120);
+/// So much of the time is left for what comes after them.
+const SPARE: Duration = Duration::from_secs(5);
 /// Bytes of a datagram: one packet everywhere.
 const DATAGRAM: usize = 1_200;
 /// Where `liqo-fabric` tells its metrics.
@@ -58,6 +69,9 @@ pub struct Measured {
     pub rounds: u16,
     /// The figures.
     pub figures: Vec<Figure>,
+    /// How soon changes of a Service are known, where the peer may be looked into.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Changes>,
     /// What the figures lack, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -138,17 +152,20 @@ pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -
     }
     probes::sweep(clusters).await?;
     let stage = Stage::new(options.timeout, false);
+    let deadline = Instant::now() + options.timeout;
     let measuring = async {
         let mut notes = Vec::new();
         let scene = set(home, there.as_ref(), &foreign, options, &stage, &mut notes, progress).await?;
         let step = format!("Measuring between {} and {peer}", own.config.spec.cluster_name);
         let rounds = progress.step(&step, measure(&scene, options, progress, &step, &mut notes)).await?;
+        let changes = changes(home, there.as_ref(), &scene, deadline, progress, &mut notes).await;
         anyhow::Ok(Measured {
             from: own.config.spec.cluster_name.clone(),
             to: peer.clone(),
             seconds: options.seconds,
             rounds: options.rounds,
             figures: figures(&rounds[0], &rounds[1]),
+            changes,
             notes,
             left: Vec::new(),
         })
@@ -194,6 +211,8 @@ struct Scene {
     tunnel: Way,
     plain: Option<Way>,
     gateways: Vec<Gateway>,
+    /// What the namespace is called at the peer.
+    remote_namespace: Option<String>,
 }
 
 async fn set(
@@ -215,9 +234,14 @@ async fn set(
         virtual_nodes(home).await?.remove(id.as_str()).with_context(|| format!("there is no virtual node of {peer}"))?;
     let here = gateways(home, id.as_str()).await?;
     let namespace = stage.namespace(home, "network-bench", false).await?;
-    let offloading =
-        offload::Options { strategy: liqo_api::PodOffloadingStrategy::LocalAndRemote, selector: None, timeout: READY };
-    offload::offload(home, &namespace, &offloading, progress).await?;
+    let offloading = offload::Options {
+        strategy: liqo_api::PodOffloadingStrategy::LocalAndRemote,
+        reflection: None,
+        selector: None,
+        timeout: READY,
+    };
+    let offloaded = offload::offload(home, &namespace, &offloading, progress).await?;
+    let remote_namespace = offloaded.remote.into_iter().find(|twin| twin.cluster == peer).map(|twin| twin.namespace);
     let pod = |name: &str, node: &str, is_virtual: bool, host_network: bool, role: pods::Role| pods::Wanted {
         name: name.to_owned(),
         node: node.to_owned(),
@@ -235,9 +259,10 @@ async fn set(
         pods::make(home, &namespace, &pod("sender", &here[0].name, false, false, pods::Role::Wait), &image).await?;
         pods::make(home, &namespace, &pod("receiver", &virtual_node, true, false, serve()), &image).await?;
         let no_address =
-            |pod: &Pod| pods::address(pod).is_none().then(|| "it has no address yet: does the tunnel work?".to_owned());
+            |pod: &Pod| pods::addresses(pod).is_empty().then(|| "it has no address yet: does the tunnel work?".to_owned());
         let found = pods::ready(home, &namespace, READY, news, no_address).await?;
-        let receiver = found.iter().find(|pod| pod.name_any() == "receiver").and_then(pods::address);
+        let receiver =
+            found.iter().find(|pod| pod.name_any() == "receiver").and_then(|pod| pods::addresses(pod).first().copied());
         let receiver = receiver.context("the pod that receives has no address")?;
         let tunnel = Way {
             cluster: home.clone(),
@@ -251,8 +276,8 @@ async fn set(
         };
         let mut gateways = of(home, &here);
         let Some(there) = there else {
-            notes.push(format!("the plain link and what {peer}'s gateway takes need a look into {peer}: --remote-kubeconfig"));
-            return anyhow::Ok(Scene { tunnel, plain: None, gateways });
+            notes.push(format!("the plain link, what {peer}'s gateway takes, and how soon {peer} knows of changes need a look into {peer}: --remote-kubeconfig"));
+            return anyhow::Ok(Scene { tunnel, plain: None, gateways, remote_namespace });
         };
         let own = home.installed().await?.id;
         let all_far = self::gateways(there, own.as_str()).await?;
@@ -271,7 +296,7 @@ async fn set(
             token: token.clone(),
         };
         gateways.extend(of(there, &all_far));
-        Ok(Scene { tunnel, plain: Some(plain), gateways })
+        Ok(Scene { tunnel, plain: Some(plain), gateways, remote_namespace })
     };
     progress.step(step, starting).await
 }
@@ -288,6 +313,37 @@ async fn gateways(cluster: &Cluster, peer: &str) -> anyhow::Result<Vec<FabricNod
         probes::nodes(cluster, &[]).await?.ready.into_iter().filter(|node| names.contains(&node.name)).collect();
     ensure!(!nodes.is_empty(), "no gateway of cluster {} is connected: see `liqoctl status`", cluster.context);
     Ok(nodes)
+}
+
+/// How soon changes of a Service are known on both sides.
+async fn changes(
+    home: &Cluster,
+    there: Option<&Cluster>,
+    scene: &Scene,
+    deadline: Instant,
+    progress: &Progress,
+    notes: &mut Vec<String>,
+) -> Option<Changes> {
+    let there = there?;
+    let step = "Changing a Service";
+    let news = |text: String| progress.message(step, &text);
+    let measuring = async {
+        let remote = scene.remote_namespace.as_ref().context("the namespace has no twin at the peer")?;
+        let limit = CHANGING.min(deadline.saturating_duration_since(Instant::now()).saturating_sub(SPARE));
+        let measuring = slices::measure((home, &scene.tunnel.namespace), (there, remote), "receiver", news);
+        let measured = tokio::time::timeout(limit, measuring).await;
+        measured.unwrap_or_else(|_| Err(anyhow!("it was not done after {} s", limit.as_secs())))
+    };
+    match progress.step(step, measuring).await {
+        Ok(changes) => Some(changes),
+        Err(error) => {
+            notes.push(format!(
+                "how soon changes of a Service are known cannot be measured: {}",
+                output::plain(&format!("{error:#}"))
+            ));
+            None
+        }
+    }
 }
 
 /// Both ways in turns.
@@ -413,6 +469,14 @@ pub fn table(measured: &Measured, paint: Paint) -> String {
         measured.from, measured.to, measured.rounds, measured.seconds
     );
     let mut lines = vec![title, output::table(&["", "TUNNEL", "PLAIN LINK", "RATIO"], rows)];
+    if let Some(changes) = &measured.changes {
+        let rows = [("P50", (|times: &Times| times.p50) as fn(&Times) -> f64), ("P99", |times| times.p99)].map(|(name, of)| {
+            let shown = [&changes.home, &changes.peer, &changes.between].map(|times| show(Some(of(times)), "ms"));
+            [vec![name.to_owned()], shown.to_vec()].concat()
+        });
+        lines.push(format!("From {} changes of a Service, one after another, to EndpointSlices that say so.", changes.count));
+        lines.push(output::table(&["", "AT HOME", "AT THE PEER", "BETWEEN THEM"], rows));
+    }
     lines.extend(measured.notes.iter().map(|note| paint.faint(&format!("Note: {note}."))));
     lines.extend(measured.left.iter().map(|left| format!("{} {left}", paint.bad("LEFT"))));
     lines.join("\n")
@@ -434,10 +498,17 @@ mod tests {
             seconds: 2,
             rounds: 3,
             figures: found,
+            changes: Some(Changes {
+                count: 100,
+                home: Times { p50: 12.0, p99: 30.0 },
+                peer: Times { p50: 40.0, p99: 101.0 },
+                between: Times { p50: 28.0, p99: 90.0 },
+            }),
             notes: vec!["n".into()],
             left: Vec::new(),
         };
         let text = table(&measured, Paint::off());
+        assert!(text.contains("P99   30.00 ms   101 ms        90.00 ms"), "{text}");
         assert!(text.contains("300 Mbit/s") && text.contains("0.50") && text.ends_with("Note: n."), "{text}");
     }
 

@@ -9,8 +9,8 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use liqo_api::{
-    NAMESPACE_OFFLOADING, NamespaceOffloading, NamespaceOffloadingStatus, PodOffloadingStrategy, SYSTEM_NAMESPACE, labels,
-    may_be_offloaded,
+    NAMESPACE_OFFLOADING, NamespaceOffloading, NamespaceOffloadingStatus, PodOffloadingStrategy, Reflection, SYSTEM_NAMESPACE,
+    labels, may_be_offloaded,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -27,6 +27,8 @@ use crate::{
 pub struct Options {
     /// Where pods may run.
     pub strategy: PodOffloadingStrategy,
+    /// Which Services and Ingresses exist there; as it is, or all but denied ones, when absent.
+    pub reflection: Option<Reflection>,
     /// Which clusters; all when absent.
     pub selector: Option<NodeSelector>,
     /// How long to wait for the namespace to exist there.
@@ -71,6 +73,9 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
     }
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
     let mut spec = json!({ "podOffloadingStrategy": options.strategy });
+    if let Some(reflection) = options.reflection {
+        spec["reflection"] = json!(reflection);
+    }
     if let Some(selector) = &options.selector {
         spec["clusterSelector"] = json!(selector);
     }

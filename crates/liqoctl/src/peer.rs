@@ -16,7 +16,8 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use liqo_api::{
-    ADDRESSES_KNOWN, ClusterConfigStatus, ClusterId, ForeignCluster, Reach, RequestedResources, ResourceList, Wish, links,
+    ADDRESSES_KNOWN, ClusterConfigStatus, ClusterId, ForeignCluster, GatewayAddress, Reach, RequestedResources, ResourceList,
+    Wish, links,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -42,6 +43,8 @@ pub struct Target {
     pub cluster_name: String,
     /// URL of its auth endpoint.
     pub auth_url: String,
+    /// Its gateways, where it is called through its tunnel.
+    pub tunnel: Vec<GatewayAddress>,
 }
 
 impl Target {
@@ -55,7 +58,7 @@ impl Target {
         let status = installed.config.status.unwrap_or_default();
         let auth_url = usable(status.auth_url.as_deref(), &status, "authentication.address", "the auth endpoint")?;
         usable(status.api_server_url.as_deref(), &status, "apiServer.address", "the API server")?;
-        Ok(Self { cluster_id: installed.id, cluster_name: installed.config.spec.cluster_name, auth_url })
+        Ok(Self { cluster_id: installed.id, cluster_name: installed.config.spec.cluster_name, auth_url, tunnel: Vec::new() })
     }
 }
 
@@ -232,6 +235,7 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
             "clusterID": target.cluster_id,
             "clusterName": target.cluster_name,
             "authURL": target.auth_url,
+            "tunnel": (!target.tunnel.is_empty()).then_some(&target.tunnel),
             "outgoingPeering": Wish::Yes,
             "request": said(&request),
             "tokenSecretName": token_secret,
@@ -367,7 +371,12 @@ mod tests {
     }
 
     fn target(seed: u8) -> Target {
-        Target { cluster_id: id(seed), cluster_name: "milan".into(), auth_url: "https://203.0.113.5:30443".into() }
+        Target {
+            cluster_id: id(seed),
+            cluster_name: "milan".into(),
+            auth_url: "https://203.0.113.5:30443".into(),
+            tunnel: Vec::new(),
+        }
     }
 
     fn foreign(name: &str, seed: u8, conditions: &serde_json::Value) -> ForeignCluster {

@@ -19,7 +19,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use liqo_api::PeeringPolicy;
-use liqo_playground::{ClusterSpec, FAKE_NODE_LABEL, ImageSpec, Playground, Requirements, Supervision};
+use liqo_playground::{ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE_LABEL, ImageSpec, Playground, Requirements, Supervision};
 use serde::Serialize;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -131,8 +131,12 @@ pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -
     let lines = progress
         .step("Running something in all clusters", async {
             demo::ensure_namespace(consumer).await?;
-            let options =
-                offload::Options { strategy: liqo_api::PodOffloadingStrategy::LocalAndRemote, selector: None, timeout: TIMEOUT };
+            let options = offload::Options {
+                strategy: liqo_api::PodOffloadingStrategy::LocalAndRemote,
+                reflection: None,
+                selector: None,
+                timeout: TIMEOUT,
+            };
             offload::offload(consumer, demo::NAMESPACE, &options, &Progress::silent()).await?;
             demo::run(consumer, arguments.clusters.len(), TIMEOUT, |text| {
                 progress.message("Running something in all clusters", text);
@@ -164,7 +168,8 @@ async fn install_in(cluster: &Cluster, spec: &ClusterSpec, images: [&ImageSpec; 
     let (key, value) = FAKE_NODE_LABEL;
     let avoid_nodes = (spec.fake_nodes.count > 0).then(|| [(key.to_owned(), value.to_owned())].into());
     let [image, fabric_image] = images.map(|image| Some(image.reference.clone()));
-    let settings = Settings { cluster_name: Some(name.clone()), image, fabric_image, avoid_nodes, ..Settings::default() };
+    let room = if spec.dual_stack { Settings::parse(&DUAL_STACK_SETTINGS)? } else { Settings::default() };
+    let settings = Settings { cluster_name: Some(name.clone()), image, fabric_image, avoid_nodes, ..room };
     let options = install::Options { settings, timeout: TIMEOUT };
     let installed =
         install::install(cluster, &options, &Progress::silent()).await.with_context(|| format!("in cluster {name}"))?;
@@ -280,7 +285,9 @@ fn node_table(cluster: &liqo_playground::ClusterStatus, paint: Paint) -> String 
     };
     let real = cluster.nodes.iter().map(|status| {
         let node = &status.node;
-        vec![node.name.clone(), ready(status.ready), node.address.to_string(), node.network_namespace.clone()]
+        let addresses: Vec<_> =
+            [Some(node.address.to_string()), node.address_v6.map(|address| address.to_string())].into_iter().flatten().collect();
+        vec![node.name.clone(), ready(status.ready), addresses.join(", "), node.network_namespace.clone()]
     });
     let fake = cluster.fake_nodes;
     let fake = (fake.wanted > 0 || fake.found > 0).then(|| {

@@ -43,7 +43,15 @@ pub struct Outcome {
     pub keys_not_before: Time,
     /// The gateways that were waited for.
     pub gateways: Vec<Renewed>,
+    /// Who may lose the way to this cluster by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<&'static str>,
 }
+
+/// Consumers that are told of gateways by nobody know the keys that were printed.
+const LOCKED_OUT: &str = "consumers that come through the tunnel know its gateways by their keys. Those that have no network with this cluster, or \
+     are away now, do not get in any more when the former key is not taken any more, in 24 hours or at the next renewal: peer them again \
+     with a new `liqoctl generate peer-command --through-tunnel`. Commands that were printed before and not used yet are worth nothing then";
 
 /// Has all gateways renew their keys; waits for them unless `timeout` is none.
 pub async fn gateway_keys(cluster: &Cluster, timeout: Option<Duration>, progress: &Progress) -> anyhow::Result<Outcome> {
@@ -61,7 +69,8 @@ pub async fn gateway_keys(cluster: &Cluster, timeout: Option<Duration>, progress
     let change = json!({ "spec": { "network": { "gateways": { "keysNotBefore": keys_not_before } } } });
     let written = api.patch(CLUSTER_CONFIG, &PatchParams::default(), &Patch::Merge(&change)).await;
     written.doing(format!("change ClusterConfig {CLUSTER_CONFIG}"))?;
-    let Some(timeout) = timeout else { return Ok(Outcome { keys_not_before, gateways: Vec::new() }) };
+    let warning = config.spec.network.api_through_tunnel.then_some(LOCKED_OUT);
+    let Some(timeout) = timeout else { return Ok(Outcome { keys_not_before, gateways: Vec::new(), warning }) };
     let step = "new keys of gateways";
     let news = |missing: &str| progress.message(step, missing);
     let renewing = wait::until("every gateway has a new key", timeout, news, || async {
@@ -70,7 +79,7 @@ pub async fn gateway_keys(cluster: &Cluster, timeout: Option<Duration>, progress
         Ok(if missing.is_empty() { Look::Done(renewed) } else { waits() })
     });
     let gateways = progress.step(step, renewing).await?;
-    Ok(Outcome { keys_not_before, gateways })
+    Ok(Outcome { keys_not_before, gateways, warning })
 }
 
 /// The keys of gateways by node.
@@ -100,11 +109,13 @@ fn compare(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) ->
 
 /// The outcome for people.
 pub fn table(outcome: &Outcome) -> String {
-    if outcome.gateways.is_empty() {
-        return format!("Keys made before {} are renewed.", outcome.keys_not_before.0);
-    }
     let rows = outcome.gateways.iter().map(|one| vec![one.node.clone(), one.former_key.clone(), one.key.clone()]);
-    output::table(&["GATEWAY", "FORMER KEY", "KEY"], rows)
+    let done = if outcome.gateways.is_empty() {
+        format!("Keys made before {} are renewed.", outcome.keys_not_before.0)
+    } else {
+        output::table(&["GATEWAY", "FORMER KEY", "KEY"], rows)
+    };
+    outcome.warning.map_or_else(|| done.clone(), |warning| format!("{done}\nNote: {warning}."))
 }
 
 #[cfg(test)]
@@ -118,5 +129,13 @@ mod tests {
             compare(&keys(&[("a", "1"), ("b", "2"), ("c", "3")]), &keys(&[("a", "4"), ("b", "2"), ("d", "5")]));
         assert_eq!(renewed, [Renewed { node: "a".to_owned(), former_key: "1".to_owned(), key: "4".to_owned() }]);
         assert_eq!(missing, ["b"]);
+    }
+
+    #[test]
+    fn who_may_be_locked_out_is_said() {
+        let mut outcome = Outcome { keys_not_before: Time(Timestamp::UNIX_EPOCH), gateways: Vec::new(), warning: None };
+        assert!(!table(&outcome).contains("Note"));
+        outcome.warning = Some(LOCKED_OUT);
+        assert!(table(&outcome).contains("peer them again"));
     }
 }

@@ -61,31 +61,42 @@ async fn find_out(question: &Question, token: Option<&String>, patience: Duratio
 }
 
 async fn once(question: &Question, token: Option<&String>, patience: Duration) -> Result<Finding, Problem> {
-    let unlimited =
-        |what: &What| matches!(what, What::Latency { .. } | What::Stream { .. } | What::Flood { .. } | What::Path { .. });
-    let finding = async {
-        let addresses = addresses(&question.to).await?;
-        let to = &Server { address: addresses[0], token: token.cloned() };
-        match question.what {
-            What::Tcp => tcp(to).await,
-            What::Udp { bytes } => udp(to, bytes).await,
-            What::Bulk { bytes } => bulk(to, bytes).await,
-            What::Path { largest } => path::find(to, largest).await,
-            What::Resolve => {
-                let mut all: Vec<IpAddr> = addresses.iter().map(|address| address.ip().to_canonical()).collect();
-                all.sort();
-                all.dedup();
-                Ok(Finding::Addresses { addresses: all })
+    let addresses = timeout(patience, addresses(&question.to)).await.unwrap_or_else(|_| Err(Problem::silence()))?;
+    of_any(&addresses, &question.what, token, patience).await
+}
+
+/// Asks one of these addresses. Where that does not answer, the next one is tried, as programs do.
+async fn of_any(addresses: &[SocketAddr], what: &What, token: Option<&String>, patience: Duration) -> Result<Finding, Problem> {
+    let is_unlimited = matches!(what, What::Latency { .. } | What::Stream { .. } | What::Flood { .. } | What::Path { .. });
+    let share = patience / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+    let mut problem = Problem::silence();
+    for address in addresses {
+        let to = &Server { address: *address, token: token.cloned() };
+        let finding = async {
+            match *what {
+                What::Tcp => tcp(to).await,
+                What::Udp { bytes } => udp(to, bytes).await,
+                What::Bulk { bytes } => bulk(to, bytes).await,
+                What::Path { largest } => path::find(to, largest).await,
+                What::Resolve => {
+                    let mut all: Vec<IpAddr> = addresses.iter().map(|address| address.ip().to_canonical()).collect();
+                    all.sort();
+                    all.dedup();
+                    Ok(Finding::Addresses { addresses: all })
+                }
+                What::Latency { seconds } => measure::latency(to, seconds).await,
+                What::Stream { seconds, connections } => measure::stream(to, seconds, connections).await,
+                What::Flood { seconds, bytes } => measure::flood(to, seconds, bytes).await,
             }
-            What::Latency { seconds } => measure::latency(to, seconds).await,
-            What::Stream { seconds, connections } => measure::stream(to, seconds, connections).await,
-            What::Flood { seconds, bytes } => measure::flood(to, seconds, bytes).await,
+        };
+        let silence = |_| Err(Problem::silence());
+        let found = if is_unlimited { finding.await } else { timeout(share, finding).await.unwrap_or_else(silence) };
+        match found {
+            Ok(finding) => return Ok(finding),
+            Err(found) => problem = found,
         }
-    };
-    if unlimited(&question.what) {
-        return finding.await;
     }
-    timeout(patience, finding).await.unwrap_or_else(|_| Err(Problem::silence()))
+    Err(problem)
 }
 
 async fn addresses(to: &str) -> Result<Vec<SocketAddr>, Problem> {

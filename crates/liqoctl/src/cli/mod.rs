@@ -7,7 +7,7 @@ mod sharing;
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use liqo_api::{PodOffloadingStrategy, ResourceList};
+use liqo_api::{PodOffloadingStrategy, Reflection, ResourceList};
 use liqo_quantity::ResourceArgument;
 
 pub use doctor::Doctor;
@@ -16,6 +16,7 @@ pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
 
 use crate::{
     cluster::Access,
+    gateways::GatewayArgument,
     output::Format,
     peer::Request,
     playground::{self, ClusterArgument},
@@ -190,6 +191,9 @@ pub struct Peer {
     /// URL of its auth endpoint
     #[arg(long, value_name = "URL", requires = "id")]
     pub auth_url: Option<String>,
+    /// A gateway of it, KEY@ADDRESS:PORT: it is called through its tunnel, of which nothing but this port has to be open. Repeated for more
+    #[arg(long, value_name = "GATEWAY", requires = "id")]
+    pub tunnel: Vec<GatewayArgument>,
     /// Token that it gave out
     #[arg(long, requires = "id", env = "LIQO_PEERING_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
@@ -276,6 +280,9 @@ pub struct OffloadNamespace {
     /// Where its pods may run
     #[arg(long, value_enum, default_value_t = Strategy::LocalAndRemote, value_name = "STRATEGY")]
     pub pod_offloading_strategy: Strategy,
+    /// Which of its Services and Ingresses exist there
+    #[arg(long, value_enum, value_name = "LIST")]
+    pub reflection: Option<ReflectionList>,
     /// Which clusters, by labels of their nodes: expressions as in kubectl; repeated for alternatives
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub selector: Vec<String>,
@@ -302,6 +309,25 @@ impl From<Strategy> for PodOffloadingStrategy {
             Strategy::LocalAndRemote => Self::LocalAndRemote,
             Strategy::Local => Self::Local,
             Strategy::Remote => Self::Remote,
+        }
+    }
+}
+
+/// Which Services and Ingresses exist elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum ReflectionList {
+    /// All but those with the annotation `liqo.io/reflection: deny`
+    DenyList,
+    /// Only those with the annotation `liqo.io/reflection: allow`
+    AllowList,
+}
+
+impl From<ReflectionList> for Reflection {
+    fn from(list: ReflectionList) -> Self {
+        match list {
+            ReflectionList::DenyList => Self::DenyList,
+            ReflectionList::AllowList => Self::AllowList,
         }
     }
 }
@@ -365,7 +391,7 @@ impl TokenCreate {
 #[derive(Debug, Subcommand)]
 pub enum Generate {
     /// Print the command with which another cluster borrows from this one
-    PeerCommand(TokenCreate),
+    PeerCommand(PeerCommand),
     /// Write the definitions of Liqo's kinds
     #[command(hide = true)]
     Crds {
@@ -373,6 +399,18 @@ pub enum Generate {
         #[arg(long, default_value = "deploy/liqo/crds")]
         directory: PathBuf,
     },
+}
+
+/// Arguments of `generate peer-command`.
+#[derive(Debug, Args)]
+pub struct PeerCommand {
+    /// The token
+    #[command(flatten)]
+    pub token: TokenCreate,
+    /// The other cluster reaches nothing but the port of this cluster's tunnel. Not with --reusable: the token is also the key that it
+    /// comes by, so each cluster needs its own
+    #[arg(long, conflicts_with = "reusable")]
+    pub through_tunnel: bool,
 }
 
 /// `plugin ...`.
@@ -443,6 +481,9 @@ pub struct PlaygroundUp {
     /// Only pods that tolerate kwok.x-k8s.io/node=fake:NoSchedule land on fake nodes
     #[arg(long, value_name = "BOOLEAN", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub fake_node_taint: Option<bool>,
+    /// Pods, Services and nodes have IPv6 addresses beside their IPv4 addresses, and peers are told of both. Clusters that are up keep their families: one with IPv4 alone is refused
+    #[arg(long)]
+    pub dual_stack: bool,
     /// Clusters only, without Liqo
     #[arg(long, conflicts_with = "bare_peering")]
     pub bare: bool,
@@ -498,6 +539,13 @@ mod tests {
     }
 
     #[test]
+    fn a_token_that_many_may_use_is_no_key_of_the_tunnel() {
+        let parse = |arguments: &[&str]| Cli::try_parse_from([&["liqoctl", "generate", "peer-command"], arguments].concat());
+        assert!(parse(&["--through-tunnel"]).is_ok() && parse(&["--reusable"]).is_ok());
+        assert!(parse(&["--through-tunnel", "--reusable"]).is_err());
+    }
+
+    #[test]
     fn strategies_are_spelled_as_in_the_api() {
         let parsed = Cli::try_parse_from([
             "liqoctl",
@@ -506,11 +554,14 @@ mod tests {
             "demo",
             "--pod-offloading-strategy",
             "Remote",
+            "--reflection",
+            "AllowList",
             "-l",
             "region=eu",
         ])
         .unwrap();
         let Command::Offload(Offload::Namespace(offload)) = parsed.command else { unreachable!() };
+        assert_eq!(offload.reflection.map(Reflection::from), Some(Reflection::AllowList));
         assert_eq!(PodOffloadingStrategy::from(offload.pod_offloading_strategy), PodOffloadingStrategy::Remote);
     }
 }

@@ -80,7 +80,8 @@ pub enum Bench {
     /// Measure how fast the tunnel to another cluster is, beside the plain link between the gateways
     ///
     /// A pod of this cluster sends to one at the peer, and, where the peer may be looked into, too, a program on this cluster's gateway
-    /// to one on the peer's, past the tunnel; in turns, so that both meet the same load of the machines.
+    /// to one on the peer's, past the tunnel; in turns, so that both meet the same load of the machines. Then a Service is
+    /// changed, where the peer may be looked into, to see how soon the peer knows.
     Network(BenchNetwork),
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   stage   a namespace, offloaded; on each node a pod that serves, at each provider some; Services; a pod in the network of each node
 //!   plan    who asks whom, how, and what the right answer is                                                                   (pure)
-//!   ask     all of it, by exec, which proves that, too; what failed once more
+//!   ask     all of it, by exec, which proves that, too; what failed again
 //!   judge   each way: from a cluster's pods or nodes to another's pods, Services, node ports                                    (pure)
 //!   advice  what to do                                                                                                          (pure)
 //! ```
@@ -54,8 +54,8 @@ const PATIENCE: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(40)
 const LIMIT: Duration = Duration::from_secs(120);
 /// So much of the time is left for what comes after the questions.
 const SPARE: Duration = Duration::from_secs(10);
-/// What failed is asked again so much later: what was made just now takes a moment to be known everywhere.
-const AGAIN: Duration = Duration::from_secs(5);
+/// What failed is asked again so much later, twice: what was made just now takes a moment to be known everywhere.
+const AGAIN: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(10)];
 
 /// How to test.
 #[derive(Clone, Debug)]
@@ -211,11 +211,11 @@ pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -
     Ok(found)
 }
 
-/// Asks everything, and once more what failed.
+/// Asks everything, and again what failed.
 async fn ask(acts: &stage::Acts, plan: &Plan, deadline: Instant, progress: &Progress, step: &str) -> anyhow::Result<Vec<Heard>> {
     let mut heard = vec![Heard::Late; plan.asks.len()];
-    for round in 0..2 {
-        let is_open = |number: &usize| round == 0 || check(&plan.asks[*number], &heard[*number]).is_err();
+    for pause in [None].into_iter().chain(AGAIN.map(Some)) {
+        let is_open = |number: &usize| pause.is_none() || check(&plan.asks[*number], &heard[*number]).is_err();
         let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for number in (0..plan.asks.len()).filter(is_open) {
             open.entry(plan.asks[number].asker).or_default().push(number);
@@ -224,14 +224,13 @@ async fn ask(acts: &stage::Acts, plan: &Plan, deadline: Instant, progress: &Prog
             break;
         }
         let questions: usize = open.values().map(Vec::len).sum();
-        if round > 0 && Instant::now() + AGAIN >= deadline {
-            break;
-        }
-        if round > 0 {
-            progress.message(step, &format!("{questions} questions once more"));
-            tokio::time::sleep(AGAIN).await;
-        } else {
-            progress.message(step, &format!("{questions} questions of {} pods", open.len()));
+        match pause {
+            None => progress.message(step, &format!("{questions} questions of {} pods", open.len())),
+            Some(pause) if Instant::now() + pause >= deadline => break,
+            Some(pause) => {
+                progress.message(step, &format!("{questions} questions again in {} s", pause.as_secs()));
+                tokio::time::sleep(pause).await;
+            }
         }
         let stuck = Mutex::default();
         let asking = open.into_iter().map(|(asker, numbers)| {

@@ -162,7 +162,7 @@ impl Questions<'_> {
         if pods.peek().is_none() {
             return Some(Obstacle::Missing(format!("there is no pod in {}", to.name)));
         }
-        let addresses: Vec<IpAddr> = pods.filter_map(|pod| pod.address).collect();
+        let addresses: Vec<IpAddr> = pods.flat_map(|pod| &pod.addresses).copied().collect();
         if addresses.is_empty() {
             return Some(Obstacle::Missing(format!("the pods in {} have no address at {home}", to.name)));
         }
@@ -214,37 +214,60 @@ impl Questions<'_> {
         self.plan.lost.push(Lost { asker: self.number, way: self.way, words, why, advice });
     }
 
-    /// The address of a pod as those of a cluster see it; else why it is not seen, and what to do.
-    fn seen(&self, cluster: usize, pod: &Party) -> Result<IpAddr, (String, &'static str)> {
-        let Some(address) = pod.address else {
-            return Err((format!("{} has no address at {}", pod.pod, self.scene.clusters[0].name), NO_ADDRESS));
+    /// The addresses of a pod as those of a cluster see them, and why others are not seen, with what to do. A family that the cluster
+    /// and home do not share is none of theirs.
+    fn seen(&self, cluster: usize, pod: &Party) -> (Vec<IpAddr>, Vec<(String, &'static str)>) {
+        let member = &self.scene.clusters[cluster];
+        let (mut seen, mut unseen) = (Vec::new(), Vec::new());
+        for &address in &pod.addresses {
+            match self.scene.seen(cluster, address) {
+                Some(address) => seen.push(address),
+                None if member.shares(address.is_ipv4()) => unseen.push((
+                    format!("{} has the address {address}, which is in no prefix that {} knows", pod.pod, member.name),
+                    OUTSIDE,
+                )),
+                None => {}
+            }
+        }
+        if seen.is_empty() && unseen.is_empty() {
+            let known = if pod.addresses.is_empty() { "no address" } else { "no address of a family that both clusters have" };
+            unseen.push((format!("{} has {known} at {}", pod.pod, self.scene.clusters[0].name), NO_ADDRESS));
+        }
+        (seen, unseen)
+    }
+
+    /// Whether the asker has an address of this family, as far as its addresses are known. Far away nodes have what stands for them.
+    fn has_family(&self, of: IpAddr) -> bool {
+        let own: BTreeSet<IpAddr> = match self.asker.kind {
+            From::Pod => self.asker.addresses.iter().copied().collect(),
+            From::Node if self.is_near() => return true,
+            From::Node => self.stand_ins(),
         };
-        self.scene.seen(cluster, address).ok_or_else(|| {
-            let why = format!(
-                "{} has the address {address}, which is in no prefix that {} knows",
-                pod.pod, self.scene.clusters[cluster].name
-            );
-            (why, OUTSIDE)
-        })
+        own.is_empty() || own.iter().any(|own| own.is_ipv4() == of.is_ipv4())
     }
 
     /// How the asker looks to the pods that it asks by their addresses; nothing where that may be any. What should be known and is not
     /// is lost.
     fn own_address(&mut self) -> Option<BTreeSet<IpAddr>> {
-        let own = match self.asker.kind {
-            From::Pod => self.seen(self.target, self.asker).map(|own| [own].into()),
+        let (known, unknown): (BTreeSet<IpAddr>, Vec<_>) = match self.asker.kind {
+            From::Pod => {
+                let (seen, unseen) = self.seen(self.target, self.asker);
+                (seen.into_iter().collect(), unseen)
+            }
             // Near it may be any of the node's addresses.
             From::Node if self.is_near() => return None,
             From::Node => {
                 let (from, to) = (&self.scene.clusters[self.asker.cluster].name, &self.scene.clusters[self.target].name);
-                let why = || (format!("nothing that {to} knows stands for the nodes of {from}"), NO_STAND_IN);
-                Some(self.stand_ins()).filter(|all| !all.is_empty()).ok_or_else(why)
+                let known = self.stand_ins();
+                let why = (format!("nothing that {to} knows stands for the nodes of {from}"), NO_STAND_IN);
+                let unknown = if known.is_empty() { vec![why] } else { Vec::new() };
+                (known, unknown)
             }
         };
-        own.map_err(|(why, advice)| {
+        for (why, advice) in unknown {
             self.lose("as whom it should be seen is not known".to_owned(), why, advice);
-        })
-        .ok()
+        }
+        Some(known).filter(|known| !known.is_empty())
     }
 
     /// What stands for the asker's node, as the pods that it asks see it.
@@ -270,22 +293,26 @@ impl Questions<'_> {
         let others: Vec<&Party> = scene.pods(self.target).filter(|pod| pod.pod != asker.pod).collect();
         let sources = if others.is_empty() { None } else { self.own_address() };
         for pod in others {
-            let address = match self.seen(asker.cluster, pod) {
-                Ok(address) => address,
-                Err((why, advice)) => {
-                    self.lose(format!("{} cannot be asked", pod.pod), why, advice);
-                    continue;
-                }
-            };
-            let to = SocketAddr::new(address, PORT).to_string();
-            let expected = Expected::Answer { pods: [pod.pod.clone()].into(), sources: sources.clone() };
-            for what in [What::Tcp, What::Udp { bytes: 0 }, What::Udp { bytes: PIECES }] {
-                self.add(&pod.pod, &to, what, expected.clone());
+            let (seen, mut unseen) = self.seen(asker.cluster, pod);
+            let reached: Vec<IpAddr> = seen.iter().copied().filter(|address| self.has_family(*address)).collect();
+            if !seen.is_empty() && reached.is_empty() {
+                let advice = if asker.kind == From::Node { NO_STAND_IN } else { NO_ADDRESS };
+                unseen.push((format!("{} has no address of a family that the asker has", pod.pod), advice));
             }
-            if !self.is_near() {
-                self.add(&pod.pod, &to, What::Bulk { bytes }, expected);
-                bytes = SOME;
-                self.add(&pod.pod, &to, What::Path { largest: LARGEST }, Expected::Path);
+            for (why, advice) in unseen {
+                self.lose(format!("{} cannot be asked", pod.pod), why, advice);
+            }
+            for address in reached {
+                let to = SocketAddr::new(address, PORT).to_string();
+                let expected = Expected::Answer { pods: [pod.pod.clone()].into(), sources: sources.clone() };
+                for what in [What::Tcp, What::Udp { bytes: 0 }, What::Udp { bytes: PIECES }] {
+                    self.add(&pod.pod, &to, what, expected.clone());
+                }
+                if !self.is_near() {
+                    self.add(&pod.pod, &to, What::Bulk { bytes }, expected);
+                    bytes = SOME;
+                    self.add(&pod.pod, &to, What::Path { largest: LARGEST }, Expected::Path);
+                }
             }
         }
     }
@@ -303,16 +330,17 @@ impl Questions<'_> {
             names.push(format!("{}:{PORT}", service.name));
         }
         if self.asker.cluster == 0 {
-            match service.address {
-                Some(address) => names.push(SocketAddr::new(address, PORT).to_string()),
-                None => self.lose(format!("{whom} cannot be asked by its address"), "it has none".to_owned(), NO_PORT),
+            if service.addresses.is_empty() {
+                self.lose(format!("{whom} cannot be asked by its address"), "it has none".to_owned(), NO_PORT);
             }
+            let own = service.addresses.iter().filter(|address| self.has_family(**address));
+            names.extend(own.map(|address| SocketAddr::new(*address, PORT).to_string()));
         }
         for name in &names {
             self.add(&whom, name, What::Tcp, expected.clone());
         }
         self.add(&whom, &full, What::Udp { bytes: 0 }, expected);
-        let addresses = scene.pods(self.target).filter_map(|pod| scene.seen(self.asker.cluster, pod.address?)).collect();
+        let addresses = scene.pods(self.target).flat_map(|pod| scene.in_services(self.asker.cluster, pod)).collect();
         let each = format!("{}-each.{namespace}.svc:{PORT}", service.name);
         self.add(&format!("Service {}-each", service.name), &each, What::Resolve, Expected::Addresses(addresses));
     }

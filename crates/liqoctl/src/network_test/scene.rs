@@ -39,6 +39,17 @@ pub struct Member {
     pub tunnel: Option<Tunnel>,
 }
 
+impl Member {
+    /// Whether it and home know each other by IPv4 addresses, or else by those of IPv6.
+    pub fn shares(&self, is_ipv4: bool) -> bool {
+        match &self.sees {
+            Sees::Itself => true,
+            Sees::By(maps) => maps.exported.pairs().any(|(here, _)| here.0.addr().is_ipv4() == is_ipv4),
+            Sees::Unwanted(_) | Sees::Nothing(_) => false,
+        }
+    }
+}
+
 /// How a cluster sees the addresses of home.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sees {
@@ -57,8 +68,8 @@ pub enum Sees {
 pub struct Service {
     /// Its name; the headless one is called `<name>-each`.
     pub name: String,
-    /// Its address at home.
-    pub address: Option<IpAddr>,
+    /// Its addresses at home, one of each family that it has.
+    pub addresses: Vec<IpAddr>,
     /// Its ports on nodes, for TCP and UDP.
     pub node_ports: Option<(u16, u16)>,
 }
@@ -99,8 +110,8 @@ pub struct Party {
     pub pod: String,
     /// The node, as home knows it.
     pub node: String,
-    /// A pod's address, as home knows it.
-    pub address: Option<IpAddr>,
+    /// A pod's addresses, as home knows them, one of each family that it has.
+    pub addresses: Vec<IpAddr>,
 }
 
 impl Scene {
@@ -111,6 +122,13 @@ impl Scene {
             Sees::By(maps) => maps.seen_there(Here(address)).map(|there| there.0),
             Sees::Unwanted(_) | Sees::Nothing(_) => None,
         }
+    }
+
+    /// The addresses of a pod that stand for it in its Services, as a cluster sees them.
+    pub fn in_services(&self, cluster: usize, pod: &Party) -> impl Iterator<Item = IpAddr> {
+        let service = &self.clusters[pod.cluster].service;
+        let of_service = pod.addresses.iter().filter(|own| service.addresses.iter().any(|one| one.is_ipv4() == own.is_ipv4()));
+        of_service.filter_map(move |address| self.seen(cluster, *address))
     }
 
     /// The pods of a cluster that are asked.

@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
-use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Service as ServiceObject};
+use k8s_openapi::api::{
+    core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Service as ServiceObject},
+    discovery::v1::EndpointSlice,
+};
 use kube::{
     Api, ResourceExt as _,
     api::{ListParams, PostParams},
@@ -30,6 +33,7 @@ use crate::{
     probes::{self, FabricNode, LeftOut, Stage, pods},
     progress::Progress,
     readiness,
+    wait::{Look, until},
 };
 
 /// What namespaces are called, before what tells runs apart.
@@ -38,6 +42,8 @@ const NAMESPACE: &str = "network-test";
 const READY: Duration = Duration::from_secs(90);
 /// How long the address of a pod elsewhere may take, once it is ready.
 const ADDRESS: Duration = Duration::from_secs(20);
+/// How long it may take until the `EndpointSlices` everywhere say what is true.
+const PUBLISHED: Duration = Duration::from_secs(30);
 /// So many pods run on each virtual node; the other cluster decides where.
 const PODS_ON_VIRTUAL: usize = 2;
 
@@ -147,7 +153,12 @@ pub async fn set(all: &[Known], home: usize, options: &Options, stage: &Stage, p
     };
     let namespace = stage.namespace(&here.cluster, NAMESPACE, false).await?;
     let selector = selector(here);
-    let offloading = offload::Options { strategy: liqo_api::PodOffloadingStrategy::LocalAndRemote, selector, timeout: READY };
+    let offloading = offload::Options {
+        strategy: liqo_api::PodOffloadingStrategy::LocalAndRemote,
+        reflection: None,
+        selector,
+        timeout: READY,
+    };
     let offloaded = offload::offload(&here.cluster, &namespace, &offloading, progress)
         .await
         .context("the namespace of the test cannot be offloaded, so no pod of it can run elsewhere")?;
@@ -169,7 +180,7 @@ pub async fn set(all: &[Known], home: usize, options: &Options, stage: &Stage, p
     let step = format!("Starting {} pods", wanted.len() + hosts.len());
     let making = async {
         for member in &mut scene.clusters {
-            member.service = service(&here.cluster, &namespace, &member.service.name).await?;
+            member.service = service(&here.cluster, &namespace, &member.service.name, &families(&here.config, member)).await?;
         }
         try_join_all(wanted.iter().map(|pod| pods::make(&here.cluster, &namespace, pod, &image))).await?;
         let mut apart: BTreeMap<usize, String> = BTreeMap::new();
@@ -193,8 +204,8 @@ pub async fn set(all: &[Known], home: usize, options: &Options, stage: &Stage, p
     for pod in &wanted {
         let made = found.iter().find(|made| made.name_any() == pod.name);
         let cluster = acts.scene.clusters.iter().position(|member| member.service.name == pod.group).unwrap_or_default();
-        let address = made.and_then(pods::address);
-        acts.scene.parties.push(Party { cluster, kind: From::Pod, pod: pod.name.clone(), node: pod.node.clone(), address });
+        let addresses = made.map(pods::addresses).unwrap_or_default();
+        acts.scene.parties.push(Party { cluster, kind: From::Pod, pod: pod.name.clone(), node: pod.node.clone(), addresses });
         acts.places.push(Place { cluster: here.cluster.clone(), namespace: namespace.clone() });
     }
     for (known, pod) in &hosts {
@@ -205,13 +216,61 @@ pub async fn set(all: &[Known], home: usize, options: &Options, stage: &Stage, p
             kind: From::Node,
             pod: pod.name.clone(),
             node: pod.node.clone(),
-            address: None,
+            addresses: Vec::new(),
         });
         acts.places.push(Place { cluster: all[*known].cluster.clone(), namespace: apart[known].clone() });
     }
     let nodes = here.nodes.iter().take(options.nodes.max(1));
     acts.scene.nodes = nodes.map(|node| (node.name.clone(), node.address)).collect();
+    published(all, here, &providers, &acts.scene, progress).await;
     Ok(acts)
+}
+
+/// Waits a little until each cluster that we can look into has all pods of each Service in its `EndpointSlices`.
+async fn published(all: &[Known], here: &Known, providers: &[&ClusterId], scene: &Scene, progress: &Progress) {
+    let ids = [&here.id].into_iter().chain(providers.iter().copied()).enumerate();
+    let has_twin = |number: usize| !scene.clusters[number].namespace.is_empty();
+    let known = |id: &ClusterId| all.iter().find(|known| known.id == *id).map(|known| &known.cluster);
+    let places: Vec<(usize, &Cluster)> =
+        ids.filter(|(number, _)| has_twin(*number)).filter_map(|(number, id)| Some((number, known(id)?))).collect();
+    let step = "Waiting for the EndpointSlices";
+    let look = || async {
+        for (number, cluster) in &places {
+            let member = &scene.clusters[*number];
+            let api: Api<EndpointSlice> = Api::namespaced(cluster.client.clone(), &member.namespace);
+            // What cannot be looked at is not waited for.
+            let Ok(slices) = api.list(&ListParams::default()).await else { continue };
+            if let Some(missing) = unpublished(scene, *number, &slices.items) {
+                return Ok(Look::NotYet(format!("{} does not know {missing} yet", member.name)));
+            }
+        }
+        Ok(Look::Done(()))
+    };
+    progress.started(step);
+    match until("all pods are in EndpointSlices", PUBLISHED, |text| progress.message(step, text), look).await {
+        Ok(()) => progress.finished(step),
+        // What lacks them is told as a failure.
+        Err(_) => progress.failed(step),
+    }
+}
+
+/// A pod that is not in the `EndpointSlices` of its Services, as they are in one cluster.
+pub fn unpublished(scene: &Scene, cluster: usize, slices: &[EndpointSlice]) -> Option<String> {
+    let mut ready: BTreeSet<(&str, IpAddr)> = BTreeSet::new();
+    for slice in slices {
+        let Some(service) = slice.labels().get("kubernetes.io/service-name") else { continue };
+        let those =
+            slice.endpoints.iter().filter(|one| one.conditions.as_ref().is_none_or(|conditions| conditions.ready != Some(false)));
+        let addresses = those.flat_map(|one| &one.addresses).filter_map(|address| address.parse().ok());
+        ready.extend(addresses.map(|address| (service.as_str(), address)));
+    }
+    let all = scene.parties.iter().flat_map(|party| scene.in_services(cluster, party).map(move |address| (party, address)));
+    all.into_iter().find_map(|(party, address)| {
+        let service = &scene.clusters[party.cluster].service.name;
+        let each = format!("{service}-each");
+        let is_known = [service, &each].iter().all(|name| ready.contains(&(name.as_str(), address)));
+        (!is_known).then(|| party.pod.clone())
+    })
 }
 
 /// Waits a little until pods elsewhere have their addresses here; without a network they have none.
@@ -224,7 +283,7 @@ async fn with_addresses(here: &Known, namespace: &str, scene: &Scene, found: Vec
         .collect();
     let missing = |pod: &Pod| {
         let group = pod.labels().get("group").map(String::as_str).unwrap_or_default();
-        (networked.contains(&group) && pods::address(pod).is_none()).then(|| "it has no address here yet".to_owned())
+        (networked.contains(&group) && pods::addresses(pod).is_empty()).then(|| "it has no address here yet".to_owned())
     };
     if found.iter().all(|pod| missing(pod).is_none()) {
         return found;
@@ -365,13 +424,28 @@ fn hosts(all: &[Known], home: usize, providers: &[&ClusterId], scene: &Scene, mo
     wanted
 }
 
-/// Makes a Service with node ports, and a headless one.
-async fn service(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Service> {
+/// What says of which families the Services of a cluster's pods are: those that home has for Services and shares with it.
+fn families(config: &ClusterConfig, member: &Member) -> serde_json::Value {
+    let ranges = config.status.iter().filter_map(|status| status.network.as_ref()).flat_map(|network| &network.services);
+    let own: BTreeSet<bool> = ranges.map(|range| range.addr().is_ipv4()).collect();
+    let wanted: Vec<bool> = own.iter().copied().filter(|is_ipv4| member.shares(*is_ipv4)).collect();
+    match wanted.as_slice() {
+        [_, _] => json!({ "ipFamilyPolicy": "PreferDualStack" }),
+        [one] if own.len() > 1 => json!({ "ipFamilies": [if *one { "IPv4" } else { "IPv6" }] }),
+        _ => json!({}),
+    }
+}
+
+/// Makes a Service with node ports, and a headless one, of these families.
+async fn service(cluster: &Cluster, namespace: &str, name: &str, families: &serde_json::Value) -> anyhow::Result<Service> {
     let api: Api<ServiceObject> = Api::namespaced(cluster.client.clone(), namespace);
     let port = |protocol: &str| json!({ "name": protocol.to_lowercase(), "port": PORT, "protocol": protocol });
     let object = |name: String, spec: serde_json::Value| {
-        let mut object = json!({ "metadata": { "name": name }, "spec": spec });
+        let mut object = json!({ "metadata": { "name": name }, "spec": families });
         object["spec"]["ports"] = json!([port("TCP"), port("UDP")]);
+        for (field, value) in spec.as_object().into_iter().flatten() {
+            object["spec"][field] = value.clone();
+        }
         serde_json::from_value::<ServiceObject>(object)
     };
     let selector = json!({ "group": name });
@@ -387,7 +461,7 @@ async fn service(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Resu
     };
     Ok(Service {
         name: name.to_owned(),
-        address: spec.cluster_ip.and_then(|address| address.parse().ok()),
+        addresses: spec.cluster_ips.unwrap_or_default().iter().filter_map(|address| address.parse().ok()).collect(),
         node_ports: node_port("TCP").zip(node_port("UDP")),
     })
 }

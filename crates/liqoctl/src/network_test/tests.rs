@@ -3,6 +3,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use liqo_api::ClusterId;
 use liqo_network::PeerMaps;
 use liqo_probe::{Finding, Identity, Problem, ProblemKind, Report};
@@ -43,7 +44,7 @@ fn member(name: &str, sees: Sees, number: u16) -> Member {
     });
     let service = Service {
         name: format!("{name}-{number}"),
-        address: Some(address("10.96.0.7")),
+        addresses: vec![address("10.96.0.7")],
         node_ports: Some((30_000 + number, 31_000 + number)),
     };
     let stand_ins = (number == 0).then(|| address("10.70.0.1")).into_iter().collect();
@@ -52,7 +53,7 @@ fn member(name: &str, sees: Sees, number: u16) -> Member {
 }
 
 fn pod(cluster: usize, pod: &str, node: &str, here: &str) -> Party {
-    Party { cluster, kind: From::Pod, pod: pod.into(), node: node.into(), address: Some(address(here)) }
+    Party { cluster, kind: From::Pod, pod: pod.into(), node: node.into(), addresses: vec![address(here)] }
 }
 
 fn scene(transit: bool) -> Scene {
@@ -66,7 +67,7 @@ fn scene(transit: bool) -> Scene {
             pod(0, "r", "rome-1", "10.244.0.5"),
             pod(1, "m", "milan", "10.65.0.9"),
             pod(2, "t", "turin", "10.66.0.9"),
-            Party { cluster: 0, kind: From::Node, pod: "n".into(), node: "rome-2".into(), address: None },
+            Party { cluster: 0, kind: From::Node, pod: "n".into(), node: "rome-2".into(), addresses: Vec::new() },
         ],
         nodes: vec![("rome-1".into(), address("172.18.0.2"))],
     }
@@ -151,7 +152,7 @@ fn what_is_not_meant_to_be_there_is_not_asked_and_says_why() {
 
     let mut off = scene(true);
     off.clusters[1].sees = Sees::Unwanted("off".into());
-    off.parties[1].address = None;
+    off.parties[1].addresses.clear();
     let off = plan(&off);
     assert_eq!(off.closed[&way((0, From::Pod), (1, To::Pod))], "off");
     assert!(off.missing.is_empty() && !off.asks.iter().any(|ask| ask.asker == 1));
@@ -160,7 +161,7 @@ fn what_is_not_meant_to_be_there_is_not_asked_and_says_why() {
 #[test]
 fn what_should_be_there_and_cannot_be_tried_is_missing() {
     let mut broken = scene(true);
-    broken.parties[1].address = None;
+    broken.parties[1].addresses.clear();
     let lost = plan(&broken);
     assert!(lost.missing[&way((0, From::Pod), (1, To::Pod))].contains("no address"));
     broken.clusters[2].sees = Sees::Nothing("refused".into());
@@ -179,7 +180,7 @@ fn what_should_be_there_and_cannot_be_tried_is_missing() {
 fn what_cannot_be_tried_or_checked_fails_its_way_and_says_why() {
     let mut scene = scene(true);
     let mut silent = pod(1, "m2", "milan", "10.65.0.10");
-    silent.address = None;
+    silent.addresses.clear();
     // Outside of all prefixes that rome announces.
     scene.parties.extend([silent, pod(0, "r2", "rome-2", "10.99.0.5")]);
     scene.clusters[0].stand_ins.clear();
@@ -379,4 +380,74 @@ fn the_matrix_is_a_table_with_what_failed_and_what_is_closed_below() {
     assert!(text.contains("what to do:") && text.contains("-  rome does not pass packets on between"), "{text}");
     let json: Value = serde_json::to_value(&found).unwrap();
     assert_eq!(json["matrices"][0]["ways"][0]["from"], "pod");
+}
+
+#[test]
+fn each_family_that_two_clusters_share_is_asked() {
+    let mut scene = scene(false);
+    // Milan has both families, turin IPv4 alone.
+    let spec = json!({
+        "clusterID": ClusterId::of_public_key(&[1; 32]), "mtu": 1420,
+        "exported": { "10.244.0.0/16": "10.67.0.0/16", "fd00:10::/48": "fd67::/48", "fd70::/120": "fd69::/120", "10.70.0.0/24": "10.69.1.0/24" },
+        "imported": { "10.244.0.0/16": "10.65.0.0/16", "fd00:10::/48": "fd65::/48" },
+    });
+    let maps = PeerMaps::try_from(&serde_json::from_value::<liqo_api::TunnelEndpointSpec>(spec).unwrap()).unwrap();
+    scene.clusters[1].sees = Sees::By(maps);
+    scene.parties[0].addresses.push(address("fd00:10::5"));
+    scene.parties[1].addresses.push(address("fd65::9"));
+    for number in [0, 1] {
+        scene.clusters[number].service.addresses.push(address("fd00:96::7"));
+    }
+    scene.clusters[0].stand_ins.insert(address("fd70::1"));
+    let found = plan(&scene);
+    let by_tcp = |asker: usize, to: (usize, To)| {
+        let all = asked(&found, asker, to).into_iter().filter(|(_, what, _)| *what == What::Tcp);
+        all.map(|(to, _, sources)| (to, sources.unwrap_or_default().join(" "))).collect::<Vec<_>>()
+    };
+    let told = |to: &str, sources: &str| (to.to_owned(), sources.to_owned());
+    let (own, node) = ("10.67.0.5 fd67::5", "10.69.1.1 fd69::1");
+    assert_eq!(by_tcp(0, (1, To::Pod)), [told("10.65.0.9:7462", own), told("[fd65::9]:7462", own)]);
+    assert_eq!(by_tcp(3, (1, To::Pod)), [told("10.65.0.9:7462", node), told("[fd65::9]:7462", node)]);
+    assert_eq!(by_tcp(0, (2, To::Pod)), [told("10.66.0.9:7462", "10.67.0.5")], "turin is not known by IPv6");
+    assert_eq!(by_tcp(2, (0, To::Pod)), [told("10.67.0.5:7462", "10.66.0.9")]);
+    assert!(by_tcp(3, (0, To::Service)).iter().any(|(to, _)| to == "[fd00:96::7]:7462"));
+    let each =
+        found.asks.iter().find(|ask| ask.asker == 1 && ask.way.to == (0, To::Service) && ask.question.what == What::Resolve);
+    assert_eq!(each.unwrap().expected, Expected::Addresses(["10.67.0.5", "fd67::5"].map(address).into()));
+    assert!(found.lost.is_empty(), "{:?}", found.lost);
+
+    // Where Services have one family, pods stand in them by that one.
+    let mut single = scene.clone();
+    single.clusters[0].service.addresses.truncate(1);
+    assert_eq!(single.in_services(1, &single.parties[0]).collect::<Vec<_>>(), [address("10.67.0.5")]);
+
+    // What is shared and not seen is told, and the rest asked.
+    scene.parties[0].addresses[1] = address("fd00:99::5");
+    let Plan { asks, lost, .. } = plan(&scene);
+    assert!(asks.iter().any(|ask| ask.asker == 1 && ask.question.to == "10.67.0.5:7462"));
+    assert!(
+        lost.iter().any(|lost| lost.asker == 1 && lost.why.contains("fd00:99::5, which is in no prefix that milan knows")),
+        "{lost:?}"
+    );
+}
+
+#[test]
+fn a_cluster_in_whose_endpoint_slices_a_pod_is_missing_is_waited_for() {
+    let scene = scene(false);
+    let slices = |of_rome: &str, of_milan: &str, ready: bool| -> Vec<EndpointSlice> {
+        let slice = |service: String, address: &str, ready: bool| {
+            let endpoints = json!([{ "addresses": [address], "conditions": { "ready": ready } }]);
+            let metadata = json!({ "labels": { "kubernetes.io/service-name": service } });
+            serde_json::from_value(json!({ "metadata": metadata, "addressType": "IPv4", "endpoints": endpoints })).unwrap()
+        };
+        let of = |service: &str, address: &str, ready: bool| {
+            [slice(service.to_owned(), address, true), slice(format!("{service}-each"), address, ready)]
+        };
+        [of("rome-0", of_rome, true), of("milan-1", of_milan, ready)].concat()
+    };
+    // Milan sees itself as it is, home by its translated addresses, and nobody else.
+    assert_eq!(stage::unpublished(&scene, 1, &slices("10.67.0.5", "10.244.0.9", true)), None);
+    assert_eq!(stage::unpublished(&scene, 1, &slices("10.244.0.5", "10.244.0.9", true)).as_deref(), Some("r"));
+    assert_eq!(stage::unpublished(&scene, 1, &slices("10.67.0.5", "10.244.0.9", false)).as_deref(), Some("m"));
+    assert_eq!(stage::unpublished(&scene, 0, &slices("10.244.0.5", "10.65.0.9", true)).as_deref(), Some("t"));
 }

@@ -88,6 +88,7 @@ pub(super) fn specs(arguments: &PlaygroundUp, present: &[ClusterSpec]) -> Vec<Cl
         spec.nodes = cluster.nodes.or(arguments.nodes).unwrap_or(spec.nodes);
         spec.fake_nodes.count = cluster.fake_nodes.or(arguments.fake_nodes).unwrap_or(spec.fake_nodes.count);
         spec.fake_nodes.taint = arguments.fake_node_taint.unwrap_or(spec.fake_nodes.taint);
+        spec.dual_stack |= arguments.dual_stack;
         if let Some(resources) = &resources {
             spec.fake_nodes.resources = resources.clone();
         }
@@ -135,6 +136,8 @@ mod tests {
         let first =
             specs(&up(&["--nodes=2", "--fake-nodes=5", "--fake-node-resources=nvidia.com/gpu=8", "--fake-node-taint"]), &[]);
         assert_eq!(specs(&up(&[]), &first), first);
+        let both = specs(&up(&["--dual-stack"]), &[]);
+        assert_eq!((both[0].dual_stack, &specs(&up(&[]), &both)), (true, &both));
         let untainted = specs(&up(&["--fake-node-taint=false", "--fake-node-resources=cpu=4,pods=10"]), &first);
         assert!(!untainted[0].fake_nodes.taint);
         assert_eq!(untainted[0].fake_nodes.resources.to_string(), "cpu=4, memory=256Gi, pods=10");

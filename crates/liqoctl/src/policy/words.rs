@@ -122,8 +122,24 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
         }
     };
     names("provide.usage.storageClasses", "they may use the storage classes", &usage.storage_classes);
-    names("provide.usage.ingressClasses", "they may use the ingress classes", &usage.ingress_classes);
-    names("provide.usage.loadBalancerClasses", "they may use the load-balancer classes", &usage.load_balancer_classes);
+    let classes = |all: &[String]| -> Vec<String> {
+        all.iter().map(|class| if class.is_empty() { "(the default of the cluster)".to_owned() } else { class.clone() }).collect()
+    };
+    names("provide.usage.ingressClasses", "their Ingresses may have the classes", &classes(&usage.ingress_classes));
+    let hosts = if usage.ingress_hosts.is_empty() { vec!["no host".to_owned()] } else { usage.ingress_hosts.clone() };
+    if !usage.ingress_classes.is_empty() {
+        names("provide.usage.ingressHosts", "their Ingresses may claim", &hosts);
+        names("provide.usage.ingressAnnotations", "their Ingresses keep the annotations", &usage.ingress_annotations);
+    }
+    names(
+        "provide.usage.loadBalancerClasses",
+        "their load balancers may have the classes",
+        &classes(&usage.load_balancer_classes),
+    );
+    if !usage.load_balancer_classes.is_empty() {
+        names("provide.usage.maxLoadBalancers", "load balancers for each peer, at most", &[usage.max_load_balancers.to_string()]);
+    }
+    names("provide.usage.entrances", "their pods are also reached from", &usage.entrances);
     names("provide.usage.runtimeClassName", "they get the RuntimeClass", usage.runtime_class_name.as_slice());
     names("provide.usage.priorityClassName", "they get the PriorityClass", usage.priority_class_name.as_slice());
     let tolerations: Vec<String> = usage.named_tolerations().map(toleration).collect();

@@ -125,9 +125,10 @@ pub async fn ready(
     .await
 }
 
-/// Its address, as its cluster knows it.
-pub fn address(pod: &Pod) -> Option<IpAddr> {
-    pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()
+/// Its addresses, as its cluster knows them, one of each family that it has.
+pub fn addresses(pod: &Pod) -> Vec<IpAddr> {
+    let all = pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten());
+    all.filter_map(|address| address.ip.parse().ok()).collect()
 }
 
 /// Why it is not ready.

@@ -1,6 +1,7 @@
 //! The namespaces of one run, from their making to their end.
 
 use std::{
+    collections::BTreeSet,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -123,9 +124,22 @@ impl Stage {
             return Vec::new();
         }
         progress.started(REMOVING);
+        let words = |cluster: &Cluster, namespace: &str| format!("namespace {namespace} of {}", cluster.context);
+        let still: Mutex<BTreeSet<String>> =
+            Mutex::new(made.iter().map(|(cluster, namespace)| words(cluster, namespace)).collect());
+        let tell = |gone: Option<String>| {
+            let mut still = still.lock().unwrap_or_else(PoisonError::into_inner);
+            still.retain(|one| Some(one) != gone.as_ref());
+            if !still.is_empty() {
+                progress.message(REMOVING, &still.iter().cloned().collect::<Vec<_>>().join(", "));
+            }
+        };
+        tell(None);
+        let tell = &tell;
         let removing = made.iter().map(|(cluster, namespace)| async move {
-            let removed = gone(cluster, namespace, patience, progress).await;
-            removed.err().map(|error| format!("namespace {namespace} of {} stays: {error:#}", cluster.context))
+            let removed = gone(cluster, namespace, patience).await;
+            tell(Some(words(cluster, namespace)));
+            removed.err().map(|error| format!("{} stays: {error:#}", words(cluster, namespace)))
         });
         let left: Vec<String> = join_all(removing).await.into_iter().flatten().collect();
         if left.is_empty() {
@@ -138,17 +152,21 @@ impl Stage {
 }
 
 /// Deletes a namespace, again where that fails, and waits until it is gone.
-async fn gone(cluster: &Cluster, namespace: &str, patience: Duration, progress: &Progress) -> anyhow::Result<()> {
+async fn gone(cluster: &Cluster, namespace: &str, patience: Duration) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(cluster.client.clone());
-    let news = |text: &str| progress.message(REMOVING, text);
-    until("it is gone", patience, news, || async {
-        match api.get_metadata_opt(namespace).await.doing(format!("read namespace {namespace}"))? {
-            None => return Ok(Look::Done(())),
-            Some(left) if left.metadata.deletion_timestamp.is_none() => delete(cluster, namespace).await?,
-            Some(_) => {}
-        }
-        Ok(Look::NotYet(format!("namespace {namespace}")))
-    })
+    until(
+        "it is gone",
+        patience,
+        |_| {},
+        || async {
+            match api.get_metadata_opt(namespace).await.doing(format!("read namespace {namespace}"))? {
+                None => return Ok(Look::Done(())),
+                Some(left) if left.metadata.deletion_timestamp.is_none() => delete(cluster, namespace).await?,
+                Some(_) => {}
+            }
+            Ok(Look::NotYet(format!("namespace {namespace}")))
+        },
+    )
     .await
 }
 
@@ -180,7 +198,7 @@ async fn delete(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, sync::Arc};
+    use std::sync::Arc;
 
     use http::{Method, Request, Response};
     use kube::{Client, client::Body};

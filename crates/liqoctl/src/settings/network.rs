@@ -14,6 +14,7 @@ const EXTERNAL_CIDRS: &str = "network.externalCIDRs";
 const RESERVED_CIDRS: &str = "network.reservedCIDRs";
 const PEER_CIDRS: &str = "network.peerCIDRs";
 const MTU: &str = "network.mtu";
+const API_THROUGH_TUNNEL: &str = "network.apiThroughTunnel";
 const REPLICAS: &str = "network.gateways.replicas";
 const PORT: &str = "network.gateways.port";
 const NODE_SELECTOR: &str = "network.gateways.nodeSelector";
@@ -21,7 +22,7 @@ const ADDRESSES: &str = "network.gateways.addresses";
 const TLS_PORT: &str = "network.gateways.tlsPort";
 const TLS_ADDRESSES: &str = "network.gateways.tlsAddresses";
 
-pub(super) const KEYS: [&str; 13] = [
+pub(super) const KEYS: [&str; 14] = [
     ENABLED,
     POD_CIDRS,
     SERVICE_CIDRS,
@@ -29,6 +30,7 @@ pub(super) const KEYS: [&str; 13] = [
     RESERVED_CIDRS,
     PEER_CIDRS,
     MTU,
+    API_THROUGH_TUNNEL,
     REPLICAS,
     PORT,
     NODE_SELECTOR,
@@ -47,6 +49,7 @@ pub struct NetworkChanges {
     reserved_cidrs: Option<Vec<IpNet>>,
     peer_cidrs: Option<Vec<IpNet>>,
     mtu: Option<u16>,
+    api_through_tunnel: Option<bool>,
     replicas: Option<u8>,
     port: Option<u16>,
     node_selector: Option<BTreeMap<String, String>>,
@@ -60,9 +63,8 @@ impl NetworkChanges {
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
         let bad = |key: &'static str| move |problem: String| SettingError::Value { key, value: value.to_owned(), problem };
         match key {
-            ENABLED => {
-                self.enabled = Some(value.parse().map_err(|_| "it must be true or false".to_owned()).map_err(bad(ENABLED))?);
-            }
+            ENABLED => self.enabled = Some(boolean(value).map_err(bad(ENABLED))?),
+            API_THROUGH_TUNNEL => self.api_through_tunnel = Some(boolean(value).map_err(bad(API_THROUGH_TUNNEL))?),
             POD_CIDRS => self.pod_cidrs = Some(prefixes(value).map_err(bad(POD_CIDRS))?),
             SERVICE_CIDRS => self.service_cidrs = Some(prefixes(value).map_err(bad(SERVICE_CIDRS))?),
             EXTERNAL_CIDRS => self.external_cidrs = Some(prefixes(value).map_err(bad(EXTERNAL_CIDRS))?),
@@ -94,6 +96,7 @@ impl NetworkChanges {
         put(&mut network.reserved_cidrs, self.reserved_cidrs.as_ref());
         put(&mut network.peer_cidrs, self.peer_cidrs.as_ref());
         put(&mut network.mtu, self.mtu.as_ref());
+        put(&mut network.api_through_tunnel, self.api_through_tunnel.as_ref());
         put(&mut network.gateways.replicas, self.replicas.as_ref());
         put(&mut network.gateways.port, self.port.as_ref());
         put(&mut network.gateways.node_selector, self.node_selector.as_ref());
@@ -102,6 +105,10 @@ impl NetworkChanges {
         put(&mut network.gateways.tls_addresses, self.tls_addresses.as_ref());
         network
     }
+}
+
+fn boolean(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| "it must be true or false".to_owned())
 }
 
 fn list(text: &str) -> impl Iterator<Item = &str> {
@@ -152,6 +159,7 @@ mod tests {
             "network.reservedCIDRs=10.4.0.0/16",
             "network.peerCIDRs=10.5.0.0/16",
             "network.mtu=1380",
+            "network.apiThroughTunnel=true",
             "network.gateways.replicas=3",
             "network.gateways.port=5000",
             "network.gateways.nodeSelector=edge=yes",
@@ -170,6 +178,7 @@ mod tests {
                 "reservedCIDRs": ["10.4.0.0/16"],
                 "peerCIDRs": ["10.5.0.0/16"],
                 "mtu": 1380,
+                "apiThroughTunnel": true,
                 "gateways": {
                     "replicas": 3,
                     "port": 5000,

@@ -12,8 +12,8 @@ use liqo_api::{
 };
 
 use super::{
-    Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, Replicas, Status, ThisCluster, Twin, VirtualNode,
-    borrows,
+    Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, Replicas, Status, ThisCluster, Through, Twin,
+    VirtualNode, borrows,
 };
 use crate::{
     cluster::{Cluster, Explained as _, list_or_none},
@@ -100,6 +100,8 @@ async fn borrowing(cluster: &Cluster, foreign: &ForeignCluster, links: Vec<Link>
     objects.sort_by(|one, other| one.spec.pool.cmp(&other.spec.pool));
     Ok(Borrowing {
         network_only: foreign.wants_outgoing() && !foreign.wants_resources(),
+        tunnel: (!foreign.spec.tunnel.is_empty())
+            .then(|| Through { gateway: foreign.status.as_ref().and_then(|status| status.called_through.clone()) }),
         links,
         offers: offers(cluster, &namespace).await?,
         nodes: try_join_all(objects.into_iter().map(|object| virtual_node(cluster, object))).await?,
@@ -166,6 +168,7 @@ fn namespace(object: NamespaceOffloading) -> OffloadedNamespace {
         namespace: remote.namespace,
         ready: remote.ready,
         message: remote.message,
+        exposed: remote.exposed,
     };
     OffloadedNamespace {
         namespace: name,

@@ -6,7 +6,9 @@ mod tree;
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use liqo_api::{ClusterId, Condition, ForeignCluster, GatewayStatus, OfferPhase, PodOffloadingStrategy, ResourceList, Wish};
+use liqo_api::{
+    ClusterId, Condition, Exposed, ForeignCluster, GatewayStatus, OfferPhase, PodOffloadingStrategy, ResourceList, Wish,
+};
 use serde::Serialize;
 
 pub use collect::collect;
@@ -88,12 +90,24 @@ pub struct Borrowing {
     /// No resources are wanted, only the network.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub network_only: bool,
+    /// The way through its tunnel, where that is how it is called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<Through>,
     /// The links of the chain, in order.
     pub links: Vec<Link>,
     /// What is offered.
     pub offers: Vec<Offer>,
     /// The nodes that follow from it.
     pub nodes: Vec<VirtualNode>,
+}
+
+/// How a provider is called through its tunnel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Through {
+    /// Its gateway that answers; none, if none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
 }
 
 /// What a peer borrows from this cluster.
@@ -217,6 +231,9 @@ pub struct Twin {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// What the world reaches there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exposed: Vec<Exposed>,
 }
 
 /// The links among `wanted` that a `ForeignCluster` has, in their order.

@@ -1,6 +1,6 @@
 //! The tree that people see.
 
-use liqo_api::{OfferPhase, ResourceList, Transport, links};
+use liqo_api::{Exposed, OfferPhase, ResourceList, Transport, links};
 
 use super::{Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
 use crate::output::{Paint, plain};
@@ -115,6 +115,12 @@ fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
     if children.is_empty() {
         children.push(Branch::leaf(format!("{} nothing was done yet", mark(None, paint))));
     }
+    if let Some(through) = &borrowing.tunnel {
+        children.push(Branch::leaf(match &through.gateway {
+            Some(gateway) => paint.faint(&format!("called through its tunnel, by its gateway at {}", plain(gateway))),
+            None => paint.unsure("called through its tunnel, where no gateway answers now"),
+        }));
+    }
     if borrowing.network_only {
         children.push(Branch::leaf(paint.faint("no resources are asked for, only the network")));
     }
@@ -210,12 +216,21 @@ fn namespace(namespace: &OffloadedNamespace, paint: Paint) -> Branch {
         namespace.ready.iter().filter(|ready| ready.status != "True").map(|ready| link(ready, paint)).collect();
     children.extend(namespace.remote.iter().map(|twin| {
         let why = twin.message.as_ref().filter(|_| !twin.ready).map(|why| format!(": {}", plain(why))).unwrap_or_default();
-        Branch::leaf(format!("{} {} in {}{why}", mark(Some(twin.ready), paint), twin.namespace, twin.cluster))
+        let text = format!("{} {} in {}{why}", mark(Some(twin.ready), paint), twin.namespace, twin.cluster);
+        Branch { text, children: twin.exposed.iter().map(exposed).collect() }
     }));
     if children.is_empty() {
         children.push(Branch::leaf(paint.faint("exists in no other cluster yet")));
     }
     Branch { text: format!("{} ({:?})", namespace.namespace, namespace.pod_offloading_strategy), children }
+}
+
+fn exposed(exposed: &Exposed) -> Branch {
+    let Exposed { kind, name, exposure } = exposed;
+    let class = if exposure.class.is_empty() { String::new() } else { format!(" of class {}", plain(&exposure.class)) };
+    let addresses: Vec<String> = exposure.addresses.iter().map(|address| plain(address)).collect();
+    let at = if addresses.is_empty() { "has no address yet".to_owned() } else { format!("at {}", addresses.join(", ")) };
+    Branch::leaf(format!("{} {}{class} {at}", plain(kind), plain(name)))
 }
 
 fn resources(list: &ResourceList) -> String {
@@ -228,10 +243,10 @@ fn count(number: usize, one: &str, many: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use liqo_api::{ClusterId, GatewayStatus, PodOffloadingStrategy, Quantity};
+    use liqo_api::{ClusterId, Exposure, GatewayStatus, PodOffloadingStrategy, Quantity};
 
     use super::*;
-    use crate::status::{Replicas, Twin};
+    use crate::status::{Replicas, Through, Twin};
 
     fn link(name: &str, status: &str) -> Link {
         Link {
@@ -274,6 +289,7 @@ mod tests {
                     cluster_id: ClusterId::of_public_key(&[2; 32]),
                     borrowing: Some(Borrowing {
                         network_only: false,
+                        tunnel: Some(Through { gateway: Some("203.0.113.9:51840".into()) }),
                         links: vec![
                             link("IdentityVerified", "True"),
                             link("Authenticated", "True"),
@@ -329,6 +345,11 @@ mod tests {
                     namespace: "demo-rome-abcdef".into(),
                     ready: false,
                     message: Some("name \u{1b}taken".into()),
+                    exposed: vec![Exposed {
+                        kind: "Ingress".into(),
+                        name: "shop".into(),
+                        exposure: Exposure { class: "public".into(), addresses: vec!["203.0.113.7".into()] },
+                    }],
                 }],
             }],
         }
@@ -349,6 +370,7 @@ rome (ID {rome}, Liqo 0.1.0)
 │  │  ├─ ✓ IdentityVerified
 │  │  ├─ ✓ Authenticated
 │  │  ├─ ✗ PeerReachable: Reason: what is the case (since 2026-01-01T00:00:00Z)
+│  │  ├─ called through its tunnel, by its gateway at 203.0.113.9:51840
 │  │  └─ offer default: Accepted: cpu=2, memory=4Gi
 │  │     └─ ✗ node milan: not Ready: cpu=2, memory=4Gi; 1 pod
 │  ├─ lent to milan
@@ -369,6 +391,7 @@ rome (ID {rome}, Liqo 0.1.0)
    └─ demo (LocalAndRemote)
       ├─ ✗ Ready: Reason: what is the case (since 2026-01-01T00:00:00Z)
       └─ ✗ demo-rome-abcdef in milan: name taken
+         └─ Ingress shop of class public at 203.0.113.7
 "
         );
         assert_eq!(render(&example(), Paint::off()), expected);
@@ -394,6 +417,7 @@ rome (ID {rome}, Liqo 0.1.0)
         };
         let borrowing = Borrowing {
             network_only: true,
+            tunnel: None,
             links: Vec::new(),
             offers: vec![
                 Offer { withdrawal_timestamp: at(), ..offer("bulk", OfferPhase::Accepted) },

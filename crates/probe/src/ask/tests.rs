@@ -48,6 +48,20 @@ async fn who_answers_is_known_over_tcp_and_udp_by_address_and_name() {
 }
 
 #[tokio::test]
+async fn where_one_address_does_not_answer_the_next_one_is_asked() {
+    let server = server().await;
+    let deaf = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let silence = deaf.local_addr().unwrap();
+    let refused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let asked =
+        |addresses: Vec<SocketAddr>, what: What| async move { of_any(&addresses, &what, None, Duration::from_millis(600)).await };
+    assert_eq!(by(asked(vec![refused, server], What::Tcp).await.unwrap()).pod, "p");
+    assert_eq!(by(asked(vec![silence, server], What::Udp { bytes: 0 }).await.unwrap()).pod, "p");
+    assert_eq!(asked(vec![server, refused], What::Tcp).await.map(by).unwrap().pod, "p");
+    assert_eq!(asked(vec![silence, refused], What::Tcp).await.unwrap_err().kind, ProblemKind::Refused);
+}
+
+#[tokio::test]
 async fn a_path_carries_what_its_devices_carry() {
     let server = server().await;
     let found = asked(&server.to_string(), What::Path { largest: 1500 }).await;

@@ -167,7 +167,12 @@ impl Chains<'_> {
             "True" if condition.reason == OVER_TLS => Finding::warn(check, said, advice::of(kind, OVER_TLS, &name)),
             "True" => Finding::ok(check, said),
             "False" => {
-                let advice = advice::of(kind, &condition.reason, &name);
+                let is_through_tunnel = condition.reason == advice::UNREACHABLE && !self.peer.spec.tunnel.is_empty();
+                let advice = if is_through_tunnel {
+                    advice::THROUGH_TUNNEL.to_owned()
+                } else {
+                    advice::of(kind, &condition.reason, &name)
+                };
                 if advice::waits_for_somebody(&condition.reason) {
                     Finding::warn(check, said, advice)
                 } else {

@@ -8,6 +8,12 @@ pub fn waits_for_somebody(reason: &str) -> bool {
         .contains(&reason)
 }
 
+/// Why a link is broken whose other end does not answer.
+pub const UNREACHABLE: &str = "Unreachable";
+
+/// What to do then where the peer is called through its tunnel.
+pub const THROUGH_TUNNEL: &str = "UDP from this cluster to a gateway of the peer must pass (`spec.tunnel` of its ForeignCluster); is `network.apiThroughTunnel` true there, and is the token still good? If all its gateways or their keys changed: `liqoctl peer` with a new `liqoctl generate peer-command --through-tunnel`";
+
 /// What to do.
 pub fn of(kind: &str, reason: &str, peer: &str) -> String {
     let fixed = match kind {
@@ -37,7 +43,7 @@ fn identity(reason: &str) -> &'static str {
         "IdentityMismatch" => {
             "who answers there has another key than the peer: is the address still the peer's, was its identity purged, does something in between end TLS? If the peer was installed anew: `liqoctl unpeer PEER`, then `liqoctl peer`"
         }
-        "Unreachable" => {
+        UNREACHABLE => {
             "nodes of this cluster must reach that address (TCP): firewalls, NodePort or load balancer of Service liqo-auth there; and `liqoctl doctor` there (services, leader)"
         }
         "InvalidAnswer" => {

@@ -43,6 +43,19 @@ fn the_first_broken_link_is_the_cause_and_the_others_follow() {
 }
 
 #[test]
+fn one_that_is_called_through_its_tunnel_is_not_looked_for_by_tcp() {
+    let mut facts = facts();
+    for kind in [links::IDENTITY_VERIFIED, links::PEER_REACHABLE] {
+        set(&mut facts, kind, "False", advice::UNREACHABLE);
+    }
+    let advice = |facts: &Facts| verdict(facts, Check::IdentityVerified).advice.unwrap();
+    assert!(advice(&facts).contains("(TCP)"));
+    let gateway = json!({ "publicKey": "k", "endpoints": ["203.0.113.5:51840"] });
+    facts.peers.as_mut().unwrap()[0].spec.tunnel = vec![serde_json::from_value(gateway).unwrap()];
+    assert_eq!(advice(&facts), advice::THROUGH_TUNNEL);
+}
+
+#[test]
 fn a_tunnel_alone_is_its_own_cause() {
     let mut facts = facts();
     set(&mut facts, links::TUNNEL_CONNECTED, "False", "NoAnswer");
