@@ -9,12 +9,15 @@
 //!                                                                ├──> one report, in the order of the list
 //!   set test2:  rome, turin, milan   sharing, policies, ...    ──┘
 //! ```
-//! In the second set turin has two nodes, both of which are gateways.
+//! In the second set turin has two nodes, both of which are gateways, and the clusters have IPv6 beside IPv4; in the first one they have IPv4
+//! alone.
 
 mod api_access;
 mod approval;
 mod doctor;
+mod dual_stack;
 mod enforcement;
+mod exposure;
 mod install;
 mod isolation;
 mod jobs;
@@ -35,12 +38,13 @@ mod puppet;
 mod services;
 mod settled;
 mod sharing;
+mod through_tunnel;
 
 use std::{future::Future, pin::Pin, process::ExitCode, sync::Arc, time::Instant};
 
 use anyhow::{Context as _, Result};
 use libtest_mimic::{Arguments, Trial};
-use liqo_tests::World;
+use liqo_tests::{Clusters, World};
 use tokio::{
     runtime::Runtime,
     sync::{Mutex, oneshot},
@@ -105,13 +109,6 @@ fn first() -> Vec<(&'static str, Scenario)> {
             the_doctor_names_the_direction_in_which_packets_are_lost;
         network_only:
             a_peering_for_the_network_alone_takes_resources_and_gives_them_back;
-        services:
-            services_travel_with_endpoints_as_the_provider_sees_them,
-            a_stateful_set_that_spans_clusters_has_its_names_in_both,
-            a_consumer_puts_no_endpoints_where_it_has_none;
-        network_policies:
-            policies_apply_at_the_provider_and_follow_the_pods_that_are_not_there,
-            a_consumer_opens_nothing_that_is_the_providers;
         settled:
             a_settled_system_writes_nothing_but_leases;
         outages:
@@ -127,10 +124,24 @@ fn first() -> Vec<(&'static str, Scenario)> {
 /// The second set.
 fn second() -> Vec<(&'static str, Scenario)> {
     scenarios! {
+        dual_stack:
+            ranges_of_both_families_are_found_and_agreed_on,
+            pods_and_services_have_addresses_of_both_families_on_both_sides;
         matrix:
             every_way_between_a_consumer_and_its_provider_works,
             a_gateway_that_is_lost_is_replaced_and_connections_go_on,
             leaves_reach_each_other_through_a_hub_only_where_it_says_so;
+        services:
+            services_travel_with_endpoints_as_the_provider_sees_them,
+            a_stateful_set_that_spans_clusters_has_its_names_in_both,
+            a_consumer_puts_no_endpoints_where_it_has_none;
+        exposure:
+            ingresses_and_load_balancers_have_the_classes_that_the_provider_allows;
+        network_policies:
+            policies_apply_at_the_provider_and_follow_the_pods_that_are_not_there,
+            a_consumer_opens_nothing_that_is_the_providers;
+        through_tunnel:
+            a_provider_of_which_only_the_tunnels_port_is_open_is_borrowed_from;
         sharing:
             the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,
             pods_beyond_the_offer_are_refused_with_a_reason,
@@ -174,8 +185,11 @@ fn second() -> Vec<(&'static str, Scenario)> {
     }
 }
 
-/// The playgrounds of the two sets, beside which a user's own may run, and how many nodes turin has there.
-const INSTANCES: [(&str, u8); 2] = [("test", 1), ("test2", 2)];
+/// The clusters of the two sets.
+const SETS: [Clusters; 2] = [
+    Clusters { instance: "test", nodes_of_turin: 1, dual_stack: false },
+    Clusters { instance: "test2", nodes_of_turin: 2, dual_stack: true },
+];
 
 /// What became of a scenario.
 type Outcome = Result<(), String>;
@@ -198,7 +212,7 @@ fn main() -> ExitCode {
     let (mut trials, mut runs) = (Vec::new(), Vec::new());
     // One after the other: what the first had to build, the second finds.
     let building = Arc::new(Mutex::new(()));
-    for (instance, scenarios) in INSTANCES.into_iter().zip([first(), second()]) {
+    for (clusters, scenarios) in SETS.into_iter().zip([first(), second()]) {
         let mut tasks = Vec::new();
         for (name, scenario) in scenarios {
             let (tell, outcome) = oneshot::channel::<Outcome>();
@@ -210,7 +224,7 @@ fn main() -> ExitCode {
             }
         }
         if !tasks.is_empty() {
-            runs.push(runtime.spawn(run(instance, tasks, building.clone())));
+            runs.push(runtime.spawn(run(clusters, tasks, building.clone())));
         }
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -226,14 +240,13 @@ fn main() -> ExitCode {
 
 /// Starts the clusters of a set, and runs its scenarios one after another.
 async fn run(
-    instance: (&'static str, u8),
+    clusters: Clusters,
     tasks: Vec<(&'static str, Scenario, oneshot::Sender<Outcome>)>,
     building: Arc<Mutex<()>>,
 ) -> Result<()> {
     let world = {
         let _alone = building.lock().await;
-        let (name, nodes_of_turin) = instance;
-        Arc::new(World::build(name, nodes_of_turin).await.with_context(|| format!("the clusters of set {name}"))?)
+        Arc::new(World::build(clusters).await.with_context(|| format!("the clusters of set {}", clusters.instance))?)
     };
     let mut has_failed = false;
     for (name, scenario, tell) in tasks {

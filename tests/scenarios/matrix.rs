@@ -154,10 +154,11 @@ pub async fn leaves_reach_each_other_through_a_hub_only_where_it_says_so(world: 
 
     let policy = |transit: &str| format!(r#"{{"spec":{{"network":{{"transit":{transit}}}}}}}"#);
     rome.kubectl(&["patch", "peeringpolicy", "default", "--type=merge", "-p", &policy("true")]).await?;
+    // Of each its pods, and what stands for its nodes, of both families.
     for leaf in [&world.milan, turin] {
         eventually(&format!("{} sees the other one", leaf.name), Duration::from_secs(60), || async {
             let endpoint = endpoint(rome, leaf).await?;
-            Ok((endpoint.spec.exported.len() == 4).then_some(()))
+            Ok((endpoint.spec.exported.len() == 8).then_some(()))
         })
         .await?;
     }

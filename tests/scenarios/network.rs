@@ -104,7 +104,7 @@ pub fn service(namespace: &str, app: &str) -> String {
 }
 
 pub const AT_HOME: (&str, &str) = ("kubernetes.io/hostname", "rome-1");
-const ABROAD: (&str, &str) = (labels::TYPE, labels::TYPE_VIRTUAL_NODE);
+pub const ABROAD: (&str, &str) = (labels::TYPE, labels::TYPE_VIRTUAL_NODE);
 
 /// A namespace of rome with a Service and a pod on each side, both of which have an address at home.
 async fn two_sides(world: &World, namespace: &str) -> Result<(Pod, Pod)> {
@@ -130,6 +130,7 @@ pub fn seen(endpoint: &TunnelEndpoint, address: &str) -> Result<String> {
     Ok(found.context("that address is not shown to the peer")?.to_string())
 }
 
+/// What a line of shell says in a pod.
 pub async fn exec(cluster: &Cluster, namespace: &str, pod: &str, line: &str) -> Result<String> {
     cluster.kubectl(&["-n", namespace, "exec", pod, "--", "sh", "-c", line]).await
 }

@@ -16,4 +16,4 @@ mod world;
 
 pub use cluster::{Cluster, Output};
 pub use wait::{eventually, still};
-pub use world::World;
+pub use world::{Clusters, World};

@@ -7,13 +7,25 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use data_encoding::HEXLOWER;
 use liqo_playground::{
-    ClusterSpec, FAKE_NODE_LABEL, FakeNodes, ImageSpec, Playground, Progress, Supervision, fake_node_resources,
+    ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE_LABEL, FakeNodes, ImageSpec, Playground, Progress, Supervision,
+    fake_node_resources,
 };
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
 
 use crate::{Cluster, cluster::Programs, eventually};
+
+/// What the clusters of a set are.
+#[derive(Clone, Copy, Debug)]
+pub struct Clusters {
+    /// Their playground, beside which a user's own may run.
+    pub instance: &'static str,
+    /// How many nodes turin has.
+    pub nodes_of_turin: u8,
+    /// Whether they have IPv6 beside IPv4.
+    pub dual_stack: bool,
+}
 
 /// The clusters of the scenarios, with Liqo installed in each and rome borrowing from milan.
 pub struct World {
@@ -23,7 +35,7 @@ pub struct World {
     pub turin: Cluster,
     /// The provider.
     pub milan: Cluster,
-    instance: String,
+    clusters: Clusters,
     playground: Playground,
     /// Of the controller manager, and of the program on each node.
     images: [String; 2],
@@ -32,9 +44,9 @@ pub struct World {
 }
 
 impl World {
-    /// Builds the programs, starts the clusters of this playground, of which turin has so many nodes, installs Liqo and peers rome with
-    /// milan.
-    pub async fn build(instance: &str, nodes_of_turin: u8) -> Result<Self> {
+    /// Builds the programs, starts the clusters, installs Liqo and peers rome with milan.
+    pub async fn build(wanted: Clusters) -> Result<Self> {
+        let Clusters { instance, nodes_of_turin, dual_stack } = wanted;
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
         let (manager, liqoctl) = (program("liqo-controller-manager").await?, program("liqoctl").await?);
         let fabric = program("liqo-fabric").await?;
@@ -47,9 +59,10 @@ impl World {
         // milan's fake nodes start with one that has nothing: scenarios add those that they need.
         let nothing = "cpu=0,memory=0,pods=0,ephemeral-storage=0".split(',').map(str::parse).collect::<Result<Vec<_>, _>>()?;
         let fake_nodes = FakeNodes { count: 1, resources: fake_node_resources(nothing), taint: false };
-        let milan = ClusterSpec { fake_nodes, ..ClusterSpec::new("milan") };
-        let turin = ClusterSpec { nodes: nodes_of_turin, ..ClusterSpec::new("turin") };
-        let specs = [ClusterSpec::new("rome"), turin, milan];
+        let spec = |name: &str| ClusterSpec { dual_stack, ..ClusterSpec::new(name) };
+        let milan = ClusterSpec { fake_nodes, ..spec("milan") };
+        let turin = ClusterSpec { nodes: nodes_of_turin, ..spec("turin") };
+        let specs = [spec("rome"), turin, milan];
         playground.up(&specs, &Lines).await.context("starting the clusters")?;
         let programs = Programs { kubectl: liqo_playground::kubectl(&Lines).await?, liqoctl };
         let images = [
@@ -67,8 +80,7 @@ impl World {
         let [rome, turin, milan]: [Cluster; 3] = clusters.try_into().ok().context("three clusters")?;
         let scratch = std::env::temp_dir().join(format!("liqo-tests-{}-{instance}", std::process::id()));
         std::fs::create_dir_all(&scratch)?;
-        let instance = instance.to_owned();
-        let world = Self { rome, turin, milan, instance, playground, images, scratch, keep };
+        let world = Self { rome, turin, milan, clusters: wanted, playground, images, scratch, keep };
         tokio::try_join!(world.install(&world.rome), world.install(&world.turin), world.install(&world.milan))?;
         world.peer_rome_with_milan().await?;
         Ok(world)
@@ -82,7 +94,13 @@ impl World {
         // On a fake node the program would wait for ever.
         let (key, value) = FAKE_NODE_LABEL;
         let avoided = format!("controllerManager.avoidNodes={key}={value}");
-        cluster.liqoctl(&["install", "--set", &name, "--set", &image, "--set", &fabric, "--set", &avoided]).await.map(drop)
+        let mut settings = vec![name.as_str(), &image, &fabric, &avoided];
+        if self.clusters.dual_stack {
+            settings.extend(DUAL_STACK_SETTINGS);
+        }
+        let mut arguments = vec!["install"];
+        arguments.extend(settings.into_iter().flat_map(|setting| ["--set", setting]));
+        cluster.liqoctl(&arguments).await.map(drop)
     }
 
     /// Peers rome with milan as a user would; returns when the virtual node is Ready.
@@ -197,7 +215,7 @@ impl World {
         for cluster in [&self.rome, &self.turin, &self.milan] {
             if let Ok(log) = cluster.try_kubectl(&["-n", "liqo", "logs", "deployment/liqo-controller-manager", "--tail=60"]).await
             {
-                eprintln!("== manager of {} ({})\n{}{}", cluster.name, self.instance, log.stdout, log.stderr);
+                eprintln!("== manager of {} ({})\n{}{}", cluster.name, self.clusters.instance, log.stdout, log.stderr);
             }
         }
     }

@@ -1,0 +1,254 @@
+//! A provider of which nothing is open but the UDP port of its tunnel.
+
+use std::{
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use data_encoding::BASE64;
+use liqo_passage::{
+    API_PORT, AUTH_PORT, keys,
+    session::{Gateway, Passage, Way, dial},
+};
+use liqo_tests::{Cluster, World, eventually};
+use serde_json::Value;
+
+use crate::{
+    network::{connected, endpoint, exec},
+    pods::pod,
+};
+
+/// How long it may take until gateways go by what changed.
+const SOON: Duration = Duration::from_secs(30);
+
+/// Says something to nft on each node of a cluster.
+async fn nft(world: &World, cluster: &Cluster, rules: &str) -> Result<()> {
+    for node in world.machinery(cluster)?.nodes() {
+        let told = world.shell(&format!("nsenter --net=/run/netns/{} nft '{rules}'", node.network_namespace), 10).await?;
+        ensure!(told.trim().is_empty(), "{told}");
+    }
+    Ok(())
+}
+
+/// The addresses of a cluster's own nodes, of both families.
+async fn internal_addresses(cluster: &Cluster) -> Result<Vec<IpAddr>> {
+    let nodes = cluster.items(&["nodes", "-l", "liqo.io/type!=virtual-node"]).await?;
+    let addresses = nodes.iter().flat_map(|node| node["status"]["addresses"].as_array().into_iter().flatten());
+    let own = addresses.filter(|one| one["type"] == "InternalIP").filter_map(|one| one["address"].as_str());
+    own.map(|address| Ok(address.parse()?)).collect()
+}
+
+/// Of milan, turin reaches UDP 51840 and nothing else, whoever began. Neighbours of IPv6 find each other still.
+async fn close(world: &World) -> Result<()> {
+    let own = internal_addresses(&world.turin).await?;
+    let of_family = |is_ipv4: bool| {
+        let of_it = own.iter().filter(|address| address.is_ipv4() == is_ipv4);
+        of_it.map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    };
+    let (four, six) = (of_family(true), of_family(false));
+    ensure!(!four.is_empty() && !six.is_empty(), "turin's nodes have the addresses {own:?}");
+    let from = [format!("ip saddr {{ {four} }}"), format!("ip6 saddr {{ {six} }}")];
+    let rules =
+        from.map(|from| format!("{from} udp dport 51840 counter accept; {from} meta l4proto {{ icmp, tcp, udp }} counter drop;"));
+    let rules = format!(
+        "table inet closed {{ chain prerouting {{ type filter hook prerouting priority mangle; {} }}; }}",
+        rules.concat()
+    );
+    nft(world, &world.milan, &rules).await
+}
+
+async fn open(world: &World) -> Result<()> {
+    nft(world, &world.milan, "delete table inet closed").await
+}
+
+/// Whether turin's node and its pods, of which the manager is one, get to milan's API server and its auth endpoint: all of them, or none.
+async fn all_is(world: &World, wanted: &str, namespace: &str) -> Result<()> {
+    let (turin, milan) = (&world.turin, &world.milan);
+    let config = milan.object(&["clusterconfig", "liqo"]).await?.context("no ClusterConfig")?;
+    for url in ["authURL", "apiServerURL"] {
+        let url = config["status"][url].as_str().context("milan does not know its addresses")?;
+        let (host, port) = url.trim_start_matches("https://").rsplit_once(':').context("a URL without a port")?;
+        for node in world.machinery(turin)?.nodes() {
+            let (place, call) = (node.network_namespace, format!("timeout 2 bash -c '</dev/tcp/{host}/{port}' 2>/dev/null"));
+            let said = world.shell(&format!("nsenter --net=/run/netns/{place} {call} && echo open || echo shut"), 10).await?;
+            ensure!(said.trim() == wanted, "from turin's node {url} is not {wanted}: {said}");
+        }
+        let from_pod = format!("timeout 2 nc -w 1 {host} {port} </dev/null && echo open || echo shut");
+        let said = exec(turin, namespace, "caller", &from_pod).await?;
+        ensure!(said.trim() == wanted, "from turin's pods {url} is not {wanted}: {said}");
+    }
+    Ok(())
+}
+
+/// The gateways of milan, out of a command that it printed.
+fn gateways(arguments: &[&str]) -> Result<Vec<Gateway>> {
+    let said = arguments.windows(2).filter(|pair| pair[0] == "--tunnel").map(|pair| pair[1]);
+    let gateway = |text: &str| {
+        let (key, endpoints) = text.split_once('@').context("no key")?;
+        let public_key = BASE64.decode(key.as_bytes())?.try_into().ok().context("no key")?;
+        Ok(Gateway { public_key, endpoints: endpoints.split(',').map(str::to_owned).collect() })
+    };
+    said.map(gateway).collect()
+}
+
+/// An invitation of milan: the arguments of the command, and the token among them.
+async fn invitation(milan: &Cluster) -> Result<(String, String)> {
+    let told = milan.liqoctl(&["generate", "peer-command", "--through-tunnel", "--lifetime", "10m", "-o", "json"]).await?;
+    let told: Value = serde_json::from_str(&told)?;
+    let command = told["command"].as_str().context("there is no command")?.to_owned();
+    let token = command.split_whitespace().last().context("there is no token")?.to_owned();
+    Ok((command, token))
+}
+
+fn with_token(token: &str, arguments: &str) -> Result<Passage> {
+    let gateways = gateways(&arguments.split_whitespace().collect::<Vec<_>>())?;
+    Ok(dial(Way { private_key: keys::of_token(token), gateways })?)
+}
+
+/// Nobody comes by this token any more: no gateway answers, and that is so several times in a row.
+async fn nothing_opens(what: &str, token: &str, command: &str) -> Result<()> {
+    let late = with_token(token, command)?;
+    eventually(what, SOON, || async {
+        for _ in 0..3 {
+            match late.connect(AUTH_PORT).await {
+                Err(error) if error.to_string().contains("no gateway of the other cluster answers") => {}
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// A token that nobody used leads to the auth endpoint alone, and to nothing when it is gone.
+async fn a_token_opens_one_door_as_long_as_it_lives(milan: &Cluster) -> Result<()> {
+    let (command, token) = invitation(milan).await?;
+    let stranger = with_token("not a token of milan", &command)?;
+    let invited = with_token(&token, &command)?;
+    eventually("who has a token gets to the auth endpoint", SOON, || async { Ok(invited.connect(AUTH_PORT).await.ok()) }).await?;
+    let refused = invited.connect(API_PORT).await.err().context("who has a token gets to the API server")?;
+    ensure!(refused.kind() == ErrorKind::ConnectionRefused, "{refused}");
+    let silence = stranger.connect(AUTH_PORT).await.err().context("who has no token gets to the auth endpoint")?;
+    ensure!(silence.kind() == ErrorKind::TimedOut, "{silence}");
+    for token in milan.items(&["-n", "liqo", "secrets", "-l", "liqo.io/peering-token"]).await? {
+        milan.kubectl(&["-n", "liqo", "delete", "secret", token["metadata"]["name"].as_str().unwrap_or_default()]).await?;
+    }
+    // By one key there is one session.
+    drop(invited);
+    nothing_opens("a token that is gone opens nothing", &token, &command).await
+}
+
+/// Who may come through milan's tunnel are these consumers, to both ports, and nobody else.
+async fn guests_are(milan: &Cluster, tenants: usize) -> Result<()> {
+    eventually(&format!("{tenants} consumers may come through the tunnel"), SOON, || async {
+        let list = milan.object(&["-n", "liqo", "configmap", "liqo-tunnel-guests"]).await?.context("there is no list")?;
+        let data = list["data"].as_object().cloned().unwrap_or_default();
+        Ok((data.len() == tenants && data.values().all(|scope| scope == "All")).then_some(()))
+    })
+    .await
+}
+
+async fn offloading_works(turin: &Cluster) -> Result<()> {
+    turin.offloaded_namespace("hidden", "Remote").await?;
+    turin.apply(&pod("hidden", "web", "Always", "echo here I am; sleep 600")).await?;
+    let web = turin.ready_pods("hidden", "app=web", 1).await?.remove(0);
+    let node = web.spec.and_then(|spec| spec.node_name);
+    ensure!(node.as_deref() == Some("milan"), "it runs on {node:?}");
+    let logs = turin.kubectl(&["-n", "hidden", "logs", "web"]).await?;
+    ensure!(logs.contains("here I am"), "{logs}");
+    let large =
+        turin.kubectl(&["-n", "hidden", "exec", "web", "--", "sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x"]).await?;
+    ensure!(large.len() == 3_000_000, "{} bytes came out", large.len());
+    Ok(())
+}
+
+/// The pod at the provider can be looked into, which takes the whole way.
+async fn the_way_is_there(turin: &Cluster, after: &str) -> Result<()> {
+    eventually(&format!("the provider's pod is looked into after {after}"), Duration::from_secs(90), || async {
+        let said = turin.try_kubectl(&["-n", "hidden", "exec", "web", "--", "echo", "still here"]).await?;
+        Ok(said.stdout.contains("still here").then_some(()))
+    })
+    .await?;
+    turin.wait_for(&["foreigncluster/milan"], "condition=PeerReachable", 60).await?;
+    turin.wait_for(&["node/milan"], "condition=Ready", 60).await
+}
+
+/// While the provider's gateways have two keys, a consumer that begins anew gets through, by whichever of them it calls first.
+async fn keys_are_renewed(world: &World) -> Result<()> {
+    let (turin, milan) = (&world.turin, &world.milan);
+    let renewed: Value = serde_json::from_str(&milan.liqoctl(&["renew", "gateway-keys", "-o", "json"]).await?)?;
+    let (former, key) = (&renewed["gateways"][0]["formerKey"], &renewed["gateways"][0]["key"]);
+    ensure!(key.is_string() && key != former, "{renewed}");
+    ensure!(renewed["warning"].is_string(), "who may be shut out is not said: {renewed}");
+    eventually("the consumer was told of both keys", SOON, || async {
+        let told = endpoint(turin, milan).await?.spec.gateways;
+        Ok([former, key].iter().all(|key| told.iter().any(|gateway| *key == &gateway.public_key)).then_some(()))
+    })
+    .await?;
+    turin.restart_manager().await?;
+    the_way_is_there(turin, "a renewal of keys and a restart of the consumer's manager").await?;
+    let large =
+        turin.kubectl(&["-n", "hidden", "exec", "web", "--", "sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x"]).await?;
+    ensure!(large.len() == 300_000, "{} bytes came out", large.len());
+    connected(turin, milan).await
+}
+
+pub async fn a_provider_of_which_only_the_tunnels_port_is_open_is_borrowed_from(world: Arc<World>) -> Result<()> {
+    let (turin, milan) = (&world.turin, &world.milan);
+    let open_door = |wanted: bool| format!(r#"{{"spec":{{"network":{{"apiThroughTunnel":{wanted}}}}}}}"#);
+    let refused = milan.try_liqoctl(&["generate", "peer-command", "--through-tunnel"]).await?;
+    ensure!(!refused.success && refused.stderr.contains("--set network.apiThroughTunnel=true"), "{refused:?}");
+    turin.kubectl(&["create", "namespace", "outside"]).await?;
+    turin.apply(&pod("outside", "caller", "Always", "sleep 3600")).await?;
+    turin.ready_pods("outside", "app=caller", 1).await?;
+    milan.kubectl(&["patch", "clusterconfig", "liqo", "--type=merge", "-p", &open_door(true)]).await?;
+    // The questions find out what is open.
+    all_is(&world, "open", "outside").await?;
+    close(&world).await?;
+    all_is(&world, "shut", "outside").await?;
+    a_token_opens_one_door_as_long_as_it_lives(milan).await?;
+    let tenants = milan.items(&["namespaces", "-l", "liqo.io/namespace-kind=tenant"]).await?.len();
+    guests_are(milan, tenants).await?;
+
+    let (command, token) = invitation(milan).await?;
+    let arguments: Vec<&str> = command.split_whitespace().skip(1).collect();
+    turin.liqoctl(&arguments).await?;
+    turin.wait_for(&["node/milan"], "condition=Ready", 60).await?;
+    connected(turin, milan).await?;
+    guests_are(milan, tenants + 1).await?;
+    nothing_opens("a token that is spent opens nothing", &token, &command).await?;
+    let status = turin.liqoctl(&["status"]).await?;
+    let by = status.lines().find_map(|line| line.split_once("called through its tunnel, by its gateway at ")?.1.parse().ok());
+    let by: SocketAddr = by.with_context(|| format!("no gateway is named: {status}"))?;
+    ensure!(internal_addresses(milan).await?.contains(&by.ip()) && by.port() == 51840, "{status}");
+
+    offloading_works(turin).await?;
+    all_is(&world, "shut", "outside").await?;
+
+    milan.kubectl(&["-n", "liqo-fabric", "rollout", "restart", "daemonset/liqo-fabric"]).await?;
+    milan.kubectl(&["-n", "liqo-fabric", "rollout", "status", "daemonset/liqo-fabric", "--timeout=60s"]).await?;
+    the_way_is_there(turin, "a restart of the provider's gateway").await?;
+    turin.restart_manager().await?;
+    the_way_is_there(turin, "a restart of the consumer's manager").await?;
+    milan.restart_manager().await?;
+    the_way_is_there(turin, "a restart of the provider's manager").await?;
+    connected(turin, milan).await?;
+    keys_are_renewed(&world).await?;
+
+    turin.delete_namespace("hidden").await?;
+    turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
+    let tenant = liqo_api::tenant_namespace(&turin.cluster_id().await?.parse()?);
+    eventually("milan was told that it is over", SOON, || async {
+        Ok(milan.object(&["namespace", &tenant]).await?.is_none().then_some(()))
+    })
+    .await?;
+    ensure!(turin.object(&["node", "milan"]).await?.is_none(), "the virtual node is still there");
+    guests_are(milan, tenants).await?;
+    turin.delete_namespace("outside").await?;
+    open(&world).await?;
+    milan.kubectl(&["patch", "clusterconfig", "liqo", "--type=merge", "-p", &open_door(false)]).await?;
+    guests_are(milan, 0).await
+}
