@@ -1,5 +1,4 @@
-//! `NetworkPolicy`s of offloaded namespaces at the provider. The playground's CNI does not enforce them: what is looked at is
-//! what a CNI that does would be told.
+//! `NetworkPolicy`s of offloaded namespaces at the provider: what they say there. What packets find is in `walls`.
 
 use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -18,7 +17,7 @@ use crate::{
 const SPREAD: &str = "      topologySpreadConstraints: [{ maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, \
                       labelSelector: { matchLabels: { app: web } }, nodeTaintsPolicy: Honor }]\n      containers:";
 
-fn policy(name: &str, namespace: &str, spec: &Value) -> String {
+pub fn policy(name: &str, namespace: &str, spec: &Value) -> String {
     json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": name, "namespace": namespace }, "spec": spec })
         .to_string()
 }

@@ -25,6 +25,8 @@ pub struct Clusters {
     pub nodes_of_turin: u8,
     /// Whether they have IPv6 beside IPv4.
     pub dual_stack: bool,
+    /// Whether milan enforces `NetworkPolicies`.
+    pub network_policies: bool,
 }
 
 /// The clusters of the scenarios, with Liqo installed in each and rome borrowing from milan.
@@ -46,7 +48,7 @@ pub struct World {
 impl World {
     /// Builds the programs, starts the clusters, installs Liqo and peers rome with milan.
     pub async fn build(wanted: Clusters) -> Result<Self> {
-        let Clusters { instance, nodes_of_turin, dual_stack } = wanted;
+        let Clusters { instance, nodes_of_turin, dual_stack, network_policies } = wanted;
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
         let (manager, liqoctl) = (program("liqo-controller-manager").await?, program("liqoctl").await?);
         let fabric = program("liqo-fabric").await?;
@@ -60,7 +62,7 @@ impl World {
         let nothing = "cpu=0,memory=0,pods=0,ephemeral-storage=0".split(',').map(str::parse).collect::<Result<Vec<_>, _>>()?;
         let fake_nodes = FakeNodes { count: 1, resources: fake_node_resources(nothing), taint: false };
         let spec = |name: &str| ClusterSpec { dual_stack, ..ClusterSpec::new(name) };
-        let milan = ClusterSpec { fake_nodes, ..spec("milan") };
+        let milan = ClusterSpec { fake_nodes, network_policies, ..spec("milan") };
         let turin = ClusterSpec { nodes: nodes_of_turin, ..spec("turin") };
         let specs = [spec("rome"), turin, milan];
         playground.up(&specs, &Lines).await.context("starting the clusters")?;

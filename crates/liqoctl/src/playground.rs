@@ -90,7 +90,7 @@ pub fn open(instance: &str) -> anyhow::Result<Playground> {
 pub async fn up(instance: &str, arguments: &PlaygroundUp, progress: &Progress) -> anyhow::Result<Up> {
     clusters::check(arguments)?;
     // Whatever is missing is said before anything starts.
-    let requirements = Requirements::check().await?;
+    let requirements = Requirements::check(&clusters::specs(arguments, &[])).await?;
     if !requirements.missing_packages.is_empty() {
         progress.line(&format!("Debian packages that will be installed: {}", requirements.missing_packages.join(", ")));
     }

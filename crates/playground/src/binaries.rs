@@ -71,6 +71,16 @@ static KWOK_MODULE: Module = Module {
     linker_flags: "-s -w",
 };
 
+/// The newest version that the module proxy has. The checksum database does not know it: what go.sum says of it was computed from the tag v2.1.0 of
+/// its repository, and is what the proxy serves. Libraries that Kubernetes has, too, are of the same versions, so that they are compiled only once.
+static KUBE_ROUTER_MODULE: Module = Module {
+    name: "kube-router",
+    version: "v2.1.0",
+    go_mod: include_str!("../go/kube-router/go.mod"),
+    go_sum: include_str!("../go/kube-router/go.sum"),
+    linker_flags: "-s -w -X github.com/cloudnativelabs/kube-router/v2/pkg/version.Version=v2.1.0",
+};
+
 static WIREGUARD: Module = Module {
     name: "wireguard",
     version: "v0.0.0-20260522210424-ecfc5a8d5446",
@@ -100,6 +110,14 @@ static KUBECTL: Program = kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl")
 /// Only for clusters with fake nodes.
 static KWOK: Program =
     Program { name: "kwok", module: &KWOK_MODULE, package: "sigs.k8s.io/kwok/cmd/kwok", version_flag: "--version" };
+
+/// Only for clusters that enforce `NetworkPolicies`.
+static KUBE_ROUTER: Program = Program {
+    name: "kube-router",
+    module: &KUBE_ROUTER_MODULE,
+    package: "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
+    version_flag: "--version",
+};
 
 /// Not a part of a cluster: what the tunnel is compared with, and must understand.
 static WIREGUARD_GO: Program =
@@ -178,12 +196,18 @@ pub(crate) async fn check() -> Result<()> {
 }
 
 /// Builds what is missing and says where everything is.
-pub(crate) async fn provide(containerd: PathBuf, fake_nodes: bool, progress: &dyn Progress) -> Result<Programs> {
+pub(crate) async fn provide(
+    containerd: PathBuf,
+    fake_nodes: bool,
+    network_policies: bool,
+    progress: &dyn Progress,
+) -> Result<Programs> {
     let (mut found, missing) = locate().await;
     for program in missing {
         found.insert(program.name, build(program, progress).await?);
     }
     let kwok = if fake_nodes { Some(provide_one(&KWOK, progress).await?) } else { None };
+    let kube_router = if network_policies { Some(provide_one(&KUBE_ROUTER, progress).await?) } else { None };
     // Every name of the table is in the map now.
     let mut place = |name: &str| found.remove(name).unwrap_or_default();
     Ok(Programs {
@@ -196,6 +220,7 @@ pub(crate) async fn provide(containerd: PathBuf, fake_nodes: bool, progress: &dy
         coredns: place("coredns"),
         containerd,
         kwok,
+        kube_router,
     })
 }
 
@@ -306,7 +331,7 @@ mod tests {
 
     #[test]
     fn the_modules_name_the_versions_that_the_cache_is_keyed_by() {
-        for program in PROGRAMS.iter().chain([&KUBECTL, &KWOK, &WIREGUARD_GO]) {
+        for program in PROGRAMS.iter().chain([&KUBECTL, &KWOK, &KUBE_ROUTER, &WIREGUARD_GO]) {
             let pinned = program
                 .module
                 .go_mod

@@ -27,8 +27,10 @@ pub(crate) struct Definition {
     pub needs_file: Option<PathBuf>,
 }
 
-/// The programs that run on every node.
-pub(crate) const ON_EVERY_NODE: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
+/// The programs that run on nodes.
+pub(crate) const ON_NODES: [&str; 4] = ["containerd", "kubelet", "kube-proxy", KUBE_ROUTER];
+/// The program that enforces `NetworkPolicies`, where they are.
+pub(crate) const KUBE_ROUTER: &str = "kube-router";
 /// The program that answers for fake nodes.
 pub(crate) const KWOK: &str = "kwok";
 
@@ -45,6 +47,8 @@ pub(crate) struct Programs {
     pub containerd: PathBuf,
     /// Only where there are fake nodes.
     pub kwok: Option<PathBuf>,
+    /// Only where `NetworkPolicies` are enforced.
+    pub kube_router: Option<PathBuf>,
 }
 
 /// All programs of a cluster, in the order in which they start.
@@ -87,6 +91,9 @@ pub(crate) fn definitions(cluster: &ClusterLayout, programs: &Programs) -> Vec<D
         // A kubelet that finds no pod network looks again only seconds later.
         all.push(Definition { needs_file: Some(node.cni_file()), ..kubelet });
         all.push(on_node("kube-proxy", true, &programs.kube_proxy, kube_proxy(cluster, node)));
+        if let (Some(program), true) = (&programs.kube_router, cluster.spec.network_policies) {
+            all.push(on_node(KUBE_ROUTER, true, program, kube_router(cluster, node)));
+        }
     }
     all
 }
@@ -253,6 +260,19 @@ fn kube_proxy(cluster: &ClusterLayout, node: &NodeLayout) -> Vec<String> {
     ]
 }
 
+/// Nothing of it but its policy controller: pods have their network, and Services their proxy, from others.
+fn kube_router(cluster: &ClusterLayout, node: &NodeLayout) -> Vec<String> {
+    let mut flags = vec![
+        flag("kubeconfig", cluster.dir.join("kube-router.kubeconfig")),
+        format!("--hostname-override={}", node.name),
+        format!("--service-cluster-ip-range={}", cluster.service_ranges()),
+    ];
+    flags.extend(
+        ["--run-router=false", "--run-service-proxy=false", "--enable-cni=false", "--health-port=0", "--v=1"].map(str::to_owned),
+    );
+    flags
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,7 +293,8 @@ mod tests {
             kube_proxy: program.clone(),
             coredns: program.clone(),
             containerd: program.clone(),
-            kwok: Some(program),
+            kwok: Some(program.clone()),
+            kube_router: Some(program),
         };
         definitions(&layout, &programs)
     }
@@ -308,6 +329,14 @@ mod tests {
         let named = |spec| all(vec![10, 11], spec).into_iter().filter(|definition| definition.component == KWOK).count();
         assert_eq!(named(rome()), 0);
         assert_eq!(named(rome().with_fake_nodes(100)), 1);
+    }
+
+    #[test]
+    fn policies_are_enforced_on_each_node_where_that_is_asked_for() {
+        let named =
+            |spec| all(vec![10, 11], spec).into_iter().filter(|definition| definition.component.starts_with(KUBE_ROUTER)).count();
+        assert_eq!(named(rome()), 0);
+        assert_eq!(named(ClusterSpec { network_policies: true, ..rome() }), 2);
     }
 
     #[test]

@@ -26,6 +26,8 @@ use crate::{
 
 /// As which user kwok comes.
 pub(crate) const KWOK_USER: &str = "kwok";
+/// As which user the program comes that enforces `NetworkPolicies`.
+pub(crate) const KUBE_ROUTER_USER: &str = "kube-router";
 /// Annotation of the nodes that the playground made with a kubelet. No label: those travel to other clusters with what a node offers.
 const REAL_NODE: &str = "liqo-playground/real-node";
 const COREFILE: &str = ".:53 {
@@ -69,7 +71,29 @@ pub(crate) async fn apply(cluster: &ClusterLayout, client: &Client, ca: &str) ->
             }),
         )
         .await?;
+    if cluster.spec.network_policies {
+        kube_router(&writer).await?;
+    }
     name_server(&writer, cluster.nodes.len()).await
+}
+
+/// It looks, and writes nothing.
+async fn kube_router(writer: &Writer<'_>) -> Result<()> {
+    let looks = ["get", "list", "watch"];
+    writer
+        .cluster_wide::<ClusterRole>(
+            "playground-kube-router",
+            json!({
+                "rules": [
+                    { "apiGroups": [""], "resources": ["namespaces", "pods", "services", "nodes", "endpoints"], "verbs": looks },
+                    { "apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": looks },
+                    { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": looks },
+                ],
+            }),
+        )
+        .await?;
+    let binding = json!({ "roleRef": role_ref("ClusterRole", "playground-kube-router"), "subjects": [user(KUBE_ROUTER_USER)] });
+    writer.cluster_wide::<ClusterRoleBinding>("playground-kube-router", binding).await
 }
 
 /// What kwok does with nodes and their pods, and nothing else.

@@ -10,7 +10,7 @@ use rcgen::{
 use crate::{
     error::{Error, Result},
     layout::{API_SERVICE_ADDRESS, ClusterLayout, NodeLayout},
-    objects::KWOK_USER,
+    objects::{KUBE_ROUTER_USER, KWOK_USER},
 };
 
 /// One certificate to be issued.
@@ -63,6 +63,9 @@ fn leaves(cluster: &ClusterLayout) -> Vec<Leaf> {
     ];
     if cluster.has_fake_nodes() {
         leaves.push(Leaf::client("kwok", KWOK_USER, None));
+    }
+    if cluster.spec.network_policies {
+        leaves.push(Leaf::client("kube-router", KUBE_ROUTER_USER, None));
     }
     for node in &cluster.nodes {
         let name = format!("system:node:{}", node.name);

@@ -31,6 +31,9 @@ pub(crate) fn prepare(cluster: &ClusterLayout, programs: &Programs, facts: &Host
         kubeconfig(&cluster.dir.join("kwok.kubeconfig"), "kwok")?;
         write(&cluster.dir.join("kwok.yaml"), &kwok::configuration())?;
     }
+    if cluster.spec.network_policies {
+        kubeconfig(&cluster.dir.join("kube-router.kubeconfig"), "kube-router")?;
+    }
     write_json(&cluster.dir.join("audit-policy.json"), &configuration::audit_policy())?;
     for node in &cluster.nodes {
         for directory in ["kubelet", "pod-logs", "volume-plugins", "cni"] {

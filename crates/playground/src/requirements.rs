@@ -8,6 +8,7 @@ use crate::{
     error::{Error, Result},
     progress::Progress,
     run::run,
+    spec::ClusterSpec,
 };
 
 /// A program of the system and the Debian package that has it.
@@ -23,6 +24,8 @@ const PACKAGES: [(&str, &str); 10] = [
     ("mount", "mount"),
     ("ldd", "libc-bin"),
 ];
+/// The same for clusters that enforce `NetworkPolicies`.
+const POLICY_PACKAGES: [(&str, &str); 2] = [("iptables", "iptables"), ("ipset", "ipset")];
 const CNI_PACKAGE: &str = "containernetworking-plugins";
 const CNI_DIRECTORIES: [&str; 3] = ["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"];
 
@@ -34,8 +37,8 @@ pub struct Requirements {
 }
 
 impl Requirements {
-    /// Fails, in one sentence that says what to do, if a playground cannot run here. Changes nothing.
-    pub async fn check() -> Result<Self> {
+    /// Fails, in one sentence that says what to do, if a playground with such clusters cannot run here. Changes nothing.
+    pub async fn check(specs: &[ClusterSpec]) -> Result<Self> {
         if !cfg!(target_os = "linux") {
             return Err(Error::NotLinux);
         }
@@ -44,7 +47,9 @@ impl Requirements {
         }
         let path = search_path();
         let absent = |(program, _): &&(&str, &str)| search(program, &path).is_none();
-        let mut missing: Vec<_> = PACKAGES.iter().filter(absent).map(|(_, package)| (*package).to_owned()).collect();
+        let policies = specs.iter().any(|spec| spec.network_policies);
+        let wanted = PACKAGES.iter().chain(POLICY_PACKAGES.iter().filter(|_| policies));
+        let mut missing: Vec<_> = wanted.filter(absent).map(|(_, package)| (*package).to_owned()).collect();
         if cni_directory().is_none() {
             missing.push(CNI_PACKAGE.to_owned());
         }

@@ -24,6 +24,10 @@ pub struct ClusterSpec {
     /// does not change the pod ranges of a node.
     #[serde(default)]
     pub dual_stack: bool,
+    /// Enforce `NetworkPolicies`, without IPv6, as [kube-router](https://www.kube-router.io) does. Once it is so it stays: what is in the kernels of nodes does not
+    /// go when the program does.
+    #[serde(default)]
+    pub network_policies: bool,
     /// Raise the client limits of controller manager and scheduler, whose defaults of 20 requests a second hide everything else in benchmarks.
     /// They are always raised where there are fake nodes.
     #[serde(default)]
@@ -70,6 +74,7 @@ impl ClusterSpec {
             nodes: 1,
             fake_nodes: FakeNodes::default(),
             dual_stack: false,
+            network_policies: false,
             raised_client_limits: false,
             node_grace_seconds: None,
         }
@@ -86,6 +91,9 @@ impl ClusterSpec {
         let failed = |reason: String| Err(Error::ClusterSpec { cluster: self.name.clone(), reason });
         if self.nodes == 0 || self.nodes > MOST_NODES {
             return failed(format!("it cannot have {} nodes: ask for 1 to {MOST_NODES}", self.nodes));
+        }
+        if self.dual_stack && self.network_policies {
+            return failed("it cannot enforce NetworkPolicies and have IPv6: kube-router fails on ranges of IPv6".to_owned());
         }
         if let Some(seconds) = self.node_grace_seconds.filter(|seconds| *seconds < 8) {
             return failed(format!("a node cannot be dead after {seconds} s: ask for 8 s or more"));
@@ -117,10 +125,11 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_times_that_cannot_be_are_refused() {
+    fn what_cannot_be_is_refused() {
         assert!(ClusterSpec { nodes: 0, ..ClusterSpec::new("rome") }.check().is_err());
         assert!(ClusterSpec { nodes: 129, ..ClusterSpec::new("rome") }.check().is_err());
         assert!(ClusterSpec { node_grace_seconds: Some(3), ..ClusterSpec::new("rome") }.check().is_err());
+        assert!(ClusterSpec { dual_stack: true, network_policies: true, ..ClusterSpec::new("rome") }.check().is_err());
         assert!(ClusterSpec { nodes: 128, node_grace_seconds: Some(8), ..ClusterSpec::new("rome") }.check().is_ok());
     }
 

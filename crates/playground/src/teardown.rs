@@ -10,7 +10,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::{
     cgroups,
-    components::ON_EVERY_NODE,
+    components::ON_NODES,
     error::{Error, Result},
     files,
     layout::{ClusterLayout, Instance, NodeLayout},
@@ -45,7 +45,7 @@ pub(crate) async fn remove_node(cluster: &ClusterLayout, node: &NodeLayout) -> R
     for suffix in ["client.crt", "client.key", "server.crt", "server.key"] {
         files::remove(&cluster.pki(&format!("{}-{suffix}", node.name)))?;
     }
-    for program in ON_EVERY_NODE {
+    for program in ON_NODES {
         let log = cluster.log(&node.component(program));
         files::remove(&log)?;
         files::remove(&log.with_extension("log.old"))?;

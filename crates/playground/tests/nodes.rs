@@ -24,7 +24,7 @@ const GRACE_SECONDS: u16 = 8;
 
 #[tokio::test]
 async fn nodes_come_and_go_and_pods_with_them() {
-    Requirements::check().await.unwrap_or_else(|missing| panic!("{missing}"));
+    Requirements::check(&[]).await.unwrap_or_else(|missing| panic!("{missing}"));
     let playground = Playground::open(INSTANCE).unwrap();
     // What an earlier run may have left when it was killed.
     playground.down().await.unwrap();

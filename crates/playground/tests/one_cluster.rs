@@ -18,7 +18,7 @@ const INSTANCE: &str = "selftest";
 
 #[tokio::test]
 async fn a_cluster_runs_pods_survives_crashes_and_leaves_nothing_behind() {
-    Requirements::check().await.unwrap_or_else(|missing| panic!("{missing}"));
+    Requirements::check(&[]).await.unwrap_or_else(|missing| panic!("{missing}"));
     let playground = Playground::open(INSTANCE).unwrap();
     // What an earlier run may have left when it was killed.
     playground.down().await.unwrap();

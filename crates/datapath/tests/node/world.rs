@@ -442,7 +442,7 @@ fn install_programs() -> io::Result<()> {
     static INSTALLED: Mutex<bool> = Mutex::new(false);
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*installed {
-        let install = async { Requirements::check().await?.install(&Silent).await };
+        let install = async { Requirements::check(&[]).await?.install(&Silent).await };
         tokio::runtime::Runtime::new()?.block_on(install).map_err(io::Error::other)?;
         *installed = true;
     }

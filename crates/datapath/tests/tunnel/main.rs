@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         }
     }
     // `ip`, if it is not there.
-    let install = async { liqo_playground::Requirements::check().await?.install(&liqo_playground::Silent).await };
+    let install = async { liqo_playground::Requirements::check(&[]).await?.install(&liqo_playground::Silent).await };
     if let Err(error) =
         tokio::runtime::Runtime::new().map_err(anyhow::Error::from).and_then(|runtime| Ok(runtime.block_on(install)?))
     {

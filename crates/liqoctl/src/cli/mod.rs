@@ -465,6 +465,7 @@ pub enum Playground {
 
 /// Arguments of `playground up`.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools)] // Each is an option of its own.
 pub struct PlaygroundUp {
     /// Names of the clusters, each with nodes of its own if need be: rome,milan:nodes=2:fake-nodes=100; the first one borrows from the others
     #[arg(long, value_delimiter = ',', default_value = "rome,milan", value_name = "NAME[:nodes=N][:fake-nodes=N]")]
@@ -484,6 +485,9 @@ pub struct PlaygroundUp {
     /// Pods, Services and nodes have IPv6 addresses beside their IPv4 addresses, and peers are told of both. Clusters that are up keep their families: one with IPv4 alone is refused
     #[arg(long)]
     pub dual_stack: bool,
+    /// Enforce network policies, from now on until the clusters are taken down
+    #[arg(long)]
+    pub network_policies: bool,
     /// Clusters only, without Liqo
     #[arg(long, conflicts_with = "bare_peering")]
     pub bare: bool,

@@ -89,6 +89,7 @@ pub(super) fn specs(arguments: &PlaygroundUp, present: &[ClusterSpec]) -> Vec<Cl
         spec.fake_nodes.count = cluster.fake_nodes.or(arguments.fake_nodes).unwrap_or(spec.fake_nodes.count);
         spec.fake_nodes.taint = arguments.fake_node_taint.unwrap_or(spec.fake_nodes.taint);
         spec.dual_stack |= arguments.dual_stack;
+        spec.network_policies |= arguments.network_policies;
         if let Some(resources) = &resources {
             spec.fake_nodes.resources = resources.clone();
         }
@@ -138,6 +139,8 @@ mod tests {
         assert_eq!(specs(&up(&[]), &first), first);
         let both = specs(&up(&["--dual-stack"]), &[]);
         assert_eq!((both[0].dual_stack, &specs(&up(&[]), &both)), (true, &both));
+        let enforced = specs(&up(&["--network-policies"]), &[]);
+        assert_eq!((enforced[0].network_policies, &specs(&up(&[]), &enforced)), (true, &enforced));
         let untainted = specs(&up(&["--fake-node-taint=false", "--fake-node-resources=cpu=4,pods=10"]), &first);
         assert!(!untainted[0].fake_nodes.taint);
         assert_eq!(untainted[0].fake_nodes.resources.to_string(), "cpu=4, memory=256Gi, pods=10");
