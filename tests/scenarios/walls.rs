@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use liqo_tests::{Cluster, World, eventually};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::{
     network::{ABROAD, AT_HOME, connected, endpoint, exec, ip, seen, servers, service},
     network_policies::policy,
+    policies::apply_policy,
 };
 
 const NAMESPACE: &str = "behind-walls";
@@ -82,12 +83,11 @@ pub async fn packets_find_what_the_policies_say(world: Arc<World>) -> Result<()>
     let (near_friend, near_stranger) = (of_rome("near-friend").await?, of_rome("near-stranger").await?);
     let (far_friend, far_stranger, far) =
         (of_rome("far-friend").await?, of_rome("far-stranger").await?, of_rome("far-web").await?);
+    let of_milan = |pod: &Pod| Caller { cluster: milan, namespace: "default", pod: pod.name_any() };
     let (own, own_too) = (server(milan, "default", "own").await?, server(milan, "default", "own-too").await?);
-    let (own, of_own) = (Caller { cluster: milan, namespace: "default", pod: own.name_any() }, ip(&own)?);
-    let tenant = eventually("turin's server is ready", Duration::from_secs(90), || async {
-        Ok(turin.ready_pods(NAMESPACE, "server=tenant", 1).await?.pop())
-    })
-    .await?;
+    let (of_own, own, own_too) = (ip(&own)?, of_milan(&own), of_milan(&own_too));
+    let tenant = turin.ready_pods(NAMESPACE, "server=tenant", 1).await?.remove(0);
+    let id = rome.cluster_id().await?;
     let mapped = turin.remote_namespace(NAMESPACE, milan).await?;
     let of_tenant = ip(&milan.api::<Pod>(&mapped).get(&tenant.name_any()).await?)?;
     let tenant = Caller { cluster: turin, namespace: NAMESPACE, pod: tenant.name_any() };
@@ -98,7 +98,8 @@ pub async fn packets_find_what_the_policies_say(world: Arc<World>) -> Result<()>
     let home_from_milan = seen(&endpoint(rome, milan).await?, &ip(&near_web)?)?;
 
     // By default rome's pods meet each other, here and there, and neither milan's nor another tenant's.
-    own.finds(true, &ip(&own_too)?).await?;
+    own_too.finds(true, &of_own).await?;
+    tenant.finds(true, &of_tenant).await?;
     near_stranger.finds(true, &from_home).await?;
     far_stranger.finds(true, &at_milan).await?;
     far.finds(true, &home_from_milan).await?;
@@ -106,7 +107,24 @@ pub async fn packets_find_what_the_policies_say(world: Arc<World>) -> Result<()>
     far.finds(false, &of_own).await?;
     tenant.finds(false, &at_milan).await?;
     far.finds(false, &of_tenant).await?;
-    exec(rome, NAMESPACE, &far.pod, "timeout 10 wget -qO- http://web").await?;
+    eventually("names resolve behind the walls", Duration::from_secs(30), || async {
+        exec(rome, NAMESPACE, &far.pod, "timeout 5 wget -qO- http://web").await.map(Some)
+    })
+    .await?;
+
+    // Through whom milan lets the world in, it says itself.
+    let entrances = |entrances: Value| {
+        let spec = json!({ "priority": 50, "peers": { "clusterIDs": [id] }, "provide": { "usage": { "entrances": entrances } } });
+        apply_policy(milan, "doors", spec)
+    };
+    for odd in ["10.0.0.0/33", "10.0.0.256/24", "fd00::/129", "10.0.0.1", "Default"] {
+        ensure!(entrances(json!([odd])).await.is_err(), "{odd} was taken");
+    }
+    entrances(json!(["default"])).await?;
+    own.finds(true, &at_milan).await?;
+    tenant.finds(false, &at_milan).await?;
+    milan.kubectl(&["delete", "peeringpolicy", "doors"]).await?;
+    own.finds(false, &at_milan).await?;
 
     // What the consumer closes is closed there, too, and follows its own pods wherever they are.
     rome.apply(&for_web("friends", &json!([{ "from": [{ "podSelector": { "matchLabels": { "app": "friend" } } }] }]))).await?;
@@ -122,6 +140,13 @@ pub async fn packets_find_what_the_policies_say(world: Arc<World>) -> Result<()>
     far_stranger.finds(true, &at_milan).await?;
     own.finds(false, &at_milan).await?;
     tenant.finds(false, &at_milan).await?;
+
+    // Whom its pods may call is bounded there, too.
+    let stranger = json!({ "matchLabels": { "app": "stranger" } });
+    rome.apply(&policy("silence", NAMESPACE, &json!({ "podSelector": stranger, "policyTypes": ["Egress"] }))).await?;
+    far_stranger.finds(false, &at_milan).await?;
+    rome.kubectl(&["-n", NAMESPACE, "delete", "networkpolicy", "silence"]).await?;
+    far_stranger.finds(true, &at_milan).await?;
 
     // A policy that is gone closes nothing.
     rome.kubectl(&["-n", NAMESPACE, "delete", "networkpolicy", "everybody"]).await?;

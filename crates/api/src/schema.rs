@@ -38,7 +38,11 @@ pub fn host_patterns(_: &mut SchemaGenerator) -> Schema {
 
 /// Names of namespaces, and prefixes of addresses.
 pub fn entrances(_: &mut SchemaGenerator) -> Schema {
-    let pattern = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$|^[0-9a-fA-F.:]+/[0-9]{1,3}$";
+    let namespace = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$";
+    let octet = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+    let of_four = format!(r"^({octet}\.){{3}}{octet}/([12]?[0-9]|3[0-2])$");
+    let of_six = "^[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9])$";
+    let pattern = format!("{namespace}|{of_four}|{of_six}");
     json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 63, "pattern": pattern } })
 }
 

@@ -354,9 +354,13 @@ async fn remove_namespace(cluster: &Cluster, options: &Options) -> anyhow::Resul
     let kept = |kind: &str, meta: &ObjectMeta| match kind {
         "Secret" => meta.name.as_deref() == Some(IDENTITY),
         "ServiceAccount" => meta.name.as_deref() == Some("default"),
+        // Kubernetes puts that into every namespace.
+        "ConfigMap" => meta.name.as_deref() == Some("kube-root-ca.crt"),
         _ => false,
     };
-    for (group, kind) in [("", "Secret"), ("", "ServiceAccount"), ("coordination.k8s.io", "Lease"), ("", "Service")] {
+    for (group, kind) in
+        [("", "Secret"), ("", "ConfigMap"), ("", "ServiceAccount"), ("coordination.k8s.io", "Lease"), ("", "Service")]
+    {
         let api = of_kind(cluster, group, "v1", kind, Some(NAMESPACE));
         for object in metadata(&api, &ListParams::default()).await?.iter().filter(|object| !kept(kind, &object.metadata)) {
             apply::delete(&api, &object.name_any()).await?;

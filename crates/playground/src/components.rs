@@ -92,7 +92,9 @@ pub(crate) fn definitions(cluster: &ClusterLayout, programs: &Programs) -> Vec<D
         all.push(Definition { needs_file: Some(node.cni_file()), ..kubelet });
         all.push(on_node("kube-proxy", true, &programs.kube_proxy, kube_proxy(cluster, node)));
         if let (Some(program), true) = (&programs.kube_router, cluster.spec.network_policies) {
-            all.push(on_node(KUBE_ROUTER, true, program, kube_router(cluster, node)));
+            let kube_router = on_node(KUBE_ROUTER, true, program, kube_router(cluster, node));
+            // It exits when there is no such node yet.
+            all.push(Definition { needs_file: Some(node.cni_file()), ..kube_router });
         }
     }
     all

@@ -70,7 +70,9 @@ impl InstanceState {
                     (10..=250).find(|octet| !taken(octet)).ok_or_else(|| Error::NoAddress { instance: instance.to_owned() })?;
                 self.clusters[position].nodes.push(octet);
             }
-            self.clusters[position].spec = spec.clone();
+            // What it wrote into the kernels stays, so that what keeps it true has to stay, too.
+            let network_policies = spec.network_policies || self.clusters[position].spec.network_policies;
+            self.clusters[position].spec = ClusterSpec { network_policies, ..spec.clone() };
         }
         Ok(())
     }

@@ -122,6 +122,13 @@ pub(crate) async fn ensure_node(cluster: &ClusterLayout, node: &NodeLayout) -> R
     Ok(missing)
 }
 
+/// Whether kube-router has written its rules into a node's kernel: the one that lets pass what complies is the last one.
+pub(crate) async fn heeds_policies(node: &NodeLayout) -> Option<()> {
+    let within = format!("--net={}", namespace_file(&node.namespace));
+    let rules = run("nsenter", &[&within, "iptables", "-w", "-S", "KUBE-ROUTER-FORWARD"]).await.ok()?;
+    rules.contains("-j ACCEPT").then_some(())
+}
+
 /// The pods of these ranges are reached through those nodes' addresses.
 pub(crate) async fn route_pods(from: &NodeLayout, ranges: &[(String, IpAddr)]) -> Result<()> {
     let routes: Vec<_> = ranges.iter().map(|(range, node)| format!("route replace {range} via {node}")).collect();

@@ -80,7 +80,11 @@ impl Nodes<'_> {
         write_json(&node.cni_file(), &configuration::cni(node, pod_ranges, facts))?;
         let nodes: Api<Node> = Api::all(self.client.clone());
         let ready = || async { nodes.get(&node.name).await.ok().filter(fake_nodes::is_ready) };
-        self.wait("node", 120, ready).await.map(drop)
+        self.wait("node", 120, ready).await?;
+        if self.cluster.spec.network_policies {
+            self.wait("network policies", 60, || network::heeds_policies(node)).await?;
+        }
+        Ok(())
     }
 
     /// The pods of each node are reached from the others through its address.

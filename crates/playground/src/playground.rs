@@ -114,14 +114,14 @@ impl Playground {
     /// Brings up the clusters that are not up, repairs those that are damaged, and returns handles on all that were asked for. Other clusters
     /// of the instance stay.
     pub async fn up(&self, specs: &[ClusterSpec], progress: &dyn Progress) -> Result<Vec<Cluster>> {
-        let requirements = Requirements::check(specs).await?;
+        let present = self.clusters()?.into_iter().map(|cluster| cluster.layout.spec);
+        let all: Vec<ClusterSpec> = present.chain(specs.iter().cloned()).collect();
+        let requirements = Requirements::check(&all).await?;
         requirements.install(progress).await?;
         let containerd = binaries::search("containerd", &binaries::search_path());
         let containerd = containerd.ok_or_else(|| Error::MissingPrograms { programs: "containerd".to_owned() })?;
-        let fake_nodes = self.clusters()?.iter().any(|cluster| cluster.layout.has_fake_nodes())
-            || specs.iter().any(|spec| spec.fake_nodes.count > 0);
-        let network_policies = self.clusters()?.iter().any(|cluster| cluster.layout.spec.network_policies)
-            || specs.iter().any(|spec| spec.network_policies);
+        let fake_nodes = all.iter().any(|spec| spec.fake_nodes.count > 0);
+        let network_policies = all.iter().any(|spec| spec.network_policies);
         let programs = binaries::provide(containerd, fake_nodes, network_policies, progress).await?;
         let root = &self.instance.root;
         make_directory(root)?;
