@@ -71,7 +71,7 @@ static KWOK_MODULE: Module = Module {
     linker_flags: "-s -w",
 };
 
-/// The newest version that the module proxy has. The checksum database does not know it: what go.sum says of it was computed from the tag v2.1.0 of
+/// The only version that the module proxy has. The checksum database does not know it: what go.sum says of it was computed from the tag v2.1.0 of
 /// its repository, and is what the proxy serves. Libraries that Kubernetes has, too, are of the same versions, so that they are compiled only once.
 static KUBE_ROUTER_MODULE: Module = Module {
     name: "kube-router",

@@ -98,8 +98,8 @@ pub async fn reconcile(consumer: &Arc<Consumer>, peer: &Peer, remote: &Remote, r
 fn problem(consumer: &Consumer, remote: &Remote, record: &Twin) -> Option<String> {
     let of_secrets = || {
         let Reference { kind, namespace, name } = &record.reference;
-        let ingresses = locked(&consumer.home_objects).get(namespace).map(|home| home.ingresses.clone());
-        let ingress = ingresses.filter(|_| *kind == Kind::Ingress)?.get(&Key::new(namespace.clone(), name.clone()));
+        let ingress =
+            ingresses_of(consumer, namespace).filter(|_| *kind == Kind::Ingress)?.get(&Key::new(namespace.clone(), name.clone()));
         secrets_of(namespace, ingress.as_deref()).find_map(|secret| {
             let problem = recorded(remote, &secret)?.problem.clone()?;
             Some(format!("{problem} (Secret {})", secret.name))
@@ -108,10 +108,14 @@ fn problem(consumer: &Consumer, remote: &Remote, record: &Twin) -> Option<String
     record.problem.clone().or_else(of_secrets)
 }
 
+/// The Ingresses of a namespace that is followed.
+fn ingresses_of(consumer: &Consumer, namespace: &str) -> Option<Cache<HomeIngress>> {
+    locked(&consumer.home_objects).get(namespace).map(|home| home.ingresses.clone())
+}
+
 /// Looks at the Ingresses again that name this Secret.
 pub fn look_at_ingresses_that_name(consumer: &Consumer, peer: &Peer, secret: &Reference) {
-    let ingresses = locked(&consumer.home_objects).get(&secret.namespace).map(|home| home.ingresses.clone());
-    for (key, ingress) in ingresses.iter().flat_map(Cache::all) {
+    for (key, ingress) in ingresses_of(consumer, &secret.namespace).iter().flat_map(Cache::all) {
         if ingress.secrets.contains(&secret.name) {
             peer.references.add_after(reference(Kind::Ingress, &key), LOOK);
         }
@@ -165,9 +169,8 @@ pub fn ingress_names(consumer: &Consumer, peer: &Peer, remote: &Remote, referenc
     if reference.kind != Kind::Secret {
         return Some(false);
     }
-    let ingresses = locked(&consumer.home_objects).get(&reference.namespace).map(|home| home.ingresses.clone());
     // A namespace that is not followed is not offloaded.
-    let Some(ingresses) = ingresses else { return Some(false) };
+    let Some(ingresses) = ingresses_of(consumer, &reference.namespace) else { return Some(false) };
     if !ingresses.is_synced() {
         return None;
     }
@@ -213,8 +216,7 @@ pub fn exposure_changed(consumer: &Consumer, peer: &Peer, twin: &Twin) {
     let Reference { kind, namespace, name } = &twin.reference;
     consumer.namespace_queue.add_after(namespaces::Work::Namespace(namespace.clone()), LOOK);
     if *kind == Kind::Ingress {
-        let ingresses = locked(&consumer.home_objects).get(namespace).map(|home| home.ingresses.clone());
-        let ingress = ingresses.and_then(|ingresses| ingresses.get(&Key::new(namespace.clone(), name.clone())));
+        let ingress = ingresses_of(consumer, namespace).and_then(|all| all.get(&Key::new(namespace.clone(), name.clone())));
         secrets_of(namespace, ingress.as_deref()).for_each(|secret| peer.references.add_after(secret, LOOK));
         // Also those that no Ingress names any more, or not for this one.
         for (_, twin) in peer.remote().iter().flat_map(|remote| remote.secrets.all()) {

@@ -260,9 +260,7 @@ impl Source {
             self.problem = Some(Problem::new("Invalid", "the NetworkPolicy is too long; its pods are closed"));
             return self;
         };
-        let content = json!({ "spec": bounded.policy.to_json() });
-        self.fingerprint = fingerprint(self.kind, &content);
-        self.content = Some(content.to_string().into());
+        self.hold(&json!({ "spec": bounded.policy.to_json() }));
         self.partial = self.partial.or((!bounded.refused.is_empty()).then(|| Problem::ranges(&bounded.refused)));
         self
     }
@@ -283,9 +281,7 @@ impl Source {
 
     /// A Service or Ingress, as far as it may be shown to the world, with this content and what is to be said of it.
     pub fn exposed(mut self, content: &Value, partial: Option<Problem>) -> Self {
-        let content = Value::from(held(self.kind, content));
-        self.fingerprint = fingerprint(self.kind, &content);
-        self.content = Some(content.to_string().into());
+        self.hold(&Value::from(held(self.kind, content)));
         self.partial = partial;
         self
     }
@@ -302,11 +298,15 @@ impl Source {
     /// A Service in a cluster that has these families for Services.
     pub fn of_families(mut self, families: &[&'static str]) -> Self {
         if let Some(content) = self.content().filter(|_| self.kind == Kind::Service) {
-            let content = services::of_families(content, families);
-            self.fingerprint = fingerprint(self.kind, &content);
-            self.content = Some(content.to_string().into());
+            self.hold(&services::of_families(content, families));
         }
         self
+    }
+
+    /// Has this content from now on.
+    fn hold(&mut self, content: &Value) {
+        self.fingerprint = fingerprint(self.kind, content);
+        self.content = Some(content.to_string().into());
     }
 
     /// A slice, as far as it may have a twin: for a Service that is one of home's, with endpoints that are `allowed`.
@@ -326,9 +326,7 @@ impl Source {
             fits.then_some(address)
         });
         if !refused.is_empty() {
-            let bounded = bounded.into();
-            self.fingerprint = fingerprint(self.kind, &bounded);
-            self.content = Some(bounded.to_string().into());
+            self.hold(&bounded.into());
             self.partial = Some(Problem::addresses(&refused));
         }
         self
