@@ -3,7 +3,7 @@
 #
 #   docker build --build-arg PLUGIN=fixed-resources --tag localhost/liqo/fixed-resources:0.1.0 .
 #
-# PLUGIN is the name of a folder in plugins/, or of one in crates/ that holds a program, such as controller-manager.
+# PLUGIN is the name of a folder in plugins/, or of one below crates/ that holds a program, such as controller-manager.
 
 FROM rust:1.95-slim-trixie AS build
 WORKDIR /liqo

@@ -4,7 +4,7 @@ set -eu
 name=${1:-} file=${2:-program}
 
 programs() {
-    for main in plugins/*/src/main.rs crates/*/src/main.rs; do
+    for main in plugins/*/src/main.rs crates/*/*/src/main.rs; do
         [ -e "$main" ] && basename "${main%/src/main.rs}"
     done
 }
@@ -13,7 +13,7 @@ if [ -z "$name" ]; then
     echo "Which program? Say it with --build-arg PLUGIN=<name>. There are:" $(programs) >&2
     exit 1
 fi
-for folder in "plugins/$name" "crates/$name"; do
+for folder in "plugins/$name" crates/*/"$name"; do
     if [ -e "$folder/src/main.rs" ]; then
         package=$(sed -n 's/^name = "\(.*\)"$/\1/p' "$folder/Cargo.toml" | head -n 1)
         # The folder of what was built is a cache that the image does not hold.

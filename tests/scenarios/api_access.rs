@@ -1,4 +1,4 @@
-//! Pods at a provider use the API server of their own cluster: with kubectl, which checks certificates.
+//! Pods at a provider use the API server of their own cluster, with kubectl, which checks certificates.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,11 +9,11 @@ use liqo_api::{labels, pods};
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Value, json};
 
-use crate::network::{connected, not_wanted, wanted_again};
+use crate::network::{connected, disable_network, enable_network};
 
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// A namespace with an account that may read its pods.
+/// Creates a namespace with a `ServiceAccount` that may read its pods.
 async fn namespace(rome: &Cluster, name: &str) -> Result<()> {
     rome.offloaded_namespace(name, "Remote").await?;
     let metadata = json!({ "name": "reader", "namespace": name });
@@ -31,7 +31,7 @@ async fn namespace(rome: &Cluster, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A pod of that account, with kubectl in it.
+/// A pod with this `ServiceAccount` and with kubectl.
 fn client(namespace: &str, name: &str, image: &str, annotation: Option<&str>) -> String {
     let annotations: Value = annotation.map_or(json!({}), |said| json!({ "liqo.io/api-server": said }));
     let object = json!({
@@ -52,14 +52,14 @@ fn client(namespace: &str, name: &str, image: &str, annotation: Option<&str>) ->
     object.to_string()
 }
 
-/// What a command in a pod prints on both outputs, and whether it succeeded.
+/// Runs a command in a pod. Returns whether it succeeded, with its standard output and standard error.
 async fn exec(cluster: &Cluster, namespace: &str, pod: &str, command: &[&str]) -> Result<(bool, String)> {
     let arguments = [&["-n", namespace, "exec", pod, "--"], command].concat();
     let tried = cluster.try_kubectl(&arguments).await?;
     Ok((tried.success, format!("{}{}", tried.stdout, tried.stderr)))
 }
 
-/// The Secrets by which this pod uses the API server: its record, and what the pod mounts.
+/// The Secrets with which this pod uses the API server: the record in the tenant namespace, and the Secret that the pod mounts.
 async fn secrets(world: &World, namespace: &str, pod: &Pod) -> Result<Vec<Secret>> {
     let (rome, milan) = (&world.rome, &world.milan);
     let name = format!("liqo-api-server-{}", pod.uid().context("a UID")?);
@@ -75,12 +75,12 @@ async fn secrets(world: &World, namespace: &str, pod: &Pod) -> Result<Vec<Secret
     Ok(found)
 }
 
-async fn opened_by_policy(rome: &Cluster, is_open: bool) -> Result<()> {
-    let patch = json!({ "spec": { "network": { "apiServer": is_open } } }).to_string();
+async fn allow_api_server(rome: &Cluster, is_allowed: bool) -> Result<()> {
+    let patch = json!({ "spec": { "network": { "apiServer": is_allowed } } }).to_string();
     rome.kubectl(&["patch", "peeringpolicy", "default", "--type=merge", "-p", &patch]).await.map(drop)
 }
 
-pub async fn a_pod_elsewhere_uses_the_api_server_of_its_home_and_nothing_else_there(world: Arc<World>) -> Result<()> {
+pub async fn a_remote_pod_uses_its_home_api_server_and_nothing_else_there(world: Arc<World>) -> Result<()> {
     let (rome, milan, name) = (&world.rome, &world.milan, "api-access");
     connected(rome, milan).await?;
     let image = world.load_kubectl(milan).await?;
@@ -90,7 +90,7 @@ pub async fn a_pod_elsewhere_uses_the_api_server_of_its_home_and_nothing_else_th
     let pod = rome.ready_pods(name, "app=client", 1).await?.remove(0);
     rome.ready_pods(name, "app=silent", 1).await?;
 
-    // kubectl finds address, CA, token and namespace where a pod at home does.
+    // kubectl finds the address, CA, token and namespace in the usual places.
     let list = ["kubectl", "get", "pods", "-o", "name"];
     eventually("the pod sees itself at home", Duration::from_secs(30), || async {
         let (success, said) = exec(rome, name, "client", &list).await?;
@@ -99,7 +99,10 @@ pub async fn a_pod_elsewhere_uses_the_api_server_of_its_home_and_nothing_else_th
     })
     .await?;
     let (success, said) = exec(rome, name, "client", &["kubectl", "get", "secrets"]).await?;
-    ensure!(!success && said.contains(&format!("system:serviceaccount:{name}:reader")), "it is who it is at home: {said}");
+    ensure!(
+        !success && said.contains(&format!("system:serviceaccount:{name}:reader")),
+        "it has another identity than at home: {said}"
+    );
     let knock = |port: &'static str| ["busybox", "nc", "-w", "3", "kubernetes.default.svc", port, "-e", "busybox", "true"];
     ensure!(exec(rome, name, "client", &knock("443")).await?.0, "the port that is open");
     for closed in ["6443", "10250", "9479", "22"] {
@@ -108,7 +111,7 @@ pub async fn a_pod_elsewhere_uses_the_api_server_of_its_home_and_nothing_else_th
     }
     ensure!(!exec(rome, name, "silent", &["busybox", "cat", TOKEN]).await?.0, "a pod that wants no token has one");
 
-    // The provider may say that the token is old; a new one comes, and into the pod.
+    // The annotation makes the consumer renew the token, and the new one gets into the pod.
     let found = secrets(&world, name, &pod).await?;
     ensure!(found.len() == 2, "{} Secrets", found.len());
     let (record, tenant) = (found[0].name_any(), found[0].namespace().unwrap_or_default());
@@ -123,13 +126,13 @@ pub async fn a_pod_elsewhere_uses_the_api_server_of_its_home_and_nothing_else_th
     .await?;
     ensure!(exec(rome, name, "client", &list).await?.0, "the new token is good");
 
-    // A policy closes the way, for what stands, too.
-    opened_by_policy(rome, false).await?;
+    // A policy also closes the path for pods that run already.
+    allow_api_server(rome, false).await?;
     let closed = eventually("the API server is closed to pods there", Duration::from_secs(30), || async {
         Ok((!exec(rome, name, "client", &knock("443")).await?.0).then_some(()))
     })
     .await;
-    opened_by_policy(rome, true).await?;
+    allow_api_server(rome, true).await?;
     closed?;
 
     rome.kubectl(&["-n", name, "delete", "pod", "client"]).await?;
@@ -140,29 +143,29 @@ pub async fn a_pod_elsewhere_uses_the_api_server_of_its_home_and_nothing_else_th
     rome.delete_namespace(name).await
 }
 
-pub async fn a_pod_that_insists_on_its_api_server_waits_until_there_is_a_way(world: Arc<World>) -> Result<()> {
-    let (rome, milan, name) = (&world.rome, &world.milan, "api-insists");
+pub async fn a_pod_that_requires_its_api_server_waits_until_it_is_reachable(world: Arc<World>) -> Result<()> {
+    let (rome, milan, name) = (&world.rome, &world.milan, "api-required");
     connected(rome, milan).await?;
     let image = world.load_kubectl(milan).await?;
     namespace(rome, name).await?;
-    not_wanted(&world).await?;
-    rome.apply(&client(name, "insists", image, Some("home"))).await?;
-    rome.apply(&client(name, "modest", image, None)).await?;
-    let told = eventually("the pod says what it waits for", Duration::from_secs(30), || async {
-        let pod = rome.api::<Pod>(name).get("insists").await?;
+    disable_network(&world).await?;
+    rome.apply(&client(name, "requires", image, Some("home"))).await?;
+    rome.apply(&client(name, "optional", image, None)).await?;
+    let reason = eventually("the pod says what it waits for", Duration::from_secs(30), || async {
+        let pod = rome.api::<Pod>(name).get("requires").await?;
         let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
-        let told = conditions.into_iter().find(|one| one.type_ == pods::OFFLOADED && one.status == "False");
-        Ok(told.and_then(|told| told.reason))
+        let condition = conditions.into_iter().find(|one| one.type_ == pods::OFFLOADED && one.status == "False");
+        Ok(condition.and_then(|condition| condition.reason))
     })
     .await;
-    let modest = rome.ready_pods(name, "app=modest", 1).await;
-    wanted_again(&world).await?;
-    let told = told?;
-    ensure!(told == pods::NO_API_SERVER, "{told}");
-    modest.context("one that does not insist runs all the same")?;
-    rome.ready_pods(name, "app=insists", 1).await?;
+    let optional = rome.ready_pods(name, "app=optional", 1).await;
+    enable_network(&world).await?;
+    let reason = reason?;
+    ensure!(reason == pods::NO_API_SERVER, "{reason}");
+    optional.context("a pod that does not require it does not run")?;
+    rome.ready_pods(name, "app=requires", 1).await?;
     eventually("the pod reaches its API server", Duration::from_secs(30), || async {
-        let (success, said) = exec(rome, name, "insists", &["kubectl", "get", "pods"]).await?;
+        let (success, said) = exec(rome, name, "requires", &["kubectl", "get", "pods"]).await?;
         ensure!(success, "{said}");
         Ok(Some(()))
     })

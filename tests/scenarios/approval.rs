@@ -1,4 +1,4 @@
-//! Where the policy wants a person to approve a consumer, nothing is given before.
+//! If the policy requires approval by a person, a consumer gets nothing before.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 
 use crate::policies::apply_policy;
 
-/// How long a word may take from one cluster to the other: a consumer asks every five seconds where it was refused, and every
-/// fifteen where nobody answered, as when the manager was just replaced.
-const SOON: Duration = Duration::from_secs(60);
+/// Timeout for news to get from one cluster to the other: a consumer asks every five seconds if it was refused, and every fifteen if nobody
+/// answered, for example because the manager was just replaced.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A one-time token of milan.
+/// Creates a one-time token of milan.
 async fn token(milan: &Cluster) -> Result<String> {
     let created: Value = serde_json::from_str(&milan.liqoctl(&["token", "create", "-o", "json"]).await?)?;
     Ok(created["token"].as_str().context("no token printed")?.to_owned())
@@ -29,23 +29,23 @@ async fn auth_url(milan: &Cluster) -> Result<String> {
     Ok(config["status"]["authURL"].as_str().context("milan does not know its address")?.to_owned())
 }
 
-/// turin asks milan with this token.
+/// Makes turin request a peering with milan, with this token.
 async fn ask(world: &World, token: &str) -> Result<()> {
     let (id, url) = (world.milan.cluster_id().await?, auth_url(&world.milan).await?);
     let arguments = ["peer", "--id", &id, "--auth-url", &url, "--cluster-name", "milan", "--token", token, "--no-wait"];
     world.turin.liqoctl(&arguments).await.map(drop)
 }
 
-/// Waits until `liqoctl status` of a cluster has a line with all of these words.
+/// Waits until `liqoctl status` prints a line with all of these words.
 async fn shows(cluster: &Cluster, words: &[&str]) -> Result<()> {
-    eventually(&format!("the status of {} shows {words:?}", cluster.name), SOON, || async {
+    eventually(&format!("the status of {} shows {words:?}", cluster.name), TIMEOUT, || async {
         let status = cluster.liqoctl(&["status"]).await?;
         Ok(status.lines().any(|line| words.iter().all(|word| line.contains(word))).then_some(()))
     })
     .await
 }
 
-/// The record of a peer.
+/// The `ForeignCluster` of a peer.
 async fn record(cluster: &Cluster, id: &str) -> Result<Option<Value>> {
     Ok(cluster.items(&["foreignclusters"]).await?.into_iter().find(|peer| peer["spec"]["clusterID"] == id))
 }
@@ -63,15 +63,17 @@ pub async fn a_consumer_waits_until_a_person_approves_it(world: Arc<World>) -> R
     let given = || async {
         Ok((milan.object(&["namespace", &namespace]).await?.is_some(), turin.object(&["node", "milan"]).await?.is_some()))
     };
-    // It asks again in this time, with a token that is spent.
+    // During this time it asks again, with the used token.
     still("nothing is given meanwhile", Duration::from_secs(7), (false, false), given).await?;
     shows(turin, &["Authenticated", "PendingApproval"]).await?;
 
     let (client, second) =
         (AuthClient::new(&milan.cluster_id().await?.parse()?, &auth_url(milan).await?)?, ClusterIdentity::generate()?);
-    let spent = SecretText(token);
-    let answer = client.request_peering(&Applicant { identity: &second, cluster_name: "second", token: Some(&spent) }).await?;
-    let PeeringAnswer::Denied(refusal) = answer else { anyhow::bail!("a second cluster came with the spent token: {answer:?}") };
+    let used = SecretText(token);
+    let answer = client.request_peering(&Applicant { identity: &second, cluster_name: "second", token: Some(&used) }).await?;
+    let PeeringAnswer::Denied(refusal) = answer else {
+        anyhow::bail!("a second cluster was accepted with the used token: {answer:?}")
+    };
     ensure!(refusal.reason == "TokenInvalid" && refusal.message.contains("was used before"), "{refusal:?}");
     ensure!(record(milan, second.id().as_str()).await?.is_none(), "a refused cluster has a ForeignCluster");
 
@@ -82,14 +84,14 @@ pub async fn a_consumer_waits_until_a_person_approves_it(world: Arc<World>) -> R
     ensure!(known["metadata"]["annotations"]["liqo.io/pending-approval"].is_null(), "it still counts as waiting: {known}");
 
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
-    eventually("milan forgets turin, and the approval with it", SOON, || async {
+    eventually("milan forgets turin, and the approval with it", TIMEOUT, || async {
         Ok(record(milan, &id).await?.is_none().then_some(()))
     })
     .await?;
     milan.kubectl(&["delete", "peeringpolicy", "careful"]).await.map(drop)
 }
 
-pub async fn a_consumer_that_is_refused_is_told(world: Arc<World>) -> Result<()> {
+pub async fn a_refused_consumer_sees_that_in_its_status(world: Arc<World>) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
     apply_policy(milan, "careful", json!({ "priority": 10, "provide": { "approval": "Manual" } })).await?;
     let id = turin.cluster_id().await?;
@@ -107,7 +109,7 @@ pub async fn a_consumer_that_is_refused_is_told(world: Arc<World>) -> Result<()>
     milan.kubectl(&["delete", "peeringpolicy", "careful"]).await.map(drop)
 }
 
-pub async fn a_consumer_that_nobody_approves_is_forgotten(world: Arc<World>) -> Result<()> {
+pub async fn a_consumer_that_nobody_approves_expires(world: Arc<World>) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
     apply_policy(milan, "careful", json!({ "priority": 10, "provide": { "approval": "Manual" } })).await?;
     let id = turin.cluster_id().await?;
@@ -117,7 +119,7 @@ pub async fn a_consumer_that_nobody_approves_is_forgotten(world: Arc<World>) -> 
     let known = record(milan, &id).await?.and_then(|known| Some(known["metadata"]["name"].as_str()?.to_owned()));
     let long_ago = "liqo.io/pending-approval=2026-01-01T00:00:00Z";
     milan.kubectl(&["annotate", "foreigncluster", &known.context("turin does not wait")?, long_ago, "--overwrite"]).await?;
-    eventually("milan forgets turin", SOON, || async { Ok(record(milan, &id).await?.is_none().then_some(())) }).await?;
+    eventually("milan forgets turin", TIMEOUT, || async { Ok(record(milan, &id).await?.is_none().then_some(())) }).await?;
     shows(turin, &["Authenticated", "TokenInvalid"]).await?;
 
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;

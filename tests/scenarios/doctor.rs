@@ -1,4 +1,4 @@
-//! The doctor (`liqoctl doctor`) finds nothing where all is well, and names what is broken.
+//! `liqoctl doctor` finds no fault in healthy clusters, and names what is broken.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,16 +8,16 @@ use serde_json::Value;
 
 use crate::network::connected;
 
-/// How long it may take until what is broken shows.
-const SHOWS: Duration = Duration::from_secs(120);
+/// Timeout until the doctor finds a fault.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What the doctor says of rome, and of milan beside it.
-struct Visit {
+/// The doctor's report about rome and milan.
+struct Examination {
     output: Output,
     report: Value,
 }
 
-impl Visit {
+impl Examination {
     async fn of(world: &World) -> Result<Self> {
         let remote = world.milan.kubeconfig.display().to_string();
         let output = world.rome.try_liqoctl(&["doctor", "--remote-kubeconfig", &remote, "-o", "json"]).await?;
@@ -25,7 +25,7 @@ impl Visit {
         Ok(Self { output, report })
     }
 
-    /// Findings of a cluster (or of two compared) with this verdict: the check and what was found.
+    /// The findings with this verdict for one cluster, or for two that are compared: check and text.
     fn with(&self, clusters: &[&Cluster], verdict: &str) -> Vec<(&str, &str)> {
         let of_these = |one: &&Value| {
             let names = one["clusters"].as_array().into_iter().flatten();
@@ -49,33 +49,33 @@ impl Visit {
     }
 }
 
-/// Waits until the doctor finds that this check failed, and returns what it says, with exit code 1.
-async fn failing(world: &World, clusters: &[&Cluster], check: &str) -> Result<(Visit, String)> {
-    eventually(&format!("the doctor names {check}"), SHOWS, || async {
-        let visit = Visit::of(world).await?;
-        let Some(what) = visit.fails(clusters, check) else { return Ok(None) };
-        ensure!(!visit.output.success, "something failed, and the exit code is 0");
-        Ok(Some((visit, what)))
+/// Waits until this check fails, with exit code 1, and returns what it says.
+async fn failing(world: &World, clusters: &[&Cluster], check: &str) -> Result<(Examination, String)> {
+    eventually(&format!("the doctor names {check}"), TIMEOUT, || async {
+        let examination = Examination::of(world).await?;
+        let Some(what) = examination.fails(clusters, check) else { return Ok(None) };
+        ensure!(!examination.output.success, "something failed, and the exit code is 0");
+        Ok(Some((examination, what)))
     })
     .await
 }
 
 /// Waits until the doctor finds no fault.
-async fn well(world: &World) -> Result<Visit> {
-    eventually("the doctor finds no fault", SHOWS, || async {
-        let visit = Visit::of(world).await?;
-        ensure!(visit.output.success && visit.report["summary"]["fail"] == 0, "{}", visit.output.stdout);
-        Ok(Some(visit))
+async fn healthy(world: &World) -> Result<Examination> {
+    eventually("the doctor finds no fault", TIMEOUT, || async {
+        let examination = Examination::of(world).await?;
+        ensure!(examination.output.success && examination.report["summary"]["fail"] == 0, "{}", examination.output.stdout);
+        Ok(Some(examination))
     })
     .await
 }
 
-pub async fn the_doctor_finds_no_fault_in_clusters_that_are_well(world: Arc<World>) -> Result<()> {
+pub async fn the_doctor_finds_no_fault_in_healthy_clusters(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     connected(rome, milan).await?;
-    let visit = well(&world).await?;
+    let examination = healthy(&world).await?;
     for cluster in [rome, milan] {
-        let ok = visit.checks(&[cluster], "Ok");
+        let ok = examination.checks(&[cluster], "Ok");
         for check in [
             "definitions",
             "leader",
@@ -87,56 +87,59 @@ pub async fn the_doctor_finds_no_fault_in_clusters_that_are_well(world: Arc<Worl
             "gateways-alive",
             "tunnel-connected",
         ] {
-            ensure!(ok.contains(&check), "{}: {check} is not well: {}", cluster.name, visit.output.stdout);
+            ensure!(ok.contains(&check), "{}: {check} is not Ok: {}", cluster.name, examination.output.stdout);
         }
     }
-    let between = visit.checks(&[rome, milan], "Ok");
+    let between = examination.checks(&[rome, milan], "Ok");
     for check in ["agreement", "clocks", "tunnel-keys", "tunnel-prefixes", "tunnel-directions"] {
-        ensure!(between.contains(&check), "{check} is not well: {}", visit.output.stdout);
+        ensure!(between.contains(&check), "{check} is not Ok: {}", examination.output.stdout);
     }
     Ok(())
 }
 
 pub async fn the_doctor_names_a_manager_that_does_not_run(world: Arc<World>) -> Result<()> {
     world.rome.stop_manager().await?;
-    let (visit, what) = failing(&world, &[&world.rome], "manager").await?;
+    let (examination, what) = failing(&world, &[&world.rome], "manager").await?;
     ensure!(what.contains("scaled to zero"), "{what}");
-    // What it wrote is not believed any more; what is no work of it is as it was.
-    let unknown = visit.checks(&[&world.rome], "Unknown");
-    ensure!(unknown.contains(&"peer-reachable"), "{}", visit.output.stdout);
-    ensure!(visit.fails(&[&world.rome], "fabric").is_none(), "{}", visit.output.stdout);
+    // The doctor does not trust what this manager wrote. Other parts are not affected.
+    let unknown = examination.checks(&[&world.rome], "Unknown");
+    ensure!(unknown.contains(&"peer-reachable"), "{}", examination.output.stdout);
+    ensure!(examination.fails(&[&world.rome], "fabric").is_none(), "{}", examination.output.stdout);
     world.rome.start_manager().await?;
-    well(&world).await.map(drop)
+    healthy(&world).await.map(drop)
 }
 
-pub async fn the_doctor_names_a_right_that_was_taken_away(world: Arc<World>) -> Result<()> {
+pub async fn the_doctor_names_a_missing_right(world: Arc<World>) -> Result<()> {
     world.rome.kubectl(&["-n", "liqo", "delete", "rolebinding", "liqo-fabric"]).await?;
     let (_, what) = failing(&world, &[&world.rome], "fabric-rights").await?;
     ensure!(what == "RoleBinding liqo/liqo-fabric is gone", "{what}");
     world.install(&world.rome).await?;
-    well(&world).await.map(drop)
+    healthy(&world).await.map(drop)
 }
 
-pub async fn the_doctor_names_the_direction_in_which_packets_are_lost(world: Arc<World>) -> Result<()> {
+pub async fn the_doctor_names_the_direction_that_loses_packets(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     connected(rome, milan).await?;
     let (ours, theirs) = (world.machinery(rome)?.nodes(), world.machinery(milan)?.address());
     let node = ours.first().context("rome has no node")?;
     let nft = |rules: &str| format!("nsenter --net=/run/netns/{} nft '{rules}'", node.network_namespace);
-    // Datagrams, and what takes their place.
+    // Datagrams, and TLS, which replaces them.
     let lost = ["udp sport 51840", "udp dport 51840", "tcp sport 443", "tcp dport 443"];
-    let rules: Vec<String> = lost.iter().map(|what| format!("add rule ip lost way ip saddr {theirs} {what} drop;")).collect();
-    let drop_all =
-        format!("add table ip lost; add chain ip lost way {{ type filter hook prerouting priority -350; }}; {}", rules.join(" "));
+    let rules: Vec<String> =
+        lost.iter().map(|what| format!("add rule ip scenario_lost way ip saddr {theirs} {what} drop;")).collect();
+    let drop_all = format!(
+        "add table ip scenario_lost; add chain ip scenario_lost way {{ type filter hook prerouting priority -350; }}; {}",
+        rules.join(" ")
+    );
     let said = world.shell(&nft(&drop_all), 10).await?;
     ensure!(said.is_empty(), "{said}");
     let found = failing(&world, &[rome], "tunnel-connected").await;
     let compared = failing(&world, &[rome, milan], "tunnel-directions").await;
-    world.shell(&nft("delete table ip lost"), 10).await?;
+    world.shell(&nft("delete table ip scenario_lost"), 10).await?;
     let (_, what) = found?;
     ensure!(what.starts_with("NoAnswer"), "{what}");
     let (_, what) = compared?;
-    ensure!(what.contains("what milan sends does not arrive") || what.starts_with("neither side hears the other"), "{what}");
+    ensure!(what.contains("packets from milan do not arrive") || what.starts_with("neither side hears the other"), "{what}");
     connected(rome, milan).await?;
-    well(&world).await.map(drop)
+    healthy(&world).await.map(drop)
 }

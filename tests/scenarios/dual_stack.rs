@@ -1,4 +1,4 @@
-//! Clusters with IPv4 and IPv6: what a pod and a Service have of one family at the peer, they have of the other one, too.
+//! Clusters with IPv4 and IPv6: pods and Services have addresses of both families, at the peer, too.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +30,7 @@ fn by_family<'a>(addresses: impl IntoIterator<Item = &'a String>) -> ByFamily {
     all
 }
 
-/// As it stands in a URL.
+/// The address as part of a URL.
 fn host(address: &str) -> String {
     if family(address) == "IPv6" { format!("[{address}]") } else { address.to_owned() }
 }
@@ -69,8 +69,8 @@ async fn has_endpoints(cluster: &Cluster, namespace: &str, service: &str, wanted
     .await
 }
 
-/// Waits until each address of a Service leads to both pods.
-async fn leads_to_both(world: &World, namespace: &str, caller: &str, services: &[String], pods: [&str; 2]) -> Result<()> {
+/// Waits until both pods answer at each address of a Service.
+async fn both_answer(world: &World, namespace: &str, caller: &str, services: &[String], pods: [&str; 2]) -> Result<()> {
     for address in services {
         eventually(&format!("{caller} reaches both pods at {address}"), Duration::from_secs(30), || async {
             let line = format!("i=0; while [ $i -lt 20 ]; do timeout 3 wget -qO- http://{}; i=$((i+1)); done", host(address));
@@ -89,7 +89,7 @@ async fn cluster_ips(cluster: &Cluster, namespace: &str, name: &str) -> Result<V
     Ok(serde_json::from_value(found["spec"]["clusterIPs"].clone())?)
 }
 
-pub async fn ranges_of_both_families_are_found_and_agreed_on(world: Arc<World>) -> Result<()> {
+pub async fn ranges_of_both_families_are_detected_and_negotiated(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     connected(rome, milan).await?;
     for cluster in [rome, milan] {
@@ -128,7 +128,7 @@ pub async fn pods_and_services_have_addresses_of_both_families_on_both_sides(wor
     let (own_of_near, far_as_seen) = (addresses(&near)?, addresses(&far)?);
     let near_as_seen = own_of_near.iter().map(|address| seen(&to_milan, address)).collect::<Result<Vec<_>>>()?;
     let expected = own_of_far.iter().map(|address| seen(&to_rome, address)).collect::<Result<Vec<_>>>()?;
-    ensure!(far_as_seen == expected, "at home it has the addresses by which it is reached there: {far_as_seen:?}, {expected:?}");
+    ensure!(far_as_seen == expected, "at home it has {far_as_seen:?}, but it is reachable there at {expected:?}");
 
     let (near, far) = (near.name_any(), far.name_any());
     for (caller, called, addresses, sources) in
@@ -138,13 +138,13 @@ pub async fn pods_and_services_have_addresses_of_both_families_on_both_sides(wor
             let (address, source) = (host(address), source.parse::<IpAddr>()?);
             let answer = ask(rome, namespace, caller, &address, "").await?;
             ensure!(answer == *called, "{answer:?} is not {called}");
-            let told = ask(rome, namespace, caller, &address, "cgi-bin/who").await?;
-            ensure!(told.trim_start_matches('[').parse() == Ok(source), "{caller} is seen as {told}, not as {source}");
-            // Larger than what one packet holds: nobody on the way takes IPv6 to pieces.
+            let seen_as = ask(rome, namespace, caller, &address, "cgi-bin/who").await?;
+            ensure!(seen_as.trim_start_matches('[').parse() == Ok(source), "{caller} is seen as {seen_as}, not as {source}");
+            // Larger than one packet: routers do not fragment IPv6.
             let line = format!("timeout 30 wget -qO- http://{address}:8080/large | md5sum");
             let large = exec(rome, namespace, caller, &line).await?;
             let sent = exec(rome, namespace, called, "md5sum < /tmp/w/large").await?;
-            ensure!(large == sent, "a large answer of {address} arrives otherwise than it was sent");
+            ensure!(large == sent, "a large answer of {address} arrives damaged");
         }
     }
 
@@ -154,16 +154,16 @@ pub async fn pods_and_services_have_addresses_of_both_families_on_both_sides(wor
         has_endpoints(cluster, namespace_there, "web", &endpoints).await?;
         let web = cluster_ips(cluster, namespace_there, "web").await?;
         ensure!(by_family(&web).len() == 2, "web at {} has {web:?}", cluster.name);
-        leads_to_both(&world, namespace, caller, &web, [&near, &far]).await?;
+        both_answer(&world, namespace, caller, &web, [&near, &far]).await?;
 
         let of_six: ByFamily = endpoints.into_iter().filter(|(family, _)| *family == "IPv6").collect();
         has_endpoints(cluster, namespace_there, "six", &of_six).await?;
         let six = cluster_ips(cluster, namespace_there, "six").await?;
         ensure!(by_family(&six).keys().eq([&"IPv6"]), "six at {} has {six:?}", cluster.name);
-        leads_to_both(&world, namespace, caller, &["six".to_owned()], [&near, &far]).await?;
+        both_answer(&world, namespace, caller, &["six".to_owned()], [&near, &far]).await?;
     }
 
-    // A Service gets its second family, and loses it again, wherever it is.
+    // A Service gets its second family and loses it again, in both clusters.
     for (patch, count) in [
         (r#"{"spec":{"ipFamilyPolicy":"PreferDualStack"}}"#, 2),
         (r#"{"spec":{"ipFamilyPolicy":"SingleStack","ipFamilies":["IPv6"]}}"#, 1),

@@ -1,4 +1,4 @@
-//! What the pods of a consumer may be and use is the provider's to say, at any time.
+//! The provider's policy decides what the pods of a consumer may be and use, and may change at any time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::pods::{deployment, pod};
 
-/// Pods of others at milan are subject to this from now on.
+/// Applies a policy at milan for rome's pods.
 async fn policy(world: &World, usage: &serde_json::Value) -> Result<()> {
     let policy = json!({
         "apiVersion": "sharing.liqo.io/v1alpha1",
@@ -26,7 +26,7 @@ async fn no_policy(world: &World) -> Result<()> {
     world.milan.kubectl(&["delete", "peeringpolicy", "strict", "--ignore-not-found"]).await.map(drop)
 }
 
-/// Waits until the Pod Security level of a namespace is this.
+/// Waits until a namespace has this Pod Security level.
 async fn level(milan: &Cluster, namespace: &str, wanted: &str) -> Result<()> {
     eventually(&format!("{namespace} enforces {wanted}"), Duration::from_secs(30), || async {
         let labels = Api::<Namespace>::all(milan.client.clone()).get(namespace).await?.metadata.labels.unwrap_or_default();
@@ -35,15 +35,16 @@ async fn level(milan: &Cluster, namespace: &str, wanted: &str) -> Result<()> {
     .await
 }
 
-/// Waits until the home pod says with this reason and these words why it does not run.
+/// Waits until the local pod shows with this reason and these words why it does not run.
 async fn refused(rome: &Cluster, namespace: &str, name: &str, reason: &str, words: &[&str]) -> Result<()> {
     let what = format!("pod {name} is refused with {reason}, {words:?}");
     eventually(&what, Duration::from_secs(30), || async {
         let status = rome.api::<Pod>(namespace).get(name).await?.status.unwrap_or_default();
-        let told = status.conditions.into_iter().flatten().find(|one| one.type_ == "liqo.io/Offloaded" && one.status == "False");
-        Ok(told.filter(|told| {
-            let message = told.message.as_deref().unwrap_or_default();
-            told.reason.as_deref() == Some(reason) && words.iter().all(|word| message.contains(word))
+        let condition =
+            status.conditions.into_iter().flatten().find(|one| one.type_ == "liqo.io/Offloaded" && one.status == "False");
+        Ok(condition.filter(|condition| {
+            let message = condition.message.as_deref().unwrap_or_default();
+            condition.reason.as_deref() == Some(reason) && words.iter().all(|word| message.contains(word))
         }))
     })
     .await
@@ -52,17 +53,17 @@ async fn refused(rome: &Cluster, namespace: &str, name: &str, reason: &str, word
 
 pub async fn the_pod_security_of_a_consumers_pods_follows_the_policy(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    rome.offloaded_namespace("walls", "Remote").await?;
-    let remote = rome.remote_namespace("walls", milan).await?;
+    rome.offloaded_namespace("security", "Remote").await?;
+    let remote = rome.remote_namespace("security", milan).await?;
     level(milan, &remote, "baseline").await?;
-    rome.apply(&deployment("walls", "before", 1)).await?;
-    let before = rome.ready_pods("walls", "app=before", 1).await?;
+    rome.apply(&deployment("security", "before", 1)).await?;
+    let before = rome.ready_pods("security", "app=before", 1).await?;
 
     policy(&world, &json!({ "podSecurity": "restricted" })).await?;
     level(milan, &remote, "restricted").await?;
-    let ordinary = pod("walls", "ordinary", "Always", "sleep 600");
+    let ordinary = pod("security", "ordinary", "Always", "sleep 600");
     rome.apply(&ordinary).await?;
-    refused(rome, "walls", "ordinary", "NotAllowed", &["PodSecurity \"restricted"]).await?;
+    refused(rome, "security", "ordinary", "NotAllowed", &["PodSecurity \"restricted"]).await?;
     let context = r"    securityContext:
       runAsNonRoot: true
       runAsUser: 1000
@@ -70,12 +71,12 @@ pub async fn the_pod_security_of_a_consumers_pods_follows_the_policy(world: Arc<
       capabilities: { drop: [ALL] }
       seccompProfile: { type: RuntimeDefault }
     resources:";
-    rome.apply(&pod("walls", "hardened", "Always", "sleep 600").replace("    resources:", context)).await?;
-    rome.ready_pods("walls", "app=hardened", 1).await?;
-    let after = rome.ready_pods("walls", "app=before", 1).await?;
+    rome.apply(&pod("security", "hardened", "Always", "sleep 600").replace("    resources:", context)).await?;
+    rome.ready_pods("security", "app=hardened", 1).await?;
+    let after = rome.ready_pods("security", "app=before", 1).await?;
     ensure!(before[0].metadata.uid == after[0].metadata.uid, "a pod that ran before was ended by a narrower policy");
 
-    // A person may set what the manager never would, and it stays.
+    // A person may set a looser level than the manager, and it stays.
     milan.kubectl(&["label", "namespace", &remote, "pod-security.kubernetes.io/enforce=privileged", "--overwrite"]).await?;
     still("what a person set stays", Duration::from_secs(3), (), || level(milan, &remote, "privileged")).await?;
     let manager = "--as=system:serviceaccount:liqo:liqo-controller-manager";
@@ -85,11 +86,11 @@ pub async fn the_pod_security_of_a_consumers_pods_follows_the_policy(world: Arc<
 
     no_policy(&world).await?;
     level(milan, &remote, "baseline").await?;
-    rome.ready_pods("walls", "app=ordinary", 1).await?;
-    rome.delete_namespace("walls").await
+    rome.ready_pods("security", "app=ordinary", 1).await?;
+    rome.delete_namespace("security").await
 }
 
-pub async fn a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_of_the_policy(world: Arc<World>) -> Result<()> {
+pub async fn a_consumers_pods_get_only_the_priority_volumes_and_objects_of_the_policy(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let class = json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": "guests" },
         "value": 7, "preemptionPolicy": "Never" });
@@ -129,7 +130,7 @@ pub async fn a_consumers_pods_get_the_priority_and_only_the_volumes_and_objects_
     rome.delete_namespace("guests").await
 }
 
-pub async fn a_policy_cannot_let_pods_onto_the_providers_virtual_nodes(world: Arc<World>) -> Result<()> {
+pub async fn a_policy_cannot_allow_pods_on_the_providers_virtual_nodes(world: Arc<World>) -> Result<()> {
     for (toleration, why) in [
         (json!({ "operator": "Exists" }), "tolerations[0].key: Required value"),
         (json!({ "key": "", "operator": "Exists" }), "tolerations[0].key"),
@@ -144,7 +145,7 @@ pub async fn a_policy_cannot_let_pods_onto_the_providers_virtual_nodes(world: Ar
     no_policy(&world).await
 }
 
-pub async fn a_pod_says_which_object_it_names_the_provider_does_not_have(world: Arc<World>) -> Result<()> {
+pub async fn a_pod_shows_which_of_its_objects_the_provider_does_not_have(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.offloaded_namespace("papers", "Remote").await?;
     let remote = rome.remote_namespace("papers", milan).await?;
@@ -157,7 +158,7 @@ pub async fn a_pod_says_which_object_it_names_the_provider_does_not_have(world: 
     rome.kubectl(&["-n", "papers", "create", "configmap", "settings", "--from-literal=whose=rome's"]).await?;
     let needs = "    envFrom: [{ secretRef: { name: login } }, { configMapRef: { name: settings } }]\n    resources:";
     rome.apply(&pod("papers", "reader", "Always", "sleep 600").replace("    resources:", needs)).await?;
-    told(rome, "reader", "NotReflected", &["Secret login: KindNotAllowed: ", "ConfigMap settings: NameTaken: "]).await?;
+    accepted(rome, "reader", "NotReflected", &["Secret login: KindNotAllowed: ", "ConfigMap settings: NameTaken: "]).await?;
     let events =
         rome.kubectl(&["-n", "papers", "get", "events", "-o", "jsonpath={range .items[*]}{.reason} {.message}\n{end}"]).await?;
     ensure!(events.lines().any(|line| line.starts_with("NotReflected ")), "no event says it:\n{events}");
@@ -166,25 +167,26 @@ pub async fn a_pod_says_which_object_it_names_the_provider_does_not_have(world: 
     rome.kubectl(&["-n", "papers", "delete", "secret", "login"]).await?;
     secret("Opaque").await?;
     rome.ready_pods("papers", "app=reader", 1).await?;
-    told(rome, "reader", "Offloaded", &[]).await?;
+    accepted(rome, "reader", "Offloaded", &[]).await?;
     rome.delete_namespace("papers").await
 }
 
-/// Waits until a home pod that the provider took says so, with this reason and these words.
-async fn told(rome: &Cluster, name: &str, reason: &str, words: &[&str]) -> Result<()> {
+/// Waits until a local pod shows that the provider accepted it, with this reason and these words.
+async fn accepted(rome: &Cluster, name: &str, reason: &str, words: &[&str]) -> Result<()> {
     eventually(&format!("pod {name} says {reason}, {words:?}"), Duration::from_secs(90), || async {
         let status = rome.api::<Pod>("papers").get(name).await?.status.unwrap_or_default();
-        let told = status.conditions.into_iter().flatten().find(|one| one.type_ == "liqo.io/Offloaded" && one.status == "True");
-        Ok(told.filter(|told| {
-            let message = told.message.as_deref().unwrap_or_default();
-            told.reason.as_deref() == Some(reason) && words.iter().all(|word| message.contains(word))
+        let condition =
+            status.conditions.into_iter().flatten().find(|one| one.type_ == "liqo.io/Offloaded" && one.status == "True");
+        Ok(condition.filter(|condition| {
+            let message = condition.message.as_deref().unwrap_or_default();
+            condition.reason.as_deref() == Some(reason) && words.iter().all(|word| message.contains(word))
         }))
     })
     .await
     .map(drop)
 }
 
-pub async fn limits_are_charged_where_the_policy_says_so(world: Arc<World>) -> Result<()> {
+pub async fn limits_are_charged_if_the_policy_says_so(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.offloaded_namespace("limits", "Remote").await?;
     policy(&world, &json!({ "charge": "Limits" })).await?;
@@ -203,10 +205,10 @@ pub async fn limits_are_charged_where_the_policy_says_so(world: Arc<World>) -> R
     no_policy(&world).await?;
     rome.ready_pods("limits", "app=unlimited", 1).await?;
     rome.ready_pods("limits", "app=huge", 1).await?;
-    // What runs goes on, and counts with its limits: so much cannot be promised, and its room is announced to end.
+    // Running pods continue and count with their limits. That exceeds the cluster, so the provider announces that it takes the excess back.
     policy(&world, &json!({ "charge": "Limits" })).await?;
     let tenant = liqo_api::tenant_namespace(&rome.cluster_id().await?.parse()?);
-    eventually("the room of the huge pod is taken back", Duration::from_secs(30), || async {
+    eventually("the provider announces that it takes back what the huge pod uses", Duration::from_secs(30), || async {
         let offer = milan.api::<ResourceOffer>(&tenant).get(DEFAULT_POOL).await?.spec;
         Ok(offer.reclaim_timestamp.filter(|_| offer.resource_quota.hard.get("cpu") >= Quantity::from_units(1000)).map(drop))
     })

@@ -1,4 +1,4 @@
-//! Ingresses and load balancers at the provider: what its policy allows, by its own classes, and nothing else.
+//! Ingresses and load balancers at the provider: only what its policy allows, with the provider's classes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,11 +11,11 @@ use crate::{
     services::{gone, prefixes},
 };
 
-const SOON: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Waits until an object is there and fits.
-async fn fits(cluster: &Cluster, what: &str, target: &[&str], check: impl Fn(&Value) -> bool) -> Result<Value> {
-    eventually(&format!("{what} at {}", cluster.name), SOON, || async {
+/// Waits until an object exists and passes a check, and returns it.
+async fn becomes(cluster: &Cluster, what: &str, target: &[&str], check: impl Fn(&Value) -> bool) -> Result<Value> {
+    eventually(&format!("{what} at {}", cluster.name), TIMEOUT, || async {
         let found = cluster.object(target).await?.with_context(|| format!("there is no {target:?}"))?;
         ensure!(check(&found), "{found:#}");
         Ok(Some(found))
@@ -23,9 +23,9 @@ async fn fits(cluster: &Cluster, what: &str, target: &[&str], check: impl Fn(&Va
     .await
 }
 
-/// Waits until an event tells this of an object.
-async fn told(cluster: &Cluster, object: &str, words: &str) -> Result<()> {
-    eventually(&format!("an event of {object} says {words:?}"), SOON, || async {
+/// Waits until an event about an object contains these words.
+async fn event_says(cluster: &Cluster, object: &str, words: &str) -> Result<()> {
+    eventually(&format!("an event of {object} says {words:?}"), TIMEOUT, || async {
         let about = format!("involvedObject.name={object},reason=NotReflected");
         let events = cluster.items(&["-n", "front", "events", "--field-selector", &about]).await?;
         let found = events.iter().any(|event| event["message"].as_str().is_some_and(|message| message.contains(words)));
@@ -57,7 +57,7 @@ fn front() -> [Value; 4] {
     ]
 }
 
-pub async fn ingresses_and_load_balancers_have_the_classes_that_the_provider_allows(world: Arc<World>) -> Result<()> {
+pub async fn ingresses_and_load_balancers_have_classes_that_the_provider_allows(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     prefixes(&world).await?;
     rome.offloaded_namespace("front", "Local").await?;
@@ -67,13 +67,14 @@ pub async fn ingresses_and_load_balancers_have_the_classes_that_the_provider_all
     }
     let (service, ingress) = (["-n", remote.as_str(), "service", "web"], ["-n", remote.as_str(), "ingress", "shop"]);
 
-    // Closed by default.
-    let inside = fits(milan, "Service web for those inside", &service, |twin| twin["spec"]["type"] == "ClusterIP").await?;
-    told(rome, "shop", "KindNotAllowed").await?;
+    // By default nothing is exposed.
+    let inside =
+        becomes(milan, "Service web of type ClusterIP", &service, |replica| replica["spec"]["type"] == "ClusterIP").await?;
+    event_says(rome, "shop", "KindNotAllowed").await?;
     ensure!(milan.object(&ingress).await?.is_none(), "an Ingress nobody allowed");
     let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
     let secrets = milan.kubectl(&["-n", &tenant, "get", "secrets", "-l", "liqo.io/home-namespace=front", "-o", "name"]).await?;
-    ensure!(secrets.trim().is_empty(), "a key was sent to who has no use for it: {secrets}");
+    ensure!(secrets.trim().is_empty(), "a key was sent to a provider that does not need it: {secrets}");
 
     let usage = json!({ "ingressClasses": ["public", "inside"], "ingressHosts": ["*.rome.test"], "ingressAnnotations": ["example.test/size"],
         "loadBalancerClasses": ["milan.test/edge"] });
@@ -84,13 +85,13 @@ pub async fn ingresses_and_load_balancers_have_the_classes_that_the_provider_all
     };
     policy(usage.clone()).await?;
     let balanced =
-        fits(milan, "Service web with a load balancer", &service, |twin| twin["spec"]["type"] == "LoadBalancer").await?;
+        becomes(milan, "Service web with a load balancer", &service, |replica| replica["spec"]["type"] == "LoadBalancer").await?;
     let spec = &balanced["spec"];
     ensure!(spec["loadBalancerClass"] == "milan.test/edge", "{spec:#}");
     ensure!(spec["loadBalancerSourceRanges"] == json!(["198.51.100.0/24"]), "{spec:#}");
     ensure!(spec["clusterIP"] == inside["spec"]["clusterIP"] && spec["externalTrafficPolicy"] == "Cluster", "{spec:#}");
     ensure!(spec.get("externalIPs").is_none() && spec.get("selector").is_none(), "{spec:#}");
-    let shop = fits(milan, "Ingress shop", &ingress, |twin| twin["spec"]["ingressClassName"] == "public").await?;
+    let shop = becomes(milan, "Ingress shop", &ingress, |replica| replica["spec"]["ingressClassName"] == "public").await?;
     let rules = shop["spec"]["rules"].as_array().context("no rules")?;
     ensure!(rules.len() == 1 && rules[0]["host"] == "shop.rome.test", "{rules:#?}");
     let annotations = &shop["metadata"]["annotations"];
@@ -98,26 +99,26 @@ pub async fn ingresses_and_load_balancers_have_the_classes_that_the_provider_all
         annotations["example.test/size"] == "1m" && annotations.get("example.test/server-snippet").is_none(),
         "{annotations:#}"
     );
-    told(rome, "shop", "HostNotAllowed").await?;
-    fits(milan, "the certificate", &["-n", &remote, "secret", "cert"], |secret| secret["type"] == "kubernetes.io/tls").await?;
+    event_says(rome, "shop", "HostNotAllowed").await?;
+    becomes(milan, "the certificate", &["-n", &remote, "secret", "cert"], |secret| secret["type"] == "kubernetes.io/tls").await?;
 
-    // Where it is reached is shown at home, and nothing there is written to.
+    // The addresses are shown in the consumer cluster, without writing to the objects there.
     let status = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": "203.0.113.7" }] } } }).to_string();
     milan.kubectl(&["-n", &remote, "patch", "service", "web", "--subresource=status", "--type=merge", "-p", &status]).await?;
     let shown = |offloading: &Value| {
         let exposed = offloading["status"]["remoteNamespaces"][0]["exposed"].as_array().cloned().unwrap_or_default();
         exposed.contains(&json!({ "kind": "Service", "name": "web", "class": "milan.test/edge", "addresses": ["203.0.113.7"] }))
     };
-    fits(rome, "the address of web", &["-n", "front", "namespaceoffloading", "offloading"], shown).await?;
+    becomes(rome, "the address of web", &["-n", "front", "namespaceoffloading", "offloading"], shown).await?;
     let tree = rome.liqoctl(&["status"]).await?;
     ensure!(tree.contains("Service web of class milan.test/edge at 203.0.113.7"), "{tree}");
 
-    // A class that its users ask for; changes follow.
+    // The user asks for a class. Changes are applied.
     rome.kubectl(&["-n", "front", "annotate", "ingress", "shop", "liqo.io/remote-class=inside"]).await?;
-    fits(milan, "the class that was asked for", &ingress, |twin| twin["spec"]["ingressClassName"] == "inside").await?;
+    becomes(milan, "the class that was asked for", &ingress, |replica| replica["spec"]["ingressClassName"] == "inside").await?;
     milan.kubectl(&["-n", &remote, "patch", "service", "web", "-p", r#"{"spec":{"externalIPs":["192.0.2.9"]}}"#]).await?;
 
-    // The default class of the cluster, which the API server fills in.
+    // The API server sets the default class of the cluster.
     milan
         .apply(
             &json!({ "apiVersion": "networking.k8s.io/v1", "kind": "IngressClass", "spec": { "controller": "milan.test/nobody" },
@@ -128,23 +129,24 @@ pub async fn ingresses_and_load_balancers_have_the_classes_that_the_provider_all
     let mut default = usage;
     default["ingressClasses"] = json!([""]);
     policy(default).await?;
-    fits(milan, "what was added is taken out", &service, |twin| twin["spec"].get("externalIPs").is_none()).await?;
-    fits(milan, "the default class", &ingress, |twin| twin["spec"]["ingressClassName"] == "milans").await?;
+    becomes(milan, "fields that somebody added are removed", &service, |replica| replica["spec"].get("externalIPs").is_none())
+        .await?;
+    becomes(milan, "the default class", &ingress, |replica| replica["spec"]["ingressClassName"] == "milans").await?;
     world.quiet(&[rome, milan]).await?;
 
-    lists_say_what_travels(rome, milan, &remote).await?;
+    lists_choose_what_is_reflected(rome, milan, &remote).await?;
 
-    // What is taken back goes.
+    // When the policy is gone, what it allowed goes.
     milan.kubectl(&["delete", "peeringpolicy", "front"]).await?;
     milan.kubectl(&["delete", "ingressclass", "milans"]).await?;
     gone(milan, &remote, "ingress", "shop").await?;
     gone(milan, &remote, "secret", "cert").await?;
-    fits(milan, "Service web for those inside again", &service, |twin| twin["spec"]["type"] == "ClusterIP").await?;
+    becomes(milan, "Service web of type ClusterIP again", &service, |replica| replica["spec"]["type"] == "ClusterIP").await?;
     rome.delete_namespace("front").await
 }
 
-/// Annotations, and the list of the namespace.
-async fn lists_say_what_travels(rome: &Cluster, milan: &Cluster, remote: &str) -> Result<()> {
+/// Checks the annotations, and both kinds of lists of the namespace.
+async fn lists_choose_what_is_reflected(rome: &Cluster, milan: &Cluster, remote: &str) -> Result<()> {
     let list = |list: &'static str| async move {
         let patch = json!({ "spec": { "reflection": list } }).to_string();
         rome.kubectl(&["-n", "front", "patch", "namespaceoffloading", "offloading", "--type=merge", "-p", &patch]).await
@@ -155,12 +157,15 @@ async fn lists_say_what_travels(rome: &Cluster, milan: &Cluster, remote: &str) -
     for kind in ["service/web", "ingress/shop"] {
         rome.kubectl(&["-n", "front", "annotate", kind, "liqo.io/reflection=allow"]).await?;
     }
-    fits(milan, "what is allowed", &["-n", remote, "ingress", "shop"], |twin| !twin["spec"]["rules"].is_null()).await?;
+    becomes(milan, "what is allowed", &["-n", remote, "ingress", "shop"], |replica| !replica["spec"]["rules"].is_null()).await?;
     let slice = ["-n", remote, "endpointslice", "web-by-hand"];
-    fits(milan, "the endpoints of what is allowed", &slice, |twin| twin["endpoints"][0]["addresses"][0].is_string()).await?;
+    becomes(milan, "the endpoints of what is allowed", &slice, |replica| replica["endpoints"][0]["addresses"][0].is_string())
+        .await?;
     rome.kubectl(&["-n", "front", "annotate", "--overwrite", "ingress/shop", "liqo.io/reflection=deny"]).await?;
     gone(milan, remote, "ingress", "shop").await?;
     list("DenyList").await?;
     rome.kubectl(&["-n", "front", "annotate", "service/web", "ingress/shop", "liqo.io/reflection-"]).await?;
-    fits(milan, "what nobody denies", &["-n", remote, "ingress", "shop"], |twin| !twin["spec"]["rules"].is_null()).await.map(drop)
+    becomes(milan, "what is not denied", &["-n", remote, "ingress", "shop"], |replica| !replica["spec"]["rules"].is_null())
+        .await
+        .map(drop)
 }

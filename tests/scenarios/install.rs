@@ -1,12 +1,12 @@
 //! Installing and uninstalling.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
-use liqo_tests::World;
+use liqo_tests::{World, eventually};
 use serde_json::Value;
 
-pub async fn a_manager_runs_with_no_more_rights_than_it_needs(world: Arc<World>) -> Result<()> {
+pub async fn a_manager_has_no_more_rights_than_it_needs(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     let mut roles = rome.items(&["clusterroles"]).await?;
     roles.extend(rome.items(&["roles", "-A"]).await?);
@@ -31,10 +31,10 @@ pub async fn a_manager_runs_with_no_more_rights_than_it_needs(world: Arc<World>)
         let answer = rome.try_kubectl(&["auth", "can-i", verb, kind, "-n", namespace, manager]).await?;
         ensure!(answer.stdout.trim() == "no", "the manager may {verb} {kind}");
     }
-    // Its own words are not enough where no label of Liqo stands.
+    // Admission policies limit the manager to namespaces with Liqo's label.
     rome.kubectl(&["create", "namespace", "private"]).await?;
     let label = rome.try_kubectl(&["label", "namespace", "private", "liqo.io/managed=true", manager]).await?;
-    ensure!(!label.success, "the manager could label a namespace that was there before");
+    ensure!(!label.success, "the manager could label a namespace that Liqo did not create");
     let delete = rome.try_kubectl(&["delete", "namespace", "private", manager]).await?;
     ensure!(!delete.success, "the manager could delete a namespace without a label");
     rome.delete_namespace("private").await?;
@@ -61,6 +61,12 @@ pub async fn uninstalling_leaves_nothing(world: Arc<World>) -> Result<()> {
     let refused = rome.try_liqoctl(&["uninstall", "--yes"]).await?;
     ensure!(!refused.success && refused.stderr.contains("peer"), "it must refuse while a peering exists: {refused:?}");
     rome.liqoctl(&["unpeer", "milan", "--yes"]).await?;
+    // milan ends the tenancy by itself. Until then it refuses to be uninstalled.
+    eventually("milan lends to nobody", Duration::from_secs(90), || async {
+        let peers = milan.items(&["foreignclusters"]).await?;
+        Ok(peers.iter().all(|peer| peer["status"]["tenantNamespace"].is_null()).then_some(()))
+    })
+    .await?;
     for cluster in [rome, milan] {
         cluster.liqoctl(&["uninstall", "--yes", "--purge"]).await?;
         let kinds = cluster.kubectl(&["api-resources", "--verbs=list", "-o", "name", "--cached=false"]).await?;

@@ -83,7 +83,7 @@ pub async fn a_job_whose_remote_pod_was_removed_while_managers_were_down_does_no
             .then_some(()))
     })
     .await?;
-    // One pod is deleted (its finalizer keeps it until its end is recorded); the other is torn away with everything.
+    // One pod is deleted: its finalizer keeps it until its end is recorded. The other is deleted by force, without its finalizer.
     milan.kubectl(&["-n", &remote, "delete", "pod", "-l", "app=short", "--wait=false"]).await?;
     for pod in milan.pods(&remote, "app=long").await? {
         let name = pod.metadata.name.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is offered stays true: nodes die, pools go, and a consumer may be a provider as well.
+//! Offers stay correct when nodes die and pools go, and when a consumer is a provider, too.
 
 use std::{
     collections::BTreeMap,
@@ -22,9 +22,9 @@ use crate::{
     policies::{allocatable, apply_policy, offer},
 };
 
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Gives milan so many fake nodes with these amounts, besides the first one, which has nothing; returns their names.
+/// Adds `count` fake nodes with these amounts to milan, in addition to the first one, which has none. Returns their names.
 async fn fake_nodes(world: &World, count: u16, amounts: &str) -> Result<Vec<String>> {
     let machinery = world.machinery(&world.milan)?;
     machinery.scale_fake_nodes(1 + count).await?;
@@ -36,13 +36,13 @@ async fn fake_nodes(world: &World, count: u16, amounts: &str) -> Result<Vec<Stri
     Ok(nodes)
 }
 
-/// A policy of this provider for this consumer alone.
+/// Applies a policy of this provider for only this consumer.
 async fn lend(provider: &Cluster, name: &str, consumer: &Cluster, provide: Value) -> Result<()> {
     let peers = json!({ "clusterIDs": [consumer.cluster_id().await?] });
     apply_policy(provider, name, json!({ "priority": 10, "peers": peers, "provide": provide })).await
 }
 
-/// A pod that sleeps and needs this.
+/// A pod that sleeps, with these requests.
 fn pod_with(namespace: &str, name: &str, requests: &[(&str, &str)]) -> String {
     let amounts: BTreeMap<_, _> = requests.iter().copied().collect();
     let pod = json!({
@@ -70,7 +70,7 @@ fn is_healthy(pod: &Pod) -> bool {
         && conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-pub async fn when_a_node_dies_the_offer_shrinks_and_the_youngest_pod_beyond_it_ends(world: Arc<World>) -> Result<()> {
+pub async fn when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends(world: Arc<World>) -> Result<()> {
     const SLOT: &str = "example.com/slot";
     let (rome, milan) = (&world.rome, &world.milan);
     fake_nodes(&world, 2, "cpu=1,memory=1Gi,pods=5,example.com/slot=1").await?;
@@ -90,25 +90,25 @@ pub async fn when_a_node_dies_the_offer_shrinks_and_the_youngest_pod_beyond_it_e
     for name in ["elder", "younger"] {
         rome.apply(&pod_with("mortal", name, &[("cpu", "10m"), (SLOT, "1")])).await?;
         rome.ready_pods("mortal", &format!("app={name}"), 1).await?;
-        // The age of objects is known to the second only.
+        // Creation times have a resolution of one second.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let elder = milan.api::<Pod>(&mapped).get("elder").await?.uid();
     let dying = milan.api::<Pod>(&mapped).get("younger").await?.spec.and_then(|spec| spec.node_name).context("no node")?;
 
-    // Without this label nobody answers for the node any more.
+    // Without this label kwok no longer simulates the node's kubelet.
     let (label, fake) = FAKE_NODE_LABEL;
     milan.kubectl(&["label", "node", &dying, &format!("{label}-")]).await?;
     eventually("the node is dead", Duration::from_secs(90), || async { Ok((!node_ready(milan, &dying).await?).then_some(())) })
         .await?;
     slots(1, 30).await?;
     let remote = async |name: &str| anyhow::Ok(milan.api::<Pod>(&mapped).get(name).await?.metadata);
-    eventually("the pod beyond the offer is told to end", SOON, || async {
+    eventually("the excess pod is being deleted", TIMEOUT, || async {
         Ok(remote("younger").await?.deletion_timestamp.map(drop))
     })
     .await?;
 
-    // Nobody answers for its node, so nobody says that it ended: after its grace and a while it is given up.
+    // Its node is dead and cannot report that the pod ended. After the grace period and some time the provider counts it as ended.
     eventually("the pod has ended, and home says why", Duration::from_secs(120), || async {
         let status = rome.api::<Pod>("mortal").get("younger").await?.status.unwrap_or_default();
         let message = status.message.unwrap_or_default();
@@ -119,7 +119,7 @@ pub async fn when_a_node_dies_the_offer_shrinks_and_the_youngest_pod_beyond_it_e
         Ok(Some(()))
     })
     .await?;
-    // As its administrator does with what is left on a node that is lost: kwok does not look at it again.
+    // An administrator deletes pods that are left on a lost node. kwok would not end this one.
     milan.kubectl(&["-n", &mapped, "delete", "pod", "younger", "--force", "--grace-period=0", "--ignore-not-found"]).await?;
     milan.kubectl(&["label", "node", &dying, &format!("{label}={fake}")]).await?;
     slots(2, 60).await?;
@@ -132,7 +132,7 @@ pub async fn when_a_node_dies_the_offer_shrinks_and_the_youngest_pod_beyond_it_e
     slots(0, 30).await
 }
 
-pub async fn two_clusters_lend_each_other_what_the_other_lacks(world: Arc<World>) -> Result<()> {
+pub async fn two_clusters_lend_to_each_other(world: Arc<World>) -> Result<()> {
     const GPU: &str = "nvidia.com/gpu";
     let (rome, milan) = (&world.rome, &world.milan);
     let with_gpus = fake_nodes(&world, 1, "cpu=8,memory=16Gi,pods=20,nvidia.com/gpu=2").await?.remove(0);
@@ -152,7 +152,7 @@ pub async fn two_clusters_lend_each_other_what_the_other_lacks(world: Arc<World>
         Ok::<_, anyhow::Error>((amounts(milan, rome).await?, amounts(rome, milan).await?))
     };
     let expected = ("cpu=8, memory=16Gi, nvidia.com/gpu=2, pods=20".to_owned(), "cpu=500m, memory=256Mi, pods=5".to_owned());
-    eventually("each offers what its policy says", SOON, || async {
+    eventually("each offers what its policy says", TIMEOUT, || async {
         let (seen, gpus) = (both().await?, allocatable(rome, "milan").await?.get(GPU));
         ensure!(seen == expected && gpus == Quantity::from_units(2), "{seen:?}, {gpus} on the node");
         Ok(Some(()))
@@ -172,7 +172,7 @@ pub async fn two_clusters_lend_each_other_what_the_other_lacks(world: Arc<World>
 
     world.quiet(&[rome, milan]).await?;
     let from = [rome.audit_length()?, milan.audit_length()?];
-    // Longer than the pause between two versions of an offer.
+    // Longer than the minimum time between two versions of an offer.
     tokio::time::sleep(Duration::from_secs(12)).await;
     for (cluster, from) in [rome, milan].into_iter().zip(from) {
         let writes = cluster.liqo_writes(from)?;
@@ -186,16 +186,16 @@ pub async fn two_clusters_lend_each_other_what_the_other_lacks(world: Arc<World>
     rome.kubectl(&["delete", "peeringpolicy", "cpus"]).await?;
     milan.kubectl(&["delete", "peeringpolicy", "gpus"]).await?;
     world.machinery(milan)?.scale_fake_nodes(1).await?;
-    eventually("everything is as before", SOON, || async {
+    eventually("everything is as before", TIMEOUT, || async {
         Ok((allocatable(rome, "milan").await?.get(GPU).is_zero()).then_some(()))
     })
     .await
 }
 
-pub async fn a_pool_that_is_taken_back_is_drained_within_disruption_budgets(world: Arc<World>) -> Result<()> {
+pub async fn a_withdrawn_pool_is_drained_within_disruption_budgets(world: Arc<World>) -> Result<()> {
     const NOTICE: Duration = Duration::from_secs(120);
     let (rome, milan) = (&world.rome, &world.milan);
-    // All pods begin at milan, and may come home later. A new one is ready after a while: who evicts them all at once is seen.
+    // All pods start at milan and may come home later. New pods become ready slowly, so evicting all at once would show.
     rome.kubectl(&["cordon", "rome-1"]).await?;
     rome.offloaded_namespace("moving", "LocalAndRemote").await?;
     let slow =
@@ -210,7 +210,7 @@ pub async fn a_pool_that_is_taken_back_is_drained_within_disruption_budgets(worl
     rome.wait_for(&["-n", "moving", "pdb/web"], "jsonpath={.status.disruptionsAllowed}=1", 30).await?;
     rome.kubectl(&["uncordon", "rome-1"]).await?;
 
-    // No node has the label, so there are no pools any more.
+    // No node has this label, so there are no pools any more.
     let none = json!({ "by": "NodeLabel", "label": "example.com/shelf" });
     let taken_back = Instant::now();
     lend(milan, "none", rome, json!({ "granularity": none, "noticeSeconds": NOTICE.as_secs() })).await?;
@@ -223,11 +223,11 @@ pub async fn a_pool_that_is_taken_back_is_drained_within_disruption_budgets(worl
     .await?;
     ensure!(taken_back.elapsed() < NOTICE, "the node stayed until the end of the notice");
     let fewest = fewest.into_inner();
-    ensure!(fewest == 2, "at one time {fewest} pods were available, of 3 of which 2 have to be");
+    ensure!(fewest == 2, "at one time only {fewest} of 3 pods were available; the budget requires 2");
     let after = rome.ready_pods("moving", "app=web", 3).await?;
     ensure!(nodes(&after) == ["rome-1"; 3], "not all pods came home: {:?}", nodes(&after));
 
     milan.kubectl(&["delete", "peeringpolicy", "none"]).await?;
     rome.delete_namespace("moving").await?;
-    eventually("the node is back", SOON, || async { node_ready(rome, "milan").await.map(|ready| ready.then_some(())) }).await
+    eventually("the node is back", TIMEOUT, || async { node_ready(rome, "milan").await.map(|ready| ready.then_some(())) }).await
 }

@@ -1,4 +1,4 @@
-//! `liqoctl test network` on the clusters of the scenarios: it asks far more ways than the other scenarios do.
+//! `liqoctl test network` on the clusters of the scenarios: it tests many more paths than other scenarios.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use liqo_network::{
+use liqo_network_model::{
     ruleset::{GUARD, carried},
     spread::bucket,
 };
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::network::{AT_HOME, ask, connected, endpoint, exec, ip, servers, service};
 
-/// Runs the test from rome, with a look into these clusters; whether it passed, and its matrix.
+/// Runs the test from rome with access to these other clusters. Returns whether it passed, and its matrix.
 async fn matrix(world: &World, others: &[&Cluster]) -> Result<(bool, Value)> {
     let mut arguments = vec!["test".to_owned(), "network".to_owned(), "-o".to_owned(), "json".to_owned()];
     for other in others {
@@ -31,32 +31,32 @@ async fn matrix(world: &World, others: &[&Cluster]) -> Result<(bool, Value)> {
     Ok((output.success, matrices[0].clone()))
 }
 
-/// How a way is, and what is said of it.
-fn way<'a>(matrix: &'a Value, from: (&str, &str), to: (&str, &str)) -> Result<(&'a str, &'a str)> {
-    let ways = matrix["ways"].as_array().context("no ways")?;
-    let is = |way: &&Value| {
-        (&way["fromCluster"], &way["from"], &way["toCluster"], &way["to"])
+/// State and message of a path.
+fn path<'a>(matrix: &'a Value, from: (&str, &str), to: (&str, &str)) -> Result<(&'a str, &'a str)> {
+    let paths = matrix["ways"].as_array().context("no paths")?;
+    let is = |path: &&Value| {
+        (&path["fromCluster"], &path["from"], &path["toCluster"], &path["to"])
             == (&from.0.into(), &from.1.into(), &to.0.into(), &to.1.into())
     };
-    let found = ways.iter().find(is).with_context(|| format!("{from:?} to {to:?} is not in {matrix}"))?;
+    let found = paths.iter().find(is).with_context(|| format!("{from:?} to {to:?} is not in {matrix}"))?;
     Ok((found["state"].as_str().unwrap_or_default(), found["message"].as_str().unwrap_or_default()))
 }
 
-pub async fn every_way_between_a_consumer_and_its_provider_works(world: Arc<World>) -> Result<()> {
+pub async fn every_path_between_a_consumer_and_its_provider_works(world: Arc<World>) -> Result<()> {
     connected(&world.rome, &world.milan).await?;
     let (passed, matrix) = matrix(&world, &[&world.milan]).await?;
     ensure!(passed, "{:#}", matrix["failures"]);
     for from in [("rome", "pod"), ("rome", "node"), ("milan", "pod"), ("milan", "node")] {
         for to in [("rome", "service"), ("milan", "pod"), ("milan", "service")] {
-            ensure!(way(&matrix, from, to)?.0 == "ok", "{from:?} {to:?}: {matrix}");
+            ensure!(path(&matrix, from, to)?.0 == "ok", "{from:?} {to:?}: {matrix}");
         }
     }
-    ensure!(way(&matrix, ("rome", "pod"), ("milan", "nodePort"))?.0 == "ok", "{matrix}");
-    ensure!(way(&matrix, ("milan", "pod"), ("rome", "nodePort"))?.0 == "closed", "{matrix}");
+    ensure!(path(&matrix, ("rome", "pod"), ("milan", "nodePort"))?.0 == "ok", "{matrix}");
+    ensure!(path(&matrix, ("milan", "pod"), ("rome", "nodePort"))?.0 == "closed", "{matrix}");
     Ok(())
 }
 
-/// Runs a line in the network of the second node of turin.
+/// Runs a shell command line in the network namespace of turin's second node.
 async fn on_second_node(world: &World, line: &str) -> Result<String> {
     let machinery = world.machinery(&world.turin)?;
     let node = machinery.nodes().into_iter().find(|node| node.name == "turin-2").context("turin has no second node")?;
@@ -73,7 +73,7 @@ async fn two_gateways(world: &World) -> Result<()> {
     .await
 }
 
-pub async fn a_gateway_that_is_lost_is_replaced_and_connections_go_on(world: Arc<World>) -> Result<()> {
+pub async fn a_lost_gateway_is_replaced_and_connections_continue(world: Arc<World>) -> Result<()> {
     let (rome, turin, namespace) = (&world.rome, &world.turin, "lost");
     rome.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
     connected(rome, turin).await?;
@@ -81,7 +81,7 @@ pub async fn a_gateway_that_is_lost_is_replaced_and_connections_go_on(world: Arc
     rome.offloaded_namespace(namespace, "LocalAndRemote").await?;
     rome.apply(&service(namespace, "web")).await?;
     rome.apply(&servers(namespace, "near", "web", 1, AT_HOME)).await?;
-    // On the first node of turin more than half of the buckets, so that some are on either gateway.
+    // On the first node of turin, more pods than half of the buckets, so that each gateway carries some.
     rome.apply(&servers(namespace, "far", "web", 18, ("kubernetes.io/hostname", "turin"))).await?;
     let near = rome.ready_pods(namespace, "server=near", 1).await?.remove(0);
     let at_turin = rome.remote_namespace(namespace, turin).await?;
@@ -110,18 +110,18 @@ pub async fn a_gateway_that_is_lost_is_replaced_and_connections_go_on(world: Arc
     let count = || try_join_all(by_second.iter().map(|address| ask(rome, namespace, &caller, address, "cgi-bin/count")));
     let wanted: Vec<String> = (0..40).map(|number: u32| number.to_string()).collect();
     let all_arrived = |streams: Vec<String>| streams.iter().all(|numbers| numbers.lines().eq(wanted.iter().map(String::as_str)));
-    let off = "table netdev off";
+    let off = "table netdev scenario_off";
     let dead = format!(
         "nft '{off} {{ chain in {{ type filter hook ingress device eth0 priority -300; drop; }}; chain out {{ type filter hook egress device eth0 priority -300; drop; }}; }}'"
     );
-    // Ten in a second, for as long as the numbers take.
+    // Ten pings a second, for as long as the numbers take.
     let ping = format!("ping -i 0.1 -c 80 -W 1 -q {}; true", by_second[0]);
     let pinged = || exec(rome, namespace, &caller, &ping);
     let (streams, lost, cut) = tokio::join!(count(), pinged(), async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         on_second_node(&world, &dead).await
     });
-    // Whatever came of it, other scenarios need the node.
+    // Other scenarios need the node, even if this one fails.
     let (streams_after, lost_after, back) = tokio::join!(count(), pinged(), async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         on_second_node(&world, &format!("nft 'delete {off}'")).await
@@ -140,7 +140,7 @@ pub async fn a_gateway_that_is_lost_is_replaced_and_connections_go_on(world: Arc
     rome.liqoctl(&["unpeer", "turin", "--yes"]).await.map(drop)
 }
 
-pub async fn leaves_reach_each_other_through_a_hub_only_where_it_says_so(world: Arc<World>) -> Result<()> {
+pub async fn leaves_reach_each_other_through_a_hub_only_if_its_policy_allows_it(world: Arc<World>) -> Result<()> {
     let (rome, turin) = (&world.rome, &world.turin);
     rome.liqoctl(&["peer", "--remote-kubeconfig", &turin.kubeconfig.display().to_string()]).await?;
     rome.wait_for(&["node/turin"], "condition=Ready", 90).await?;
@@ -148,13 +148,13 @@ pub async fn leaves_reach_each_other_through_a_hub_only_where_it_says_so(world: 
 
     let (passed, apart) = matrix(&world, &[]).await?;
     ensure!(passed, "{:#}", apart["failures"]);
-    ensure!(way(&apart, ("rome", "pod"), ("turin", "service"))?.0 == "ok", "{apart}");
-    let (state, why) = way(&apart, ("milan", "pod"), ("turin", "pod"))?;
+    ensure!(path(&apart, ("rome", "pod"), ("turin", "service"))?.0 == "ok", "{apart}");
+    let (state, why) = path(&apart, ("milan", "pod"), ("turin", "pod"))?;
     ensure!(state == "closed" && why.contains("spec.network.transit"), "{state}: {why}");
 
     let policy = |transit: &str| format!(r#"{{"spec":{{"network":{{"transit":{transit}}}}}}}"#);
     rome.kubectl(&["patch", "peeringpolicy", "default", "--type=merge", "-p", &policy("true")]).await?;
-    // Of each its pods, and what stands for its nodes, of both families.
+    // Eight prefixes: rome's and those of the other leaf, for pods and for nodes, of both families.
     for leaf in [&world.milan, turin] {
         eventually(&format!("{} sees the other one", leaf.name), Duration::from_secs(60), || async {
             let endpoint = endpoint(rome, leaf).await?;
@@ -166,7 +166,7 @@ pub async fn leaves_reach_each_other_through_a_hub_only_where_it_says_so(world: 
     ensure!(passed, "{:#}", through["failures"]);
     for (from, to) in [("milan", "turin"), ("turin", "milan")] {
         for kind in ["pod", "service"] {
-            ensure!(way(&through, (from, "pod"), (to, kind))?.0 == "ok", "{from} {to} {kind}: {through}");
+            ensure!(path(&through, (from, "pod"), (to, kind))?.0 == "ok", "{from} {to} {kind}: {through}");
         }
     }
 

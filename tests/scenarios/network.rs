@@ -1,4 +1,4 @@
-//! Packets between clusters: both have the same ranges, and pods reach each other all the same.
+//! Packets between clusters with the same address ranges: pods reach each other.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -6,23 +6,23 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{ResourceExt as _, api::ListParams};
 use liqo_api::{Transport, TunnelEndpoint, labels, links};
-use liqo_network::space::translate;
+use liqo_network_model::space::translate;
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Value, json};
 
-/// How long a tunnel may take until it stands.
-const TUNNEL: Duration = Duration::from_secs(60);
+/// Timeout until a tunnel is connected.
+const TUNNEL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a cluster's nodes go by towards a peer.
+/// The `TunnelEndpoint` of a peer.
 pub async fn endpoint(of: &Cluster, peer: &Cluster) -> Result<TunnelEndpoint> {
     Ok(of.api::<TunnelEndpoint>("liqo").get(&peer.cluster_id().await?).await?)
 }
 
-/// Waits until the gateways of both answer each other.
+/// Waits until the gateways of both clusters answer each other.
 pub async fn connected(one: &Cluster, other: &Cluster) -> Result<()> {
     for (of, peer) in [(one, other), (other, one)] {
         let id = peer.cluster_id().await?;
-        eventually(&format!("{} is connected with {}", of.name, peer.name), TUNNEL, || async {
+        eventually(&format!("{} is connected with {}", of.name, peer.name), TUNNEL_TIMEOUT, || async {
             let endpoint = of.api::<TunnelEndpoint>("liqo").get_opt(&id).await?.context("there is no tunnel endpoint yet")?;
             let connected = endpoint.connected().context("nothing is known yet")?;
             ensure!(connected.status == "True", "{}: {}", connected.reason, connected.message);
@@ -33,14 +33,14 @@ pub async fn connected(one: &Cluster, other: &Cluster) -> Result<()> {
     Ok(())
 }
 
-async fn wish(world: &World, wish: &str) -> Result<()> {
-    let patch = format!(r#"{{"spec":{{"network":"{wish}"}}}}"#);
+async fn set_network(world: &World, wanted: &str) -> Result<()> {
+    let patch = format!(r#"{{"spec":{{"network":"{wanted}"}}}}"#);
     world.rome.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", &patch]).await.map(drop)
 }
 
-/// Rome wants no network to milan; returns when there is none on either side.
-pub async fn not_wanted(world: &World) -> Result<()> {
-    wish(world, "No").await?;
+/// Sets that rome wants no network to milan, and waits until neither side has one.
+pub async fn disable_network(world: &World) -> Result<()> {
+    set_network(world, "No").await?;
     for (of, peer) in [(&world.rome, &world.milan), (&world.milan, &world.rome)] {
         let id = peer.cluster_id().await?;
         eventually(&format!("{} has no tunnel endpoint", of.name), Duration::from_secs(30), || async {
@@ -51,18 +51,18 @@ pub async fn not_wanted(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Rome wants it again; returns when both are connected.
-pub async fn wanted_again(world: &World) -> Result<()> {
-    wish(world, "Auto").await?;
+/// Sets that rome wants the network again, and waits until both are connected.
+pub async fn enable_network(world: &World) -> Result<()> {
+    set_network(world, "Auto").await?;
     connected(&world.rome, &world.milan).await
 }
 
-/// Answers with the pod's name, a large file, who asks, and numbers for eight seconds.
+/// An HTTP server that answers with the pod's name, a large file, the caller's address, or numbers for eight seconds.
 const SERVER: &str = "mkdir -p /tmp/w/cgi-bin; cd /tmp/w; hostname > index.html; head -c 1000000 /dev/urandom > large; \
     begin='#!/bin/sh\necho Content-Type: text/plain; echo;'; \
     printf \"$begin echo \\$REMOTE_ADDR\" > cgi-bin/who; \
     printf \"$begin i=0; while [ \\$i -lt 40 ]; do echo \\$i; sleep 0.2; i=\\$((i+1)); done\" > cgi-bin/count; \
-    chmod +x cgi-bin/*; httpd -p 8080; trap exit TERM; while true; do sleep 0.2; done";
+    chmod +x cgi-bin/*; httpd -p 8080; trap exit TERM; sleep 3600 & wait";
 
 /// A Deployment of servers on nodes with this label.
 pub fn servers(namespace: &str, name: &str, app: &str, replicas: u32, label: (&str, &str)) -> String {
@@ -106,7 +106,7 @@ pub fn service(namespace: &str, app: &str) -> String {
 pub const AT_HOME: (&str, &str) = ("kubernetes.io/hostname", "rome-1");
 pub const ABROAD: (&str, &str) = (labels::TYPE, labels::TYPE_VIRTUAL_NODE);
 
-/// A namespace of rome with a Service and a pod on each side, both of which have an address at home.
+/// Creates a namespace of rome with a Service and a server in each cluster, and waits until both have addresses at home.
 async fn two_sides(world: &World, namespace: &str) -> Result<(Pod, Pod)> {
     let rome = &world.rome;
     connected(rome, &world.milan).await?;
@@ -123,14 +123,14 @@ async fn two_sides(world: &World, namespace: &str) -> Result<(Pod, Pod)> {
     Ok((near, far))
 }
 
-/// Where the peer sees an address of ours.
+/// The address under which the peer sees an address of this cluster.
 pub fn seen(endpoint: &TunnelEndpoint, address: &str) -> Result<String> {
     let address: IpAddr = address.parse()?;
     let found = endpoint.spec.exported.iter().find_map(|(here, there)| translate(address, here, there));
-    Ok(found.context("that address is not shown to the peer")?.to_string())
+    Ok(found.context("that address is not exported to the peer")?.to_string())
 }
 
-/// What a line of shell says in a pod.
+/// Runs a shell command line in a pod and returns its standard output.
 pub async fn exec(cluster: &Cluster, namespace: &str, pod: &str, line: &str) -> Result<String> {
     cluster.kubectl(&["-n", namespace, "exec", pod, "--", "sh", "-c", line]).await
 }
@@ -139,14 +139,14 @@ pub fn ip(pod: &Pod) -> Result<String> {
     pod.status.as_ref().and_then(|status| status.pod_ip.clone()).context("the pod has no address")
 }
 
-/// What is answered at this address, asked by a pod.
+/// The answer that a pod gets from this address.
 pub async fn ask(cluster: &Cluster, namespace: &str, pod: &str, address: &str, path: &str) -> Result<String> {
     let answer = exec(cluster, namespace, pod, &format!("timeout 30 wget -qO- http://{address}:8080/{path}")).await?;
-    // An address of IPv4 in the form of IPv6 is the same.
+    // An IPv4-mapped IPv6 address becomes an IPv4 address.
     Ok(answer.trim().trim_start_matches("[::ffff:").trim_end_matches(']').to_owned())
 }
 
-pub async fn two_clusters_with_the_same_ranges_come_to_terms(world: Arc<World>) -> Result<()> {
+pub async fn two_clusters_with_the_same_ranges_agree_on_a_network(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     connected(rome, milan).await?;
     let (here, there) = (endpoint(rome, milan).await?.spec, endpoint(milan, rome).await?.spec);
@@ -164,11 +164,11 @@ pub async fn two_clusters_with_the_same_ranges_come_to_terms(world: Arc<World>) 
     Ok(())
 }
 
-pub async fn how_the_way_to_a_peer_is_stands_in_the_status(world: Arc<World>) -> Result<()> {
+pub async fn the_status_shows_latency_and_loss_of_the_path_to_a_peer(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     connected(rome, milan).await?;
     for (of, peer) in [(rome, milan), (milan, rome)] {
-        eventually(&format!("the way to {} is measured", peer.name), TUNNEL, || async {
+        eventually(&format!("the path to {} is measured", peer.name), TUNNEL_TIMEOUT, || async {
             let status = endpoint(of, peer).await?.status.unwrap_or_default();
             let gateway = status.gateways.first().context("no gateway")?;
             let latency = gateway.latency_microseconds.context("no latency")?;
@@ -190,17 +190,17 @@ pub async fn pods_reach_each_other_both_ways_and_see_who_calls(world: Arc<World>
     let (to_milan, to_rome) = (endpoint(rome, milan).await?, endpoint(milan, rome).await?);
     let near_in_milan = seen(&to_milan, &ip(&near)?)?;
     let far_in_rome = seen(&to_rome, &ip(&remote_far)?)?;
-    ensure!(far_in_rome == ip(&far)?, "at home the pod has the address by which it is reached there");
+    ensure!(far_in_rome == ip(&far)?, "at home the pod does not have the address under which it is reachable there");
     let calls = [(&near, &far, far_in_rome.clone(), near_in_milan.clone()), (&far, &near, near_in_milan, far_in_rome)];
     for (caller, called, address, source) in calls {
         let name = caller.name_any();
         let answer = ask(rome, namespace, &name, &address, "").await?;
         ensure!(answer == called.name_any(), "{answer:?} is not {}", called.name_any());
-        let told = ask(rome, namespace, &name, &address, "cgi-bin/who").await?;
-        ensure!(told == source, "{name} is seen as {told}, not as {source}");
+        let seen_as = ask(rome, namespace, &name, &address, "cgi-bin/who").await?;
+        ensure!(seen_as == source, "{name} is seen as {seen_as}, not as {source}");
         let large = exec(rome, namespace, &name, &format!("timeout 30 wget -qO- http://{address}:8080/large | md5sum")).await?;
         let sent = exec(rome, namespace, &called.name_any(), "md5sum < /tmp/w/large").await?;
-        ensure!(large == sent, "a large answer arrives otherwise than it was sent");
+        ensure!(large == sent, "a large answer arrives damaged");
         exec(rome, namespace, &name, &format!("ping -c 2 -W 3 {address}")).await?;
     }
     rome.delete_namespace(namespace).await
@@ -221,10 +221,10 @@ pub async fn a_service_spans_both_clusters_by_its_usual_name(world: Arc<World>) 
     rome.delete_namespace(namespace).await
 }
 
-pub async fn what_is_not_offloaded_stays_closed(world: Arc<World>) -> Result<()> {
+pub async fn pods_that_are_not_offloaded_stay_closed(world: Arc<World>) -> Result<()> {
     let (rome, milan, namespace) = (&world.rome, &world.milan, "closed");
     let (near, far) = two_sides(&world, namespace).await?;
-    // A pod of milan's own, and one of rome that is behind no Service.
+    // A pod of milan, and a pod of rome that is behind no Service.
     milan.apply(&servers("default", "own", "own", 1, ("kubernetes.io/hostname", "milan-1"))).await?;
     rome.apply(&servers(namespace, "alone", "alone", 1, AT_HOME)).await?;
     let own = milan.ready_pods("default", "server=own", 1).await?.remove(0);
@@ -238,19 +238,19 @@ pub async fn what_is_not_offloaded_stays_closed(world: Arc<World>) -> Result<()>
         let tried = rome.try_kubectl(&["-n", namespace, "exec", &caller.name_any(), "--", "sh", "-c", &call(&closed)]).await?;
         ensure!(!tried.success, "{closed} answers: {}", tried.stdout);
     }
-    // Nodes have addresses within the range of their pods, too.
+    // Nodes also have addresses in the range of their pods.
     for (caller, node) in [(&near, seen(&to_rome, "10.244.0.1")?), (&far, seen(&to_milan, "10.244.0.1")?)] {
         let call = format!("nc -w 3 {node} 10250 < /dev/null");
         let tried = rome.try_kubectl(&["-n", namespace, "exec", &caller.name_any(), "--", "sh", "-c", &call]).await?;
         ensure!(!tried.success, "the kubelet of a node answers at {node}");
     }
-    // A connection that stands ends when what it leads to is closed.
+    // An open connection ends when the policy closes its destination.
     let call = format!("timeout 20 wget -qO- http://{}:8080/cgi-bin/count", seen(&to_milan, &ip(&near)?)?);
     let (near, far) = (near.name_any(), far.name_any());
     let arguments = ["-n", namespace, "exec", &far, "--", "sh", "-c", &call];
     let close = async {
         eventually("the numbers flow", Duration::from_secs(15), || async {
-            // The server itself, process 1, has the word in its own script.
+            // Process 1, the server, has the word in its own script.
             let line = "cat /proc/[2-9]*/cmdline /proc/[1-9][0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q '[c]ount'";
             Ok(exec(rome, namespace, &near, line).await.is_ok().then_some(()))
         })
@@ -264,7 +264,7 @@ pub async fn what_is_not_offloaded_stays_closed(world: Arc<World>) -> Result<()>
     rome.delete_namespace(namespace).await
 }
 
-pub async fn connections_survive_a_restart_of_the_fabric_and_of_the_managers(world: Arc<World>) -> Result<()> {
+pub async fn connections_survive_restarts_of_the_fabric_and_of_the_managers(world: Arc<World>) -> Result<()> {
     let (rome, milan, namespace) = (&world.rome, &world.milan, "survives");
     let (near, far) = two_sides(&world, namespace).await?;
     let (caller, address) = (near.name_any(), ip(&far)?);
@@ -284,7 +284,7 @@ pub async fn connections_survive_a_restart_of_the_fabric_and_of_the_managers(wor
     rome.delete_namespace(namespace).await
 }
 
-/// How many gateways of the only peer answer the gateway of a cluster of one node.
+/// How many gateways of the only peer answer the only gateway of this cluster.
 async fn answering(cluster: &Cluster) -> Result<usize> {
     let pods = cluster.api::<Pod>("liqo-fabric").list(&ListParams::default()).await?.items;
     let pod = pods.first().context("no pod of liqo-fabric")?.name_any();
@@ -294,7 +294,7 @@ async fn answering(cluster: &Cluster) -> Result<usize> {
     Ok(line.rsplit(' ').next().context("no value")?.parse()?)
 }
 
-pub async fn gateways_get_new_keys_and_nothing_is_lost(world: Arc<World>) -> Result<()> {
+pub async fn gateways_renew_their_keys_and_lose_nothing(world: Arc<World>) -> Result<()> {
     let (rome, milan, namespace) = (&world.rome, &world.milan, "keys");
     let (near, far) = two_sides(&world, namespace).await?;
     let (caller, address) = (near.name_any(), ip(&far)?);
@@ -306,7 +306,7 @@ pub async fn gateways_get_new_keys_and_nothing_is_lost(world: Arc<World>) -> Res
         }
     };
     let stream = ask(rome, namespace, &caller, &address, "cgi-bin/count");
-    // Five in a second, for longer than all of this takes.
+    // Five pings a second, for longer than the renewals take.
     let ping = format!("ping -i 0.2 -c 100 -W 10 {address}");
     let pinging = exec(rome, namespace, &caller, &ping);
     let renewing = async {
@@ -336,15 +336,15 @@ pub async fn gateways_get_new_keys_and_nothing_is_lost(world: Arc<World>) -> Res
     rome.delete_namespace(namespace).await
 }
 
-pub async fn a_network_that_is_not_wanted_ends_on_both_sides_and_comes_back(world: Arc<World>) -> Result<()> {
+pub async fn a_network_that_is_disabled_ends_on_both_sides_and_comes_back(world: Arc<World>) -> Result<()> {
     let (rome, namespace) = (&world.rome, "unwanted");
     let (_, far) = two_sides(&world, namespace).await?;
-    not_wanted(&world).await?;
+    disable_network(&world).await?;
     eventually("the pod abroad has no address at home", Duration::from_secs(30), || async {
         Ok(ip(&rome.api::<Pod>(namespace).get(&far.name_any()).await?).is_err().then_some(()))
     })
     .await?;
-    wanted_again(&world).await?;
+    enable_network(&world).await?;
     eventually("the pod abroad has its address again", Duration::from_secs(30), || async {
         Ok((ip(&rome.api::<Pod>(namespace).get(&far.name_any()).await?).ok() == ip(&far).ok()).then_some(()))
     })
@@ -352,13 +352,13 @@ pub async fn a_network_that_is_not_wanted_ends_on_both_sides_and_comes_back(worl
     rome.delete_namespace(namespace).await
 }
 
-/// Loses the datagrams of tunnels at every node of a cluster, or no more.
+/// Drops the datagrams of tunnels on every node of a cluster, or stops doing so.
 async fn block_udp(world: &World, cluster: &Cluster, is_blocked: bool) -> Result<()> {
     let chain = |hook: &str, device: &str| {
         format!("chain {hook} {{ type filter hook {hook} priority -300; {device} != lo udp dport 51840 drop; }}")
     };
-    let table = format!("table inet no_udp {{ {}; {}; }}", chain("input", "iifname"), chain("output", "oifname"));
-    let rules = if is_blocked { table } else { "delete table inet no_udp".to_owned() };
+    let table = format!("table inet scenario_no_udp {{ {}; {}; }}", chain("input", "iifname"), chain("output", "oifname"));
+    let rules = if is_blocked { table } else { "delete table inet scenario_no_udp".to_owned() };
     for node in world.machinery(cluster)?.nodes() {
         let line = format!("nsenter --net=/run/netns/{} nft '{rules}' && echo done", node.network_namespace);
         let said = world.shell(&line, 20).await?;
@@ -367,10 +367,10 @@ async fn block_udp(world: &World, cluster: &Cluster, is_blocked: bool) -> Result
     Ok(())
 }
 
-/// Waits until both ends say that this is what carries packets.
-async fn carried_over(world: &World, transport: Transport) -> Result<()> {
+/// Waits until both ends report this transport.
+async fn transport_is(world: &World, transport: Transport) -> Result<()> {
     for (of, peer) in [(&world.rome, &world.milan), (&world.milan, &world.rome)] {
-        eventually(&format!("{transport:?} carries packets of {}", of.name), TUNNEL, || async {
+        eventually(&format!("{transport:?} carries packets of {}", of.name), TUNNEL_TIMEOUT, || async {
             let status = endpoint(of, peer).await?.status.unwrap_or_default();
             ensure!(status.transport == Some(transport), "{:?}: {:?}", status.transport, status.conditions);
             Ok(Some(()))
@@ -380,11 +380,11 @@ async fn carried_over(world: &World, transport: Transport) -> Result<()> {
     Ok(())
 }
 
-pub async fn where_udp_does_not_pass_tls_takes_over_by_itself_and_udp_when_it_passes_again(world: Arc<World>) -> Result<()> {
+pub async fn tls_replaces_udp_while_udp_is_blocked(world: Arc<World>) -> Result<()> {
     let (rome, milan, namespace) = (&world.rome, &world.milan, "blocked");
     let (near, far) = two_sides(&world, namespace).await?;
     let (caller, address) = (near.name_any(), ip(&far)?);
-    carried_over(&world, Transport::Udp).await?;
+    transport_is(&world, Transport::Udp).await?;
     for cluster in [rome, milan] {
         let id = if cluster.name == rome.name { milan.cluster_id().await? } else { rome.cluster_id().await? };
         eventually("the peer takes connections over TLS", Duration::from_secs(30), || async {
@@ -396,7 +396,7 @@ pub async fn where_udp_does_not_pass_tls_takes_over_by_itself_and_udp_when_it_pa
 
     block_udp(&world, rome, true).await?;
     let relayed = async {
-        carried_over(&world, Transport::Tls).await?;
+        transport_is(&world, Transport::Tls).await?;
         connected(rome, milan).await?;
         let far_name = far.name_any();
         ensure!(ask(rome, namespace, &caller, &address, "index.html").await? == far_name, "over TLS");
@@ -412,16 +412,16 @@ pub async fn where_udp_does_not_pass_tls_takes_over_by_itself_and_udp_when_it_pa
         Ok(())
     };
     let outcome: Result<()> = relayed.await;
-    // Whatever came of it, other scenarios need UDP.
+    // Other scenarios need UDP, even if this one fails.
     let stream = ask(rome, namespace, &caller, &address, "cgi-bin/count");
     let (numbers, unblocked) = tokio::join!(stream, block_udp(&world, rome, false));
     unblocked?;
     outcome?;
-    // The connection was begun over TLS, and UDP took over while it went on.
+    // The connection began over TLS and continued over UDP.
     let wanted: Vec<String> = (0..40).map(|number: u32| number.to_string()).collect();
     let numbers = numbers?;
     ensure!(numbers.lines().eq(wanted.iter().map(String::as_str)), "{numbers}");
-    carried_over(&world, Transport::Udp).await?;
+    transport_is(&world, Transport::Udp).await?;
     ensure!(ask(rome, namespace, &caller, &address, "index.html").await? == far.name_any(), "over UDP again");
     rome.delete_namespace(namespace).await
 }

@@ -12,14 +12,14 @@ use crate::{
     policies::apply_policy,
 };
 
-/// A pod on a node of this cluster, which answers with its name.
+/// Starts a server on a node of this cluster, which answers with its name.
 async fn server(cluster: &Cluster) -> Result<k8s_openapi::api::core::v1::Pod> {
     let node = format!("{}-1", cluster.name);
-    cluster.apply(&servers("default", "own", "own", 1, ("kubernetes.io/hostname", &node))).await?;
-    Ok(cluster.ready_pods("default", "server=own", 1).await?.remove(0))
+    cluster.apply(&servers("default", "resident", "resident", 1, ("kubernetes.io/hostname", &node))).await?;
+    Ok(cluster.ready_pods("default", "server=resident", 1).await?.remove(0))
 }
 
-/// What a cluster has of another's resources, and what it offers of its own.
+/// All objects about resources that two clusters share.
 async fn shared(consumer: &Cluster, provider: &Cluster) -> Result<Vec<Value>> {
     let mut all = consumer.items(&["virtualnodes", "--all-namespaces"]).await?;
     all.extend(consumer.items(&["resourceoffers", "--all-namespaces"]).await?);
@@ -30,7 +30,7 @@ async fn shared(consumer: &Cluster, provider: &Cluster) -> Result<Vec<Value>> {
     Ok(all)
 }
 
-pub async fn a_peering_for_the_network_alone_takes_resources_and_gives_them_back(world: Arc<World>) -> Result<()> {
+pub async fn a_peering_for_only_the_network_can_add_and_remove_resources(world: Arc<World>) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
     let milans = milan.kubeconfig.display().to_string();
     let peer = |more: &[&'static str]| {
@@ -44,8 +44,8 @@ pub async fn a_peering_for_the_network_alone_takes_resources_and_gives_them_back
         apply_policy(cluster, "open", json!({ "priority": 10, "peers": peers, "network": { "reach": "Pods" } })).await?;
     }
 
-    let told = peer(&["--network-only"]).await?;
-    ensure!(told.contains("10.244.0.0/16 are seen here as") && told.contains("all pods"), "{told}");
+    let output = peer(&["--network-only"]).await?;
+    ensure!(output.contains("10.244.0.0/16 are mapped here to") && output.contains("all pods"), "{output}");
     connected(turin, milan).await?;
     let both_reach = async || {
         let calls = [(turin, &at_turin, milan, &at_milan), (milan, &at_milan, turin, &at_turin)];
@@ -62,12 +62,12 @@ pub async fn a_peering_for_the_network_alone_takes_resources_and_gives_them_back
     both_reach().await?;
     let found = shared(turin, milan).await?;
     ensure!(found.is_empty(), "nothing was asked for: {found:?}");
-    for (cluster, line) in [(turin, "no resources are asked for, only the network"), (milan, "it asks for no resources")] {
+    for (cluster, line) in [(turin, "requests no resources, only the network"), (milan, "it requests no resources")] {
         let peer = if cluster.name == "turin" { "milan" } else { "turin" };
         let status = cluster.liqoctl(&["status"]).await?;
         ensure!(status.contains(line) && status.contains("✓ TunnelConnected"), "{status}");
-        // A consumer is heard a moment after it was let in.
-        eventually("all links of the peering are well", Duration::from_secs(30), || async {
+        // The consumer's first renewal of its lease comes a moment later.
+        eventually("all conditions of the peering are True", Duration::from_secs(30), || async {
             let foreign = cluster.object(&["foreigncluster", peer]).await?.context("the peer is known")?;
             let conditions = foreign["status"]["conditions"].as_array().context("it has conditions")?;
             ensure!(conditions.iter().all(|condition| condition["status"] == "True"), "{conditions:?}");
@@ -76,8 +76,8 @@ pub async fn a_peering_for_the_network_alone_takes_resources_and_gives_them_back
         .await?;
     }
 
-    let told = peer(&["--cpu", "500m"]).await?;
-    ensure!(told.contains("Node milan is Ready"), "{told}");
+    let output = peer(&["--cpu", "500m"]).await?;
+    ensure!(output.contains("Node milan is Ready"), "{output}");
     turin.wait_for(&["node/milan"], "condition=Ready", 60).await?;
     both_reach().await?;
     turin.offloaded_namespace("guests", "Remote").await?;
@@ -102,7 +102,7 @@ pub async fn a_peering_for_the_network_alone_takes_resources_and_gives_them_back
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
     for cluster in [turin, milan] {
         cluster.kubectl(&["delete", "peeringpolicy", "open"]).await?;
-        cluster.kubectl(&["-n", "default", "delete", "deployment", "own"]).await?;
+        cluster.kubectl(&["-n", "default", "delete", "deployment", "resident"]).await?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `NetworkPolicy`s of offloaded namespaces at the provider: what they say there. What packets find is in `walls`.
+//! The content of replicas of `NetworkPolicies` at the provider. `enforced_network_policies` checks that packets obey them.
 
 use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{
-    network::{endpoint, not_wanted, wanted_again},
+    network::{disable_network, enable_network, endpoint},
     pods::{deployment, node_of, pod},
     services::{gone, moved, prefixes},
 };
@@ -22,7 +22,7 @@ pub fn policy(name: &str, namespace: &str, spec: &Value) -> String {
         .to_string()
 }
 
-/// What the policy of this name says, once it does what is asked of it.
+/// Waits until the policy of this name passes a check, and returns its spec.
 async fn says(cluster: &Cluster, namespace: &str, name: &str, what: &str, check: impl Fn(&Value) -> bool) -> Result<Value> {
     eventually(&format!("NetworkPolicy {name} at {}: {what}", cluster.name), Duration::from_secs(30), || async {
         let found = cluster.object(&["-n", namespace, "networkpolicy", name]).await?.context("it does not exist")?;
@@ -32,9 +32,9 @@ async fn says(cluster: &Cluster, namespace: &str, name: &str, what: &str, check:
     .await
 }
 
-/// The names of the policies that say what is open by default.
+/// Waits until exactly these default policies exist.
 async fn defaults(cluster: &Cluster, namespace: &str, wanted: &[&str]) -> Result<()> {
-    eventually(&format!("what is open by default at {}: {wanted:?}", cluster.name), Duration::from_secs(30), || async {
+    eventually(&format!("the default policies at {}: {wanted:?}", cluster.name), Duration::from_secs(30), || async {
         let all = cluster.items(&["-n", namespace, "networkpolicies"]).await?;
         let names = all.iter().filter_map(|policy| policy["metadata"]["name"].as_str());
         let found: Vec<&str> = names.filter(|name| name.starts_with("liqo-")).collect();
@@ -44,8 +44,8 @@ async fn defaults(cluster: &Cluster, namespace: &str, wanted: &[&str]) -> Result
     .await
 }
 
-/// Whether the ranges among these peers have exactly these addresses.
-fn names_exactly(peers: &Value, addresses: &BTreeSet<Ipv4Addr>) -> bool {
+/// Whether the address ranges of these peers cover exactly these addresses.
+fn covers_exactly(peers: &Value, addresses: &BTreeSet<Ipv4Addr>) -> bool {
     let cidrs = peers.as_array().into_iter().flatten().filter_map(|peer| peer["ipBlock"]["cidr"].as_str()?.split_once('/'));
     let hosts = cidrs.filter_map(|(first, length)| {
         let (first, length): (Ipv4Addr, u32) = (first.parse().ok()?, length.parse().ok()?);
@@ -55,21 +55,21 @@ fn names_exactly(peers: &Value, addresses: &BTreeSet<Ipv4Addr>) -> bool {
     hosts.collect::<BTreeSet<Ipv4Addr>>() == *addresses
 }
 
-/// Where the provider sees those of these pods that run at home.
+/// The addresses under which the provider sees those of these pods that run at home.
 fn seen(pods: &[Pod], home: &str, prefix: &str) -> BTreeSet<Ipv4Addr> {
     let at_home = pods.iter().filter(|pod| node_of(pod) == home);
     at_home.filter_map(|pod| moved(&pod.status.as_ref()?.pod_ip.clone()?, prefix).parse().ok()).collect()
 }
 
-pub async fn policies_apply_at_the_provider_and_follow_the_pods_that_are_not_there(world: Arc<World>) -> Result<()> {
+pub async fn policies_are_translated_and_follow_the_pods_at_home(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let (_, romes_at_milan) = prefixes(&world).await?;
-    rome.offloaded_namespace("walled", "LocalAndRemote").await?;
-    let remote = rome.remote_namespace("walled", milan).await?;
-    rome.apply(&deployment("walled", "web", 4).replace("      containers:", SPREAD)).await?;
-    let pods = rome.ready_pods("walled", "app=web", 4).await?;
+    rome.offloaded_namespace("isolated", "LocalAndRemote").await?;
+    let remote = rome.remote_namespace("isolated", milan).await?;
+    rome.apply(&deployment("isolated", "web", 4).replace("      containers:", SPREAD)).await?;
+    let pods = rome.ready_pods("isolated", "app=web", 4).await?;
 
-    // By default pods meet the tenant's pods, here and there.
+    // By default pods reach the tenant's pods in both clusters.
     defaults(milan, &remote, &["liqo-egress", "liqo-ingress"]).await?;
     let closed = says(milan, &remote, "liqo", "it closes all pods", |spec| spec["podSelector"] == json!({})).await?;
     ensure!(
@@ -79,81 +79,81 @@ pub async fn policies_apply_at_the_provider_and_follow_the_pods_that_are_not_the
     let open = says(milan, &remote, "liqo-ingress", "it is for all pods", |spec| spec["podSelector"] == json!({})).await?;
     ensure!(open.to_string().contains(&format!("{romes_at_milan}.0.0/16")), "{open:#}");
 
-    // A policy is for the same pods there; those at home are addresses, and for these pods there is no default beside it.
+    // A policy selects the same pods there. Pods at home become addresses, and the defaults no longer apply to the selected pods.
     let web = json!({ "matchLabels": { "app": "web" } });
     rome.apply(&policy(
         "web",
-        "walled",
+        "isolated",
         &json!({ "podSelector": web, "ingress": [{ "from": [{ "podSelector": web }], "ports": [{ "port": 8000 }] }] }),
     ))
     .await?;
     let at_home = seen(&pods, "rome-1", &romes_at_milan);
     ensure!(at_home.len() == 2, "{at_home:?}");
-    let twin =
-        says(milan, &remote, "web", "it names the pods at home", |spec| names_exactly(&spec["ingress"][0]["from"], &at_home))
+    let replica =
+        says(milan, &remote, "web", "it names the pods at home", |spec| covers_exactly(&spec["ingress"][0]["from"], &at_home))
             .await?;
-    let from = twin["ingress"][0]["from"].as_array().cloned().unwrap_or_default();
-    ensure!(from.contains(&json!({ "podSelector": web })) && twin["ingress"][0]["ports"][0]["port"] == 8000, "{twin:#}");
+    let from = replica["ingress"][0]["from"].as_array().cloned().unwrap_or_default();
+    ensure!(from.contains(&json!({ "podSelector": web })) && replica["ingress"][0]["ports"][0]["port"] == 8000, "{replica:#}");
     let others = json!({ "matchExpressions": [{ "key": "app", "operator": "NotIn", "values": ["web"] }] });
     says(milan, &remote, "liqo-ingress", "it is for other pods", |spec| spec["podSelector"] == others).await?;
-    says(milan, &remote, "liqo-egress", "nothing was said of that", |spec| spec["podSelector"] == json!({})).await?;
+    says(milan, &remote, "liqo-egress", "it still applies to all pods", |spec| spec["podSelector"] == json!({})).await?;
     world.quiet(&[rome, milan]).await?;
 
-    rome.kubectl(&["-n", "walled", "scale", "deployment", "web", "--replicas=6"]).await?;
-    let pods = rome.ready_pods("walled", "app=web", 6).await?;
+    rome.kubectl(&["-n", "isolated", "scale", "deployment", "web", "--replicas=6"]).await?;
+    let pods = rome.ready_pods("isolated", "app=web", 6).await?;
     let at_home = seen(&pods, "rome-1", &romes_at_milan);
     ensure!(at_home.len() == 3, "{at_home:?}");
-    says(milan, &remote, "web", "it follows", |spec| names_exactly(&spec["ingress"][0]["from"], &at_home)).await?;
+    says(milan, &remote, "web", "it follows the pods", |spec| covers_exactly(&spec["ingress"][0]["from"], &at_home)).await?;
 
-    // A namespace that stays at home is its pods' addresses.
-    rome.kubectl(&["create", "namespace", "walled-friends"]).await?;
-    rome.kubectl(&["label", "namespace", "walled-friends", "friend=yes"]).await?;
-    rome.apply(&pod("walled-friends", "friend", "Always", "sleep 3600")).await?;
-    let friend = rome.ready_pods("walled-friends", "app=friend", 1).await?;
+    // A namespace that is not offloaded becomes the addresses of its pods.
+    rome.kubectl(&["create", "namespace", "isolated-friends"]).await?;
+    rome.kubectl(&["label", "namespace", "isolated-friends", "friend=yes"]).await?;
+    rome.apply(&pod("isolated-friends", "friend", "Always", "sleep 3600")).await?;
+    let friend = rome.ready_pods("isolated-friends", "app=friend", 1).await?;
     let friend = seen(&friend, "rome-1", &romes_at_milan);
     let friends = json!({ "namespaceSelector": { "matchLabels": { "friend": "yes" } } });
-    rome.apply(&policy("friends", "walled", &json!({ "podSelector": web, "ingress": [{ "from": [friends] }] }))).await?;
-    says(milan, &remote, "friends", "it names the friend", |spec| names_exactly(&spec["ingress"][0]["from"], &friend)).await?;
+    rome.apply(&policy("friends", "isolated", &json!({ "podSelector": web, "ingress": [{ "from": [friends] }] }))).await?;
+    says(milan, &remote, "friends", "it names the friend", |spec| covers_exactly(&spec["ingress"][0]["from"], &friend)).await?;
 
-    // A policy that closes all pods leaves no default; one that stays at home changes nothing there.
-    rome.apply(&policy("closed", "walled", &json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"] }))).await?;
+    // A policy that selects all pods leaves no default. A policy that is not reflected changes nothing there.
+    rome.apply(&policy("closed", "isolated", &json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"] }))).await?;
     defaults(milan, &remote, &[]).await?;
-    rome.kubectl(&["-n", "walled", "annotate", "networkpolicy", "closed", "liqo.io/reflection=deny"]).await?;
+    rome.kubectl(&["-n", "isolated", "annotate", "networkpolicy", "closed", "liqo.io/reflection=deny"]).await?;
     gone(milan, &remote, "networkpolicy", "closed").await?;
     defaults(milan, &remote, &["liqo-egress", "liqo-ingress"]).await?;
 
-    // Without a network nobody at home can be meant, and the policy stays.
-    not_wanted(&world).await?;
+    // Without a network the policy contains no addresses of pods at home.
+    disable_network(&world).await?;
     let only_there = json!([{ "podSelector": web }]);
-    says(milan, &remote, "web", "only pods there are meant", |spec| spec["ingress"][0]["from"] == only_there).await?;
-    wanted_again(&world).await?;
+    says(milan, &remote, "web", "it names only pods there", |spec| spec["ingress"][0]["from"] == only_there).await?;
+    enable_network(&world).await?;
     prefixes(&world).await?;
-    says(milan, &remote, "web", "pods at home are meant again", |spec| names_exactly(&spec["ingress"][0]["from"], &at_home))
+    says(milan, &remote, "web", "it names the pods at home again", |spec| covers_exactly(&spec["ingress"][0]["from"], &at_home))
         .await?;
-    rome.kubectl(&["-n", "walled", "delete", "networkpolicy", "web", "friends"]).await?;
+    rome.kubectl(&["-n", "isolated", "delete", "networkpolicy", "web", "friends"]).await?;
     gone(milan, &remote, "networkpolicy", "web").await?;
     says(milan, &remote, "liqo-ingress", "it is for all pods again", |spec| spec["podSelector"] == json!({})).await?;
-    rome.delete_namespace("walled-friends").await?;
-    rome.delete_namespace("walled").await
+    rome.delete_namespace("isolated-friends").await?;
+    rome.delete_namespace("isolated").await
 }
 
-pub async fn a_consumer_opens_nothing_that_is_the_providers(world: Arc<World>) -> Result<()> {
+pub async fn a_hostile_consumer_opens_nothing_of_the_provider(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let (_, romes_at_milan) = prefixes(&world).await?;
-    // Rome's pods, and what stands for its nodes.
+    // The prefixes of rome's pods and nodes.
     let seen: Vec<String> = endpoint(milan, rome).await?.spec.imported.values().map(ToString::to_string).collect();
-    rome.offloaded_namespace("walls", "Local").await?;
-    let remote = rome.remote_namespace("walls", milan).await?;
+    rome.offloaded_namespace("closed", "Local").await?;
+    let remote = rome.remote_namespace("closed", milan).await?;
     let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
     let record = |name: &str, spec: &Value| {
         let object =
             json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": name }, "spec": spec });
         json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
-            "metadata": { "name": format!("networkpolicy-{}", short_hash(&format!("walls/{name}"))), "namespace": tenant },
-            "spec": { "namespace": "walls", "object": object } })
+            "metadata": { "name": format!("networkpolicy-{}", short_hash(&format!("closed/{name}"))), "namespace": tenant },
+            "spec": { "namespace": "closed", "object": object } })
         .to_string()
     };
-    // While its manager does not look, these are what a hostile consumer would write.
+    // Without its manager, rome writes what a hostile consumer would write.
     rome.stop_manager().await?;
     let everybody = json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": [{}, { "to": [
         { "namespaceSelector": {} }, { "ipBlock": { "cidr": "10.244.0.0/16" } }, { "ipBlock": { "cidr": "169.254.169.254/32" } },
@@ -179,7 +179,7 @@ pub async fn a_consumer_opens_nothing_that_is_the_providers(world: Arc<World>) -
         ensure!(is_tenant || is_dns || is_internet || is_single, "it opens {peer}");
     }
     let status = |name: &str| {
-        let (tenant, name) = (tenant.clone(), format!("networkpolicy-{}", short_hash(&format!("walls/{name}"))));
+        let (tenant, name) = (tenant.clone(), format!("networkpolicy-{}", short_hash(&format!("closed/{name}"))));
         async move {
             Ok::<_, anyhow::Error>(
                 milan.object(&["-n", &tenant, "reflectedobject", &name]).await?.unwrap_or_default()["status"].clone(),
@@ -196,9 +196,9 @@ pub async fn a_consumer_opens_nothing_that_is_the_providers(world: Arc<World>) -
     .await?;
     let closed = says(milan, &remote, "liqo", "it exists", |_| true).await?;
     ensure!(closed.get("ingress").is_none(), "{closed:#}");
-    // Home takes back what it does not know.
+    // Rome's manager removes the records that it did not write.
     rome.start_manager().await?;
     gone(milan, &remote, "networkpolicy", "open").await?;
     defaults(milan, &remote, &["liqo-egress", "liqo-ingress"]).await?;
-    rome.delete_namespace("walls").await
+    rome.delete_namespace("closed").await
 }

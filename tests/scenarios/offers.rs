@@ -12,15 +12,15 @@ use crate::{
     policies::{apply_policy, offer},
 };
 
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-pub async fn an_offer_waits_for_a_person_who_accepts_refuses_and_forgets_it(world: Arc<World>) -> Result<()> {
+pub async fn a_person_accepts_refuses_and_forgets_an_offer(world: Arc<World>) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
     apply_policy(turin, "careful", json!({ "priority": 10, "consume": { "accept": "Manual" } })).await?;
     turin.liqoctl(&["peer", "--no-wait", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
     let provider_sees = async |phase: OfferPhase| {
-        eventually(&format!("the provider sees that the offer is {phase:?}"), SOON, || async {
-            let status = offer(milan, turin).await?.and_then(|offer| offer.status).context("nothing was said of the offer")?;
+        eventually(&format!("the provider sees that the offer is {phase:?}"), TIMEOUT, || async {
+            let status = offer(milan, turin).await?.and_then(|offer| offer.status).context("the offer has no status yet")?;
             Ok((status.phase == phase).then_some(()))
         })
         .await
@@ -36,9 +36,9 @@ pub async fn an_offer_waits_for_a_person_who_accepts_refuses_and_forgets_it(worl
     ensure!(turin.object(&["node", "milan"]).await?.is_none(), "there is a node although nobody accepted the offer");
     ensure!(listed().await? == (json!("ManualActionRequired"), Value::Null));
     let table = turin.liqoctl(&["offer", "list"]).await?;
-    ensure!(table.contains("you are to decide: `liqoctl offer accept milan default`"), "{table}");
+    ensure!(table.contains("you have to decide: `liqoctl offer accept milan default`"), "{table}");
     let made = milan.liqoctl(&["offer", "list", "turin", "--made"]).await?;
-    ensure!(made.contains("ManualActionRequired") && made.contains("the consumer is to decide"), "{made}");
+    ensure!(made.contains("ManualActionRequired") && made.contains("the consumer has to decide"), "{made}");
 
     let accepted = turin.liqoctl(&["offer", "accept", "milan"]).await?;
     ensure!(accepted.trim() == "Pool default of milan is accepted: it is Node milan here.", "{accepted}");
@@ -46,16 +46,16 @@ pub async fn an_offer_waits_for_a_person_who_accepts_refuses_and_forgets_it(worl
     ensure!(listed().await? == (json!("Accepted"), json!("Accept")));
     provider_sees(OfferPhase::Accepted).await?;
     let again = turin.try_liqoctl(&["offer", "accept", "milan"]).await?;
-    let none_waits = "no offer of milan waits for a decision: name the pool; there is default (Accepted)";
+    let none_waits = "no offer of milan waits for a decision: name a pool; there is default (Accepted)";
     ensure!(!again.success && again.stderr.contains(none_waits), "{again:?}");
 
     turin.offloaded_namespace("borrowed", "Remote").await?;
     turin.apply(&pod("borrowed", "web", "Always", "sleep 600")).await?;
     ensure!(node_of(&turin.ready_pods("borrowed", "app=web", 1).await?[0]) == "milan");
     let asked = turin.try_liqoctl(&["offer", "refuse", "milan", "default"]).await?;
-    let question = "These pods run on pool default of milan and end: borrowed/web. Go on?";
+    let question = "This ends the pods that run on pool default of milan: borrowed/web. Continue?";
     ensure!(!asked.success && asked.stderr.contains(question) && asked.stderr.contains("--yes"), "{asked:?}");
-    ensure!(listed().await? == (json!("Accepted"), json!("Accept")), "a question that nobody answered decided something");
+    ensure!(listed().await? == (json!("Accepted"), json!("Accept")), "a question without an answer decided something");
     turin.ready_pods("borrowed", "app=web", 1).await?;
 
     let refused = turin.liqoctl(&["offer", "refuse", "milan", "default", "--yes", "-o", "json"]).await?;
@@ -63,7 +63,7 @@ pub async fn an_offer_waits_for_a_person_who_accepts_refuses_and_forgets_it(worl
     let expected = json!({ "peer": "milan", "pool": "default", "decision": "Refuse", "lostPods": ["borrowed/web"] });
     ensure!(refused == expected, "{refused}");
     ensure!(listed().await? == (json!("Refused"), json!("Refuse")));
-    eventually("node and pod are gone", SOON, || async {
+    eventually("node and pod are gone", TIMEOUT, || async {
         let left = (turin.object(&["node", "milan"]).await?, turin.pods("borrowed", "app=web").await?);
         Ok((left.0.is_none() && left.1.is_empty()).then_some(()))
     })
@@ -71,11 +71,14 @@ pub async fn an_offer_waits_for_a_person_who_accepts_refuses_and_forgets_it(worl
     provider_sees(OfferPhase::Refused).await?;
 
     let forgotten = turin.liqoctl(&["offer", "forget", "milan", "default"]).await?;
-    ensure!(forgotten.contains("is forgotten: the policy decides again"), "{forgotten}");
+    ensure!(
+        forgotten.contains("There is no decision on pool default of milan any more: the policy decides again"),
+        "{forgotten}"
+    );
     provider_sees(OfferPhase::ManualActionRequired).await?;
     ensure!(listed().await? == (json!("ManualActionRequired"), Value::Null));
     let twice = turin.try_liqoctl(&["offer", "forget", "milan", "default"]).await?;
-    ensure!(!twice.success && twice.stderr.contains("nothing was decided on pool default of milan"), "{twice:?}");
+    ensure!(!twice.success && twice.stderr.contains("there is no decision on pool default of milan"), "{twice:?}");
     turin.delete_namespace("borrowed").await?;
     turin.kubectl(&["delete", "peeringpolicy", "careful"]).await?;
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await.map(drop)

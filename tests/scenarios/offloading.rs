@@ -1,4 +1,4 @@
-//! Which pods go where, and what happens to those that may not.
+//! Where pods run, and what happens to pods that may not run there.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -9,11 +9,11 @@ use liqo_tests::{World, eventually, still};
 use serde_json::json;
 
 use crate::{
-    network::{not_wanted, wanted_again},
+    network::{disable_network, enable_network},
     pods::{deployment, name_of, node_of, pod},
 };
 
-pub async fn a_namespace_offloading_of_the_documents_applies(world: Arc<World>) -> Result<()> {
+pub async fn the_namespace_offloading_in_the_docs_works(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     rome.kubectl(&["create", "namespace", "documents"]).await?;
     rome.apply(
@@ -52,11 +52,11 @@ pub async fn a_cluster_selector_limits_where_pods_go(world: Arc<World>) -> Resul
         "--selector",
         "region=nowhere",
         "--timeout",
-        "1s",
+        "5s",
     ];
     let waited = rome.try_liqoctl(&offload).await?;
     ensure!(!waited.success && waited.stderr.contains("NoClusterSelected"), "{waited:?}");
-    eventually("the webhook asks about pods of this namespace", Duration::from_secs(20), || async {
+    eventually("the webhook applies to this namespace", Duration::from_secs(20), || async {
         let webhook = rome.kubectl(&["get", "mutatingwebhookconfiguration", "liqo", "-o", "yaml"]).await?;
         Ok(webhook.contains("- nowhere").then_some(()))
     })
@@ -75,7 +75,7 @@ pub async fn a_cluster_selector_limits_where_pods_go(world: Arc<World>) -> Resul
     rome.delete_namespace("nowhere").await
 }
 
-pub async fn a_local_namespace_exists_at_the_peer_but_its_pods_stay_home(world: Arc<World>) -> Result<()> {
+pub async fn a_namespace_with_strategy_local_exists_at_the_peer_without_pods(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.offloaded_namespace("stay", "Local").await?;
     let remote = rome.remote_namespace("stay", milan).await?;
@@ -86,13 +86,13 @@ pub async fn a_local_namespace_exists_at_the_peer_but_its_pods_stay_home(world: 
     rome.delete_namespace("stay").await
 }
 
-pub async fn without_a_network_a_service_never_sends_a_packet_to_a_wrong_pod(world: Arc<World>) -> Result<()> {
+pub async fn without_a_network_a_service_never_sends_packets_to_wrong_pods(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    not_wanted(&world).await?;
+    disable_network(&world).await?;
     rome.offloaded_namespace("mixed", "LocalAndRemote").await?;
     let answering = |name: &str, text: &str| {
         deployment("mixed", name, 4)
-            .replace("echo started; trap exit TERM; while true; do sleep 0.2; done", &format!("mkdir /tmp/w; echo {text} > /tmp/w/index.html; exec httpd -f -p 8000 -h /tmp/w"))
+            .replace("echo started; trap exit TERM; sleep 3600 & wait", &format!("mkdir /tmp/w; echo {text} > /tmp/w/index.html; exec httpd -f -p 8000 -h /tmp/w"))
             .replace(
                 "      containers:",
                 &format!("      topologySpreadConstraints: [{{ maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {{ matchLabels: {{ app: {name} }} }}, nodeTaintsPolicy: Honor }}]\n      containers:"),
@@ -102,7 +102,7 @@ pub async fn without_a_network_a_service_never_sends_a_packet_to_a_wrong_pod(wor
     let pods = rome.ready_pods("mixed", "app=web", 4).await?;
     let nodes: BTreeSet<_> = pods.iter().map(node_of).collect();
     ensure!(nodes == BTreeSet::from(["milan", "rome-1"]), "the pods are on {nodes:?}");
-    // Strangers with the same addresses that the remote pods have at milan: pods of rome, answering something else.
+    // Other pods of rome with the same addresses that the remote pods have at milan. They answer something else.
     rome.apply(
         &answering("stranger", "wrong")
             .replace("replicas: 4", "replicas: 8")
@@ -127,7 +127,7 @@ pub async fn without_a_network_a_service_never_sends_a_packet_to_a_wrong_pod(wor
     ensure!(endpoints == local, "endpoints {endpoints:?}, local pods {local:?}");
     let client = pods.iter().find(|pod| node_of(pod) == "rome-1").map(name_of).unwrap_or_default();
     let address = rome.kubectl(&["-n", "mixed", "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]).await?;
-    let ask = format!("for i in $(seq 40); do printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {address} 8000 | tail -1; done");
+    let ask = format!("for i in $(seq 40); do printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 10 {address} 8000 | tail -1; done");
     let answers = rome.kubectl(&["-n", "mixed", "exec", client, "--", "sh", "-c", &ask]).await?;
     ensure!(answers.lines().count() == 40 && answers.lines().all(|line| line == "right"), "answers: {answers}");
     let remote = milan.ready_pods(&rome.remote_namespace("mixed", milan).await?, "app=web", pods.len() - local.len()).await?;
@@ -140,7 +140,7 @@ pub async fn without_a_network_a_service_never_sends_a_packet_to_a_wrong_pod(wor
             .and_then(|pod| pod.metadata.annotations.clone()?.get("liqo.io/remote-pod-ip").cloned());
         ensure!(address == here, "the remote address {address:?} is shown as {here:?}");
     }
-    wanted_again(&world).await?;
+    enable_network(&world).await?;
     rome.delete_namespace("mixed").await
 }
 
@@ -152,7 +152,7 @@ pub async fn a_namespace_that_exists_at_the_provider_is_not_taken_over(world: Ar
     milan.kubectl(&["-n", &taken, "create", "configmap", "precious"]).await?;
     rome.kubectl(&["create", "namespace", "taken"]).await?;
     rome.liqoctl(&["offload", "namespace", "taken", "--pod-offloading-strategy", "Remote", "--timeout", "1s"]).await.ok();
-    eventually("the offloading says why", Duration::from_secs(20), || async {
+    eventually("the NamespaceOffloading says why", Duration::from_secs(20), || async {
         let offloading = rome.object(&["-n", "taken", "namespaceoffloading", "offloading"]).await?.unwrap_or_default();
         let said = offloading["status"]["remoteNamespaces"][0]["message"].as_str().unwrap_or_default().to_owned();
         Ok(said.contains(&taken).then_some(()))
@@ -171,7 +171,7 @@ pub async fn a_namespace_that_exists_at_the_provider_is_not_taken_over(world: Ar
     milan.delete_namespace(&taken).await
 }
 
-pub async fn pods_that_may_not_travel_say_why(world: Arc<World>) -> Result<()> {
+pub async fn pods_that_may_not_travel_show_why(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     rome.offloaded_namespace("refused", "Remote").await?;
     let host = pod("refused", "host", "Always", "sleep 600").replace("spec:\n", "spec:\n  hostNetwork: true\n");
@@ -179,7 +179,7 @@ pub async fn pods_that_may_not_travel_say_why(world: Arc<World>) -> Result<()> {
         .replace("    resources:", "    securityContext: { privileged: true }\n    resources:");
     for (name, yaml, word) in [("host", host, "hostNetwork"), ("privileged", privileged, "privileged")] {
         rome.apply(&yaml).await?;
-        eventually("the refusal stands on the home pod", Duration::from_secs(30), || async {
+        eventually("the refusal is on the local pod", Duration::from_secs(30), || async {
             let pod = rome.api::<Pod>("refused").get(name).await?.status.unwrap_or_default();
             let refused = |condition: &k8s_openapi::api::core::v1::PodCondition| {
                 condition.type_ == "liqo.io/Offloaded"
@@ -189,12 +189,14 @@ pub async fn pods_that_may_not_travel_say_why(world: Arc<World>) -> Result<()> {
             Ok((pod.phase.as_deref() == Some("Pending") && pod.conditions.iter().flatten().any(refused)).then_some(()))
         })
         .await?;
-        let events = rome
-            .kubectl(&["-n", "refused", "get", "events", "--field-selector", &format!("involvedObject.name={name},type=Warning")])
-            .await?;
-        ensure!(events.contains(word), "no event tells of it: {events}");
+        let of_pod = format!("involvedObject.name={name},type=Warning");
+        eventually("an event tells of the refusal", Duration::from_secs(10), || async {
+            let events = rome.kubectl(&["-n", "refused", "get", "events", "--field-selector", &of_pod]).await?;
+            Ok(events.contains(word).then_some(()))
+        })
+        .await?;
     }
-    // A pod that is bound to the virtual node from a namespace that is not offloaded, whatever it tolerates.
+    // A pod that sets the virtual node as its node, in a namespace that is not offloaded.
     rome.kubectl(&["create", "namespace", "stranger"]).await?;
     let sneaking = pod("stranger", "sneaking", "Always", "sleep 600")
         .replace("spec:\n", "spec:\n  nodeName: milan\n  tolerations: [{ operator: Exists }]\n");
@@ -213,7 +215,7 @@ pub async fn pods_that_may_not_travel_say_why(world: Arc<World>) -> Result<()> {
     rome.delete_namespace("refused").await
 }
 
-pub async fn unoffloading_brings_pods_home_and_removes_the_twin(world: Arc<World>) -> Result<()> {
+pub async fn unoffloading_brings_pods_home_and_removes_the_remote_namespace(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.offloaded_namespace("back", "Remote").await?;
     rome.apply(&deployment("back", "web", 2)).await?;
@@ -224,7 +226,7 @@ pub async fn unoffloading_brings_pods_home_and_removes_the_twin(world: Arc<World
     rome.liqoctl(&["unoffload", "namespace", "back", "--yes"]).await?;
     let pods = rome.ready_pods("back", "app=web", 2).await?;
     ensure!(pods.iter().all(|pod| node_of(pod) == "rome-1"), "pods are still away");
-    eventually("the twin is gone", Duration::from_secs(60), || async {
+    eventually("the remote namespace is gone", Duration::from_secs(60), || async {
         Ok(Api::<Namespace>::all(milan.client.clone()).get_opt(&remote).await?.is_none().then_some(()))
     })
     .await?;

@@ -79,7 +79,7 @@ pub async fn a_long_outage_shows_on_node_and_pods_and_heals(world: Arc<World>) -
     rome.delete_namespace("outage").await
 }
 
-pub async fn unpeering_from_a_dead_peer_ends_and_leaves_nothing(world: Arc<World>) -> Result<()> {
+pub async fn unpeering_from_a_dead_peer_succeeds_and_leaves_nothing(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     rome.offloaded_namespace("dead", "LocalAndRemote").await?;
     rome.apply(&deployment("dead", "web", 4)).await?;
@@ -88,14 +88,14 @@ pub async fn unpeering_from_a_dead_peer_ends_and_leaves_nothing(world: Arc<World
     let start = Instant::now();
     rome.liqoctl(&["unpeer", "milan", "--yes"]).await?;
     ensure!(start.elapsed() < Duration::from_secs(30), "it took {} s", start.elapsed().as_secs());
-    for left in [
-        ["foreignclusters", ""],
-        ["virtualnodes", "-A"],
-        ["nodes", "-lliqo.io/type=virtual-node"],
-        ["namespaces", "-lliqo.io/namespace-kind"],
-    ] {
-        let left: Vec<&str> = left.into_iter().filter(|argument| !argument.is_empty()).collect();
-        let items = rome.items(&left).await?;
+    let leftovers: [&[&str]; 4] = [
+        &["foreignclusters"],
+        &["virtualnodes", "-A"],
+        &["nodes", "-l", "liqo.io/type=virtual-node"],
+        &["namespaces", "-l", "liqo.io/namespace-kind"],
+    ];
+    for left in leftovers {
+        let items = rome.items(left).await?;
         ensure!(items.is_empty(), "left over: {left:?} {items:#?}");
     }
     let pods = rome.ready_pods("dead", "app=web", 4).await?;
@@ -103,17 +103,17 @@ pub async fn unpeering_from_a_dead_peer_ends_and_leaves_nothing(world: Arc<World
     rome.delete_namespace("dead").await?;
     world.heal("milan").await?;
     world.peer_rome_with_milan().await?;
-    eventually("what was left at the peer goes when rome comes back", Duration::from_secs(60), || async {
+    eventually("the peer removes the rest when rome comes back", Duration::from_secs(60), || async {
         Ok(world.milan.items(&["namespaces", "-l", "liqo.io/home-namespace=dead"]).await?.is_empty().then_some(()))
     })
     .await
 }
 
-pub async fn the_home_clusters_controller_manager_starts_beside_virtual_nodes(world: Arc<World>) -> Result<()> {
+pub async fn the_kube_controller_manager_starts_while_there_are_virtual_nodes(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     rome.wait_for(&["node/milan"], "condition=Ready", 90).await?;
     world.machinery(rome)?.kill("kube-controller-manager").await?;
-    // It works again when it makes pods of a ReplicaSet.
+    // It works again when a new ReplicaSet gets its pods.
     rome.kubectl(&["create", "namespace", "controlled"]).await?;
     rome.apply(&deployment("controlled", "web", 1)).await?;
     rome.ready_pods("controlled", "app=web", 1).await?;

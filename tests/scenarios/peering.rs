@@ -1,4 +1,4 @@
-//! Who gets in, and who does not.
+//! Which clusters may peer, and which requests are refused.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,14 +19,14 @@ use serde_json::json;
 
 use crate::pods::{deployment, node_of};
 
-/// A client for milan's auth endpoint, as milan gives its address out.
+/// A client for milan's auth endpoint, with the address that milan publishes.
 async fn milan(world: &World) -> Result<AuthClient> {
     let config = world.milan.object(&["clusterconfig", "liqo"]).await?.context("no ClusterConfig")?;
     let url = config["status"]["authURL"].as_str().context("milan does not know its address")?;
     Ok(AuthClient::new(&world.milan.cluster_id().await?.parse()?, url)?)
 }
 
-/// The key of a cluster, read with its administrator's rights.
+/// The private key of a cluster, read with the rights of its administrator.
 async fn key_of(cluster: &Cluster) -> Result<ClusterIdentity> {
     Ok(ClusterIdentity::load_or_create(&cluster.api::<Secret>("liqo")).await?)
 }
@@ -59,7 +59,7 @@ pub async fn a_wrong_token_is_refused(world: Arc<World>) -> Result<()> {
         client.request_peering(&Applicant { identity: &second, cluster_name: "second", token: Some(&token) }).await?,
         "TokenInvalid",
     )?;
-    // Who was let in needs no token again, until it says goodbye.
+    // An accepted consumer needs no token again until it ends the peering.
     ensure!(matches!(ask(None).await?, PeeringAnswer::Granted(_)), "repeating a request was refused");
     ensure!(matches!(client.end_peering(&stranger).await?, PeeringAnswer::Ended {}));
     eventually("everything of the stranger is gone", Duration::from_secs(40), || async {
@@ -119,7 +119,7 @@ pub async fn two_way_peering_works(world: Arc<World>) -> Result<()> {
     ensure!(node_of(&rome.ready_pods("forward", "app=web", 1).await?[0]) == "milan");
     milan.delete_namespace("reverse").await?;
     milan.liqoctl(&["unpeer", "rome", "--yes"]).await?;
-    // The other direction stands as before.
+    // The other direction still works.
     rome.wait_for(&["node/milan"], "condition=Ready", 10).await?;
     ensure!(node_of(&rome.ready_pods("forward", "app=web", 1).await?[0]) == "milan");
     rome.delete_namespace("forward").await
@@ -143,7 +143,7 @@ pub async fn a_hostile_node_name_or_label_does_nothing(world: Arc<World>) -> Res
     ensure!(labels["liqo.io/type"] == "virtual-node" && labels["kubernetes.io/hostname"] != "rome-1", "{labels:?}");
     configs.patch("liqo", &PatchParams::default(), &Patch::Merge(json!({ "spec": { "clusterLabels": null } }))).await?;
 
-    // A provider that is called like one of our own nodes does not get at it.
+    // A provider with the name of one of the consumer's nodes does not change that node.
     let before = nodes.get("rome-1").await?.metadata.uid;
     let turin_as = |name: &str| Patch::Merge(json!({ "spec": { "clusterName": name } }));
     let turins: Api<liqo_api::ClusterConfig> = Api::all(world.turin.client.clone());

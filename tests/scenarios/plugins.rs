@@ -1,4 +1,4 @@
-//! Resource plugins that misbehave, and the manifests of those that do not.
+//! Resource plugins that misbehave, and the manifests of Liqo's plugins.
 
 use std::{
     sync::Arc,
@@ -12,61 +12,61 @@ use serde_json::json;
 
 use crate::{
     policies::{allocatable, apply_policy, offer},
-    puppet::{Act, Answer, Puppet, Subscribers, pool},
+    scripted_plugin::{Act, Answer, ScriptedPlugin, Subscribers, pool},
 };
 
-/// How long a change may take from the plugin to the node, with a connection to be made anew on a busy machine.
-const SOON: Duration = Duration::from_secs(40);
-/// How long nothing may happen, or only so much.
+/// Timeout until a change of the plugin gets to the node, with a new connection on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(40);
+/// How long a scenario checks that nothing happens, or not too much.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// An honest answer.
+/// A valid answer.
 fn amounts(cpu: &str) -> Vec<u8> {
     pool("", &[("cpu", cpu), ("memory", "2Gi"), ("pods", "20")])
 }
 
-/// A plugin at milan, which decides what rome is offered, and has offered this.
-async fn decides_for_rome(world: &World, cpu: &str) -> Result<Puppet> {
-    let act = Act { answer: Answer::Says(amounts(cpu)), subscribers: Subscribers::Told };
-    let puppet = Puppet::start(world, &world.milan, act).await?;
+/// Starts a plugin at milan that decides what rome is offered, and waits until its offer has arrived.
+async fn decides_for_rome(world: &World, cpu: &str) -> Result<ScriptedPlugin> {
+    let act = Act { answer: Answer::Says(amounts(cpu)), subscribers: Subscribers::Notified };
+    let plugin = ScriptedPlugin::start(world, &world.milan, act).await?;
     let policy =
-        json!({ "priority": 10, "peers": { "clusterIDs": [world.rome.cluster_id().await?] }, "provide": puppet.provide() });
-    apply_policy(&world.milan, "puppet", policy).await?;
+        json!({ "priority": 10, "peers": { "clusterIDs": [world.rome.cluster_id().await?] }, "provide": plugin.provide() });
+    apply_policy(&world.milan, "scripted", policy).await?;
     node_has(world, cpu).await?;
-    Ok(puppet)
+    Ok(plugin)
 }
 
 async fn node_has(world: &World, cpu: &str) -> Result<()> {
     let wanted: Quantity = cpu.parse()?;
-    eventually(&format!("rome's node has {cpu} CPUs"), SOON, || async {
+    eventually(&format!("rome's node has {cpu} CPUs"), TIMEOUT, || async {
         Ok((allocatable(&world.rome, "milan").await?.get("cpu") == wanted).then_some(()))
     })
     .await
 }
 
-/// Takes the plugin out of milan's policies; returns when the nodes decide again. The peering lives: the plugin hears of no end.
-async fn without_plugin(world: &World, puppet: &Puppet) -> Result<()> {
-    world.milan.kubectl(&["delete", "peeringpolicy", "puppet"]).await?;
-    eventually("the nodes decide again", SOON, || async {
+/// Removes the plugin from milan's policies, and waits until the nodes decide again. The plugin must not be told that the peering ended.
+async fn without_plugin(world: &World, plugin: &ScriptedPlugin) -> Result<()> {
+    world.milan.kubectl(&["delete", "peeringpolicy", "scripted"]).await?;
+    eventually("the nodes decide again", TIMEOUT, || async {
         Ok((allocatable(&world.rome, "milan").await?.get("pods") > Quantity::from_units(20)).then_some(()))
     })
     .await?;
-    ensure!(puppet.farewells() == 0, "the plugin was told that a peering ended, which lives");
+    ensure!(plugin.removals() == 0, "the plugin was told that the peering ended");
     Ok(())
 }
 
-/// What milan says of the resources that it offers to rome: reason and message.
-async fn told(world: &World) -> Result<(String, String)> {
+/// Reason and message of milan's condition about its offer to rome.
+async fn offer_condition(world: &World) -> Result<(String, String)> {
     let id = world.rome.cluster_id().await?;
     let peers: kube::Api<ForeignCluster> = kube::Api::all(world.milan.client.clone());
     let peers = peers.list(&kube::api::ListParams::default()).await?;
     let rome = peers.into_iter().find(|peer| peer.spec.cluster_id.as_str() == id).context("milan does not know rome")?;
-    let condition = rome.condition("ResourcesOffered").context("milan says nothing of its offer")?;
+    let condition = rome.condition("ResourcesOffered").context("milan has no condition about its offer")?;
     Ok((condition.reason.clone(), condition.message.clone()))
 }
 
-pub async fn a_plugin_that_lies_hangs_or_dies_is_named_and_its_last_offer_stays(world: Arc<World>) -> Result<()> {
-    let puppet = decides_for_rome(&world, "2").await?;
+pub async fn a_plugin_that_lies_hangs_or_dies_is_reported_and_its_last_offer_stays(world: Arc<World>) -> Result<()> {
+    let plugin = decides_for_rome(&world, "2").await?;
     let rome_id = world.rome.cluster_id().await?;
     let version = || async {
         let offer = offer(&world.milan, &world.rome).await?.context("the offer is gone")?;
@@ -74,11 +74,11 @@ pub async fn a_plugin_that_lies_hangs_or_dies_is_named_and_its_last_offer_stays(
     };
     let before = version().await?;
     let blamed = async |words: &str| {
-        let named = [puppet.address(), format!("asked about cluster {rome_id}"), words.to_owned()];
-        eventually(&format!("the plugin is blamed: {words}"), SOON, || async {
-            let (reason, message) = told(&world).await?;
+        let named = [plugin.address(), format!("asked about cluster {rome_id}"), words.to_owned()];
+        eventually(&format!("the plugin is blamed: {words}"), TIMEOUT, || async {
+            let (reason, message) = offer_condition(&world).await?;
             ensure!(reason == "PluginFailed" && named.iter().all(|word| message.contains(word)), "{reason}: {message}");
-            ensure!(message.ends_with("what was offered last stays"), "{message}");
+            ensure!(message.ends_with("the last offer stays"), "{message}");
             Ok(Some(()))
         })
         .await?;
@@ -86,76 +86,77 @@ pub async fn a_plugin_that_lies_hangs_or_dies_is_named_and_its_last_offer_stays(
         anyhow::Ok(())
     };
     for (lie, words) in [
-        (pool("", &[("cpu", "-1")]), "holds -1 of cpu; less than nothing"),
-        (pool("", &[("cpu", "plenty")]), "holds \"plenty\" of cpu"),
+        (pool("", &[("cpu", "-1")]), "has -1 of cpu: an amount cannot be negative"),
+        (pool("", &[("cpu", "plenty")]), "has \"plenty\" of cpu"),
         ([pool("gold", &[("cpu", "1")]), pool("gold", &[("cpu", "2")])].concat(), "pool \"gold\" appears more than once"),
         (Vec::new(), "its answer is empty"),
     ] {
-        puppet.say(lie);
+        plugin.say(lie);
         blamed(words).await?;
     }
-    puppet.act(Answer::Hangs, Subscribers::Told);
+    plugin.act(Answer::Hangs, Subscribers::Notified);
     blamed("it did not answer within 5s").await?;
-    puppet.say(amounts("2"));
-    eventually("all is well again", SOON, || async { Ok((told(&world).await?.0 == "Offered").then_some(())) }).await?;
+    plugin.say(amounts("2"));
+    eventually("all is well again", TIMEOUT, || async { Ok((offer_condition(&world).await?.0 == "Offered").then_some(())) })
+        .await?;
     ensure!(version().await? == before, "the same amounts were written again");
 
-    puppet.kill();
+    plugin.kill();
     blamed("it cannot be reached").await?;
-    // Nobody tells what changed meanwhile: the plugin is asked again because it is back.
-    puppet.say(amounts("3"));
+    // No notification says what changed meanwhile. Liqo reads again because the plugin is back.
+    plugin.say(amounts("3"));
     still("the offer of a dead plugin", WINDOW, before, version).await?;
-    puppet.revive().await?;
+    plugin.revive().await?;
     node_has(&world, "3").await?;
-    ensure!(told(&world).await?.0 == "Offered");
-    without_plugin(&world, &puppet).await
+    ensure!(offer_condition(&world).await?.0 == "Offered");
+    without_plugin(&world, &plugin).await
 }
 
-pub async fn a_plugin_that_floods_or_hangs_up_does_not_keep_the_manager_busy(world: Arc<World>) -> Result<()> {
+pub async fn a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    let puppet = decides_for_rome(&world, "2").await?;
+    let plugin = decides_for_rome(&world, "2").await?;
     world.quiet(&[milan]).await?;
-    // Once a second, once when it begins, and one that was under way.
-    let bound = |window: Instant| usize::try_from(window.elapsed().as_secs()).map(|seconds| seconds + 3);
+    // One each second, one at the start, and one that was in progress.
+    let max_reads = |window: Instant| usize::try_from(window.elapsed().as_secs()).map(|seconds| seconds + 3);
 
     let id = rome.cluster_id().await?;
     let flood = || Subscribers::Flooded(id.clone());
-    puppet.act(Answer::Says(amounts("2")), flood());
-    eventually("the flood is on", SOON, || async { Ok((puppet.notifications() > 2000).then_some(())) }).await?;
-    let (window, notifications, reads, log) = (Instant::now(), puppet.notifications(), puppet.reads(), milan.audit_length()?);
+    plugin.act(Answer::Says(amounts("2")), flood());
+    eventually("the flood is on", TIMEOUT, || async { Ok((plugin.notifications() > 2000).then_some(())) }).await?;
+    let (window, notifications, reads, log) = (Instant::now(), plugin.notifications(), plugin.reads(), milan.audit_length()?);
     tokio::time::sleep(WINDOW).await;
-    let (heard, reads) = (puppet.notifications() - notifications, puppet.reads() - reads);
+    let (heard, reads) = (plugin.notifications() - notifications, plugin.reads() - reads);
     ensure!(heard > 1000, "only {heard} notifications are no flood");
-    ensure!((1..=bound(window)?).contains(&reads), "{reads} reads for {heard} notifications in {:?}", window.elapsed());
+    ensure!((1..=max_reads(window)?).contains(&reads), "{reads} reads for {heard} notifications in {:?}", window.elapsed());
     let writes = milan.liqo_writes(log)?;
-    ensure!(writes.is_empty(), "a flood of nothing new was written down: {writes:#?}");
+    ensure!(writes.is_empty(), "notifications without changes caused writes: {writes:#?}");
 
-    // The same with something new each time: offers change as often as it is asked, and no more often.
+    // The same with a new amount each time: offers change only as often as the plugin is read.
     let (window, log) = (Instant::now(), milan.audit_length()?);
-    puppet.act(Answer::EverMore, flood());
+    plugin.act(Answer::EverMore, flood());
     tokio::time::sleep(WINDOW).await;
     let written = milan.liqo_writes(log)?.iter().filter(|write| write.contains(" resourceoffers ")).count();
-    ensure!((1..=bound(window)?).contains(&written), "{written} offers written in {:?}", window.elapsed());
+    ensure!((1..=max_reads(window)?).contains(&written), "{written} offers written in {:?}", window.elapsed());
 
     // Delays of 0.2, 0.4, 0.8, ... seconds, each at least half of that: six attempts in the first 6.3 seconds.
-    let subscriptions = puppet.subscriptions();
-    puppet.act(Answer::Says(amounts("2")), Subscribers::SentAway);
+    let subscriptions = plugin.subscriptions();
+    plugin.act(Answer::Says(amounts("2")), Subscribers::Rejected);
     tokio::time::sleep(WINDOW).await;
-    let subscriptions = puppet.subscriptions() - subscriptions;
+    let subscriptions = plugin.subscriptions() - subscriptions;
     ensure!((1..=8).contains(&subscriptions), "{subscriptions} subscriptions");
-    puppet.act(Answer::Says(amounts("4")), Subscribers::SentAway);
+    plugin.act(Answer::Says(amounts("4")), Subscribers::Rejected);
     node_has(&world, "4").await?;
-    without_plugin(&world, &puppet).await
+    without_plugin(&world, &plugin).await
 }
 
-pub async fn the_manifests_of_every_plugin_and_of_a_new_one_bring_up_a_ready_pod(world: Arc<World>) -> Result<()> {
+pub async fn the_manifests_of_all_plugins_and_of_a_new_one_start_a_ready_pod(world: Arc<World>) -> Result<()> {
     let milan = &world.milan;
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(world.manifests(""))? {
         let entry = entry?;
-        let name = entry.file_name().into_string().ok().context("a name that is no text")?;
+        let name = entry.file_name().into_string().ok().context("a file name that is not UTF-8")?;
         if entry.file_type()?.is_dir() && name != "liqo" {
-            world.load_plugin(&name, milan).await?;
+            world.load_plugin(&name, &name, milan).await?;
             folders.push((world.manifests(&name), name));
         }
     }
@@ -163,7 +164,7 @@ pub async fn the_manifests_of_every_plugin_and_of_a_new_one_bring_up_a_ready_pod
     let (scratch, sdk) = (world.scratch(""), world.manifests("../crates/resource-plugin"));
     milan.liqoctl(&["plugin", "new", "brand-new", "--dir", &scratch.display().to_string(), "--sdk", &sdk]).await?;
     // The program of a new plugin is this example.
-    world.load_example("one_gpu_for_each", "brand-new", milan).await?;
+    world.load_plugin("one_gpu_for_each", "brand-new", milan).await?;
     folders.push((scratch.join("brand-new/deploy").display().to_string(), "brand-new".to_owned()));
     for (folder, _) in &folders {
         let applied = milan.try_kubectl(&["apply", "-f", folder, "-n", "liqo"]).await?;

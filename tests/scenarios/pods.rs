@@ -1,13 +1,17 @@
 //! What a user sees of a pod that runs in another cluster.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use kube::ResourceExt as _;
 use liqo_tests::{World, eventually};
 use serde_json::json;
 
-/// A Deployment that sleeps, with `trap` so that it ends at once.
+/// A Deployment whose pods sleep, and end at once on SIGTERM.
 pub fn deployment(namespace: &str, name: &str, replicas: u32) -> String {
     format!(
         r#"
@@ -24,7 +28,7 @@ spec:
       containers:
       - name: main
         image: localhost/busybox:1
-        command: [sh, -c, "echo started; trap exit TERM; while true; do sleep 0.2; done"]
+        command: [sh, -c, "echo started; trap exit TERM; sleep 3600 & wait"]
         resources: {{ requests: {{ cpu: 10m, memory: 16Mi }} }}
 "#
     )
@@ -73,13 +77,13 @@ pub async fn a_deployments_replicas_run_at_the_peer_and_are_ready_at_home(world:
     ensure!(names(&home) == names(&remote), "other names: {:?} and {:?}", names(&home), names(&remote));
     rome.wait_for(&["-n", "pods", "deployment/web"], "condition=Available", 30).await?;
     rome.delete_namespace("pods").await?;
-    eventually("the twin is gone", Duration::from_secs(60), || async {
+    eventually("the remote namespace is gone", Duration::from_secs(60), || async {
         Ok(milan.items(&["namespaces", "-l", "liqo.io/home-namespace=pods"]).await?.is_empty().then_some(()))
     })
     .await
 }
 
-pub async fn logs_follow_tail_previous_and_since_answer(world: Arc<World>) -> Result<()> {
+pub async fn logs_work_with_follow_tail_previous_and_since(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     rome.offloaded_namespace("logs", "Remote").await?;
     rome.apply(&pod("logs", "counter", "Always", "for i in 1 2 3; do echo line $i; sleep 1; done; sleep 600")).await?;
@@ -148,12 +152,54 @@ pub async fn a_deleted_pods_grace_period_is_honoured(world: Arc<World>) -> Resul
         Ok(pod.metadata.deletion_timestamp.and(pod.metadata.deletion_grace_period_seconds).filter(|grace| *grace == 60))
     })
     .await?;
-    ensure!(rome.api::<Pod>("grace").get_opt("slow").await?.is_some(), "the home pod went before its containers ended");
+    ensure!(rome.api::<Pod>("grace").get_opt("slow").await?.is_some(), "the local pod went before its containers ended");
     rome.wait_for(&["-n", "grace", "pod/slow"], "delete", 60).await?;
     following.await??;
     let log = std::fs::read_to_string(world.scratch("grace.log"))?;
     ensure!(log.contains("ended"), "the container could not end in its own time: {log}");
     rome.delete_namespace("grace").await
+}
+
+pub async fn a_deletion_takes_four_writes(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("writes", "Remote").await?;
+    rome.apply(&deployment("writes", "web", 3)).await?;
+    let pods = rome.ready_pods("writes", "app=web", 3).await?;
+    let remote = rome.remote_namespace("writes", milan).await?;
+    let written = |from: [usize; 2], pod: &Pod| -> Result<Vec<String>> {
+        let names = [format!("writes/{}", name_of(pod)), format!("{remote}/{}", name_of(pod)), pod.uid().unwrap_or_default()];
+        let mut writes = [rome.liqo_writes(from[0])?, milan.liqo_writes(from[1])?].concat();
+        writes.retain(|write| names.iter().any(|name| write.contains(name)) && !write.contains("which failed"));
+        Ok(writes)
+    };
+    let all_written = |from| pods.iter().map(|pod| written(from, pod)).collect::<Result<Vec<_>>>();
+    // The last details of how the pods started have arrived.
+    let mut seen = (usize::MAX, Instant::now());
+    eventually("nothing is written about the pods", Duration::from_secs(60), || {
+        let count = all_written([0, 0]).map(|writes| writes.concat().len());
+        let is_quiet = count.map(|count| {
+            if count != seen.0 {
+                seen = (count, Instant::now());
+            }
+            (seen.1.elapsed() > Duration::from_secs(4)).then_some(())
+        });
+        std::future::ready(is_quiet)
+    })
+    .await?;
+    let from = [rome.audit_length()?, milan.audit_length()?];
+    rome.kubectl(&["-n", "writes", "scale", "deployment/web", "--replicas=0"]).await?;
+    let writes = eventually("the pods are gone, and the audit log says how", Duration::from_secs(60), || async {
+        let writes = all_written(from)?;
+        let are_gone = rome.pods("writes", "app=web").await?.is_empty() && writes.iter().all(|writes| writes.len() >= 4);
+        Ok(are_gone.then_some(writes))
+    })
+    .await?;
+    for writes in writes {
+        let count = |what: &str| writes.iter().filter(|write| write.starts_with(what)).count();
+        let expected = count("delete shadowpods ") == 1 && count("delete pods ") == 2 && count("patch shadowpods ") == 1;
+        ensure!(expected && writes.len() == 4, "{writes:#?}");
+    }
+    rome.delete_namespace("writes").await
 }
 
 pub async fn a_stateful_set_keeps_its_names(world: Arc<World>) -> Result<()> {
@@ -167,7 +213,10 @@ pub async fn a_stateful_set_keeps_its_names(world: Arc<World>) -> Result<()> {
     let before = rome.api::<Pod>("stateful").get("db-0").await?;
     rome.kubectl(&["-n", "stateful", "delete", "pod", "db-0", "--wait"]).await?;
     let pods = rome.ready_pods("stateful", "app=db", 2).await?;
-    ensure!(pods.iter().any(|pod| name_of(pod) == "db-0" && pod.metadata.uid != before.metadata.uid), "db-0 was not made again");
+    ensure!(
+        pods.iter().any(|pod| name_of(pod) == "db-0" && pod.metadata.uid != before.metadata.uid),
+        "db-0 was not created again"
+    );
     let remote = milan.ready_pods(&rome.remote_namespace("stateful", milan).await?, "app=db", 2).await?;
     ensure!(remote.iter().any(|pod| name_of(pod) == "db-0") && remote.iter().any(|pod| name_of(pod) == "db-1"));
     rome.delete_namespace("stateful").await
@@ -225,12 +274,12 @@ spec:
             container.name == "first"
                 && container.state.as_ref().and_then(|state| state.terminated.as_ref()).is_some_and(|end| end.exit_code == 0)
         });
-        let beside = status
+        let sidecar_started = status
             .init_container_statuses
             .iter()
             .flatten()
             .any(|container| container.name == "side" && container.started == Some(true));
-        Ok((started && finished && beside && status.phase.as_deref() == Some("Running")).then_some(()))
+        Ok((started && finished && sidecar_started && status.phase.as_deref() == Some("Running")).then_some(()))
     })
     .await?;
     ensure!(rome.kubectl(&["-n", "init", "exec", "full", "-c", "main", "--", "cat", "/shared/file"]).await? == "made\n");
@@ -261,7 +310,7 @@ pub async fn a_crashing_container_is_restarted_and_counted_at_home(world: Arc<Wo
     rome.delete_namespace("crash").await
 }
 
-pub async fn label_changes_travel(world: Arc<World>) -> Result<()> {
+pub async fn label_changes_arrive_at_the_peer(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.offloaded_namespace("labels", "Remote").await?;
     rome.apply(&pod("labels", "one", "Always", "sleep 600")).await?;
@@ -277,7 +326,7 @@ pub async fn label_changes_travel(world: Arc<World>) -> Result<()> {
     rome.delete_namespace("labels").await
 }
 
-pub async fn config_maps_and_secrets_that_a_pod_names_travel(world: Arc<World>) -> Result<()> {
+pub async fn config_maps_and_secrets_of_a_pod_are_reflected(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.offloaded_namespace("config", "Remote").await?;
     rome.kubectl(&["-n", "config", "create", "configmap", "settings", "--from-literal=colour=red"]).await?;
@@ -306,13 +355,13 @@ spec:
     let remote = rome.remote_namespace("config", milan).await?;
     ensure!(milan.api::<Secret>(&remote).get_opt("unused").await?.is_none(), "a Secret that no pod names travelled");
     rome.kubectl(&["-n", "config", "patch", "configmap", "settings", "-p", r#"{"data":{"colour":"blue"}}"#]).await?;
-    eventually("the twin follows", Duration::from_secs(20), || async {
-        let twin = milan.api::<ConfigMap>(&remote).get("settings").await?;
-        Ok(twin.data.unwrap_or_default().get("colour").filter(|colour| *colour == "blue").cloned())
+    eventually("the replica follows", Duration::from_secs(20), || async {
+        let replica = milan.api::<ConfigMap>(&remote).get("settings").await?;
+        Ok(replica.data.unwrap_or_default().get("colour").filter(|colour| *colour == "blue").cloned())
     })
     .await?;
     rome.kubectl(&["-n", "config", "delete", "pod", "reader", "--wait"]).await?;
-    eventually("the twins go when no pod names them", Duration::from_secs(20), || async {
+    eventually("the replicas go when no pod names them", Duration::from_secs(20), || async {
         let left = milan.api::<Secret>(&remote).get_opt("password").await?;
         Ok(left.is_none().then_some(()))
     })
@@ -320,7 +369,7 @@ spec:
     rome.delete_namespace("config").await
 }
 
-pub async fn a_pod_elsewhere_keeps_its_size_and_says_so(world: Arc<World>) -> Result<()> {
+pub async fn a_remote_pod_cannot_be_resized_and_shows_that(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     rome.offloaded_namespace("sizes", "Remote").await?;
     let needs = "    envFrom: [{ secretRef: { name: late } }]\n    resources:";
@@ -335,8 +384,8 @@ pub async fn a_pod_elsewhere_keeps_its_size_and_says_so(world: Arc<World>) -> Re
             json!({ "spec": { "containers": [{ "name": "main", "resources": { "requests": { "cpu": cpu } } }] } }).to_string();
         async move { rome.try_kubectl(&["-n", "sizes", "patch", "pod", "web", "--subresource=resize", "-p", &patch]).await }
     };
-    let told = |wanted: bool| async move {
-        eventually(&format!("it says that it cannot be resized: {wanted}"), Duration::from_secs(30), || async {
+    let resize_is_pending = |wanted: bool| async move {
+        eventually(&format!("the pod shows that its resize is infeasible: {wanted}"), Duration::from_secs(30), || async {
             let pending = status().await?.conditions.into_iter().flatten().find(|one| one.type_ == "PodResizePending");
             let reason = pending.as_ref().and_then(|one| one.reason.as_deref());
             Ok((reason == wanted.then_some("Infeasible")).then_some(()))
@@ -344,17 +393,17 @@ pub async fn a_pod_elsewhere_keeps_its_size_and_says_so(world: Arc<World>) -> Re
         .await
     };
     ensure!(resize("20m").await?.success, "the API server refused to resize a pod that does not run");
-    told(true).await?;
-    // What else changes does not carry the new size along.
+    resize_is_pending(true).await?;
+    // Other changes of the pod do not transfer the new size.
     rome.kubectl(&["-n", "sizes", "label", "pod", "web", "tier=gold"]).await?;
     let remote = rome.remote_namespace("sizes", &world.milan).await?;
     eventually("the label arrives", Duration::from_secs(30), || async {
         Ok((!world.milan.pods(&remote, "tier=gold").await?.is_empty()).then_some(()))
     })
     .await?;
-    told(true).await?;
+    resize_is_pending(true).await?;
     ensure!(resize("10m").await?.success, "the old size was refused");
-    told(false).await?;
+    resize_is_pending(false).await?;
     rome.kubectl(&["-n", "sizes", "create", "secret", "generic", "late", "--from-literal=a=b"]).await?;
     rome.ready_pods("sizes", "app=web", 1).await?;
     let refused = resize("20m").await?;

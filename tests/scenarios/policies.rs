@@ -1,4 +1,4 @@
-//! Who may borrow, what and how much: policies and plugins decide, live.
+//! Policies and plugins decide who may borrow what and how much, and may change at any time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,21 +11,21 @@ use serde_json::{Value, json};
 
 use crate::pods::deployment;
 
-/// How long a change may take from one cluster's object to the other's, with time to spare on a busy machine.
-const SOON: Duration = Duration::from_secs(20);
+/// Timeout until a change gets from one cluster to the other, with time to spare on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The offer that a provider made to a consumer of its usual pool.
+/// The provider's offer of its default pool to a consumer.
 pub async fn offer(provider: &Cluster, consumer: &Cluster) -> Result<Option<ResourceOffer>> {
     let namespace = tenant_namespace(&consumer.cluster_id().await?.parse()?);
     Ok(provider.api::<ResourceOffer>(&namespace).get_opt("default").await?)
 }
 
-/// What milan offers to a consumer in its usual pool.
+/// The amounts of milan's default pool that a consumer is offered.
 async fn offered(world: &World, consumer: &Cluster) -> Result<Option<ResourceList>> {
     Ok(offer(&world.milan, consumer).await?.map(|offer| offer.spec.resource_quota.hard))
 }
 
-/// What a node of this cluster has to give.
+/// Allocatable resources of a node.
 pub async fn allocatable(cluster: &Cluster, node: &str) -> Result<ResourceList> {
     let node = Api::<Node>::all(cluster.client.clone()).get(node).await?;
     let all = node.status.and_then(|status| status.allocatable).context("the node has no allocatable")?;
@@ -45,7 +45,7 @@ pub async fn apply_policy(cluster: &Cluster, name: &str, spec: Value) -> Result<
 pub async fn two_peers_with_different_policies_get_different_offers(world: Arc<World>) -> Result<()> {
     let (rome, turin, milan) = (&world.rome, &world.turin, &world.milan);
     turin.liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
-    // By its ID: that of a consumer which came by itself is the only name that it has not chosen.
+    // The policy selects rome by its ID, because rome chose its other names itself.
     let id = rome.cluster_id().await?;
     let partner = |cpu: &str, weight: u16| {
         json!({ "priority": 10, "peers": { "clusterIDs": [id] },
@@ -53,14 +53,14 @@ pub async fn two_peers_with_different_policies_get_different_offers(world: Arc<W
     };
     apply_policy(milan, "partners", partner("300m", 2)).await?;
     let both = || async { Ok::<_, anyhow::Error>((offered(&world, rome).await?, offered(&world, turin).await?)) };
-    eventually("rome is offered what its policy caps, and turin more", SOON, || async {
+    eventually("rome is offered what its policy caps, and turin more", TIMEOUT, || async {
         let (Some(of_rome), Some(of_turin)) = both().await? else { return Ok(None) };
         let capped = of_rome.get("cpu") == "300m".parse()? && allocatable(rome, "milan").await?.get("cpu") == "300m".parse()?;
         Ok((capped && of_turin.get("cpu") > of_rome.get("cpu") && of_rome.get("memory") > of_turin.get("memory")).then_some(()))
     })
     .await?;
     apply_policy(milan, "partners", partner("200m", 2)).await?;
-    eventually("a change of the policy arrives at the node", SOON, || async {
+    eventually("a change of the policy arrives at the node", TIMEOUT, || async {
         Ok((allocatable(rome, "milan").await?.get("cpu") == "200m".parse()?).then_some(()))
     })
     .await?;
@@ -69,7 +69,7 @@ pub async fn two_peers_with_different_policies_get_different_offers(world: Arc<W
     let holding = explained["policies"].as_array().into_iter().flatten().find(|policy| policy["holds"] == true);
     ensure!(holding.is_some_and(|policy| policy["name"] == "partners"), "the explanation names another policy: {explained:#}");
     milan.kubectl(&["delete", "peeringpolicy", "partners"]).await?;
-    eventually("without their own policy both get the same", SOON, || async {
+    eventually("without their own policy both get the same", TIMEOUT, || async {
         let (Some(of_rome), Some(of_turin)) = both().await? else { return Ok(None) };
         Ok((of_rome.get("cpu") == of_turin.get("cpu")).then_some(()))
     })
@@ -77,7 +77,7 @@ pub async fn two_peers_with_different_policies_get_different_offers(world: Arc<W
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await.map(drop)
 }
 
-pub async fn what_is_used_beyond_a_new_cap_is_reclaimed_after_the_notice(world: Arc<World>) -> Result<()> {
+pub async fn usage_beyond_a_new_cap_is_reclaimed_after_the_notice(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.offloaded_namespace("reclaimed", "Remote").await?;
     rome.apply(&deployment("reclaimed", "web", 3).replace("cpu: 10m", "cpu: 100m")).await?;
@@ -88,8 +88,8 @@ pub async fn what_is_used_beyond_a_new_cap_is_reclaimed_after_the_notice(world: 
     eventually("the youngest pod beyond the cap ends, and says why", Duration::from_secs(60), || async {
         let pods = rome.pods("reclaimed", "app=web").await?;
         let failed = pods.iter().filter_map(|pod| pod.status.as_ref()).filter(|status| status.phase.as_deref() == Some("Failed"));
-        let told: Vec<_> = failed.filter_map(|status| status.reason.clone()).collect();
-        Ok((!told.is_empty()).then_some(()))
+        let reasons: Vec<_> = failed.filter_map(|status| status.reason.clone()).collect();
+        Ok((!reasons.is_empty()).then_some(()))
     })
     .await?;
     eventually("what runs fits the offer", Duration::from_secs(60), || async {
@@ -104,16 +104,16 @@ pub async fn what_is_used_beyond_a_new_cap_is_reclaimed_after_the_notice(world: 
     rome.delete_namespace("reclaimed").await
 }
 
-pub async fn a_plugins_amounts_arrive_at_the_node_and_follow_its_arguments(world: Arc<World>) -> Result<()> {
+pub async fn a_node_has_a_plugins_amounts_and_follows_its_arguments(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    world.load_plugin("fixed-resources", milan).await?;
+    world.load_plugin("fixed-resources", "fixed-resources", milan).await?;
     let setting = "controllerManager.config.resourcePluginAddress";
     milan.liqoctl(&["install", "--set", &format!("{setting}=liqo-fixed-resources-plugin.liqo:6001")]).await?;
-    eventually("a plugin that is absent changes nothing and is named", SOON, || async {
+    eventually("a plugin that is absent changes nothing and is named", TIMEOUT, || async {
         let offers = offered(&world, rome).await?;
         let peers = milan.items(&["foreignclusters"]).await?;
-        let told = peers.iter().flat_map(|peer| peer["status"]["conditions"].as_array().cloned().unwrap_or_default());
-        let named = told.into_iter().any(|condition| condition["reason"] == "PluginFailed");
+        let conditions = peers.iter().flat_map(|peer| peer["status"]["conditions"].as_array().cloned().unwrap_or_default());
+        let named = conditions.into_iter().any(|condition| condition["reason"] == "PluginFailed");
         Ok((named && offers.is_some()).then_some(()))
     })
     .await?;
@@ -135,23 +135,23 @@ pub async fn a_plugins_amounts_arrive_at_the_node_and_follow_its_arguments(world
     eventually("the node follows an edit of the arguments", Duration::from_secs(60), is("1500m")).await?;
     milan.liqoctl(&["install", "--set", &format!("{setting}=")]).await?;
     milan.kubectl(&["delete", "-f", &world.manifests("fixed-resources"), "-n", "liqo"]).await?;
-    eventually("without the plugin the nodes decide again", SOON, || async {
+    eventually("without the plugin the nodes decide again", TIMEOUT, || async {
         let node = allocatable(rome, "milan").await?;
         Ok((node.get("pods") > Quantity::from_units(10)).then_some(()))
     })
     .await
 }
 
-pub async fn a_plugin_offers_what_labelled_nodes_have_free(world: Arc<World>) -> Result<()> {
+pub async fn a_plugin_offers_what_is_free_on_labelled_nodes(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    world.load_plugin("node-labels-resources", milan).await?;
+    world.load_plugin("node-labels-resources", "node-labels-resources", milan).await?;
     milan.kubectl(&["apply", "-f", &world.manifests("node-labels-resources"), "-n", "liqo"]).await?;
     let plugin = "liqo-node-labels-resources-plugin";
     milan.kubectl(&["-n", "liqo", "rollout", "status", &format!("deployment/{plugin}"), "--timeout=60s"]).await?;
     milan.kubectl(&["label", "node", "milan-1", "liqo.io/shared=true"]).await?;
     let setting = "controllerManager.config.resourcePluginAddress";
     milan.liqoctl(&["install", "--set", &format!("{setting}={plugin}.liqo:6001")]).await?;
-    // All that is free, where the policy of before offered nine tenths of it.
+    // All that is free; without the plugin the policy offers nine tenths.
     let pods = |low: i64, high: i64| {
         let world = &world;
         move || async move {
@@ -159,15 +159,15 @@ pub async fn a_plugin_offers_what_labelled_nodes_have_free(world: Arc<World>) ->
             Ok((Quantity::from_units(low) <= pods && pods <= Quantity::from_units(high)).then_some(()))
         }
     };
-    eventually("everything that is free on the labelled node is offered", SOON, pods(100, 110)).await?;
+    eventually("everything that is free on the labelled node is offered", TIMEOUT, pods(100, 110)).await?;
     milan.kubectl(&["label", "node", "milan-1", "liqo.io/shared-"]).await?;
-    eventually("without labelled nodes nothing is", SOON, pods(0, 0)).await?;
+    eventually("without labelled nodes nothing is", TIMEOUT, pods(0, 0)).await?;
     milan.kubectl(&["label", "node", "milan-1", "liqo.io/shared=true"]).await?;
-    eventually("the label brings it back", SOON, pods(100, 110)).await?;
+    eventually("the label brings it back", TIMEOUT, pods(100, 110)).await?;
     milan.liqoctl(&["install", "--set", &format!("{setting}=")]).await?;
     milan.kubectl(&["label", "node", "milan-1", "liqo.io/shared-"]).await?;
     milan.kubectl(&["delete", "-f", &world.manifests("node-labels-resources"), "-n", "liqo"]).await?;
-    eventually("without the plugin the policy decides again", SOON, || async {
+    eventually("without the plugin the policy decides again", TIMEOUT, || async {
         Ok((allocatable(rome, "milan").await?.get("pods") < Quantity::from_units(100)).then_some(()))
     })
     .await

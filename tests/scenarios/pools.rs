@@ -10,16 +10,16 @@ use serde_json::json;
 
 use crate::policies::apply_policy;
 
-const SOON: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The Nodes that stand for milan's pools, by pool.
+/// The names of the virtual nodes of a provider, by pool.
 async fn nodes(consumer: &Cluster, provider: &Cluster) -> Result<BTreeMap<String, String>> {
     let namespace = provider_namespace(&provider.cluster_id().await?.parse()?);
     let nodes = consumer.api::<VirtualNode>(&namespace).list(&kube::api::ListParams::default()).await?;
     Ok(nodes.items.into_iter().filter_map(|node| Some((node.spec.pool, node.status?.node_name?))).collect())
 }
 
-pub async fn each_group_of_nodes_is_a_node_and_pods_stay_on_theirs(world: Arc<World>) -> Result<()> {
+pub async fn each_pool_is_a_virtual_node_and_its_pods_run_on_nodes_of_the_pool(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let machinery = world.machinery(milan)?;
     machinery.scale_fake_nodes(3).await?;
@@ -34,7 +34,7 @@ pub async fn each_group_of_nodes_is_a_node_and_pods_stay_on_theirs(world: Arc<Wo
     let tiers = json!({ "priority": 10, "peers": { "clusterIDs": [rome.cluster_id().await?] },
         "provide": { "percentage": 100, "granularity": { "by": "NodeLabel", "label": "tier" }, "noticeSeconds": 2 } });
     apply_policy(milan, "tiers", tiers).await?;
-    let by_pool = eventually("there is a node for each tier, and none for all of them", SOON, || async {
+    let by_pool = eventually("there is a node for each tier, and none for all of them", TIMEOUT, || async {
         let found = nodes(rome, milan).await?;
         Ok(found.keys().eq(["gold", "silver"]).then_some(found))
     })
@@ -60,13 +60,13 @@ pub async fn each_group_of_nodes_is_a_node_and_pods_stay_on_theirs(world: Arc<Wo
     let mapped = rome.remote_namespace("tiered", milan).await?;
     for (name, node) in [("trainer", &fake[0]), ("worker", &fake[1])] {
         let remote = milan.api::<Pod>(&mapped).get(name).await?;
-        let place = remote.spec.and_then(|spec| spec.node_name).context("the remote pod has no node")?;
-        ensure!(place == *node, "{name} runs on {place}, which is not in its pool");
+        let runs_on = remote.spec.and_then(|spec| spec.node_name).context("the remote pod has no node")?;
+        ensure!(runs_on == *node, "{name} runs on {runs_on}, which is not in its pool");
     }
 
     rome.delete_namespace("tiered").await?;
     milan.kubectl(&["delete", "peeringpolicy", "tiers"]).await?;
-    eventually("everything is one pool again", SOON, || async {
+    eventually("everything is one pool again", TIMEOUT, || async {
         Ok(nodes(rome, milan).await?.keys().eq(["default"]).then_some(()))
     })
     .await?;

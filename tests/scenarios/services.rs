@@ -1,4 +1,4 @@
-//! Services of offloaded namespaces at the provider, and what nobody may put there.
+//! Services of offloaded namespaces at the provider, and attempts of a hostile consumer.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -8,18 +8,18 @@ use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{
-    network::{connected, endpoint, not_wanted, wanted_again},
+    network::{connected, disable_network, enable_network, endpoint},
     pods::{deployment, name_of, node_of},
 };
 
-/// The first halves of the addresses that pods have at the other: milan's at rome, rome's at milan.
+/// The first halves of the addresses under which each cluster sees the other's pods: milan's at rome, rome's at milan.
 pub async fn prefixes(world: &World) -> Result<(String, String)> {
     connected(&world.rome, &world.milan).await?;
     let half = async |here: &Cluster, peer: &Cluster| {
         let pods = pod_prefix(peer).await?;
         let imported = endpoint(here, peer).await?.spec.imported;
         let found = imported.iter().find(|(there, _)| there.to_string().starts_with(&pods));
-        let (_, here) = found.context("the peer's pods are seen nowhere")?;
+        let (_, here) = found.context("the peer's pods are not imported")?;
         anyhow::Ok(here.to_string().split('.').take(2).collect::<Vec<_>>().join("."))
     };
     Ok((half(&world.rome, &world.milan).await?, half(&world.milan, &world.rome).await?))
@@ -33,7 +33,7 @@ async fn pod_prefix(cluster: &Cluster) -> Result<String> {
     Ok(octets.join("."))
 }
 
-/// The same host in another prefix.
+/// The address with this prefix as its first half.
 pub fn moved(address: &str, prefix: &str) -> String {
     let host: Vec<&str> = address.split('.').skip(2).collect();
     format!("{prefix}.{}", host.join("."))
@@ -48,7 +48,7 @@ async fn slices(cluster: &Cluster, namespace: &str, service: &str) -> Result<Vec
     cluster.items(&["-n", namespace, "endpointslices", "-l", &format!("kubernetes.io/service-name={service}")]).await
 }
 
-/// Waits until the endpoints of a Service are these.
+/// Waits until a Service has exactly these endpoints.
 async fn endpoints(cluster: &Cluster, namespace: &str, service: &str, wanted: &BTreeSet<String>) -> Result<()> {
     eventually(&format!("Service {service} at {} has endpoints {wanted:?}", cluster.name), Duration::from_secs(30), || async {
         let found = addresses(&slices(cluster, namespace, service).await?);
@@ -66,9 +66,9 @@ pub async fn gone(cluster: &Cluster, namespace: &str, kind: &str, name: &str) ->
     .await
 }
 
-pub async fn services_travel_with_endpoints_as_the_provider_sees_them(world: Arc<World>) -> Result<()> {
+pub async fn services_are_reflected_with_endpoints_as_the_provider_sees_them(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    not_wanted(&world).await?;
+    disable_network(&world).await?;
     rome.offloaded_namespace("services", "LocalAndRemote").await?;
     let remote = rome.remote_namespace("services", milan).await?;
     let spread = "      topologySpreadConstraints: [{ maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, \
@@ -77,17 +77,17 @@ pub async fn services_travel_with_endpoints_as_the_provider_sees_them(world: Arc
     rome.ready_pods("services", "app=web", 4).await?;
     rome.kubectl(&["-n", "services", "expose", "deployment", "web", "--port=80", "--target-port=8000", "--type=NodePort"])
         .await?;
-    ensure!(milan.object(&["-n", &remote, "service", "web"]).await?.is_none(), "a Service travelled without a network");
+    ensure!(milan.object(&["-n", &remote, "service", "web"]).await?.is_none(), "a Service was reflected without a network");
 
-    wanted_again(&world).await?;
+    enable_network(&world).await?;
     let (milans_at_rome, romes_at_milan) = prefixes(&world).await?;
     let there = milan.ready_pods(&remote, "app=web", 2).await?;
-    let here = eventually("home pods have addresses", Duration::from_secs(30), || async {
+    let here = eventually("local pods have addresses", Duration::from_secs(30), || async {
         let pods = rome.pods("services", "app=web").await?;
         for pod in &there {
             let there = pod.status.clone().unwrap_or_default();
             let theirs = there.pod_ip.context("no address at milan")?;
-            let home = pods.iter().find(|home| name_of(home) == name_of(pod)).context("no home pod")?;
+            let home = pods.iter().find(|home| name_of(home) == name_of(pod)).context("no local pod")?;
             let status = home.status.clone().unwrap_or_default();
             let listed: Vec<String> = status.pod_ips.unwrap_or_default().into_iter().map(|one| one.ip).collect();
             let wanted = moved(&theirs, &milans_at_rome);
@@ -107,20 +107,23 @@ pub async fn services_travel_with_endpoints_as_the_provider_sees_them(world: Arc
     ensure!(wanted.len() == 4, "{wanted:?}");
     endpoints(milan, &remote, "web", &wanted).await?;
 
-    let twin = milan.object(&["-n", &remote, "service", "web"]).await?.context("no twin")?;
-    let port = &twin["spec"]["ports"][0];
-    ensure!(twin["spec"]["type"] == "ClusterIP" && port["targetPort"] == 8000 && port.get("nodePort").is_none(), "{twin:#}");
-    ensure!(twin["spec"].get("selector").is_none(), "{twin:#}");
+    let replica = milan.object(&["-n", &remote, "service", "web"]).await?.context("no replica")?;
+    let port = &replica["spec"]["ports"][0];
+    ensure!(
+        replica["spec"]["type"] == "ClusterIP" && port["targetPort"] == 8000 && port.get("nodePort").is_none(),
+        "{replica:#}"
+    );
+    ensure!(replica["spec"].get("selector").is_none(), "{replica:#}");
     let slice = slices(milan, &remote, "web").await?.pop().context("no slice")?;
     ensure!(slice["endpoints"].as_array().into_iter().flatten().all(|one| one.get("nodeName").is_none()), "{slice:#}");
     let policy = milan.object(&["-n", &remote, "networkpolicy", "liqo-ingress"]).await?.context("no NetworkPolicy")?.to_string();
     ensure!(policy.contains(&format!("{romes_at_milan}.0.0/16")), "{policy}");
 
-    // Changes follow, the address of the Service stays, and nothing is written when nothing changes.
+    // Changes are applied, the address of the Service stays, and nothing is written if nothing changes.
     rome.kubectl(&["-n", "services", "patch", "service", "web", "-p", r#"{"spec":{"sessionAffinity":"ClientIP"}}"#]).await?;
-    eventually("the twin follows", Duration::from_secs(20), || async {
+    eventually("the replica follows", Duration::from_secs(20), || async {
         let now = milan.object(&["-n", &remote, "service", "web"]).await?.unwrap_or_default();
-        ensure!(now["spec"]["clusterIP"] == twin["spec"]["clusterIP"], "the address changed: {now:#}");
+        ensure!(now["spec"]["clusterIP"] == replica["spec"]["clusterIP"], "the address changed: {now:#}");
         Ok((now["spec"]["sessionAffinity"] == "ClientIP").then_some(()))
     })
     .await?;
@@ -132,14 +135,14 @@ pub async fn services_travel_with_endpoints_as_the_provider_sees_them(world: Arc
     rome.kubectl(&["-n", "services", "annotate", "service", "web", "liqo.io/reflection-"]).await?;
     endpoints(milan, &remote, "web", &wanted).await?;
 
-    not_wanted(&world).await?;
+    disable_network(&world).await?;
     gone(milan, &remote, "service", "web").await?;
     endpoints(rome, "services", "web", &here.iter().filter(|pod| node_of(pod) == "rome-1").filter_map(address).collect()).await?;
-    wanted_again(&world).await?;
+    enable_network(&world).await?;
     rome.delete_namespace("services").await
 }
 
-pub async fn a_stateful_set_that_spans_clusters_has_its_names_in_both(world: Arc<World>) -> Result<()> {
+pub async fn pods_of_a_stateful_set_have_their_names_in_both_clusters(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let (_, romes_at_milan) = prefixes(&world).await?;
     rome.offloaded_namespace("members", "LocalAndRemote").await?;
@@ -173,15 +176,15 @@ pub async fn a_stateful_set_that_spans_clusters_has_its_names_in_both(world: Arc
     rome.delete_namespace("members").await
 }
 
-pub async fn a_consumer_puts_no_endpoints_where_it_has_none(world: Arc<World>) -> Result<()> {
+pub async fn a_hostile_consumer_adds_no_endpoints_outside_its_prefixes_and_services(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let (_, romes_at_milan) = prefixes(&world).await?;
-    let its_own = format!("{romes_at_milan}.7.7");
+    let own_address = format!("{romes_at_milan}.7.7");
     rome.offloaded_namespace("hostile", "Local").await?;
     let remote = rome.remote_namespace("hostile", milan).await?;
     let tenant = format!("liqo-tenant-{}", rome.cluster_id().await?);
     milan.kubectl(&["-n", &remote, "create", "service", "clusterip", "admins", "--tcp=80"]).await?;
-    // Named as home would name them.
+    // The names that rome's manager would use.
     let named = |kind: &str, name: &str| format!("{kind}-{}", short_hash(&format!("hostile/{name}")));
     let record = |name: &str, object: &Value| {
         json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
@@ -210,24 +213,24 @@ pub async fn a_consumer_puts_no_endpoints_where_it_has_none(world: Arc<World>) -
             .await
         }
     };
-    // While its manager does not look, these are what a hostile consumer would write.
+    // Without its manager, rome writes what a hostile consumer would write.
     rome.stop_manager().await?;
     milan.apply(&record(&named("service", "mine"), &service("mine"))).await?;
     milan
-        .apply(&record(&named("endpointslice", "mine-x"), &slice("mine", &[its_own.as_str(), "192.0.2.7", "10.96.0.1"])))
+        .apply(&record(&named("endpointslice", "mine-x"), &slice("mine", &[own_address.as_str(), "192.0.2.7", "10.96.0.1"])))
         .await?;
     milan.apply(&record(&named("service", "admins"), &service("admins"))).await?;
-    milan.apply(&record(&named("endpointslice", "admins-x"), &slice("admins", &[its_own.as_str()]))).await?;
+    milan.apply(&record(&named("endpointslice", "admins-x"), &slice("admins", &[own_address.as_str()]))).await?;
     refused(named("endpointslice", "mine-x"), "AddressRefused", "10.96.0.1, 192.0.2.7").await?;
     refused(named("service", "admins"), "NameTaken", "a Service admins").await?;
     refused(named("endpointslice", "admins-x"), "NoService", "admins").await?;
-    endpoints(milan, &remote, "mine", &BTreeSet::from([its_own.clone()])).await?;
+    endpoints(milan, &remote, "mine", &BTreeSet::from([own_address.clone()])).await?;
     endpoints(milan, &remote, "admins", &BTreeSet::new()).await?;
-    let twin = milan.object(&["-n", &remote, "service", "mine"]).await?.context("no twin")?;
-    let clean =
-        twin["spec"]["type"] == "ClusterIP" && ["externalIPs", "selector"].iter().all(|field| twin["spec"].get(field).is_none());
-    ensure!(clean, "{twin:#}");
-    // Home takes back what it does not know.
+    let replica = milan.object(&["-n", &remote, "service", "mine"]).await?.context("no replica")?;
+    let clean = replica["spec"]["type"] == "ClusterIP"
+        && ["externalIPs", "selector"].iter().all(|field| replica["spec"].get(field).is_none());
+    ensure!(clean, "{replica:#}");
+    // Rome's manager removes the records that it did not write.
     rome.start_manager().await?;
     gone(milan, &remote, "service", "mine").await?;
     endpoints(milan, &remote, "mine", &BTreeSet::new()).await?;

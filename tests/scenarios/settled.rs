@@ -1,4 +1,4 @@
-//! A settled system is silent.
+//! A settled system writes nothing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,18 +7,18 @@ use liqo_tests::World;
 
 use crate::pods::deployment;
 
-/// What may be written when a peer or the own API server was away for a moment: that it was, and what a restarted manager needs.
-const TOLD_OF_AN_OUTAGE: [&str; 4] = [" foreignclusters ", " nodes ", " certificatesigningrequests ", " pods liqo/"];
+/// Resources that may be written after a peer or its own API server was away for a moment: status, and what a restarted manager needs.
+const WRITTEN_AFTER_AN_OUTAGE: [&str; 4] = [" foreignclusters ", " nodes ", " certificatesigningrequests ", " pods liqo/"];
 
-/// What the clock asks for, as it does for leases: a credential for a provider is renewed at 60% of its life, and when a provider
-/// whose API server has just started, and does not know its tokens yet, refuses it. The provider issues a token, and the consumer keeps it.
+/// Whether a write renews a credential for a provider. The consumer renews it at 60% of its lifetime, and after the provider's API server
+/// has refused it, which happens just after that has started. The provider issues a token, and the consumer stores it.
 fn is_renewed_credential(write: &str) -> bool {
     write.contains(" secrets liqo-provider-")
         || (write.contains(" serviceaccounts liqo/liqo-consumer-") && write.contains("/token by "))
 }
 
-/// Nothing but leases is written for this long.
-async fn silent(world: &World, period: Duration) -> Result<()> {
+/// Checks that only leases and credentials are written during this period.
+async fn writes_nothing(world: &World, period: Duration) -> Result<()> {
     let clusters = [&world.rome, &world.milan];
     let from = [clusters[0].audit_length()?, clusters[1].audit_length()?];
     tokio::time::sleep(period).await;
@@ -30,14 +30,14 @@ async fn silent(world: &World, period: Duration) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_settled_system_writes_nothing_but_leases(world: Arc<World>) -> Result<()> {
+pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.offloaded_namespace("settled", "LocalAndRemote").await?;
     rome.apply(&deployment("settled", "web", 6)).await?;
     rome.ready_pods("settled", "app=web", 6).await?;
     world.quiet(&[rome, milan]).await?;
-    silent(&world, Duration::from_secs(120)).await?;
-    // A forced resync: every watch of the managers breaks and starts again. While an API server is away its peers may say so.
+    writes_nothing(&world, Duration::from_secs(120)).await?;
+    // A forced resync: every watch of the managers breaks and starts again. Peers may report that an API server was away.
     let from = [rome.audit_length()?, milan.audit_length()?];
     for cluster in [rome, milan] {
         world.break_watches(cluster).await?;
@@ -45,10 +45,11 @@ pub async fn a_settled_system_writes_nothing_but_leases(world: Arc<World>) -> Re
     world.quiet(&[rome, milan]).await?;
     for (cluster, from) in [rome, milan].into_iter().zip(from) {
         let mut writes = cluster.liqo_writes(from)?;
-        writes
-            .retain(|write| !is_renewed_credential(write) && TOLD_OF_AN_OUTAGE.iter().all(|resource| !write.contains(resource)));
+        writes.retain(|write| {
+            !is_renewed_credential(write) && WRITTEN_AFTER_AN_OUTAGE.iter().all(|resource| !write.contains(resource))
+        });
         ensure!(writes.is_empty(), "a resync wrote at {}: {writes:#?}", cluster.name);
     }
-    silent(&world, Duration::from_secs(60)).await?;
+    writes_nothing(&world, Duration::from_secs(60)).await?;
     rome.delete_namespace("settled").await
 }

@@ -1,4 +1,4 @@
-//! How much is offered, and that nobody gets more.
+//! How much is offered, and that no consumer gets more.
 
 use std::{sync::Arc, time::Duration};
 
@@ -53,10 +53,10 @@ pub async fn the_offer_follows_the_free_capacity_and_the_node_follows_the_offer(
     .await
 }
 
-pub async fn pods_beyond_the_offer_are_refused_with_a_reason(world: Arc<World>) -> Result<()> {
+pub async fn pods_that_exceed_the_offer_are_refused_with_a_reason(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.offloaded_namespace("beyond", "Remote").await?;
-    // Not through the scheduler, which would keep to the node's allocatable.
+    // The pod sets its node itself, because the scheduler would respect the node's allocatable.
     let greedy = pod("beyond", "greedy", "Always", "sleep 600")
         .replace("cpu: 10m", "cpu: \"64\"")
         .replace("spec:\n", "spec:\n  nodeName: milan\n  tolerations: [{ operator: Exists }]\n");
@@ -76,7 +76,7 @@ pub async fn pods_beyond_the_offer_are_refused_with_a_reason(world: Arc<World>) 
     rome.delete_namespace("beyond").await
 }
 
-pub async fn a_request_bounds_the_offer(world: Arc<World>) -> Result<()> {
+pub async fn a_request_limits_the_offer(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     let patch = |resources: &str| format!(r#"{{"spec":{{"request":{{"resources":{resources}}}}}}}"#);
     rome.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", &patch(r#"{"cpu":"100m","pods":"3"}"#)]).await?;
@@ -85,16 +85,16 @@ pub async fn a_request_bounds_the_offer(world: Arc<World>) -> Result<()> {
         Ok((allocatable(rome, "milan", "cpu").await? == small).then_some(()))
     })
     .await?;
-    rome.offloaded_namespace("bounded", "Remote").await?;
-    rome.apply(&deployment("bounded", "web", 5)).await?;
-    rome.kubectl(&["-n", "bounded", "wait", "--for=jsonpath={.status.readyReplicas}=3", "deployment/web", "--timeout=60s"])
+    rome.offloaded_namespace("limited", "Remote").await?;
+    rome.apply(&deployment("limited", "web", 5)).await?;
+    rome.kubectl(&["-n", "limited", "wait", "--for=jsonpath={.status.readyReplicas}=3", "deployment/web", "--timeout=60s"])
         .await?;
     rome.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", &patch("null")]).await?;
-    rome.ready_pods("bounded", "app=web", 5).await?;
-    rome.delete_namespace("bounded").await
+    rome.ready_pods("limited", "app=web", 5).await?;
+    rome.delete_namespace("limited").await
 }
 
-/// What one of the ledger's metrics at milan says of a consumer.
+/// The values of one of milan's ledger metrics for a consumer, by resource.
 async fn metric(milan: &Cluster, name: &str, consumer: &str) -> Result<ResourceList> {
     let leader = milan.pods("liqo", "liqo.io/leader=true").await?.pop().and_then(|pod| pod.metadata.name).context("no leader")?;
     let text = milan.kubectl(&["get", "--raw", &format!("/api/v1/namespaces/liqo/pods/{leader}:8080/proxy/metrics")]).await?;
@@ -103,7 +103,7 @@ async fn metric(milan: &Cluster, name: &str, consumer: &str) -> Result<ResourceL
     found.map(|(resource, amount)| Ok((resource.to_owned(), amount.parse::<Quantity>()?))).collect()
 }
 
-pub async fn the_ledgers_metrics_say_what_is_offered_and_what_is_used(world: Arc<World>) -> Result<()> {
+pub async fn the_ledgers_metrics_show_what_is_offered_and_used(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let (id, stranger) = (rome.cluster_id().await?, world.turin.cluster_id().await?);
     let says = async |name: &str, expected: &ResourceList| {
@@ -122,7 +122,7 @@ pub async fn the_ledgers_metrics_say_what_is_offered_and_what_is_used(world: Arc
         .await?;
     says("offered", &amounts("400m", "256Mi", "20")?).await?;
     let before = metric(milan, "charged", &id).await?;
-    ensure!(before.contains("cpu"), "nothing is said of what is charged: {before}");
+    ensure!(before.contains("cpu"), "the metric of what is charged has no cpu: {before}");
 
     rome.offloaded_namespace("metered", "Remote").await?;
     rome.apply(&deployment("metered", "web", 2).replace("cpu: 10m", "cpu: 100m")).await?;

@@ -14,37 +14,35 @@ use kube::{
 use serde_json::Value;
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-use crate::eventually;
+use crate::{eventually, get::Kinds, wait::show_long};
 
-/// How long a command may take.
-const COMMAND_LIMIT: Duration = Duration::from_secs(180);
+/// Timeout of a command.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// What a command printed.
+/// The outcome of a command.
 #[derive(Debug, Clone)]
 pub struct Output {
-    /// Whether it ended with exit code 0.
+    /// Whether its exit code was 0.
     pub success: bool,
-    /// Standard output.
     pub stdout: String,
-    /// Standard error.
     pub stderr: String,
 }
 
-/// One cluster, with the programs that a user would use on it.
+/// A cluster, with the programs that a user would use.
 #[derive(Clone)]
 pub struct Cluster {
-    /// Its name.
     pub name: String,
     /// Path of the administrator's kubeconfig.
     pub kubeconfig: PathBuf,
     /// The administrator's client.
     pub client: Client,
-    /// Audit log of the API server: one JSON document a line.
+    /// Audit log of the API server: one JSON document on each line.
     pub audit_log: PathBuf,
     programs: Programs,
+    kinds: Kinds,
 }
 
-/// Where the programs are.
+/// Paths of the programs.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
     pub kubectl: PathBuf,
@@ -54,10 +52,10 @@ pub(crate) struct Programs {
 impl Cluster {
     pub(crate) async fn new(name: &str, kubeconfig: PathBuf, audit_log: PathBuf, programs: Programs) -> Result<Self> {
         let client = client(&kubeconfig).await?;
-        Ok(Self { name: name.to_owned(), kubeconfig, client, audit_log, programs })
+        Ok(Self { name: name.to_owned(), kubeconfig, client, audit_log, programs, kinds: Kinds::default() })
     }
 
-    /// Objects of one namespace.
+    /// An API for the objects of a namespace.
     pub fn api<K>(&self, namespace: &str) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -65,12 +63,12 @@ impl Cluster {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Runs kubectl and expects it to succeed; returns what it printed.
+    /// Runs kubectl and returns its standard output. Fails if it fails.
     pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         succeed("kubectl", arguments, self.try_kubectl(arguments).await?)
     }
 
-    /// Runs kubectl.
+    /// Runs kubectl, which may fail.
     pub async fn try_kubectl(&self, arguments: &[&str]) -> Result<Output> {
         run(&self.programs.kubectl, &self.kubeconfig, arguments, None).await
     }
@@ -82,12 +80,12 @@ impl Cluster {
         succeed("kubectl", &arguments, output).map(drop)
     }
 
-    /// Runs liqoctl and expects it to succeed; returns what it printed.
+    /// Runs liqoctl and returns its standard output. Fails if it fails.
     pub async fn liqoctl(&self, arguments: &[&str]) -> Result<String> {
         succeed("liqoctl", arguments, self.try_liqoctl(arguments).await?)
     }
 
-    /// Runs liqoctl.
+    /// Runs liqoctl, which may fail.
     pub async fn try_liqoctl(&self, arguments: &[&str]) -> Result<Output> {
         run(&self.programs.liqoctl, &self.kubeconfig, arguments, None).await
     }
@@ -97,7 +95,7 @@ impl Cluster {
         format!("{} --kubeconfig {} {arguments}", self.programs.kubectl.display(), self.kubeconfig.display())
     }
 
-    /// Makes a namespace, offloads it with this strategy, and waits until every selected provider has it.
+    /// Creates a namespace, offloads it with this strategy, and waits until every selected provider has it.
     pub async fn offloaded_namespace(&self, name: &str, strategy: &str) -> Result<()> {
         self.kubectl(&["create", "namespace", name]).await?;
         self.liqoctl(&["offload", "namespace", name, "--pod-offloading-strategy", strategy]).await?;
@@ -112,7 +110,7 @@ impl Cluster {
         let until = Instant::now() + Duration::from_secs(seconds.into());
         loop {
             match self.kubectl(&arguments).await.map(drop) {
-                // What is not there yet is not waited for.
+                // `kubectl wait` fails at once if the object does not exist yet.
                 Err(error) if format!("{error:#}").contains("NotFound") && Instant::now() < until => {
                     tokio::time::sleep(Duration::from_millis(300)).await;
                 }
@@ -121,25 +119,22 @@ impl Cluster {
         }
     }
 
-    /// Deletes a namespace and waits until it is gone, here and, with its twin, wherever it was offloaded to.
+    /// Deletes a namespace and waits until it is gone, here and wherever it was offloaded to.
     pub async fn delete_namespace(&self, name: &str) -> Result<()> {
         self.kubectl(&["delete", "namespace", name, "--wait", "--timeout=120s"]).await.map(drop)
     }
 
-    /// The JSON of an object, or nothing.
+    /// The object or list that `kubectl get` with these arguments finds, as JSON. For the arguments see `get.rs`.
     pub async fn object(&self, arguments: &[&str]) -> Result<Option<Value>> {
-        let mut all = vec!["get", "-o", "json", "--ignore-not-found"];
-        all.extend(arguments);
-        let text = self.kubectl(&all).await?;
-        if text.trim().is_empty() { Ok(None) } else { Ok(Some(serde_json::from_str(&text).context("reading kubectl's JSON")?)) }
+        self.kinds.get(&self.client, arguments).await
     }
 
-    /// Pods with this label selector.
+    /// The pods that match this label selector.
     pub async fn pods(&self, namespace: &str, selector: &str) -> Result<Vec<Pod>> {
         Ok(self.api::<Pod>(namespace).list(&ListParams::default().labels(selector)).await?.items)
     }
 
-    /// Waits until exactly `count` pods with this selector are Ready, and returns them.
+    /// Waits until exactly `count` pods match this selector and all are Ready, and returns them.
     pub async fn ready_pods(&self, namespace: &str, selector: &str, count: usize) -> Result<Vec<Pod>> {
         let what = format!("{count} ready pods {selector} in {}/{namespace}", self.name);
         eventually(&what, Duration::from_secs(90), || async {
@@ -154,13 +149,13 @@ impl Cluster {
         .await
     }
 
-    /// The JSON of each object of a list.
+    /// The objects of the list that `kubectl get` with these arguments finds, as JSON.
     pub async fn items(&self, arguments: &[&str]) -> Result<Vec<Value>> {
         let list = self.object(arguments).await?.unwrap_or_default();
         Ok(list["items"].as_array().cloned().unwrap_or_default())
     }
 
-    /// The namespace at `provider` where this namespace lives.
+    /// The name of this namespace at `provider`.
     pub async fn remote_namespace(&self, namespace: &str, provider: &Self) -> Result<String> {
         let offloading = self
             .object(&["-n", namespace, "namespaceoffloading", "offloading"])
@@ -189,7 +184,7 @@ impl Cluster {
         self.start_manager().await
     }
 
-    /// Scales the manager to none and waits until it is gone. It leaves its lease free for the next one.
+    /// Scales the manager to zero and waits until it is gone. It releases its lease.
     pub async fn stop_manager(&self) -> Result<()> {
         self.kubectl(&["-n", "liqo", "scale", "deployment/liqo-controller-manager", "--replicas=0"]).await?;
         let gone = ["-n", "liqo", "pods", "-l", "app.kubernetes.io/name=liqo-controller-manager"];
@@ -206,7 +201,7 @@ impl Cluster {
         self.kubectl(&["-n", "liqo", "rollout", "status", "deployment/liqo-controller-manager", "--timeout=90s"]).await.map(drop)
     }
 
-    /// The same cluster as somebody who holds nothing but this token.
+    /// The same cluster with the rights of this token only.
     pub async fn with_token(&self, token: &str, kubeconfig: &Path) -> Result<Self> {
         let mut text = serde_json::to_value(Kubeconfig::read_from(&self.kubeconfig)?)?;
         for user in text["users"].as_array_mut().into_iter().flatten() {
@@ -221,28 +216,31 @@ impl Cluster {
         Ok(std::fs::read_to_string(&self.audit_log)?.lines().count())
     }
 
-    /// What Liqo's identities wrote since this line of the audit log, leases and questions (reviews) left out.
+    /// The writes of Liqo's service accounts after this line of the audit log, except writes of leases and reviews.
     pub fn liqo_writes(&self, from: usize) -> Result<Vec<String>> {
         let mut writes = Vec::new();
         for line in std::fs::read_to_string(&self.audit_log)?.lines().skip(from) {
-            // The last line may still be being written.
+            // The API server may not have finished the last line.
             let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
             let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
             let namespaces = ["liqo:", "liqo-fabric:"];
             let account = text("/user/username").strip_prefix("system:serviceaccount:");
-            let ours = account.is_some_and(|account| namespaces.iter().any(|namespace| account.starts_with(namespace)));
-            let write = matches!(text("/verb"), "create" | "update" | "patch" | "delete" | "deletecollection");
-            let beside = matches!(text("/objectRef/resource"), "leases" | "tokenreviews" | "subjectaccessreviews");
-            if ours && write && !beside && text("/stage") == "ResponseComplete" {
+            let is_ours = account.is_some_and(|account| namespaces.iter().any(|namespace| account.starts_with(namespace)));
+            let is_write = matches!(text("/verb"), "create" | "update" | "patch" | "delete" | "deletecollection");
+            let is_question = text("/objectRef/resource").ends_with("reviews");
+            let is_exempt = is_question || text("/objectRef/resource") == "leases";
+            if is_ours && is_write && !is_exempt && text("/stage") == "ResponseComplete" {
                 let part = text("/objectRef/subresource");
+                let code = event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default();
                 writes.push(format!(
-                    "{} {} {}/{}{} by {}",
+                    "{} {} {}/{}{} by {}{}",
                     text("/verb"),
                     text("/objectRef/resource"),
                     text("/objectRef/namespace"),
                     text("/objectRef/name"),
                     if part.is_empty() { String::new() } else { format!("/{part}") },
-                    text("/user/username")
+                    text("/user/username"),
+                    if code < 400 { String::new() } else { format!(", which failed with {code}") }
                 ));
             }
         }
@@ -257,6 +255,7 @@ pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
 }
 
 async fn run(program: &Path, kubeconfig: &Path, arguments: &[&str], input: Option<&str>) -> Result<Output> {
+    let begun = Instant::now();
     let mut command = Command::new(program);
     command.arg("--kubeconfig").arg(kubeconfig).args(arguments).kill_on_drop(true);
     command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() }).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -264,9 +263,10 @@ async fn run(program: &Path, kubeconfig: &Path, arguments: &[&str], input: Optio
     if let (Some(mut stdin), Some(text)) = (child.stdin.take(), input) {
         stdin.write_all(text.as_bytes()).await?;
     }
-    let output = tokio::time::timeout(COMMAND_LIMIT, child.wait_with_output())
+    let output = tokio::time::timeout(COMMAND_TIMEOUT, child.wait_with_output())
         .await
         .with_context(|| format!("{} {} did not end", program.display(), arguments.join(" ")))??;
+    show_long(&format!("{} {}", program.display(), arguments.join(" ")), begun);
     Ok(Output {
         success: output.status.success(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

@@ -1,4 +1,4 @@
-//! What the scenarios share: clusters to run in, the programs that a user would use, and waiting for what is to happen.
+//! What the scenarios share: clusters, the programs that a user would use, and waiting for something to happen.
 //!
 //! ```text
 //!   scenarios/*.rs ---> World ---> rome   borrows from milan
@@ -7,13 +7,16 @@
 //!                        +-------> kubectl, liqoctl: run as a user would run them
 //! ```
 //!
-//! One set of clusters serves all scenarios, one after another. Each scenario has a namespace of its own and leaves the
-//! peerings as it found them.
+//! All scenarios of a set share its clusters. Each has its own namespace and leaves the peerings as it found them. [`Baseline`] cleans up
+//! after scenarios that failed.
 
+mod baseline;
 mod cluster;
+mod get;
 mod wait;
 mod world;
 
+pub use baseline::Baseline;
 pub use cluster::{Cluster, Output};
 pub use wait::{eventually, still};
-pub use world::{Clusters, World};
+pub use world::{Built, Clusters, World};

@@ -6,32 +6,46 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// How often the state is looked at.
-const PERIOD: Duration = Duration::from_millis(200);
+/// Time between two checks. Many scenarios wait at the same time, and most checks cost a process.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Time between two checks after [`FIRST_SECONDS`].
+const LATER_POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Longer waits are printed.
+const LONG_WAIT: Duration = Duration::from_secs(4);
+const FIRST_SECONDS: Duration = Duration::from_secs(5);
 
-/// Waits until `check` returns something, and returns that. An error of `check` counts as "not yet" and is shown when the
-/// time is over.
+/// Waits until `check` returns something, and returns that. An error of `check` means "not yet"; after the timeout it becomes the error.
 pub async fn eventually<T, F, Fut>(what: &str, within: Duration, mut check: F) -> Result<T>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<Option<T>>>,
 {
-    let deadline = Instant::now() + within;
+    let begun = Instant::now();
     loop {
         let seen = match check().await {
-            Ok(Some(value)) => return Ok(value),
+            Ok(Some(value)) => {
+                show_long(what, begun);
+                return Ok(value);
+            }
             Ok(None) => None,
             Err(error) => Some(error),
         };
-        if Instant::now() >= deadline {
+        if begun.elapsed() >= within {
             let outcome = seen.map_or_else(|| Err(anyhow::anyhow!("it did not happen")), Err);
             return outcome.with_context(|| format!("waited {} s for: {what}", within.as_secs()));
         }
-        tokio::time::sleep(PERIOD).await;
+        tokio::time::sleep(if begun.elapsed() < FIRST_SECONDS { POLL_INTERVAL } else { LATER_POLL_INTERVAL }).await;
     }
 }
 
-/// Checks over a whole period that something stays as it is: `check` returns what it sees, which must equal `expected`.
+/// Prints what took long: the time of a run is spent there.
+pub(crate) fn show_long(what: &str, begun: Instant) {
+    if begun.elapsed() > LONG_WAIT {
+        eprintln!("{} s: {what}", begun.elapsed().as_secs());
+    }
+}
+
+/// Checks during a whole period that something does not change: `check` must return `expected` each time.
 pub async fn still<T, F, Fut>(what: &str, period: Duration, expected: T, mut check: F) -> Result<()>
 where
     T: PartialEq + Debug,
@@ -44,7 +58,7 @@ where
         if seen != expected {
             bail!("{what}: expected {expected:?} all the time, saw {seen:?}");
         }
-        tokio::time::sleep(PERIOD).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, Condition, Time, schema};
 
-/// What this cluster is called, how others reach it, and how Liqo behaves in it. There is one, named `liqo`; it is read live.
+/// The configuration of Liqo in this cluster. There is only one, named `liqo`. Changes apply without a restart.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "config.liqo.io",
@@ -20,7 +20,7 @@ use crate::{ClusterId, Condition, Time, schema};
     shortname = "lcc",
     category = "liqo",
     status = "ClusterConfigStatus",
-    doc = "Configuration of Liqo in this cluster; the only one is named liqo",
+    doc = "Configuration of Liqo in this cluster; the only object is named liqo",
     derive = "Default",
     derive = "PartialEq",
     validation = kube::core::Rule::new("self.metadata.name == 'liqo'").message("the only ClusterConfig is named liqo"),
@@ -31,10 +31,10 @@ use crate::{ClusterId, Condition, Time, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterConfigSpec {
-    /// Friendly name of this cluster, shown to its peers: a DNS label.
+    /// Friendly name of this cluster, which its peers show: a DNS label.
     #[schemars(regex(pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"))]
     pub cluster_name: String,
-    /// Labels of this cluster, put on the virtual nodes that its peers make of it.
+    /// Labels of this cluster. Peers put the harmless ones on the virtual nodes that represent it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cluster_labels: BTreeMap<String, String>,
     /// How peers reach the API server.
@@ -43,50 +43,50 @@ pub struct ClusterConfigSpec {
     /// How peers reach the auth endpoint.
     #[serde(default)]
     pub authentication: AuthenticationAddress,
-    /// Life of peerings.
+    /// When peerings and requests for approval expire.
     #[serde(default)]
     pub peering: PeeringTimes,
-    /// Behaviour of offloading.
+    /// Settings of offloading.
     #[serde(default)]
     pub offloading: OffloadingBehaviour,
-    /// The network to other clusters.
+    /// Settings of the network to other clusters.
     #[serde(default)]
     pub network: NetworkSettings,
 }
 
-/// The network to other clusters.
+/// Settings of the network to other clusters.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkSettings {
-    /// Whether there is one.
+    /// Whether this cluster connects to the networks of its peers.
     pub enabled: bool,
-    /// Prefixes of this cluster's pods; found out when absent.
+    /// Prefixes of this cluster's pods. If absent, Liqo detects them.
     #[serde(rename = "podCIDRs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::prefixes")]
     pub pod_cidrs: Vec<IpNet>,
-    /// Prefixes of this cluster's Services; found out when absent.
+    /// Prefixes of this cluster's Services. If absent, Liqo detects them.
     #[serde(rename = "serviceCIDRs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::prefixes")]
     pub service_cidrs: Vec<IpNet>,
-    /// Prefixes, one of a family at most, that stand for nodes and other single addresses at peers.
+    /// Prefixes from which nodes and other single addresses get the addresses under which peers see them: at most one of each family.
     #[serde(rename = "externalCIDRs")]
     #[schemars(schema_with = "schema::prefixes")]
     pub external_cidrs: Vec<IpNet>,
-    /// What else is in use around this cluster: no peer appears there.
+    /// Prefixes that are in use around this cluster. Liqo maps no peer there.
     #[serde(rename = "reservedCIDRs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::prefixes")]
     pub reserved_cidrs: Vec<IpNet>,
-    /// Where peers appear.
+    /// Prefixes from which Liqo allocates the addresses under which this cluster sees its peers.
     #[serde(rename = "peerCIDRs")]
     #[schemars(schema_with = "schema::prefixes")]
     pub peer_cidrs: Vec<IpNet>,
-    /// What a packet may measure inside tunnels. To be lowered where the way between clusters takes less than 1500 bytes.
+    /// Maximum size of a packet inside tunnels, in bytes. Lower it if the path between the clusters carries less than 1500 bytes.
     #[schemars(range(min = 1280, max = 8900))]
     pub mtu: u16,
-    /// Whether peers may come to the auth endpoint and the API server through the tunnel, so that its port is all that they need to
-    /// reach.
+    /// Whether peers may call the auth endpoint and the API server through the tunnel. Then they need to reach only the tunnel's
+    /// port.
     pub api_through_tunnel: bool,
-    /// Where tunnels end.
+    /// Settings of the gateways, where tunnels end.
     pub gateways: Gateways,
 }
 
@@ -99,7 +99,7 @@ impl Default for NetworkSettings {
             service_cidrs: Vec::new(),
             external_cidrs: prefix(10, 70, 24).into_iter().collect(),
             reserved_cidrs: Vec::new(),
-            // 10.64.0.0/10 and the addresses of carriers: less usual than the ends of 10.0.0.0/8.
+            // 10.64.0.0/10 and the range for carrier-grade NAT: fewer networks use them than either end of 10.0.0.0/8.
             peer_cidrs: [prefix(10, 64, 10), prefix(100, 64, 10)].into_iter().flatten().collect(),
             mtu: 1420,
             api_through_tunnel: false,
@@ -108,33 +108,40 @@ impl Default for NetworkSettings {
     }
 }
 
-/// Where tunnels end.
+/// Settings of the gateways, where tunnels end.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Gateways {
-    /// So many nodes are gateways at the same time. All are in use, unless `addresses` are set: then one is, and the others stand by.
+    /// Number of nodes that are gateways. All carry packets, unless `addresses` is set: then one does, and the others are on standby.
     #[schemars(range(min = 1, max = 7))]
     pub replicas: u8,
-    /// UDP port of the tunnel on gateways.
+    /// UDP port on which gateways receive packets of tunnels.
     #[schemars(range(min = 1))]
     pub port: u16,
-    /// Only nodes with these labels become gateways.
+    /// Labels that a node must have to become a gateway.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// TCP port on which gateways take connections over TLS from peers that UDP does not get through to; 0 for none.
+    /// TCP port on which gateways accept tunnels over TLS from peers that UDP does not reach; 0 for none.
     pub tls_port: u16,
-    /// How peers reach the gateway, `address:port`: a load balancer, or a translated address. When absent, the addresses of the
-    /// gateways' nodes.
+    /// Where peers send packets of tunnels, `address:port`: a load balancer, or a translated address. If absent, peers use the
+    /// addresses of the gateways' nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 300)))]
     pub addresses: Vec<String>,
-    /// The same for TLS.
+    /// Where peers open tunnels over TLS, `address:port`. If absent, peers use the addresses of the gateways' nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 300)))]
     pub tls_addresses: Vec<String>,
-    /// Gateways whose keys were made before this moment make new ones, and no connection notices. `liqoctl renew gateway-keys` sets it.
+    /// A gateway whose key is older than this creates a new one. Connections continue. `liqoctl renew gateway-keys` sets this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keys_not_before: Option<Time>,
+}
+
+impl Gateways {
+    /// Whether a node with these labels may be a gateway.
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+    }
 }
 
 impl Default for Gateways {
@@ -151,19 +158,19 @@ impl Default for Gateways {
     }
 }
 
-/// How peers reach the API server. What is absent is found in `ConfigMap` `kube-public/cluster-info`, else taken from a control-plane node.
+/// How peers reach the API server. Liqo reads absent fields from the `ConfigMap` `kube-public/cluster-info`, else from a control-plane node.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiServerAddress {
     /// URL, such as `https://203.0.113.5:6443`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Certificates (PEM) that the API server's certificate is checked with.
+    /// Certificates (PEM) of the authorities that issue the API server's certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
 }
 
-/// How peers reach the auth endpoint. When absent, the address of Service `liqo-auth` is taken (load balancer, else node port).
+/// How peers reach the auth endpoint. If absent, Liqo uses the address of the Service `liqo-auth` (load balancer, else node port).
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthenticationAddress {
@@ -172,14 +179,14 @@ pub struct AuthenticationAddress {
     pub address: Option<String>,
 }
 
-/// Life of peerings.
+/// When peerings and requests for approval expire.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PeeringTimes {
-    /// Seconds after which what is held for a silent consumer is given up.
+    /// Seconds of silence after which this cluster ends the peering with a consumer and removes what it stores for it.
     #[schemars(range(min = 60))]
     pub consumer_expiry_seconds: u32,
-    /// Seconds after which a consumer that nobody approved is forgotten, where a policy wants approval by a person.
+    /// Seconds after which this cluster forgets a consumer that nobody approved, if a policy requires approval by a person.
     #[schemars(range(min = 60))]
     pub approval_expiry_seconds: u32,
 }
@@ -190,11 +197,11 @@ impl Default for PeeringTimes {
     }
 }
 
-/// Behaviour of offloading.
+/// Settings of offloading.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OffloadingBehaviour {
-    /// Seconds after which a refused pod that has a controller is deleted, so that its replacement may be scheduled elsewhere.
+    /// Seconds after which Liqo deletes a refused pod that has a controller, so that its replacement can run elsewhere.
     #[schemars(range(min = 1))]
     pub refusal_timeout_seconds: u32,
 }
@@ -205,69 +212,69 @@ impl Default for OffloadingBehaviour {
     }
 }
 
-/// What the manager found out about this cluster.
+/// Facts about this cluster that the manager reports.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterConfigStatus {
-    /// Identity of this cluster.
+    /// ID of this cluster: a hash of its public key.
     #[serde(rename = "clusterID", default, skip_serializing_if = "Option::is_none")]
     pub cluster_id: Option<ClusterId>,
-    /// Public key (base64) that the ID follows from.
+    /// Public key (base64) from which the ID is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_key: Option<String>,
     /// Version of the manager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// URL of the auth endpoint as peers should call it.
+    /// URL under which peers call the auth endpoint.
     #[serde(rename = "authURL", default, skip_serializing_if = "Option::is_none")]
     pub auth_url: Option<String>,
-    /// URL of the API server that consumers are given.
+    /// URL of the API server that consumers get.
     #[serde(rename = "apiServerURL", default, skip_serializing_if = "Option::is_none")]
     pub api_server_url: Option<String>,
-    /// The ranges of this cluster, as they were set or found out.
+    /// The address ranges of this cluster, as configured or detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkRanges>,
-    /// `AddressesKnown`: whether peers can be told how to reach this cluster, and what to set if not.
+    /// `AddressesKnown`: whether Liqo knows the addresses under which peers reach this cluster. The message says what to set if not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 
-/// The ranges of this cluster.
+/// The address ranges of this cluster.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkRanges {
-    /// Of its pods.
+    /// Prefixes of its pods.
     #[serde(rename = "podCIDRs", default)]
     #[schemars(schema_with = "schema::prefixes")]
     pub pods: Vec<IpNet>,
-    /// Of its Services.
+    /// Prefixes of its Services.
     #[serde(rename = "serviceCIDRs", default)]
     #[schemars(schema_with = "schema::prefixes")]
     pub services: Vec<IpNet>,
-    /// For single addresses.
+    /// Prefixes for nodes and other single addresses.
     #[serde(rename = "externalCIDRs", default)]
     #[schemars(schema_with = "schema::prefixes")]
     pub external: Vec<IpNet>,
-    /// Its API servers, as far as they can be shown to peers.
+    /// Its API servers to which the pods that run at peers can connect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub api_servers: Vec<ApiServerEndpoint>,
 }
 
-/// An API server of this cluster, and what stands for it at peers. They reach it at port 443, as pods here reach the Service
-/// `kubernetes`, and nothing else of that machine.
+/// An API server of this cluster, and the address under which peers see it. They reach it at port 443, as pods here reach the Service
+/// `kubernetes`. They reach no other port of that machine.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ApiServerEndpoint {
-    /// Its own address.
+    /// Its address in this cluster.
     #[schemars(with = "String")]
     pub address: IpAddr,
-    /// Its own port.
+    /// Its port at that address.
     pub port: u16,
-    /// The address of the external prefix that stands for it.
+    /// Its address in the external prefix, which peers translate.
     #[schemars(with = "String")]
     pub stand_in: IpAddr,
 }
 
-/// Condition of a [`ClusterConfig`]: peers can be told how to reach this cluster.
+/// Condition of a [`ClusterConfig`]: Liqo knows the addresses under which peers reach this cluster.
 pub const ADDRESSES_KNOWN: &str = "AddressesKnown";

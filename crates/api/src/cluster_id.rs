@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The identity of a cluster: the first 32 characters of the lower-case base32 form of
 /// SHA-256(`liqo-id-v1` followed by the Ed25519 public key).
 ///
-/// It cannot be claimed without holding the key, it is a valid DNS label, and it never changes.
+/// Only the holder of the key can claim it. It is a valid DNS label, and it never changes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ClusterId(String);
@@ -28,14 +28,16 @@ impl JsonSchema for ClusterId {
 
 /// The text is not a cluster ID.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a cluster ID: it must be 32 characters out of a-z and 2-7 (`liqoctl status` on that cluster shows its ID)")]
+#[error(
+    "{0:?} is not a cluster ID: an ID has 32 characters, each one of a-z or 2-7 (`liqoctl status` on that cluster shows its ID)"
+)]
 pub struct InvalidClusterId(String);
 
 impl ClusterId {
-    /// The length of an ID, in characters.
+    /// Length of an ID in characters.
     pub const LENGTH: usize = 32;
 
-    /// The ID of the cluster that holds this raw Ed25519 public key.
+    /// The ID of the cluster with this raw Ed25519 public key.
     pub fn of_public_key(key: &[u8; 32]) -> Self {
         let mut context = ring::digest::Context::new(&ring::digest::SHA256);
         context.update(b"liqo-id-v1");
@@ -51,7 +53,7 @@ impl ClusterId {
         &self.0
     }
 
-    /// The first six characters, used to tell clusters of the same name apart.
+    /// The first six characters, which distinguish clusters of the same name.
     pub fn short(&self) -> &str {
         &self.0[..6]
     }
@@ -91,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_follows_from_the_key_alone() {
+    fn an_id_depends_only_on_the_key() {
         let id = ClusterId::of_public_key(&[7; 32]);
         assert_eq!(id, ClusterId::of_public_key(&[7; 32]));
         assert_ne!(id, ClusterId::of_public_key(&[8; 32]));
@@ -99,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_id_is_refused() {
+    fn other_texts_are_not_ids() {
         for text in [
             "",
             "milan",
@@ -107,7 +109,7 @@ mod tests {
             "abcdefghijklmnopqrstuvwxyz23456",
             "abcdefghijklmnopqrstuvwxyz2345678",
         ] {
-            assert!(text.parse::<ClusterId>().is_err(), "{text:?} was taken");
+            assert!(text.parse::<ClusterId>().is_err(), "{text:?} was accepted");
         }
         assert!(serde_json::from_str::<ClusterId>("\"../etc\"").is_err());
     }

@@ -1,29 +1,29 @@
-//! Names that both sides of a peering must work out alike.
+//! Names that both sides of a peering must compute in the same way.
 
 use data_encoding::BASE32_NOPAD;
 
 use crate::ClusterId;
 
-/// The longest DNS label.
-const LONGEST: usize = 63;
+/// Maximum length of a DNS label.
+const MAX_LEN: usize = 63;
 
-/// Characters of the hash that stands for what was cut off.
-const HASH: usize = 8;
+/// Length of the hash that replaces the middle of a long name.
+const HASH_LEN: usize = 8;
 
 /// The default name, at the provider, of a consumer's namespace: `<namespace>-<cluster name>-<6 characters of the cluster
-/// ID>`. Where that is longer than a name may be, the middle is cut and a hash of the whole takes its place, so that two
-/// namespaces never get the same name and the end still shows whose it is.
+/// ID>`. If that is too long, a hash of the whole name replaces its middle. So different namespaces have different names, and the end of
+/// the name still shows which cluster owns the namespace.
 pub fn mapped_namespace(namespace: &str, cluster_name: &str, cluster: &ClusterId) -> String {
     let whole = format!("{namespace}-{cluster_name}-{}", cluster.short());
-    if whole.len() <= LONGEST {
+    if whole.len() <= MAX_LEN {
         return whole;
     }
-    let room = LONGEST - HASH - cluster.short().len() - 2;
-    let start: String = format!("{namespace}-{cluster_name}").chars().take(room).collect();
-    format!("{}-{}-{}", start.trim_end_matches('-'), &short_hash(&whole)[..HASH], cluster.short())
+    let start_len = MAX_LEN - HASH_LEN - cluster.short().len() - 2;
+    let start: String = format!("{namespace}-{cluster_name}").chars().take(start_len).collect();
+    format!("{}-{}-{}", start.trim_end_matches('-'), &short_hash(&whole)[..HASH_LEN], cluster.short())
 }
 
-/// 16 characters out of a-z and 2-7 that stand for a text in a name.
+/// A hash of a text, for use in names: 16 characters, each one of a-z or 2-7.
 pub fn short_hash(text: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     let mut hash = BASE32_NOPAD.encode(digest.as_ref());
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_fit_differ_and_show_whose_they_are() {
+    fn long_names_fit_differ_and_show_their_owner() {
         let (one, two) = ("a".repeat(63), format!("{}b", "a".repeat(62)));
         let names = [mapped_namespace(&one, "rome", &id()), mapped_namespace(&two, "rome", &id())];
         assert_ne!(names[0], names[1]);
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_beside_a_hyphen_leaves_a_valid_name() {
+    fn a_name_that_is_cut_at_a_hyphen_is_valid() {
         let name = mapped_namespace(&"a-".repeat(31), "rome", &id());
         assert!(!name.contains("--"), "{name}");
     }

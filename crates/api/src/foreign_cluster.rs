@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, Condition, GatewayAddress, schema};
 
-/// One known peer: who it is, what we want from it, what it may have from us, and how far that came.
+/// A cluster that this one knows: who it is, what this cluster wants from it, what it may use here, and the state of the peering.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "discovery.liqo.io",
@@ -32,111 +32,111 @@ use crate::{ClusterId, Condition, GatewayAddress, schema};
 #[x_kube(validation = kube::core::Rule::new("!has(self.request) || !has(self.request.networkOnly) || !self.request.networkOnly || !has(self.network) || self.network != 'No'").message("request.networkOnly with network: No asks for nothing at all"))]
 #[serde(rename_all = "camelCase")]
 pub struct ForeignClusterSpec {
-    /// Identity of the peer.
+    /// ID of the peer.
     #[serde(rename = "clusterID")]
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the cluster ID of a ForeignCluster does not change"))]
     pub cluster_id: ClusterId,
-    /// Friendly name of the peer; the object's name is used when absent.
+    /// Friendly name of the peer. If absent, Liqo uses the name of this object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"))]
     pub cluster_name: Option<String>,
     /// URL of the peer's auth endpoint.
     #[serde(rename = "authURL", default, skip_serializing_if = "Option::is_none")]
     pub auth_url: Option<String>,
-    /// Gateways of the peer through whose tunnel its auth endpoint and its API server are called; none where they are called directly.
+    /// Gateways of the peer through whose tunnel this cluster calls its auth endpoint and its API server. If absent, it calls them directly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub tunnel: Vec<GatewayAddress>,
-    /// Whether we borrow from it. `Auto` means no, until a policy says otherwise.
+    /// Whether this cluster borrows from the peer. `Auto` means no.
     #[serde(default)]
-    pub outgoing_peering: Wish,
-    /// Whether it may borrow from us. `Auto` means: with a valid token.
+    pub outgoing_peering: PeeringIntent,
+    /// Whether the peer may borrow from this cluster. `Auto` means: with a valid token, and approval if the policy requires it.
     #[serde(default)]
-    pub incoming_peering: Wish,
-    /// What we ask for.
+    pub incoming_peering: PeeringIntent,
+    /// The resources that this cluster requests from the peer.
     #[serde(default)]
     pub request: RequestedResources,
-    /// What was decided by hand on offers of the peer, by pool.
+    /// Decisions of a person on offers of the peer, by pool.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub offers: BTreeMap<String, OfferDecision>,
-    /// Whether packets may flow between its pods and ours. `Auto` means: as the policy says.
+    /// Whether packets may flow between the pods of both clusters. With `Auto` the policy decides.
     #[serde(default)]
-    pub network: Wish,
-    /// Name of the Secret (key `token`, in Liqo's namespace) with the token for the first contact.
+    pub network: PeeringIntent,
+    /// Name of the Secret in Liqo's namespace that contains the token for the first request, under the key `token`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_secret_name: Option<String>,
 }
 
-/// What a person decided on an offer.
+/// Decision of a person on an offer.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfferDecision {
-    /// It is accepted, within the policy's limits.
+    /// Accept it, within the limits of the policy.
     Accept,
-    /// It is refused.
+    /// Refuse it.
     Refuse,
 }
 
-/// What a user wants of one direction of a peering.
+/// What a user wants from one direction of a peering, or from its network.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wish {
-    /// As the policy says.
+pub enum PeeringIntent {
+    /// The default of the field.
     #[default]
     Auto,
-    /// Yes.
+    /// Allow it, or start it.
     Yes,
-    /// No: an existing peering of this direction is ended, and asking again is denied.
+    /// End it if it exists, and deny further requests.
     No,
 }
 
-/// How much to ask for.
+/// The resources that a consumer requests.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestedResources {
-    /// At most this much of each resource named; what is not named is taken as offered.
+    /// Maximum amount of each resource. Resources that are not listed are not limited.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     pub resources: ResourceList,
-    /// No resources are asked for, whatever is named above: the peering is for the network alone, and there is no virtual node.
+    /// Whether to request only the network: no resources, whatever `resources` says, and no virtual node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub network_only: bool,
 }
 
-/// How far the peering came.
+/// The state of the peering.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ForeignClusterStatus {
-    /// Namespace at the peer that belongs to us.
+    /// The tenant namespace of this cluster at the peer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_tenant_namespace: Option<String>,
-    /// Namespace here that belongs to the peer as our consumer.
+    /// The tenant namespace of the peer in this cluster, if the peer is a consumer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant_namespace: Option<String>,
-    /// Protocol version that both sides speak.
+    /// Version of the protocol that both clusters use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol_version: Option<u32>,
     /// URL of the peer's API server.
     #[serde(rename = "apiServerURL", default, skip_serializing_if = "Option::is_none")]
     pub api_server_url: Option<String>,
-    /// Address of the peer's gateway through whose tunnel it is called now; none where it is called directly, or no gateway answers.
+    /// Address of the peer's gateway through which this cluster calls it now. Absent if it calls directly, or if no gateway answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub called_through: Option<String>,
-    /// One condition for each link of the chain, see [`crate::links`].
+    /// One condition for each step of the peering. `liqoctl status` shows them as a tree.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 
 impl ForeignCluster {
-    /// The name to show: the friendly one, else that of the object.
+    /// The friendly name, else the name of the object.
     pub fn display_name(&self) -> String {
         self.spec.cluster_name.clone().or_else(|| self.metadata.name.clone()).unwrap_or_default()
     }
 
-    /// Whether we want a peering with it as our provider: asked for, and the object is not being deleted.
+    /// Whether the user wants to borrow from the peer: the spec says so, and the object is not being deleted.
     pub fn wants_outgoing(&self) -> bool {
-        self.spec.outgoing_peering == Wish::Yes && self.metadata.deletion_timestamp.is_none()
+        self.spec.outgoing_peering == PeeringIntent::Yes && self.metadata.deletion_timestamp.is_none()
     }
 
-    /// Whether we want to borrow resources from it, and not only a network to it.
+    /// Whether the user wants to borrow resources from the peer, not only a network.
     pub fn wants_resources(&self) -> bool {
         self.wants_outgoing() && !self.spec.request.network_only
     }

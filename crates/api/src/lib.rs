@@ -1,7 +1,7 @@
-//! Liqo's Kubernetes kinds: what the clusters and the parts of Liqo say to each other.
+//! Liqo's Kubernetes kinds: the objects through which the clusters and the parts of Liqo communicate.
 //!
-//! The slices (peering, sharing, offloading, ...) never call each other. They meet in these objects, so this crate is the
-//! map of the system: one file for each kind, and one file for the words that must be spelled alike everywhere.
+//! The parts of Liqo (peering, sharing, offloading, networking) never call each other. They communicate through these objects, so this
+//! crate is the map of the system: one file for each kind, and `names.rs` for the names that several parts use.
 //!
 //! ```text
 //!        consumer cluster                                   provider cluster
@@ -18,45 +18,58 @@
 //!                                                      +------------------------------------+
 //! ```
 //!
-//! Everything between two clusters is written in the tenant namespace on the provider, and the consumer is always the
-//! client. In each object of that namespace one side writes the spec and the other the status, so no write ever races.
+//! Two clusters exchange everything through the tenant namespace on the provider, and the consumer is always the client. In each object
+//! of that namespace one side writes the spec and the other side writes the status, so writes never conflict.
 //!
-//! The custom resource definitions in `deploy/liqo/crds/` are generated from these types; a test checks that they are
-//! current.
+//! `liqoctl generate crds` generates the custom resource definitions in `deploy/liqo/crds/` from these types. A test checks that they
+//! are current.
+
+#![warn(missing_docs)]
 
 mod cluster_config;
 mod cluster_id;
+pub mod conditions;
 mod derived_names;
 mod foreign_cluster;
+mod key;
 mod names;
 mod namespace_map;
 mod namespace_offloading;
 mod network_config;
 mod peering_policy;
+pub mod policies;
+mod reasons;
 mod reflected_object;
+pub mod reflection;
+pub mod requests;
 mod resource_offer;
 mod resource_request;
 mod schema;
+pub mod selectors;
 mod shadow_pod;
+mod suspected_gateways;
+mod time;
 mod tunnel_endpoint;
-mod unheard;
 mod virtual_node;
 
 pub use cluster_config::*;
 pub use cluster_id::{ClusterId, InvalidClusterId};
 pub use derived_names::{mapped_namespace, short_hash};
 pub use foreign_cluster::*;
+pub use key::Key;
 pub use names::*;
 pub use namespace_map::*;
 pub use namespace_offloading::*;
 pub use network_config::*;
 pub use peering_policy::*;
+pub use reasons::*;
 pub use reflected_object::*;
 pub use resource_offer::*;
 pub use resource_request::*;
 pub use shadow_pod::*;
+pub use suspected_gateways::SuspectedGateways;
+pub use time::rfc3339;
 pub use tunnel_endpoint::*;
-pub use unheard::Unheard;
 pub use virtual_node::*;
 
 pub use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -65,7 +78,7 @@ pub use liqo_quantity::{Quantity, ResourceList};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt as _;
 
-/// The custom resource definitions of every kind, in the order of the crate's files.
+/// The custom resource definitions of all kinds.
 pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     vec![
         ClusterConfig::crd(),

@@ -4,8 +4,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which of a consumer's namespaces exist at the provider. One in each tenant namespace, named `namespaces`; the consumer
-/// writes the spec, the provider the status. Keys are the consumer's namespaces.
+/// Which of a consumer's namespaces exist at the provider. Each tenant namespace has one, named `namespaces`. The consumer writes the
+/// spec, the provider writes the status. The keys of both are the consumer's namespaces.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "virtualkubelet.liqo.io",
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceMapSpec {
-    /// Wanted namespaces.
+    /// The namespaces that the consumer wants at the provider.
     #[serde(default)]
     #[schemars(extend("maxProperties" = 1000))]
     pub mappings: BTreeMap<String, WantedNamespace>,
@@ -38,11 +38,11 @@ pub struct WantedNamespace {
     pub remote_name: String,
 }
 
-/// What exists.
+/// Which namespaces exist.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceMapStatus {
-    /// What became of each wanted namespace, and what is still there of those no longer wanted.
+    /// The state of each namespace in the spec, and of namespaces that are no longer in it but still exist.
     #[serde(default)]
     pub namespaces: BTreeMap<String, MappedNamespace>,
 }
@@ -53,23 +53,23 @@ pub struct NamespaceMapStatus {
 pub struct MappedNamespace {
     /// Its name at the provider.
     pub remote_name: String,
-    /// Its UID, once the provider made it. Only a namespace with this UID is ever deleted.
+    /// Its UID, once the provider created it. The provider deletes only a namespace with this UID.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// Where it stands.
+    /// State of the namespace.
     pub phase: MappedNamespacePhase,
-    /// Why.
+    /// Why the namespace is not `Ready`, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// Where a mapped namespace stands.
+/// State of a mapped namespace.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MappedNamespacePhase {
     /// Pods can run in it.
     Ready,
-    /// The provider will not make it.
+    /// The provider refuses to create it.
     Refused,
-    /// It is going away.
+    /// The provider is deleting it.
     Terminating,
 }

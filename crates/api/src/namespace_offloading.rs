@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, Condition, Exposure, schema};
 
-/// The pods of this namespace may run in other clusters. There is at most one in a namespace, named `offloading`.
+/// Allows the pods of this namespace to run in other clusters. A namespace has at most one, named `offloading`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "offloading.liqo.io",
@@ -16,7 +16,7 @@ use crate::{ClusterId, Condition, Exposure, schema};
     category = "liqo",
     namespaced,
     status = "NamespaceOffloadingStatus",
-    doc = "The pods of this namespace may run in other clusters",
+    doc = "Allows the pods of this namespace to run in other clusters",
     derive = "Default",
     derive = "PartialEq",
     validation = kube::core::Rule::new("self.metadata.name == 'offloading'").message("the NamespaceOffloading of a namespace is named offloading"),
@@ -27,22 +27,22 @@ use crate::{ClusterId, Condition, Exposure, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceOffloadingSpec {
-    /// How the namespace is called at the provider.
+    /// How the name of the namespace at the provider is chosen.
     #[serde(default)]
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the mapping of a namespace does not change while it is offloaded; unoffload it first"))]
     pub namespace_mapping_strategy: NamespaceMappingStrategy,
-    /// Where pods may run.
+    /// On which nodes pods may run.
     #[serde(default)]
     pub pod_offloading_strategy: PodOffloadingStrategy,
-    /// Which of its Services and Ingresses exist at the providers.
+    /// Which of its Services and Ingresses are reflected to the providers.
     #[serde(default, skip_serializing_if = "Reflection::is_default")]
     pub reflection: Reflection,
-    /// Which virtual nodes may be used; all of them when absent or empty.
+    /// Virtual nodes on which pods may run. If absent or empty, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_selector: Option<NodeSelector>,
 }
 
-/// How a namespace is called at the provider.
+/// How the name of a namespace at the provider is chosen.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NamespaceMappingStrategy {
     /// `<namespace>-<cluster name>-<6 characters of the cluster ID>`.
@@ -50,22 +50,22 @@ pub enum NamespaceMappingStrategy {
     DefaultName,
 }
 
-/// Where the pods of an offloaded namespace may run.
+/// On which nodes the pods of an offloaded namespace may run.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodOffloadingStrategy {
-    /// On local and virtual nodes, as the scheduler sees fit.
+    /// On local and virtual nodes; the scheduler chooses.
     #[default]
     LocalAndRemote,
-    /// On local nodes only; the namespace still exists at the providers.
+    /// Only on local nodes. The namespace still exists at the providers.
     Local,
-    /// On virtual nodes only.
+    /// Only on virtual nodes.
     Remote,
 }
 
-/// Which Services, with their endpoints, and Ingresses of an offloaded namespace exist at the providers.
+/// Which Services, with their endpoints, and Ingresses of an offloaded namespace are reflected to the providers.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reflection {
-    /// All but those with the annotation `liqo.io/reflection: deny`.
+    /// All except those with the annotation `liqo.io/reflection: deny`.
     #[default]
     DenyList,
     /// Only those with the annotation `liqo.io/reflection: allow`.
@@ -73,17 +73,17 @@ pub enum Reflection {
 }
 
 impl Reflection {
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Where the namespace stands at each provider.
+/// State of the namespace at each provider.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceOffloadingStatus {
-    /// `Ready`: every selected cluster has the namespace, or which one has not, and why.
+    /// `Ready`: every selected cluster has the namespace. The message says which one does not have it, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -92,36 +92,36 @@ pub struct NamespaceOffloadingStatus {
     pub remote_namespaces: Vec<RemoteNamespace>,
 }
 
-/// The namespace's twin at one provider.
+/// The namespace at one provider.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct RemoteNamespace {
-    /// The provider.
+    /// ID of the provider.
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
-    /// Its friendly name.
+    /// Friendly name of the provider.
     pub cluster_name: String,
-    /// Name of the namespace there.
+    /// Name of the namespace at the provider.
     pub namespace: String,
     /// Whether pods can run in it.
     pub ready: bool,
-    /// Why not.
+    /// Why pods cannot run in it, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What the world reaches there of its Services and Ingresses.
+    /// Its Services and Ingresses that are reachable there from outside.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exposed: Vec<Exposed>,
 }
 
-/// What the world reaches at a provider.
+/// A Service or Ingress that is reachable at a provider from outside.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Exposed {
     /// `Service` or `Ingress`.
     pub kind: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// How it is reached.
+    /// Its class and its addresses.
     #[serde(flatten)]
     pub exposure: Exposure,
 }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, schema};
 
-/// What two clusters tell each other about their networks. Lives in the tenant namespace; the consumer writes the spec, the provider
-/// the status, and both hold the same kind of announcement.
+/// The announcements by which two clusters describe their networks to each other. It is in the tenant namespace. The consumer writes its
+/// announcement into the spec, the provider writes its announcement into the status.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "net.liqo.io",
@@ -19,7 +19,7 @@ use crate::{ClusterId, schema};
     category = "liqo",
     namespaced,
     status = "NetworkConfigStatus",
-    doc = "What two clusters tell each other about their networks",
+    doc = "The announcements by which two clusters describe their networks to each other",
     derive = "Default",
     derive = "PartialEq",
     printcolumn(name = "Consumer exports", type_ = "string", json_path = ".spec.announcement.exports"),
@@ -28,62 +28,63 @@ use crate::{ClusterId, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkConfigSpec {
-    /// What the consumer says.
+    /// Announcement of the consumer.
     #[serde(default)]
     pub announcement: NetworkAnnouncement,
 }
 
-/// The provider's half.
+/// The part that the provider writes.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkConfigStatus {
-    /// What the provider says.
+    /// Announcement of the provider.
     #[serde(default)]
     pub announcement: NetworkAnnouncement,
 }
 
-/// What one cluster says of its network. All prefixes are of its own address space, but for the keys of `views`.
+/// What a cluster announces about its network. All prefixes are in its own address space, except the keys of `views`.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkAnnouncement {
-    /// What the other may reach of its own: prefixes, such as `10.244.0.0/16`.
+    /// Its own prefixes that the peer may reach, such as `10.244.0.0/16`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     #[schemars(schema_with = "schema::prefixes")]
     pub exports: BTreeSet<IpNet>,
-    /// What the other may reach through it: where it sees prefixes of its other peers, and whose they are. These are not passed on.
+    /// Prefixes of its other peers that the peer may reach through it, as it sees them, and the IDs of their clusters. The peer does not pass
+    /// them on.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::prefix_map")]
     pub transit: BTreeMap<IpNet, ClusterId>,
-    /// Where it sees what the other exports: from the other's prefix to its own.
+    /// Where it maps the prefixes that the peer exports: from the peer's prefix to its own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::prefix_map")]
     pub views: BTreeMap<IpNet, IpNet>,
-    /// Where its tunnels end.
+    /// Its gateways, where its tunnels end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub gateways: Vec<GatewayAddress>,
-    /// What a packet may measure inside the tunnel; 0 where it is not known.
+    /// Maximum size of a packet inside the tunnel, in bytes; 0 if unknown.
     #[serde(default)]
     pub mtu: u16,
 }
 
-/// One end of a tunnel.
+/// A gateway: one end of a tunnel.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GatewayAddress {
     /// Its WireGuard key (base64).
     #[schemars(regex(pattern = r"^[A-Za-z0-9+/]{43}=$"))]
     pub public_key: String,
-    /// The first key that it had (base64), where it was renewed: its part of the flows follows from it. While a key is being renewed
-    /// there are two ends at one place, with the same first key.
+    /// Its first key (base64), if its key was renewed. The flows that it carries follow from this key. During a renewal the list contains
+    /// the gateway twice, with the same first key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9+/]{43}=$"))]
     pub first_key: Option<String>,
-    /// Where it waits for datagrams, `address:port`; none where it can only begin itself.
+    /// Where it receives datagrams, `address:port`. Absent if the peer cannot send to it before it has sent itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 300)))]
     pub endpoints: Vec<String>,
-    /// Where it takes connections over TLS from those whose datagrams do not arrive, `address:port`.
+    /// Where it accepts tunnels over TLS from peers whose datagrams do not arrive, `address:port`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(max = 300)))]
     pub tls: Vec<String>,

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, Condition, is_own, schema};
 
-/// With whom this cluster shares, what and how much, and what it accepts from them. Of the policies that select a peer, the
-/// one with the highest priority holds, and of equals the first by name. No policy, no sharing.
+/// With which peers this cluster shares, what and how much, and what it accepts from them. If several policies select a peer, the one
+/// with the highest priority applies; among equal priorities, the first by name. Without a policy a peer gets nothing.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "sharing.liqo.io",
@@ -17,7 +17,7 @@ use crate::{ClusterId, Condition, is_own, schema};
     shortname = "pp",
     category = "liqo",
     status = "PeeringPolicyStatus",
-    doc = "With whom this cluster shares, and how much",
+    doc = "With which peers this cluster shares, and how much",
     derive = "Default",
     derive = "PartialEq",
     printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority"),
@@ -30,35 +30,35 @@ use crate::{ClusterId, Condition, is_own, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PeeringPolicySpec {
-    /// The highest one counts where several policies select a peer.
+    /// Priority of this policy. If several policies select a peer, the one with the highest priority applies.
     #[serde(default)]
     pub priority: i32,
-    /// Which peers; everybody when absent.
+    /// The peers to which the policy applies. If absent, all.
     #[serde(default, skip_serializing_if = "PeerSelector::is_everybody")]
     pub peers: PeerSelector,
-    /// What is provided to each of them.
+    /// What this cluster offers to each of these peers.
     #[serde(default)]
     pub provide: Provide,
-    /// What is accepted from each of them.
+    /// What this cluster accepts from each of these peers.
     #[serde(default)]
     pub consume: Consume,
-    /// What packets flow between each of them and us.
+    /// Which packets may flow between each of these peers and this cluster.
     #[serde(default, skip_serializing_if = "NetworkPolicy::is_default")]
     pub network: NetworkPolicy,
 }
 
-/// What packets flow between a peer and us.
+/// Which packets may flow between a peer and this cluster.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkPolicy {
-    /// Whether any do.
+    /// Whether there is a network between the clusters.
     pub enabled: bool,
-    /// Which of our addresses the peer may open connections to.
+    /// Addresses of this cluster to which the peer may open connections.
     pub reach: Reach,
-    /// Whether the peer reaches our other peers of such policies through us, and they the peer.
+    /// Whether the peer and other peers with `transit` reach each other through this cluster.
     pub transit: bool,
-    /// Whether pods of ours that run at the peer may reach our API server, with tokens of their `ServiceAccounts`. With such a token
-    /// the peer can do what the pod can.
+    /// Whether pods of this cluster that run at the peer may use this cluster's API server, with tokens of their `ServiceAccounts`. With
+    /// such a token the peer can do whatever the pod can do.
     pub api_server: bool,
 }
 
@@ -69,64 +69,64 @@ impl Default for NetworkPolicy {
 }
 
 impl NetworkPolicy {
-    /// Whether nothing was set.
+    /// Whether all fields have their defaults.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Which of our addresses a peer may open connections to.
+/// Addresses of this cluster to which a peer may open connections.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
-    /// Pods that it offloaded to us, and pods behind the Services that are reflected to it.
+    /// Pods that the peer offloaded to this cluster, and pods behind the Services that are reflected to the peer.
     #[default]
     Offloaded,
     /// All pods.
     Pods,
 }
 
-/// What comes of a policy. It changes with the offers and with what is promised, not with each pod.
+/// The effect of a policy. It changes when the offers change, not with each pod.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PeeringPolicyStatus {
-    /// For so many known peers it holds.
+    /// Number of known peers to which the policy applies.
     #[serde(default)]
     pub peers: u32,
-    /// The sum of what they are offered.
+    /// Sum of the offers to these peers.
     #[serde(default)]
     pub offered: ResourceList,
-    /// `Active`: it holds for a peer. `Honoured`: nobody uses more than it may be promised.
+    /// `Active`: the policy applies to a peer. `Honoured`: no peer uses more than the policy allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 
-/// Condition of a [`PeeringPolicy`]: it holds for at least one peer.
+/// Condition of a [`PeeringPolicy`]: it applies to at least one peer.
 pub const ACTIVE: &str = "Active";
-/// Condition of a [`PeeringPolicy`]: what its peers use can be promised, and nothing is being taken back from them.
+/// Condition of a [`PeeringPolicy`]: its peers use no more than it allows, and nothing is being taken back from them.
 pub const HONOURED: &str = "Honoured";
 
-/// Which peers. A peer must fit every field that is given.
+/// Selects peers. A peer must match every field that is set.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerSelector {
-    /// One of these clusters.
+    /// IDs of clusters.
     #[serde(rename = "clusterIDs", default, skip_serializing_if = "Vec::is_empty")]
     pub cluster_ids: Vec<ClusterId>,
-    /// One whose `ForeignCluster` has one of these names, if somebody here made that object. One that Liqo made when a consumer
-    /// came is called what the consumer calls itself, and does not count as long as it bears the label `liqo.io/managed`.
+    /// Names of `ForeignCluster`s. A `ForeignCluster` with the label `liqo.io/managed` does not count: Liqo created it when a consumer
+    /// came, and the consumer chose its name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
-    /// One whose `ForeignCluster` has these labels.
+    /// Labels of `ForeignCluster`s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// One that was found in one of these ways.
+    /// How the peers were found.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub discovered_by: Vec<Discovery>,
 }
 
 impl PeerSelector {
-    /// Whether every peer fits.
+    /// Whether it selects all peers.
     pub fn is_everybody(&self) -> bool {
         *self == Self::default()
     }
@@ -135,7 +135,7 @@ impl PeerSelector {
 /// How a peer was found.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discovery {
-    /// By hand: `liqoctl peer`, or the peer came by itself with a token.
+    /// By hand: with `liqoctl peer`, or the peer came with a token.
     #[default]
     Manual,
     /// On the local network.
@@ -144,38 +144,38 @@ pub enum Discovery {
     DNS,
 }
 
-/// What is provided.
+/// What this cluster offers to peers.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Provide {
-    /// Share of what is free that is offered to all peers of this policy together, in percent. Not for plugins and fixed amounts.
+    /// Percentage of the free resources that all peers of this policy together are offered. It does not apply to plugins and fixed amounts.
     #[schemars(range(max = 100))]
     pub percentage: u8,
-    /// Where the amounts come from; the free resources of all local nodes when absent.
+    /// Where the amounts come from. If absent, from the free resources of all local nodes.
     #[serde(skip_serializing_if = "Source::is_local")]
     pub source: Source,
-    /// At most this much of each resource named for each peer. `nvidia.com/gpu: "0"` offers none.
+    /// Maximum amount of each resource for each peer. With `nvidia.com/gpu: "0"` no GPUs are offered.
     #[serde(skip_serializing_if = "ResourceList::is_empty")]
     pub caps: ResourceList,
-    /// Share of each peer of this policy relative to those of other peers.
+    /// Weight of each peer of this policy when free resources are split between peers.
     #[schemars(range(min = 1, max = 1000))]
     pub weight: u16,
-    /// So much more than what is free may be promised, in percent: 100 is exactly what is free.
+    /// Percentage of the free resources that offers may promise in sum: with 100, exactly what is free.
     #[schemars(range(min = 100, max = 1000))]
     pub overcommit_percentage: u16,
-    /// Into how many pools, and so virtual nodes, an offer is divided.
+    /// How an offer is divided into pools. Each pool becomes one virtual node.
     #[serde(skip_serializing_if = "Granularity::is_cluster")]
     pub granularity: Granularity,
-    /// An offer is rewritten only when a resource differs by more than this, in percent; 5 when absent, 0 with a plugin.
+    /// An offer is rewritten only if a resource changes by more than this percentage. If absent, 5; with a plugin, 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 100))]
     pub offer_update_threshold_percentage: Option<u8>,
-    /// Seconds between the notice that something is taken back and the end of the pods that use it.
+    /// Seconds between the notice that this cluster takes something back and the end of the pods that use it.
     #[schemars(range(max = 604_800))]
     pub notice_seconds: u32,
     /// Who decides whether a peer may borrow.
     pub approval: Approval,
-    /// What the peers' pods may use.
+    /// What pods of the peers may be and use here.
     #[serde(skip_serializing_if = "Usage::is_default")]
     pub usage: Usage,
 }
@@ -198,30 +198,30 @@ impl Default for Provide {
 }
 
 impl Provide {
-    /// By how much, in percent, an offer must be off to be rewritten.
+    /// Percentage by which a resource must change so that the offer is rewritten.
     pub fn threshold(&self) -> u8 {
         self.offer_update_threshold_percentage.unwrap_or(if self.source.plugin.is_some() { 0 } else { 5 })
     }
 }
 
-/// Where the amounts come from: one of these, or the free resources of all local nodes.
+/// Where the amounts of an offer come from: at most one of these. If none is set, from the free resources of all local nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[x_kube(validation = kube::core::Rule::new("[has(self.fixed), has(self.nodes), has(self.plugin)].filter(given, given).size() <= 1").message("a source is either fixed, nodes or plugin"))]
 #[serde(rename_all = "camelCase")]
 pub struct Source {
-    /// These amounts for each peer, as far as the cluster has them free; they come before shares in percent.
+    /// Fixed amounts for each peer, as far as they are free. They take precedence over percentages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed: Option<FixedSource>,
-    /// The free resources of some of the local nodes.
+    /// The free resources of the local nodes that match a selector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<NodesSource>,
-    /// What a resource plugin says, to the letter: it is not compared with what is free.
+    /// The amounts that a resource plugin reports. Liqo does not compare them with what is free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plugin: Option<PluginSource>,
 }
 
 impl Source {
-    /// Whether all local nodes are the source.
+    /// Whether the amounts come from all local nodes.
     pub fn is_local(&self) -> bool {
         *self == Self::default()
     }
@@ -231,7 +231,7 @@ impl Source {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct FixedSource {
-    /// How much each peer is offered.
+    /// The amounts that each peer is offered.
     pub resources: ResourceList,
 }
 
@@ -239,7 +239,7 @@ pub struct FixedSource {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodesSource {
-    /// A node belongs to them if it fits one of these.
+    /// Selectors by labels. A node that matches one of them counts.
     #[schemars(length(min = 1))]
     pub selectors: Vec<LabelSelector>,
 }
@@ -251,33 +251,33 @@ pub struct PluginSource {
     /// Its address, `host:port`.
     #[schemars(regex(pattern = r"^[^\s/:]+:[0-9]{1,5}$"))]
     pub address: String,
-    /// The generation of the protocol that it speaks; the wire does not tell.
+    /// The generation of the protocol that it speaks. Liqo cannot detect it.
     #[serde(default)]
     pub generation: PluginGeneration,
-    /// How it is called by TLS; in plain text when absent.
+    /// Settings of TLS. If absent, Liqo calls the plugin without TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<PluginTls>,
 }
 
-/// Generations of the plugins' protocol.
+/// Generation of the protocol of plugins.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PluginGeneration {
-    /// Plugins made for Liqo 0.5.
+    /// Plugins for Liqo 0.5.
     P1,
-    /// Plugins made for Liqo 0.6 to 0.8.
+    /// Plugins for Liqo 0.6 to 0.8.
     P2,
-    /// Plugins made for Liqo 0.9 and later.
+    /// Plugins for Liqo 0.9 and later.
     #[default]
     P3,
 }
 
-/// TLS towards a plugin.
+/// Settings of TLS for calls to a plugin.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginTls {
-    /// Secret in Liqo's namespace: `ca.crt`, and for a plugin that wants to know its caller `tls.crt` and `tls.key`.
+    /// Name of a Secret in Liqo's namespace with the key `ca.crt`, and for a plugin that checks its caller also `tls.crt` and `tls.key`.
     pub secret_name: String,
-    /// The name that the plugin's certificate is for; the host of the address when absent.
+    /// Name in the plugin's certificate. If absent, the host of the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
 }
@@ -287,28 +287,28 @@ pub struct PluginTls {
 #[x_kube(validation = kube::core::Rule::new("(self.by == 'NodeLabel') == has(self.label)").message("granularity by NodeLabel needs a label, and no other does"))]
 #[serde(rename_all = "camelCase")]
 pub struct Granularity {
-    /// What makes a pool.
+    /// Which nodes form a pool.
     #[serde(default)]
     pub by: PoolBy,
-    /// The label whose value names the pool of a node, where `by` is `NodeLabel`; nodes without it are not offered.
+    /// With `NodeLabel`: key of the label whose value is the name of a node's pool. Nodes without this label are not offered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
 }
 
 impl Granularity {
-    /// Whether everything is one pool.
+    /// Whether all nodes form one pool.
     pub fn is_cluster(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What makes a pool.
+/// Which nodes form a pool.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PoolBy {
-    /// Everything is one pool.
+    /// All nodes.
     #[default]
     Cluster,
-    /// The nodes that have the same value of a label.
+    /// Nodes with the same value of a label.
     NodeLabel,
     /// Each node.
     Node,
@@ -320,66 +320,66 @@ pub enum Approval {
     /// A valid token is enough.
     #[default]
     Automatic,
-    /// A person, by `incomingPeering: Yes` in the `ForeignCluster`.
+    /// A person, with `liqoctl approve` or `incomingPeering: Yes` in the `ForeignCluster`.
     Manual,
 }
 
-/// What the pods of a peer may use. Class lists travel with the offer.
+/// What the pods, Services and Ingresses of a peer may be and use here. Offers contain the lists of classes.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
-    /// Names of storage classes.
+    /// Names of storage classes that their pods may use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub storage_classes: Vec<String>,
-    /// `IngressClass`es that their Ingresses may have here; the empty name stands for the cluster's default class. One that asks for
-    /// none of these gets the first. No Ingress is reflected while none is named.
+    /// `IngressClass`es that their Ingresses may have here. The empty name is the cluster's default class. An Ingress that requests none of
+    /// these gets the first. If the list is empty, no Ingress is reflected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::class_names")]
     pub ingress_classes: Vec<String>,
-    /// Hosts that their Ingresses may claim: `shop.example.com`, `*.example.com` with all that is below it, `*` for anything.
+    /// Hosts that their Ingresses may claim: `shop.example.com`; `*.example.com` for all hosts below it; `*` for all hosts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::host_patterns")]
     pub ingress_hosts: Vec<String>,
-    /// Annotations that their Ingresses keep, by their whole names. Never those that name a class.
+    /// Full names of the annotations that their Ingresses keep. Annotations that set a class are never kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ingress_annotations: Vec<String>,
-    /// Classes that their Services of type `LoadBalancer` may have here; the empty name stands for the cluster's usual load balancer.
-    /// One that asks for none of these gets the first. While none is named, such a Service is of type `ClusterIP` here.
+    /// Classes that their Services of type `LoadBalancer` may have here. The empty name is the cluster's default load balancer. A Service
+    /// that requests none of these gets the first. If the list is empty, such Services have type `ClusterIP` here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::class_names")]
     pub load_balancer_classes: Vec<String>,
-    /// So many of the Services of one peer get a load balancer.
+    /// Maximum number of Services of one peer that get a load balancer.
     #[schemars(range(max = 1000))]
     pub max_load_balancers: u16,
-    /// Who reaches their pods beside these themselves, where no policy of theirs says otherwise: the pods of a namespace here, such as that
-    /// of an ingress controller, or a range of addresses, such as that of load balancers.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "schema::entrances")]
-    pub entrances: Vec<String>,
-    /// The Pod Security standard that is enforced on their pods.
+    /// Allowed ingress sources: who else may reach their pods, unless one of their `NetworkPolicies` forbids it. Each is a namespace here, such
+    /// as that of an ingress controller, or an address range, such as that of load balancers.
+    #[serde(rename = "entrances", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::ingress_sources")]
+    pub allowed_ingress_sources: Vec<String>,
+    /// The Pod Security standard that their namespaces here enforce.
     pub pod_security: PodSecurity,
-    /// `RuntimeClass` that their pods get.
+    /// Name of the `RuntimeClass` that their pods get.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
-    /// `PriorityClass` that their pods get.
+    /// Name of the `PriorityClass` that their pods get.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
-    /// Kinds of volumes that their pods may have, of those that can travel; all of these when absent.
+    /// Types of volumes that their pods may have. If absent, all types that can travel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_types: Option<Vec<String>>,
-    /// Tolerations that their pods keep; others are dropped. Each names a taint, and none of Liqo's own.
+    /// Tolerations that their pods keep; the provider drops all others. Each must name a taint that is not Liqo's own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::tolerations")]
     pub tolerations: Vec<Toleration>,
-    /// Names that their namespaces may have here beside the default ones; `*` at the end stands for anything.
+    /// Names that their namespaces may have here in addition to the default names. A `*` at the end matches everything.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub namespace_names: Vec<String>,
-    /// Kinds of objects that may be reflected here.
+    /// Kinds of their objects that are reflected here.
     pub reflected_kinds: Vec<ReflectedKind>,
-    /// Whether their pods may use the API server here, as the `ServiceAccount` `default` of their namespace, if they ask for it.
+    /// Whether their pods may use the API server here, if they request it. They act as the `ServiceAccount` `default` of their namespace.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub api_server: bool,
-    /// What of their pods is charged to what they were offered.
+    /// Which amounts of their pods are charged to their offers.
     pub charge: Charge,
 }
 
@@ -392,7 +392,7 @@ impl Default for Usage {
             ingress_annotations: Vec::new(),
             load_balancer_classes: Vec::new(),
             max_load_balancers: 10,
-            entrances: Vec::new(),
+            allowed_ingress_sources: Vec::new(),
             pod_security: PodSecurity::default(),
             runtime_class_name: None,
             priority_class_name: None,
@@ -407,13 +407,13 @@ impl Default for Usage {
 }
 
 impl Usage {
-    /// Whether it says nothing beyond the default.
+    /// Whether all fields have their defaults.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The tolerations that count: the API server accepts no others, but an older policy may have them. With one that names no
-    /// taint a pod could land on a virtual node.
+    /// The tolerations that name a taint of others. The API server accepts only these, but older policies may contain others: with a
+    /// toleration that names no taint, a pod could run on a virtual node.
     pub fn named_tolerations(&self) -> impl Iterator<Item = &Toleration> {
         let counts = |key: &str| !key.is_empty() && !is_own(key);
         self.tolerations.iter().filter(move |one| one.key.as_deref().is_some_and(counts))
@@ -431,40 +431,40 @@ pub enum PodSecurity {
     Restricted,
 }
 
-/// What of a pod is charged to an offer.
+/// Which amounts of a pod are charged to an offer.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Charge {
-    /// What it requests.
+    /// Its requests.
     #[default]
     Requests,
-    /// What it may use at most: of each resource its limits, or its requests where these are larger. A pod of which a
-    /// container has no limit of cpu or memory is refused.
+    /// For each resource its limit, or its request if that is larger. The provider refuses a pod with a container that has no limit of
+    /// cpu or memory.
     Limits,
 }
 
 /// A kind that can be reflected.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReflectedKind {
-    /// `ConfigMap`s that pods name.
+    /// `ConfigMap`s to which pods refer.
     ConfigMap,
-    /// Secrets that pods name.
+    /// Secrets to which pods refer.
     Secret,
-    /// Services of offloaded namespaces, with their endpoints, while there is a network between the clusters.
+    /// Services of offloaded namespaces, with their endpoints, if there is a network between the clusters.
     Service,
 }
 
-/// What is accepted.
+/// What this cluster accepts from peers.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Consume {
     /// Who decides on an offer of a peer.
     pub accept: Accept,
-    /// At most so many offers of one peer are accepted; each becomes a node.
+    /// Maximum number of offers of one peer that this cluster accepts. Each becomes a virtual node.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 16))]
     pub max_offers: Option<u8>,
-    /// At most this much of each resource named is accepted from one peer, all its offers together. A larger offer is
-    /// accepted in part.
+    /// Maximum amount of each resource that this cluster accepts from one peer, in all its offers together. A larger offer is accepted
+    /// in part.
     #[serde(skip_serializing_if = "ResourceList::is_empty")]
     pub max_resources: ResourceList,
 }
@@ -472,12 +472,12 @@ pub struct Consume {
 /// Who decides on an offer.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accept {
-    /// It is accepted, within the limits.
+    /// Nobody: it is accepted, within the limits.
     #[default]
     Automatic,
-    /// A person, by `liqoctl offer accept` or `offers` in the `ForeignCluster`.
+    /// A person, with `liqoctl offer accept` or `offers` in the `ForeignCluster`.
     Manual,
-    /// It is refused.
+    /// Nobody: it is refused.
     Never,
 }
 

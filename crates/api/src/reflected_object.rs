@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use crate::schema;
 
-/// One object of a consumer that is to exist in a mapped namespace too. Lives in the tenant namespace; checked and applied by
-/// the provider. Secrets do not travel this way but as Secrets, so that encryption at rest holds for them.
+/// The record of one object of a consumer that the provider creates in a mapped namespace. It is in the tenant namespace. The provider
+/// checks it before it creates the object. Secrets travel as Secrets instead, so that encryption at rest applies to them.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "virtualkubelet.liqo.io",
@@ -17,7 +17,7 @@ use crate::schema;
     category = "liqo",
     namespaced,
     status = "ReflectedObjectStatus",
-    doc = "One object of a consumer that is to exist in a mapped namespace",
+    doc = "The record of one object of a consumer that this cluster creates in a mapped namespace",
     derive = "PartialEq",
     printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.namespace"),
     printcolumn(name = "Kind", type_ = "string", json_path = ".spec.object.kind"),
@@ -27,7 +27,7 @@ use crate::schema;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ReflectedObjectSpec {
-    /// Namespace of the object at home.
+    /// Namespace of the object in the consumer cluster.
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the namespace of a reflected object does not change"))]
     pub namespace: String,
     /// The object: apiVersion, kind, metadata (name, labels, annotations) and content.
@@ -35,30 +35,30 @@ pub struct ReflectedObjectSpec {
     pub object: Value,
 }
 
-/// Why the object does not exist at the provider, or only in part; no reason when it does.
+/// Whether the object exists at the provider: if `reason` is set, it does not exist, or only in part.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ReflectedObjectStatus {
-    /// One word: `KindNotAllowed`, `NameTaken`, `NamespaceNotReady`, `Invalid`, `NoService`, `AddressRefused`, `ClassNotAllowed`,
+    /// Why the object does not exist, or only in part: `KindNotAllowed`, `NameTaken`, `NamespaceNotReady`, `Invalid`, `NoService`, `AddressRefused`, `ClassNotAllowed`,
     /// `HostNotAllowed`, `AnnotationNotAllowed`, `LimitReached`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The same for people.
+    /// The reason in a sentence, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// How the world reaches an Ingress or a Service of type `LoadBalancer` there; absent where it does not.
+    /// How clients outside of the cluster reach an Ingress or a Service of type `LoadBalancer`. Absent if they cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exposure: Option<Exposure>,
 }
 
-/// How the world reaches an object at a provider.
+/// How clients outside of a provider reach an object there.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Exposure {
-    /// Its class there; empty for the default of the cluster.
+    /// Class of the object at the provider; empty for the default class.
     #[serde(default)]
     pub class: String,
-    /// IP addresses and host names, as far as they are known.
+    /// Known IP addresses and host names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
 }

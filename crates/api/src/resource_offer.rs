@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, Time};
 
-/// One pool of resources that a provider offers to one consumer. Lives in the tenant namespace, named after its pool; the
-/// consumer keeps a copy in its provider namespace.
+/// One pool of resources that a provider offers to one consumer. It is in the tenant namespace, named after its pool. The consumer stores
+/// a copy in its provider namespace.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "sharing.liqo.io",
@@ -31,49 +31,49 @@ use crate::{ClusterId, Time};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceOfferSpec {
-    /// The provider.
+    /// ID of the provider.
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
-    /// The pool: one pool becomes one virtual node.
+    /// Name of the pool. Each pool becomes one virtual node.
     #[schemars(regex(pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"))]
     pub pool: String,
-    /// How much.
+    /// The amounts that the provider offers.
     pub resource_quota: ResourceQuota,
-    /// Labels that the provider advertises; the consumer takes only harmless ones.
+    /// Labels that the provider advertises. The consumer puts only harmless ones on the Node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// The clusters that the resources came through, the one that owns them first.
+    /// IDs of the clusters that pass these resources on, beginning with their owner.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub path: Vec<ClusterId>,
     /// Storage classes that pods of the pool may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub storage_classes: Vec<String>,
-    /// Ingress classes that may be used.
+    /// Ingress classes that Ingresses of the consumer may have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ingress_classes: Vec<String>,
-    /// Load-balancer classes that may be used.
+    /// Load balancer classes that Services of the consumer may have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_balancer_classes: Vec<String>,
-    /// The provider's nodes that the pool stands for, if not all of them. Only the provider makes use of it.
+    /// The provider's nodes that form the pool, if not all nodes do. Only the provider uses this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<NodeSelector>,
-    /// So many seconds before pods are ended the provider says that it takes something back.
+    /// Seconds between the notice that the provider takes something back and the end of the pods that use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 604_800))]
     pub notice_seconds: Option<u32>,
-    /// When the offer ends, if the provider takes it back: until then pods may move away, no new ones come.
+    /// Time at which the offer ends, if the provider takes it back. Until then pods can move away, and no new ones come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<Time>,
-    /// From when on the provider ends pods that use more than is offered, the youngest first.
+    /// Time from which the provider ends pods that use more than the offer, the youngest first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reclaim_timestamp: Option<Time>,
 }
 
-/// Upper bounds.
+/// Limits of a pool.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceQuota {
-    /// The sum of the requests of all pods in the pool never exceeds this.
+    /// Maximum sum of the requests of all pods in the pool.
     pub hard: ResourceList,
 }
 
@@ -81,25 +81,25 @@ pub struct ResourceQuota {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceOfferStatus {
-    /// Where the offer stands.
+    /// Decision of the consumer.
     #[serde(default)]
     pub phase: OfferPhase,
-    /// Why, for people.
+    /// Why the consumer decided so, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
 }
 
-/// Where an offer stands.
+/// Decision of a consumer on an offer.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OfferPhase {
-    /// The consumer has not answered.
+    /// The consumer has not decided yet.
     #[default]
     Pending,
-    /// A person at the consumer is to decide.
+    /// A person in the consumer cluster must decide.
     ManualActionRequired,
     /// The consumer uses it.
     Accepted,
-    /// The consumer does not want it.
+    /// The consumer does not use it.
     Refused,
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Condition, schema};
 
-/// What a consumer asks of a provider. Lives in the tenant namespace; the consumer writes the spec, the provider the status.
+/// The request of a consumer for resources. It is in the tenant namespace. The consumer writes the spec, the provider writes the status.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "discovery.liqo.io",
@@ -16,7 +16,7 @@ use crate::{Condition, schema};
     category = "liqo",
     namespaced,
     status = "ResourceRequestStatus",
-    doc = "What a consumer asks of this cluster",
+    doc = "The request of a consumer for resources of this cluster",
     derive = "Default",
     derive = "PartialEq",
     printcolumn(name = "Answered", type_ = "string", json_path = ".status.conditions[?(@.type==\"Answered\")].status"),
@@ -24,20 +24,20 @@ use crate::{Condition, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRequestSpec {
-    /// At most this much of each resource named; what is not named is wanted as offered.
+    /// Maximum amount of each resource. Resources that are not listed are not limited.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
     pub resources: ResourceList,
 }
 
-/// The provider's answer in words; the offers are objects of their own.
+/// The provider's answer. Its offers are separate objects, `ResourceOffer`s.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRequestStatus {
-    /// `Answered`: an offer was made, or why not.
+    /// `Answered`: the provider made an offer. The reason and the message say why not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 
-/// Condition of a [`ResourceRequest`]: an offer was made, or why not.
+/// Condition of a [`ResourceRequest`]: the provider made an offer.
 pub const ANSWERED: &str = "Answered";

@@ -1,14 +1,14 @@
-//! Schema pieces that the derive macros cannot express.
+//! Parts of schemas that the derive macros cannot express.
 
 use k8s_openapi::api::core::v1::Toleration;
 use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
-/// An object of any shape, kept as it is by the API server.
+/// An object of any shape. The API server keeps all its fields.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
-/// Tolerations of named taints that are not Liqo's own. Without the bounds the API server would find the rule too costly.
+/// Tolerations of named taints that are not Liqo's own. Without the maximum lengths the API server rejects the rule as too costly.
 pub fn tolerations(generator: &mut SchemaGenerator) -> Schema {
     let mut one = Toleration::json_schema(generator);
     one.insert("required".to_owned(), ["key"].as_slice().into());
@@ -24,7 +24,7 @@ pub fn tolerations(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 64, "items": one })
 }
 
-/// Names of classes; the empty one is the default of the cluster.
+/// Names of classes. The empty name is the default class of the cluster.
 pub fn class_names(_: &mut SchemaGenerator) -> Schema {
     let pattern = "^$|^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$";
     json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 253, "pattern": pattern } })
@@ -36,30 +36,30 @@ pub fn host_patterns(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "maxItems": 256, "items": { "type": "string", "maxLength": 253, "pattern": pattern } })
 }
 
-/// Names of namespaces, and prefixes of addresses.
-pub fn entrances(_: &mut SchemaGenerator) -> Schema {
+/// Names of namespaces, and address ranges.
+pub fn ingress_sources(_: &mut SchemaGenerator) -> Schema {
     let namespace = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$";
     let octet = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-    let of_four = format!(r"^({octet}\.){{3}}{octet}/([12]?[0-9]|3[0-2])$");
-    let of_six = "^[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9])$";
-    let pattern = format!("{namespace}|{of_four}|{of_six}");
+    let ipv4 = format!(r"^({octet}\.){{3}}{octet}/([12]?[0-9]|3[0-2])$");
+    let ipv6 = "^[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9])$";
+    let pattern = format!("{namespace}|{ipv4}|{ipv6}");
     json_schema!({ "type": "array", "maxItems": 64, "items": { "type": "string", "maxLength": 63, "pattern": pattern } })
 }
 
-/// The longest text of a prefix, in characters.
-const PREFIX: u32 = 50;
+/// Maximum length of the text of a prefix.
+const MAX_PREFIX_LEN: u32 = 50;
 
-/// Prefixes of addresses.
+/// A list of address prefixes.
 pub fn prefixes(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "array", "maxItems": 1024, "items": { "type": "string", "maxLength": PREFIX } })
+    json_schema!({ "type": "array", "maxItems": 1024, "items": { "type": "string", "maxLength": MAX_PREFIX_LEN } })
 }
 
-/// Prefixes by prefixes.
+/// A map whose keys are address prefixes.
 pub fn prefix_map(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "object", "maxProperties": 1024, "additionalProperties": { "type": "string", "maxLength": PREFIX } })
+    json_schema!({ "type": "object", "maxProperties": 1024, "additionalProperties": { "type": "string", "maxLength": MAX_PREFIX_LEN } })
 }
 
-/// The conditions of an object: one element for each type, so that every writer applies its own.
+/// The conditions of an object: a list keyed by type, so that each writer applies only its own.
 pub fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",

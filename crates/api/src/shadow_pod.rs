@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use crate::schema;
 
-/// The record of one offloaded pod, in the tenant namespace. Its name is the UID of the home pod, so two pods of the same
-/// name can never be taken for each other. The consumer writes the spec, the provider the status.
+/// The record of one offloaded pod, in the tenant namespace. Its name is the UID of the local pod, so two pods of the same name are never
+/// confused. The consumer writes the spec, the provider writes the status.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "virtualkubelet.liqo.io",
@@ -29,59 +29,59 @@ use crate::schema;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ShadowPodSpec {
-    /// Namespace of the home pod; the `NamespaceMap` says where that is at the provider.
+    /// Namespace of the local pod. The `NamespaceMap` contains its name at the provider.
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the namespace of a shadow pod does not change"))]
     pub namespace: String,
-    /// The pool whose resources it uses.
+    /// Name of the pool whose resources it uses.
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the pool of a shadow pod does not change"))]
     pub pool: String,
-    /// The pod (metadata and spec) as it should run, as JSON of any Kubernetes version.
+    /// The pod to run: metadata and spec, of any Kubernetes version.
     #[schemars(schema_with = "schema::any_object")]
     pub pod: Value,
-    /// Set when the home pod is being deleted.
+    /// How to delete the remote pod. Set when the local pod is being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion: Option<WantedDeletion>,
 }
 
-/// The home pod is being deleted.
+/// How the provider must delete the remote pod.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct WantedDeletion {
-    /// Seconds that the containers have to end. It may be shortened later, never lengthened.
+    /// Seconds that the containers have to end. It can later become shorter, never longer.
     #[schemars(range(min = 0))]
     pub grace_period_seconds: i64,
 }
 
-/// What became of the pod at the provider.
+/// The state of the pod at the provider.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ShadowPodStatus {
-    /// Where it stands.
+    /// State of the shadow pod.
     #[serde(default)]
     pub phase: ShadowPodPhase,
-    /// One word for the phase, when there is more to say: `OfferExceeded`, `OfferReclaimed`, `PoolWithdrawn`, `NameTaken`,
+    /// Why the shadow pod is in this phase, if there is more to say: `OfferExceeded`, `OfferReclaimed`, `PoolWithdrawn`, `NameTaken`,
     /// `NamespaceNotReady`, `NotAllowed`, ...
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The same for people, with the next step.
+    /// The reason in a sentence, with what to do, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// UID of the remote pod.
     #[serde(rename = "remoteUID", default, skip_serializing_if = "Option::is_none")]
     pub remote_uid: Option<String>,
-    /// The remote pod's status, reduced to what the home pod shows.
+    /// The part of the remote pod's status that the local pod shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::any_object")]
     pub pod: Option<Value>,
 }
 
-/// Where a shadow pod stands. `Succeeded`, `Failed` and `Lost` are final.
+/// State of a shadow pod. `Succeeded`, `Failed` and `Lost` are final.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShadowPodPhase {
-    /// Not looked at, or waiting for what the reason says.
+    /// The provider has not handled it yet, or it waits for what the reason says.
     #[default]
     Pending,
-    /// The provider will not run it now; tried again when the offer or the policy changes.
+    /// The provider refuses to run it now. It tries again when the offer or the policy changes.
     Refused,
     /// The remote pod exists.
     Created,
@@ -94,7 +94,7 @@ pub enum ShadowPodPhase {
 }
 
 impl ShadowPodPhase {
-    /// Whether nothing can follow.
+    /// Whether no other phase can follow.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Lost)
     }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, Condition, GatewayAddress, Reach, schema};
 
-/// The network towards one peer, as the nodes of this cluster are to hold it. Lives in Liqo's namespace and is named by the peer's ID;
-/// the manager writes the spec, the gateways in use the status.
+/// The network to one peer, as the nodes of this cluster must configure it. It is in Liqo's namespace, and its name is the peer's ID. The
+/// manager writes the spec, the gateways write the status.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "net.liqo.io",
@@ -19,7 +19,7 @@ use crate::{ClusterId, Condition, GatewayAddress, Reach, schema};
     category = "liqo",
     namespaced,
     status = "TunnelEndpointStatus",
-    doc = "The network towards one peer",
+    doc = "The network to one peer",
     derive = "PartialEq",
     printcolumn(name = "Peer", type_ = "string", json_path = ".spec.clusterName"),
     printcolumn(name = "Seen here as", type_ = "string", json_path = ".spec.imported"),
@@ -30,84 +30,83 @@ use crate::{ClusterId, Condition, GatewayAddress, Reach, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TunnelEndpointSpec {
-    /// The peer.
+    /// ID of the peer.
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
-    /// Its friendly name.
+    /// Friendly name of the peer.
     #[serde(default)]
     pub cluster_name: String,
-    /// What we show it: from our own prefix to where it sees it. What it has not told us yet is missing.
+    /// Prefixes that this cluster exports: from its own prefix to the prefix under which the peer sees it, once the peer has announced it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::prefix_map")]
     pub exported: BTreeMap<IpNet, IpNet>,
-    /// What it shows us: from its own prefix to where we see it.
+    /// Prefixes that the peer exports: from the peer's own prefix to the prefix under which this cluster sees it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::prefix_map")]
     pub imported: BTreeMap<IpNet, IpNet>,
-    /// Where its tunnels end.
+    /// Gateways of the peer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<GatewayAddress>,
-    /// What a packet may measure inside the tunnel.
+    /// Maximum size of a packet inside the tunnel, in bytes.
     pub mtu: u16,
-    /// Which of our addresses it may open connections to.
+    /// Addresses of this cluster to which the peer may open connections.
     #[serde(default)]
     pub reach: Reach,
-    /// Whether pods of ours that run at the peer may reach our API server, beside that.
+    /// Whether pods of this cluster that run at the peer may also reach this cluster's API server.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub api_server: bool,
 }
 
-/// How the tunnel is.
+/// The state of the tunnels to the peer.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TunnelEndpointStatus {
-    /// The nodes that tunnels begin at, in one line.
+    /// Names of the gateways' nodes in this cluster, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
-    /// What carries packets to it: TLS, where it carries those of one gateway or more.
+    /// Transport of the packets: TLS if at least one gateway uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<Transport>,
-    /// The same nodes, each with what it says of its tunnels to this peer.
+    /// Report of each gateway of this cluster about its tunnels to this peer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<GatewayStatus>,
-    /// `Connected`: a gateway of the peer answers one of ours through the tunnel, or what is known of why not.
+    /// `Connected`: a gateway of the peer answers a gateway of this cluster through the tunnel. The message says why not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
 }
 
-/// What one gateway of ours says of its tunnels to a peer.
+/// Report of one gateway of this cluster about its tunnels to a peer.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GatewayStatus {
-    /// The gateway's node.
+    /// Name of the gateway's node.
     pub node: String,
-    /// Whether a gateway of the peer answers it.
+    /// Whether a gateway of the peer answers this gateway.
     #[serde(default)]
     pub connected: bool,
-    /// What carries packets: TLS, where it carries those of one tunnel or more.
+    /// Transport of the packets: TLS if at least one tunnel uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<Transport>,
-    /// Where the peer's gateways that answer it were heard from.
+    /// Addresses from which the answers of the peer's gateways come.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<String>,
-    /// How long a question through the tunnel and its answer take at least, in microseconds; of several gateways of the peer, with the
-    /// slowest. Small changes are not told; metrics are exact.
+    /// Shortest time between a probe through the tunnel and its answer, in microseconds. If the peer has several gateways, that of the
+    /// slowest. Small changes are not written; metrics are exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_microseconds: Option<u32>,
-    /// Of what is asked through the tunnel at least so many percent are lost: 0, 5, 20, 50 or 100; of several gateways of the peer, with
-    /// the worst.
+    /// Minimum percentage of probes that are lost: 0, 5, 20, 50 or 100. If the peer has several gateways, that of the worst.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_percent: Option<u8>,
 }
 
-/// What carries packets between two gateways.
+/// Transport of packets between two gateways.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Datagrams, as WireGuard sends them.
+    /// Datagrams of WireGuard.
     #[serde(rename = "UDP")]
     Udp,
-    /// A connection over TLS, because datagrams do not arrive.
+    /// A connection over TLS, if datagrams do not arrive.
     #[serde(rename = "TLS")]
     Tls,
 }

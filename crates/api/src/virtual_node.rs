@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, Condition, Time, schema};
 
-/// One accepted pool, to be shown as a Node. Lives in the provider namespace, named after its pool.
+/// One accepted pool, which becomes a Node. It is in the provider namespace, named after its pool.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "virtualkubelet.liqo.io",
@@ -18,7 +18,7 @@ use crate::{ClusterId, Condition, Time, schema};
     category = "liqo",
     namespaced,
     status = "VirtualNodeStatus",
-    doc = "One accepted pool of a provider, shown as a Node",
+    doc = "One accepted pool of a provider, which becomes a Node",
     derive = "PartialEq",
     printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.clusterName"),
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool"),
@@ -28,36 +28,36 @@ use crate::{ClusterId, Condition, Time, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualNodeSpec {
-    /// The provider.
+    /// ID of the provider.
     #[serde(rename = "clusterID")]
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the provider of a virtual node does not change"))]
     pub cluster_id: ClusterId,
-    /// Friendly name of the provider, from the `ForeignCluster`; the Node is named after it.
+    /// Friendly name of the provider, from the `ForeignCluster`. The Node is named after it.
     pub cluster_name: String,
-    /// The pool.
+    /// Name of the pool.
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the pool of a virtual node does not change"))]
     pub pool: String,
-    /// What was accepted: capacity and allocatable of the Node.
+    /// The accepted amounts: capacity and allocatable of the Node.
     pub resources: ResourceList,
-    /// When the provider takes the pool back, if it does: until then the node takes no new pods, and its pods are evicted.
+    /// Time at which the provider takes the pool back, if it does. Until then the Node gets no new pods, and its pods are evicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawal_timestamp: Option<Time>,
-    /// Labels that the provider advertises, not yet filtered.
+    /// Labels that the provider advertises. Only harmless ones get on the Node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
-/// What became of it.
+/// The state of the Node.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualNodeStatus {
-    /// Name of the Node, once chosen; it does not change.
+    /// Name of the Node. Once chosen, it does not change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
-    /// Port of its kubelet API at the manager's address.
+    /// Port of the Node's kubelet API at the manager's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_port: Option<u16>,
-    /// `Ready`: the Node exists and is Ready. `KubeletServing`: its kubelet API has a certificate that the cluster trusts.
+    /// `Ready`: the Node exists and is Ready. `KubeletServing`: the kubelet API has a certificate that the cluster trusts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

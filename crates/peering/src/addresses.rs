@@ -1,7 +1,7 @@
-//! How other clusters reach this one, and who it is: written into the status of the `ClusterConfig`.
+//! Finds out how other clusters reach this one, and writes it, with the cluster's identity, into the status of the `ClusterConfig`.
 //!
-//! What the user set counts. What is not set is looked up in the cluster: the Service of the auth endpoint, `ConfigMap`
-//! `kube-public/cluster-info`, control-plane nodes. An address that means the machine itself is never given out.
+//! The user's settings take precedence. Other values come from the cluster: the Service of the auth endpoint, `ConfigMap`
+//! `kube-public/cluster-info`, control-plane nodes. Liqo never announces an address that means the machine itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,41 +12,38 @@ use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
 };
-use liqo_api::{ADDRESSES_KNOWN, CLUSTER_CONFIG, ClusterConfig, ClusterConfigSpec, labels};
-use liqo_kit::{Context, conditions, conditions::Wanted};
+use liqo_api::conditions::DesiredCondition;
+use liqo_api::{ADDRESSES_KNOWN, AUTH_SERVICE, AddressesKnownReason, CLUSTER_CONFIG, ClusterConfig, ClusterConfigSpec, labels};
+use liqo_controller_runtime::{
+    Context, Key, conditions,
+    writes::{Step as _, StepError},
+};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::{
-    auth::client::only_local,
-    identity::ClusterIdentity,
-    objects::{Step, StepError},
-    protocol::ApiServer,
-};
+use crate::{auth::client::only_local, identity::ClusterIdentity, protocol::ApiServer};
 
-/// Name of the Service of the auth endpoint.
-pub const AUTH_SERVICE: &str = "liqo-auth";
+/// Name of the `ConfigMap` with the API server's CA, which Kubernetes creates in every namespace.
+const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// How often the cluster is looked at again: while something is missing, and otherwise.
-const SOON: Duration = Duration::from_secs(2);
-const LATER: Duration = Duration::from_secs(30);
+/// Time until the next look at the cluster, while something is missing.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+/// The same, while nothing is missing.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// An address, or what to do so that there is one.
-pub type Found<T> = Result<T, String>;
-
-/// How other clusters reach this one.
+/// How other clusters reach this one; for what is not known, the text says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// URL of the auth endpoint.
-    pub auth_url: Found<String>,
+    pub auth_url: Result<String, String>,
     /// URL and CA of the API server.
-    pub api_server: Found<ApiServer>,
+    pub api_server: Result<ApiServer, String>,
 }
 
-/// What the cluster says about its addresses.
+/// The objects that addresses can be derived from.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
+pub struct ClusterEnvironment {
     /// Service `liqo-auth`.
     pub auth_service: Option<Service>,
     /// Nodes of the control plane, else some others.
@@ -58,21 +55,21 @@ pub struct Surroundings {
 }
 
 /// Finds the addresses to give out.
-pub fn find(spec: &ClusterConfigSpec, around: &Surroundings) -> Addresses {
-    Addresses { auth_url: auth_url(spec, around), api_server: api_server(spec, around) }
+pub fn find(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Addresses {
+    Addresses { auth_url: auth_url(spec, environment), api_server: api_server(spec, environment) }
 }
 
-fn auth_url(spec: &ClusterConfigSpec, around: &Surroundings) -> Found<String> {
+fn auth_url(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Result<String, String> {
     let flag = "authentication.address";
     if let Some(url) = &spec.authentication.address {
         return usable(url, flag);
     }
     let unset = |why: &str| Err(format!("{why}: set it with `liqoctl install --set {flag}=https://HOST:PORT`"));
-    let Some(service) = around.auth_service.as_ref().and_then(|service| service.spec.as_ref()) else {
+    let Some(service) = environment.auth_service.as_ref().and_then(|service| service.spec.as_ref()) else {
         return unset(&format!("there is no Service {AUTH_SERVICE} to take the address of the auth endpoint from"));
     };
     let port = service.ports.as_ref().and_then(|ports| ports.first());
-    let status = around.auth_service.as_ref().and_then(|service| service.status.as_ref());
+    let status = environment.auth_service.as_ref().and_then(|service| service.status.as_ref());
     let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref()?.first());
     if let (Some(host), Some(port)) = (ingress.and_then(|ingress| ingress.ip.as_ref().or(ingress.hostname.as_ref())), port) {
         return Ok(https(host, port.port));
@@ -80,15 +77,15 @@ fn auth_url(spec: &ClusterConfigSpec, around: &Surroundings) -> Found<String> {
     let Some(node_port) = port.and_then(|port| port.node_port) else {
         return unset(&format!("Service {AUTH_SERVICE} has neither a load balancer's address nor a node port"));
     };
-    match internal_ip(&around.nodes) {
+    match internal_ip(&environment.nodes) {
         Some(host) => Ok(https(&host, node_port)),
         None => unset("no node has an InternalIP that other machines can reach"),
     }
 }
 
-fn api_server(spec: &ClusterConfigSpec, around: &Surroundings) -> Found<ApiServer> {
-    let info = around.cluster_info.as_ref().and_then(read_cluster_info);
-    let root_ca = around.root_ca.as_ref().and_then(|map| map.data.as_ref()?.get("ca.crt").cloned());
+fn api_server(spec: &ClusterConfigSpec, environment: &ClusterEnvironment) -> Result<ApiServer, String> {
+    let info = environment.cluster_info.as_ref().and_then(read_cluster_info);
+    let root_ca = environment.root_ca.as_ref().and_then(|map| map.data.as_ref()?.get("ca.crt").cloned());
     let published = info.as_ref().map(|info| info.ca.clone()).filter(|ca| !ca.is_empty());
     let Some(ca) = spec.api_server.ca.clone().or(published).or(root_ca) else {
         return Err("the CA of the API server was not found: set it with `liqoctl install --set apiServer.ca=...`".to_owned());
@@ -99,27 +96,27 @@ fn api_server(spec: &ClusterConfigSpec, around: &Surroundings) -> Found<ApiServe
     if let Some(url) = info.and_then(|info| usable(&info.url, "apiServer.address").ok()) {
         return Ok(ApiServer { url, ca });
     }
-    let control_plane: Vec<Node> = around.nodes.iter().filter(|node| is_control_plane(node)).cloned().collect();
+    let control_plane: Vec<Node> = environment.nodes.iter().filter(|node| is_control_plane(node)).cloned().collect();
     match internal_ip(&control_plane) {
         Some(host) => Ok(ApiServer { url: https(&host, 6443), ca }),
         None => Err("the address of the API server was not found: set it with `liqoctl install --set apiServer.address=https://HOST:PORT`".to_owned()),
     }
 }
 
-/// Checks a URL that is to be given to other clusters.
-fn usable(url: &str, flag: &str) -> Found<String> {
+/// Checks a URL that other clusters will get.
+fn usable(url: &str, flag: &str) -> Result<String, String> {
     let host =
         url.parse::<Uri>().ok().filter(|uri| uri.scheme_str() == Some("https")).and_then(|uri| uri.host().map(str::to_owned));
     match host {
         None => Err(format!("{url:?} is not an address like https://203.0.113.5:6443: correct `--set {flag}`")),
         Some(host) if is_local(&host) => Err(format!(
-            "{url} can be reached from the machine itself only: set an address that other clusters can reach with `--set {flag}`"
+            "only the machine itself can reach {url}: set an address that other clusters can reach with `--set {flag}`"
         )),
         Some(_) => Ok(url.trim_end_matches('/').to_owned()),
     }
 }
 
-/// Whether a host, as it stands in a URL, means the machine itself.
+/// Whether the host part of a URL means the machine itself.
 pub fn is_local(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.ends_with(".localhost") || host.parse().is_ok_and(only_local)
@@ -136,7 +133,7 @@ fn is_control_plane(node: &Node) -> bool {
     })
 }
 
-/// The `InternalIP` of a node, of the control plane if there is one; the first by name, so that it does not change at random.
+/// The `InternalIP` of the first node by name, so that it does not change at random. Control-plane nodes come first.
 fn internal_ip(nodes: &[Node]) -> Option<String> {
     let mut candidates: Vec<(bool, Option<&String>, &str)> = nodes
         .iter()
@@ -181,12 +178,12 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, found: watch:
     let mut config = context.config.clone();
     loop {
         let current = config.borrow_and_update().clone();
-        let delay = match keep(&context, &identity, &current, &found).await {
-            Ok(true) => LATER,
-            Ok(false) => SOON,
+        let delay = match update(&context, &identity, &current, &found).await {
+            Ok(true) => REFRESH_INTERVAL,
+            Ok(false) => RETRY_DELAY,
             Err(error) => {
                 tracing::warn!(%error, "cannot find out how other clusters reach this one, will try again");
-                SOON
+                RETRY_DELAY
             }
         };
         tokio::select! {
@@ -197,13 +194,13 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, found: watch:
     }
 }
 
-async fn keep(
+async fn update(
     context: &Context,
     identity: &ClusterIdentity,
     config: &ClusterConfig,
     found: &watch::Sender<Option<Addresses>>,
 ) -> Result<bool, StepError> {
-    let addresses = find(&config.spec, &look(context, &config.spec).await?);
+    let addresses = find(&config.spec, &read_environment(context, &config.spec).await?);
     let complete = addresses.auth_url.is_ok() && addresses.api_server.is_ok();
     write_status(context, identity, config, &addresses).await?;
     found.send_if_modified(|old| {
@@ -214,30 +211,31 @@ async fn keep(
     Ok(complete)
 }
 
-async fn look(context: &Context, spec: &ClusterConfigSpec) -> Result<Surroundings, StepError> {
+async fn read_environment(context: &Context, spec: &ClusterConfigSpec) -> Result<ClusterEnvironment, StepError> {
     let client = &context.client;
-    let mut around = Surroundings::default();
+    let mut environment = ClusterEnvironment::default();
     if spec.authentication.address.is_none() {
         let services: Api<Service> = Api::namespaced(client.clone(), &context.namespace);
-        around.auth_service = services.get_opt(AUTH_SERVICE).await.step(|| format!("read Service {AUTH_SERVICE}"))?;
+        environment.auth_service =
+            services.get_opt(AUTH_SERVICE).await.step("read", "Service", Key::new(&context.namespace, AUTH_SERVICE))?;
     }
     if spec.api_server.address.is_none() || spec.api_server.ca.is_none() {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-public");
-        // Many clusters have none, or do not show it.
-        around.cluster_info = maps.get_opt("cluster-info").await.unwrap_or_default();
+        // Many clusters have none, or do not let us read it.
+        environment.cluster_info = maps.get_opt("cluster-info").await.unwrap_or_default();
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &context.namespace);
-        around.root_ca = maps.get_opt("kube-root-ca.crt").await.step(|| "read ConfigMap kube-root-ca.crt".to_owned())?;
+        environment.root_ca = maps.get_opt(ROOT_CA).await.step("read", "ConfigMap", Key::new(&context.namespace, ROOT_CA))?;
     }
     if spec.authentication.address.is_none() || spec.api_server.address.is_none() {
         let nodes: Api<Node> = Api::all(client.clone());
         let control_plane = ListParams::default().labels("node-role.kubernetes.io/control-plane").limit(20);
         let others = ListParams::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE)).limit(20);
-        around.nodes = nodes.list(&control_plane).await.step(|| "list the control-plane nodes".to_owned())?.items;
-        if around.nodes.is_empty() {
-            around.nodes = nodes.list(&others).await.step(|| "list the nodes".to_owned())?.items;
+        environment.nodes = nodes.list(&control_plane).await.step("list", "Nodes", Key::default())?.items;
+        if environment.nodes.is_empty() {
+            environment.nodes = nodes.list(&others).await.step("list", "Nodes", Key::default())?.items;
         }
     }
-    Ok(around)
+    Ok(environment)
 }
 
 async fn write_status(
@@ -247,7 +245,6 @@ async fn write_status(
     addresses: &Addresses,
 ) -> Result<(), StepError> {
     let api: Api<ClusterConfig> = Api::all(context.client.clone());
-    let step = || "write the status of ClusterConfig liqo".to_owned();
     let old = config.status.clone().unwrap_or_default();
     let mut new = old.clone();
     new.cluster_id = Some(identity.id().clone());
@@ -260,18 +257,25 @@ async fn write_status(
             "clusterID": new.cluster_id, "publicKey": new.public_key, "version": new.version,
             "authURL": new.auth_url, "apiServerURL": new.api_server_url,
         });
-        api.patch_status(CLUSTER_CONFIG, &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await.step(step)?;
+        let written = api.patch_status(CLUSTER_CONFIG, &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await;
+        written.step("write the status of", "ClusterConfig", Key::of(config))?;
     }
-    conditions::merge(&api, CLUSTER_CONFIG, &old.conditions, &[condition(addresses)]).await.step(step)
+    conditions::merge(&api, CLUSTER_CONFIG, &old.conditions, &[condition(addresses)]).await.step(
+        "write the conditions of",
+        "ClusterConfig",
+        Key::of(config),
+    )
 }
 
-fn condition(addresses: &Addresses) -> Wanted {
+fn condition(addresses: &Addresses) -> DesiredCondition {
     match (&addresses.auth_url, &addresses.api_server) {
-        (Ok(auth), Ok(server)) => {
-            Wanted::yes(ADDRESSES_KNOWN, "Found", format!("auth endpoint {auth}, API server {}", server.url))
-        }
-        (Err(problem), _) => Wanted::no(ADDRESSES_KNOWN, "AuthenticationAddress", problem),
-        (_, Err(problem)) => Wanted::no(ADDRESSES_KNOWN, "APIServerAddress", problem),
+        (Ok(auth), Ok(server)) => DesiredCondition::yes(
+            ADDRESSES_KNOWN,
+            AddressesKnownReason::Found,
+            format!("auth endpoint {auth}, API server {}", server.url),
+        ),
+        (Err(problem), _) => DesiredCondition::no(ADDRESSES_KNOWN, AddressesKnownReason::AuthenticationAddress, problem),
+        (_, Err(problem)) => DesiredCondition::no(ADDRESSES_KNOWN, AddressesKnownReason::ApiServerAddress, problem),
     }
 }
 
@@ -291,8 +295,8 @@ mod tests {
         }))
     }
 
-    fn around() -> Surroundings {
-        Surroundings {
+    fn environment() -> ClusterEnvironment {
+        ClusterEnvironment {
             auth_service: Some(json(json!({"spec": {"ports": [{"port": 443, "nodePort": 30443}]}}))),
             nodes: vec![node("b", "10.0.0.2", false), node("c", "10.0.0.3", true)],
             cluster_info: None,
@@ -313,7 +317,7 @@ mod tests {
         spec.authentication.address = Some("https://auth.example/".into());
         spec.api_server.address = Some("https://api.example:6443".into());
         spec.api_server.ca = Some("mine".into());
-        let found = find(&spec, &around());
+        let found = find(&spec, &environment());
         assert_eq!(found.auth_url.unwrap(), "https://auth.example");
         assert_eq!(found.api_server.unwrap(), ApiServer { url: "https://api.example:6443".into(), ca: "mine".into() });
     }
@@ -321,9 +325,10 @@ mod tests {
     #[test]
     fn a_node_port_is_reached_at_a_control_plane_node_if_there_is_one() {
         let spec = ClusterConfigSpec::default();
-        assert_eq!(find(&spec, &around()).auth_url.unwrap(), "https://10.0.0.3:30443");
-        let around = Surroundings { nodes: vec![node("z", "10.0.0.9", false), node("b", "10.0.0.2", false)], ..around() };
-        assert_eq!(find(&spec, &around).auth_url.unwrap(), "https://10.0.0.2:30443");
+        assert_eq!(find(&spec, &environment()).auth_url.unwrap(), "https://10.0.0.3:30443");
+        let environment =
+            ClusterEnvironment { nodes: vec![node("z", "10.0.0.9", false), node("b", "10.0.0.2", false)], ..environment() };
+        assert_eq!(find(&spec, &environment).auth_url.unwrap(), "https://10.0.0.2:30443");
     }
 
     #[test]
@@ -332,20 +337,20 @@ mod tests {
             "spec": {"ports": [{"port": 443, "nodePort": 30443}]},
             "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}},
         });
-        let around = Surroundings { auth_service: Some(json(service)), ..around() };
-        assert_eq!(find(&ClusterConfigSpec::default(), &around).auth_url.unwrap(), "https://203.0.113.9:443");
+        let environment = ClusterEnvironment { auth_service: Some(json(service)), ..environment() };
+        assert_eq!(find(&ClusterConfigSpec::default(), &environment).auth_url.unwrap(), "https://203.0.113.9:443");
     }
 
     #[test]
     fn the_api_server_is_taken_from_cluster_info_else_from_the_control_plane() {
         let spec = ClusterConfigSpec::default();
-        let server = find(&spec, &around()).api_server.unwrap();
+        let server = find(&spec, &environment()).api_server.unwrap();
         assert_eq!(server, ApiServer { url: "https://10.0.0.3:6443".into(), ca: "root".into() });
-        let published = Surroundings { cluster_info: Some(info("https://203.0.113.5:6443")), ..around() };
+        let published = ClusterEnvironment { cluster_info: Some(info("https://203.0.113.5:6443")), ..environment() };
         let server = find(&spec, &published).api_server.unwrap();
         assert_eq!(server, ApiServer { url: "https://203.0.113.5:6443".into(), ca: "pem".into() });
         // A published address that only the machine itself can reach helps nobody.
-        let local = Surroundings { cluster_info: Some(info("https://127.0.0.1:6443")), ..around() };
+        let local = ClusterEnvironment { cluster_info: Some(info("https://127.0.0.1:6443")), ..environment() };
         assert_eq!(find(&spec, &local).api_server.unwrap().url, "https://10.0.0.3:6443");
     }
 
@@ -357,7 +362,7 @@ mod tests {
         {
             spec.authentication.address = Some(url.into());
             spec.api_server.address = Some(url.into());
-            let found = find(&spec, &around());
+            let found = find(&spec, &environment());
             assert!(found.auth_url.unwrap_err().contains("--set authentication.address"), "{url}");
             assert!(found.api_server.unwrap_err().contains("--set apiServer.address"), "{url}");
         }
@@ -365,7 +370,7 @@ mod tests {
 
     #[test]
     fn where_nothing_is_found_the_text_says_what_to_set() {
-        let found = find(&ClusterConfigSpec::default(), &Surroundings::default());
+        let found = find(&ClusterConfigSpec::default(), &ClusterEnvironment::default());
         let wanted = condition(&found);
         assert_eq!((wanted.status, wanted.reason.as_str()), (Some(false), "AuthenticationAddress"));
         assert!(found.api_server.unwrap_err().contains("--set apiServer.ca"));

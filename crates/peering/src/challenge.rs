@@ -1,28 +1,29 @@
-//! Challenges that make each signed request good for one use and for half a minute.
+//! Challenges limit each signed request to one use within half a minute.
 //!
-//! A challenge is the provider's own time and a nonce under a MAC, so that none is stored until it is spent, and no
-//! clock of a consumer counts for anything. The MAC's key lives as long as the process: after a restart every old
-//! challenge is invalid, which is why clients ask for a new one and try again.
+//! A challenge consists of the provider's own time and a nonce, authenticated by a MAC. So the provider stores a challenge only when
+//! it is spent, and the consumer's clock does not matter. The MAC's key is as old as the process: a restart invalidates all
+//! challenges, so clients ask for a new one and try again.
 //!
-//! Spent challenges are remembered until they expire. Only requests that would otherwise be granted spend one, so
-//! strangers cannot fill the memory; if it is full all the same, requests wait rather than replays pass.
+//! The provider remembers spent challenges until they expire. Only requests that would otherwise be granted spend one, so
+//! strangers cannot fill the memory. If it is full anyway, the provider refuses requests, so that no replay passes.
 
-use std::{collections::BTreeSet, sync::Mutex, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use data_encoding::BASE64URL_NOPAD;
+use parking_lot::{Mutex, MutexGuard};
 use ring::{
     hmac,
     rand::{SecureRandom, SystemRandom},
 };
 
-/// How long a challenge is good.
+/// How long a challenge is valid.
 pub const LIFETIME: Duration = Duration::from_secs(30);
 
-/// The most spent challenges that are remembered.
-const CAPACITY: usize = 8192;
+/// Maximum number of spent challenges to remember.
+const MAX_SPENT: usize = 8192;
 
-const NONCE: usize = 16;
-const TIME: usize = 8;
+const NONCE_LEN: usize = 16;
+const TIME_LEN: usize = 8;
 
 /// Why a challenge is not accepted.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
@@ -33,27 +34,24 @@ pub enum ChallengeError {
     /// Older than [`LIFETIME`].
     #[error("the challenge is older than 30 s: ask for a new one and sign again")]
     Expired,
-    /// It was used before.
-    #[error("the challenge was used before: a signed request is good for one use only")]
+    #[error("the challenge was used before: a signed request is valid for one use only")]
     Replayed,
     /// Too many challenges were spent in the last half minute.
     #[error("too many requests at the moment: try again in half a minute")]
     Busy,
-    /// No random numbers.
     #[error("the system's random generator failed")]
     Random,
 }
 
-/// A challenge that was found genuine, in time and unused.
+/// A challenge that is ours, has not expired and is unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Genuine {
-    // The time comes first, so that the spent ones are ordered by age.
+    // The time comes first, so that spent challenges are ordered by age.
     issued: Duration,
-    nonce: [u8; NONCE],
+    nonce: [u8; NONCE_LEN],
 }
 
-/// Issues, checks and spends challenges. Every time is the caller's time since the start of the process, by a clock
-/// that never steps.
+/// Issues, checks and spends challenges. All times are times since the start of the process, by a monotonic clock.
 pub struct Challenges {
     key: hmac::Key,
     random: SystemRandom,
@@ -61,17 +59,15 @@ pub struct Challenges {
 }
 
 impl Challenges {
-    /// A new set with a key of its own.
     pub fn new() -> Result<Self, ChallengeError> {
         let random = SystemRandom::new();
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &random).map_err(|_| ChallengeError::Random)?;
         Ok(Self { key, random, spent: Mutex::default() })
     }
 
-    /// A new challenge.
     pub fn issue(&self, now: Duration) -> Result<String, ChallengeError> {
         let mut bytes = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).to_be_bytes().to_vec();
-        let mut nonce = [0; NONCE];
+        let mut nonce = [0; NONCE_LEN];
         self.random.fill(&mut nonce).map_err(|_| ChallengeError::Random)?;
         bytes.extend_from_slice(&nonce);
         let tag = hmac::sign(&self.key, &bytes);
@@ -79,12 +75,12 @@ impl Challenges {
         Ok(BASE64URL_NOPAD.encode(&bytes))
     }
 
-    /// Whether a challenge is ours, in time and unused. It stays usable.
+    /// Checks that a challenge is ours, has not expired and is unused. This does not spend it.
     pub fn check(&self, challenge: &str, now: Duration) -> Result<Genuine, ChallengeError> {
         let bytes = BASE64URL_NOPAD.decode(challenge.as_bytes()).map_err(|_| ChallengeError::Unknown)?;
-        let (signed, tag) = bytes.split_at_checked(TIME + NONCE).ok_or(ChallengeError::Unknown)?;
+        let (signed, tag) = bytes.split_at_checked(TIME_LEN + NONCE_LEN).ok_or(ChallengeError::Unknown)?;
         hmac::verify(&self.key, signed, tag).map_err(|_| ChallengeError::Unknown)?;
-        let (time, nonce) = signed.split_at(TIME);
+        let (time, nonce) = signed.split_at(TIME_LEN);
         let time = time.try_into().map_err(|_| ChallengeError::Unknown)?;
         let nonce = nonce.try_into().map_err(|_| ChallengeError::Unknown)?;
         let genuine = Genuine { issued: Duration::from_millis(u64::from_be_bytes(time)), nonce };
@@ -97,11 +93,11 @@ impl Challenges {
         Ok(genuine)
     }
 
-    /// Uses a challenge up: of several callers with the same one, exactly one succeeds.
+    /// Uses up a challenge: exactly one of several callers with the same challenge succeeds.
     pub fn spend(&self, genuine: Genuine, now: Duration) -> Result<(), ChallengeError> {
         let mut spent = self.spent();
-        // What has expired is refused for its age and need not be remembered.
-        let oldest = Genuine { issued: now.saturating_sub(LIFETIME), nonce: [0; NONCE] };
+        // Expired challenges are refused anyway, so forget them.
+        let oldest = Genuine { issued: now.saturating_sub(LIFETIME), nonce: [0; NONCE_LEN] };
         *spent = spent.split_off(&oldest);
         if genuine < oldest {
             return Err(ChallengeError::Expired);
@@ -109,15 +105,15 @@ impl Challenges {
         if spent.contains(&genuine) {
             return Err(ChallengeError::Replayed);
         }
-        if spent.len() >= CAPACITY {
+        if spent.len() >= MAX_SPENT {
             return Err(ChallengeError::Busy);
         }
         spent.insert(genuine);
         Ok(())
     }
 
-    fn spent(&self) -> std::sync::MutexGuard<'_, BTreeSet<Genuine>> {
-        self.spent.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn spent(&self) -> MutexGuard<'_, BTreeSet<Genuine>> {
+        self.spent.lock()
     }
 }
 
@@ -157,7 +153,7 @@ mod tests {
         let genuine = challenges.check(&challenge, START).unwrap();
         challenges.spend(genuine, START).unwrap();
         for seconds in 0..90 {
-            // Other traffic makes old entries go.
+            // Other spent challenges remove old ones.
             let other = challenges.issue(later(seconds)).unwrap();
             let other = challenges.check(&other, later(seconds)).unwrap();
             challenges.spend(other, later(seconds)).unwrap();
@@ -170,15 +166,15 @@ mod tests {
     fn the_memory_of_spent_challenges_is_bounded_and_empties_itself() {
         let challenges = Challenges::new().unwrap();
         let genuine = |n: usize| {
-            let mut nonce = [0; NONCE];
+            let mut nonce = [0; NONCE_LEN];
             nonce[..8].copy_from_slice(&n.to_be_bytes());
             Genuine { issued: START, nonce }
         };
-        for n in 0..CAPACITY {
+        for n in 0..MAX_SPENT {
             challenges.spend(genuine(n), START).unwrap();
         }
-        assert_eq!(challenges.spend(genuine(CAPACITY), START), Err(ChallengeError::Busy));
-        let fresh = Genuine { issued: later(31), nonce: [1; NONCE] };
+        assert_eq!(challenges.spend(genuine(MAX_SPENT), START), Err(ChallengeError::Busy));
+        let fresh = Genuine { issued: later(31), nonce: [1; NONCE_LEN] };
         assert_eq!(challenges.spend(fresh, later(31)), Ok(()));
         assert_eq!(challenges.spent().len(), 1);
     }

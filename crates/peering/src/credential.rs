@@ -1,4 +1,4 @@
-//! What a consumer was granted, as it is kept in its own cluster, so that a restart needs no new grant.
+//! A consumer's credential, stored in its own cluster, so that a restart needs no new grant.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,8 +16,8 @@ use crate::{
 /// Name of the Secret, in the provider namespace.
 pub const CREDENTIAL_SECRET: &str = "credential";
 
-/// How long a connection to a provider's API server may take to come about.
-const CONNECT: Duration = Duration::from_secs(3);
+/// How long connecting to a provider's API server may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 const SERVER: &str = "server";
 const CA: &str = "ca";
@@ -31,41 +31,36 @@ const PROVIDER_NAME: &str = "provider-name";
 /// A grant with its times, by the clock of this cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credential {
-    /// The way to the provider's API server.
     pub api_server: ApiServer,
-    /// The bearer token.
+    /// A bearer token.
     pub token: SecretText,
-    /// When it came.
     pub issued_at: Timestamp,
-    /// When it ends.
     pub expires_at: Timestamp,
-    /// The namespace there that belongs to us.
+    /// Our namespace at the provider.
     pub tenant_namespace: String,
-    /// The version that both sides speak.
     pub protocol_version: u32,
-    /// The provider's friendly name.
     pub provider_name: String,
 }
 
-/// A grant, or a stored one, that is of no use.
+/// Why a grant cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
-    /// The URL of the API server is none.
-    #[error("the provider gave an address of its API server that is no https:// URL: correct `--set apiServer.address` there")]
+    /// The address of the API server is not an `https://` URL.
+    #[error("the provider's address of its API server is not an https:// URL: correct `--set apiServer.address` there")]
     Server,
-    /// The URL of the API server means the machine itself.
-    #[error("the provider gave an address of its API server that only it can reach: correct `--set apiServer.address` there")]
+    /// The address of the API server means the machine itself.
+    #[error(
+        "only the provider itself can reach the address that it gave for its API server: correct `--set apiServer.address` there"
+    )]
     LocalServer,
-    /// No certificate was given.
     #[error("the provider gave no certificate (PEM) for its API server: correct `--set apiServer.ca` there")]
     Ca,
-    /// The namespace is not the one that belongs to us.
     #[error("the provider gave a tenant namespace that is not ours")]
     TenantNamespace,
 }
 
 impl Credential {
-    /// Takes a grant that came just now.
+    /// Makes a credential from a grant that was received at `now`.
     pub fn granted(grant: Grant, now: Timestamp) -> Self {
         let life = i64::try_from(grant.expiration_seconds.min(365 * 24 * 3600)).unwrap_or_default();
         Self {
@@ -79,7 +74,7 @@ impl Credential {
         }
     }
 
-    /// Reads what was stored; none if it is incomplete, which a new grant mends.
+    /// Reads a stored credential. Returns none if it is incomplete: then a new grant replaces it.
     pub fn of_secret(secret: &Secret) -> Option<Self> {
         let data = secret.data.as_ref()?;
         let text = |key: &str| data.get(key).and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
@@ -94,7 +89,6 @@ impl Credential {
         })
     }
 
-    /// The Secret that holds it.
     pub fn to_secret(&self) -> Secret {
         let version = self.protocol_version.to_string();
         let (issued_at, expires_at) = (self.issued_at.to_string(), self.expires_at.to_string());
@@ -121,27 +115,27 @@ impl Credential {
         }
     }
 
-    /// How long from `now` until it should be replaced: at 60% of its life, at once if it is over.
+    /// Time from `now` until it should be renewed: at 60% of its life, at once if it has expired.
     pub fn renew_in(&self, now: Timestamp) -> Duration {
         let life = self.expires_at.as_second().saturating_sub(self.issued_at.as_second());
         let due = self.issued_at.as_second().saturating_add(life.saturating_mul(3) / 5);
         Duration::from_secs(u64::try_from(due.saturating_sub(now.as_second())).unwrap_or(0))
     }
 
-    /// Whether it may be of use at this time.
+    /// Whether it has not expired.
     pub fn is_usable(&self, now: Timestamp) -> bool {
         now < self.expires_at
     }
 
-    /// Whether clients made for `other` serve for this one, given its token.
-    pub fn same_place(&self, other: &Self) -> bool {
+    /// Whether clients that were created for `other` also work with this credential's token.
+    pub fn serves_same_clients(&self, other: &Self) -> bool {
         self.api_server == other.api_server
             && self.tenant_namespace == other.tenant_namespace
             && self.protocol_version == other.protocol_version
             && self.provider_name == other.provider_name
     }
 
-    /// Address and CA for a client; what a provider says is checked before it is used. The token is not in it.
+    /// Checks what the provider said, and returns a client configuration without the token.
     pub fn client_config(&self, expected_namespace: &str) -> Result<Config, CredentialError> {
         if self.tenant_namespace != expected_namespace {
             return Err(CredentialError::TenantNamespace);
@@ -156,13 +150,13 @@ impl Credential {
         let roots = roots.ok().filter(|roots| !roots.is_empty()).ok_or(CredentialError::Ca)?;
         let mut config = Config::new(url);
         config.root_cert = Some(roots);
-        config.connect_timeout = Some(CONNECT);
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.default_namespace.clone_from(&self.tenant_namespace);
         Ok(config)
     }
 }
 
-/// The credential in a Secret, unless that is going away.
+/// The credential in a Secret that is not being deleted.
 pub fn stored(secret: Option<Secret>) -> Option<Credential> {
     secret.filter(|secret| secret.metadata.deletion_timestamp.is_none()).as_ref().and_then(Credential::of_secret)
 }

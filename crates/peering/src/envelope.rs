@@ -1,9 +1,8 @@
 //! Signed documents: DSSE envelopes under cluster keys.
 //!
 //! The signature covers the type, the length and the exact bytes of the payload (DSSE's pre-authentication encoding).
-//! Verifying gives those bytes back; nothing is ever serialised again to verify it. The envelope carries the public
-//! key, and the cluster ID follows from the key, so whoever verifies needs no directory: it asks *who signed*, then
-//! decides what that cluster may say.
+//! Verifying returns those bytes; nothing is serialised again. The envelope contains the public key, and the cluster ID is
+//! derived from the key, so the verifier needs no directory: it learns *who signed*, then decides what that cluster may do.
 
 use data_encoding::BASE64;
 use liqo_api::ClusterId;
@@ -12,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::{ClusterIdentity, PublicKey};
 
-/// The largest payload that is signed or verified, in bytes.
-pub const MAX_PAYLOAD: usize = 32 * 1024;
+/// Maximum length of a payload in bytes.
+pub const MAX_PAYLOAD_LEN: usize = 32 * 1024;
 
-/// The longest payload type, in bytes.
-const MAX_TYPE: usize = 128;
+/// Maximum length of a payload type in bytes.
+const MAX_TYPE_LEN: usize = 128;
 
 /// A payload with the signature of one cluster, as it travels in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +23,7 @@ const MAX_TYPE: usize = 128;
 pub struct Envelope {
     /// The exact bytes that were signed, in base64.
     pub payload: String,
-    /// What the bytes are, such as `application/vnd.liqo.peering-request+json`.
+    /// The type of the payload, for example `application/vnd.liqo.peering-request+json`.
     pub payload_type: String,
     /// Exactly one signature.
     pub signatures: Vec<Signature>,
@@ -41,14 +40,14 @@ pub struct Signature {
     pub sig: String,
 }
 
-/// What an envelope says, after its signature was found good.
+/// The contents of an envelope with a valid signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     /// The exact bytes that were signed.
     pub payload: Vec<u8>,
     /// Who signed them.
     pub signer: ClusterId,
-    /// The key that the signer's ID follows from.
+    /// The key that the signer's ID is derived from.
     pub public_key: PublicKey,
 }
 
@@ -56,14 +55,10 @@ pub struct Verified {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EnvelopeError {
     /// The payload or its type is too long.
-    #[error("the signed document is larger than {MAX_PAYLOAD} bytes")]
+    #[error("the signed document is larger than {MAX_PAYLOAD_LEN} bytes")]
     TooLarge,
-    /// It is a signed document of another type.
-    #[error("the signed document is of another type than the expected {expected}")]
-    WrongType {
-        /// The type that was wanted.
-        expected: &'static str,
-    },
+    #[error("the signed document does not have the expected type {expected}")]
+    WrongType { expected: &'static str },
     /// A field is not base64, or has the wrong length.
     #[error("the signed document's {field} is malformed")]
     Malformed {
@@ -71,20 +66,19 @@ pub enum EnvelopeError {
         field: &'static str,
     },
     /// No signature, or more than one.
-    #[error("the signed document bears {0} signatures instead of one")]
+    #[error("the signed document has {0} signatures instead of one")]
     NotOneSignature(usize),
-    /// The key ID is not the one that follows from the key.
-    #[error("the signed document names another cluster than the one that its key belongs to")]
+    /// The key ID does not belong to the key.
+    #[error("the signed document names a cluster that its key does not belong to")]
     ForeignKeyId,
     /// The signature is not over these bytes, this type and by this key.
-    #[error("the signature of the signed document is wrong: it was changed on its way, or signed by another key")]
+    #[error("the signature of the signed document is wrong: the document was changed, or signed with another key")]
     BadSignature,
 }
 
 impl Envelope {
-    /// Signs exactly these bytes.
     pub fn sign(identity: &ClusterIdentity, payload_type: &str, payload: &[u8]) -> Result<Self, EnvelopeError> {
-        if payload.len() > MAX_PAYLOAD || payload_type.len() > MAX_TYPE {
+        if payload.len() > MAX_PAYLOAD_LEN || payload_type.len() > MAX_TYPE_LEN {
             return Err(EnvelopeError::TooLarge);
         }
         Ok(Self {
@@ -98,9 +92,9 @@ impl Envelope {
         })
     }
 
-    /// Checks type, key and signature, and returns what was signed and by whom.
+    /// Checks type, key and signature.
     pub fn verify(&self, expected_type: &'static str) -> Result<Verified, EnvelopeError> {
-        if self.payload.len() > BASE64.encode_len(MAX_PAYLOAD) {
+        if self.payload.len() > BASE64.encode_len(MAX_PAYLOAD_LEN) {
             return Err(EnvelopeError::TooLarge);
         }
         if self.payload_type != expected_type {
@@ -254,9 +248,9 @@ mod tests {
     #[test]
     fn what_is_too_large_is_neither_signed_nor_decoded() {
         let (identity, mut envelope) = signed();
-        assert_eq!(Envelope::sign(&identity, TYPE, &vec![0; MAX_PAYLOAD + 1]), Err(EnvelopeError::TooLarge));
-        assert!(Envelope::sign(&identity, TYPE, &vec![0; MAX_PAYLOAD]).unwrap().verify(TYPE).is_ok());
-        envelope.payload = "A".repeat(BASE64.encode_len(MAX_PAYLOAD) + 4);
+        assert_eq!(Envelope::sign(&identity, TYPE, &vec![0; MAX_PAYLOAD_LEN + 1]), Err(EnvelopeError::TooLarge));
+        assert!(Envelope::sign(&identity, TYPE, &vec![0; MAX_PAYLOAD_LEN]).unwrap().verify(TYPE).is_ok());
+        envelope.payload = "A".repeat(BASE64.encode_len(MAX_PAYLOAD_LEN) + 4);
         assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::TooLarge));
     }
 }

@@ -1,8 +1,7 @@
-//! The key that a cluster is known by.
+//! The key that identifies a cluster.
 //!
-//! One Ed25519 key is made at the first start and never changes: the cluster ID follows from it, and so does every
-//! grant that another cluster gave. It lies in one Secret, which is immutable, so that a stray `kubectl apply` cannot
-//! replace it.
+//! The first start creates an Ed25519 key, which never changes: the cluster ID is derived from it, and every grant from another
+//! cluster depends on it. It is stored in an immutable Secret, so that a stray `kubectl apply` cannot replace it.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -12,7 +11,7 @@ use kube::{
     api::{ObjectMeta, PostParams},
 };
 use liqo_api::ClusterId;
-use liqo_passage::keys;
+use liqo_tunnel_client::keys;
 use ring::{
     rand::SystemRandom,
     signature::{Ed25519KeyPair, KeyPair},
@@ -27,27 +26,27 @@ pub const PRIVATE_KEY: &str = "private-key";
 /// The raw form of an Ed25519 public key.
 pub type PublicKey = [u8; 32];
 
-/// Why the identity could not be had.
+/// Why there is no identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The system's random generator failed, or what it made is not usable.
-    #[error("cannot make a new Ed25519 key: the system's random generator failed")]
+    /// The system's random generator failed, or generated an unusable key.
+    #[error("cannot create an Ed25519 key: the system's random generator failed")]
     Generate,
     /// The Secret could not be read.
-    #[error("cannot read Secret {IDENTITY_SECRET}, which holds this cluster's key: {0}")]
+    #[error("cannot read Secret {IDENTITY_SECRET}, which contains this cluster's key: {0}")]
     Read(#[source] kube::Error),
     /// The Secret could not be written.
     #[error("cannot create Secret {IDENTITY_SECRET} for this cluster's key: {0}")]
     Create(#[source] kube::Error),
-    /// The Secret is there, and does not hold a key.
+    /// The Secret exists, but contains no valid key.
     #[error(
         "Secret {IDENTITY_SECRET} has no usable Ed25519 key (PKCS#8 DER) under `{PRIVATE_KEY}`: restore it from a backup, \
-         or delete it to start with a new identity (every peering then has to be made again)"
+         or delete it to start with a new identity (then you have to repeat every peering)"
     )]
     Unusable,
 }
 
-/// This cluster's key, its public part, and the ID that follows from it.
+/// This cluster's key, and the ID that is derived from it.
 pub struct ClusterIdentity {
     pair: Ed25519KeyPair,
     pkcs8: Vec<u8>,
@@ -56,23 +55,21 @@ pub struct ClusterIdentity {
 }
 
 impl ClusterIdentity {
-    /// Makes a new identity.
     pub fn generate() -> Result<Self, IdentityError> {
         let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| IdentityError::Generate)?;
         Self::from_pkcs8(document.as_ref())
     }
 
-    /// Takes a stored key; private and public part are checked against each other.
+    /// Reads a stored key, and checks that its public part matches the private part.
     pub fn from_pkcs8(der: &[u8]) -> Result<Self, IdentityError> {
         let pair = Ed25519KeyPair::from_pkcs8(der).map_err(|_| IdentityError::Unusable)?;
         let public_key = PublicKey::try_from(pair.public_key().as_ref()).map_err(|_| IdentityError::Unusable)?;
         Ok(Self { pair, pkcs8: der.to_vec(), public_key, id: ClusterId::of_public_key(&public_key) })
     }
 
-    /// Reads the identity from its Secret, and makes it if there is none.
+    /// Reads the identity from its Secret, or creates both.
     ///
-    /// Two processes may do this at the same time: the API server lets one creation through, and the other one reads
-    /// what was created.
+    /// Two processes may do this at the same time: the API server accepts one Secret, and the other process reads it.
     pub async fn load_or_create(secrets: &Api<Secret>) -> Result<Self, IdentityError> {
         if let Some(secret) = secrets.get_opt(IDENTITY_SECRET).await.map_err(IdentityError::Read)? {
             return Self::from_secret(&secret);
@@ -80,7 +77,7 @@ impl ClusterIdentity {
         let made = Self::generate()?;
         match secrets.create(&PostParams::default(), &made.to_secret()).await {
             Ok(_) => {
-                tracing::info!(cluster_id = %made.id, "made this cluster's identity");
+                tracing::info!(cluster_id = %made.id, "created this cluster's identity");
                 Ok(made)
             }
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
@@ -99,7 +96,7 @@ impl ClusterIdentity {
         Secret {
             metadata: ObjectMeta {
                 name: Some(IDENTITY_SECRET.to_owned()),
-                // Not labelled as managed: uninstalling keeps the identity unless it is asked to purge it.
+                // Without the label of managed objects: uninstalling keeps the identity unless the user purges it.
                 ..ObjectMeta::default()
             },
             data: Some(BTreeMap::from([(PRIVATE_KEY.to_owned(), ByteString(self.pkcs8.clone()))])),
@@ -109,22 +106,20 @@ impl ClusterIdentity {
         }
     }
 
-    /// The cluster ID.
     pub fn id(&self) -> &ClusterId {
         &self.id
     }
 
-    /// The raw public key.
     pub fn public_key(&self) -> &PublicKey {
         &self.public_key
     }
 
-    /// The Ed25519 signature over a message.
+    /// Returns the Ed25519 signature of a message.
     pub fn sign(&self, message: &[u8]) -> Vec<u8> {
         self.pair.sign(message).as_ref().to_vec()
     }
 
-    /// The key of this cluster's end of a session in a peer's tunnel.
+    /// This cluster's private key for sessions in a peer's tunnel.
     pub fn tunnel_key(&self) -> Option<[u8; 32]> {
         // RFC 8410: the seed is an octet string within an octet string.
         let marked = self.pkcs8.windows(4).position(|window| window == [0x04, 0x22, 0x04, 0x20])?;
@@ -133,7 +128,7 @@ impl ClusterIdentity {
         (keys::of_cluster(&self.public_key) == Some(keys::public(key))).then_some(key)
     }
 
-    /// The private key as PKCS#8 DER, for the TLS certificate that is bound to it.
+    /// The private key as PKCS#8 DER, from which the TLS certificate is made.
     pub(crate) fn pkcs8(&self) -> &[u8] {
         &self.pkcs8
     }

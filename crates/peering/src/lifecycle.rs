@@ -1,12 +1,8 @@
-//! One controller for each peer: it looks at what stands in the cluster, decides, and does the next step.
+//! The controller for peers: it reads the cluster's objects, decides, and does the next step.
 //!
-//! Both directions of a peering meet in one `ForeignCluster`, whose finalizer and conditions have one writer: this one.
+//! Both directions of a peering share one `ForeignCluster`. Only this controller writes its finalizer and the conditions of peering.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
     core::v1::{Namespace, Secret},
@@ -16,46 +12,42 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions},
 };
+use liqo_api::conditions::{DesiredCondition, owners};
 use liqo_api::{
-    ClusterId, ForeignCluster, ForeignClusterStatus, GatewayAddress, VirtualNode, Wish, finalizers, labels, links,
-    provider_namespace, tenant_namespace,
+    AuthenticatedReason, ClusterId, ConsumerAuthorizedReason, ConsumerReachableReason, ForeignCluster, ForeignClusterStatus,
+    GatewayAddress, IdentityVerifiedReason, PeeringIntent, VirtualNode, finalizers, labels, links, provider_namespace,
+    tenant_namespace,
 };
-use liqo_kit::{
-    Cache, Context, Key, Next, Queue,
-    conditions::{self, Wanted},
-    foreign_clusters,
+use liqo_controller_runtime::{
+    Cache, Context, Key, Next, Queue, conditions, foreign_clusters,
     queue::error_chain,
+    writes::{Step as _, StepError, add_finalizer, delete_if_present, remove_finalizer, unless_gone},
 };
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
 use crate::{
-    FIELD_MANAGER,
-    decide::{ConsumerHealth, Incoming, Outgoing, Peer, Place, Plan, Record, Snapshot, Waiting, plan},
+    credential::CREDENTIAL_SECRET,
+    decide::{ConsumerHealth, Incoming, NamespaceState, Outgoing, Peer, Plan, Record, Snapshot, Waiting, plan},
     identity::ClusterIdentity,
     namespace::LiqoNamespace,
-    objects::{self, KIND_PROVIDER, KIND_TENANT, Step, StepError, create_missing, create_missing_in_new, delete_present},
-    session::{Passages, Purpose, Session, View, end_at_provider, to_call},
+    objects::{self, KIND_PROVIDER, KIND_TENANT},
+    session::{Purpose, Session, TunnelConnections, View, end_at_provider, gateways_to_call},
     tenancy::Tenants,
 };
 
-/// How soon to look again while something is being cleaned up.
-const CLEANING: Duration = Duration::from_millis(300);
+const CLEANUP_POLL_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Everything that the steps need.
 pub struct Lifecycle {
-    /// What every slice is given.
     pub context: Context,
-    /// This cluster's key.
     pub identity: Arc<ClusterIdentity>,
-    /// Every `ForeignCluster`.
     pub foreign_clusters: Cache<ForeignCluster>,
-    /// The namespaces that Liqo made.
+    /// The namespaces that Liqo created.
     pub namespaces: Cache<LiqoNamespace>,
-    /// The gateways of peers, as they were told last: one `TunnelEndpoint` for each.
+    /// The gateways that peers announced last, by the name of the `TunnelEndpoint`.
     pub tunnels: Cache<Vec<GatewayAddress>>,
-    /// The provider's side.
     pub tenants: Arc<Tenants>,
-    /// The peers to look at.
+    /// The peers to reconcile.
     pub queue: Queue<ClusterId>,
     /// The consumer's side: one session for each provider.
     pub sessions: Mutex<HashMap<ClusterId, Session>>,
@@ -67,24 +59,29 @@ impl Lifecycle {
         let records = foreign_clusters::of_peer(&self.foreign_clusters, &id);
         let record = records.first();
         if id == *self.identity.id() {
-            let text = "this is the ID of this cluster itself: delete this ForeignCluster and name another cluster";
-            return self.reject(&records, "OwnCluster", text).await;
+            let text = "this is the ID of this cluster itself: delete this ForeignCluster, and peer with another cluster";
+            return self.reject(&records, IdentityVerifiedReason::OwnCluster, text).await;
         }
         self.reject(
             records.get(1..).unwrap_or_default(),
-            "Duplicate",
-            "another ForeignCluster stands for the same cluster already",
+            IdentityVerifiedReason::Duplicate,
+            "another ForeignCluster already has the same cluster ID",
         )
         .await?;
         let snapshot = self.snapshot(&id, record.map(AsRef::as_ref));
         let plan = plan(snapshot);
-        tracing::debug!(peer = %id, ?plan, "looking at a peer");
+        tracing::debug!(peer = %id, ?plan, "reconciling a peer");
         if plan.record == Record::Hold
             && let Some(record) = record
         {
-            self.set_finalizer(record, true).await?;
+            let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
+            let added = add_finalizer(&api, record, finalizers::PEERING).await;
+            if !added.step("add the finalizer to", "ForeignCluster", Key::of(&**record))? {
+                // It changed since it was read: the watch triggers another reconcile.
+                return Ok(Next::OnChange);
+            }
         }
-        // Neither direction waits for the other one.
+        // Neither direction waits for the other.
         let outgoing = self.outgoing(&id, plan.outgoing, record.map(AsRef::as_ref)).await;
         let incoming = self.incoming(&id, plan.incoming).await;
         if let Some(record) = record {
@@ -93,12 +90,12 @@ impl Lifecycle {
         let (outgoing, incoming) = match (outgoing, incoming) {
             (Ok(outgoing), Ok(incoming)) => (outgoing, incoming),
             (Err(error), Err(other)) => {
-                tracing::warn!(peer = %id, error = error_chain(&other), "failed as well");
+                tracing::warn!(peer = %id, error = error_chain(&other), "the other direction failed, too");
                 return Err(error);
             }
             (Err(error), Ok(_)) | (Ok(_), Err(error)) => return Err(error),
         };
-        self.keep_record(&id, plan, record).await?;
+        self.apply_record(&id, plan, record).await?;
         Ok(match (outgoing, incoming, snapshot.peer.map(|peer| peer.waiting)) {
             (Next::OnChange, Next::OnChange, Some(Waiting::For(left))) => Next::After(left),
             (Next::OnChange, incoming, _) => incoming,
@@ -107,11 +104,11 @@ impl Lifecycle {
     }
 
     fn snapshot(&self, id: &ClusterId, record: Option<&ForeignCluster>) -> Snapshot {
-        let place = |name: String, kind: &str| match self.namespaces.get(&Key::new("", name)) {
-            Some(namespace) if namespace.kind == kind && namespace.terminating => Place::Terminating,
-            Some(namespace) if namespace.kind == kind && namespace.ending => Place::Ending,
-            Some(namespace) if namespace.kind == kind => Place::Present,
-            _ => Place::Absent,
+        let state_of = |name: String, kind: &str| match self.namespaces.get(&Key::new("", name)) {
+            Some(namespace) if namespace.kind == kind && namespace.terminating => NamespaceState::Terminating,
+            Some(namespace) if namespace.kind == kind && namespace.ending => NamespaceState::Ending,
+            Some(namespace) if namespace.kind == kind => NamespaceState::Present,
+            _ => NamespaceState::Absent,
         };
         Snapshot {
             peer: record.map(|record| Peer {
@@ -122,8 +119,8 @@ impl Lifecycle {
                 waiting: self.tenants.waiting(record),
                 finalizer: record.finalizers().iter().any(|name| name == finalizers::PEERING),
             }),
-            provider_namespace: place(provider_namespace(id), KIND_PROVIDER),
-            tenant_namespace: place(tenant_namespace(id), KIND_TENANT),
+            provider_namespace: state_of(provider_namespace(id), KIND_PROVIDER),
+            tenant_namespace: state_of(tenant_namespace(id), KIND_TENANT),
             consumer_expired: self.tenants.health(id) == ConsumerHealth::Expired,
         }
     }
@@ -147,14 +144,14 @@ impl Lifecycle {
         let client = &self.context.client;
         let namespace = objects::provider(id);
         let name = namespace.name_any();
-        let found = create_missing(&Api::<Namespace>::all(client.clone()), &namespace).await?;
-        // The credential must not get into a namespace that somebody else prepared for it.
+        let found = objects::ensure(&Api::<Namespace>::all(client.clone()), &namespace).await?;
+        // The credential must not go into a namespace that somebody else created to get it.
         if !LiqoNamespace::of(found).is_some_and(|found| found.kind == KIND_PROVIDER && found.cluster == *id) {
-            let source = kube::Error::Service("it exists and was not made by Liqo: remove it".into());
-            return Err(source).step(|| format!("use namespace {name}"));
+            let source = kube::Error::Service("it exists, and Liqo did not create it: remove it".into());
+            return Err(source).step("use", "Namespace", Key::new("", name));
         }
         let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &name);
-        create_missing_in_new(&bindings, &objects::manager_binding(&self.context.namespace)).await?;
+        objects::ensure_in_new(&bindings, &objects::manager_binding(&self.context.namespace)).await?;
         Ok(())
     }
 
@@ -170,13 +167,13 @@ impl Lifecycle {
         let mut sessions = self.sessions();
         let gateways = self.gateways(record);
         if let Some(session) = sessions.get(&purpose.cluster_id).filter(|session| *session.purpose() == purpose) {
-            session.know(&gateways);
+            session.set_gateways(&gateways);
             return;
         }
         let (id, queue) = (purpose.cluster_id.clone(), self.queue.clone());
-        // The old one ends when it is dropped, and its connection with it.
+        // Dropping the old session ends it and its connection.
         if let Some(old) = sessions.remove(&id) {
-            old.passages().end();
+            old.tunnel_connections().end();
             self.context.peers.withdraw(&id);
         }
         sessions.insert(id, Session::start(&self.context, &self.identity, purpose, &gateways, queue));
@@ -184,110 +181,100 @@ impl Lifecycle {
 
     /// The gateways through which a provider is called.
     fn gateways(&self, record: &ForeignCluster) -> Vec<GatewayAddress> {
-        let told = self.tunnels.get(&Key::new(&self.context.namespace, record.spec.cluster_id.as_str()));
-        to_call(&record.spec.tunnel, told.as_deref().map(Vec::as_slice).unwrap_or_default())
+        let announced = self.tunnels.get(&Key::new(&self.context.namespace, record.spec.cluster_id.as_str()));
+        gateways_to_call(&record.spec.tunnel, announced.as_deref().map(Vec::as_slice).unwrap_or_default())
     }
 
-    /// Ends the session; its passages last as long as they are held.
-    fn end_session(&self, id: &ClusterId) -> Option<Arc<Passages>> {
+    /// Ends the session. The returned connections through its tunnel stay open until they are dropped.
+    fn end_session(&self, id: &ClusterId) -> Option<Arc<TunnelConnections>> {
         let session = self.sessions().remove(id);
         self.context.peers.withdraw(id);
-        session.map(|session| session.passages())
+        session.map(|session| session.tunnel_connections())
     }
 
-    /// Virtual nodes first (they need the connection to end their pods well), then the provider is told, then all goes.
+    /// Removes the virtual nodes first, which need the connection to end their pods. Then tells the provider, and removes the rest.
     async fn tear_down(&self, id: &ClusterId, record: Option<&ForeignCluster>) -> Result<Next, StepError> {
         let client = &self.context.client;
         let name = provider_namespace(id);
         let nodes: Api<VirtualNode> = Api::namespaced(client.clone(), &name);
         let left =
-            nodes.list_metadata(&ListParams::default().limit(1)).await.step(|| format!("list the virtual nodes in {name}"))?;
+            nodes.list_metadata(&ListParams::default().limit(1)).await.step("list", "VirtualNodes", Key::new(&name, ""))?;
         if !left.items.is_empty() {
             if let Some(record) = record {
-                // After a restart the connection is not there yet.
+                // After a restart there is no connection yet.
                 self.run_session(record);
             } else {
-                // Without a record nobody else knows that they are to go.
+                // Without a record, nobody else deletes them.
                 let deleted = nodes.delete_collection(&DeleteParams::default(), &ListParams::default()).await;
-                deleted.map(|_| ()).step(|| format!("delete the virtual nodes in {name}"))?;
+                deleted.step("delete", "VirtualNodes", Key::new(&name, ""))?;
             }
-            return Ok(Next::After(CLEANING));
+            return Ok(Next::After(CLEANUP_POLL_INTERVAL));
         }
-        let passages = self.end_session(id);
-        if let (Some(passages), Some(record)) = (&passages, record) {
-            passages.know(&self.gateways(record));
+        let tunnel_connections = self.end_session(id);
+        if let (Some(tunnel_connections), Some(record)) = (&tunnel_connections, record) {
+            tunnel_connections.set_gateways(&self.gateways(record));
         }
         let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &name);
-        create_missing(&bindings, &objects::manager_binding(&self.context.namespace)).await?;
+        objects::ensure(&bindings, &objects::manager_binding(&self.context.namespace)).await?;
         let secrets: Api<Secret> = Api::namespaced(client.clone(), &name);
-        let credential =
-            secrets.get_opt(crate::credential::CREDENTIAL_SECRET).await.step(|| format!("read the credential in {name}"))?;
+        let credential = secrets.get_opt(CREDENTIAL_SECRET).await.step("read", "Secret", Key::new(&name, CREDENTIAL_SECRET))?;
         if credential.is_some()
             && let Some((record, url)) = record.and_then(|record| Some((record, record.spec.auth_url.as_deref()?)))
         {
-            let passages = passages.unwrap_or_else(|| Passages::new(&self.gateways(record), &self.identity).into());
-            end_at_provider(&self.identity, id, url, &passages).await;
+            let tunnel_connections =
+                tunnel_connections.unwrap_or_else(|| TunnelConnections::new(&self.gateways(record), &self.identity).into());
+            end_at_provider(&self.identity, id, url, &tunnel_connections).await;
         }
-        delete_present(&secrets, crate::credential::CREDENTIAL_SECRET).await?;
-        delete_present(&Api::<Namespace>::all(client.clone()), &name).await?;
+        objects::delete(&secrets, CREDENTIAL_SECRET).await?;
+        objects::delete(&Api::<Namespace>::all(client.clone()), &name).await?;
         tracing::info!(provider = %id, "ended the peering");
         Ok(Next::OnChange)
     }
 
     async fn incoming(&self, id: &ClusterId, step: Incoming) -> Result<Next, StepError> {
         match step {
-            Incoming::Serve => self.tenants.keep(id).await.map(|()| Next::OnChange),
+            Incoming::Serve => self.tenants.repair(id).await.map(|()| Next::OnChange),
             Incoming::End => {
                 let gone = self.tenants.end_step(id).await?;
-                Ok(if gone { Next::OnChange } else { Next::After(CLEANING) })
+                Ok(if gone { Next::OnChange } else { Next::After(CLEANUP_POLL_INTERVAL) })
             }
             Incoming::Nothing | Incoming::AwaitGone => self.tenants.sweep(id).await.map(|()| Next::OnChange),
         }
     }
 
-    async fn keep_record(&self, id: &ClusterId, plan: Plan, record: Option<&Arc<ForeignCluster>>) -> Result<(), StepError> {
+    async fn apply_record(&self, id: &ClusterId, plan: Plan, record: Option<&Arc<ForeignCluster>>) -> Result<(), StepError> {
         match (plan.record, record) {
             (Record::Create, _) => {
                 let namespace = self.namespaces.get(&Key::new("", tenant_namespace(id)));
                 let name = namespace.and_then(|namespace| namespace.cluster_name.clone()).unwrap_or_else(|| id.to_string());
                 self.tenants.record(id, &name).await
             }
-            (Record::Release, Some(record)) => self.set_finalizer(record, false).await,
+            (Record::Release, Some(record)) => self.release(record).await,
             (Record::Forget, Some(record)) => self.tenants.forget(record).await,
-            // The consumer may just be coming back: the cache would not know yet.
+            // The consumer may have just come back, which the cache may not show yet.
             (Record::Delete, Some(record)) if self.tenants.is_gone(id).await? => {
                 let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
                 let preconditions = Preconditions { resource_version: record.resource_version(), uid: record.uid() };
-                match api.delete(&record.name_any(), &DeleteParams::default().preconditions(preconditions)).await {
-                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-                    done => done.map(|_| ()).step(|| format!("delete ForeignCluster {}", record.name_any())),
-                }
+                let params = DeleteParams::default().preconditions(preconditions);
+                let deleted = delete_if_present(&api, &record.name_any(), &params).await;
+                deleted.map(drop).step("delete", "ForeignCluster", Key::of(&**record))
             }
             _ => Ok(()),
         }
     }
 
-    /// Adds or removes our finalizer, and nothing else: the list is replaced only if nobody changed it meanwhile.
-    async fn set_finalizer(&self, record: &ForeignCluster, wanted: bool) -> Result<(), StepError> {
-        let mut list: Vec<String> = record.finalizers().iter().filter(|name| *name != finalizers::PEERING).cloned().collect();
-        if wanted {
-            list.push(finalizers::PEERING.to_owned());
-        }
-        let patch = json!({"metadata": {"finalizers": list, "resourceVersion": record.resource_version()}});
+    /// Removes our finalizer. If the record changed since it was read, the watch triggers another reconcile.
+    async fn release(&self, record: &ForeignCluster) -> Result<(), StepError> {
         let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
-        match api.patch(&record.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
-            // Somebody else wrote: the change brings us here again.
-            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-            done => done.map(|_| ()).step(|| format!("change the finalizers of ForeignCluster {}", record.name_any())),
-        }
+        let removed = remove_finalizer(&api, record, finalizers::PEERING).await;
+        removed.map(drop).step("remove the finalizer from", "ForeignCluster", Key::of(record))
     }
 
-    /// Writes conditions and status fields, if they say something new.
+    /// Writes conditions and status fields if they changed.
     async fn show(&self, id: &ClusterId, record: &ForeignCluster, snapshot: Snapshot, plan: Plan) -> Result<(), StepError> {
         let view = if plan.outgoing == Outgoing::Run { self.sessions().get(id).map(Session::view) } else { None };
         let wanted = wanted_conditions(view.as_ref(), plan, snapshot, self.tenants.health(id), id);
         let wanted = undecided_stay(wanted, record);
-        let step = || format!("write the status of ForeignCluster {}", record.name_any());
         let old = record.status.clone().unwrap_or_default();
         let new = wanted_status(&old, view.as_ref(), plan, id);
         if new != old {
@@ -298,91 +285,121 @@ impl Lifecycle {
             let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
             let written =
                 api.patch_status(&record.name_any(), &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await;
-            match written {
-                // What is gone needs no status.
-                Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
-                written => written.map(|_| ()).step(step)?,
+            if unless_gone(written).step("write the status of", "ForeignCluster", Key::of(record))?.is_none() {
+                return Ok(());
             }
         }
-        conditions::apply_links(&self.context.client, record, FIELD_MANAGER, &wanted).await.step(step)
+        self.write_links(record, &wanted).await
     }
 
-    /// Says on records that cannot be served why, and lets them go.
-    async fn reject(&self, records: &[Arc<ForeignCluster>], reason: &str, text: &str) -> Result<Next, StepError> {
+    async fn write_links(&self, record: &ForeignCluster, wanted: &[DesiredCondition]) -> Result<(), StepError> {
+        let written = conditions::apply_links(&self.context.client, record, owners::PEERING, wanted).await;
+        written.step("write the conditions of", "ForeignCluster", Key::of(record))
+    }
+
+    /// Writes why these records are not served. Their deletion does not wait for anything.
+    async fn reject(
+        &self,
+        records: &[Arc<ForeignCluster>],
+        reason: IdentityVerifiedReason,
+        text: &str,
+    ) -> Result<Next, StepError> {
         for record in records {
-            if record.metadata.deletion_timestamp.is_some() && record.finalizers().iter().any(|name| name == finalizers::PEERING)
-            {
-                self.set_finalizer(record, false).await?;
+            if record.metadata.deletion_timestamp.is_some() {
+                self.release(record).await?;
             }
-            let wanted = [Wanted::no(links::IDENTITY_VERIFIED, reason, text)];
-            let done = conditions::apply_links(&self.context.client, record, FIELD_MANAGER, &wanted).await;
-            done.step(|| format!("write the status of ForeignCluster {}", record.name_any()))?;
+            self.write_links(record, &[DesiredCondition::no(links::IDENTITY_VERIFIED, reason, text)]).await?;
         }
         Ok(Next::OnChange)
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<ClusterId, Session>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock()
     }
 }
 
-fn wanted_conditions(view: Option<&View>, plan: Plan, snapshot: Snapshot, health: ConsumerHealth, id: &ClusterId) -> Vec<Wanted> {
+fn wanted_conditions(
+    view: Option<&View>,
+    plan: Plan,
+    snapshot: Snapshot,
+    health: ConsumerHealth,
+    id: &ClusterId,
+) -> Vec<DesiredCondition> {
     let mut wanted = Vec::new();
     match (plan.outgoing, view) {
         (Outgoing::Run, Some(view)) => wanted.extend([view.identity.clone(), view.authenticated.clone(), view.reachable.clone()]),
         (Outgoing::TearDown | Outgoing::AwaitGone, _) => {
-            wanted.push(Wanted::no(links::AUTHENTICATED, "Ending", "the peering is being ended"));
+            wanted.push(DesiredCondition::no(links::AUTHENTICATED, AuthenticatedReason::Ending, "the peering is ending"));
         }
         _ => {}
     }
     match plan.incoming {
         Incoming::Serve => {
             let text = format!("it may use namespace {}", tenant_namespace(id));
-            wanted.extend([Wanted::yes(links::CONSUMER_AUTHORIZED, "Granted", text), consumer_reachable(health)]);
+            wanted.extend([
+                DesiredCondition::yes(links::CONSUMER_AUTHORIZED, ConsumerAuthorizedReason::Granted, text),
+                consumer_reachable(health),
+            ]);
         }
         Incoming::End | Incoming::AwaitGone => {
-            let text = "what was lent to it is being taken back";
-            wanted.push(Wanted::no(links::CONSUMER_AUTHORIZED, "Ending", text));
+            let text = "this cluster is taking back what it lent";
+            wanted.push(DesiredCondition::no(links::CONSUMER_AUTHORIZED, ConsumerAuthorizedReason::Ending, text));
         }
-        Incoming::Nothing if snapshot.peer.is_some_and(|peer| peer.incoming == Wish::No) => {
-            wanted.push(Wanted::no(links::CONSUMER_AUTHORIZED, "Blocked", "spec.incomingPeering is No"));
+        Incoming::Nothing if snapshot.peer.is_some_and(|peer| peer.incoming == PeeringIntent::No) => {
+            wanted.push(DesiredCondition::no(
+                links::CONSUMER_AUTHORIZED,
+                ConsumerAuthorizedReason::Blocked,
+                "spec.incomingPeering is No",
+            ));
         }
         Incoming::Nothing if snapshot.peer.is_some_and(|peer| matches!(peer.waiting, Waiting::For(_))) => {
             let text = format!(
-                "it asks to borrow from here, and somebody is to decide: `liqoctl approve {id}` or `liqoctl refuse {id}`"
+                "it wants to borrow from this cluster, and somebody has to decide: `liqoctl approve {id}` or `liqoctl refuse {id}`"
             );
-            wanted.push(Wanted::no(links::CONSUMER_AUTHORIZED, "PendingApproval", text));
+            wanted.push(DesiredCondition::no(links::CONSUMER_AUTHORIZED, ConsumerAuthorizedReason::PendingApproval, text));
         }
         Incoming::Nothing => {}
     }
     wanted
 }
 
-/// After a restart nothing is known at first: what was known to be well stays so until something else is found.
-fn undecided_stay(mut wanted: Vec<Wanted>, record: &ForeignCluster) -> Vec<Wanted> {
+/// A restarted process knows nothing yet: keeps conditions that were True until this process has a result of its own.
+fn undecided_stay(mut wanted: Vec<DesiredCondition>, record: &ForeignCluster) -> Vec<DesiredCondition> {
     for undecided in wanted.iter_mut().filter(|wanted| wanted.status.is_none()) {
         if let Some(known) = record.condition(undecided.kind).filter(|known| known.status == "True") {
-            *undecided = Wanted::yes(undecided.kind, known.reason.clone(), known.message.clone());
+            *undecided = DesiredCondition::yes(undecided.kind, known.reason.clone(), known.message.clone());
         }
     }
     wanted
 }
 
-fn consumer_reachable(health: ConsumerHealth) -> Wanted {
+fn consumer_reachable(health: ConsumerHealth) -> DesiredCondition {
     let kind = links::CONSUMER_REACHABLE;
     match health {
-        ConsumerHealth::Unknown => Wanted::unknown(kind, "Waiting", "the consumer was not heard yet"),
-        ConsumerHealth::Reachable => Wanted::yes(kind, "Reachable", "the consumer renews its lease"),
-        ConsumerHealth::Silent => {
-            Wanted::no(kind, "Silent", "the consumer does not renew its lease: is it up, and is the way from it to here open?")
+        ConsumerHealth::Unknown => DesiredCondition::unknown(
+            kind,
+            ConsumerReachableReason::Waiting,
+            "the consumer has not renewed its lease since this process started",
+        ),
+        ConsumerHealth::Reachable => {
+            DesiredCondition::yes(kind, ConsumerReachableReason::Reachable, "the consumer renews its lease")
         }
-        ConsumerHealth::Expired => Wanted::no(kind, "Expired", "the consumer was silent for longer than anything is held for it"),
+        ConsumerHealth::Silent => DesiredCondition::no(
+            kind,
+            ConsumerReachableReason::Silent,
+            "the consumer does not renew its lease: is it up, and does it reach the API server of this cluster?",
+        ),
+        ConsumerHealth::Expired => DesiredCondition::no(
+            kind,
+            ConsumerReachableReason::Expired,
+            "the consumer has been silent for longer than peering.consumerExpirySeconds",
+        ),
     }
 }
 
 fn wanted_status(old: &ForeignClusterStatus, view: Option<&View>, plan: Plan, id: &ClusterId) -> ForeignClusterStatus {
     let granted = view.and_then(|view| view.granted.clone());
-    // A session that has just started knows nothing yet: what an earlier one found out stays.
+    // A new session knows nothing yet: keep the results of an earlier one.
     let keep = plan.outgoing == Outgoing::Run && granted.is_none();
     let (namespace, url, version) = match granted {
         Some(granted) => (Some(granted.tenant_namespace), Some(granted.api_server_url), Some(granted.protocol_version)),
@@ -411,13 +428,13 @@ mod tests {
         Plan { outgoing, incoming, record: Record::Keep }
     }
 
-    fn kinds(plan: Plan, incoming: Wish) -> Vec<(&'static str, Option<bool>)> {
+    fn kinds(plan: Plan, incoming: PeeringIntent) -> Vec<(&'static str, Option<bool>)> {
         let peer =
             Peer { wants_outgoing: false, incoming, deleting: false, automatic: false, finalizer: true, waiting: Waiting::No };
         let snapshot = Snapshot {
             peer: Some(peer),
-            provider_namespace: Place::Absent,
-            tenant_namespace: Place::Absent,
+            provider_namespace: NamespaceState::Absent,
+            tenant_namespace: NamespaceState::Absent,
             consumer_expired: false,
         };
         let wanted = wanted_conditions(None, plan, snapshot, ConsumerHealth::Reachable, &id());
@@ -428,23 +445,29 @@ mod tests {
     fn each_direction_shows_its_own_links_only() {
         let serving = planned(Outgoing::Nothing, Incoming::Serve);
         assert_eq!(
-            kinds(serving, Wish::Auto),
+            kinds(serving, PeeringIntent::Auto),
             [(links::CONSUMER_AUTHORIZED, Some(true)), (links::CONSUMER_REACHABLE, Some(true))]
         );
-        assert_eq!(kinds(planned(Outgoing::TearDown, Incoming::Nothing), Wish::Auto), [(links::AUTHENTICATED, Some(false))]);
-        assert_eq!(kinds(planned(Outgoing::Nothing, Incoming::Nothing), Wish::Auto), []);
-        assert_eq!(kinds(planned(Outgoing::Nothing, Incoming::Nothing), Wish::No), [(links::CONSUMER_AUTHORIZED, Some(false))]);
+        assert_eq!(
+            kinds(planned(Outgoing::TearDown, Incoming::Nothing), PeeringIntent::Auto),
+            [(links::AUTHENTICATED, Some(false))]
+        );
+        assert_eq!(kinds(planned(Outgoing::Nothing, Incoming::Nothing), PeeringIntent::Auto), []);
+        assert_eq!(
+            kinds(planned(Outgoing::Nothing, Incoming::Nothing), PeeringIntent::No),
+            [(links::CONSUMER_AUTHORIZED, Some(false))]
+        );
     }
 
     #[test]
     fn a_restart_does_not_make_good_conditions_flicker() {
         let mut record: ForeignCluster =
             serde_json::from_value(json!({"metadata": {"name": "milan"}, "spec": {"clusterID": id()}})).unwrap();
-        let waiting = [Wanted::unknown(links::PEER_REACHABLE, "Waiting", "")];
+        let waiting = [DesiredCondition::unknown(links::PEER_REACHABLE, "Waiting", "")];
         assert_eq!(undecided_stay(waiting.to_vec(), &record), waiting);
         let conditions = |status: &str| json!({"conditions": [{"type": "PeerReachable", "status": status, "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
         record.status = Some(serde_json::from_value(conditions("True")).unwrap());
-        assert_eq!(undecided_stay(waiting.to_vec(), &record), [Wanted::yes(links::PEER_REACHABLE, "R", "m")]);
+        assert_eq!(undecided_stay(waiting.to_vec(), &record), [DesiredCondition::yes(links::PEER_REACHABLE, "R", "m")]);
         record.status = Some(serde_json::from_value(conditions("False")).unwrap());
         assert_eq!(undecided_stay(waiting.to_vec(), &record), waiting);
     }

@@ -1,4 +1,4 @@
-//! The namespaces that Liqo makes for peers, reduced to what peering needs of them.
+//! The namespaces that Liqo creates for peers, reduced to what peering needs.
 
 use data_encoding::BASE64;
 use k8s_openapi::api::core::v1::Namespace;
@@ -7,26 +7,25 @@ use liqo_api::{ClusterId, annotations, labels};
 
 use crate::objects;
 
-/// A namespace that Liqo made, as far as peering needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiqoNamespace {
     /// `tenant`, `provider` or `mapped`.
     pub kind: String,
-    /// The consumer or the provider that it is about.
+    /// The consumer, or for kind `provider` the provider.
     pub cluster: ClusterId,
     /// The consumer's name, on tenant namespaces.
     pub cluster_name: Option<String>,
     /// The consumer's key, on tenant namespaces.
     pub public_key: Option<[u8; 32]>,
-    /// Kubernetes deletes it.
+    /// Kubernetes is deleting it.
     pub terminating: bool,
-    /// The tenancy is being ended.
+    /// Liqo is ending the tenancy.
     pub ending: bool,
 }
 
 impl LiqoNamespace {
-    /// Reduces a namespace; none if it is not one that Liqo made for a known kind of use.
-    #[allow(clippy::needless_pass_by_value)] // The form that a cache wants.
+    /// Returns none if the namespace does not have Liqo's labels.
+    #[allow(clippy::needless_pass_by_value)] // The signature that a cache requires.
     pub fn of(namespace: Namespace) -> Option<Self> {
         let kind = namespace.labels().get(labels::NAMESPACE_KIND)?;
         let label = if kind == objects::KIND_PROVIDER { labels::PROVIDER_ID } else { labels::CONSUMER_ID };

@@ -1,4 +1,4 @@
-//! The Kubernetes objects that a peering consists of, and the one way in which they are made.
+//! The Kubernetes objects of a peering, and how they are created and deleted.
 
 use std::{collections::BTreeMap, fmt::Debug, time::Duration};
 
@@ -14,80 +14,51 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Resource, ResourceExt,
-    api::{ObjectMeta, PostParams},
+    api::{DeleteParams, ObjectMeta},
 };
-use liqo_api::{ClusterId, annotations, consumer_service_account, labels, leases, provider_namespace, roles, tenant_namespace};
+use liqo_api::{
+    CONTROLLER_MANAGER, ClusterId, Key, annotations, consumer_service_account, labels, leases, provider_namespace, roles,
+    tenant_namespace,
+};
+use liqo_controller_runtime::writes::{Step as _, StepError, create_missing, delete_if_present};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::auth::server::Consumer;
 
-/// Name of the manager's `ServiceAccount`, and of the `RoleBinding` that gives it rights in a namespace that it made.
-const MANAGER_ACCOUNT: &str = "liqo-controller-manager";
+/// Name of the `RoleBinding` that gives the manager rights in a namespace that it created.
 const MANAGER_BINDING: &str = "liqo-manager";
 
 /// Name of the `ResourceQuota` in a tenant namespace.
 pub const QUOTA: &str = "liqo-tenant";
 
-/// Value of the label for namespaces of tenants.
+/// Values of the label `liqo.io/namespace-kind`.
 pub const KIND_TENANT: &str = "tenant";
-/// Value of the label for namespaces about providers.
 pub const KIND_PROVIDER: &str = "provider";
-/// Value of the label for namespaces that a consumer's offloaded namespaces are mapped to.
 pub const KIND_MAPPED: &str = "mapped";
 
-/// On a tenant namespace: the tenancy is being ended, since this time (RFC 3339).
+/// Annotation on a tenant namespace: the tenancy has been ending since this time (RFC 3339).
 pub const ENDING: &str = "liqo.io/ending";
 
-/// How long a right may take to hold after its `RoleBinding` was created.
-const RIGHTS_SETTLE: Duration = Duration::from_secs(3);
+/// How long a new `RoleBinding` may take to have an effect.
+const RIGHTS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A step of a controller failed.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot {step}: {source}")]
-pub struct StepError {
-    /// What was tried, with the object's name.
-    pub step: String,
-    /// What the API server said.
-    #[source]
-    pub source: kube::Error,
-}
-
-/// Says what a request was for.
-pub trait Step<T> {
-    /// Adds the step to the error.
-    fn step(self, step: impl FnOnce() -> String) -> Result<T, StepError>;
-}
-
-impl<T> Step<T> for kube::Result<T> {
-    fn step(self, step: impl FnOnce() -> String) -> Result<T, StepError> {
-        self.map_err(|source| StepError { step: step(), source })
-    }
-}
-
-/// Creates an object unless it is there already; returns what is there.
-pub async fn create_missing<K>(api: &Api<K>, object: &K) -> Result<K, StepError>
+/// Creates an object unless it exists; returns the existing object.
+pub async fn ensure<K>(api: &Api<K>, object: &K) -> Result<K, StepError>
 where
     K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + Debug,
 {
-    let name = object.name_any();
-    let step = || format!("create {} {name}", K::kind(&()));
-    if let Some(found) = api.get_opt(&name).await.step(step)? {
-        return Ok(found);
-    }
-    match api.create(&PostParams::default(), object).await {
-        Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(&name).await.step(step),
-        created => created.step(step),
-    }
+    let (live, _) = create_missing(api, object).await.step("create", K::kind(&()), key(api, &object.name_any()))?;
+    Ok(live)
 }
 
-/// As [`create_missing`], in a namespace whose `RoleBinding` for us may not hold yet.
-pub async fn create_missing_in_new<K>(api: &Api<K>, object: &K) -> Result<K, StepError>
+/// Like [`ensure`], in a namespace where our `RoleBinding` may not have an effect yet.
+pub async fn ensure_in_new<K>(api: &Api<K>, object: &K) -> Result<K, StepError>
 where
     K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + Debug,
 {
-    let deadline = tokio::time::Instant::now() + RIGHTS_SETTLE;
+    let deadline = tokio::time::Instant::now() + RIGHTS_TIMEOUT;
     loop {
-        match create_missing(api, object).await {
+        match ensure(api, object).await {
             Err(StepError { source: kube::Error::Api(status), .. })
                 if status.is_forbidden() && tokio::time::Instant::now() < deadline =>
             {
@@ -98,22 +69,23 @@ where
     }
 }
 
-/// Deletes an object unless it is gone already.
-pub async fn delete_present<K>(api: &Api<K>, name: &str) -> Result<(), StepError>
+/// Deletes an object unless it is gone or being deleted. Reads first, so that a repeated call writes nothing.
+pub async fn delete<K>(api: &Api<K>, name: &str) -> Result<(), StepError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let step = || format!("delete {} {name}", K::kind(&()));
-    if api.get_metadata_opt(name).await.step(step)?.is_none_or(|found| found.metadata.deletion_timestamp.is_some()) {
-        return Ok(());
+    let found = api.get_metadata_opt(name).await.step("read", K::kind(&()), key(api, name))?;
+    if found.is_some_and(|found| found.metadata.deletion_timestamp.is_none()) {
+        delete_if_present(api, name, &DeleteParams::default()).await.step("delete", K::kind(&()), key(api, name))?;
     }
-    match api.delete(name, &kube::api::DeleteParams::default()).await {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        done => done.map(|_| ()).step(step),
-    }
+    Ok(())
 }
 
-/// The namespace on the provider that belongs to one consumer.
+fn key<K: Resource>(api: &Api<K>, name: &str) -> Key {
+    Key::new(api.namespace().unwrap_or_default(), name)
+}
+
+/// A consumer's namespace at the provider.
 pub fn tenant(consumer: &Consumer) -> Namespace {
     let mut object = namespace(tenant_namespace(&consumer.id), KIND_TENANT, labels::CONSUMER_ID, &consumer.id);
     object.metadata.annotations = Some(BTreeMap::from([
@@ -123,7 +95,7 @@ pub fn tenant(consumer: &Consumer) -> Namespace {
     object
 }
 
-/// The namespace on the consumer about one provider.
+/// The consumer's own namespace for one provider.
 pub fn provider(id: &ClusterId) -> Namespace {
     namespace(provider_namespace(id), KIND_PROVIDER, labels::PROVIDER_ID, id)
 }
@@ -135,9 +107,9 @@ fn namespace(name: String, kind: &str, id_label: &str, id: &ClusterId) -> Namesp
     Namespace { metadata: ObjectMeta { name: Some(name), labels: Some(all), ..ObjectMeta::default() }, ..Namespace::default() }
 }
 
-/// The manager's own rights in a namespace that it made.
+/// The manager's own rights in a namespace that it created.
 pub fn manager_binding(liqo_namespace: &str) -> RoleBinding {
-    binding(MANAGER_BINDING, roles::OWN_NAMESPACE, MANAGER_ACCOUNT, liqo_namespace)
+    binding(MANAGER_BINDING, roles::OWN_NAMESPACE, CONTROLLER_MANAGER, liqo_namespace)
 }
 
 /// The consumer's rights in its tenant namespace.
@@ -158,21 +130,21 @@ fn binding(name: &str, role: &str, account: &str, account_namespace: &str) -> Ro
     }
 }
 
-/// The account that a consumer acts as; nothing mounts its token.
+/// The account of a consumer. No pod mounts its token.
 pub fn account(consumer: &ClusterId) -> ServiceAccount {
     let mut metadata = named(&consumer_service_account(consumer));
     metadata.labels.get_or_insert_default().insert(labels::CONSUMER_ID.to_owned(), consumer.to_string());
     ServiceAccount { metadata, automount_service_account_token: Some(false), ..ServiceAccount::default() }
 }
 
-/// The Secret that a consumer's tokens are bound to: without it they are worth nothing. It is empty.
+/// An empty Secret that a consumer's tokens are bound to: deleting it invalidates them.
 pub fn session_secret(consumer: &ClusterId) -> Secret {
     let mut metadata = named(&consumer_service_account(consumer));
     metadata.labels.get_or_insert_default().insert(labels::CONSUMER_ID.to_owned(), consumer.to_string());
     Secret { metadata, type_: Some("Opaque".into()), ..Secret::default() }
 }
 
-/// How many objects a consumer may keep in its tenant namespace.
+/// The maximum number of objects in a tenant namespace.
 pub fn quota() -> ResourceQuota {
     let hard = [
         ("count/shadowpods.virtualkubelet.liqo.io", "5000"),
@@ -190,10 +162,10 @@ pub fn quota() -> ResourceQuota {
     }
 }
 
-/// The status that lets a quota work from the start, if it does not yet.
+/// The status that makes a new quota usable at once; none if it is usable already.
 ///
-/// Kubernetes refuses to create what a quota limits and does not count yet, and it may take half a minute until it counts
-/// objects of a kind that was just installed. A new namespace is empty: what is not counted is none.
+/// Kubernetes refuses objects that a quota limits but does not count yet, and it may take half a minute to count objects of a
+/// new kind. A new namespace is empty, so the missing counts are zero.
 pub fn first_count(quota: &ResourceQuota) -> Option<ResourceQuotaStatus> {
     let wanted = quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
     let mut used = quota.status.as_ref().and_then(|status| status.used.clone()).unwrap_or_default();
@@ -206,12 +178,11 @@ pub fn first_count(quota: &ResourceQuota) -> Option<ResourceQuotaStatus> {
     Some(ResourceQuotaStatus { hard: Some(wanted), used: Some(used) })
 }
 
-/// A lease in a tenant namespace, not renewed yet.
+/// A lease that was never renewed.
 pub fn lease(name: &str) -> Lease {
     Lease { metadata: named(name), spec: None }
 }
 
-/// The patch that renews a lease.
 pub fn renewal(holder: &ClusterId, now: Timestamp) -> Lease {
     let spec = LeaseSpec {
         holder_identity: Some(holder.to_string()),
@@ -222,7 +193,7 @@ pub fn renewal(holder: &ClusterId, now: Timestamp) -> Lease {
     Lease { metadata: ObjectMeta::default(), spec: Some(spec) }
 }
 
-/// What changes with each renewal of a lease.
+/// A text that each renewal of the lease changes.
 pub fn lease_version(lease: &Lease) -> Option<String> {
     lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0.to_string())
 }

@@ -1,16 +1,16 @@
-//! What the two clusters of a peering say to each other over the auth endpoint, as it stands on the wire.
+//! The messages between two clusters at the auth endpoint.
 //!
-//! Fields that this version does not know are ignored, so that a newer peer can say more.
+//! This version ignores unknown fields, so that a newer peer can send more.
 
 use std::fmt;
 
 use liqo_api::ClusterId;
 use serde::{Deserialize, Serialize};
 
-/// The protocol versions that this program speaks.
+/// The protocol versions that this program supports.
 pub const PROTOCOL: ProtocolRange = ProtocolRange { min: 1, max: 1 };
 
-/// What this program can do beyond the protocol version's minimum, by name.
+/// Names of optional features that this program supports.
 pub const FEATURES: &[&str] = &[];
 
 /// Payload type of a signed [`PeeringRequest`].
@@ -25,43 +25,31 @@ pub mod paths {
     pub const IDS: &str = "/ids";
     /// GET: [`super::ChallengeAnswer`].
     pub const CHALLENGE: &str = "/v1/challenge";
-    /// POST: an envelope with a [`super::PeeringRequest`]; gives a [`super::PeeringAnswer`].
+    /// POST: an envelope with a [`super::PeeringRequest`]; returns a [`super::PeeringAnswer`].
     pub const PEERINGS: &str = "/v1/peerings";
-    /// POST: an envelope with an [`super::EndRequest`]; gives a [`super::PeeringAnswer`].
+    /// POST: an envelope with an [`super::EndRequest`]; returns a [`super::PeeringAnswer`].
     pub const END: &str = "/v1/peerings/end";
 }
 
 /// A range of protocol versions, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProtocolRange {
-    /// The oldest version that is spoken.
     pub min: u32,
-    /// The newest version that is spoken.
     pub max: u32,
 }
 
 /// The two ranges have no version in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCommonVersion {
-    /// The consumer's newest is older than the provider's oldest.
-    #[error("the consumer speaks protocol versions {consumer}, the provider needs {provider}: upgrade Liqo in the consumer")]
-    UpgradeConsumer {
-        /// What the consumer speaks.
-        consumer: ProtocolRange,
-        /// What the provider speaks.
-        provider: ProtocolRange,
-    },
-    /// The provider's newest is older than the consumer's oldest.
-    #[error("the consumer needs protocol versions {consumer}, the provider speaks {provider}: upgrade Liqo in the provider")]
-    UpgradeProvider {
-        /// What the consumer speaks.
-        consumer: ProtocolRange,
-        /// What the provider speaks.
-        provider: ProtocolRange,
-    },
+    /// The consumer's newest version is older than the provider's oldest.
+    #[error("the consumer supports protocol versions {consumer}, the provider needs {provider}: upgrade Liqo in the consumer")]
+    UpgradeConsumer { consumer: ProtocolRange, provider: ProtocolRange },
+    /// The provider's newest version is older than the consumer's oldest.
+    #[error("the consumer needs protocol versions {consumer}, the provider supports {provider}: upgrade Liqo in the provider")]
+    UpgradeProvider { consumer: ProtocolRange, provider: ProtocolRange },
 }
 
-/// The version to speak: the lower of the two newest ones, if both sides know it.
+/// Chooses the protocol version: the lower of the two newest ones, if both sides support it.
 pub fn negotiate(consumer: ProtocolRange, provider: ProtocolRange) -> Result<u32, NoCommonVersion> {
     if consumer.max < provider.min {
         Err(NoCommonVersion::UpgradeConsumer { consumer, provider })
@@ -81,21 +69,17 @@ impl fmt::Display for ProtocolRange {
 /// Who answers at an auth endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identification {
-    /// The cluster ID.
     #[serde(rename = "clusterID")]
     pub cluster_id: ClusterId,
-    /// The friendly name that the cluster gave itself.
     #[serde(rename = "clusterName")]
     pub cluster_name: String,
     /// The raw Ed25519 public key, in base64.
     #[serde(rename = "publicKey")]
     pub public_key: String,
-    /// The protocol versions that it speaks.
     pub protocol: ProtocolRange,
-    /// What else it can do.
     #[serde(default)]
     pub features: Vec<String>,
-    /// The version of its program, for people.
+    /// The version of Liqo, for people.
     #[serde(default)]
     pub version: String,
 }
@@ -106,13 +90,12 @@ pub struct Identification {
 pub struct ChallengeAnswer {
     /// Opaque to the client.
     pub challenge: String,
-    /// How long it is good.
     pub expires_in_seconds: u64,
 }
 
-/// The consumer's wish to peer, or to have a new credential for a peering that exists.
+/// A consumer's request to peer, or to get a new credential for an existing peering.
 ///
-/// The claims are plain text here: they become a [`ClusterId`] only after they were compared with the signer's key.
+/// `audience` and `cluster_id` are claims, so they are plain text until they were compared with the signer's key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeeringRequest {
     /// From [`ChallengeAnswer`].
@@ -122,20 +105,17 @@ pub struct PeeringRequest {
     /// The consumer's cluster ID.
     #[serde(rename = "clusterID")]
     pub cluster_id: String,
-    /// The consumer's friendly name.
     #[serde(rename = "clusterName")]
     pub cluster_name: String,
-    /// The protocol versions that the consumer speaks.
     pub protocol: ProtocolRange,
-    /// What else the consumer can do.
     #[serde(default)]
     pub features: Vec<String>,
-    /// Needed the first time.
+    /// Needed only for the first contact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<SecretText>,
 }
 
-/// The consumer's word that the peering is over.
+/// A consumer's message that the peering has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndRequest {
     /// From [`ChallengeAnswer`].
@@ -147,51 +127,44 @@ pub struct EndRequest {
     pub cluster_id: String,
 }
 
-/// What the provider answers to a signed request.
+/// The provider's answer to a signed request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "result")]
 pub enum PeeringAnswer {
-    /// Access is granted, or was already.
+    /// The consumer has access.
     Granted(Box<Grant>),
-    /// The peering is over, or never was.
+    /// There is no peering any more.
     Ended {},
-    /// Somebody has to approve it first: try again later.
+    /// Somebody has to approve the consumer first: try again later.
     Pending(Refusal),
-    /// Not granted.
     Denied(Refusal),
 }
 
-/// Everything that the consumer needs in order to work with the provider.
+/// Everything that a consumer needs to use the provider's API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Grant {
-    /// The one namespace where the two clusters talk.
     pub tenant_namespace: String,
-    /// Where the provider's API server is.
     pub api_server: ApiServer,
     /// A bearer token for it.
     pub token: SecretText,
-    /// How long the token is good, from now.
+    /// Lifetime of the token from now on.
     pub expiration_seconds: u64,
-    /// The version that both sides speak from now on.
     pub protocol_version: u32,
-    /// The provider's friendly name.
     pub provider_name: String,
 }
 
-/// The way to an API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiServer {
-    /// Its URL.
     pub url: String,
-    /// The certificates (PEM) that its own is to be verified with.
+    /// The CA certificates (PEM) that verify its own certificate.
     pub ca: String,
 }
 
-/// Why something is not granted, or not yet.
+/// Why the provider does not grant a request, or not yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// One word for machines, such as `TokenRequired`.
+    /// One word for programs, for example `TokenRequired`.
     pub reason: String,
     /// A sentence for people, with the next step.
     pub message: String,
@@ -208,7 +181,7 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// Whether a name is fit to be a cluster's name: a DNS label (RFC 1123) that cannot be taken for a cluster's ID.
+/// Whether a name can be a cluster's name: it must be a DNS label (RFC 1123) that cannot be mistaken for a cluster ID.
 pub fn valid_cluster_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let label = (1..=63).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('-') && !name.ends_with('-');

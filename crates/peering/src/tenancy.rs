@@ -1,21 +1,17 @@
-//! The provider's side of a peering: what one consumer is given, and how it is taken back.
+//! The provider's side of a peering: what a consumer gets, and how it is taken back.
 //!
 //! ```text
-//!  liqo-tenant-<id>      labels and annotations: whose it is        namespace liqo
+//!  liqo-tenant-<id>      labels and annotations: its consumer       namespace liqo
 //!    RoleBinding liqo-tenant ───────── subject ───────────────────▶ ServiceAccount liqo-consumer-<id>
 //!    ResourceQuota, Lease provider, Lease consumer                  Secret         liqo-consumer-<id> ◀── tokens are bound to it
 //! ```
 //!
-//! The tenant namespace is the record of the grant: while it stands and is not ending, the consumer's key is approved.
-//! Granting and ending of one tenancy never run at the same time.
+//! The tenant namespace records the grant: the consumer has access while it exists and is not ending. Granting and ending one
+//! tenancy never run at the same time.
 
 mod records;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
@@ -30,39 +26,40 @@ use kube::{
     api::{DeleteParams, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
 };
 use liqo_api::{
-    ClusterId, ForeignCluster, NamespaceMap, PeeringPolicy, ReflectedObject, ResourceOffer, ResourceRequest, ShadowPod, Wish,
-    consumer_service_account, labels, leases, roles, tenant_namespace,
+    ClusterId, ForeignCluster, NamespaceMap, PeeringIntent, PeeringPolicy, ReflectedObject, ResourceOffer, ResourceRequest,
+    ShadowPod, consumer_service_account, labels, leases, roles, tenant_namespace,
 };
-use liqo_kit::{
-    Cache, Context, Queue,
+use liqo_controller_runtime::{
+    Cache, Context, Key, Queue,
     unread::{Unread, unread},
+    writes::{Step as _, StepError, unless_changed},
 };
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
     addresses::Addresses,
     auth::{
-        decide::{Known, OneTimeToken, Room, TokenVerdict, reasons},
+        decide::{ApprovalQueue, Known, OneTimeToken, TokenVerdict, reasons},
         server::{Consumer, Tenancies, TenancyError},
         tokens,
     },
-    decide::{ConsumerHealth, ConsumerPulse, Waiting},
+    decide::{ConsumerHealth, ConsumerHeartbeat, Waiting},
     identity::PublicKey,
     namespace::LiqoNamespace,
-    objects::{self, KIND_MAPPED, Step, StepError, create_missing, create_missing_in_new, delete_present},
+    objects::{self, KIND_MAPPED},
     protocol::{Grant, Refusal, SecretText},
 };
 
-/// How often the lease in each tenant namespace is renewed, and the consumer's looked at.
-const BEAT: Duration = Duration::from_secs(5);
-/// How many tenants are served at a time.
-const AT_A_TIME: usize = 16;
-/// How many objects of an ending tenancy are looked at in one step.
-const CLEARED_AT_ONCE: u32 = 500;
-/// What the names of our own finalizers begin with.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum number of concurrent requests.
+const MAX_CONCURRENT: usize = 16;
+/// How many objects of one kind are removed from an ending tenancy in one step.
+const CLEAR_PAGE_SIZE: u32 = 500;
+/// Prefix of the names of our own finalizers.
 const OUR_FINALIZERS: &str = "liqo.io/";
-/// How long a credential is good.
+/// Lifetime of a credential.
 const CREDENTIAL_SECONDS: i64 = 3600;
 
 /// All consumers of this cluster.
@@ -76,12 +73,12 @@ pub struct Tenants {
     policies: Cache<PeeringPolicy>,
     namespaces: Cache<LiqoNamespace>,
     queue: Queue<ClusterId>,
-    pulses: Mutex<HashMap<ClusterId, (ConsumerPulse, ConsumerHealth)>>,
+    consumer_heartbeats: Mutex<HashMap<ClusterId, (ConsumerHeartbeat, ConsumerHealth)>>,
     locks: Mutex<HashMap<ClusterId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Tenants {
-    /// The consumers of the cluster of `context`. Changes of a consumer's health add its ID to `queue`.
+    /// Adds a consumer's ID to `queue` when its health changes.
     pub fn new(
         context: &Context,
         addresses: watch::Receiver<Option<Addresses>>,
@@ -100,27 +97,26 @@ impl Tenants {
             policies,
             namespaces,
             queue,
-            pulses: Mutex::default(),
+            consumer_heartbeats: Mutex::default(),
             locks: Mutex::default(),
         }
     }
 
-    /// How a consumer is, as far as this process knows.
     pub fn health(&self, consumer: &ClusterId) -> ConsumerHealth {
-        self.pulses().get(consumer).map_or(ConsumerHealth::Unknown, |(_, health)| *health)
+        self.consumer_heartbeats().get(consumer).map_or(ConsumerHealth::Unknown, |(_, health)| *health)
     }
 
-    /// Makes what is missing of a tenancy that stands.
-    pub async fn keep(&self, consumer: &ClusterId) -> Result<(), StepError> {
+    /// Creates what is missing in an existing tenancy.
+    pub async fn repair(&self, consumer: &ClusterId) -> Result<(), StepError> {
         let _alone = self.lock(consumer).await;
-        // The cache may be behind an ending that was just begun.
+        // The cache may not show yet that the tenancy is ending.
         match self.live_namespace(consumer).await? {
             Some(namespace) if !namespace.terminating && !namespace.ending => self.make_parts(consumer).await,
             _ => Ok(()),
         }
     }
 
-    /// Does what can be done now to end a tenancy. Returns whether the namespace is on its way out.
+    /// Does what is possible now to end a tenancy. Returns whether Kubernetes is deleting the namespace, or has deleted it.
     pub async fn end_step(&self, consumer: &ClusterId) -> Result<bool, StepError> {
         let _alone = self.lock(consumer).await;
         let name = tenant_namespace(consumer);
@@ -131,59 +127,59 @@ impl Tenants {
             Some(_) => self.mark_ending(consumer).await?,
         }
         self.take_rights(consumer, true).await?;
-        // Without it we could not even look; a grant that was interrupted may have left it out.
+        // Needed to list the contents; an interrupted grant may not have created it.
         let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &name);
-        create_missing(&bindings, &objects::manager_binding(&self.namespace)).await?;
+        objects::ensure(&bindings, &objects::manager_binding(&self.namespace)).await?;
         let mapped = self.has_mapped_namespaces(consumer).await?;
         let left = self.empty(&name, mapped).await?;
         if left || mapped {
             return Ok(false);
         }
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        delete_present(&namespaces, &name).await?;
+        objects::delete(&namespaces, &name).await?;
         tracing::info!(%consumer, "ended the tenancy");
         Ok(true)
     }
 
-    /// Takes away what gives access, of a consumer without a tenant namespace.
+    /// Removes the rights of a consumer that has no tenant namespace.
     pub async fn sweep(&self, consumer: &ClusterId) -> Result<(), StepError> {
         let _alone = self.lock(consumer).await;
-        self.pulses().remove(consumer);
+        self.consumer_heartbeats().remove(consumer);
         if self.live_namespace(consumer).await?.is_some_and(|namespace| !namespace.terminating) {
             return Ok(());
         }
         self.take_rights(consumer, false).await
     }
 
-    /// Whether a consumer has no namespace at all, asked of the API server.
+    /// Asks the API server whether a consumer has no tenant namespace.
     pub async fn is_gone(&self, consumer: &ClusterId) -> Result<bool, StepError> {
         Ok(self.live_namespace(consumer).await?.is_none())
     }
 
-    /// Consumers that have an account but no tenant namespace: left over from a namespace that somebody deleted.
+    /// Consumers that have an account. Some may have no tenant namespace, if somebody deleted it.
     pub async fn strays(&self) -> Result<Vec<ClusterId>, StepError> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
         let list = accounts.list_metadata(&ListParams::default().labels(labels::CONSUMER_ID)).await;
-        let list = list.step(|| "list the accounts of consumers".to_owned())?;
+        let list = list.step("list", "ServiceAccounts", Key::new(&self.namespace, ""))?;
         Ok(list.iter().filter_map(|account| account.labels().get(labels::CONSUMER_ID)?.parse().ok()).collect())
     }
 
-    /// Renews the provider's lease for every tenant, and looks at the consumer's, until `context.stop`.
-    pub async fn beat(&self) {
-        let mut beats = tokio::time::interval(BEAT);
-        beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    /// Renews the provider's lease in every tenant namespace, and reads the consumer's, until `context.stop`.
+    pub async fn heartbeat(&self) {
+        let mut heartbeats = tokio::time::interval(HEARTBEAT_INTERVAL);
+        heartbeats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = self.context.stop.cancelled() => return,
-                _ = beats.tick() => {}
+                _ = heartbeats.tick() => {}
             }
             let serving =
                 self.namespaces.all().into_iter().filter(|(_, namespace)| {
                     namespace.kind == objects::KIND_TENANT && !namespace.terminating && !namespace.ending
                 });
             futures::stream::iter(serving)
-                .for_each_concurrent(AT_A_TIME, |(_, namespace)| async move {
-                    if let Err(error) = self.beat_one(&namespace.cluster).await {
+                .for_each_concurrent(MAX_CONCURRENT, |(_, namespace)| async move {
+                    if let Err(error) = self.heartbeat_of(&namespace.cluster).await {
                         tracing::debug!(consumer = %namespace.cluster, %error, "cannot renew the lease of a tenant");
                     }
                 })
@@ -191,23 +187,25 @@ impl Tenants {
         }
     }
 
-    async fn beat_one(&self, consumer: &ClusterId) -> Result<(), StepError> {
-        let api: Api<Lease> = Api::namespaced(self.client.clone(), &tenant_namespace(consumer));
+    async fn heartbeat_of(&self, consumer: &ClusterId) -> Result<(), StepError> {
+        let namespace = tenant_namespace(consumer);
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), &namespace);
         let renewal = Patch::Merge(objects::renewal(&self.own, Timestamp::now()));
         let parameters = PatchParams::default();
         let (renewed, seen) = tokio::join!(api.patch(leases::PROVIDER, &parameters, &renewal), api.get(leases::CONSUMER));
-        renewed.step(|| format!("renew Lease {} for {consumer}", leases::PROVIDER))?;
-        let seen = seen.step(|| format!("read Lease {} of {consumer}", leases::CONSUMER))?;
+        renewed.step("renew", "Lease", Key::new(&namespace, leases::PROVIDER))?;
+        let seen = seen.step("read", "Lease", Key::new(&namespace, leases::CONSUMER))?;
         let expiry = Duration::from_secs(self.context.config().spec.peering.consumer_expiry_seconds.into());
         let (lease, now) = (objects::lease_version(&seen), Instant::now());
-        let mut pulses = self.pulses();
-        let (pulse, health) =
-            pulses.entry(consumer.clone()).or_insert_with(|| (ConsumerPulse::new(lease.clone(), now), ConsumerHealth::Unknown));
-        pulse.saw(lease, now);
-        let current = pulse.health(expiry, now);
+        let mut consumer_heartbeats = self.consumer_heartbeats();
+        let (heartbeat, health) = consumer_heartbeats
+            .entry(consumer.clone())
+            .or_insert_with(|| (ConsumerHeartbeat::new(lease.clone(), now), ConsumerHealth::Unknown));
+        heartbeat.observe(lease, now);
+        let current = heartbeat.health(expiry, now);
         let changed = *health != current;
         *health = current;
-        drop(pulses);
+        drop(consumer_heartbeats);
         if changed {
             self.queue.add(consumer.clone());
         }
@@ -218,27 +216,27 @@ impl Tenants {
         let name = tenant_namespace(consumer);
         let (client, own) = (self.client.clone(), &self.namespace);
         let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &name);
-        create_missing(&bindings, &objects::manager_binding(own)).await?;
-        create_missing(&Api::namespaced(client.clone(), own), &objects::account(consumer)).await?;
-        create_missing(&Api::namespaced(client.clone(), own), &objects::session_secret(consumer)).await?;
+        objects::ensure(&bindings, &objects::manager_binding(own)).await?;
+        objects::ensure(&Api::namespaced(client.clone(), own), &objects::account(consumer)).await?;
+        objects::ensure(&Api::namespaced(client.clone(), own), &objects::session_secret(consumer)).await?;
         let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &name);
-        let quota = create_missing_in_new(&quotas, &objects::quota()).await?;
+        let quota = objects::ensure_in_new(&quotas, &objects::quota()).await?;
         if let Some(status) = objects::first_count(&quota) {
             let patch = Patch::Merge(json!({ "status": status }));
             let counted = quotas.patch_status(objects::QUOTA, &PatchParams::default(), &patch).await;
-            counted.map(|_| ()).step(|| format!("start the count of the quota in {name}"))?;
+            counted.step("start the count of", "ResourceQuota", Key::new(&name, objects::QUOTA))?;
         }
         for lease in objects::tenant_leases() {
-            create_missing_in_new(&Api::<Lease>::namespaced(client.clone(), &name), &lease).await?;
+            objects::ensure_in_new(&Api::<Lease>::namespaced(client.clone(), &name), &lease).await?;
         }
-        create_missing(&bindings, &objects::tenant_binding(consumer, own)).await?;
+        objects::ensure(&bindings, &objects::tenant_binding(consumer, own)).await?;
         Ok(())
     }
 
     async fn issue_token(&self, consumer: &ClusterId) -> Result<(String, u64), StepError> {
         let name = consumer_service_account(consumer);
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let session = secrets.get(&name).await.step(|| format!("read Secret {name}"))?;
+        let session = secrets.get(&name).await.step("read", "Secret", Key::new(&self.namespace, &name))?;
         let request = TokenRequest {
             metadata: ObjectMeta::default(),
             spec: TokenRequestSpec {
@@ -255,7 +253,7 @@ impl Tenants {
         };
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
         let issued = accounts.create_token_request(&name, &PostParams::default(), &request).await;
-        let issued = issued.step(|| format!("issue a token for ServiceAccount {name}"))?;
+        let issued = issued.step("issue a token for", "ServiceAccount", Key::new(&self.namespace, &name))?;
         let seconds = issued.spec.expiration_seconds.unwrap_or(CREDENTIAL_SECONDS);
         let token = issued.status.map(|status| status.token).unwrap_or_default();
         Ok((token, u64::try_from(seconds).unwrap_or_default()))
@@ -265,35 +263,36 @@ impl Tenants {
         let name = tenant_namespace(consumer);
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let mark = json!({"metadata": {"annotations": {objects::ENDING: Timestamp::now().to_string()}}});
-        namespaces
-            .patch(&name, &PatchParams::default(), &Patch::Merge(mark))
-            .await
-            .step(|| format!("mark namespace {name} as ending"))?;
-        self.pulses().remove(consumer);
+        namespaces.patch(&name, &PatchParams::default(), &Patch::Merge(mark)).await.step(
+            "mark as ending",
+            "Namespace",
+            Key::new("", &name),
+        )?;
+        self.consumer_heartbeats().remove(consumer);
         Ok(())
     }
 
-    /// Rights first, for they end at once; then what the tokens are bound to, which takes up to 10 s to be noticed.
+    /// Removes the rights first, which takes effect at once; then what the tokens are bound to, which may take 10 s.
     async fn take_rights(&self, consumer: &ClusterId, in_namespaces: bool) -> Result<(), StepError> {
         if in_namespaces {
             let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &tenant_namespace(consumer));
-            delete_present(&bindings, roles::TENANT).await?;
+            objects::delete(&bindings, roles::TENANT).await?;
             for (key, namespace) in self.namespaces.all() {
                 if namespace.kind == KIND_MAPPED && namespace.cluster == *consumer {
                     let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), &key.name);
-                    delete_present(&bindings, roles::TENANT_POD_ACCESS).await?;
+                    objects::delete(&bindings, roles::TENANT_POD_ACCESS).await?;
                 }
             }
         }
         let name = consumer_service_account(consumer);
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
-        delete_present(&secrets, &name).await?;
-        delete_present(&accounts, &name).await
+        objects::delete(&secrets, &name).await?;
+        objects::delete(&accounts, &name).await
     }
 
-    /// Starts the deletion of all that the two clusters said to each other; whoever made more of it cleans up. Returns
-    /// whether something is left that has to be gone before the namespace (and with it our rights there) may go.
+    /// Starts to delete everything that the two clusters wrote there; other controllers clean up what they derived from it. Returns
+    /// whether something is left that must be gone before the namespace is deleted, and with it our rights there.
     async fn empty(&self, namespace: &str, mapped: bool) -> Result<bool, StepError> {
         Ok(self.clear::<ResourceRequest>(namespace, mapped).await?
             | self.clear::<ResourceOffer>(namespace, mapped).await?
@@ -304,19 +303,20 @@ impl Tenants {
             | self.clear::<Lease>(namespace, mapped).await?)
     }
 
-    /// Deletes all objects of a kind. They were written by the consumer, so nothing of them is read that need not be, and
-    /// they are deleted one by one: to delete a collection answers with all that was in it.
+    /// Deletes all objects of a kind. The consumer may have written anything into them, so this reads only their metadata, and deletes
+    /// them one by one: the deletion of a collection would return all of them.
     async fn clear<K>(&self, namespace: &str, mapped: bool) -> Result<bool, StepError>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()> + 'static,
     {
         let api = unread(Api::<PartialObjectMeta<K>>::namespaced(self.client.clone(), namespace));
-        let page = ListParams::default().limit(CLEARED_AT_ONCE);
-        let found = api.list(&page).await.step(|| format!("list every {} in {namespace}", K::kind(&())))?.items;
-        let step = |object: &Unread<_>| format!("remove {} {namespace}/{}", K::kind(&()), object.name_any());
+        let page = ListParams::default().limit(CLEAR_PAGE_SIZE);
+        let found = api.list(&page).await.step("list every", K::kind(&()), Key::new(namespace, ""))?.items;
         futures::stream::iter(&found)
             .map(Ok)
-            .try_for_each_concurrent(AT_A_TIME, async |object| remove(&api, object, mapped).await.step(|| step(object)))
+            .try_for_each_concurrent(MAX_CONCURRENT, async |object| {
+                remove(&api, object, mapped).await.step("remove", K::kind(&()), Key::new(namespace, object.name_any()))
+            })
             .await?;
         Ok(!found.is_empty())
     }
@@ -325,14 +325,14 @@ impl Tenants {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let selector = format!("{}={KIND_MAPPED},{}={consumer}", labels::NAMESPACE_KIND, labels::CONSUMER_ID);
         let mapped = namespaces.list_metadata(&ListParams::default().labels(&selector).limit(1)).await;
-        Ok(!mapped.step(|| format!("list the mapped namespaces of {consumer}"))?.items.is_empty())
+        Ok(!mapped.step("list", "mapped Namespaces", Key::default())?.items.is_empty())
     }
 
-    /// The tenant namespace as it is now; a namespace of that name that is not ours counts as none.
+    /// Asks the API server for the tenant namespace. A namespace of that name that Liqo did not create counts as none.
     async fn live_namespace(&self, consumer: &ClusterId) -> Result<Option<LiqoNamespace>, StepError> {
         let name = tenant_namespace(consumer);
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let found = namespaces.get_opt(&name).await.step(|| format!("read namespace {name}"))?;
+        let found = namespaces.get_opt(&name).await.step("read", "Namespace", Key::new("", name))?;
         Ok(found
             .and_then(LiqoNamespace::of)
             .filter(|namespace| namespace.kind == objects::KIND_TENANT && namespace.cluster == *consumer))
@@ -340,16 +340,16 @@ impl Tenants {
 
     async fn lock(&self, consumer: &ClusterId) -> tokio::sync::OwnedMutexGuard<()> {
         let lock = {
-            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-            // Locks that nobody holds or waits for are dropped, so that strangers leave nothing behind.
+            let mut locks = self.locks.lock();
+            // Drop unused locks, so that strangers cannot fill the memory.
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(locks.entry(consumer.clone()).or_default())
         };
         lock.lock_owned().await
     }
 
-    fn pulses(&self) -> MutexGuard<'_, HashMap<ClusterId, (ConsumerPulse, ConsumerHealth)>> {
-        self.pulses.lock().unwrap_or_else(PoisonError::into_inner)
+    fn consumer_heartbeats(&self) -> MutexGuard<'_, HashMap<ClusterId, (ConsumerHeartbeat, ConsumerHealth)>> {
+        self.consumer_heartbeats.lock()
     }
 }
 
@@ -371,7 +371,7 @@ impl Tenancies for Tenants {
             ending: leaving || namespace.as_ref().is_some_and(|namespace| namespace.terminating || namespace.ending),
             cluster_name: if approved { namespace.and_then(|namespace| namespace.cluster_name) } else { noted_name },
             waits: may_wait && record.as_ref().is_some_and(|record| matches!(self.waiting(record), Waiting::For(_))),
-            incoming: record.map_or(Wish::Auto, |record| record.spec.incoming_peering),
+            incoming: record.map_or(PeeringIntent::Auto, |record| record.spec.incoming_peering),
             by_hand,
         })
     }
@@ -380,25 +380,25 @@ impl Tenancies for Tenants {
         Ok(self.live_namespace(consumer).await?.is_some_and(|namespace| !namespace.terminating && !namespace.ending))
     }
 
-    async fn room(&self, consumer: &ClusterId, name: &str) -> Result<Room, TenancyError> {
-        Ok(self.look_for_room(consumer, name).await?)
+    async fn approval_queue(&self, consumer: &ClusterId, name: &str) -> Result<ApprovalQueue, TenancyError> {
+        Ok(self.find_approval_queue(consumer, name).await?)
     }
 
     async fn note(&self, consumer: &ClusterId, key: &PublicKey, name: &str) -> Result<(), TenancyError> {
         if self.record_as(consumer, name, Some(records::Noted { since: Timestamp::now(), key: *key })).await? {
             return Ok(());
         }
-        Err(failed("note that a consumer waits for approval", "both names for its ForeignCluster are taken"))
+        Err(TenancyError::NamesTaken)
     }
 
     async fn judge_token(&self, token: Option<&str>) -> Result<TokenVerdict, TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        tokens::look_up(&secrets, token, Timestamp::now()).await.map_err(|error| failed("judge a token", error))
+        Ok(tokens::look_up(&secrets, token, Timestamp::now()).await?)
     }
 
     async fn spend_token(&self, token: &OneTimeToken) -> Result<bool, TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        tokens::spend(&secrets, token).await.map_err(|error| failed("spend a token", error))
+        Ok(tokens::spend(&secrets, token).await?)
     }
 
     async fn ensure(&self, consumer: &Consumer) -> Result<Grant, TenancyError> {
@@ -406,13 +406,13 @@ impl Tenancies for Tenants {
             .addresses
             .borrow()
             .as_ref()
-            .map_or_else(|| Err("the manager has just started".to_owned()), |addresses| addresses.api_server.clone());
+            .map_or_else(|| Err("its manager has just started".to_owned()), |addresses| addresses.api_server.clone());
         let api_server = api_server.map_err(|problem| {
-            refused(reasons::ADDRESS_UNKNOWN, format!("the provider cannot say how its API server is reached: {problem}"))
+            refused(reasons::ADDRESS_UNKNOWN, format!("the provider does not know the address of its API server: {problem}"))
         })?;
         let alone = self.lock(&consumer.id).await;
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let namespace = create_missing(&namespaces, &objects::tenant(consumer)).await?;
+        let namespace = objects::ensure(&namespaces, &objects::tenant(consumer)).await?;
         match LiqoNamespace::of(namespace) {
             Some(namespace) if namespace.kind == objects::KIND_TENANT && namespace.cluster == consumer.id => {
                 if namespace.ending || namespace.terminating {
@@ -426,7 +426,7 @@ impl Tenancies for Tenants {
                 let name = tenant_namespace(&consumer.id);
                 return Err(refused(
                     reasons::NAMESPACE_TAKEN,
-                    format!("namespace {name} exists in the provider and was not made by Liqo: remove it"),
+                    format!("namespace {name} exists in the provider, and Liqo did not create it: remove it"),
                 ));
             }
         }
@@ -456,8 +456,8 @@ impl Tenancies for Tenants {
     }
 }
 
-/// Deletes an object of an ending tenancy. What is on its way out goes without finalizers that the consumer made up, and once
-/// there is no mapped namespace without ours, which then guard nothing.
+/// Deletes an object of an ending tenancy. If it is already being deleted, removes the finalizers that are not ours, and ours as well
+/// once there is no mapped namespace, because then they protect nothing.
 async fn remove<K: Resource>(
     api: &Api<Unread<PartialObjectMeta<K>>>,
     object: &Unread<PartialObjectMeta<K>>,
@@ -474,22 +474,11 @@ async fn remove<K: Resource>(
         let patch = json!({"metadata": {"finalizers": kept, "resourceVersion": object.resource_version()}});
         api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
     };
-    match done {
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-        // It was done, and the answer shows an object that cannot be read.
+    match unless_changed(done) {
+        // The request succeeded, but the returned object cannot be parsed.
         Err(kube::Error::SerdeError(_)) => Ok(()),
-        done => done,
+        done => done.map(drop),
     }
-}
-
-impl From<StepError> for TenancyError {
-    fn from(error: StepError) -> Self {
-        Self::Failed { step: error.step, source: error.source.into() }
-    }
-}
-
-fn failed(step: &str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> TenancyError {
-    TenancyError::Failed { step: step.to_owned(), source: source.into() }
 }
 
 fn refused(reason: &str, message: impl Into<String>) -> TenancyError {

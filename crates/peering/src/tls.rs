@@ -6,18 +6,18 @@
 //!  client: key in the certificate ──▶ cluster ID = the expected one?   and   handshake signed by that key?
 //! ```
 //!
-//! **The client does not look at the certificate's dates and names.** Whoever holds the cluster key can make a
-//! certificate for any time, so the dates prove nothing, while the clocks of two clusters do differ; and an expected
-//! cluster ID says more than any name. What ends trust in a key is the end of the peering, not a date. The dates are
-//! kept current for the sake of other clients.
+//! **The client ignores the certificate's dates and names.** The holder of the cluster key can create a certificate for any time,
+//! so the dates prove nothing, and the clocks of two clusters may differ. The expected cluster ID says more than any name. The end
+//! of the peering ends the trust in a key, not a date. The server keeps the dates current only for other clients.
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use liqo_api::ClusterId;
+use parking_lot::Mutex;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, ServerConfig, SignatureScheme,
@@ -35,20 +35,19 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::identity::{ClusterIdentity, PublicKey};
 
-/// How long a certificate is valid; it is renewed at half of that.
+/// Lifetime of a certificate, which is renewed after half of it.
 pub const VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Certificates start this much in the past, for clients whose clock is behind.
+/// How far in the past certificates become valid, for clients whose clock is behind.
 const BACKDATED: Duration = Duration::from_secs(3600);
 
-/// What stands before the 32 bytes of the key in the DER of an Ed25519 `SubjectPublicKeyInfo` (RFC 8410).
+/// The bytes before the 32 bytes of the key in the DER of an Ed25519 `SubjectPublicKeyInfo` (RFC 8410).
 const ED25519_SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// Why a TLS configuration could not be made.
+/// Why a TLS configuration could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The certificate could not be made from the cluster key.
-    #[error("cannot make a certificate from this cluster's key: {0}")]
+    #[error("cannot create a certificate with this cluster's key: {0}")]
     Certificate(#[from] rcgen::Error),
     /// The TLS library refused the key or the configuration.
     #[error("cannot set up TLS with this cluster's key: {0}")]
@@ -62,12 +61,12 @@ pub fn server_config(identity: &ClusterIdentity) -> Result<ServerConfig, TlsErro
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(RenewedCertificate::new(identity)?));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    // Each connection proves the key anew.
+    // Each connection must prove the key.
     config.send_tls13_tickets = 0;
     Ok(config)
 }
 
-/// The TLS side of a client that wants to speak with one cluster and no other.
+/// The TLS side of a client that accepts only one cluster.
 pub fn client_config(expected: &ClusterId) -> Result<ClientConfig, TlsError> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
@@ -76,7 +75,7 @@ pub fn client_config(expected: &ClusterId) -> Result<ClientConfig, TlsError> {
         .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.resumption = Resumption::disabled();
-    // The server has one certificate; addresses of other clusters are nobody's business on the wire.
+    // The server has only one certificate, and the network need not see which cluster is called.
     config.enable_sni = false;
     Ok(config)
 }
@@ -85,7 +84,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Hands out the current certificate and makes a new one when half of its time is over.
+/// Provides the current certificate, and renews it after half of its lifetime.
 struct RenewedCertificate {
     id: ClusterId,
     pkcs8: PrivatePkcs8KeyDer<'static>,
@@ -104,8 +103,8 @@ impl RenewedCertificate {
     }
 
     fn at(&self, now: SystemTime) -> Arc<CertifiedKey> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        // A clock that was set back counts as old, too.
+        let mut current = self.current.lock();
+        // A certificate from the future is old, too: the clock was set back.
         let old = now.duration_since(current.1).map_or(true, |age| age > VALIDITY / 2);
         if old {
             match make_certificate(&self.pkcs8, &self.id, now) {
@@ -146,7 +145,7 @@ fn make_certificate(
     Ok(parameters.self_signed(&key)?.into())
 }
 
-/// Accepts one cluster: the certificate's key must give its ID, and the handshake must be signed by that key.
+/// Accepts one cluster: the certificate's key must match its ID, and must have signed the handshake.
 #[derive(Debug)]
 struct KeyVerifier {
     expected: ClusterId,
@@ -181,7 +180,7 @@ impl ServerCertVerifier for KeyVerifier {
         _certificate: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Err(rustls::Error::General("TLS 1.2 is not spoken here".to_owned()))
+        Err(rustls::Error::General("TLS 1.2 is not supported".to_owned()))
     }
 
     fn verify_tls13_signature(
@@ -190,7 +189,7 @@ impl ServerCertVerifier for KeyVerifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        // The signature is checked with exactly the key that the ID was computed from: no second parser has a say.
+        // Checks the signature with exactly the key that the ID was computed from, without a second parser.
         let spki = [ED25519_SPKI_PREFIX.as_slice(), &self.expected_key(certificate)?].concat();
         let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
         verify_tls13_signature_with_raw_key(message, &SubjectPublicKeyInfoDer::from(spki), signature, &algorithms)
@@ -201,7 +200,7 @@ impl ServerCertVerifier for KeyVerifier {
     }
 }
 
-/// The Ed25519 key in a certificate; none if it has another kind of key or is no certificate.
+/// The Ed25519 key in a certificate; none if it has another kind of key, or is not a certificate.
 fn subject_key(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
     let (rest, parsed) = X509Certificate::from_der(certificate).ok()?;
     let key = parsed.public_key().raw.strip_prefix(&ED25519_SPKI_PREFIX)?;
@@ -291,7 +290,7 @@ mod tests {
         let address = serve(fixed(stolen.clone(), signer(&thief))).await;
         let error = greet(client_config(milan.id()).unwrap(), address).await.unwrap_err();
         assert!(format!("{error:?}").contains("BadSignature"), "{error:?}");
-        // The same server with the right key is believed, so it was the key that made the difference.
+        // The client accepts the same server with the right key, so only the key made the difference.
         let address = serve(fixed(stolen, signer(&milan))).await;
         assert_eq!(greet(client_config(milan.id()).unwrap(), address).await.unwrap(), "hello");
     }

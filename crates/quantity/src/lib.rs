@@ -1,9 +1,8 @@
 //! Exact Kubernetes quantities and lists of them.
 //!
-//! What clusters lend each other is counted in quantities: `1500m` of cpu, `4Gi` of memory, one GPU. Sums of
-//! them decide whether a pod still fits into an offer, so they are computed exactly, never in floating point:
-//! a [`Quantity`] is a whole number of nano-units, and remembers in which of the three notations of Kubernetes
-//! it was written.
+//! Clusters lend each other quantities: `1500m` of cpu, `4Gi` of memory, one GPU. Sums of quantities decide whether
+//! a pod still fits into an offer, so this crate computes exactly, never in floating point: a [`Quantity`] is a
+//! whole number of nano-units. It also remembers which of Kubernetes' three notations it was written in.
 //!
 //! ```text
 //!     "1.5Gi"                                                     "1536Mi"
@@ -16,20 +15,21 @@
 //!   ResourceList { "cpu": 2, "memory": 4Gi, "nvidia.com/gpu": 1 }
 //!        │  add, saturating_sub, fits_in, percentage, ...
 //!        ▼
-//!   Unit: what a resource is counted in, and so how a share of it is rounded
+//!   Unit: the smallest step of a resource; shares are rounded to it
 //! ```
 //!
-//! Two rules are worth knowing before reading on:
+//! Two rules are worth knowing before you read on:
 //!
-//! - **Text.** Everything that Kubernetes' grammar allows is read, and what is printed is always Kubernetes'
-//!   canonical form: no fraction, no precision lost, the largest suffix that allows both. The few places where
-//!   we differ from the Go implementation on purpose are listed at [`Quantity`].
-//! - **Shares.** A percentage is rounded down to what the resource is counted in ([`Unit`]): milli-cores of
-//!   cpu, bytes of memory, whole GPUs. A resource that can't be split never silently becomes zero: 90% of one
-//!   GPU is one GPU. See [`Quantity::percentage`].
+//! - **Text.** The parser accepts everything that Kubernetes' grammar allows. The printer writes Kubernetes'
+//!   canonical form: no fraction, no loss of precision, the largest suffix that allows both. [`Quantity`] lists the
+//!   few intended differences from the Go implementation.
+//! - **Shares.** A percentage is rounded down to the resource's [`Unit`]: milli-cores of cpu, bytes of memory, whole
+//!   GPUs. An indivisible resource never becomes zero by rounding: 90% of one GPU is one GPU. See
+//!   [`Quantity::percentage`].
 //!
-//! There is no I/O here and no Kubernetes client: who holds a quantity in another crate's type converts it by
-//! its text.
+//! This crate has neither I/O nor a Kubernetes client. To convert a quantity from another crate's type, use its text.
+
+#![warn(missing_docs)]
 
 mod list;
 mod name;
@@ -37,6 +37,7 @@ mod parse;
 mod print;
 mod quantity;
 mod resource;
+mod share;
 mod wire;
 
 pub use list::{ResourceList, Shortage};

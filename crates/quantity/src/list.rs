@@ -1,4 +1,4 @@
-//! Amounts of several resources at once: what a pod requests, what a node has, what an offer holds.
+//! Amounts of several resources: what a pod requests, a node has, or an offer contains.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,36 +12,36 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::name::Name;
 use crate::{Quantity, ResourceArgument, unit_of};
 
-/// How much there is of each resource, by name; as in Kubernetes' `ResourceList`.
+/// The amount of each resource, by name; like Kubernetes' `ResourceList`.
 ///
-/// A resource that is not named counts as zero in every computation. Only `==` and [`ResourceList::is_empty`]
-/// distinguish the two, because what is written into an object differs.
+/// Every computation treats a missing resource as zero. Only `==` and [`ResourceList::is_empty`] distinguish the two,
+/// because they are different in an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, JsonSchema)]
 #[schemars(transparent)]
 pub struct ResourceList(
-    // In the order of the names, each of them once. There are few, and lists are copied and added up by the hundred thousand.
+    // Sorted by name, each name once. A vector, because lists are short, and are copied and added by the hundred thousand.
     #[schemars(with = "BTreeMap<String, Quantity>")] Vec<(Name, Quantity)>,
 );
 
-/// One resource of which there is too little.
+/// A resource with too little available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
     /// The resource's name.
     pub resource: String,
-    /// What was asked for.
+    /// The requested amount.
     pub requested: Quantity,
-    /// What there is.
+    /// The available amount.
     pub available: Quantity,
 }
 
 impl Shortage {
-    /// By how much it is short.
+    /// The missing amount.
     pub fn missing(&self) -> Quantity {
         self.requested - self.available
     }
 }
 
-/// As in `cpu: 500m short (2 requested, 1500m available)`.
+/// Prints `cpu: 500m short (2 requested, 1500m available)`.
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { resource, requested, available } = self;
@@ -50,22 +50,22 @@ impl fmt::Display for Shortage {
 }
 
 impl ResourceList {
-    /// A list that names no resource.
+    /// An empty list.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// How much there is of this resource; zero if it is not named.
+    /// The amount of a resource; zero if the list does not contain it.
     pub fn get(&self, resource: &str) -> Quantity {
         self.find(resource).unwrap_or_default()
     }
 
-    /// Whether the resource is named, be it with zero.
+    /// Whether the list contains the resource, even with zero.
     pub fn contains(&self, resource: &str) -> bool {
         self.find(resource).is_some()
     }
 
-    /// Sets the amount of one resource, and returns the earlier one.
+    /// Sets the amount of one resource, and returns the previous one.
     pub fn insert(&mut self, resource: impl AsRef<str>, quantity: Quantity) -> Option<Quantity> {
         let resource = resource.as_ref();
         match self.position(resource) {
@@ -77,60 +77,62 @@ impl ResourceList {
         }
     }
 
-    /// Forgets a resource, and returns its amount.
+    /// Removes a resource, and returns its amount.
     pub fn remove(&mut self, resource: &str) -> Option<Quantity> {
         self.position(resource).ok().map(|at| self.0.remove(at).1)
     }
 
-    /// Keeps only the resources for which `keep` says so.
+    /// Keeps only the resources for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&str, Quantity) -> bool) {
         self.0.retain(|(name, quantity)| keep(name.as_str(), *quantity));
     }
 
-    /// Whether no resource is named.
+    /// Whether the list contains no resource.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether there is nothing of any resource.
+    /// Whether every amount is zero.
     pub fn is_zero(&self) -> bool {
         self.0.iter().all(|(_, quantity)| quantity.is_zero())
     }
 
-    /// The number of resources named.
+    /// The number of resources.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// All resources with their amounts, by name.
+    /// All resources with their amounts, sorted by name.
     pub fn iter(&self) -> Iter<'_> {
         Iter(self.0.iter())
     }
 
-    /// The names of all resources, in order.
+    /// The names of all resources, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// `self - other`, no resource below zero. Names exactly the resources of `self`: what is used up is there with zero.
+    /// `self - other`, no amount below zero. The result contains exactly the resources of `self`, also those that become
+    /// zero.
     #[must_use]
     pub fn saturating_sub(&self, other: &Self) -> Self {
         let rest = |(name, have, taken): (&Name, Quantity, Option<Quantity>)| {
             (name.clone(), have.saturating_sub(taken.unwrap_or_default()))
         };
-        Self(self.beside(other).map(rest).collect())
+        Self(self.paired_with(other).map(rest).collect())
     }
 
-    /// `self - other`, or what is short if a resource would fall below zero.
+    /// `self - other`, or all shortages if an amount would be negative.
     pub fn checked_sub(&self, other: &Self) -> Result<Self, Vec<Shortage>> {
         other.fits_in(self)?;
         Ok(self.saturating_sub(other))
     }
 
-    /// Whether `available` has enough of everything that this list asks for; otherwise every resource that is short.
-    /// Asking for nothing always fits.
+    /// Whether `available` has enough of everything in this list; otherwise all shortages. A request for zero always
+    /// fits.
     pub fn fits_in(&self, available: &Self) -> Result<(), Vec<Shortage>> {
-        let of_each = self.beside(available).map(|(name, requested, available)| (name, requested, available.unwrap_or_default()));
+        let of_each =
+            self.paired_with(available).map(|(name, requested, available)| (name, requested, available.unwrap_or_default()));
         let short: Vec<Shortage> = of_each
             .filter(|(_, requested, available)| *requested > Quantity::ZERO && requested > available)
             .map(|(name, requested, available)| Shortage { resource: name.as_str().to_owned(), requested, available })
@@ -138,37 +140,37 @@ impl ResourceList {
         if short.is_empty() { Ok(()) } else { Err(short) }
     }
 
-    /// `percent` per cent of every resource, each by the rule of its unit: see [`Quantity::percentage`].
+    /// `percent` per cent of every resource, by the rules of [`Quantity::percentage`].
     #[must_use]
     pub fn percentage(&self, percent: u32) -> Self {
         let share = |(name, quantity): &(Name, Quantity)| (name.clone(), quantity.percentage(percent, unit_of(name.as_str())));
         Self(self.0.iter().map(share).collect())
     }
 
-    /// The smaller amount of each resource. One that either list does not name is zero in it, and is left out.
+    /// The smaller amount of each resource that both lists contain.
     #[must_use]
     pub fn min(&self, other: &Self) -> Self {
         let smaller = |(name, one, other): (&Name, Quantity, Option<Quantity>)| Some((name.clone(), one.min(other?)));
-        Self(self.beside(other).filter_map(smaller).collect())
+        Self(self.paired_with(other).filter_map(smaller).collect())
     }
 
-    /// The larger amount of each resource that either list names.
+    /// The larger amount of each resource that either list contains.
     #[must_use]
     pub fn max(&self, other: &Self) -> Self {
         self.joined(other, Quantity::max)
     }
 
-    /// No more than the caps allow; a resource for which there is no cap is not limited.
+    /// Limits each resource to its cap. A resource without a cap has no limit.
     #[must_use]
     pub fn capped_by(&self, caps: &Self) -> Self {
         let capped = |(name, quantity, cap): (&Name, Quantity, Option<Quantity>)| {
             (name.clone(), cap.map_or(quantity, |cap| quantity.min(cap)))
         };
-        Self(self.beside(caps).map(capped).collect())
+        Self(self.paired_with(caps).map(capped).collect())
     }
 
-    /// Whether going from `self` to `other` changes any resource by more than `percent` per cent of what it was.
-    /// A resource that appears or disappears is a change whatever the percentage.
+    /// Whether any resource of `other` differs from `self` by more than `percent` per cent. A resource that appears or
+    /// disappears always differs.
     pub fn differs_by_more_than(&self, other: &Self, percent: u32) -> bool {
         let changed = |name: &str| {
             let (before, after) = (self.get(name), other.get(name));
@@ -181,16 +183,16 @@ impl ResourceList {
         self.position(resource).ok().map(|at| self.0[at].1)
     }
 
-    /// Where a resource is, or where it would have to be.
+    /// The position of a resource, or the position to insert it.
     fn position(&self, resource: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|(name, _)| name.as_str().cmp(resource))
     }
 
-    /// Each resource of this list, with what `other` has of it.
-    fn beside<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a Name, Quantity, Option<Quantity>)> {
+    /// Each resource of this list, with its amount in `other`.
+    fn paired_with<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a Name, Quantity, Option<Quantity>)> {
         let mut rest = other.0.as_slice();
         self.0.iter().map(move |(name, quantity)| {
-            // Both are in order, so what lies before this name is never asked for again.
+            // Both lists are sorted, so smaller names are never needed again.
             while let [(before, _), after @ ..] = rest
                 && before < name
             {
@@ -201,7 +203,7 @@ impl ResourceList {
         })
     }
 
-    /// The resources of both lists, and of those that both name what `both` makes of the two amounts.
+    /// The resources of both lists. `both` combines the amounts of a resource that is in both.
     fn joined(&self, other: &Self, both: impl Fn(Quantity, Quantity) -> Quantity) -> Self {
         let mut all = Vec::with_capacity(self.0.len().max(other.0.len()));
         let mut rest = other.0.iter().peekable();
@@ -219,7 +221,7 @@ impl ResourceList {
 
 impl AddAssign<&ResourceList> for ResourceList {
     fn add_assign(&mut self, other: &ResourceList) {
-        // Mostly it is the same resources that are added up.
+        // Usually both lists contain the same resources.
         if self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|((one, _), (other, _))| one == other) {
             for ((_, sum), (_, quantity)) in self.0.iter_mut().zip(&other.0) {
                 *sum += *quantity;
@@ -287,14 +289,14 @@ impl IntoIterator for ResourceList {
     }
 }
 
-/// Of several amounts of one resource, the last one counts.
+/// If a resource appears several times, the last amount counts.
 impl<N: AsRef<str>> FromIterator<(N, Quantity)> for ResourceList {
     fn from_iter<I: IntoIterator<Item = (N, Quantity)>>(resources: I) -> Self {
         let mut all: Vec<(Name, Quantity)> =
             resources.into_iter().map(|(name, quantity)| (Name::from(name.as_ref()), quantity)).collect();
         if !all.is_sorted_by(|(one, _), (next, _)| one < next) {
             all.sort_by(|(one, _), (next, _)| one.cmp(next));
-            // The sort keeps the order of those with one name, and of two neighbours the first stays.
+            // The sort is stable, and `dedup_by` keeps the first of two equal names.
             all.dedup_by(|(name, quantity), (kept, amount)| {
                 let same = name == kept;
                 if same {
@@ -307,7 +309,7 @@ impl<N: AsRef<str>> FromIterator<(N, Quantity)> for ResourceList {
     }
 }
 
-/// Of several arguments for one resource, the last one counts.
+/// If a resource appears several times, the last argument counts.
 impl FromIterator<ResourceArgument> for ResourceList {
     fn from_iter<I: IntoIterator<Item = ResourceArgument>>(arguments: I) -> Self {
         arguments.into_iter().map(ResourceArgument::into_parts).collect()
@@ -320,7 +322,7 @@ impl<N: AsRef<str>, const COUNT: usize> From<[(N, Quantity); COUNT]> for Resourc
     }
 }
 
-/// As in `cpu=2, memory=4Gi`; `nothing` if no resource is named.
+/// Prints `cpu=2, memory=4Gi`, or `nothing` for an empty list.
 impl fmt::Display for ResourceList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let resources: Vec<String> = self.iter().map(|(name, quantity)| format!("{name}={quantity}")).collect();
@@ -358,19 +360,19 @@ mod tests {
     }
 
     #[test]
-    fn it_is_printed_as_people_type_it() {
+    fn a_list_is_printed_as_users_type_it() {
         assert_eq!(list("memory=4096Mi, cpu=2").to_string(), "cpu=2, memory=4Gi");
         assert_eq!(ResourceList::new().to_string(), "nothing");
     }
 
     #[test]
-    fn a_sum_names_the_resources_of_both() {
+    fn a_sum_contains_the_resources_of_both_lists() {
         let sum = list("cpu=1, memory=1Gi") + &list("cpu=500m, pods=3");
         assert_eq!(sum.to_string(), "cpu=1500m, memory=1Gi, pods=3");
     }
 
     #[test]
-    fn a_remainder_is_never_negative_and_keeps_what_is_used_up() {
+    fn a_difference_is_never_negative_and_keeps_used_up_resources() {
         let rest = list("cpu=1, memory=1Gi").saturating_sub(&list("cpu=2, memory=1Gi, pods=1"));
         assert_eq!(rest.to_string(), "cpu=0, memory=0");
         assert!(rest.is_zero());
@@ -378,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_says_what_is_short_by_how_much() {
+    fn a_request_that_does_not_fit_lists_its_shortages() {
         let available = list("cpu=1500m, memory=4Gi");
         let short = list("cpu=2, memory=4Gi, nvidia.com/gpu=1, pods=0").fits_in(&available).unwrap_err();
         let texts: Vec<String> = short.iter().map(ToString::to_string).collect();
@@ -391,12 +393,12 @@ mod tests {
     }
 
     #[test]
-    fn asking_for_nothing_fits_even_where_less_than_nothing_is_left() {
+    fn a_request_for_zero_fits_even_into_a_negative_amount() {
         assert_eq!(list("cpu=0").fits_in(&list("cpu=-1")), Ok(()));
     }
 
     #[test]
-    fn each_resource_is_shared_by_its_own_rule() {
+    fn each_resource_is_shared_in_its_own_unit() {
         let share = list("cpu=3333m, memory=1Ki, hugepages-2Mi=4Mi, nvidia.com/gpu=1, pods=110").percentage(90);
         assert_eq!(share.to_string(), "cpu=2999m, hugepages-2Mi=2Mi, memory=921, nvidia.com/gpu=1, pods=99");
         assert!(list("nvidia.com/gpu=1").percentage(0).is_zero());
@@ -411,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn small_changes_are_no_difference_but_appearing_is() {
+    fn small_changes_are_no_difference_but_a_new_resource_is() {
         let before = list("cpu=100, memory=100Gi");
         assert!(!before.differs_by_more_than(&list("cpu=105, memory=95Gi"), 5));
         assert!(before.differs_by_more_than(&list("cpu=106, memory=100Gi"), 5));
@@ -421,25 +423,25 @@ mod tests {
     }
 
     #[test]
-    fn in_json_it_is_a_plain_map() {
+    fn a_list_is_a_plain_map_in_json() {
         let json = r#"{"cpu":"2","memory":"4Gi"}"#;
         let read: ResourceList = serde_json::from_str(json).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), json);
     }
 
     #[test]
-    fn its_schema_is_that_of_a_map() {
+    fn the_schema_of_a_list_is_that_of_a_map() {
         let mut generator = schemars::SchemaGenerator::default();
         let mut schema = ResourceList::json_schema(&mut generator);
-        let told = schema.remove("description");
+        let description = schema.remove("description");
         assert_eq!(schema, BTreeMap::<String, Quantity>::json_schema(&mut generator));
         assert!(
-            told.is_some_and(|told| told.as_str().is_some_and(|text| text.starts_with("How much there is of each resource")))
+            description.is_some_and(|text| text.as_str().is_some_and(|text| text.starts_with("The amount of each resource")))
         );
     }
 
     #[test]
-    fn names_are_in_order_each_once_however_they_come() {
+    fn names_are_sorted_and_unique_whatever_the_input() {
         let made = list("pods=1, example.com/b=2, cpu=1, memory=1Gi, example.com/a=1, cpu=3, pods=2");
         let text = "cpu=3, example.com/a=1, example.com/b=2, memory=1Gi, pods=2";
         assert_eq!(made.to_string(), text);
@@ -456,7 +458,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_computes_as_a_map_would(one in any_map(), other in any_map()) {
+        fn lists_compute_as_maps_would(one in any_map(), other in any_map()) {
             let (a, b) = (ResourceList::from_iter(one.clone()), ResourceList::from_iter(other.clone()));
             let map = |list: ResourceList| BTreeMap::from_iter(list);
             let of = |map: &BTreeMap<String, Quantity>, name: &str| map.get(name).copied();
@@ -478,7 +480,7 @@ mod tests {
         }
     }
 
-    /// Well-known names and others, in no order.
+    /// Well-known names and others.
     fn any_map() -> impl Strategy<Value = BTreeMap<String, Quantity>> {
         let name = prop_oneof!["cpu|memory|pods|storage|ephemeral-storage|hugepages-2Mi", "[a-z]{1,3}/[a-z]"];
         btree_map(name, (-2..9_i64).prop_map(Quantity::from_units), 0..7)

@@ -1,18 +1,17 @@
-//! A resource's name, cheap to copy and to compare.
+//! Names of resources that are cheap to copy and to compare.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// A resource's name, ordered by its text.
+/// The name of a resource. Names are ordered by their text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Name {
-    /// One of those that every cluster has.
     Known(Known),
-    /// Any other. It is never the text of one that is known.
+    /// Any other name; never the text of a known one.
     Other(Arc<str>),
 }
 
-/// The names that kubelets use of themselves, in the order of their texts.
+/// The names that every kubelet uses, in the order of their texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Known {
     Cpu,
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_names_are_recognised_and_lie_in_the_order_of_their_texts() {
+    fn known_names_are_recognised_and_ordered_by_text() {
         assert!(Known::ALL.is_sorted_by(|one, next| one < next && one.as_str() < next.as_str()));
         for known in Known::ALL {
             assert_eq!(Name::from(known.as_str()), Name::Known(known));

@@ -1,4 +1,4 @@
-//! Reading a quantity's text.
+//! Parses the text of a quantity.
 
 use std::str::FromStr;
 
@@ -8,28 +8,28 @@ use crate::{Format, Quantity};
 /// Why a text is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseQuantityError {
-    /// There is no text.
+    /// The text is empty.
     #[error("a quantity can't be empty; write 0 for nothing")]
     Empty,
-    /// It does not begin with a number.
+    /// The text does not begin with a number.
     #[error("{text:?} is not a quantity: it must begin with a decimal number, as in 2, 1500m or 4Gi")]
     Number {
         /// The text, shortened.
         text: String,
     },
-    /// What follows the number is not a suffix.
+    /// The number is followed by something that is no suffix.
     #[error(
         "{text:?} is not a quantity: {suffix:?} is not one of the suffixes n, u, m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei, or an exponent as in e3"
     )]
     Suffix {
         /// The text, shortened.
         text: String,
-        /// What follows the number, shortened.
+        /// The rest after the number, shortened.
         suffix: String,
     },
 }
 
-/// Enough of a text to recognise it; the rest may come from a peer and be of any length.
+/// The beginning of a text, because it may come from a peer and be of any length.
 fn shortened(text: &str) -> String {
     text.chars().take(40).collect()
 }
@@ -59,7 +59,7 @@ impl FromStr for Quantity {
         let mut format = scale.format;
         if format == Format::BinarySi {
             nanos = nanos.min(i128::from(i64::MAX) * NANOS);
-            // Below one, a power of 1024 can't be printed.
+            // A value below one has no binary suffix to print.
             if nanos > 0 && nanos < NANOS {
                 format = Format::DecimalSi;
             }
@@ -72,7 +72,7 @@ fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
-/// What a suffix multiplies with: 10^`tens` * 2^`twos`.
+/// The factor of a suffix: 10^`tens` * 2^`twos`.
 struct Scale {
     tens: i64,
     twos: u32,
@@ -108,11 +108,11 @@ impl Scale {
     }
 }
 
-/// `whole.fraction` times the scale in nano-units, rounded up, saturating. Exact for any number of digits.
+/// `whole.fraction` times the scale, in nano-units, rounded up. Saturates. Exact for any number of digits.
 fn magnitude(whole: &[u8], fraction: &[u8], scale: &Scale) -> i128 {
     let factor = 1_i128 << scale.twos;
     let digits = || whole.iter().chain(fraction).map(|digit| i128::from(digit - b'0'));
-    // How many of the digits stand before the point once it has moved by the powers of ten and nine places for nano.
+    // The number of digits before the point, after it has moved by the powers of ten and by nine places for nano.
     let length = |digits: &[u8]| i64::try_from(digits.len()).unwrap_or(i64::MAX);
     let point = length(whole).saturating_add(scale.tens).saturating_add(9);
     let before = usize::try_from(point).unwrap_or(0);
@@ -127,8 +127,8 @@ fn magnitude(whole: &[u8], fraction: &[u8], scale: &Scale) -> i128 {
         missing -= 1;
     }
 
-    // The digits behind the point, from the last one on: each step divides by ten what was there and its digit.
-    // Rounding down at every step gives the same as rounding down once at the end.
+    // The digits behind the point, beginning with the last: each step adds a digit and divides by ten.
+    // Rounding down at every step gives the same result as rounding down once at the end.
     let mut behind = 0_i128;
     let mut rest = false;
     for &digit in whole.iter().chain(fraction).skip(before).collect::<Vec<_>>().iter().rev() {
@@ -136,8 +136,8 @@ fn magnitude(whole: &[u8], fraction: &[u8], scale: &Scale) -> i128 {
         rest |= sum % 10 != 0;
         behind = sum / 10;
     }
-    // A point that lies left of all digits makes them smaller still; only whether there is something matters then,
-    // because it happens with exponents only, where the factor is one.
+    // A point to the left of all digits makes them smaller still. Then it only matters whether any digit is not zero:
+    // this happens only with exponents, where the factor is one.
     rest |= point < 0 && digits().any(|digit| digit != 0);
 
     integer.saturating_mul(factor).saturating_add(behind).saturating_add(i128::from(rest))
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_quantity_is_refused() {
+    fn texts_that_are_no_quantity_are_refused() {
         let refused = [
             "",
             "-",
@@ -204,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn an_error_repeats_only_the_beginning_of_a_long_text() {
+    fn an_error_contains_only_the_beginning_of_a_long_text() {
         let error = parse(&"x".repeat(100_000)).unwrap_err().to_string();
         assert!(error.len() < 200, "{error}");
     }
 
     #[test]
-    fn what_is_finer_than_nano_is_rounded_away_from_zero() {
+    fn amounts_finer_than_nano_are_rounded_away_from_zero() {
         for text in ["0.1n", "1e-10", "1e-9223372036854775808", "0.0000000000000000001", "0.00000000000000000000000000001Ki"] {
             assert_eq!(parse(text).unwrap().nanos(), 1, "{text}");
             assert_eq!(parse(&format!("-{text}")).unwrap().nanos(), -1, "-{text}");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_saturates() {
+    fn amounts_that_are_too_large_saturate() {
         let most = parse("1e30").unwrap();
         assert!(most > parse("1e29").unwrap());
         for text in ["1e9223372036854775807", "1000000000000E", "999999999999999999999999999999999999999999999999"] {

@@ -1,4 +1,4 @@
-//! Printing a quantity in Kubernetes' canonical form: no fraction, no precision lost, the largest suffix that allows
+//! Prints a quantity in Kubernetes' canonical form: no fraction, no loss of precision, the largest suffix that allows
 //! both. Zero is `0` in every notation.
 
 use std::fmt;
@@ -6,9 +6,9 @@ use std::fmt;
 use crate::quantity::NANOS;
 use crate::{Format, Quantity};
 
-/// Suffixes in steps of 1000, from nano on.
+/// Suffixes in steps of 1000, beginning with nano.
 const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
-/// Suffixes in steps of 1024, from one on.
+/// Suffixes in steps of 1024, beginning with one.
 const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 impl fmt::Display for Quantity {
@@ -23,7 +23,7 @@ fn canonical(quantity: Quantity) -> String {
         return "0".to_owned();
     }
     match quantity.format() {
-        // Small or fractional amounts would lose precision in powers of 1024.
+        // Small and fractional amounts would lose precision in powers of 1024.
         Format::BinarySi if nanos.abs() >= 1024 * NANOS && nanos % NANOS == 0 => {
             let (number, times) = without_factors(nanos / NANOS, 1024, BINARY.len() - 1);
             format!("{number}{}", BINARY[times])
@@ -36,7 +36,7 @@ fn canonical(quantity: Quantity) -> String {
             let (number, times) = without_factors(nanos, 1000, usize::MAX);
             match times {
                 3 => number.to_string(),
-                // Never more than 38 digits, so the exponent is small.
+                // At most 38 digits, so the exponent is small.
                 0..3 => format!("{number}e-{}", 9 - 3 * times),
                 _ => format!("{number}e{}", 3 * times - 9),
             }
@@ -44,7 +44,7 @@ fn canonical(quantity: Quantity) -> String {
     }
 }
 
-/// Divides by `factor` as long as nothing remains, at most `limit` times; also tells how often.
+/// Divides by `factor` as long as the remainder is zero, at most `limit` times. Returns the result and the number of divisions.
 fn without_factors(mut number: i128, factor: i128, limit: usize) -> (i128, usize) {
     let mut times = 0;
     while times < limit && number % factor == 0 {
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_can_align_it() {
+    fn a_quantity_can_be_aligned_in_a_table() {
         assert_eq!(format!("{:>6}", Quantity::from_bytes(4 << 30)), "   4Gi");
     }
 }

@@ -1,25 +1,23 @@
-//! The number itself: construction, comparison, arithmetic.
+//! Construction, comparison and arithmetic.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Neg, Sub, SubAssign};
 
-use crate::Unit;
-
-/// Nano-units in one unit. One nano-unit is the finest step that Kubernetes knows.
+/// Nano-units in one unit. A nano-unit is the finest step in Kubernetes.
 pub(crate) const NANOS: i128 = 1_000_000_000;
 
-/// The largest magnitude, in nano-units: the last whole unit that fits into 128 bits.
-const LIMIT: i128 = i128::MAX / NANOS * NANOS;
+/// The largest magnitude, in nano-units: the largest whole unit that fits into 128 bits.
+const MAX_NANOS: i128 = i128::MAX / NANOS * NANOS;
 
-/// The notation in which a quantity was written, and in which it is printed again.
+/// The notation of a quantity, in text and when it is printed again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Powers of ten with a suffix: `1500m`, `12M`.
     #[default]
     DecimalSi,
-    /// Powers of 1024 with a suffix: `12Mi`. Values that can't be written so are printed as [`Format::DecimalSi`].
+    /// Powers of 1024 with a suffix: `12Mi`. Small or fractional values are printed as [`Format::DecimalSi`].
     BinarySi,
     /// Powers of ten with an exponent: `12e6`.
     DecimalExponent,
@@ -27,48 +25,48 @@ pub enum Format {
 
 /// An exact amount of a resource, as in Kubernetes' `resource.Quantity`.
 ///
-/// The value is a whole number of nano-units; anything finer is rounded away from zero when it is read, so that
-/// who asks for a little gets a little. Magnitudes beyond about 1.7e29 units saturate, in parsing and in every
-/// operation; a value written with a binary suffix is capped at 2^63-1 units when it is read, as Kubernetes does.
+/// The value is a whole number of nano-units. The parser rounds anything finer away from zero, so that a tiny request
+/// never becomes nothing. Magnitudes beyond about 1.7e29 units saturate, in the parser and in every operation. The
+/// parser limits a value with a binary suffix to 2^63-1 units, as Kubernetes does.
 ///
-/// Equality, order and hash look **only at the numeric value**: `1Gi`, `1024Mi` and `1073741824` are equal. Two
-/// equal quantities may therefore print differently; to see whether something changed, compare values, not texts.
+/// Equality, order and hash depend **only on the numeric value**: `1Gi`, `1024Mi` and `1073741824` are equal. Equal
+/// quantities may print differently, so compare values, not texts, to detect a change.
 ///
-/// Where this type differs from the Go implementation, and why:
+/// Differences from the Go implementation:
 ///
-/// - The text that was read is not kept: `+1` prints `1` and `1E3` prints `1e3`, so that one value in one
-///   notation has one text.
-/// - A number needs a digit, as the published grammar says: `Ki`, `-` and `.` are refused; Go reads them as zero.
+/// - It does not keep the original text: `+1` prints `1` and `1E3` prints `1e3`, so that one value in one notation has
+///   one text.
+/// - A number needs a digit, as in the published grammar: `Ki`, `-` and `.` are refused. Go reads them as zero.
 /// - `1000E` prints `1000E` (Go prints `1`), and exponents beyond 32 bits saturate instead of wrapping around.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
-    nanos: i128,
-    format: Format,
+    pub(crate) nanos: i128,
+    pub(crate) format: Format,
 }
 
 impl Quantity {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self { nanos: 0, format: Format::DecimalSi };
 
-    /// So many whole units, for instance cores, pods or GPUs.
+    /// A number of whole units, for instance cores, pods or GPUs.
     pub const fn from_units(units: i64) -> Self {
         // An i64 times a billion always fits into 128 bits.
         Self { nanos: units as i128 * NANOS, format: Format::DecimalSi }
     }
 
-    /// So many thousandths of a unit, for instance milli-cores.
+    /// A number of thousandths of a unit, for instance milli-cores.
     pub const fn from_millis(millis: i64) -> Self {
         Self { nanos: millis as i128 * (NANOS / 1000), format: Format::DecimalSi }
     }
 
-    /// So many bytes, printed in powers of 1024.
+    /// A number of bytes, printed in powers of 1024.
     pub const fn from_bytes(bytes: i64) -> Self {
         Self { nanos: bytes as i128 * NANOS, format: Format::BinarySi }
     }
 
-    /// So many billionths of a unit, saturating at the largest magnitude.
+    /// A number of billionths of a unit. Saturates at the largest magnitude.
     pub fn from_nanos(nanos: i128, format: Format) -> Self {
-        Self { nanos: nanos.clamp(-LIMIT, LIMIT), format }
+        Self { nanos: nanos.clamp(-MAX_NANOS, MAX_NANOS), format }
     }
 
     /// The exact value in billionths of a unit.
@@ -76,17 +74,17 @@ impl Quantity {
         self.nanos
     }
 
-    /// The notation in which it is printed.
+    /// The notation for printing.
     pub const fn format(self) -> Format {
         self.format
     }
 
-    /// The value in whole units, rounded away from zero, saturating at the ends of `i64`.
+    /// The value in whole units, rounded away from zero. Saturates at the limits of `i64`.
     pub fn value(self) -> i64 {
         self.rounded_to(NANOS)
     }
 
-    /// The value in thousandths of a unit, rounded away from zero, saturating at the ends of `i64`.
+    /// The value in thousandths of a unit, rounded away from zero. Saturates at the limits of `i64`.
     pub fn milli_value(self) -> i64 {
         self.rounded_to(NANOS / 1000)
     }
@@ -97,7 +95,7 @@ impl Quantity {
         i64::try_from(rounded).unwrap_or(if rounded < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// Whether there is nothing.
+    /// Whether it is zero.
     pub const fn is_zero(self) -> bool {
         self.nanos == 0
     }
@@ -107,58 +105,31 @@ impl Quantity {
         self.nanos < 0
     }
 
-    /// `self - other`, but never below zero.
+    /// `self - other`, or zero if that is negative.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         let difference = self - other;
         if difference.is_negative() { Self { nanos: 0, ..difference } } else { difference }
     }
 
-    /// `self - other`, or nothing if that is below zero.
+    /// `self - other`, or `None` if that is negative.
     pub fn checked_sub(self, other: Self) -> Option<Self> {
         let difference = self - other;
         (!difference.is_negative()).then_some(difference)
     }
 
-    /// The largest multiple of what `unit` counts in that is not above this value (not below it, when negative).
-    #[must_use]
-    pub fn round_down(self, unit: Unit) -> Self {
-        let step = unit.step();
-        Self { nanos: self.nanos - self.nanos % step, ..self }
-    }
-
-    /// `percent` per cent of this amount, in the unit the resource is counted in; more than 100 is allowed.
-    ///
-    /// The result is rounded **down** to a multiple of the unit: milli-cores for cpu, bytes for memory and
-    /// storage, pages for huge pages, whole units for everything else. What can't be split ([`Unit::Whole`] and
-    /// [`Unit::Pages`]) **never becomes zero by rounding**: where at least one exists and the percentage is not
-    /// zero, at least one remains. So 90% of one GPU is one, 90% of two is one, and 0% of ten is zero.
-    /// A negative amount has no share: zero.
-    #[must_use]
-    pub fn percentage(self, percent: u32, unit: Unit) -> Self {
-        if self.is_negative() {
-            return Self { nanos: 0, ..self };
-        }
-        let share = Self::from_nanos(percent_of(self.nanos, percent), self.format).round_down(unit);
-        let one = unit.step();
-        if unit.is_indivisible() && percent > 0 && share.is_zero() && self.nanos >= one {
-            return Self { nanos: one, ..self };
-        }
-        share
-    }
-
-    /// Whether going from `self` to `other` is a change of more than `percent` per cent of `self`.
-    /// Any change from zero is, and so is any change at all when `percent` is zero.
+    /// Whether `other` differs from `self` by more than `percent` per cent of `self`. True for any change from zero,
+    /// and for any change at all if `percent` is zero.
     pub fn differs_by_more_than(self, other: Self, percent: u32) -> bool {
-        // Comparing with the rounded-down share is exact, because the difference is a whole number of nano-units.
+        // The share may be rounded down, because the difference is a whole number of nano-units.
         self.nanos.saturating_sub(other.nanos).saturating_abs() > percent_of(self.nanos.abs(), percent)
     }
 }
 
-/// Exactly `amount * percent / 100` rounded down, for an amount that is not negative; saturating.
-fn percent_of(amount: i128, percent: u32) -> i128 {
+/// `amount * percent / 100`, rounded down. Saturates. `amount` must not be negative.
+pub(crate) fn percent_of(amount: i128, percent: u32) -> i128 {
     let percent = i128::from(percent);
-    // Split at the hundred, so that the part that needs rounding stays small.
+    // Splits the amount, so that the part that needs rounding stays small.
     (amount / 100).saturating_mul(percent).saturating_add(amount % 100 * percent / 100)
 }
 
@@ -188,7 +159,7 @@ impl Hash for Quantity {
     }
 }
 
-/// The notation of a sum: the left side's, or the right side's when the left is zero, as in Kubernetes.
+/// The sum has the notation of the left side, or of the right side if the left is zero, as in Kubernetes.
 impl Add for Quantity {
     type Output = Self;
 
@@ -206,7 +177,7 @@ impl Sub for Quantity {
     }
 }
 
-/// Exact for every quantity: the range is the same on both sides of zero.
+/// Always exact, because the range is symmetric.
 impl Neg for Quantity {
     type Output = Self;
 
@@ -236,13 +207,14 @@ impl Sum for Quantity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Unit;
 
     fn q(text: &str) -> Quantity {
         text.parse().unwrap()
     }
 
     #[test]
-    fn a_whole_unit_is_never_silently_lost() {
+    fn a_whole_unit_is_never_lost_by_rounding() {
         let cases = [(1, 90, 1), (1, 1, 1), (1, 0, 0), (2, 90, 1), (8, 50, 4), (10, 99, 9), (0, 90, 0), (3, 150, 4)];
         for (have, percent, want) in cases {
             let share = Quantity::from_units(have).percentage(percent, Unit::Whole);
@@ -306,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn subtraction_that_must_not_go_below_zero_does_not() {
+    fn checked_and_saturating_subtraction_never_go_below_zero() {
         assert_eq!(q("1").saturating_sub(q("2")), Quantity::ZERO);
         assert_eq!(q("1").checked_sub(q("1001m")), None);
         assert_eq!(q("1").checked_sub(q("1")), Some(Quantity::ZERO));

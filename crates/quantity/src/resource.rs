@@ -1,20 +1,20 @@
-//! Names of resources: which are well-formed, and what each is counted in.
+//! Names of resources: which are valid, and the unit of each.
 
 use std::str::FromStr;
 
 use crate::quantity::NANOS;
 use crate::{ParseQuantityError, Quantity};
 
-/// What a resource is counted in: the finest step in which it can be divided.
+/// The smallest step of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Thousandths: cpu.
     Milli,
     /// Bytes: memory, storage, ephemeral-storage.
     Bytes,
-    /// Pages of so many bytes, which can't be split: hugepages-*.
+    /// Indivisible pages of this many bytes: hugepages-*.
     Pages(u64),
-    /// Things that can't be split: pods, GPUs, everything else.
+    /// Indivisible things: pods, GPUs, everything else.
     Whole,
 }
 
@@ -28,7 +28,7 @@ impl Unit {
         }
     }
 
-    /// Whether a share of it may not become zero by rounding.
+    /// Whether a share must not become zero by rounding.
     pub(crate) fn is_indivisible(self) -> bool {
         matches!(self, Self::Pages(_) | Self::Whole)
     }
@@ -45,7 +45,7 @@ impl Unit {
     }
 }
 
-/// What the resource of this name is counted in. Unknown names are whole units, as Kubernetes demands of extended resources.
+/// The unit of the resource with this name. Unknown names have whole units, as Kubernetes requires for extended resources.
 pub fn unit_of(resource: &str) -> Unit {
     match resource {
         "cpu" => Unit::Milli,
@@ -66,20 +66,20 @@ pub enum ResourceArgumentError {
     /// There is no equals sign.
     #[error("{0:?} is not of the form name=quantity, as in nvidia.com/gpu=1")]
     Form(String),
-    /// The name is none that Kubernetes would accept.
+    /// Kubernetes would refuse the name.
     #[error(
         "{0:?} is not the name of a resource: use cpu, memory, pods, storage, ephemeral-storage, hugepages-<size>, or domain/name as in nvidia.com/gpu"
     )]
     Name(String),
-    /// The quantity can't be read.
+    /// The quantity can't be parsed.
     #[error("the quantity of {name}: {source}")]
     Quantity {
         /// The resource.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         source: ParseQuantityError,
     },
-    /// The quantity is below zero.
+    /// The quantity is negative.
     #[error("the quantity of {name} is {quantity}; it can't be negative")]
     Negative {
         /// The resource.
@@ -87,24 +87,23 @@ pub enum ResourceArgumentError {
         /// The quantity given.
         quantity: Quantity,
     },
-    /// The quantity is finer than the resource can be divided.
+    /// The quantity is finer than the resource's unit.
     #[error("the quantity of {name} is {quantity}, but {name} is counted in {unit}; nearest below is {nearest}")]
     Unit {
         /// The resource.
         name: String,
         /// The quantity given.
         quantity: Quantity,
-        /// What the resource is counted in.
+        /// The resource's unit, in words.
         unit: String,
-        /// The next smaller quantity that is possible.
+        /// The next smaller valid quantity.
         nearest: Quantity,
     },
 }
 
-/// An amount of one resource, as somebody typed it: `nvidia.com/gpu=1`.
+/// A valid amount of one resource, as users type it: `nvidia.com/gpu=1`.
 ///
-/// Whoever has one knows that the name is well-formed, that the quantity is not negative and that the resource
-/// can be divided so finely.
+/// The name is valid, and the quantity is a multiple of the resource's unit and not negative.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceArgument {
     name: String,
@@ -112,7 +111,7 @@ pub struct ResourceArgument {
 }
 
 impl ResourceArgument {
-    /// Checks an amount of which name and quantity came separately, as in `--cpu 2`.
+    /// Checks a name and a quantity that came separately, as in `--cpu 2`.
     pub fn new(name: &str, quantity: &str) -> Result<Self, ResourceArgumentError> {
         if !is_resource_name(name) {
             return Err(ResourceArgumentError::Name(name.to_owned()));
@@ -138,12 +137,12 @@ impl ResourceArgument {
         &self.name
     }
 
-    /// How much of it.
+    /// The amount.
     pub fn quantity(&self) -> Quantity {
         self.quantity
     }
 
-    /// Both, by value.
+    /// Name and amount.
     pub fn into_parts(self) -> (String, Quantity) {
         (self.name, self.quantity)
     }
@@ -158,7 +157,7 @@ impl FromStr for ResourceArgument {
     }
 }
 
-/// The names that may appear in a container's or a node's resources: the native ones, and extended ones with a domain.
+/// Whether a container or a node may have a resource with this name: a native one, or an extended one with a domain.
 fn is_resource_name(name: &str) -> bool {
     match name.split_once('/') {
         None => matches!(name, "cpu" | "memory" | "pods" | "storage" | "ephemeral-storage") || page_size(name).is_some(),
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn every_resource_knows_its_unit() {
+    fn every_resource_has_a_unit() {
         assert_eq!(unit_of("cpu"), Unit::Milli);
         assert_eq!(unit_of("memory"), Unit::Bytes);
         assert_eq!(unit_of("ephemeral-storage"), Unit::Bytes);
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn well_formed_arguments_are_read() {
+    fn valid_arguments_are_parsed() {
         for (text, name, quantity) in [
             ("cpu=1500m", "cpu", "1500m"),
             ("memory=1.5Gi", "memory", "1536Mi"),
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_arguments_are_refused_with_their_reason() {
+    fn invalid_arguments_are_refused_with_the_reason() {
         use ResourceArgumentError as E;
         type Expected = fn(&E) -> bool;
         let refused: [(&str, Expected); 16] = [
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_unit_names_what_would_be_possible() {
+    fn a_refused_unit_names_the_next_smaller_quantity() {
         assert_eq!(
             argument("memory=400m").unwrap_err().to_string(),
             "the quantity of memory is 400m, but memory is counted in whole bytes; nearest below is 0"

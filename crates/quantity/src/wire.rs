@@ -9,8 +9,8 @@ use serde::ser::{Serialize, Serializer};
 
 use crate::Quantity;
 
-/// The grammar of quantities, so that an API server refuses what we couldn't read, exponents beyond 64 bits included. Without
-/// the minus: no amount in our kinds can be less than nothing.
+/// The grammar of quantities, so that an API server refuses what [`Quantity`] can't parse, including exponents beyond 64 bits.
+/// It has no minus, because no amount in Liqo's kinds can be negative.
 const PATTERN: &str = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,18})?$";
 
 /// Always a string, in canonical form.
@@ -37,7 +37,7 @@ impl Visitor<'_> for QuantityVisitor {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Quantity, E> {
-        // Kubernetes, too, forgives white space here and nowhere else.
+        // Kubernetes also accepts white space here and nowhere else.
         text.trim().parse().map_err(E::custom)
     }
 
@@ -50,13 +50,13 @@ impl Visitor<'_> for QuantityVisitor {
     }
 
     fn visit_f64<E: de::Error>(self, number: f64) -> Result<Quantity, E> {
-        // The shortest text that means this number: what was written, not its binary approximation.
+        // The shortest text of this number is what the author wrote, not the binary approximation.
         self.visit_str(&number.to_string())
     }
 }
 
-/// An integer or a string that matches the grammar. There is no `anyOf` of the two types, which
-/// `x-kubernetes-int-or-string` implies: the `type` in it would be moved to where Kubernetes forbids it.
+/// An integer or a string that matches the grammar. `x-kubernetes-int-or-string` implies an `anyOf` of the two types. The
+/// schema does not contain one, because the generator would move its `type` to a place where Kubernetes forbids it.
 impl JsonSchema for Quantity {
     fn inline_schema() -> bool {
         true
@@ -77,7 +77,7 @@ mod tests {
     use serde_json::{from_str, to_string};
 
     #[test]
-    fn json_strings_and_numbers_are_read_and_strings_are_written() {
+    fn strings_and_numbers_are_read_and_strings_are_written() {
         for (json, written) in [
             (r#""1.5Gi""#, r#""1536Mi""#),
             (r#"" 1 ""#, r#""1""#),
@@ -100,16 +100,16 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_says_integer_or_string() {
+    fn the_schema_allows_an_integer_or_a_string() {
         let schema = SchemaGenerator::default().subschema_for::<Quantity>();
         assert_eq!(schema.get("x-kubernetes-int-or-string"), Some(&true.into()));
         assert_eq!(schema.get("type"), None);
     }
 
     #[test]
-    fn the_schema_takes_no_amount_below_nothing() {
+    fn the_schema_refuses_negative_amounts() {
         let schema = SchemaGenerator::default().subschema_for::<Quantity>();
         assert_eq!(schema.get("minimum"), Some(&0.into()));
-        assert!(schema.get("pattern").unwrap().as_str().unwrap().starts_with(r"^\+?([0-9]"), "a sign is a plus");
+        assert!(schema.get("pattern").unwrap().as_str().unwrap().starts_with(r"^\+?([0-9]"), "the only sign is a plus");
     }
 }

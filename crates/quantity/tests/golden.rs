@@ -1,4 +1,4 @@
-//! Quantities compared line by line with what Kubernetes' own implementation computes.
+//! Compares quantities line by line with the results of Kubernetes' own implementation.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ fn q(text: &str) -> Result<Quantity, String> {
     text.parse().map_err(|error| format!("{text} is refused: {error}"))
 }
 
-/// Checks one line; `Err` tells what came out instead.
+/// Checks one line. An error describes the difference.
 fn check(fields: &[&str]) -> Result<(), String> {
     let equal = |what: &str, have: String, want: &str| {
         if have == want { Ok(()) } else { Err(format!("{what} is {have}, not {want}")) }
@@ -38,7 +38,7 @@ fn check(fields: &[&str]) -> Result<(), String> {
 }
 
 #[test]
-fn every_quantity_is_what_kubernetes_makes_of_it() {
+fn every_quantity_is_the_same_as_in_kubernetes() {
     let mut checked = BTreeMap::new();
     let mut differences = Vec::new();
     for line in VECTORS.lines().filter(|line| !line.starts_with('#')) {

@@ -1,4 +1,4 @@
-//! What holds for all quantities and lists, tried with generated ones.
+//! Properties of all quantities and lists, checked with generated ones.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -6,14 +6,14 @@ use std::hash::{Hash, Hasher};
 use liqo_quantity::{Format, Quantity, ResourceArgument, ResourceList, Unit, unit_of};
 use proptest::prelude::*;
 
-/// The largest magnitude in nano-units: some 1.7e29 units.
-const LIMIT: i128 = i128::MAX / 1_000_000_000 * 1_000_000_000;
+/// The largest magnitude in nano-units: about 1.7e29 units.
+const MAX_NANOS: i128 = i128::MAX / 1_000_000_000 * 1_000_000_000;
 
 fn formats() -> impl Strategy<Value = Format> {
     prop_oneof![Just(Format::DecimalSi), Just(Format::BinarySi), Just(Format::DecimalExponent)]
 }
 
-/// Amounts of every size, often round ones, within the given magnitude.
+/// Amounts of every size within the given magnitude, many of them round.
 fn nanos(magnitude: i128) -> impl Strategy<Value = i128> {
     let round = (-2000_i128..2000, 0_u32..27).prop_map(|(number, tens)| number * 10_i128.pow(tens));
     let binary = (-2000_i128..2000, 0_u32..50).prop_map(|(number, twos)| (number << twos) * 1_000_000_000);
@@ -26,10 +26,10 @@ fn quantities_within(magnitude: i128) -> impl Strategy<Value = Quantity> {
 }
 
 fn quantities() -> impl Strategy<Value = Quantity> {
-    quantities_within(LIMIT)
+    quantities_within(MAX_NANOS)
 }
 
-/// What the binary notation can express, which is capped when it is read.
+/// Whether the parser reads the printed text without a cap.
 fn is_printable(quantity: Quantity) -> bool {
     quantity.format() != Format::BinarySi || quantity.nanos().abs() <= i128::from(i64::MAX) * 1_000_000_000
 }
@@ -50,11 +50,11 @@ fn hash(quantity: Quantity) -> u64 {
 }
 
 proptest! {
-    // A failure prints its smallest input; a case worth keeping becomes a test of its own.
+    // A failure prints its smallest input. Important cases become tests of their own.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_printed_is_read_back_exactly(quantity in quantities().prop_filter("capped", |q| is_printable(*q))) {
+    fn a_printed_quantity_is_parsed_exactly(quantity in quantities().prop_filter("capped", |q| is_printable(*q))) {
         let text = quantity.to_string();
         let read: Quantity = text.parse().unwrap();
         prop_assert_eq!(read.nanos(), quantity.nanos(), "{}", &text);
@@ -79,9 +79,9 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused_and_never_panics(text in "[-+]?[0-9.]{0,60}[eEinumkKMGTP]{0,3}[-+]?[0-9]{0,22}") {
+    fn any_number_like_text_is_parsed_or_refused_without_a_panic(text in "[-+]?[0-9.]{0,60}[eEinumkKMGTP]{0,3}[-+]?[0-9]{0,22}") {
         if let Ok(quantity) = text.parse::<Quantity>() {
-            prop_assert!(quantity.nanos().abs() <= LIMIT);
+            prop_assert!(quantity.nanos().abs() <= MAX_NANOS);
             prop_assert_eq!(quantity.is_negative(), text.starts_with('-') && !quantity.is_zero());
         }
     }
@@ -94,7 +94,7 @@ proptest! {
     }
 
     #[test]
-    fn order_equality_and_hash_are_those_of_the_number(left in quantities(), right in quantities(), format in formats()) {
+    fn order_equality_and_hash_depend_only_on_the_number(left in quantities(), right in quantities(), format in formats()) {
         prop_assert_eq!(left.cmp(&right), left.nanos().cmp(&right.nanos()));
         let same = Quantity::from_nanos(left.nanos(), format);
         prop_assert_eq!(same, left);
@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn sums_and_differences_are_exact(left in quantities_within(LIMIT / 2), right in quantities_within(LIMIT / 2)) {
+    fn sums_and_differences_are_exact(left in quantities_within(MAX_NANOS / 2), right in quantities_within(MAX_NANOS / 2)) {
         prop_assert_eq!((left + right).nanos(), left.nanos() + right.nanos());
         prop_assert_eq!((left - right).nanos(), left.nanos() - right.nanos());
         prop_assert_eq!(left + right - right, left);
@@ -110,14 +110,14 @@ proptest! {
     }
 
     #[test]
-    fn beyond_the_range_sums_stay_at_its_end(left in quantities(), right in quantities()) {
+    fn sums_beyond_the_range_saturate(left in quantities(), right in quantities()) {
         let exact = left.nanos().checked_add(right.nanos());
-        let want = exact.map_or(if right.is_negative() { -LIMIT } else { LIMIT }, |nanos| nanos.clamp(-LIMIT, LIMIT));
+        let want = exact.map_or(if right.is_negative() { -MAX_NANOS } else { MAX_NANOS }, |nanos| nanos.clamp(-MAX_NANOS, MAX_NANOS));
         prop_assert_eq!((left + right).nanos(), want);
     }
 
     #[test]
-    fn a_share_is_rounded_down_to_its_unit_and_never_loses_the_last_whole_one(
+    fn a_share_is_rounded_down_to_its_unit_and_keeps_the_last_whole_one(
         quantity in quantities_within(1 << 110), percent in 0_u32..=300, name in names(),
     ) {
         let unit = unit_of(name);
@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn a_difference_counts_when_it_is_more_than_the_percentage(
+    fn a_difference_counts_if_it_exceeds_the_percentage(
         before in quantities_within(1 << 100), after in quantities_within(1 << 100), percent in 0_u32..1000,
     ) {
         let differs = (after.nanos() - before.nanos()).abs() * 100 > before.nanos().abs() * i128::from(percent);
@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn what_fits_can_be_taken_and_given_back(have in lists(), want in lists()) {
+    fn a_list_that_fits_can_be_subtracted_and_added_again(have in lists(), want in lists()) {
         match have.checked_sub(&want) {
             Ok(rest) => {
                 prop_assert!(want.fits_in(&have).is_ok());
@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn a_sum_holds_both_of_its_parts(left in lists(), right in lists()) {
+    fn a_sum_contains_both_of_its_parts(left in lists(), right in lists()) {
         let sum = left.clone() + &right;
         prop_assert!(left.fits_in(&sum).is_ok() && right.fits_in(&sum).is_ok());
         prop_assert_eq!(sum.checked_sub(&left).unwrap().checked_sub(&right).map(|rest| rest.is_zero()), Ok(true));
@@ -178,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn a_list_differs_from_another_only_where_one_resource_does(left in lists(), right in lists(), percent in 0_u32..200) {
+    fn a_list_never_differs_from_itself_and_differences_are_symmetric(left in lists(), right in lists(), percent in 0_u32..200) {
         prop_assert!(!left.differs_by_more_than(&left, percent));
         prop_assert_eq!(left.differs_by_more_than(&right, 0), right.differs_by_more_than(&left, 0));
     }

@@ -1,6 +1,6 @@
 //! How long a plugin's answer takes: `cargo bench -p liqo-resource-plugin`.
 //!
-//! Our client asks our server over loopback, one question after the other, for an answer of one pool and one of sixteen.
+//! The client calls the SDK over loopback, one call after another. The answers have one pool and sixteen pools.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -33,7 +33,7 @@ async fn measure(count: usize) -> Result<(), Box<dyn std::error::Error>> {
     let address = server.address()?;
     let serving = tokio::spawn(server.run(Pools(pools(count)), std::future::pending()));
     let client = PluginClient::new(Settings::new(address.to_string()))?;
-    // The first one connects.
+    // The first call opens the connection.
     client.read("rome").await?;
     let mut times = Vec::with_capacity(READS);
     for _ in 0..READS {

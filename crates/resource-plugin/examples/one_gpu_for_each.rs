@@ -1,4 +1,4 @@
-//! A plugin that offers one GPU, and what it takes to use it, to each peer.
+//! A plugin that offers each peer one GPU, with the CPU, memory and pods to use it.
 
 use std::process::ExitCode;
 

@@ -4,28 +4,28 @@ use std::collections::BTreeSet;
 
 use liqo_quantity::{ResourceArgument, ResourceArgumentError, ResourceList};
 
-/// What a pod cannot run without: an offer that lacks one of these is of no use to a consumer.
+/// Resources that every pod needs: a consumer cannot use an offer without one of these.
 pub const NEEDED: [&str; 3] = ["cpu", "memory", "pods"];
 
-/// Amounts that cannot be offered together.
+/// Arguments that cannot become an offer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResourcesError {
-    /// There are none.
+    /// No amount, or an empty one.
     #[error("no resource is given: use name=quantity, as in cpu=2")]
     Nothing,
-    /// One of them is none.
+    /// An argument is not `name=quantity`.
     #[error(transparent)]
     Argument(#[from] ResourceArgumentError),
-    /// The same resource twice.
+    /// Two amounts of the same resource.
     #[error("{0} is given more than once")]
     Twice(String),
-    /// Nothing of what every pod needs.
-    #[error("{0} is zero, so no pod could ever run: give it an amount")]
+    /// An amount of zero of a resource that every pod needs.
+    #[error("{0} is zero, so no pod can run: set an amount")]
     Zero(String),
 }
 
-/// Reads `cpu=2`, `memory=4Gi`. Each text may hold several, separated by commas. At least one resource, none twice, and
-/// something of what each pod needs, where that is named.
+/// Parses amounts such as `cpu=2` and `memory=4Gi`. Each text may contain several, separated by commas. At least one resource is
+/// required, and none may appear twice. Amounts of [`NEEDED`] resources must not be zero.
 pub fn resources<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<ResourceList, ResourcesError> {
     let mut list = ResourceList::new();
     let mut seen = BTreeSet::new();
@@ -47,7 +47,7 @@ pub fn resources<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Re
     if list.is_empty() { Err(ResourcesError::Nothing) } else { Ok(list) }
 }
 
-/// Those of [`NEEDED`] that are not named.
+/// The [`NEEDED`] resources that the list lacks.
 pub fn missing(resources: &ResourceList) -> Vec<&'static str> {
     NEEDED.into_iter().filter(|needed| !resources.contains(needed)).collect()
 }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_read_one_by_one_or_separated_by_commas() {
+    fn amounts_are_single_arguments_or_separated_by_commas() {
         let list = resources(["cpu=2000m", "memory=2G,pods=10", "nvidia.com/gpu=0"]).unwrap();
         assert_eq!(list.to_string(), "cpu=2, memory=2G, nvidia.com/gpu=0, pods=10");
         assert_eq!(missing(&list), Vec::<&str>::new());
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_offered_is_refused_in_one_clear_line() {
+    fn an_invalid_argument_has_an_error_of_one_line() {
         for (texts, expected) in [
             (&[][..], "no resource is given: use name=quantity, as in cpu=2"),
             (&[""], "no resource is given: use name=quantity, as in cpu=2"),
@@ -73,14 +73,14 @@ mod tests {
             (&["cpu"], "\"cpu\" is not of the form name=quantity, as in nvidia.com/gpu=1"),
             (&["cpu=1", "cpu=2"], "cpu is given more than once"),
             (&["cpu=1,cpu=1"], "cpu is given more than once"),
-            (&["cpu=0"], "cpu is zero, so no pod could ever run: give it an amount"),
-            (&["pods=0"], "pods is zero, so no pod could ever run: give it an amount"),
+            (&["cpu=0"], "cpu is zero, so no pod can run: set an amount"),
+            (&["pods=0"], "pods is zero, so no pod can run: set an amount"),
             (&["memory=-1Gi"], "the quantity of memory is -1Gi; it can't be negative"),
         ] {
             assert_eq!(resources(texts).unwrap_err().to_string(), expected, "{texts:?}");
         }
         for text in [" cpu=1", "cpu =1", "cpu= 1", "ram=1Gi", "gpu=1", "cpu=1=2", "memory=1GB", "pods=1.5"] {
-            assert!(resources([text]).is_err(), "{text:?} was taken");
+            assert!(resources([text]).is_err(), "{text:?} was accepted");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! News, from one who knows to many who listen, each at its own pace.
+//! Sends changes from one announcer to many listeners, each at its own pace.
 //!
-//! A listener that is slow does not hold up the others, and does not make news pile up either: what it has not heard yet is
-//! kept once for each cluster, and as one piece of news for all of them where there are too many.
+//! A slow listener does not delay the others, and its queue stays short: the queue contains each changed cluster once. If there are too
+//! many clusters, one [`Change::All`] replaces them.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -14,22 +14,22 @@ use futures::{Stream, task::AtomicWaker};
 
 use crate::model::Change;
 
-/// How many clusters a listener may be behind before it is told that all have changed.
-const MOST_PENDING: usize = 1024;
+/// Maximum number of clusters in the queue of a listener. Beyond that, [`Change::All`] replaces them.
+const MAX_PENDING: usize = 1024;
 
-/// Where changes are announced. Clones announce to the same listeners.
+/// Announces changes to listeners. Clones announce to the same listeners.
 #[derive(Clone, Debug, Default)]
 pub struct Announcer {
     listeners: Arc<Mutex<Vec<Weak<Mailbox>>>>,
 }
 
 impl Announcer {
-    /// One that nobody listens to yet.
+    /// An announcer without listeners.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Tells every listener. Never waits for one.
+    /// Adds a change to the queue of every listener. It never blocks.
     pub fn announce(&self, change: &Change) {
         self.listeners().retain(|listener| {
             let Some(mailbox) = listener.upgrade() else { return false };
@@ -39,7 +39,7 @@ impl Announcer {
         });
     }
 
-    /// Every change that is announced from now on. The stream has no end.
+    /// A stream of all changes that are announced from now on. It never ends.
     pub fn listen(&self) -> Changes {
         let mailbox = Arc::new(Mailbox::default());
         let mut listeners = self.listeners();
@@ -53,7 +53,7 @@ impl Announcer {
     }
 }
 
-/// What one listener hears: a stream of [`Change`]s, in the order in which they were first announced.
+/// The stream of [`Change`]s of one listener, in the order in which they were first announced.
 #[derive(Debug)]
 pub struct Changes {
     mailbox: Arc<Mailbox>,
@@ -63,7 +63,7 @@ impl Stream for Changes {
     type Item = Change;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Change>> {
-        // In this order: what is announced between the two wakes us.
+        // Register first: then a change that is announced between the two calls wakes this task.
         self.mailbox.waker.register(context.waker());
         match self.mailbox.pending().take() {
             Some(change) => Poll::Ready(Some(change)),
@@ -84,7 +84,7 @@ impl Mailbox {
     }
 }
 
-/// What was announced and not heard. Pure.
+/// The queue of one listener. Pure.
 #[derive(Debug, Default)]
 struct Pending {
     all: bool,
@@ -96,7 +96,7 @@ impl Pending {
     fn add(&mut self, change: Change) {
         match change {
             _ if self.all => {}
-            Change::Cluster(cluster) if self.order.len() < MOST_PENDING || self.clusters.contains(&cluster) => {
+            Change::Cluster(cluster) if self.order.len() < MAX_PENDING || self.clusters.contains(&cluster) => {
                 if self.clusters.insert(cluster.clone()) {
                     self.order.push_back(cluster);
                 }
@@ -125,60 +125,60 @@ mod tests {
         Change::Cluster(name.to_owned())
     }
 
-    fn heard(changes: &mut Changes) -> Vec<Change> {
+    fn received(changes: &mut Changes) -> Vec<Change> {
         std::iter::from_fn(|| changes.next().now_or_never().flatten()).collect()
     }
 
     #[test]
-    fn every_listener_hears_what_is_announced_after_it_came() {
+    fn a_listener_receives_what_is_announced_after_it_subscribed() {
         let announcer = Announcer::new();
         let mut early = announcer.listen();
         announcer.announce(&cluster("rome"));
         let mut late = announcer.listen();
         announcer.announce(&cluster("milan"));
-        assert_eq!(heard(&mut early), [cluster("rome"), cluster("milan")]);
-        assert_eq!(heard(&mut late), [cluster("milan")]);
+        assert_eq!(received(&mut early), [cluster("rome"), cluster("milan")]);
+        assert_eq!(received(&mut late), [cluster("milan")]);
     }
 
     #[test]
-    fn a_flood_is_one_change_for_each_cluster() {
+    fn many_changes_of_a_cluster_become_one() {
         let announcer = Announcer::new();
         let mut changes = announcer.listen();
         for _ in 0..1000 {
             announcer.announce(&cluster("rome"));
             announcer.announce(&cluster("milan"));
         }
-        assert_eq!(heard(&mut changes), [cluster("rome"), cluster("milan")]);
+        assert_eq!(received(&mut changes), [cluster("rome"), cluster("milan")]);
         announcer.announce(&cluster("rome"));
-        assert_eq!(heard(&mut changes), [cluster("rome")], "what was heard may change again");
+        assert_eq!(received(&mut changes), [cluster("rome")], "a cluster can change again");
     }
 
     #[test]
-    fn a_change_for_all_stands_for_every_single_one() {
+    fn a_change_of_all_clusters_replaces_single_changes() {
         let announcer = Announcer::new();
         let mut changes = announcer.listen();
         for change in [cluster("rome"), Change::All, cluster("milan")] {
             announcer.announce(&change);
         }
-        assert_eq!(heard(&mut changes), [Change::All]);
+        assert_eq!(received(&mut changes), [Change::All]);
     }
 
     #[test]
-    fn too_many_clusters_become_all_clusters() {
+    fn too_many_changed_clusters_become_all_clusters() {
         let announcer = Announcer::new();
         let mut changes = announcer.listen();
-        for number in 0..MOST_PENDING {
+        for number in 0..MAX_PENDING {
             announcer.announce(&cluster(&number.to_string()));
         }
-        assert_eq!(heard(&mut changes).len(), MOST_PENDING);
-        for number in 0..=MOST_PENDING {
+        assert_eq!(received(&mut changes).len(), MAX_PENDING);
+        for number in 0..=MAX_PENDING {
             announcer.announce(&cluster(&number.to_string()));
         }
-        assert_eq!(heard(&mut changes), [Change::All]);
+        assert_eq!(received(&mut changes), [Change::All]);
     }
 
     #[test]
-    fn who_went_away_is_forgotten() {
+    fn a_dropped_listener_is_removed() {
         let announcer = Announcer::new();
         drop(announcer.listen());
         announcer.announce(&Change::All);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_that_waits_is_woken() {
+    async fn a_change_wakes_a_waiting_listener() {
         let announcer = Announcer::new();
         let mut changes = announcer.listen();
         let (change, ()) = tokio::join!(changes.next(), async {

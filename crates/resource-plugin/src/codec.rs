@@ -1,4 +1,4 @@
-//! Messages cross tonic as the bytes they are: [`crate::wire`] reads and writes them.
+//! A codec that passes messages through tonic as raw bytes: [`crate::wire`] encodes and decodes them.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use tonic::{
@@ -6,7 +6,7 @@ use tonic::{
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 
-/// Passes messages through.
+/// Passes bytes through.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Raw;
 

@@ -1,8 +1,8 @@
-//! The protocol between Liqo and resource plugins: for those who write a plugin, and for Liqo, which asks them.
+//! The protocol between Liqo and resource plugins: an SDK for authors of plugins, and the client that Liqo uses.
 //!
-//! How much a cluster lends to each of its peers is decided by a *source*. Some are built into Liqo; others are programs of
-//! their own, plugins, that Liqo asks over gRPC. Both are a [`ResourceSource`]: it says what a cluster is offered, tells when
-//! that has changed, and hears when a peering ended.
+//! A *source* decides how much a cluster lends to each of its peers. Some sources are built into Liqo; others are plugins: separate
+//! programs that Liqo calls over gRPC. Both implement [`ResourceSource`]: it returns what a cluster is offered, reports when that changes,
+//! and is told when a peering has ended.
 //!
 //! ```text
 //!   Liqo                                              the plugin
@@ -16,22 +16,24 @@
 //!        └─────── RemoveCluster(cluster) ───────────▶    └── removed ─▶
 //! ```
 //!
-//! News carry no amounts: they only make the other end read again, so losing or doubling one does no harm. The protocol has
-//! three [`Generation`]s, which answer at the same paths and differ in the bytes of one answer ([`wire`]).
+//! A notification contains no amounts. It only makes Liqo read again, so a lost or repeated notification does no harm. The protocol has
+//! three [`Generation`]s with the same paths. They differ in the bytes of one answer ([`wire`]).
 //!
 //! # A plugin
-//! All of it; `cargo run --example one_gpu_for_each` serves it.
+//! This is a complete plugin. `cargo run --example one_gpu_for_each` runs it.
 //! ```no_run
 #![doc = include_str!("../examples/one_gpu_for_each.rs")]
 //! ```
-//! [`serve`] brings along the flags ([`Options`]), health checks, reflection, metrics and an orderly end.
+//! [`serve`] adds flags ([`Options`]), health checks, reflection, metrics and an orderly shutdown.
 //!
-//! # The other end
-//! [`PluginClient`] needs no plugin to be there. Its calls end in time, with an error that names plugin and cluster; its
-//! subscription is tried again for ever, and says [`Change::All`] each time that the plugin was found again.
+//! # The client
+//! [`PluginClient`] works while the plugin is away, too. Its calls end within a deadline, with an error that names the plugin and the
+//! cluster. It keeps trying to subscribe, and reports [`Change::All`] each time it has subscribed again.
 //!
 //! # Features
-//! `kubernetes`: a client of the cluster's API server, for plugins that look at it.
+//! `kubernetes`: a client of the cluster's API server, for plugins that use it.
+
+#![warn(missing_docs)]
 
 pub mod arguments;
 #[cfg(feature = "kubernetes")]

@@ -1,29 +1,29 @@
-//! What is offered, and what is told of changes: plain types without I/O.
+//! Pools and changes: plain types without I/O.
 
 use std::{collections::BTreeSet, fmt};
 
 use liqo_quantity::{Quantity, ResourceList};
 
-/// The most pools that one answer may hold: a consumer takes no more.
-pub const MOST_POOLS: usize = 16;
-/// The most resources that one pool may name.
-pub const MOST_RESOURCES: usize = 128;
-/// The longest cluster ID that travels: that of a name in Kubernetes.
-pub const LONGEST_CLUSTER_ID: usize = 253;
+/// Maximum number of pools in one answer. A consumer accepts no more.
+pub const MAX_POOLS: usize = 16;
+/// Maximum number of resources in one pool.
+pub const MAX_RESOURCES: usize = 128;
+/// Maximum length of a cluster ID in bytes: that of a name in Kubernetes.
+pub const MAX_CLUSTER_ID_LEN: usize = 253;
 
 /// One set of resources in an offer. One pool becomes one virtual node at the consumer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
-    /// Its name: a DNS label. Known to the third generation of the protocol only.
+    /// Name of the pool: a DNS label. Only the third generation of the protocol sends it.
     pub name: Option<String>,
-    /// If it has no name, what its name starts with: a DNS label, too. The name of the provider's cluster follows.
+    /// Prefix of the name of a pool without a name: a DNS label. The name of the provider's cluster follows it.
     pub prefix: Option<String>,
-    /// How much there is.
+    /// The amounts of the pool.
     pub resources: ResourceList,
 }
 
 impl Pool {
-    /// The pool of a provider that has only one.
+    /// A pool without a name, for a provider that has only one.
     pub fn unnamed(resources: ResourceList) -> Self {
         Self { resources, ..Self::default() }
     }
@@ -33,7 +33,7 @@ impl Pool {
         Self { name: Some(name.into()), resources, ..Self::default() }
     }
 
-    /// What tells it from the other pools of an answer.
+    /// Distinguishes the pool from other pools of the same answer.
     pub(crate) fn id(&self) -> PoolId {
         match (&self.name, &self.prefix) {
             (Some(name), _) => PoolId::Name(name.clone()),
@@ -49,14 +49,14 @@ impl From<ResourceList> for Pool {
     }
 }
 
-/// What tells the pools of one answer apart.
+/// Distinguishes the pools of one answer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PoolId {
-    /// The one without a name.
+    /// The pool without a name and prefix.
     Unnamed,
-    /// By what its name starts with.
+    /// A pool with a prefix.
     Prefix(String),
-    /// By its name.
+    /// A pool with a name.
     Name(String),
 }
 
@@ -70,50 +70,50 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// News about what is offered. It carries no amount: whoever hears it reads again.
+/// A notification that offers changed. It contains no amounts: the receiver reads again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// For every cluster.
+    /// The offers to all clusters may have changed.
     All,
-    /// For the cluster with this ID.
+    /// The offer to the cluster with this ID has changed.
     Cluster(String),
 }
 
 /// Pools that cannot be offered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolsError {
-    /// More pools than a consumer takes.
-    #[error("there are {0} pools, at most {MOST_POOLS} can be offered")]
+    /// More than [`MAX_POOLS`] pools.
+    #[error("there are {0} pools; the maximum is {MAX_POOLS}")]
     TooManyPools(usize),
-    /// More resources than any cluster has.
-    #[error("{pool} names {count} resources, at most {MOST_RESOURCES} can be offered")]
+    /// More than [`MAX_RESOURCES`] resources in a pool.
+    #[error("{pool} has {count} resources; the maximum is {MAX_RESOURCES}")]
     TooManyResources {
         /// The pool.
         pool: PoolId,
-        /// How many it names.
+        /// Number of its resources.
         count: usize,
     },
-    /// The name cannot become part of the name of a node.
-    #[error("{0} cannot be offered: names of pools are lower-case letters, digits and inner dashes, at most 63")]
+    /// A name or prefix that is not a DNS label. It becomes part of the name of a Node.
+    #[error("{0}: the name of a pool has at most 63 lower-case letters, digits and inner dashes")]
     Name(PoolId),
-    /// Two pools that nothing tells apart.
+    /// Two pools with the same name or prefix, or two without.
     #[error("{0} appears more than once")]
     Duplicate(PoolId),
-    /// Less than nothing.
-    #[error("{pool} holds {quantity} of {resource}; less than nothing cannot be offered")]
+    /// A negative amount.
+    #[error("{pool} has {quantity} of {resource}: an amount cannot be negative")]
     Negative {
         /// The pool.
         pool: PoolId,
         /// The resource.
         resource: String,
-        /// How much there is said to be.
+        /// The amount.
         quantity: Quantity,
     },
 }
 
-/// Whether these pools can be offered together.
+/// Checks that these pools can be offered together.
 pub fn check(pools: &[Pool]) -> Result<(), PoolsError> {
-    if pools.len() > MOST_POOLS {
+    if pools.len() > MAX_POOLS {
         return Err(PoolsError::TooManyPools(pools.len()));
     }
     let mut seen = BTreeSet::new();
@@ -122,7 +122,7 @@ pub fn check(pools: &[Pool]) -> Result<(), PoolsError> {
         if [&pool.name, &pool.prefix].into_iter().flatten().any(|name| !is_dns_label(name)) {
             return Err(PoolsError::Name(id));
         }
-        if pool.resources.len() > MOST_RESOURCES {
+        if pool.resources.len() > MAX_RESOURCES {
             return Err(PoolsError::TooManyResources { pool: id, count: pool.resources.len() });
         }
         if let Some((resource, quantity)) = pool.resources.iter().find(|(_, quantity)| quantity.is_negative()) {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_are_told_apart_by_name_then_prefix() {
+    fn pools_are_distinguished_by_name_then_prefix() {
         let prefixed = |prefix: &str| Pool { prefix: Some(prefix.into()), ..Pool::unnamed(cpu("1")) };
         assert_eq!(check(&[Pool::unnamed(cpu("1")), Pool::named("a", cpu("1")), prefixed("a"), prefixed("b")]), Ok(()));
         let twice = [Pool::named("a", cpu("1")), Pool { prefix: Some("b".into()), ..Pool::named("a", cpu("2")) }];
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_cannot_be_names_of_nodes_are_refused() {
+    fn names_that_are_not_dns_labels_are_refused() {
         for name in ["", "A", "-a", "a-", "a.b", "a b", "ä", &"a".repeat(64)] {
             let named = Pool::named(name, cpu("1"));
             assert!(matches!(check(&[named]), Err(PoolsError::Name(PoolId::Name(_)))), "{name:?}");
@@ -171,21 +171,21 @@ mod tests {
     }
 
     #[test]
-    fn less_than_nothing_is_refused_by_name() {
+    fn the_error_of_a_negative_amount_names_the_pool() {
         let error = check(&[Pool::named("gold", cpu("-1"))]).unwrap_err();
-        assert_eq!(error.to_string(), "pool \"gold\" holds -1 of cpu; less than nothing cannot be offered");
+        assert_eq!(error.to_string(), "pool \"gold\" has -1 of cpu: an amount cannot be negative");
     }
 
     #[test]
-    fn there_is_a_bound_on_pools_and_resources() {
+    fn the_numbers_of_pools_and_resources_are_limited() {
         let pools = |count: usize| (0..count).map(|n| Pool::named(format!("p{n}"), cpu("1"))).collect::<Vec<_>>();
-        assert_eq!(check(&pools(MOST_POOLS)), Ok(()));
-        assert_eq!(check(&pools(MOST_POOLS + 1)), Err(PoolsError::TooManyPools(MOST_POOLS + 1)));
+        assert_eq!(check(&pools(MAX_POOLS)), Ok(()));
+        assert_eq!(check(&pools(MAX_POOLS + 1)), Err(PoolsError::TooManyPools(MAX_POOLS + 1)));
         let many = |count: usize| {
             let resources = (0..count).map(|n| (format!("example.com/r{n}"), Quantity::from_units(1))).collect();
             check(&[Pool::unnamed(resources)])
         };
-        assert_eq!(many(MOST_RESOURCES), Ok(()));
-        assert!(matches!(many(MOST_RESOURCES + 1), Err(PoolsError::TooManyResources { .. })));
+        assert_eq!(many(MAX_RESOURCES), Ok(()));
+        assert!(matches!(many(MAX_RESOURCES + 1), Err(PoolsError::TooManyResources { .. })));
     }
 }

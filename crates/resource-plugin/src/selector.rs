@@ -1,16 +1,16 @@
-//! Label selectors in the language of Kubernetes: `zone=a,gpu in (t4,l4),!spot`. Pure.
+//! Label selectors in the syntax of Kubernetes: `zone=a,gpu in (t4,l4),!spot`. Pure.
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-/// Requirements on labels that all have to hold.
+/// Requirements on labels. A selector matches if all of them are met.
 ///
-/// | written | holds if the label |
+/// | requirement | is met if the label |
 /// |---|---|
-/// | `a=b`, `a==b`, `a in (b,c)` | is there with one of these values |
+/// | `a=b`, `a==b`, `a in (b,c)` | exists with one of these values |
 /// | `a!=b`, `a notin (b,c)` | is absent, or has another value |
-/// | `a` | is there |
+/// | `a` | exists |
 /// | `!a` | is absent |
-/// | `a>1`, `a<1` | is there with a larger or smaller whole number |
+/// | `a>1`, `a<1` | exists with a larger or smaller integer |
 ///
 /// A value may be empty, as in `node-role.kubernetes.io/worker=`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,7 +34,7 @@ enum Condition {
     LessThan(i64),
 }
 
-/// The text is no selector.
+/// The text is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("selector {text:?}: {problem}")]
 pub struct SelectorError {
@@ -45,30 +45,30 @@ pub struct SelectorError {
 /// What is wrong with a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// It, or one of its parts, says nothing. (In Kubernetes, an empty selector selects everything.)
-    #[error("it is empty, or has a comma too many; name at least one label")]
+    /// The selector, or one of its parts, is empty. (In Kubernetes an empty selector matches everything.)
+    #[error("it is empty or has an empty part: name at least one label, and remove extra commas")]
     Empty,
-    /// The part is of no form that is known.
+    /// A part of an unknown form.
     #[error("{0:?} is none of a=b, a!=b, a in (b,c), a notin (b,c), a, !a, a>1, a<1")]
     Form(String),
-    /// Opened and not closed, or closed and not opened.
+    /// A parenthesis without its counterpart.
     #[error("its parentheses do not match")]
     Parentheses,
-    /// No label can have this name.
+    /// Not a valid key of a label.
     #[error(
         "{0:?} cannot be the name of a label: use letters, digits, '-', '_', '.', at most 63, with an optional domain and '/' before it"
     )]
     Key(String),
-    /// No label can have this value.
+    /// Not a valid value of a label.
     #[error("{0:?} cannot be the value of a label: use letters, digits, '-', '_', '.', at most 63")]
     Value(String),
-    /// A bound that is no whole number.
-    #[error("{0:?} is no whole number")]
+    /// A comparison with something that is not an integer.
+    #[error("{0:?} is not an integer")]
     Number(String),
 }
 
 impl Selector {
-    /// The requirements, as node selectors of Kubernetes have them: key, operator and values.
+    /// The requirements in the form of Kubernetes' node selectors: key, operator and values.
     pub fn requirements(&self) -> impl Iterator<Item = (&str, &'static str, Vec<String>)> {
         self.requirements.iter().map(|requirement| {
             let (operator, values) = match &requirement.condition {
@@ -83,19 +83,19 @@ impl Selector {
         })
     }
 
-    /// Whether something with these labels is selected.
+    /// Whether the selector matches these labels.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.requirements.iter().all(|requirement| requirement.holds(labels.get(&requirement.key).map(String::as_str)))
+        self.requirements.iter().all(|requirement| requirement.is_met(labels.get(&requirement.key).map(String::as_str)))
     }
 }
 
-/// Whether one of the selectors selects something with these labels.
+/// Whether one of the selectors matches these labels.
 pub fn any_matches<'a>(selectors: impl IntoIterator<Item = &'a Selector>, labels: &BTreeMap<String, String>) -> bool {
     selectors.into_iter().any(|selector| selector.matches(labels))
 }
 
 impl Requirement {
-    fn holds(&self, value: Option<&str>) -> bool {
+    fn is_met(&self, value: Option<&str>) -> bool {
         let is_one = |values: &[String]| value.is_some_and(|value| values.iter().any(|one| one == value));
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         match &self.condition {
@@ -120,7 +120,7 @@ impl FromStr for Selector {
     }
 }
 
-/// At the commas that are not in parentheses.
+/// Splits a selector at the commas that are not in parentheses.
 fn split(text: &str) -> Option<Vec<&str>> {
     let mut parts = Vec::new();
     let (mut start, mut inside) = (0, false);
@@ -189,7 +189,7 @@ fn checked_value(value: &str) -> Result<String, Problem> {
     if is_word(value) { Ok(value.to_owned()) } else { Err(Problem::Value(value.to_owned())) }
 }
 
-/// Empty, or what the value of a label and the last part of its name may be.
+/// Whether this is a valid value of a label, or a valid name in its key. The empty text is a valid value.
 fn is_word(text: &str) -> bool {
     let ends = [text.bytes().next(), text.bytes().last()];
     text.len() <= 63
@@ -208,7 +208,7 @@ fn is_domain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(label)
 }
 
-/// As it can be read again.
+/// The syntax that [`FromStr`] parses.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, Requirement { key, condition }) in self.requirements.iter().enumerate() {
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn every_form_means_what_it_means_in_kubernetes() {
-        // The label zone with value a, with value b, absent.
+        // Whether it matches if the label zone is a, is b, is absent.
         for (selector, a, b, absent) in [
             ("zone=a", true, false, false),
             ("zone==a", true, false, false),
@@ -289,17 +289,17 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_selector_hold_together_and_several_selectors_are_alternatives() {
+    fn all_requirements_must_be_met_and_several_selectors_are_alternatives() {
         assert!(selects("a=b,c in (x,y),!d,e", &[("a", "b"), ("c", "y"), ("e", "")]));
         assert!(!selects("a=b,c in (x,y),!d,e", &[("a", "b"), ("c", "y"), ("d", ""), ("e", "")]));
-        assert!(!selects("a=1,a=2", &[("a", "2")]), "nothing is two things at once");
+        assert!(!selects("a=1,a=2", &[("a", "2")]), "a label has only one value");
         let either: Vec<Selector> = ["a=1", "a=2"].map(|text| text.parse().unwrap()).into();
         assert!(any_matches(&either, &labels(&[("a", "2")])) && !any_matches(&either, &labels(&[("a", "3")])));
-        assert!(!any_matches([], &labels(&[])), "no selector selects nothing");
+        assert!(!any_matches([], &labels(&[])), "without a selector nothing matches");
     }
 
     #[test]
-    fn what_is_no_selector_is_refused_with_its_reason() {
+    fn other_texts_are_refused_with_a_reason() {
         use Problem as P;
         type Expected = fn(&P) -> bool;
         let refused: [(&str, Expected); 22] = [
@@ -336,19 +336,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_the_same(text in "!?[a-c]( in \\([a-c]{0,2}(,[a-c])?\\)| notin \\([a-c]\\)|=[a-c]?|!=[a-c]|>-?[0-9]|<[0-9])?(,[d-f](=[a-c])?)?") {
+        fn a_printed_selector_parses_to_the_same(text in "!?[a-c]( in \\([a-c]{0,2}(,[a-c])?\\)| notin \\([a-c]\\)|=[a-c]?|!=[a-c]|>-?[0-9]|<[0-9])?(,[d-f](=[a-c])?)?") {
             if let Ok(selector) = text.parse::<Selector>() {
                 prop_assert_eq!(selector.to_string().parse::<Selector>().unwrap(), selector);
             }
         }
 
         #[test]
-        fn no_text_makes_the_parser_fail(text in "\\PC{0,40}") {
+        fn no_text_makes_the_parser_panic(text in "\\PC{0,40}") {
             let _ = text.parse::<Selector>();
         }
 
         #[test]
-        fn a_requirement_and_its_opposite_divide_everything(value in prop::option::of("[ab]{0,1}"), wanted in "[ab]{0,1}") {
+        fn either_a_requirement_or_its_opposite_is_met(value in prop::option::of("[ab]{0,1}"), wanted in "[ab]{0,1}") {
             let labels = value.map(|value| ("k".to_owned(), value)).into_iter().collect();
             let selects = |text: String| text.parse::<Selector>().unwrap().matches(&labels);
             prop_assert_ne!(selects(format!("k={wanted}")), selects(format!("k!={wanted}")));

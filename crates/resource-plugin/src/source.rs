@@ -1,4 +1,4 @@
-//! What decides how much each cluster is offered.
+//! The interface of a source: it decides how much each cluster is offered.
 
 use std::sync::Arc;
 
@@ -7,47 +7,47 @@ use futures::{StreamExt as _, stream, stream::BoxStream};
 
 use crate::model::{Change, Pool};
 
-/// What decides how much each cluster is offered: a plugin of yours, or something inside Liqo.
+/// Decides how much each cluster is offered: your plugin, or a source inside Liqo.
 ///
-/// It is asked often, by several at once, and again whenever it says that something changed; so `read` answers from what it
-/// knows, and changes nothing.
+/// Liqo calls `read` often, concurrently, and again after each change. So `read` should answer from memory, and must not change anything.
 ///
-/// The crate's page shows one.
+/// The page of this crate shows an example.
 #[async_trait]
 pub trait ResourceSource: Send + Sync + 'static {
-    /// What the cluster with this ID is offered now. No pool means nothing.
+    /// What the cluster with this ID is offered now. No pools means no offer.
     async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError>;
 
-    /// News from now on: one [`Change`] each time that `read` would answer differently. Those who listen read again.
+    /// Changes from now on: one [`Change`] whenever `read` would answer differently. Receivers read again.
     ///
-    /// [`crate::Announcer`] makes such streams. Without it, nothing ever changes.
+    /// [`crate::Announcer`] creates such streams. By default, nothing ever changes.
     fn changes(&self) -> BoxStream<'static, Change> {
         stream::pending().boxed()
     }
 
-    /// The peering with this cluster has ended: what is kept for it may go. Said more than once, and of clusters never heard of.
+    /// Called after the peering with this cluster has ended: remove what you store for it. It may be called more than once, and for unknown
+    /// clusters.
     async fn removed(&self, _cluster: &str) {}
 
-    /// Returns when `read` can answer for the first time. Until then, the plugin tells Kubernetes that it is not ready.
+    /// Returns once `read` can answer. Until then, the plugin reports to Kubernetes that it is not ready.
     async fn ready(&self) {}
 }
 
-/// The source cannot say.
+/// Why a source cannot answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// Not yet, or not now; ask again.
+    /// It cannot answer yet, or not now. The caller tries again.
     #[error("not ready: {0}")]
     NotReady(String),
-    /// Not for this cluster.
-    #[error("cluster {0} is not known here")]
+    /// It does not know this cluster.
+    #[error("cluster {0} is unknown")]
     UnknownCluster(String),
-    /// Something failed.
+    /// It failed.
     #[error("{0}")]
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl SourceError {
-    /// Something failed.
+    /// Wraps the error of a failed source.
     pub fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Failed(error.into())
     }

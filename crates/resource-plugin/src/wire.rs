@@ -1,8 +1,8 @@
 //! The bytes of the three generations of the protocol. Pure.
 //!
-//! All three have the same methods at the same paths, and their requests and notifications are the same bytes. Only the
-//! answer to `ReadResources` differs, and nothing in it says which generation it is: both ends have to be told. The .proto
-//! files in `proto/` are the contract; the messages here are written by hand, and a test compares the two.
+//! All three have the same methods at the same paths, and the bytes of their requests and notifications are the same. Only the answer to
+//! `ReadResources` differs, and it does not contain its generation: both ends must be configured. The .proto files in `proto/` define the
+//! protocol. The messages here are written by hand; tests compare them with golden bytes.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -10,18 +10,18 @@ use bytes::Bytes;
 use liqo_quantity::{ParseQuantityError, Quantity, ResourceArgument, ResourceList, unit_of};
 use prost::Message;
 
-use crate::model::{LONGEST_CLUSTER_ID, MOST_POOLS, MOST_RESOURCES, Pool, PoolId, PoolsError, check};
+use crate::model::{MAX_CLUSTER_ID_LEN, MAX_POOLS, MAX_RESOURCES, Pool, PoolId, PoolsError, check};
 
-/// The name of the service; there is no package.
+/// Name of the gRPC service. It has no package.
 pub const SERVICE: &str = "resource_reader";
-/// Path of the method that asks what a cluster is offered.
+/// Path of the method that returns what a cluster is offered.
 pub const READ_RESOURCES: &str = "/resource_reader/ReadResources";
-/// Path of the method that tells of changes.
+/// Path of the method that streams changes.
 pub const SUBSCRIBE: &str = "/resource_reader/Subscribe";
-/// Path of the method that says that a peering ended.
+/// Path of the method that reports the end of a peering.
 pub const REMOVE_CLUSTER: &str = "/resource_reader/RemoveCluster";
 
-/// Which generation of the protocol is spoken.
+/// Generation of the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Generation {
     /// Liqo 0.5: one list, quantities as text, notifications that name no cluster
@@ -52,41 +52,41 @@ impl fmt::Display for Generation {
     }
 }
 
-/// An answer that says nothing that could be offered.
+/// An answer that cannot become an offer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
-    /// No pool, or none that names a resource.
+    /// No pool, or no resource in any pool.
     #[error("its answer is empty: it offers nothing")]
     Empty,
-    /// No message of this generation.
+    /// Not a message of this generation.
     #[error("its answer cannot be read as {expected}: {reason}")]
     Unreadable {
-        /// What was to be read.
+        /// The configured generation.
         expected: Generation,
-        /// What the decoder says.
+        /// Error of the decoder.
         reason: String,
     },
-    /// A message, but of another generation.
+    /// A message of another generation.
     #[error("its answer is not {expected}: is it a {found} plugin? Then set the generation to {found}")]
     OtherGeneration {
-        /// What was to be read.
+        /// The configured generation.
         expected: Generation,
-        /// What can be read.
+        /// A generation in which the answer is valid.
         found: Generation,
     },
-    /// A quantity that is none.
-    #[error("{pool} holds {text:?} of {resource}: {source}")]
+    /// A text that is not a quantity.
+    #[error("{pool} has {text:?} of {resource}: {source}")]
     Quantity {
         /// The pool.
         pool: PoolId,
         /// The resource.
         resource: String,
-        /// What it said.
+        /// The text.
         text: String,
-        /// What is wrong with that.
+        /// Why it is not a quantity.
         source: Box<ParseQuantityError>,
     },
-    /// Nothing that a pod could request.
+    /// A pool without any resource that a pod can request.
     #[error(
         "{pool} names only {}, which no pod can request: use cpu, memory, pods, storage, ephemeral-storage, hugepages-<size>, or domain/name",
         names.join(", ")
@@ -94,42 +94,42 @@ pub enum AnswerError {
     Names {
         /// The pool.
         pool: PoolId,
-        /// What it names.
+        /// Names of its resources.
         names: Vec<String>,
     },
-    /// The pools cannot be offered.
+    /// The pools cannot be offered together.
     #[error(transparent)]
     Pools(#[from] PoolsError),
 }
 
-/// Pools that cannot be told in a generation of the protocol.
+/// Pools that cannot be encoded in a generation of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TellError {
-    /// The generation knows one pool only.
-    #[error("{generation} can tell of one pool, not of {count}: use --generation p3")]
+    /// The generation supports only one pool.
+    #[error("{generation} supports one pool, not {count}: use --generation p3")]
     SeveralPools {
         /// The generation.
         generation: Generation,
-        /// How many there are.
+        /// Number of pools.
         count: usize,
     },
-    /// They could not be offered in any.
+    /// The pools cannot be offered in any generation.
     #[error(transparent)]
     Pools(#[from] PoolsError),
 }
 
-/// An ID that no cluster can have.
+/// A message without a valid cluster ID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
-    /// The message is none.
+    /// The message cannot be decoded.
     #[error("the message cannot be read: {0}")]
     Unreadable(String),
-    /// Longer than any name in Kubernetes, or with control characters.
-    #[error("this is not the ID of a cluster: it may have {LONGEST_CLUSTER_ID} characters, and nothing invisible")]
+    /// The ID is longer than [`MAX_CLUSTER_ID_LEN`] or contains control characters.
+    #[error("this is not the ID of a cluster: it has at most {MAX_CLUSTER_ID_LEN} characters and no control characters")]
     Form,
 }
 
-/// The answer to `ReadResources`.
+/// Encodes the answer to `ReadResources`.
 pub fn encode_answer(generation: Generation, pools: &[Pool]) -> Result<Bytes, TellError> {
     check(pools)?;
     if generation != Generation::P3 && pools.len() > 1 {
@@ -151,25 +151,26 @@ pub fn encode_answer(generation: Generation, pools: &[Pool]) -> Result<Bytes, Te
     Ok(bytes.into())
 }
 
-/// Reads the answer to `ReadResources`. What comes back can be offered: it is checked, quantities are rounded down to what the
-/// resource is counted in, and names that no pod can request (as limits of attached volumes, which nodes list) are left out.
+/// Decodes the answer to `ReadResources` and checks it, so the pools can be offered. It rounds quantities down to the unit of the resource,
+/// and removes resources that no pod can request, such as limits of attached volumes, which nodes list.
 pub fn decode_answer(generation: Generation, answer: &[u8]) -> Result<Vec<Pool>, AnswerError> {
     if answer.is_empty() {
         return Err(AnswerError::Empty);
     }
-    let told = told(generation, answer);
-    if !told.as_ref().is_ok_and(|pools| is_sound(pools)) {
-        let fits = |found: &Generation| *found != generation && self::told(*found, answer).is_ok_and(|pools| is_sound(&pools));
+    let decoded = decode_pools(generation, answer);
+    if !decoded.as_ref().is_ok_and(|pools| is_plausible(pools)) {
+        let fits =
+            |found: &Generation| *found != generation && decode_pools(*found, answer).is_ok_and(|pools| is_plausible(&pools));
         if let Some(found) = Generation::ALL.into_iter().find(fits) {
             return Err(AnswerError::OtherGeneration { expected: generation, found });
         }
     }
-    let told = told.map_err(|error| AnswerError::Unreadable { expected: generation, reason: error.to_string() })?;
-    // Before anything is made of it.
-    if told.len() > MOST_POOLS {
-        return Err(PoolsError::TooManyPools(told.len()).into());
+    let decoded = decoded.map_err(|error| AnswerError::Unreadable { expected: generation, reason: error.to_string() })?;
+    // First, because converting costs memory.
+    if decoded.len() > MAX_POOLS {
+        return Err(PoolsError::TooManyPools(decoded.len()).into());
     }
-    let pools: Vec<Pool> = told.into_iter().map(ToldPool::read).collect::<Result<_, _>>()?;
+    let pools: Vec<Pool> = decoded.into_iter().map(UncheckedPool::check).collect::<Result<_, _>>()?;
     check(&pools)?;
     if pools.iter().all(|pool| pool.resources.is_empty()) {
         return Err(AnswerError::Empty);
@@ -177,15 +178,15 @@ pub fn decode_answer(generation: Generation, answer: &[u8]) -> Result<Vec<Pool>,
     Ok(pools)
 }
 
-/// The request that names a cluster, and the notification that does: the same in all generations.
+/// Encodes a request or a notification with a cluster ID. The bytes are the same in all generations.
 pub fn encode_cluster(cluster: &str) -> Bytes {
     ClusterMessage { id: cluster.to_owned() }.encode_to_vec().into()
 }
 
-/// Reads a request or a notification; an empty ID is for the caller to judge.
+/// Decodes a request or a notification. The ID may be empty.
 pub fn decode_cluster(message: &[u8]) -> Result<String, ClusterError> {
     let ClusterMessage { id } = ClusterMessage::decode(message).map_err(|error| ClusterError::Unreadable(error.to_string()))?;
-    let fits = id.len() <= LONGEST_CLUSTER_ID && !id.chars().any(char::is_control);
+    let fits = id.len() <= MAX_CLUSTER_ID_LEN && !id.chars().any(char::is_control);
     if fits { Ok(id) } else { Err(ClusterError::Form) }
 }
 
@@ -236,16 +237,16 @@ fn quantities(resources: &ResourceList) -> BTreeMap<String, QuantityMessage> {
     texts(resources).map(|(name, text)| (name, QuantityMessage { string: Some(text) })).collect()
 }
 
-/// A pool as it was told, not yet believed.
-struct ToldPool {
+/// A decoded pool before its names and quantities are checked.
+struct UncheckedPool {
     name: String,
     prefix: String,
-    /// Without a text where no quantity was sent: Kubernetes reads that as zero.
+    /// `None` if no quantity was sent, which Kubernetes reads as zero.
     resources: BTreeMap<String, Option<String>>,
 }
 
-fn told(generation: Generation, answer: &[u8]) -> Result<Vec<ToldPool>, prost::DecodeError> {
-    let pool = |PoolMessage { resources, name, prefix }| ToldPool {
+fn decode_pools(generation: Generation, answer: &[u8]) -> Result<Vec<UncheckedPool>, prost::DecodeError> {
+    let pool = |PoolMessage { resources, name, prefix }| UncheckedPool {
         name,
         prefix,
         resources: resources.into_iter().map(|(name, quantity)| (name, quantity.string)).collect(),
@@ -254,7 +255,7 @@ fn told(generation: Generation, answer: &[u8]) -> Result<Vec<ToldPool>, prost::D
         Generation::P1 => {
             let resources = TextList::decode(answer)?.resources;
             let resources = resources.into_iter().map(|(name, text)| (name, Some(text))).collect();
-            vec![ToldPool { name: String::new(), prefix: String::new(), resources }]
+            vec![UncheckedPool { name: String::new(), prefix: String::new(), resources }]
         }
         Generation::P2 => {
             let list = PoolMessage::decode(answer)?;
@@ -264,20 +265,20 @@ fn told(generation: Generation, answer: &[u8]) -> Result<Vec<ToldPool>, prost::D
     })
 }
 
-/// Whether this looks like what was meant. Read as another generation than it was written in, an answer is either no message
-/// at all, or one with lengths and tags for names, or one without quantities.
-fn is_sound(pools: &[ToldPool]) -> bool {
+/// Whether the answer was probably encoded in the generation in which it was decoded. An answer of another generation either cannot be
+/// decoded, or has lengths and tags in its names, or has no quantities.
+fn is_plausible(pools: &[UncheckedPool]) -> bool {
     let one = |(name, text): (&String, &Option<String>)| {
         name.bytes().all(|byte| byte.is_ascii_graphic()) && text.as_ref().is_some_and(|text| text.parse::<Quantity>().is_ok())
     };
     pools.iter().any(|pool| !pool.resources.is_empty()) && pools.iter().all(|pool| pool.resources.iter().all(one))
 }
 
-impl ToldPool {
-    fn read(self) -> Result<Pool, AnswerError> {
+impl UncheckedPool {
+    fn check(self) -> Result<Pool, AnswerError> {
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         let mut pool = Pool { name: some(self.name), prefix: some(self.prefix), resources: ResourceList::new() };
-        if self.resources.len() > MOST_RESOURCES {
+        if self.resources.len() > MAX_RESOURCES {
             return Err(PoolsError::TooManyResources { pool: pool.id(), count: self.resources.len() }.into());
         }
         let mut others = Vec::new();
@@ -301,7 +302,7 @@ impl ToldPool {
             return Err(AnswerError::Names { pool: pool.id(), names: others });
         }
         if !others.is_empty() {
-            tracing::debug!(pool = %pool.id(), names = others.join(", "), "left out, because no pod can request them");
+            tracing::debug!(pool = %pool.id(), names = others.join(", "), "removed resources that no pod can request");
         }
         Ok(pool)
     }

@@ -1,4 +1,4 @@
-//! The compiled .proto files are current, and mean what the messages written by hand mean.
+//! The compiled .proto files are current.
 
 use std::{fs, path::Path};
 

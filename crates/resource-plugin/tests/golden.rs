@@ -1,5 +1,5 @@
-//! The bytes on the wire, both ways. They were written down from the .proto files and compared with what Go's protobuf makes
-//! of the same messages.
+//! The bytes on the wire, encoded and decoded. They were derived from the .proto files by hand and compared with the bytes that Go's
+//! protobuf produces.
 #![allow(clippy::unwrap_used)]
 
 use liqo_quantity::ResourceList;
@@ -38,7 +38,7 @@ fn three_pools() -> Vec<Pool> {
 }
 
 #[test]
-fn one_list_is_the_same_bytes_as_ever_in_each_generation() {
+fn one_list_has_its_golden_bytes_in_each_generation() {
     for (generation, bytes) in ALL {
         assert_eq!(encode_answer(generation, &one_list()).unwrap(), bytes, "{generation}");
         assert_eq!(decode_answer(generation, bytes).unwrap(), one_list(), "{generation}");
@@ -46,7 +46,7 @@ fn one_list_is_the_same_bytes_as_ever_in_each_generation() {
 }
 
 #[test]
-fn pools_travel_with_their_names_in_the_third_generation_only() {
+fn only_the_third_generation_supports_several_pools() {
     assert_eq!(encode_answer(P3, &three_pools()).unwrap(), THREE_POOLS);
     assert_eq!(decode_answer(P3, THREE_POOLS).unwrap(), three_pools());
     for generation in [P1, P2] {
@@ -55,7 +55,7 @@ fn pools_travel_with_their_names_in_the_third_generation_only() {
 }
 
 #[test]
-fn a_cluster_is_named_by_the_same_bytes_in_each_generation() {
+fn a_cluster_id_has_the_same_bytes_in_each_generation() {
     assert_eq!(encode_cluster("rome"), b"\n\x04rome"[..]);
     assert_eq!(decode_cluster(b"\n\x04rome").unwrap(), "rome");
     assert_eq!(encode_cluster(""), b""[..]);
@@ -82,7 +82,7 @@ fn an_answer_of_another_generation_is_recognised() {
 }
 
 #[test]
-fn an_empty_answer_is_told_from_a_broken_one() {
+fn an_empty_answer_and_a_broken_one_have_different_errors() {
     for generation in [P1, P2, P3] {
         assert_eq!(encode_answer(generation, &[]).unwrap(), b""[..]);
         assert_eq!(decode_answer(generation, b""), Err(AnswerError::Empty));
@@ -92,7 +92,7 @@ fn an_empty_answer_is_told_from_a_broken_one() {
 }
 
 #[test]
-fn a_quantity_that_was_not_sent_is_zero_as_in_kubernetes() {
+fn a_missing_quantity_is_zero_as_in_kubernetes() {
     assert_eq!(decode_answer(P3, b"\n\x09\n\x07\n\x03cpu\x12\x00").unwrap()[0].resources.to_string(), "cpu=0");
     assert_eq!(
         encode_answer(P2, &[Pool::unnamed([("cpu", "0".parse().unwrap())].into())]).unwrap(),
@@ -101,7 +101,7 @@ fn a_quantity_that_was_not_sent_is_zero_as_in_kubernetes() {
 }
 
 #[test]
-fn every_kind_of_nonsense_has_its_own_error() {
+fn each_kind_of_invalid_answer_has_its_own_error() {
     let answer = |resources: &[(&str, &str)]| {
         let entry = |(name, text): &(&str, &str)| {
             let quantity = [&[0x0a, u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
@@ -111,24 +111,24 @@ fn every_kind_of_nonsense_has_its_own_error() {
         };
         decode_answer(P2, &resources.iter().flat_map(entry).collect::<Vec<u8>>())
     };
-    assert_eq!(answer(&[("cpu", "1500m"), ("memory", "4Gi")]).unwrap(), one_list(), "this test writes well");
+    assert_eq!(answer(&[("cpu", "1500m"), ("memory", "4Gi")]).unwrap(), one_list(), "this test encodes correctly");
     assert!(matches!(answer(&[("cpu", "lots")]), Err(AnswerError::Quantity { text, .. }) if text == "lots"));
     assert!(matches!(answer(&[("cpu", "")]), Err(AnswerError::Quantity { .. })));
     assert_eq!(
         answer(&[("cpu", "-500m")]).unwrap_err().to_string(),
-        "the pool without a name holds -500m of cpu; less than nothing cannot be offered"
+        "the pool without a name has -500m of cpu: an amount cannot be negative"
     );
     assert!(matches!(answer(&[("ram", "1")]), Err(AnswerError::Names { names, .. }) if names == ["ram"]));
     assert_eq!(
         answer(&[("cpu", "1"), ("attachable-volumes-aws-ebs", "25")]).unwrap()[0].resources.to_string(),
         "cpu=1",
-        "what nodes list and pods cannot request is left out"
+        "resources that pods cannot request are removed"
     );
     assert_eq!(answer(&[("pods", "10500m"), ("cpu", "0.0001")]).unwrap()[0].resources.to_string(), "cpu=0, pods=10");
 }
 
 #[test]
-fn pools_that_nothing_tells_apart_and_too_many_of_them_are_refused() {
+fn equal_pools_and_too_many_pools_are_refused() {
     let pool = [&THREE_POOLS[24..53], &THREE_POOLS[24..53]].concat();
     assert!(matches!(decode_answer(P3, &pool), Err(AnswerError::Pools(PoolsError::Duplicate(_)))));
     let many = b"\n\x09\n\x07\n\x03cpu\x12\x00".repeat(17);
@@ -139,14 +139,14 @@ fn pools_that_nothing_tells_apart_and_too_many_of_them_are_refused() {
 
 proptest! {
     #[test]
-    fn what_is_told_is_what_is_heard(amounts in prop::collection::btree_map("[a-z]{1,8}\\.io/[a-z]{1,8}", 0_i64..1 << 50, 1..20), name in prop::option::of("[a-z]{1,8}")) {
+    fn what_is_encoded_decodes_to_the_same(amounts in prop::collection::btree_map("[a-z]{1,8}\\.io/[a-z]{1,8}", 0_i64..1 << 50, 1..20), name in prop::option::of("[a-z]{1,8}")) {
         let resources = amounts.into_iter().map(|(name, amount)| (name, liqo_quantity::Quantity::from_units(amount))).collect();
         let pools = vec![Pool { name, ..Pool::unnamed(resources) }];
         prop_assert_eq!(decode_answer(P3, &encode_answer(P3, &pools).unwrap()).unwrap(), pools);
     }
 
     #[test]
-    fn no_bytes_are_read_as_less_than_nothing_or_as_nothing_at_all(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn no_bytes_decode_to_negative_amounts_or_to_no_resources(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         for generation in [P1, P2, P3] {
             if let Ok(pools) = decode_answer(generation, &bytes) {
                 prop_assert!(pools.iter().any(|pool| !pool.resources.is_empty()));

@@ -1,4 +1,4 @@
-//! Plugins that kill, hang, lie, flood or end at once.
+//! Plugins that break connections, hang, lie, flood, or end at once.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -15,7 +15,7 @@ use std::{
 
 use h2::Reason;
 use liqo_resource_plugin::{Change, Fault, PluginClient, Settings, State, wire};
-use support::{PATIENCE, heard, next, raw, reach, settings};
+use support::{TIMEOUT, next, raw, reach, received, settings};
 use tokio::net::TcpListener;
 
 const CPU: &[u8] = b"\n\x0c\n\x0a\n\x03cpu\x12\x03\n\x012";
@@ -25,7 +25,7 @@ fn client(address: SocketAddr) -> PluginClient {
 }
 
 #[tokio::test]
-async fn a_plugin_that_accepts_and_says_nothing_is_found_out() {
+async fn a_plugin_that_accepts_a_connection_and_never_answers_is_unreachable() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let silent = tokio::spawn(async move {
@@ -42,7 +42,7 @@ async fn a_plugin_that_accepts_and_says_nothing_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_hangs_after_it_answered_is_found_out_and_found_again() {
+async fn a_plugin_that_hangs_is_detected_and_subscribed_to_again() {
     let hangs = Arc::new(AtomicUsize::new(0));
     let (address, _server) = raw::server({
         let hangs = hangs.clone();
@@ -71,12 +71,12 @@ async fn a_plugin_that_hangs_after_it_answered_is_found_out_and_found_again() {
     reach(&mut state, |state| matches!(state, State::Unreachable(_))).await;
     hangs.store(0, Ordering::SeqCst);
     reach(&mut state, |state| *state == State::Connected).await;
-    assert_eq!(next(&mut changes).await, Change::All, "what happened meanwhile is not known");
+    assert_eq!(next(&mut changes).await, Change::All, "nobody knows what happened meanwhile");
 }
 
 #[tokio::test]
-async fn a_plugin_that_takes_the_subscription_without_a_word_counts_as_connected() {
-    // As servers do that send their head with the first message.
+async fn a_plugin_that_accepts_the_subscription_silently_counts_as_connected() {
+    // Some servers send their headers only with the first message.
     let (address, _server) = raw::server(|request, respond| async move {
         match request.uri().path() {
             wire::SUBSCRIBE => pending().await,
@@ -93,7 +93,7 @@ async fn a_plugin_that_takes_the_subscription_without_a_word_counts_as_connected
 }
 
 #[tokio::test]
-async fn streams_that_end_at_once_are_tried_ever_more_slowly_and_count_as_changes() {
+async fn streams_that_end_at_once_are_retried_with_growing_delays_and_count_as_changes() {
     let attempts = Arc::new(AtomicUsize::new(0));
     for implemented in [true, false] {
         let counted = attempts.clone();
@@ -113,7 +113,7 @@ async fn streams_that_end_at_once_are_tried_ever_more_slowly_and_count_as_change
         let client = client(address);
         let (mut state, mut changes) = (client.state(), client.changes());
         let found = reach(&mut state, |state| *state != State::Connecting).await;
-        let reason = if implemented { "it ended the subscription" } else { "it knows no method Subscribe" };
+        let reason = if implemented { "it ended the subscription" } else { "it has no method Subscribe" };
         assert_eq!(found, State::NotSubscribed(reason.to_owned()));
         assert_eq!((next(&mut changes).await, next(&mut changes).await), (Change::All, Change::All));
         state.mark_unchanged();
@@ -123,12 +123,12 @@ async fn streams_that_end_at_once_are_tried_ever_more_slowly_and_count_as_change
         let attempts = attempts.load(Ordering::SeqCst);
         assert!((2..=13).contains(&attempts), "{attempts} attempts in a second");
         assert!(!state.has_changed().unwrap(), "the state does not flicker");
-        assert_eq!(client.read("rome").await.unwrap().len(), 1, "reading works all the same");
+        assert_eq!(client.read("rome").await.unwrap().len(), 1, "reading still works");
     }
 }
 
 #[tokio::test]
-async fn a_broken_connection_is_made_anew() {
+async fn a_broken_connection_is_opened_again() {
     let kill = Arc::new(tokio::sync::Notify::new());
     let (address, _server) = raw::server({
         let kill = kill.clone();
@@ -185,27 +185,30 @@ async fn a_flood_of_notifications_is_one_change_for_each_cluster() {
     let client = client(address);
     let mut changes = client.changes();
     reach(&mut client.state(), |state| *state == State::Connected).await;
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(TIMEOUT, async {
         while sent.load(Ordering::SeqCst) < 2000 {
             tokio::task::yield_now().await;
         }
     })
     .await
     .expect("a flood");
-    let pending = heard(&mut changes);
+    let pending = received(&mut changes);
     assert!(pending.len() <= 2, "{} changes wait", pending.len());
 }
 
 #[tokio::test]
-async fn answers_that_are_too_large_or_no_answers_are_named() {
+async fn the_error_says_what_is_wrong_with_an_answer() {
     for (message, expected) in [
         (vec![b'\n'; (1 << 20) + 1], "it sent a message that is too large"),
         (vec![0xff; 40], "its answer cannot be read as P3"),
         (vec![], "its answer is empty"),
-        (b"\n\x0c\n\x0a\n\x03cpu\x12\x03\n\x01x".to_vec(), "the pool without a name holds \"x\" of cpu"),
-        (b"\n\x0d\n\x0b\n\x03cpu\x12\x04\n\x02-1".to_vec(), "the pool without a name holds -1 of cpu; less than nothing"),
+        (b"\n\x0c\n\x0a\n\x03cpu\x12\x03\n\x01x".to_vec(), "the pool without a name has \"x\" of cpu"),
+        (
+            b"\n\x0d\n\x0b\n\x03cpu\x12\x04\n\x02-1".to_vec(),
+            "the pool without a name has -1 of cpu: an amount cannot be negative",
+        ),
         (CPU.repeat(2), "the pool without a name appears more than once"),
-        ([CPU; 17].concat(), "there are 17 pools, at most 16"),
+        ([CPU; 17].concat(), "there are 17 pools; the maximum is 16"),
         (b"\n\x0a\n\x03cpu\x12\x03\n\x012".to_vec(), "is it a P2 plugin?"),
         (b"\n\x08\n\x03cpu\x12\x012".to_vec(), "is it a P1 plugin?"),
     ] {
@@ -229,7 +232,7 @@ async fn answers_that_are_too_large_or_no_answers_are_named() {
 }
 
 #[tokio::test]
-async fn a_notification_that_cannot_be_read_may_mean_anything() {
+async fn a_notification_that_cannot_be_decoded_means_that_anything_may_have_changed() {
     for (notification, ends) in
         [(b"\n\x7f".to_vec(), false), ([b"\n\xfe\x01".to_vec(), vec![b'a'; 254]].concat(), false), (vec![b'\n'; 5000], true)]
     {

@@ -1,4 +1,4 @@
-//! Both ends with each other, over loopback.
+//! The client and the SDK with each other, over loopback.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use liqo_resource_plugin::{
     Change, Fault, Generation, Options, PluginClient, Pool, ServeError, Server, Settings, State, arguments::resources,
 };
-use support::{PATIENCE, Plugin, Shelf, heard, loopback, next, reach, settings};
+use support::{FakeSource, Plugin, TIMEOUT, loopback, next, reach, received, settings};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -22,54 +22,54 @@ async fn client(settings: Settings) -> PluginClient {
 }
 
 #[tokio::test]
-async fn in_every_generation_what_is_offered_arrives() {
+async fn offers_arrive_in_every_generation() {
     for generation in [Generation::P1, Generation::P2, Generation::P3] {
-        let shelf = Arc::new(Shelf::with(&["cpu=1500m", "memory=4Gi", "nvidia.com/gpu=1"]));
-        let plugin = Plugin::start(shelf.clone(), &Options { generation, ..loopback() }).await;
+        let source = Arc::new(FakeSource::with(&["cpu=1500m", "memory=4Gi", "nvidia.com/gpu=1"]));
+        let plugin = Plugin::start(source.clone(), &Options { generation, ..loopback() }).await;
         let client = client(Settings { generation, ..settings(plugin.address) }).await;
         let pools = client.read("rome").await.unwrap();
-        assert_eq!(pools, *shelf.pools.lock().unwrap(), "{generation}");
+        assert_eq!(pools, *source.pools.lock().unwrap(), "{generation}");
         client.remove("rome").await.unwrap();
         client.remove("").await.unwrap();
-        assert_eq!(*shelf.removed.lock().unwrap(), ["rome"], "{generation}");
+        assert_eq!(*source.removed.lock().unwrap(), ["rome"], "{generation}");
         plugin.stop().await;
     }
 }
 
 #[tokio::test]
-async fn changes_are_told_once_to_each_subscriber_and_the_newcomer_alone_is_told_all() {
-    let shelf = Arc::new(Shelf::with(&["cpu=1"]));
-    let plugin = Plugin::start(shelf.clone(), &loopback()).await;
+async fn each_subscriber_gets_each_change_once_and_only_a_new_one_gets_all() {
+    let source = Arc::new(FakeSource::with(&["cpu=1"]));
+    let plugin = Plugin::start(source.clone(), &loopback()).await;
     let first = client(settings(plugin.address)).await;
-    let mut first_hears = first.changes();
-    shelf.announcer.announce(&Change::Cluster("rome".to_owned()));
-    assert_eq!(next(&mut first_hears).await, Change::Cluster("rome".to_owned()));
+    let mut first_changes = first.changes();
+    source.announcer.announce(&Change::Cluster("rome".to_owned()));
+    assert_eq!(next(&mut first_changes).await, Change::Cluster("rome".to_owned()));
 
     let second = PluginClient::new(settings(plugin.address)).unwrap();
-    let mut second_hears = second.changes();
-    assert_eq!(next(&mut second_hears).await, Change::All);
+    let mut second_changes = second.changes();
+    assert_eq!(next(&mut second_changes).await, Change::All);
     reach(&mut second.state(), |state| *state == State::Connected).await;
-    shelf.announcer.announce(&Change::Cluster("milan".to_owned()));
-    assert_eq!(next(&mut second_hears).await, Change::Cluster("milan".to_owned()));
-    assert_eq!(next(&mut first_hears).await, Change::Cluster("milan".to_owned()), "nothing was said when the second came");
-    assert_eq!((heard(&mut first_hears), heard(&mut second_hears)), (vec![], vec![]));
+    source.announcer.announce(&Change::Cluster("milan".to_owned()));
+    assert_eq!(next(&mut second_changes).await, Change::Cluster("milan".to_owned()));
+    assert_eq!(next(&mut first_changes).await, Change::Cluster("milan".to_owned()), "the first got nothing when the second came");
+    assert_eq!((received(&mut first_changes), received(&mut second_changes)), (vec![], vec![]));
     plugin.stop().await;
 }
 
 #[tokio::test]
-async fn a_first_generation_plugin_says_only_that_something_changed() {
-    let shelf = Arc::new(Shelf::with(&["cpu=1"]));
-    let plugin = Plugin::start(shelf.clone(), &Options { generation: Generation::P1, ..loopback() }).await;
+async fn a_notification_of_the_first_generation_names_no_cluster() {
+    let source = Arc::new(FakeSource::with(&["cpu=1"]));
+    let plugin = Plugin::start(source.clone(), &Options { generation: Generation::P1, ..loopback() }).await;
     let client = client(Settings { generation: Generation::P1, ..settings(plugin.address) }).await;
     let mut changes = client.changes();
-    shelf.announcer.announce(&Change::Cluster("rome".to_owned()));
+    source.announcer.announce(&Change::Cluster("rome".to_owned()));
     assert_eq!(next(&mut changes).await, Change::All);
     plugin.stop().await;
 }
 
 #[tokio::test]
-async fn the_wrong_generation_is_named_with_the_plugin_and_the_cluster() {
-    let plugin = Plugin::start(Shelf::with(&["cpu=1"]), &Options { generation: Generation::P2, ..loopback() }).await;
+async fn the_error_of_a_wrong_generation_names_the_plugin_and_the_cluster() {
+    let plugin = Plugin::start(FakeSource::with(&["cpu=1"]), &Options { generation: Generation::P2, ..loopback() }).await;
     let client = client(settings(plugin.address)).await;
     assert_eq!(
         client.read("rome").await.unwrap_err().to_string(),
@@ -82,9 +82,9 @@ async fn the_wrong_generation_is_named_with_the_plugin_and_the_cluster() {
 }
 
 #[tokio::test]
-async fn what_the_source_says_instead_of_an_answer_arrives() {
-    let shelf = Arc::new(Shelf::default());
-    let plugin = Plugin::start(shelf.clone(), &Options { generation: Generation::P2, ..loopback() }).await;
+async fn errors_of_the_source_arrive() {
+    let source = Arc::new(FakeSource::default());
+    let plugin = Plugin::start(source.clone(), &Options { generation: Generation::P2, ..loopback() }).await;
     let client =
         client(Settings { generation: Generation::P2, deadline: Duration::from_millis(300), ..settings(plugin.address) }).await;
     for (cluster, expected) in
@@ -96,14 +96,14 @@ async fn what_the_source_says_instead_of_an_answer_arrives() {
     let error = client.read("hanging").await.unwrap_err();
     assert!(error.to_string().ends_with("asked about cluster hanging: it did not answer within 300ms"), "{error}");
     assert!(client.read("rome").await.unwrap_err().to_string().ends_with("its answer is empty: it offers nothing"));
-    *shelf.pools.lock().unwrap() = ["a", "b"].map(|name| Pool::named(name, resources(["cpu=1"]).unwrap())).into();
+    *source.pools.lock().unwrap() = ["a", "b"].map(|name| Pool::named(name, resources(["cpu=1"]).unwrap())).into();
     let error = client.read("rome").await.unwrap_err();
-    assert!(error.to_string().contains("P2 can tell of one pool, not of 2"), "{error}");
+    assert!(error.to_string().contains("P2 supports one pool, not 2"), "{error}");
     plugin.stop().await;
 }
 
 #[tokio::test]
-async fn an_absent_plugin_is_waited_for_and_one_that_comes_back_is_found_again() {
+async fn the_client_subscribes_to_a_plugin_that_starts_later_or_comes_back() {
     let reserved = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = reserved.local_addr().unwrap();
     drop(reserved);
@@ -112,34 +112,38 @@ async fn an_absent_plugin_is_waited_for_and_one_that_comes_back_is_found_again()
     let unreachable = reach(&mut state, |state| matches!(state, State::Unreachable(_))).await;
     assert!(format!("{unreachable:?}").contains("refused"), "{unreachable:?}");
     assert!(matches!(client.read("rome").await.unwrap_err().fault, Fault::Unreachable(_)));
-    assert_eq!(heard(&mut changes), []);
+    assert_eq!(received(&mut changes), []);
 
     for _ in 0..2 {
-        let plugin = Plugin::start(Shelf::with(&["cpu=1"]), &Options { port: address.port(), ..loopback() }).await;
+        let plugin = Plugin::start(FakeSource::with(&["cpu=1"]), &Options { port: address.port(), ..loopback() }).await;
         reach(&mut state, |state| *state == State::Connected).await;
         assert_eq!(next(&mut changes).await, Change::All);
         assert_eq!(client.read("rome").await.unwrap().len(), 1);
         plugin.stop().await;
         reach(&mut state, |state| *state != State::Connected).await;
-        heard(&mut changes);
+        received(&mut changes);
     }
 }
 
 #[tokio::test]
 async fn open_subscriptions_do_not_keep_a_plugin_from_ending() {
-    let plugin = Plugin::start(Shelf::with(&["cpu=1"]), &loopback()).await;
-    // So slow to subscribe again that it stays visible how the first time ended.
-    let patient = || Settings { shortest_delay: PATIENCE, longest_delay: PATIENCE, ..settings(plugin.address) };
-    let clients = [client(patient()).await, client(patient()).await];
+    let plugin = Plugin::start(FakeSource::with(&["cpu=1"]), &loopback()).await;
+    // They subscribe again so late that the test sees how the first subscription ended.
+    let slow = || Settings { shortest_delay: TIMEOUT, longest_delay: TIMEOUT, ..settings(plugin.address) };
+    let clients = [client(slow()).await, client(slow()).await];
     plugin.stop().await;
     for client in clients {
         let end = reach(&mut client.state(), |state| *state != State::Connected).await;
-        assert_eq!(end, State::NotSubscribed("it ended the subscription".to_owned()), "in order, not cut off");
+        assert_eq!(
+            end,
+            State::NotSubscribed("it ended the subscription".to_owned()),
+            "the stream ended, the connection did not break"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_said_in_one_line() {
+async fn the_error_names_a_port_that_is_in_use() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();
     let error = Server::bind(&Options { port, ..loopback() }).await.unwrap_err();
@@ -148,12 +152,12 @@ async fn a_port_that_is_taken_is_said_in_one_line() {
 }
 
 #[tokio::test]
-async fn what_a_plugin_does_shows_in_its_metrics_and_probes() {
+async fn metrics_and_probes_show_what_a_plugin_does() {
     let reserved = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let metrics_port = reserved.local_addr().unwrap().port();
     drop(reserved);
-    let shelf = Arc::new(Shelf::with(&["cpu=1"]));
-    let plugin = Plugin::start(shelf, &Options { metrics_port, ..loopback() }).await;
+    let source = Arc::new(FakeSource::with(&["cpu=1"]));
+    let plugin = Plugin::start(source, &Options { metrics_port, ..loopback() }).await;
     let client = client(settings(plugin.address)).await;
     client.read("rome").await.unwrap();
     client.read("broken").await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What the SDK brings along: TLS, health checks, reflection.
+//! Features of the SDK: TLS, health checks, reflection.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -16,7 +16,7 @@ use liqo_resource_plugin::{
     async_trait,
 };
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
-use support::{PATIENCE, Plugin, Shelf, loopback, reach, settings};
+use support::{FakeSource, Plugin, TIMEOUT, loopback, reach, settings};
 use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
@@ -25,11 +25,11 @@ use tonic_reflection::pb::v1::{
     server_reflection_response::MessageResponse,
 };
 
-/// Certificates in a folder of their own, which goes when the test ends.
+/// Certificates in a folder that is removed when the test ends.
 struct Certificates(PathBuf);
 
 impl Certificates {
-    fn make(test: &str) -> Self {
+    fn create(test: &str) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let certificates = Self(folder);
@@ -68,15 +68,15 @@ impl Drop for Certificates {
 }
 
 #[tokio::test]
-async fn both_ends_know_each_other_by_certificate_or_do_not_talk() {
-    let files = Certificates::make("mutual");
+async fn both_ends_check_the_certificate_of_the_other() {
+    let files = Certificates::create("mutual");
     let options = Options {
         tls_cert: Some(files.file("plugin.pem")),
         tls_key: Some(files.file("plugin.key")),
         tls_client_ca: Some(files.file("liqo-ca.pem")),
         ..loopback()
     };
-    let plugin = Plugin::start(Shelf::with(&["cpu=1"]), &options).await;
+    let plugin = Plugin::start(FakeSource::with(&["cpu=1"]), &options).await;
     let tls = |authority: &str, identity, name: &str| Tls {
         authority: files.file(authority).into(),
         identity,
@@ -89,8 +89,8 @@ async fn both_ends_know_each_other_by_certificate_or_do_not_talk() {
     reach(&mut good.state(), |state| *state == State::Connected).await;
     for (what, wrong) in [
         ("plain text", None),
-        ("no certificate of our own", Some(tls("plugin-ca.pem", None, "plugin.liqo"))),
-        ("a certificate of another authority", Some(tls("plugin-ca.pem", Some(files.pair("plugin")), "plugin.liqo"))),
+        ("no client certificate", Some(tls("plugin-ca.pem", None, "plugin.liqo"))),
+        ("a client certificate of another authority", Some(tls("plugin-ca.pem", Some(files.pair("plugin")), "plugin.liqo"))),
         ("a plugin of another authority", Some(tls("liqo-ca.pem", Some(files.pair("liqo")), "plugin.liqo"))),
         ("a plugin of another name", Some(tls("plugin-ca.pem", Some(files.pair("liqo")), "other.liqo"))),
     ] {
@@ -103,8 +103,8 @@ async fn both_ends_know_each_other_by_certificate_or_do_not_talk() {
 }
 
 #[tokio::test]
-async fn certificates_that_cannot_be_used_are_told_at_the_start() {
-    let files = Certificates::make("unusable");
+async fn invalid_certificates_are_reported_at_the_start() {
+    let files = Certificates::create("unusable");
     let bind = |cert: &str, key: &str| {
         let options = Options { tls_cert: Some(files.file(cert)), tls_key: Some(files.file(key)), ..loopback() };
         async move { Server::bind(&options).await.map(drop) }
@@ -121,7 +121,7 @@ fn channel(plugin: &Plugin) -> Channel {
     Endpoint::from_shared(format!("http://{}", plugin.address)).unwrap().connect_lazy()
 }
 
-/// Ready when it is told to be.
+/// A source that is ready when the test says so.
 struct Slow(watch::Receiver<bool>);
 
 #[async_trait]
@@ -145,14 +145,14 @@ async fn a_plugin_is_alive_at_once_and_ready_when_its_source_is() {
     let mut watched = health.watch(status("resource_reader")).await.unwrap().into_inner();
     assert_eq!(watched.message().await.unwrap().unwrap().status, 2, "not ready");
     ready.send_replace(true);
-    assert_eq!(tokio::time::timeout(PATIENCE, watched.message()).await.unwrap().unwrap().unwrap().status, 1, "ready");
+    assert_eq!(tokio::time::timeout(TIMEOUT, watched.message()).await.unwrap().unwrap().unwrap().status, 1, "ready");
     plugin.stop().await;
 }
 
 #[tokio::test]
-async fn tools_can_ask_what_the_plugin_speaks() {
+async fn reflection_describes_the_generation_of_the_plugin() {
     for generation in [Generation::P1, Generation::P2, Generation::P3] {
-        let plugin = Plugin::start(Shelf::with(&["cpu=1"]), &Options { generation, ..loopback() }).await;
+        let plugin = Plugin::start(FakeSource::with(&["cpu=1"]), &Options { generation, ..loopback() }).await;
         let mut reflection = ServerReflectionClient::new(channel(&plugin));
         let question = ServerReflectionRequest {
             host: String::new(),
@@ -170,8 +170,8 @@ async fn tools_can_ask_what_the_plugin_speaks() {
 }
 
 #[tokio::test]
-async fn many_subscribers_are_served_and_too_many_refused() {
-    let plugin = Plugin::start(Shelf::with(&["cpu=1"]), &loopback()).await;
+async fn many_subscribers_are_served_and_too_many_are_refused() {
+    let plugin = Plugin::start(FakeSource::with(&["cpu=1"]), &loopback()).await;
     let clients: Vec<_> = (0..64).map(|_| PluginClient::new(settings(plugin.address)).unwrap()).collect();
     for client in &clients {
         reach(&mut client.state(), |state| *state == State::Connected).await;
@@ -185,12 +185,12 @@ async fn many_subscribers_are_served_and_too_many_refused() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_is_asked_to_end_says_so_at_once_and_still_answers_those_who_were_sent_to_it() {
+async fn a_plugin_that_is_told_to_stop_is_not_ready_at_once_and_still_answers_for_a_while() {
     let linger = Duration::from_secs(2);
     let server = Server::bind(&loopback()).await.unwrap().lingering(linger);
     let address = server.address().unwrap();
     let (ask, asked) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(server.run(Shelf::with(&["cpu=1"]), async { drop(asked.await) }));
+    let serving = tokio::spawn(server.run(FakeSource::with(&["cpu=1"]), async { drop(asked.await) }));
     let subscribed = PluginClient::new(settings(address)).unwrap();
     reach(&mut subscribed.state(), |state| *state == State::Connected).await;
     let mut health = HealthClient::new(Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy());
@@ -203,10 +203,10 @@ async fn a_plugin_that_is_asked_to_end_says_so_at_once_and_still_answers_those_w
     assert_eq!(watched.message().await.unwrap().unwrap().status, 2, "not ready any more");
     let newcomer = PluginClient::new(settings(address)).unwrap();
     assert_eq!(newcomer.read("rome").await.unwrap().len(), 1);
-    assert!(began.elapsed() < linger, "nothing was seen of the time in question");
-    assert_eq!(*subscribed.state().borrow(), State::Connected, "who is subscribed stays so");
+    assert!(began.elapsed() < linger, "the test was too slow to check anything");
+    assert_eq!(*subscribed.state().borrow(), State::Connected, "open subscriptions stay");
 
-    tokio::time::timeout(PATIENCE, serving).await.unwrap().unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, serving).await.unwrap().unwrap().unwrap();
     assert!(began.elapsed() >= linger);
     reach(&mut subscribed.state(), |state| *state != State::Connected).await;
 }

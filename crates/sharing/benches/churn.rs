@@ -1,8 +1,8 @@
 //! How often offers are rewritten while pods come and go: `cargo bench -p liqo-sharing --bench churn`.
 //!
-//! Ten minutes of a provider of 100 nodes that lends to ten peers. Each second ten of its own pods end and ten others begin, on
-//! the nodes at random; in the second half, a job of 600 pods runs in one minute of every two. The decision is made each second with the time as an argument, so this takes no ten minutes. What is
-//! counted is what would be written. The numbers are drawn from a fixed seed: the same each time.
+//! Simulates ten minutes of a provider with 100 nodes that lends to ten peers. Each second ten of its own pods end and ten others
+//! start on random nodes. In the second half, a job of 600 pods runs in one minute of every two. The bench decides once per
+//! simulated second, with the time as an argument, and counts the writes. The seed is fixed, so the results are always the same.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,11 +12,11 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use liqo_api::{ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, tenant_namespace};
-use liqo_kit::{Key, policies::PolicyPeer};
+use liqo_api::{Key, policies::PolicyPeer};
 use liqo_sharing::decide::{
-    picture::{OfferWrite, Picture, Written},
     provider::decide,
-    reduce::{ConsumerNamespace, LocalNode, PodUse, Request},
+    reduce::{ConsumerNamespace, LocalNode, PodUsage, Request},
+    snapshot::{OfferWrite, RecentWrite, Snapshot},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde_json::json;
@@ -47,15 +47,15 @@ fn policy(threshold: u8) -> Arc<PeeringPolicy> {
     serde_json::from_value::<PeeringPolicy>(object).unwrap_or_else(|error| unreachable!("{error}")).into()
 }
 
-/// A pod of the provider's own, of some size, somewhere.
-fn pod(random: &mut StdRng) -> Arc<PodUse> {
+/// An own pod of the provider, with a random size on a random node.
+fn pod(random: &mut StdRng) -> Arc<PodUsage> {
     let (cpu, memory) = (random.random_range(1..20) * 100, random.random_range(1..16) * 256);
     let requests = list(&[("cpu", format!("{cpu}m")), ("memory", format!("{memory}Mi")), ("pods", "1".to_owned())]);
     let node = Some(format!("node-{}", random.random_range(0..NODES)));
-    PodUse { node, held: requests.into(), claim: None, waits: false }.into()
+    PodUsage { node, resources: requests.into(), owner: None, waits_for_node: false }.into()
 }
 
-fn provider(threshold: u8) -> Picture {
+fn provider(threshold: u8) -> Snapshot {
     let allocatable = list(&[("cpu", "64".to_owned()), ("memory", "256Gi".to_owned()), ("pods", "110".to_owned())]);
     let node = |number: u32| {
         let node = LocalNode { eligible: true, allocatable: allocatable.clone(), labels: BTreeMap::new() };
@@ -69,91 +69,91 @@ fn provider(threshold: u8) -> Picture {
         let request = Request { resources: Ok(ResourceList::new()), conditions: Vec::new() };
         (Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST), request.into())
     };
-    Picture {
+    Snapshot {
         own: peer(u32::MAX),
         policies: vec![policy(threshold)],
         peers: (0..PEERS).map(|number| (peer(number), PolicyPeer::new(&peer(number), None))).collect(),
-        readings: HashMap::new(),
+        plugin_answers: HashMap::new(),
         cluster_labels: BTreeMap::new(),
         nodes: (0..NODES).map(node).collect(),
         pods: Arc::default(),
         namespaces: (0..PEERS).map(tenant).collect(),
         requests: (0..PEERS).map(request).collect(),
         offers: Vec::new(),
-        written: HashMap::new(),
-        followed: HashMap::new(),
-        today: Timestamp::UNIX_EPOCH,
+        recent_writes: HashMap::new(),
+        applied_policies: HashMap::new(),
+        wall_time: Timestamp::UNIX_EPOCH,
     }
 }
 
-/// What the API server would hold after this write.
-fn take(picture: &mut Picture, write: OfferWrite, now: Instant) {
+/// Writes the offer into the snapshot, as the API server would.
+fn apply(snapshot: &mut Snapshot, write: OfferWrite, now: Instant) {
     let key = Key::new(write.namespace, write.spec.pool.clone());
-    let written = Written { at: now, hard: write.spec.resource_quota.hard.clone() };
-    picture.written.insert((write.namespace_uid, key.name.clone()), written);
+    let recent = RecentWrite { at: now, hard: write.spec.resource_quota.hard.clone() };
+    snapshot.recent_writes.insert((write.namespace_uid, key.name.clone()), recent);
     let offer = ResourceOffer::new(&key.name, write.spec).into();
-    picture.offers.retain(|(other, _)| *other != key);
-    picture.offers.push((key, offer));
+    snapshot.offers.retain(|(other, _)| *other != key);
+    snapshot.offers.push((key, offer));
 }
 
-/// The pods of a provider, which change.
+/// The changing pods of the provider.
 struct Pods {
-    steady: Vec<Arc<PodUse>>,
-    job: Vec<Arc<PodUse>>,
+    steady: Vec<Arc<PodUsage>>,
+    job: Vec<Arc<PodUsage>>,
     random: StdRng,
 }
 
 impl Pods {
-    fn new(picture: &mut Picture) -> Self {
+    fn new(snapshot: &mut Snapshot) -> Self {
         let mut random = StdRng::seed_from_u64(42);
-        let steady: Vec<Arc<PodUse>> = (0..PODS).map(|_| pod(&mut random)).collect();
+        let steady: Vec<Arc<PodUsage>> = (0..PODS).map(|_| pod(&mut random)).collect();
         for pod in &steady {
-            change(picture, None, Some(pod));
+            change(snapshot, None, Some(pod));
         }
         Self { steady, job: Vec::new(), random }
     }
 
-    /// What happens in this second.
-    fn second(&mut self, second: u64, picture: &mut Picture) {
+    /// Simulates one second.
+    fn second(&mut self, second: u64, snapshot: &mut Snapshot) {
         for _ in 0..PODS_A_SECOND {
             let at = self.random.random_range(0..self.steady.len());
             let new = pod(&mut self.random);
-            change(picture, Some(&self.steady[at]), Some(&new));
+            change(snapshot, Some(&self.steady[at]), Some(&new));
             self.steady[at] = new;
         }
         let runs = second >= JOBS_FROM && ((second - JOBS_FROM) / 60).is_multiple_of(2);
         if runs && self.job.is_empty() {
             self.job = (0..JOB).map(|_| pod(&mut self.random)).collect();
             for pod in &self.job {
-                change(picture, None, Some(pod));
+                change(snapshot, None, Some(pod));
             }
         } else if !runs {
             for pod in self.job.drain(..) {
-                change(picture, Some(&pod), None);
+                change(snapshot, Some(&pod), None);
             }
         }
     }
 }
 
-fn change(picture: &mut Picture, old: Option<&Arc<PodUse>>, new: Option<&Arc<PodUse>>) {
-    Arc::make_mut(&mut picture.pods).changed(old, new);
+fn change(snapshot: &mut Snapshot, old: Option<&Arc<PodUsage>>, new: Option<&Arc<PodUsage>>) {
+    Arc::make_mut(&mut snapshot.pods).update(old, new);
 }
 
-/// Writes in the five minutes before jobs run, without those that make the first offers, and in the five minutes with jobs.
+/// Number of writes in the five minutes without jobs, except the first offers, and in the five minutes with jobs.
 fn writes(threshold: u8) -> [usize; 2] {
-    let mut picture = provider(threshold);
-    let mut pods = Pods::new(&mut picture);
+    let mut snapshot = provider(threshold);
+    let mut pods = Pods::new(&mut snapshot);
     let (start, mut counts) = (Instant::now(), [0; 2]);
     for second in 0..=SECONDS {
         let now = start + Duration::from_secs(second);
-        picture.today = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i64::try_from(second).unwrap_or(i64::MAX));
-        let plan = decide(&picture, now);
-        picture.followed = plan.followed;
+        snapshot.wall_time = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(i64::try_from(second).unwrap_or(i64::MAX));
+        let plan = decide(&snapshot, now);
+        snapshot.applied_policies = plan.applied_policies;
         counts[usize::from(second >= JOBS_FROM)] += if second == 0 { 0 } else { plan.writes.len() };
         for write in plan.writes {
-            take(&mut picture, write, now);
+            apply(&mut snapshot, write, now);
         }
-        pods.second(second, &mut picture);
+        pods.second(second, &mut snapshot);
     }
     counts
 }

@@ -1,7 +1,7 @@
-//! How long it takes to decide on all offers of a large provider anew: `cargo bench -p liqo-sharing`.
+//! How long a large provider takes to compute all offers: `cargo bench -p liqo-sharing --bench offers`.
 //!
-//! 1,000 peers, 5,000 nodes and 100,000 pods, a tenth of which belong to peers. Under one policy, and under four that divide the
-//! nodes differently; everything anew, and when one pod changed and all offers stand. Says what memory the picture takes, too.
+//! 1,000 peers, 5,000 nodes and 100,000 pods, a tenth of which belong to peers; with one policy, and with four that divide the
+//! nodes differently. Measures the first decision, and a decision after one pod changed. Also prints the memory of the snapshot.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,12 +13,12 @@ use std::{
 use criterion::{BatchSize, Criterion};
 use jiff::Timestamp;
 use liqo_api::{ClusterId, DEFAULT_POOL, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, tenant_namespace};
-use liqo_kit::{Key, policies::PolicyPeer};
+use liqo_api::{Key, policies::PolicyPeer};
 use liqo_sharing::decide::{
-    picture::Picture,
     pods::Pods,
     provider::decide,
-    reduce::{Claim, ConsumerNamespace, LocalNode, PodUse, Request},
+    reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, PodUsage, Request},
+    snapshot::Snapshot,
 };
 use serde_json::{Value, json};
 
@@ -44,20 +44,24 @@ fn policy(name: &str, priority: i32, spec: &Value) -> Arc<PeeringPolicy> {
     policy.into()
 }
 
-fn pod(number: u32) -> PodUse {
-    let claim = number.is_multiple_of(10).then(|| {
-        let owner = number / 10 % PEERS;
-        Claim { namespace: format!("mapped-{owner}"), consumer: peer(owner).to_string(), pool: DEFAULT_POOL.to_owned() }
+fn pod(number: u32) -> PodUsage {
+    let owner = number.is_multiple_of(10).then(|| {
+        let peer_number = number / 10 % PEERS;
+        ClaimedOwner {
+            namespace: format!("mapped-{peer_number}"),
+            consumer: peer(peer_number).to_string(),
+            pool: DEFAULT_POOL.to_owned(),
+        }
     });
-    let held = list(&[("cpu", "250m"), ("memory", "512Mi"), ("pods", "1")]).into();
-    PodUse { node: Some(format!("node-{}", number % NODES)), held, claim, waits: false }
+    let resources = list(&[("cpu", "250m"), ("memory", "512Mi"), ("pods", "1")]).into();
+    PodUsage { node: Some(format!("node-{}", number % NODES)), resources, owner, waits_for_node: false }
 }
 
 fn pods() -> Arc<Pods> {
     Arc::new((0..PODS).map(pod).collect())
 }
 
-fn picture(policies: Vec<Arc<PeeringPolicy>>) -> Picture {
+fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
     let allocatable = list(&[("cpu", "64"), ("memory", "256Gi"), ("pods", "110"), ("ephemeral-storage", "1Ti")]);
     let node = |number: u32| {
         let labels = BTreeMap::from([("zone".to_owned(), format!("zone-{}", number % 3))]);
@@ -75,41 +79,41 @@ fn picture(policies: Vec<Arc<PeeringPolicy>>) -> Picture {
         let request = Request { resources: Ok(ResourceList::new()), conditions: Vec::new() };
         (Key::new(tenant_namespace(&peer(number)), RESOURCE_REQUEST), request.into())
     };
-    Picture {
+    Snapshot {
         own: peer(u32::MAX),
         policies,
         peers: (0..PEERS).map(|number| (peer(number), PolicyPeer::new(&peer(number), None))).collect(),
-        readings: HashMap::new(),
+        plugin_answers: HashMap::new(),
         cluster_labels: BTreeMap::new(),
         nodes: (0..NODES).map(node).collect(),
         pods: pods(),
         namespaces,
         requests: (0..PEERS).map(request).collect(),
         offers: Vec::new(),
-        written: HashMap::new(),
-        followed: HashMap::new(),
-        today: Timestamp::UNIX_EPOCH,
+        recent_writes: HashMap::new(),
+        applied_policies: HashMap::new(),
+        wall_time: Timestamp::UNIX_EPOCH,
     }
 }
 
-/// The picture in which all offers stand.
-fn settled(mut picture: Picture) -> Picture {
-    let plan = decide(&picture, Instant::now());
+/// The snapshot after all offers were written.
+fn settled(mut snapshot: Snapshot) -> Snapshot {
+    let plan = decide(&snapshot, Instant::now());
     for write in plan.writes {
         let mut offer = ResourceOffer::new(&write.spec.pool.clone(), write.spec);
         offer.metadata.namespace = Some(write.namespace);
-        picture.offers.push((Key::of(&offer), offer.into()));
+        snapshot.offers.push((Key::of(&offer), offer.into()));
     }
-    for write in plan.policies {
-        for policy in picture.policies.iter_mut().filter(|policy| policy.metadata.name.as_ref() == Some(&write.name)) {
+    for write in plan.policy_statuses {
+        for policy in snapshot.policies.iter_mut().filter(|policy| policy.metadata.name.as_ref() == Some(&write.name)) {
             Arc::make_mut(policy).status = Some(write.status.clone());
         }
     }
-    picture.followed = plan.followed;
-    picture
+    snapshot.applied_policies = plan.applied_policies;
+    snapshot
 }
 
-/// A line of this process's status, such as the memory that it has now.
+/// A value of `/proc/self/status`, such as the memory of this process.
 fn memory(line: &str) -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let found = status.lines().find_map(|one| one.strip_prefix(line));
@@ -142,20 +146,20 @@ fn offers(criterion: &mut Criterion) {
     group.sample_size(10);
     for (name, policies) in [("one policy", one), ("four policies", four)] {
         let before = memory("VmRSS");
-        let mut picture = settled(picture(policies));
-        println!("{name}: memory {before} without the picture, {} with it, {} at most", memory("VmRSS"), memory("VmHWM"));
-        group.bench_function(format!("{name}, everything anew"), |bencher| {
-            let fresh = || Picture { pods: pods(), ..picture.clone() };
-            bencher.iter_batched_ref(fresh, |picture| decide(black_box(picture), Instant::now()), BatchSize::PerIteration);
+        let mut snapshot = settled(snapshot(policies));
+        println!("{name}: memory {before} without the snapshot, {} with it, {} at most", memory("VmRSS"), memory("VmHWM"));
+        group.bench_function(format!("{name}, first decision"), |bencher| {
+            let fresh = || Snapshot { pods: pods(), ..snapshot.clone() };
+            bencher.iter_batched_ref(fresh, |snapshot| decide(black_box(snapshot), Instant::now()), BatchSize::PerIteration);
         });
         let (first, mut changed) = (Arc::new(pod(1)), pod(1));
-        changed.held = list(&[("cpu", "300m"), ("memory", "512Mi"), ("pods", "1")]).into();
+        changed.resources = list(&[("cpu", "300m"), ("memory", "512Mi"), ("pods", "1")]).into();
         let (mut old, mut new) = (first, Arc::new(changed));
         group.bench_function(format!("{name}, one pod changed"), |bencher| {
             bencher.iter(|| {
-                Arc::make_mut(&mut picture.pods).changed(Some(&old), Some(&new));
+                Arc::make_mut(&mut snapshot.pods).update(Some(&old), Some(&new));
                 std::mem::swap(&mut old, &mut new);
-                decide(black_box(&picture), Instant::now())
+                decide(black_box(&snapshot), Instant::now())
             });
         });
     }

@@ -1,7 +1,7 @@
-//! The consumer side: asks each provider for resources, answers its offers, and keeps its virtual nodes.
+//! The consumer side's controller: requests resources from each provider, answers its offers, and writes its virtual nodes.
 //!
-//! A provider that does not answer changes nothing here: its virtual nodes stay, and what is to be said to it waits. What is
-//! here goes only when the provider takes its offer back, or when the provider is not wanted any more.
+//! While a provider does not answer, nothing changes here: its virtual nodes stay, and writes to it wait. Virtual nodes go only
+//! when the provider withdraws its offer, or when this cluster no longer wants resources from the provider.
 
 use std::{
     collections::HashMap,
@@ -15,53 +15,54 @@ use kube::{
     runtime::watcher::Config,
 };
 use liqo_api::{
-    ANSWERED, ClusterId, ForeignCluster, PeeringPolicy, RESOURCE_REQUEST, ResourceOffer, ResourceRequest, ResourceRequestSpec,
-    VirtualNode, labels, links, provider_namespace,
+    ANSWERED, ClusterId, ForeignCluster, PeeringPolicy, RESOURCE_REQUEST, ResourceOffer, ResourceOfferStatus, ResourceRequest,
+    ResourceRequestSpec, ResourcesRequestedReason, VirtualNode, labels, links, provider_namespace,
 };
-use liqo_kit::{
+use liqo_api::{conditions::DesiredCondition, policies::PolicyPeer};
+use liqo_controller_runtime::{
     Cache, Context, Key, Next, PeerConnection, Queue,
     cache::whole,
-    conditions::{Wanted, namespaced},
+    conditions::namespaced,
     peers::{self, PeerError},
-    policies::{self, PolicyPeer},
+    policies,
     put::{marked, put},
     queue::error_chain,
+    writes::{Step as _, StepError, delete_if_present, unless_gone},
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error, FIELD_MANAGER, SETTLE,
+    Error, FIELD_MANAGER, SETTLE_DELAY,
     decide::{
-        consumer::{Action, Local, Node, Wish, give_up, judge},
+        consumer::{Action, BorrowingIntent, LocalObjects, VirtualNodeState, judge, remove_all},
         reduce::{self, Request},
     },
-    links::Links,
+    peer_conditions::PeerConditions,
 };
 
-/// So many providers are dealt with at the same time.
+/// Number of providers that are reconciled at the same time.
 const CONCURRENCY: usize = 32;
 
-/// The consumer side.
-pub struct Consumer {
+pub struct ConsumerController {
     context: Context,
-    /// Of this cluster: the copies, and our own offers.
+    /// The offers in this cluster: copies, and our own ones.
     offers: Cache<ResourceOffer>,
-    nodes: Cache<Node>,
+    virtual_nodes: Cache<VirtualNodeState>,
     policies: Cache<PeeringPolicy>,
-    remotes: Mutex<HashMap<ClusterId, Arc<Remote>>>,
-    links: Arc<Links>,
+    providers: Mutex<HashMap<ClusterId, Arc<ProviderWatches>>>,
+    conditions: Arc<PeerConditions>,
     queue: Queue<ClusterId>,
 }
 
-/// What a provider shows us.
-struct Remote {
+/// The objects that we see in our tenant namespace at a provider.
+struct ProviderWatches {
     connection: Arc<PeerConnection>,
     offers: Cache<ResourceOffer>,
     requests: Cache<Request>,
 }
 
-impl Remote {
+impl ProviderWatches {
     fn is_usable(&self) -> bool {
         let connection = &self.connection;
         !connection.ended.is_cancelled() && connection.is_reachable() && self.offers.is_synced() && self.requests.is_synced()
@@ -71,258 +72,275 @@ impl Remote {
         self.requests.get(&Key::new(&self.connection.tenant_namespace, RESOURCE_REQUEST))
     }
 
-    /// Why the provider does not offer anything, in its words.
-    fn excuse(&self) -> Option<String> {
+    /// The provider's own words about why it offers nothing.
+    fn no_offer_message(&self) -> Option<String> {
         let request = self.request()?;
         let answer = request.conditions.iter().find(|condition| condition.type_ == ANSWERED && condition.status == "False")?;
         Some(answer.message.clone())
     }
 }
 
-/// The provider that this provider namespace is for.
+/// The provider that a provider namespace belongs to.
 pub fn provider_of(namespace: &str) -> Option<ClusterId> {
     let id: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
     (provider_namespace(&id) == namespace).then_some(id)
 }
 
-impl Consumer {
-    /// Starts watching.
+impl ConsumerController {
+    /// Starts the watches of this cluster's objects.
     pub fn start(
         context: &Context,
         stop: &CancellationToken,
         offers: Cache<ResourceOffer>,
         policies: Cache<PeeringPolicy>,
-        links: Arc<Links>,
+        conditions: Arc<PeerConditions>,
         queue: Queue<ClusterId>,
     ) -> Arc<Self> {
         let changed = queue.clone();
-        let reduce = |node: VirtualNode| Some(Node { deleting: node.metadata.deletion_timestamp.is_some(), spec: node.spec });
-        let nodes = Cache::watch(Api::all(context.client.clone()), Config::default(), stop.clone(), reduce, move |key, _, _| {
+        let reduce =
+            |node: VirtualNode| Some(VirtualNodeState { deleting: node.metadata.deletion_timestamp.is_some(), spec: node.spec });
+        let all = Api::all(context.client.clone());
+        let virtual_nodes = Cache::watch(all, Config::default(), stop.clone(), reduce, move |key, _, _| {
             if let Some(provider) = provider_of(&key.namespace) {
-                changed.add_after(provider, SETTLE);
+                changed.add_after(provider, SETTLE_DELAY);
             }
         });
-        Arc::new(Self { context: context.clone(), offers, nodes, policies, remotes: Mutex::default(), links, queue })
+        let providers = Mutex::default();
+        Arc::new(Self { context: context.clone(), offers, virtual_nodes, policies, providers, conditions, queue })
     }
 
-    /// Keeps requests, answers and virtual nodes as they should be, until `stop`.
+    /// Writes requests, answers and virtual nodes until `stop`.
     pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
         let synced = [
             self.offers.synced().await,
-            self.nodes.synced().await,
+            self.virtual_nodes.synced().await,
             self.policies.synced().await,
-            self.links.foreign_clusters().synced().await,
+            self.conditions.foreign_clusters().synced().await,
         ];
         if synced.contains(&false) {
             return;
         }
-        let consumer = self.clone();
+        let controller = self.clone();
         let work = self.queue.run("resources-of-providers", CONCURRENCY, stop.clone(), move |id| {
-            let consumer = consumer.clone();
-            async move { consumer.reconcile(&id).await }
+            let controller = controller.clone();
+            async move { controller.reconcile(&id).await }
         });
-        let connections = self.context.peers.for_each(stop, |connection| self.clone().follow(connection));
+        let connections = self.context.peers.for_each(stop, |connection| self.clone().watch_provider(connection));
         tokio::join!(work, connections);
     }
 
-    /// Watches what a provider shows us as long as the connection holds.
-    async fn follow(self: Arc<Self>, connection: Arc<PeerConnection>) {
+    /// Watches our tenant namespace at a provider until the connection ends.
+    async fn watch_provider(self: Arc<Self>, connection: Arc<PeerConnection>) {
         let id = connection.cluster_id.clone();
         let stop = connection.ended.child_token();
         let _guard = stop.clone().drop_guard();
-        let (of_offers, of_requests, wake) = (self.queue.clone(), self.queue.clone(), id.clone());
+        let enqueue = || {
+            let (queue, id) = (self.queue.clone(), id.clone());
+            move || queue.add_after(id.clone(), SETTLE_DELAY)
+        };
         let client = || connection.client.clone();
+        let enqueue_changed = enqueue();
         let offers = Cache::watch(
             Api::<ResourceOffer>::namespaced(client(), &connection.tenant_namespace),
             Config::default(),
             stop.clone(),
             whole,
-            move |_, _, _| of_offers.add_after(wake.clone(), SETTLE),
+            move |_, _, _| enqueue_changed(),
         );
-        let wake = id.clone();
+        let enqueue_changed = enqueue();
         let requests = Cache::watch(
             Api::<DeserializeGuard<ResourceRequest>>::namespaced(client(), &connection.tenant_namespace),
             Config::default().fields(&format!("metadata.name={RESOURCE_REQUEST}")),
             stop,
             reduce::request,
-            move |_, _, _| of_requests.add_after(wake.clone(), SETTLE),
+            move |_, _, _| enqueue_changed(),
         );
-        let remote = Arc::new(Remote { connection: connection.clone(), offers, requests });
-        self.remotes().insert(id.clone(), remote.clone());
-        let mut health = connection.health.clone();
-        let follow = async {
-            if remote.offers.synced().await && remote.requests.synced().await {
-                self.queue.add_after(id.clone(), SETTLE);
+        let watches = Arc::new(ProviderWatches { connection: connection.clone(), offers, requests });
+        self.providers().insert(id.clone(), watches.clone());
+        let (mut health, enqueue) = (connection.health.clone(), enqueue());
+        let follow_health = async {
+            if watches.offers.synced().await && watches.requests.synced().await {
+                enqueue();
             }
             while health.changed().await.is_ok() {
-                self.queue.add_after(id.clone(), SETTLE);
+                enqueue();
             }
             std::future::pending::<()>().await;
         };
         tokio::select! {
             () = connection.ended.cancelled() => {}
-            () = follow => {}
+            () = follow_health => {}
         }
-        let mut remotes = self.remotes();
-        if remotes.get(&id).is_some_and(|current| Arc::ptr_eq(current, &remote)) {
-            remotes.remove(&id);
+        let mut providers = self.providers();
+        if providers.get(&id).is_some_and(|current| Arc::ptr_eq(current, &watches)) {
+            providers.remove(&id);
         }
     }
 
     async fn reconcile(&self, id: &ClusterId) -> Result<Next, Error> {
-        let remote = self.remotes().get(id).cloned().filter(|remote| remote.is_usable());
-        let local = self.local(id);
-        match (self.links.foreign_cluster(id).filter(|peer| peer.wants_resources()), remote) {
-            (None, remote) => {
-                // What was said of former offers is not to come back with the next wish.
-                self.links.say_of_provider(id, Vec::new());
-                self.give_up(id, &local, remote.as_deref()).await?;
+        let provider = self.providers().get(id).cloned().filter(|provider| provider.is_usable());
+        let local = self.local_objects(id);
+        match (self.conditions.foreign_cluster(id).filter(|peer| peer.wants_resources()), provider) {
+            (None, provider) => {
+                // Without this, the conditions about old offers would come back with the next request.
+                self.conditions.report_provider(id, Vec::new());
+                self.stop_borrowing(id, &local, provider.as_deref()).await?;
             }
-            // What is here stays until the provider can be asked.
+            // Local objects stay until the provider is reachable.
             (Some(_), None) => {}
-            (Some(peer), Some(remote)) => self.follow_up(id, &peer, &local, &remote).await?,
+            (Some(peer), Some(provider)) => self.borrow_resources(id, &peer, &local, &provider).await?,
         }
         Ok(Next::OnChange)
     }
 
-    /// What exists here for this provider.
-    fn local(&self, id: &ClusterId) -> Local {
+    fn local_objects(&self, id: &ClusterId) -> LocalObjects {
         let namespace = provider_namespace(id);
         let here = |key: &Key| key.namespace == namespace;
         let mirrors = self.offers.all().into_iter().filter(|(key, _)| here(key));
-        let nodes = self.nodes.all().into_iter().filter(|(key, _)| here(key));
-        Local {
+        let nodes = self.virtual_nodes.all().into_iter().filter(|(key, _)| here(key));
+        LocalObjects {
             mirrors: mirrors.map(|(key, mirror)| (key.name, mirror)).collect(),
             nodes: nodes.map(|(key, node)| (key.name, node)).collect(),
         }
     }
 
-    async fn follow_up(&self, id: &ClusterId, peer: &ForeignCluster, local: &Local, remote: &Remote) -> Result<(), Error> {
-        let wish = Wish {
+    async fn borrow_resources(
+        &self,
+        id: &ClusterId,
+        peer: &ForeignCluster,
+        local: &LocalObjects,
+        provider: &ProviderWatches,
+    ) -> Result<(), Error> {
+        let intent = BorrowingIntent {
             own: self.context.cluster_id.clone(),
             provider: id.clone(),
             cluster_name: peer.display_name(),
             peer: peer.metadata.name.clone().unwrap_or_default(),
             request: peer.spec.request.clone(),
-            consume: policies::held(&self.policies, &PolicyPeer::new(id, Some(peer))).map(|policy| policy.spec.consume.clone()),
+            consume: policies::effective(&self.policies, &PolicyPeer::new(id, Some(peer)))
+                .map(|policy| policy.spec.consume.clone()),
             decisions: peer.spec.offers.clone(),
         };
-        let requested = self.request(&wish, remote).await;
-        let offers = remote.offers.all().into_iter().map(|(key, offer)| (key.name, offer)).collect();
-        let judgement = judge(&wish, &offers, local, remote.excuse().as_deref());
-        let carried_out = self.carry_out(id, judgement.actions, Some(remote)).await;
-        let link = match &requested {
-            Ok(()) => Wanted::yes(links::RESOURCES_REQUESTED, "Requested", "our request stands at the provider"),
-            Err(error) => Wanted::no(links::RESOURCES_REQUESTED, "RequestFailed", in_short(error)),
+        let requested = self.request(&intent, provider).await;
+        let offers = provider.offers.all().into_iter().map(|(key, offer)| (key.name, offer)).collect();
+        let judgement = judge(&intent, &offers, local, provider.no_offer_message().as_deref());
+        let carried_out = self.carry_out(id, judgement.actions, Some(provider)).await;
+        let kind = links::RESOURCES_REQUESTED;
+        let condition = match &requested {
+            Ok(()) => DesiredCondition::yes(kind, ResourcesRequestedReason::Requested, "the provider has our request"),
+            Err(error) => DesiredCondition::no(kind, ResourcesRequestedReason::RequestFailed, short_text(error)),
         };
-        self.links.say_of_provider(id, vec![link, judgement.link]);
+        self.conditions.report_provider(id, vec![condition, judgement.condition]);
         requested.and(carried_out)
     }
 
-    /// Writes our request at the provider, unless it stands there.
-    async fn request(&self, wish: &Wish, remote: &Remote) -> Result<(), Error> {
-        if remote.request().is_some_and(|standing| standing.resources.as_ref() == Ok(&wish.request.resources)) {
+    /// Writes our request at the provider, unless it is there already.
+    async fn request(&self, intent: &BorrowingIntent, provider: &ProviderWatches) -> Result<(), Error> {
+        let existing = provider.request();
+        if existing.as_ref().is_some_and(|existing| existing.resources.as_ref() == Ok(&intent.request.resources)) {
             return Ok(());
         }
-        let connection = &remote.connection;
+        let connection = &provider.connection;
         let api: Api<ResourceRequest> = namespaced(&connection.client, &connection.tenant_namespace);
-        let spec = ResourceRequestSpec { resources: wish.request.resources.clone() };
-        let request = marked(ResourceRequest::new(RESOURCE_REQUEST, spec), labels::CONSUMER_ID, &wish.own);
-        peers::call(put(&api, FIELD_MANAGER, &request, remote.request().is_some()))
-            .await
-            .map_err(|source| Error::Request { provider: wish.provider.clone(), source })?;
-        tracing::info!(provider = %wish.provider, limits = %wish.request.resources, "resources requested");
+        let spec = ResourceRequestSpec { resources: intent.request.resources.clone() };
+        let request = marked(ResourceRequest::new(RESOURCE_REQUEST, spec), labels::CONSUMER_ID, &intent.own);
+        let written = peers::call(put(&api, FIELD_MANAGER, &request, existing.is_some())).await;
+        let key = Key::new(&connection.tenant_namespace, RESOURCE_REQUEST);
+        at_provider(&intent.provider, written.step("write", "ResourceRequest", key))?;
+        tracing::info!(provider = %intent.provider, limits = %intent.request.resources, "resources requested");
         Ok(())
     }
 
-    /// Removes what is here, and takes the request back when the last virtual node is gone: the tenancy may go on for the network.
-    async fn give_up(&self, id: &ClusterId, local: &Local, remote: Option<&Remote>) -> Result<(), Error> {
-        self.carry_out(id, give_up(local), None).await?;
-        let Some(remote) = remote.filter(|remote| local.nodes.is_empty() && remote.request().is_some()) else {
+    /// Deletes the virtual nodes and the copies of offers, then the request. The tenancy may go on for the network.
+    async fn stop_borrowing(
+        &self,
+        id: &ClusterId,
+        local: &LocalObjects,
+        provider: Option<&ProviderWatches>,
+    ) -> Result<(), Error> {
+        self.carry_out(id, remove_all(local), None).await?;
+        let Some(provider) = provider.filter(|provider| local.nodes.is_empty() && provider.request().is_some()) else {
             return Ok(());
         };
-        let connection = &remote.connection;
+        let connection = &provider.connection;
         let api: Api<ResourceRequest> = namespaced(&connection.client, &connection.tenant_namespace);
-        let deleted = peers::call(async { gone(api.delete(RESOURCE_REQUEST, &DeleteParams::default()).await) }).await;
-        deleted.map_err(|source| Error::TakeBack { provider: id.clone(), source })
+        let deleted = peers::call(delete_if_present(&api, RESOURCE_REQUEST, &DeleteParams::default())).await;
+        let key = Key::new(&connection.tenant_namespace, RESOURCE_REQUEST);
+        at_provider(id, deleted.map(drop).step("delete", "ResourceRequest", key))
     }
 
-    /// Does all that can be done; what fails is tried again later.
-    async fn carry_out(&self, id: &ClusterId, actions: Vec<Action>, remote: Option<&Remote>) -> Result<(), Error> {
+    /// Carries out as much as possible; the queue tries failed actions again.
+    async fn carry_out(&self, id: &ClusterId, actions: Vec<Action>, provider: Option<&ProviderWatches>) -> Result<(), Error> {
         let mut failures = Vec::new();
         for action in actions {
-            failures.extend(self.act(id, action, remote).await.err());
+            failures.extend(self.act(id, action, provider).await.err());
         }
         crate::first(failures)
     }
 
-    async fn act(&self, id: &ClusterId, action: Action, remote: Option<&Remote>) -> Result<(), Error> {
+    async fn act(&self, id: &ClusterId, action: Action, provider: Option<&ProviderWatches>) -> Result<(), Error> {
         let namespace = provider_namespace(id);
         let key = |name: &str| Key::new(&namespace, name);
         let nodes: Api<VirtualNode> = namespaced(&self.context.client, &namespace);
         let mirrors: Api<ResourceOffer> = namespaced(&self.context.client, &namespace);
+        let delete = DeleteParams::default();
         match action {
             Action::DeleteNode(name) => {
-                let deleted = gone(nodes.delete(&name, &DeleteParams::default()).await);
-                deleted.map_err(|source| Error::DeleteNode { key: key(&name), source })
+                delete_if_present(&nodes, &name, &delete).await.step("delete", "VirtualNode", key(&name))?;
             }
             Action::ApplyNode(spec) => {
-                tracing::info!(provider = %id, pool = spec.pool, resources = %spec.resources, "virtual node written");
-                let pool = spec.pool.clone();
-                let exists = self.nodes.get(&key(&pool)).is_some();
-                let node = marked(VirtualNode::new(&pool, spec), labels::PROVIDER_ID, id);
-                let written = put(&nodes, FIELD_MANAGER, &node, exists).await;
-                written.map_err(|source| Error::WriteNode { key: key(&pool), source })
+                tracing::info!(provider = %id, pool = spec.pool, resources = %spec.resources, "writing a virtual node");
+                let key = key(&spec.pool);
+                let node = marked(VirtualNode::new(&key.name, spec), labels::PROVIDER_ID, id);
+                let exists = self.virtual_nodes.get(&key).is_some();
+                put(&nodes, FIELD_MANAGER, &node, exists).await.step("write", "VirtualNode", key)?;
             }
             Action::DeleteMirror(name) => {
-                let deleted = gone(mirrors.delete(&name, &DeleteParams::default()).await);
-                deleted.map_err(|source| Error::DeleteOffer { key: key(&name), source })
+                delete_if_present(&mirrors, &name, &delete).await.step("delete", "ResourceOffer", key(&name))?;
             }
             Action::ApplyMirror(spec) => {
-                let pool = spec.pool.clone();
-                let exists = self.offers.get(&key(&pool)).is_some();
-                let mirror = marked(ResourceOffer::new(&pool, spec), labels::PROVIDER_ID, id);
-                let written = put(&mirrors, FIELD_MANAGER, &mirror, exists).await;
-                written.map_err(|source| Error::WriteOffer { namespace: namespace.clone(), source })
+                let key = key(&spec.pool);
+                let mirror = marked(ResourceOffer::new(&key.name, spec), labels::PROVIDER_ID, id);
+                let exists = self.offers.get(&key).is_some();
+                put(&mirrors, FIELD_MANAGER, &mirror, exists).await.step("write", "ResourceOffer", key)?;
             }
             Action::AnswerMirror(name, status) => {
-                let body = json!({ "status": { "phase": status.phase, "message": status.message } });
-                let patched = mirrors.patch_status(&name, &PatchParams::default(), &Patch::Merge(&body)).await;
-                gone(patched).map_err(|source| Error::WriteOffer { namespace: namespace.clone(), source })
+                let written = write_answer(&mirrors, &name, status).await;
+                written.step("write the status of", "ResourceOffer", key(&name))?;
             }
             Action::Answer(name, status) => {
-                let Some(Remote { connection, .. }) = remote else { return Ok(()) };
-                let body = json!({ "status": { "phase": status.phase, "message": status.message } });
+                let Some(ProviderWatches { connection, .. }) = provider else { return Ok(()) };
                 let offers: Api<ResourceOffer> = namespaced(&connection.client, &connection.tenant_namespace);
-                let merge = (PatchParams::default(), Patch::Merge(&body));
-                let patched = peers::call(async { gone(offers.patch_status(&name, &merge.0, &merge.1).await) }).await;
-                patched.map_err(|source| Error::AnswerOffer { provider: id.clone(), offer: name, source })
+                let written = peers::call(write_answer(&offers, &name, status)).await;
+                let key = Key::new(&connection.tenant_namespace, name);
+                at_provider(id, written.step("write the status of", "ResourceOffer", key))?;
             }
         }
+        Ok(())
     }
 
-    fn remotes(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<Remote>>> {
-        self.remotes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn providers(&self) -> MutexGuard<'_, HashMap<ClusterId, Arc<ProviderWatches>>> {
+        self.providers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What failed, in the words of the API server if it answered.
-fn in_short(error: &Error) -> String {
-    match error {
-        Error::Request { source: PeerError::Api(kube::Error::Api(status)), .. } => {
-            format!("the provider did not take our request: {}", status.message)
-        }
-        other => error_chain(other),
-    }
+async fn write_answer(offers: &Api<ResourceOffer>, name: &str, status: ResourceOfferStatus) -> kube::Result<()> {
+    let body = json!({ "status": { "phase": status.phase, "message": status.message } });
+    unless_gone(offers.patch_status(name, &PatchParams::default(), &Patch::Merge(&body)).await).map(drop)
 }
 
-/// What is gone needs neither deletion nor an answer.
-fn gone<T>(result: kube::Result<T>) -> kube::Result<()> {
-    match result {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(error) => Err(error),
+fn at_provider<T>(provider: &ClusterId, outcome: Result<T, StepError<PeerError>>) -> Result<T, Error> {
+    outcome.map_err(|source| Error::Provider { provider: provider.clone(), source: Box::new(source) })
+}
+
+/// The error for a condition: the API server's own words if it answered.
+fn short_text(error: &Error) -> String {
+    if let Error::Provider { source, .. } = error
+        && let PeerError::Api(kube::Error::Api(status)) = &source.source
+    {
+        return format!("the provider did not take our request: {}", status.message);
     }
+    error_chain(error)
 }
 
 #[cfg(test)]
@@ -331,7 +349,7 @@ mod tests {
     use crate::tests::cluster;
 
     #[test]
-    fn only_a_provider_namespace_tells_a_provider() {
+    fn only_a_provider_namespace_names_a_provider() {
         assert_eq!(provider_of(&provider_namespace(&cluster(1))), Some(cluster(1)));
         assert_eq!(provider_of(&liqo_api::tenant_namespace(&cluster(1))), None);
         assert_eq!(provider_of("liqo-provider-rome"), None);

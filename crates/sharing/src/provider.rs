@@ -1,4 +1,4 @@
-//! The provider side: keeps the picture of the cluster, and writes the offers that follow from it.
+//! The provider side's controller: takes a snapshot of the cluster, and writes the offers that the rules compute from it.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -10,100 +10,104 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, api::DeleteParams, core::DeserializeGuard, runtime::watcher::Config};
 use liqo_api::{ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceRequest, labels};
-use liqo_kit::{
+use liqo_controller_runtime::{
     Cache, Context, Key, Next, Queue,
     conditions::{self, namespaced},
     put::{marked, put, put_status},
+    writes::{Step as _, delete_if_present},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, FIELD_MANAGER,
     decide::{
-        picture::{OfferId, OfferWrite, Picture, Plan, PolicyVersion, Written},
         pods::Pods,
         provider::decide,
-        publish::PACE,
-        reduce::{self, ConsumerNamespace, LocalNode, PodUse, Request},
+        publish::MIN_REWRITE_INTERVAL,
+        reduce::{self, ConsumerNamespace, LocalNode, PodUsage, Request},
+        snapshot::{OfferId, OfferWrite, Plan, PolicyVersion, RecentWrite, Snapshot},
     },
-    links::Links,
+    peer_conditions::PeerConditions,
     plugins::Plugins,
 };
 
-/// Changes of nodes and pods wait this long for others, so that a burst of pods is counted a few times, not a thousand.
+/// Changes of nodes and pods are collected for this time, so that a burst of pods causes a few decisions, not a thousand.
 pub const DEBOUNCE: Duration = Duration::from_millis(200);
-/// Changes that somebody waits for.
-pub const PROMPT: Duration = Duration::from_millis(20);
+/// The same for changes that somebody waits for.
+pub const PROMPT_DELAY: Duration = Duration::from_millis(20);
 
-/// The provider side.
-pub struct Provider {
+/// HTTP status of an object that violates its schema.
+const INVALID: u16 = 422;
+
+pub struct ProviderController {
     context: Context,
     nodes: Cache<LocalNode>,
-    pods: Cache<PodUse>,
-    /// The same, summed by node. A picture that was taken of it stays as it is.
-    summed: Arc<Mutex<Arc<Pods>>>,
+    pods: Cache<PodUsage>,
+    /// The same pods, summed by node. A snapshot holds a reference to one version of it.
+    pod_sums: Arc<Mutex<Arc<Pods>>>,
     namespaces: Cache<ConsumerNamespace>,
     requests: Cache<Request>,
     policies: Cache<PeeringPolicy>,
     plugins: Arc<Plugins>,
     offers: Cache<ResourceOffer>,
-    links: Arc<Links>,
+    conditions: Arc<PeerConditions>,
     queue: Queue<()>,
-    written: Mutex<HashMap<OfferId, Written>>,
-    followed: Mutex<HashMap<ClusterId, PolicyVersion>>,
+    recent_writes: Mutex<HashMap<OfferId, RecentWrite>>,
+    applied_policies: Mutex<HashMap<ClusterId, PolicyVersion>>,
 }
 
-/// The status code of an object that its schema refuses.
-const INVALID: u16 = 422;
-
-impl Provider {
-    /// Starts watching.
+impl ProviderController {
+    /// Starts the watches.
     pub fn start(
         context: &Context,
         stop: &CancellationToken,
         offers: Cache<ResourceOffer>,
         policies: Cache<PeeringPolicy>,
-        links: Arc<Links>,
+        conditions: Arc<PeerConditions>,
         queue: Queue<()>,
     ) -> Arc<Self> {
         let client = || context.client.clone();
         let (nodes, pods, namespaces, requests) = (queue.clone(), queue.clone(), queue.clone(), queue.clone());
-        let summed: Arc<Mutex<Arc<Pods>>> = Arc::default();
-        let sums = summed.clone();
-        // Finished pods use nothing: the API server need not even send them.
+        let pod_sums: Arc<Mutex<Arc<Pods>>> = Arc::default();
+        let sums = pod_sums.clone();
+        // Finished pods use nothing, so the API server does not send them.
         let unfinished = Config::default().fields("status.phase!=Succeeded,status.phase!=Failed");
-        let ours = Config::default().labels(&format!("{},{}", labels::NAMESPACE_KIND, labels::CONSUMER_ID));
+        let of_consumers = Config::default().labels(&format!("{},{}", labels::NAMESPACE_KIND, labels::CONSUMER_ID));
         Arc::new(Self {
             context: context.clone(),
             nodes: Cache::watch(Api::<Node>::all(client()), Config::default(), stop.clone(), reduce::node, move |_, _, _| {
                 nodes.add_after((), DEBOUNCE);
             }),
             pods: Cache::watch(Api::<Pod>::all(client()), unfinished, stop.clone(), reduce::pod, move |_, old, new| {
-                Arc::make_mut(&mut lock(&sums)).changed(old, new);
+                Arc::make_mut(&mut lock(&sums)).update(old, new);
                 pods.add_after((), DEBOUNCE);
             }),
-            namespaces: Cache::watch(Api::<Namespace>::all(client()), ours, stop.clone(), reduce::namespace, move |_, _, _| {
-                namespaces.add_after((), PROMPT);
-            }),
+            namespaces: Cache::watch(
+                Api::<Namespace>::all(client()),
+                of_consumers,
+                stop.clone(),
+                reduce::namespace,
+                move |_, _, _| namespaces.add_after((), PROMPT_DELAY),
+            ),
             requests: Cache::watch(
                 Api::<DeserializeGuard<ResourceRequest>>::all(client()),
                 Config::default(),
                 stop.clone(),
                 reduce::request,
-                move |_, _, _| requests.add_after((), PROMPT),
+                move |_, _, _| requests.add_after((), PROMPT_DELAY),
             ),
-            summed,
+            pod_sums,
             policies,
             plugins: Plugins::new(context.clone(), queue.clone()),
             offers,
-            links,
+            conditions,
             queue,
-            written: Mutex::default(),
-            followed: Mutex::default(),
+            recent_writes: Mutex::default(),
+            applied_policies: Mutex::default(),
         })
     }
 
-    /// Keeps the offers as they should be, until `stop`.
+    /// Writes offers until `stop`.
     pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
         let synced = [
             self.nodes.synced().await,
@@ -112,21 +116,21 @@ impl Provider {
             self.requests.synced().await,
             self.policies.synced().await,
             self.offers.synced().await,
-            self.links.foreign_clusters().synced().await,
+            self.conditions.foreign_clusters().synced().await,
         ];
         if synced.contains(&false) {
             return;
         }
         self.queue.add(());
-        let provider = self.clone();
+        let controller = self.clone();
         let work = self.queue.run("offers", 1, stop.clone(), move |()| {
-            let provider = provider.clone();
-            async move { provider.recompute().await }
+            let controller = controller.clone();
+            async move { controller.reconcile().await }
         });
         let mut config = self.context.config.clone();
         let follow_config = async {
             while config.changed().await.is_ok() {
-                self.queue.add_after((), PROMPT);
+                self.queue.add_after((), PROMPT_DELAY);
             }
             std::future::pending::<()>().await;
         };
@@ -137,87 +141,91 @@ impl Provider {
         }
     }
 
-    async fn recompute(&self) -> Result<Next, Error> {
+    async fn reconcile(&self) -> Result<Next, Error> {
         let now = Instant::now();
-        let picture = self.picture(now);
-        let sources = picture.policies.iter().filter_map(|policy| policy.spec.provide.source.plugin.clone());
-        self.plugins.want(&picture.plugins(), sources.collect());
-        let mut plan = decide(&picture, now);
-        let wake = plan.wake;
-        let followed = std::mem::take(&mut plan.followed);
+        let snapshot = self.snapshot(now);
+        let sources = snapshot.policies.iter().filter_map(|policy| policy.spec.provide.source.plugin.clone());
+        self.plugins.set_wanted(&snapshot.plugins(), sources.collect());
+        let mut plan = decide(&snapshot, now);
+        let requeue_after = plan.requeue_after;
+        let applied = std::mem::take(&mut plan.applied_policies);
         let mut failed = BTreeSet::new();
-        let done = self.carry_out(plan, &mut failed).await;
-        let mut standing = lock(&self.followed);
-        // What could not be written is still to follow the new rules.
-        standing.retain(|consumer, _| failed.contains(consumer));
-        standing.extend(followed.into_iter().filter(|(consumer, _)| !failed.contains(consumer)));
-        drop(standing);
-        done?;
-        Ok(wake.map_or(Next::OnChange, Next::After))
+        let outcome = self.carry_out(plan, &mut failed).await;
+        let mut applied_policies = lock(&self.applied_policies);
+        // An offer that could not be written does not follow the new policy yet.
+        applied_policies.retain(|consumer, _| failed.contains(consumer));
+        applied_policies.extend(applied.into_iter().filter(|(consumer, _)| !failed.contains(consumer)));
+        drop(applied_policies);
+        outcome?;
+        Ok(requeue_after.map_or(Next::OnChange, Next::After))
     }
 
-    fn picture(&self, now: Instant) -> Picture {
+    fn snapshot(&self, now: Instant) -> Snapshot {
         let config = self.context.config();
-        let mut written = lock(&self.written);
-        written.retain(|_, written| now.saturating_duration_since(written.at) < PACE);
-        Picture {
+        let mut recent_writes = lock(&self.recent_writes);
+        recent_writes.retain(|_, write| now.saturating_duration_since(write.at) < MIN_REWRITE_INTERVAL);
+        Snapshot {
             own: self.context.cluster_id.clone(),
             policies: self.policies.all().into_iter().map(|(_, policy)| policy).collect(),
-            peers: self.links.policy_peers(),
-            readings: self.plugins.readings(),
+            peers: self.conditions.policy_peers(),
+            plugin_answers: self.plugins.answers(),
             cluster_labels: config.spec.cluster_labels.clone(),
             nodes: self.nodes.all(),
-            pods: lock(&self.summed).clone(),
+            pods: lock(&self.pod_sums).clone(),
             namespaces: self.namespaces.all().into_iter().map(|(key, namespace)| (key.name, namespace)).collect(),
             requests: self.requests.all(),
             offers: self.offers.all(),
-            written: written.clone(),
-            followed: lock(&self.followed).clone(),
-            today: Timestamp::now(),
+            recent_writes: recent_writes.clone(),
+            applied_policies: lock(&self.applied_policies).clone(),
+            wall_time: Timestamp::now(),
         }
     }
 
-    /// Does all that can be done; one tenant's failure is not another's.
+    /// Writes as much as possible: a failure for one tenant does not stop the others. Adds the consumers whose offers could not
+    /// be written to `failed`.
     async fn carry_out(&self, plan: Plan, failed: &mut BTreeSet<ClusterId>) -> Result<(), Error> {
         let mut failures = Vec::new();
         for key in plan.deletions {
             failures.extend(self.delete(key).await.err());
         }
-        let mut shrunk = true;
+        let mut all_shrunk = true;
         for write in plan.writes {
-            // What was not given up cannot be given to another.
-            if write.grows && !shrunk {
+            // Resources that one offer did not give up are not there for another one.
+            if write.grows && !all_shrunk {
                 continue;
             }
             let (grows, consumer) = (write.grows, write.consumer.clone());
             let newcomer = (!write.exists).then(|| (write.namespace_uid.clone(), write.spec.pool.clone()));
             if let Err(failure) = self.write(write).await {
-                shrunk &= grows;
+                all_shrunk &= grows;
                 failed.insert(consumer);
-                // The others do not make room for it at once again.
+                // The other offers wait before they make room for this one again.
                 if let Some(offer) = newcomer {
-                    lock(&self.written).insert(offer, Written { at: Instant::now(), hard: ResourceList::new() });
+                    lock(&self.recent_writes).insert(offer, RecentWrite { at: Instant::now(), hard: ResourceList::new() });
                 }
                 failures.push(failure);
             }
         }
-        for answer in plan.answers {
-            let api: Api<ResourceRequest> = namespaced(&self.context.client, &answer.namespace);
-            let done = conditions::merge(&api, RESOURCE_REQUEST, &answer.current, &[answer.wanted]).await;
-            failures.extend(done.err().map(|source| Error::AnswerRequest { namespace: answer.namespace, source }));
+        for condition in plan.request_conditions {
+            let api: Api<ResourceRequest> = namespaced(&self.context.client, &condition.namespace);
+            let written = conditions::merge(&api, RESOURCE_REQUEST, &condition.current, &[condition.wanted]).await;
+            let key = Key::new(condition.namespace, RESOURCE_REQUEST);
+            failures.extend(written.step("write the condition of", "ResourceRequest", key).err().map(Error::from));
         }
-        for write in plan.policies {
+        for write in plan.policy_statuses {
             let api: Api<PeeringPolicy> = Api::all(self.context.client.clone());
             match put_status(&api, FIELD_MANAGER, &write.name, &write.status).await {
-                Ok(()) => {}
-                // An old policy that the present schema refuses; where Kubernetes does not let that pass, it has no status.
+                // An older policy may violate the present schema. Kubernetes may then refuse its status, too.
                 Err(kube::Error::Api(refused)) if refused.code == INVALID => {
-                    tracing::warn!(policy = write.name, error = refused.message, "the status of a policy is refused");
+                    tracing::warn!(policy = write.name, error = refused.message, "the API server refuses the status of a policy");
                 }
-                Err(source) => failures.push(Error::WritePolicy { policy: write.name, source }),
+                written => {
+                    let written = written.step("write the status of", "PeeringPolicy", Key::new("", write.name));
+                    failures.extend(written.err().map(Error::from));
+                }
             }
         }
-        self.links.say_of_consumers(plan.links);
+        self.conditions.report_consumers(plan.peer_conditions);
         crate::first(failures)
     }
 
@@ -226,25 +234,19 @@ impl Provider {
         let api: Api<ResourceOffer> = namespaced(&self.context.client, &namespace);
         let pool = spec.pool.clone();
         let offer = marked(ResourceOffer::new(&pool, spec), labels::CONSUMER_ID, &consumer);
-        if let Err(source) = put(&api, FIELD_MANAGER, &offer, exists).await {
-            return Err(Error::WriteOffer { namespace, source });
-        }
+        put(&api, FIELD_MANAGER, &offer, exists).await.step("write", "ResourceOffer", Key::new(namespace, pool.clone()))?;
         let hard = offer.spec.resource_quota.hard;
         tracing::info!(%consumer, pool, offered = %hard, "offer written");
-        lock(&self.written).insert((namespace_uid, pool), Written { at: Instant::now(), hard });
+        lock(&self.recent_writes).insert((namespace_uid, pool), RecentWrite { at: Instant::now(), hard });
         Ok(())
     }
 
     async fn delete(&self, key: Key) -> Result<(), Error> {
         let api: Api<ResourceOffer> = namespaced(&self.context.client, &key.namespace);
-        match api.delete(&key.name, &DeleteParams::default()).await {
-            Ok(_) => {
-                tracing::info!(offer = %key, "offer deleted");
-                Ok(())
-            }
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-            Err(source) => Err(Error::DeleteOffer { key, source }),
+        if delete_if_present(&api, &key.name, &DeleteParams::default()).await.step("delete", "ResourceOffer", &key)? {
+            tracing::info!(offer = %key, "offer deleted");
         }
+        Ok(())
     }
 }
 

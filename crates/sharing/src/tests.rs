@@ -1,16 +1,16 @@
-//! What the tests of several files need.
+//! Test data for several modules.
 
 use std::collections::BTreeMap;
 
 use liqo_api::{ClusterId, DEFAULT_POOL, Quantity, ResourceList, ResourceOfferSpec, ResourceQuota};
 
-/// A cluster; a higher number has a higher ID.
+/// The ID of a test cluster. A higher number gives a higher ID.
 pub fn cluster(number: u8) -> ClusterId {
     let letter = char::from(b'a' + number % 26);
     std::iter::repeat_n(letter, ClusterId::LENGTH).collect::<String>().parse().unwrap()
 }
 
-/// Reads `cpu=2, memory=4Gi`.
+/// Parses `cpu=2, memory=4Gi`.
 pub fn list(text: &str) -> ResourceList {
     let pair = |pair: &str| {
         let (name, quantity) = pair.split_once('=').unwrap();
@@ -19,7 +19,7 @@ pub fn list(text: &str) -> ResourceList {
     text.split(", ").filter(|pair| !pair.is_empty()).map(pair).collect()
 }
 
-/// What a provider offers as its default pool when nothing is special about it.
+/// An ordinary offer of the default pool.
 pub fn offer_of(provider: u8, hard: &str) -> ResourceOfferSpec {
     ResourceOfferSpec {
         cluster_id: cluster(provider),

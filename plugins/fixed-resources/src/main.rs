@@ -8,8 +8,8 @@
 //!   milan asks ──▶ cpu=2, memory=2G, pods=10
 //! ```
 //!
-//! The amounts are promises: nothing here compares them with what the cluster has, or with what other peers were promised.
-//! They never change while the program runs, so it has no news to tell.
+//! The amounts are promises: the plugin does not compare them with what the cluster has, or with what it offers to other peers. They
+//! never change while the program runs, so it reports no changes.
 
 use std::process::ExitCode;
 
@@ -25,14 +25,13 @@ use liqo_resource_plugin::{
 #[derive(Debug, Parser)]
 #[command(name = "fixed-resources", version)]
 struct Arguments {
-    /// How much of a resource each peer is offered, as in cpu=2000m or nvidia.com/gpu=1; repeat it, or separate by commas
+    /// Amount of a resource that each peer is offered, such as cpu=2000m or nvidia.com/gpu=1; repeat the flag, or separate amounts by commas
     #[arg(long = "resource", value_name = "NAME=QUANTITY", required = true)]
     resources: Vec<String>,
     #[command(flatten)]
     options: Options,
 }
 
-/// The same for everybody.
 struct Fixed(ResourceList);
 
 #[async_trait]
@@ -56,8 +55,8 @@ async fn main() -> ExitCode {
     let missing = missing(&offered);
     if !missing.is_empty() {
         let missing = missing.join(", ");
-        tracing::warn!("no {missing} is offered: consumers cannot run pods here. Add it with --resource");
+        tracing::warn!("no {missing} is offered, so consumers cannot run pods here: add it with --resource");
     }
-    tracing::info!(%offered, "the same for each peer");
+    tracing::info!(%offered, "offering the same to each peer");
     serve(Fixed(offered), arguments.options).await
 }

@@ -1,4 +1,4 @@
-//! The program itself, asked by a client that knows nothing but the contract: HTTP/2, and bytes written out by hand.
+//! Tests of the program with a client that uses none of our code: HTTP/2, and bytes written by hand.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{
@@ -15,16 +15,16 @@ use http::Request;
 use tokio::net::TcpStream;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fixed-resources");
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The running program. It is ended when the test is.
+/// The running program. It ends with the test.
 struct Program {
     child: Child,
     port: u16,
 }
 
 impl Program {
-    /// Starts it and waits until it listens.
+    /// Starts the program and waits until it listens.
     fn start(arguments: &[&str]) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut child = Command::new(PROGRAM)
@@ -36,7 +36,7 @@ impl Program {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let listens = lines.by_ref().map_while(Result::ok).any(|line| line.contains("listening"));
         assert!(listens, "the program ended: {:?}", child.wait());
-        // It writes on, and must not be held up.
+        // A full pipe would block the program.
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, port }
     }
@@ -71,7 +71,7 @@ impl Program {
         let asked = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         assert!(asked.success());
         let started = Instant::now();
-        while started.elapsed() < PATIENCE {
+        while started.elapsed() < TIMEOUT {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.success();
             }
@@ -88,7 +88,7 @@ impl Drop for Program {
     }
 }
 
-/// The next message of gRPC's frames.
+/// Reads the next message from frames of gRPC.
 async fn next_message(body: &mut RecvStream, buffer: &mut BytesMut) -> Option<Vec<u8>> {
     loop {
         if buffer.len() >= 5 {
@@ -106,7 +106,7 @@ async fn next_message(body: &mut RecvStream, buffer: &mut BytesMut) -> Option<Ve
 const ARGUMENTS: [&str; 3] = ["--resource=cpu=2000m", "--resource=memory=2G,pods=10", "--resource=nvidia.com/gpu=1"];
 
 #[tokio::test]
-async fn each_generation_gets_its_own_bytes_for_any_cluster() {
+async fn each_generation_has_its_golden_bytes_for_every_cluster() {
     let text =
         b"\n\x08\n\x03cpu\x12\x012\n\x0c\n\x06memory\x12\x022G\n\x13\n\x0envidia.com/gpu\x12\x011\n\x0a\n\x04pods\x12\x0210";
     let list =
@@ -122,15 +122,15 @@ async fn each_generation_gets_its_own_bytes_for_any_cluster() {
 }
 
 #[tokio::test]
-async fn a_subscriber_is_told_all_once_and_set_free_when_the_program_ends() {
+async fn a_subscriber_gets_all_once_and_its_stream_ends_with_the_program() {
     let program = Program::start(&ARGUMENTS);
     let mut body = program.call("Subscribe", b"").await;
     let mut buffer = BytesMut::new();
     assert_eq!(next_message(&mut body, &mut buffer).await.unwrap(), b"", "an empty ID means every cluster");
     let nothing = tokio::time::timeout(Duration::from_millis(200), next_message(&mut body, &mut buffer)).await;
-    assert!(nothing.is_err(), "the stream stays open, and silent");
-    assert!(tokio::task::spawn_blocking(|| program.terminate()).await.unwrap(), "it ends well");
-    let end = tokio::time::timeout(PATIENCE, next_message(&mut body, &mut buffer)).await.unwrap();
+    assert!(nothing.is_err(), "the stream stays open and silent");
+    assert!(tokio::task::spawn_blocking(|| program.terminate()).await.unwrap(), "it exits with success");
+    let end = tokio::time::timeout(TIMEOUT, next_message(&mut body, &mut buffer)).await.unwrap();
     assert_eq!(end, None, "no more messages");
     assert_eq!(body.trailers().await.unwrap().unwrap().get("grpc-status").unwrap(), "0");
 }
@@ -142,7 +142,7 @@ fn run(arguments: &[&str]) -> (Output, String) {
 }
 
 #[test]
-fn arguments_that_cannot_be_kept_are_refused_in_one_line() {
+fn the_error_of_an_invalid_argument_is_one_line() {
     for (arguments, expected) in [
         (&["--resource="][..], "no resource is given"),
         (&["--resource=ram=1Gi"], "\"ram\" is not the name of a resource"),
@@ -166,7 +166,7 @@ fn arguments_that_cannot_be_kept_are_refused_in_one_line() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_a_failure_with_a_hint() {
+fn a_port_that_is_in_use_is_a_failure_with_a_hint() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let (output, errors) = run(&["--resource=cpu=1,memory=1,pods=1", "--address=127.0.0.1", "--port", &port]);
@@ -175,7 +175,7 @@ fn a_port_that_is_taken_is_a_failure_with_a_hint() {
 }
 
 #[test]
-fn what_pods_need_and_is_not_offered_is_a_warning() {
+fn there_is_a_warning_if_a_resource_that_pods_need_is_not_offered() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut child = Command::new(PROGRAM)
         .args(["--resource=memory=2G", "--address=127.0.0.1", &format!("--port={port}")])

@@ -1,10 +1,10 @@
-//! How much each cluster is offered, given what there is. Pure.
+//! Computes how much each cluster is offered. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
 use k8s_openapi::api::core::v1 as core;
 use liqo_api::labels;
-use liqo_kit::requests;
+use liqo_api::requests;
 use liqo_quantity::{Quantity, ResourceArgument, ResourceList};
 use liqo_resource_plugin::{
     Change,
@@ -12,19 +12,18 @@ use liqo_resource_plugin::{
     selector::{Selector, any_matches},
 };
 
-/// A node that the labels select.
+/// A node that the selectors match.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SelectedNode {
-    /// Whether a consumer's pod could be scheduled there now.
+    /// Whether the scheduler could place a consumer's pod there now.
     pub open: bool,
-    /// What its kubelet gives to pods.
     pub allocatable: ResourceList,
 }
 
-/// Keeps what matters of a node; nothing of one that is not selected, and nothing of a virtual one: what is borrowed is not
-/// lent on.
+/// The relevant part of a node. Returns `None` for nodes that are not selected, and for virtual nodes: borrowed resources are not lent
+/// again.
 ///
-/// Consumers' pods come without tolerations, so a taint that keeps pods away closes a node to them.
+/// Pods of consumers have no tolerations, so taints close a node to them.
 pub fn node(node: core::Node, selectors: &[Selector]) -> Option<SelectedNode> {
     let found = node.metadata.labels.unwrap_or_default();
     let is_virtual = found.get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE);
@@ -41,18 +40,16 @@ pub fn node(node: core::Node, selectors: &[Selector]) -> Option<SelectedNode> {
     Some(SelectedNode { open, allocatable: status.allocatable.as_ref().map(requests::list).unwrap_or_default() })
 }
 
-/// A pod that occupies a node.
+/// A pod that runs on a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BoundPod {
-    /// The node.
     pub node: String,
-    /// What it takes of it.
     pub requests: ResourceList,
-    /// Whose pod its labels say it is. To be believed only where that consumer's mapped namespace is.
+    /// The consumer in its label. Anybody can set this label, so it counts only in that consumer's mapped namespaces.
     pub consumer: Option<String>,
 }
 
-/// Keeps what matters of a pod; nothing of one that is finished or has no node yet.
+/// The relevant part of a pod. Returns `None` for pods that have finished or have no node yet.
 pub fn pod(pod: core::Pod) -> Option<BoundPod> {
     let status = pod.status.unwrap_or_default();
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
@@ -64,7 +61,7 @@ pub fn pod(pod: core::Pod) -> Option<BoundPod> {
     Some(BoundPod { node, requests: requests::of_bound_pod(spec, &status), consumer })
 }
 
-/// The consumer whose pods run in this namespace, if Liqo made it for that.
+/// The consumer of a mapped namespace.
 pub fn namespace(namespace: core::Namespace) -> Option<String> {
     let mut found = namespace.metadata.labels?;
     let mapped = found.get(labels::MANAGED).is_some_and(|value| value == "true")
@@ -75,19 +72,19 @@ pub fn namespace(namespace: core::Namespace) -> Option<String> {
 /// What each cluster is offered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Offers {
-    /// A cluster that uses nothing.
+    /// The offer to a cluster without pods here.
     newcomer: ResourceList,
-    /// Those whose pods run here.
+    /// The offers to clusters with pods here.
     consumers: BTreeMap<String, ResourceList>,
 }
 
 impl Offers {
-    /// What this cluster is offered.
+    /// The offer to this cluster.
     pub fn of(&self, cluster: &str) -> &ResourceList {
         self.consumers.get(cluster).unwrap_or(&self.newcomer)
     }
 
-    /// Whose offers differ in `new`.
+    /// The clusters whose offers differ in `new`.
     pub fn changes_to(&self, new: &Self) -> Vec<Change> {
         if self.newcomer != new.newcomer {
             return vec![Change::All];
@@ -103,47 +100,47 @@ impl Offers {
     }
 }
 
-/// What one node holds.
+/// The requests of the pods on a node.
 #[derive(Default)]
-struct Held<'a> {
-    all: ResourceList,
+struct NodeUsage<'a> {
+    total: ResourceList,
     by_consumer: HashMap<&'a str, ResourceList>,
 }
 
-/// Counts what is free: for each cluster, what the open nodes have, less the requests of all pods but its own. Nodes that are
-/// closed to new pods count for a cluster with what its pods hold there.
+/// Computes the offers. An open node counts with its allocatable minus the requests of all pods except the cluster's own. A closed node
+/// counts with the requests of the cluster's own pods there.
 ///
-/// `nodes` and `pods` by name; a pod comes with the name of its namespace, and `namespaces` tells whose that is.
+/// `nodes` are keyed by name, `pods` by namespace. `namespaces` maps a mapped namespace to its consumer.
 pub fn offers<'a>(
     nodes: impl IntoIterator<Item = (&'a str, &'a SelectedNode)>,
     pods: impl IntoIterator<Item = (&'a str, &'a BoundPod)>,
     namespaces: &'a HashMap<String, String>,
 ) -> Offers {
     let nodes: HashMap<&str, &SelectedNode> = nodes.into_iter().collect();
-    let mut held: HashMap<&str, Held<'a>> = HashMap::new();
+    let mut usage: HashMap<&str, NodeUsage<'a>> = HashMap::new();
     for (namespace, pod) in pods {
         if !nodes.contains_key(pod.node.as_str()) {
             continue;
         }
-        let held = held.entry(&pod.node).or_default();
-        held.all += &pod.requests;
+        let usage = usage.entry(&pod.node).or_default();
+        usage.total += &pod.requests;
         let consumer =
             pod.consumer.as_deref().filter(|consumer| namespaces.get(namespace).is_some_and(|owner| owner == consumer));
         if let Some(consumer) = consumer {
-            *held.by_consumer.entry(consumer).or_default() += &pod.requests;
+            *usage.by_consumer.entry(consumer).or_default() += &pod.requests;
         }
     }
 
-    // Named even where there is nothing, so that everybody understands an answer of zero.
+    // These are always listed, so that an offer of nothing says zero explicitly.
     let mut newcomer: ResourceList = NEEDED.iter().map(|name| (*name, Quantity::ZERO)).collect();
     let mut more: BTreeMap<&str, ResourceList> = BTreeMap::new();
-    let nobody = Held::default();
+    let unused = NodeUsage::default();
     for (name, node) in &nodes {
-        let held = held.get(name).unwrap_or(&nobody);
-        let free = if node.open { node.allocatable.saturating_sub(&held.all) } else { ResourceList::new() };
-        for (consumer, own) in &held.by_consumer {
+        let usage = usage.get(name).unwrap_or(&unused);
+        let free = if node.open { node.allocatable.saturating_sub(&usage.total) } else { ResourceList::new() };
+        for (consumer, own) in &usage.by_consumer {
             let theirs = if node.open {
-                node.allocatable.saturating_sub(&held.all.saturating_sub(own))
+                node.allocatable.saturating_sub(&usage.total.saturating_sub(own))
             } else {
                 own.min(&node.allocatable)
             };
@@ -153,7 +150,7 @@ pub fn offers<'a>(
     }
     let tidy = |mut list: ResourceList| {
         let exists = |name: &str| nodes.values().any(|node| !node.allocatable.get(name).is_zero());
-        // Names that no container may request, as limits of attached volumes, are of no use to a consumer.
+        // A consumer cannot use resources that no container may request, such as limits of attached volumes.
         list.retain(|name, _| NEEDED.contains(&name) || (exists(name) && ResourceArgument::new(name, "0").is_ok()));
         list
     };

@@ -26,21 +26,21 @@ fn reduced_node(change: impl FnOnce(&mut Value)) -> Option<SelectedNode> {
 }
 
 #[test]
-fn a_ready_node_with_the_label_counts_with_its_allocatable() {
+fn a_ready_selected_node_counts_with_its_allocatable() {
     let node = reduced_node(|_| ()).unwrap();
     assert!(node.open);
     assert_eq!(node.allocatable, list("cpu=4, pods=110"));
 }
 
 #[test]
-fn nodes_without_the_label_and_virtual_nodes_do_not_exist() {
+fn other_nodes_and_virtual_nodes_do_not_count() {
     assert_eq!(reduced_node(|node| node["metadata"]["labels"] = json!({ "pool": "own" })), None);
     assert_eq!(reduced_node(|node| node["metadata"]["labels"] = json!({})), None);
     assert_eq!(reduced_node(|node| node["metadata"]["labels"]["liqo.io/type"] = json!("virtual-node")), None);
 }
 
 #[test]
-fn nodes_that_are_cordoned_tainted_not_ready_or_going_are_closed() {
+fn nodes_that_are_cordoned_tainted_not_ready_or_terminating_are_closed() {
     let open = |change: fn(&mut Value)| reduced_node(change).unwrap().open;
     assert!(!open(|node| node["spec"]["unschedulable"] = json!(true)));
     assert!(!open(|node| node["spec"]["taints"] = json!([{ "key": "a", "effect": "NoSchedule" }])));
@@ -62,7 +62,7 @@ fn reduced_pod(change: impl FnOnce(&mut Value)) -> Option<BoundPod> {
 }
 
 #[test]
-fn a_pod_occupies_its_node_from_binding_to_its_end() {
+fn a_pod_uses_its_node_from_binding_to_its_end() {
     let bound = BoundPod { node: "a".into(), requests: list("cpu=1, pods=1"), consumer: None };
     assert_eq!(reduced_pod(|_| ()), Some(bound.clone()));
     assert_eq!(reduced_pod(|pod| pod["status"]["phase"] = json!("Pending")), Some(bound.clone()), "bound, not started");
@@ -76,7 +76,7 @@ fn a_pod_occupies_its_node_from_binding_to_its_end() {
 }
 
 #[test]
-fn a_pod_that_is_resized_in_place_holds_what_it_was_given() {
+fn a_pod_that_is_resized_in_place_counts_with_its_allocated_amount() {
     let resized = reduced_pod(|pod| {
         pod["status"]["containerStatuses"] = json!([{
             "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0, "resources": { "requests": { "cpu": "3" } }
@@ -86,7 +86,7 @@ fn a_pod_that_is_resized_in_place_holds_what_it_was_given() {
 }
 
 #[test]
-fn only_namespaces_that_liqo_made_for_pods_of_a_consumer_belong_to_one() {
+fn only_mapped_namespaces_have_a_consumer() {
     let of = |labels: Value| namespace(from_value(json!({ "metadata": { "name": "n", "labels": labels } })).unwrap());
     let mapped = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "mapped", "liqo.io/consumer-id": "rome" });
     assert_eq!(of(mapped.clone()), Some("rome".to_owned()));
@@ -107,44 +107,44 @@ fn closed(allocatable: &str) -> SelectedNode {
     SelectedNode { open: false, ..open(allocatable) }
 }
 
-/// The namespace of a pod of nobody, or of a consumer.
-type Placed = (&'static str, BoundPod);
+/// A pod with its namespace.
+type NamespacedPod = (&'static str, BoundPod);
 
-fn own(node: &str, requests: &str) -> Placed {
+fn own(node: &str, requests: &str) -> NamespacedPod {
     ("default", BoundPod { node: node.into(), requests: list(requests), consumer: None })
 }
 
-fn of(consumer: &'static str, node: &str, requests: &str) -> Placed {
+fn of(consumer: &'static str, node: &str, requests: &str) -> NamespacedPod {
     (consumer, BoundPod { consumer: Some(consumer.into()), ..own(node, requests).1 })
 }
 
-fn counted(nodes: &[(&str, SelectedNode)], pods: &[Placed]) -> Offers {
-    // The namespace of a consumer's pods has the consumer's name here.
+fn counted(nodes: &[(&str, SelectedNode)], pods: &[NamespacedPod]) -> Offers {
+    // In these tests each consumer has one namespace of its own name.
     let namespaces = HashMap::from(["rome", "milan"].map(|name| (name.to_owned(), name.to_owned())));
     offers(nodes.iter().map(|(name, node)| (*name, node)), pods.iter().map(|(namespace, pod)| (*namespace, pod)), &namespaces)
 }
 
-fn offered(nodes: &[(&str, SelectedNode)], pods: &[Placed], cluster: &str) -> String {
+fn offered(nodes: &[(&str, SelectedNode)], pods: &[NamespacedPod], cluster: &str) -> String {
     counted(nodes, pods).of(cluster).to_string()
 }
 
 #[test]
-fn what_is_free_on_the_selected_nodes_is_offered_pods_included() {
+fn what_is_free_on_the_selected_nodes_is_offered() {
     let nodes = [("a", open("cpu=4, memory=8Gi, pods=10")), ("b", open("cpu=2, memory=8Gi, pods=10"))];
     let pods = [own("a", "cpu=1, memory=1Gi, pods=1"), own("b", "cpu=500m, pods=1"), own("elsewhere", "cpu=100, pods=1")];
     assert_eq!(offered(&nodes, &pods, "rome"), "cpu=4500m, memory=15Gi, pods=18");
 }
 
 #[test]
-fn an_offer_does_not_shrink_because_it_is_used() {
+fn using_an_offer_does_not_make_it_smaller() {
     let nodes = [("a", open("cpu=4, memory=8Gi, pods=10"))];
     let pods = [of("rome", "a", "cpu=1, pods=1"), own("a", "cpu=1, pods=1")];
     assert_eq!(offered(&nodes, &pods, "rome"), "cpu=3, memory=8Gi, pods=9");
-    assert_eq!(offered(&nodes, &pods, "milan"), "cpu=2, memory=8Gi, pods=8", "for the others it is occupied");
+    assert_eq!(offered(&nodes, &pods, "milan"), "cpu=2, memory=8Gi, pods=8", "others cannot use these resources");
 }
 
 #[test]
-fn a_label_is_not_believed_outside_the_consumers_own_namespaces() {
+fn the_label_counts_only_in_the_consumers_own_namespaces() {
     let nodes = [("a", open("cpu=4, memory=8Gi, pods=10"))];
     let (_, pod) = of("rome", "a", "cpu=1, pods=1");
     for namespace in ["default", "milan"] {
@@ -153,14 +153,14 @@ fn a_label_is_not_believed_outside_the_consumers_own_namespaces() {
 }
 
 #[test]
-fn a_node_that_is_overfull_takes_nothing_from_the_others_and_nothing_is_negative() {
+fn an_overcommitted_node_does_not_reduce_others_and_nothing_is_negative() {
     let nodes = [("a", open("cpu=1, pods=1")), ("b", open("cpu=4, pods=10"))];
     assert_eq!(offered(&nodes, &[own("a", "cpu=3, pods=2")], "rome"), "cpu=4, memory=0, pods=10");
     assert_eq!(offered(&nodes[..1], &[own("a", "cpu=3, pods=2"), of("rome", "a", "cpu=1")], "rome"), "cpu=0, memory=0, pods=0");
 }
 
 #[test]
-fn a_closed_node_counts_with_what_the_cluster_holds_there() {
+fn a_closed_node_counts_with_the_requests_of_the_clusters_pods() {
     let nodes = [("a", closed("cpu=4, pods=10")), ("b", open("cpu=2, pods=10"))];
     let pods = [of("rome", "a", "cpu=1, pods=1"), own("a", "cpu=1, pods=1")];
     assert_eq!(offered(&nodes, &pods, "rome"), "cpu=3, memory=0, pods=11");
@@ -168,27 +168,31 @@ fn a_closed_node_counts_with_what_the_cluster_holds_there() {
 }
 
 #[test]
-fn allocatable_that_changes_is_counted_as_it_is() {
+fn a_change_of_allocatable_changes_the_offer() {
     let pods = [own("a", "cpu=1, pods=1")];
     assert_eq!(offered(&[("a", open("cpu=4, pods=10"))], &pods, "rome"), "cpu=3, memory=0, pods=9");
     assert_eq!(offered(&[("a", open("cpu=3500m, pods=10"))], &pods, "rome"), "cpu=2500m, memory=0, pods=9");
 }
 
 #[test]
-fn without_nodes_nothing_is_offered_by_name() {
+fn without_nodes_the_needed_resources_are_offered_as_zero() {
     assert_eq!(offered(&[], &[own("a", "cpu=1")], "rome"), "cpu=0, memory=0, pods=0");
 }
 
 #[test]
-fn what_no_node_has_or_no_pod_can_request_is_left_out() {
+fn resources_that_no_node_has_or_no_pod_can_request_are_removed() {
     let nodes = [("a", open("cpu=4, hugepages-1Gi=0, attachable-volumes-aws-ebs=25, nvidia.com/gpu=1"))];
     assert_eq!(offered(&nodes, &[], "rome"), "cpu=4, memory=0, nvidia.com/gpu=1, pods=0");
     let used = [own("a", "nvidia.com/gpu=1")];
-    assert_eq!(offered(&nodes, &used, "rome"), "cpu=4, memory=0, nvidia.com/gpu=0, pods=0", "used up is not gone");
+    assert_eq!(
+        offered(&nodes, &used, "rome"),
+        "cpu=4, memory=0, nvidia.com/gpu=0, pods=0",
+        "a resource that is used up is still listed"
+    );
 }
 
 #[test]
-fn only_those_whose_offer_changed_are_told_of() {
+fn only_clusters_whose_offers_changed_are_announced() {
     let nodes = [("a", open("cpu=4, memory=8Gi, pods=10")), ("b", closed("cpu=4, pods=10"))];
     let one = counted(&nodes, &[of("rome", "a", "cpu=1, pods=1")]);
     assert_eq!(one.changes_to(&one), []);
@@ -229,7 +233,7 @@ fn count(nodes: &[(String, SelectedNode)], pods: &[(String, BoundPod)]) -> Offer
 
 proptest! {
     #[test]
-    fn every_cluster_is_offered_what_counting_node_by_node_gives((nodes, pods) in cluster()) {
+    fn offers_equal_the_sum_over_single_nodes((nodes, pods) in cluster()) {
         let offers = count(&nodes, &pods);
         for cluster in ["rome", "milan", "turin", "newcomer"] {
             for resource in ["cpu", "pods"] {
@@ -248,7 +252,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_negative_and_nobody_is_offered_more_than_the_nodes_have((nodes, pods) in cluster()) {
+    fn nothing_is_negative_and_no_offer_exceeds_the_nodes((nodes, pods) in cluster()) {
         let offers = count(&nodes, &pods);
         let all: ResourceList = nodes.iter().map(|(_, node)| &node.allocatable).sum();
         for cluster in ["rome", "milan", "turin", "newcomer"] {
@@ -267,14 +271,14 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_told_of_a_change_that_is_none_and_everybody_of_one_that_is((nodes, before) in cluster(), (_, after) in cluster()) {
+    fn exactly_the_real_changes_are_announced((nodes, before) in cluster(), (_, after) in cluster()) {
         let (old, new) = (count(&nodes, &before), count(&nodes, &after));
         let changes = old.changes_to(&new);
         for cluster in ["rome", "milan", "turin", "newcomer"] {
-            let told = changes.contains(&Change::All) || changes.contains(&Change::Cluster(cluster.to_owned()));
+            let announced = changes.contains(&Change::All) || changes.contains(&Change::Cluster(cluster.to_owned()));
             let changed = old.of(cluster) != new.of(cluster);
-            prop_assert!(told || !changed, "{} was not told", cluster);
-            prop_assert!(changed || !changes.contains(&Change::Cluster(cluster.to_owned())), "{} was told of nothing", cluster);
+            prop_assert!(announced || !changed, "the change of {} was not announced", cluster);
+            prop_assert!(changed || !changes.contains(&Change::Cluster(cluster.to_owned())), "{} did not change", cluster);
         }
     }
 }

@@ -3,14 +3,14 @@
 //! ```text
 //!   nodes ──────▶ selected by --node-label? open to new pods? ──▶ allocatable ─┐
 //!   pods ───────▶ bound to one of them, not finished ──▶ requests ─────────────┤ decide.rs
-//!   namespaces ─▶ whose pods are which consumer's ─────────────────────────────┤
+//!   namespaces ─▶ mapped ones, by consumer ────────────────────────────────────┤
 //!                                                                              ▼
-//!                       rome asks ──▶ free, and what rome's own pods use: an offer does
-//!                                     not shrink because it is used
+//!                       rome asks ──▶ free, plus what rome's own pods use: using an offer
+//!                                     does not make it smaller
 //! ```
 //!
-//! Everything is counted anew from what there is now, a moment after something that matters has changed (`source.rs`); there
-//! is no running total that could drift. Who subscribed is told once for each time that an answer has really changed.
+//! A moment after a relevant change, the plugin computes everything again from the current objects (`source.rs`). There is no running total
+//! that could drift. Subscribers get one notification for each real change of an answer.
 
 mod decide;
 mod source;
@@ -27,8 +27,8 @@ use crate::source::NodeLabels;
 #[derive(Debug, Parser)]
 #[command(name = "node-labels-resources", version)]
 struct Arguments {
-    /// Which nodes: a selector as for kubectl, such as pool=shared, 'zone in (a,b),!gpu', or node-role.kubernetes.io/worker.
-    /// Its parts hold together; repeat the flag for alternatives
+    /// Selects nodes by labels, as kubectl does: pool=shared, 'zone in (a,b),!gpu', or node-role.kubernetes.io/worker.
+    /// A node must meet all parts of a selector; repeat the flag for alternatives
     #[arg(long = "node-label", value_name = "SELECTOR", required = true)]
     selectors: Vec<Selector>,
     #[command(flatten)]
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_is_valid() {
         Arguments::command().debug_assert();
         let parse = |arguments: &[&str]| Arguments::try_parse_from([&["node-labels-resources"], arguments].concat());
         let arguments = parse(&["--node-label", "a=b,c in (x,y),!d,e", "--node-label=node-role.kubernetes.io/worker="]).unwrap();

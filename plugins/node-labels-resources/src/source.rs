@@ -1,4 +1,4 @@
-//! Looks at the cluster, counts anew when something changed, and answers.
+//! Watches the cluster, computes the offers after each change, and answers.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -6,23 +6,23 @@ use futures::{StreamExt as _, stream::BoxStream};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, Client, runtime::watcher::Config};
 use liqo_api::labels;
-use liqo_kit::Cache;
+use liqo_controller_runtime::Cache;
 use liqo_resource_plugin::{Announcer, Change, Pool, ResourceSource, SourceError, async_trait, selector::Selector};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::decide::{self, BoundPod, Offers, SelectedNode};
 
-/// What changes together is counted together: a Deployment that grows is many pods.
+/// Changes within this time are handled together: a Deployment that is scaled up changes many pods.
 const DEBOUNCE: Duration = Duration::from_millis(500);
 
-/// What is free on the nodes with given labels.
+/// The source of this plugin: it offers what is free on the selected nodes.
 pub struct NodeLabels {
     offers: watch::Receiver<Option<Arc<Offers>>>,
     announcer: Announcer,
 }
 
-/// What is watched.
+/// The watched objects.
 struct Cluster {
     nodes: Cache<SelectedNode>,
     pods: Cache<BoundPod>,
@@ -46,7 +46,7 @@ impl NodeLabels {
     }
 }
 
-/// Counts once everything is known, and then a moment after each change.
+/// Computes the offers once all objects are listed, and then a moment after each change.
 async fn follow(cluster: Cluster, offers: watch::Sender<Option<Arc<Offers>>>, announcer: Announcer) {
     let synced = [cluster.nodes.synced().await, cluster.pods.synced().await, cluster.namespaces.synced().await];
     if synced.contains(&false) {
@@ -54,11 +54,11 @@ async fn follow(cluster: Cluster, offers: watch::Sender<Option<Arc<Offers>>>, an
     }
     loop {
         let new = Arc::new(cluster.offers());
-        // Who subscribed before the first count could not read yet.
+        // Before the first result, subscribers could not read.
         let changes = offers.borrow().as_deref().map_or_else(|| vec![Change::All], |old| old.changes_to(&new));
         offers.send_replace(Some(new.clone()));
         for change in changes {
-            tracing::info!(?change, free = %new.of(""), "what is offered has changed");
+            tracing::info!(?change, free = %new.of(""), "the offers have changed");
             announcer.announce(&change);
         }
         cluster.changed.notified().await;
@@ -74,7 +74,7 @@ impl Cluster {
             move || changed.notify_one()
         };
         let (by_node, by_pod, by_namespace) = (notify(), notify(), notify());
-        // A pod that finishes leaves the selection, which the API server tells as a deletion.
+        // When a pod finishes, it no longer matches, and the API server sends a deletion.
         let bound = Config::default().fields("status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!=");
         let managed = Config::default().labels(&format!("{}=true", labels::MANAGED));
         Self {
@@ -124,7 +124,7 @@ impl ResourceSource for NodeLabels {
 
     async fn ready(&self) {
         if self.offers.clone().wait_for(Option::is_some).await.is_err() {
-            // The watches ended before: there will never be an answer.
+            // The watches have ended, so there will never be an answer.
             std::future::pending::<()>().await;
         }
     }

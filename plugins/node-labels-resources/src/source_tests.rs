@@ -1,4 +1,4 @@
-//! Against an API server in memory: lists, watches, and their interruptions.
+//! Tests with an API server in memory: lists, watches, and interrupted watches.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/pods";
 const NAMESPACES: &str = "/api/v1/namespaces";
@@ -27,7 +27,7 @@ const NAMESPACES: &str = "/api/v1/namespaces";
 type Answer = UnsyncBoxBody<Bytes, Infallible>;
 type Frames = mpsc::UnboundedSender<Result<http_body::Frame<Bytes>, Infallible>>;
 
-/// Serves lists and watches of what it holds.
+/// Serves lists and watches of its objects.
 #[derive(Default)]
 struct ApiServer {
     objects: Mutex<BTreeMap<(String, String), Value>>,
@@ -62,13 +62,13 @@ impl ApiServer {
         Response::new(Full::from(list.to_string()).boxed_unsync())
     }
 
-    /// Objects are kept by namespace and name.
+    /// The key under which an object is stored: path of its kind, and namespace and name.
     fn key(path: &str, object: &Value) -> (String, String) {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
         (path.to_owned(), format!("{}/{}", text("namespace"), text("name")))
     }
 
-    fn tell(&self, path: &str, kind: &str, object: &Value) {
+    fn send_event(&self, path: &str, kind: &str, object: &Value) {
         let event = format!("{}\n", json!({ "type": kind, "object": object }));
         let frame = || Ok(http_body::Frame::data(Bytes::from(event.clone())));
         self.watches.lock().unwrap().retain(|(of, watch)| of != path || watch.unbounded_send(frame()).is_ok());
@@ -78,19 +78,19 @@ impl ApiServer {
         let version = self.version.fetch_add(1, Ordering::SeqCst) + 1;
         object["metadata"]["resourceVersion"] = json!(version.to_string());
         self.objects.lock().unwrap().insert(Self::key(path, &object), object.clone());
-        self.tell(path, "MODIFIED", &object);
+        self.send_event(path, "MODIFIED", &object);
     }
 
-    /// Removes without a word: what a watch that was interrupted does not tell.
+    /// Removes an object without an event, as if the watch was interrupted.
     fn forget(&self, path: &str, object: &Value) {
         self.version.fetch_add(1, Ordering::SeqCst);
         self.objects.lock().unwrap().remove(&Self::key(path, object)).unwrap();
     }
 
-    /// Too much happened for a watch to go on: everything is listed again.
+    /// Ends the watches with `410 Gone`, so the client lists everything again.
     fn expire(&self, path: &str) {
         let gone = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410, "message": "too old" });
-        self.tell(path, "ERROR", &gone);
+        self.send_event(path, "ERROR", &gone);
         self.watches.lock().unwrap().retain(|(of, _)| of != path);
     }
 }
@@ -128,8 +128,8 @@ impl Running {
         let stop = CancellationToken::new();
         let source = NodeLabels::start(&server.client(), vec!["pool=shared".parse().unwrap()], &stop);
         let mut changes = source.announcer.listen();
-        tokio::time::timeout(PATIENCE, source.ready()).await.unwrap();
-        assert_eq!(tokio::time::timeout(PATIENCE, changes.next()).await.unwrap(), Some(Change::All), "it can be read now");
+        tokio::time::timeout(TIMEOUT, source.ready()).await.unwrap();
+        assert_eq!(tokio::time::timeout(TIMEOUT, changes.next()).await.unwrap(), Some(Change::All), "the source can be read now");
         Self { server, source, changes, stop }
     }
 
@@ -139,10 +139,10 @@ impl Running {
         pools[0].resources.to_string()
     }
 
-    /// What is told before long, and nothing after that.
-    async fn told(&mut self) -> Vec<Change> {
-        let first = tokio::time::timeout(PATIENCE, self.changes.next()).await.unwrap().unwrap();
-        // Once more than a count takes to follow.
+    /// The changes that are announced soon, and for a while after that.
+    async fn announced(&mut self) -> Vec<Change> {
+        let first = tokio::time::timeout(TIMEOUT, self.changes.next()).await.unwrap().unwrap();
+        // Twice the time until the offers are computed again.
         tokio::time::sleep(DEBOUNCE * 2).await;
         std::iter::once(first).chain(std::iter::from_fn(|| self.changes.next().now_or_never().flatten())).collect()
     }
@@ -155,20 +155,20 @@ impl Drop for Running {
 }
 
 #[tokio::test]
-async fn it_is_not_ready_before_it_knows_the_cluster() {
+async fn it_is_not_ready_before_all_objects_are_listed() {
     let server = Arc::new(ApiServer::default());
     let stop = CancellationToken::new();
     let source = NodeLabels::start(&server.client(), vec!["pool=shared".parse().unwrap()], &stop);
     assert!(matches!(source.read("rome").await, Err(SourceError::NotReady(_))));
-    tokio::time::timeout(PATIENCE, source.ready()).await.unwrap();
+    tokio::time::timeout(TIMEOUT, source.ready()).await.unwrap();
     assert_eq!(source.read("rome").await.unwrap()[0].resources.to_string(), "cpu=0, memory=0, pods=0");
     let queries = server.queries.lock().unwrap().join("\n");
-    assert!(queries.contains("fieldSelector=status.phase%21%3DSucceeded"), "finished pods are not even listed: {queries}");
+    assert!(queries.contains("fieldSelector=status.phase%21%3DSucceeded"), "finished pods are not listed: {queries}");
     stop.cancel();
 }
 
 #[tokio::test]
-async fn what_happens_together_is_told_once_and_heartbeats_are_not_told() {
+async fn simultaneous_changes_are_announced_once_and_heartbeats_are_not_announced() {
     let server = Arc::new(ApiServer::default());
     server.apply(NODES, node("a", "4"));
     let mut running = Running::start(server).await;
@@ -176,22 +176,22 @@ async fn what_happens_together_is_told_once_and_heartbeats_are_not_told() {
     for name in ["p", "q", "r"] {
         running.server.apply(PODS, pod(name, "default", None));
     }
-    assert_eq!(running.told().await, [Change::All]);
+    assert_eq!(running.announced().await, [Change::All]);
     assert_eq!(running.offered("rome").await, "cpu=1, memory=8Gi, pods=7");
 
-    let mut beating = node("a", "4");
-    beating["status"]["conditions"][0]["lastHeartbeatTime"] = json!("2026-01-01T00:00:00Z");
-    running.server.apply(NODES, beating);
+    let mut with_heartbeat = node("a", "4");
+    with_heartbeat["status"]["conditions"][0]["lastHeartbeatTime"] = json!("2026-01-01T00:00:00Z");
+    running.server.apply(NODES, with_heartbeat);
     let mut unselected = node("b", "100");
     unselected["metadata"]["labels"] = json!({});
     running.server.apply(NODES, unselected);
     running.server.apply(NODES, node("a", "5"));
-    assert_eq!(running.told().await, [Change::All], "only the last of the three says something");
+    assert_eq!(running.announced().await, [Change::All], "only the last of the three changes an offer");
     assert_eq!(running.offered("rome").await, "cpu=2, memory=8Gi, pods=7");
 }
 
 #[tokio::test]
-async fn a_pod_that_vanished_while_the_watch_was_interrupted_is_not_counted() {
+async fn a_pod_that_was_removed_while_the_watch_was_interrupted_does_not_count() {
     let server = Arc::new(ApiServer::default());
     server.apply(NODES, node("a", "4"));
     server.apply(PODS, pod("p", "default", None));
@@ -200,12 +200,12 @@ async fn a_pod_that_vanished_while_the_watch_was_interrupted_is_not_counted() {
     assert_eq!(running.offered("rome").await, "cpu=2, memory=8Gi, pods=8", "two pods of one name in two namespaces");
     running.server.forget(PODS, &pod("p", "default", None));
     running.server.expire(PODS);
-    assert_eq!(running.told().await, [Change::All]);
+    assert_eq!(running.announced().await, [Change::All]);
     assert_eq!(running.offered("rome").await, "cpu=3, memory=8Gi, pods=9");
 }
 
 #[tokio::test]
-async fn a_consumers_own_pods_do_not_shrink_its_offer_even_on_a_cordoned_node() {
+async fn a_consumers_own_pods_do_not_make_its_offer_smaller_even_on_a_cordoned_node() {
     let server = Arc::new(ApiServer::default());
     server.apply(NODES, node("a", "4"));
     let labels = json!({ "liqo.io/managed": "true", "liqo.io/namespace-kind": "mapped", "liqo.io/consumer-id": "rome" });
@@ -220,7 +220,7 @@ async fn a_consumers_own_pods_do_not_shrink_its_offer_even_on_a_cordoned_node() 
     let mut cordoned = node("a", "4");
     cordoned["spec"] = json!({ "unschedulable": true });
     running.server.apply(NODES, cordoned);
-    assert_eq!(running.told().await, [Change::All]);
-    assert_eq!(running.offered("rome").await, "cpu=1, memory=0, pods=1", "what it holds there");
+    assert_eq!(running.announced().await, [Change::All]);
+    assert_eq!(running.offered("rome").await, "cpu=1, memory=0, pods=1", "the requests of its pod");
     assert_eq!(running.offered("milan").await, "cpu=0, memory=0, pods=0");
 }

@@ -1,9 +1,9 @@
-//! The program itself, where there is no cluster.
+//! Tests of the program without a cluster.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
 
-/// Exit code and what was said on standard error.
+/// Exit code and standard error.
 fn run(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_node-labels-resources"))
         .args(arguments)
@@ -20,23 +20,23 @@ fn help_needs_no_cluster() {
 }
 
 #[test]
-fn a_selector_that_cannot_be_read_is_refused_with_its_reason() {
+fn an_invalid_selector_is_refused_with_a_reason() {
     for (selector, reason) in [
         ("", "it is empty"),
         ("a in (b", "parentheses"),
         ("-a", "cannot be the name of a label"),
         ("a=b=c", "cannot be the value"),
     ] {
-        let (code, said) = run(&[&format!("--node-label={selector}")]);
-        assert_eq!(code, Some(2), "{said}");
-        assert!(said.contains(reason), "{selector:?}: {said}");
+        let (code, stderr) = run(&[&format!("--node-label={selector}")]);
+        assert_eq!(code, Some(2), "{stderr}");
+        assert!(stderr.contains(reason), "{selector:?}: {stderr}");
     }
 }
 
 #[test]
-fn without_a_cluster_it_says_so_and_fails() {
-    let (code, said) = run(&["--node-label=a=b", "--log-level=off"]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.starts_with("node-labels-resources: no access to the API server"), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+fn without_a_cluster_it_fails_with_an_error() {
+    let (code, stderr) = run(&["--node-label=a=b", "--log-level=off"]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.starts_with("node-labels-resources: no access to the API server"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }

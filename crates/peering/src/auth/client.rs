@@ -1,7 +1,7 @@
 //! The consumer's side of the auth endpoint.
 //!
-//! Every call opens one connection to one address, checks that the expected cluster answers, and is over in a few
-//! seconds. No proxy is used and no redirect followed: the ID proves who answers, whatever the way there.
+//! Every call opens one connection to one address, checks that the expected cluster answers, and ends within a few
+//! seconds. The client uses no proxy and follows no redirect.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use liqo_api::ClusterId;
-use liqo_passage::{AUTH_PORT, session::Passage};
+use liqo_tunnel_client::{AUTH_PORT, session::TunnelConnection};
 use rustls::pki_types::ServerName;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
@@ -35,30 +35,24 @@ use crate::{
     tls::{self, TlsError},
 };
 
-/// How long a call that only asks may take, connection included.
-const ASK: Duration = Duration::from_secs(3);
-/// How long a call may take that makes the provider do something.
-const ACT: Duration = Duration::from_secs(5);
-/// The largest answer that is read, in bytes.
-const MAX_ANSWER: usize = 256 * 1024;
+/// How long a call that changes nothing may take, connection included.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a call that makes the provider do something may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum length of an answer in bytes.
+const MAX_ANSWER_LEN: usize = 256 * 1024;
 
-/// Why a call to another cluster's auth endpoint gave nothing.
+/// Why a call to another cluster's auth endpoint failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The URL is of no use.
+    /// Not the URL of an auth endpoint.
     #[error("{url:?} is not the URL of an auth endpoint ({problem}): it looks like https://203.0.113.5:30443")]
-    Url {
-        /// The URL.
-        url: String,
-        /// What is wrong.
-        problem: &'static str,
-    },
-    /// The address means this machine, wherever it is used.
+    Url { url: String, problem: &'static str },
+    /// The address means the machine that uses it.
     #[error(
         "{url} is an address that only the machine itself can reach: in the other cluster run `liqoctl install --set {flag}=...` with an address that this cluster can reach"
     )]
     Loopback {
-        /// The URL.
         url: String,
         /// The setting to correct.
         flag: &'static str,
@@ -66,62 +60,56 @@ pub enum ClientError {
     /// TLS could not be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Nothing listens there, or the way there is closed.
+    /// Nothing listens there, or a firewall blocks it.
     #[error(
-        "cannot connect to {address}: {source} (is the address right, and is the port open in firewalls on the way? `--set authentication.address` in the other cluster says which address it gives out)"
+        "cannot connect to {address}: {source} (is the address right, and do firewalls let the port through? The other cluster announces the address that `--set authentication.address` sets there)"
     )]
     Connect {
         /// Host and port.
         address: String,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// The way through the other cluster's tunnel is not there.
+    /// The tunnel to the other cluster does not connect.
     #[error(
-        "cannot connect to the other cluster through its tunnel: {0} (does UDP pass to its gateways, and is the token good there? `liqoctl generate peer-command --through-tunnel` in the other cluster says where they are now)"
+        "cannot connect to the other cluster through its tunnel: {0} (does UDP pass to its gateways, and is the token valid there? `liqoctl generate peer-command --through-tunnel` in the other cluster prints their current addresses)"
     )]
     Tunnel(#[source] std::io::Error),
-    /// Somebody else answers, or not by TLS 1.3.
+    /// Something else answers, or not with TLS 1.3.
     #[error("what answers at {address} did not prove to be cluster {expected}: {source} (correct the address or the cluster ID)")]
     Handshake {
         /// Host and port.
         address: String,
         /// Who was expected.
         expected: ClusterId,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
     /// The call took too long.
-    #[error("{address} did not answer within {seconds} s (is the address right, and is the port open in firewalls on the way?)")]
+    #[error("{address} did not answer within {seconds} s (is the address right, and do firewalls let the port through?)")]
     Timeout {
         /// Host and port.
         address: String,
         /// The limit.
         seconds: u64,
     },
-    /// The connection broke, or what came was not HTTP.
-    #[error("the call of {path} at {address} broke: {source}")]
+    /// The connection broke, or the answer was not HTTP.
+    #[error("the call to {path} at {address} failed: {source}")]
     Http {
         /// Host and port.
         address: String,
-        /// The path that was asked for.
         path: &'static str,
-        /// Why.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The answer is not one that this version understands.
+    /// This version does not understand the answer.
     #[error(
-        "{address} gave an answer to {path} that is not understood (status {status}): is Liqo of both clusters at most one version apart?"
+        "this version of Liqo does not understand the answer of {address} to {path} (status {status}): are the versions in both clusters at most one apart?"
     )]
     Answer {
         /// Host and port.
         address: String,
-        /// The path that was asked for.
         path: &'static str,
-        /// The status code.
         status: StatusCode,
     },
     /// The other cluster has a problem of its own.
@@ -135,7 +123,7 @@ pub enum ClientError {
     Sign(#[from] EnvelopeError),
 }
 
-/// Speaks with the auth endpoint of one cluster.
+/// A client of one cluster's auth endpoint.
 #[derive(Clone, Debug)]
 pub struct AuthClient {
     expected: ClusterId,
@@ -144,7 +132,7 @@ pub struct AuthClient {
     port: u16,
     tls: Arc<rustls::ClientConfig>,
     loopback: bool,
-    passage: Option<Arc<Passage>>,
+    tunnel: Option<Arc<TunnelConnection>>,
 }
 
 /// What a consumer says about itself when it asks for access.
@@ -186,18 +174,18 @@ impl AuthClient {
             port,
             tls: Arc::new(tls::client_config(expected)?),
             loopback: false,
-            passage: None,
+            tunnel: None,
         })
     }
 
-    /// Calls through the other cluster's tunnel. The URL only names what is called then.
+    /// Calls through the other cluster's tunnel. The URL then only serves as the host name.
     #[must_use]
-    pub fn through(mut self, passage: Option<Arc<Passage>>) -> Self {
-        self.passage = passage;
+    pub fn through(mut self, tunnel: Option<Arc<TunnelConnection>>) -> Self {
+        self.tunnel = tunnel;
         self
     }
 
-    /// Lets the client call its own machine, which no real peer is: for tests.
+    /// For tests: lets the client call its own machine.
     #[cfg(test)]
     #[must_use]
     pub fn allow_loopback(mut self) -> Self {
@@ -205,21 +193,21 @@ impl AuthClient {
         self
     }
 
-    /// Who answers, after it was proved to be the expected cluster.
+    /// Who answers. TLS has proved that it is the expected cluster.
     pub async fn ids(&self) -> Result<Identification, ClientError> {
-        let (status, body) = self.call(Method::GET, paths::IDS, None, ASK).await?;
-        let ids: Identification = self.understand(paths::IDS, status, &body)?;
-        if ids.cluster_id == self.expected { Ok(ids) } else { Err(self.odd(paths::IDS, status)) }
+        let (status, body) = self.call(Method::GET, paths::IDS, None, QUERY_TIMEOUT).await?;
+        let ids: Identification = self.parse(paths::IDS, status, &body)?;
+        if ids.cluster_id == self.expected { Ok(ids) } else { Err(self.unexpected(paths::IDS, status)) }
     }
 
     /// A challenge to sign.
     pub async fn challenge(&self) -> Result<String, ClientError> {
-        let (status, body) = self.call(Method::GET, paths::CHALLENGE, None, ASK).await?;
-        let answer: ChallengeAnswer = self.understand(paths::CHALLENGE, status, &body)?;
+        let (status, body) = self.call(Method::GET, paths::CHALLENGE, None, QUERY_TIMEOUT).await?;
+        let answer: ChallengeAnswer = self.parse(paths::CHALLENGE, status, &body)?;
         Ok(answer.challenge)
     }
 
-    /// Asks for access, or for a new credential of the access that was granted.
+    /// Requests access, or a new credential for access that was granted before.
     pub async fn request_peering(&self, applicant: &Applicant<'_>) -> Result<PeeringAnswer, ClientError> {
         self.signed(paths::PEERINGS, PEERING_REQUEST, applicant.identity, |challenge| PeeringRequest {
             challenge,
@@ -233,7 +221,7 @@ impl AuthClient {
         .await
     }
 
-    /// Says that the peering is over.
+    /// Tells the provider that the peering has ended.
     pub async fn end_peering(&self, identity: &ClusterIdentity) -> Result<PeeringAnswer, ClientError> {
         self.signed(paths::END, PEERING_END, identity, |challenge| EndRequest {
             challenge,
@@ -253,7 +241,7 @@ impl AuthClient {
     ) -> Result<PeeringAnswer, ClientError> {
         let mut first = true;
         loop {
-            let payload = serde_json::to_vec(&document(self.challenge().await?)).map_err(|error| self.broken(path, error))?;
+            let payload = serde_json::to_vec(&document(self.challenge().await?)).map_err(|error| self.http_error(path, error))?;
             let envelope = Envelope::sign(identity, payload_type, &payload)?;
             match self.submit(path, &envelope).await? {
                 PeeringAnswer::Denied(refusal) if first && refusal.reason == reasons::CHALLENGE_INVALID => first = false,
@@ -262,20 +250,20 @@ impl AuthClient {
         }
     }
 
-    /// Sends a document that is signed already to one of [`paths`].
+    /// Sends a signed document to one of [`paths`].
     pub async fn submit(&self, path: &'static str, envelope: &Envelope) -> Result<PeeringAnswer, ClientError> {
-        let body = serde_json::to_vec(envelope).map_err(|error| self.broken(path, error))?;
-        let (status, answer) = self.call(Method::POST, path, Some(body), ACT).await?;
-        self.understand(path, status, &answer)
+        let body = serde_json::to_vec(envelope).map_err(|error| self.http_error(path, error))?;
+        let (status, answer) = self.call(Method::POST, path, Some(body), REQUEST_TIMEOUT).await?;
+        self.parse(path, status, &answer)
     }
 
-    fn understand<A: DeserializeOwned>(&self, path: &'static str, status: StatusCode, body: &[u8]) -> Result<A, ClientError> {
+    fn parse<A: DeserializeOwned>(&self, path: &'static str, status: StatusCode, body: &[u8]) -> Result<A, ClientError> {
         if let Ok(answer) = serde_json::from_slice(body) {
             return Ok(answer);
         }
         match serde_json::from_slice::<Refusal>(body) {
-            Ok(refusal) => Err(ClientError::Unavailable { message: for_people(&refusal.message) }),
-            Err(_) => Err(self.odd(path, status)),
+            Ok(refusal) => Err(ClientError::Unavailable { message: sanitized(&refusal.message) }),
+            Err(_) => Err(self.unexpected(path, status)),
         }
     }
 
@@ -297,18 +285,19 @@ impl AuthClient {
         path: &'static str,
         body: Option<Vec<u8>>,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let (peer, stream) = self.connect().await.map_err(|source| match self.passage {
+        let (peer, stream) = self.connect().await.map_err(|source| match self.tunnel {
             Some(_) => ClientError::Tunnel(source),
             None => ClientError::Connect { address: self.address(), source },
         })?;
-        if !self.loopback && self.passage.is_none() && only_local(peer) {
+        if !self.loopback && self.tunnel.is_none() && only_local(peer) {
             return Err(ClientError::Loopback { url: self.url.clone(), flag: "authentication.address" });
         }
         let stream = TlsConnector::from(Arc::clone(&self.tls))
             .connect(ServerName::from(peer), stream)
             .await
             .map_err(|source| ClientError::Handshake { address: self.address(), expected: self.expected.clone(), source })?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(path, error))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.http_error(path, error))?;
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -316,53 +305,54 @@ impl AuthClient {
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::CONNECTION, "close")
             .body(Full::new(Bytes::from(body.unwrap_or_default())))
-            .map_err(|error| self.broken(path, error))?;
+            .map_err(|error| self.http_error(path, error))?;
         let exchange = async {
-            let response = sender.send_request(request).await.map_err(|error| self.broken(path, error))?;
+            let response = sender.send_request(request).await.map_err(|error| self.http_error(path, error))?;
             let status = response.status();
-            let body =
-                Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(|error| self.broken(path, error))?;
+            let body = Limited::new(response.into_body(), MAX_ANSWER_LEN)
+                .collect()
+                .await
+                .map_err(|error| self.http_error(path, error))?;
             Ok((status, body.to_bytes()))
         };
-        // The connection is driven here and not in a task of its own, so that it ends with the call.
+        // Driven here instead of in a task of its own, so that the connection ends with the call.
         tokio::pin!(exchange);
         tokio::select! {
             done = &mut exchange => done,
             driven = connection => match driven {
                 Ok(()) => exchange.await,
-                Err(error) => Err(self.broken(path, error)),
+                Err(error) => Err(self.http_error(path, error)),
             },
         }
     }
 
     async fn connect(&self) -> std::io::Result<(IpAddr, Box<dyn Stream>)> {
-        if let Some(passage) = &self.passage {
+        if let Some(tunnel) = &self.tunnel {
             // The name means nothing: the certificate is bound to the cluster's key.
-            return Ok((Ipv6Addr::UNSPECIFIED.into(), Box::new(passage.connect(AUTH_PORT).await?)));
+            return Ok((Ipv6Addr::UNSPECIFIED.into(), Box::new(tunnel.connect(AUTH_PORT).await?)));
         }
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         Ok((stream.peer_addr()?.ip(), Box::new(stream)))
     }
 
-    /// What is called, for people.
+    /// What is called, for error texts.
     fn address(&self) -> String {
-        if self.passage.is_some() { "the other cluster's tunnel".to_owned() } else { self.authority() }
+        if self.tunnel.is_some() { "the other cluster's tunnel".to_owned() } else { self.authority() }
     }
 
     fn authority(&self) -> String {
         if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
     }
 
-    fn broken(&self, path: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
+    fn http_error(&self, path: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
         ClientError::Http { address: self.address(), path, source: source.into() }
     }
 
-    fn odd(&self, path: &'static str, status: StatusCode) -> ClientError {
+    fn unexpected(&self, path: &'static str, status: StatusCode) -> ClientError {
         ClientError::Answer { address: self.address(), path, status }
     }
 }
 
-/// A connection of whatever kind.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -373,14 +363,14 @@ pub fn only_local(address: IpAddr) -> bool {
     address.is_loopback() || address.is_unspecified()
 }
 
-/// Words of a peer as they may be shown: short, and without control characters.
-pub fn for_people(text: &str) -> String {
+/// A peer's text, cut to 500 characters and without control characters, so that it can be shown.
+pub fn sanitized(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(500).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use liqo_passage::session::{Way, dial};
+    use liqo_tunnel_client::session::{DialConfig, dial};
 
     use super::*;
 
@@ -436,8 +426,8 @@ mod tests {
 
     #[tokio::test]
     async fn who_is_called_through_a_tunnel_that_does_not_answer_is_told_of_the_tunnel() {
-        let passage = dial(Way { private_key: [1; 32], gateways: Vec::new() }).unwrap();
-        let client = client("https://203.0.113.5:30443").unwrap().through(Some(passage.into()));
+        let tunnel = dial(DialConfig { private_key: [1; 32], gateways: Vec::new() }).unwrap();
+        let client = client("https://203.0.113.5:30443").unwrap().through(Some(tunnel.into()));
         let text = client.ids().await.unwrap_err().to_string();
         assert!(text.contains("no gateway of the other cluster answers (UDP)"), "{text}");
         assert!(!text.contains("203.0.113.5") && !text.contains("authentication.address"), "{text}");
@@ -446,7 +436,7 @@ mod tests {
 
     #[test]
     fn words_of_a_peer_are_cut_and_cleaned() {
-        assert_eq!(for_people("a\u{1b}[31m\nb"), "a[31mb");
-        assert_eq!(for_people(&"x".repeat(9999)).len(), 500);
+        assert_eq!(sanitized("a\u{1b}[31m\nb"), "a[31mb");
+        assert_eq!(sanitized(&"x".repeat(9999)).len(), 500);
     }
 }

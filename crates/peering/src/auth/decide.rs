@@ -1,57 +1,56 @@
-//! Whether a signed request is granted: a pure function of what was asked and what is known of the asker.
+//! Decides whether a signed request is granted: a pure function of the request and of what is known about the signer.
 
-use liqo_api::{ClusterId, Wish};
+use liqo_api::{ClusterId, PeeringIntent};
 
 use crate::{
     challenge::{ChallengeError, Genuine},
     protocol::{EndRequest, PeeringRequest, ProtocolRange, Refusal, negotiate, valid_cluster_name},
 };
 
-/// So many clusters may wait for approval at a time: who has a reusable token has any number of keys. Requests that come
-/// at the same moment may make it a few more.
-pub const MOST_WAITING: usize = 50;
+/// Maximum number of clusters that wait for approval: the holder of a reusable token can make any number of keys. Concurrent
+/// requests may exceed it by a few.
+pub const MAX_PENDING: usize = 50;
 
-/// What the provider knows of a consumer's key before it answers.
+/// What the provider knows about a consumer's key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // Facts that do not depend on each other.
 pub struct Known {
-    /// Whether it was granted access before, and that was not ended since.
+    /// Whether it has access.
     pub approved: bool,
-    /// Whether an earlier access is still being cleaned up.
+    /// Whether an earlier peering is still being cleaned up.
     pub ending: bool,
-    /// The name under which it was granted access, or before that the one in the record that Liqo made when it came.
+    /// The name under which it was granted access; before that, the name in the record that Liqo created for it.
     pub cluster_name: Option<String>,
-    /// What this cluster's user says of lending to it.
-    pub incoming: Wish,
-    /// Whether the policy wants a person to approve it.
+    /// Whether this cluster's user wants to lend to it.
+    pub incoming: PeeringIntent,
+    /// Whether the policy requires approval by a person.
     pub by_hand: bool,
-    /// Whether it waits for approval already. It showed a token for that.
+    /// Whether it already waits for approval. It has shown a token for that.
     pub waits: bool,
 }
 
-/// Where a consumer that a person is to approve finds a place to wait.
+/// The queue for approval, from the view of one consumer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
-    /// Whether it waits already.
+pub struct ApprovalQueue {
+    /// Whether this consumer waits already.
     pub waits: bool,
-    /// How many clusters wait.
+    /// Number of clusters that wait.
     pub waiting: usize,
-    /// Whether there is a record of it, or a name left for one.
+    /// Whether a `ForeignCluster` of this consumer exists, or a name for one is free.
     pub has_name: bool,
 }
 
-/// What a presented token is worth.
+/// Whether a presented token is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenVerdict {
-    /// None was presented.
+    /// No token was presented.
     Absent,
-    /// It is none of ours, or was used up.
+    /// Not one of ours, or used up.
     Unknown,
-    /// It was good once.
     Expired,
-    /// Good, and stays so.
+    /// Valid for any number of consumers.
     Reusable,
-    /// Good for one consumer.
+    /// Valid for one consumer.
     OneTime(OneTimeToken),
 }
 
@@ -60,96 +59,87 @@ pub enum TokenVerdict {
 pub struct OneTimeToken {
     /// Name of the Secret.
     pub name: String,
-    /// The state of the Secret that was judged.
     pub resource_version: String,
 }
 
-/// What holds of a request whatever is known of its signer.
+/// The result of the checks that do not depend on the signer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// The challenge in it, which is good.
     pub challenge: Genuine,
-    /// The version that both sides speak.
     pub protocol_version: u32,
 }
 
 /// Everything that the decision on a [`PeeringRequest`] depends on.
 #[derive(Clone, Debug)]
 pub struct Situation<'a> {
-    /// Whose key signed the request.
     pub signer: &'a ClusterId,
-    /// What the signed bytes say.
     pub request: &'a PeeringRequest,
-    /// What [`check`] found.
+    /// The result of [`check`].
     pub checked: Checked,
-    /// What we know of the signer.
     pub known: &'a Known,
-    /// What the token in the request is worth.
     pub token: &'a TokenVerdict,
 }
 
-/// What is to be done with a request.
+/// What to do with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Spend the challenge, then the token if one is named, then give access.
     Grant {
-        /// Used up by this request.
         challenge: Genuine,
-        /// To be spent before access is given.
+        /// The token to spend before giving access.
         spend: Option<OneTimeToken>,
-        /// The version that both sides speak from now on.
         protocol_version: u32,
     },
-    /// Give nothing yet: a person is to approve the consumer first. Spend the token if one is named, then note that it waits.
+    /// A person has to approve the consumer first. Spend the token, if there is one, then record that the consumer waits.
     Pend {
-        /// To be spent before it is noted.
         spend: Option<OneTimeToken>,
-        /// What the consumer is told.
+        /// The answer to the consumer.
         refusal: Refusal,
     },
-    /// Give nothing.
     Deny(Refusal),
 }
 
-/// Reasons of refusals, as they stand on the wire.
+/// Reasons for refusals, as they are sent to the consumer.
 pub mod reasons {
-    /// The request is not well formed or not properly signed.
-    pub const INVALID_REQUEST: &str = "InvalidRequest";
+    use liqo_api::{AuthenticatedReason, CallReason};
+
+    /// The request is malformed, or not properly signed.
+    pub const INVALID_REQUEST: &str = AuthenticatedReason::InvalidRequest.as_str();
     /// The claims in the request are not those of the key that signed it.
-    pub const IDENTITY_MISMATCH: &str = "IdentityMismatch";
+    pub const IDENTITY_MISMATCH: &str = CallReason::IdentityMismatch.as_str();
     /// The request was signed for another provider.
-    pub const WRONG_AUDIENCE: &str = "WrongAudience";
+    pub const WRONG_AUDIENCE: &str = AuthenticatedReason::WrongAudience.as_str();
     /// A cluster cannot peer with itself.
-    pub const SAME_CLUSTER: &str = "SameCluster";
-    /// The challenge is unknown or too old; a new one helps.
-    pub const CHALLENGE_INVALID: &str = "ChallengeInvalid";
-    /// The request was seen before.
-    pub const REPLAYED: &str = "Replayed";
-    /// Too much is going on; later helps.
-    pub const BUSY: &str = "Busy";
-    /// No protocol version in common.
-    pub const INCOMPATIBLE_VERSION: &str = "IncompatibleVersion";
+    pub const SAME_CLUSTER: &str = AuthenticatedReason::SameCluster.as_str();
+    /// The challenge is unknown or too old: try again with a new one.
+    pub const CHALLENGE_INVALID: &str = AuthenticatedReason::ChallengeInvalid.as_str();
+    /// The same request came before.
+    pub const REPLAYED: &str = AuthenticatedReason::Replayed.as_str();
+    /// Overloaded: try again later.
+    pub const BUSY: &str = AuthenticatedReason::Busy.as_str();
+    /// The two sides have no protocol version in common.
+    pub const INCOMPATIBLE_VERSION: &str = AuthenticatedReason::IncompatibleVersion.as_str();
     /// The provider's user does not want this consumer.
-    pub const BLOCKED: &str = "Blocked";
+    pub const BLOCKED: &str = AuthenticatedReason::Blocked.as_str();
     /// The first contact needs a token.
-    pub const TOKEN_REQUIRED: &str = "TokenRequired";
-    /// The token is none, or was used up.
-    pub const TOKEN_INVALID: &str = "TokenInvalid";
-    /// A person is to approve the consumer.
-    pub const PENDING_APPROVAL: &str = "PendingApproval";
-    /// A person is to approve the consumer, and the names that it could be noted under belong to others.
-    pub const NAME_TAKEN: &str = "NameTaken";
-    /// So many wait for approval that no more are noted; later helps.
-    pub const TOO_MANY_PENDING: &str = "TooManyPending";
-    /// The token is too old.
-    pub const TOKEN_EXPIRED: &str = "TokenExpired";
-    /// A namespace of another's making stands in the way.
-    pub const NAMESPACE_TAKEN: &str = "NamespaceTaken";
-    /// The provider does not know how it can be reached.
-    pub const ADDRESS_UNKNOWN: &str = "AddressUnknown";
+    pub const TOKEN_REQUIRED: &str = AuthenticatedReason::TokenRequired.as_str();
+    /// The token is unknown, or was used up.
+    pub const TOKEN_INVALID: &str = AuthenticatedReason::TokenInvalid.as_str();
+    /// A person has to approve the consumer.
+    pub const PENDING_APPROVAL: &str = AuthenticatedReason::PendingApproval.as_str();
+    /// A person has to approve the consumer, but both possible names of its record belong to other clusters.
+    pub const NAME_TAKEN: &str = AuthenticatedReason::NameTaken.as_str();
+    /// Too many clusters wait for approval: try again later.
+    pub const TOO_MANY_PENDING: &str = AuthenticatedReason::TooManyPending.as_str();
+    /// The token has expired.
+    pub const TOKEN_EXPIRED: &str = AuthenticatedReason::TokenExpired.as_str();
+    /// The tenant namespace exists, but Liqo did not create it.
+    pub const NAMESPACE_TAKEN: &str = AuthenticatedReason::NamespaceTaken.as_str();
+    /// The provider does not know its own address.
+    pub const ADDRESS_UNKNOWN: &str = AuthenticatedReason::AddressUnknown.as_str();
 }
 
-/// Whether a request for access is worth a look into the cluster: it is meant for us, and the challenge is ours.
+/// Checks a request for access without reading from the cluster: it must be meant for us and contain one of our challenges.
 pub fn check(
     provider: &ClusterId,
     protocol: ProtocolRange,
@@ -178,7 +168,7 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
     }
 }
 
-/// Decides whether a signed word that a peering is over is to be believed.
+/// Decides whether to believe a signed request that ends a peering.
 pub fn decide_end(
     provider: &ClusterId,
     signer: &ClusterId,
@@ -189,7 +179,7 @@ pub fn decide_end(
     challenge.map_err(challenge_refusal)
 }
 
-/// What a consumer is told when its challenge is not accepted.
+/// The refusal of a request whose challenge is not accepted.
 pub fn challenge_refusal(error: ChallengeError) -> Refusal {
     let reason = match error {
         ChallengeError::Unknown | ChallengeError::Expired => reasons::CHALLENGE_INVALID,
@@ -199,18 +189,18 @@ pub fn challenge_refusal(error: ChallengeError) -> Refusal {
     refuse(reason, error.to_string())
 }
 
-/// What a consumer is told whose token somebody else used at the same moment.
+/// The refusal of a request whose one-time token another request has just used.
 pub fn token_used() -> Refusal {
     refuse(
         reasons::TOKEN_INVALID,
-        "the one-time token was used by another request just now: generate a new one in the provider with `liqoctl generate peer-command`",
+        "another request has just used the one-time token: generate a new one in the provider with `liqoctl generate peer-command`",
     )
 }
 
 fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
     let Situation { signer, request, known, .. } = situation;
     let Checked { challenge, protocol_version } = situation.checked;
-    if known.incoming == Wish::No {
+    if known.incoming == PeeringIntent::No {
         return Err(refuse(
             reasons::BLOCKED,
             format!("the provider does not lend to this cluster: spec.incomingPeering is No in its ForeignCluster for {signer}"),
@@ -220,33 +210,33 @@ fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
         return Err(refuse(reasons::BUSY, "the previous peering is still being cleaned up: try again in some seconds"));
     }
     check_name(known, request)?;
-    // A stranger without a token is nobody's to approve. Whoever waits has shown one, which was spent on that.
-    let let_in = known.approved || known.waits || known.incoming == Wish::Yes;
+    // Nobody is asked to approve a stranger without a token. A cluster that waits has shown one, which was spent then.
+    let let_in = known.approved || known.waits || known.incoming == PeeringIntent::Yes;
     let spend = if let_in { None } else { judge_token(situation.token)? };
-    if known.by_hand && !known.approved && known.incoming == Wish::Auto {
+    if known.by_hand && !known.approved && known.incoming == PeeringIntent::Auto {
         let message = format!(
-            "somebody at the provider is to approve this cluster, there with `liqoctl approve {signer}`; it is asked again until then"
+            "somebody at the provider has to approve this cluster with `liqoctl approve {signer}`; this cluster asks again until then"
         );
         return Ok(Decision::Pend { spend, refusal: refuse(reasons::PENDING_APPROVAL, message) });
     }
     Ok(Decision::Grant { challenge, spend, protocol_version })
 }
 
-/// Whether a consumer that is to wait for approval is still to be noted, or why it cannot be.
-pub fn find_place(room: Room, name: &str) -> Result<bool, Refusal> {
-    if room.waits {
+/// Whether to record that a consumer waits for approval (`false`: it is recorded already), or why that is impossible.
+pub fn admit_to_queue(queue: ApprovalQueue, name: &str) -> Result<bool, Refusal> {
+    if queue.waits {
         return Ok(false);
     }
-    if room.waiting >= MOST_WAITING {
+    if queue.waiting >= MAX_PENDING {
         let message = format!(
-            "{} clusters wait for approval at the provider, and no more are noted: somebody there is to decide on them",
-            room.waiting
+            "{} clusters wait for approval at the provider, which accepts no more: somebody there has to decide on them",
+            queue.waiting
         );
         return Err(refuse(reasons::TOO_MANY_PENDING, message));
     }
-    if !room.has_name {
+    if !queue.has_name {
         let message = format!(
-            "the provider cannot note this cluster for approval, for it knows others as {name}: set another clusterName, \
+            "the provider cannot queue this cluster for approval, because it knows others as {name}: set another clusterName, \
              or let somebody there rename or remove those ForeignClusters"
         );
         return Err(refuse(reasons::NAME_TAKEN, message));
@@ -258,7 +248,7 @@ fn check_parties(provider: &ClusterId, signer: &ClusterId, audience: &str, claim
     if claimed != signer.as_str() {
         return Err(refuse(
             reasons::IDENTITY_MISMATCH,
-            format!("the request is signed by the key of cluster {signer} and claims to come from another"),
+            format!("the request is signed with the key of cluster {signer}, but claims to come from another cluster"),
         ));
     }
     if audience != provider.as_str() {
@@ -275,8 +265,8 @@ fn check_parties(provider: &ClusterId, signer: &ClusterId, audience: &str, claim
     Ok(())
 }
 
-/// Names of mapped namespaces are made from the consumer's name, so it stays as it was when access was granted. A person who
-/// approves sees a name, too, and it stays as that person saw it.
+/// The names of mapped namespaces contain the consumer's name, so it must not change after access was granted, nor while a
+/// person decides on it by that name.
 fn check_name(known: &Known, request: &PeeringRequest) -> Result<(), Refusal> {
     let Some(name) = known.cluster_name.as_ref().filter(|name| **name != request.cluster_name) else { return Ok(()) };
     if known.approved {
@@ -285,7 +275,7 @@ fn check_name(known: &Known, request: &PeeringRequest) -> Result<(), Refusal> {
         );
         return Err(refuse(reasons::IDENTITY_MISMATCH, message));
     }
-    if known.waits || known.by_hand || known.incoming == Wish::Yes {
+    if known.waits || known.by_hand || known.incoming == PeeringIntent::Yes {
         let message = format!(
             "the provider knows this key as cluster {name}: set clusterName back to that, or let somebody there remove its \
              ForeignCluster and peer again under the new name"
@@ -419,8 +409,8 @@ mod tests {
         {
             assert_eq!(with(token).reason(), reason);
         }
-        // Whom somebody approved, or was let in before, is let in.
-        let approved = Known { incoming: Wish::Yes, ..by_hand.clone() };
+        // A consumer that somebody approved, or that has access, gets access.
+        let approved = Known { incoming: PeeringIntent::Yes, ..by_hand.clone() };
         assert_eq!(Case { known: approved, token: TokenVerdict::Absent, ..Case::good() }.spends(), None);
         let known = Known { approved: true, cluster_name: Some("rome".into()), ..by_hand };
         assert_eq!(Case { known, token: TokenVerdict::Absent, ..Case::good() }.spends(), None);
@@ -431,26 +421,26 @@ mod tests {
         let waits = Known { by_hand: true, waits: true, ..Known::default() };
         for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Expired, TokenVerdict::OneTime(one_time())] {
             assert_eq!(Case { known: waits.clone(), token: token.clone(), ..Case::good() }.spends_to_wait(), None);
-            // Nor when the policy does not ask for a person any more.
+            // The same if the policy does not require approval any more.
             let known = Known { by_hand: false, ..waits.clone() };
             assert_eq!(Case { known, token, ..Case::good() }.spends(), None);
         }
-        let known = Known { incoming: Wish::No, ..waits };
+        let known = Known { incoming: PeeringIntent::No, ..waits };
         assert_eq!(Case { known, ..Case::good() }.reason(), reasons::BLOCKED);
     }
 
     #[test]
     fn only_so_many_clusters_wait_for_approval() {
-        let room = |waiting| Room { waiting, has_name: true, ..Room::default() };
-        assert_eq!(find_place(room(MOST_WAITING - 1), "rome"), Ok(true));
-        assert_eq!(find_place(room(MOST_WAITING), "rome").unwrap_err().reason, reasons::TOO_MANY_PENDING);
-        // Who waits keeps its place, and is not noted again.
-        assert_eq!(find_place(Room { waits: true, ..room(MOST_WAITING) }, "rome"), Ok(false));
+        let queue = |waiting| ApprovalQueue { waiting, has_name: true, ..ApprovalQueue::default() };
+        assert_eq!(admit_to_queue(queue(MAX_PENDING - 1), "rome"), Ok(true));
+        assert_eq!(admit_to_queue(queue(MAX_PENDING), "rome").unwrap_err().reason, reasons::TOO_MANY_PENDING);
+        // A consumer that waits keeps its place, and is not recorded again.
+        assert_eq!(admit_to_queue(ApprovalQueue { waits: true, ..queue(MAX_PENDING) }, "rome"), Ok(false));
     }
 
     #[test]
     fn a_cluster_that_cannot_be_noted_is_told_so() {
-        let refusal = find_place(Room::default(), "rome").unwrap_err();
+        let refusal = admit_to_queue(ApprovalQueue::default(), "rome").unwrap_err();
         assert_eq!(refusal.reason, reasons::NAME_TAKEN);
         assert!(refusal.message.contains("others as rome: set another clusterName, or let"), "{}", refusal.message);
     }
@@ -461,26 +451,26 @@ mod tests {
         for by_hand in [false, true] {
             let waits = Known { by_hand, waits: true, ..seen.clone() };
             assert_eq!(Case { known: waits, ..Case::good() }.reason(), reasons::IDENTITY_MISMATCH);
-            let approved = Known { by_hand, incoming: Wish::Yes, ..seen.clone() };
+            let approved = Known { by_hand, incoming: PeeringIntent::Yes, ..seen.clone() };
             assert_eq!(Case { known: approved, ..Case::good() }.reason(), reasons::IDENTITY_MISMATCH);
         }
-        let same = Known { cluster_name: Some("rome".into()), incoming: Wish::Yes, ..seen.clone() };
+        let same = Known { cluster_name: Some("rome".into()), incoming: PeeringIntent::Yes, ..seen.clone() };
         assert_eq!(Case { known: same, ..Case::good() }.spends(), None);
-        // Nor is it noted in a record that says another name. Where nobody looks at the name it may change.
+        // It is not recorded either if its record has another name. If nobody has to approve, the name may change.
         assert_eq!(Case { known: seen.clone(), ..Case::good() }.reason(), reasons::IDENTITY_MISMATCH);
         assert_eq!(Case { known: Known { by_hand: false, ..seen }, ..Case::good() }.spends(), None);
     }
 
     #[test]
     fn a_cluster_that_the_user_named_needs_no_token() {
-        let known = Known { incoming: Wish::Yes, ..Known::default() };
+        let known = Known { incoming: PeeringIntent::Yes, ..Known::default() };
         assert_eq!(Case { known, token: TokenVerdict::Absent, ..Case::good() }.spends(), None);
     }
 
     #[test]
     fn a_blocked_cluster_stays_out_whatever_it_has() {
         for approved in [false, true] {
-            let known = Known { approved, incoming: Wish::No, ..Known::default() };
+            let known = Known { approved, incoming: PeeringIntent::No, ..Known::default() };
             assert_eq!(Case { known, ..Case::good() }.reason(), reasons::BLOCKED);
         }
     }

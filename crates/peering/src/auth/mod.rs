@@ -3,12 +3,12 @@
 //! ```text
 //!  consumer                                        provider
 //!  client ──GET /ids──────────────────────────────▶ server     who answers (proved by TLS), which versions
-//!         ──GET /v1/challenge─────────────────────▶            good for 30 s by the provider's clock, once
+//!         ──GET /v1/challenge─────────────────────▶            valid for 30 s by the provider's clock, once
 //!         ──POST /v1/peerings (signed envelope)───▶ decide ─▶ tenancies: namespace, rights, credential
-//!         ──POST /v1/peerings/end (signed)────────▶ decide ─▶ tenancies: all of it goes
+//!         ──POST /v1/peerings/end (signed)────────▶ decide ─▶ tenancies: remove all of it
 //! ```
 //!
-//! What is allowed is decided in [`decide`], from facts that [`server`] collected; [`tokens`] judges and spends tokens.
+//! [`decide`] decides what is allowed, from facts that [`server`] collects; [`tokens`] checks and spends tokens.
 
 pub mod client;
 pub mod decide;

@@ -1,7 +1,7 @@
 //! The auth endpoint: HTTPS for strangers.
 //!
-//! Everybody who reaches the port is a stranger until a signature says otherwise, so every step has a limit: the
-//! number of connections, the time of a handshake, of the headers and of a whole connection, and the size of a body.
+//! Every caller is a stranger until a signature says otherwise, so every step has a limit: the number of connections,
+//! the time of a handshake, of the headers and of a whole connection, and the size of a body.
 
 use std::{
     convert::Infallible,
@@ -21,6 +21,7 @@ use data_encoding::BASE64;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use liqo_api::ClusterId;
+use liqo_controller_runtime::writes::StepError;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -31,7 +32,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::decide::{self, Decision, Known, OneTimeToken, Room, Situation, TokenVerdict, reasons};
+use super::decide::{self, ApprovalQueue, Decision, Known, OneTimeToken, Situation, TokenVerdict, reasons};
 use crate::{
     challenge::{self, ChallengeError, Challenges},
     envelope::Envelope,
@@ -43,91 +44,86 @@ use crate::{
     tls::{self, TlsError},
 };
 
-/// The largest body of a request, in bytes.
-const MAX_BODY: usize = 64 * 1024;
-/// The largest head of a request, in bytes.
-const MAX_HEAD: usize = 16 * 1024;
-/// How many connections are served at a time.
+/// Maximum length of a request's body in bytes.
+const MAX_BODY_LEN: usize = 64 * 1024;
+/// Maximum length of a request's head in bytes.
+const MAX_HEAD_LEN: usize = 16 * 1024;
 const MAX_CONNECTIONS: usize = 128;
-/// How long a TLS handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long the head of a request may take.
-const HEAD: Duration = Duration::from_secs(5);
-/// How long a connection may live, whatever it does.
-const CONNECTION: Duration = Duration::from_secs(30);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may exist, whatever it does.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A consumer whose key was proved and whose request is granted.
+/// A consumer that has proved its key, and whose request is granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
-    /// Its cluster ID.
     pub id: ClusterId,
-    /// The key that the ID follows from.
+    /// The key that the ID is derived from.
     pub public_key: PublicKey,
-    /// Its friendly name, a DNS label.
+    /// A DNS label.
     pub name: String,
-    /// The version that both sides speak.
     pub protocol_version: u32,
 }
 
 /// Why the provider cannot do what was granted.
 #[derive(Debug, thiserror::Error)]
 pub enum TenancyError {
-    /// Something is to be put right in the provider, and the consumer may know what.
+    /// Something is wrong in the provider, and the consumer may know what.
     #[error("{}", .0.message)]
     Refused(Refusal),
     /// A step failed; the text is for the provider's log only.
-    #[error("cannot {step}: {source}")]
-    Failed {
-        /// What was tried, such as "create the tenant namespace of ...".
-        step: String,
-        /// Why it failed.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// No `ForeignCluster` can be created for a consumer that waits for approval.
+    #[error("both names for the ForeignCluster of a consumer that waits for approval are taken")]
+    NamesTaken,
 }
 
-/// What the endpoint needs of the cluster behind it.
+/// What the endpoint needs from its cluster.
 pub trait Tenancies: Send + Sync + 'static {
-    /// This cluster's friendly name, as it is now.
+    /// This cluster's current name.
     fn cluster_name(&self) -> String;
 
-    /// What is known of a consumer that comes under this name, which was checked.
+    /// What is known about a consumer that calls itself by this valid name.
     fn known(&self, consumer: &ClusterId, name: &str) -> impl Future<Output = Result<Known, TenancyError>> + Send;
 
     /// Whether a consumer has access.
     fn is_approved(&self, consumer: &ClusterId) -> impl Future<Output = Result<bool, TenancyError>> + Send;
 
-    /// Whether there is room for a consumer to wait for approval. It costs more than the rest, and is not for strangers.
-    fn room(&self, consumer: &ClusterId, name: &str) -> impl Future<Output = Result<Room, TenancyError>> + Send;
+    /// The queue for approval. This lists every `ForeignCluster`, so the caller must have checked the request.
+    fn approval_queue(
+        &self,
+        consumer: &ClusterId,
+        name: &str,
+    ) -> impl Future<Output = Result<ApprovalQueue, TenancyError>> + Send;
 
-    /// What a token is worth.
     fn judge_token(&self, token: Option<&str>) -> impl Future<Output = Result<TokenVerdict, TenancyError>> + Send;
 
-    /// Uses a one-time token up: `true` for exactly one caller.
+    /// Uses up a one-time token: `true` for exactly one caller.
     fn spend_token(&self, token: &OneTimeToken) -> impl Future<Output = Result<bool, TenancyError>> + Send;
 
-    /// Records that a consumer waits for approval, where a person sees it.
+    /// Records in a `ForeignCluster` that a consumer waits for approval.
     fn note(&self, consumer: &ClusterId, key: &PublicKey, name: &str) -> impl Future<Output = Result<(), TenancyError>> + Send;
 
-    /// Makes what is missing of a consumer's tenancy and gives it a credential.
+    /// Creates what is missing in a consumer's tenancy, and issues a credential.
     fn ensure(&self, consumer: &Consumer) -> impl Future<Output = Result<Grant, TenancyError>> + Send;
 
-    /// Starts the end of a consumer's tenancy, beginning with its rights.
+    /// Begins to end a consumer's tenancy: removes its rights.
     fn end(&self, consumer: &ClusterId) -> impl Future<Output = Result<(), TenancyError>> + Send;
 }
 
-/// Why the endpoint could not be started.
+/// Why the endpoint could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// TLS could not be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The key for challenges could not be made.
+    /// The key for challenges could not be created.
     #[error("cannot set up challenges: {0}")]
     Challenges(#[from] ChallengeError),
 }
 
-/// Serves the auth endpoint until it is told to stop.
+/// Serves the auth endpoint until `stop`.
 pub async fn serve<T: Tenancies>(
     listener: TcpListener,
     identity: &ClusterIdentity,
@@ -139,7 +135,7 @@ pub async fn serve<T: Tenancies>(
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
-        // A slot first: beyond the limit, strangers wait in the kernel's queue.
+        // Take a slot first: beyond the limit, callers wait in the kernel's queue.
         let accept = async {
             let slot = Arc::clone(&slots).acquire_owned().await.ok();
             (slot, listener.accept().await)
@@ -151,14 +147,14 @@ pub async fn serve<T: Tenancies>(
                 Ok((stream, from)) => {
                     let (acceptor, router) = (acceptor.clone(), router.clone());
                     connections.spawn(async move {
-                        if timeout(CONNECTION, serve_connection(stream, acceptor, router)).await.is_err() {
+                        if timeout(CONNECTION_TIMEOUT, serve_connection(stream, acceptor, router)).await.is_err() {
                             tracing::debug!(%from, "closed a connection to the auth endpoint that took too long");
                         }
                         drop(slot);
                     });
                 }
                 Err(error) => {
-                    // Such as too many open files: give other connections the time to end.
+                    // Perhaps too many open files: give other connections time to end.
                     tracing::warn!(%error, "cannot accept a connection to the auth endpoint");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -168,15 +164,15 @@ pub async fn serve<T: Tenancies>(
 }
 
 async fn serve_connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router) {
-    let Ok(Ok(stream)) = timeout(HANDSHAKE, acceptor.accept(stream)).await else { return };
+    let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else { return };
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let router = router.clone();
         async move { router.oneshot(request).await.map_err(|never: Infallible| match never {}) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(MAX_HEAD)
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD_LEN)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = connection.await {
         tracing::debug!(%error, "a connection to the auth endpoint broke");
@@ -204,7 +200,7 @@ fn router<T: Tenancies>(identity: &ClusterIdentity, tenancies: Arc<T>) -> Result
         .route(paths::CHALLENGE, get(issue_challenge::<T>))
         .route(paths::PEERINGS, post(peer::<T>))
         .route(paths::END, post(end::<T>))
-        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY_LEN))
         .with_state(Arc::new(endpoint)))
 }
 
@@ -237,7 +233,7 @@ async fn end<T: Tenancies>(State(endpoint): State<Arc<Endpoint<T>>>, body: Bytes
 impl<T: Tenancies> Endpoint<T> {
     async fn peer(&self, body: &[u8]) -> Result<PeeringAnswer, TenancyError> {
         let (request, signer, public_key) = open::<PeeringRequest>(body, PEERING_REQUEST)?;
-        // Before that, nobody looks into the cluster for a stranger.
+        // A stranger must not cause requests to the API server, so this comes first.
         let challenge = self.challenges.check(&request.challenge, self.started.elapsed());
         let checked = match decide::check(&self.id, protocol::PROTOCOL, &signer, &request, challenge) {
             Ok(checked) => checked,
@@ -252,9 +248,9 @@ impl<T: Tenancies> Endpoint<T> {
                 if known.waits {
                     return Ok(PeeringAnswer::Pending(refusal));
                 }
-                // First, for a token that is spent helps nobody who cannot be noted.
-                let room = self.tenancies.room(&signer, &request.cluster_name).await?;
-                match decide::find_place(room, &request.cluster_name) {
+                // First, so that no token is spent for a consumer that cannot be recorded.
+                let queue = self.tenancies.approval_queue(&signer, &request.cluster_name).await?;
+                match decide::admit_to_queue(queue, &request.cluster_name) {
                     Ok(true) => {}
                     Ok(false) => return Ok(PeeringAnswer::Pending(refusal)),
                     Err(refusal) => return Ok(denied(&signer, refusal)),
@@ -280,7 +276,7 @@ impl<T: Tenancies> Endpoint<T> {
         Ok(PeeringAnswer::Granted(Box::new(grant)))
     }
 
-    /// Whether nobody else used the token up, where there is one.
+    /// Spends the token, if there is one. Returns `false` if another request did.
     async fn spend(&self, token: Option<&OneTimeToken>) -> Result<bool, TenancyError> {
         match token {
             Some(token) => self.tenancies.spend_token(token).await,
@@ -295,7 +291,7 @@ impl<T: Tenancies> Endpoint<T> {
             Ok(challenge) => challenge,
             Err(refusal) => return Ok(PeeringAnswer::Denied(refusal)),
         };
-        // Strangers have nothing to end, and must not fill the memory of spent challenges.
+        // A stranger has nothing to end, and must not fill the set of spent challenges.
         if self.tenancies.is_approved(&signer).await? {
             if let Err(error) = self.challenges.spend(challenge, self.started.elapsed()) {
                 return Ok(PeeringAnswer::Denied(decide::challenge_refusal(error)));
@@ -328,23 +324,23 @@ fn open<R: serde::de::DeserializeOwned>(
 
 fn respond(result: Result<PeeringAnswer, TenancyError>) -> Response {
     match result {
-        Ok(said) => answer(said),
+        Ok(result) => answer(result),
         Err(TenancyError::Refused(refusal)) => answer(PeeringAnswer::Denied(refusal)),
-        Err(error @ TenancyError::Failed { .. }) => {
+        Err(error) => {
             tracing::warn!(%error, "cannot answer a peering request");
-            let message = "the provider could not do it: the log of its liqo-controller-manager says why".to_owned();
+            let message = "the provider failed: the log of its liqo-controller-manager says why".to_owned();
             (StatusCode::SERVICE_UNAVAILABLE, Json(Refusal { reason: "Unavailable".to_owned(), message })).into_response()
         }
     }
 }
 
-fn answer(said: PeeringAnswer) -> Response {
-    let status = match &said {
+fn answer(result: PeeringAnswer) -> Response {
+    let status = match &result {
         PeeringAnswer::Granted(_) | PeeringAnswer::Ended {} => StatusCode::OK,
         PeeringAnswer::Pending(_) => StatusCode::ACCEPTED,
         PeeringAnswer::Denied(refusal) if refusal.reason == reasons::INVALID_REQUEST => StatusCode::BAD_REQUEST,
         PeeringAnswer::Denied(refusal) if refusal.reason == reasons::BUSY => StatusCode::SERVICE_UNAVAILABLE,
         PeeringAnswer::Denied(_) => StatusCode::FORBIDDEN,
     };
-    (status, Json(said)).into_response()
+    (status, Json(result)).into_response()
 }

@@ -1,4 +1,4 @@
-//! Client and server of the auth endpoint against each other, over real sockets.
+//! Tests the client and the server of the auth endpoint over real sockets.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-use liqo_api::{ClusterId, Wish};
+use liqo_api::{ClusterId, Key, PeeringIntent};
+use liqo_controller_runtime::writes::Step as _;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -17,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     client::{Applicant, AuthClient, ClientError},
-    decide::{Known, OneTimeToken, Room, TokenVerdict, reasons},
+    decide::{ApprovalQueue, Known, OneTimeToken, TokenVerdict, reasons},
     server::{Consumer, Tenancies, TenancyError, serve},
 };
 use crate::{
@@ -37,7 +38,7 @@ struct InMemory {
     one_time: Mutex<HashSet<String>>,
     granted: Mutex<usize>,
     waiting: Mutex<HashSet<ClusterId>>,
-    /// How often somebody looked for what is known of a consumer, and for room to wait.
+    /// How often the endpoint asked what is known about a consumer, and for the approval queue.
     looks: Mutex<(usize, usize)>,
     by_hand: bool,
     names_taken: bool,
@@ -52,7 +53,7 @@ impl Tenancies for InMemory {
     async fn known(&self, consumer: &ClusterId, _name: &str) -> Result<Known, TenancyError> {
         self.looks.lock().unwrap().0 += 1;
         let name = self.tenants.lock().unwrap().get(consumer).cloned();
-        let incoming = if self.blocked.lock().unwrap().contains(consumer) { Wish::No } else { Wish::Auto };
+        let incoming = if self.blocked.lock().unwrap().contains(consumer) { PeeringIntent::No } else { PeeringIntent::Auto };
         let waits = self.waiting.lock().unwrap().contains(consumer);
         Ok(Known { approved: name.is_some(), ending: false, cluster_name: name, incoming, by_hand: self.by_hand, waits })
     }
@@ -61,10 +62,10 @@ impl Tenancies for InMemory {
         Ok(self.tenants.lock().unwrap().contains_key(consumer))
     }
 
-    async fn room(&self, consumer: &ClusterId, _name: &str) -> Result<Room, TenancyError> {
+    async fn approval_queue(&self, consumer: &ClusterId, _name: &str) -> Result<ApprovalQueue, TenancyError> {
         self.looks.lock().unwrap().1 += 1;
         let waiting = self.waiting.lock().unwrap();
-        Ok(Room { waits: waiting.contains(consumer), waiting: waiting.len(), has_name: !self.names_taken })
+        Ok(ApprovalQueue { waits: waiting.contains(consumer), waiting: waiting.len(), has_name: !self.names_taken })
     }
 
     async fn judge_token(&self, token: Option<&str>) -> Result<TokenVerdict, TenancyError> {
@@ -84,7 +85,8 @@ impl Tenancies for InMemory {
 
     async fn ensure(&self, consumer: &Consumer) -> Result<Grant, TenancyError> {
         if self.broken {
-            return Err(TenancyError::Failed { step: "create a secret thing".to_owned(), source: "disk full".into() });
+            let full: kube::Result<()> = Err(kube::Error::Service("disk full".into()));
+            full.step("create", "secret thing", Key::default())?;
         }
         self.tenants.lock().unwrap().insert(consumer.id.clone(), consumer.name.clone());
         *self.granted.lock().unwrap() += 1;
@@ -236,7 +238,7 @@ async fn nobody_looks_for_room_for_a_stranger_without_challenge_and_token() {
     }
     assert_eq!(milan.client().end_peering(&rome).await.unwrap(), PeeringAnswer::Ended {});
     assert_eq!(milan.cluster.looks.lock().unwrap().1, 0);
-    // Nor for one that waits, or where nobody has to approve.
+    // The same for a consumer that waits, or if nobody has to approve.
     for _ in 0..3 {
         ask(&milan, &rome, "rome", Some("reusable")).await;
     }
@@ -321,7 +323,7 @@ async fn a_request_that_was_signed_for_another_provider_is_refused() {
     let milan = Provider::start(InMemory::default()).await;
     let turin = Provider::start(InMemory::default()).await;
     let rome = ClusterIdentity::generate().unwrap();
-    // Turin hands on what rome signed for it, with a challenge that milan gave to turin.
+    // Turin forwards what rome signed for turin, with a challenge that milan issued to turin.
     let document = request(&turin, &rome, milan.client().challenge().await.unwrap());
     let envelope = Envelope::sign(&rome, PEERING_REQUEST, &serde_json::to_vec(&document).unwrap()).unwrap();
     let answer = milan.post("/v1/peerings", &envelope).await;
@@ -410,7 +412,7 @@ async fn connections_that_say_nothing_do_not_keep_others_out() {
         silent.push(TcpStream::connect(milan.address).await.unwrap());
     }
     assert_eq!(milan.client().ids().await.unwrap().cluster_name, "milan");
-    // And they are closed by the server, one handshake timeout later.
+    // The server closes them after the handshake timeout.
     let mut byte = [0];
     let closed = tokio::time::timeout(Duration::from_secs(20), silent[0].read(&mut byte)).await.unwrap();
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");

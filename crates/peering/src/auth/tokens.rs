@@ -9,7 +9,8 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, ObjectMeta, Preconditions},
 };
-use liqo_api::{annotations, labels};
+use liqo_api::{Key, annotations, labels};
+use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present};
 use ring::{
     hmac,
     rand::{SecureRandom, SystemRandom},
@@ -20,36 +21,21 @@ use super::decide::{OneTimeToken, TokenVerdict};
 /// The key in the Secret's data.
 pub const TOKEN: &str = "token";
 
-/// Value of the label `liqo.io/peering-token` of a token that lets any number of clusters in.
+/// Value of the label `liqo.io/peering-token` for a token that any number of clusters can use.
 pub const REUSABLE: &str = "reusable";
 
-/// Value of the label `liqo.io/peering-token` of a token that lets one cluster in.
+/// Value of the label `liqo.io/peering-token` for a token that one cluster can use.
 pub const ONE_TIME: &str = "one-time";
 
-/// Why tokens could not be read, made or spent.
+/// The system's random generator failed.
 #[derive(Debug, thiserror::Error)]
-pub enum TokenError {
-    /// The Secrets could not be listed.
-    #[error("cannot list the Secrets with peering tokens: {0}")]
-    List(#[source] kube::Error),
-    /// A Secret could not be deleted.
-    #[error("cannot delete Secret {name} of a one-time token: {source}")]
-    Spend {
-        /// The Secret.
-        name: String,
-        /// What the API server said.
-        #[source]
-        source: kube::Error,
-    },
-    /// No random numbers.
-    #[error("cannot make a token: the system's random generator failed")]
-    Random,
-}
+#[error("cannot create a token: the system's random generator failed")]
+pub struct NoRandomness;
 
 /// A new token: 32 random bytes as lower-case base32.
-pub fn generate() -> Result<String, TokenError> {
+pub fn generate() -> Result<String, NoRandomness> {
     let mut bytes = [0; 32];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| TokenError::Random)?;
+    SystemRandom::new().fill(&mut bytes).map_err(|_| NoRandomness)?;
     Ok(BASE32_NOPAD.encode(&bytes).to_ascii_lowercase())
 }
 
@@ -71,12 +57,10 @@ pub fn secret(name: &str, kind: &str, token: &str, expires_at: Option<Timestamp>
     }
 }
 
-/// What a presented token is worth, given the Secrets that exist.
-///
-/// Where several Secrets hold the same token, the one that gives most counts.
+/// Checks a presented token against the Secrets that exist. If several Secrets contain it, the most permissive one counts.
 pub fn judge(secrets: &[Secret], presented: Option<&str>, now: Timestamp) -> TokenVerdict {
     let Some(presented) = presented else { return TokenVerdict::Absent };
-    // All Secrets are compared, and only digests are, so that the time taken tells nothing of any token.
+    // Compares digests, and all of them, so that the time taken reveals nothing about any token.
     let matching: Vec<&Secret> = secrets.iter().filter(|secret| same(secret, presented)).collect();
     let (valid, expired): (Vec<&Secret>, Vec<&Secret>) = matching.into_iter().partition(|secret| !has_expired(secret, now));
     if valid.iter().any(|secret| kind(secret) == Some(REUSABLE)) {
@@ -98,7 +82,7 @@ fn kind(secret: &Secret) -> Option<&str> {
 
 fn same(secret: &Secret, presented: &str) -> bool {
     let Some(stored) = secret.data.as_ref().and_then(|data| data.get(TOKEN)) else { return false };
-    // A Secret that somebody left empty lets nobody in.
+    // An empty Secret matches nothing.
     if stored.0.is_empty() {
         return false;
     }
@@ -106,7 +90,7 @@ fn same(secret: &Secret, presented: &str) -> bool {
     hmac::verify(&key, presented.as_bytes(), hmac::sign(&key, &stored.0).as_ref()).is_ok()
 }
 
-/// A date that cannot be read counts as over: a token must not live longer than its maker meant.
+/// A date that cannot be parsed has passed: a token must not live longer than its creator meant.
 fn has_expired(secret: &Secret, now: Timestamp) -> bool {
     match secret.annotations().get(annotations::EXPIRES_AT).map(|text| text.parse::<Timestamp>()) {
         None => false,
@@ -115,23 +99,25 @@ fn has_expired(secret: &Secret, now: Timestamp) -> bool {
     }
 }
 
-/// Reads the Secrets and judges a token.
-pub async fn look_up(secrets: &Api<Secret>, presented: Option<&str>, now: Timestamp) -> Result<TokenVerdict, TokenError> {
+/// Reads the Secrets and checks a token.
+pub async fn look_up(secrets: &Api<Secret>, presented: Option<&str>, now: Timestamp) -> Result<TokenVerdict, StepError> {
     if presented.is_none() {
         return Ok(TokenVerdict::Absent);
     }
-    let list = secrets.list(&ListParams::default().labels(labels::PEERING_TOKEN)).await.map_err(TokenError::List)?;
+    let list =
+        secrets.list(&ListParams::default().labels(labels::PEERING_TOKEN)).await.step("list", "Secrets", key(secrets, ""))?;
     Ok(judge(&list.items, presented, now))
 }
 
-/// Uses a one-time token up. Of several callers exactly one gets `true`.
-pub async fn spend(secrets: &Api<Secret>, token: &OneTimeToken) -> Result<bool, TokenError> {
+/// Uses up a one-time token. Exactly one of several callers gets `true`.
+pub async fn spend(secrets: &Api<Secret>, token: &OneTimeToken) -> Result<bool, StepError> {
     let preconditions = Preconditions { resource_version: Some(token.resource_version.clone()), uid: None };
-    match secrets.delete(&token.name, &DeleteParams::default().preconditions(preconditions)).await {
-        Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => Ok(false),
-        Err(source) => Err(TokenError::Spend { name: token.name.clone(), source }),
-    }
+    let params = DeleteParams::default().preconditions(preconditions);
+    delete_if_present(secrets, &token.name, &params).await.step("delete", "Secret", key(secrets, &token.name))
+}
+
+fn key(secrets: &Api<Secret>, name: &str) -> Key {
+    Key::new(secrets.namespace().unwrap_or_default(), name)
 }
 
 #[cfg(test)]

@@ -1,50 +1,60 @@
-//! What a session shows of itself: the conditions and their words.
+//! The state of a session as conditions.
 
 use std::net::SocketAddr;
 
-use liqo_api::links;
-use liqo_kit::conditions::Wanted;
+use liqo_api::conditions::DesiredCondition;
+use liqo_api::{AuthenticatedReason, CallReason, IdentityVerifiedReason, PeerReachableReason, links};
 
 use crate::{
-    auth::client::{ClientError, for_people},
+    auth::client::{ClientError, sanitized},
     credential::Credential,
     decide::PeerHealth,
 };
 
 use super::Purpose;
 
-/// How far a session is.
+/// The state of a session.
 #[derive(Clone, Debug)]
 pub struct View {
     /// Condition `IdentityVerified`.
-    pub identity: Wanted,
+    pub identity: DesiredCondition,
     /// Condition `Authenticated`.
-    pub authenticated: Wanted,
+    pub authenticated: DesiredCondition,
     /// Condition `PeerReachable`.
-    pub reachable: Wanted,
+    pub reachable: DesiredCondition,
     /// Namespace, API server and protocol version, once granted.
     pub granted: Option<Granted>,
-    /// Where the gateway of the provider is that answers, where it is called through its tunnel.
+    /// The address of the provider's gateway that answers, if calls go through its tunnel.
     pub gateway: Option<SocketAddr>,
 }
 
-/// What was granted, as the `ForeignCluster` shows it.
+/// The parts of a grant that the `ForeignCluster` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The namespace there that belongs to us.
+    /// Our namespace at the provider.
     pub tenant_namespace: String,
-    /// URL of the provider's API server.
     pub api_server_url: String,
-    /// The version that both sides speak.
     pub protocol_version: u32,
 }
 
 impl View {
     pub(super) fn new() -> Self {
         Self {
-            identity: Wanted::unknown(links::IDENTITY_VERIFIED, "Waiting", "the provider's auth endpoint was not called yet"),
-            authenticated: Wanted::unknown(links::AUTHENTICATED, "Waiting", "access was not asked for yet"),
-            reachable: Wanted::unknown(links::PEER_REACHABLE, "Waiting", "there is no access to the provider yet"),
+            identity: DesiredCondition::unknown(
+                links::IDENTITY_VERIFIED,
+                IdentityVerifiedReason::Waiting,
+                "this cluster has not called the provider's auth endpoint yet",
+            ),
+            authenticated: DesiredCondition::unknown(
+                links::AUTHENTICATED,
+                AuthenticatedReason::Waiting,
+                "this cluster has not requested access yet",
+            ),
+            reachable: DesiredCondition::unknown(
+                links::PEER_REACHABLE,
+                PeerReachableReason::Waiting,
+                "this cluster has no access to the provider yet",
+            ),
             granted: None,
             gateway: None,
         }
@@ -65,45 +75,55 @@ pub(super) fn verified_text(purpose: &Purpose) -> String {
     format!("cluster {} proved its identity {place}{url}", purpose.cluster_id)
 }
 
-pub(super) fn granted_condition(credential: &Credential) -> Wanted {
-    let text = format!("we may use namespace {} of {}", credential.tenant_namespace, for_people(&credential.provider_name));
-    Wanted::yes(links::AUTHENTICATED, "Granted", text)
+pub(super) fn granted_condition(credential: &Credential) -> DesiredCondition {
+    let text = format!("we may use namespace {} of {}", credential.tenant_namespace, sanitized(&credential.provider_name));
+    DesiredCondition::yes(links::AUTHENTICATED, AuthenticatedReason::Granted, text)
 }
 
-pub(super) fn reachable_condition(health: PeerHealth) -> Wanted {
-    let no = |reason: &str, text: &str| Wanted::no(links::PEER_REACHABLE, reason, text);
+pub(super) fn reachable_condition(health: PeerHealth) -> DesiredCondition {
+    let no = |reason: PeerReachableReason, text: &str| DesiredCondition::no(links::PEER_REACHABLE, reason, text);
     match health {
-        PeerHealth::Reachable => Wanted::yes(links::PEER_REACHABLE, "Reachable", "the provider's API server and manager answer"),
-        PeerHealth::NoAnswer => {
-            no("Unreachable", "the provider's API server does not answer: is it up, and is the way to it open?")
-        }
+        PeerHealth::Reachable => DesiredCondition::yes(
+            links::PEER_REACHABLE,
+            PeerReachableReason::Reachable,
+            "the provider's API server and manager answer",
+        ),
+        PeerHealth::NoAnswer => no(
+            CallReason::Unreachable.into(),
+            "the provider's API server does not answer: is it up, and does this cluster reach it?",
+        ),
         PeerHealth::AccessDenied => {
-            no("AccessDenied", "the provider's API server does not let us in any more: see condition Authenticated")
+            no(PeerReachableReason::AccessDenied, "the provider's API server denies us access: see condition Authenticated")
         }
-        PeerHealth::ManagerSilent => {
-            no("ManagerSilent", "the provider's API server answers, but its liqo-controller-manager does not: is it running?")
-        }
+        PeerHealth::ManagerSilent => no(
+            PeerReachableReason::ManagerSilent,
+            "the provider's API server answers, but its liqo-controller-manager does not: is it running?",
+        ),
     }
 }
 
-pub(super) fn reason_of(error: &ClientError) -> &'static str {
+pub(super) fn reason_of(error: &ClientError) -> CallReason {
     match error {
-        ClientError::Url { .. } => "InvalidURL",
-        ClientError::Loopback { .. } => "LoopbackAddress",
-        ClientError::Handshake { .. } => "IdentityMismatch",
+        ClientError::Url { .. } => CallReason::InvalidUrl,
+        ClientError::Loopback { .. } => CallReason::LoopbackAddress,
+        ClientError::Handshake { .. } => CallReason::IdentityMismatch,
         ClientError::Connect { .. } | ClientError::Tunnel(_) | ClientError::Timeout { .. } | ClientError::Http { .. } => {
-            "Unreachable"
+            CallReason::Unreachable
         }
-        ClientError::Answer { .. } => "InvalidAnswer",
-        ClientError::Unavailable { .. } => "Unavailable",
-        ClientError::Tls(_) | ClientError::Sign(_) => "LocalError",
+        ClientError::Answer { .. } => CallReason::InvalidAnswer,
+        ClientError::Unavailable { .. } => CallReason::Unavailable,
+        ClientError::Tls(_) | ClientError::Sign(_) => CallReason::LocalError,
     }
 }
 
-/// A reason that a peer gave, as a condition can bear it.
+/// A peer's reason, if it is a valid reason for a condition.
 pub(super) fn for_reason(text: &str) -> String {
     let fits = !text.is_empty() && text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    if fits && text.starts_with(|first: char| first.is_ascii_alphabetic()) { text.to_owned() } else { "Denied".to_owned() }
+    if fits && text.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        text.to_owned()
+    } else {
+        AuthenticatedReason::Denied.into()
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The `ForeignCluster`s of consumers, and which of them wait for approval.
+//! The `ForeignCluster`s that Liqo creates for consumers, and which consumers wait for approval.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -8,52 +8,52 @@ use kube::{
     Api, ResourceExt as _,
     api::{ListParams, Patch, PatchParams},
 };
+use liqo_api::policies::PolicyPeer;
 use liqo_api::{
-    Approval, ClusterId, ForeignCluster, ForeignClusterSpec, RequestedResources, Wish, annotations, finalizers, labels,
+    Approval, ClusterId, ForeignCluster, ForeignClusterSpec, PeeringIntent, RequestedResources, annotations, finalizers, labels,
 };
-use liqo_kit::{
-    foreign_clusters,
-    policies::{self, PolicyPeer},
+use liqo_controller_runtime::{
+    Key, foreign_clusters, policies,
+    writes::{Step as _, StepError, unless_changed},
 };
 use serde_json::json;
 
 use super::Tenants;
 use crate::{
-    auth::decide::Room,
+    auth::decide::ApprovalQueue,
     decide::{Waiting, waiting},
     identity::PublicKey,
-    objects::{Step, StepError, create_missing},
+    objects,
 };
 
-/// What is written down of a consumer that waits for approval.
+/// What is recorded about a consumer that waits for approval.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noted {
-    /// Since when it waits.
     pub since: Timestamp,
-    /// The key that its ID follows from. Who comes through the tunnel is known by it.
+    /// The key that its ID is derived from, which identifies it in the tunnel.
     pub key: PublicKey,
 }
 
 impl Tenants {
-    /// Makes the `ForeignCluster` of a consumer that has none.
+    /// Creates the `ForeignCluster` of a consumer that has none.
     pub async fn record(&self, consumer: &ClusterId, name: &str) -> Result<(), StepError> {
         if !self.record_as(consumer, name, None).await? {
-            tracing::warn!(%consumer, name, "cannot make a ForeignCluster: both names for it are taken");
+            tracing::warn!(%consumer, name, "cannot create a ForeignCluster: both names for it are taken");
         }
         Ok(())
     }
 
-    /// The same, and says since when the consumer waits for approval, or that it does not any more. Returns whether there is
-    /// a name left for it.
+    /// The same, and records since when the consumer waits for approval, or that it does not wait. Returns `false` if both names are
+    /// taken.
     pub(super) async fn record_as(&self, consumer: &ClusterId, name: &str, noted: Option<Noted>) -> Result<bool, StepError> {
         if let Some(record) = self.find_record(consumer) {
             return self.annotate(&record, noted).await.map(|()| true);
         }
         let api: Api<ForeignCluster> = Api::all(self.client.clone());
         for object_name in object_names(consumer, name) {
-            let found = create_missing(&api, &record_of(consumer, name, &object_name, noted)).await?;
+            let found = objects::ensure(&api, &record_of(consumer, name, &object_name, noted)).await?;
             if found.spec.cluster_id == *consumer {
-                // One that the cache does not show yet may say something else.
+                // The object may be one that the cache does not show yet.
                 return self.annotate(&found, noted).await.map(|()| true);
             }
         }
@@ -72,33 +72,29 @@ impl Tenants {
         }
         let patch = json!({ "metadata": { "annotations": wanted } });
         let written = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        written.map(drop).step(|| format!("annotate ForeignCluster {name}"))
+        written.map(drop).step("annotate", "ForeignCluster", Key::new("", name))
     }
 
-    /// Takes back that a consumer waits for approval, unless somebody changed its record: it may just be approved.
+    /// Removes the mark that a consumer waits for approval, unless the record changed: somebody may have approved it just now.
     pub async fn forget(&self, record: &ForeignCluster) -> Result<(), StepError> {
         let (api, name) = (Api::<ForeignCluster>::all(self.client.clone()), record.name_any());
         let patch = json!({ "metadata": {
             "annotations": { annotations::PENDING_APPROVAL: null }, "resourceVersion": record.resource_version(),
         } });
-        match api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-            Ok(_) => {
-                tracing::info!(consumer = %record.spec.cluster_id, "nobody approved the consumer in time");
-                Ok(())
-            }
-            failed => failed.map(drop).step(|| format!("annotate ForeignCluster {name}")),
+        let patched = unless_changed(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await);
+        if patched.step("annotate", "ForeignCluster", Key::new("", name))?.is_some() {
+            tracing::info!(consumer = %record.spec.cluster_id, "nobody approved the consumer in time");
         }
+        Ok(())
     }
 
-    /// Whether a peer waits for approval.
     pub fn waiting(&self, record: &ForeignCluster) -> Waiting {
         let expiry = Duration::from_secs(self.context.config().spec.peering.approval_expiry_seconds.into());
         waiting(record, expiry, Timestamp::now())
     }
 
-    /// The record of a consumer that comes under this name, asked of the API server: a cache may not show yet what was noted
-    /// a moment ago, and the token that was spent on it opens nothing any more.
+    /// Asks the API server for the record of a consumer that calls itself by this name. The cache may not show a new record yet, and
+    /// without the record the consumer would need another token.
     pub(super) async fn live_record(
         &self,
         consumer: &ClusterId,
@@ -108,7 +104,7 @@ impl Tenants {
         let api: Api<ForeignCluster> = Api::all(self.client.clone());
         let names = cached.map_or_else(|| object_names(consumer, name), |record| vec![record.name_any()]);
         for name in names {
-            let found = api.get_opt(&name).await.step(|| format!("read ForeignCluster {name}"))?;
+            let found = api.get_opt(&name).await.step("read", "ForeignCluster", Key::new("", name))?;
             if let Some(record) = found.filter(|record| record.spec.cluster_id == *consumer) {
                 return Ok(Some(Arc::new(record)));
             }
@@ -116,17 +112,16 @@ impl Tenants {
         Ok(None)
     }
 
-    /// Whether a consumer can be noted as waiting for approval.
-    pub(super) async fn look_for_room(&self, consumer: &ClusterId, name: &str) -> Result<Room, StepError> {
+    pub(super) async fn find_approval_queue(&self, consumer: &ClusterId, name: &str) -> Result<ApprovalQueue, StepError> {
         let all = Api::<ForeignCluster>::all(self.client.clone()).list(&ListParams::default()).await;
-        let all = all.step(|| "list the ForeignClusters".to_owned())?.items;
-        Ok(room_in(&all, consumer, name, |record| matches!(self.waiting(record), Waiting::For(_))))
+        let all = all.step("list", "ForeignClusters", Key::default())?.items;
+        Ok(approval_queue_in(&all, consumer, name, |record| matches!(self.waiting(record), Waiting::For(_))))
     }
 
-    /// Whether the policy that holds for a consumer wants a person to approve it.
+    /// Whether the policy that applies to a consumer requires approval by a person.
     pub(super) fn is_approved_by_hand(&self, consumer: &ClusterId) -> bool {
         let peer = PolicyPeer::new(consumer, self.find_record(consumer).as_deref());
-        policies::held(&self.policies, &peer).is_some_and(|policy| policy.spec.provide.approval == Approval::Manual)
+        policies::effective(&self.policies, &peer).is_some_and(|policy| policy.spec.provide.approval == Approval::Manual)
     }
 
     pub(super) fn find_record(&self, consumer: &ClusterId) -> Option<Arc<ForeignCluster>> {
@@ -134,40 +129,44 @@ impl Tenants {
     }
 }
 
-/// What the record of a consumer may be called. The ID of another cluster is left to that one.
+/// The possible names of a consumer's record. A consumer must not take another cluster's ID as its name.
 fn object_names(consumer: &ClusterId, name: &str) -> Vec<String> {
     let is_taken = name.parse::<ClusterId>().is_ok_and(|id| id != *consumer);
     let with_id = format!("{}-{}", name.chars().take(56).collect::<String>(), consumer.short());
     if is_taken { vec![with_id] } else { vec![name.to_owned(), with_id] }
 }
 
-/// The name under which a consumer came, where Liqo made its record.
+/// The name that a consumer gave itself, if Liqo created its record.
 pub(super) fn noted_name(record: &ForeignCluster) -> Option<String> {
     let made_by_liqo = PolicyPeer::new(&record.spec.cluster_id, Some(record)).was_made_by_liqo();
     record.spec.cluster_name.clone().filter(|_| made_by_liqo)
 }
 
-fn room_in(records: &[ForeignCluster], consumer: &ClusterId, name: &str, waits: impl Fn(&ForeignCluster) -> bool) -> Room {
+fn approval_queue_in(
+    records: &[ForeignCluster],
+    consumer: &ClusterId,
+    name: &str,
+    waits: impl Fn(&ForeignCluster) -> bool,
+) -> ApprovalQueue {
     let known = records.iter().any(|record| record.spec.cluster_id == *consumer);
     let is_free = |name: &String| records.iter().all(|record| record.name_any() != *name);
-    Room {
+    ApprovalQueue {
         waits: records.iter().any(|record| record.spec.cluster_id == *consumer && waits(record)),
         waiting: records.iter().filter(|record| waits(record)).count(),
         has_name: known || object_names(consumer, name).iter().any(is_free),
     }
 }
 
-/// The `ForeignCluster` that Liqo makes for a consumer.
 fn record_of(consumer: &ClusterId, cluster_name: &str, object_name: &str, noted: Option<Noted>) -> ForeignCluster {
     let spec = ForeignClusterSpec {
         cluster_id: consumer.clone(),
         cluster_name: Some(cluster_name.to_owned()),
         auth_url: None,
         tunnel: Vec::new(),
-        outgoing_peering: Wish::Auto,
-        incoming_peering: Wish::Auto,
+        outgoing_peering: PeeringIntent::Auto,
+        incoming_peering: PeeringIntent::Auto,
         offers: BTreeMap::new(),
-        network: Wish::Auto,
+        network: PeeringIntent::Auto,
         request: RequestedResources::default(),
         token_secret_name: None,
     };
@@ -206,12 +205,13 @@ mod tests {
         let (rome, turin) = (ClusterId::of_public_key(&[1; 32]), ClusterId::of_public_key(&[2; 32]));
         let names = object_names(&rome, "rome");
         let mut records = vec![record_of(&turin, "rome", &names[0], Some(Noted { since: Timestamp::UNIX_EPOCH, key: [2; 32] }))];
-        let room = |records: &[ForeignCluster]| room_in(records, &rome, "rome", |record| !record.annotations().is_empty());
-        assert_eq!(room(&records), Room { waits: false, waiting: 1, has_name: true });
+        let room =
+            |records: &[ForeignCluster]| approval_queue_in(records, &rome, "rome", |record| !record.annotations().is_empty());
+        assert_eq!(room(&records), ApprovalQueue { waits: false, waiting: 1, has_name: true });
         records.push(record_of(&turin, "rome", &names[1], None));
-        assert_eq!(room(&records), Room { waits: false, waiting: 1, has_name: false });
+        assert_eq!(room(&records), ApprovalQueue { waits: false, waiting: 1, has_name: false });
         records.push(record_of(&rome, "rome", "other", Some(Noted { since: Timestamp::UNIX_EPOCH, key: [1; 32] })));
-        assert_eq!(room(&records), Room { waits: true, waiting: 2, has_name: true });
+        assert_eq!(room(&records), ApprovalQueue { waits: true, waiting: 2, has_name: true });
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The other end of the protocol: what Liqo asks plugins with.
+//! The client, with which Liqo calls plugins.
 //!
-//! Nothing here needs the plugin to be there. Calls fail, clearly and within their deadline; the subscription is tried
-//! again for ever, ever more slowly.
+//! It also works while the plugin is away: calls fail with a clear error within their deadline, and the client keeps trying to subscribe,
+//! with growing delays.
 
 mod settings;
 mod subscription;
@@ -30,10 +30,10 @@ use crate::{
 
 pub use settings::{AddressError, Pem, Settings, Tls, TlsError};
 
-/// The largest answer that is read: a hundred times what the largest sensible one needs.
+/// Maximum size of an answer in bytes, a hundred times that of the largest useful answer.
 pub const LARGEST_ANSWER: usize = 1 << 20;
 
-/// Speaks to one plugin. Clones share connection and subscription; the last one ends both.
+/// The client of one plugin. Clones share the connection and the subscription, which end with the last clone.
 #[derive(Clone, Debug)]
 pub struct PluginClient {
     connection: Arc<Connection>,
@@ -42,62 +42,62 @@ pub struct PluginClient {
     _task: Arc<Task>,
 }
 
-/// How it stands with the subscription to a plugin.
+/// State of the subscription to a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The first attempt has not ended yet.
+    /// The client has not finished its first attempt.
     Connecting,
-    /// The plugin tells of changes.
+    /// The plugin reports changes.
     Connected,
-    /// The plugin answers, but tells of no changes. So each further attempt counts as a change.
+    /// The plugin answers but does not report changes. So each further attempt counts as a change.
     NotSubscribed(String),
     /// The plugin does not answer.
     Unreachable(String),
 }
 
-/// A plugin's answer cannot be had.
+/// A call to a plugin failed.
 #[derive(Debug, thiserror::Error)]
 #[error("resource plugin {plugin}, asked about cluster {cluster}: {fault}")]
 pub struct PluginError {
     /// The address of the plugin.
     pub plugin: String,
-    /// The cluster in question.
+    /// The cluster that the call was about.
     pub cluster: String,
-    /// What is wrong.
+    /// Why the call failed.
     #[source]
     pub fault: Fault,
 }
 
-/// What is wrong with a plugin's answer.
+/// Why a call to a plugin failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// No connection, or it broke.
+    /// There is no connection, or it broke.
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
-    /// No answer in time.
+    /// The plugin did not answer within the deadline.
     #[error("it did not answer within {0:?}")]
     Timeout(Duration),
-    /// The message is larger than any sensible one.
+    /// The answer is larger than [`LARGEST_ANSWER`].
     #[error("it sent a message that is too large: {0}")]
     TooLarge(String),
-    /// It refuses, or failed.
+    /// The plugin answered with an error.
     #[error("it answered {code:?}: {message}")]
     Refused {
-        /// The status code.
+        /// Status code of gRPC.
         code: Code,
-        /// Its words.
+        /// Message of the plugin.
         message: String,
     },
-    /// It answered what cannot be used.
+    /// The plugin's answer is invalid.
     #[error(transparent)]
     Answer(#[from] AnswerError),
-    /// Our own side of TLS.
+    /// The client's files for TLS are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
 impl PluginClient {
-    /// Starts to subscribe, and returns at once. To be called on a tokio runtime.
+    /// Starts to subscribe in the background and returns at once. It must be called on a tokio runtime.
     pub fn new(settings: Settings) -> Result<Self, AddressError> {
         let address = Address::parse(&settings)?;
         let connection = Arc::new(Connection { address, settings, channel: Mutex::new(None) });
@@ -107,7 +107,7 @@ impl PluginClient {
         Ok(Self { connection, announcer, state, _task: Arc::new(task) })
     }
 
-    /// What the plugin offers to this cluster. May be asked at any time, whatever the subscription's state.
+    /// What the plugin offers to this cluster. It works in every state of the subscription.
     pub async fn read(&self, cluster: &str) -> Result<Vec<Pool>, PluginError> {
         let failed = |fault| PluginError { plugin: self.plugin(), cluster: cluster.to_owned(), fault };
         let answer = self.connection.call(wire::READ_RESOURCES, wire::encode_cluster(cluster)).await.map_err(failed)?;
@@ -115,30 +115,30 @@ impl PluginClient {
         wire::decode_answer(generation, &answer).map_err(|error| failed(error.into()))
     }
 
-    /// Tells the plugin that the peering with this cluster has ended. Harmless when said twice.
+    /// Tells the plugin that the peering with this cluster has ended. It may be called twice.
     pub async fn remove(&self, cluster: &str) -> Result<(), PluginError> {
         let removed = self.connection.call(wire::REMOVE_CLUSTER, wire::encode_cluster(cluster)).await;
         removed.map(drop).map_err(|fault| PluginError { plugin: self.plugin(), cluster: cluster.to_owned(), fault })
     }
 
-    /// What the plugin tells of changes from now on, and [`Change::All`] each time that it was found again, because what
-    /// happened meanwhile is not known.
+    /// The changes that the plugin reports from now on, and [`Change::All`] each time the client has subscribed again, because it does not
+    /// know what happened meanwhile.
     pub fn changes(&self) -> Changes {
         self.announcer.listen()
     }
 
-    /// How it stands with the subscription.
+    /// State of the subscription.
     pub fn state(&self) -> watch::Receiver<State> {
         self.state.clone()
     }
 
-    /// The plugin's address.
+    /// Address of the plugin.
     pub fn plugin(&self) -> String {
         self.connection.address.to_string()
     }
 }
 
-/// A plugin is a source like those that are built in.
+/// A plugin is a source like those that are built into Liqo.
 #[async_trait]
 impl ResourceSource for PluginClient {
     async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError> {
@@ -154,17 +154,17 @@ impl ResourceSource for PluginClient {
 
     async fn removed(&self, cluster: &str) {
         if let Err(error) = self.remove(cluster).await {
-            tracing::warn!(%error, "a plugin was not told that a peering ended");
+            tracing::warn!(%error, "could not tell a resource plugin that a peering ended");
         }
     }
 
     async fn ready(&self) {
-        // It ends when the subscription does, with the client.
+        // An error means that the client was dropped.
         let _ = self.state.clone().wait_for(|state| matches!(state, State::Connected | State::NotSubscribed(_))).await;
     }
 }
 
-/// The one connection to a plugin, made when it is needed.
+/// The connection to a plugin, which is opened when it is needed.
 #[derive(Debug)]
 struct Connection {
     address: Address,
@@ -173,7 +173,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// The connection, or a new one.
+    /// The open connection, or a new one.
     fn channel(&self) -> Result<Channel, TlsError> {
         let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(channel) = &*channel {
@@ -183,12 +183,12 @@ impl Connection {
         Ok(channel.insert(new).clone())
     }
 
-    /// The next call connects anew.
+    /// Makes the next call open a new connection.
     fn forget(&self) {
         *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// One question, one answer.
+    /// Calls a method with one request and one answer.
     async fn call(&self, path: &'static str, message: Bytes) -> Result<Bytes, Fault> {
         let channel = self.channel()?;
         let deadline = self.settings.deadline;
@@ -201,7 +201,7 @@ impl Connection {
             answer.map(tonic::Response::into_inner).map_err(|status| fault(&status, deadline))
         };
         let answered = tokio::time::timeout(deadline, call).await.unwrap_or(Err(Fault::Timeout(deadline)));
-        // A broken connection is not mended with files for TLS that may have been renewed since.
+        // A new connection reads the files for TLS again, which may have been renewed.
         if matches!(answered, Err(Fault::Unreachable(_))) {
             self.forget();
         }
@@ -209,7 +209,7 @@ impl Connection {
     }
 }
 
-/// Tells apart what tonic reports by itself and what the plugin said.
+/// Distinguishes errors of tonic from errors that the plugin sent.
 fn fault(status: &Status, deadline: Duration) -> Fault {
     let code = status.code();
     let message: String = status.message().chars().take(500).collect();
@@ -220,7 +220,7 @@ fn fault(status: &Status, deadline: Duration) -> Fault {
     }
     match code {
         Code::DeadlineExceeded => Fault::Timeout(deadline),
-        // Tonic's words for a message beyond our limit.
+        // This is tonic's error for a message that exceeds the limit.
         Code::OutOfRange if message.contains("message length too large") => Fault::TooLarge(message),
         code => Fault::Refused { code, message },
     }

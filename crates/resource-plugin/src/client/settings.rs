@@ -1,4 +1,4 @@
-//! Where a plugin is and how to talk to it.
+//! The settings of a client: address, generation, TLS and timeouts.
 
 use std::{fmt, io, path::PathBuf, time::Duration};
 
@@ -7,53 +7,52 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::{server::chain, wire::Generation};
 
-/// Pings of HTTP/2 find out that a plugin is gone; more of them than one in five minutes make servers of Go's gRPC hang up.
-/// A plugin that hangs is found out sooner, by [`Settings::probe`].
+/// HTTP/2 pings detect that a plugin is gone. Servers of grpc-go close a connection with more than one ping in five minutes.
+/// [`Settings::probe`] detects a plugin that hangs sooner.
 const HTTP2_KEEPALIVE: Duration = Duration::from_secs(310);
-/// A plugin whose node is gone is found out by the operating system.
+/// TCP keepalive (idle time, interval, retries) detects that a plugin's node is gone.
 const TCP_KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(15), Duration::from_secs(5), 3);
 
-/// How many bytes a plugin may send in one call before they are read. Notifications are tiny, and h2 gives up a connection
-/// on which some ten thousand tiny frames wait: a plugin that floods has to be stopped before.
-const AHEAD: u32 = 8 << 10;
+/// Maximum number of bytes that a plugin may send in one call before the client reads them. h2 closes a connection on which about ten
+/// thousand tiny frames wait, and notifications are tiny: flow control must stop a plugin that floods before that.
+const STREAM_WINDOW: u32 = 8 << 10;
 
-/// Where a plugin is and how to talk to it.
+/// How to call a plugin.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `host:port`, or a URL.
     pub address: String,
-    /// Which generation of the protocol it speaks.
+    /// Generation of the plugin's protocol.
     pub generation: Generation,
-    /// With TLS; without, plain text. An address that starts with `https://` needs it.
+    /// Settings of TLS; `None` for plain text. An address that begins with `https://` needs them.
     pub tls: Option<Tls>,
-    /// How long to wait for a connection. Short, for an attempt may have gone to a pod that is no more, and the next one
-    /// finds another.
+    /// Timeout of opening a connection. It is short, because an attempt may go to a pod that is gone, and the next one reaches another.
     pub connect_timeout: Duration,
-    /// How long to wait for an answer.
+    /// Timeout of a call.
     pub deadline: Duration,
-    /// How long to wait before the second attempt to subscribe; it grows to `longest_delay`.
+    /// Delay before the second attempt to subscribe. It doubles after each failure, up to `longest_delay`.
     pub shortest_delay: Duration,
-    /// The longest time between two attempts to subscribe.
+    /// Maximum delay between two attempts to subscribe.
     pub longest_delay: Duration,
-    /// How often a subscribed plugin is asked whether it is still alive.
+    /// Interval of health checks of a subscribed plugin.
     pub probe: Duration,
 }
 
-/// What TLS needs. Files are read for each new connection, so they may be renewed.
+/// Settings of TLS. The client reads the files for each new connection, so they can be renewed.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    /// The authority (PEM) whose certificate the plugin has.
+    /// The authority (PEM) that signed the plugin's certificate.
     pub authority: Pem,
-    /// Our own certificate chain and key (PEM), for plugins that ask for one.
+    /// Certificate chain and key of the client (PEM), for plugins that require them.
     pub identity: Option<(Pem, Pem)>,
-    /// The name in the plugin's certificate, if it is not the host of the address.
+    /// The name in the plugin's certificate, if it differs from the host of the address.
     pub server_name: Option<String>,
 }
 
 /// Certificates, or a key, as PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Pem {
-    /// In a file.
+    /// Path of a file.
     File(PathBuf),
     /// The text itself.
     Bytes(Vec<u8>),
@@ -75,7 +74,7 @@ impl<P: Into<PathBuf>> From<P> for Pem {
 }
 
 impl Settings {
-    /// What fits most plugins: plain text, the newest generation, five seconds for an answer.
+    /// Settings for most plugins: plain text, the newest generation, a timeout of five seconds.
     pub fn new(address: impl Into<String>) -> Self {
         Self {
             address: address.into(),
@@ -90,30 +89,30 @@ impl Settings {
     }
 }
 
-/// An address that no plugin can have.
+/// An invalid address of a plugin.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Not a host and a port.
+    /// The address is not a host and a port.
     #[error("{0:?} is not the address of a resource plugin: use host:port, as in liqo-fixed-resources-plugin.liqo:6001")]
     Form(String),
-    /// TLS without knowing whom to trust.
-    #[error("{0:?} asks for TLS: the authority of the plugin's certificate has to be set, too")]
+    /// The address requires TLS, but there is no authority.
+    #[error("{0:?} requires TLS: set the authority of the plugin's certificate, too")]
     NoAuthority(String),
 }
 
-/// The files for TLS cannot be used.
+/// The client's files for TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// One cannot be read.
+    /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// What is in them is no certificate, or no key.
-    #[error("the TLS files of the plugin's connection: {0}")]
+    /// A file does not contain a valid certificate or key.
+    #[error("the files for TLS with the plugin are invalid: {0}")]
     Content(String),
 }
 
@@ -143,12 +142,12 @@ impl Address {
         if port && whole { Ok(Self(uri)) } else { Err(wrong()) }
     }
 
-    /// How to connect. Reads the files for TLS.
+    /// How to connect. It reads the files for TLS.
     pub(crate) fn endpoint(&self, settings: &Settings) -> Result<Endpoint, TlsError> {
         let (idle, interval, retries) = TCP_KEEPALIVE;
         let endpoint = Endpoint::from(self.0.clone())
             .connect_timeout(settings.connect_timeout)
-            .initial_stream_window_size(AHEAD)
+            .initial_stream_window_size(STREAM_WINDOW)
             .tcp_keepalive(Some(idle))
             .tcp_keepalive_interval(Some(interval))
             .tcp_keepalive_retries(Some(retries))
@@ -217,7 +216,7 @@ mod tests {
             "a b:1",
             "plugin:65536",
         ] {
-            assert!(matches!(parse(text, false), Err(AddressError::Form(_))), "{text:?} was taken");
+            assert!(matches!(parse(text, false), Err(AddressError::Form(_))), "{text:?} was accepted");
         }
         assert!(matches!(parse("https://plugin:6001", false), Err(AddressError::NoAuthority(_))));
         assert!(matches!(parse("http://plugin:6001", true), Err(AddressError::Form(_))), "plain text although TLS is set");

@@ -1,16 +1,16 @@
-//! Stays subscribed to a plugin, whatever happens to it.
+//! Keeps a subscription to a plugin: it subscribes again after every failure.
 //!
 //! ```text
 //!             no answer                 the stream ends, or Subscribe is refused
 //!   Unreachable <──────── attempt ────────────────────────────────> NotSubscribed
 //!        │                 ▲   │ an answer                               │
-//!        │   ever longer   │   ▼                                         │
-//!        └──── delay ──────┤ Connected: All, then what the plugin tells  │
+//!        │     growing     │   ▼                                         │
+//!        └──── delay ──────┤ Connected: All, then the plugin's changes   │
 //!                          └─────────────────── delay ───────────────────┘
 //! ```
 //!
-//! A plugin need not say anything before the first change, not even that it took the subscription. So it is asked now and
-//! then whether it is alive, by the usual health check: any answer will do, also that there is no such method.
+//! A plugin may send nothing before the first change, not even that it accepted the subscription. So the client calls the standard health
+//! check at intervals. Every answer proves that the plugin is alive, even an error that there is no such method.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,18 +34,18 @@ use crate::{
 };
 
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
-/// A notification holds the ID of one cluster.
-const LARGEST_NOTIFICATION: usize = 4096;
-/// After so many notifications in a row the plugin has to wait a little: nobody could act on more.
+/// Maximum size of a notification in bytes. A notification contains one cluster ID.
+const MAX_NOTIFICATION_LEN: usize = 4096;
+/// After this many notifications the client pauses, because it cannot act on more.
 const BURST: u32 = 256;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a plugin may say nothing at all before it is asked whether it is alive.
+/// Delay of the first health check after subscribing.
 const FIRST_PROBE: Duration = Duration::from_secs(1);
-/// A stream counts as a subscription when it lasted this long: some plugins end each at once.
+/// A stream counts as a subscription once it has lasted this long: some plugins end each stream at once.
 const SETTLED: Duration = Duration::from_millis(250);
 
-/// The task that stays subscribed; it ends when this is dropped.
+/// The task that keeps the subscription. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Task(JoinHandle<()>);
 
@@ -55,11 +55,16 @@ impl Task {
             let mut failures = 0;
             loop {
                 let started = Instant::now();
-                let mut attempt =
-                    Attempt { connection: &connection, announcer: &announcer, state: &state, told_all: false, settled: false };
+                let mut attempt = Attempt {
+                    connection: &connection,
+                    announcer: &announcer,
+                    state: &state,
+                    announced_all: false,
+                    settled: false,
+                };
                 let ended = attempt.run().await;
                 attempt.end(&ended);
-                // What held for long was no failure; what ended soon is tried ever more slowly.
+                // A long subscription resets the delay; short ones increase it.
                 let settings = &connection.settings;
                 failures = if started.elapsed() > settings.longest_delay { 1 } else { failures + 1 };
                 let longest = delay(settings.shortest_delay, settings.longest_delay, failures);
@@ -76,16 +81,16 @@ impl Drop for Task {
     }
 }
 
-/// Twice as long after each failure in a row.
+/// The delay doubles with each consecutive failure.
 fn delay(shortest: Duration, longest: Duration, failures: u32) -> Duration {
     shortest.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(longest)
 }
 
 /// Why an attempt ended.
 enum End {
-    /// No sign of life.
+    /// The plugin did not answer.
     Silent(Fault),
-    /// The plugin ended it.
+    /// The plugin ended or refused the subscription.
     Ended(String),
 }
 
@@ -93,21 +98,21 @@ struct Attempt<'a> {
     connection: &'a Connection,
     announcer: &'a Announcer,
     state: &'a watch::Sender<State>,
-    /// Whether it was said in this attempt that everything may have changed.
-    told_all: bool,
-    /// Whether the plugin counts as subscribed to.
+    /// Whether this attempt has announced [`Change::All`].
+    announced_all: bool,
+    /// Whether the subscription is established.
     settled: bool,
 }
 
 impl Attempt<'_> {
-    /// Subscribes, and listens until that ends.
+    /// Subscribes and listens until the subscription ends.
     async fn run(&mut self) -> End {
         let deadline = self.connection.settings.deadline;
         let channel = match self.connection.channel() {
             Ok(channel) => channel,
             Err(error) => return End::Silent(error.into()),
         };
-        let mut grpc = Grpc::new(channel).max_decoding_message_size(LARGEST_NOTIFICATION);
+        let mut grpc = Grpc::new(channel).max_decoding_message_size(MAX_NOTIFICATION_LEN);
         if let Err(error) = grpc.ready().await {
             return End::Silent(Fault::Unreachable(chain(&error)));
         }
@@ -123,7 +128,7 @@ impl Attempt<'_> {
                         Ok(stream) => break stream.into_inner(),
                         Err(status) => return self.ended_by(&status),
                     },
-                    // It may have taken the subscription, and have nothing to say yet.
+                    // It may have accepted the subscription and have nothing to send yet.
                     _ = probes.tick() => match self.probe().await {
                         Ok(()) => self.settle(),
                         Err(fault) => return End::Silent(fault),
@@ -138,7 +143,7 @@ impl Attempt<'_> {
             tokio::select! {
                 message = stream.message() => {
                     match message {
-                        Ok(Some(message)) => self.tell(&message),
+                        Ok(Some(message)) => self.announce(&message),
                         Ok(None) => return End::Ended("it ended the subscription".to_owned()),
                         Err(status) => return self.ended_by(&status),
                     }
@@ -158,7 +163,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Any answer is a sign of life.
+    /// Every answer proves that the plugin is alive.
     async fn probe(&self) -> Result<(), Fault> {
         match self.connection.call(HEALTH_CHECK, Bytes::new()).await {
             Err(fault @ (Fault::Unreachable(_) | Fault::Timeout(_) | Fault::Tls(_))) => Err(fault),
@@ -169,31 +174,31 @@ impl Attempt<'_> {
     fn ended_by(&self, status: &Status) -> End {
         match fault(status, self.connection.settings.deadline) {
             fault @ (Fault::Unreachable(_) | Fault::Timeout(_)) => End::Silent(fault),
-            Fault::Refused { code: Code::Unimplemented, .. } => End::Ended("it knows no method Subscribe".to_owned()),
+            Fault::Refused { code: Code::Unimplemented, .. } => End::Ended("it has no method Subscribe".to_owned()),
             fault => End::Ended(fault.to_string()),
         }
     }
 
-    /// Passes on what the plugin said. What cannot be read may mean anything.
-    fn tell(&mut self, notification: &[u8]) {
+    /// Announces a notification. One that cannot be decoded may mean that anything changed.
+    fn announce(&mut self, notification: &[u8]) {
         match wire::decode_cluster(notification) {
             Ok(cluster) if !cluster.is_empty() => self.announcer.announce(&Change::Cluster(cluster)),
-            _ => self.tell_all(),
+            _ => self.announce_all(),
         }
     }
 
-    fn tell_all(&mut self) {
-        self.told_all = true;
+    fn announce_all(&mut self) {
+        self.announced_all = true;
         self.announcer.announce(&Change::All);
     }
 
-    /// The plugin is there and tells of changes from now on; those before are unknown.
+    /// The plugin reports changes from now on. Earlier ones are unknown.
     fn settle(&mut self) {
         self.settled = true;
-        if !self.told_all {
-            self.tell_all();
+        if !self.announced_all {
+            self.announce_all();
         }
-        if self.say(State::Connected) {
+        if self.set_state(State::Connected) {
             tracing::info!(plugin = %self.connection.address, "subscribed to the resource plugin");
         }
     }
@@ -204,27 +209,27 @@ impl Attempt<'_> {
             End::Silent(fault) => {
                 self.connection.forget();
                 let reason = fault.to_string();
-                if self.say(State::Unreachable(reason.clone())) {
-                    tracing::warn!(%plugin, reason, "the resource plugin does not answer, trying on");
+                if self.set_state(State::Unreachable(reason.clone())) {
+                    tracing::warn!(%plugin, reason, "the resource plugin does not answer; trying again");
                 }
             }
             End::Ended(reason) => {
-                // Nobody will tell of changes, so each attempt stands for one.
-                if !self.settled && !self.told_all {
-                    self.tell_all();
+                // Nobody reports changes, so each attempt counts as one.
+                if !self.settled && !self.announced_all {
+                    self.announce_all();
                 }
-                if self.say(State::NotSubscribed(reason.clone())) {
-                    tracing::warn!(%plugin, reason, "the resource plugin tells of no changes, trying on");
+                if self.set_state(State::NotSubscribed(reason.clone())) {
+                    tracing::warn!(%plugin, reason, "the resource plugin does not report changes; trying again");
                 }
             }
         }
     }
 
-    /// Returns whether that is new.
-    fn say(&self, state: State) -> bool {
-        self.state.send_if_modified(|said| {
-            let new = *said != state;
-            *said = state;
+    /// Returns whether the state has changed.
+    fn set_state(&self, state: State) -> bool {
+        self.state.send_if_modified(|current| {
+            let new = *current != state;
+            *current = state;
             new
         })
     }
@@ -235,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_come_ever_more_slowly_up_to_a_limit() {
+    fn delays_between_attempts_grow_up_to_a_limit() {
         let (shortest, longest) = (Duration::from_millis(200), Duration::from_secs(30));
         let delays: Vec<u128> = (1..=10).map(|failures| delay(shortest, longest, failures).as_millis()).collect();
         assert_eq!(delays, [200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000]);

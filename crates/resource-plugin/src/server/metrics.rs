@@ -1,4 +1,4 @@
-//! What a plugin counts, and the HTTP port that shows it.
+//! The metrics of a plugin, and the HTTP port that serves them.
 
 use std::{
     sync::{
@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 
 type ByOutcome = [(&'static str, &'static str); 1];
 
-/// What a plugin counts.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     reads: Family<ByOutcome, Counter>,
@@ -46,16 +45,16 @@ impl Metrics {
 
     fn registry(&self) -> Registry {
         let mut registry = Registry::with_prefix("liqo_plugin");
-        registry.register("reads", "How often clusters' resources were read", self.reads.clone());
-        registry.register("read_seconds", "How long that took in all", self.seconds.clone());
-        registry.register("removals", "How often a peering was said to have ended", self.removals.clone());
-        registry.register("notifications", "How many changes subscribers were told of", self.notifications.clone());
-        registry.register("subscribers", "How many are subscribed to changes", self.subscribers.clone());
+        registry.register("reads", "Number of calls of ReadResources, by outcome", self.reads.clone());
+        registry.register("read_seconds", "Total duration of calls of ReadResources", self.seconds.clone());
+        registry.register("removals", "Number of calls of RemoveCluster", self.removals.clone());
+        registry.register("notifications", "Number of notifications sent to subscribers", self.notifications.clone());
+        registry.register("subscribers", "Number of subscribers", self.subscribers.clone());
         registry
     }
 }
 
-/// Answers until `stop`.
+/// Serves metrics and probes until `stop`.
 pub(crate) async fn serve(listener: TcpListener, metrics: Arc<Metrics>, stop: CancellationToken) -> std::io::Result<()> {
     let registry = Arc::new(metrics.registry());
     let text = move || {
@@ -66,7 +65,7 @@ pub(crate) async fn serve(listener: TcpListener, metrics: Arc<Metrics>, stop: Ca
     };
     let ready = move || {
         let ready = metrics.ready.load(Ordering::Acquire);
-        async move { if ready { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "nothing can be read yet") } }
+        async move { if ready { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "the source is not ready") } }
     };
     let routes =
         Router::new().route("/metrics", get(text)).route("/healthz", get(|| async { "ok" })).route("/readyz", get(ready));

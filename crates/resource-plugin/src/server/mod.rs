@@ -34,57 +34,56 @@ use crate::{changes::Announcer, source::ResourceSource, wire};
 
 pub use options::{DEFAULT_PORT, Options};
 
-/// How often a silent caller is asked whether it is still there, and how long it may take to say so.
+/// How often a silent connection is pinged, and the timeout of the answer.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
-/// Calls of one connection at a time.
-const MOST_CALLS: u32 = 256;
-/// How long one `read` may take.
+/// Maximum number of concurrent calls of one connection.
+const MAX_CALLS: u32 = 256;
+/// Timeout of one `read`.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a plugin goes on answering after SIGTERM: so long its Service may go on sending callers.
+/// How long a plugin answers after SIGTERM: for about this time its Service may still send callers.
 const LINGER: Duration = Duration::from_millis(1200);
-/// How long calls may take to end after that.
+/// How long open calls may then take to end.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The plugin cannot serve.
+/// Why the plugin cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The port is taken, or may not be used.
+    /// It cannot listen on a port.
     #[error("cannot listen on {address}: {source} (--port and --metrics-port choose others)")]
     Listen {
-        /// Where.
+        /// The address and port.
         address: SocketAddr,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file that a flag names.
+    /// It cannot read a file that a flag names.
     #[error("cannot read {}: {source} ({flag} names it)", path.display())]
     File {
         /// The file.
         path: PathBuf,
         /// The flag.
         flag: &'static str,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Certificate and key are none, or do not fit each other.
+    /// Certificate or key is invalid, or they do not belong together.
     #[error("cannot serve with TLS: {0} (see --tls-cert, --tls-key and --tls-client-ca)")]
     Tls(String),
-    /// The description of the protocol is damaged: a fault of the build.
+    /// The compiled .proto files in this program are damaged.
     #[error("cannot offer reflection: {0}")]
     Reflection(tonic_reflection::server::Error),
-    /// The operating system refuses to tell when to end.
+    /// It cannot install signal handlers.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
-    /// Serving ended by itself.
+    /// The server failed.
     #[error("serving failed: {0}")]
     Serve(tonic::transport::Error),
-    /// Serving metrics ended by itself.
+    /// The server of metrics failed.
     #[error("serving metrics failed: {0}")]
     Metrics(io::Error),
 }
 
-/// Serves the source until SIGTERM or SIGINT: all of a plugin's `main`. What keeps it from serving is said on standard error,
-/// in one line.
+/// Serves the source until SIGTERM or SIGINT. This is all that a plugin's `main` needs. If it fails, it prints one line to standard error.
 pub async fn serve(source: impl ResourceSource, options: Options) -> ExitCode {
     options.start_logging();
     match try_serve(source, options).await {
@@ -107,12 +106,12 @@ async fn try_serve(source: impl ResourceSource, options: Options) -> Result<(), 
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("asked to end");
+        tracing::info!("shutting down");
     };
     server.run(source, stop).await
 }
 
-/// A plugin that listens and does not serve yet.
+/// A plugin that listens but does not serve yet.
 #[derive(Debug)]
 pub struct Server {
     options: Options,
@@ -123,7 +122,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes the ports and reads the files that the options name.
+    /// Listens on the ports and reads the files that the options name.
     pub async fn bind(options: &Options) -> Result<Self, ServeError> {
         let tls = tls(options)?;
         let listener = listen(SocketAddr::new(options.address, options.port)).await?;
@@ -134,21 +133,21 @@ impl Server {
         Ok(Self { options: options.clone(), tls, listener, metrics, linger: Duration::ZERO })
     }
 
-    /// When asked to end, go on answering so long, while health checks say that it ends already.
+    /// After it is told to stop, it answers for this time, while its health checks already fail.
     #[must_use]
     pub fn lingering(self, linger: Duration) -> Self {
         Self { linger, ..self }
     }
 
-    /// Where it listens: tells the port if the options said 0.
+    /// The address on which it listens. It contains the chosen port if the options have port 0.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is ready, and lingers if it was told to. Then open subscriptions end at once, and other calls have five seconds.
+    /// Serves until `stop` is ready, then lingers. Then it ends open subscriptions at once; other calls have five seconds to end.
     pub async fn run(self, source: impl ResourceSource, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self { options, tls, listener, metrics: metrics_listener, linger } = self;
-        let (ending_soon, ending) = (CancellationToken::new(), CancellationToken::new());
+        let (lingering, ending) = (CancellationToken::new(), CancellationToken::new());
         let _ends_with_us = ending.clone().drop_guard();
         let metrics = Arc::new(Metrics::default());
         let source: Arc<dyn ResourceSource> = Arc::new(source);
@@ -173,10 +172,10 @@ impl Server {
                 None => std::future::pending().await,
             }
         };
-        let news = async {
+        let changes = async {
             let mut changes = source.changes();
             source.ready().await;
-            if !ending_soon.is_cancelled() {
+            if !lingering.is_cancelled() {
                 tracing::info!("ready");
                 metrics.set_ready(true);
                 health.set_service_status(wire::SERVICE, ServingStatus::Serving).await;
@@ -188,7 +187,7 @@ impl Server {
         };
         let stop = async {
             stop.await;
-            ending_soon.cancel();
+            lingering.cancel();
             metrics.set_ready(false);
             health.set_service_status(wire::SERVICE, ServingStatus::NotServing).await;
             tokio::time::sleep(linger).await;
@@ -197,7 +196,7 @@ impl Server {
         tokio::select! {
             outcome = &mut serving => return outcome,
             outcome = counting => return outcome,
-            () = news => {}
+            () = changes => {}
             () = stop => {}
         }
         ending.cancel();
@@ -205,12 +204,12 @@ impl Server {
             tracing::warn!("some calls did not end in time");
             return Ok(());
         };
-        tracing::info!("ended in order");
+        tracing::info!("stopped");
         outcome
     }
 }
 
-/// The protocol, health and reflection on one port.
+/// Serves the protocol, health checks and reflection on one port.
 fn grpc(
     listener: TcpListener,
     tls: Option<ServerTlsConfig>,
@@ -231,7 +230,7 @@ fn grpc(
         .add_service(reflection().build_v1alpha().map_err(ServeError::Reflection)?);
     let mut server = tonic::transport::Server::builder()
         .timeout(READ_DEADLINE)
-        .max_concurrent_streams(MOST_CALLS)
+        .max_concurrent_streams(MAX_CALLS)
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1));
     if let Some(tls) = tls {
@@ -239,13 +238,13 @@ fn grpc(
     }
     let serving = server.add_routes(routes);
     Ok(async move {
-        // Without a delay: the end of an answer follows it in a segment of its own, which would wait for an acknowledgement.
+        // The end of an answer is a separate segment, which Nagle's algorithm would delay until an acknowledgement.
         let incoming = TcpListenerStream::new(listener).inspect_ok(|stream| drop(stream.set_nodelay(true)));
         serving.serve_with_incoming_shutdown(incoming, stop.cancelled_owned()).await.map_err(ServeError::Serve)
     })
 }
 
-/// Every address means IPv6 and IPv4; where the machine has no IPv6, IPv4 alone.
+/// The unspecified address listens on IPv6 and IPv4, or only on IPv4 if the machine has no IPv6.
 async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
     match TcpListener::bind(address).await {
         Err(_) if address.ip().is_unspecified() && address.is_ipv6() => {
@@ -263,7 +262,7 @@ fn tls(options: &Options) -> Result<Option<ServerTlsConfig>, ServeError> {
     if let Some(authority) = &options.tls_client_ca {
         tls = tls.client_ca_root(Certificate::from_pem(file(authority, "--tls-client-ca")?));
     }
-    // Here it is only checked, so that what is wrong with the files is told before anything is served.
+    // This only checks the files, so that errors appear before anything is served.
     tonic::transport::Server::builder().tls_config(tls.clone()).map_err(|error| ServeError::Tls(chain(&error)))?;
     Ok(Some(tls))
 }

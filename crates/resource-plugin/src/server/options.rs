@@ -1,4 +1,4 @@
-//! The flags that every plugin has.
+//! The flags of every plugin.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -10,10 +10,10 @@ use tracing::level_filters::LevelFilter;
 
 use crate::wire::Generation;
 
-/// The port that Liqo's plugins listen on.
+/// Default port of plugins.
 pub const DEFAULT_PORT: u16 = 6001;
 
-/// Where and how a plugin serves. Flatten it into arguments of your own, or read it alone with [`Options::parse`].
+/// The flags of every plugin. Flatten them into your own arguments, or parse only them with [`Options::parse`].
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// Port to serve on
@@ -25,16 +25,16 @@ pub struct Options {
     /// Generation of the protocol
     #[arg(long, value_enum, ignore_case = true, default_value_t)]
     pub generation: Generation,
-    /// Certificate chain (PEM) to serve with, instead of plain text
+    /// Certificate chain (PEM): serve with TLS instead of plain text
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// Its private key (PEM)
+    /// Private key of the certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// Serve only callers with a certificate of this authority (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Least severe messages to log: off, error, warn, info, debug, trace; the environment variable `RUST_LOG` says it in detail
+    /// Log messages of this level and above: off, error, warn, info, debug, trace. The environment variable `RUST_LOG` overrides it
     #[arg(long, default_value_t = LevelFilter::INFO, value_name = "LEVEL")]
     pub log_level: LevelFilter,
     /// Port for /metrics, /healthz and /readyz over HTTP; 0 for none
@@ -58,19 +58,19 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads the command line of a plugin that has no other flags. Ends the program if it is wrong, or asks for help.
+    /// Parses the command line of a plugin that has no other flags. It exits if the command line is invalid or asks for help.
     pub fn parse() -> Self {
-        // Help shows the name that the program was called by.
+        // Help shows the name of the program from the command line.
         Self::from_arg_matches(&Self::command().get_matches()).unwrap_or_else(|error| error.exit())
     }
 
     fn command() -> Command {
-        // The words above are for authors, not for those who run it.
+        // The doc comment above is for authors of plugins, not for users.
         Self::augment_args(Command::new("plugin")).about("Tell Liqo what each peer of this cluster is offered").long_about(None)
     }
 
-    /// Writes log lines to standard error, unless the program logs in its own way already. [`crate::serve`] does it, too; call
-    /// it before to log what happens earlier.
+    /// Starts logging to standard error, unless the program has its own logger. [`crate::serve`] calls it; call it earlier to log what
+    /// happens before.
     pub fn start_logging(&self) {
         let by_flag = || tracing_subscriber::EnvFilter::new(self.log_level.to_string());
         let filter = std::env::var("RUST_LOG").ok().and_then(|wanted| wanted.parse().ok()).unwrap_or_else(by_flag);
@@ -90,17 +90,17 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_are_sound_and_the_defaults_are_those_of_the_program() {
+    fn the_flags_are_valid_and_have_the_defaults_of_options() {
         Options::command().debug_assert();
         assert!(Options::command().render_long_help().to_string().starts_with("Tell Liqo what"));
         assert_eq!(format!("{:?}", parse(&[]).unwrap()), format!("{:?}", Options::default()));
         let options = parse(&["--port", "7000", "--generation", "p1", "--log-level", "debug", "--metrics-port", "8080"]).unwrap();
         assert_eq!((options.port, options.generation, options.metrics_port), (7000, Generation::P1, 8080));
-        assert_eq!(parse(&["--generation", "P2"]).unwrap().generation, Generation::P2, "as policies spell it");
+        assert_eq!(parse(&["--generation", "P2"]).unwrap().generation, Generation::P2, "the spelling in policies");
     }
 
     #[test]
-    fn flags_that_cannot_work_are_refused() {
+    fn invalid_flags_are_refused() {
         for arguments in [
             &["--port", "0"][..],
             &["--port", "65536"],

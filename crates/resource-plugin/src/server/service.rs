@@ -1,4 +1,4 @@
-//! The three methods, for whatever generation and whatever source.
+//! The three methods of the protocol, for all generations and sources.
 
 use std::{
     convert::Infallible,
@@ -28,12 +28,11 @@ use crate::{
 
 use super::metrics::Metrics;
 
-/// A request holds the ID of one cluster.
-const LARGEST_REQUEST: usize = 4096;
-/// Liqo subscribes once. More than a few are a fault, or mischief.
-const MOST_SUBSCRIBERS: i64 = 64;
+/// Maximum size of a request in bytes. A request contains one cluster ID.
+const MAX_REQUEST_LEN: usize = 4096;
+/// Maximum number of subscribers. Liqo subscribes once, so many subscribers are a bug or an attack.
+const MAX_SUBSCRIBERS: i64 = 64;
 
-/// What all calls share.
 pub(crate) struct Shared {
     pub(crate) source: Arc<dyn ResourceSource>,
     pub(crate) generation: Generation,
@@ -62,7 +61,7 @@ impl Service<http::Request<Body>> for ResourceReader {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let shared = self.0.clone();
         async move {
-            let mut grpc = Grpc::new(Raw).max_decoding_message_size(LARGEST_REQUEST);
+            let mut grpc = Grpc::new(Raw).max_decoding_message_size(MAX_REQUEST_LEN);
             let path = request.uri().path().to_owned();
             Ok(match path.as_str() {
                 wire::READ_RESOURCES => {
@@ -99,26 +98,28 @@ async fn read(shared: Arc<Shared>, request: Request<Bytes>) -> Result<Bytes, Sta
 async fn try_read(shared: &Shared, request: &[u8]) -> Result<Bytes, Status> {
     let cluster = cluster(request)?;
     if cluster.is_empty() {
-        return Err(Status::invalid_argument("the request names no cluster"));
+        return Err(Status::invalid_argument("the request contains no cluster ID"));
     }
     let pools = shared.source.read(&cluster).await.map_err(|error| {
         match &error {
-            SourceError::NotReady(_) | SourceError::UnknownCluster(_) => tracing::debug!(cluster, %error, "not answered"),
-            SourceError::Failed(_) => tracing::warn!(cluster, %error, "reading failed"),
+            SourceError::NotReady(_) | SourceError::UnknownCluster(_) => {
+                tracing::debug!(cluster, %error, "the source cannot answer");
+            }
+            SourceError::Failed(_) => tracing::warn!(cluster, %error, "the source failed"),
         }
         status_of(&error)
     })?;
     tracing::debug!(cluster, pools = pools.len(), "read");
     wire::encode_answer(shared.generation, &pools).map_err(|error| {
-        tracing::error!(cluster, %error, "the source's answer cannot be sent");
-        Status::internal(format!("the plugin's own answer cannot be sent: {error}"))
+        tracing::error!(cluster, %error, "cannot encode the source's answer");
+        Status::internal(format!("the plugin cannot encode its answer: {error}"))
     })
 }
 
 async fn remove(shared: Arc<Shared>, request: Request<Bytes>) -> Result<Bytes, Status> {
     let cluster = cluster(&request.into_inner())?;
     shared.metrics.removed();
-    // Some versions of Liqo say it of no cluster at all, for one that they do not know.
+    // Some versions of Liqo send an empty ID for a cluster that they do not know.
     if !cluster.is_empty() {
         tracing::info!(cluster, "peering ended");
         shared.source.removed(&cluster).await;
@@ -138,11 +139,11 @@ fn status_of(error: &SourceError) -> Status {
     }
 }
 
-/// Who comes is told once that everything may have changed, because it knows nothing of what happened before. Then it is
-/// told of changes, as fast as it takes them, until it leaves or the plugin ends.
+/// A new subscriber first gets [`Change::All`], because it does not know what happened before. Then it gets changes as fast as it reads
+/// them, until it leaves or the plugin ends.
 fn subscribe(shared: Arc<Shared>) -> Result<BoxStream<'static, Result<Bytes, Status>>, Status> {
     let counted = Counted::new(&shared.metrics)
-        .ok_or_else(|| Status::resource_exhausted(format!("there are {MOST_SUBSCRIBERS} subscribers already")))?;
+        .ok_or_else(|| Status::resource_exhausted(format!("there are already {MAX_SUBSCRIBERS} subscribers")))?;
     let first = stream::once(async { Change::All });
     let notifications = first.chain(shared.announcer.listen()).take_until(shared.stop.clone().cancelled_owned());
     let messages = notifications.map(move |change| {
@@ -155,7 +156,7 @@ fn subscribe(shared: Arc<Shared>) -> Result<BoxStream<'static, Result<Bytes, Sta
     Ok(Subscription { messages: messages.boxed(), _counted: counted }.boxed())
 }
 
-/// One subscriber, counted as long as it is there.
+/// The stream of one subscriber. The subscriber counts until the stream is dropped.
 struct Subscription {
     messages: BoxStream<'static, Result<Bytes, Status>>,
     _counted: Counted,
@@ -174,7 +175,7 @@ struct Counted(Arc<Metrics>);
 impl Counted {
     fn new(metrics: &Arc<Metrics>) -> Option<Self> {
         let counted = Self(metrics.clone());
-        (metrics.subscribers.inc() < MOST_SUBSCRIBERS).then_some(counted)
+        (metrics.subscribers.inc() < MAX_SUBSCRIBERS).then_some(counted)
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the tests of both ends share.
-#![allow(dead_code)] // Each test program uses its own part.
+//! Code that several tests use.
+#![allow(dead_code)] // Each test program uses another part.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{
@@ -17,30 +17,30 @@ use tokio::{sync::oneshot, sync::watch, task::JoinHandle};
 
 pub mod raw;
 
-/// Long enough for a busy machine; nothing waits so long if all is well.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Long enough for a busy machine. A test that passes never waits this long.
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Offers what it was told to, and remembers who left.
+/// A source that offers what the test sets, and records which clusters were removed.
 #[derive(Default)]
-pub struct Shelf {
+pub struct FakeSource {
     pub pools: Mutex<Vec<Pool>>,
     pub announcer: Announcer,
     pub removed: Mutex<Vec<String>>,
 }
 
-impl Shelf {
+impl FakeSource {
     pub fn with(texts: &[&str]) -> Self {
         Self { pools: Mutex::new(vec![resources(texts).unwrap().into()]), ..Self::default() }
     }
 }
 
 #[async_trait]
-impl ResourceSource for Shelf {
+impl ResourceSource for FakeSource {
     async fn read(&self, cluster: &str) -> Result<Vec<Pool>, SourceError> {
         match cluster {
             "unknown" => Err(SourceError::UnknownCluster(cluster.to_owned())),
             "early" => Err(SourceError::NotReady("the nodes are not listed yet".to_owned())),
-            "broken" => Err(SourceError::failed("the shelf fell down")),
+            "broken" => Err(SourceError::failed("the disk failed")),
             "hanging" => std::future::pending().await,
             _ => Ok(self.pools.lock().unwrap().clone()),
         }
@@ -55,7 +55,7 @@ impl ResourceSource for Shelf {
     }
 }
 
-/// A plugin on loopback.
+/// A plugin that listens on loopback.
 pub struct Plugin {
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -77,11 +77,11 @@ impl Plugin {
 
     pub async fn stop(self) {
         drop(self.stop);
-        tokio::time::timeout(PATIENCE, self.serving).await.expect("it should end").unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, self.serving).await.expect("it should end").unwrap().unwrap();
     }
 }
 
-/// Settings for tests: everything soon.
+/// Settings with short delays.
 pub fn settings(address: SocketAddr) -> Settings {
     Settings {
         deadline: Duration::from_secs(2),
@@ -94,15 +94,15 @@ pub fn settings(address: SocketAddr) -> Settings {
 
 pub async fn reach(state: &mut watch::Receiver<State>, wanted: impl Fn(&State) -> bool) -> State {
     let last = state.clone();
-    let reached = tokio::time::timeout(PATIENCE, state.wait_for(wanted)).await;
+    let reached = tokio::time::timeout(TIMEOUT, state.wait_for(wanted)).await;
     reached.unwrap_or_else(|_| panic!("the state stays {:?}", *last.borrow())).unwrap().clone()
 }
 
 pub async fn next(changes: &mut Changes) -> Change {
-    tokio::time::timeout(PATIENCE, changes.next()).await.expect("there should be news").unwrap()
+    tokio::time::timeout(TIMEOUT, changes.next()).await.expect("there should be a change").unwrap()
 }
 
-/// What is there to hear without waiting.
-pub fn heard(changes: &mut Changes) -> Vec<Change> {
+/// The changes that can be received without waiting.
+pub fn received(changes: &mut Changes) -> Vec<Change> {
     std::iter::from_fn(|| changes.next().now_or_never().flatten()).collect()
 }

@@ -1,4 +1,4 @@
-//! A server that knows HTTP/2 and nothing of our code, so that it can misbehave in every way. The scenarios have it, too.
+//! A server that uses HTTP/2 directly and none of our code, so that it can misbehave in every way. The scenarios use it, too.
 
 use std::{
     future::{Future, poll_fn},
@@ -10,7 +10,7 @@ use h2::{RecvStream, SendStream, server::SendResponse};
 use http::{HeaderMap, Request, Response};
 use tokio::{net::TcpListener, task::JoinSet};
 
-/// A server on loopback, on some port. Ends when the returned set is dropped.
+/// Starts a server on loopback, on a free port. It ends when the returned set is dropped.
 pub async fn server<F>(
     answer: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + Send + 'static,
 ) -> (SocketAddr, JoinSet<()>)
@@ -21,7 +21,7 @@ where
     (listener.local_addr().unwrap(), serve(listener, answer))
 }
 
-/// Answers each call with `answer`, on its own task. Ends, with all connections, when the returned set is dropped.
+/// Answers each call with `answer`, in its own task. The server and all connections end when the returned set is dropped.
 pub fn serve<F>(
     listener: TcpListener,
     answer: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F + Clone + Send + 'static,
@@ -46,7 +46,7 @@ where
     tasks
 }
 
-/// One message in gRPC's frame.
+/// Wraps a message in a frame of gRPC.
 pub fn frame(message: &[u8]) -> Bytes {
     let mut frame = BytesMut::new();
     frame.put_u8(0);
@@ -55,38 +55,38 @@ pub fn frame(message: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-/// The head of an answer whose messages follow.
+/// Sends the headers of an answer whose messages follow.
 pub fn open(mut respond: SendResponse<Bytes>) -> SendStream<Bytes> {
     let head = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
     respond.send_response(head, false).unwrap()
 }
 
-/// Sends no faster than the other side reads. Says whether it was sent.
+/// Sends data as fast as the other side reads. Returns whether it was sent.
 pub async fn send(stream: &mut SendStream<Bytes>, mut data: Bytes) -> bool {
     while !data.is_empty() {
         stream.reserve_capacity(data.len());
-        let Some(Ok(room)) = poll_fn(|context| stream.poll_capacity(context)).await else { return false };
-        if stream.send_data(data.split_to(room.min(data.len())), false).is_err() {
+        let Some(Ok(capacity)) = poll_fn(|context| stream.poll_capacity(context)).await else { return false };
+        if stream.send_data(data.split_to(capacity.min(data.len())), false).is_err() {
             return false;
         }
     }
     true
 }
 
-/// Ends an answer well.
+/// Ends an answer with status OK.
 pub fn close(mut stream: SendStream<Bytes>) {
     let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
     let _ = stream.send_trailers(trailers);
 }
 
-/// One message, and a good end.
+/// Answers with one message and status OK.
 pub fn unary(respond: SendResponse<Bytes>, message: &[u8]) {
     let mut stream = open(respond);
     let _ = stream.send_data(frame(message), false);
     close(stream);
 }
 
-/// As a server that does not know the method.
+/// Answers that there is no such method.
 pub fn unimplemented(mut respond: SendResponse<Bytes>) {
     let head = Response::builder().header("content-type", "application/grpc").header("grpc-status", "12").body(()).unwrap();
     let _ = respond.send_response(head, true);

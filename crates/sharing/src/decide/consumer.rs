@@ -1,117 +1,116 @@
-//! What the consumer side makes of a provider's offers. The provider is not trusted: what it says is checked, cut to what
-//! is harmless, and never decides over anything but its own virtual nodes.
+//! The consumer side's answer to a provider's offers. It does not trust the provider: it checks the contents, removes what could
+//! do harm, and lets an offer affect only the virtual nodes of that provider.
 //!
-//! Whether an offer is refused never depends on how much it holds: a provider gives what was refused to others, so a refusal
-//! for its amounts would be its own reason, or come and go. An offer in which there is nothing for us waits instead.
+//! The amounts in an offer are never a reason to refuse it: a provider gives refused resources to other consumers, so a refusal
+//! because of small amounts would keep itself true, or flap. An offer with nothing useful in it waits instead.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
+use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    Accept, ClusterId, Consume, OfferDecision, OfferPhase, RequestedResources, ResourceList, ResourceOffer, ResourceOfferSpec,
-    ResourceOfferStatus, VirtualNodeSpec, links,
+    Accept, ClusterId, Consume, OfferAcceptedReason, OfferDecision, OfferPhase, RequestedResources, ResourceList, ResourceOffer,
+    ResourceOfferSpec, ResourceOfferStatus, VirtualNodeSpec, links,
 };
-use liqo_kit::conditions::Wanted;
 use liqo_quantity::{ResourceArgument, unit_of};
 
-/// More pools than this are refused: each becomes a node here.
-pub const MOST_POOLS: usize = 16;
-/// More labels than this are refused.
-const MOST_LABELS: usize = 64;
-/// More resources than this are cut off.
-const MOST_RESOURCES: usize = 64;
+/// Maximum number of pools from one provider, because each becomes a node. Further ones are refused.
+pub const MAX_POOLS: usize = 16;
+/// An offer with more labels is refused.
+const MAX_LABELS: usize = 64;
+/// Further resources of an offer are ignored.
+const MAX_RESOURCES: usize = 64;
 
-/// What we want of a provider.
+/// What this cluster wants from a provider.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wish {
+pub struct BorrowingIntent {
     /// This cluster.
     pub own: ClusterId,
-    /// The provider.
     pub provider: ClusterId,
-    /// Its friendly name.
+    /// The provider's display name.
     pub cluster_name: String,
-    /// What its `ForeignCluster` is called.
+    /// The name of the provider's `ForeignCluster`.
     pub peer: String,
-    /// How much.
     pub request: RequestedResources,
-    /// What our policy accepts from it; nothing if no policy selects it.
+    /// What our policy accepts from the provider; `None` if no policy selects it.
     pub consume: Option<Consume>,
-    /// What a person decided on its offers.
+    /// The user's decisions on single offers, by pool.
     pub decisions: BTreeMap<String, OfferDecision>,
 }
 
-/// What exists here for a provider.
+/// The objects in this cluster that belong to a provider, by pool.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Local {
+pub struct LocalObjects {
     /// Copies of its offers.
     pub mirrors: BTreeMap<String, Arc<ResourceOffer>>,
-    /// Its virtual nodes.
-    pub nodes: BTreeMap<String, Arc<Node>>,
+    pub nodes: BTreeMap<String, Arc<VirtualNodeState>>,
 }
 
-/// A virtual node, as far as it is ours.
+/// The parts of a `VirtualNode` that matter here.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
-    /// What was wanted.
+pub struct VirtualNodeState {
     pub spec: VirtualNodeSpec,
-    /// Whether it is being deleted.
     pub deleting: bool,
 }
 
-/// One thing to do. Those that concern this cluster come before those at the provider, which may not answer.
+/// One write. Writes in this cluster come before those at the provider, which may not answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Delete this virtual node.
     DeleteNode(String),
-    /// Make or change a virtual node.
     ApplyNode(VirtualNodeSpec),
-    /// Delete the copy of this offer.
+    /// Deletes the copy of this offer.
     DeleteMirror(String),
-    /// Make or change the copy of an offer.
+    /// Creates or changes the copy of an offer.
     ApplyMirror(ResourceOfferSpec),
-    /// Write our answer into the copy of this offer.
+    /// Writes our answer into the copy of this offer.
     AnswerMirror(String, ResourceOfferStatus),
-    /// Write our answer into this offer, at the provider.
+    /// Writes our answer into this offer, at the provider.
     Answer(String, ResourceOfferStatus),
 }
 
-/// The state that each offer leads to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
-    /// What to do.
     pub actions: Vec<Action>,
-    /// What to say about the offers.
-    pub link: Wanted,
+    /// The condition `OfferAccepted` of the provider's `ForeignCluster`.
+    pub condition: DesiredCondition,
 }
 
-/// Judges all offers of a provider. `excuse` is what the provider says about our request.
-pub fn judge(wish: &Wish, offers: &BTreeMap<String, Arc<ResourceOffer>>, local: &Local, excuse: Option<&str>) -> Judgement {
+/// Judges all offers of a provider. `no_offer_message` is the provider's own explanation of why it offers nothing.
+pub fn judge(
+    intent: &BorrowingIntent,
+    offers: &BTreeMap<String, Arc<ResourceOffer>>,
+    local: &LocalObjects,
+    no_offer_message: Option<&str>,
+) -> Judgement {
     let (mut here, mut there) = (Vec::new(), Vec::new());
-    let mut told = Told::default();
+    let mut outcomes = Outcomes::default();
     let mut mirrored = BTreeSet::new();
-    let mut room = Room::of(wish);
+    let mut limits = RemainingLimits::of(intent);
     let has_node = |name: &str| local.nodes.get(name).is_some_and(|node| !node.deleting);
-    // One more than there may be, so that it is said; how many there are beyond that is nothing to us. Those that are used
-    // come first: the limits of the policy are for them before they are for others.
-    let mut read: Vec<(usize, (&String, &Arc<ResourceOffer>))> = offers.iter().take(MOST_POOLS + 1).enumerate().collect();
+    // Reads one offer more than allowed, to report that there are too many. Offers with a node come first, so the limits of the
+    // policy never take an existing node away in favour of a new one.
+    let mut read: Vec<(usize, (&String, &Arc<ResourceOffer>))> = offers.iter().take(MAX_POOLS + 1).enumerate().collect();
     read.sort_by_key(|(number, (name, _))| (!has_node(name), *number));
     for (number, (name, offer)) in read {
-        let verdict =
-            if number < MOST_POOLS { verdict(wish, name, offer, local, &mut room) } else { Verdict::Refuse(TOO_MANY.to_owned()) };
+        let verdict = if number < MAX_POOLS {
+            verdict(intent, name, offer, local, &mut limits)
+        } else {
+            Verdict::Refuse(format!("a provider may offer at most {MAX_POOLS} pools"))
+        };
         let status = verdict.status();
         match verdict {
             Verdict::Accept(resources) => {
-                told.accepted.push(name);
-                here.extend(apply_node(wish, offer, resources, local));
+                outcomes.accepted.push(name);
+                here.extend(apply_node(intent, offer, resources, local));
             }
-            Verdict::Ask(_) => told.waiting.push(name),
-            Verdict::Wait(why) => told.empty.push(format!("pool {name}: {why}")),
-            Verdict::Refuse(why) if is_pool_name(name) => told.refused.push(format!("pool {name}: {why}")),
-            Verdict::Refuse(why) => told.refused.push(why),
+            Verdict::Ask(_) => outcomes.waiting.push(name),
+            Verdict::Wait(why) => outcomes.empty.push(format!("pool {name}: {why}")),
+            Verdict::Refuse(why) if is_pool_name(name) => outcomes.refused.push(format!("pool {name}: {why}")),
+            Verdict::Refuse(why) => outcomes.refused.push(why),
         }
-        if number < MOST_POOLS && is_pool_name(name) && offer.spec.pool == *name {
+        if number < MAX_POOLS && is_pool_name(name) && offer.spec.pool == *name {
             mirrored.insert(name.clone());
             here.extend(mirror(name, offer, &status, local));
         }
@@ -119,7 +118,7 @@ pub fn judge(wish: &Wish, offers: &BTreeMap<String, Arc<ResourceOffer>>, local: 
             there.push(Action::Answer(name.clone(), status));
         }
     }
-    let accepted: BTreeSet<&str> = told.accepted.iter().copied().collect();
+    let accepted: BTreeSet<&str> = outcomes.accepted.iter().copied().collect();
     let gone = local.nodes.iter().filter(|(name, node)| !node.deleting && !accepted.contains(name.as_str()));
     let mut actions: Vec<Action> = gone.map(|(name, _)| Action::DeleteNode(name.clone())).collect();
     actions.extend(here);
@@ -127,27 +126,23 @@ pub fn judge(wish: &Wish, offers: &BTreeMap<String, Arc<ResourceOffer>>, local: 
         local.mirrors.iter().filter(|(name, mirror)| mirror.metadata.deletion_timestamp.is_none() && !mirrored.contains(*name));
     actions.extend(stale.map(|(name, _)| Action::DeleteMirror(name.clone())));
     actions.extend(there);
-    Judgement { actions, link: told.link(wish, excuse) }
+    Judgement { actions, condition: outcomes.condition(intent, no_offer_message) }
 }
 
-/// What is to be deleted here when the provider is no longer wanted: virtual nodes first, so that their pods go first.
-pub fn give_up(local: &Local) -> Vec<Action> {
+/// Deletes all local objects of a provider: virtual nodes first, so that their pods go first.
+pub fn remove_all(local: &LocalObjects) -> Vec<Action> {
     let nodes = local.nodes.iter().filter(|(_, node)| !node.deleting).map(|(name, _)| Action::DeleteNode(name.clone()));
     let mirrors = local.mirrors.iter().filter(|(_, mirror)| mirror.metadata.deletion_timestamp.is_none());
     nodes.chain(mirrors.map(|(name, _)| Action::DeleteMirror(name.clone()))).collect()
 }
 
-const TOO_MANY: &str = "a provider may offer at most 16 pools";
-
-/// What becomes of an offer.
 enum Verdict {
-    /// This much of it is accepted.
+    /// Accepts this part of the offer.
     Accept(ResourceList),
-    /// A person is to decide.
+    /// The user has to decide.
     Ask(String),
-    /// There is nothing in it for us yet.
+    /// The offer contains nothing useful yet.
     Wait(String),
-    /// Nothing of it, for this reason.
     Refuse(String),
 }
 
@@ -162,19 +157,19 @@ impl Verdict {
     }
 }
 
-/// What our policy still lets us accept.
-struct Room {
+/// The part of our policy's limits that earlier offers have left.
+struct RemainingLimits {
     offers: usize,
     resources: ResourceList,
 }
 
-impl Room {
-    fn of(wish: &Wish) -> Self {
-        let consume = wish.consume.clone().unwrap_or_default();
-        Self { offers: consume.max_offers.map_or(MOST_POOLS, usize::from), resources: consume.max_resources }
+impl RemainingLimits {
+    fn of(intent: &BorrowingIntent) -> Self {
+        let consume = intent.consume.clone().unwrap_or_default();
+        Self { offers: consume.max_offers.map_or(MAX_POOLS, usize::from), resources: consume.max_resources }
     }
 
-    /// Takes what there is room for of these resources.
+    /// Takes as much of these resources as the limits allow.
     fn take(&mut self, resources: &ResourceList) -> ResourceList {
         self.offers -= 1;
         let taken = resources.capped_by(&self.resources);
@@ -184,67 +179,73 @@ impl Room {
     }
 }
 
-fn verdict(wish: &Wish, name: &str, offer: &ResourceOffer, local: &Local, room: &mut Room) -> Verdict {
-    // A node that exists stays when there is nothing for the moment: taking it away would take its place in people's minds
-    // and tools, too, and the provider never cuts below what is used.
+fn verdict(
+    intent: &BorrowingIntent,
+    name: &str,
+    offer: &ResourceOffer,
+    local: &LocalObjects,
+    limits: &mut RemainingLimits,
+) -> Verdict {
+    // An existing node stays while its offer is empty: users and their tools know it by name, and the provider never cuts an
+    // offer below what pods use.
     let exists = local.nodes.get(name).is_some_and(|node| !node.deleting);
-    if let Some(why) = unsound(wish, name, offer, exists) {
+    if let Some(why) = defect(intent, name, offer, exists) {
         return Verdict::Refuse(why);
     }
-    let Some(consume) = &wish.consume else {
+    let Some(consume) = &intent.consume else {
         return Verdict::Refuse("no PeeringPolicy of the consumer selects this provider".to_owned());
     };
-    let decision = wish.decisions.get(name);
+    let decision = intent.decisions.get(name);
     if decision == Some(&OfferDecision::Refuse) {
-        return Verdict::Refuse("it was refused by hand".to_owned());
+        return Verdict::Refuse("the user refused it".to_owned());
     }
     if consume.accept == Accept::Never {
         return Verdict::Refuse("the consumer's PeeringPolicy accepts nothing from here".to_owned());
     }
-    if room.offers == 0 {
+    if limits.offers == 0 {
         let most = consume.max_offers.unwrap_or_default();
         return Verdict::Refuse(format!("the consumer's PeeringPolicy accepts at most {most} offers of one provider"));
     }
     let resources = usable(&offer.spec.resource_quota.hard);
     if !exists && resources.is_zero() {
-        return Verdict::Wait("it is empty; it will be accepted when there is something in it".to_owned());
+        return Verdict::Wait("it is empty; the consumer accepts it as soon as it contains resources".to_owned());
     }
-    // What was accepted before somebody was to be asked stays.
+    // An offer that was accepted before the policy became manual stays accepted.
     if !exists && decision.is_none() && consume.accept == Accept::Manual {
-        return Verdict::Ask("the consumer's PeeringPolicy wants a person to decide: `liqoctl offer accept`".to_owned());
+        return Verdict::Ask("the consumer's PeeringPolicy requires a decision by the user: `liqoctl offer accept`".to_owned());
     }
-    if !exists && resources.capped_by(&room.resources).is_zero() {
+    if !exists && resources.capped_by(&limits.resources).is_zero() {
         return Verdict::Wait("the consumer's PeeringPolicy accepts no more resources of this provider now".to_owned());
     }
-    Verdict::Accept(room.take(&resources))
+    Verdict::Accept(limits.take(&resources))
 }
 
-/// What is wrong with an offer, whatever our policy says.
-fn unsound(wish: &Wish, name: &str, offer: &ResourceOffer, exists: bool) -> Option<String> {
+/// Why an offer is invalid, whatever our policy says.
+fn defect(intent: &BorrowingIntent, name: &str, offer: &ResourceOffer, exists: bool) -> Option<String> {
     let spec = &offer.spec;
     if !is_pool_name(name) || spec.pool != name {
         return Some("the pool must be a DNS label and the name of the offer".to_owned());
     }
-    if spec.cluster_id != wish.provider {
-        return Some(format!("the offer says that it is from {}, but it was found at {}", spec.cluster_id, wish.provider));
+    if spec.cluster_id != intent.provider {
+        return Some(format!("the offer names {} as its provider, but the provider is {}", spec.cluster_id, intent.provider));
     }
-    if spec.path.contains(&wish.own) {
-        return Some("the resources came from this cluster in the first place".to_owned());
+    if spec.path.contains(&intent.own) {
+        return Some("the resources belong to this cluster".to_owned());
     }
-    if spec.labels.len() > MOST_LABELS {
-        return Some(format!("it has more than {MOST_LABELS} labels"));
+    if spec.labels.len() > MAX_LABELS {
+        return Some(format!("it has more than {MAX_LABELS} labels"));
     }
-    // A node that exists is emptied in the time that is left.
+    // An existing node stays until the withdrawal, so that its pods can move away.
     if offer.metadata.deletion_timestamp.is_some() || (spec.withdrawal_timestamp.is_some() && !exists) {
-        return Some("the provider takes it back".to_owned());
+        return Some("the provider withdraws it".to_owned());
     }
     None
 }
 
-/// The resources that a node can have, each in whole steps; what Kubernetes would refuse is left out.
+/// The resources that a node can have, each rounded down to its unit. Leaves out what Kubernetes would refuse.
 fn usable(offered: &ResourceList) -> ResourceList {
     let fits = offered.iter().filter(|(name, amount)| ResourceArgument::new(name, "0").is_ok() && !amount.is_negative());
-    fits.take(MOST_RESOURCES).map(|(name, amount)| (name, amount.round_down(unit_of(name)))).collect()
+    fits.take(MAX_RESOURCES).map(|(name, amount)| (name, amount.round_down(unit_of(name)))).collect()
 }
 
 fn is_pool_name(name: &str) -> bool {
@@ -255,23 +256,23 @@ fn is_pool_name(name: &str) -> bool {
         && name.bytes().last().is_some_and(inside)
 }
 
-fn apply_node(wish: &Wish, offer: &ResourceOffer, resources: ResourceList, local: &Local) -> Option<Action> {
+fn apply_node(intent: &BorrowingIntent, offer: &ResourceOffer, resources: ResourceList, local: &LocalObjects) -> Option<Action> {
     let pool = offer.spec.pool.clone();
     let node = local.nodes.get(&pool);
     let spec = VirtualNodeSpec {
-        cluster_id: wish.provider.clone(),
-        cluster_name: wish.cluster_name.clone(),
+        cluster_id: intent.provider.clone(),
+        cluster_name: intent.cluster_name.clone(),
         pool,
         resources,
         withdrawal_timestamp: offer.spec.withdrawal_timestamp.clone(),
         labels: offer.spec.labels.clone(),
     };
-    // One that is being deleted is made anew when it is gone.
-    let stands = node.is_some_and(|node| node.deleting || node.spec == spec);
-    (!stands).then_some(Action::ApplyNode(spec))
+    // A node that is being deleted is created again when it is gone.
+    let unchanged = node.is_some_and(|node| node.deleting || node.spec == spec);
+    (!unchanged).then_some(Action::ApplyNode(spec))
 }
 
-fn mirror(name: &str, offer: &ResourceOffer, status: &ResourceOfferStatus, local: &Local) -> Vec<Action> {
+fn mirror(name: &str, offer: &ResourceOffer, status: &ResourceOfferStatus, local: &LocalObjects) -> Vec<Action> {
     let mirror = local.mirrors.get(name);
     let mut actions = Vec::new();
     if mirror.is_none_or(|mirror| mirror.spec != offer.spec) {
@@ -283,36 +284,40 @@ fn mirror(name: &str, offer: &ResourceOffer, status: &ResourceOfferStatus, local
     actions
 }
 
-/// What became of all offers.
+/// The verdicts on all offers.
 #[derive(Default)]
-struct Told<'a> {
+struct Outcomes<'a> {
     accepted: Vec<&'a str>,
     waiting: Vec<&'a str>,
     empty: Vec<String>,
     refused: Vec<String>,
 }
 
-impl Told<'_> {
-    fn link(mut self, wish: &Wish, excuse: Option<&str>) -> Wanted {
+impl Outcomes<'_> {
+    fn condition(mut self, intent: &BorrowingIntent, no_offer_message: Option<&str>) -> DesiredCondition {
         let kind = links::OFFER_ACCEPTED;
         let pools = |names: &[&str]| format!("{} {}", if names.len() == 1 { "pool" } else { "pools" }, names.join(", "));
         self.accepted.sort_unstable();
         if !self.accepted.is_empty() {
-            return Wanted::yes(kind, "Accepted", format!("{} accepted", pools(&self.accepted)));
+            return DesiredCondition::yes(kind, OfferAcceptedReason::Accepted, format!("{} accepted", pools(&self.accepted)));
         }
         if !self.waiting.is_empty() {
-            let command = format!("`liqoctl offer accept {} {}`", wish.peer, self.waiting[0]);
-            let message = format!("{} offered; the policy wants you to decide: {command}", pools(&self.waiting));
-            return Wanted::no(kind, "ManualActionRequired", message);
+            let command = format!("`liqoctl offer accept {} {}`", intent.peer, self.waiting[0]);
+            let message = format!("{} offered; the policy requires your decision: {command}", pools(&self.waiting));
+            return DesiredCondition::no(kind, OfferAcceptedReason::ManualActionRequired, message);
         }
         if !self.refused.is_empty() {
             self.refused.extend(self.empty);
-            return Wanted::no(kind, "Refused", self.refused.join("; "));
+            return DesiredCondition::no(kind, OfferAcceptedReason::Refused, self.refused.join("; "));
         }
         if !self.empty.is_empty() {
-            return Wanted::no(kind, "NothingInIt", self.empty.join("; "));
+            return DesiredCondition::no(kind, OfferAcceptedReason::NothingInIt, self.empty.join("; "));
         }
-        Wanted::no(kind, "NoOffer", excuse.unwrap_or("the provider has not answered our request yet"))
+        DesiredCondition::no(
+            kind,
+            OfferAcceptedReason::NoOffer,
+            no_offer_message.unwrap_or("the provider has not answered our request yet"),
+        )
     }
 }
 

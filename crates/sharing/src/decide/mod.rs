@@ -1,21 +1,30 @@
-//! What sharing decides, without a client, a clock or a task: snapshots in, actions out.
+//! The rules of sharing, as pure functions with time as an argument.
 //!
-//! Provider: [`picture`] holds what [`reduce`] keeps of nodes, pods and namespaces, the [`pods`] summed by node; [`pools`] divides the nodes as the policies
-//! say, [`source`] counts what is free, [`shares`] splits it between policies and consumers by the rules of the [`ledger`],
-//! [`publish`] says which offers are worth rewriting, and [`provider`] puts them together.
-//! [`lists`] makes a picture for a program that looks only once.
-//! Consumer: [`consumer`] judges the offers and says what follows from them. [`links`] is what both tell the user.
+//! ```text
+//!   provider:  reduce, pods ──▶ snapshot ──▶ provider ──▶ Plan: offers, conditions, statuses of policies
+//!                                               │
+//!                 pools     partitions the nodes as the policies say
+//!                 source    computes what is free in each partition
+//!                 shares    splits that between policies and consumers, by the rules of the ledger
+//!                 publish   selects the offers that are worth a write
+//!
+//!   consumer:  offers, policy ──▶ consumer ──▶ Judgement: virtual nodes, copies, answers
+//!
+//!   both:      peer_conditions   what the ForeignCluster shows
+//! ```
+//!
+//! [`lists`] builds a snapshot for a program that looks only once. `plugin` reads the answers of resource plugins.
 
-pub mod consumer;
-pub mod ledger;
-pub mod links;
+pub(crate) mod consumer;
+pub(crate) mod ledger;
 pub mod lists;
-pub mod picture;
-pub mod plugin;
+pub(crate) mod peer_conditions;
+pub(crate) mod plugin;
 pub mod pods;
-pub mod pools;
+pub(crate) mod pools;
 pub mod provider;
-pub mod publish;
+pub(crate) mod publish;
 pub mod reduce;
-pub mod shares;
-pub mod source;
+pub(crate) mod shares;
+pub mod snapshot;
+pub(crate) mod source;

@@ -1,4 +1,4 @@
-//! What a resource plugin's answer means: which pools are offered. And when the plugin is asked again.
+//! When a resource plugin is called, and which pools its answer offers.
 
 use std::{
     collections::BTreeMap,
@@ -10,46 +10,46 @@ use liqo_resource_plugin::Pool;
 
 use super::pools::pool_name;
 
-/// A plugin that tells of changes is asked about the same consumer no more often: each answer may rewrite an offer.
-const PACE: Duration = Duration::from_secs(1);
+/// Minimum time between two calls about one consumer, because each answer may rewrite an offer.
+const MIN_CALL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a plugin that tells of a change is not asked yet.
+/// How long to wait before a plugin that reports a change is asked.
 pub fn pause(asked: Option<Instant>, now: Instant) -> Duration {
-    asked.map_or(Duration::ZERO, |asked| PACE.saturating_sub(now.saturating_duration_since(asked)))
+    asked.map_or(Duration::ZERO, |asked| MIN_CALL_INTERVAL.saturating_sub(now.saturating_duration_since(asked)))
 }
 
-/// What is to be done about one cluster.
+/// The next call about one cluster.
 #[derive(Debug, PartialEq)]
 pub enum Task<'a> {
-    /// Ask this plugin what it is offered.
+    /// Ask this plugin for the cluster's pools.
     Ask(&'a PluginSource),
-    /// Nothing: it is a consumer, and no plugin decides about it.
+    /// The cluster is a consumer, and no plugin decides about it.
     Nothing,
-    /// The peering has ended: tell all that were asked about it.
-    Tell(&'a [PluginSource]),
+    /// The peering has ended: tell all plugins that were asked about it.
+    Remove(&'a [PluginSource]),
 }
 
-/// What is to be done about a cluster. `wanted` is there as long as it is a consumer; plugins hear of the end of a peering,
-/// not of a policy that asks another one, or none.
-pub fn task<'a>(wanted: Option<&'a Option<PluginSource>>, known: &'a [PluginSource]) -> Task<'a> {
+/// The next call about a cluster. `wanted` is `Some` while the cluster is a consumer. `recorded` are the plugins that were asked
+/// about it: they hear of the end of the peering, not of a policy that names another plugin or none.
+pub fn task<'a>(wanted: Option<&'a Option<PluginSource>>, recorded: &'a [PluginSource]) -> Task<'a> {
     match wanted {
         Some(Some(source)) => Task::Ask(source),
         Some(None) => Task::Nothing,
-        None => Task::Tell(known),
+        None => Task::Remove(recorded),
     }
 }
 
-/// Remembers that a plugin is asked about a cluster. Whoever answers at an address is told of the end once, whatever else was
-/// set about it before.
-pub fn remember(known: &mut Vec<PluginSource>, source: &PluginSource) {
-    if !known.contains(source) {
-        known.retain(|other| other.address != source.address);
-        known.push(source.clone());
+/// Records that a plugin is asked about a cluster. Keeps one entry for each address, so that the plugin there hears of the end
+/// once, even if its other settings changed.
+pub fn record_source(recorded: &mut Vec<PluginSource>, source: &PluginSource) {
+    if !recorded.contains(source) {
+        recorded.retain(|other| other.address != source.address);
+        recorded.push(source.clone());
     }
 }
 
-/// The pools of an answer by name, or what is wrong with it. One that has no name gets the usual one, and one that has only a
-/// prefix the name of this cluster after it.
+/// The pools of an answer by name, or the reason why the answer is invalid. A pool without a name becomes the default pool; a
+/// pool with a prefix gets the name of this cluster after it.
 pub fn pools(answer: Vec<Pool>, own_name: &str) -> Result<BTreeMap<String, ResourceList>, String> {
     let mut pools = BTreeMap::new();
     for pool in answer {
@@ -86,24 +86,24 @@ mod tests {
     }
 
     #[test]
-    fn plugins_hear_of_the_end_of_a_peering_and_not_of_another_policy() {
-        let (mut known, first, second) = (Vec::new(), Some(at("first:1")), Some(at("second:1")));
+    fn plugins_hear_of_the_end_of_a_peering_but_not_of_another_policy() {
+        let (mut recorded, first, second) = (Vec::new(), Some(at("first:1")), Some(at("second:1")));
         for source in [&first, &second] {
-            assert_eq!(task(Some(source), &known), Task::Ask(source.as_ref().unwrap()));
-            remember(&mut known, source.as_ref().unwrap());
+            assert_eq!(task(Some(source), &recorded), Task::Ask(source.as_ref().unwrap()));
+            record_source(&mut recorded, source.as_ref().unwrap());
         }
-        assert_eq!(task(Some(&None), &known), Task::Nothing);
-        assert_eq!(task(None, &known), Task::Tell(&[at("first:1"), at("second:1")]), "also one that is not asked any more");
+        assert_eq!(task(Some(&None), &recorded), Task::Nothing);
+        assert_eq!(task(None, &recorded), Task::Remove(&[at("first:1"), at("second:1")]), "also the former plugin");
     }
 
     #[test]
-    fn whoever_answers_at_an_address_is_known_once_and_as_it_was_set_last() {
+    fn each_address_is_recorded_once_with_the_latest_settings() {
         let newer = PluginSource { generation: PluginGeneration::P1, ..at("first:1") };
-        let mut known = vec![at("first:1"), at("second:1")];
-        remember(&mut known, &at("first:1"));
-        assert_eq!(known, [at("first:1"), at("second:1")]);
-        remember(&mut known, &newer);
-        assert_eq!(known, [at("second:1"), newer]);
+        let mut recorded = vec![at("first:1"), at("second:1")];
+        record_source(&mut recorded, &at("first:1"));
+        assert_eq!(recorded, [at("first:1"), at("second:1")]);
+        record_source(&mut recorded, &newer);
+        assert_eq!(recorded, [at("second:1"), newer]);
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn two_pools_of_one_name_are_a_mistake() {
+    fn two_pools_of_one_name_are_invalid() {
         let answer = vec![Pool::unnamed(list("cpu=1")), Pool::named("default", list("cpu=3"))];
         assert!(pools(answer, "milan").unwrap_err().contains("two pools named default"));
     }

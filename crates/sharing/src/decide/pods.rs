@@ -1,8 +1,8 @@
-//! The unfinished pods by node, each node with its sums.
+//! The unfinished pods by node, with sums.
 //!
-//! There may be a hundred thousand pods, and one of them changes every few milliseconds. So what they hold is summed for each
-//! node, and a change of a pod discards the sum of its node: it is counted anew, from the pods that are there, when somebody
-//! asks for it. Nothing is ever added to a sum or taken from it.
+//! A cluster can have a hundred thousand pods, of which one changes every few milliseconds. Therefore each node keeps the sum of
+//! its pods. A change of a pod discards the sum of its node, and the next reader computes it again from all pods of the node. No
+//! code ever adjusts a sum.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,39 +10,39 @@ use std::{
 };
 
 use liqo_api::ResourceList;
-use liqo_kit::requests::Effective;
+use liqo_api::requests::Effective;
 
-use super::reduce::{Claim, PodUse};
+use super::reduce::{ClaimedOwner, PodUsage};
 
 /// All unfinished pods.
 #[derive(Clone, Debug, Default)]
 pub struct Pods {
     by_node: HashMap<String, Arc<OnNode>>,
-    unbound: Vec<Arc<PodUse>>,
+    unbound: Vec<Arc<PodUsage>>,
 }
 
 /// The pods of one node.
 #[derive(Clone, Debug, Default)]
 pub struct OnNode {
-    pods: Vec<Arc<PodUse>>,
+    pods: Vec<Arc<PodUsage>>,
     sums: OnceLock<Sums>,
 }
 
-/// What the pods of one node hold together.
+/// The sums of one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sums {
-    /// Those that say of themselves that they are nobody's but our own.
+    /// What pods without an owner label use: this cluster's own pods.
     pub own: ResourceList,
-    /// The others, by what they say.
-    pub claimed: BTreeMap<Claim, Effective>,
+    /// What the other pods use, by the owner that their labels claim.
+    pub claimed: BTreeMap<ClaimedOwner, Effective>,
 }
 
 impl Pods {
-    /// Takes over a change of a pod.
-    pub fn changed(&mut self, old: Option<&Arc<PodUse>>, new: Option<&Arc<PodUse>>) {
+    /// Replaces a pod: `old` is `None` for a new one, `new` for a deleted one.
+    pub fn update(&mut self, old: Option<&Arc<PodUsage>>, new: Option<&Arc<PodUsage>>) {
         if let Some(old) = old {
-            let pods = self.beside(old);
-            // Equal pods count alike: it does not matter which of them goes.
+            let pods = self.with_node_of(old);
+            // Among equal pods it does not matter which one is removed.
             let same = pods.iter().position(|pod| Arc::ptr_eq(pod, old)).or_else(|| pods.iter().position(|pod| pod == old));
             if let Some(at) = same {
                 pods.swap_remove(at);
@@ -52,12 +52,12 @@ impl Pods {
             }
         }
         if let Some(new) = new {
-            self.beside(new).push(new.clone());
+            self.with_node_of(new).push(new.clone());
         }
     }
 
-    /// The pods that are where this one is; their sum is not known any more.
-    fn beside(&mut self, pod: &PodUse) -> &mut Vec<Arc<PodUse>> {
+    /// All pods of this pod's node. Discards the sum of the node.
+    fn with_node_of(&mut self, pod: &PodUsage) -> &mut Vec<Arc<PodUsage>> {
         let Some(node) = &pod.node else { return &mut self.unbound };
         if !self.by_node.contains_key(node) {
             self.by_node.insert(node.clone(), Arc::default());
@@ -67,20 +67,20 @@ impl Pods {
         &mut here.pods
     }
 
-    /// What the pods of each node hold, in no order.
+    /// The sums of all nodes, in no particular order.
     pub fn sums(&self) -> impl Iterator<Item = (&str, &Sums)> {
         self.by_node.iter().map(|(node, here)| (node.as_str(), here.sums()))
     }
 
-    /// What the pods of this node hold that are our own, if there are any pods.
+    /// What this cluster's own pods use on a node; `None` if the node has no pods.
     pub fn own(&self, node: &str) -> Option<&ResourceList> {
         self.by_node.get(node).map(|here| &here.sums().own)
     }
 
-    /// The pods without a node, the largest first, so that the order in which they came does not matter.
-    pub fn unbound(&self) -> Vec<&PodUse> {
-        let mut pods: Vec<&PodUse> = self.unbound.iter().map(AsRef::as_ref).collect();
-        pods.sort_by(|one, other| other.held.requests.iter().cmp(one.held.requests.iter()));
+    /// The pods without a node, the largest first, so that the order of their arrival does not matter.
+    pub fn unbound(&self) -> Vec<&PodUsage> {
+        let mut pods: Vec<&PodUsage> = self.unbound.iter().map(AsRef::as_ref).collect();
+        pods.sort_by(|one, other| other.resources.requests.iter().cmp(one.resources.requests.iter()));
         pods
     }
 }
@@ -90,11 +90,11 @@ impl OnNode {
         self.sums.get_or_init(|| {
             let mut sums = Sums::default();
             for pod in &self.pods {
-                match &pod.claim {
-                    None => sums.own += &pod.held.requests,
-                    Some(claim) => match sums.claimed.get_mut(claim) {
-                        Some(held) => *held += &pod.held,
-                        None => drop(sums.claimed.insert(claim.clone(), pod.held.clone())),
+                match &pod.owner {
+                    None => sums.own += &pod.resources.requests,
+                    Some(owner) => match sums.claimed.get_mut(owner) {
+                        Some(sum) => *sum += &pod.resources,
+                        None => drop(sums.claimed.insert(owner.clone(), pod.resources.clone())),
                     },
                 }
             }
@@ -103,11 +103,11 @@ impl OnNode {
     }
 }
 
-impl FromIterator<PodUse> for Pods {
-    fn from_iter<I: IntoIterator<Item = PodUse>>(all: I) -> Self {
+impl FromIterator<PodUsage> for Pods {
+    fn from_iter<I: IntoIterator<Item = PodUsage>>(all: I) -> Self {
         let mut pods = Self::default();
         for pod in all {
-            pods.changed(None, Some(&Arc::new(pod)));
+            pods.update(None, Some(&Arc::new(pod)));
         }
         pods
     }
@@ -115,18 +115,15 @@ impl FromIterator<PodUse> for Pods {
 
 #[cfg(test)]
 impl Pods {
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &PodUse> {
+    pub fn iter(&self) -> impl Iterator<Item = &PodUsage> {
         self.by_node.values().flat_map(|here| &here.pods).chain(&self.unbound).map(AsRef::as_ref)
     }
 
-    /// One more.
-    pub fn push(&mut self, pod: PodUse) {
-        self.changed(None, Some(&Arc::new(pod)));
+    pub fn push(&mut self, pod: PodUsage) {
+        self.update(None, Some(&Arc::new(pod)));
     }
 
-    /// Only those that `keep` says so of.
-    pub fn retain(&mut self, keep: impl Fn(&PodUse) -> bool) {
+    pub fn retain(&mut self, keep: impl Fn(&PodUsage) -> bool) {
         *self = self.iter().filter(|pod| keep(pod)).cloned().collect();
     }
 }
@@ -136,10 +133,10 @@ mod tests {
     use super::*;
     use crate::tests::list;
 
-    fn pod(node: &str, consumer: Option<&str>, requests: &str) -> Arc<PodUse> {
-        let claim = consumer.map(|consumer| Claim { namespace: "n".into(), consumer: consumer.into(), pool: "p".into() });
+    fn pod(node: &str, consumer: Option<&str>, requests: &str) -> Arc<PodUsage> {
+        let owner = consumer.map(|consumer| ClaimedOwner { namespace: "n".into(), consumer: consumer.into(), pool: "p".into() });
         let node = Some(node.to_owned()).filter(|node| !node.is_empty());
-        PodUse { node, held: list(requests).into(), claim, waits: false }.into()
+        PodUsage { node, resources: list(requests).into(), owner, waits_for_node: false }.into()
     }
 
     fn own(pods: &Pods, node: &str) -> String {
@@ -147,33 +144,33 @@ mod tests {
     }
 
     #[test]
-    fn each_node_has_the_sum_of_its_own_pods_and_of_each_consumers() {
+    fn each_node_has_one_sum_for_own_pods_and_one_for_each_consumer() {
         let all = [pod("a", None, "cpu=1"), pod("a", None, "cpu=2"), pod("a", Some("rome"), "cpu=4"), pod("b", None, "cpu=8")];
-        let pods: Pods = all.iter().map(|pod| PodUse::clone(pod)).collect();
+        let pods: Pods = all.iter().map(|pod| PodUsage::clone(pod)).collect();
         assert_eq!((own(&pods, "a"), own(&pods, "b"), pods.own("c")), ("cpu=3".into(), "cpu=8".into(), None));
-        let claimed: Vec<_> = pods.sums().flat_map(|(node, sums)| sums.claimed.values().map(move |held| (node, held))).collect();
+        let claimed: Vec<_> = pods.sums().flat_map(|(node, sums)| sums.claimed.values().map(move |sum| (node, sum))).collect();
         assert_eq!(claimed, [("a", &list("cpu=4").into())]);
     }
 
     #[test]
-    fn a_sum_is_counted_anew_when_a_pod_changes_moves_or_goes() {
+    fn a_sum_is_computed_again_when_a_pod_changes_moves_or_goes() {
         let mut pods = Pods::default();
         let (small, large, moved) = (pod("a", None, "cpu=1"), pod("a", None, "cpu=5"), pod("b", None, "cpu=5"));
-        pods.changed(None, Some(&pod("a", None, "cpu=1")));
-        pods.changed(None, Some(&small));
+        pods.update(None, Some(&pod("a", None, "cpu=1")));
+        pods.update(None, Some(&small));
         assert_eq!(own(&pods, "a"), "cpu=2");
-        pods.changed(Some(&small), Some(&large));
+        pods.update(Some(&small), Some(&large));
         assert_eq!(own(&pods, "a"), "cpu=6");
         let before = pods.clone();
-        pods.changed(Some(&large), Some(&moved));
+        pods.update(Some(&large), Some(&moved));
         assert_eq!((own(&pods, "a"), own(&pods, "b")), ("cpu=1".into(), "cpu=5".into()));
-        assert_eq!(own(&before, "a"), "cpu=6", "a picture that was taken stays as it is");
-        pods.changed(Some(&moved), None);
+        assert_eq!(own(&before, "a"), "cpu=6", "an earlier snapshot does not change");
+        pods.update(Some(&moved), None);
         assert_eq!(pods.own("b"), None, "a node without pods is forgotten");
         let waiting = pod("", None, "cpu=1");
-        pods.changed(None, Some(&waiting));
+        pods.update(None, Some(&waiting));
         assert_eq!(pods.unbound(), [waiting.as_ref()]);
-        pods.changed(Some(&waiting), None);
+        pods.update(Some(&waiting), None);
         assert!(pods.unbound().is_empty());
     }
 }

@@ -1,15 +1,15 @@
-//! Which pools there are: every policy divides the nodes in its own way.
+//! Divides the nodes into pools. Every policy divides them in its own way:
 //!
 //! ```text
 //!              node a          node b          node c (gpu=a100)
 //!   default    +----------------- pool default ------------------+
 //!   partners                                   +-- pool default --+     (source: nodes with gpu)
 //!   by-zone    +- pool east -+ +---------- pool west ------------+     (granularity: NodeLabel)
-//!              +-- ground 1 -+ +-- ground 2 --+ +--- ground 3 ---+
+//!              + partition 1 + +-partition 2 -+ +- partition 3 --+
 //! ```
 //!
-//! Nodes that every policy puts into the same pools are one *ground*: what is free there is split once, between all who may
-//! have of it. So nothing is promised twice, however the policies overlap.
+//! Nodes that every policy puts into the same pools form one *partition*. What is free in a partition is split once, between
+//! everyone who may use it. So nothing is promised twice, however the policies overlap.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,41 +18,44 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
 use kube::core::{Selector, SelectorExt as _};
-use liqo_api::{DEFAULT_POOL, PoolBy, Provide, short_hash};
+use liqo_api::{DEFAULT_POOL, PoolBy, Provide, selectors::label_selector, short_hash};
 
 use super::reduce::LocalNode;
 
-/// Nodes that belong together under every policy.
+/// Nodes that are in the same pools under every policy.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ground<'a> {
-    /// The pool that they are in, for each policy; none where the policy does not lend them.
+pub struct NodePartition<'a> {
+    /// The pool of these nodes, for each policy; `None` if the policy does not lend them.
     pub pools: Vec<Option<String>>,
-    /// The nodes, in the order of their names.
+    /// In the order of their names.
     pub nodes: Vec<(&'a str, &'a LocalNode)>,
 }
 
-/// The grounds, in a fixed order.
-pub fn grounds<'a>(nodes: impl IntoIterator<Item = (&'a str, &'a LocalNode)>, policies: &[&Provide]) -> Vec<Ground<'a>> {
+/// The partitions, in an order that depends only on the names of pools.
+pub fn partitions<'a>(
+    nodes: impl IntoIterator<Item = (&'a str, &'a LocalNode)>,
+    policies: &[&Provide],
+) -> Vec<NodePartition<'a>> {
     let schemes: Vec<Scheme> = policies.iter().map(|provide| Scheme::of(provide)).collect();
-    let mut grounds: BTreeMap<Vec<Option<String>>, Ground> = BTreeMap::new();
+    let mut partitions: BTreeMap<Vec<Option<String>>, NodePartition> = BTreeMap::new();
     for (name, node) in nodes {
         let pools: Vec<Option<String>> = schemes.iter().map(|scheme| scheme.pool(name, node)).collect();
-        if let Some(ground) = grounds.get_mut(&pools) {
-            ground.nodes.push((name, node));
+        if let Some(partition) = partitions.get_mut(&pools) {
+            partition.nodes.push((name, node));
         } else {
-            grounds.insert(pools.clone(), Ground { pools, nodes: vec![(name, node)] });
+            partitions.insert(pools.clone(), NodePartition { pools, nodes: vec![(name, node)] });
         }
     }
-    let mut grounds: Vec<Ground> = grounds.into_values().collect();
-    for ground in &mut grounds {
-        ground.nodes.sort_unstable_by_key(|(name, _)| *name);
+    let mut partitions: Vec<NodePartition> = partitions.into_values().collect();
+    for partition in &mut partitions {
+        partition.nodes.sort_unstable_by_key(|(name, _)| *name);
     }
-    grounds
+    partitions
 }
 
-/// The pools that a policy has, whether anything is free in them or not.
-pub fn names(policy: usize, provide: &Provide, grounds: &[Ground]) -> BTreeSet<String> {
-    let mut names: BTreeSet<String> = grounds.iter().filter_map(|ground| ground.pools[policy].clone()).collect();
+/// The pools of a policy, including those without free resources.
+pub fn names(policy: usize, provide: &Provide, partitions: &[NodePartition]) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> = partitions.iter().filter_map(|partition| partition.pools[policy].clone()).collect();
     if provide.source.plugin.is_none() && provide.granularity.by == PoolBy::Cluster {
         names.insert(DEFAULT_POOL.to_owned());
     }
@@ -62,23 +65,19 @@ pub fn names(policy: usize, provide: &Provide, grounds: &[Ground]) -> BTreeSet<S
 /// How one policy divides the nodes.
 struct Scheme<'a> {
     provide: &'a Provide,
-    /// One of these must fit, where the source is some of the nodes. One that cannot be understood fits no node.
+    /// A node must match one of them; `None` if the policy lends all nodes. An invalid selector matches no node.
     selectors: Option<Vec<Selector>>,
 }
 
 impl<'a> Scheme<'a> {
     fn of(provide: &'a Provide) -> Self {
-        let selectors = provide
-            .source
-            .nodes
-            .as_ref()
-            .map(|nodes| nodes.selectors.iter().filter_map(|selector| Selector::try_from(selector.clone()).ok()).collect());
+        let selectors = provide.source.nodes.as_ref().map(|nodes| nodes.selectors.iter().filter_map(label_selector).collect());
         Self { provide, selectors }
     }
 
     fn pool(&self, name: &str, node: &LocalNode) -> Option<String> {
-        let fits = self.selectors.as_ref().is_none_or(|all| all.iter().any(|selector| selector.matches(&node.labels)));
-        if self.provide.source.plugin.is_some() || !fits {
+        let matches = self.selectors.as_ref().is_none_or(|all| all.iter().any(|selector| selector.matches(&node.labels)));
+        if self.provide.source.plugin.is_some() || !matches {
             return None;
         }
         match self.provide.granularity.by {
@@ -92,26 +91,26 @@ impl<'a> Scheme<'a> {
     }
 }
 
-/// A DNS label has at most so many characters.
-const LONGEST: usize = 63;
+/// Maximum length of a DNS label.
+const MAX_DNS_LABEL_LEN: usize = 63;
 
-/// A DNS label for what a pool is made of: the same, if it is one.
+/// Turns a text into a DNS label. A text that is one already stays the same; others get a hash, so that they stay different.
 pub fn pool_name(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let clean: String = lower.chars().map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' }).collect();
     let clean = clean.trim_matches('-');
-    if clean == text && text.len() <= LONGEST {
+    if clean == text && text.len() <= MAX_DNS_LABEL_LEN {
         return text.to_owned();
     }
     let hash = &short_hash(text)[..8];
-    let start: String = clean.chars().take(LONGEST - hash.len() - 1).collect();
+    let start: String = clean.chars().take(MAX_DNS_LABEL_LEN - hash.len() - 1).collect();
     format!("{}-{hash}", start.trim_end_matches('-')).trim_start_matches('-').to_owned()
 }
 
-/// The nodes of a pool, for the scheduler; none where every node is meant.
-pub fn node_selector(policy: usize, provide: &Provide, pool: &str, grounds: &[Ground]) -> Option<NodeSelector> {
-    let of_pool = || grounds.iter().filter(|ground| ground.pools[policy].as_deref() == Some(pool));
-    let nodes = || of_pool().flat_map(|ground| ground.nodes.iter());
+/// Selects the nodes of a pool, for the scheduler; `None` if the pool has every node.
+pub fn node_selector(policy: usize, provide: &Provide, pool: &str, partitions: &[NodePartition]) -> Option<NodeSelector> {
+    let of_pool = || partitions.iter().filter(|partition| partition.pools[policy].as_deref() == Some(pool));
+    let nodes = || of_pool().flat_map(|partition| partition.nodes.iter());
     let mut narrowed = NodeSelectorTerm::default();
     match (provide.granularity.by, provide.granularity.label.as_deref()) {
         (PoolBy::Node, _) => {
@@ -128,18 +127,18 @@ pub fn node_selector(policy: usize, provide: &Provide, pool: &str, grounds: &[Gr
         None if narrowed == NodeSelectorTerm::default() => return None,
         None => vec![narrowed],
         Some(source) => {
-            let understood = source.selectors.iter().filter(|selector| Selector::try_from((*selector).clone()).is_ok());
-            understood.map(|selector| with(&narrowed, selector)).collect()
+            let valid = source.selectors.iter().filter(|selector| label_selector(selector).is_some());
+            valid.map(|selector| with(&narrowed, selector)).collect()
         }
     };
-    // An empty term would mean no node to the scheduler; here it stands for a selector that every node fits.
+    // For the scheduler, an empty term matches no node. Here it is a selector that every node matches.
     if terms.contains(&NodeSelectorTerm::default()) {
         return None;
     }
     Some(NodeSelector { node_selector_terms: terms })
 }
 
-/// The term, and the selector as well.
+/// Adds the requirements of a selector to a term.
 fn with(term: &NodeSelectorTerm, selector: &LabelSelector) -> NodeSelectorTerm {
     let mut all = term.match_expressions.clone().unwrap_or_default();
     all.extend(selector.match_labels.iter().flatten().map(|(key, value)| requirement(key, "In", vec![value.clone()])));
@@ -174,10 +173,11 @@ mod tests {
     }
 
     fn pools(provide: &Provide, nodes: &[(&str, LocalNode)]) -> Vec<(String, Vec<String>)> {
-        let grounds = grounds(nodes.iter().map(|(name, node)| (*name, node)), &[provide]);
-        let of =
-            |ground: &Ground| Some((ground.pools[0].clone()?, ground.nodes.iter().map(|(name, _)| (*name).to_owned()).collect()));
-        grounds.iter().filter_map(of).collect()
+        let partitions = partitions(nodes.iter().map(|(name, node)| (*name, node)), &[provide]);
+        let of = |partition: &NodePartition| {
+            Some((partition.pools[0].clone()?, partition.nodes.iter().map(|(name, _)| (*name).to_owned()).collect()))
+        };
+        partitions.iter().filter_map(of).collect()
     }
 
     fn pool(name: &str, nodes: &[&str]) -> (String, Vec<String>) {
@@ -193,12 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn all_nodes_are_one_pool_unless_the_policy_says_otherwise() {
+    fn by_default_all_nodes_are_one_pool() {
         assert_eq!(pools(&provide(json!({})), &three()), [pool("default", &["a", "b", "c.example"])]);
     }
 
     #[test]
-    fn nodes_are_divided_by_a_label_and_those_without_it_are_not_lent() {
+    fn nodes_are_divided_by_a_label_and_nodes_without_it_are_not_lent() {
         let by_zone = provide(json!({ "granularity": { "by": "NodeLabel", "label": "zone" } }));
         let east = pool_name("East");
         assert!(east.starts_with("east-"), "{east}");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_can_be_a_pool_under_a_name_that_a_pool_may_have() {
+    fn each_node_can_be_a_pool_with_a_valid_name() {
         let found = pools(&provide(json!({ "granularity": { "by": "Node" } })), &three());
         assert_eq!((found[0].0.as_str(), found[1].0.as_str()), ("a", "b"));
         assert!(found[2].0.starts_with("c-example-"), "{found:?}");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_of_nodes_lends_those_that_fit_one_of_its_selectors() {
+    fn a_source_of_nodes_lends_nodes_that_match_one_of_its_selectors() {
         let gpus = json!({ "source": { "nodes": { "selectors": [{ "matchLabels": { "gpu": "h100" } },
             { "matchLabels": { "gpu": "a100" }, "matchExpressions": [{ "key": "zone", "operator": "Exists" }] }] } } });
         assert_eq!(pools(&provide(gpus.clone()), &three()), [pool("default", &["b", "c.example"])]);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_overlap_cut_the_nodes_into_grounds() {
+    fn overlapping_policies_divide_the_nodes_into_partitions() {
         let (all, gpus) = (
             provide(json!({})),
             provide(json!({ "source": { "nodes": { "selectors": [{ "matchExpressions": [
@@ -237,19 +237,20 @@ mod tests {
         );
         let plugin = provide(json!({ "source": { "plugin": { "address": "p:1" } } }));
         let nodes = three();
-        let grounds = grounds(nodes.iter().map(|(name, node)| (*name, node)), &[&all, &gpus, &plugin]);
-        let found: Vec<_> = grounds.iter().map(|ground| (ground.nodes.len(), ground.pools.iter().flatten().count())).collect();
+        let partitions = partitions(nodes.iter().map(|(name, node)| (*name, node)), &[&all, &gpus, &plugin]);
+        let found: Vec<_> =
+            partitions.iter().map(|partition| (partition.nodes.len(), partition.pools.iter().flatten().count())).collect();
         assert_eq!(found, [(1, 1), (2, 2)]);
-        assert!(names(2, &plugin, &grounds).is_empty());
+        assert!(names(2, &plugin, &partitions).is_empty());
         assert_eq!(names(1, &gpus, &[]), BTreeSet::from(["default".to_owned()]));
     }
 
     #[test]
-    fn the_scheduler_is_told_the_nodes_of_a_pool() {
+    fn the_node_selector_names_the_nodes_of_a_pool() {
         let nodes = three();
         let of = |policy: &Provide, pool: &str| {
-            let grounds = grounds(nodes.iter().map(|(name, node)| (*name, node)), &[policy]);
-            serde_json::to_value(node_selector(0, policy, pool, &grounds)).unwrap()
+            let partitions = partitions(nodes.iter().map(|(name, node)| (*name, node)), &[policy]);
+            serde_json::to_value(node_selector(0, policy, pool, &partitions)).unwrap()
         };
         assert_eq!(of(&provide(json!({})), "default"), Value::Null);
         let by_zone = provide(json!({ "granularity": { "by": "NodeLabel", "label": "zone" } }));

@@ -1,14 +1,23 @@
-//! All that the provider side does at one time: from a picture of the cluster to offers, answers and links.
+//! The provider side's decision: from a snapshot of the cluster to offers and conditions.
+//!
+//! ```text
+//!   partitions    nodes that every policy puts into the same pools
+//!   allocations   the pools that must exist, one for each consumer and pool
+//!   usage         charges pods to allocations; the rest of each partition is free
+//!   shares        splits each partition's budget between the claimants
+//!   reclaim       gives notice where more is used than allowed
+//!   publish       selects the offers that are worth a write
+//! ```
 
+mod allocations;
 mod compose;
+mod conditions;
 #[cfg(test)]
 mod histories;
-mod status;
-mod tell;
+mod policy_status;
 #[cfg(test)]
 mod tests;
-mod units;
-mod uses;
+mod usage;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,198 +28,201 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use liqo_api::{PeeringPolicy, Provide, ResourceList};
 
-pub use units::is_refused;
+pub(crate) use allocations::is_refused;
 
 use self::{
+    allocations::{PoolAllocation, allocations},
     compose::{Composer, deletions, withdraw},
-    tell::tell,
-    units::{Unit, units},
-    uses::Uses,
+    conditions::add_conditions,
+    usage::PoolUsage,
 };
 use super::{
-    picture::{Asking, Picture, Plan},
-    pools::{self, Ground},
-    publish::{self, Standing},
-    shares::{self, Lot, Party, Shares},
+    pools::{self, NodePartition},
+    publish::{self, OfferState},
+    shares::{self, Claimant, PartitionBudget, Shares},
+    snapshot::{Plan, Requester, Snapshot},
 };
 
-/// Decides everything anew.
-pub fn decide(picture: &Picture, now: Instant) -> Plan {
-    let asking = picture.asking();
-    let local = local_policies(&asking);
+/// Computes all offers and conditions of the provider side.
+pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
+    let requesters = snapshot.requesters();
+    let local = local_policies(&requesters);
     let policies: Vec<&Provide> = local.iter().map(|policy| &policy.spec.provide).collect();
-    let nodes = picture.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref()));
-    let grounds = pools::grounds(nodes, &policies);
-    let mut units = units(picture, &asking, &local, &policies, &grounds);
-    let mut uses = Uses::count(picture, &asking, &mut units, &grounds);
-    let lots = uses.lots(&units, &grounds);
-    let parties = parties(&asking, &local, &lots);
-    let entitled = shares::plain(&lots, &parties, &policies);
-    let whole = lots.iter().map(|lot| lot.whole(&parties, &policies)).collect();
-    uses.place(&units, &grounds, &entitled, whole);
-    let lots = uses.lots(&units, &grounds);
-    // The grounds where the consumers of a policy use more than all of them may have.
-    let over: Vec<BTreeSet<usize>> = lots.iter().map(|lot| overdrawn(lot, &parties, &policies)).collect();
-    let mut wake = reclaim(picture, &mut units, &over, &entitled, &asking, &grounds);
-    let lots = uses.lots(&units, &grounds);
-    let shares = shares::share(&lots, &entitled, &parties, &policies);
-    for unit in &mut units {
-        if unit.local.is_none() {
-            continue;
-        }
-        let of_pool = grounds.iter().zip(&shares).filter(|(ground, _)| unit.is_on(ground));
-        let sum: ResourceList = of_pool.filter_map(|(_, shares)| shares.get(&unit.asking)).sum();
-        // Pods whose last node is gone stand on no ground.
-        unit.target = sum.max(&unit.floor);
+    let nodes = snapshot.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref()));
+    let partitions = pools::partitions(nodes, &policies);
+    let mut allocations = allocations(snapshot, &requesters, &local, &policies, &partitions);
+    let mut usage = PoolUsage::count(snapshot, &requesters, &mut allocations, &partitions);
+    let budgets = usage.budgets(&allocations, &partitions);
+    let claimants = claimants(&requesters, &local, &budgets);
+    let entitlements = shares::entitlements(&budgets, &claimants, &policies);
+    let capacities = budgets.iter().map(|budget| budget.capacity(&claimants, &policies)).collect();
+    usage.charge_waiting(&allocations, &partitions, &entitlements, capacities);
+    let budgets = usage.budgets(&allocations, &partitions);
+    let overused: Vec<BTreeSet<usize>> = budgets.iter().map(|budget| overusing_policies(budget, &claimants, &policies)).collect();
+    let mut requeue_after = reclaim(snapshot, &mut allocations, &overused, &entitlements, &requesters, &partitions);
+    let budgets = usage.budgets(&allocations, &partitions);
+    let shares = shares::shares(&budgets, &entitlements, &claimants, &policies);
+    for allocation in allocations.iter_mut().filter(|allocation| allocation.local_policy.is_some()) {
+        let of_pool = partitions.iter().zip(&shares).filter(|(partition, _)| allocation.includes(partition));
+        let sum: ResourceList = of_pool.filter_map(|(_, shares)| shares.get(&allocation.requester)).sum();
+        // Pods of a pool whose last node is gone are charged to no partition.
+        allocation.target = sum.max(&allocation.floor);
     }
 
-    let composer = Composer::new(picture, &asking, &units, &grounds);
-    let mut plan = Plan { deletions: deletions(picture, &asking), ..Plan::default() };
-    let mut standings: Vec<Standing> = units.iter().map(|unit| composer.standing(unit)).collect();
-    tell(picture, &asking, &units, &standings, &mut plan);
-    for members in components(&units, &grounds) {
-        let total = total(&units, &members, &lots, &parties, &policies, &grounds);
-        let of_these: Vec<Standing> = members.iter().map(|&unit| std::mem::take(&mut standings[unit])).collect();
-        let publication = publish::decide(&total, &of_these, now);
-        wake = sooner(wake, publication.wake);
+    let composer = Composer::new(snapshot, &requesters, &allocations, &partitions);
+    let mut plan = Plan { deletions: deletions(snapshot, &requesters), ..Plan::default() };
+    let mut states: Vec<OfferState> = allocations.iter().map(|allocation| composer.state(allocation)).collect();
+    add_conditions(snapshot, &requesters, &allocations, &states, &mut plan);
+    for members in components(&allocations, &partitions) {
+        let total = total(&allocations, &members, &budgets, &claimants, &policies, &partitions);
+        let of_component: Vec<OfferState> = members.iter().map(|&member| std::mem::take(&mut states[member])).collect();
+        let publication = publish::decide(&total, &of_component, now);
+        requeue_after = earlier(requeue_after, publication.requeue_after);
         for write in publication.writes {
-            let unit = &units[members[write.index]];
-            plan.writes.push(composer.write(unit, write.hard, write.grows));
+            let allocation = &allocations[members[write.index]];
+            plan.writes.push(composer.write(allocation, write.hard, write.grows));
         }
     }
-    // What is given up comes first, whatever it belongs to.
+    // Across all components, offers shrink before others grow.
     plan.writes.sort_by_key(|write| write.grows);
-    wake = sooner(wake, withdraw(picture, &asking, &units, &uses, &mut plan));
-    plan.wake = wake;
-    plan.policies = status::policies(picture, &asking, &units);
+    plan.requeue_after = earlier(requeue_after, withdraw(snapshot, &requesters, &allocations, &usage, &mut plan));
+    plan.policy_statuses = policy_status::policy_statuses(snapshot, &requesters, &allocations);
     plan
 }
 
-fn sooner(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     one.into_iter().chain(other).min()
 }
 
-/// The policies of those that ask whose source is here.
-fn local_policies<'a>(asking: &[Asking<'a>]) -> Vec<&'a Arc<PeeringPolicy>> {
-    let held = asking.iter().filter_map(|asking| asking.policy);
-    let local = held.filter(|policy| policy.spec.provide.source.plugin.is_none());
+/// The policies of the requesters that lend this cluster's own nodes, in the order of their names.
+fn local_policies<'a>(requesters: &[Requester<'a>]) -> Vec<&'a Arc<PeeringPolicy>> {
+    let applied = requesters.iter().filter_map(|requester| requester.policy);
+    let local = applied.filter(|policy| policy.spec.provide.source.plugin.is_none());
     let by_name: BTreeMap<_, _> = local.map(|policy| (policy.metadata.name.as_deref().unwrap_or_default(), policy)).collect();
     by_name.into_values().collect()
 }
 
-/// The consumers, and what bounds them: what they asked for, the caps of the policy, and its fixed amounts.
-fn parties(asking: &[Asking], local: &[&Arc<PeeringPolicy>], lots: &[Lot]) -> Vec<Party> {
-    let names: BTreeSet<&str> = lots.iter().flat_map(|lot| lot.free.names()).collect();
-    let party = |asking: &Asking| {
-        let policy = asking.policy.and_then(|held| local.iter().position(|one| one.metadata.name == held.metadata.name));
+/// The requesters with their limits: what each requested, the caps of its policy, and the policy's fixed amounts.
+fn claimants(requesters: &[Requester], local: &[&Arc<PeeringPolicy>], budgets: &[PartitionBudget]) -> Vec<Claimant> {
+    let names: BTreeSet<&str> = budgets.iter().flat_map(|budget| budget.free.names()).collect();
+    let claimant = |requester: &Requester| {
+        let policy = requester.policy.and_then(|applied| local.iter().position(|one| one.metadata.name == applied.metadata.name));
         let provide = policy.map(|index| &local[index].spec.provide);
         let fixed = provide.and_then(|provide| provide.source.fixed.as_ref());
-        // Beside fixed amounts there is nothing.
+        // With fixed amounts, every other resource is limited to zero.
         let mut limit: ResourceList = match fixed {
             Some(fixed) => names.iter().map(|&name| (name, fixed.resources.get(name))).collect(),
             None => ResourceList::new(),
         };
         let caps = provide.map(|provide| provide.caps.clone()).unwrap_or_default();
-        for (name, cap) in caps.iter().chain(asking.asked().iter()) {
-            let bound = if limit.contains(name) { limit.get(name).min(cap) } else { cap };
-            limit.insert(name, bound);
+        for (name, cap) in caps.iter().chain(requester.requested().iter()) {
+            let smaller = if limit.contains(name) { limit.get(name).min(cap) } else { cap };
+            limit.insert(name, smaller);
         }
-        Party { consumer: asking.tenant.consumer.clone(), policy: policy.unwrap_or_default(), limit }
+        Claimant { consumer: requester.tenant.consumer.clone(), policy: policy.unwrap_or_default(), limit }
     };
-    asking.iter().map(party).collect()
+    requesters.iter().map(claimant).collect()
 }
 
-/// Finds out which pools are used beyond what their policy or the nodes allow. Such a pool is given notice; when that is
-/// over, its floor is taken away. Returns when the next notice is over.
+/// Gives notice to each pool that uses more than its policy or the nodes allow. When the notice is over, the pool's floor is
+/// removed. Returns the time until the next notice ends.
+///
+/// `overused` holds the overusing policies of each partition.
 fn reclaim(
-    picture: &Picture,
-    units: &mut [Unit],
-    over: &[BTreeSet<usize>],
-    entitled: &Shares,
-    asking: &[Asking],
-    grounds: &[Ground],
+    snapshot: &Snapshot,
+    allocations: &mut [PoolAllocation],
+    overused: &[BTreeSet<usize>],
+    entitlements: &Shares,
+    requesters: &[Requester],
+    partitions: &[NodePartition],
 ) -> Option<Duration> {
     let mut used: BTreeMap<usize, ResourceList> = BTreeMap::new();
-    for unit in units.iter() {
-        *used.entry(unit.asking).or_default() += &unit.in_use;
+    for allocation in allocations.iter() {
+        *used.entry(allocation.requester).or_default() += &allocation.in_use;
     }
-    let mut wake = None;
-    for unit in units.iter_mut() {
-        let offer = asking[unit.asking].offers.get(unit.pool.as_str());
-        let standing = offer.and_then(|offer| offer.spec.reclaim_timestamp.as_ref()).map(|time| time.0);
-        let Some(policy) = unit.local else {
-            let beyond = exceeds(&unit.in_use, &unit.target, None, 0);
-            unit.take_back(beyond, &unit.target.clone(), standing, picture.today);
+    let mut requeue_after = None;
+    for allocation in allocations.iter_mut() {
+        let offer = requesters[allocation.requester].offers.get(allocation.pool.as_str());
+        let existing = offer.and_then(|offer| offer.spec.reclaim_timestamp.as_ref()).map(|time| time.0);
+        let Some(policy) = allocation.local_policy else {
+            let is_over = exceeds(&allocation.in_use, &allocation.target, None, 0);
+            allocation.set_reclaim(is_over, &allocation.target.clone(), existing, snapshot.wall_time);
             continue;
         };
-        let mine: Vec<usize> = (0..grounds.len()).filter(|&ground| unit.is_on(&grounds[ground])).collect();
-        let due: ResourceList = mine.iter().filter_map(|&index| entitled[index].get(&unit.asking)).sum();
-        // Caps hold for all pools of a consumer together.
-        let capped = exceeds(&used[&unit.asking], &limit_of(unit.policy), Some(&unit.policy.caps), 0);
-        let crowded = mine.is_empty() || mine.iter().any(|&index| over[index].contains(&policy));
-        let beyond = (capped || crowded) && exceeds(&unit.in_use, &due, None, if capped { 0 } else { unit.policy.threshold() });
-        unit.take_back(beyond, &due, standing, picture.today);
+        let mine: Vec<usize> = (0..partitions.len()).filter(|&partition| allocation.includes(&partitions[partition])).collect();
+        let due: ResourceList = mine.iter().filter_map(|&index| entitlements[index].get(&allocation.requester)).sum();
+        // Caps limit all pools of a consumer together.
+        let capped = exceeds(&used[&allocation.requester], &policy_limit(allocation.policy), Some(&allocation.policy.caps), 0);
+        let crowded = mine.is_empty() || mine.iter().any(|&index| overused[index].contains(&policy));
+        let is_over = (capped || crowded)
+            && exceeds(&allocation.in_use, &due, None, if capped { 0 } else { allocation.policy.threshold() });
+        allocation.set_reclaim(is_over, &due, existing, snapshot.wall_time);
     }
-    for unit in units {
-        let Some(at) = unit.reclaim else { continue };
-        let left = Duration::try_from(at.duration_since(picture.today)).unwrap_or_default();
+    for allocation in allocations {
+        let Some(at) = allocation.reclaim_at else { continue };
+        let left = Duration::try_from(at.duration_since(snapshot.wall_time)).unwrap_or_default();
         if left.is_zero() {
-            unit.floor = ResourceList::new();
+            allocation.floor = ResourceList::new();
         } else {
-            wake = sooner(wake, Some(left));
-            // What a plugin gives is not cut below use without notice either.
-            if unit.local.is_none() {
-                unit.target = unit.target.max(&unit.in_use);
+            requeue_after = earlier(requeue_after, Some(left));
+            // A plugin's amounts never cut an offer below use without notice either.
+            if allocation.local_policy.is_none() {
+                allocation.target = allocation.target.max(&allocation.in_use);
             }
         }
     }
-    wake
+    requeue_after
 }
 
-/// When a notice that is given now is over.
-fn notice(today: Timestamp, seconds: u32) -> Timestamp {
-    today.saturating_add(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(today)
+/// The end of a notice that begins now.
+fn notice_end(wall_time: Timestamp, seconds: u32) -> Timestamp {
+    wall_time.saturating_add(SignedDuration::from_secs(i64::from(seconds))).unwrap_or(wall_time)
 }
 
-/// What the policy says that a consumer gets at most, whatever is free.
-fn limit_of(policy: &Provide) -> ResourceList {
+/// The most that a policy gives to one consumer, whatever is free.
+fn policy_limit(policy: &Provide) -> ResourceList {
     let fixed = policy.source.fixed.as_ref().map(|fixed| fixed.resources.clone()).unwrap_or_default();
     let mut limit = policy.caps.clone();
     for (name, amount) in &fixed {
-        let bound = if limit.contains(name) { limit.get(name).min(amount) } else { amount };
-        limit.insert(name, bound);
+        let smaller = if limit.contains(name) { limit.get(name).min(amount) } else { amount };
+        limit.insert(name, smaller);
     }
     limit
 }
 
-/// Whether more is used than this, by more than `tolerance` percent. With `named`, what neither names is not bounded.
+/// Whether any resource in use is more than `tolerance` percent above `most`. With `named`, a resource in neither list has no
+/// limit.
 fn exceeds(in_use: &ResourceList, most: &ResourceList, named: Option<&ResourceList>, tolerance: u8) -> bool {
     in_use.iter().any(|(name, used)| {
-        let bounded = named.is_none_or(|named| named.contains(name) || most.contains(name));
-        bounded && used > most.get(name) && most.get(name).differs_by_more_than(used, u32::from(tolerance))
+        let is_limited = named.is_none_or(|named| named.contains(name) || most.contains(name));
+        is_limited && used > most.get(name) && most.get(name).differs_by_more_than(used, u32::from(tolerance))
     })
 }
 
-/// The policies whose consumers use more of a ground than they may have together, or than there is.
-fn overdrawn(lot: &Lot, parties: &[Party], policies: &[&Provide]) -> BTreeSet<usize> {
+/// The policies whose consumers together use more of a partition than the policy allows, or than exists.
+fn overusing_policies(budget: &PartitionBudget, claimants: &[Claimant], policies: &[&Provide]) -> BTreeSet<usize> {
     let mut used: BTreeMap<usize, ResourceList> = BTreeMap::new();
-    for (&party, floor) in &lot.floors {
-        *used.entry(parties[party].policy).or_default() += floor;
+    for (&claimant, floor) in &budget.floors {
+        *used.entry(claimants[claimant].policy).or_default() += floor;
     }
     let all: ResourceList = used.values().sum();
-    let crowded = exceeds(&all, &lot.bound(parties, policies), None, 0);
+    let crowded = exceeds(&all, &budget.max_promised(claimants, policies), None, 0);
     used.into_iter()
-        .filter(|(policy, used)| crowded || exceeds(used, &shares::bound_of(&lot.free, policies[*policy]), None, 0))
+        .filter(|(policy, used)| crowded || exceeds(used, &shares::max_for_policy(&budget.free, policies[*policy]), None, 0))
         .map(|(policy, _)| policy)
         .collect()
 }
 
-/// Units that share grounds, directly or through others: what they are promised is weighed together.
-fn components(units: &[Unit], grounds: &[Ground]) -> Vec<Vec<usize>> {
-    let mut component: Vec<usize> = (0..units.len()).collect();
-    for ground in grounds {
-        let members: BTreeSet<usize> =
-            units.iter().zip(&component).filter(|(unit, _)| unit.is_on(ground)).map(|(_, &component)| component).collect();
+/// Groups of allocations that share partitions, directly or through others. Each group is published together.
+fn components(allocations: &[PoolAllocation], partitions: &[NodePartition]) -> Vec<Vec<usize>> {
+    let mut component: Vec<usize> = (0..allocations.len()).collect();
+    for partition in partitions {
+        let members: BTreeSet<usize> = allocations
+            .iter()
+            .zip(&component)
+            .filter(|(allocation, _)| allocation.includes(partition))
+            .map(|(_, &component)| component)
+            .collect();
         if let Some(&lowest) = members.first() {
             for one in component.iter_mut().filter(|one| members.contains(one)) {
                 *one = lowest;
@@ -218,25 +230,25 @@ fn components(units: &[Unit], grounds: &[Ground]) -> Vec<Vec<usize>> {
         }
     }
     let mut found: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (unit, &component) in component.iter().enumerate() {
-        found.entry(component).or_default().push(unit);
+    for (allocation, &component) in component.iter().enumerate() {
+        found.entry(component).or_default().push(allocation);
     }
     found.into_values().collect()
 }
 
-/// All that the units of a component may be promised together.
+/// The most that the allocations of a component may be promised together.
 fn total(
-    units: &[Unit],
+    allocations: &[PoolAllocation],
     members: &[usize],
-    lots: &[Lot],
-    parties: &[Party],
+    budgets: &[PartitionBudget],
+    claimants: &[Claimant],
     policies: &[&Provide],
-    grounds: &[Ground],
+    partitions: &[NodePartition],
 ) -> ResourceList {
-    // What a plugin says is not weighed.
-    let plugins = members.iter().filter(|&&unit| units[unit].local.is_none()).map(|&unit| &units[unit].target).sum();
-    let of_these = |ground: &Ground| members.iter().any(|&unit| units[unit].is_on(ground));
-    let bounds: Vec<ResourceList> =
-        grounds.iter().zip(lots).filter(|(ground, _)| of_these(ground)).map(|(_, lot)| lot.bound(parties, policies)).collect();
-    bounds.iter().fold(plugins, |sum: ResourceList, bound| sum + bound)
+    // A plugin's amounts have no limit.
+    let members = || members.iter().map(|&index| &allocations[index]);
+    let of_plugins = members().filter(|member| member.local_policy.is_none()).map(|member| &member.target).sum();
+    let is_shared = |partition: &NodePartition| members().any(|member| member.includes(partition));
+    let shared = partitions.iter().zip(budgets).filter(|(partition, _)| is_shared(partition));
+    shared.fold(of_plugins, |sum: ResourceList, (_, budget)| sum + &budget.max_promised(claimants, policies))
 }

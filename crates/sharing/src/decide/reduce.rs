@@ -1,31 +1,30 @@
-//! What is kept of the cluster's objects: little enough to hold many, and only what a change of is worth counting again.
+//! Reduces the cluster's objects to the fields that matter here. That saves memory, and other changes cause no new decision.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{self as core, Affinity, PodSpec};
 use kube::core::DeserializeGuard;
+use liqo_api::requests::{self, Effective};
 use liqo_api::{ClusterId, Condition, DEFAULT_POOL, ResourceList, ResourceRequest, labels, tenant_namespace};
-use liqo_kit::requests::{self, Effective};
 
 /// A node that is not virtual.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LocalNode {
-    /// Whether a consumer's pod could be scheduled there now.
+    /// Whether a consumer's pod could be scheduled here now.
     pub eligible: bool,
-    /// What its kubelet gives to pods.
     pub allocatable: ResourceList,
-    /// Its labels: policies select by them, and those of [`ADVERTISED`] are offered along.
+    /// Policies select nodes by them. Offers contain those in [`ADVERTISED`].
     pub labels: BTreeMap<String, String>,
 }
 
-/// Labels of nodes that are offered along when all nodes agree on them.
+/// An offer contains these labels of its nodes if all nodes have the same value.
 pub const ADVERTISED: [&str; 4] =
     ["kubernetes.io/arch", "kubernetes.io/os", "topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
-/// Keeps what matters of a node; nothing of a virtual one.
+/// Reduces a node; `None` if it is virtual.
 ///
-/// A node with a taint that keeps pods away is not offered: a policy may let a consumer's pods keep tolerations, but not every
-/// pod of the consumer has them.
+/// A node with a taint that keeps pods away is not eligible: even if the policy lets a consumer's pods keep their tolerations,
+/// not every pod has one.
 pub fn node(node: core::Node) -> Option<LocalNode> {
     let found = node.metadata.labels.unwrap_or_default();
     if found.get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE) {
@@ -34,39 +33,36 @@ pub fn node(node: core::Node) -> Option<LocalNode> {
     let spec = node.spec.unwrap_or_default();
     let status = node.status.unwrap_or_default();
     let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-    let open = !spec.unschedulable.unwrap_or_default()
+    let schedulable = !spec.unschedulable.unwrap_or_default()
         && spec.taints.iter().flatten().all(|taint| taint.effect == "PreferNoSchedule")
         && node.metadata.deletion_timestamp.is_none();
     let allocatable = status.allocatable.as_ref().map(requests::list).unwrap_or_default();
-    Some(LocalNode { eligible: ready && open, allocatable, labels: found })
+    Some(LocalNode { eligible: ready && schedulable, allocatable, labels: found })
 }
 
 /// A pod that has not finished.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PodUse {
-    /// The node that it is bound to.
+pub struct PodUsage {
     pub node: Option<String>,
-    /// What it holds. Of a pod that is nobody's but our own only the requests are known.
-    pub held: Effective,
-    /// Whose pod it says it is, if it says so.
-    pub claim: Option<Claim>,
-    /// Whether it waits for a node and could get one here: not held back by gates, not meant for virtual nodes.
-    pub waits: bool,
+    /// Effective requests, and limits if the pod claims an owner.
+    pub resources: Effective,
+    pub owner: Option<ClaimedOwner>,
+    /// Whether the scheduler could bind it to a local node: it has no node yet, no scheduling gates, and accepts nodes that are
+    /// not virtual.
+    pub waits_for_node: bool,
 }
 
-/// Whose pod the labels of a pod say it is. To be believed only where that consumer's mapped namespace is.
+/// The owner that the labels of a pod claim. Trust it only in a mapped namespace of that consumer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Claim {
-    /// The namespace that it is in.
+pub struct ClaimedOwner {
+    /// The pod's namespace.
     pub namespace: String,
-    /// The consumer.
     pub consumer: String,
-    /// The pool that it uses.
     pub pool: String,
 }
 
-/// Keeps what matters of a pod; nothing of a finished one.
-pub fn pod(pod: core::Pod) -> Option<PodUse> {
+/// Reduces a pod; `None` if it is finished.
+pub fn pod(pod: core::Pod) -> Option<PodUsage> {
     let status = pod.status.unwrap_or_default();
     let phase = status.phase.clone().unwrap_or_default();
     if phase == "Succeeded" || phase == "Failed" {
@@ -75,19 +71,19 @@ pub fn pod(pod: core::Pod) -> Option<PodUse> {
     let spec = pod.spec?;
     let mut found = pod.metadata.labels.unwrap_or_default();
     let node = spec.node_name.clone().filter(|name| !name.is_empty());
-    let claim = found.remove(labels::CONSUMER_ID).map(|consumer| Claim {
+    let owner = found.remove(labels::CONSUMER_ID).map(|consumer| ClaimedOwner {
         namespace: pod.metadata.namespace.unwrap_or_default(),
         consumer,
         pool: found.remove(labels::POOL).unwrap_or_else(|| DEFAULT_POOL.to_owned()),
     });
-    Some(PodUse {
-        waits: node.is_none() && spec.scheduling_gates.iter().flatten().next().is_none() && !wants_virtual_node(&spec),
-        held: match claim {
+    Some(PodUsage {
+        waits_for_node: node.is_none() && spec.scheduling_gates.iter().flatten().next().is_none() && !wants_virtual_node(&spec),
+        resources: match owner {
             Some(_) => Effective::of_bound_pod(spec, &status),
             None => requests::of_bound_pod(spec, &status).into(),
         },
         node,
-        claim,
+        owner,
     })
 }
 
@@ -107,25 +103,23 @@ fn wants_virtual_node(spec: &PodSpec) -> bool {
         })
 }
 
-#[allow(clippy::ptr_arg)] // So that it can stand where a closure over `&String` would.
+#[allow(clippy::ptr_arg)] // `Iterator::all` over `&String` needs this type.
 fn is_virtual(value: &String) -> bool {
     value == labels::TYPE_VIRTUAL_NODE
 }
 
-/// A namespace that Liqo made for a consumer.
+/// A tenant namespace or a mapped namespace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConsumerNamespace {
-    /// Its UID: another one means that the consumer came anew.
+    /// A new UID means a new tenancy.
     pub uid: String,
-    /// Whose it is.
     pub consumer: ClusterId,
-    /// Whether it is the tenant namespace, not a mapped one.
+    /// Whether it is the tenant namespace, and not a mapped one.
     pub tenant: bool,
-    /// Whether it is being deleted.
     pub terminating: bool,
 }
 
-/// Keeps what matters of a tenant or mapped namespace; nothing of others.
+/// Reduces a namespace; `None` if it is neither a tenant namespace nor a mapped one.
 pub fn namespace(namespace: core::Namespace) -> Option<ConsumerNamespace> {
     let meta = namespace.metadata;
     let found = meta.labels?;
@@ -140,17 +134,17 @@ pub fn namespace(namespace: core::Namespace) -> Option<ConsumerNamespace> {
     managed.then(|| ConsumerNamespace { uid: meta.uid.unwrap_or_default(), consumer, tenant, terminating })
 }
 
-/// What a consumer asks for.
+/// A consumer's `ResourceRequest`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// At most this much of each resource named, or why that cannot be read.
+    /// The maximum of each named resource, or why the request is unreadable.
     pub resources: Result<ResourceList, String>,
-    /// What we answered so far.
+    /// Our answer so far.
     pub conditions: Vec<Condition>,
 }
 
-/// Keeps what matters of a request; nothing of one that is being deleted. A consumer may write what the schema admits and
-/// we cannot read: that must not hurt the others, so it is kept as an error.
+/// Reduces a request; `None` if it is being deleted. A consumer can write a request that the schema admits and Liqo cannot
+/// read. It becomes an error value, so that it does not hurt other consumers.
 pub fn request(request: DeserializeGuard<ResourceRequest>) -> Option<Request> {
     match request.0 {
         Ok(request) => {
@@ -197,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_are_not_ready_cordoned_tainted_or_going_do_not_count() {
+    fn unready_cordoned_tainted_and_deleted_nodes_are_not_eligible() {
         assert!(!eligible(|node| node["status"]["conditions"][0]["status"] = json!("Unknown")));
         assert!(!eligible(|node| node["status"] = json!({})));
         assert!(!eligible(|node| node["spec"]["unschedulable"] = json!(true)));
@@ -208,11 +202,11 @@ mod tests {
     }
 
     #[test]
-    fn what_we_borrow_ourselves_is_not_lent_on() {
+    fn virtual_nodes_are_not_lent() {
         assert_eq!(reduced_node(|node| node["metadata"]["labels"]["liqo.io/type"] = json!("virtual-node")), None);
     }
 
-    fn reduced_pod(change: impl FnOnce(&mut Value)) -> Option<PodUse> {
+    fn reduced_pod(change: impl FnOnce(&mut Value)) -> Option<PodUsage> {
         let mut value = json!({
             "metadata": { "name": "p" },
             "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }] },
@@ -232,26 +226,26 @@ mod tests {
     #[test]
     fn every_unfinished_pod_counts_as_one_pod_with_its_requests() {
         let pod = reduced_pod(|pod| pod["spec"]["nodeName"] = json!("a")).unwrap();
-        assert_eq!(pod.held.requests, list("cpu=1, pods=1"));
-        assert_eq!((pod.node.as_deref(), pod.waits, pod.claim), (Some("a"), false, None));
+        assert_eq!(pod.resources.requests, list("cpu=1, pods=1"));
+        assert_eq!((pod.node.as_deref(), pod.waits_for_node, pod.owner), (Some("a"), false, None));
     }
 
     #[test]
-    fn a_pod_waits_for_a_node_here_unless_it_is_gated_or_meant_for_virtual_nodes() {
+    fn a_pod_waits_for_a_local_node_unless_it_has_gates_or_accepts_virtual_nodes_only() {
         let virtual_only = json!({ "key": "liqo.io/type", "operator": "In", "values": ["virtual-node"] });
         let terms = |terms: Value| json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } } });
-        let waits = |change: fn(&mut Value)| reduced_pod(change).unwrap().waits;
+        let waits = |change: fn(&mut Value)| reduced_pod(change).unwrap().waits_for_node;
         assert!(waits(|_| ()));
         assert!(!waits(|pod| pod["spec"]["schedulingGates"] = json!([{ "name": "g" }])));
         assert!(!waits(|pod| pod["spec"]["nodeSelector"] = json!({ "liqo.io/type": "virtual-node" })));
-        let with_terms = |value: Value| reduced_pod(|pod| pod["spec"]["affinity"] = terms(value)).unwrap().waits;
+        let with_terms = |value: Value| reduced_pod(|pod| pod["spec"]["affinity"] = terms(value)).unwrap().waits_for_node;
         assert!(!with_terms(json!([{ "matchExpressions": [virtual_only] }])));
         let elsewhere = json!({ "key": "zone", "operator": "In", "values": ["a"] });
         assert!(with_terms(json!([{ "matchExpressions": [virtual_only] }, { "matchExpressions": [elsewhere] }])));
     }
 
     #[test]
-    fn only_namespaces_that_liqo_made_for_a_consumer_are_known() {
+    fn only_tenant_and_mapped_namespaces_are_known() {
         let id = cluster(1);
         let kept = |name: &str, kind: &str, managed: &str| {
             let labels = json!({ "liqo.io/managed": managed, "liqo.io/namespace-kind": kind, "liqo.io/consumer-id": id });
@@ -267,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_cannot_be_read_is_kept_as_an_error() {
+    fn an_unreadable_request_becomes_an_error_value() {
         let read = |cpu: &str| {
             let value = json!({
                 "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",

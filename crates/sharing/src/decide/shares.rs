@@ -1,11 +1,16 @@
-//! What each consumer gets of each ground.
+//! How much of each partition each consumer gets.
 //!
-//! What is free on a ground is split in two steps. Fixed amounts come first; what they leave is split between the policies,
-//! each bounded by its percentage of what is free; and each policy's part between its consumers, by weight. Nobody gets less
-//! than its floor, which is what it uses unless that is being reclaimed.
+//! ```text
+//!   free resources of a partition
+//!     ├─▶ fixed amounts of policies
+//!     └─▶ the rest, split between the other policies, each limited by its percentage of what is free
+//!           └─▶ each policy's part, split between its consumers by weight
+//! ```
 //!
-//! Where a consumer's pods run must not decide how much it gets: what it uses on one ground beyond its plain share of that
-//! ground, it is given less on the others.
+//! Nobody gets less than its floor, which is what it uses unless that is being reclaimed.
+//!
+//! The nodes on which a consumer's pods run must not decide how much it gets. Therefore, if a consumer uses more than its
+//! entitlement of one partition, it gets that much less of the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,61 +18,59 @@ use liqo_api::{ClusterId, Provide, ResourceList};
 
 use super::ledger::{self, Claim};
 
-/// A consumer, wherever it gets something.
+/// One consumer, in all partitions.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Party {
-    /// Who.
+pub struct Claimant {
     pub consumer: ClusterId,
     /// Index of its policy.
     pub policy: usize,
-    /// At most this much of each resource named, on all grounds together.
+    /// The maximum of each named resource, in all partitions together.
     pub limit: ResourceList,
 }
 
-/// What is to be split, and who has a part in it.
+/// The resources of one partition, and the claimants of them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Lot {
-    /// What the nodes have free of everything that is not charged to a party.
+pub struct PartitionBudget {
+    /// Allocatable resources of the nodes, less everything that is not charged to a claimant.
     pub free: ResourceList,
-    /// The least that each party gets; none for a party that gets nothing here.
+    /// The least that each claimant gets, by index. Who is absent gets nothing here.
     pub floors: BTreeMap<usize, ResourceList>,
-    /// Those that do not want more than that.
+    /// The claimants that refuse more than their floor.
     pub refused: BTreeSet<usize>,
 }
 
-impl Lot {
-    /// The same, with nothing that a party must get.
+impl PartitionBudget {
     #[must_use]
     pub fn without_floors(&self) -> Self {
-        let floors = self.floors.keys().map(|&party| (party, ResourceList::new())).collect();
+        let floors = self.floors.keys().map(|&claimant| (claimant, ResourceList::new())).collect();
         Self { floors, ..self.clone() }
     }
 
-    /// The limit of a party that refuses what it is offered here: just what it must get.
-    fn closed(&self, floor: &ResourceList) -> ResourceList {
+    /// The limit of a claimant that refuses its offer: just its floor.
+    fn refused_limit(&self, floor: &ResourceList) -> ResourceList {
         self.free.names().map(|name| (name, floor.get(name))).collect()
     }
 
-    /// The most that all parties together can be promised: what is free, and the overcommitment.
-    pub fn bound(&self, parties: &[Party], policies: &[&Provide]) -> ResourceList {
-        let whole = self.whole(parties, policies);
-        let members: BTreeSet<usize> = self.floors.keys().map(|&party| parties[party].policy).collect();
+    /// The most that all claimants together can be promised.
+    pub fn max_promised(&self, claimants: &[Claimant], policies: &[&Provide]) -> ResourceList {
+        let capacity = self.capacity(claimants, policies);
+        let members: BTreeSet<usize> = self.floors.keys().map(|&claimant| claimants[claimant].policy).collect();
         if members.iter().any(|&policy| policies[policy].source.fixed.is_some()) {
-            return whole;
+            return capacity;
         }
-        let caps: Vec<ResourceList> = members.iter().map(|&policy| bound_of(&self.free, policies[policy])).collect();
-        whole.min(&caps.iter().sum())
+        let limits: Vec<ResourceList> = members.iter().map(|&policy| max_for_policy(&self.free, policies[policy])).collect();
+        capacity.min(&limits.iter().sum())
     }
 
-    /// What is free, and the overcommitment.
-    pub fn whole(&self, parties: &[Party], policies: &[&Provide]) -> ResourceList {
-        let overcommit = self.floors.keys().map(|&party| policies[parties[party].policy].overcommit_percentage).max();
+    /// The free resources with the largest overcommitment of the claimants' policies.
+    pub fn capacity(&self, claimants: &[Claimant], policies: &[&Provide]) -> ResourceList {
+        let overcommit = self.floors.keys().map(|&claimant| policies[claimants[claimant].policy].overcommit_percentage).max();
         self.free.percentage(u32::from(overcommit.unwrap_or(100)))
     }
 }
 
-/// The most that the consumers of one policy get together of what is free.
-pub fn bound_of(free: &ResourceList, provide: &Provide) -> ResourceList {
+/// The most that the consumers of one policy get together.
+pub fn max_for_policy(free: &ResourceList, provide: &Provide) -> ResourceList {
     let overcommit = u32::from(provide.overcommit_percentage);
     if provide.source.fixed.is_some() {
         return free.percentage(overcommit);
@@ -75,73 +78,72 @@ pub fn bound_of(free: &ResourceList, provide: &Provide) -> ResourceList {
     free.percentage(u32::from(provide.percentage)).percentage(overcommit)
 }
 
-/// What each party gets of each lot, by lot.
+/// The share of each claimant, for each budget.
 pub type Shares = Vec<BTreeMap<usize, ResourceList>>;
 
-/// What each party would get of each lot if nobody used anything.
-pub fn plain(lots: &[Lot], parties: &[Party], policies: &[&Provide]) -> Shares {
-    let bare: Vec<Lot> = lots.iter().map(Lot::without_floors).collect();
-    // Nobody has too much then, whatever it is measured by.
-    let measure: Shares = bare.iter().map(|lot| lot.floors.clone()).collect();
-    share(&bare, &measure, parties, policies)
+/// The shares if nobody used anything.
+pub fn entitlements(budgets: &[PartitionBudget], claimants: &[Claimant], policies: &[&Provide]) -> Shares {
+    let unused: Vec<PartitionBudget> = budgets.iter().map(PartitionBudget::without_floors).collect();
+    // Without use nobody has an excess, so these entitlements have no effect.
+    let none: Shares = unused.iter().map(|budget| budget.floors.clone()).collect();
+    shares(&unused, &none, claimants, policies)
 }
 
-/// What each party gets of each lot. `plain` is what it would get if nobody used anything.
-pub fn share(lots: &[Lot], plain: &Shares, parties: &[Party], policies: &[&Provide]) -> Shares {
-    // What a party must get later is not given to it twice.
-    let mut left: Vec<ResourceList> = parties.iter().map(|party| party.limit.clone()).collect();
-    // What each has on one lot beyond its plain share, and gives up on others.
-    let mut excess = vec![ResourceList::new(); parties.len()];
-    for (lot, plain) in lots.iter().zip(plain) {
-        for (&party, floor) in &lot.floors {
-            left[party] = left[party].saturating_sub(floor);
-            if !lot.refused.contains(&party) {
-                excess[party] += &floor.saturating_sub(&plain[&party]);
+/// The shares with the present use.
+pub fn shares(budgets: &[PartitionBudget], entitlements: &Shares, claimants: &[Claimant], policies: &[&Provide]) -> Shares {
+    // What each claimant may still get. All floors are subtracted at once, so that a floor of a later budget is not given twice.
+    let mut left: Vec<ResourceList> = claimants.iter().map(|claimant| claimant.limit.clone()).collect();
+    // What each claimant has of one budget beyond its entitlement, and gives up in the others.
+    let mut excess = vec![ResourceList::new(); claimants.len()];
+    for (budget, entitled) in budgets.iter().zip(entitlements) {
+        for (&claimant, floor) in &budget.floors {
+            left[claimant] = left[claimant].saturating_sub(floor);
+            if !budget.refused.contains(&claimant) {
+                excess[claimant] += &floor.saturating_sub(&entitled[&claimant]);
             }
         }
     }
     let mut all = Vec::new();
-    for (lot, plain) in lots.iter().zip(plain) {
-        let limit = |party: usize, floor: &ResourceList| {
-            if lot.refused.contains(&party) {
-                return lot.closed(floor);
+    for (budget, entitled) in budgets.iter().zip(entitlements) {
+        let limit = |claimant: usize, floor: &ResourceList| {
+            if budget.refused.contains(&claimant) {
+                return budget.refused_limit(floor);
             }
-            without_excess(raised(&left[party], floor), &plain[&party], &excess[party])
+            without_excess(raised_by(&left[claimant], floor), &entitled[&claimant], &excess[claimant])
         };
-        let claim = |(&party, floor): (&usize, &ResourceList)| {
+        let claim = |(&claimant, floor): (&usize, &ResourceList)| {
             let claim = Claim {
-                consumer: parties[party].consumer.clone(),
-                weight: policies[parties[party].policy].weight,
+                consumer: claimants[claimant].consumer.clone(),
+                weight: policies[claimants[claimant].policy].weight,
                 in_use: floor.clone(),
-                asked: limit(party, floor),
+                requested: limit(claimant, floor),
             };
-            (party, claim)
+            (claimant, claim)
         };
-        let shares = share_one(lot, lot.floors.iter().map(claim), parties, policies);
-        for (&party, share) in &shares {
-            left[party] = left[party].saturating_sub(&share.saturating_sub(&lot.floors[&party]));
-            excess[party] = excess[party].saturating_sub(&plain[&party].saturating_sub(share));
+        let shares = shares_of_budget(budget, budget.floors.iter().map(claim), claimants, policies);
+        for (&claimant, share) in &shares {
+            left[claimant] = left[claimant].saturating_sub(&share.saturating_sub(&budget.floors[&claimant]));
+            excess[claimant] = excess[claimant].saturating_sub(&entitled[&claimant].saturating_sub(share));
         }
         all.push(shares);
     }
     all
 }
 
-/// The limit, and of what the party has too much elsewhere no more than its plain share less that.
-fn without_excess(mut limit: ResourceList, plain: &ResourceList, excess: &ResourceList) -> ResourceList {
+/// Lowers the limit of each resource with an excess to the entitlement less that excess.
+fn without_excess(mut limit: ResourceList, entitled: &ResourceList, excess: &ResourceList) -> ResourceList {
     for (name, excess) in excess.iter().filter(|(_, excess)| !excess.is_zero()) {
-        let most = plain.get(name).saturating_sub(excess);
+        let most = entitled.get(name).saturating_sub(excess);
         limit.insert(name, if limit.contains(name) { limit.get(name).min(most) } else { most });
     }
     limit
 }
 
-/// The limit and what is due anyway.
-fn raised(limit: &ResourceList, due: &ResourceList) -> ResourceList {
-    limit.iter().map(|(name, amount)| (name, amount + due.get(name))).collect()
+fn raised_by(limit: &ResourceList, floor: &ResourceList) -> ResourceList {
+    limit.iter().map(|(name, amount)| (name, amount + floor.get(name))).collect()
 }
 
-/// The claims on one lot, of one policy or of fixed amounts, with the party of each.
+/// Claims on one budget, with the claimant of each: those of one policy, or all those with fixed amounts.
 #[derive(Default)]
 struct Group {
     members: Vec<usize>,
@@ -149,56 +151,56 @@ struct Group {
 }
 
 impl Group {
-    /// Splits this between the members.
-    fn give(&self, total: &ResourceList, shares: &mut BTreeMap<usize, ResourceList>) {
+    /// Splits `total` between the members.
+    fn split(&self, total: &ResourceList, shares: &mut BTreeMap<usize, ResourceList>) {
         shares.extend(self.members.iter().copied().zip(ledger::split(total, &self.claims)));
     }
 }
 
-fn share_one(
-    lot: &Lot,
+fn shares_of_budget(
+    budget: &PartitionBudget,
     claims: impl Iterator<Item = (usize, Claim)>,
-    parties: &[Party],
+    claimants: &[Claimant],
     policies: &[&Provide],
 ) -> BTreeMap<usize, ResourceList> {
     let (mut fixed, mut groups) = (Group::default(), BTreeMap::<usize, Group>::new());
-    for (party, claim) in claims {
-        let policy = parties[party].policy;
+    for (claimant, claim) in claims {
+        let policy = claimants[claimant].policy;
         let is_fixed = policies[policy].source.fixed.is_some();
         let group = if is_fixed { &mut fixed } else { groups.entry(policy).or_default() };
-        group.members.push(party);
+        group.members.push(claimant);
         group.claims.push(claim);
     }
-    let whole = lot.whole(parties, policies);
+    let capacity = budget.capacity(claimants, policies);
     let due: ResourceList = groups.values().flat_map(|group| &group.claims).map(|claim| &claim.in_use).sum();
     let mut shares = BTreeMap::new();
-    fixed.give(&whole.saturating_sub(&due), &mut shares);
+    fixed.split(&capacity.saturating_sub(&due), &mut shares);
 
     let given: ResourceList = shares.values().sum();
-    let claims: Vec<Claim> = groups.iter().map(|(&policy, group)| together(lot, policies[policy], &group.claims)).collect();
-    let parts = ledger::split(&whole.saturating_sub(&given), &claims);
+    let claims: Vec<Claim> = groups.iter().map(|(&policy, group)| combined(budget, policies[policy], &group.claims)).collect();
+    let parts = ledger::split(&capacity.saturating_sub(&given), &claims);
     for (group, part) in groups.values().zip(parts) {
-        group.give(&part, &mut shares);
+        group.split(&part, &mut shares);
     }
     shares
 }
 
-/// All consumers of one policy as one claim.
-fn together(lot: &Lot, provide: &Provide, claims: &[Claim]) -> Claim {
-    let mut asked = bound_of(&lot.free, provide);
-    // What all of them are limited in, they cannot use together either.
-    let wished = |name: &str| claims.iter().all(|claim| claim.asked.contains(name));
-    let names: Vec<String> = asked.names().filter(|name| wished(name)).map(str::to_owned).collect();
+/// One claim for all consumers of a policy.
+fn combined(budget: &PartitionBudget, provide: &Provide, claims: &[Claim]) -> Claim {
+    let mut requested = max_for_policy(&budget.free, provide);
+    // If every consumer has a limit of a resource, the sum of the limits is a limit, too.
+    let all_limited = |name: &str| claims.iter().all(|claim| claim.requested.contains(name));
+    let names: Vec<String> = requested.names().filter(|name| all_limited(name)).map(str::to_owned).collect();
     for name in names {
-        let sum = claims.iter().map(|claim| claim.asked.get(&name).max(claim.in_use.get(&name))).sum();
-        let bound = asked.get(&name).min(sum);
-        asked.insert(name, bound);
+        let sum = claims.iter().map(|claim| claim.requested.get(&name).max(claim.in_use.get(&name))).sum();
+        let smaller = requested.get(&name).min(sum);
+        requested.insert(name, smaller);
     }
     Claim {
-        // Of a group that nobody is in there is no claim.
+        // No group is empty.
         consumer: claims[0].consumer.clone(),
         weight: claims.iter().fold(0, |sum: u16, claim| sum.saturating_add(claim.weight)),
         in_use: claims.iter().map(|claim| &claim.in_use).sum(),
-        asked,
+        requested,
     }
 }

@@ -1,21 +1,21 @@
-//! How much there is to lend: what this cluster's nodes have free of its own pods.
+//! Computes what this cluster's nodes have free.
 
 use std::collections::BTreeMap;
 
 use liqo_api::ResourceList;
 use liqo_quantity::ResourceArgument;
 
-use super::reduce::{ADVERTISED, LocalNode, PodUse};
+use super::reduce::{ADVERTISED, LocalNode, PodUsage};
 
-/// What each group of nodes has free of what is `taken` on each node, and of the pods that wait for one: all that are not
-/// charged to an offer. What the consumers' pods use is not subtracted, because it is part of what they are offered.
+/// The free resources of each group of nodes: allocatable resources, less what is `taken` on each node, less what `waiting` pods
+/// request. Pods that are charged to an offer are in neither, because what they use is part of the offer.
 ///
-/// A pod that waits for a node is served before any consumer is, unless no node could hold it even when empty: then it
-/// would wait for ever, and take from the offers for ever.
+/// A waiting pod comes before every consumer, unless no node could run it even when empty. Such a pod would wait forever, and
+/// reduce the offers forever.
 pub fn free<'a>(
     groups: &[&[(&str, &LocalNode)]],
     taken: impl Fn(&str) -> [Option<&'a ResourceList>; 2],
-    waiting: &[&PodUse],
+    waiting: &[&PodUsage],
 ) -> Vec<ResourceList> {
     let groups: Vec<Vec<(&str, &LocalNode)>> =
         groups.iter().map(|nodes| nodes.iter().filter(|(_, node)| node.eligible).copied().collect()).collect();
@@ -26,23 +26,24 @@ pub fn free<'a>(
             all += &node.allocatable;
             left += &taken(name).into_iter().flatten().fold(node.allocatable.clone(), |left, taken| left.saturating_sub(taken));
         }
-        // What no node has, and names that no container may request, as limits of attached volumes, are of no use to a consumer.
+        // A consumer cannot use resources that no node has, or that no container may request, such as limits of attached volumes.
         left.retain(|name, _| !all.get(name).is_zero() && ResourceArgument::new(name, "0").is_ok());
         free.push(left);
     }
-    for pod in waiting.iter().filter(|pod| pod.waits) {
-        let holds =
-            |nodes: &[(&str, &LocalNode)]| nodes.iter().any(|(_, node)| pod.held.requests.fits_in(&node.allocatable).is_ok());
-        let able: Vec<usize> = (0..groups.len()).filter(|&group| holds(&groups[group])).collect();
-        let roomy = able.iter().find(|&&group| pod.held.requests.fits_in(&free[group]).is_ok());
-        if let Some(&group) = roomy.or(able.first()) {
-            free[group] = free[group].saturating_sub(&pod.held.requests);
+    for pod in waiting.iter().filter(|pod| pod.waits_for_node) {
+        let can_run = |nodes: &[(&str, &LocalNode)]| {
+            nodes.iter().any(|(_, node)| pod.resources.requests.fits_in(&node.allocatable).is_ok())
+        };
+        let capable: Vec<usize> = (0..groups.len()).filter(|&group| can_run(&groups[group])).collect();
+        let with_space = capable.iter().find(|&&group| pod.resources.requests.fits_in(&free[group]).is_ok());
+        if let Some(&group) = with_space.or(capable.first()) {
+            free[group] = free[group].saturating_sub(&pod.resources.requests);
         }
     }
     free
 }
 
-/// The labels on which all nodes agree, so that they say something true about wherever a pod will run.
+/// The advertised labels that have the same value on all nodes, so they are true for every pod of the pool.
 pub fn uniform_labels<'a>(nodes: impl IntoIterator<Item = &'a LocalNode>) -> BTreeMap<String, String> {
     let mut nodes = nodes.into_iter();
     let Some(first) = nodes.next() else { return BTreeMap::new() };
@@ -54,7 +55,7 @@ pub fn uniform_labels<'a>(nodes: impl IntoIterator<Item = &'a LocalNode>) -> BTr
     common
 }
 
-/// What all these nodes have free of all these pods.
+/// The free resources of all nodes as one group.
 #[cfg(test)]
 pub fn of_all(nodes: &[(&str, &LocalNode)], pods: &super::pods::Pods) -> ResourceList {
     free(&[nodes], |node| [pods.own(node), None], &pods.unbound()).remove(0)
@@ -69,21 +70,21 @@ mod tests {
         LocalNode { eligible: true, allocatable: list(allocatable), labels: BTreeMap::new() }
     }
 
-    fn on(node: &str, requests: &str) -> PodUse {
-        PodUse { node: Some(node.to_owned()), held: list(requests).into(), ..PodUse::default() }
+    fn on(node: &str, requests: &str) -> PodUsage {
+        PodUsage { node: Some(node.to_owned()), resources: list(requests).into(), ..PodUsage::default() }
     }
 
-    fn waiting(requests: &str) -> PodUse {
-        PodUse { held: list(requests).into(), waits: true, ..PodUse::default() }
+    fn waiting(requests: &str) -> PodUsage {
+        PodUsage { resources: list(requests).into(), waits_for_node: true, ..PodUsage::default() }
     }
 
-    fn free(nodes: &[(&str, LocalNode)], pods: &[PodUse], percentage: u8) -> String {
+    fn free(nodes: &[(&str, LocalNode)], pods: &[PodUsage], percentage: u8) -> String {
         let nodes: Vec<(&str, &LocalNode)> = nodes.iter().map(|(name, node)| (*name, node)).collect();
         of_all(&nodes, &pods.iter().cloned().collect()).percentage(percentage.into()).to_string()
     }
 
     #[test]
-    fn the_percentage_is_taken_of_what_own_pods_leave() {
+    fn the_percentage_applies_to_what_own_pods_leave() {
         let pods = [on("a", "cpu=1, memory=1Gi, pods=1"), on("b", "cpu=1, pods=1")];
         let nodes = [("a", node("cpu=4, memory=4Gi, pods=10")), ("b", node("cpu=2, memory=4Gi, pods=10"))];
         assert_eq!(free(&nodes, &pods, 100), "cpu=4, memory=7Gi, pods=18");
@@ -97,14 +98,14 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_cannot_serve_and_the_pods_on_them_do_not_count() {
+    fn ineligible_nodes_and_their_pods_do_not_count() {
         let closed = LocalNode { eligible: false, ..node("cpu=8") };
         let pods = [on("closed", "cpu=1"), on("virtual", "cpu=100")];
         assert_eq!(free(&[("a", node("cpu=4")), ("closed", closed)], &pods, 100), "cpu=4");
     }
 
     #[test]
-    fn a_node_that_is_overfull_takes_nothing_from_the_others() {
+    fn an_overfull_node_takes_nothing_from_the_others() {
         assert_eq!(free(&[("a", node("cpu=1")), ("b", node("cpu=4"))], &[on("a", "cpu=3")], 100), "cpu=4");
     }
 
@@ -115,19 +116,19 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_no_node_could_ever_hold_takes_nothing() {
+    fn a_pod_that_no_node_could_ever_run_takes_nothing() {
         let nodes = [("a", node("cpu=4")), ("b", node("cpu=4"))];
         assert_eq!(free(&nodes, &[waiting("cpu=5")], 100), "cpu=8");
         assert_eq!(free(&nodes, &[waiting("cpu=1, nvidia.com/gpu=1")], 100), "cpu=8");
     }
 
     #[test]
-    fn what_no_node_has_or_no_pod_can_request_is_not_offered() {
+    fn resources_that_no_node_has_or_no_pod_can_request_are_not_offered() {
         assert_eq!(free(&[("a", node("cpu=4, attachable-volumes-aws-ebs=25, hugepages-1Gi=0"))], &[], 100), "cpu=4");
     }
 
     #[test]
-    fn what_own_pods_use_up_is_offered_as_zero() {
+    fn resources_that_own_pods_use_up_are_offered_as_zero() {
         assert_eq!(free(&[("a", node("nvidia.com/gpu=1"))], &[on("a", "nvidia.com/gpu=1")], 90), "nvidia.com/gpu=0");
     }
 

@@ -5,8 +5,8 @@ use liqo_api::Time;
 const ROME: u8 = 1;
 const MILAN: u8 = 3;
 
-fn wish() -> Wish {
-    Wish {
+fn intent() -> BorrowingIntent {
+    BorrowingIntent {
         own: cluster(ROME),
         provider: cluster(MILAN),
         cluster_name: "milan".to_owned(),
@@ -21,16 +21,16 @@ fn offer(hard: &str) -> ResourceOffer {
     ResourceOffer::new("default", offer_of(MILAN, hard))
 }
 
-fn judged(offer: ResourceOffer, local: &Local) -> Judgement {
+fn judged(offer: ResourceOffer, local: &LocalObjects) -> Judgement {
     let name = offer.metadata.name.clone().unwrap();
-    judge(&wish(), &[(name, Arc::new(offer))].into(), local, None)
+    judge(&intent(), &[(name, Arc::new(offer))].into(), local, None)
 }
 
-/// Why an offer that is changed like this is refused.
+/// The reason for refusing an offer with this change.
 fn refusal(change: impl FnOnce(&mut ResourceOffer)) -> String {
     let mut offer = offer("cpu=4, memory=4Gi");
     change(&mut offer);
-    let judgement = judged(offer, &Local::default());
+    let judgement = judged(offer, &LocalObjects::default());
     assert!(!judgement.actions.iter().any(|action| matches!(action, Action::ApplyNode(_))), "{judgement:?}");
     let answer = judgement.actions.into_iter().find_map(|action| match action {
         Action::Answer(_, status) => Some(status),
@@ -41,13 +41,13 @@ fn refusal(change: impl FnOnce(&mut ResourceOffer)) -> String {
     answer.message.unwrap()
 }
 
-/// Does what was decided.
-fn carry_out(actions: &[Action], offer: &mut ResourceOffer, local: &mut Local) {
+/// Applies the actions to the objects of both clusters.
+fn carry_out(actions: &[Action], offer: &mut ResourceOffer, local: &mut LocalObjects) {
     for action in actions.iter().cloned() {
         match action {
             Action::DeleteNode(name) => drop(local.nodes.remove(&name)),
             Action::ApplyNode(spec) => {
-                drop(local.nodes.insert(spec.pool.clone(), Node { spec, deleting: false }.into()));
+                drop(local.nodes.insert(spec.pool.clone(), VirtualNodeState { spec, deleting: false }.into()));
             }
             Action::DeleteMirror(name) => drop(local.mirrors.remove(&name)),
             Action::ApplyMirror(spec) => {
@@ -66,9 +66,9 @@ fn carry_out(actions: &[Action], offer: &mut ResourceOffer, local: &mut Local) {
     }
 }
 
-/// An accepted offer with all that follows from it.
-fn settled(hard: &str) -> (ResourceOffer, Local) {
-    let (mut offer, mut local) = (offer(hard), Local::default());
+/// An accepted offer with its node and its copy.
+fn settled(hard: &str) -> (ResourceOffer, LocalObjects) {
+    let (mut offer, mut local) = (offer(hard), LocalObjects::default());
     let actions = judged(offer.clone(), &local).actions;
     carry_out(&actions, &mut offer, &mut local);
     (offer, local)
@@ -76,7 +76,7 @@ fn settled(hard: &str) -> (ResourceOffer, Local) {
 
 #[test]
 fn a_good_offer_is_accepted_and_becomes_a_virtual_node() {
-    let judgement = judged(offer("cpu=4, memory=4Gi"), &Local::default());
+    let judgement = judged(offer("cpu=4, memory=4Gi"), &LocalObjects::default());
     let accepted = ResourceOfferStatus { phase: OfferPhase::Accepted, message: None };
     let node = VirtualNodeSpec {
         withdrawal_timestamp: None,
@@ -95,11 +95,11 @@ fn a_good_offer_is_accepted_and_becomes_a_virtual_node() {
             Action::Answer("default".to_owned(), accepted),
         ]
     );
-    assert_eq!((judgement.link.status, judgement.link.reason.as_str()), (Some(true), "Accepted"));
+    assert_eq!((judgement.condition.status, judgement.condition.reason.as_str()), (Some(true), "Accepted"));
 }
 
 #[test]
-fn nothing_is_done_about_an_offer_that_was_dealt_with() {
+fn an_offer_that_was_answered_causes_no_action() {
     let (offer, local) = settled("cpu=4");
     assert_eq!(judged(offer, &local).actions, []);
 }
@@ -114,24 +114,24 @@ fn the_node_follows_the_offer() {
 }
 
 #[test]
-fn an_offer_that_is_gone_takes_its_node_and_its_copy_along() {
+fn the_node_and_the_copy_of_a_deleted_offer_are_deleted() {
     let (_, local) = settled("cpu=4");
-    let judgement = judge(&wish(), &BTreeMap::new(), &local, None);
+    let judgement = judge(&intent(), &BTreeMap::new(), &local, None);
     let expected = [Action::DeleteNode("default".to_owned()), Action::DeleteMirror("default".to_owned())];
     assert_eq!(judgement.actions, expected);
-    assert_eq!(give_up(&local), expected);
-    assert_eq!(judgement.link.reason, "NoOffer");
+    assert_eq!(remove_all(&local), expected);
+    assert_eq!(judgement.condition.reason, "NoOffer");
 }
 
 #[test]
-fn an_offer_that_is_gone_takes_its_node_along() {
+fn the_node_of_an_offer_that_is_being_deleted_is_deleted() {
     let (mut offer, local) = settled("cpu=4");
     offer.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
     assert_eq!(judged(offer, &local).actions[0], Action::DeleteNode("default".to_owned()));
 }
 
 #[test]
-fn a_node_that_exists_stays_while_its_offer_is_empty() {
+fn an_existing_node_stays_while_its_offer_is_empty() {
     let (mut offer, mut local) = settled("cpu=4");
     offer.spec.resource_quota.hard = list("cpu=0");
     let actions = judged(offer.clone(), &local).actions;
@@ -141,48 +141,48 @@ fn a_node_that_exists_stays_while_its_offer_is_empty() {
 }
 
 #[test]
-fn a_node_that_is_being_deleted_is_left_alone_until_it_is_gone() {
+fn a_node_that_is_being_deleted_stays_unchanged_until_it_is_gone() {
     let (offer, mut local) = settled("cpu=4");
     let mut node = (*local.nodes["default"]).clone();
     node.deleting = true;
     node.spec.resources = list("cpu=1");
     local.nodes.insert("default".to_owned(), node.into());
     assert_eq!(judged(offer, &local).actions, []);
-    let node_actions = give_up(&local).into_iter().filter(|action| matches!(action, Action::DeleteNode(_)));
+    let node_actions = remove_all(&local).into_iter().filter(|action| matches!(action, Action::DeleteNode(_)));
     assert_eq!(node_actions.count(), 0);
     local.nodes.clear();
     assert!(matches!(judged(settled("cpu=4").0, &local).actions[0], Action::ApplyNode(_)));
 }
 
 #[test]
-fn offers_that_cannot_be_right_are_refused_with_the_reason() {
-    assert!(refusal(|offer| offer.spec.cluster_id = cluster(9)).contains("says that it is from"));
-    assert!(refusal(|offer| offer.spec.path.push(cluster(ROME))).contains("this cluster in the first place"));
+fn invalid_offers_are_refused_with_the_reason() {
+    assert!(refusal(|offer| offer.spec.cluster_id = cluster(9)).contains("as its provider"));
+    assert!(refusal(|offer| offer.spec.path.push(cluster(ROME))).contains("belong to this cluster"));
     assert!(refusal(|offer| offer.spec.pool = "another".to_owned()).contains("name of the offer"));
     let many = (0..65).map(|number| (format!("label-{number}"), String::new()));
     assert!(refusal(|offer| offer.spec.labels = many.collect()).contains("labels"));
 }
 
 #[test]
-fn pools_with_names_that_are_no_dns_labels_are_refused_and_not_copied() {
+fn pools_without_a_dns_label_as_name_are_refused_and_not_copied() {
     for name in ["a.b", "A", "", "-a", "a/b", &"a".repeat(64)] {
         let mut bad = offer("cpu=4");
         bad.metadata.name = Some(name.to_owned());
         bad.spec.pool = name.to_owned();
-        let actions = judged(bad, &Local::default()).actions;
+        let actions = judged(bad, &LocalObjects::default()).actions;
         assert!(matches!(actions.as_slice(), [Action::Answer(_, _)]), "{name:?}: {actions:?}");
     }
 }
 
 #[test]
-fn a_refused_offer_is_shown_with_the_reason_here_too() {
+fn the_copy_of_a_refused_offer_shows_the_reason() {
     let mut own = offer("cpu=4");
     own.spec.path.push(cluster(ROME));
-    let judgement = judged(own, &Local::default());
+    let judgement = judged(own, &LocalObjects::default());
     let answer = judgement.actions.iter().find(|action| matches!(action, Action::AnswerMirror(_, _)));
     assert!(answer.is_some(), "{judgement:?}");
-    assert_eq!(judgement.link.reason, "Refused");
-    assert!(judgement.link.message.contains("first place"), "{}", judgement.link.message);
+    assert_eq!(judgement.condition.reason, "Refused");
+    assert!(judgement.condition.message.contains("belong to this cluster"), "{}", judgement.condition.message);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn resources_that_no_node_can_have_are_left_out() {
 }
 
 #[test]
-fn a_provider_cannot_flood_us_with_nodes() {
+fn a_provider_cannot_create_more_nodes_than_the_maximum() {
     let offers: BTreeMap<String, Arc<ResourceOffer>> = (0..100)
         .map(|number| {
             let mut pool = offer("cpu=1");
@@ -201,27 +201,27 @@ fn a_provider_cannot_flood_us_with_nodes() {
             (pool.spec.pool.clone(), Arc::new(pool))
         })
         .collect();
-    let actions = judge(&wish(), &offers, &Local::default(), None).actions;
+    let actions = judge(&intent(), &offers, &LocalObjects::default(), None).actions;
     let count = |wanted: fn(&Action) -> bool| actions.iter().filter(|action| wanted(action)).count();
-    assert_eq!(count(|action| matches!(action, Action::ApplyNode(_))), MOST_POOLS);
-    assert_eq!(count(|action| matches!(action, Action::ApplyMirror(_))), MOST_POOLS);
-    assert_eq!(count(|action| matches!(action, Action::Answer(..))), MOST_POOLS + 1);
+    assert_eq!(count(|action| matches!(action, Action::ApplyNode(_))), MAX_POOLS);
+    assert_eq!(count(|action| matches!(action, Action::ApplyMirror(_))), MAX_POOLS);
+    assert_eq!(count(|action| matches!(action, Action::Answer(..))), MAX_POOLS + 1);
 }
 
 #[test]
-fn without_an_offer_the_providers_excuse_is_shown() {
-    let judgement = judge(&wish(), &BTreeMap::new(), &Local::default(), Some("nothing is free"));
-    assert_eq!(judgement.link.message, "nothing is free");
+fn without_an_offer_the_condition_shows_the_providers_message() {
+    let judgement = judge(&intent(), &BTreeMap::new(), &LocalObjects::default(), Some("nothing is free"));
+    assert_eq!(judgement.condition.message, "nothing is free");
 }
 
-/// Phase of each offer, and the resources of its node, under this wish.
-fn verdicts(wish: &Wish, offers: &[(&str, &str)], local: &Local) -> Vec<(String, OfferPhase, String)> {
+/// Pool and phase of each offer, and the resources of its node.
+fn verdicts(intent: &BorrowingIntent, offers: &[(&str, &str)], local: &LocalObjects) -> Vec<(String, OfferPhase, String)> {
     let named = |(name, hard): &(&str, &str)| {
         let mut offer = offer(hard);
         offer.spec.pool = (*name).to_owned();
         ((*name).to_owned(), Arc::new(offer))
     };
-    let judgement = judge(wish, &offers.iter().map(named).collect(), local, None);
+    let judgement = judge(intent, &offers.iter().map(named).collect(), local, None);
     let node = |wanted: &str| {
         judgement.actions.iter().find_map(|action| match action {
             Action::ApplyNode(spec) if spec.pool == wanted => Some(spec.resources.to_string()),
@@ -237,8 +237,8 @@ fn verdicts(wish: &Wish, offers: &[(&str, &str)], local: &Local) -> Vec<(String,
     answers
 }
 
-fn under(consume: Consume) -> Wish {
-    Wish { consume: Some(consume), ..wish() }
+fn under(consume: Consume) -> BorrowingIntent {
+    BorrowingIntent { consume: Some(consume), ..intent() }
 }
 
 fn judged_as(name: &str, phase: OfferPhase, node: &str) -> (String, OfferPhase, String) {
@@ -246,7 +246,7 @@ fn judged_as(name: &str, phase: OfferPhase, node: &str) -> (String, OfferPhase, 
 }
 
 #[test]
-fn a_person_is_asked_where_the_policy_says_so_and_what_was_accepted_before_stays() {
+fn a_manual_policy_asks_the_user_and_keeps_what_was_accepted_before() {
     let mut manual = under(Consume { accept: Accept::Manual, ..Consume::default() });
     let offers = [("a", "cpu=1"), ("b", "cpu=1"), ("default", "cpu=1")];
     let (_, used) = settled("cpu=1");
@@ -261,11 +261,11 @@ fn a_person_is_asked_where_the_policy_says_so_and_what_was_accepted_before_stays
     );
     manual.decisions.clear();
     assert_eq!(verdicts(&manual, &offers[2..], &used), [judged_as("default", OfferPhase::Accepted, "")]);
-    let judgement = judge(&manual, &[("b".to_owned(), Arc::new(offer("cpu=1")))].into(), &Local::default(), None);
-    assert_eq!(judgement.link.reason, "Refused");
-    let judgement = judge(&manual, &[("default".to_owned(), Arc::new(offer("cpu=1")))].into(), &Local::default(), None);
-    assert_eq!(judgement.link.reason, "ManualActionRequired");
-    assert!(judgement.link.message.contains("liqoctl offer accept milan default"), "{}", judgement.link.message);
+    let judgement = judge(&manual, &[("b".to_owned(), Arc::new(offer("cpu=1")))].into(), &LocalObjects::default(), None);
+    assert_eq!(judgement.condition.reason, "Refused");
+    let judgement = judge(&manual, &[("default".to_owned(), Arc::new(offer("cpu=1")))].into(), &LocalObjects::default(), None);
+    assert_eq!(judgement.condition.reason, "ManualActionRequired");
+    assert!(judgement.condition.message.contains("liqoctl offer accept milan default"), "{}", judgement.condition.message);
 }
 
 #[test]
@@ -277,51 +277,54 @@ fn no_more_offers_and_no_more_resources_are_accepted_than_the_policy_allows() {
     assert_eq!(phases, [OfferPhase::Accepted, OfferPhase::Refused, OfferPhase::Accepted]);
     let little = under(Consume { max_resources: list("cpu=3"), ..Consume::default() });
     assert_eq!(
-        verdicts(&little, &[("a", "cpu=2, pods=5"), ("b", "cpu=2, pods=5")], &Local::default()),
+        verdicts(&little, &[("a", "cpu=2, pods=5"), ("b", "cpu=2, pods=5")], &LocalObjects::default()),
         [judged_as("a", OfferPhase::Accepted, "cpu=2, pods=5"), judged_as("b", OfferPhase::Accepted, "cpu=1, pods=5")]
     );
 }
 
 #[test]
-fn an_offer_with_nothing_in_it_for_us_waits() {
+fn an_offer_without_useful_resources_waits() {
     for empty in ["cpu=0", "nonsense=3, cpu=-1"] {
-        assert_eq!(verdicts(&wish(), &[("default", empty)], &Local::default()), [judged_as("default", OfferPhase::Pending, "")]);
+        assert_eq!(
+            verdicts(&intent(), &[("default", empty)], &LocalObjects::default()),
+            [judged_as("default", OfferPhase::Pending, "")]
+        );
     }
-    let judgement = judged(offer("cpu=0"), &Local::default());
-    assert_eq!(judgement.link.reason, "NothingInIt");
-    assert!(judgement.link.message.contains("pool default: it is empty"), "{}", judgement.link.message);
+    let judgement = judged(offer("cpu=0"), &LocalObjects::default());
+    assert_eq!(judgement.condition.reason, "NothingInIt");
+    assert!(judgement.condition.message.contains("pool default: it is empty"), "{}", judgement.condition.message);
     let little = under(Consume { max_resources: list("cpu=3"), ..Consume::default() });
     assert_eq!(
-        verdicts(&little, &[("a", "cpu=4"), ("b", "cpu=2")], &Local::default()),
+        verdicts(&little, &[("a", "cpu=4"), ("b", "cpu=2")], &LocalObjects::default()),
         [judged_as("a", OfferPhase::Accepted, "cpu=3"), judged_as("b", OfferPhase::Pending, "")]
     );
 }
 
 #[test]
 fn a_refusal_does_not_depend_on_the_amounts() {
-    let by_hand = Wish { decisions: [("b".to_owned(), OfferDecision::Refuse)].into(), ..wish() };
+    let by_user = BorrowingIntent { decisions: [("b".to_owned(), OfferDecision::Refuse)].into(), ..intent() };
     let one = under(Consume { max_offers: Some(1), max_resources: list("cpu=4"), ..Consume::default() });
     let manual = under(Consume { accept: Accept::Manual, max_offers: Some(0), ..Consume::default() });
     let never = under(Consume { accept: Accept::Never, ..Consume::default() });
-    for wish in [by_hand, one, manual, never, Wish { consume: None, ..wish() }] {
+    for intent in [by_user, one, manual, never, BorrowingIntent { consume: None, ..intent() }] {
         for hard in ["cpu=0", "cpu=4", ""] {
-            let found = verdicts(&wish, &[("a", "cpu=4"), ("b", hard)], &Local::default());
-            assert_eq!(found[1], judged_as("b", OfferPhase::Refused, ""), "{hard}: {wish:?}");
+            let found = verdicts(&intent, &[("a", "cpu=4"), ("b", hard)], &LocalObjects::default());
+            assert_eq!(found[1], judged_as("b", OfferPhase::Refused, ""), "{hard}: {intent:?}");
         }
     }
 }
 
 #[test]
-fn nothing_is_accepted_from_a_peer_that_no_policy_or_a_forbidding_one_selects() {
+fn nothing_is_accepted_without_a_policy_or_under_one_that_forbids_it() {
     let never = under(Consume { accept: Accept::Never, ..Consume::default() });
-    for wish in [never, Wish { consume: None, ..wish() }] {
+    for intent in [never, BorrowingIntent { consume: None, ..intent() }] {
         let refused = [judged_as("default", OfferPhase::Refused, "")];
-        assert_eq!(verdicts(&wish, &[("default", "cpu=1")], &Local::default()), refused);
+        assert_eq!(verdicts(&intent, &[("default", "cpu=1")], &LocalObjects::default()), refused);
     }
 }
 
 #[test]
-fn the_node_of_a_pool_that_is_taken_back_stays_until_then_and_knows_when() {
+fn the_node_of_a_withdrawn_pool_stays_until_the_withdrawal_and_shows_its_time() {
     let (mut offer, mut local) = settled("cpu=1");
     let end = Time(jiff::Timestamp::UNIX_EPOCH);
     offer.spec.withdrawal_timestamp = Some(end.clone());

@@ -1,18 +1,18 @@
-//! Random histories of a provider: whatever happens, what is offered is true.
+//! Random histories of a provider: after each event, the offers promise only what exists.
 
 use proptest::{collection::vec, prelude::*};
 use serde_json::json;
 
 use super::{
-    tests::{ROME, TURIN, claim, milan, policy},
+    tests::{ROME, TURIN, milan, owner, policy},
     *,
 };
+use liqo_api::Key;
 use liqo_api::Quantity;
-use liqo_kit::Key;
 
 use crate::{
     decide::{
-        reduce::{LocalNode, PodUse},
+        reduce::{LocalNode, PodUsage},
         source,
     },
     tests::{cluster, list},
@@ -21,24 +21,23 @@ use crate::{
 const VENICE: u8 = 5;
 const CONSUMERS: [u8; 3] = [ROME, TURIN, VENICE];
 
-/// One thing that happens.
 #[derive(Clone, Debug)]
 enum Event {
-    /// A consumer asks for at most so many cores; or no longer asks.
-    Asks(usize, Option<u8>),
-    /// A pod of a consumer is created, if its offer has room for it: on one of the nodes, or it waits for one.
+    /// A consumer requests at most this many cores, or withdraws its request.
+    Requests(usize, Option<u8>),
+    /// A consumer creates a pod with this many cores, if it fits into the offer: on one of the nodes, or waiting for one.
     PodOf(usize, u8, Option<u8>),
-    /// The pods of a consumer end.
+    /// All pods of a consumer end.
     EndsPods(usize),
-    /// A pod of this cluster's own is created.
+    /// This cluster creates a pod of its own with this many cores.
     OwnPod(u8),
-    /// This cluster's own pods end.
+    /// All own pods of this cluster end.
     EndsOwn,
-    /// A node of so many cores joins, with a GPU or without; or the last one leaves.
+    /// A node with this many cores joins, with a GPU or without, or the last one leaves.
     Node(Option<(u8, bool)>),
-    /// A consumer refuses what it is offered, or wants it after all.
+    /// A consumer refuses its offers, or accepts them again.
     Refuses(usize, bool),
-    /// Other policies hold.
+    /// Another set of policies applies.
     Policies(u8),
     /// Time passes.
     Seconds(u16),
@@ -47,7 +46,7 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     let who = 0..CONSUMERS.len();
     prop_oneof![
-        (who.clone(), proptest::option::of(0..20_u8)).prop_map(|(who, cpu)| Event::Asks(who, cpu)),
+        (who.clone(), proptest::option::of(0..20_u8)).prop_map(|(who, cpu)| Event::Requests(who, cpu)),
         (who.clone(), 1..6_u8, any::<u8>()).prop_map(|(who, cpu, node)| Event::PodOf(who, cpu, Some(node))),
         (who.clone(), 1..6_u8).prop_map(|(who, cpu)| Event::PodOf(who, cpu, None)),
         who.clone().prop_map(Event::EndsPods),
@@ -60,7 +59,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Sets of policies. None has a threshold, so that every promise is exact.
+/// A set of policies. None has a threshold, so every promise is exact.
 fn policies(which: u8) -> Vec<Arc<PeeringPolicy>> {
     let everybody = |provide: serde_json::Value| json!({ "provide": provide });
     let rome = |provide: serde_json::Value| json!({ "peers": { "clusterIDs": [cluster(ROME)] }, "provide": provide });
@@ -100,18 +99,18 @@ fn policies(which: u8) -> Vec<Arc<PeeringPolicy>> {
     }
 }
 
-fn is_of(pod: &PodUse, who: usize) -> bool {
-    pod.claim.as_ref().is_some_and(|claim| claim.consumer == cluster(CONSUMERS[who]).as_str())
+fn is_of(pod: &PodUsage, who: usize) -> bool {
+    pod.owner.as_ref().is_some_and(|owner| owner.consumer == cluster(CONSUMERS[who]).as_str())
 }
 
-impl Picture {
-    fn happens(&mut self, event: &Event, number: usize) {
+impl Snapshot {
+    fn apply(&mut self, event: &Event, number: usize) {
         let name = |who: usize| format!("mapped-{}", CONSUMERS[who]);
         match event {
-            Event::Asks(who, asked) => {
+            Event::Requests(who, requested) => {
                 let namespace = liqo_api::tenant_namespace(&cluster(CONSUMERS[*who]));
                 self.requests.retain(|(key, _)| key.namespace != namespace);
-                if let Some(cpu) = asked {
+                if let Some(cpu) = requested {
                     *self = self.clone().request(CONSUMERS[*who], &format!("cpu={cpu}"));
                 }
             }
@@ -121,14 +120,14 @@ impl Picture {
                 if used <= hard {
                     let node = node.and_then(|node| self.nodes.get(usize::from(node) % self.nodes.len().max(1)));
                     let node = node.map(|(key, _)| key.name.clone());
-                    let claim = claim(&name(*who), CONSUMERS[*who], liqo_api::DEFAULT_POOL);
-                    let held = list(&format!("cpu={cpu}")).into();
-                    self.add(PodUse { waits: node.is_none(), node, held, claim: Some(claim) });
+                    let owner = owner(&name(*who), CONSUMERS[*who], liqo_api::DEFAULT_POOL);
+                    let resources = list(&format!("cpu={cpu}")).into();
+                    self.add(PodUsage { waits_for_node: node.is_none(), node, resources, owner: Some(owner) });
                 }
             }
             Event::EndsPods(who) => Arc::make_mut(&mut self.pods).retain(|pod| !is_of(pod, *who)),
             Event::OwnPod(cpu) => *self = self.clone().pod("default", None, &format!("cpu={cpu}")),
-            Event::EndsOwn => Arc::make_mut(&mut self.pods).retain(|pod| pod.claim.is_some()),
+            Event::EndsOwn => Arc::make_mut(&mut self.pods).retain(|pod| pod.owner.is_some()),
             Event::Node(Some((cpu, gpu))) => {
                 let labels = gpu.then(|| ("gpu".to_owned(), "yes".to_owned())).into_iter().collect();
                 let node = LocalNode { eligible: true, allocatable: list(&format!("cpu={cpu}")), labels };
@@ -138,7 +137,7 @@ impl Picture {
             Event::Refuses(who, refuses) => self.answer(CONSUMERS[*who], *refuses),
             Event::Policies(which) => self.policies = policies(*which),
             Event::Seconds(seconds) => {
-                self.today = self.today.saturating_add(SignedDuration::from_secs((*seconds).into())).unwrap();
+                self.wall_time = self.wall_time.saturating_add(SignedDuration::from_secs((*seconds).into())).unwrap();
             }
         }
     }
@@ -155,34 +154,34 @@ impl Picture {
     }
 
     fn used(&self, who: usize) -> Quantity {
-        self.pods.iter().filter(|pod| is_of(pod, who)).map(|pod| pod.held.requests.get("cpu")).sum()
+        self.pods.iter().filter(|pod| is_of(pod, who)).map(|pod| pod.resources.requests.get("cpu")).sum()
     }
 
-    /// The most that may be promised: what is free of own pods, with the overcommitment.
-    fn bound(&self) -> Quantity {
-        let own = self.pods.iter().filter(|pod| pod.claim.is_none()).cloned().collect();
+    /// The most that may be promised: the free resources with the overcommitment.
+    fn max_promised(&self) -> Quantity {
+        let own = self.pods.iter().filter(|pod| pod.owner.is_none()).cloned().collect();
         let nodes: Vec<(&str, &LocalNode)> = self.nodes.iter().map(|(key, node)| (key.name.as_str(), node.as_ref())).collect();
         let overcommit = self.policies.iter().map(|policy| policy.spec.provide.overcommit_percentage).max().unwrap_or(100);
         source::of_all(&nodes, &own).percentage(overcommit.into()).get("cpu")
     }
 
-    /// What rome's pods use, beyond what there is, on nodes that are not in its pool, or without a node while its pool has none:
-    /// it is theirs as long as they are, and was nobody else's to have.
+    /// What rome's pods use beyond what exists, on nodes outside its pool, or without a node while the pool has none. The pods
+    /// keep it as long as they run.
     fn displaced(&self) -> Quantity {
         if self.policies.iter().all(|policy| policy.spec.provide.source.nodes.is_none()) {
             return Quantity::ZERO;
         }
-        let sum = |counts: &dyn Fn(&PodUse) -> bool| -> Quantity {
-            self.pods.iter().filter(|pod| counts(pod)).map(|pod| pod.held.requests.get("cpu")).sum()
+        let sum = |counts: &dyn Fn(&PodUsage) -> bool| -> Quantity {
+            self.pods.iter().filter(|pod| counts(pod)).map(|pod| pod.resources.requests.get("cpu")).sum()
         };
         let has_gpu = |node: &LocalNode| node.labels.contains_key("gpu");
         let overfull = self.nodes.iter().filter(|(_, node)| !has_gpu(node)).map(|(name, node)| {
-            let here = |pod: &PodUse| pod.node.as_ref() == Some(&name.name);
-            let (own, romes) = (sum(&|pod| here(pod) && pod.claim.is_none()), sum(&|pod| here(pod) && is_of(pod, 0)));
+            let here = |pod: &PodUsage| pod.node.as_ref() == Some(&name.name);
+            let (own, romes) = (sum(&|pod| here(pod) && pod.owner.is_none()), sum(&|pod| here(pod) && is_of(pod, 0)));
             (own + romes).saturating_sub(node.allocatable.get("cpu")).min(romes)
         });
         let nowhere =
-            |pod: &PodUse| self.nodes.iter().all(|(name, node)| pod.node.as_ref() != Some(&name.name) && !has_gpu(node));
+            |pod: &PodUsage| self.nodes.iter().all(|(name, node)| pod.node.as_ref() != Some(&name.name) && !has_gpu(node));
         overfull.sum::<Quantity>() + sum(&|pod| is_of(pod, 0) && nowhere(pod))
     }
 }
@@ -191,33 +190,33 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_offered_is_true_after_every_step(events in vec(event(), 1..40)) {
-        let mut picture = CONSUMERS.iter().fold(milan(), |picture, &consumer| picture.tenant(consumer));
-        picture.policies = policies(0);
+    fn offers_promise_only_what_exists_after_every_event(events in vec(event(), 1..40)) {
+        let mut snapshot = CONSUMERS.iter().fold(milan(), |snapshot, &consumer| snapshot.tenant(consumer));
+        snapshot.policies = policies(0);
         let now = Instant::now();
         for (number, event) in events.iter().enumerate() {
-            picture.happens(event, number);
-            // Offers that grow wait for those that shrink: a few rounds, then nothing is left to do.
+            snapshot.apply(event, number);
+            // Growing offers wait for shrinking ones, so there are a few rounds until nothing changes.
             let mut rounds = 0;
             loop {
-                let plan = decide(&picture, now);
+                let plan = decide(&snapshot, now);
                 if plan.writes.is_empty() && plan.deletions.is_empty() {
                     break;
                 }
                 rounds += 1;
                 prop_assert!(rounds < 6, "it does not settle after {event:?}: {:?}", plan.writes);
-                picture = picture.after(plan);
+                snapshot = snapshot.after(plan);
             }
-            let offered: Quantity = (0..CONSUMERS.len()).map(|who| picture.offered(who)).sum();
-            let used: Quantity = (0..CONSUMERS.len()).map(|who| picture.used(who)).sum();
-            prop_assert!(offered <= picture.bound().max(used) + picture.displaced(), "{offered} offered, {} free, {used} used", picture.bound());
+            let offered: Quantity = (0..CONSUMERS.len()).map(|who| snapshot.offered(who)).sum();
+            let used: Quantity = (0..CONSUMERS.len()).map(|who| snapshot.used(who)).sum();
+            prop_assert!(offered <= snapshot.max_promised().max(used) + snapshot.displaced(), "{offered} offered, {} free, {used} used", snapshot.max_promised());
             for (who, consumer) in CONSUMERS.iter().enumerate() {
-                let due = picture.offers.iter().any(|(key, offer)| {
+                let due = snapshot.offers.iter().any(|(key, offer)| {
                     key.namespace == liqo_api::tenant_namespace(&cluster(*consumer))
-                        && offer.spec.reclaim_timestamp.as_ref().is_none_or(|time| time.0 > picture.today)
+                        && offer.spec.reclaim_timestamp.as_ref().is_none_or(|time| time.0 > snapshot.wall_time)
                 });
-                prop_assert!(!due || picture.offered(who) >= picture.used(who), "cut below use without a notice");
-                prop_assert!(!picture.refuses(who) || picture.offered(who) <= picture.used(who), "what is refused is kept");
+                prop_assert!(!due || snapshot.offered(who) >= snapshot.used(who), "cut below use without a notice");
+                prop_assert!(!snapshot.refuses(who) || snapshot.offered(who) <= snapshot.used(who), "a refused offer keeps more than is used");
             }
         }
     }

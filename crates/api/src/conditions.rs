@@ -1,0 +1,191 @@
+//! Conditions: decides whether a controller must write any.
+
+use jiff::Timestamp;
+
+use crate::{Condition, Time};
+
+/// A condition as a controller wants it to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DesiredCondition {
+    /// Type of the condition.
+    pub kind: &'static str,
+    /// `Some(true)` for True, `Some(false)` for False, `None` for Unknown.
+    pub status: Option<bool>,
+    /// One word in camel case. `reasons.rs` lists the reasons of each condition.
+    pub reason: String,
+    /// What happened and what to do about it, for people.
+    pub message: String,
+}
+
+impl DesiredCondition {
+    /// The condition is True.
+    pub fn yes(kind: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { kind, status: Some(true), reason: reason.into(), message: message.into() }
+    }
+
+    /// The condition is False.
+    pub fn no(kind: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { kind, status: Some(false), reason: reason.into(), message: message.into() }
+    }
+
+    /// The condition is Unknown.
+    pub fn unknown(kind: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { kind, status: None, reason: reason.into(), message: message.into() }
+    }
+
+    fn status_text(&self) -> &'static str {
+        match self.status {
+            Some(true) => "True",
+            Some(false) => "False",
+            None => "Unknown",
+        }
+    }
+}
+
+/// The conditions to apply so that the object has all of `wanted`; `None` if it has them already. The time of transition of a
+/// condition changes only with its status.
+pub fn decide(current: &[Condition], wanted: &[DesiredCondition], now: Timestamp) -> Option<Vec<Condition>> {
+    decide_for(None, current, wanted, now)
+}
+
+/// Like [`decide`]; each condition names the generation of the object's spec that it is about.
+pub fn decide_for(
+    generation: Option<i64>,
+    current: &[Condition],
+    wanted: &[DesiredCondition],
+    now: Timestamp,
+) -> Option<Vec<Condition>> {
+    let mut changed = false;
+    let conditions = wanted
+        .iter()
+        .map(|want| {
+            let have = current.iter().find(|condition| condition.type_ == want.kind);
+            // Peers write parts of some messages, and terminals show conditions.
+            let message: String = want.message.chars().filter(|character| !character.is_control()).take(2000).collect();
+            let same_status = have.is_some_and(|have| have.status == want.status_text());
+            changed |= !same_status || have.is_some_and(|have| have.observed_generation != generation);
+            changed |= have.is_some_and(|have| have.reason != want.reason || have.message != message);
+            Condition {
+                type_: want.kind.to_owned(),
+                status: want.status_text().to_owned(),
+                reason: want.reason.clone(),
+                message,
+                last_transition_time: have.filter(|_| same_status).map_or(Time(now), |have| have.last_transition_time.clone()),
+                observed_generation: generation,
+            }
+        })
+        .collect();
+    changed.then_some(conditions)
+}
+
+/// A writer of conditions of a [`ForeignCluster`](crate::ForeignCluster). An owner always applies all of its conditions together, so the
+/// API server removes a condition that it leaves out.
+#[derive(Clone, Copy, Debug)]
+pub struct ConditionOwner {
+    /// The field manager that applies them.
+    pub field_manager: &'static str,
+    /// Types of the conditions that it writes.
+    pub types: &'static [&'static str],
+}
+
+/// The owners. Each link has exactly one.
+pub mod owners {
+    use super::ConditionOwner;
+    use crate::links;
+
+    /// Identity, first contact and liveness, in both directions.
+    pub const PEERING: ConditionOwner = ConditionOwner {
+        field_manager: "liqo-peering",
+        types: &[
+            links::IDENTITY_VERIFIED,
+            links::AUTHENTICATED,
+            links::PEER_REACHABLE,
+            links::CONSUMER_AUTHORIZED,
+            links::CONSUMER_REACHABLE,
+        ],
+    };
+    /// Requests and offers.
+    pub const SHARING: ConditionOwner = ConditionOwner {
+        field_manager: "liqo-sharing",
+        types: &[links::RESOURCES_REQUESTED, links::OFFER_ACCEPTED, links::RESOURCES_OFFERED],
+    };
+    /// Virtual nodes.
+    pub const OFFLOADING: ConditionOwner =
+        ConditionOwner { field_manager: "liqo-offloading", types: &[links::VIRTUAL_NODES_READY] };
+    /// The network between the clusters.
+    pub const NETWORK: ConditionOwner =
+        ConditionOwner { field_manager: "liqo-interconnect", types: &[links::NETWORK_AGREED, links::TUNNEL_CONNECTED] };
+}
+
+/// Like [`decide`], for an owner of several types: it also removes conditions of the owner that are not in `wanted`.
+pub fn decide_links(
+    current: &[Condition],
+    wanted: &[DesiredCondition],
+    owner: ConditionOwner,
+    now: Timestamp,
+) -> Option<Vec<Condition>> {
+    let left_out =
+        |have: &Condition| owner.types.contains(&have.type_.as_str()) && wanted.iter().all(|want| want.kind != have.type_);
+    if !current.iter().any(left_out) {
+        return decide(current, wanted, now);
+    }
+    let kept = |want: &DesiredCondition| current.iter().find(|have| have.type_ == want.kind).cloned();
+    let one = |want: &DesiredCondition| {
+        decide(current, std::slice::from_ref(want), now).map_or_else(|| kept(want), |mut new| new.pop())
+    };
+    Some(wanted.iter().filter_map(one).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::links;
+
+    const EARLY: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    #[test]
+    fn unchanged_conditions_are_not_written() {
+        let wanted = [DesiredCondition::yes("Ready", "Fine", "all is well")];
+        let first = decide(&[], &wanted, EARLY).unwrap();
+        assert_eq!(decide(&first, &wanted, at(100)), None);
+    }
+
+    #[test]
+    fn the_transition_time_changes_with_the_status_and_not_with_the_message() {
+        let first = decide(&[], &[DesiredCondition::no("Ready", "Waiting", "for a")], EARLY).unwrap();
+        let second = decide(&first, &[DesiredCondition::no("Ready", "Waiting", "for b")], at(100)).unwrap();
+        assert_eq!(second[0].last_transition_time, Time(EARLY));
+        let third = decide(&second, &[DesiredCondition::yes("Ready", "Done", "")], at(200)).unwrap();
+        assert_eq!(third[0].last_transition_time, Time(at(200)));
+    }
+
+    #[test]
+    fn a_link_that_no_longer_applies_is_removed_and_the_others_keep_their_time() {
+        let owner = owners::SHARING;
+        let both =
+            [DesiredCondition::yes("ResourcesRequested", "Asked", ""), DesiredCondition::no("OfferAccepted", "NoOffer", "")];
+        let first = decide_links(&[], &both, owner, EARLY).unwrap();
+        let second = decide_links(&first, &both[..1], owner, at(100)).unwrap();
+        assert_eq!(second, first[..1]);
+        assert_eq!(decide_links(&second, &both[..1], owner, at(200)), None);
+        assert_eq!(decide_links(&second, &[], owner, at(200)), Some(Vec::new()));
+    }
+
+    #[test]
+    fn links_of_other_writers_are_not_removed() {
+        let other = decide(&[], &[DesiredCondition::yes("PeerReachable", "Fine", "")], EARLY).unwrap();
+        assert_eq!(decide_links(&other, &[], owners::SHARING, at(100)), None);
+    }
+
+    #[test]
+    fn every_link_has_exactly_one_writer() {
+        let writers = [owners::PEERING, owners::SHARING, owners::OFFLOADING, owners::NETWORK];
+        for link in [&links::BORROWING[..], &links::LENDING, &links::NETWORK].concat() {
+            assert_eq!(writers.iter().filter(|writer| writer.types.contains(&link)).count(), 1, "{link}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Which Services and Ingresses of an offloaded namespace are reflected.
+
+use crate::{Reflection, annotations};
+use k8s_openapi::api::core::v1::Service;
+use kube::{Resource, ResourceExt as _};
+
+/// Whether this Service may be reflected, if its namespace is offloaded and [`passes`]. Not reflected are the Service `kubernetes`, which
+/// every cluster has, Services of type `ExternalName`, which have no endpoints, and Services that a user denies.
+pub fn is_reflected(service: &Service) -> bool {
+    let is_api_server = service.namespace().as_deref() == Some("default") && service.name_any() == "kubernetes";
+    let is_external_name = service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName");
+    !(is_api_server || is_external_name || is_denied(service))
+}
+
+/// Whether the user excludes this object from reflection, by annotation.
+pub fn is_denied(object: &impl Resource) -> bool {
+    object.annotations().get(annotations::REFLECTION).is_some_and(|value| value == "deny")
+}
+
+/// Whether the user allows this object to be reflected, by annotation.
+pub fn is_allowed(object: &impl Resource) -> bool {
+    object.annotations().get(annotations::REFLECTION).is_some_and(|value| value == "allow")
+}
+
+/// Whether an object that is not denied is reflected from a namespace with this kind of list.
+pub fn passes(list: Reflection, is_allowed: bool) -> bool {
+    match list {
+        Reflection::DenyList => true,
+        Reflection::AllowList => is_allowed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn service(namespace: &str, name: &str, kind: &str, reflection: &str) -> Service {
+        serde_json::from_value(json!({
+            "metadata": { "namespace": namespace, "name": name, "annotations": { annotations::REFLECTION: reflection } },
+            "spec": { "type": kind },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn services_are_reflected_unless_they_are_useless_there_or_denied() {
+        assert!(is_reflected(&service("shop", "web", "ClusterIP", "allow")));
+        assert!(is_reflected(&service("shop", "kubernetes", "NodePort", "")));
+        assert!(!is_reflected(&service("default", "kubernetes", "ClusterIP", "")));
+        assert!(!is_reflected(&service("shop", "web", "ExternalName", "")));
+        assert!(!is_reflected(&service("shop", "web", "ClusterIP", "deny")));
+    }
+
+    #[test]
+    fn with_an_allow_list_only_allowed_objects_are_reflected() {
+        let passes = |list, said: &str| passes(list, is_allowed(&service("shop", "web", "ClusterIP", said)));
+        assert!(passes(Reflection::DenyList, "") && passes(Reflection::DenyList, "allow"));
+        assert!(!passes(Reflection::AllowList, "") && passes(Reflection::AllowList, "allow"));
+    }
+}

@@ -1,0 +1,269 @@
+//! A watch that keeps a reduced copy of each object and reports which keys changed.
+
+use std::{collections::HashMap, fmt::Debug, sync::Arc};
+
+use futures::{StreamExt as _, stream::BoxStream};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use liqo_api::Key;
+use parking_lot::RwLock;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    queue::error_chain,
+    unread::{Unread, is_written_by_peers, unread},
+};
+
+/// How often a watch may be forbidden before a warning is logged: about five seconds.
+const FORBIDDEN_AT_FIRST: u32 = 3;
+/// Page size for objects that peers wrote: each may be as large as the API server allows.
+const UNREAD_PAGE: u32 = 50;
+
+/// The reduced objects of one watch. Clones share the same content.
+pub struct Cache<R> {
+    objects: Arc<RwLock<HashMap<Key, Arc<R>>>>,
+    synced: watch::Receiver<bool>,
+}
+
+impl<R> Clone for Cache<R> {
+    fn clone(&self) -> Self {
+        Self { objects: self.objects.clone(), synced: self.synced.clone() }
+    }
+}
+
+impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
+    /// Watches `api` until `stop`. `reduce` returns the part of an object that is needed, or nothing. Each change of that part calls
+    /// `changed` with the key, the old part and the new part (none: the object did not or does not exist). It runs on the watch's
+    /// task, so it must be quick: usually it adds keys to a queue.
+    ///
+    /// A broken watch is restarted with growing delays, and then reports objects that vanished meanwhile. If the kind is one that
+    /// peers write, an object that cannot be parsed counts as absent.
+    pub fn watch<K>(
+        api: Api<K>,
+        config: watcher::Config,
+        stop: CancellationToken,
+        reduce: impl Fn(K) -> Option<R> + Send + 'static,
+        mut changed: impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>) + Send + 'static,
+    ) -> Self
+    where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let objects = Arc::new(RwLock::new(HashMap::new()));
+        let (synced_sender, synced) = watch::channel(false);
+        let content = objects.clone();
+        let url = api.resource_url().to_owned();
+        let mut events = events(api, config, url.clone());
+        tokio::spawn(async move {
+            let mut listed: Option<HashMap<Key, Arc<R>>> = None;
+            let mut failures = 0;
+            loop {
+                let event = tokio::select! {
+                    // After the stop, report nothing, even if there are events.
+                    biased;
+                    () = stop.cancelled() => break,
+                    event = events.next() => event,
+                };
+                match event {
+                    None => break,
+                    Some(Err(error)) => {
+                        failures += 1;
+                        log_failure(&url, &error, failures);
+                        continue;
+                    }
+                    Some(Ok(watcher::Event::Init)) => {
+                        listed = Some(HashMap::new());
+                        // It only announces a list request, so it does not prove that the watch works.
+                        continue;
+                    }
+                    Some(Ok(watcher::Event::InitApply((key, object)))) => {
+                        if let (Some(new), Some(reduced)) = (listed.as_mut(), object.and_then(&reduce)) {
+                            new.insert(key, Arc::new(reduced));
+                        }
+                    }
+                    Some(Ok(watcher::Event::InitDone)) => {
+                        replace(&content, listed.take().unwrap_or_default(), &mut changed);
+                        synced_sender.send_replace(true);
+                    }
+                    Some(Ok(watcher::Event::Apply((key, object)))) => {
+                        set(&content, &key, object.and_then(&reduce).map(Arc::new).as_ref(), &mut changed);
+                    }
+                    Some(Ok(watcher::Event::Delete((key, _)))) => set(&content, &key, None, &mut changed),
+                }
+                failures = 0;
+            }
+        });
+        Self { objects, synced }
+    }
+
+    /// Waits until the first list is complete. Returns `false` if the watch ended before.
+    pub async fn synced(&self) -> bool {
+        self.synced.clone().wait_for(|synced| *synced).await.is_ok()
+    }
+
+    /// Whether the first list is complete.
+    pub fn is_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
+    pub fn get(&self, key: &Key) -> Option<Arc<R>> {
+        self.objects.read().get(key).cloned()
+    }
+
+    /// Every key with its reduced object, in no order.
+    pub fn all(&self) -> Vec<(Key, Arc<R>)> {
+        self.objects.read().iter().map(|(key, object)| (key.clone(), object.clone())).collect()
+    }
+}
+
+/// The events of a watch: the key, and the object if it can be parsed.
+type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<(Key, Option<K>)>>>;
+
+/// Objects that peers write are parsed one by one, see [`crate::unread`]. Any other object that cannot be parsed interrupts the watch,
+/// because to treat it as deleted would be worse.
+fn events<K>(api: Api<K>, config: watcher::Config, url: String) -> Events<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    if !is_written_by_peers(&url) {
+        let known = |object: K| (Key::of(&object), Some(object));
+        return watcher(api, config).default_backoff().map(move |event| event.map(|event| each(event, known))).boxed();
+    }
+    let read = move |object: Unread<K>| {
+        let key = Key::of(&object);
+        let read = object.read().inspect_err(|error| {
+            let error: String = error.to_string().chars().take(200).collect();
+            tracing::warn!(url, %key, error, "an object that cannot be parsed counts as absent");
+        });
+        (key, read.ok())
+    };
+    let pages = config.page_size(UNREAD_PAGE);
+    watcher(unread(api), pages).default_backoff().map(move |event| event.map(|event| each(event, &read))).boxed()
+}
+
+fn each<T, U>(event: watcher::Event<T>, convert: impl FnOnce(T) -> U) -> watcher::Event<U> {
+    match event {
+        watcher::Event::Apply(object) => watcher::Event::Apply(convert(object)),
+        watcher::Event::Delete(object) => watcher::Event::Delete(convert(object)),
+        watcher::Event::Init => watcher::Event::Init,
+        watcher::Event::InitApply(object) => watcher::Event::InitApply(convert(object)),
+        watcher::Event::InitDone => watcher::Event::InitDone,
+    }
+}
+
+/// The watcher retries by itself, so only a lasting failure is worth a warning. A new right takes a moment to have an effect, and a
+/// version that is too old leads to a new list.
+fn log_failure(url: &str, error: &watcher::Error, failures: u32) {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    let (code, text) = match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status))
+        | WatchError(status) => (status.code, status.message.clone()),
+        other => (0, error_chain(other)),
+    };
+    let worth_a_warning = match code {
+        403 => FORBIDDEN_AT_FIRST + 1,
+        410 => 2,
+        _ => 1,
+    };
+    if failures == worth_a_warning {
+        tracing::warn!(url, error = text, "watch interrupted, trying again");
+    } else {
+        tracing::debug!(url, error = text, failures, "watch interrupted, trying again");
+    }
+}
+
+fn set<R: PartialEq>(
+    content: &RwLock<HashMap<Key, Arc<R>>>,
+    key: &Key,
+    new: Option<&Arc<R>>,
+    changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
+) {
+    let old = {
+        let mut objects = content.write();
+        if objects.get(key) == new {
+            // Keep the old copy, which others may share.
+            return;
+        }
+        match new {
+            Some(object) => objects.insert(key.clone(), object.clone()),
+            None => objects.remove(key),
+        }
+    };
+    changed(key, old.as_ref(), new);
+}
+
+fn replace<R: PartialEq>(
+    content: &RwLock<HashMap<Key, Arc<R>>>,
+    mut new: HashMap<Key, Arc<R>>,
+    changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
+) {
+    {
+        // Keep old copies of equal objects, which others may share.
+        let known = content.read();
+        for (key, object) in &mut new {
+            if let Some(same) = known.get(key).filter(|known| *known == object) {
+                *object = same.clone();
+            }
+        }
+    }
+    let old = std::mem::replace(&mut *content.write(), new.clone());
+    for (key, object) in &new {
+        let before = old.get(key);
+        if before != Some(object) {
+            changed(key, before, Some(object));
+        }
+    }
+    for (key, object) in old.iter().filter(|(key, _)| !new.contains_key(*key)) {
+        changed(key, Some(object), None);
+    }
+}
+
+/// Keeps the whole object except managed fields: for kinds with few objects.
+pub fn whole<K: Resource>(mut object: K) -> Option<K> {
+    object.managed_fields_mut().clear();
+    Some(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Seen = Vec<(String, Option<u32>, Option<u32>)>;
+
+    fn record(seen: &mut Seen) -> impl FnMut(&Key, Option<&Arc<u32>>, Option<&Arc<u32>>) {
+        |key, old, new| seen.push((key.to_string(), old.map(|v| **v), new.map(|v| **v)))
+    }
+
+    #[test]
+    fn only_real_changes_are_told() {
+        let content = RwLock::new(HashMap::new());
+        let mut seen = Seen::new();
+        for value in [Some(1), Some(1), Some(2), None, None] {
+            set(&content, &Key::new("a", "b"), value.map(Arc::new).as_ref(), &mut record(&mut seen));
+        }
+        let key = "a/b".to_owned();
+        assert_eq!(seen, [(key.clone(), None, Some(1)), (key.clone(), Some(1), Some(2)), (key, Some(2), None)]);
+    }
+
+    #[test]
+    fn what_vanished_during_an_interruption_is_told_after_it() {
+        let same = Arc::new(2);
+        let content = RwLock::new(HashMap::from([(Key::new("", "gone"), Arc::new(1)), (Key::new("", "same"), same.clone())]));
+        let mut seen = Seen::new();
+        replace(
+            &content,
+            HashMap::from([(Key::new("", "same"), Arc::new(2)), (Key::new("", "new"), Arc::new(3))]),
+            &mut record(&mut seen),
+        );
+        seen.sort();
+        assert_eq!(seen, [("gone".to_owned(), Some(1), None), ("new".to_owned(), None, Some(3))]);
+        assert!(Arc::ptr_eq(&content.read()[&Key::new("", "same")], &same), "it is there twice");
+        set(&content, &Key::new("", "same"), Some(&Arc::new(2)), &mut |_, _, _| panic!("nothing changed"));
+        assert!(Arc::ptr_eq(&content.read()[&Key::new("", "same")], &same), "it is there twice");
+    }
+}

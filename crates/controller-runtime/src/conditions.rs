@@ -1,0 +1,61 @@
+//! Writes conditions, and only if they changed.
+
+use std::fmt::Debug;
+
+use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
+use kube::{
+    Api, Client, Resource,
+    api::{Patch, PatchParams},
+};
+use liqo_api::{
+    Condition, ForeignCluster,
+    conditions::{ConditionOwner, DesiredCondition, decide, decide_links},
+};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::writes::unless_gone;
+
+/// Applies all conditions of an owner to the status of a [`ForeignCluster`], by server-side apply. Removes conditions of the owner
+/// that are not in `wanted`. Writes nothing if nothing changed, or if the object is gone.
+pub async fn apply_links(
+    client: &Client,
+    foreign_cluster: &ForeignCluster,
+    owner: ConditionOwner,
+    wanted: &[DesiredCondition],
+) -> kube::Result<()> {
+    let name = foreign_cluster.metadata.name.as_deref().unwrap_or_default();
+    let current = foreign_cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let Some(conditions) = decide_links(current, wanted, owner, Timestamp::now()) else { return Ok(()) };
+    let body = json!({
+        "apiVersion": "discovery.liqo.io/v1alpha1",
+        "kind": "ForeignCluster",
+        "metadata": { "name": name, "uid": foreign_cluster.metadata.uid },
+        "status": { "conditions": conditions },
+    });
+    let api: Api<ForeignCluster> = Api::all(client.clone());
+    let params = PatchParams::apply(owner.field_manager).force();
+    unless_gone(api.patch_status(name, &params, &Patch::Apply(&body)).await).map(drop)
+}
+
+/// Writes conditions of an object whose conditions all belong to one controller, by merge patch. Writes nothing if nothing changed, or
+/// if the object is gone.
+pub async fn merge<K>(api: &Api<K>, name: &str, current: &[Condition], wanted: &[DesiredCondition]) -> kube::Result<()>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let Some(changed) = decide(current, wanted, Timestamp::now()) else { return Ok(()) };
+    let mut conditions: Vec<Condition> =
+        current.iter().filter(|have| !changed.iter().any(|new| new.type_ == have.type_)).cloned().collect();
+    conditions.extend(changed);
+    let body = json!({ "status": { "conditions": conditions } });
+    unless_gone(api.patch_status(name, &PatchParams::default(), &Patch::Merge(&body)).await).map(drop)
+}
+
+pub fn namespaced<K>(client: &Client, namespace: &str) -> Api<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+{
+    Api::namespaced(client.clone(), namespace)
+}

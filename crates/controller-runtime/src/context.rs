@@ -1,0 +1,42 @@
+//! What every part gets when it starts.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+};
+
+use kube::Client;
+use liqo_api::{ClusterConfig, ClusterId};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{events::Events, peers::Peers};
+
+/// What every part gets when it starts. Clones are cheap and share everything.
+#[derive(Clone)]
+pub struct Context {
+    /// Client for this cluster, with the manager's rights.
+    pub client: Client,
+    /// Namespace that Liqo runs in.
+    pub namespace: String,
+    /// Address of this pod, at which it serves the kubelet API of every virtual node.
+    pub pod_ip: IpAddr,
+    pub cluster_id: ClusterId,
+    pub config: watch::Receiver<Arc<ClusterConfig>>,
+    pub peers: Peers,
+    pub events: Events,
+    /// Ends everything.
+    pub stop: CancellationToken,
+}
+
+/// The unspecified address of the pod's address family, to listen on. The node may not have the other family.
+pub fn every_address(pod_ip: IpAddr, port: u16) -> SocketAddr {
+    let every = if pod_ip.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+    SocketAddr::new(every, port)
+}
+
+impl Context {
+    pub fn config(&self) -> Arc<ClusterConfig> {
+        self.config.borrow().clone()
+    }
+}

@@ -1,0 +1,47 @@
+//! What all of Liqo's controllers share.
+//!
+//! Every controller has the same four steps, and this crate contains their common parts:
+//!
+//! ```text
+//!   watch ----> Cache (reduced) ----> Queue of keys ----> reconcile(key)
+//!   kube API    what the controller   each key once,      snapshot -> decide (pure) -> act
+//!   or a peer's needs, no more        never twice at
+//!                                     the same time
+//! ```
+//!
+//! * [`cache`]: a watch that keeps a reduced copy of each object and reports which keys changed, including deletions.
+//! * [`unread`]: parses objects that peers wrote one by one, so that no object spoils a list.
+//! * [`queue`]: keys to reconcile, deduplicated, with back-off for each key; never the same key twice at the same time.
+//! * [`peers`]: the clusters that we borrow from, with a client for each. Peering fills it, the other parts use it.
+//! * [`foreign_clusters`], [`policies`]: which object counts for a peer, if there are several.
+//! * [`conditions`], [`events`]: inform the user, without a write when nothing changed.
+//! * [`put`]: writes what one controller owns completely.
+//! * [`writes`]: creates, deletes, handles finalizers; the error of a step.
+//! * `process`: logs, signals and the health server of a program (feature `process`).
+//! * [`leader`]: leader election.
+//! * [`context`]: what every part gets when it starts.
+//!
+//! A reconcile depends only on the current state. It may run at any time, twice, or after a restart, and then does nothing if nothing
+//! is to do.
+
+pub mod cache;
+pub mod conditions;
+pub mod context;
+pub mod events;
+pub mod foreign_clusters;
+pub mod leader;
+pub mod metrics;
+pub mod peers;
+pub mod policies;
+#[cfg(feature = "process")]
+pub mod process;
+pub mod put;
+pub mod queue;
+pub mod unread;
+pub mod writes;
+
+pub use cache::Cache;
+pub use context::Context;
+pub use liqo_api::Key;
+pub use peers::{Health, PeerConnection, Peers};
+pub use queue::{Next, Queue};

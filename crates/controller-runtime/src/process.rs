@@ -1,0 +1,165 @@
+//! What every program of Liqo needs besides its work: logs, TLS, signals, the client, and the health server.
+
+use std::{fmt, io, net::SocketAddr, pin::pin, sync::Arc};
+
+use axum::{
+    Router,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::IntoResponse as _,
+    routing::get,
+};
+use futures::future::{Either, select};
+use kube::{Client, Config, config::InferConfigError};
+use parking_lot::Mutex;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+use tokio_util::sync::CancellationToken;
+
+/// The default of the log filter; `RUST_LOG` adds to it. The client's warnings are off unless `RUST_LOG` names its crates: they
+/// repeat what Liqo logs, and some contain the whole text of an answer, which may contain secrets.
+const DEFAULT_LOG_FILTER: &str = "info,kube_client=error,kube_runtime=error";
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    #[error("a second TLS provider is linked in; this is a fault of the build")]
+    SecondTlsProvider,
+    #[error("listening for {name}")]
+    Signal { name: &'static str, source: io::Error },
+    #[error("no access to the API server: neither a service account nor a kubeconfig")]
+    NoApiServer(#[from] InferConfigError),
+    #[error("building the client for the API server")]
+    Client(#[from] kube::Error),
+    #[error("listening on {address} for health checks")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("answering health checks")]
+    Serve(#[source] io::Error),
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Runs a program: `work` gets a token that SIGTERM or SIGINT cancels. Serves `/healthz`, `/readyz` and `/metrics` at `health_address`
+/// until then, and logs the error if one of them fails.
+pub async fn run<E, F>(
+    format: LogFormat,
+    health_address: SocketAddr,
+    readiness: Readiness,
+    work: impl FnOnce(CancellationToken) -> F,
+) -> Result<(), E>
+where
+    E: From<ProcessError> + fmt::Display,
+    F: Future<Output = Result<(), E>>,
+{
+    start_logging(format);
+    let running = async {
+        let stop = start()?;
+        let serving = serve_health(health_address, readiness, stop.clone());
+        // Whoever still asks for health does not keep a process whose work is done.
+        match select(pin!(work(stop.clone())), pin!(serving)).await {
+            Either::Left((done, _)) => done,
+            Either::Right((served, work)) => {
+                served?;
+                work.await
+            }
+        }
+    };
+    running.await.inspect_err(|error: &E| tracing::error!(error = format!("{error:#}"), "ending"))
+}
+
+/// Installs the TLS provider. Returns a token that SIGTERM or SIGINT cancels.
+fn start() -> Result<CancellationToken, ProcessError> {
+    rustls::crypto::ring::default_provider().install_default().map_err(|_| ProcessError::SecondTlsProvider)?;
+    let stop = CancellationToken::new();
+    stop_on_signal(stop.clone())?;
+    Ok(stop)
+}
+
+fn start_logging(format: LogFormat) {
+    let wanted = std::env::var("RUST_LOG").unwrap_or_default();
+    let filter = tracing_subscriber::EnvFilter::try_new(format!("{DEFAULT_LOG_FILTER},{wanted}"))
+        .unwrap_or_else(|_| DEFAULT_LOG_FILTER.into());
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match format {
+        LogFormat::Text => builder.with_ansi(false).init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+    }
+}
+
+fn stop_on_signal(stop: CancellationToken) -> Result<(), ProcessError> {
+    let listen = |kind, name| signal(kind).map_err(|source| ProcessError::Signal { name, source });
+    let mut terminate = listen(SignalKind::terminate(), "SIGTERM")?;
+    let mut interrupt = listen(SignalKind::interrupt(), "SIGINT")?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("received a signal to end");
+        stop.cancel();
+    });
+    Ok(())
+}
+
+/// A client for the API server, with the pod's service account or a kubeconfig.
+pub async fn client() -> Result<Client, ProcessError> {
+    Ok(Client::try_from(Config::infer().await?)?)
+}
+
+/// The answer of `/readyz`. Clones share it.
+#[derive(Clone)]
+pub struct Readiness(Arc<Mutex<Result<String, String>>>);
+
+impl Readiness {
+    pub fn waiting(reason: &str) -> Self {
+        Self(Arc::new(Mutex::new(Err(reason.to_owned()))))
+    }
+
+    pub fn ready(&self, text: String) {
+        *self.0.lock() = Ok(text);
+    }
+
+    pub fn not_ready(&self, reason: String) {
+        *self.0.lock() = Err(reason);
+    }
+
+    fn answer(&self) -> (StatusCode, String) {
+        match self.0.lock().clone() {
+            Ok(text) => (StatusCode::OK, text),
+            Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason),
+        }
+    }
+}
+
+async fn serve_health(address: SocketAddr, readiness: Readiness, stop: CancellationToken) -> Result<(), ProcessError> {
+    let ready = move || {
+        let answer = readiness.answer();
+        async move { answer }
+    };
+    let metrics = || async {
+        ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], crate::metrics::render()).into_response()
+    };
+    let routes =
+        Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(ready)).route("/metrics", get(metrics));
+    let listener = TcpListener::bind(address).await.map_err(|source| ProcessError::Listen { address, source })?;
+    axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await.map_err(ProcessError::Serve)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_ready_once_it_is_as_it_should_be_and_says_why_it_is_not() {
+        let readiness = Readiness::waiting("not yet");
+        assert_eq!(readiness.answer(), (StatusCode::SERVICE_UNAVAILABLE, "not yet".to_owned()));
+        readiness.ready("fine".to_owned());
+        assert_eq!(readiness.answer(), (StatusCode::OK, "fine".to_owned()));
+        readiness.not_ready("no device".to_owned());
+        assert_eq!(readiness.answer(), (StatusCode::SERVICE_UNAVAILABLE, "no device".to_owned()));
+    }
+}

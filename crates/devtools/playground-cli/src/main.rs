@@ -1,0 +1,77 @@
+//! `liqo-playground`, run as `cargo playground`: Kubernetes clusters on this machine with Liqo installed, peered, and a demo running.
+//!
+//! The library [`liqo_playground`] starts and stops the clusters. This program does with them what a user would type: install,
+//! peer, offload, with the functions of `liqoctl`. It also runs as the supervisor: `up` starts this program again in the background,
+//! where it keeps the clusters' programs running.
+//!
+//! ```text
+//!   cargo playground up
+//!     1. programs   build liqo-controller-manager, liqo-fabric and the plugins
+//!     2. clusters   liqo_playground::Playground::up   ──▶ supervisor ──▶ etcd, kube-apiserver, kubelet, ...
+//!     3. images     load them on every node
+//!     4. Liqo       liqoctl::install, liqoctl::peer
+//!     5. demo       liqoctl::offload, then a Deployment and a Service on all clusters
+//! ```
+
+mod arguments;
+mod cluster_argument;
+mod demo;
+mod programs;
+mod specs;
+mod tables;
+mod up;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use liqo_playground::{Playground, Supervision};
+use liqoctl::{
+    output::{self, Paint},
+    program,
+    progress::Progress,
+};
+
+use arguments::{Arguments, Command};
+
+const PROGRAM: &str = "liqo-playground";
+
+fn main() -> ExitCode {
+    if let Some(instance) = liqo_playground::supervised_instance() {
+        return match liqo_playground::run_supervisor(&instance) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => program::failed(PROGRAM, &error.into()),
+        };
+    }
+    let arguments = Arguments::parse();
+    program::run(PROGRAM, arguments.verbose, run(arguments))
+}
+
+async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let (playground, format) = (open(&arguments.instance)?, arguments.output);
+    match arguments.command {
+        Command::Up(arguments) => {
+            let up = Box::pin(up::up(&playground, &arguments, &Progress::new())).await?;
+            output::print(format, &up, tables::up)
+        }
+        Command::Down => Ok(Progress::new().step("Ending the clusters", playground.down()).await?),
+        Command::Status => {
+            output::print(format, &playground.status().await?, |status| tables::status(status, Paint::for_stdout()))
+        }
+        Command::Kubeconfig { cluster } => output::write_out(&playground.kubeconfig(&cluster)?.display().to_string()),
+        Command::Logs { cluster, component } => logs(&playground, &cluster, &component),
+    }
+}
+
+/// The playground of this name. `up` starts this program again as its supervisor.
+fn open(instance: &str) -> anyhow::Result<Playground> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    Ok(Playground::open(instance)?.supervised_by(Supervision::Detached(program)))
+}
+
+fn logs(playground: &Playground, cluster: &str, component: &str) -> anyhow::Result<()> {
+    let path = playground.logs(cluster, component)?;
+    let text = std::fs::read(&path)
+        .with_context(|| format!("cannot read {}: is {component} one of `cargo playground status`?", path.display()))?;
+    output::write_out(&String::from_utf8_lossy(&text))
+}

@@ -1,0 +1,75 @@
+//! Results as tables for people.
+
+use liqo_playground::{ClusterStatus, Status};
+use liqoctl::output::{self, Paint};
+
+use crate::{
+    demo::DemoPod,
+    up::{UpCluster, UpResult},
+};
+
+pub fn up(up: &UpResult) -> String {
+    let row = |cluster: &UpCluster| {
+        let id = cluster.cluster_id.clone().unwrap_or_else(|| "no Liqo".to_owned());
+        vec![cluster.name.clone(), id, cluster.virtual_nodes.join(", "), cluster.kubeconfig.display().to_string()]
+    };
+    let mut text = output::table(&["CLUSTER", "ID", "VIRTUAL NODES", "KUBECONFIG"], up.clusters.iter().map(row));
+    if !up.demo.is_empty() {
+        let row = |line: &DemoPod| vec![line.pod.clone(), line.phase.clone(), line.node.clone(), line.answers.to_string()];
+        let calls: usize = up.demo.iter().map(|line| line.answers).sum();
+        let heading = format!("OF {calls} CALLS");
+        text = format!("{text}\n\n{}", output::table(&["POD", "STATUS", "NODE", &heading], up.demo.iter().map(row)));
+    }
+    text + "\n\nWorth trying:\n  " + &up.commands.join("\n  ")
+}
+
+pub fn status(status: &Status, paint: Paint) -> String {
+    if status.clusters.is_empty() {
+        return "No clusters: `cargo playground up` starts some.".to_owned();
+    }
+    let mut blocks = Vec::new();
+    for cluster in &status.clusters {
+        let ready = if cluster.ready { paint.good("ready") } else { paint.bad("not ready") };
+        let heading = format!(
+            "{} {} at {}, kubeconfig {}",
+            paint.strong(&cluster.name),
+            ready,
+            cluster.api_url,
+            cluster.kubeconfig.display()
+        );
+        blocks.push(format!("{heading}\n{}", node_table(cluster, paint)));
+        let rows = cluster.components.iter().map(|component| {
+            vec![
+                component.component.clone(),
+                format!("{:?}", component.state),
+                component.pid.map(|pid| pid.to_string()).unwrap_or_default(),
+                component.restarts.to_string(),
+                component.last_exit.clone().unwrap_or_default(),
+            ]
+        });
+        blocks.push(output::table(&["COMPONENT", "STATE", "PID", "RESTARTS", "LAST EXIT"], rows));
+    }
+    blocks.join("\n\n")
+}
+
+/// One row for each real node, and one row for all fake nodes.
+fn node_table(cluster: &ClusterStatus, paint: Paint) -> String {
+    let ready = |ready: Option<bool>| match ready {
+        Some(true) => paint.good("yes"),
+        Some(false) => paint.bad("no"),
+        None => "unknown".to_owned(),
+    };
+    let real = cluster.nodes.iter().map(|status| {
+        let node = &status.node;
+        let addresses: Vec<_> =
+            [Some(node.address.to_string()), node.address_v6.map(|address| address.to_string())].into_iter().flatten().collect();
+        vec![node.name.clone(), ready(status.ready), addresses.join(", "), node.network_namespace.clone()]
+    });
+    let fake = cluster.fake_nodes;
+    let fake = (fake.wanted > 0 || fake.found > 0).then(|| {
+        let text = format!("{} of {}", fake.ready, fake.wanted);
+        let whole = cluster.ready && fake.ready == usize::from(fake.wanted) && fake.found == fake.ready;
+        vec!["fake nodes".to_owned(), if whole { paint.good(&text) } else { paint.bad(&text) }, String::new(), String::new()]
+    });
+    output::table(&["NODE", "READY", "ADDRESS", "NETWORK NAMESPACE"], real.chain(fake))
+}

@@ -1,0 +1,287 @@
+//! `up`: starts the clusters, installs Liqo, peers the clusters and runs the demo. Run again, it repairs what is broken.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use data_encoding::HEXLOWER;
+use futures::future::try_join_all;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use liqo_api::{PeeringPolicy, PodOffloadingStrategy};
+use liqo_playground::{ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE, ImageSpec, NODE_KIND_LABEL, Playground, Requirements};
+use liqoctl::{
+    cluster::{Access, Cluster, Explained as _},
+    install, offload, peer,
+    progress::Progress,
+    settings::{Settings, default_fabric_image, default_image},
+};
+use serde::Serialize;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    arguments::Up,
+    demo::{self, DemoPod},
+    programs::{self, FABRIC, MANAGER},
+    specs,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(180);
+const DEMO_STEP: &str = "Running a demo in all clusters";
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpResult {
+    pub clusters: Vec<UpCluster>,
+    /// Empty if `up` did not run the demo.
+    pub demo: Vec<DemoPod>,
+    /// Commands worth trying.
+    pub commands: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpCluster {
+    pub name: String,
+    pub kubeconfig: PathBuf,
+    /// Missing where Liqo is not installed.
+    #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<String>,
+    pub virtual_nodes: Vec<String>,
+}
+
+/// Shows what the playground library reports as the steps of a command.
+struct Steps<'a>(&'a Progress);
+
+impl liqo_playground::Progress for Steps<'_> {
+    fn started(&self, step: &str) {
+        self.0.started(step);
+    }
+
+    fn finished(&self, step: &str) {
+        self.0.finished(step);
+    }
+
+    fn message(&self, step: &str, text: &str) {
+        self.0.message(step, text);
+    }
+}
+
+/// Brings everything up, or repairs it.
+pub async fn up(playground: &Playground, arguments: &Up, progress: &Progress) -> anyhow::Result<UpResult> {
+    specs::check(arguments)?;
+    // Report what is missing before anything starts.
+    let requirements = Requirements::check(&specs::specs(arguments, &[])).await?;
+    if !requirements.missing_packages.is_empty() {
+        progress.line(&format!("Debian packages that will be installed: {}", requirements.missing_packages.join(", ")));
+    }
+    let programs =
+        if arguments.bare { None } else { Some(progress.step(programs::BUILDING, programs::programs(progress)).await?) };
+    let present = playground.clusters()?.iter().map(liqo_playground::Cluster::spec).collect::<Result<Vec<_>, _>>()?;
+    let specs = specs::specs(arguments, &present);
+    let handles = playground.up(&specs, &Steps(progress)).await?;
+    let mut clusters = Vec::new();
+    for handle in &handles {
+        clusters.push(Cluster::connect(&Access::file(handle.kubeconfig())).await?);
+    }
+    let Some(programs) = programs else { return summary(arguments, &clusters, Vec::new()).await };
+
+    install_everywhere(&programs, &handles, &clusters, &specs, progress).await?;
+    let (Some((consumer, providers)), false) = (clusters.split_first(), arguments.bare_peering) else {
+        return summary(arguments, &clusters, Vec::new()).await;
+    };
+    for (index, (cluster, spec)) in clusters.iter().zip(&specs).enumerate() {
+        write_policy(cluster, index == 0 && providers.len() > 1, spec).await?;
+    }
+    for (provider, spec) in providers.iter().zip(specs.iter().skip(1)) {
+        let options = peer::Options { name: None, request: peer::Request::AsBefore, timeout: TIMEOUT, wait: true };
+        let source = peer::Source::Remote(provider.clone());
+        let peered = async {
+            peer::peer(consumer, source, &options, &Progress::silent()).await?;
+            demo::wait_for_virtual_node(consumer, provider, TIMEOUT).await
+        };
+        progress.step(&format!("Peering with {}", spec.name), peered).await?;
+    }
+    let demo = run_demo(consumer, arguments.clusters.len(), progress);
+    let demo = progress.step(DEMO_STEP, demo).await?;
+    summary(arguments, &clusters, demo).await
+}
+
+/// Loads Liqo's images into all clusters and installs Liqo there.
+async fn install_everywhere(
+    programs: &BTreeMap<String, PathBuf>,
+    handles: &[liqo_playground::Cluster],
+    clusters: &[Cluster],
+    specs: &[ClusterSpec],
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    let manager = image_of(&programs[MANAGER], &default_image())?;
+    // liqo-fabric runs nft to configure the node's kernel.
+    let fabric = ImageSpec { programs: vec!["nft".to_owned()], ..image_of(&programs[FABRIC], &default_fabric_image())? };
+    let plugins = programs.iter().filter(|(name, _)| ![MANAGER, FABRIC].contains(&name.as_str()));
+    let plugins = plugins.map(|(name, program)| ImageSpec::new(plugin_image(name), program));
+    let images: Vec<ImageSpec> = plugins.chain([manager.clone(), fabric.clone()]).collect();
+    let loads = handles.iter().flat_map(|handle| images.iter().map(|image| handle.load_image(image)));
+    progress.step("Loading Liqo's images", try_join_all(loads)).await?;
+    let installs = clusters.iter().zip(specs).map(|(cluster, spec)| install_in(cluster, spec, [&manager, &fabric]));
+    progress.step("Installing Liqo", try_join_all(installs)).await.map(drop)
+}
+
+async fn run_demo(consumer: &Cluster, clusters: usize, progress: &Progress) -> anyhow::Result<Vec<DemoPod>> {
+    demo::ensure_namespace(consumer).await?;
+    let options =
+        offload::Options { strategy: PodOffloadingStrategy::LocalAndRemote, reflection: None, selector: None, timeout: TIMEOUT };
+    offload::offload(consumer, demo::NAMESPACE, &options, &Progress::silent()).await?;
+    demo::run(consumer, clusters, TIMEOUT, |text| progress.message(DEMO_STEP, text)).await
+}
+
+/// Whether the cluster lends its fake nodes as a pool of their own, apart from its real nodes. Tainted nodes are not lent at all.
+fn lends_two_pools(spec: &ClusterSpec) -> bool {
+    spec.fake_nodes.count > 0 && !spec.fake_nodes.taint
+}
+
+/// Completes the default `PeeringPolicy`. Fields that somebody else set stay as they are.
+///
+/// With `transit` the providers reach each other through this cluster. Fake nodes become a pool of their own: a pod that must really run can
+/// avoid the virtual node that stands for them.
+async fn write_policy(cluster: &Cluster, transit: bool, spec: &ClusterSpec) -> anyhow::Result<()> {
+    let mut wanted = json!({});
+    if transit {
+        wanted["network"] = json!({ "transit": true });
+    }
+    if lends_two_pools(spec) {
+        wanted["provide"] = json!({ "granularity": { "by": "NodeLabel", "label": NODE_KIND_LABEL } });
+    }
+    if wanted == json!({}) {
+        return Ok(());
+    }
+    let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
+    let policy = json!({
+        "apiVersion": "sharing.liqo.io/v1alpha1",
+        "kind": "PeeringPolicy",
+        "metadata": { "name": "default" },
+        "spec": wanted,
+    });
+    match api.patch("default", &PatchParams::apply("liqoctl-playground"), &Patch::Apply(&policy)).await {
+        Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
+        written => written.map(drop).doing("write the default PeeringPolicy"),
+    }
+}
+
+async fn install_in(cluster: &Cluster, spec: &ClusterSpec, images: [&ImageSpec; 2]) -> anyhow::Result<install::Installed> {
+    let name = &spec.name;
+    // Liqo's pods would seem to run on a fake node.
+    let avoid_nodes = (spec.fake_nodes.count > 0).then(|| [(NODE_KIND_LABEL.to_owned(), FAKE_NODE.to_owned())].into());
+    let [image, fabric_image] = images.map(|image| Some(image.reference.clone()));
+    let base = if spec.dual_stack { Settings::parse(&DUAL_STACK_SETTINGS)? } else { Settings::default() };
+    let settings = Settings { cluster_name: Some(name.clone()), image, fabric_image, avoid_nodes, ..base };
+    let options = install::Options { settings, timeout: TIMEOUT };
+    let installed =
+        install::install(cluster, &options, &Progress::silent()).await.with_context(|| format!("in cluster {name}"))?;
+    match &installed.warning {
+        Some(warning) => bail!("in cluster {name}: {warning}"),
+        None => Ok(installed),
+    }
+}
+
+async fn summary(arguments: &Up, clusters: &[Cluster], demo: Vec<DemoPod>) -> anyhow::Result<UpResult> {
+    let mut shown = Vec::new();
+    for (cluster, argument) in clusters.iter().zip(&arguments.clusters) {
+        shown.push(UpCluster {
+            name: argument.name.clone(),
+            kubeconfig: cluster.access.kubeconfig.clone().unwrap_or_default(),
+            cluster_id: cluster.config().await?.and_then(|config| Some(config.status?.cluster_id?.to_string())),
+            virtual_nodes: offload::virtual_nodes(cluster).await?.into_iter().collect(),
+        });
+    }
+    let commands = commands(&shown, &demo);
+    Ok(UpResult { clusters: shown, demo, commands })
+}
+
+fn commands(clusters: &[UpCluster], demo: &[DemoPod]) -> Vec<String> {
+    let Some(first) = clusters.first() else { return Vec::new() };
+    let export = format!("export KUBECONFIG={}", first.kubeconfig.display());
+    let remote = demo.iter().find(|line| first.virtual_nodes.contains(&line.node));
+    let local = demo.iter().find(|line| !first.virtual_nodes.contains(&line.node));
+    let Some(pod) = remote.or(local).map(|line| &line.pod) else {
+        let mut commands = vec![export, "kubectl get pods --all-namespaces".to_owned()];
+        if first.cluster_id.is_some() {
+            commands.push("cargo liqoctl status".to_owned());
+            let ours =
+                |node: &String, name: &str| node.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+            let peered = |other: &&UpCluster| first.virtual_nodes.iter().any(|node| ours(node, &other.name));
+            let others = clusters.iter().skip(1).filter(|other| !peered(other));
+            commands.extend(others.map(|other| format!("cargo liqoctl peer --remote-kubeconfig {}", other.kubeconfig.display())));
+        }
+        return commands;
+    };
+    let namespace = demo::NAMESPACE;
+    vec![
+        export,
+        format!("kubectl -n {namespace} get pods -o wide"),
+        format!("kubectl -n {namespace} logs {pod}"),
+        format!("kubectl -n {namespace} exec -it {pod} -- sh"),
+        format!(
+            "kubectl -n {namespace} exec {} -- wget -qO- http://{}.{namespace}",
+            local.map_or(pod, |line| &line.pod),
+            demo::NAME
+        ),
+        "cargo liqoctl status".to_owned(),
+    ]
+}
+
+/// The image of a program. Its name contains a digest of the program, so the same program is not loaded or rolled out twice.
+fn image_of(program: &Path, name: &str) -> anyhow::Result<ImageSpec> {
+    let bytes = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let digest = HEXLOWER.encode(&Sha256::digest(&bytes));
+    Ok(ImageSpec::new(format!("{name}-{}", &digest[..12]), program))
+}
+
+/// The image of a plugin, with the name that its manifests use.
+fn plugin_image(plugin: &str) -> String {
+    format!("localhost/liqo/{plugin}:{}", env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two() -> [UpCluster; 2] {
+        [
+            UpCluster {
+                name: "rome".into(),
+                kubeconfig: "/r".into(),
+                cluster_id: Some("x".into()),
+                virtual_nodes: vec!["milan".into()],
+            },
+            UpCluster { name: "milan".into(), kubeconfig: "/m".into(), cluster_id: Some("y".into()), virtual_nodes: Vec::new() },
+        ]
+    }
+
+    #[test]
+    fn the_commands_skip_existing_peerings_and_work_with_only_local_pods() {
+        let local = DemoPod { pod: "a".into(), node: "rome-1".into(), phase: "Running".into(), answers: 5 };
+        let for_local_pods = commands(&two(), &[local]);
+        assert!(for_local_pods[2].ends_with("logs a") && for_local_pods.len() == 6, "{for_local_pods:?}");
+        let offered = |clusters: &[UpCluster]| commands(clusters, &[]).iter().any(|command| command.contains("liqoctl peer"));
+        let mut unpeered = two();
+        unpeered[0].virtual_nodes.clear();
+        assert_eq!((offered(&two()), offered(&unpeered)), (false, true));
+    }
+
+    #[test]
+    fn six_commands_are_shown_when_a_pod_runs_remotely() {
+        let clusters = two();
+        let line = |pod: &str, node: &str| DemoPod { pod: pod.into(), node: node.into(), phase: "Running".into(), answers: 5 };
+        let commands = commands(&clusters, &[line("a", "rome-1"), line("b", "milan")]);
+        assert_eq!(commands.len(), 6);
+        assert!(commands[2].ends_with("logs b"), "{commands:?}");
+        assert!(commands[4].ends_with("exec a -- wget -qO- http://hello.demo"), "{commands:?}");
+    }
+}

@@ -1,0 +1,79 @@
+//! Real Kubernetes clusters on this machine, as a library.
+//!
+//! A playground is a few clusters on one network. Each cluster runs the programs of Kubernetes itself: an etcd, an API server, a controller
+//! manager and a scheduler for the cluster, a containerd, a kubelet and a kube-proxy for each node. Pods are real containers. A node is a network
+//! namespace, a cgroup and a directory, without a virtual machine or a container engine around it.
+//!
+//! ```text
+//!   network namespace rome-1              network namespace milan-1
+//!  ┌───────────────────────────┐         ┌───────────────────────────┐
+//!  │ etcd, kube-apiserver, ... │         │ etcd, kube-apiserver, ... │
+//!  │ containerd, kubelet       │         │ containerd, kubelet       │     pods 10.244.0.0/16 and
+//!  │ ┌─────┐ ┌─────┐ ┌─────┐   │         │ ┌─────┐ ┌─────┐           │     services 10.96.0.0/12
+//!  │ │ pod │ │ pod │ │ pod │   │         │ │ pod │ │ pod │           │     in every cluster
+//!  │ └──┬──┘ └──┬──┘ └──┬──┘   │         │ └──┬──┘ └──┬──┘           │
+//!  │    └──cni0─┴───────┘ eth0 │         │    └──cni0─┘         eth0 │
+//!  └────────────────────────┬──┘         └────────────────────────┬──┘
+//!                           └──── bridge lp-INSTANCE ─────────────┘       172.30.x.0/24, the host is .1
+//! ```
+//!
+//! All clusters use the same ranges of pod and service addresses, so overlap is the normal case. Every cluster and the host reach each node, its
+//! API server and its node ports by the node's address on the bridge. A cluster may have IPv6 in addition to IPv4: then nodes, pods and Services
+//! have addresses of both families.
+//!
+//! A cluster may have several such nodes, whose pods reach each other by their own addresses, and thousands of fake ones: objects whose kubelets
+//! kwok simulates, and where pods become ready without running.
+//!
+//! [`Playground::up`] creates what is missing, removes surplus nodes and leaves everything else alone, so it also repairs. One supervisor is the
+//! parent of all programs: it restarts a program that exits and remembers why; [`Playground::status`] shows that. [`Playground::down`] finds
+//! everything by names and marks that begin with the instance's name, so it works after any crash. Tests can disturb a [`Cluster`]: stop or kill
+//! components, power off a node, freeze the whole cluster or cut it off.
+//!
+//! Several playgrounds do not see each other: the user's own is called `liqo`, tests use other names.
+//!
+//! Programs come from PATH or from `$KUBEBUILDER_ASSETS`, or are built once from their Go modules into the user's cache directory. [`ImageSpec`]
+//! builds images from programs on this machine. So neither a registry nor a download of binaries is needed.
+
+mod api;
+mod audit;
+mod binaries;
+mod cgroups;
+mod cluster;
+mod components;
+mod configuration;
+mod error;
+mod fake_nodes;
+mod files;
+mod image;
+mod kwok;
+mod layout;
+mod lock;
+mod network;
+mod node_kind;
+mod nodes;
+mod objects;
+mod pki;
+mod playground;
+mod preparation;
+mod processes;
+mod progress;
+mod requirements;
+mod run;
+mod spec;
+mod supervisor;
+mod teardown;
+mod wait;
+
+pub use audit::Write;
+pub use binaries::{KUBERNETES_VERSION, cache, kubectl, wireguard_go};
+pub use cluster::{Cluster, NodeInfo};
+pub use error::{Error, Result};
+pub use image::{BUSYBOX, ImageSpec, NONROOT, PAUSE};
+pub use layout::{DUAL_STACK_SETTINGS, POD_RANGE, POD_RANGE_V6, SERVICE_RANGE, SERVICE_RANGE_V6};
+pub use node_kind::{FAKE_NODE, FAKE_NODE_LABEL, NODE_KIND_LABEL, REAL_NODE};
+pub use playground::{ClusterStatus, FakeNodesStatus, NodeStatus, Playground, Status, Supervision};
+pub use processes::Process;
+pub use progress::{Progress, Silent};
+pub use requirements::Requirements;
+pub use spec::{ClusterSpec, FakeNodes, MAX_NODES, fake_node_resources};
+pub use supervisor::{ComponentState, ComponentStatus, run_supervisor, supervised_instance};

@@ -1,0 +1,336 @@
+//! Objects that every cluster needs: RBAC rules, its public kubeconfig, its nodes, its name server.
+
+use std::{net::Ipv6Addr, time::Duration};
+
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Node, Pod, Service, ServiceAccount},
+    rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::{
+    configuration::cluster_info,
+    error::{Error, Result},
+    fake_nodes,
+    image::COREDNS,
+    layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout, POD_RANGE, POD_RANGE_V6},
+    node_kind::{FAKE_NODE, NODE_KIND_LABEL, REAL_NODE},
+    spec::MAX_NODES,
+    wait::poll,
+};
+
+/// The user name of kwok.
+pub(crate) const KWOK_USER: &str = "kwok";
+/// The user name of kube-router.
+pub(crate) const KUBE_ROUTER_USER: &str = "kube-router";
+/// Annotation of the nodes with a kubelet that the playground created.
+const REAL_NODE_ANNOTATION: &str = "liqo-playground/real-node";
+const COREFILE: &str = ".:53 {
+    errors
+    health
+    ready
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        pods insecure
+        fallthrough in-addr.arpa ip6.arpa
+        ttl 30
+    }
+    cache 30
+    reload
+}
+";
+
+/// Applies all objects. Objects that are already as wanted do not change.
+pub(crate) async fn apply(cluster: &ClusterLayout, client: &Client, ca: &str) -> Result<()> {
+    let writer = Writer { cluster: &cluster.name, client };
+    writer
+        .cluster_wide::<ClusterRoleBinding>(
+            "playground-kubelet-api",
+            json!({
+                "roleRef": role_ref("ClusterRole", "system:kubelet-api-admin"),
+                "subjects": [user("kube-apiserver-kubelet-client")],
+            }),
+        )
+        .await?;
+    let kubeconfig = format!("{:#}\n", cluster_info(cluster, ca));
+    writer.namespaced::<ConfigMap>("kube-public", "cluster-info", json!({ "data": { "kubeconfig": kubeconfig } })).await?;
+    writer.namespaced::<Role>("kube-public", "cluster-info", json!({
+        "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-info"], "verbs": ["get"] }],
+    })).await?;
+    writer
+        .namespaced::<RoleBinding>(
+            "kube-public",
+            "cluster-info",
+            json!({
+                "roleRef": role_ref("Role", "cluster-info"),
+                "subjects": [user("system:anonymous")],
+            }),
+        )
+        .await?;
+    if cluster.spec.network_policies {
+        kube_router(&writer).await?;
+    }
+    name_server(&writer, cluster.nodes.len()).await
+}
+
+/// Rights to read, and none to write.
+async fn kube_router(writer: &Writer<'_>) -> Result<()> {
+    let read = ["get", "list", "watch"];
+    writer
+        .cluster_wide::<ClusterRole>(
+            "playground-kube-router",
+            json!({
+                "rules": [
+                    { "apiGroups": [""], "resources": ["namespaces", "pods", "services", "nodes", "endpoints"], "verbs": read },
+                    { "apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": read },
+                    { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read },
+                ],
+            }),
+        )
+        .await?;
+    let binding = json!({ "roleRef": role_ref("ClusterRole", "playground-kube-router"), "subjects": [user(KUBE_ROUTER_USER)] });
+    writer.cluster_wide::<ClusterRoleBinding>("playground-kube-router", binding).await
+}
+
+/// The rights that kwok needs for nodes and their pods.
+pub(crate) async fn apply_kwok(cluster: &ClusterLayout, client: &Client) -> Result<()> {
+    let writer = Writer { cluster: &cluster.name, client };
+    writer.cluster_wide::<ClusterRole>("playground-kwok", json!({
+        "rules": [
+            { "apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"] },
+            { "apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"] },
+            { "apiGroups": [""], "resources": ["nodes/status", "pods/status"], "verbs": ["patch", "update"] },
+            { "apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch", "update"] },
+            { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch", "create", "patch", "update"] },
+        ],
+    })).await?;
+    let binding = json!({ "roleRef": role_ref("ClusterRole", "playground-kwok"), "subjects": [user(KWOK_USER)] });
+    writer.cluster_wide::<ClusterRoleBinding>("playground-kwok", binding).await
+}
+
+/// Creates the real nodes before their kubelets start, so their pod ranges are set by then, and removes nodes that are gone. It sets the
+/// labels that a kubelet may not set itself. Returns the pod ranges of each node, in the order of the nodes.
+pub(crate) async fn ensure_nodes(cluster: &ClusterLayout, client: &Client) -> Result<Vec<Vec<String>>> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let present = nodes.list(&ListParams::default()).await.map_err(Error::kubernetes("list the nodes", &cluster.name))?.items;
+    let is_gone = |node: &&Node| {
+        node.annotations().contains_key(REAL_NODE_ANNOTATION) && cluster.nodes.iter().all(|wanted| wanted.name != node.name_any())
+    };
+    let gone: Vec<String> = present.iter().filter(is_gone).map(ResourceExt::name_any).collect();
+    fake_nodes::remove(&cluster.name, client, &gone).await?;
+
+    let ranges_of = |node: &Node| node.spec.as_ref().and_then(|spec| spec.pod_cidrs.clone()).unwrap_or_default();
+    let mut taken: Vec<String> = present.iter().filter(|node| !is_gone(node)).flat_map(ranges_of).collect();
+    let writer = Writer { cluster: &cluster.name, client };
+    let mut ranges = Vec::new();
+    for node in &cluster.nodes {
+        let own = present.iter().find(|present| present.name_any() == node.name).map(ranges_of);
+        // The controller manager takes seconds to assign ranges, and has too few for many nodes; it keeps ranges that are set.
+        let free = || free_pod_range(&taken).map(|range| pod_ranges(&range, cluster.spec.dual_stack));
+        let of_node = own.filter(|own| !own.is_empty()).or_else(free).ok_or_else(|| Error::ClusterSpec {
+            cluster: cluster.name.clone(),
+            reason: format!("no part of {POD_RANGE} is left for node {}: ask for fewer nodes", node.name),
+        })?;
+        let mut labels = json!({ NODE_KIND_LABEL: REAL_NODE });
+        if node.first {
+            labels["node-role.kubernetes.io/control-plane"] = json!("");
+        }
+        let object = json!({
+            "metadata": { "labels": labels, "annotations": { REAL_NODE_ANNOTATION: "" } },
+            "spec": { "podCIDR": of_node[0], "podCIDRs": of_node },
+        });
+        writer.cluster_wide::<Node>(&node.name, object).await?;
+        taken.extend(of_node.iter().cloned());
+        ranges.push(of_node);
+    }
+    Ok(ranges)
+}
+
+/// The first /24 of the lower half of [`POD_RANGE`] that no node has.
+fn free_pod_range(taken: &[String]) -> Option<String> {
+    (0..MAX_NODES).map(|third| format!("10.244.{third}.0/24")).find(|range| !taken.contains(range))
+}
+
+/// The IPv4 range of a node, and with both families the /64 of [`POD_RANGE_V6`] with the same number: 10.244.12.0/24 and `fd00:10:244:c::/64`. The
+/// controller manager numbers ranges in the same way.
+fn pod_ranges(range: &str, dual_stack: bool) -> Vec<String> {
+    let third = range.split('.').nth(2).filter(|_| dual_stack).and_then(|third| third.parse::<u16>().ok());
+    let begin = POD_RANGE_V6.split_once('/').and_then(|(begin, _)| begin.parse::<Ipv6Addr>().ok());
+    let ipv6 = third.zip(begin).map(|(third, begin)| {
+        let [first, second, range, ..] = begin.segments();
+        format!("{}/64", Ipv6Addr::new(first, second, range, third, 0, 0, 0, 0))
+    });
+    std::iter::once(range.to_owned()).chain(ipv6).collect()
+}
+
+/// Cordons a node, deletes its pods, and waits some seconds for them to end.
+pub(crate) async fn drain(cluster: &ClusterLayout, client: &Client, node: &NodeLayout) -> Result<()> {
+    const SECONDS: u32 = 5;
+    let nodes: Api<Node> = Api::all(client.clone());
+    // An earlier version may have created the node without the annotation by which `up` finds nodes to remove.
+    let cordon = json!({ "metadata": { "annotations": { REAL_NODE_ANNOTATION: "" } }, "spec": { "unschedulable": true } });
+    let cordon = Patch::Merge(cordon);
+    match nodes.patch(&node.name, &PatchParams::default(), &cordon).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
+        cordoned => cordoned.map_err(Error::kubernetes(format!("cordon node {}", node.name), &cluster.name))?,
+    };
+    fake_nodes::delete_pods(&cluster.name, client, &node.name, SECONDS, is_drained).await?;
+    let pods: Api<Pod> = Api::all(client.clone());
+    let on_node = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
+    let empty = || async { pods.list(&on_node).await.is_ok_and(|pods| !pods.items.iter().any(is_drained)).then_some(()) };
+    // Pods that do not end in time end with the node.
+    let _ = poll(Duration::from_secs(u64::from(SECONDS) * 2), empty).await;
+    Ok(())
+}
+
+/// A `DaemonSet` would create its pod again at once.
+fn is_drained(pod: &Pod) -> bool {
+    pod.owner_references().iter().all(|owner| owner.kind != "DaemonSet")
+}
+
+/// One replica on every real node, so the loss of a node affects no other node.
+async fn name_server(writer: &Writer<'_>, nodes: usize) -> Result<()> {
+    let labels = json!({ "k8s-app": "kube-dns" });
+    writer.namespaced::<ServiceAccount>("kube-system", "coredns", json!({})).await?;
+    writer.cluster_wide::<ClusterRole>("system:coredns", json!({
+        "rules": [
+            { "apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces"], "verbs": ["list", "watch"] },
+            { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"] },
+        ],
+    })).await?;
+    writer
+        .cluster_wide::<ClusterRoleBinding>(
+            "system:coredns",
+            json!({
+                "roleRef": role_ref("ClusterRole", "system:coredns"),
+                "subjects": [{ "kind": "ServiceAccount", "name": "coredns", "namespace": "kube-system" }],
+            }),
+        )
+        .await?;
+    writer.namespaced::<ConfigMap>("kube-system", "coredns", json!({ "data": { "Corefile": COREFILE } })).await?;
+    writer
+        .namespaced::<Service>(
+            "kube-system",
+            "kube-dns",
+            json!({
+                "metadata": { "labels": labels },
+                "spec": {
+                    "clusterIP": DNS_SERVICE_ADDRESS,
+                    "selector": labels,
+                    "ports": [
+                        { "name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53 },
+                        { "name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53 },
+                    ],
+                },
+            }),
+        )
+        .await?;
+    let probe =
+        |path: &str, port: u16| json!({ "httpGet": { "path": path, "port": port }, "periodSeconds": 2, "timeoutSeconds": 2 });
+    writer.namespaced::<Deployment>("kube-system", "coredns", json!({
+        "metadata": { "labels": labels },
+        "spec": {
+            "replicas": nodes,
+            "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": {
+                    "serviceAccountName": "coredns",
+                    "priorityClassName": "system-cluster-critical",
+                    "dnsPolicy": "Default",
+                    "tolerations": [{ "key": "CriticalAddonsOnly", "operator": "Exists" }],
+                    "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{ "matchExpressions": [{ "key": NODE_KIND_LABEL, "operator": "NotIn", "values": [FAKE_NODE] }] }],
+                    } } },
+                    "topologySpreadConstraints": [{
+                        "topologyKey": "kubernetes.io/hostname",
+                        "maxSkew": 1,
+                        // The replica of a node that does not exist yet stays Pending.
+                        "minDomains": nodes,
+                        "whenUnsatisfiable": "DoNotSchedule",
+                        "labelSelector": { "matchLabels": labels },
+                        "matchLabelKeys": ["pod-template-hash"],
+                    }],
+                    "containers": [{
+                        "name": "coredns",
+                        "image": COREDNS,
+                        "args": ["-conf", "/etc/coredns/Corefile"],
+                        "ports": [{ "containerPort": 53, "protocol": "UDP", "name": "dns" }, { "containerPort": 53, "protocol": "TCP", "name": "dns-tcp" }],
+                        "readinessProbe": probe("/ready", 8181),
+                        "resources": { "requests": { "cpu": "10m", "memory": "30Mi" } },
+                        "volumeMounts": [{ "name": "config", "mountPath": "/etc/coredns", "readOnly": true }],
+                    }],
+                    "volumes": [{ "name": "config", "configMap": { "name": "coredns" } }],
+                },
+            },
+        },
+    })).await
+}
+
+fn role_ref(kind: &str, name: &str) -> Value {
+    json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name })
+}
+
+fn user(name: &str) -> Value {
+    json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name })
+}
+
+struct Writer<'a> {
+    cluster: &'a str,
+    client: &'a Client,
+}
+
+impl Writer<'_> {
+    async fn cluster_wide<K>(&self, name: &str, object: Value) -> Result<()>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        self.apply::<K>(&Api::all(self.client.clone()), name, object).await
+    }
+
+    async fn namespaced<K>(&self, namespace: &str, name: &str, object: Value) -> Result<()>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        self.apply::<K>(&Api::namespaced(self.client.clone(), namespace), name, object).await
+    }
+
+    async fn apply<K>(&self, api: &Api<K>, name: &str, mut object: Value) -> Result<()>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + std::fmt::Debug,
+    {
+        object["apiVersion"] = json!(K::api_version(&()));
+        object["kind"] = json!(K::kind(&()));
+        object["metadata"]["name"] = json!(name);
+        let parameters = PatchParams::apply("liqo-playground").force();
+        let written = api.patch(name, &parameters, &Patch::Apply(object)).await;
+        written.map(drop).map_err(Error::kubernetes(format!("write {} {name}", K::kind(&())), self.cluster))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_gets_the_first_range_that_no_other_has() {
+        let taken = |ranges: &[&str]| ranges.iter().map(|range| (*range).to_owned()).collect::<Vec<_>>();
+        assert_eq!(free_pod_range(&[]).unwrap(), "10.244.0.0/24");
+        assert_eq!(free_pod_range(&taken(&["10.244.0.0/24", "10.244.2.0/24"])).unwrap(), "10.244.1.0/24");
+        let all: Vec<_> = (0..=255).map(|third| format!("10.244.{third}.0/24")).collect();
+        assert_eq!(free_pod_range(&all[..127]).unwrap(), "10.244.127.0/24");
+        assert_eq!(free_pod_range(&all), None);
+    }
+
+    #[test]
+    fn a_node_with_both_families_has_a_second_range_of_the_same_number() {
+        assert_eq!(pod_ranges("10.244.12.0/24", true), ["10.244.12.0/24", "fd00:10:244:c::/64"]);
+        assert_eq!(pod_ranges("10.244.0.0/24", true), ["10.244.0.0/24", "fd00:10:244::/64"]);
+        assert_eq!(pod_ranges("10.244.12.0/24", false), ["10.244.12.0/24"]);
+    }
+}

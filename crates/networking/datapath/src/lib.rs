@@ -1,0 +1,29 @@
+//! The data path: carries packets between pods of different clusters.
+//!
+//! Packets leave a cluster through one of its gateways: nodes that other clusters' gateways can reach, or that can reach them.
+//! Between two gateways packets travel encrypted, in WireGuard's own format. The other end may also be the kernel's WireGuard or
+//! wireguard-go.
+//!
+//! ```text
+//!   pods, nodes                                gateway                                       gateway of the peer
+//!
+//!      |  routes of the node   +---------+   TUN   +----------+   UDP, encrypted   +----------+   TUN   +---------+
+//!      +---------------------->| kernel  |-------->|  tunnel  |------------------->|  tunnel  |-------->| kernel  |----> pods
+//!                              +---------+<--------+----------+<-------------------+----------+<--------+---------+
+//!                                 routes, address translation                          routes, address translation
+//! ```
+//!
+//! - [`node`]: the kernel state of every node: the overlay between nodes, routes, rules, nftables.
+//! - [`tunnel`]: the encryption, in user space, for kernels without WireGuard.
+//! - [`relay`]: carries a tunnel's datagrams over TLS where UDP does not pass.
+//!
+//! The caller passes the wanted state; each part compares it with the present state and applies only the difference. Nothing here
+//! depends on Kubernetes. The kernel owns what must outlive the process (the device, its routes), so a restart is only a short pause.
+//!
+//! The feature `fakes` adds `FakeKernel` and `FakeTunnel` for the tests of other crates. Tests on real kernels are in
+//! `crates/networking/testbed`.
+
+mod message;
+pub mod node;
+pub mod relay;
+pub mod tunnel;

@@ -1,0 +1,94 @@
+//! Reads the kernel's present state and applies the steps to it.
+
+use std::collections::BTreeSet;
+
+use liqo_network_model::{fabric::OVERLAY, plan::NodePlan};
+
+use super::{
+    error::Error,
+    firewall::{Firewall, Nft},
+    links::{Links, NetlinkLinks},
+    routes::{NetlinkRoutes, Routes},
+    steps::{KernelState, Step, carried_buckets, remote_prefixes, steps},
+};
+
+/// The kernel of a node.
+#[derive(Clone, Debug)]
+pub struct Node<L, R, F> {
+    pub links: L,
+    pub routes: R,
+    pub firewall: F,
+}
+
+impl Node<NetlinkLinks, NetlinkRoutes, Nft> {
+    /// The kernel of this thread's network namespace. Needs a tokio runtime.
+    pub fn of_this_namespace() -> Result<Self, Error> {
+        let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::Connect)?;
+        tokio::spawn(connection);
+        Ok(Self { links: NetlinkLinks::new(handle.clone()), routes: NetlinkRoutes::new(handle), firewall: Nft::default() })
+    }
+}
+
+impl<L: Links, R: Routes, F: Firewall> Node<L, R, F> {
+    /// Brings the kernel to the wanted state and returns the steps that this took. When a step fails, the others are still applied, and
+    /// the first error is returned; but when a table cannot be written, no route that it guards is added. A missing tunnel device is
+    /// reported only if nothing else failed.
+    pub async fn apply(&self, wanted: &NodePlan) -> Result<Vec<Step>, Error> {
+        let steps = steps(wanted, &self.present().await?);
+        let mut failed: Option<Error> = None;
+        for step in &steps {
+            tracing::debug!(?step, "changing the node");
+            match self.apply_step(step).await {
+                Ok(()) => {}
+                Err(error) if matches!(step, Step::ReplaceTable(_)) => return Err(error),
+                Err(error) if failed.as_ref().is_none_or(|first| matches!(first, Error::NoDevice { .. })) => failed = Some(error),
+                Err(error) => tracing::warn!(%error, "another step failed"),
+            }
+        }
+        failed.map_or(Ok(steps), Err)
+    }
+
+    /// Removes everything of ours.
+    pub async fn clear(&self) -> Result<Vec<Step>, Error> {
+        self.apply(&NodePlan::default()).await
+    }
+
+    /// Makes the kernel forget the connections that this gateway carries: other gateways carried them while it was away, so its own
+    /// records of them are outdated.
+    pub async fn forget(&self, wanted: &NodePlan) {
+        self.firewall.forget_connections(&remote_prefixes(wanted), carried_buckets(wanted)).await;
+    }
+
+    /// Reads our part of the kernel's state.
+    pub async fn present(&self) -> Result<KernelState, Error> {
+        let overlay = self.links.overlay().await?;
+        let neighbours = if overlay.is_some() { self.links.neighbours().await? } else { BTreeSet::new() };
+        Ok(KernelState {
+            overlay,
+            neighbours,
+            routes: self.routes.routes().await?,
+            rules: self.routes.rules().await?,
+            tables: self.firewall.tables().await?,
+        })
+    }
+
+    async fn apply_step(&self, step: &Step) -> Result<(), Error> {
+        match step {
+            Step::ReplaceTable(table) => Ok(self.firewall.replace(table).await?),
+            Step::RemoveTable(name) => Ok(self.firewall.remove(name).await?),
+            Step::CreateOverlay(overlay) => self.links.create_overlay(overlay).await,
+            Step::ResizeOverlay(mtu) => self.links.resize_overlay(*mtu).await,
+            Step::RemoveOverlay => self.links.remove(OVERLAY).await,
+            Step::AddNeighbour(entry) => self.links.add_neighbour(entry).await,
+            Step::RemoveNeighbour(entry) => self.links.remove_neighbour(entry).await,
+            Step::PutRoute(route) => self.routes.put(route).await,
+            Step::RemoveRoute(route) => self.routes.remove(route).await,
+            Step::AddRule(rule) => self.routes.add_rule(rule).await,
+            Step::RemoveRule(rule) => self.routes.remove_rule(rule).await,
+            Step::ForgetConnections(prefixes, buckets) => {
+                self.firewall.forget_connections(prefixes, *buckets).await;
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Connections that the kernel tracks, with their address translations, over ctnetlink.
+//!
+//! A connection keeps the translation that it began with. That is wrong on a node that becomes, or stops being, its gateway. Once the
+//! kernel forgets the connection, it translates the next packet as the prefix maps say, and the connection goes on.
+
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::{AsRawFd as _, OwnedFd},
+};
+
+use ipnet::IpNet;
+use liqo_network_model::spread::{Buckets, bucket};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+
+/// Message types: `NFNL_SUBSYS_CTNETLINK` and the operation (`linux/netfilter/nfnetlink_conntrack.h`).
+const GET: u16 = 0x0101;
+const DELETE: u16 = 0x0102;
+const REQUEST: u16 = 1;
+const ACKNOWLEDGE: u16 = 4;
+const DUMP: u16 = 0x300;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+/// Lengths in bytes of netlink's header, of that with netfilter's header behind it, and of an attribute's header.
+const HEADER: usize = 16;
+const HEADERS: usize = HEADER + 4;
+const ATTRIBUTE: usize = 4;
+/// Attributes of a connection, and of a direction.
+const ORIGINAL: u16 = 1;
+const REPLY: u16 = 2;
+const IDENTIFIER: u16 = 12;
+const ADDRESSES: u16 = 1;
+/// Masks the flag bits of an attribute's type.
+const KIND: u16 = 0x3fff;
+
+const V4: u8 = 2;
+const V6: u8 = 10;
+
+/// A netlink socket in this thread's network namespace.
+pub(super) fn open() -> io::Result<OwnedFd> {
+    Ok(socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkNetFilter)?)
+}
+
+/// Deletes the connections of these buckets that have an address within these prefixes on either side. Returns how many. Blocks.
+pub(super) fn forget(netlink: &OwnedFd, prefixes: &[IpNet], buckets: Buckets) -> io::Result<usize> {
+    let mut forgotten = 0;
+    for family in [V4, V6] {
+        if !prefixes.iter().any(|prefix| prefix.addr().is_ipv4() == (family == V4)) {
+            continue;
+        }
+        for connection in within(netlink, family, prefixes, buckets)? {
+            forget_one(netlink, family, &connection)?;
+            forgotten += 1;
+        }
+    }
+    Ok(forgotten)
+}
+
+/// The attributes of all connections of a family and of these buckets with an address within these prefixes. Others are not kept in
+/// memory: there may be very many.
+fn within(netlink: &OwnedFd, family: u8, prefixes: &[IpNet], buckets: Buckets) -> io::Result<Vec<Vec<u8>>> {
+    let is_within = |connection: &&[u8]| {
+        let addresses = addresses(connection);
+        let with_peer = addresses.iter().any(|address| prefixes.iter().any(|prefix| prefix.contains(address)));
+        with_peer && is_of(&addresses, buckets)
+    };
+    ask(netlink, GET, DUMP, family, &[])?;
+    let mut connections = Vec::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let length = recv(netlink.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+        for (kind, body) in messages(&buffer[..length]) {
+            match kind {
+                DONE => return Ok(connections),
+                ERROR => outcome(body)?,
+                _ => connections.extend(body.get(HEADERS - HEADER..).filter(is_within).map(<[u8]>::to_vec)),
+            }
+        }
+    }
+}
+
+/// Whether a connection belongs to one of these buckets. The client's and the server's real addresses give the bucket of requests; the
+/// server's address and the address that it answers to give the bucket of answers. The two differ where the client is translated.
+fn is_of(addresses: &[IpAddr], buckets: Buckets) -> bool {
+    let [client, _, server, answered] = addresses else { return true };
+    [client, answered].iter().any(|other| buckets >> bucket(**other, *server) & 1 == 1)
+}
+
+fn forget_one(netlink: &OwnedFd, family: u8, connection: &[u8]) -> io::Result<()> {
+    // A newer connection with the same addresses and ports has another identifier.
+    let named = attributes(connection).filter(|(kind, _, _)| [ORIGINAL, IDENTIFIER].contains(kind));
+    let named: Vec<u8> = named.flat_map(|(_, whole, _)| whole.iter().copied()).collect();
+    ask(netlink, DELETE, ACKNOWLEDGE, family, &named)?;
+    let mut answer = [0; 1024];
+    let length = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+    match messages(&answer[..length]).next() {
+        Some((ERROR, body)) => match outcome(body) {
+            // It ended meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            outcome => outcome,
+        },
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn ask(netlink: &OwnedFd, kind: u16, flags: u16, family: u8, attributes: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(HEADERS + attributes.len()).map_err(io::Error::other)?;
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend(kind.to_ne_bytes());
+    message.extend((REQUEST | flags).to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend([family, 0, 0, 0]);
+    message.extend(attributes);
+    send(netlink.as_raw_fd(), &message, MsgFlags::empty())?;
+    Ok(())
+}
+
+/// The answer to a request: zero, or an errno.
+fn outcome(body: &[u8]) -> io::Result<()> {
+    match body.first_chunk().map(|code| i32::from_ne_bytes(*code)) {
+        Some(0) => Ok(()),
+        Some(code) => Err(io::Error::from_raw_os_error(-code)),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Kind and body of each message.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::try_from(u32::from_ne_bytes(*bytes.first_chunk()?)).ok()?;
+        let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
+        let body = bytes.get(HEADER..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+/// Kind, bytes including the header, and value of each attribute.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
+        let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?) & KIND;
+        let value = bytes.get(ATTRIBUTE..length)?;
+        let end = length.next_multiple_of(4).min(bytes.len());
+        let whole = &bytes[..end];
+        bytes = &bytes[end..];
+        Some((kind, whole, value))
+    })
+}
+
+/// Source and destination of a connection's requests, then those of its answers.
+fn addresses(connection: &[u8]) -> Vec<IpAddr> {
+    let directions = attributes(connection).filter(|(kind, _, _)| [ORIGINAL, REPLY].contains(kind));
+    let pairs = directions.flat_map(|(_, _, value)| attributes(value).filter(|(kind, _, _)| *kind == ADDRESSES));
+    let values = pairs.flat_map(|(_, _, value)| attributes(value).map(|(_, _, address)| address));
+    values.filter_map(address_of).collect()
+}
+
+/// Reads the bytes of an address of either family.
+pub(super) fn address_of(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(ATTRIBUTE + value.len()).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn direction(kind: u16, from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
+        let ports = attribute(0x8002, &attribute(1, &[6]));
+        let pair = attribute(0x8000 | ADDRESSES, &[attribute(1, &from), attribute(2, &to)].concat());
+        attribute(0x8000 | kind, &[pair, ports].concat())
+    }
+
+    #[test]
+    fn the_addresses_of_both_directions_are_read() {
+        let connection = [
+            direction(ORIGINAL, [10, 244, 0, 1], [10, 96, 0, 1]),
+            direction(REPLY, [10, 65, 0, 9], [10, 244, 0, 1]),
+            attribute(3, &[0, 0, 0, 8]),
+        ]
+        .concat();
+        let expected = [[10, 244, 0, 1], [10, 96, 0, 1], [10, 65, 0, 9], [10, 244, 0, 1]].map(IpAddr::from);
+        assert_eq!(addresses(&connection), expected);
+    }
+
+    #[test]
+    fn the_buckets_of_a_connection_are_those_of_its_packets() {
+        // The pod .5 calls the Service .1, and .9 answers.
+        let service = [[10, 244, 0, 5], [10, 96, 0, 1], [10, 65, 0, 9], [10, 244, 0, 5]].map(IpAddr::from);
+        assert!(is_of(&service, 1 << (5 ^ 9)));
+        assert!(!is_of(&service, !(1 << (5 ^ 9))));
+        // The node .2 is translated to .7.
+        let node = [[172, 18, 0, 2], [10, 65, 0, 9], [10, 65, 0, 9], [10, 70, 0, 7]].map(IpAddr::from);
+        assert!(is_of(&node, 1 << (2 ^ 9)) && is_of(&node, 1 << (7 ^ 9)));
+        assert!(!is_of(&node, !(1 << (2 ^ 9) | 1 << (7 ^ 9))));
+    }
+
+    #[test]
+    fn truncated_messages_are_not_read() {
+        let connection = direction(ORIGINAL, [10, 244, 0, 1], [10, 96, 0, 1]);
+        for length in 0..connection.len() {
+            assert!(addresses(&connection[..length]).is_empty());
+        }
+        assert!(messages(&[200, 0, 0, 0, 1, 1, 0, 0]).next().is_none());
+    }
+}

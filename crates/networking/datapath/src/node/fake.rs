@@ -1,0 +1,167 @@
+//! A kernel in memory, for tests.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use ipnet::IpNet;
+use liqo_network_model::{
+    fabric::{OVERLAY, TUNNEL},
+    plan::{NextHop, Overlay, Route, Rule},
+    ruleset::Table,
+    spread::Buckets,
+};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::{
+    apply::Node,
+    error::Error,
+    firewall::{Firewall, FirewallError, TableName},
+    links::{Links, NeighbourEntry},
+    routes::Routes,
+    steps::{KernelState, route_key},
+};
+
+/// A kernel in memory. Like the real one it removes with a device what depends on it.
+#[derive(Clone, Debug, Default)]
+pub struct FakeKernel {
+    state: Arc<Mutex<KernelState>>,
+    has_no_tunnel: Arc<AtomicBool>,
+    refused: Arc<Mutex<Option<IpNet>>>,
+}
+
+impl FakeKernel {
+    /// A node with this kernel.
+    pub fn node(&self) -> Node<Self, Self, Self> {
+        Node { links: self.clone(), routes: self.clone(), firewall: self.clone() }
+    }
+
+    pub fn state(&self) -> KernelState {
+        self.lock().clone()
+    }
+
+    /// Loses everything.
+    pub fn reboot(&self) {
+        *self.lock() = KernelState::default();
+    }
+
+    /// Has no tunnel device from now on.
+    pub fn lose_tunnel(&self) {
+        self.has_no_tunnel.store(true, Ordering::Relaxed);
+    }
+
+    /// Refuses routes to this destination from now on.
+    pub fn refuse(&self, destination: IpNet) {
+        *self.refused.lock() = Some(destination);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, KernelState> {
+        self.state.lock()
+    }
+}
+
+impl Links for FakeKernel {
+    async fn overlay(&self) -> Result<Option<Overlay>, Error> {
+        Ok(self.lock().overlay.clone())
+    }
+
+    async fn neighbours(&self) -> Result<BTreeSet<NeighbourEntry>, Error> {
+        Ok(self.lock().neighbours.clone())
+    }
+
+    async fn create_overlay(&self, overlay: &Overlay) -> Result<(), Error> {
+        self.lock().overlay = Some(overlay.clone());
+        Ok(())
+    }
+
+    async fn resize_overlay(&self, mtu: u32) -> Result<(), Error> {
+        let mut state = self.lock();
+        let overlay = state.overlay.as_mut().ok_or(Error::NoDevice { device: OVERLAY })?;
+        overlay.mtu = mtu;
+        Ok(())
+    }
+
+    async fn remove(&self, _: &'static str) -> Result<(), Error> {
+        let mut state = self.lock();
+        state.overlay = None;
+        state.neighbours.clear();
+        state.routes.retain(|route| !matches!(route.next, NextHop::Overlay { .. }));
+        Ok(())
+    }
+
+    async fn add_neighbour(&self, neighbour: &NeighbourEntry) -> Result<(), Error> {
+        self.lock().neighbours.insert(neighbour.clone());
+        Ok(())
+    }
+
+    async fn remove_neighbour(&self, neighbour: &NeighbourEntry) -> Result<(), Error> {
+        self.lock().neighbours.remove(neighbour);
+        Ok(())
+    }
+}
+
+impl Routes for FakeKernel {
+    async fn routes(&self) -> Result<BTreeSet<Route>, Error> {
+        Ok(self.lock().routes.clone())
+    }
+
+    async fn put(&self, route: &Route) -> Result<(), Error> {
+        if *self.refused.lock() == Some(route.destination) {
+            return Err(Error::Change {
+                step: format!("routing {}", route.destination),
+                source: rtnetlink::Error::RequestFailed,
+            });
+        }
+        let mut state = self.lock();
+        if matches!(route.next, NextHop::Overlay { .. }) && state.overlay.is_none() {
+            return Err(Error::NoDevice { device: OVERLAY });
+        }
+        if matches!(route.next, NextHop::Tunnel { .. }) && self.has_no_tunnel.load(Ordering::Relaxed) {
+            return Err(Error::NoDevice { device: TUNNEL });
+        }
+        state.routes.retain(|other| route_key(other) != route_key(route));
+        state.routes.insert(route.clone());
+        Ok(())
+    }
+
+    async fn remove(&self, route: &Route) -> Result<(), Error> {
+        self.lock().routes.retain(|other| route_key(other) != route_key(route));
+        Ok(())
+    }
+
+    async fn rules(&self) -> Result<BTreeSet<Rule>, Error> {
+        Ok(self.lock().rules.clone())
+    }
+
+    async fn add_rule(&self, rule: &Rule) -> Result<(), Error> {
+        self.lock().rules.insert(rule.clone());
+        Ok(())
+    }
+
+    async fn remove_rule(&self, rule: &Rule) -> Result<(), Error> {
+        self.lock().rules.remove(rule);
+        Ok(())
+    }
+}
+
+impl Firewall for FakeKernel {
+    async fn tables(&self) -> Result<BTreeMap<TableName, String>, FirewallError> {
+        Ok(self.lock().tables.clone())
+    }
+
+    async fn replace(&self, table: &Table) -> Result<(), FirewallError> {
+        self.lock().tables.insert(TableName::of(table), table.fingerprint.clone());
+        Ok(())
+    }
+
+    async fn forget_connections(&self, _: &[IpNet], _: Buckets) {}
+
+    async fn remove(&self, table: &TableName) -> Result<(), FirewallError> {
+        self.lock().tables.remove(table);
+        Ok(())
+    }
+}

@@ -1,0 +1,263 @@
+//! The overlay's device and its neighbours, over netlink.
+
+use std::{collections::BTreeSet, future::Future, net::IpAddr};
+
+use futures::TryStreamExt as _;
+use liqo_network_model::{
+    fabric::{Mac, OVERLAY, OVERLAY_ID, OVERLAY_PORT},
+    plan::Overlay,
+};
+use rtnetlink::{
+    Handle, LinkUnspec, LinkVxlan,
+    packet_route::{
+        AddressFamily,
+        link::{AfSpecInet, AfSpecUnspec, InetDevConf, InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
+        neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState},
+    },
+};
+
+use super::{connections::address_of, error::Error};
+
+/// Errno for a missing device (ENODEV).
+const NO_SUCH_DEVICE: i32 = 19;
+/// Errno for a missing neighbour (ENOENT).
+const NOT_FOUND: i32 = 2;
+/// Reverse path filter in loose mode (RFC 3704): packets of nodes' pods come in by the overlay, while the route to those pods uses
+/// another device.
+const LOOSE: i32 = 2;
+
+/// One entry about a neighbour of the overlay.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NeighbourEntry {
+    /// The Ethernet address of a next hop.
+    Hop { address: IpAddr, mac: Mac },
+    /// The node that packets for an Ethernet address go to.
+    Forward {
+        mac: Mac,
+        /// The node's address in the network of the nodes.
+        outer: IpAddr,
+    },
+}
+
+impl NeighbourEntry {
+    /// All neighbours that this overlay needs.
+    pub fn of(overlay: &Overlay) -> Vec<Self> {
+        let of_neighbour = |neighbour: &liqo_network_model::plan::Neighbour| {
+            let mac = neighbour.mac;
+            let hops = neighbour.hops.iter().map(move |&address| Self::Hop { address, mac });
+            hops.chain([Self::Forward { mac, outer: neighbour.outer }]).collect::<Vec<_>>()
+        };
+        overlay.neighbours.iter().flat_map(of_neighbour).collect()
+    }
+}
+
+/// Our devices on a node.
+pub trait Links: Send + Sync {
+    /// The overlay's device, without its neighbours.
+    fn overlay(&self) -> impl Future<Output = Result<Option<Overlay>, Error>> + Send;
+    fn neighbours(&self) -> impl Future<Output = Result<BTreeSet<NeighbourEntry>, Error>> + Send;
+    fn create_overlay(&self, overlay: &Overlay) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Changes the overlay's MTU.
+    fn resize_overlay(&self, mtu: u32) -> impl Future<Output = Result<(), Error>> + Send;
+    /// Removes a device. No error if it does not exist.
+    fn remove(&self, device: &'static str) -> impl Future<Output = Result<(), Error>> + Send;
+    fn add_neighbour(&self, entry: &NeighbourEntry) -> impl Future<Output = Result<(), Error>> + Send;
+    /// No error if the entry does not exist.
+    fn remove_neighbour(&self, entry: &NeighbourEntry) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// The devices of a network namespace.
+#[derive(Clone, Debug)]
+pub struct NetlinkLinks {
+    handle: Handle,
+}
+
+impl NetlinkLinks {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    async fn link(&self, device: &'static str) -> Result<Option<LinkMessage>, Error> {
+        device_named(&self.handle, device).await
+    }
+
+    async fn overlay_index(&self) -> Result<u32, Error> {
+        index_of(&self.handle, OVERLAY).await
+    }
+
+    async fn neighbours_of(&self, family: AddressFamily) -> Result<Vec<NeighbourMessage>, Error> {
+        let index = self.overlay_index().await?;
+        let all: Vec<NeighbourMessage> = self
+            .handle
+            .neighbours()
+            .get()
+            .set_address_family(family)
+            .execute()
+            .try_collect()
+            .await
+            .map_err(|source| Error::Read { what: "neighbours", source })?;
+        Ok(all.into_iter().filter(|one| one.header.ifindex == index && one.header.state == NeighbourState::Permanent).collect())
+    }
+}
+
+pub(super) async fn device_named(handle: &Handle, device: &'static str) -> Result<Option<LinkMessage>, Error> {
+    match handle.link().get().match_name(device).execute().try_next().await {
+        Ok(link) => Ok(link),
+        Err(error) if is(&error, NO_SUCH_DEVICE) => Ok(None),
+        Err(source) => Err(Error::Read { what: "links", source }),
+    }
+}
+
+pub(super) async fn index_of(handle: &Handle, device: &'static str) -> Result<u32, Error> {
+    Ok(device_named(handle, device).await?.ok_or(Error::NoDevice { device })?.header.index)
+}
+
+/// Whether the kernel answered with this errno.
+pub(super) fn is(error: &rtnetlink::Error, errno: i32) -> bool {
+    matches!(error, rtnetlink::Error::NetlinkError(message) if message.raw_code() == -errno)
+}
+
+/// Reads a link as an overlay.
+fn read(link: &LinkMessage) -> Option<Overlay> {
+    let (mut mac, mut mtu, mut local, mut id, mut port) = (None, None, None, None, None);
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::Address(bytes) => mac = bytes.as_slice().try_into().ok().map(Mac),
+            LinkAttribute::Mtu(value) => mtu = Some(*value),
+            LinkAttribute::LinkInfo(infos) => {
+                for info in infos {
+                    let LinkInfo::Data(InfoData::Vxlan(vxlan)) = info else { continue };
+                    for attribute in vxlan {
+                        match attribute {
+                            InfoVxlan::Id(value) => id = Some(*value),
+                            InfoVxlan::Port(value) => port = Some(*value),
+                            InfoVxlan::Local(address) => local = Some(IpAddr::V4(*address)),
+                            InfoVxlan::Local6(address) => local = Some(IpAddr::V6(*address)),
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let is_ours = id == Some(OVERLAY_ID) && port == Some(OVERLAY_PORT) && link.header.flags.contains(LinkFlags::Up);
+    // A device with our name that is different or down gets no local address, so it differs from the plan and is replaced.
+    let local = local.filter(|_| is_ours).unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+    Some(Overlay { local, mac: mac?, mtu: mtu?, neighbours: Vec::new() })
+}
+
+impl Links for NetlinkLinks {
+    async fn overlay(&self) -> Result<Option<Overlay>, Error> {
+        Ok(self.link(OVERLAY).await?.as_ref().and_then(read))
+    }
+
+    async fn neighbours(&self) -> Result<BTreeSet<NeighbourEntry>, Error> {
+        let mut neighbours = BTreeSet::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6, AddressFamily::Bridge] {
+            neighbours.extend(self.neighbours_of(family).await?.iter().filter_map(entry));
+        }
+        Ok(neighbours)
+    }
+
+    async fn create_overlay(&self, overlay: &Overlay) -> Result<(), Error> {
+        let builder = LinkVxlan::new(OVERLAY, OVERLAY_ID).port(OVERLAY_PORT).learning(false);
+        let builder = match overlay.local {
+            IpAddr::V4(address) => builder.local(address),
+            IpAddr::V6(address) => builder.local6(address).udp_zero_csum6_rx(true),
+        };
+        let message = builder.address(overlay.mac.0.to_vec()).mtu(overlay.mtu).build();
+        let change = |source| Error::Change { step: format!("creating device {OVERLAY}"), source };
+        self.handle.link().add(message).execute().await.map_err(change)?;
+        let mut settings = InetDevConf::default();
+        settings.rp_filter = LOOSE;
+        // The kernel checks a device without an address strictly all the same. Gateways mark packets that came through another gateway;
+        // with this setting the check uses the mark, which leads to the table of that gateway.
+        settings.src_vmark = 1;
+        let family = AfSpecUnspec::Inet(vec![AfSpecInet::DevConfRequest(settings)]);
+        let index = self.overlay_index().await?;
+        let message = LinkUnspec::new_with_index(index).append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![family])).build();
+        self.handle.link().set(message).execute().await.map_err(change)?;
+        // Last: a device that is not up is not complete, and is replaced.
+        self.handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await.map_err(change)
+    }
+
+    async fn resize_overlay(&self, mtu: u32) -> Result<(), Error> {
+        let change = |source| Error::Change { step: format!("setting the MTU of device {OVERLAY} to {mtu}"), source };
+        let message = LinkUnspec::new_with_index(self.overlay_index().await?).mtu(mtu).build();
+        self.handle.link().set(message).execute().await.map_err(change)
+    }
+
+    async fn remove(&self, device: &'static str) -> Result<(), Error> {
+        let Some(link) = self.link(device).await? else { return Ok(()) };
+        let change = |source| Error::Change { step: format!("removing device {device}"), source };
+        self.handle.link().del(link.header.index).execute().await.map_err(change)
+    }
+
+    async fn add_neighbour(&self, entry: &NeighbourEntry) -> Result<(), Error> {
+        let index = self.overlay_index().await?;
+        let change = |source| Error::Change { step: format!("adding {entry:?} to device {OVERLAY}"), source };
+        let neighbours = self.handle.neighbours();
+        let request = match entry {
+            NeighbourEntry::Hop { address, mac } => neighbours.add(index, *address).link_layer_address(&mac.0),
+            NeighbourEntry::Forward { mac, outer } => {
+                neighbours.add_bridge(index, &mac.0).destination(*outer).flags(NeighbourFlags::Own)
+            }
+        };
+        request.replace().execute().await.map_err(change)
+    }
+
+    async fn remove_neighbour(&self, entry: &NeighbourEntry) -> Result<(), Error> {
+        let index = self.overlay_index().await?;
+        let mut message = NeighbourMessage::default();
+        message.header.ifindex = index;
+        match entry {
+            NeighbourEntry::Hop { address, .. } => {
+                message.header.family = family_of(address);
+                message.attributes.push(NeighbourAttribute::Destination(neighbour(*address)));
+            }
+            NeighbourEntry::Forward { mac, outer } => {
+                message.header.family = AddressFamily::Bridge;
+                message.header.flags = NeighbourFlags::Own;
+                message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
+                message.attributes.push(NeighbourAttribute::Destination(neighbour(*outer)));
+            }
+        }
+        match self.handle.neighbours().del(message).execute().await {
+            Err(error) if is(&error, NOT_FOUND) => Ok(()),
+            outcome => {
+                outcome.map_err(|source| Error::Change { step: format!("removing {entry:?} from device {OVERLAY}"), source })
+            }
+        }
+    }
+}
+
+pub(super) fn family_of(address: &IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn neighbour(address: IpAddr) -> NeighbourAddress {
+    match address {
+        IpAddr::V4(address) => NeighbourAddress::Inet(address),
+        IpAddr::V6(address) => NeighbourAddress::Inet6(address),
+    }
+}
+
+fn entry(message: &NeighbourMessage) -> Option<NeighbourEntry> {
+    let (mut address, mut mac) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => address = Some(IpAddr::V4(*v4)),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => address = Some(IpAddr::V6(*v6)),
+            // The bridge family has raw addresses.
+            NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => address = address_of(bytes),
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = bytes.as_slice().try_into().ok().map(Mac),
+            _ => {}
+        }
+    }
+    let (address, mac) = (address?, mac?);
+    Some(match message.header.family {
+        AddressFamily::Bridge => NeighbourEntry::Forward { mac, outer: address },
+        _ => NeighbourEntry::Hop { address, mac },
+    })
+}

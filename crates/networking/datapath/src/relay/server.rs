@@ -1,0 +1,304 @@
+//! The relay server.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream, UdpSocket},
+    sync::Notify,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+
+use super::{
+    carry::{Traffic, carry},
+    loopback::loopback_for,
+    tls::{self, CONNECT_TIMEOUT},
+};
+
+/// The kernel's send buffer of a connection in bytes: enough for 100 Mbit/s over 20 ms, and affordable for a few hundred connections.
+const SEND_BUFFER: usize = 256 << 10;
+
+/// Maximum numbers of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub connections: usize,
+    /// Connections on which the tunnel has not answered yet. A new one ends the oldest.
+    pub unproven: usize,
+    /// Connections from one IPv4 address or one IPv6 /64 network.
+    pub per_address: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        // With the buffers of queue, TLS and kernel, each connection takes up to one megabyte.
+        Self { connections: 256, unproven: 128, per_address: 16 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Connections on which the tunnel answered.
+    pub proven: usize,
+    /// Other open connections.
+    pub unproven: usize,
+    /// Connections over the limits, since the start.
+    pub refused: u64,
+    /// Datagrams that were dropped because TCP was too slow, since the start.
+    pub dropped: u64,
+}
+
+/// Accepts connections for the tunnel on this machine, until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    listen: Vec<SocketAddr>,
+    connections: Arc<Connections>,
+    _tasks: JoinSet<()>,
+}
+
+impl Server {
+    /// Listens on these TCP addresses, for the tunnel that listens at `tunnel` on this machine.
+    pub fn start(listen: &[SocketAddr], tunnel: SocketAddr, limits: Limits) -> io::Result<Self> {
+        let acceptor = tls::acceptor().map_err(io::Error::other)?;
+        let listeners = listen.iter().map(|address| open(*address)).collect::<io::Result<Vec<_>>>()?;
+        let listen = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
+        let connections = Arc::new(Connections { limits, ..Connections::default() });
+        let mut tasks = JoinSet::new();
+        for listener in listeners {
+            tasks.spawn(accept(listener, tunnel, acceptor.clone(), connections.clone()));
+        }
+        Ok(Self { listen, connections, _tasks: tasks })
+    }
+
+    pub fn listen(&self) -> &[SocketAddr] {
+        &self.listen
+    }
+
+    /// The client whose datagrams reach the tunnel from `address`.
+    pub fn peer(&self, address: SocketAddr) -> Option<SocketAddr> {
+        self.connections.lock().values().find(|one| one.address == Some(address)).map(|one| one.from)
+    }
+
+    pub fn counts(&self) -> Counts {
+        let open = self.connections.lock();
+        let proven = open.values().filter(|one| one.is_proven()).count();
+        Counts {
+            proven,
+            unproven: open.len() - proven,
+            refused: self.connections.refused.load(Relaxed),
+            dropped: self.connections.dropped.load(Relaxed),
+        }
+    }
+}
+
+/// The open connections.
+#[derive(Debug, Default)]
+struct Connections {
+    limits: Limits,
+    open: Mutex<BTreeMap<u64, Connection>>,
+    next: AtomicU64,
+    refused: AtomicU64,
+    dropped: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    from: SocketAddr,
+    /// The loopback address of its UDP socket.
+    address: Option<SocketAddr>,
+    traffic: Arc<Traffic>,
+    /// Notified when it must make room.
+    evicted: Arc<Notify>,
+}
+
+impl Connection {
+    fn is_proven(&self) -> bool {
+        self.traffic.is_proven.load(Relaxed)
+    }
+}
+
+impl Connections {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Connection>> {
+        self.open.lock()
+    }
+
+    /// Registers a connection, if there is room or another one can be ended for it.
+    fn register(self: &Arc<Self>, from: SocketAddr) -> Option<Registration> {
+        let mut open = self.lock();
+        let alike = open.values().filter(|one| network_of(one.from.ip()) == network_of(from.ip())).count();
+        let unproven = open.values().filter(|one| !one.is_proven()).count();
+        let Limits { connections, unproven: max_unproven, per_address } = self.limits;
+        let is_full = open.len() >= connections || unproven >= max_unproven;
+        // Known remotes are proven quickly, so silent strangers cannot keep others out.
+        let oldest = open.iter().find(|(_, one)| !one.is_proven()).map(|(number, _)| *number);
+        if is_full || alike >= per_address {
+            self.refused.fetch_add(1, Relaxed);
+            let oldest = oldest.filter(|_| alike < per_address).and_then(|oldest| open.remove(&oldest))?;
+            oldest.evicted.notify_one();
+        }
+        let number = self.next.fetch_add(1, Relaxed);
+        let (traffic, evicted) = (Arc::new(Traffic::new(&self.dropped)), Arc::new(Notify::new()));
+        open.insert(number, Connection { from, address: None, traffic: traffic.clone(), evicted: evicted.clone() });
+        Some(Registration { connections: self.clone(), number, traffic, evicted })
+    }
+}
+
+/// The network that one owner controls: an IPv4 address or an IPv6 /64.
+fn network_of(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+/// The registration of an open connection.
+struct Registration {
+    connections: Arc<Connections>,
+    number: u64,
+    traffic: Arc<Traffic>,
+    evicted: Arc<Notify>,
+}
+
+impl Registration {
+    fn set_address(&self, address: SocketAddr) {
+        if let Some(open) = self.connections.lock().get_mut(&self.number) {
+            open.address = Some(address);
+        }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.connections.lock().remove(&self.number);
+    }
+}
+
+fn open(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        let socket = TcpSocket::new_v6()?;
+        // Each family has its own socket.
+        setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
+        socket
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(128)
+}
+
+async fn accept(listener: TcpListener, tunnel: SocketAddr, acceptor: TlsAcceptor, connections: Arc<Connections>) {
+    let mut tasks = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, from)) => {
+                    // Dropping the stream closes it.
+                    let Some(registration) = connections.register(from) else { continue };
+                    let acceptor = acceptor.clone();
+                    tasks.spawn(async move {
+                        let ended = tokio::select! {
+                            ended = serve(stream, tunnel, acceptor, &registration) => ended,
+                            () = registration.evicted.notified() => Err(io::Error::other("it made room for another connection")),
+                        };
+                        tracing::debug!(%from, ended = ended.err().map(|error| error.to_string()), "a connection ended");
+                    });
+                }
+                Err(error) => {
+                    // The connection may be gone, or too many files may be open; the latter lasts a while.
+                    tracing::debug!(%error, "cannot accept a connection");
+                    sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Some(_) = tasks.join_next() => {}
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, tunnel: SocketAddr, acceptor: TlsAcceptor, registration: &Registration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    setsockopt(&stream, sockopt::SndBuf, &SEND_BUFFER)?;
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
+    let stream = timeout(CONNECT_TIMEOUT, acceptor.accept(stream)).await.map_err(late)??;
+    let udp = UdpSocket::bind(loopback_for(tunnel)).await?;
+    udp.connect(tunnel).await?;
+    registration.set_address(udp.local_addr()?);
+    carry(stream, &udp, &registration.traffic).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(last: u8) -> SocketAddr {
+        ([192, 0, 2, last], 1000).into()
+    }
+
+    fn prove(registration: &Registration) {
+        registration.traffic.is_proven.store(true, Relaxed);
+    }
+
+    async fn is_evicted(registration: &Registration) -> bool {
+        timeout(Duration::ZERO, registration.evicted.notified()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn connections_are_limited_and_one_that_ends_makes_room() {
+        let connections =
+            Arc::new(Connections { limits: Limits { connections: 4, unproven: 3, per_address: 2 }, ..Connections::default() });
+        let first = connections.register(from(1)).unwrap();
+        prove(&first);
+        let second = connections.register(from(1)).unwrap();
+        assert!(connections.register(from(1)).is_none() && !is_evicted(&second).await, "two from one address");
+        let (third, fourth) = (connections.register(from(2)).unwrap(), connections.register(from(3)).unwrap());
+        for registration in [&second, &third, &fourth] {
+            prove(registration);
+        }
+        assert!(connections.register(from(4)).is_none(), "four altogether");
+        drop(first);
+        assert!(connections.register(from(4)).is_some());
+        assert_eq!(connections.refused.load(Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_unproven_connection_makes_room() {
+        let connections =
+            Arc::new(Connections { limits: Limits { connections: 4, unproven: 2, per_address: 2 }, ..Connections::default() });
+        let proven = connections.register(from(1)).unwrap();
+        prove(&proven);
+        let (oldest, other) = (connections.register(from(2)).unwrap(), connections.register(from(2)).unwrap());
+        let newest = connections.register(from(3)).unwrap();
+        assert!(is_evicted(&oldest).await, "two that are not proven");
+        drop(oldest);
+        prove(&newest);
+        let fourth = connections.register(from(4)).unwrap();
+        prove(&other);
+        let fifth = connections.register(from(5)).unwrap();
+        assert!(is_evicted(&fourth).await, "four altogether");
+        for registration in [&proven, &other, &newest, &fifth] {
+            assert!(!is_evicted(registration).await);
+        }
+        drop(fourth);
+        assert_eq!((connections.lock().len(), connections.refused.load(Relaxed)), (4, 2));
+    }
+
+    #[test]
+    fn an_ipv6_network_counts_as_one_address() {
+        let same = |one: &str, other: &str| network_of(one.parse().unwrap()) == network_of(other.parse().unwrap());
+        assert!(same("2001:db8::1", "2001:db8::ffff:0:0:2"));
+        assert!(!same("2001:db8::1", "2001:db8:0:1::1"));
+        assert!(same("::ffff:192.0.2.1", "192.0.2.1"));
+        assert!(!same("192.0.2.1", "192.0.2.2"));
+    }
+}

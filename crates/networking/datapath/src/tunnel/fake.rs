@@ -1,0 +1,81 @@
+//! A tunnel that carries nothing, for tests.
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::{
+    counters::Dropped,
+    interface::{Endpoint, Remote, RemoteState, State, Tunnel, TunnelError},
+    keys::PublicKey,
+};
+
+/// A tunnel that carries nothing. It remembers what was applied.
+#[derive(Debug, Default)]
+pub struct FakeTunnel(Mutex<Fake>);
+
+#[derive(Debug, Default)]
+struct Fake {
+    applied: Vec<Endpoint>,
+    removed: Vec<String>,
+    running: bool,
+}
+
+impl FakeTunnel {
+    fn lock(&self) -> MutexGuard<'_, Fake> {
+        self.0.lock()
+    }
+
+    /// All applied endpoints, in order.
+    pub fn applied(&self) -> Vec<Endpoint> {
+        self.lock().applied.clone()
+    }
+
+    /// Names of the removed devices.
+    pub fn removed(&self) -> Vec<String> {
+        self.lock().removed.clone()
+    }
+}
+
+impl RemoteState {
+    /// A remote that was never heard.
+    pub fn silent(public_key: PublicKey) -> Self {
+        Self {
+            public_key,
+            endpoint: None,
+            last_handshake: None,
+            last_received: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+            dropped: Dropped::default(),
+            measured: None,
+            unanswered: 0,
+        }
+    }
+}
+
+impl Tunnel for FakeTunnel {
+    fn apply(&self, wanted: &Endpoint) -> Result<(), TunnelError> {
+        wanted.check()?;
+        let mut fake = self.lock();
+        fake.applied.push(wanted.clone());
+        fake.running = true;
+        Ok(())
+    }
+
+    fn send(&self, _: PublicKey, _: &[u8]) {}
+
+    fn state(&self) -> State {
+        let fake = self.lock();
+        let remotes = fake.applied.last().filter(|_| fake.running).map(|endpoint| &endpoint.remotes[..]).unwrap_or_default();
+        let silent = |remote: &Remote| RemoteState { endpoint: remote.endpoint, ..RemoteState::silent(remote.public_key) };
+        State { running: fake.running, remotes: remotes.iter().map(silent).collect(), dropped: Dropped::default() }
+    }
+
+    fn stop(&self) {
+        self.lock().running = false;
+    }
+
+    fn remove_device(&self, name: &str) -> Result<(), TunnelError> {
+        self.lock().removed.push(name.to_owned());
+        Ok(())
+    }
+}

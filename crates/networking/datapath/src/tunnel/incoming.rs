@@ -1,0 +1,308 @@
+//! From the wire to the device.
+
+use std::{io, mem, os::fd::AsFd, sync::Arc, time::Instant};
+
+use bytes::BytesMut;
+use gotatun::{
+    noise::{TunnResult, errors::WireGuardError, handshake::parse_handshake_anon},
+    packet::{Packet, WgData, WgKind},
+};
+
+use super::{
+    coalesce::Coalescer,
+    counters::{add, count},
+    interface::Inward,
+    keys::PublicKey,
+    live_remote::LiveRemote,
+    outgoing::{Outbox, send_all, send_one},
+    packet,
+    probe::{Probe, Purpose},
+    sessions::{Link, Sessions},
+    shared::{RemoteTable, Shared},
+    socket::{MAX_BATCH_LEN, Path, Socket},
+    worker::Stop,
+};
+use crate::message::{Kind, kind};
+
+/// Carries packets from a socket to the device until it is stopped.
+pub(super) fn run(shared: &Shared, socket: &Socket, stop: &Stop) -> io::Result<()> {
+    let mut incoming = Incoming::new(shared);
+    let mut space = Space::default();
+    while !stop.requested() {
+        stop.wait(Some(socket.as_fd()), None)?;
+        while let Some(received) = socket.receive(space.free())? {
+            let datagrams = space.take(received.length);
+            incoming.carry(datagrams, received.segment, received.path);
+            if stop.requested() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A large receive buffer. Each call takes its part; the memory is cleared only when the whole buffer is reused.
+#[derive(Default)]
+struct Space(BytesMut);
+
+impl Space {
+    const SIZE: usize = 4 * MAX_BATCH_LEN;
+
+    /// Space for one call.
+    fn free(&mut self) -> &mut [u8] {
+        if self.0.len() < MAX_BATCH_LEN {
+            self.0.clear();
+            // Reuses the memory if all parts were dropped.
+            self.0.reserve(Self::SIZE);
+            self.0.resize(Self::SIZE, 0);
+        }
+        &mut self.0[..MAX_BATCH_LEN]
+    }
+
+    fn take(&mut self, length: usize) -> BytesMut {
+        self.0.split_to(length)
+    }
+}
+
+struct Incoming<'a> {
+    shared: &'a Shared,
+    coalescer: Coalescer,
+    /// Encrypted packets of one session, to decrypt under one lock.
+    batch: Vec<Packet<WgData>>,
+    decrypted: Vec<BytesMut>,
+    probes: Vec<Probe>,
+    replies: Vec<WgKind>,
+    outbox: Outbox,
+}
+
+impl<'a> Incoming<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        Self {
+            shared,
+            coalescer: Coalescer::new(shared.table().device.joins_udp()),
+            batch: Vec::new(),
+            decrypted: Vec::new(),
+            probes: Vec::new(),
+            replies: Vec::new(),
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// Handles datagrams of one size from one sender.
+    fn carry(&mut self, mut datagrams: BytesMut, segment: usize, path: Path) {
+        let table = self.shared.table();
+        let mut session = None;
+        while !datagrams.is_empty() {
+            let datagram = datagrams.split_to(segment.clamp(1, datagrams.len()));
+            match kind(&datagram) {
+                Some(Kind::Data(index)) => {
+                    if session != Some(index) {
+                        self.finish(&table, session, path);
+                        session = Some(index);
+                    }
+                    match Packet::from_bytes(datagram).try_into_wg() {
+                        Ok(WgKind::Data(packet)) => self.batch.push(packet),
+                        _ => count(&self.shared.dropped.not_wireguard),
+                    }
+                }
+                Some(Kind::Handshake) => {
+                    self.finish(&table, session.take(), path);
+                    self.handshake(&table, &datagram, path);
+                }
+                None => count(&self.shared.dropped.not_wireguard),
+            }
+        }
+        self.finish(&table, session, path);
+        let dropped = &self.shared.dropped;
+        self.coalescer.drain(|parts| {
+            if let Err(error) = table.device.write(parts) {
+                tracing::debug!(%error, "the device does not take a packet");
+                add(&dropped.write_failed, parts.len() - 1);
+            }
+        });
+    }
+
+    /// Decrypts the batch of one session and accepts the packets that its remote may send.
+    fn finish(&mut self, table: &RemoteTable, session: Option<u32>, path: Path) {
+        let Some(index) = session.filter(|_| !self.batch.is_empty()) else { return };
+        let Some(link) = self.shared.link(index) else {
+            add(&self.shared.dropped.unknown_session, self.batch.len());
+            return self.batch.clear();
+        };
+        let (live, mut bytes) = (&link.live, 0);
+        let mut is_heard = false;
+        let mut sessions = link.lock();
+        for packet in self.batch.drain(..) {
+            let length = packet.encrypted_encapsulated_packet_and_tag.len() + 16;
+            match sessions.decrypt(packet) {
+                Ok(packet) => {
+                    bytes += length;
+                    if let Some(probe) = Probe::read(&packet) {
+                        is_heard |= !probe.is_trial();
+                        self.probes.push(probe);
+                    } else {
+                        is_heard = true;
+                        self.decrypted.push(packet);
+                    }
+                }
+                Err(WireGuardError::DuplicateCounter | WireGuardError::InvalidCounter) => count(&live.dropped.replayed),
+                Err(WireGuardError::NoCurrentSession) => count(&live.dropped.unknown_session),
+                Err(_) => count(&live.dropped.forged),
+            }
+        }
+        add(&live.received_bytes, bytes);
+        if is_heard {
+            live.heard(path);
+        }
+        for probe in self.probes.drain(..) {
+            handle_probe(table, live, &mut sessions, probe, path);
+        }
+        if bytes > 0 {
+            sessions.flush(table.device.mtu(), &mut self.replies);
+            self.answer(table, &link);
+        }
+        drop(sessions);
+        self.accept(table, &link);
+    }
+
+    fn accept(&mut self, table: &RemoteTable, link: &Link) {
+        let live = &link.live;
+        if let Some(Inward(inward)) = table.entry(&live.public_key).and_then(|entry| entry.inward.as_ref()) {
+            for packet in self.decrypted.drain(..).filter(|packet| !packet.is_empty()) {
+                // The channel is bounded in packets, so packets must be bounded in size.
+                if packet.len() > usize::from(table.device.mtu()) || inward.try_send(packet.to_vec()).is_err() {
+                    count(&live.dropped.write_failed);
+                }
+            }
+            return;
+        }
+        // Packets of a batch usually have the same source.
+        let mut allowed = None;
+        for mut packet in self.decrypted.drain(..).filter(|packet| !packet.is_empty()) {
+            let Some(header) = packet::parse(&packet) else {
+                count(&live.dropped.not_ip);
+                continue;
+            };
+            let source = header.flow.source;
+            if allowed != Some(source) {
+                if !table.may_send(live, source) {
+                    count(&live.dropped.wrong_source);
+                    continue;
+                }
+                allowed = Some(source);
+            }
+            packet.truncate(header.length);
+            self.coalescer.push(packet, &header);
+        }
+    }
+
+    fn handshake(&mut self, table: &RemoteTable, datagram: &[u8], path: Path) {
+        let shared = self.shared;
+        let Some((identity, message)) = self.verify(table, datagram, path) else { return };
+        let link = match &message {
+            WgKind::HandshakeInit(message) => table.identities.get(identity).and_then(|own| {
+                let half = parse_handshake_anon(&own.secret, &own.public, message).ok()?;
+                let entry = table.entries.get(*table.by_key.get(&PublicKey(half.peer_static_public))?)?;
+                entry.links.get(identity).cloned()
+            }),
+            WgKind::HandshakeResp(message) => shared.link(message.receiver_idx.get()),
+            WgKind::CookieReply(message) => shared.link(message.receiver_idx.get()),
+            WgKind::Data(_) => None,
+        };
+        let Some(link) = link else { return count(&shared.dropped.bad_handshake) };
+        // A cookie reply does not prove who sent it.
+        let proves = !matches!(message, WgKind::CookieReply(_));
+        let mut sessions = link.lock();
+        match sessions.handshake(message, &mut self.replies) {
+            Ok(()) if proves => {
+                link.live.heard(path);
+                sessions.flush(table.device.mtu(), &mut self.replies);
+                // Under the lock: packets of the new session must not overtake the handshake's answer.
+                self.answer(table, &link);
+            }
+            Ok(()) => {}
+            Err(error) => {
+                tracing::debug!(?error, remote = %link.live.public_key, from = %path.remote, "handshake refused");
+                count(&link.live.dropped.bad_handshake);
+            }
+        }
+    }
+
+    /// Finds out which of our keys a handshake message is for. Under load the sender must show a cookie first.
+    fn verify(&self, table: &RemoteTable, datagram: &[u8], path: Path) -> Option<(usize, WgKind)> {
+        for (number, identity) in table.identities.iter().enumerate() {
+            let message = Packet::copy_from(datagram);
+            match identity.limiter.verify_packet(path.remote, message) {
+                Ok(message) => return Some((number, message)),
+                Err(TunnResult::WriteToNetwork(cookie)) => {
+                    send_cookie(table, cookie, path);
+                    return None;
+                }
+                Err(_) => {}
+            }
+        }
+        count(&self.shared.dropped.bad_handshake);
+        None
+    }
+
+    /// Sends answers, and packets that waited for a session in groups.
+    fn answer(&mut self, table: &RemoteTable, link: &Arc<Link>) {
+        if self.replies.len() < 2 {
+            return send_all(self.shared, table, link, &mut self.replies);
+        }
+        let Some(path) = link.live.path() else { return self.replies.clear() };
+        for reply in mem::take(&mut self.replies) {
+            self.shared.remember(link, &reply);
+            self.outbox.push(table, &link.live, path, reply.into());
+        }
+        self.outbox.flush(table);
+    }
+}
+
+/// Handles a probe: answers a question over the path that it came, or records an answer.
+fn handle_probe(table: &RemoteTable, live: &Arc<LiveRemote>, sessions: &mut Sessions, probe: Probe, path: Path) {
+    if let Some(answer) = probe.answer().and_then(|answer| sessions.probe(answer)) {
+        return send_one(table, live, path, WgKind::Data(answer));
+    }
+    if probe.purpose == Purpose::Answer {
+        live.with_measure(|measure| measure.answered(probe.token, Instant::now()));
+    }
+    if probe.purpose == Purpose::TrialAnswer && live.with_paths(|paths| paths.answered(probe.token, Instant::now())) {
+        tracing::info!(remote = %live.public_key, "UDP passes again and takes over from the relay");
+        // A question over UDP makes the remote change its path, too.
+        let question = sessions.probe(Probe { purpose: Purpose::Question, token: rand::random() });
+        if let (Some(question), Some(path)) = (question, live.path()) {
+            send_one(table, live, path, WgKind::Data(question));
+        }
+    }
+}
+
+/// No remote's counters include the cookie, because the sender is not known yet.
+fn send_cookie(table: &RemoteTable, cookie: WgKind, path: Path) {
+    let cookie = Packet::from(cookie);
+    let result = table
+        .socket_for(path)
+        .map(|socket| socket.send(&[io::IoSlice::new(&cookie)], None, path, nix::sys::socket::MsgFlags::empty()));
+    if let Some(Err(error)) = result {
+        tracing::debug!(%error, to = %path.remote, "cannot send a cookie");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_reused_once_it_is_free() {
+        let mut space = Space::default();
+        let place = space.free().as_ptr();
+        for _ in 0..100 {
+            space.free();
+            drop(space.take(50_000));
+        }
+        while space.0.len() >= MAX_BATCH_LEN {
+            drop(space.take(1000));
+        }
+        assert_eq!(space.free().as_ptr(), place);
+    }
+}

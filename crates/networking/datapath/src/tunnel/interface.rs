@@ -1,0 +1,208 @@
+//! The tunnel's interface: the trait, the wanted endpoint, and the reported state.
+
+use std::{collections::HashSet, io, net::SocketAddr, time::Duration};
+
+use ipnet::IpNet;
+use tokio::sync::mpsc;
+
+use super::{
+    counters::Dropped,
+    keys::{PrivateKey, PublicKey},
+    measure::Measured,
+};
+use crate::relay::is_relay;
+
+/// Carries packets to remotes, encrypted.
+pub trait Tunnel: Send + Sync {
+    /// Brings the tunnel to the wanted state, from whatever state. Does not disturb what did not change, and restarts threads that ended.
+    /// After an error the former state goes on as far as it can, and the next call tries again.
+    /// Opens device and sockets in the network namespace of the calling thread.
+    fn apply(&self, wanted: &Endpoint) -> Result<(), TunnelError>;
+
+    /// Sends a packet of this process to a remote with [`Remote::inward`].
+    fn send(&self, to: PublicKey, packet: &[u8]);
+
+    fn state(&self) -> State;
+
+    /// Ends all threads and forgets all sessions. The device and its routes stay.
+    fn stop(&self);
+
+    /// Removes the device of this name, whoever created it, and with it all its routes. No error if it does not exist.
+    fn remove_device(&self, name: &str) -> Result<(), TunnelError>;
+}
+
+/// The wanted state of this end of the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    pub private_key: PrivateKey,
+    /// Our former key, while some remotes may not know the new one yet.
+    pub previous_key: Option<PrivateKey>,
+    /// Addresses of the UDP sockets, usually the unspecified address of each family.
+    pub listen: Vec<SocketAddr>,
+    /// The name of the TUN device.
+    pub device: String,
+    /// MTU of the device in bytes. WireGuard adds 60 bytes (IPv4) or 80 bytes (IPv6) on the wire.
+    pub mtu: u16,
+    pub remotes: Vec<Remote>,
+}
+
+impl Endpoint {
+    /// Refuses remotes that share a key with each other or with this endpoint.
+    pub(super) fn check(&self) -> Result<(), TunnelError> {
+        let own = [Some(self.private_key.public()), self.previous_key.as_ref().map(PrivateKey::public)];
+        let mut keys = HashSet::new();
+        for remote in &self.remotes {
+            if own.contains(&Some(remote.public_key)) {
+                return Err(TunnelError::OwnKey(remote.public_key));
+            }
+            if !keys.insert(remote.public_key) {
+                return Err(TunnelError::DuplicateKey(remote.public_key));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The wanted state of one remote: another end of the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Identifies the remote. Each remote of an endpoint has another key.
+    pub public_key: PublicKey,
+    /// The remote's first key, if its key was renewed since. It decides the remote's share of the flows ([`liqo_network_model::spread`]).
+    /// Two remotes with the same first key are one gateway; the last enabled one of them receives its packets.
+    pub first_key: Option<PublicKey>,
+    /// The remote's address; `None` if it must send first. When the remote sends from another address, the tunnel answers there. This
+    /// address takes effect when it changes.
+    pub endpoint: Option<SocketAddr>,
+    /// The address of our [relay](crate::relay) to the remote, while UDP does not pass. It takes effect when it changes. Meanwhile the tunnel
+    /// tries UDP at `endpoint`, and returns to UDP when that passes.
+    pub relay: Option<SocketAddr>,
+    /// Interval of keepalives, which keep address translators on the path from forgetting the connection. Whole seconds.
+    pub keepalive: Option<Duration>,
+    /// The addresses behind the remote: allowed sources of its packets, and destinations of packets to it. Others are dropped and counted.
+    pub prefixes: Vec<IpNet>,
+    /// Whether packets are sent to the remote. Its packets are accepted in any case.
+    pub enabled: bool,
+    /// Where the remote's packets go instead of the device. Such a remote needs no prefixes and receives no packets from the device.
+    pub inward: Option<Inward>,
+}
+
+impl Remote {
+    /// An enabled remote without prefixes, which must send first.
+    pub fn new(public_key: PublicKey) -> Self {
+        Self {
+            public_key,
+            first_key: None,
+            endpoint: None,
+            relay: None,
+            keepalive: None,
+            prefixes: Vec::new(),
+            enabled: true,
+            inward: None,
+        }
+    }
+}
+
+/// A channel for a remote's packets. Packets are dropped when it is full.
+#[derive(Clone, Debug)]
+pub struct Inward(pub mpsc::Sender<Vec<u8>>);
+
+impl PartialEq for Inward {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.same_channel(&other.0)
+    }
+}
+
+impl Eq for Inward {}
+
+/// The state of a tunnel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// It was applied and all its threads run.
+    pub running: bool,
+    /// In the order of [`Endpoint::remotes`].
+    pub remotes: Vec<RemoteState>,
+    /// Dropped packets that belong to no remote.
+    pub dropped: Dropped,
+}
+
+/// The state of a remote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteState {
+    pub public_key: PublicKey,
+    /// Its current address.
+    pub endpoint: Option<SocketAddr>,
+    /// Age of the current session.
+    pub last_handshake: Option<Duration>,
+    /// Time since the last authenticated packet from it.
+    pub last_received: Option<Duration>,
+    /// Bytes in datagrams to it.
+    pub sent_bytes: u64,
+    /// Bytes in datagrams from it.
+    pub received_bytes: u64,
+    pub dropped: Dropped,
+    /// Quality of the path to it, while it is enabled. `None` if the remote does not answer probes, as other implementations of WireGuard.
+    pub measured: Option<Measured>,
+    /// How many of the latest probes in a row are not answered (yet). 0 if it never answered any.
+    pub unanswered: usize,
+}
+
+impl RemoteState {
+    /// Whether a relay carries packets to it.
+    pub fn is_relayed(&self) -> bool {
+        self.endpoint.as_ref().is_some_and(is_relay)
+    }
+}
+
+/// Why a tunnel is not in the wanted state.
+#[derive(Debug, thiserror::Error)]
+pub enum TunnelError {
+    #[error(
+        "cannot open the network device {device}: {source}; does this process have NET_ADMIN and /dev/net/tun, and does no other process use the device?"
+    )]
+    Device { device: String, source: io::Error },
+    #[error("cannot remove the network device {device}: {source}")]
+    Remove { device: String, source: io::Error },
+    #[error("cannot listen on {address} (UDP): {source}; does another process use the port?")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("cannot start a thread of the tunnel: {0}")]
+    Thread(#[source] io::Error),
+    #[error("two remotes have the key {0}: each needs its own")]
+    DuplicateKey(PublicKey),
+    #[error("the remote {0} has the key of this endpoint")]
+    OwnKey(PublicKey),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(keys: &[&PrivateKey]) -> Endpoint {
+        Endpoint {
+            private_key: PrivateKey::generate(),
+            previous_key: None,
+            listen: Vec::new(),
+            device: "none".into(),
+            mtu: 1420,
+            remotes: keys.iter().map(|key| Remote::new(key.public())).collect(),
+        }
+    }
+
+    #[test]
+    fn each_remote_has_a_key_of_its_own() {
+        let (one, two) = (PrivateKey::generate(), PrivateKey::generate());
+        assert!(endpoint(&[&one, &two]).check().is_ok());
+        assert!(matches!(endpoint(&[&one, &two, &one]).check(), Err(TunnelError::DuplicateKey(key)) if key == one.public()));
+    }
+
+    #[test]
+    fn no_remote_has_our_key_or_our_previous_one() {
+        let key = PrivateKey::generate();
+        for own in [
+            Endpoint { private_key: key.clone(), ..endpoint(&[&key]) },
+            Endpoint { previous_key: Some(key.clone()), ..endpoint(&[&key]) },
+        ] {
+            assert!(matches!(own.check(), Err(TunnelError::OwnKey(_))));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Measures the path to a remote: latency and loss of probes. Pure.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+/// Number of probes that the figures cover.
+const WINDOW: usize = 60;
+/// A later answer counts as lost.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// Minimum interval of probes to one remote.
+const MIN_PERIOD: Duration = Duration::from_millis(500);
+/// Minimum interval of probes to all remotes together: 250 per second.
+const MIN_PERIOD_OF_ALL: Duration = Duration::from_millis(4);
+/// Fewer finished probes give no figures.
+const MIN_SAMPLES: usize = 5;
+
+/// The quality of a path, from the last 60 probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Smoothed round-trip time. `None` while no probe is answered.
+    pub latency: Option<Duration>,
+    /// Shortest round-trip time: the path without its queues.
+    pub shortest: Option<Duration>,
+    /// Unanswered probes out of a thousand.
+    pub lost_per_thousand: u16,
+}
+
+/// The probes to one remote.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Measure {
+    probes: VecDeque<SentProbe>,
+    smoothed: Option<Duration>,
+    next: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SentProbe {
+    token: u64,
+    at: Instant,
+    took: Option<Duration>,
+}
+
+/// Interval of probes to each remote, for this number of remotes.
+pub(super) fn period(remotes: usize) -> Duration {
+    MIN_PERIOD.max(MIN_PERIOD_OF_ALL * u32::try_from(remotes).unwrap_or(u32::MAX))
+}
+
+impl Measure {
+    /// Whether a probe is due. The first one is delayed by the random token, so that probes to many remotes are spread over time.
+    pub(super) fn is_due(&mut self, period: Duration, token: u64, now: Instant) -> bool {
+        let offset = Duration::from_millis(token % u64::try_from(period.as_millis()).unwrap_or(u64::MAX).max(1));
+        let next = *self.next.get_or_insert(now + offset);
+        if now < next {
+            return false;
+        }
+        self.next = Some(now + period);
+        true
+    }
+
+    pub(super) fn ask(&mut self, token: u64, now: Instant) {
+        self.probes.push_back(SentProbe { token, at: now, took: None });
+        let is_old = |probe: &SentProbe| probe.took.is_some() || now.saturating_duration_since(probe.at) >= TIMEOUT;
+        while self.probes.len() > WINDOW && self.probes.front().is_some_and(is_old) {
+            self.probes.pop_front();
+        }
+    }
+
+    pub(super) fn answered(&mut self, token: u64, now: Instant) {
+        let Some(probe) = self.probes.iter_mut().find(|probe| probe.token == token && probe.took.is_none()) else { return };
+        let took = now.saturating_duration_since(probe.at);
+        if took >= TIMEOUT {
+            return;
+        }
+        probe.took = Some(took);
+        // As TCP does (RFC 6298).
+        self.smoothed = Some(self.smoothed.map_or(took, |smoothed| (smoothed * 7 + took) / 8));
+    }
+
+    /// The figures, if there are enough samples. `None` for a remote that never answered: it may be another WireGuard.
+    pub(super) fn measured(&self, now: Instant) -> Option<Measured> {
+        let smoothed = self.smoothed?;
+        let is_done = |probe: &&SentProbe| probe.took.is_some() || now.saturating_duration_since(probe.at) >= TIMEOUT;
+        let (done, answered) = self
+            .probes
+            .iter()
+            .filter(is_done)
+            .fold((0, 0), |(done, answered), probe| (done + 1, answered + usize::from(probe.took.is_some())));
+        if done < MIN_SAMPLES {
+            return None;
+        }
+        let lost = u16::try_from((done - answered) * 1000 / done).unwrap_or(1000);
+        let shortest = self.probes.iter().filter_map(|probe| probe.took).min();
+        Some(Measured { latency: (answered > 0).then_some(smoothed), shortest, lost_per_thousand: lost })
+    }
+
+    /// How many of the latest probes in a row are not answered (yet). 0 for a remote that never answered.
+    pub(super) fn unanswered(&self) -> usize {
+        self.smoothed.map_or(0, |_| self.probes.iter().rev().take_while(|probe| probe.took.is_none()).count())
+    }
+
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Case {
+        measure: Measure,
+        now: Instant,
+        token: u64,
+    }
+
+    impl Case {
+        fn new() -> Self {
+            Self { measure: Measure::default(), now: Instant::now(), token: 0 }
+        }
+
+        /// Sends one probe for each item, answered after that many milliseconds or not.
+        fn ask(&mut self, answers: impl IntoIterator<Item = Option<u64>>) -> Option<Measured> {
+            for answer in answers {
+                self.now += MIN_PERIOD;
+                self.token += 1;
+                self.measure.ask(self.token, self.now);
+                if let Some(milliseconds) = answer {
+                    self.measure.answered(self.token, self.now + Duration::from_millis(milliseconds));
+                }
+            }
+            self.measure.measured(self.now + TIMEOUT)
+        }
+    }
+
+    #[test]
+    fn latency_is_smoothed_and_the_shortest_time_is_kept() {
+        let measured = Case::new().ask([Some(10); 20]).unwrap();
+        assert_eq!((measured.latency, measured.lost_per_thousand), (Some(Duration::from_millis(10)), 0));
+        let jumped = Case::new().ask([Some(10); 20].into_iter().chain([Some(90)])).unwrap();
+        assert_eq!(jumped.latency, Some(Duration::from_millis(20)));
+        assert_eq!(jumped.shortest, Some(Duration::from_millis(10)));
+    }
+
+    #[test]
+    fn a_probe_that_is_not_answered_in_time_is_lost() {
+        let some = (0..30).map(|number| (number % 10 != 0).then_some(5));
+        assert_eq!(Case::new().ask(some).unwrap().lost_per_thousand, 100);
+        let late = Case::new().ask([Some(5)].into_iter().chain([Some(3000); WINDOW])).unwrap();
+        assert_eq!((late.latency, late.shortest, late.lost_per_thousand), (None, None, 1000));
+        let mut case = Case::new();
+        case.ask([Some(5), None, Some(5), None, None]);
+        assert_eq!(case.measure.unanswered(), 2);
+    }
+
+    #[test]
+    fn only_the_last_probes_count() {
+        let mut case = Case::new();
+        assert_eq!(case.ask([None; 100]), None, "it never answered");
+        assert_eq!(case.measure.unanswered(), 0);
+        assert_eq!(case.ask([Some(5); WINDOW / 2]).unwrap().lost_per_thousand, 500);
+        assert_eq!(case.ask([Some(5); WINDOW / 2]).unwrap().lost_per_thousand, 0);
+        assert!(case.measure.probes.len() <= WINDOW + 1);
+    }
+
+    #[test]
+    fn few_samples_give_no_figures_and_a_probe_under_way_is_not_lost() {
+        let mut case = Case::new();
+        assert_eq!(case.ask([Some(5); 4]), None);
+        case.ask([Some(5); 26]);
+        case.measure.ask(1000, case.now);
+        assert_eq!(case.measure.measured(case.now).unwrap().lost_per_thousand, 0);
+    }
+
+    #[test]
+    fn unknown_and_repeated_answers_change_nothing() {
+        let mut case = Case::new();
+        let before = case.ask([Some(5); 10]);
+        for token in [case.token, 1000] {
+            case.measure.answered(token, case.now + Duration::from_millis(900));
+        }
+        assert_eq!(case.measure.measured(case.now + TIMEOUT), before);
+    }
+
+    #[test]
+    fn the_rate_of_probes_is_bounded_for_any_number_of_remotes() {
+        for remotes in [1, 500, 5000] {
+            assert!(u128::try_from(remotes).unwrap() * 1000 <= 250 * period(remotes).as_millis());
+        }
+        let (mut measure, start) = (Measure::default(), Instant::now());
+        let due = |tick: u32, measure: &mut Measure| measure.is_due(MIN_PERIOD, 1234, start + Duration::from_millis(250) * tick);
+        assert_eq!((0..800).filter(|tick| due(*tick, &mut measure)).count(), 400);
+    }
+}

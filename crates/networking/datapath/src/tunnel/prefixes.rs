@@ -1,0 +1,117 @@
+//! Finds the remotes for an address: those with the longest prefix that contains it.
+
+use std::{collections::HashMap, hash::Hash, net::IpAddr, ops::BitAnd};
+
+use ipnet::IpNet;
+
+/// Prefixes with their values. Unlike in the kernel's WireGuard, where a prefix belongs to one peer, a prefix may have several values: the
+/// gateways of one cluster.
+#[derive(Debug)]
+pub(super) struct Prefixes<T> {
+    v4: Family<u32, T>,
+    v6: Family<u128, T>,
+}
+
+/// The masks in use, longest first, each with its prefixes. There are few masks even with many prefixes.
+type Family<A, T> = Vec<(A, HashMap<A, Vec<T>>)>;
+
+impl<T: Copy + PartialEq> Prefixes<T> {
+    pub(super) fn new(entries: impl IntoIterator<Item = (IpNet, T)>) -> Self {
+        let mut table = Self { v4: Vec::new(), v6: Vec::new() };
+        for (prefix, value) in entries {
+            let values = match prefix {
+                IpNet::V4(net) => entry(&mut table.v4, net.netmask().to_bits(), net.network().to_bits()),
+                IpNet::V6(net) => entry(&mut table.v6, net.netmask().to_bits(), net.network().to_bits()),
+            };
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        }
+        table.v4.sort_unstable_by_key(|(mask, _)| std::cmp::Reverse(*mask));
+        table.v6.sort_unstable_by_key(|(mask, _)| std::cmp::Reverse(*mask));
+        table
+    }
+
+    /// The values of the longest prefix that contains the address.
+    pub(super) fn of(&self, address: IpAddr) -> &[T] {
+        match address {
+            IpAddr::V4(address) => longest(&self.v4, address.to_bits()),
+            IpAddr::V6(address) => longest(&self.v6, address.to_bits()),
+        }
+    }
+}
+
+fn longest<A: Copy + BitAnd<Output = A> + Eq + Hash, T>(family: &Family<A, T>, address: A) -> &[T] {
+    let found = family.iter().find_map(|(mask, prefixes)| prefixes.get(&(address & *mask)));
+    found.map_or(&[], Vec::as_slice)
+}
+
+fn entry<A: Copy + Eq + Hash, T>(family: &mut Family<A, T>, mask: A, network: A) -> &mut Vec<T> {
+    let index = family.iter().position(|(existing, _)| *existing == mask).unwrap_or_else(|| {
+        family.push((mask, HashMap::new()));
+        family.len() - 1
+    });
+    family[index].1.entry(network).or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn table(entries: &[(&str, usize)]) -> Prefixes<usize> {
+        Prefixes::new(entries.iter().map(|(prefix, value)| (prefix.parse().unwrap(), *value)))
+    }
+
+    #[test]
+    fn the_longest_prefix_wins() {
+        let table = table(&[("10.0.0.0/8", 1), ("10.1.0.0/16", 2), ("0.0.0.0/0", 3), ("fd00::/8", 4), ("fd00:1::/32", 5)]);
+        for (address, value) in [("10.9.9.9", 1), ("10.1.9.9", 2), ("8.8.8.8", 3), ("fd01::1", 4), ("fd00:1::1", 5)] {
+            assert_eq!(table.of(address.parse().unwrap()), [value], "{address}");
+        }
+        assert!(table.of("2001:db8::1".parse().unwrap()).is_empty());
+    }
+
+    #[test]
+    fn several_gateways_have_one_prefix() {
+        let table = table(&[("10.1.0.0/16", 1), ("10.1.0.0/16", 2), ("10.1.0.0/16", 1)]);
+        assert_eq!(table.of("10.1.2.3".parse().unwrap()), [1, 2]);
+    }
+
+    #[test]
+    fn bits_behind_the_prefix_do_not_matter() {
+        assert_eq!(table(&[("10.1.2.3/16", 1)]).of("10.1.9.9".parse().unwrap()), [1]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_agrees_with_a_search_through_all(
+            entries in proptest::collection::vec((any::<u16>(), 0u8..=16, any::<bool>()), 0..40),
+            addresses in proptest::collection::vec((any::<u16>(), any::<bool>()), 1..40),
+        ) {
+            // Few leading bits, so that much overlaps.
+            let v4 = |bits: u16| IpAddr::V4(Ipv4Addr::from_bits(u32::from(bits) << 16));
+            let v6 = |bits: u16| IpAddr::V6(Ipv6Addr::from_bits(u128::from(bits) << 112));
+            let address = |bits: u16, six: bool| if six { v6(bits) } else { v4(bits) };
+            let entries: Vec<_> = entries
+                .into_iter()
+                .enumerate()
+                .map(|(value, (bits, length, six))| (IpNet::new(address(bits, six), length).unwrap().trunc(), value))
+                .collect();
+            let table = Prefixes::new(entries.iter().copied());
+            for (bits, six) in addresses {
+                let address = address(bits, six);
+                let longest = entries.iter().filter(|(net, _)| net.contains(&address)).map(|(net, _)| net.prefix_len()).max();
+                let expected: Vec<_> = entries
+                    .iter()
+                    .filter(|(net, _)| net.contains(&address) && Some(net.prefix_len()) == longest)
+                    .map(|(_, value)| *value)
+                    .collect();
+                prop_assert_eq!(table.of(address), expected);
+            }
+        }
+    }
+}

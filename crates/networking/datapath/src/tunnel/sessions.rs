@@ -1,0 +1,261 @@
+//! The sessions with one remote under one of our keys, and the packets that wait for a session.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::BytesMut;
+use gotatun::{
+    noise::{Tunn, TunnResult, errors::WireGuardError, index_table::IndexTable, rate_limiter::RateLimiter},
+    packet::{Packet, WgData, WgKind},
+    tun::MtuWatcher,
+    x25519,
+};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::{
+    counters::{DroppedCounters, add, count},
+    keys::{PrivateKey, PublicKey},
+    live_remote::LiveRemote,
+    probe::Probe,
+};
+
+/// Maximum number of packets that wait for a session; further ones are dropped. It is enough for the first flight of a connection, and
+/// small enough for hundreds of remotes that do not answer.
+pub(super) const MAX_WAITING: usize = 64;
+
+/// One of our keys, with its rate limiter for handshakes.
+pub(super) struct Identity {
+    pub(super) key: PrivateKey,
+    pub(super) secret: x25519::StaticSecret,
+    pub(super) public: x25519::PublicKey,
+    pub(super) limiter: Arc<RateLimiter>,
+}
+
+impl Identity {
+    /// Handshakes per second from one address before it must show a cookie.
+    const MAX_HANDSHAKES: u64 = 100;
+
+    pub(super) fn new(key: &PrivateKey) -> Self {
+        let public = x25519::PublicKey::from(key.public().0);
+        Self {
+            key: key.clone(),
+            secret: key.secret(),
+            public,
+            limiter: Arc::new(RateLimiter::new(&public, Self::MAX_HANDSHAKES)),
+        }
+    }
+}
+
+/// The connection of a remote with one of our keys.
+pub(super) struct Link {
+    pub(super) live: Arc<LiveRemote>,
+    /// Our key.
+    pub(super) own: PublicKey,
+    sessions: Mutex<Sessions>,
+}
+
+pub(super) struct Sessions {
+    tunn: Tunn,
+    /// Upper bound of the number of packets that wait for a session.
+    waiting: usize,
+    keepalive: Option<Duration>,
+}
+
+impl Link {
+    pub(super) fn new(identity: &Identity, live: &Arc<LiveRemote>, keepalive: Option<Duration>, indices: &IndexTable) -> Self {
+        let remote = x25519::PublicKey::from(live.public_key.0);
+        let limiter = Arc::clone(&identity.limiter);
+        let tunn = Tunn::new(identity.secret.clone(), remote, None, seconds(keepalive), indices.clone(), limiter);
+        let sessions = Mutex::new(Sessions { tunn, waiting: 0, keepalive });
+        Self { live: Arc::clone(live), own: identity.key.public(), sessions }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock()
+    }
+}
+
+fn seconds(duration: Option<Duration>) -> Option<u16> {
+    duration.map(|duration| u16::try_from(duration.as_secs()).unwrap_or(u16::MAX))
+}
+
+impl Sessions {
+    /// Changes settings without disturbing the current session.
+    pub(super) fn set(&mut self, keepalive: Option<Duration>) {
+        if self.keepalive != keepalive {
+            self.tunn.set_persistent_keepalive(seconds(keepalive));
+            self.keepalive = keepalive;
+        }
+    }
+
+    pub(super) fn last_handshake(&self) -> Option<Duration> {
+        self.tunn.time_since_last_handshake()
+    }
+
+    /// Encrypts packets. Without a session they stay in `packets`.
+    pub(super) fn encrypt(&mut self, packets: &mut Vec<BytesMut>, encrypted: &mut Vec<Packet>) {
+        let mut packets_left = packets.drain(..);
+        let refused = loop {
+            let Some(packet) = packets_left.next() else { break None };
+            match self.tunn.encapsulate_with_session(Packet::from_bytes(packet)) {
+                Ok(packet) => encrypted.push(packet.into()),
+                Err(mut packet) => break Some(std::mem::take(packet.buf_mut())),
+            }
+        };
+        if let Some(refused) = refused {
+            let rest: Vec<_> = std::iter::once(refused).chain(packets_left).collect();
+            *packets = rest;
+        }
+    }
+
+    /// Encrypts a probe, if there is a session.
+    pub(super) fn probe(&mut self, probe: Probe) -> Option<Packet<WgData>> {
+        self.tunn.encapsulate_with_session(Packet::copy_from(&probe.bytes()[..])).ok()
+    }
+
+    /// Queues packets until the handshake that [`Self::begin`] started is complete.
+    pub(super) fn queue(&mut self, packets: &mut Vec<BytesMut>, dropped: &DroppedCounters, replies: &mut Vec<WgKind>) {
+        for packet in packets.drain(..) {
+            if self.waiting >= MAX_WAITING {
+                count(&dropped.no_session);
+                continue;
+            }
+            self.waiting += 1;
+            // A copy: the packet is a slice of a large buffer and would keep it alive.
+            let packet = Packet::from_bytes(BytesMut::from(&packet[..]));
+            replies.extend(self.tunn.handle_outgoing_packet(packet, None));
+        }
+    }
+
+    /// Starts a handshake, unless one is under way.
+    pub(super) fn begin(&mut self, replies: &mut Vec<WgKind>) {
+        replies.extend(self.tunn.format_handshake_initiation(false).map(WgKind::from));
+    }
+
+    /// Starts a handshake even if one is under way, which went to an outdated address.
+    pub(super) fn begin_again(&mut self, replies: &mut Vec<WgKind>) {
+        replies.extend(self.tunn.format_handshake_initiation(true).map(WgKind::from));
+    }
+
+    /// Decrypts a packet in place. An empty one is a keepalive.
+    pub(super) fn decrypt(&mut self, packet: Packet<WgData>) -> Result<BytesMut, WireGuardError> {
+        match self.tunn.handle_incoming_packet(WgKind::Data(packet)) {
+            TunnResult::WriteToTunnel(mut packet) => Ok(std::mem::take(packet.buf_mut())),
+            TunnResult::Err(error) => Err(error),
+            TunnResult::Done | TunnResult::WriteToNetwork(_) => Err(WireGuardError::UnexpectedPacket),
+        }
+    }
+
+    /// Handles a handshake message and adds the answer to the replies.
+    pub(super) fn handshake(&mut self, message: WgKind, replies: &mut Vec<WgKind>) -> Result<(), WireGuardError> {
+        match self.tunn.handle_incoming_packet(message) {
+            TunnResult::WriteToNetwork(reply) => replies.push(reply),
+            TunnResult::Err(error) => return Err(error),
+            TunnResult::Done | TunnResult::WriteToTunnel(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Encrypts the waiting packets, if there is a session now.
+    pub(super) fn flush(&mut self, mtu: u16, replies: &mut Vec<WgKind>) {
+        if self.waiting > 0 && self.tunn.has_active_session() {
+            self.waiting = 0;
+            replies.extend(self.tunn.get_queued_packets(&mut MtuWatcher::new(mtu)));
+        }
+    }
+
+    /// Runs the timers: repeats handshakes, sends keepalives, ends sessions.
+    pub(super) fn tick(&mut self, dropped: &DroppedCounters, replies: &mut Vec<WgKind>) {
+        match self.tunn.update_timers() {
+            Ok(reply) => replies.extend(reply),
+            Err(WireGuardError::ConnectionExpired) => {
+                add(&dropped.no_session, std::mem::take(&mut self.waiting));
+                // A remote with keepalives is never given up.
+                if self.keepalive.is_some() {
+                    self.begin(replies);
+                }
+            }
+            Err(error) => tracing::debug!(?error, "timers of a session"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two ends that know each other's keys.
+    fn pair() -> [Link; 2] {
+        let keys = [PrivateKey::generate(), PrivateKey::generate()];
+        [0, 1].map(|own| {
+            let live = Arc::new(LiveRemote::new(keys[1 - own].public()));
+            Link::new(&Identity::new(&keys[own]), &live, None, &IndexTable::from_os_rng())
+        })
+    }
+
+    /// Exchanges messages until neither end has any left. Returns the decrypted packets.
+    fn converse(ends: &[Link; 2], mut messages: Vec<WgKind>, mut to: usize) -> Vec<BytesMut> {
+        let mut arrived = Vec::new();
+        while !messages.is_empty() {
+            let (mut sessions, mut replies) = (ends[to].lock(), Vec::new());
+            for message in messages {
+                match message {
+                    WgKind::Data(packet) => arrived.push(sessions.decrypt(packet).unwrap()),
+                    handshake => sessions.handshake(handshake, &mut replies).unwrap(),
+                }
+            }
+            sessions.flush(1420, &mut replies);
+            (messages, to) = (replies, 1 - to);
+        }
+        arrived.retain(|packet| !packet.is_empty());
+        arrived
+    }
+
+    fn packets(count: u8) -> Vec<BytesMut> {
+        (0..count).map(|number| BytesMut::from(&[number; 32][..])).collect()
+    }
+
+    #[test]
+    fn waiting_packets_are_sent_in_order_when_the_session_is_established() {
+        let ends = pair();
+        let (mut waiting, mut first) = (packets(5), Vec::new());
+        let mut sessions = ends[0].lock();
+        sessions.begin(&mut first);
+        sessions.queue(&mut waiting, &ends[0].live.dropped, &mut first);
+        drop(sessions);
+        assert_eq!(first.len(), 1, "one handshake, however many packets wait");
+        assert_eq!(converse(&ends, first, 1), packets(5));
+        assert_eq!(ends[0].live.dropped.read(), super::super::Dropped::default());
+    }
+
+    #[test]
+    fn without_an_answer_a_bounded_number_of_packets_waits() {
+        let ends = pair();
+        let mut replies = Vec::new();
+        for _ in 0..10 {
+            ends[0].lock().queue(&mut packets(20), &ends[0].live.dropped, &mut replies);
+        }
+        assert_eq!(ends[0].live.dropped.read().no_session, 200 - MAX_WAITING as u64);
+        assert_eq!(converse(&ends, replies, 1).len(), MAX_WAITING);
+    }
+
+    #[test]
+    fn packets_without_a_session_stay_in_order() {
+        let (mut left, mut encrypted) = (packets(3), Vec::new());
+        pair()[0].lock().encrypt(&mut left, &mut encrypted);
+        assert_eq!(left, packets(3));
+        assert!(encrypted.is_empty());
+    }
+
+    #[test]
+    fn other_settings_do_not_end_the_session() {
+        let ends = pair();
+        let mut first = Vec::new();
+        ends[0].lock().begin(&mut first);
+        converse(&ends, first, 1);
+        let mut sessions = ends[0].lock();
+        sessions.set(Some(Duration::from_secs(5)));
+        let (mut left, mut encrypted) = (packets(1), Vec::new());
+        sessions.encrypt(&mut left, &mut encrypted);
+        assert_eq!((left.len(), encrypted.len()), (0, 1));
+    }
+}

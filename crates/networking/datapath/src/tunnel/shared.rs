@@ -1,0 +1,117 @@
+//! State that the threads of a tunnel share.
+
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
+
+use gotatun::{noise::index_table::IndexTable, packet::WgKind};
+use liqo_network_model::spread;
+use parking_lot::RwLock;
+
+use super::{
+    counters::DroppedCounters,
+    device::Device,
+    interface::Inward,
+    keys::PublicKey,
+    live_remote::LiveRemote,
+    packet::Flow,
+    prefixes::Prefixes,
+    sessions::{Identity, Link},
+    socket::{Path, Socket},
+};
+
+/// A remote and its wanted state.
+pub(super) struct RemoteEntry {
+    pub(super) live: Arc<LiveRemote>,
+    /// One for each of our keys, newest key first.
+    pub(super) links: Vec<Arc<Link>>,
+    pub(super) enabled: bool,
+    pub(super) inward: Option<Inward>,
+    /// Whether the timers probe it, which also shows when it comes back.
+    pub(super) probed: bool,
+    /// Decides its share of the flows among the gateways of its cluster.
+    pub(super) number: u64,
+}
+
+/// Everything that is wanted now. It is replaced as a whole and never changed in place.
+pub(super) struct RemoteTable {
+    pub(super) identities: Vec<Arc<Identity>>,
+    pub(super) entries: Vec<RemoteEntry>,
+    pub(super) by_key: HashMap<PublicKey, usize>,
+    pub(super) prefixes: Prefixes<usize>,
+    pub(super) sockets: Vec<Arc<Socket>>,
+    pub(super) device: Arc<Device>,
+}
+
+impl RemoteTable {
+    pub(super) fn entry(&self, key: &PublicKey) -> Option<&RemoteEntry> {
+        self.entries.get(*self.by_key.get(key)?)
+    }
+
+    /// The remote that carries this flow.
+    pub(super) fn remote_for(&self, flow: &Flow) -> Option<&RemoteEntry> {
+        let candidates = self.prefixes.of(flow.destination).iter().filter_map(|index| self.entries.get(*index));
+        let candidates = candidates.filter(|entry| entry.enabled && entry.live.has_path());
+        spread::choose(spread::bucket(flow.source, flow.destination), candidates.map(|entry| (entry.number, entry)))
+    }
+
+    /// Whether a remote may send from an address.
+    pub(super) fn may_send(&self, live: &Arc<LiveRemote>, source: IpAddr) -> bool {
+        let owners = self.prefixes.of(source).iter().filter_map(|index| self.entries.get(*index));
+        owners.into_iter().any(|entry| Arc::ptr_eq(&entry.live, live))
+    }
+
+    /// The socket for a path. If several have the right family, the one that the remote sent to.
+    pub(super) fn socket_for(&self, path: Path) -> Option<&Arc<Socket>> {
+        let mut sockets = self.sockets.iter().filter(|socket| socket.reaches(path.remote));
+        let first = sockets.next()?;
+        let used_by_remote = sockets.find(|socket| Some(socket.listen().ip()) == path.local);
+        Some(used_by_remote.unwrap_or(first))
+    }
+}
+
+pub(super) struct Shared {
+    table: RwLock<Arc<RemoteTable>>,
+    /// Maps receiver indices to links: each of our handshakes has its own index.
+    by_index: RwLock<HashMap<u32, Arc<Link>>>,
+    pub(super) indices: IndexTable,
+    pub(super) dropped: DroppedCounters,
+}
+
+impl Shared {
+    pub(super) fn new(table: Arc<RemoteTable>, indices: IndexTable) -> Self {
+        Self { table: RwLock::new(table), by_index: RwLock::default(), indices, dropped: DroppedCounters::default() }
+    }
+
+    pub(super) fn table(&self) -> Arc<RemoteTable> {
+        Arc::clone(&self.table.read())
+    }
+
+    pub(super) fn set_table(&self, table: Arc<RemoteTable>) {
+        *self.table.write() = table;
+        self.forget_indices();
+    }
+
+    pub(super) fn link(&self, index: u32) -> Option<Arc<Link>> {
+        self.by_index.read().get(&index).cloned()
+    }
+
+    /// Remembers which link the answer to a handshake message belongs to. Call this before sending the message.
+    pub(super) fn remember(&self, link: &Arc<Link>, message: &WgKind) {
+        let index = match message {
+            WgKind::HandshakeInit(message) => message.sender_idx.get(),
+            WgKind::HandshakeResp(message) => message.sender_idx.get(),
+            WgKind::CookieReply(_) | WgKind::Data(_) => return,
+        };
+        self.by_index.write().insert(index, Arc::clone(link));
+    }
+
+    /// Forgets the indices of ended sessions and of unwanted links.
+    pub(super) fn forget_indices(&self) {
+        let table = self.table();
+        let wanted = |link: &Arc<Link>| {
+            let entry = table.by_key.get(&link.live.public_key).and_then(|index| table.entries.get(*index));
+            entry.is_some_and(|entry| entry.links.iter().any(|wanted| Arc::ptr_eq(wanted, link)))
+        };
+        let mut by_index = self.by_index.write();
+        by_index.retain(|index, link| self.indices.in_use(*index) && wanted(link));
+    }
+}

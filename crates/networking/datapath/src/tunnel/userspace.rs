@@ -1,0 +1,336 @@
+//! Starts and changes threads, sockets and sessions according to the wanted endpoint.
+
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Instant,
+};
+
+use gotatun::{noise::index_table::IndexTable, packet::WgKind};
+use liqo_network_model::spread;
+use parking_lot::{Mutex, MutexGuard, RwLock};
+
+use super::{
+    device::{self, Device},
+    incoming,
+    interface::{Endpoint, Remote, RemoteState, State, Tunnel, TunnelError},
+    keys::{PrivateKey, PublicKey},
+    live_remote::LiveRemote,
+    outgoing::{self, send_all},
+    prefixes::Prefixes,
+    probe::{Probe, Purpose},
+    sessions::{Identity, Link},
+    shared::{RemoteEntry, RemoteTable, Shared},
+    socket::Socket,
+    timers,
+    worker::Worker,
+};
+
+/// WireGuard in user space, on a TUN device.
+#[derive(Default)]
+pub struct UserspaceTunnel {
+    running: Mutex<Option<Running>>,
+    /// A copy for `send`, which must not wait while an endpoint is applied.
+    shared: RwLock<Option<Arc<Shared>>>,
+}
+
+struct Running {
+    /// The last applied endpoint.
+    endpoint: Endpoint,
+    shared: Arc<Shared>,
+    device: (Arc<Device>, Worker),
+    sockets: Vec<(Arc<Socket>, Worker)>,
+    timers: Worker,
+}
+
+impl UserspaceTunnel {
+    /// Nothing runs until an endpoint is applied.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock()
+    }
+
+    /// Sets what `send` uses.
+    fn share(&self, running: Option<&Running>) {
+        let shared = running.map(|running| Arc::clone(&running.shared));
+        *self.shared.write() = shared;
+    }
+}
+
+impl Tunnel for UserspaceTunnel {
+    fn apply(&self, wanted: &Endpoint) -> Result<(), TunnelError> {
+        wanted.check()?;
+        let mut running = self.lock();
+        *running = Some(match running.take() {
+            None => Running::start(wanted)?,
+            Some(mut existing) => match existing.change(wanted) {
+                Ok(()) => existing,
+                Err(error) => {
+                    *running = Some(existing);
+                    return Err(error);
+                }
+            },
+        });
+        self.share(running.as_ref());
+        Ok(())
+    }
+
+    fn send(&self, to: PublicKey, packet: &[u8]) {
+        let shared = self.shared.read().clone();
+        if let Some(shared) = shared {
+            outgoing::send_inner(&shared, to, packet);
+        }
+    }
+
+    fn state(&self) -> State {
+        self.lock().as_ref().map(Running::state).unwrap_or_default()
+    }
+
+    fn stop(&self) {
+        // Release the lock before waiting for the threads.
+        let stopped = self.lock().take();
+        self.share(None);
+        drop(stopped);
+    }
+
+    fn remove_device(&self, name: &str) -> Result<(), TunnelError> {
+        let mut running = self.lock();
+        if running.as_ref().is_some_and(|running| running.device.0.name() == name) {
+            *running = None;
+            self.share(None);
+        }
+        device::remove(name).map_err(|source| TunnelError::Remove { device: name.to_owned(), source })
+    }
+}
+
+impl Running {
+    fn start(wanted: &Endpoint) -> Result<Self, TunnelError> {
+        let device = open_device(wanted)?;
+        let sockets = open_sockets(wanted, &[])?;
+        let listening = sockets.clone();
+        let indices = IndexTable::from_os_rng();
+        let (table, new) = build(wanted, None, &indices, &device, listening);
+        let table = Arc::new(table);
+        let shared = Arc::new(Shared::new(Arc::clone(&table), indices));
+        let mut running = Self {
+            endpoint: wanted.clone(),
+            device: start_device(&shared, device)?,
+            timers: start_timers(&shared)?,
+            sockets: Vec::new(),
+            shared,
+        };
+        running.start_sockets(sockets)?;
+        greet(&running.shared, &table, &new);
+        Ok(running)
+    }
+
+    /// Opens everything new before it changes anything that works. Devices and sockets of ended threads are still open.
+    fn change(&mut self, wanted: &Endpoint) -> Result<(), TunnelError> {
+        let failed = |source| TunnelError::Device { device: wanted.device.clone(), source };
+        let same_name = self.device.0.name() == wanted.device;
+        let device_ended = self.device.1.is_finished();
+        let device = if same_name && !device_ended { Arc::clone(&self.device.0) } else { self.reopen_device(wanted)? };
+        device.ensure(wanted.mtu).map_err(failed)?;
+        let all_receive =
+            self.sockets.len() == wanted.listen.len() && !self.sockets.iter().any(|(_, worker)| worker.is_finished());
+        if *wanted == self.endpoint && same_name && !device_ended && all_receive && !self.timers.is_finished() {
+            return Ok(());
+        }
+        let before = self.shared.table();
+        let sockets = open_sockets(wanted, &before.sockets)?;
+        let (table, new) = build(wanted, Some(&before), &self.shared.indices, &device, sockets.clone());
+        let table = Arc::new(table);
+        self.shared.set_table(Arc::clone(&table));
+        if !same_name || device_ended {
+            self.device = start_device(&self.shared, device)?;
+        }
+        if self.timers.is_finished() {
+            self.timers = start_timers(&self.shared)?;
+        }
+        self.start_sockets(sockets)?;
+        self.endpoint = wanted.clone();
+        greet(&self.shared, &table, &new);
+        Ok(())
+    }
+
+    /// Opens the device again. If the kernel refuses because we are attached to it already, returns that one.
+    fn reopen_device(&self, wanted: &Endpoint) -> Result<Arc<Device>, TunnelError> {
+        match open_device(wanted) {
+            Err(TunnelError::Device { source, .. })
+                if source.kind() == io::ErrorKind::ResourceBusy && self.device.0.name() == wanted.device =>
+            {
+                Ok(Arc::clone(&self.device.0))
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Starts a thread for each of these sockets that has none, and ends the threads of other sockets.
+    fn start_sockets(&mut self, sockets: Vec<Arc<Socket>>) -> Result<(), TunnelError> {
+        let mut former = std::mem::take(&mut self.sockets);
+        for socket in sockets {
+            let reads = |(existing, worker): &(Arc<Socket>, Worker)| Arc::ptr_eq(existing, &socket) && !worker.is_finished();
+            let reader = if let Some(index) = former.iter().position(reads) {
+                former.swap_remove(index)
+            } else {
+                let (shared, theirs) = (Arc::clone(&self.shared), Arc::clone(&socket));
+                let worker = Worker::start("tunnel-in", move |stop| incoming::run(&shared, &theirs, stop));
+                (socket, worker.map_err(TunnelError::Thread)?)
+            };
+            self.sockets.push(reader);
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> State {
+        let table = self.shared.table();
+        let workers = [&self.device.1, &self.timers].into_iter().chain(self.sockets.iter().map(|(_, worker)| worker));
+        let remote = |entry: &RemoteEntry| RemoteState {
+            public_key: entry.live.public_key,
+            endpoint: entry.live.path().map(|path| path.remote),
+            last_handshake: entry.links.iter().filter_map(|link| link.lock().last_handshake()).min(),
+            last_received: entry.live.last_received(),
+            sent_bytes: entry.live.sent_bytes.load(Relaxed),
+            received_bytes: entry.live.received_bytes.load(Relaxed),
+            dropped: entry.live.dropped.read(),
+            measured: entry.live.with_measure(|measure| measure.measured(Instant::now())).filter(|_| entry.enabled),
+            unanswered: entry.live.with_measure(|measure| measure.unanswered()),
+        };
+        State {
+            running: workers.into_iter().all(|worker| !worker.is_finished()),
+            remotes: table.entries.iter().map(remote).collect(),
+            dropped: self.shared.dropped.read(),
+        }
+    }
+}
+
+fn open_device(wanted: &Endpoint) -> Result<Arc<Device>, TunnelError> {
+    let device = Device::open(&wanted.device, wanted.mtu);
+    device.map(Arc::new).map_err(|source| TunnelError::Device { device: wanted.device.clone(), source })
+}
+
+fn start_device(shared: &Arc<Shared>, device: Arc<Device>) -> Result<(Arc<Device>, Worker), TunnelError> {
+    let (shared, theirs) = (Arc::clone(shared), Arc::clone(&device));
+    let worker = Worker::start("tunnel-out", move |stop| outgoing::run(&shared, &theirs, stop));
+    Ok((device, worker.map_err(TunnelError::Thread)?))
+}
+
+fn start_timers(shared: &Arc<Shared>) -> Result<Worker, TunnelError> {
+    let shared = Arc::clone(shared);
+    Worker::start("tunnel-timers", move |stop| timers::run(&shared, stop)).map_err(TunnelError::Thread)
+}
+
+/// The wanted sockets; existing ones are reused.
+fn open_sockets(wanted: &Endpoint, existing: &[Arc<Socket>]) -> Result<Vec<Arc<Socket>>, TunnelError> {
+    let open = |address| match existing.iter().find(|socket| socket.listen() == address) {
+        Some(socket) => Ok(Arc::clone(socket)),
+        None => Socket::open(address).map(Arc::new).map_err(|source| TunnelError::Listen { address, source }),
+    };
+    wanted.listen.iter().copied().map(open).collect()
+}
+
+/// Builds the table for the wanted endpoint from what exists already. Also returns the links that need a handshake: new and moved ones.
+fn build(
+    wanted: &Endpoint,
+    table: Option<&RemoteTable>,
+    indices: &IndexTable,
+    device: &Arc<Device>,
+    sockets: Vec<Arc<Socket>>,
+) -> (RemoteTable, Vec<LinkToGreet>) {
+    let identity = |key: &PrivateKey| {
+        let known = table.and_then(|table| table.identities.iter().find(|identity| identity.key == *key));
+        known.map_or_else(|| Arc::new(Identity::new(key)), Arc::clone)
+    };
+    let keys = [Some(&wanted.private_key), wanted.previous_key.as_ref()];
+    let mut identities: Vec<_> = keys.into_iter().flatten().map(identity).collect();
+    identities.dedup_by(|one, other| one.key == other.key);
+    let mut to_greet = Vec::new();
+    let entry = |remote: &Remote| {
+        let known = table.and_then(|table| table.entries.get(*table.by_key.get(&remote.public_key)?));
+        let live = known.map_or_else(|| Arc::new(LiveRemote::new(remote.public_key)), |entry| Arc::clone(&entry.live));
+        let is_moved = live.with_paths(|paths| paths.set(remote.endpoint, remote.relay, Instant::now()));
+        let link = |(number, identity): (usize, &Arc<Identity>)| {
+            // Keepalives and greetings only for the newest key.
+            let keepalive = remote.keepalive.filter(|_| number == 0);
+            let known = known.and_then(|entry| entry.links.iter().find(|link| link.own == identity.key.public()));
+            if let Some(link) = known {
+                link.lock().set(keepalive);
+                if is_moved && number == 0 {
+                    to_greet.push(LinkToGreet { link: Arc::clone(link), is_moved });
+                }
+                return Arc::clone(link);
+            }
+            let link = Arc::new(Link::new(identity, &live, keepalive, indices));
+            if number == 0 {
+                to_greet.push(LinkToGreet { link: Arc::clone(&link), is_moved: false });
+            }
+            link
+        };
+        let links = identities.iter().enumerate().map(link).collect();
+        // Tunnel clients do not answer probes.
+        let probed = remote.inward.is_none() && (remote.enabled || remote.keepalive.is_some());
+        let number = spread::gateway_number(&remote.first_key.unwrap_or(remote.public_key).0);
+        RemoteEntry { links, live, enabled: remote.enabled, inward: remote.inward.clone(), probed, number }
+    };
+    let entries: Vec<_> = wanted.remotes.iter().map(entry).collect();
+    let by_key = entries.iter().enumerate().map(|(index, entry)| (entry.live.public_key, index)).collect();
+    let prefixes = wanted.remotes.iter().enumerate();
+    let prefixes = prefixes.flat_map(|(index, remote)| remote.prefixes.iter().map(move |prefix| (*prefix, index)));
+    let prefixes = Prefixes::new(prefixes);
+    (RemoteTable { identities, entries, by_key, prefixes, sockets, device: Arc::clone(device) }, to_greet)
+}
+
+/// A link that needs a handshake, because it is new or because its remote is reached over another path now.
+struct LinkToGreet {
+    link: Arc<Link>,
+    is_moved: bool,
+}
+
+/// Starts handshakes, so that sessions are established before the first packet needs them. Where there is a session already, a probe tells
+/// the remote our address.
+fn greet(shared: &Shared, table: &RemoteTable, greeted: &[LinkToGreet]) {
+    for LinkToGreet { link, is_moved } in greeted.iter().filter(|greeted| greeted.link.live.path().is_some()) {
+        let mut messages = Vec::new();
+        let mut sessions = link.lock();
+        if *is_moved {
+            sessions.begin_again(&mut messages);
+        } else {
+            // The timers may have started a handshake already. If each end starts two at once, all four are lost, and neither end starts
+            // another one for 15 s.
+            sessions.begin(&mut messages);
+        }
+        messages.extend(sessions.probe(Probe { purpose: Purpose::Question, token: rand::random() }).map(WgKind::Data));
+        drop(sessions);
+        send_all(shared, table, link, &mut messages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sending_does_not_wait_while_an_endpoint_is_applied() {
+        let tunnel = UserspaceTunnel::new();
+        let applying = tunnel.lock();
+        std::thread::scope(|scope| {
+            let (sent, is_sent) = std::sync::mpsc::channel();
+            let tunnel = &tunnel;
+            scope.spawn(move || {
+                tunnel.send(PrivateKey::generate().public(), &[0]);
+                sent.send(()).unwrap();
+            });
+            let outcome = is_sent.recv_timeout(std::time::Duration::from_secs(5));
+            drop(applying);
+            outcome.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_tunnel_has_no_state_before_it_is_applied() {
+        assert_eq!(UserspaceTunnel::new().state(), State::default());
+    }
+}

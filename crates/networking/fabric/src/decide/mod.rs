@@ -1,0 +1,399 @@
+//! The desired state of this node and of its tunnel. Everything here is pure; times are arguments.
+
+pub mod election;
+pub mod fallback;
+#[cfg(test)]
+pub(crate) mod fixtures;
+pub mod node_addresses;
+pub mod probe_results;
+pub mod quality;
+pub mod reachable_addresses;
+pub mod status;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use liqo_api::{ClusterId, GatewayAddress, Gateways, NetworkRanges, NetworkSettings, Reach, TunnelEndpointSpec};
+use liqo_datapath::tunnel::{Inward, PublicKey, Remote, RemoteState};
+use liqo_network_model::{
+    PeerMaps,
+    fabric::{Fabric, FabricNode, Gateway, Mac, PeerNetwork, Reachable},
+    gateways::MAX_GATEWAYS,
+    plan::NodePlan,
+    space::{Here, overlap},
+    spread::gateway_number,
+};
+use liqo_tunnel_client::session::is_allowed_address;
+use sha2::{Digest as _, Sha256};
+
+use self::{
+    election::{ActiveGateway, ActiveGateways},
+    node_addresses::{NodeAddresses, node_addresses},
+    reachable_addresses::ReachableAddresses,
+};
+use crate::view::NodeView;
+
+/// After this silence of both sides a keepalive is sent, so each side knows that the other is there, and NAT between them keeps its
+/// mapping. WireGuard counts received packets, too, so both ends take turns.
+pub const KEEPALIVE: Duration = Duration::from_secs(2);
+/// The longest time between two packets from one end if none is lost: every other keepalive is its own, and timers fire a little late.
+pub const TURN: Duration = Duration::from_secs(KEEPALIVE.as_secs() * 2 + 1);
+/// A gateway that was heard within this time is responsive, ...
+const RESPONSIVE_WITHIN: Duration = Duration::from_secs(TURN.as_secs() + 2);
+/// ... unless it was silent for this time and did not answer this many probes. The last probe's answer may still be on its way.
+const QUIET: Duration = Duration::from_millis(1500);
+const MIN_UNANSWERED: usize = 4;
+/// Maximum number of names of a peer's gateways that are looked up.
+const MAX_NAMES: usize = 16;
+/// Maximum number of addresses at which a peer's gateway is called over TLS.
+const MAX_TLS_ADDRESSES: usize = 8;
+/// The minimum MTU of IPv6.
+const MIN_MTU: u16 = 1280;
+
+/// Everything that the desired state depends on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    pub settings: NetworkSettings,
+    /// `None` until the manager has written them.
+    pub ranges: Option<NetworkRanges>,
+    /// Without virtual nodes.
+    pub nodes: BTreeMap<String, NodeView>,
+    pub peers: BTreeMap<ClusterId, TunnelEndpointSpec>,
+    /// The gateways that are not lost.
+    pub gateways: ActiveGateways,
+    /// The addresses that single peers may reach; `None` until all lists are complete. Only gateways know them.
+    pub reachable: Option<ReachableAddresses>,
+    /// The addresses of names of peers' gateways.
+    pub resolved: BTreeMap<String, Vec<SocketAddr>>,
+    /// The peer that each key belonged to until now.
+    pub keys: BTreeMap<PublicKey, ClusterId>,
+    /// Peers' gateways that are [responsive].
+    pub responsive: BTreeSet<PublicKey>,
+    /// The local addresses of the relays over TLS that are connected.
+    pub relays: BTreeMap<PublicKey, SocketAddr>,
+    /// The admitted tunnel clients, and where the tunnel delivers the packets of each.
+    pub tunnel_clients: BTreeMap<PublicKey, Inward>,
+}
+
+impl Snapshot {
+    /// The gateways in use, by the numbers of their Leases: the first `replicas` of the nodes that may be gateways. Only one is in use if
+    /// the settings contain addresses for peers, because these addresses lead to one gateway, whichever a peer means. Any node can write a
+    /// Lease, so neither a node nor a key counts twice.
+    fn in_use(&self) -> impl Iterator<Item = (u8, &ActiveGateway)> {
+        let set = &self.settings.gateways;
+        let most = if has_one_address(set) { 1 } else { set.replicas.min(MAX_GATEWAYS) };
+        let may = |one: &ActiveGateway| self.nodes.get(&one.node).is_some_and(|node| set.selects(&node.labels));
+        let (mut nodes, mut keys, mut firsts) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let all = self.gateways.iter().map(|(number, one)| (*number, one));
+        all.filter(move |(_, one)| may(one) && nodes.insert(&one.node) && keys.insert(one.key) && firsts.insert(one.first_key))
+            .take(most.into())
+    }
+
+    /// Whether this node is a gateway in use.
+    pub fn is_gateway(&self, this: &str) -> bool {
+        self.in_use().any(|(_, one)| one.node == this)
+    }
+
+    /// Whether this node admits the listed tunnel clients.
+    pub fn accepts_tunnel_clients(&self, this: &str) -> bool {
+        self.settings.enabled && self.settings.api_through_tunnel && self.is_gateway(this)
+    }
+}
+
+/// Whether the settings contain addresses for peers, so only one gateway can be reached.
+pub fn has_one_address(gateways: &Gateways) -> bool {
+    !gateways.addresses.is_empty() || !gateways.tls_addresses.is_empty()
+}
+
+/// The action on this node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NodeAction {
+    /// Change nothing yet, for this reason.
+    Wait(&'static str),
+    /// Remove everything that is ours.
+    Clear,
+    Apply(Box<DesiredState>),
+}
+
+/// The desired state of a node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DesiredState {
+    pub plan: NodePlan,
+    /// Set on gateways.
+    pub tunnel: Option<TunnelEnd>,
+    /// The nodes that are gateways, in the order of their Leases.
+    pub gateways: Vec<String>,
+    /// Peers that get no network, and why.
+    pub left_out: BTreeMap<ClusterId, String>,
+    /// Nodes with an address that is left out, and why.
+    pub doubtful: BTreeMap<String, String>,
+}
+
+/// The applied state of a node with a tunnel; `None` on all other nodes.
+pub type AppliedState = Option<Arc<DesiredState>>;
+
+/// Our end of the tunnel, without its key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TunnelEnd {
+    /// In bytes.
+    pub mtu: u16,
+    pub listen: Vec<SocketAddr>,
+    /// The gateways of all peers.
+    pub remotes: Vec<Remote>,
+    /// The peer that each remote's key belongs to.
+    pub owners: BTreeMap<PublicKey, ClusterId>,
+    /// The TCP port on which connections over TLS are accepted; 0 for none.
+    pub tls_port: u16,
+    /// Where peers' gateways accept them.
+    pub tls: BTreeMap<PublicKey, Vec<SocketAddr>>,
+}
+
+impl TunnelEnd {
+    /// Whether other gateways of peers have to be used, because these are responsive now.
+    pub fn is_outdated(&self, responsive: &BTreeSet<PublicKey>) -> bool {
+        let mut remotes = self.remotes.clone();
+        choose(&mut remotes, &self.owners, responsive);
+        remotes != self.remotes
+    }
+}
+
+/// The responsive gateways of peers. A gateway whose node dies is noticed within two seconds if it answers probes, which other
+/// implementations of WireGuard do not.
+pub fn responsive(remotes: &[RemoteState]) -> BTreeSet<PublicKey> {
+    let is_responsive = |remote: &&RemoteState| {
+        let is_quiet = |ago: Duration| ago >= QUIET && remote.unanswered >= MIN_UNANSWERED;
+        remote.last_received.is_some_and(|ago| ago < RESPONSIVE_WITHIN && !is_quiet(ago))
+    };
+    remotes.iter().filter(is_responsive).map(|remote| remote.public_key).collect()
+}
+
+/// Sends only to the responsive gateways of a peer, which share the flows; if none responds, to all. So we notice that a peer lost a
+/// gateway before the peer can tell us.
+fn choose(remotes: &mut [Remote], owners: &BTreeMap<PublicKey, ClusterId>, responsive: &BTreeSet<PublicKey>) {
+    let is_responsive = |remote: &Remote| responsive.contains(&remote.public_key);
+    let of_one_peer = |one: &Remote, other: &Remote| owners.get(&one.public_key) == owners.get(&other.public_key);
+    for gateways in remotes.chunk_by_mut(of_one_peer) {
+        // Tunnel clients belong to no peer, and call us.
+        if gateways.iter().any(|gateway| gateway.inward.is_some()) {
+            continue;
+        }
+        let used: Vec<Option<SocketAddr>> = gateways.iter().filter(|one| is_responsive(one)).map(|one| one.endpoint).collect();
+        for gateway in gateways {
+            gateway.enabled = used.is_empty() || is_responsive(gateway);
+            // A silent gateway behind the same address as a responsive one is a standby.
+            let is_standby = !gateway.enabled && gateway.endpoint.is_some() && used.contains(&gateway.endpoint);
+            gateway.keepalive = (!is_standby).then_some(KEEPALIVE);
+        }
+    }
+}
+
+/// Whether this node has to know the addresses that single peers may reach.
+pub fn needs_reachable_addresses(snapshot: &Snapshot, this: &str) -> bool {
+    snapshot.is_gateway(this) && snapshot.peers.values().any(|peer| peer.reach == Reach::Offloaded)
+}
+
+/// Decides the action on this node. `ours` are the node's keys.
+pub fn decide(snapshot: &Snapshot, this: &str, ours: &[PublicKey]) -> NodeAction {
+    if !snapshot.settings.enabled {
+        return NodeAction::Clear;
+    }
+    let Some(ranges) = &snapshot.ranges else {
+        return NodeAction::Wait(
+            "the controller manager has not written the ranges of this cluster yet (ClusterConfig.status.network)",
+        );
+    };
+    if !snapshot.nodes.contains_key(this) {
+        return NodeAction::Wait("the cluster does not know this node yet");
+    }
+    if needs_reachable_addresses(snapshot, this) && snapshot.reachable.is_none() {
+        return NodeAction::Wait("the pods and Services that peers may reach are being listed");
+    }
+    let addresses = addresses(snapshot, ranges);
+    let (fabric, left_out) = fabric(snapshot, ranges, &addresses);
+    let plan = fabric.plan(this);
+    // Tunnel clients need neither a peer nor the kernel.
+    let has_clients = snapshot.is_gateway(this) && !snapshot.tunnel_clients.is_empty();
+    let tunnel = (plan.tunnel.is_some() || has_clients).then(|| tunnel_end(snapshot, &fabric, this, ours));
+    let gateways = fabric.gateways().into_iter().map(|(name, _)| name.to_owned()).collect();
+    NodeAction::Apply(Box::new(DesiredState { plan, tunnel, gateways, left_out, doubtful: addresses.left_out }))
+}
+
+/// Whether this node, which is a gateway, does its part.
+pub fn works(snapshot: &Snapshot, action: &NodeAction, is_applied: bool, is_running: bool) -> bool {
+    match action {
+        NodeAction::Apply(desired) => is_applied && (is_running || desired.tunnel.is_none()),
+        // Without ranges every node waits, so another gateway would do no better.
+        NodeAction::Wait(_) => is_running || snapshot.ranges.is_none(),
+        NodeAction::Clear => true,
+    }
+}
+
+/// The addresses of nodes outside of the ranges of pods and peers. The range of Services may be a guess, and too wide, so it does not count.
+fn addresses(snapshot: &Snapshot, ranges: &NetworkRanges) -> NodeAddresses {
+    let remote = snapshot.peers.values().flat_map(|peer| peer.imported.values());
+    let taken: Vec<IpNet> = ranges.pods.iter().chain(&ranges.external).chain(remote).copied().collect();
+    node_addresses(&snapshot.nodes, |name| snapshot.is_gateway(name), &taken)
+}
+
+/// The fabric; and the peers that are left out, with the reason.
+fn fabric(snapshot: &Snapshot, ranges: &NetworkRanges, addresses: &NodeAddresses) -> (Fabric, BTreeMap<ClusterId, String>) {
+    let gateway = |name: &str| {
+        let (slot, found) = snapshot.in_use().find(|(_, one)| one.node == name)?;
+        Some(Gateway { slot, number: gateway_number(&found.first_key.0) })
+    };
+    let node = |(name, view): (&String, &NodeView)| {
+        let addresses = addresses.accepted.get(name).cloned().unwrap_or_default();
+        (name.clone(), FabricNode { addresses, pods: view.pods.clone(), mac: mac(name), gateway: gateway(name) })
+    };
+    let mut fabric = Fabric {
+        pods: ranges.pods.clone(),
+        external: ranges.external.clone(),
+        api_servers: ranges.api_servers.clone(),
+        nodes: snapshot.nodes.iter().map(node).collect(),
+        peers: BTreeMap::new(),
+        mtu: mtu(snapshot).into(),
+    };
+    let mut left_out = BTreeMap::new();
+    let own: Vec<IpNet> = ranges.pods.iter().chain(&ranges.services).chain(&ranges.external).copied().collect();
+    for (id, spec) in &snapshot.peers {
+        match peer(id, spec, snapshot, &fabric, &own) {
+            Ok(peer) => {
+                fabric.peers.insert(id.clone(), peer);
+            }
+            Err(reason) => {
+                left_out.insert(id.clone(), reason);
+            }
+        }
+    }
+    (fabric, left_out)
+}
+
+/// A peer as the nodes see it. A peer whose prefixes overlap with others is left out, because nft would refuse the tables of all peers.
+fn peer(
+    id: &ClusterId,
+    spec: &TunnelEndpointSpec,
+    snapshot: &Snapshot,
+    fabric: &Fabric,
+    own: &[IpNet],
+) -> Result<PeerNetwork, String> {
+    let maps = PeerMaps::try_from(spec).map_err(|error| format!("its prefixes make no map: {error}"))?;
+    let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied().map(IpNet::from));
+    let taken: Vec<IpNet> = fabric.remote().into_iter().chain(own.iter().copied()).chain(nodes).collect();
+    for (here, _) in maps.imported.pairs() {
+        if let Some(other) = taken.iter().find(|other| overlap(&here.0, other)) {
+            return Err(format!("its prefix {} overlaps with {other}, which is in use here", here.0));
+        }
+    }
+    let reachable = match spec.reach {
+        Reach::Pods => Reachable::Everything,
+        Reach::Offloaded => {
+            let found = snapshot.reachable.as_ref().and_then(|all| all.get(id)).cloned().unwrap_or_default();
+            let is_in = |prefixes: &[IpNet], address: &IpAddr| prefixes.iter().any(|prefix| prefix.contains(address));
+            // Only pods are ever reachable, without those in the network of a node, which have the node's address. Pods of another peer are
+            // reachable if both policies let the peers reach each other through us: then we export its prefixes to this one.
+            let is_pod = |address: &IpAddr| {
+                let is_node = fabric.nodes.values().any(|node| node.addresses.contains(address));
+                let is_shown = maps.exported.there(Here(*address)).is_some();
+                !is_node && (is_in(&fabric.pods, address) || (is_shown && !is_in(own, address)))
+            };
+            Reachable::Only(found.into_iter().filter(is_pod).collect())
+        }
+    };
+    Ok(PeerNetwork { maps, reachable, api_server: spec.api_server })
+}
+
+/// The smallest of our setting and the MTUs that were agreed with peers: there is one device for all.
+fn mtu(snapshot: &Snapshot) -> u16 {
+    let agreed = snapshot.peers.values().map(|peer| peer.mtu).filter(|mtu| *mtu > 0);
+    agreed.chain([snapshot.settings.mtu]).min().unwrap_or_default().max(MIN_MTU)
+}
+
+/// The same on all nodes, because it only depends on the node's name.
+fn mac(name: &str) -> Mac {
+    let digest = Sha256::digest(name.as_bytes());
+    Mac::of([digest[0], digest[1], digest[2], digest[3], digest[4]])
+}
+
+fn tunnel_end(snapshot: &Snapshot, fabric: &Fabric, this: &str, ours: &[PublicKey]) -> TunnelEnd {
+    let addresses = fabric.nodes.get(this).map(|node| node.addresses.clone()).unwrap_or_default();
+    let port = snapshot.settings.gateways.port;
+    let has = |is_v4: bool| addresses.iter().any(|address| address.is_ipv4() == is_v4);
+    let every: [(bool, IpAddr); 2] = [(true, Ipv4Addr::UNSPECIFIED.into()), (false, Ipv6Addr::UNSPECIFIED.into())];
+    let listen = every.into_iter().filter(|(is_v4, _)| has(*is_v4)).map(|(_, address)| SocketAddr::new(address, port)).collect();
+    let tls_port = snapshot.settings.gateways.tls_port;
+    let mut end = TunnelEnd { mtu: mtu(snapshot), listen, tls_port, ..TunnelEnd::default() };
+    let nodes = fabric.nodes.values().flat_map(|node| node.addresses.iter().copied().map(IpNet::from));
+    let own = fabric.pods.iter().chain(&fabric.external).copied();
+    let forbidden: Vec<IpNet> = fabric.remote().into_iter().chain(own).chain(nodes).collect();
+    let usable = |address: &SocketAddr| has(address.is_ipv4()) && may_be_called(address, &forbidden);
+    for (id, peer) in &fabric.peers {
+        let Some(spec) = snapshot.peers.get(id) else { continue };
+        let prefixes: Vec<IpNet> = peer.maps.imported.pairs().map(|(here, _)| here.0).collect();
+        for gateway in &spec.gateways {
+            // The tunnel refuses all remotes if a key occurs twice or is ours. A tunnel client has proved that it has its key; a peer's
+            // announcement proves nothing.
+            let is_free = |key: &PublicKey| !end.owners.contains_key(key) && !snapshot.tunnel_clients.contains_key(key);
+            let Some(public_key) = own_key(gateway, id, snapshot, ours).filter(is_free) else { continue };
+            end.owners.insert(public_key, id.clone());
+            let tls = addresses_of(&gateway.tls, &snapshot.resolved).into_iter().filter(usable);
+            let tls: Vec<SocketAddr> = tls.take(MAX_TLS_ADDRESSES).collect();
+            if !tls.is_empty() {
+                end.tls.insert(public_key, tls);
+            }
+            end.remotes.push(Remote {
+                first_key: gateway.first_key.as_ref().and_then(|key| key.parse().ok()),
+                endpoint: addresses_of(&gateway.endpoints, &snapshot.resolved).into_iter().find(usable),
+                relay: snapshot.relays.get(&public_key).copied(),
+                keepalive: Some(KEEPALIVE),
+                prefixes: prefixes.clone(),
+                ..Remote::new(public_key)
+            });
+        }
+    }
+    choose(&mut end.remotes, &end.owners, &snapshot.responsive);
+    let clients = snapshot.tunnel_clients.iter().filter(|(client, _)| !ours.contains(client));
+    end.remotes.extend(clients.map(|(client, inward)| Remote { inward: Some(inward.clone()), ..Remote::new(*client) }));
+    end
+}
+
+/// The key of a peer's gateway, unless it is ours or another peer's. A key stays with the peer that had it first.
+fn own_key(gateway: &GatewayAddress, id: &ClusterId, snapshot: &Snapshot, ours: &[PublicKey]) -> Option<PublicKey> {
+    let key: PublicKey = gateway.public_key.parse().ok().filter(|key| !ours.contains(key))?;
+    let claims = |spec: &TunnelEndpointSpec| spec.gateways.iter().any(|other| other.public_key == gateway.public_key);
+    match snapshot.keys.get(&key) {
+        Some(owner) if owner != id && snapshot.peers.get(owner).is_some_and(claims) => None,
+        _ => Some(key),
+    }
+}
+
+/// The addresses of a gateway's endpoints, as far as names are resolved.
+fn addresses_of(endpoints: &[String], resolved: &BTreeMap<String, Vec<SocketAddr>>) -> Vec<SocketAddr> {
+    let of = |text: &String| match text.parse() {
+        Ok(address) => vec![address],
+        Err(_) => resolved.get(text).cloned().unwrap_or_default(),
+    };
+    endpoints.iter().flat_map(of).collect()
+}
+
+/// A peer's gateway must be another machine, and neither one of ours nor behind the tunnel itself: those are the `forbidden` prefixes.
+fn may_be_called(address: &SocketAddr, forbidden: &[IpNet]) -> bool {
+    let ip = address.ip().to_canonical();
+    is_allowed_address(address) && !forbidden.iter().any(|prefix| prefix.contains(&ip))
+}
+
+/// The names among the endpoints of peers' gateways, at most [`MAX_NAMES`] of each peer.
+pub fn names(peers: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> BTreeSet<String> {
+    let of_peer = |peer: &TunnelEndpointSpec| {
+        let endpoints = peer.gateways.iter().flat_map(|gateway| gateway.endpoints.iter().chain(&gateway.tls));
+        endpoints.filter(|text| text.parse::<SocketAddr>().is_err()).take(MAX_NAMES).cloned().collect::<Vec<_>>()
+    };
+    peers.values().flat_map(of_peer).collect()
+}
+
+#[cfg(test)]
+mod tests;

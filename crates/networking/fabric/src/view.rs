@@ -1,0 +1,189 @@
+//! The parts of objects that the watches keep.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use ipnet::IpNet;
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Node, Pod, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::ResourceExt as _;
+use liqo_api::reflection;
+use liqo_api::{
+    ClusterConfig, ClusterId, NamespaceOffloading, NetworkRanges, NetworkSettings, Reflection, TunnelEndpoint,
+    TunnelEndpointSpec, TunnelEndpointStatus, labels,
+};
+use liqo_network_model::fabric::pod_prefixes;
+
+/// A node that is not virtual.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeView {
+    /// Internal addresses, at most one of each family.
+    pub addresses: Vec<IpAddr>,
+    /// The prefixes of its pods, if the cluster assigns them.
+    pub pods: Vec<IpNet>,
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Keeps nodes that are not virtual.
+pub fn node(node: Node) -> Option<NodeView> {
+    if node.labels().get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE) {
+        return None;
+    }
+    let mut view = NodeView { labels: node.metadata.labels.unwrap_or_default(), ..NodeView::default() };
+    let listed = node.status.and_then(|status| status.addresses).unwrap_or_default();
+    for address in listed.into_iter().filter(|address| address.type_ == "InternalIP") {
+        let Ok(address) = address.address.parse::<IpAddr>() else { continue };
+        if view.addresses.iter().all(|other| other.is_ipv4() != address.is_ipv4()) {
+            view.addresses.push(address);
+        }
+    }
+    view.pods = pod_prefixes(node.spec);
+    Some(view)
+}
+
+/// The network's part of the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigView {
+    pub settings: NetworkSettings,
+    pub ranges: Option<NetworkRanges>,
+}
+
+#[allow(clippy::unnecessary_wraps)] // A cache expects an Option.
+pub fn config(config: ClusterConfig) -> Option<ConfigView> {
+    Some(ConfigView { settings: config.spec.network, ranges: config.status.and_then(|status| status.network) })
+}
+
+pub fn list(list: ConfigMap) -> Option<BTreeMap<String, String>> {
+    list.data
+}
+
+/// The network towards a peer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PeerView {
+    pub spec: TunnelEndpointSpec,
+    pub status: TunnelEndpointStatus,
+    /// `metadata.resourceVersion`.
+    pub version: Option<String>,
+}
+
+#[allow(clippy::unnecessary_wraps)] // A cache expects an Option.
+pub fn peer(endpoint: TunnelEndpoint) -> Option<PeerView> {
+    let version = endpoint.resource_version();
+    Some(PeerView { spec: endpoint.spec, status: endpoint.status.unwrap_or_default(), version })
+}
+
+/// Keeps the consumer and the addresses of remote pods that are not finished.
+pub fn remote_pod(pod: Pod) -> Option<(ClusterId, BTreeSet<IpAddr>)> {
+    let consumer = pod.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
+    let status = pod.status?;
+    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+        return None;
+    }
+    // A pod in the node's own network has the node's address, which no peer may reach.
+    if pod.spec.is_some_and(|spec| spec.host_network == Some(true)) {
+        return None;
+    }
+    let addresses = status.pod_ips.unwrap_or_default().into_iter().filter_map(|address| address.ip.parse().ok()).collect();
+    Some((consumer, addresses))
+}
+
+/// Keeps the clusters that have a remote namespace, and which of its Services are reflected to them.
+pub fn offloading(offloading: NamespaceOffloading) -> Option<(BTreeSet<ClusterId>, Reflection)> {
+    let clusters = offloading.status?.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect();
+    Some((clusters, offloading.spec.reflection))
+}
+
+/// Keeps Services that may be reflected; `true` if their annotation allows it explicitly.
+pub fn service(service: &Service) -> Option<bool> {
+    reflection::is_reflected(service).then(|| reflection::is_allowed(service))
+}
+
+/// The pods behind a Service, or some of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Backends {
+    /// Namespace and name.
+    pub service: (String, String),
+    /// The node and the addresses of each pod that is ready.
+    pub pods: Vec<(String, BTreeSet<IpAddr>)>,
+}
+
+/// Keeps the pods that are ready.
+pub fn backends(slice: EndpointSlice) -> Option<Backends> {
+    if reflection::is_denied(&slice) {
+        return None;
+    }
+    let service = slice.labels().get("kubernetes.io/service-name")?.clone();
+    let namespace = slice.namespace()?;
+    let pods = slice.endpoints.into_iter().filter(|endpoint| {
+        let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true);
+        ready && endpoint.target_ref.as_ref().is_some_and(|target| target.kind.as_deref() == Some("Pod"))
+    });
+    let pods = pods.filter_map(|endpoint| {
+        let addresses = endpoint.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        Some((endpoint.node_name?, addresses))
+    });
+    Some(Backends { service: (namespace, service), pods: pods.collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_node_keeps_one_address_of_each_family_and_virtual_nodes_are_left_out() {
+        let mut object = json!({
+            "metadata": { "name": "n1", "labels": { "zone": "a" } },
+            "spec": { "podCIDR": "10.244.1.0/24" },
+            "status": { "addresses": [
+                { "type": "Hostname", "address": "n1" },
+                { "type": "InternalIP", "address": "172.18.0.2" },
+                { "type": "InternalIP", "address": "172.18.0.3" },
+                { "type": "InternalIP", "address": "fd00::2" },
+                { "type": "ExternalIP", "address": "203.0.113.2" },
+            ] },
+        });
+        let view = node(serde_json::from_value(object.clone()).unwrap()).unwrap();
+        assert_eq!(view.addresses, ["172.18.0.2", "fd00::2"].map(|text| text.parse::<IpAddr>().unwrap()));
+        assert_eq!(view.pods, ["10.244.1.0/24".parse::<IpNet>().unwrap()]);
+        object["metadata"]["labels"] = json!({ labels::TYPE: labels::TYPE_VIRTUAL_NODE });
+        assert_eq!(node(serde_json::from_value(object).unwrap()), None);
+    }
+
+    #[test]
+    fn the_pods_behind_a_service_are_those_that_are_ready() {
+        let slice = json!({
+            "metadata": { "name": "web-x", "namespace": "shop", "labels": { "kubernetes.io/service-name": "web" } },
+            "addressType": "IPv4",
+            "endpoints": [
+                { "addresses": ["10.244.0.1"], "nodeName": "n1", "targetRef": { "kind": "Pod", "name": "a" } },
+                { "addresses": ["10.244.0.2"], "nodeName": "n1", "targetRef": { "kind": "Pod", "name": "b" }, "conditions": { "ready": false } },
+                { "addresses": ["10.9.9.9"], "nodeName": "n1" },
+                { "addresses": ["10.244.0.3"], "targetRef": { "kind": "Pod", "name": "c" } },
+            ],
+        });
+        let kept = backends(serde_json::from_value(slice).unwrap()).unwrap();
+        assert_eq!(kept.service, ("shop".to_owned(), "web".to_owned()));
+        assert_eq!(kept.pods, [("n1".to_owned(), ["10.244.0.1".parse().unwrap()].into())]);
+    }
+
+    #[test]
+    fn nobody_reaches_a_remote_pod_that_ended() {
+        let pod = |phase: &str, labels: serde_json::Value| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": { "name": "p", "labels": labels },
+                "status": { "phase": phase, "podIPs": [{ "ip": "10.244.0.7" }] },
+            }))
+            .unwrap()
+        };
+        let consumer = json!({ labels::CONSUMER_ID: "a".repeat(32) });
+        assert!(remote_pod(pod("Running", consumer.clone())).is_some());
+        assert_eq!(remote_pod(pod("Failed", consumer)), None);
+        assert_eq!(remote_pod(pod("Running", json!({}))), None);
+    }
+}

@@ -1,0 +1,45 @@
+//! The model of the network between clusters: how addresses translate, and the desired state of each node's kernel.
+//!
+//! Each cluster has its own address space, and clusters with the same pod range are the usual case. Each cluster *exports* prefixes: its
+//! pods, and a small *external* prefix for other addresses. The importing cluster chooses where in its own address space a prefix appears
+//! (its *view*), and announces that to the exporter, which translates in both directions. So each side's routes and filters only see its
+//! own address space, host parts of addresses stay, and no state is kept per pod.
+//!
+//! ```text
+//!    rome: pods 10.244/16                                       milan: pods 10.244/16
+//!    sees milan's pods as 10.71/16                              sees rome's pods as 10.245/16
+//!
+//!    pod 10.244.0.5 --> 10.71.0.9 ==> gateway ==============> gateway ==> pod 10.244.0.9
+//!                                     source becomes            destination becomes
+//!                                     10.245.0.5                10.244.0.9
+//!                                     (what milan calls it)     (what it really is)
+//! ```
+//!
+//! A hub that lets its peers reach each other exports to one what it imported from another; nothing else changes.
+//!
+//! | module | question |
+//! |---|---|
+//! | [`gateways`] | which nodes are gateways, and when is a gateway taken for lost? |
+//! | [`allocator`] | where in our address space does a peer's prefix appear? |
+//! | [`negotiation`] | what do two clusters announce to each other, and what follows? |
+//! | [`map`] | how does a peer see an address, and the other way round? |
+//! | [`spread`] | which of several gateways carries a packet? |
+//! | [`fabric`] | what do all nodes have to know? |
+//! | [`plan`], [`ruleset`] | which links, routes, rules and nftables does a node need? |
+//!
+//! All of it is pure; times are arguments.
+
+pub mod allocator;
+pub mod fabric;
+#[cfg(test)]
+mod fixtures;
+pub mod gateways;
+pub mod map;
+pub mod negotiation;
+pub mod plan;
+pub mod ruleset;
+pub mod space;
+pub mod spread;
+
+pub use map::{Externals, InvalidMap, PeerMaps, PrefixMap};
+pub use space::{Here, There};

@@ -1,0 +1,48 @@
+//! Rules that let peers reach our API servers: on port 443 of their stand-ins, as pods here reach the Service `kubernetes`. Peers have
+//! no address for anything else on those machines, and nothing else from peers passes to them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use liqo_api::ApiServerEndpoint;
+
+use super::syntax::{Family, elements};
+use crate::{
+    fabric::{Fabric, PeerNetwork},
+    space::Here,
+};
+
+/// The port of the Service `kubernetes` in every cluster.
+const PORT: u16 = 443;
+
+/// The API servers that this peer may reach, and the stand-in by which it knows each.
+fn shown<'a>(fabric: &'a Fabric, family: Family, peer: &'a PeerNetwork) -> impl Iterator<Item = (&'a ApiServerEndpoint, IpAddr)> {
+    let of_family = move |server: &&ApiServerEndpoint| peer.api_server && family.has(&server.address.into());
+    let there = |server: &'a ApiServerEndpoint| Some((server, peer.maps.exported.there(Here(server.stand_in))?.0));
+    fabric.api_servers.iter().filter(of_family).filter_map(there)
+}
+
+/// Translates the addresses by which this peer knows the stand-ins.
+pub(super) fn translations(fabric: &Fabric, family: Family, peer: &PeerNetwork) -> Vec<String> {
+    let keyword = family.keyword();
+    let of = |(server, there): (&ApiServerEndpoint, IpAddr)| {
+        let server = SocketAddr::new(server.address, server.port);
+        format!("{keyword} daddr {there} tcp dport {PORT} dnat to {server}")
+    };
+    shown(fabric, family, peer).map(of).collect()
+}
+
+/// Applies a verdict to packets from peers to those of our API servers whose addresses pass the filter.
+pub(super) fn verdicts(fabric: &Fabric, family: Family, verdict: &str, on: impl Fn(&IpAddr) -> bool) -> Vec<String> {
+    let keyword = family.keyword();
+    let rule = |server: &ApiServerEndpoint| {
+        let may = |peer: &&PeerNetwork| shown(fabric, family, peer).any(|(other, _)| other == server);
+        let prefixes = fabric.peers.values().filter(may).flat_map(|peer| peer.maps.imported.pairs());
+        let prefixes: Vec<IpNet> = prefixes.map(|(here, _)| here.0).filter(|prefix| family.has(prefix)).collect();
+        let (address, port) = (server.address, server.port);
+        (!prefixes.is_empty()).then(|| {
+            format!("{keyword} saddr {{ {} }} {keyword} daddr {address} tcp dport {port} {verdict}", elements(&prefixes))
+        })
+    };
+    fabric.api_servers.iter().filter(|server| on(&server.address)).filter_map(rule).collect()
+}

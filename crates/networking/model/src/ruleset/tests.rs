@@ -1,0 +1,314 @@
+use liqo_api::ApiServerEndpoint;
+
+use super::*;
+use crate::fixtures::{id, map, net};
+use crate::{
+    Here, PeerMaps, PrefixMap, There,
+    fabric::{FabricNode, Mac},
+};
+
+fn server(address: &str, stand_in: &str) -> ApiServerEndpoint {
+    ApiServerEndpoint { address: address.parse().unwrap(), port: 6443, stand_in: stand_in.parse().unwrap() }
+}
+
+/// One API server is on our node, another on a machine that is none.
+fn fabric() -> Fabric {
+    let maps = PeerMaps {
+        exported: map(&[("10.244.0.0/16", "10.245.0.0/16"), ("10.70.0.0/24", "10.71.0.0/24")]),
+        imported: map(&[("10.246.0.0/16", "10.244.0.0/16"), ("10.72.0.0/24", "10.70.0.0/24")]),
+    };
+    let (mac, gateway) = (Mac::of([0; 5]), Some(Gateway { slot: 0, number: spread::gateway_number(&[0; 32]) }));
+    let node = FabricNode { addresses: vec!["172.18.0.1".parse().unwrap()], pods: vec![], mac, gateway };
+    Fabric {
+        pods: vec![net("10.244.0.0/16")],
+        external: vec![net("10.70.0.0/24")],
+        api_servers: vec![server("172.18.0.1", "10.70.0.2"), server("192.0.2.9", "10.70.0.3")],
+        nodes: [("n1".to_owned(), node)].into(),
+        peers: [(
+            id('a'),
+            PeerNetwork { maps, reachable: Reachable::Only(["10.244.0.9".parse().unwrap()].into()), api_server: true },
+        )]
+        .into(),
+        mtu: 1420,
+    }
+}
+
+fn script(fabric: &Fabric, node: &str, family: &str, name: &str) -> String {
+    let tables = tables(fabric, node);
+    tables.into_iter().find(|table| table.family == family && table.name == name).map(|table| table.script).unwrap_or_default()
+}
+
+#[test]
+fn a_gateway_translates_and_opens_only_what_is_open() {
+    let a = id('a');
+    // Alone it carries all buckets, and takes the first.
+    let everything = (0..16).map(|bits| format!("0.0.0.{bits} : 10.71.0.{bits}")).collect::<Vec<_>>().join(", ");
+    let expected = format!(
+        r#"table ip liqo
+delete table ip liqo
+table ip liqo {{
+	set remote {{ type ipv4_addr; flags interval; elements = {{ 10.72.0.0/24, 10.246.0.0/16 }}; }}
+	set nodes {{ type ipv4_addr; elements = {{ 172.18.0.1 }}; }}
+	chain from_{a} {{
+		ip daddr 10.71.0.2 tcp dport 443 dnat to 172.18.0.1:6443
+		ip daddr 10.71.0.3 tcp dport 443 dnat to 192.0.2.9:6443
+		dnat ip prefix to ip daddr map {{ 10.245.0.0/16 : 10.244.0.0/16 }}
+		counter drop
+	}}
+	chain to_{a} {{
+		snat ip prefix to ip saddr map {{ 10.244.0.0/16 : 10.245.0.0/16 }}
+		snat to ip daddr & 0.0.0.15 map {{ {everything} }}
+	}}
+	set opened_{a} {{ type ipv4_addr; elements = {{ 10.244.0.9 }}; }}
+	chain open_{a} {{
+		ip daddr @opened_{a} accept
+	}}
+	chain prerouting {{
+		type nat hook prerouting priority dstnat - 10; policy accept;
+		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump from_{a}, 10.246.0.0/16 : jump from_{a} }}
+	}}
+	chain mss {{
+		type filter hook forward priority mangle; policy accept;
+		oifname "liqo.tunnel" tcp flags syn / syn,rst tcp option maxseg size set rt mtu
+		iifname "liqo.tunnel" tcp flags syn / syn,rst tcp option maxseg size set rt mtu
+	}}
+	chain via_0 {{
+		meta mark set meta mark & 0xffffff0f | 0x00000010
+	}}
+	chain passing {{
+		type filter hook prerouting priority filter - 90; policy accept;
+		iifname "liqo.overlay" ip daddr @remote goto via_0
+		iifname "liqo.tunnel" ct direction reply ct status dnat accept
+		iifname "liqo.tunnel" goto via_0
+	}}
+	chain forward {{
+		type filter hook forward priority filter - 10; policy accept;
+		udp dport 6472 ip daddr @nodes counter drop
+		iifname != {{ "liqo.tunnel", "liqo.overlay" }} oifname {{ "liqo.tunnel", "liqo.overlay" }} ip saddr @remote counter drop
+		iifname "liqo.tunnel" ct direction reply ct state established,related accept
+		iifname "liqo.tunnel" ip saddr vmap {{ 10.72.0.0/24 : jump open_{a}, 10.246.0.0/16 : jump open_{a} }}
+		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 172.18.0.1 tcp dport 6443 accept
+		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 192.0.2.9 tcp dport 6443 accept
+		iifname "liqo.tunnel" counter drop
+	}}
+	chain input {{
+		type filter hook input priority filter - 10; policy accept;
+		udp dport 6472 ip saddr != @nodes counter drop
+		ip saddr @remote ct direction reply ct state established,related accept
+		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 172.18.0.1 tcp dport 6443 accept
+		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 192.0.2.9 tcp dport 6443 accept
+		ip saddr @remote counter drop
+		iifname "liqo.tunnel" counter drop
+	}}
+	chain postrouting {{
+		type nat hook postrouting priority srcnat - 10; policy accept;
+		oifname "liqo.tunnel" ip daddr vmap {{ 10.72.0.0/24 : jump to_{a}, 10.246.0.0/16 : jump to_{a} }}
+		ip saddr {{ 10.72.0.0/24, 10.246.0.0/16 }} ip daddr 192.0.2.9 tcp dport 6443 masquerade
+		ip saddr @remote snat ip prefix to ip saddr map {{ 10.72.0.0/24 : 10.72.0.0/24, 10.246.0.0/16 : 10.246.0.0/16 }}
+		oifname "liqo.overlay" ip daddr @remote snat ip prefix to ip saddr map {{ 10.244.0.0/16 : 10.244.0.0/16 }}
+	}}
+}}
+"#
+    );
+    let script = script(&fabric(), "n1", "ip", TABLE);
+    let (before, comment) = (script.lines().count(), |line: &&str| line.starts_with("\tcomment \""));
+    let without: Vec<&str> = script.lines().filter(|line| !comment(line)).collect();
+    assert_eq!(without, expected.lines().collect::<Vec<_>>());
+    assert_eq!(without.len() + 1, before);
+}
+
+#[test]
+fn the_guard_lets_pass_only_addresses_that_this_peer_knows_us_by() {
+    let (guard, a) = (script(&fabric(), "n1", "ip", GUARD), id('a'));
+    for line in [
+        "ip saddr { 10.71.0.0/24, 10.245.0.0/16 } accept".to_owned(),
+        "ip daddr { 10.71.0.0/24, 10.245.0.0/16 } accept".to_owned(),
+        format!("oifname \"liqo.tunnel\" ip daddr vmap {{ 10.72.0.0/24 : jump out_{a}, 10.246.0.0/16 : jump out_{a} }}"),
+        format!("iifname \"liqo.tunnel\" ip saddr vmap {{ 10.72.0.0/24 : jump in_{a}, 10.246.0.0/16 : jump in_{a} }}"),
+        "oifname \"liqo.tunnel\" counter drop".to_owned(),
+        "iifname \"liqo.tunnel\" counter drop".to_owned(),
+    ] {
+        assert!(guard.contains(&line), "{line} is not in {guard}");
+    }
+}
+
+#[test]
+fn peers_that_may_reach_an_api_server_reach_its_port_and_nothing_else() {
+    let mut fabric = fabric();
+    let maps =
+        PeerMaps { exported: map(&[("10.70.0.0/24", "10.9.0.0/24")]), imported: map(&[("10.247.0.0/16", "10.244.0.0/16")]) };
+    fabric.peers.insert(id('b'), PeerNetwork { maps, reachable: Reachable::Everything, api_server: false });
+    // On the gateway, and on the other nodes.
+    for (node, rules) in [("n1", 7), ("n2", 3)] {
+        let script = script(&fabric, node, "ip", TABLE);
+        let named = |line: &&str| line.contains("172.18.0.1") || line.contains("192.0.2.9");
+        let lines: Vec<&str> = script.lines().filter(named).filter(|line| !line.contains("set nodes")).collect();
+        assert!(lines.iter().all(|line| line.contains(" tcp dport ") && !line.contains("10.247.")), "{lines:?}");
+        assert_eq!(lines.len(), rules, "{lines:?}");
+        assert!(!script.contains("ip daddr 10.9.0.2"), "{script}");
+    }
+    fabric.peers.get_mut(&id('a')).unwrap().api_server = false;
+    assert!(!script(&fabric, "n1", "ip", TABLE).contains("6443"));
+    // A peer that has not said where it sees the stand-in.
+    let peer = fabric.peers.get_mut(&id('a')).unwrap();
+    peer.api_server = true;
+    peer.maps.exported = map(&[("10.244.0.0/16", "10.245.0.0/16")]);
+    assert!(!script(&fabric, "n1", "ip", TABLE).contains("6443"));
+}
+
+#[test]
+fn a_node_that_is_not_a_gateway_only_keeps_sources_visible() {
+    let tables = tables(&fabric(), "n2");
+    let [table] = tables.as_slice() else { panic!("one table") };
+    assert!(!table.script.contains("liqo.tunnel"), "{}", table.script);
+    assert!(table.script.contains("oifname \"liqo.overlay\" ip daddr @remote"), "{}", table.script);
+}
+
+#[test]
+fn ipv6_has_tables_of_its_own() {
+    let mut fabric = fabric();
+    assert_eq!(script(&fabric, "n1", "ip6", TABLE), "");
+    let peer = fabric.peers.get_mut(&id('a')).unwrap();
+    peer.maps.imported.insert(Here(net("fd00:1::/64")), There(net("fd00:9::/64"))).unwrap();
+    peer.maps.exported.insert(Here(net("fd00:2::/64")), There(net("fd00:8::/64"))).unwrap();
+    fabric.pods.push(net("fd00:2::/64"));
+    let script = script(&fabric, "n1", "ip6", TABLE);
+    assert!(script.contains("dnat ip6 prefix to ip6 daddr map { fd00:8::/64 : fd00:2::/64 }"), "{script}");
+    assert!(!script.contains("10."), "{script}");
+}
+
+/// Even if the overlay runs over a family without prefixes of peers, only nodes may speak in it.
+#[test]
+fn the_overlay_is_closed_whatever_family_it_runs_over() {
+    let mut fabric = fabric();
+    let maps = &mut fabric.peers.get_mut(&id('a')).unwrap().maps;
+    *maps = PeerMaps { exported: map(&[("fd44::/56", "fd45::/56")]), imported: map(&[("fd46::/56", "fd44::/56")]) };
+    for name in ["n1", "n2"] {
+        let script = script(&fabric, name, "ip", TABLE);
+        assert!(script.contains("udp dport 6472 ip saddr != @nodes counter drop"), "{script}");
+        assert!(script.contains("udp dport 6472 ip daddr @nodes counter drop"), "{script}");
+        assert!(!script.contains("remote"), "{script}");
+        assert_eq!(self::script(&fabric, name, "ip", GUARD), "");
+        assert!(!self::script(&fabric, name, "ip6", TABLE).contains("fib"));
+    }
+    // For IPv6 nothing else checks where a packet comes from.
+    fabric.nodes.get_mut("n1").unwrap().addresses = vec!["fd18::1".parse().unwrap()];
+    assert_eq!(script(&fabric, "n1", "ip", TABLE), "");
+    let script = script(&fabric, "n1", "ip6", TABLE);
+    assert!(script.contains("udp dport 6472 fib saddr . iif oif missing counter drop"), "{script}");
+}
+
+#[test]
+fn a_peer_that_has_not_said_how_it_sees_us_gets_nothing_out() {
+    let mut fabric = fabric();
+    fabric.peers.get_mut(&id('a')).unwrap().maps.exported = PrefixMap::default();
+    let guard = script(&fabric, "n1", "ip", GUARD);
+    assert!(!guard.contains(" accept\n"), "{guard}");
+    let table = script(&fabric, "n1", "ip", TABLE);
+    assert!(!table.contains("snat to "), "{table}");
+}
+
+/// Three nodes, of which the first two are gateways.
+fn two_gateways() -> Fabric {
+    let mut fabric = fabric();
+    let first = fabric.nodes["n1"].clone();
+    let gateway = Some(Gateway { slot: 1, number: spread::gateway_number(&[1; 32]) });
+    fabric.nodes.insert("n2".to_owned(), FabricNode { gateway, addresses: vec!["172.18.0.2".parse().unwrap()], ..first.clone() });
+    fabric.nodes.insert("n3".to_owned(), FabricNode { gateway: None, addresses: vec!["172.18.0.3".parse().unwrap()], ..first });
+    fabric
+}
+
+#[test]
+fn a_node_marks_packets_that_another_gateway_carries() {
+    let fabric = two_gateways();
+    let script = script(&fabric, "n3", "ip", TABLE);
+    let carried = spread::each(fabric.carried_by("n2")).map(|bucket| format!("0x{:08x} : goto via_1", u32::from(bucket) << 4));
+    let carried: Vec<String> = carried.collect();
+    assert_eq!(carried.len(), 8);
+    let bits = |name: &str, first: &str, fields: [&str; 2]| {
+        let bits = fields.into_iter().flat_map(|field| [1, 2, 4, 8].map(|bit| (field, bit)));
+        let line = |(field, bit)| format!("\t\t{field} & 0.0.0.{bit} == 0.0.0.{bit} meta mark set meta mark ^ 0x000000{bit}0\n");
+        let bits: String = bits.map(line).collect();
+        format!("\tchain {name} {{\n{first}\t\tmeta mark set meta mark & 0xffffff0f\n{bits}\t\tgoto by_mark\n\t}}\n")
+    };
+    let expected = format!(
+        "	chain via_1 {{
+		meta mark set meta mark & 0xffffff0f | 0x00000020
+	}}
+	chain by_mark {{
+		meta mark & 0x000000f0 vmap {{ {} }}
+		meta mark set meta mark & 0xffffff0f
+	}}
+{}{}	chain starting {{
+		type route hook output priority filter - 90; policy accept;
+		ip daddr @remote jump by_bucket
+	}}
+	chain passing {{
+		type filter hook prerouting priority filter - 90; policy accept;
+		ip daddr @remote jump by_bucket
+	}}
+",
+        carried.join(", "),
+        // ICMP errors of a connection, by the connection's client and server.
+        bits("by_connection", "", ["ct original ip saddr", "ct reply ip saddr"]),
+        bits("by_bucket", "\t\tct state related goto by_connection\n", ["ip saddr", "ip daddr"]),
+    );
+    assert!(script.contains(&expected), "{script}");
+}
+
+#[test]
+fn no_bucket_is_marked_twice_although_the_keys_of_two_gateways_have_one_number() {
+    let mut fabric = two_gateways();
+    let copy = fabric.nodes["n2"].clone();
+    let gateway = copy.gateway.map(|gateway| Gateway { slot: 2, ..gateway });
+    fabric.nodes.insert("n4".to_owned(), FabricNode { gateway, ..copy });
+    let script = script(&fabric, "n3", "ip", TABLE);
+    assert_eq!((script.matches(" : goto via_1").count(), script.matches(" : goto via_2").count()), (8, 0), "{script}");
+}
+
+#[test]
+fn a_gateway_passes_packets_from_the_overlay_into_its_tunnel() {
+    let fabric = two_gateways();
+    for (own, here, other) in [("n1", "via_0", "goto via_1"), ("n2", "via_1", "goto via_0")] {
+        let script = script(&fabric, own, "ip", TABLE);
+        assert!(script.contains(&format!("iifname \"liqo.overlay\" ip daddr @remote goto {here}")), "{script}");
+        let from_peers = "iifname \"liqo.overlay\" ip saddr @remote ip daddr != @remote ";
+        assert!(script.contains(&format!("{from_peers}{other}")), "{script}");
+        assert_eq!(script.matches(other).count(), 8 + 1, "{script}");
+    }
+}
+
+#[test]
+fn answers_to_a_stand_in_come_back_to_the_gateway_that_chose_it() {
+    let fabric = two_gateways();
+    for gateway in ["n1", "n2"] {
+        let carried = fabric.carried_by(gateway);
+        let all = fallback_stand_ins(&fabric, gateway, &net("10.71.0.0/24"), Family::V4);
+        let answered: Vec<(std::net::IpAddr, std::net::IpAddr)> = all
+            .iter()
+            .map(|pair| pair.split_once(" : ").map(|(to, stand_in)| (to.parse().unwrap(), stand_in.parse().unwrap())).unwrap())
+            .collect();
+        assert_eq!(answered.len(), 16);
+        assert!(answered.iter().all(|(to, stand_in)| carried >> spread::bucket(*to, *stand_in) & 1 == 1), "{all:?}");
+    }
+}
+
+#[test]
+fn the_guards_fingerprint_says_what_the_gateway_carries() {
+    let fabric = two_gateways();
+    for gateway in ["n1", "n2"] {
+        let guard = tables(&fabric, gateway).into_iter().find(|table| table.name == GUARD).unwrap();
+        assert_eq!(carried(&guard.fingerprint), fabric.carried_by(gateway));
+    }
+    assert_eq!((carried("abc"), carried(""), carried("abc ffff")), (0, 0, Buckets::MAX));
+}
+
+#[test]
+fn the_fingerprint_changes_with_the_content_and_only_with_it() {
+    let of = |fabric: &Fabric| tables(fabric, "n1").iter().map(|table| table.fingerprint.clone()).collect::<Vec<_>>();
+    let mut fabric = fabric();
+    let before = of(&fabric);
+    assert_eq!(of(&fabric), before);
+    fabric.peers.get_mut(&id('a')).unwrap().reachable = Reachable::Only(["10.244.0.10".parse().unwrap()].into());
+    assert_ne!(of(&fabric), before);
+}

@@ -1,0 +1,301 @@
+//! The two halves of each `NetworkConfig`: our announcements to peers, and theirs to us.
+//!
+//! If two clusters borrow from each other there are two such objects with the same content. We write both, and read the one at the
+//! provider while it is reachable, because it is fresher.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api, ResourceExt as _,
+    api::DeleteParams,
+    core::{DeserializeGuard, ObjectMeta},
+    runtime::watcher::Config,
+};
+use liqo_api::{
+    ClusterId, GatewayAddress, NETWORK_CONFIG, NetworkAnnouncement, NetworkConfig, NetworkConfigSpec, NetworkConfigStatus,
+    labels, tenant_namespace,
+};
+use liqo_controller_runtime::{
+    Cache, Context, Key, PeerConnection, Peers, Queue,
+    conditions::namespaced,
+    peers,
+    put::{marked, put, put_status},
+    writes::{Step as _, delete_if_present},
+};
+use liqo_network_model::gateways::is_key;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    decide::exchange::Outcome,
+    error::{Error, FIELD_MANAGER},
+};
+
+/// However often peers write, we reconcile their changes at most once in this time.
+const PEER_CHANGE_DELAY: Duration = Duration::from_millis(500);
+/// Maximum length of a stored error, in characters.
+const MAX_ERROR_LEN: usize = 300;
+const ANNOUNCE: &str = "announce our network to";
+
+/// A `NetworkConfig` that a peer wrote, or why it cannot be used.
+type ReceivedConfig = Result<NetworkConfig, String>;
+
+/// A consumer that has a tenant namespace here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    pub consumer: ClusterId,
+}
+
+impl Tenant {
+    /// The value of the label [`labels::NAMESPACE_KIND`] on tenant namespaces.
+    pub const NAMESPACE_KIND: &str = "tenant";
+
+    /// `None` if the namespace is being deleted, or its name is not the consumer's.
+    #[allow(clippy::needless_pass_by_value)] // A cache calls it with a value.
+    pub fn of(namespace: Namespace) -> Option<Self> {
+        let consumer: ClusterId = namespace.labels().get(labels::CONSUMER_ID)?.parse().ok()?;
+        let is_its_own = namespace.name_any() == tenant_namespace(&consumer);
+        (is_its_own && namespace.metadata.deletion_timestamp.is_none()).then_some(Self { consumer })
+    }
+}
+
+/// The announcements of all peers.
+pub struct Announcements {
+    own: ClusterId,
+    /// In tenant namespaces of this cluster.
+    from_consumers: Cache<ReceivedConfig>,
+    /// In our tenant namespaces at providers.
+    from_providers: Mutex<HashMap<ClusterId, Cache<ReceivedConfig>>>,
+    queue: Queue<()>,
+}
+
+impl Announcements {
+    pub fn start(context: &Context, stop: &CancellationToken, queue: Queue<()>) -> Arc<Self> {
+        let from_consumers = watch(Api::all(context.client.clone()), stop.clone(), &queue);
+        Arc::new(Self { own: context.cluster_id.clone(), from_consumers, from_providers: Mutex::default(), queue })
+    }
+
+    pub async fn synced(&self) -> bool {
+        self.from_consumers.synced().await
+    }
+
+    /// Follows the announcements of providers while they are connected.
+    pub async fn follow(self: &Arc<Self>, peers: &Peers, stop: CancellationToken) {
+        peers.for_each(stop, |connection| self.clone().follow_one(connection)).await;
+    }
+
+    async fn follow_one(self: Arc<Self>, connection: Arc<PeerConnection>) {
+        let id = connection.cluster_id.clone();
+        let stop = connection.ended.child_token();
+        let _guard = stop.clone().drop_guard();
+        let cache = watch(Api::namespaced(connection.client.clone(), &connection.tenant_namespace), stop, &self.queue);
+        let mut health = connection.health.clone();
+        let follow = async {
+            // Until then the announcement read over the former connection counts.
+            if cache.synced().await {
+                self.from_providers.lock().insert(id.clone(), cache.clone());
+                self.queue.add(());
+            }
+            while health.changed().await.is_ok() {
+                self.queue.add(());
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = connection.ended.cancelled() => {}
+            () = follow => {}
+        }
+        // Its last announcement stays valid.
+        self.queue.add(());
+    }
+
+    /// A peer's last announcement. A reachable provider's comes first, then the one that a consumer stored here.
+    pub fn of(&self, peers: &Peers, id: &ClusterId) -> Option<Result<NetworkAnnouncement, String>> {
+        let provider = self.from_providers.lock().get(id).cloned();
+        let provider = provider
+            .and_then(|cache| only(&cache))
+            .map(|received| received.as_ref().clone().map(|config| config.status.unwrap_or_default().announcement));
+        let consumer = self.from_consumers.get(&Key::new(tenant_namespace(id), NETWORK_CONFIG));
+        let consumer = consumer.map(|received| received.as_ref().clone().map(|config| config.spec.announcement));
+        let is_reachable = peers.get(id).is_some_and(|connection| connection.is_reachable());
+        let both = if is_reachable { [provider, consumer] } else { [consumer, provider] };
+        let is_empty =
+            |one: &Result<NetworkAnnouncement, String>| one.as_ref().is_ok_and(|one| *one == NetworkAnnouncement::default());
+        let mut both = both.into_iter().flatten();
+        let first = both.next()?;
+        if is_empty(&first) { both.next().or(Some(first)) } else { Some(first) }
+    }
+
+    /// Writes our announcement to each peer, and withdraws it from peers without an outcome. Writes only differences. Announcements to the
+    /// peers in `unknown` stay as they are.
+    pub async fn tell(&self, context: &Context, outcomes: &BTreeMap<ClusterId, Outcome>, unknown: &[ClusterId]) -> Vec<Error> {
+        let mut failures = self.tell_consumers(context, outcomes, unknown).await;
+        failures.extend(self.tell_providers(context, outcomes, unknown).await);
+        failures
+    }
+
+    async fn tell_consumers(
+        &self,
+        context: &Context,
+        outcomes: &BTreeMap<ClusterId, Outcome>,
+        unknown: &[ClusterId],
+    ) -> Vec<Error> {
+        let mut failures = Vec::new();
+        let nothing = NetworkAnnouncement::default();
+        let announcement = |id: &ClusterId| outcomes.get(id).map_or(&nothing, |outcome| &outcome.announcement);
+        for (key, received) in self.from_consumers.all() {
+            // Other namespaces than tenant namespaces do not count.
+            let consumer = key.namespace.rsplit('-').next().and_then(|id| id.parse::<ClusterId>().ok());
+            let Some(consumer) = consumer.filter(|id| tenant_namespace(id) == key.namespace && key.name == NETWORK_CONFIG) else {
+                continue;
+            };
+            let wanted = announcement(&consumer);
+            // If the object cannot be read, neither can our own half in it.
+            let Ok(config) = received.as_ref() else { continue };
+            let current = config.status.clone().unwrap_or_default().announcement;
+            if current == *wanted || unknown.contains(&consumer) {
+                continue;
+            }
+            let api: Api<NetworkConfig> = namespaced(&context.client, &key.namespace);
+            let status = NetworkConfigStatus { announcement: wanted.clone() };
+            let written = put_status(&api, FIELD_MANAGER, NETWORK_CONFIG, &status).await;
+            failures.extend(written.step(ANNOUNCE, "consumer", Key::new("", consumer.as_str())).err().map(Error::from));
+        }
+        failures
+    }
+
+    async fn tell_providers(
+        &self,
+        context: &Context,
+        outcomes: &BTreeMap<ClusterId, Outcome>,
+        unknown: &[ClusterId],
+    ) -> Vec<Error> {
+        let is_known = |id: &ClusterId| outcomes.contains_key(id) || unknown.contains(id) || context.peers.get(id).is_some();
+        let caches: Vec<_> = {
+            let mut providers = self.from_providers.lock();
+            providers.retain(|id, _| is_known(id));
+            providers.iter().map(|(id, cache)| (id.clone(), cache.clone())).collect()
+        };
+        let writes = caches.into_iter().filter(|(id, _)| !unknown.contains(id)).filter_map(|(id, cache)| {
+            let connection = context.peers.get(&id).filter(|connection| connection.is_reachable())?;
+            let wanted = outcomes.get(&id).map(|outcome| outcome.announcement.clone());
+            Some(async move {
+                let written = self.tell_provider(&connection, wanted.as_ref(), only(&cache).as_deref()).await;
+                written.step(ANNOUNCE, "provider", Key::new("", id.as_str())).err().map(Error::from)
+            })
+        });
+        join_all(writes).await.into_iter().flatten().collect()
+    }
+
+    async fn tell_provider(
+        &self,
+        connection: &PeerConnection,
+        wanted: Option<&NetworkAnnouncement>,
+        current: Option<&ReceivedConfig>,
+    ) -> Result<(), peers::PeerError> {
+        let api: Api<NetworkConfig> = namespaced(&connection.client, &connection.tenant_namespace);
+        let current = current.map(|config| config.as_ref().ok().map(|config| &config.spec.announcement));
+        match (wanted, current) {
+            // Writing again does not help if the object cannot be read.
+            (None, None) | (Some(_), Some(None)) => Ok(()),
+            (None, Some(_)) => peers::call(delete_if_present(&api, NETWORK_CONFIG, &DeleteParams::default())).await.map(drop),
+            (Some(wanted), Some(Some(current))) if current == wanted => Ok(()),
+            (Some(wanted), current) => {
+                let spec = NetworkConfigSpec { announcement: wanted.clone() };
+                let config = marked(NetworkConfig::new(NETWORK_CONFIG, spec), labels::CONSUMER_ID, &self.own);
+                peers::call(put(&api, FIELD_MANAGER, &config, current.is_some())).await
+            }
+        }
+    }
+}
+
+fn watch(api: Api<DeserializeGuard<NetworkConfig>>, stop: CancellationToken, queue: &Queue<()>) -> Cache<ReceivedConfig> {
+    let queue = queue.clone();
+    let only = Config::default().fields(&format!("metadata.name={NETWORK_CONFIG}"));
+    Cache::watch(api, only, stop, read, move |_, _, _| queue.add_after((), PEER_CHANGE_DELAY))
+}
+
+fn only(cache: &Cache<ReceivedConfig>) -> Option<Arc<ReceivedConfig>> {
+    cache.all().into_iter().map(|(_, config)| config).next()
+}
+
+/// A peer may write objects that the schema admits and we cannot read, and its own API server may have another schema. An object that
+/// cannot be used becomes a short error.
+fn read(config: DeserializeGuard<NetworkConfig>) -> Option<ReceivedConfig> {
+    let (metadata, content) = match config.0 {
+        Ok(config) => (config.metadata, Ok((config.spec, config.status))),
+        Err(invalid) => (invalid.metadata, Err(invalid.error)),
+    };
+    if metadata.deletion_timestamp.is_some() || metadata.name.as_deref() != Some(NETWORK_CONFIG) {
+        return None;
+    }
+    Some(content.map_err(|error| error.chars().take(MAX_ERROR_LEN).collect()).and_then(|(spec, status)| {
+        let status = status.unwrap_or_default();
+        for announcement in [&spec.announcement, &status.announcement] {
+            check_limits(announcement).map_err(str::to_owned)?;
+        }
+        Ok(NetworkConfig { metadata: ObjectMeta::default(), spec, status: Some(status) })
+    }))
+}
+
+/// Checks the limits of our own schema: the announcement's content ends up in objects here.
+fn check_limits(announcement: &NetworkAnnouncement) -> Result<(), &'static str> {
+    let NetworkAnnouncement { exports, transit, views, gateways, .. } = announcement;
+    if [exports.len(), transit.len(), views.len()].into_iter().any(|count| count > 1024) {
+        return Err("it names more than 1024 prefixes");
+    }
+    if gateways.len() > 16 || gateways.iter().any(|gateway| gateway.endpoints.len().max(gateway.tls.len()) > 8) {
+        return Err("it names more than 16 gateways, or one with more than 8 addresses");
+    }
+    let is_short = |address: &String| address.chars().count() <= 300;
+    let are_short = |gateway: &GatewayAddress| gateway.endpoints.iter().chain(&gateway.tls).all(is_short);
+    let has_keys = |gateway: &GatewayAddress| is_key(&gateway.public_key) && gateway.first_key.as_deref().is_none_or(is_key);
+    if gateways.iter().all(|gateway| has_keys(gateway) && are_short(gateway)) {
+        Ok(())
+    } else {
+        Err("one of its gateways has no key of 32 bytes, or an address that is too long")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use data_encoding::BASE64;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn received(name: &str, announcement: &Value) -> Option<ReceivedConfig> {
+        let object = json!({ "apiVersion": "net.liqo.io/v1alpha1", "kind": "NetworkConfig", "metadata": { "name": name },
+            "spec": { "announcement": announcement } });
+        read(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn an_announcement_that_cannot_be_used_is_kept_as_a_short_error() {
+        let key = BASE64.encode(&[7; 32]);
+        assert!(
+            received(NETWORK_CONFIG, &json!({ "gateways": [{ "publicKey": key, "endpoints": ["192.0.2.1:1"] }] }))
+                .unwrap()
+                .is_ok()
+        );
+        assert_eq!(received("another", &json!({})), None);
+        let endpoints: Vec<String> = (0..9).map(|port| format!("192.0.2.1:{port}")).collect();
+        for refused in [
+            json!({ "exports": ["x"] }),
+            json!({ "mtu": "1".repeat(100_000) }),
+            json!({ "gateways": [{ "publicKey": "short" }] }),
+            json!({ "gateways": [{ "publicKey": key, "endpoints": endpoints }] }),
+            json!({ "gateways": [{ "publicKey": key, "tls": endpoints }] }),
+            json!({ "gateways": [{ "publicKey": key, "tls": ["a".repeat(301)] }] }),
+            json!({ "exports": (0..1025).map(|n| format!("10.{}.{}.0/24", n / 256, n % 256)).collect::<Vec<_>>() }),
+        ] {
+            assert!(received(NETWORK_CONFIG, &refused).unwrap().unwrap_err().len() <= MAX_ERROR_LEN);
+        }
+    }
+}

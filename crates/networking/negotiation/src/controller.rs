@@ -1,0 +1,328 @@
+//! The controller: watches what decisions depend on, decides, and writes `TunnelEndpoint`s and conditions.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Namespace, Node},
+};
+use kube::{Api, api::DeleteParams, runtime::watcher::Config};
+use liqo_api::{
+    ClusterId, ForeignCluster, NamespaceOffloading, NetworkAnnouncement, PeeringIntent, PeeringPolicy, TunnelEndpoint,
+    TunnelEndpointSpec,
+    conditions::DesiredCondition,
+    labels,
+    policies::{PolicyPeer, without_status},
+};
+use liqo_controller_runtime::{
+    Cache, Context, Key, Next, Queue,
+    cache::whole,
+    conditions::{self, namespaced},
+    foreign_clusters, policies,
+    put::{marked, put},
+    queue::error_chain,
+    writes::{Step as _, delete_if_present},
+};
+use liqo_network_model::gateways::{GatewayLease, LeaseObservations, lease_number};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    announcements::{Announcements, Tenant},
+    decide::{
+        announced_gateways::{self, observe},
+        exchange::{NetworkSnapshot, Outcome, PeerState, decide},
+        links,
+        ranges::NodeAddresses,
+    },
+    error::{Error, FIELD_MANAGER},
+    range_discovery::{self, DiscoveredRanges, REFRESH_PERIOD, RETRY_DELAY, Ranges},
+};
+
+/// Several changes often belong together, so a reconcile waits this long after a change.
+const SETTLE: Duration = Duration::from_millis(50);
+/// The controller's name in metrics. It keeps the crate's former name.
+const CONTROLLER: &str = "interconnect";
+
+/// Negotiates networks with all peers until `context.stop`. Only the leader may run it.
+pub async fn run(context: Context) -> Result<(), Error> {
+    let stop = context.stop.child_token();
+    let _guard = stop.clone().drop_guard();
+    NetworkNegotiation::start(context, &stop).run(stop).await;
+    Ok(())
+}
+
+struct NetworkNegotiation {
+    context: Context,
+    foreign_clusters: Cache<ForeignCluster>,
+    policies: Cache<PeeringPolicy>,
+    nodes: Cache<NodeAddresses>,
+    leases: Cache<GatewayLease>,
+    tenants: Cache<Tenant>,
+    /// The clusters that have a remote namespace of each offloaded namespace.
+    offloadings: Cache<BTreeSet<ClusterId>>,
+    endpoints: Cache<TunnelEndpoint>,
+    announcements: Arc<Announcements>,
+    observations: Arc<Mutex<LeaseObservations>>,
+    discovered: Mutex<Option<DiscoveredRanges>>,
+    /// Has one key, because the prefixes of all peers are allocated together.
+    queue: Queue<()>,
+}
+
+impl NetworkNegotiation {
+    fn start(context: Context, stop: &CancellationToken) -> Arc<Self> {
+        let queue = Queue::new();
+        let enqueue = || {
+            let queue = queue.clone();
+            move || queue.add_after((), SETTLE)
+        };
+        let client = || context.client.clone();
+        let all = Config::default;
+        let (on_cluster, on_policy, on_node, on_tenant) = (enqueue(), enqueue(), enqueue(), enqueue());
+        let tenants = all().labels(&format!("{}={}", labels::NAMESPACE_KIND, Tenant::NAMESPACE_KIND));
+        let real_nodes = all().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+        // Others write the status of policies.
+        let rules =
+            |policy: Option<&Arc<PeeringPolicy>>| policy.map(|policy| PeeringPolicy::clone(policy)).and_then(without_status);
+        let observations: Arc<Mutex<LeaseObservations>> = Arc::default();
+        Arc::new(Self {
+            foreign_clusters: Cache::watch(Api::all(client()), all(), stop.clone(), whole, move |_, _, _| on_cluster()),
+            policies: Cache::watch(Api::all(client()), all(), stop.clone(), whole, move |_, old, new| {
+                if rules(old) != rules(new) {
+                    on_policy();
+                }
+            }),
+            nodes: Cache::watch(Api::<Node>::all(client()), real_nodes, stop.clone(), NodeAddresses::of, move |_, _, _| {
+                on_node();
+            }),
+            leases: watch_leases(&context, stop, observations.clone(), enqueue()),
+            tenants: Cache::watch(Api::<Namespace>::all(client()), tenants, stop.clone(), Tenant::of, move |_, _, _| {
+                on_tenant();
+            }),
+            offloadings: watch_offloadings(&context, stop, enqueue()),
+            endpoints: watch_endpoints(&context, stop, enqueue()),
+            announcements: Announcements::start(&context, stop, queue.clone()),
+            observations,
+            discovered: Mutex::default(),
+            context,
+            queue,
+        })
+    }
+
+    async fn run(self: &Arc<Self>, stop: CancellationToken) {
+        let synced = [
+            self.foreign_clusters.synced().await,
+            self.policies.synced().await,
+            self.nodes.synced().await,
+            self.leases.synced().await,
+            self.tenants.synced().await,
+            self.offloadings.synced().await,
+            self.endpoints.synced().await,
+            self.announcements.synced().await,
+        ];
+        if synced.contains(&false) {
+            return;
+        }
+        self.queue.add(());
+        let this = self.clone();
+        let work = self.queue.run(CONTROLLER, 1, stop.clone(), move |()| {
+            let this = this.clone();
+            async move { this.reconcile().await }
+        });
+        let mut config = self.context.config.clone();
+        let follow_config = async {
+            while config.changed().await.is_ok() {
+                self.queue.add(());
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = work => {}
+            () = self.announcements.follow(&self.context.peers, stop) => {}
+            () = follow_config => {}
+        }
+    }
+
+    async fn reconcile(&self) -> Result<Next, Error> {
+        let config = self.context.config();
+        let ranges = self.ranges().await?;
+        let peers = self.peers();
+        let nodes: BTreeMap<String, Arc<NodeAddresses>> =
+            self.nodes.all().into_iter().map(|(key, node)| (key.name, node)).collect();
+        let settings = &config.spec.network.gateways;
+        let (gateways, gateways_change_in) = {
+            let mut observations = self.observations.lock();
+            observations.set_replicas(settings.replicas);
+            announced_gateways::announced(settings, &observations, &nodes, Instant::now())
+        };
+        let has_gateway = !gateways.is_empty();
+        let current: BTreeMap<ClusterId, TunnelEndpointSpec> =
+            self.current_endpoints().into_iter().map(|(id, endpoint)| (id, endpoint.spec.clone())).collect();
+        let outcomes = ranges.as_ref().ok().map(|ranges| {
+            decide(&NetworkSnapshot {
+                own: self.context.cluster_id.clone(),
+                settings: config.spec.network.clone(),
+                ranges: ranges.clone(),
+                nodes: nodes.values().map(|node| NodeAddresses::clone(node)).collect(),
+                gateways,
+                peers: peers.clone(),
+                current: current.clone(),
+            })
+        });
+        let mut failures = Vec::new();
+        // Without our ranges nothing new is agreed. Endpoints of peers that we no longer want a network with are deleted all the same.
+        let endpoint = |id: &ClusterId| match &outcomes {
+            Some(outcomes) => outcomes.get(id).and_then(|outcome| outcome.endpoint.clone()),
+            None => current.get(id).filter(|_| peers.contains_key(id)).cloned(),
+        };
+        let endpoints = peers.keys().filter_map(|id| Some((id.clone(), endpoint(id)?))).collect();
+        failures.extend(self.write_endpoints(&endpoints).await);
+        failures.extend(self.write_conditions(outcomes.as_ref(), ranges.as_ref().err(), has_gateway).await);
+        let unknown = if ranges.is_ok() { Vec::new() } else { peers.keys().cloned().collect() };
+        failures.extend(self.announcements.tell(&self.context, &outcomes.unwrap_or_default(), &unknown).await);
+        let next = if failures.is_empty() && ranges.is_ok() { REFRESH_PERIOD } else { RETRY_DELAY };
+        // A failure for one peer must not hold up the others, so it is only logged.
+        for error in failures {
+            tracing::warn!(error = error_chain(&error), "trying again");
+        }
+        Ok(Next::After(gateways_change_in.map_or(next, |change| change.min(next))))
+    }
+
+    /// Our ranges; discovered again when they are old.
+    async fn ranges(&self) -> Result<Ranges, Error> {
+        let previous = self.discovered.lock().clone();
+        let mut nodes = self.nodes.all();
+        nodes.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let nodes = nodes.into_iter().map(|(_, node)| NodeAddresses::clone(&node)).collect();
+        let discovered = range_discovery::discover(&self.context, nodes, previous).await?;
+        let ranges = discovered.ranges.clone();
+        *self.discovered.lock() = Some(discovered);
+        Ok(ranges)
+    }
+
+    /// The peers that get a network: there is a peering in either direction, and nobody in this cluster forbids the network.
+    fn peers(&self) -> BTreeMap<ClusterId, PeerState> {
+        if !self.context.config().spec.network.enabled {
+            return BTreeMap::new();
+        }
+        let wanted = foreign_clusters::by_peer(&self.foreign_clusters).into_iter().filter_map(|(id, cluster)| {
+            // While a peering is being ended its pods still need their network.
+            let borrows = cluster.wants_outgoing() || self.context.peers.get(&id).is_some();
+            let has_peering = borrows || self.tenants.all().iter().any(|(_, tenant)| tenant.consumer == id);
+            let held = policies::effective(&self.policies, &PolicyPeer::new(&id, Some(&cluster)));
+            let policy = held.map(|policy| policy.spec.network.clone());
+            let is_wanted = match cluster.spec.network {
+                PeeringIntent::Yes => true,
+                PeeringIntent::No => false,
+                PeeringIntent::Auto => policy.as_ref().is_some_and(|policy| policy.enabled),
+            };
+            (has_peering && is_wanted).then(|| {
+                // A consumer's announcement is stored here, so its absence is known. A provider's may only be out of sight.
+                let nothing = || (!borrows).then(|| Ok(NetworkAnnouncement::default()));
+                let announcement = self.announcements.of(&self.context.peers, &id).or_else(nothing);
+                let runs_our_pods = self.offloadings.all().iter().any(|(_, clusters)| clusters.contains(&id));
+                let name = cluster.display_name();
+                (id, PeerState { name, policy: policy.unwrap_or_default(), runs_our_pods, announcement })
+            })
+        });
+        wanted.collect()
+    }
+
+    fn current_endpoints(&self) -> BTreeMap<ClusterId, Arc<TunnelEndpoint>> {
+        let all = self.endpoints.all().into_iter();
+        all.map(|(_, endpoint)| (endpoint.spec.cluster_id.clone(), endpoint)).collect()
+    }
+
+    async fn write_endpoints(&self, wanted: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> Vec<Error> {
+        let api: Api<TunnelEndpoint> = namespaced(&self.context.client, &self.context.namespace);
+        let current = self.current_endpoints();
+        let mut failures = Vec::new();
+        for (id, spec) in wanted {
+            let before = current.get(id);
+            if before.is_some_and(|before| before.spec == *spec) {
+                continue;
+            }
+            tracing::info!(peer = %id, imported = ?spec.imported, exported = ?spec.exported, "writing the network towards a peer");
+            let object = marked(TunnelEndpoint::new(id.as_str(), spec.clone()), labels::REMOTE_CLUSTER_ID, id);
+            let written = put(&api, FIELD_MANAGER, &object, before.is_some()).await;
+            failures.extend(written.step("write", "TunnelEndpoint", Key::of(&object)).err().map(Error::from));
+        }
+        for (id, endpoint) in current.iter().filter(|(id, _)| !wanted.contains_key(*id)) {
+            tracing::info!(peer = %id, "removing the network towards a peer");
+            let name = endpoint.metadata.name.clone().unwrap_or_default();
+            let deleted = delete_if_present(&api, &name, &DeleteParams::default()).await;
+            failures.extend(deleted.step("delete", "TunnelEndpoint", Key::of(&**endpoint)).err().map(Error::from));
+        }
+        failures
+    }
+
+    async fn write_conditions(
+        &self,
+        outcomes: Option<&BTreeMap<ClusterId, Outcome>>,
+        ranges_unknown: Option<&String>,
+        has_gateway: bool,
+    ) -> Vec<Error> {
+        let current = self.current_endpoints();
+        let mut failures = Vec::new();
+        for (id, cluster) in foreign_clusters::by_peer(&self.foreign_clusters) {
+            let outcome = outcomes.and_then(|outcomes| outcomes.get(&id));
+            let wanted: Vec<DesiredCondition> = match (outcome, ranges_unknown) {
+                (Some(outcome), _) => links::wanted(outcome, has_gateway, current.get(&id).map(AsRef::as_ref)),
+                (None, Some(why)) if self.context.config().spec.network.enabled => links::without_ranges(why),
+                _ => Vec::new(),
+            };
+            let written =
+                conditions::apply_links(&self.context.client, &cluster, liqo_api::conditions::owners::NETWORK, &wanted).await;
+            failures.extend(written.step("write conditions of", "ForeignCluster", Key::of(&*cluster)).err().map(Error::from));
+        }
+        failures
+    }
+}
+
+fn watch_leases(
+    context: &Context,
+    stop: &CancellationToken,
+    observations: Arc<Mutex<LeaseObservations>>,
+    enqueue: impl Fn() + Send + 'static,
+) -> Cache<GatewayLease> {
+    let api = Api::<Lease>::namespaced(context.client.clone(), &context.namespace);
+    let gateways = Config::default().labels(&format!("{}=true", labels::GATEWAY));
+    let parse = |lease: Lease| GatewayLease::parse(&lease);
+    Cache::watch(api, gateways, stop.clone(), parse, move |key, _, new| {
+        let Some(number) = lease_number(&key.name) else { return };
+        if observe(&mut observations.lock(), number, new.map(AsRef::as_ref), Instant::now()) {
+            enqueue();
+        }
+    })
+}
+
+fn watch_offloadings(
+    context: &Context,
+    stop: &CancellationToken,
+    enqueue: impl Fn() + Send + 'static,
+) -> Cache<BTreeSet<ClusterId>> {
+    let clusters = |offloading: NamespaceOffloading| {
+        Some(offloading.status?.remote_namespaces.into_iter().map(|remote| remote.cluster_id).collect())
+    };
+    Cache::watch(Api::all(context.client.clone()), Config::default(), stop.clone(), clusters, move |_, old, new| {
+        if old != new {
+            enqueue();
+        }
+    })
+}
+
+fn watch_endpoints(context: &Context, stop: &CancellationToken, enqueue: impl Fn() + Send + 'static) -> Cache<TunnelEndpoint> {
+    let api = Api::namespaced(context.client.clone(), &context.namespace);
+    // Measurements in the status do not matter here.
+    let relevant =
+        |one: &Arc<TunnelEndpoint>| (one.metadata.deletion_timestamp.clone(), one.spec.clone(), one.connected().cloned());
+    Cache::watch(api, Config::default(), stop.clone(), whole, move |_, old: Option<&Arc<TunnelEndpoint>>, new| {
+        if old.map(relevant) != new.map(relevant) {
+            enqueue();
+        }
+    })
+}

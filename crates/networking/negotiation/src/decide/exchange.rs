@@ -1,0 +1,228 @@
+//! Our announcement to each peer, and what follows from the peer's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use liqo_api::{
+    ClusterId, GatewayAddress, NetworkAnnouncement, NetworkPolicy, NetworkRanges, NetworkSettings, TunnelEndpointSpec,
+};
+use liqo_network_model::{
+    allocator::Allocations,
+    negotiation::{Agreement, Announcement, Ranges, Refused, agree, allocate_views},
+};
+
+use super::ranges::NodeAddresses;
+
+/// Maximum number of prefixes of one peer that we pass on to others: its pod ranges and its external ones.
+const MAX_PASSED_ON: usize = 16;
+/// Maximum number of prefixes of others that we pass on to one peer, and accept from one.
+const MAX_TRANSIT: usize = 128;
+
+/// Everything that the outcomes depend on.
+#[derive(Clone, Debug)]
+pub struct NetworkSnapshot {
+    pub own: ClusterId,
+    pub settings: NetworkSettings,
+    pub ranges: NetworkRanges,
+    pub nodes: Vec<NodeAddresses>,
+    /// Our gateways, in the order of their Leases.
+    pub gateways: Vec<GatewayAddress>,
+    /// The peers that we want a network with.
+    pub peers: BTreeMap<ClusterId, PeerState>,
+    /// The existing `TunnelEndpoint`s.
+    pub current: BTreeMap<ClusterId, TunnelEndpointSpec>,
+}
+
+/// A peer that we want a network with.
+#[derive(Clone, Debug)]
+pub struct PeerState {
+    pub name: String,
+    /// From the `PeeringPolicy` that applies to the peer.
+    pub policy: NetworkPolicy,
+    /// Whether a namespace of ours is offloaded to it.
+    pub runs_our_pods: bool,
+    /// Its last announcement, or why that cannot be read. `None` if we do not know it (yet); the default if the peer withdrew it.
+    pub announcement: Option<Result<NetworkAnnouncement, String>>,
+}
+
+/// The decision about a peer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Our announcement to it.
+    pub announcement: NetworkAnnouncement,
+    /// `None` if there must be no `TunnelEndpoint`.
+    pub endpoint: Option<TunnelEndpointSpec>,
+    pub progress: Progress,
+}
+
+/// How far the negotiation with a peer came.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Progress {
+    /// The peer has not announced anything.
+    Silent,
+    /// Why the peer's announcement is refused.
+    Refused(String),
+    Partial {
+        /// Prefixes of ours for which the peer has not announced a view yet.
+        unseen: Vec<IpNet>,
+        /// Prefixes of the peer for which we have no room.
+        unallocated: Vec<IpNet>,
+    },
+    Agreed,
+}
+
+/// Decides about each peer.
+pub fn decide(snapshot: &NetworkSnapshot) -> BTreeMap<ClusterId, Outcome> {
+    let ranges = ranges(snapshot);
+    let exports: BTreeMap<ClusterId, BTreeSet<IpNet>> =
+        snapshot.peers.iter().map(|(id, peer)| (id.clone(), wanted(snapshot, id, peer))).collect();
+    let previous: Allocations = snapshot
+        .current
+        .iter()
+        .flat_map(|(id, endpoint)| endpoint.imported.iter().map(|(there, here)| ((id.clone(), *there), *here)))
+        .collect();
+    let (allocations, _) = allocate_views(&ranges, &exports, &previous);
+    snapshot.peers.iter().map(|(id, peer)| (id.clone(), outcome(snapshot, &ranges, &allocations, id, peer))).collect()
+}
+
+fn ranges(snapshot: &NetworkSnapshot) -> Ranges {
+    Ranges {
+        pods: snapshot.ranges.pods.clone(),
+        services: snapshot.ranges.services.clone(),
+        external: snapshot.ranges.external.clone(),
+        // Not the addresses of peers' gateways: a peer could displace the prefixes of others by announcing them. And gateways
+        // never call an address within a peer's prefix.
+        nodes: snapshot.nodes.iter().flat_map(|node| node.addresses.iter().copied()).collect(),
+        reserved: snapshot.settings.reserved_cidrs.clone(),
+        pools: snapshot.settings.peer_cidrs.clone(),
+    }
+}
+
+fn announced(peer: &PeerState) -> Option<&NetworkAnnouncement> {
+    peer.announcement.as_ref()?.as_ref().ok()
+}
+
+/// The prefixes of a peer that we want a view of. While its announcement is not known (after a start, for example), the current ones.
+fn wanted(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> BTreeSet<IpNet> {
+    match announced(peer) {
+        Some(theirs) => accepted_exports(snapshot, theirs),
+        None => snapshot.current.get(id).map(|endpoint| endpoint.imported.keys().copied().collect()).unwrap_or_default(),
+    }
+}
+
+/// Its own prefixes, and those of clusters that we only reach through it.
+fn accepted_exports(snapshot: &NetworkSnapshot, theirs: &NetworkAnnouncement) -> BTreeSet<IpNet> {
+    let behind = theirs.transit.iter().filter(|(_, owner)| **owner != snapshot.own && !snapshot.peers.contains_key(owner));
+    let behind = behind.take(MAX_TRANSIT);
+    theirs.exports.iter().chain(behind.map(|(prefix, _)| prefix)).copied().collect()
+}
+
+fn outcome(snapshot: &NetworkSnapshot, ranges: &Ranges, allocations: &Allocations, id: &ClusterId, peer: &PeerState) -> Outcome {
+    let mut announcement = NetworkAnnouncement {
+        exports: exports(ranges),
+        transit: transit(snapshot, allocations, id, peer),
+        views: allocations.iter().filter(|((owner, _), _)| owner == id).map(|((_, there), here)| (*there, *here)).collect(),
+        gateways: snapshot.gateways.clone(),
+        mtu: snapshot.settings.mtu,
+    };
+    let (progress, endpoint) = match &peer.announcement {
+        // The agreement stays until the peer announces something else. Only what is open to the peer is our own decision.
+        None => (Progress::Silent, current_endpoint(snapshot, id, peer)),
+        Some(Ok(theirs)) if *theirs == NetworkAnnouncement::default() => (Progress::Silent, None),
+        Some(Err(why)) => (Progress::Refused(why.clone()), current_endpoint(snapshot, id, peer)),
+        Some(Ok(theirs)) => match agreement(snapshot, &announcement, theirs) {
+            Err(refused) => {
+                announcement.views.clear();
+                (Progress::Refused(refused.to_string()), None)
+            }
+            Ok(agreement) => {
+                let progress = if agreement.is_complete() {
+                    Progress::Agreed
+                } else {
+                    Progress::Partial { unseen: agreement.unseen.clone(), unallocated: agreement.unallocated.clone() }
+                };
+                (progress, Some(endpoint(snapshot, id, peer, theirs, &agreement)))
+            }
+        },
+    };
+    Outcome { announcement, endpoint, progress }
+}
+
+fn current_endpoint(snapshot: &NetworkSnapshot, id: &ClusterId, peer: &PeerState) -> Option<TunnelEndpointSpec> {
+    let current = snapshot.current.get(id)?.clone();
+    Some(TunnelEndpointSpec { reach: peer.policy.reach, api_server: reaches_api_server(peer), ..current })
+}
+
+/// Whether the peer runs pods of ours that may reach our API server.
+fn reaches_api_server(peer: &PeerState) -> bool {
+    peer.policy.api_server && peer.runs_our_pods
+}
+
+/// Our pods and external prefixes of the families in which peers have room: in another family we could not answer peers.
+fn exports(ranges: &Ranges) -> BTreeSet<IpNet> {
+    let has_room = |prefix: &&IpNet| ranges.pools.iter().any(|pool| pool.addr().is_ipv4() == prefix.addr().is_ipv4());
+    ranges.pods.iter().chain(&ranges.external).filter(has_room).map(IpNet::trunc).collect()
+}
+
+/// Our views of other peers' prefixes, if both peers may reach each other through us. Prefixes that those peers pass on from others are
+/// not passed on again: they would circulate among hubs forever.
+fn transit(
+    snapshot: &NetworkSnapshot,
+    allocations: &Allocations,
+    id: &ClusterId,
+    peer: &PeerState,
+) -> BTreeMap<IpNet, ClusterId> {
+    let may = |owner: &ClusterId| snapshot.peers.get(owner).filter(|other| owner != id && other.policy.transit);
+    let passed = allocations.iter().filter_map(|((owner, there), here)| {
+        let is_its_own = announced(may(owner)?)?.exports.contains(there);
+        is_its_own.then(|| (*here, owner.clone()))
+    });
+    if !peer.policy.transit {
+        return BTreeMap::new();
+    }
+    let mut of_each: BTreeMap<ClusterId, usize> = BTreeMap::new();
+    let few = passed.filter(|(_, owner)| {
+        let count = of_each.entry(owner.clone()).or_default();
+        *count += 1;
+        *count <= MAX_PASSED_ON
+    });
+    few.take(MAX_TRANSIT).collect()
+}
+
+fn agreement(snapshot: &NetworkSnapshot, ours: &NetworkAnnouncement, theirs: &NetworkAnnouncement) -> Result<Agreement, Refused> {
+    let ours =
+        Announcement { exports: ours.exports.iter().chain(ours.transit.keys()).copied().collect(), views: ours.views.clone() };
+    agree(&ours, &Announcement { exports: accepted_exports(snapshot, theirs), views: theirs.views.clone() })
+}
+
+fn endpoint(
+    snapshot: &NetworkSnapshot,
+    id: &ClusterId,
+    peer: &PeerState,
+    theirs: &NetworkAnnouncement,
+    agreement: &Agreement,
+) -> TunnelEndpointSpec {
+    let maps = &agreement.maps;
+    let mtu = Some(theirs.mtu).filter(|&mtu| mtu > 0).map_or(snapshot.settings.mtu, |mtu| mtu.min(snapshot.settings.mtu));
+    TunnelEndpointSpec {
+        cluster_id: id.clone(),
+        cluster_name: peer.name.clone(),
+        exported: maps.exported.pairs().map(|(here, there)| (here.0, there.0)).collect(),
+        imported: maps.imported.pairs().map(|(here, there)| (there.0, here.0)).collect(),
+        gateways: theirs.gateways.iter().filter(|gateway| !is_of_another(snapshot, id, gateway)).cloned().collect(),
+        // The minimum MTU of IPv6.
+        mtu: mtu.max(1280),
+        reach: peer.policy.reach,
+        api_server: reaches_api_server(peer),
+    }
+}
+
+/// Whether another peer had this key first. Peers know each other's keys; with another's key a peer would get its packets.
+fn is_of_another(snapshot: &NetworkSnapshot, id: &ClusterId, gateway: &GatewayAddress) -> bool {
+    let holds = |endpoint: &TunnelEndpointSpec| endpoint.gateways.iter().any(|other| other.public_key == gateway.public_key);
+    let is_its_own = snapshot.current.get(id).is_some_and(holds);
+    !is_its_own && snapshot.current.iter().any(|(other, endpoint)| other != id && holds(endpoint))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+use super::*;
+
+fn id(letter: char) -> ClusterId {
+    ClusterId::of_public_key(&[u8::try_from(letter).unwrap(); 32])
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn silent(name: &str) -> PeerState {
+    PeerState { name: name.into(), policy: NetworkPolicy::default(), runs_our_pods: false, announcement: None }
+}
+
+fn snapshot(own: char, peers: &[(char, PeerState)]) -> NetworkSnapshot {
+    let ranges = NetworkRanges {
+        pods: vec![net("10.244.0.0/16")],
+        services: vec![net("10.96.0.0/12")],
+        external: vec![net("10.70.0.0/24")],
+        ..NetworkRanges::default()
+    };
+    let key = |letter: char| GatewayAddress {
+        public_key: format!("key of {letter}"),
+        endpoints: vec!["192.0.2.1:51840".into()],
+        ..GatewayAddress::default()
+    };
+    NetworkSnapshot {
+        own: id(own),
+        settings: NetworkSettings::default(),
+        ranges,
+        nodes: vec![NodeAddresses { addresses: vec!["172.18.0.2".parse().unwrap()], ..NodeAddresses::default() }],
+        gateways: vec![key(own)],
+        peers: peers.iter().map(|(letter, peer)| (id(*letter), peer.clone())).collect(),
+        current: BTreeMap::new(),
+    }
+}
+
+/// Lets clusters talk until nothing changes. Each link is between two of them.
+fn settle(
+    clusters: &mut BTreeMap<char, NetworkSnapshot>,
+    links: &[(char, char)],
+) -> BTreeMap<char, BTreeMap<ClusterId, Outcome>> {
+    for _ in 0..20 {
+        let outcomes: BTreeMap<char, _> = clusters.iter().map(|(name, snapshot)| (*name, decide(snapshot))).collect();
+        let before = clusters.clone();
+        for (one, other) in links.iter().flat_map(|(one, other)| [(*one, *other), (*other, *one)]) {
+            let theirs = outcomes[&one][&id(other)].announcement.clone();
+            clusters.get_mut(&other).unwrap().peers.get_mut(&id(one)).unwrap().announcement = Some(Ok(theirs));
+        }
+        for (name, of_peers) in &outcomes {
+            let current = of_peers.iter().filter_map(|(id, outcome)| Some((id.clone(), outcome.endpoint.clone()?)));
+            clusters.get_mut(name).unwrap().current = current.collect();
+        }
+        let same = |(one, other): (&NetworkSnapshot, &NetworkSnapshot)| format!("{one:?}") == format!("{other:?}");
+        if before.values().zip(clusters.values()).all(same) {
+            return outcomes;
+        }
+    }
+    panic!("they do not agree");
+}
+
+#[test]
+fn two_clusters_with_the_same_ranges_agree() {
+    let mut clusters = BTreeMap::from([('a', snapshot('a', &[('b', silent("b"))])), ('b', snapshot('b', &[('a', silent("a"))]))]);
+    let outcomes = settle(&mut clusters, &[('a', 'b')]);
+    for (own, peer) in [('a', 'b'), ('b', 'a')] {
+        let outcome = &outcomes[&own][&id(peer)];
+        assert_eq!(outcome.progress, Progress::Agreed);
+        let endpoint = outcome.endpoint.as_ref().unwrap();
+        assert_eq!(endpoint.imported.keys().copied().collect::<Vec<_>>(), [net("10.70.0.0/24"), net("10.244.0.0/16")]);
+        assert_eq!(endpoint.gateways[0].public_key, format!("key of {peer}"));
+        let other = outcomes[&peer][&id(own)].endpoint.as_ref().unwrap();
+        assert_eq!(endpoint.imported, other.exported, "what one sees is what the other shows");
+        let taken = ["10.244.0.0/16", "10.96.0.0/12", "10.70.0.0/24", "172.18.0.2/32"].map(net);
+        for here in endpoint.imported.values() {
+            assert!(!taken.iter().any(|taken| taken.contains(here) || here.contains(taken)), "{here} is in use");
+        }
+    }
+}
+
+#[test]
+fn nothing_moves_when_a_peer_is_silent_after_a_restart() {
+    let mut clusters = BTreeMap::from([('a', snapshot('a', &[('b', silent("b"))])), ('b', snapshot('b', &[('a', silent("a"))]))]);
+    let outcomes = settle(&mut clusters, &[('a', 'b')]);
+    let restarted = clusters.get_mut(&'a').unwrap();
+    restarted.peers.get_mut(&id('b')).unwrap().announcement = None;
+    restarted
+        .peers
+        .insert(id('c'), PeerState { announcement: Some(Ok(outcomes[&'b'][&id('a')].announcement.clone())), ..silent("c") });
+    let after = decide(restarted);
+    assert_eq!(after[&id('b')].endpoint, outcomes[&'a'][&id('b')].endpoint);
+    assert_eq!(after[&id('b')].progress, Progress::Silent);
+    assert_eq!(after[&id('b')].announcement.views, outcomes[&'a'][&id('b')].announcement.views);
+    let (b, c) = (&after[&id('b')].announcement.views, &after[&id('c')].announcement.views);
+    assert!(b.values().all(|here| !c.values().any(|other| here.contains(other) || other.contains(here))));
+}
+
+#[test]
+fn the_api_server_is_open_to_a_peer_that_runs_our_pods_if_the_policy_lets_it() {
+    let mut clusters = BTreeMap::from([('a', snapshot('a', &[('b', silent("b"))])), ('b', snapshot('b', &[('a', silent("a"))]))]);
+    settle(&mut clusters, &[('a', 'b')]);
+    let mut opened = |runs_our_pods: bool, api_server: bool, is_silent: bool| {
+        let snapshot = clusters.get_mut(&'a').unwrap();
+        let peer = snapshot.peers.get_mut(&id('b')).unwrap();
+        (peer.runs_our_pods, peer.policy.api_server) = (runs_our_pods, api_server);
+        let theirs = peer.announcement.clone();
+        peer.announcement = theirs.clone().filter(|_| !is_silent);
+        let opened = decide(snapshot)[&id('b')].endpoint.as_ref().unwrap().api_server;
+        snapshot.peers.get_mut(&id('b')).unwrap().announcement = theirs;
+        opened
+    };
+    assert!(opened(true, true, false));
+    assert!(!opened(false, true, false));
+    // A peer cannot keep it open by falling silent.
+    assert!(opened(true, true, true) && !opened(true, false, true));
+}
+
+#[test]
+fn a_peer_that_withdraws_its_announcement_has_no_network_any_more() {
+    let mut clusters = BTreeMap::from([('a', snapshot('a', &[('b', silent("b"))])), ('b', snapshot('b', &[('a', silent("a"))]))]);
+    settle(&mut clusters, &[('a', 'b')]);
+    let snapshot = clusters.get_mut(&'a').unwrap();
+    snapshot.peers.get_mut(&id('b')).unwrap().announcement = Some(Ok(NetworkAnnouncement::default()));
+    let outcome = &decide(snapshot)[&id('b')];
+    assert_eq!((&outcome.endpoint, &outcome.progress), (&None, &Progress::Silent));
+}
+
+#[test]
+fn leaves_see_each_other_through_a_hub_that_allows_it() {
+    let leaf = |own| snapshot(own, &[('h', silent("hub"))]);
+    let through =
+        |name: &str, transit| PeerState { policy: NetworkPolicy { transit, ..NetworkPolicy::default() }, ..silent(name) };
+    let hub = |transit| snapshot('h', &[('a', through("a", true)), ('b', through("b", true)), ('c', through("c", transit))]);
+    let mut clusters = BTreeMap::from([('h', hub(false)), ('a', leaf('a')), ('b', leaf('b')), ('c', leaf('c'))]);
+    let outcomes = settle(&mut clusters, &[('h', 'a'), ('h', 'b'), ('h', 'c')]);
+    let prefixes = |own| outcomes[&own][&id('h')].endpoint.as_ref().unwrap().imported.len();
+    assert_eq!((prefixes('a'), prefixes('b'), prefixes('c')), (4, 4, 2), "pods and external: of the hub, and of the other leaf");
+    assert!(outcomes.values().flat_map(BTreeMap::values).all(|outcome| outcome.progress == Progress::Agreed));
+}
+
+#[test]
+fn hubs_in_a_ring_do_not_pass_on_what_is_passed_to_them_and_clusters_that_know_each_other_need_no_hub() {
+    let through =
+        |letter: char| (letter, PeerState { policy: NetworkPolicy { transit: true, ..NetworkPolicy::default() }, ..silent("p") });
+    let ring = ['a', 'b', 'c', 'd'];
+    let neighbours = |at: usize| [ring[(at + 1) % 4], ring[(at + 3) % 4]].map(through);
+    let mut clusters: BTreeMap<char, NetworkSnapshot> =
+        ring.iter().enumerate().map(|(at, own)| (*own, snapshot(*own, &neighbours(at)))).collect();
+    let links: Vec<(char, char)> = (0..4).map(|at| (ring[at], ring[(at + 1) % 4])).collect();
+    let outcomes = settle(&mut clusters, &links);
+    for outcome in outcomes.values().flat_map(BTreeMap::values) {
+        let endpoint = outcome.endpoint.as_ref().unwrap();
+        assert_eq!(
+            (endpoint.imported.len(), &outcome.progress),
+            (4, &Progress::Agreed),
+            "the neighbour, and whoever is behind it"
+        );
+    }
+}
+
+#[test]
+fn an_impossible_announcement_is_refused() {
+    let announced = |exports: &[&str]| NetworkAnnouncement {
+        exports: exports.iter().map(|prefix| net(prefix)).collect(),
+        ..NetworkAnnouncement::default()
+    };
+    for exports in [&["0.0.0.0/0"][..], &["10.1.0.0/16", "10.1.2.0/24"]] {
+        let peer = PeerState { announcement: Some(Ok(announced(exports))), ..silent("liar") };
+        let outcome = &decide(&snapshot('a', &[('b', peer)]))[&id('b')];
+        assert!(matches!(&outcome.progress, Progress::Refused(_)), "{exports:?}");
+        assert_eq!((&outcome.endpoint, outcome.announcement.views.len()), (&None, 0));
+    }
+}
+
+#[test]
+fn no_peer_moves_another_or_takes_its_key() {
+    let mut clusters = BTreeMap::from([('a', snapshot('a', &[('b', silent("b"))])), ('b', snapshot('b', &[('a', silent("a"))]))]);
+    let before = settle(&mut clusters, &[('a', 'b')])[&'a'][&id('b')].endpoint.clone().unwrap();
+    let snapshot = clusters.get_mut(&'a').unwrap();
+    // It announces gateways at addresses where we see b, and b's key as its own.
+    let address = before.imported.values().next_back().unwrap().addr();
+    let gateways = ["key of b", "key of c"].map(|key| GatewayAddress {
+        public_key: key.into(),
+        endpoints: vec![format!("{address}:1")],
+        ..GatewayAddress::default()
+    });
+    let theirs = NetworkAnnouncement {
+        exports: [net("10.244.0.0/16")].into(),
+        gateways: gateways.into(),
+        ..NetworkAnnouncement::default()
+    };
+    snapshot.peers.insert(id('c'), PeerState { announcement: Some(Ok(theirs)), ..silent("c") });
+    let after = decide(snapshot);
+    assert_eq!(after[&id('b')].endpoint.as_ref(), Some(&before));
+    let keys: Vec<_> =
+        after[&id('c')].endpoint.iter().flat_map(|endpoint| &endpoint.gateways).map(|one| &one.public_key).collect();
+    assert_eq!(keys, ["key of c"]);
+}
+
+#[test]
+fn a_spoke_with_many_prefixes_costs_the_others_nothing() {
+    let transit = PeerState { policy: NetworkPolicy { transit: true, ..NetworkPolicy::default() }, ..silent("p") };
+    let announced =
+        |exports: Vec<IpNet>| Some(Ok(NetworkAnnouncement { exports: exports.into_iter().collect(), ..Default::default() }));
+    let many = (0..200).map(|number| net(&format!("10.1.{number}.0/24"))).collect();
+    let peers = [
+        ('a', PeerState { announcement: announced(many), ..transit.clone() }),
+        ('b', PeerState { announcement: announced(vec![net("10.244.0.0/16")]), ..transit.clone() }),
+        ('c', transit),
+    ];
+    let passed_on = &decide(&snapshot('h', &peers))[&id('c')].announcement.transit;
+    let of = |letter| passed_on.values().filter(|owner| **owner == id(letter)).count();
+    assert_eq!((of('a'), of('b')), (MAX_PASSED_ON, 1));
+}
+
+#[test]
+fn missing_prefixes_are_named_and_the_others_work() {
+    let theirs = NetworkAnnouncement {
+        exports: [net("10.244.0.0/16"), net("10.1.0.0/16")].into(),
+        views: [(net("10.244.0.0/16"), net("10.9.0.0/16"))].into(),
+        mtu: 1300,
+        ..NetworkAnnouncement::default()
+    };
+    let mut snapshot = snapshot('a', &[('b', PeerState { announcement: Some(Ok(theirs)), ..silent("b") })]);
+    snapshot.settings.peer_cidrs = vec![net("10.64.0.0/14")];
+    let outcome = &decide(&snapshot)[&id('b')];
+    let Progress::Partial { unseen, unallocated } = &outcome.progress else { panic!("{:?}", outcome.progress) };
+    assert_eq!(
+        (unseen.as_slice(), unallocated.as_slice()),
+        ([net("10.70.0.0/24")].as_slice(), [net("10.244.0.0/16")].as_slice())
+    );
+    let endpoint = outcome.endpoint.as_ref().unwrap();
+    assert_eq!((endpoint.imported.len(), endpoint.exported.len(), endpoint.mtu), (1, 1, 1300));
+}

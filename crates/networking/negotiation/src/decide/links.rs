@@ -1,0 +1,127 @@
+//! The conditions of a `ForeignCluster` about the network towards the peer.
+
+use ipnet::IpNet;
+use liqo_api::conditions::DesiredCondition;
+use liqo_api::{Condition, NetworkAgreedReason, TunnelEndpoint, TunnelReason, links};
+
+use super::exchange::{Outcome, Progress};
+
+/// The conditions of a peer that we want a network with.
+pub fn wanted(outcome: &Outcome, has_gateway: bool, endpoint: Option<&TunnelEndpoint>) -> Vec<DesiredCondition> {
+    vec![agreed(outcome), connected(outcome, has_gateway, endpoint.and_then(TunnelEndpoint::connected))]
+}
+
+/// The conditions while our own ranges are not known.
+pub fn without_ranges(why: &str) -> Vec<DesiredCondition> {
+    vec![DesiredCondition::no(links::NETWORK_AGREED, NetworkAgreedReason::RangesUnknown, why)]
+}
+
+fn agreed(outcome: &Outcome) -> DesiredCondition {
+    let kind = links::NETWORK_AGREED;
+    match &outcome.progress {
+        Progress::Silent => {
+            DesiredCondition::unknown(kind, NetworkAgreedReason::NotAnnounced, "the peer has not announced its network yet")
+        }
+        Progress::Refused(why) => DesiredCondition::no(
+            kind,
+            NetworkAgreedReason::Refused,
+            format!("the peer's announcement of its network is not valid: {why}"),
+        ),
+        Progress::Partial { unallocated, .. } if !unallocated.is_empty() => DesiredCondition::no(
+            kind,
+            NetworkAgreedReason::NoRoom,
+            format!(
+                "there is no free prefix for {} of the peer: add prefixes to spec.network.peerCIDRs of ClusterConfig liqo",
+                list(unallocated)
+            ),
+        ),
+        Progress::Partial { unseen, .. } => DesiredCondition::no(
+            kind,
+            NetworkAgreedReason::NotSeen,
+            format!("the peer has not announced yet where it sees {}", list(unseen)),
+        ),
+        Progress::Agreed => {
+            let pairs = outcome.endpoint.iter().flat_map(|endpoint| &endpoint.imported);
+            let seen: Vec<String> = pairs.map(|(there, here)| format!("{there} as {here}")).collect();
+            DesiredCondition::yes(kind, NetworkAgreedReason::Agreed, format!("we see the peer's {}", seen.join(", ")))
+        }
+    }
+}
+
+fn connected(outcome: &Outcome, has_gateway: bool, reported: Option<&Condition>) -> DesiredCondition {
+    let kind = links::TUNNEL_CONNECTED;
+    let has_peer = outcome.endpoint.as_ref().is_some_and(|endpoint| !endpoint.gateways.is_empty());
+    match reported {
+        _ if !has_gateway => DesiredCondition::no(
+            kind,
+            TunnelReason::NoGateway,
+            "no node of this cluster is a gateway: see the DaemonSet liqo-fabric and spec.network.gateways of ClusterConfig liqo",
+        ),
+        _ if !has_peer => DesiredCondition::no(kind, TunnelReason::NoGatewayAtPeer, "the peer has announced no gateway"),
+        None => DesiredCondition::unknown(kind, TunnelReason::Connecting, "no gateway has reported on this peer yet"),
+        Some(reported) => {
+            let status = match reported.status.as_str() {
+                "True" => Some(true),
+                "False" => Some(false),
+                _ => None,
+            };
+            DesiredCondition { kind, status, reason: reported.reason.clone(), message: reported.message.clone() }
+        }
+    }
+}
+
+fn list(prefixes: &[IpNet]) -> String {
+    prefixes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::{ClusterId, GatewayAddress, NetworkAnnouncement, Reach, TunnelEndpointSpec, TunnelEndpointStatus};
+    use serde_json::json;
+
+    use super::*;
+
+    fn outcome(progress: Progress, gateways: usize) -> Outcome {
+        let spec = TunnelEndpointSpec {
+            cluster_id: ClusterId::of_public_key(&[1; 32]),
+            cluster_name: "milan".into(),
+            exported: [].into(),
+            imported: [("10.244.0.0/16".parse().unwrap(), "10.64.0.0/16".parse().unwrap())].into(),
+            gateways: vec![GatewayAddress::default(); gateways],
+            mtu: 1420,
+            reach: Reach::Offloaded,
+            api_server: false,
+        };
+        Outcome { announcement: NetworkAnnouncement::default(), endpoint: Some(spec), progress }
+    }
+
+    fn reasons(wanted: &[DesiredCondition]) -> Vec<(&str, Option<bool>)> {
+        wanted.iter().map(|wanted| (wanted.reason.as_str(), wanted.status)).collect()
+    }
+
+    #[test]
+    fn each_step_says_what_it_waits_for() {
+        let silent = outcome(Progress::Silent, 0);
+        assert_eq!(reasons(&wanted(&silent, false, None)), [("NotAnnounced", None), ("NoGateway", Some(false))]);
+        let partial = Progress::Partial { unseen: vec!["10.70.0.0/24".parse().unwrap()], unallocated: Vec::new() };
+        let found = wanted(&outcome(partial, 0), true, None);
+        assert_eq!(reasons(&found), [("NotSeen", Some(false)), ("NoGatewayAtPeer", Some(false))]);
+        assert!(found[0].message.contains("10.70.0.0/24"));
+        let full = Progress::Partial { unseen: Vec::new(), unallocated: vec!["10.1.0.0/16".parse().unwrap()] };
+        assert!(wanted(&outcome(full, 1), true, None)[0].message.contains("10.1.0.0/16"));
+        let agreed = wanted(&outcome(Progress::Agreed, 1), true, None);
+        assert_eq!(reasons(&agreed), [("Agreed", Some(true)), ("Connecting", None)]);
+        assert!(agreed[0].message.contains("10.244.0.0/16 as 10.64.0.0/16"));
+    }
+
+    #[test]
+    fn what_the_gateway_says_is_passed_on() {
+        let outcome = outcome(Progress::Agreed, 1);
+        let mut endpoint = TunnelEndpoint::new("x", outcome.endpoint.clone().unwrap());
+        let condition = json!({ "type": "Connected", "status": "False", "reason": "NoAnswer", "message": "for 9 s", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        endpoint.status =
+            Some(TunnelEndpointStatus { conditions: vec![serde_json::from_value(condition).unwrap()], ..Default::default() });
+        assert_eq!(reasons(&wanted(&outcome, true, Some(&endpoint)))[1], ("NoAnswer", Some(false)));
+        assert_eq!(reasons(&wanted(&outcome, false, Some(&endpoint)))[1], ("NoGateway", Some(false)));
+    }
+}

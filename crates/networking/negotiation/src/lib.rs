@@ -1,0 +1,36 @@
+//! Network negotiation: two clusters agree on their networks.
+//!
+//! Each cluster finds out its own ranges and its gateways. It announces to each peer which prefixes the peer may reach, where it sees
+//! the peer's prefixes, and where its tunnel ends. Both announcements together become a `TunnelEndpoint`: liqo-fabric applies it to the
+//! nodes of this cluster, and offloading translates addresses of pods by it.
+//!
+//! ```text
+//!   consumer                                                     provider
+//!
+//!   ranges, Leases of gateways                                   ranges, Leases of gateways
+//!        |                                                             |
+//!     decide --------> spec.announcement of NetworkConfig ---------> decide
+//!        |  <--------- status.announcement, in the tenant namespace -- |
+//!        v                                                             v
+//!   TunnelEndpoint, conditions of the ForeignCluster             the same
+//! ```
+//!
+//! There are no rounds: each side writes its own announcement and reads the other's. A peer that is silent changes nothing; a peer that
+//! withdraws its announcement, or ends the peering, loses the `TunnelEndpoint`. Allocated prefixes are stored in the `TunnelEndpoint`, so
+//! they are the same after a restart.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `controller` | watches, decides, and writes `TunnelEndpoint`s and conditions |
+//! | `announcements` | reads and writes both halves of each `NetworkConfig` |
+//! | `range_discovery` | finds out the ranges of this cluster |
+//! | `decide` | the pure decisions; times are arguments |
+
+mod announcements;
+mod controller;
+mod decide;
+mod error;
+mod range_discovery;
+
+pub use controller::run;
+pub use error::Error;

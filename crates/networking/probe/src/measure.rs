@@ -1,0 +1,114 @@
+//! Latency and throughput.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::TcpStream,
+    task::JoinSet,
+    time::timeout,
+};
+
+use crate::{Finding, Problem, Server, datagram, pattern};
+
+/// How long the server may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+fn period(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1)).min(Duration::from_secs(600))
+}
+
+/// Measures round trips on one connection for this time.
+pub async fn latency(to: &Server, seconds: f64) -> Result<Finding, Problem> {
+    let stream = timeout(TIMEOUT, TcpStream::connect(to.address)).await.map_err(|_| Problem::silence())??;
+    stream.set_nodelay(true)?;
+    let mut stream = BufReader::new(stream);
+    let mut times = Vec::new();
+    let end = Instant::now() + period(seconds);
+    let question = to.request("who\n");
+    let mut line = String::new();
+    while Instant::now() < end || times.is_empty() {
+        let start = Instant::now();
+        stream.write_all(question.as_bytes()).await?;
+        line.clear();
+        let read = timeout(TIMEOUT, stream.read_line(&mut line)).await.map_err(|_| Problem::silence())??;
+        if read == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        times.push(start.elapsed().as_secs_f64() * 1000.0);
+    }
+    times.sort_by(f64::total_cmp);
+    let at = |hundredths: usize| times[(times.len() * hundredths / 100).min(times.len() - 1)];
+    Ok(Finding::Latency { p50: at(50), p99: at(99), count: times.len() })
+}
+
+/// Sends as much as possible on this number of connections.
+pub async fn stream(to: &Server, seconds: f64, connections: usize) -> Result<Finding, Problem> {
+    let begin = Instant::now();
+    let end = begin + period(seconds);
+    let mut senders = JoinSet::new();
+    for _ in 0..connections.clamp(1, 64) {
+        senders.spawn(send(to.clone(), end));
+    }
+    let (mut bytes, mut sent) = (0, 0);
+    while let Some(sender) = senders.join_next().await {
+        let (arrived, written) = sender.map_err(io::Error::other)??;
+        bytes += arrived;
+        sent += written;
+    }
+    Ok(Finding::Carried { bytes, seconds: begin.elapsed().as_secs_f64(), sent })
+}
+
+async fn send(to: Server, end: Instant) -> io::Result<(u64, u64)> {
+    let mut stream = timeout(TIMEOUT, TcpStream::connect(to.address)).await??;
+    let mut buffer = vec![0; pattern::CHUNK];
+    pattern::fill(0, &mut buffer);
+    stream.write_all(to.request("sink\n").as_bytes()).await?;
+    let mut sent = 0;
+    while Instant::now() < end {
+        // A connection that is stuck must not block the end.
+        match timeout(TIMEOUT, stream.write(&buffer)).await?? {
+            0 => break,
+            written => sent += written as u64,
+        }
+    }
+    stream.shutdown().await?;
+    let mut line = String::new();
+    timeout(TIMEOUT, BufReader::new(stream).read_line(&mut line)).await??;
+    let arrived = line.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+    Ok((arrived, sent))
+}
+
+/// Sends datagrams as fast as possible, and asks how many arrived.
+pub async fn flood(to: &Server, seconds: f64, bytes: usize) -> Result<Finding, Problem> {
+    let socket = datagram::connect(to.address).await?;
+    let number = datagram::nonce();
+    let packet = datagram::padded(&to.request(&format!("flood {number}")), bytes);
+    let begin = Instant::now();
+    let end = begin + period(seconds);
+    let mut sent = 0;
+    while Instant::now() < end {
+        for _ in 0..32 {
+            // A full queue counts as loss.
+            if let Ok(written) = socket.send(&packet).await {
+                sent += written as u64;
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    // Wait for datagrams under way.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let question = datagram::padded(&to.request(&format!("count {number}")), datagram::MIN_LEN);
+    for _ in 0..5 {
+        socket.send(&question).await?;
+        if let Ok(answer) = timeout(Duration::from_secs(1), datagram::answer(&socket, &number)).await {
+            let bytes = answer?.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+            return Ok(Finding::Carried { bytes, seconds, sent });
+        }
+    }
+    Err(Problem::silence())
+}

@@ -1,0 +1,30 @@
+//! TCP streams inside a WireGuard session, without the kernel.
+//!
+//! A cluster may expose nothing but the UDP port of its tunnel. Consumers then reach its auth endpoint and its API server through
+//! that port: both listen on fixed ports inside a WireGuard session. Neither side needs an address, a route, an nftables rule or a
+//! network device for it. Each session has its own small TCP stack in the process, and its packets go nowhere else.
+//!
+//! ```text
+//!   consumer's manager                                       provider's gateway
+//!
+//!   connect(port) --> Stack --> WireGuard ==== UDP ====> tunnel --> Stack --> IncomingStream (port)
+//!   (a TCP stream)    (packets)                                     (packets)  (a TCP stream)
+//! ```
+//!
+//! - [`Stack`]: the TCP stack over packets, on both sides.
+//! - [`session::dial`]: the consumer's WireGuard client. The provider's side is its gateway's tunnel, which hands packets of tunnel
+//!   clients to a stack instead of the kernel.
+//! - [`ListenPolicy`]: what the provider's side accepts: which ports, and how many streams at a time.
+//!
+//! TLS runs end to end inside the streams, so the session is not trusted: it only limits who can reach the two ports.
+
+pub mod keys;
+pub mod session;
+mod stack;
+
+pub use stack::{IncomingStream, ListenPolicy, MAX_STREAMS, MTU, PacketLink, Permit, Role, Stack};
+
+/// Port of the auth endpoint inside a session.
+pub const AUTH_PORT: u16 = 443;
+/// Port of the API server inside a session.
+pub const API_PORT: u16 = 6443;

@@ -1,0 +1,247 @@
+use smoltcp::wire::{Ipv6Packet, TcpControl, TcpPacket};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    time::timeout,
+};
+
+use super::{packets::tests::packet, *};
+
+const PORT: u16 = 443;
+
+fn server(ports: &[u16]) -> Role {
+    Role::Server(watch::channel(policy(ports, &Arc::new(Semaphore::new(MAX_STREAMS)))).1)
+}
+
+fn policy(ports: &[u16], permits: &Arc<Semaphore>) -> ListenPolicy {
+    ListenPolicy { ports: ports.to_vec(), max_connections: MAX_STREAMS, permits: permits.clone() }
+}
+
+fn pair() -> (Stack, mpsc::Receiver<IncomingStream>) {
+    let (near, far) = PacketLink::pair();
+    let (_, accepted) = Stack::start(server(&[PORT]), far);
+    (Stack::start(Role::Client, near).0, accepted)
+}
+
+/// Sends everything back.
+fn echo(mut accepted: mpsc::Receiver<IncomingStream>) {
+    tokio::spawn(async move {
+        while let Some(IncomingStream { stream, permit, .. }) = accepted.recv().await {
+            tokio::spawn(async move {
+                let _permit = permit;
+                let (mut read, mut write) = tokio::io::split(stream);
+                tokio::io::copy(&mut read, &mut write).await.unwrap();
+                write.shutdown().await.unwrap();
+            });
+        }
+    });
+}
+
+async fn call(near: &Stack, length: usize) {
+    let sent: Vec<u8> = (0..length).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    let (mut read, mut write) = tokio::io::split(near.connect(PORT).await.unwrap());
+    let mut received = Vec::new();
+    let writing = async {
+        write.write_all(&sent).await.unwrap();
+        write.shutdown().await.unwrap();
+    };
+    let ((), read) = tokio::join!(writing, read.read_to_end(&mut received));
+    read.unwrap();
+    assert!(received == sent, "{} bytes came back of {length}", received.len());
+}
+
+#[tokio::test]
+async fn bytes_arrive_complete_and_so_does_the_end_of_the_stream() {
+    let (near, accepted) = pair();
+    echo(accepted);
+    for length in [0, 1, 1000, 3_000_000] {
+        call(&near, length).await;
+    }
+}
+
+#[tokio::test]
+async fn many_streams_are_open_at_a_time_up_to_the_maximum() {
+    let (near, mut accepted) = pair();
+    let mut streams = Vec::new();
+    for number in 0..MAX_STREAMS {
+        let (ours, theirs) = tokio::join!(near.connect(PORT), accepted.recv());
+        streams.push((ours.unwrap_or_else(|error| panic!("stream {number}: {error}")), theirs.unwrap()));
+    }
+    assert_eq!(near.connect(PORT).await.unwrap_err().kind(), io::ErrorKind::QuotaExceeded);
+    for (ours, theirs) in &mut streams {
+        ours.write_all(b"x").await.unwrap();
+        assert_eq!(theirs.stream.read_u8().await.unwrap(), b'x');
+    }
+}
+
+#[tokio::test]
+async fn many_streams_may_begin_at_the_same_moment() {
+    let (near, mut accepted) = pair();
+    let taking = tokio::spawn(async move {
+        let mut taken = Vec::new();
+        while let Some(one) = accepted.recv().await {
+            taken.push(one);
+            if taken.len() == MAX_STREAMS / 2 {
+                break;
+            }
+        }
+        taken.len()
+    });
+    let calls: Vec<_> = (0..MAX_STREAMS / 2)
+        .map(|_| {
+            let near = near.clone();
+            tokio::spawn(async move { near.connect(PORT).await.map(drop) })
+        })
+        .collect();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(taking.await.unwrap(), MAX_STREAMS / 2);
+}
+
+#[tokio::test]
+async fn a_closed_port_refuses_and_a_port_that_opens_accepts() {
+    let (near, far) = PacketLink::pair();
+    let policy = watch::Sender::new(policy(&[PORT], &Arc::new(Semaphore::new(MAX_STREAMS))));
+    let (_, mut accepted) = Stack::start(Role::Server(policy.subscribe()), far);
+    let (near, _) = Stack::start(Role::Client, near);
+    assert!(near.connect(PORT + 1).await.is_err());
+    policy.send_modify(|policy| policy.ports = vec![PORT + 1]);
+    assert_eq!(near.connect(PORT).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    let (ours, theirs) = tokio::join!(near.connect(PORT + 1), accepted.recv());
+    assert!(ours.is_ok() && theirs.is_some_and(|one| one.port == PORT + 1));
+}
+
+#[tokio::test]
+async fn another_port_is_refused_at_once() {
+    let (near, _accepted) = pair();
+    assert_eq!(near.connect(PORT + 1).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[tokio::test]
+async fn connecting_fails_when_nobody_answers_and_when_the_link_ends() {
+    let (near, mut far) = PacketLink::pair();
+    let (stack, _) = Stack::start(Role::Client, near);
+    let (outcome, ()) = tokio::join!(stack.connect(PORT), async { while far.incoming.try_recv().is_ok() {} });
+    assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    drop(far);
+    assert_eq!(stack.connect(PORT).await.unwrap_err().kind(), io::ErrorKind::NotConnected);
+}
+
+#[tokio::test]
+async fn a_link_that_loses_packets_loses_no_bytes() {
+    let ((near, mut one), (mut other, far)) = (PacketLink::pair(), PacketLink::pair());
+    let (_, accepted) = Stack::start(server(&[PORT]), far);
+    echo(accepted);
+    tokio::spawn(async move {
+        let mut count = 0_u32;
+        loop {
+            count += 1;
+            tokio::select! {
+                Some(packet) = one.incoming.recv() => if !count.is_multiple_of(17) { drop(other.outgoing.send(packet).await) },
+                Some(packet) = other.incoming.recv() => if !count.is_multiple_of(23) { drop(one.outgoing.send(packet).await) },
+                else => return,
+            }
+        }
+    });
+    call(&Stack::start(Role::Client, near).0, 200_000).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_dropped_ends_on_the_other_side() {
+    let (near, mut accepted) = pair();
+    let (ours, theirs) = tokio::join!(near.connect(PORT), accepted.recv());
+    let mut theirs = theirs.unwrap().stream;
+    drop(ours);
+    assert_eq!(theirs.read(&mut [0; 1]).await.unwrap(), 0);
+}
+
+/// Waits until a condition holds.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(2), waiting).await.unwrap_or_else(|_| panic!("{what}"));
+}
+
+#[tokio::test]
+async fn a_client_that_connects_and_resets_leaves_nothing_behind() {
+    let ((_wanted, requests), (accepted, _streams)) = (mpsc::channel(BACKLOG), mpsc::channel(1));
+    let (mut near, far) = PacketLink::pair();
+    let mut driver = Driver::new(server(&[PORT]), far, requests, accepted);
+    for port in 0..200_u16 {
+        for control in [TcpControl::Syn, TcpControl::Rst] {
+            let mut bytes = packet(100 + i32::from(control == TcpControl::Rst), control, &[]);
+            let mut around = Ipv6Packet::new_unchecked(&mut bytes[..]);
+            let mut segment = TcpPacket::new_unchecked(around.payload_mut());
+            segment.set_src_port(50_000 + port);
+            segment.fill_checksum(&Role::CLIENT.into(), &Role::SERVER.into());
+            driver.packets.incoming.push_back(bytes);
+            std::future::poll_fn(|context| {
+                assert!(Pin::new(&mut driver).poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+        }
+        assert!(near.incoming.recv().await.is_some(), "{port} was answered");
+        // Tokio makes a task wait that was polled for this long without a pause.
+        tokio::task::yield_now().await;
+        assert!(driver.packets.sent_up_to.len() <= driver.sockets.iter().count(), "after {port}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_ended_holds_no_permit() {
+    let (near, far) = PacketLink::pair();
+    let permits = Arc::new(Semaphore::new(2));
+    let (_, mut accepted) = Stack::start(Role::Server(watch::channel(policy(&[PORT], &permits)).1), far);
+    let near = Stack::start(Role::Client, near).0;
+    for _ in 0..20 {
+        let (ours, theirs) = tokio::join!(near.connect(PORT), accepted.recv());
+        let (mut ours, mut theirs) = (ours.unwrap(), theirs.unwrap());
+        // The side that closes first would stay in TIME-WAIT.
+        theirs.stream.shutdown().await.unwrap();
+        assert_eq!(ours.read(&mut [0; 1]).await.unwrap(), 0);
+        ours.shutdown().await.unwrap();
+        assert_eq!(theirs.stream.read(&mut [0; 1]).await.unwrap(), 0);
+        drop((ours, theirs));
+        until("a stream that ended returns its permit", || permits.available_permits() > 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_waits_to_be_accepted_holds_a_permit() {
+    let (near, far) = PacketLink::pair();
+    let permits = Arc::new(Semaphore::new(3));
+    let (_, mut accepted) = Stack::start(Role::Server(watch::channel(policy(&[PORT], &permits)).1), far);
+    let near = Stack::start(Role::Client, near).0;
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        streams.push(near.connect(PORT).await.unwrap());
+    }
+    until("three connections hold three permits", || permits.available_permits() == 0).await;
+    assert_eq!(near.connect(PORT).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    drop((accepted.recv().await, streams.remove(0)));
+    let again = async { while near.connect(PORT).await.is_err() {} };
+    timeout(Duration::from_secs(2), again).await.expect("a permit that is free again is taken");
+}
+
+#[tokio::test]
+async fn no_two_connections_share_a_source_port() {
+    let ((_, requests), (near, _far)) = (mpsc::channel(BACKLOG), PacketLink::pair());
+    let mut driver = Driver::new(Role::Client, near, requests, mpsc::channel(1).0);
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        let (connected, answer) = oneshot::channel();
+        driver.connect(Connect { port: PORT, connected });
+        answers.push(answer);
+        // As after all ports have been used once.
+        driver.next_port = EPHEMERAL.end - 1;
+    }
+    let mut ports: Vec<_> =
+        driver.sockets.iter().filter_map(|(_, Socket::Tcp(socket))| socket.local_endpoint().map(|local| local.port)).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), 3);
+}

@@ -1,0 +1,46 @@
+//! Follows the connection to one provider: what we have there is cached while it exists, and everything of the provider is due when
+//! it comes, goes, falls silent or answers again.
+
+use std::{sync::Arc, time::Duration};
+
+use liqo_controller_runtime::PeerConnection;
+
+use crate::consumer::state::Consumer;
+use crate::consumer::triggers;
+use crate::consumer::watches;
+
+/// Follows one connection until it ends.
+pub async fn run(consumer: Arc<Consumer>, connection: Arc<PeerConnection>) {
+    let peer = consumer.peer(&connection.cluster_id);
+    let stop = consumer.context.stop.child_token();
+    let _ends_watches = stop.clone().drop_guard();
+    let remote = Arc::new(watches::remote(&consumer, &peer, connection.clone(), &stop));
+    peer.connected(remote.clone());
+    let mut health = connection.health.clone();
+    let mut is_listed = false;
+    let listed = async {
+        remote.synced().await
+            && consumer.offloadings.synced().await
+            && consumer.nodes.synced().await
+            && consumer.virtual_nodes.synced().await
+            && consumer.networks.synced().await
+    };
+    tokio::pin!(listed);
+    loop {
+        triggers::enqueue(&consumer, &peer, triggers::connection());
+        let next_outage = peer.next_outage();
+        tokio::select! {
+            () = connection.ended.cancelled() => break,
+            () = stop.cancelled() => break,
+            listed = &mut listed, if !is_listed => {
+                is_listed = true;
+                if !listed { break }
+            }
+            changed = health.changed() => if changed.is_err() { break },
+            () = tokio::time::sleep(next_outage.unwrap_or(Duration::MAX)), if next_outage.is_some() => {}
+        }
+    }
+    if peer.disconnected(&remote) {
+        triggers::enqueue(&consumer, &peer, triggers::connection());
+    }
+}

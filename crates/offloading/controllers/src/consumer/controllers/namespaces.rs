@@ -1,0 +1,336 @@
+//! `NamespaceOffloading`s: the map of namespaces at each provider, the status here, and the end of offloading.
+//!
+//! A map is computed as a whole, for one provider at a time, from everything that exists: so a namespace that was unoffloaded
+//! while a provider was away leaves its map when the provider is back.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::rbac::v1::{RoleBinding, RoleRef, Subject},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use liqo_api::conditions::DesiredCondition;
+use liqo_api::{
+    CONTROLLER_MANAGER, ClusterId, Exposed, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceMapSpec,
+    NamespaceOffloading, RemoteNamespace, finalizers, labels, mapped_namespace, may_be_offloaded, roles,
+};
+use liqo_controller_runtime::{
+    Key, Next,
+    peers::{PeerError, call},
+    writes::{Step as _, StepError, add_finalizer, create_missing, delete_if_present, only, remove_finalizer, unless_gone},
+};
+use serde_json::json;
+
+use crate::consumer::local_pods::delete_pod;
+use crate::consumer::state::{Consumer, NamespaceKey, PeerState, RemoteState};
+use crate::consumer::triggers;
+use crate::consumer::watches;
+use crate::webhook;
+use liqo_offloading_rules::namespace::placement;
+use liqo_offloading_rules::namespace::placement::Provider;
+use liqo_offloading_rules::node::object::Outage;
+use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::replica::record::Reference;
+
+/// Namespaces and maps that are handled at the same time.
+const CONCURRENCY: usize = 4;
+
+/// Time that the pods of a namespace have to end when it is unoffloaded. After that they are removed at once.
+const UNOFFLOAD_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Interval between two checks of an unoffloading, or of caches that are not synced yet.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Maximum number of Services and Ingresses in the status of a `NamespaceOffloading`, for each provider.
+const MAX_EXPOSED: usize = 50;
+
+/// The name of the manager's own `RoleBinding`.
+const ROLE_BINDING: &str = "liqo-manager";
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Local(#[from] StepError),
+    /// The map at a provider could not be written.
+    #[error("at provider {cluster}: {source}")]
+    Map { cluster: ClusterId, source: StepError<PeerError> },
+    #[error("RoleBinding {0}/{ROLE_BINDING} exists and is not Liqo's, so Liqo cannot read the namespace; remove it")]
+    BindingTaken(String),
+}
+
+/// Runs the controller until the context stops.
+pub async fn run(consumer: Arc<Consumer>) {
+    let (queue, stop) = (consumer.queues.namespaces.clone(), consumer.context.stop.clone());
+    queue
+        .run("namespaces", CONCURRENCY, stop, move |key| {
+            let consumer = consumer.clone();
+            async move {
+                if !consumer.placement_known() {
+                    return Ok(Next::After(POLL_INTERVAL));
+                }
+                match key {
+                    NamespaceKey::Map(id) => return reconcile_map(&consumer, &id).await,
+                    NamespaceKey::Namespace(namespace) => return reconcile_offloading(&consumer, &namespace).await,
+                    NamespaceKey::AllMaps => triggers::enqueue_all_maps(&consumer),
+                    NamespaceKey::Pods(namespace) => triggers::enqueue_pods_of(&consumer, &namespace),
+                    NamespaceKey::AllPods => triggers::enqueue_all_pods(&consumer),
+                    NamespaceKey::AllNamespaces => triggers::enqueue_all_namespaces(&consumer),
+                }
+                Ok::<_, Error>(Next::OnChange)
+            }
+        })
+        .await;
+}
+
+async fn reconcile_map(consumer: &Consumer, id: &ClusterId) -> Result<Next, Error> {
+    let Some(peer) = consumer.peers.get(id) else { return Ok(Next::OnChange) };
+    if peer.remote().is_none() && consumer.nodes_of(id).is_empty() {
+        drop(peer);
+        // Those that work with it may not have ended yet.
+        return Ok(if consumer.peers.forget(id) { Next::OnChange } else { Next::After(POLL_INTERVAL) });
+    }
+    // When it answers, or the Node appears, the map is due again.
+    let (Some(remote), Some(nodes)) = (peer.answering(), consumer.candidates(id)) else { return Ok(Next::OnChange) };
+    if !consumer.all_pods_known(id) {
+        return Ok(Next::After(POLL_INTERVAL));
+    }
+    let system = &consumer.context.namespace;
+    let counts = |key: &Key| key.name == NAMESPACE_OFFLOADING && may_be_offloaded(&key.namespace, system);
+    let offloadings: Vec<_> = consumer.offloadings.all().into_iter().filter(|(key, _)| counts(key)).collect();
+    let (shadows, pods) = (remote.shadows.all(), peer.pods());
+    let in_use = |namespace: &str| {
+        pods.iter().any(|pod| pod.key.namespace == namespace && peer.may_run(pod))
+            || shadows.iter().any(|(_, shadow)| shadow.home.namespace == namespace)
+    };
+    let cluster_name = consumer.context.config().spec.cluster_name.clone();
+    let wanted = placement::wanted(
+        offloadings.iter().map(|(key, offloading)| (key.namespace.as_str(), offloading.as_ref())),
+        &nodes,
+        (&cluster_name, &consumer.context.cluster_id),
+        in_use,
+    );
+    let api: Api<NamespaceMap> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
+    let key = Key::new(&remote.connection.tenant_namespace, NAMESPACE_MAP);
+    let failed = |source| Error::Map { cluster: id.clone(), source };
+    match remote.map() {
+        Some(live) => {
+            if let Some(patch) = placement::patch(&live, &wanted) {
+                let answer = call(api.patch(NAMESPACE_MAP, &PatchParams::default(), &Patch::Merge(&patch))).await;
+                answer.step("change", "NamespaceMap", key).map_err(failed)?;
+            }
+        }
+        None if wanted.is_empty() => {}
+        None => {
+            let mut map = NamespaceMap::new(NAMESPACE_MAP, NamespaceMapSpec { mappings: wanted });
+            map.labels_mut().insert(labels::MANAGED.into(), "true".into());
+            match call(api.create(&PostParams::default(), &map)).await {
+                // The watch lags; its event triggers us again.
+                Err(PeerError::Api(kube::Error::Api(status))) if status.is_already_exists() => {}
+                created => drop(created.step("create", "NamespaceMap", key).map_err(failed)?),
+            }
+        }
+    }
+    Ok(Next::OnChange)
+}
+
+async fn reconcile_offloading(consumer: &Arc<Consumer>, namespace: &str) -> Result<Next, Error> {
+    let key = Key::new(namespace, NAMESPACE_OFFLOADING);
+    let Some(offloading) = consumer.offloadings.get(&key) else {
+        consumer.unfollow(namespace);
+        return Ok(Next::OnChange);
+    };
+    if offloading.metadata.deletion_timestamp.is_some() {
+        return unoffload(consumer, namespace, &offloading).await;
+    }
+    if !may_be_offloaded(namespace, &consumer.context.namespace) {
+        write_status(consumer, namespace, &offloading, Vec::new(), placement::not_allowed()).await?;
+        return Ok(Next::OnChange);
+    }
+    let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), namespace);
+    let held = add_finalizer(&api, &*offloading, finalizers::NAMESPACE_OFFLOADING).await;
+    if !held.step("add the finalizer to", "NamespaceOffloading", key)? {
+        return Ok(Next::OnChange);
+    }
+    bind(consumer, namespace).await?;
+    watches::follow_namespace(consumer, namespace);
+    update_status(consumer, namespace, &offloading).await?;
+    Ok(Next::OnChange)
+}
+
+/// Shows where the namespace exists.
+async fn update_status(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading) -> Result<(), Error> {
+    let cluster_name = consumer.context.config().spec.cluster_name.clone();
+    let default_name = mapped_namespace(namespace, &cluster_name, &consumer.context.cluster_id);
+    let status = offloading.status.clone().unwrap_or_default();
+    let remote_namespaces: Vec<RemoteNamespace> = consumer
+        .providers()
+        .iter()
+        .filter(|(id, _)| consumer.candidates(id).is_none_or(|nodes| placement::is_wanted(offloading, &nodes)))
+        .map(|(id, name)| {
+            let shown = status.remote_namespaces.iter().find(|one| one.cluster_id == *id);
+            remote_namespace(consumer, namespace, &default_name, (id, name), shown)
+        })
+        .collect();
+    let placed = webhook::selected(&consumer.webhook).covers(namespace, offloading.spec.pod_offloading_strategy);
+    let ready = placement::ready(&remote_namespaces, placed);
+    write_status(consumer, namespace, offloading, remote_namespaces, ready).await
+}
+
+/// The namespace at one provider; `shown` is what the status says of it so far.
+fn remote_namespace(
+    consumer: &Consumer,
+    namespace: &str,
+    default_name: &str,
+    (id, name): (&ClusterId, &str),
+    shown: Option<&RemoteNamespace>,
+) -> RemoteNamespace {
+    let peer = consumer.peer(id);
+    let (answers, answering) = (peer.outage() == Outage::None, peer.answering());
+    // A connection that is being established proves nothing yet.
+    if let (Some(shown), true, None) = (shown, answers, &answering) {
+        return shown.clone();
+    }
+    let map = peer.remote().and_then(|remote| remote.map());
+    let provider = Provider { cluster_id: id, cluster_name: name, map: map.as_deref(), answers };
+    let mut remote_namespace = placement::remote_namespace(namespace, default_name, &provider);
+    // A provider that does not answer keeps what it showed last.
+    remote_namespace.exposed = match answering {
+        Some(remote) => exposed(consumer, &remote, namespace),
+        None => shown.map(|shown| shown.exposed.clone()).unwrap_or_default(),
+    };
+    remote_namespace
+}
+
+/// The objects of a namespace that clients outside the provider's cluster reach.
+fn exposed(consumer: &Consumer, remote: &RemoteState, namespace: &str) -> Vec<Exposed> {
+    let Some(objects) = consumer.local_objects(namespace) else { return Vec::new() };
+    // Only objects that exist here: the provider could write any other name.
+    let is_ours = |reference: &Reference| match reference.kind {
+        Kind::Service => objects.services.get(&reference.key()).is_some(),
+        Kind::Ingress => objects.ingresses.get(&reference.key()).is_some(),
+        _ => false,
+    };
+    let records = remote.objects.all();
+    let mut all: Vec<Exposed> = records
+        .iter()
+        .filter(|(_, record)| record.reference.namespace == namespace && is_ours(&record.reference))
+        .filter_map(|(_, record)| {
+            let (kind, name) = (record.reference.kind.name().to_owned(), record.reference.name.clone());
+            Some(Exposed { kind, name, exposure: record.exposure.clone()? })
+        })
+        .collect();
+    all.sort_by(|one, other| (&one.kind, &one.name).cmp(&(&other.kind, &other.name)));
+    all.truncate(MAX_EXPOSED);
+    all
+}
+
+/// Writes the status, if it changed.
+async fn write_status(
+    consumer: &Consumer,
+    namespace: &str,
+    offloading: &NamespaceOffloading,
+    remote_namespaces: Vec<RemoteNamespace>,
+    ready: DesiredCondition,
+) -> Result<(), Error> {
+    let status = offloading.status.clone().unwrap_or_default();
+    let generation = offloading.metadata.generation;
+    let conditions = liqo_api::conditions::decide_for(generation, &status.conditions, &[ready], Timestamp::now());
+    if conditions.is_none() && status.remote_namespaces == remote_namespaces {
+        return Ok(());
+    }
+    let patch = json!({ "status": {
+        "conditions": conditions.unwrap_or(status.conditions),
+        "remoteNamespaces": remote_namespaces,
+    } });
+    let api: Api<NamespaceOffloading> = Api::namespaced(consumer.context.client.clone(), namespace);
+    let answer = api.patch_status(NAMESPACE_OFFLOADING, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    let key = Key::new(namespace, NAMESPACE_OFFLOADING);
+    unless_gone(answer).step("write the status of", "NamespaceOffloading", key)?;
+    Ok(())
+}
+
+/// Ends the offloading of a namespace: pods first, then the mapping, then our right to look into the namespace.
+async fn unoffload(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading) -> Result<Next, Error> {
+    let asked = offloading.metadata.deletion_timestamp.as_ref().map_or(Timestamp::now(), |time| time.0);
+    let late = Duration::try_from(Timestamp::now().duration_since(asked)).is_ok_and(|waited| waited > UNOFFLOAD_TIMEOUT);
+    let mut is_empty = consumer.providers().iter().all(|(id, _)| consumer.all_pods_known(id));
+    for peer in consumer.peers.all() {
+        is_empty &= !end_pods(consumer, &peer, namespace, late || peer.outage() != Outage::None).await?;
+        let map = peer.answering().and_then(|remote| remote.map());
+        if map.is_some_and(|map| map.spec.mappings.contains_key(namespace)) {
+            triggers::enqueue_map(consumer, &peer.id);
+            is_empty = false;
+        }
+    }
+    if !is_empty && !late {
+        return Ok(Next::After(POLL_INTERVAL));
+    }
+    consumer.unfollow(namespace);
+    let client = &consumer.context.client;
+    let (bindings, key): (Api<RoleBinding>, _) = (Api::namespaced(client.clone(), namespace), Key::new(namespace, ROLE_BINDING));
+    let live = bindings.get_opt(ROLE_BINDING).await.step("read", "RoleBinding", &key)?;
+    if let Some(ours) = live.filter(is_our_binding) {
+        let only_this = only(ours.uid().unwrap_or_default());
+        delete_if_present(&bindings, ROLE_BINDING, &only_this).await.step("delete", "RoleBinding", key)?;
+    }
+    let api: Api<NamespaceOffloading> = Api::namespaced(client.clone(), namespace);
+    // If the object changed meanwhile, the watch triggers us again.
+    let removed = remove_finalizer(&api, offloading, finalizers::NAMESPACE_OFFLOADING).await;
+    removed.step("remove the finalizer of", "NamespaceOffloading", Key::new(namespace, NAMESPACE_OFFLOADING))?;
+    Ok(Next::OnChange)
+}
+
+/// Deletes the pods of a namespace on the virtual nodes of a provider. Returns whether some of them have to be waited for.
+async fn end_pods(consumer: &Consumer, peer: &PeerState, namespace: &str, at_once: bool) -> Result<bool, Error> {
+    let (client, mut some_are_left) = (&consumer.context.client, false);
+    for pod in peer.pods().iter().filter(|pod| pod.key.namespace == namespace) {
+        if at_once {
+            // They are gone with the call, so there is nothing to wait for.
+            if pod.deletion != Some(0) {
+                delete_pod(client, pod, DeleteParams::default().grace_period(0)).await?;
+            }
+        } else if peer.may_run(pod) {
+            if pod.deletion.is_none() {
+                delete_pod(client, pod, DeleteParams::default()).await?;
+            }
+            // A pod that only somebody's finalizer holds is not ours to wait for.
+            some_are_left |= pod.deletion != Some(0);
+        }
+    }
+    Ok(some_are_left)
+}
+
+/// Lets the manager read the `ConfigMap`s and Secrets of the namespace.
+async fn bind(consumer: &Consumer, namespace: &str) -> Result<(), Error> {
+    let binding = RoleBinding {
+        metadata: ObjectMeta {
+            name: Some(ROLE_BINDING.into()),
+            labels: Some([(labels::MANAGED.to_owned(), "true".to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".into(),
+            kind: "ClusterRole".into(),
+            name: roles::OFFLOADED_NAMESPACE.into(),
+        },
+        subjects: Some(vec![Subject {
+            kind: "ServiceAccount".into(),
+            name: CONTROLLER_MANAGER.into(),
+            namespace: Some(consumer.context.namespace.clone()),
+            ..Subject::default()
+        }]),
+    };
+    let api: Api<RoleBinding> = Api::namespaced(consumer.context.client.clone(), namespace);
+    let (live, _) = create_missing(&api, &binding).await.step("create", "RoleBinding", Key::new(namespace, ROLE_BINDING))?;
+    if is_our_binding(&live) { Ok(()) } else { Err(Error::BindingTaken(namespace.to_owned())) }
+}
+
+/// Whether this is the binding that we created, and not one of the same name.
+fn is_our_binding(binding: &RoleBinding) -> bool {
+    binding.role_ref.kind == "ClusterRole" && binding.role_ref.name == roles::OFFLOADED_NAMESPACE
+}

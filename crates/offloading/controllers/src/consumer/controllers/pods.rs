@@ -1,0 +1,370 @@
+//! Local pods: sent to the provider, their status brought back, removed when the remote pod is gone.
+//!
+//! This is the hot path. Each pod is one key in its provider's queue, so its writes never overlap, and changes that arrive
+//! during a reconciliation become one further reconciliation. Objects are created and patched without reading more than the
+//! metadata of the answer.
+
+mod send;
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+    core::PartialObjectMeta,
+};
+use liqo_api::{NAMESPACE_OFFLOADING, OffloadedReason, PodOffloadingStrategy, ShadowPod, VirtualNode, pods};
+use liqo_controller_runtime::{
+    Key, Next,
+    peers::{PeerError, call},
+    writes::{Step as _, StepError, delete_if_present, unless_changed, unless_gone},
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::consumer::events;
+use crate::consumer::local_pods::delete_pod;
+use crate::consumer::state::{Consumer, PeerState, RemoteState};
+use crate::consumer::triggers;
+use liqo_offloading_rules::json::OFFER_RECLAIMED;
+use liqo_offloading_rules::namespace::node_selector;
+use liqo_offloading_rules::namespace::placement;
+use liqo_offloading_rules::pod::local;
+use liqo_offloading_rules::pod::local::Action;
+use liqo_offloading_rules::pod::local::Facts;
+use liqo_offloading_rules::pod::local::NamespaceState;
+use liqo_offloading_rules::pod::local::decide;
+use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::pod::local_state::Shadow;
+use liqo_offloading_rules::pod::local_status::Link;
+use liqo_offloading_rules::pod::local_status::RESIZE_INFEASIBLE;
+use liqo_offloading_rules::pod::local_status::cut;
+use liqo_offloading_rules::pod::local_status::evicted_patch;
+use liqo_offloading_rules::pod::local_status::is_told_of_resize;
+use liqo_offloading_rules::pod::local_status::local_status_patch;
+use liqo_offloading_rules::pod::local_status::lost_patch;
+use liqo_offloading_rules::pod::local_status::not_ready_patch;
+use liqo_offloading_rules::pod::local_status::pod_addresses;
+use liqo_offloading_rules::pod::local_status::refused_patch;
+use liqo_offloading_rules::replica::record::Reference;
+
+/// Pods that are handled at the same time, for each provider.
+const CONCURRENCY: usize = 24;
+
+/// Minimum time between two replacements of refused pods of one owner.
+const REPLACEMENT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Interval between two reconciliations of a waiting pod, in case the configuration changes meanwhile.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// Delay before a shadow pod without local pod is reconciled again, if the local pod turned out to exist.
+const NO_ORPHAN_RETRY: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Local(#[from] StepError),
+    #[error("at the provider: {0}")]
+    Remote(#[from] StepError<PeerError>),
+}
+
+/// Runs the controller for one provider.
+pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: CancellationToken) {
+    // The provider can be forgotten while its controllers run.
+    let Some(queue) = peer.upgrade().map(|peer| peer.pod_queue.clone()) else { return };
+    queue
+        // The name is a label of metrics, so it stays.
+        .run("home pods", CONCURRENCY, stop, move |uid| {
+            let (consumer, peer) = (consumer.clone(), peer.upgrade());
+            async move {
+                match peer {
+                    Some(peer) => reconcile(&consumer, &peer, &uid).await,
+                    None => Ok(Next::OnChange),
+                }
+            }
+        })
+        .await;
+}
+
+async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -> Result<Next, Error> {
+    let (local, remote, reachability) = (peer.pod(uid), peer.remote(), peer.reachability());
+    let shadow = remote.as_ref().and_then(|remote| remote.shadow(uid));
+    if local.is_none() {
+        peer.forget(uid);
+        if shadow.is_none() {
+            triggers::enqueue(consumer, peer, [triggers::pod_gone()]);
+        }
+    }
+    let node = local.as_ref().and_then(|pod| consumer.virtual_nodes.get(&pod.virtual_node));
+    let namespace = match (&local, &remote, &node) {
+        (Some(pod), Some(remote), Some(node)) if shadow.is_none() => namespace_state(consumer, remote, node, &pod.key.namespace),
+        _ => NamespaceState::Waiting,
+    };
+    let tenancy = remote.as_ref().and_then(|remote| remote.tenancy());
+    let facts = Facts {
+        home: local.as_deref(),
+        shadow: shadow.as_deref(),
+        peer: reachability,
+        namespace,
+        tenancy: tenancy.as_deref(),
+        sent: peer.sent(uid),
+        refusal_timeout: Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into()),
+        now: Timestamp::now(),
+    };
+    let decision = decide(&facts);
+    let mut next = decision.again.map_or(Next::OnChange, |again| Next::After(again.min(MAX_WAIT)));
+    for action in decision.actions {
+        let look_again = match (&local, &remote) {
+            (Some(pod), remote) => {
+                let pass = Pass { consumer, peer, remote: remote.as_deref(), node: node.as_deref(), pod };
+                pass.act(action, shadow.as_deref()).await?
+            }
+            (None, Some(remote)) => remove_orphan(consumer, remote, uid).await?,
+            (None, None) => None,
+        };
+        if let Some(delay) = look_again {
+            next = Next::After(delay);
+        }
+    }
+    Ok(next)
+}
+
+/// Whether pods of a namespace can run at the provider of this virtual node.
+fn namespace_state(consumer: &Consumer, remote: &RemoteState, node: &VirtualNode, namespace: &str) -> NamespaceState {
+    if !consumer.offloadings.is_synced() || !consumer.nodes.is_synced() {
+        return NamespaceState::Waiting;
+    }
+    if node.metadata.deletion_timestamp.is_some() {
+        let message = "the peering ends, and the virtual node with it; keep the pod off it".to_owned();
+        return NamespaceState::Refused { reason: OffloadedReason::NodeLeaving.as_str(), message };
+    }
+    let offloading = consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
+    let Some(offloading) = offloading.filter(|offloading| offloading.metadata.deletion_timestamp.is_none()) else {
+        let message = format!(
+            "namespace {namespace} is not offloaded; run `liqoctl offload namespace {namespace}`, or keep the pod off virtual nodes"
+        );
+        return NamespaceState::Refused { reason: OffloadedReason::NamespaceNotOffloaded.as_str(), message };
+    };
+    if offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::Local {
+        let message = format!(
+            "the pods of namespace {namespace} stay in this cluster, because podOffloadingStrategy of its NamespaceOffloading is Local"
+        );
+        return NamespaceState::Refused { reason: OffloadedReason::OffloadingIsLocal.as_str(), message };
+    }
+    let Some(labels) = consumer.node_labels(node) else { return NamespaceState::Waiting };
+    let name = node.status.as_ref().and_then(|status| status.node_name.as_deref()).unwrap_or_default();
+    if !node_selector::matches(offloading.spec.cluster_selector.as_ref(), name, &labels) {
+        let message = format!("the clusterSelector of the NamespaceOffloading of {namespace} does not select node {name}");
+        return NamespaceState::Refused { reason: OffloadedReason::ClusterNotSelected.as_str(), message };
+    }
+    placement::namespace_state(remote.map().as_deref(), namespace)
+}
+
+/// Removes a shadow pod without local pod, once the API server itself says that the pod is gone: a pod that is missing in the cache
+/// may merely not be listed yet.
+async fn remove_orphan(consumer: &Consumer, remote: &RemoteState, uid: &str) -> Result<Option<Duration>, Error> {
+    let Some(shadow) = remote.shadow(uid) else { return Ok(None) };
+    let pod = &shadow.home;
+    if !pod.name.is_empty() {
+        let api: Api<Pod> = Api::namespaced(consumer.context.client.clone(), &pod.namespace);
+        let live = api.get_metadata_opt(&pod.name).await.step("look for", "Pod", pod)?;
+        if live.is_some_and(|live| live.metadata.uid.as_deref() == Some(uid)) {
+            return Ok(Some(NO_ORPHAN_RETRY));
+        }
+    }
+    delete_shadow(remote, uid, pod).await?;
+    Ok(None)
+}
+
+async fn delete_shadow(remote: &RemoteState, uid: &str, pod: &Key) -> Result<(), Error> {
+    let api: Api<ShadowPod> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
+    let deleted = call(delete_if_present(&api, uid, &DeleteParams::default())).await;
+    deleted.step("delete the ShadowPod of", "Pod", pod)?;
+    Ok(())
+}
+
+/// The objects that a pod names and the provider lacks, and why, in a sentence.
+fn missing(remote: &RemoteState, pod: &LocalPod) -> Option<String> {
+    let problems: Vec<String> = Reference::all(pod)
+        .iter()
+        .filter_map(|one| Some(format!("{} {}: {}", one.kind.name(), one.name, remote.record(one)?.problem.as_ref()?)))
+        .collect();
+    let all = problems.join("; ");
+    (!problems.is_empty()).then(|| cut(&format!("the provider accepted the pod, but not all objects that it refers to: {all}")))
+}
+
+/// One reconciliation of one local pod.
+struct Pass<'a> {
+    consumer: &'a Arc<Consumer>,
+    peer: &'a Arc<PeerState>,
+    remote: Option<&'a RemoteState>,
+    node: Option<&'a VirtualNode>,
+    pod: &'a LocalPod,
+}
+
+impl Pass<'_> {
+    /// Takes an action. Returns when to look again, if that is not when something changes.
+    async fn act(&self, action: Action, shadow: Option<&Shadow>) -> Result<Option<Duration>, Error> {
+        let now = Timestamp::now();
+        match action {
+            Action::CreateShadow { mark } => return self.send(mark).await,
+            Action::UpdateShadow { whole } => self.update(whole, shadow).await?,
+            Action::PatchLocalStatus => {
+                if let Some(shadow) = shadow {
+                    self.show(shadow, now).await?;
+                }
+            }
+            Action::NotReady => drop(self.patch_status(not_ready_patch(&self.pod.json(), now)).await?),
+            Action::AskDeletion(grace) => {
+                let patch = json!({ "spec": { "deletion": { "gracePeriodSeconds": grace } } });
+                self.patch_shadow("request the deletion of the ShadowPod of", &Patch::Merge(&patch)).await?;
+            }
+            Action::RemoveLocalPod => {
+                delete_pod(&self.consumer.context.client, self.pod, DeleteParams::default().grace_period(0)).await?;
+            }
+            Action::DeleteShadow => {
+                if let Some(remote) = self.remote {
+                    delete_shadow(remote, &self.pod.uid, &self.pod.key).await?;
+                }
+            }
+            Action::Refuse { reason, message } => self.refuse(&reason, &message, now).await?,
+            Action::Replace => return self.replace().await,
+            Action::Evicted(message) => self.evicted(&message, now).await?,
+            Action::Lost(message) => return self.lost(&message, now).await,
+        }
+        Ok(None)
+    }
+
+    /// Merges the remote pod's status into the local pod. Also shows differences from a pod that runs here, with an event for each.
+    async fn show(&self, shadow: &Shadow, now: Timestamp) -> Result<(), Error> {
+        let Some(status) = shadow.remote_status() else { return Ok(()) };
+        // Otherwise the pod would lose its addresses. Every pod is due when the networks are known.
+        if !self.consumer.networks.is_synced() {
+            return Ok(());
+        }
+        let network = self.consumer.networks.of(&self.peer.id);
+        let network = network.filter(|network| network.works);
+        let addresses = network.map(|network| pod_addresses(&status, &network.maps.imported)).unwrap_or_default();
+        let missing = self.remote.and_then(|remote| missing(remote, self.pod));
+        let missing = missing.map(|message| (pods::NOT_REFLECTED, message));
+        let problem = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));
+        let resized = self.pod.resources != shadow.resources;
+        let link = Link {
+            pod_ips: &addresses.here,
+            host_ip: Some(self.consumer.context.pod_ip),
+            peer_answers: true,
+            amiss: problem.as_ref().map(|(reason, message)| (*reason, message.as_str())),
+            resized,
+            now,
+        };
+        let local = self.pod.json();
+        self.patch_status(local_status_patch(&local, &status, &link)).await?;
+        if let Some((reason, message)) = problem {
+            let shown_before = self.pod.offloaded.as_ref().is_some_and(|condition| condition.reason == reason);
+            if !shown_before && self.peer.may_warn(&self.pod.uid) {
+                tracing::warn!(peer = %self.peer.id, pod = %self.pod.key, reason, message, "not all of the pod is as it should be");
+                self.warn(reason, &message).await;
+            }
+        }
+        if resized && !is_told_of_resize(&local) {
+            self.warn("ResizeInfeasible", RESIZE_INFEASIBLE).await;
+        }
+        Ok(())
+    }
+
+    async fn patch_shadow<P: serde::Serialize + std::fmt::Debug>(
+        &self,
+        verb: &'static str,
+        patch: &Patch<P>,
+    ) -> Result<(), Error> {
+        let Some(remote) = self.remote else { return Ok(()) };
+        let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);
+        let api: Api<PartialObjectMeta<ShadowPod>> = Api::namespaced(client, namespace);
+        let answer = call(api.patch(&self.pod.uid, &PatchParams::default(), patch)).await;
+        // If it is gone, the watch triggers us again.
+        unless_gone(answer).step(verb, "Pod", &self.pod.key)?;
+        Ok(())
+    }
+
+    /// Patches the local pod's status, and no other pod's of the same name. Returns whether the pod still exists.
+    async fn patch_status(&self, patch: Option<Value>) -> Result<bool, Error> {
+        let Some(mut patch) = patch else { return Ok(true) };
+        if !patch["metadata"].is_object() {
+            patch["metadata"] = json!({});
+        }
+        patch["metadata"]["uid"] = self.pod.uid.as_str().into();
+        let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.consumer.context.client.clone(), &self.pod.key.namespace);
+        let answer = api.patch_status(&self.pod.key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await;
+        Ok(unless_changed(answer).step("write the status of", "Pod", &self.pod.key)?.is_some())
+    }
+
+    /// Shows a refusal, with one event for each new reason.
+    async fn refuse(&self, reason: &str, message: &str, now: Timestamp) -> Result<(), Error> {
+        let Some(patch) = refused_patch(&self.pod.json(), reason, message, now) else { return Ok(()) };
+        self.patch_status(Some(patch)).await?;
+        let shown_before =
+            self.pod.offloaded.as_ref().is_some_and(|condition| condition.status == Some(false) && condition.reason == reason);
+        if !shown_before {
+            self.warn("NotOffloaded", message).await;
+        }
+        Ok(())
+    }
+
+    async fn warn(&self, reason: &str, message: &str) {
+        events::warn(self.consumer, self.pod, reason, message).await;
+    }
+
+    /// Ends the local pod, so that its controller replaces it.
+    async fn evicted(&self, reason: &str, now: Timestamp) -> Result<(), Error> {
+        let provider = self.node.map_or_else(|| self.peer.id.to_string(), |node| node.spec.cluster_name.clone());
+        let message = format!("cluster {provider} took back resources: {reason}");
+        let Some(patch) = evicted_patch(&self.pod.json(), &message, now) else { return Ok(()) };
+        if self.patch_status(Some(patch)).await? {
+            tracing::info!(peer = %self.peer.id, pod = %self.pod.key, message, "pod ended");
+            self.warn(OFFER_RECLAIMED, &message).await;
+        }
+        Ok(())
+    }
+
+    /// Deletes a pod that was refused for long, unless another one of its owner was deleted a moment ago.
+    async fn replace(&self) -> Result<Option<Duration>, Error> {
+        let Some(controller) = &self.pod.controller else { return Ok(None) };
+        {
+            let mut replaced = self.consumer.replaced.lock();
+            replaced.retain(|_, at| at.elapsed() < REPLACEMENT_INTERVAL);
+            if let Some(at) = replaced.get(&controller.uid) {
+                return Ok(Some(REPLACEMENT_INTERVAL.saturating_sub(at.elapsed())));
+            }
+            replaced.insert(controller.uid.clone(), Instant::now());
+        }
+        tracing::info!(pod = %self.pod.key, "pod was refused for long; deleted, so that its controller replaces it");
+        delete_pod(&self.consumer.context.client, self.pod, DeleteParams::default()).await?;
+        Ok(None)
+    }
+
+    /// Ends the local pod, unless the API server of the provider shows a record of it after all.
+    async fn lost(&self, message: &str, now: Timestamp) -> Result<Option<Duration>, Error> {
+        let Some(remote) = self.remote else { return Ok(None) };
+        if remote.shadow(&self.pod.uid).is_none() {
+            let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);
+            let api: Api<ShadowPod> = Api::namespaced(client, namespace);
+            let live = call(api.get_metadata_opt(&self.pod.uid)).await;
+            if live.step("look for the ShadowPod of", "Pod", &self.pod.key)?.is_some() {
+                self.peer.created(&self.pod.uid, remote);
+                return Ok(Some(local::VISIBLE_WITHIN));
+            }
+        }
+        tracing::warn!(peer = %self.peer.id, pod = %self.pod.key, message, "remote pod lost");
+        self.patch_status(lost_patch(&self.pod.json(), message, now)).await?;
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests;

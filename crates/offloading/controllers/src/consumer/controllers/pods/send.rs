@@ -1,0 +1,317 @@
+//! Sends local pods, and carries their changes.
+
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+
+use jiff::Timestamp;
+use kube::{
+    Client, Resource as _,
+    api::{Patch, PostParams},
+    core::{PartialObjectMeta, Request},
+};
+use liqo_api::{OffloadedReason, ShadowPod, VirtualNode, annotations, finalizers, labels, pods, rfc3339};
+use liqo_controller_runtime::{
+    Cache,
+    peers::{PeerError, call},
+    writes::Step as _,
+};
+use liqo_network_model::Here;
+use serde_json::{Value, json};
+
+use super::{Error, Pass};
+use crate::consumer::records;
+use crate::consumer::state::RemoteState;
+use liqo_offloading_rules::node::object::described_by;
+use liqo_offloading_rules::pod::carry::Refusal;
+use liqo_offloading_rules::pod::carry::api_server::ApiServerChoice;
+use liqo_offloading_rules::pod::carry::api_server::Start;
+use liqo_offloading_rules::pod::carry::api_server::bound_at;
+use liqo_offloading_rules::pod::carry::api_server::give;
+use liqo_offloading_rules::pod::carry::api_server::how_to_start;
+use liqo_offloading_rules::pod::carry::api_server::secret;
+use liqo_offloading_rules::pod::carry::outgoing;
+use liqo_offloading_rules::pod::local::SENDING;
+use liqo_offloading_rules::pod::local_state::Shadow;
+use liqo_offloading_rules::pod::local_state::change;
+use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::replica::record::Reference;
+
+/// Delay before a pod is tried again that was gone, or confused with another one, just before it was sent.
+const UNMARKED_RETRY: Duration = Duration::from_secs(5);
+
+/// Delay before a pod is tried again whose provider does not have the policies of its namespace yet.
+pub(super) const NO_POLICIES_RETRY: Duration = Duration::from_secs(2);
+
+/// How long a pod waits for policies, counted from when it was bound to its node, before this is shown on the pod.
+const NO_POLICIES_SHOWN_AFTER: Duration = Duration::from_secs(30);
+
+const NO_POLICIES: &str = "the NetworkPolicies of the pod's namespace are not recorded at the provider yet, and without them the pod would be \
+     open to more than they say; it is sent when they are. The log of the manager here says what fails";
+
+/// Delay before a pod is tried again that cannot reach our API server from the provider.
+const NO_API_SERVER_RETRY: Duration = Duration::from_secs(10);
+
+const NO_API_SERVER: &str = "the provider has no way to this cluster's API server. See `liqoctl status` for the network between the two, and \
+     network.apiServer of the PeeringPolicy here; or annotate the pod with liqo.io/api-server: none";
+
+/// What decides whether a pod can be sent now.
+struct Readiness {
+    /// The remaining delay after the provider's API server did not accept the pod.
+    waits_for: Option<Duration>,
+    /// The part of the pod that travels.
+    carried: Result<Value, Refusal>,
+    /// Whether the provider has the policies of the pod's namespace. Without them it would not isolate the pod.
+    policies_recorded: bool,
+    /// How long ago the pod was bound to its node.
+    bound_for: Option<Duration>,
+    /// For a pod that uses the API server here.
+    api_server: Option<Start>,
+}
+
+/// What has to be done to send a pod, or why it cannot be sent now.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Send {
+        carried: Value,
+        /// The addresses at which the pod reaches our API server from there.
+        api_server: Option<Vec<IpAddr>>,
+        /// The pod uses our API server and goes without it.
+        without_api_server: bool,
+    },
+    Wait(Duration),
+    /// Shows a reason and a message on the pod.
+    Refuse {
+        reason: String,
+        message: String,
+        again: Option<Duration>,
+    },
+}
+
+/// Whether a pod can be sent now.
+fn prerequisites(readiness: Readiness) -> Verdict {
+    let Readiness { waits_for, carried, policies_recorded, bound_for, api_server } = readiness;
+    let refuse =
+        |reason: &str, message: &str, again| Verdict::Refuse { reason: reason.to_owned(), message: message.to_owned(), again };
+    let send = |carried, api_server, without_api_server| Verdict::Send { carried, api_server, without_api_server };
+    match (waits_for, carried, api_server) {
+        (Some(rest), ..) => Verdict::Wait(rest),
+        (_, Err(refusal), _) => refuse(refusal.reason, &refusal.message, None),
+        _ if !policies_recorded => {
+            if bound_for.is_some_and(|waited| waited >= NO_POLICIES_SHOWN_AFTER) {
+                refuse(pods::NOT_REFLECTED, NO_POLICIES, Some(NO_POLICIES_RETRY))
+            } else {
+                Verdict::Wait(NO_POLICIES_RETRY)
+            }
+        }
+        (_, _, Some(Start::Wait(rest))) => Verdict::Wait(rest),
+        (_, _, Some(Start::Refuse)) => refuse(pods::NO_API_SERVER, NO_API_SERVER, Some(NO_API_SERVER_RETRY)),
+        (_, Ok(carried), Some(Start::With(addresses))) => send(carried, Some(addresses), false),
+        (_, Ok(carried), start) => send(carried, None, start == Some(Start::Without)),
+    }
+}
+
+impl Pass<'_> {
+    /// Sends the pod, if it can be sent now. Returns when to try again otherwise. With `mark`, the pod is marked first, so that
+    /// everybody knows later that it may run there.
+    pub(super) async fn send(&self, mark: bool) -> Result<Option<Duration>, Error> {
+        let (Some(remote), Some(node)) = (self.remote, self.node) else { return Ok(None) };
+        let now = Timestamp::now();
+        match prerequisites(self.readiness(remote, node, now).await) {
+            Verdict::Wait(rest) => Ok(Some(rest)),
+            Verdict::Refuse { reason, message, again } => {
+                self.refuse(&reason, &message, now).await?;
+                Ok(again)
+            }
+            Verdict::Send { mut carried, api_server, without_api_server } => {
+                if let Some(addresses) = api_server {
+                    give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses);
+                    records::ensure_token(self.consumer, self.peer, remote, self.pod).await;
+                }
+                records::ensure(self.consumer, self.peer, remote, &Reference::all(self.pod)).await;
+                if mark && !self.mark(remote).await? {
+                    return Ok(Some(UNMARKED_RETRY));
+                }
+                let again = self.create(remote, node, carried).await?;
+                if again.is_none() && without_api_server {
+                    let message = format!("the pod runs without access to an API server: {NO_API_SERVER}");
+                    self.warn(pods::NO_API_SERVER, &message).await;
+                }
+                Ok(again)
+            }
+        }
+    }
+
+    async fn readiness(&self, remote: &RemoteState, node: &VirtualNode, now: Timestamp) -> Readiness {
+        let (waits_for, carried) = (self.peer.waits_for(&self.pod.uid), self.carried(node));
+        let policies_recorded = waits_for.is_none() && carried.is_ok() && self.record_policies(remote).await;
+        let bound_at = bound_at(&self.pod.json());
+        let bound_for = bound_at.map(|at| Duration::try_from(now.duration_since(at)).unwrap_or_default());
+        Readiness { waits_for, carried, policies_recorded, bound_for, api_server: self.api_server(bound_for) }
+    }
+
+    /// Records the policies of the pod's namespace at the provider. Returns whether it has all of them.
+    async fn record_policies(&self, remote: &RemoteState) -> bool {
+        let Some(policies) = self.consumer.policies(&self.pod.key.namespace) else { return false };
+        let policies: Vec<_> = Cache::all(&policies).iter().map(|(key, _)| Reference::new(Kind::NetworkPolicy, key)).collect();
+        let recorded = records::ensure(self.consumer, self.peer, remote, &policies).await;
+        if !recorded {
+            tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod waits for the NetworkPolicies of its namespace");
+        }
+        recorded
+    }
+
+    /// Marks the pod as being sent. Returns whether the pod still exists.
+    async fn mark(&self, remote: &RemoteState) -> Result<bool, Error> {
+        let mark = mark_as_sending(remote.tenancy().as_deref(), Timestamp::now());
+        let exists = self.patch_status(Some(mark)).await?;
+        if exists {
+            self.peer.sending(&self.pod.uid);
+        }
+        Ok(exists)
+    }
+
+    /// Creates the shadow pod. Returns when to try again, if the provider's API server does not accept it.
+    async fn create(&self, remote: &RemoteState, node: &VirtualNode, carried: Value) -> Result<Option<Duration>, Error> {
+        let shadow = json!({
+            "apiVersion": ShadowPod::api_version(&()),
+            "kind": ShadowPod::kind(&()),
+            "metadata": {
+                "name": self.pod.uid,
+                "labels": {
+                    labels::MANAGED: "true",
+                    labels::PROVIDER_ID: self.peer.id,
+                    labels::POOL: node.spec.pool,
+                    labels::HOME_NAMESPACE: self.pod.key.namespace,
+                },
+                "finalizers": [finalizers::SHADOW_POD],
+            },
+            "spec": { "namespace": self.pod.key.namespace, "pool": node.spec.pool, "pod": carried },
+        });
+        match call(create(&remote.connection.client, &remote.connection.tenant_namespace, &shadow)).await {
+            // Its name is the pod's UID: it is this pod's, whoever was faster.
+            Err(PeerError::Api(kube::Error::Api(status))) if status.is_already_exists() => {}
+            Err(PeerError::Api(kube::Error::Api(status))) if status.is_invalid() || status.is_forbidden() => {
+                let message = format!("the provider's API server does not accept the pod: {}", status.message);
+                self.refuse(OffloadedReason::NotAccepted.as_str(), &message, Timestamp::now()).await?;
+                return Ok(Some(self.peer.not_accepted(&self.pod.uid)));
+            }
+            created => created.step("create the ShadowPod of", "Pod", &self.pod.key)?,
+        }
+        self.peer.created(&self.pod.uid, remote);
+        tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "pod sent");
+        Ok(None)
+    }
+
+    /// The part of the pod that travels.
+    fn carried(&self, node: &VirtualNode) -> Result<Value, Refusal> {
+        let advertised: BTreeSet<String> = described_by(&node.spec.labels).into_keys().collect();
+        outgoing(&self.pod.json(), &advertised)
+    }
+
+    /// How to send the pod, if it uses the API server here.
+    fn api_server(&self, bound_for: Option<Duration>) -> Option<Start> {
+        let ApiServerChoice::Home { required } = self.pod.api_server else { return None };
+        let has_network = self.consumer.context.config().spec.network.enabled;
+        Some(how_to_start(required, self.api_server_addresses(), bound_for.filter(|_| has_network)))
+    }
+
+    /// Where pods at this provider reach our API servers; nothing where they may not, or cannot.
+    fn api_server_addresses(&self) -> Vec<IpAddr> {
+        let network = self.consumer.networks.of(&self.peer.id).filter(|network| network.api_server);
+        let Some(network) = network else { return Vec::new() };
+        let config = self.consumer.context.config();
+        let servers = config.status.iter().filter_map(|status| status.network.as_ref()).flat_map(|network| &network.api_servers);
+        servers.filter_map(|server| network.maps.exported.there(Here(server.stand_in))).map(|there| there.0).collect()
+    }
+
+    /// Updates the shadow pod with what changed in the pod.
+    pub(super) async fn update(&self, whole: bool, shadow: Option<&Shadow>) -> Result<(), Error> {
+        let Some(node) = self.node else { return Ok(()) };
+        let Ok(mut carried) = self.carried(node) else { return Ok(()) };
+        let addresses = self.api_server_addresses();
+        let uses_api_server = shadow.is_some_and(|shadow| shadow.uses_api_server);
+        // While the addresses are unknown, those that the shadow pod has stay.
+        let whole = whole && !(uses_api_server && addresses.is_empty());
+        if uses_api_server {
+            give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses);
+        }
+        let replaced = |carried| {
+            json_patch::Patch(vec![json_patch::PatchOperation::Replace(json_patch::ReplaceOperation {
+                path: json_patch::jsonptr::PointerBuf::from_tokens(["spec", "pod"]),
+                value: carried,
+            })])
+        };
+        let patch = if whole { replaced(carried) } else { change(&carried) };
+        self.patch_shadow("change the ShadowPod of", &Patch::Json::<()>(patch)).await
+    }
+}
+
+/// The condition of a pod that may run only once, from before it is sent.
+fn mark_as_sending(tenancy: Option<&str>, now: Timestamp) -> Value {
+    let condition = json!({
+        "type": pods::OFFLOADED,
+        "status": "Unknown",
+        "reason": SENDING,
+        "message": "the pod is being sent to the provider",
+        "lastTransitionTime": rfc3339(now),
+    });
+    json!({
+        "metadata": { "annotations": { annotations::SENT_TO: tenancy } },
+        "status": { "conditions": [condition] },
+    })
+}
+
+/// Creates a shadow pod without reading back what was sent.
+async fn create(client: &Client, namespace: &str, shadow: &Value) -> kube::Result<()> {
+    let body = serde_json::to_vec(shadow).map_err(kube::Error::SerdeError)?;
+    let request = Request::new(ShadowPod::url_path(&(), Some(namespace)))
+        .create(&PostParams::default(), body)
+        .map_err(kube::Error::BuildRequest)?;
+    client.request::<PartialObjectMeta<ShadowPod>>(request).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready() -> Readiness {
+        Readiness { waits_for: None, carried: Ok(json!({})), policies_recorded: true, bound_for: None, api_server: None }
+    }
+
+    fn refusal() -> Refusal {
+        Refusal { reason: "HostPath", message: "no".to_owned() }
+    }
+
+    #[test]
+    fn a_pod_that_was_not_accepted_waits_whatever_else_is_the_matter() {
+        let rest = Duration::from_secs(9);
+        let waiting = Readiness { waits_for: Some(rest), carried: Err(refusal()), policies_recorded: false, ..ready() };
+        assert_eq!(prerequisites(waiting), Verdict::Wait(rest));
+    }
+
+    #[test]
+    fn a_pod_that_cannot_travel_is_refused_before_anything_is_recorded_for_it() {
+        let verdict = prerequisites(Readiness { carried: Err(refusal()), policies_recorded: false, ..ready() });
+        assert_eq!(verdict, Verdict::Refuse { reason: "HostPath".into(), message: "no".into(), again: None });
+    }
+
+    #[test]
+    fn a_pod_waits_for_the_policies_of_its_namespace_and_says_so_after_a_while() {
+        let waits = |bound_for| prerequisites(Readiness { policies_recorded: false, bound_for, ..ready() });
+        assert_eq!(waits(None), Verdict::Wait(NO_POLICIES_RETRY));
+        assert_eq!(waits(Some(Duration::from_secs(29))), Verdict::Wait(NO_POLICIES_RETRY));
+        assert!(matches!(waits(Some(NO_POLICIES_SHOWN_AFTER)), Verdict::Refuse { again: Some(NO_POLICIES_RETRY), .. }));
+    }
+
+    #[test]
+    fn a_pod_that_uses_the_api_server_here_is_sent_with_its_addresses_or_as_its_annotation_says() {
+        let with = |start| prerequisites(Readiness { api_server: Some(start), ..ready() });
+        let addresses = vec!["10.0.0.1".parse::<IpAddr>().unwrap()];
+        let sent = Verdict::Send { carried: json!({}), api_server: Some(addresses.clone()), without_api_server: false };
+        assert_eq!(with(Start::With(addresses)), sent);
+        let rest = Duration::from_secs(3);
+        assert_eq!(with(Start::Wait(rest)), Verdict::Wait(rest));
+        assert!(matches!(with(Start::Refuse), Verdict::Refuse { again: Some(NO_API_SERVER_RETRY), .. }));
+        assert!(matches!(with(Start::Without), Verdict::Send { without_api_server: true, .. }));
+        assert!(matches!(prerequisites(ready()), Verdict::Send { api_server: None, without_api_server: false, .. }));
+    }
+}

@@ -1,0 +1,216 @@
+//! A consumer and a provider, both with an API server that says little.
+
+use std::convert::Infallible;
+
+use http::{Method, Response};
+use http_body_util::BodyExt as _;
+use kube::{Client, client::Body};
+use liqo_api::ClusterId;
+use liqo_controller_runtime::{Context, Health, PeerConnection, events::Events};
+use tokio::sync::watch;
+
+use super::send::NO_POLICIES_RETRY;
+use super::*;
+use crate::consumer::controllers::connections;
+use crate::consumer::{run_peers, watches};
+use liqo_offloading_rules::replica::kind::Kind;
+
+/// An API server with these objects, by the last part of the path at which they are listed; it reports no change, and creates objects
+/// as long as `answer` lets it.
+fn api_server<F>(objects: Value, answer: impl Fn(&Method, &str) -> F + Clone + Send + Sync + 'static) -> Client
+where
+    F: Future<Output = bool> + Send,
+{
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (objects, answer) = (objects.clone(), answer.clone());
+        async move {
+            let (parts, body) = request.into_parts();
+            if parts.uri.query().is_some_and(|query| query.contains("watch=true")) {
+                std::future::pending::<()>().await;
+            }
+            let kind = parts.uri.path().rsplit('/').next().unwrap_or_default();
+            let (status, object) = if !answer(&parts.method, kind).await {
+                (403, json!({ "kind": "Status", "status": "Failure", "reason": "Forbidden", "message": "no", "code": 403 }))
+            } else if parts.method == Method::GET {
+                let items = objects.get(kind).cloned().unwrap_or_else(|| json!([]));
+                (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": { "resourceVersion": "1" }, "items": items }))
+            } else {
+                (201, serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap())
+            };
+            Ok::<_, Infallible>(Response::builder().status(status).body(Body::from(object.to_string().into_bytes())).unwrap())
+        }
+    });
+    Client::new(service, "default")
+}
+
+fn context(client: Client) -> Context {
+    let config = json!({ "apiVersion": "config.liqo.io/v1alpha1", "kind": "ClusterConfig", "metadata": { "name": "liqo" },
+        "spec": { "clusterName": "rome" } });
+    Context {
+        namespace: "liqo".into(),
+        pod_ip: [10, 0, 0, 1].into(),
+        cluster_id: ClusterId::of_public_key(&[1; 32]),
+        config: watch::channel(Arc::new(serde_json::from_value(config).unwrap())).1,
+        peers: liqo_controller_runtime::Peers::default(),
+        events: Events::new(client.clone(), None),
+        stop: CancellationToken::new(),
+        client,
+    }
+}
+
+/// The state, with the controllers of providers.
+fn started(client: Client) -> Arc<Consumer> {
+    let (consumer, new_peers) = watches::start(context(client));
+    tokio::spawn(run_peers(consumer.clone(), new_peers));
+    consumer
+}
+
+async fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    let looking = async {
+        loop {
+            if let Some(found) = found() {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), looking).await.expect("it comes")
+}
+
+fn provider() -> ClusterId {
+    ClusterId::of_public_key(&[2; 32])
+}
+
+fn virtual_node() -> Value {
+    json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "VirtualNode",
+        "metadata": { "namespace": "tenant", "name": "milan", "resourceVersion": "1" }, "status": { "nodeName": "milan" },
+        "spec": { "clusterID": provider(), "clusterName": "milan", "pool": "default", "resources": {} } })
+}
+
+/// The objects here: a virtual node, and a namespace that is offloaded like this.
+fn here(offloading: &Value) -> Value {
+    json!({ "virtualnodes": [virtual_node()],
+        "nodes": [{ "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": "milan", "labels": { "region": "us" }, "resourceVersion": "1" } }],
+        "namespaceoffloadings": [{ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading", "spec": offloading,
+            "metadata": { "namespace": "demo", "name": liqo_api::NAMESPACE_OFFLOADING, "resourceVersion": "1" } }] })
+}
+
+/// The map of namespaces at the provider, which has that namespace.
+fn mapping() -> Value {
+    json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "NamespaceMap",
+        "metadata": { "namespace": "tenant", "name": liqo_api::NAMESPACE_MAP, "uid": "m", "resourceVersion": "1" },
+        "spec": { "mappings": { "demo": { "remoteName": "demo-rome" } } },
+        "status": { "namespaces": { "demo": { "remoteName": "demo-rome", "phase": "Ready" } } } })
+}
+
+/// The provider, when it answers and has the namespace.
+async fn connected(consumer: &Arc<Consumer>, there: Client) -> (Arc<PeerState>, Arc<RemoteState>, watch::Sender<Health>) {
+    let id = provider();
+    let (healthy, health) = watch::channel(Health::Reachable);
+    let connection = PeerConnection {
+        cluster_id: id.clone(),
+        cluster_name: "milan".into(),
+        foreign_cluster: "milan".into(),
+        client: there,
+        tenant_namespace: "tenant".into(),
+        protocol_version: 1,
+        health,
+        ended: CancellationToken::new(),
+    };
+    tokio::spawn(connections::run(consumer.clone(), Arc::new(connection)));
+    watches::follow_namespace(consumer, "demo");
+    let peer = consumer.peer(&id);
+    let remote = until(|| peer.answering()).await;
+    until(|| remote.mapped("demo")).await;
+    (peer, remote, healthy)
+}
+
+#[tokio::test]
+async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
+    // Here the policies are not listed before `told`; the provider accepts none before `taken`.
+    let (told, taken) = (watch::channel(false), watch::channel(false));
+    let policy = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": { "namespace": "demo", "name": "closed", "resourceVersion": "1" }, "spec": { "podSelector": {} } });
+    let (is_told, shown) = (told.1.clone(), Arc::new(parking_lot::Mutex::new(0)));
+    let showing = shown.clone();
+    let mut here = here(&json!({}));
+    here["networkpolicies"] = json!([policy]);
+    let home = api_server(here, move |_, kind| {
+        *showing.lock() += usize::from(kind == "status");
+        let (mut told, waits) = (is_told.clone(), kind == "networkpolicies");
+        async move { !waits || told.wait_for(|told| *told).await.is_ok() }
+    });
+    let made: Arc<parking_lot::Mutex<Vec<String>>> = Arc::default();
+    let (is_taken, making) = (taken.1.clone(), made.clone());
+    let there = api_server(json!({ "namespacemaps": [mapping()] }), move |method, kind| {
+        let refused = kind == "reflectedobjects" && !*is_taken.borrow();
+        if *method == Method::POST && !refused {
+            making.lock().push(kind.to_owned());
+        }
+        std::future::ready(*method == Method::GET || !refused)
+    });
+
+    let consumer = started(home);
+    let (peer, remote, _healthy) = connected(&consumer, there).await;
+    let node: VirtualNode = serde_json::from_value(virtual_node()).unwrap();
+    let local_pod = |status: Value| {
+        let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
+            "spec": { "containers": [{ "name": "c", "image": "i" }] }, "status": status });
+        LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap()
+    };
+    let pod = local_pod(json!({}));
+    let pass = Pass { consumer: &consumer, peer: &peer, remote: Some(remote.as_ref()), node: Some(&node), pod: &pod };
+
+    assert_eq!(pass.send(false).await.unwrap(), Some(NO_POLICIES_RETRY), "it is not known which policies there are");
+    told.0.send_replace(true);
+    until(|| consumer.policies("demo")).await;
+    assert_eq!(pass.send(false).await.unwrap(), Some(NO_POLICIES_RETRY), "the provider does not have the policy");
+    assert_eq!(*made.lock(), [] as [&str; 0]);
+    assert_eq!(*shown.lock(), 0, "it is not known to wait for long");
+    let condition = json!({ "type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let waiting = Pass { pod: &local_pod(json!({ "conditions": [condition] })), ..pass };
+    assert_eq!(waiting.send(false).await.unwrap(), Some(NO_POLICIES_RETRY));
+    assert_eq!(*shown.lock(), 1, "one that waits for long says so");
+    taken.0.send_replace(true);
+    let sent = async {
+        while pass.send(false).await.unwrap().is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), sent).await.expect("the pod is sent");
+    // The worker may have recorded it, too.
+    let mut made = made.lock().clone();
+    made.dedup();
+    assert_eq!(made[..2], ["reflectedobjects", "shadowpods"]);
+    consumer.context.stop.cancel();
+}
+
+#[tokio::test]
+async fn a_provider_that_is_not_selected_gets_no_key_whatever_it_writes_itself() {
+    let ingress = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+        "metadata": { "namespace": "demo", "name": "shop", "resourceVersion": "1" },
+        "spec": { "rules": [{ "host": "shop.example.com" }], "tls": [{ "hosts": ["shop.example.com"], "secretName": "cert" }] } });
+    let of_ingress = Reference { kind: Kind::Ingress, namespace: "demo".into(), name: "shop".into() };
+    let record = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
+        "metadata": { "namespace": "tenant", "name": of_ingress.record(), "resourceVersion": "1" },
+        "spec": { "namespace": "demo", "object": { "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "shop" } } },
+        "status": { "exposure": { "class": "public" } } });
+    let key = Reference { kind: Kind::Secret, namespace: "demo".into(), name: "cert".into() };
+    let names = async |offloading: Value| {
+        let mut here = here(&offloading);
+        here["ingresses"] = json!([ingress]);
+        let consumer = started(api_server(here, |_, _| std::future::ready(true)));
+        let there = json!({ "namespacemaps": [mapping()], "reflectedobjects": [record] });
+        let there = api_server(there, |method, _| std::future::ready(*method == Method::GET));
+        let (peer, remote, _healthy) = connected(&consumer, there).await;
+        until(|| remote.record(&of_ingress)).await;
+        let names = until(|| consumer.is_named_by_ingress(&peer, &remote, &key)).await;
+        consumer.context.stop.cancel();
+        names
+    };
+    let region = |name: &str| json!({ "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "region", "operator": "In", "values": [name] }] }] });
+    assert!(names(json!({})).await && names(json!({ "clusterSelector": region("us") })).await);
+    assert!(!names(json!({ "clusterSelector": region("eu") })).await);
+    assert!(!names(json!({ "reflection": "AllowList" })).await);
+}

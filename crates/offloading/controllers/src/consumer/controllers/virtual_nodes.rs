@@ -1,0 +1,319 @@
+//! `VirtualNode`s: each becomes a Node, with its lease, its kubelet API and the watch of its pods; before it goes, its Node is
+//! drained. While its provider takes the pool back, its pods are evicted.
+
+mod drain;
+mod withdrawal;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use kube::{
+    Api, ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use liqo_api::conditions::DesiredCondition;
+use liqo_api::{
+    ClusterId, KubeletServingReason, VirtualNode, VirtualNodeReadyReason, VirtualNodesReadyReason, finalizers, links, rfc3339,
+};
+use liqo_controller_runtime::{
+    Key, Next,
+    conditions::{self, apply_links, namespaced},
+    foreign_clusters::of_peer,
+    writes::{Step as _, StepError, add_finalizer, remove_finalizer},
+};
+use serde_json::{Map, json};
+
+use crate::consumer::node_objects;
+use crate::consumer::node_tasks;
+use crate::consumer::state::{ChosenNode, Consumer, NodeKey, recorded_node};
+use crate::consumer::triggers;
+use crate::kubelet::serving::Serving;
+use liqo_offloading_rules::node::difference::free_port;
+use liqo_offloading_rules::node::difference::is_ours;
+use liqo_offloading_rules::node::object::NodeSpec;
+use liqo_offloading_rules::node::object::Outage;
+use liqo_offloading_rules::node::object::node_name;
+
+/// Virtual nodes that are handled at the same time.
+const CONCURRENCY: usize = 4;
+
+/// The first port of a kubelet API.
+const FIRST_PORT: u16 = 20250;
+
+/// Interval between two checks of a virtual node that is drained, or of caches that are not synced yet.
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
+
+const READY: &str = "Ready";
+const KUBELET_SERVING: &str = "KubeletServing";
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error(transparent)]
+    Node(#[from] node_objects::Error),
+    /// Every port is taken.
+    #[error("no port from {FIRST_PORT} on is free for the kubelet API of VirtualNode {0}")]
+    NoPort(Key),
+}
+
+/// Runs the controller until the context stops.
+pub async fn run(consumer: Arc<Consumer>) {
+    let (queue, stop) = (consumer.queues.nodes.clone(), consumer.context.stop.clone());
+    queue
+        .run("virtual nodes", CONCURRENCY, stop, move |key| {
+            let consumer = consumer.clone();
+            async move {
+                if !(consumer.virtual_nodes.is_synced() && consumer.nodes.is_synced()) {
+                    return Ok(Next::After(POLL_INTERVAL));
+                }
+                match key {
+                    NodeKey::VirtualNode(key) => reconcile(&consumer, &key).await,
+                    NodeKey::Node(name) => {
+                        triggers::enqueue_named(&consumer, &name);
+                        Ok(Next::OnChange)
+                    }
+                    NodeKey::Link(id) => link(&consumer, &id).await,
+                }
+            }
+        })
+        .await;
+}
+
+async fn reconcile(consumer: &Arc<Consumer>, key: &Key) -> Result<Next, Error> {
+    let Some(node) = consumer.virtual_nodes.get(key) else {
+        node_tasks::stop(consumer, key);
+        return Ok(Next::OnChange);
+    };
+    if node.metadata.deletion_timestamp.is_some() {
+        return drain::drain(consumer, key, &node).await;
+    }
+    let held = add_finalizer(&api(consumer, key), &*node, finalizers::VIRTUAL_NODE).await;
+    if !held.step("add the finalizer to", "VirtualNode", key)? {
+        return Ok(Next::OnChange);
+    }
+    let (name, port) = match recorded_node(&node) {
+        Some(chosen) => chosen,
+        None => choose(consumer, key, &node).await?,
+    };
+    node_tasks::start(consumer, key, &node, &name, port);
+
+    let peer = consumer.peer(&node.spec.cluster_id);
+    let outage = peer.outage();
+    let changed =
+        consumer.node_tasks.lock().get_mut(key).is_some_and(|tasks| std::mem::replace(&mut tasks.outage, outage) != outage);
+    if changed {
+        tracing::info!(node = name, cluster = %node.spec.cluster_id, ?outage, "virtual node's outage changed");
+        triggers::enqueue(consumer, &peer, triggers::outage());
+    }
+    let written = write_node(consumer, &node, &name, port, outage).await;
+    write_conditions(consumer, key, &node, ready(&written, outage, &name)).await?;
+    written?;
+    let moving = withdrawal::follow(consumer, key, &node, &name).await?;
+    Ok([moving, peer.next_outage()].into_iter().flatten().min().map_or(Next::OnChange, Next::After))
+}
+
+/// Creates the Node, or changes what differs.
+async fn write_node(consumer: &Consumer, node: &VirtualNode, name: &str, port: u16, outage: Outage) -> Result<(), Error> {
+    let version = version(consumer).await?;
+    let resources: Map<String, serde_json::Value> =
+        node.spec.resources.iter().map(|(name, quantity)| (name.to_owned(), quantity.to_string().into())).collect();
+    let withdrawal = node.spec.withdrawal_timestamp.as_ref().map(|time| rfc3339(time.0));
+    let spec = NodeSpec {
+        name,
+        cluster_id: node.spec.cluster_id.as_str(),
+        pool: &node.spec.pool,
+        peer_labels: &node.spec.labels,
+        resources: &resources,
+        address: &consumer.context.pod_ip.to_string(),
+        port,
+        version: &version,
+        outage,
+        withdrawal: withdrawal.as_deref(),
+    };
+    let known = consumer.nodes.get(&Key::new("", name));
+    Ok(node_objects::ensure(&consumer.context.client, &node.spec.cluster_id, &spec, known.as_deref()).await?)
+}
+
+/// The condition of a virtual node whose Node was just written, or could not be written.
+fn ready(written: &Result<(), Error>, outage: Outage, name: &str) -> DesiredCondition {
+    match written {
+        Err(Error::Node(error @ node_objects::Error::NameTaken { .. })) => {
+            DesiredCondition::no(READY, VirtualNodeReadyReason::NodeNameTaken, error.to_string())
+        }
+        Err(_) => DesiredCondition::no(
+            READY,
+            VirtualNodeReadyReason::NodeNotWritten,
+            "the Node cannot be written; the manager's log says why",
+        ),
+        Ok(()) if outage == Outage::Down => {
+            DesiredCondition::no(READY, VirtualNodeReadyReason::PeerUnreachable, "the cluster behind the node does not answer")
+        }
+        Ok(()) => DesiredCondition::yes(READY, VirtualNodeReadyReason::NodeReady, format!("node {name} is Ready")),
+    }
+}
+
+fn api(consumer: &Consumer, key: &Key) -> Api<VirtualNode> {
+    namespaced(&consumer.context.client, &key.namespace)
+}
+
+/// The version of Kubernetes that virtual nodes show: that of this cluster, so that nobody sees a skew. Until the API server says
+/// which one it is, no Node is written.
+async fn version(consumer: &Consumer) -> Result<String, StepError> {
+    let version = consumer.version.get_or_try_init(|| async {
+        let version =
+            consumer.context.client.apiserver_version().await.step("read", "version of the API server", Key::new("", ""))?;
+        Ok(version.git_version)
+    });
+    version.await.cloned()
+}
+
+/// Writes the conditions, if they changed.
+async fn write_conditions(consumer: &Consumer, key: &Key, node: &VirtualNode, ready: DesiredCondition) -> Result<(), Error> {
+    let serving = consumer.node_tasks.lock().get(key).and_then(|tasks| tasks.serving.clone());
+    let mut wanted = vec![ready];
+    wanted.extend(serving.map(|serving| match serving {
+        Serving::Signed => DesiredCondition::yes(
+            KUBELET_SERVING,
+            KubeletServingReason::Signed,
+            "the kubelet API has a certificate of this cluster",
+        ),
+        Serving::SelfSigned(why) => DesiredCondition::no(
+            KUBELET_SERVING,
+            KubeletServingReason::SelfSigned,
+            format!(
+                "{why}; until then `kubectl logs` needs --insecure-skip-tls-verify-backend where the API server verifies kubelets"
+            ),
+        ),
+    }));
+    let current = node.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let written = conditions::merge(&api(consumer, key), &key.name, current, &wanted).await;
+    Ok(written.step("write the conditions of", "VirtualNode", key)?)
+}
+
+/// Chooses name and port, and records them before anything is created that bears them.
+async fn choose(consumer: &Consumer, key: &Key, node: &VirtualNode) -> Result<(String, u16), Error> {
+    let mut chosen = consumer.chosen.lock().await;
+    let uid = node.uid().unwrap_or_default();
+    // The watch may not show yet what was chosen a moment ago.
+    if let Some(already) = chosen.get(key).filter(|already| already.uid == uid) {
+        return Ok((already.name.clone(), already.port));
+    }
+    chosen.retain(|other, _| other != key && consumer.virtual_nodes.get(other).is_some());
+    let others: Vec<(String, u16)> = consumer
+        .virtual_nodes
+        .all()
+        .iter()
+        .filter(|(other, _)| other != key)
+        .filter_map(|(_, other)| recorded_node(other))
+        .chain(chosen.values().map(|already| (already.name.clone(), already.port)))
+        .collect();
+    let ports: BTreeSet<u16> = others.iter().map(|(_, port)| *port).collect();
+    let port = free_port(FIRST_PORT, &ports).ok_or_else(|| Error::NoPort(key.clone()))?;
+
+    let mut taken: BTreeSet<String> = others.into_iter().map(|(name, _)| name).collect();
+    let spec = &node.spec;
+    let name = loop {
+        let name = node_name(&spec.cluster_name, spec.cluster_id.as_str(), &spec.pool, |name| taken.contains(name));
+        let live = node_objects::live(&consumer.context.client, &name).await?;
+        let free = live.is_none_or(|live| is_ours(&live, &spec.cluster_id, &spec.pool));
+        // The last choice contains the whole ID. If somebody has that name, they keep it, and the condition says so.
+        if free || !taken.insert(name.clone()) {
+            break name;
+        }
+    };
+    let patch = json!({ "status": { "nodeName": name, "kubeletPort": port } });
+    let answer = api(consumer, key).patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    answer.step("record the node name of", "VirtualNode", key)?;
+    chosen.insert(key.clone(), ChosenNode { uid, name: name.clone(), port });
+    Ok((name, port))
+}
+
+/// Removes our finalizer. Returns whether it is off: if the object changed meanwhile, the watch triggers us again.
+async fn release(consumer: &Consumer, key: &Key, node: &VirtualNode) -> Result<bool, StepError> {
+    let removed = remove_finalizer(&api(consumer, key), node, finalizers::VIRTUAL_NODE).await;
+    removed.step("remove the finalizer of", "VirtualNode", key)
+}
+
+/// Shows on the `ForeignCluster` whether its virtual nodes are Ready.
+async fn link(consumer: &Consumer, id: &ClusterId) -> Result<Next, Error> {
+    if !consumer.foreign_clusters.is_synced() {
+        return Ok(Next::After(POLL_INTERVAL));
+    }
+    let Some(cluster) = of_peer(&consumer.foreign_clusters, id).into_iter().next() else { return Ok(Next::OnChange) };
+    let nodes: Vec<_> = consumer.nodes_of(id).into_iter().map(|(_, node)| node).collect();
+    let wanted = readiness(&nodes, cluster.wants_resources());
+    let written =
+        apply_links(&consumer.context.client, &cluster, liqo_api::conditions::owners::OFFLOADING, wanted.as_slice()).await;
+    written.step("write the conditions of", "ForeignCluster", Key::new("", cluster.name_any()))?;
+    Ok(Next::OnChange)
+}
+
+/// The condition that says whether pods can be offloaded; none where no resources are wanted.
+fn readiness(nodes: &[Arc<VirtualNode>], wanted: bool) -> Option<DesiredCondition> {
+    let kind = links::VIRTUAL_NODES_READY;
+    let name = |node: &VirtualNode| recorded_node(node).map_or_else(|| node.name_any(), |(name, _)| name);
+    let ready =
+        |node: &VirtualNode| node.status.iter().flat_map(|status| &status.conditions).find(|one| one.type_ == READY).cloned();
+    let missing: Vec<String> = nodes
+        .iter()
+        .filter_map(|node| match ready(node) {
+            Some(condition) if condition.status == "True" => None,
+            Some(condition) => Some(format!("{}: {}", name(node), condition.message)),
+            None => Some(format!("{}: not created yet", name(node))),
+        })
+        .collect();
+    let link = match (nodes, missing.is_empty()) {
+        ([], _) if !wanted => return None,
+        ([], _) => DesiredCondition::no(kind, VirtualNodesReadyReason::NoVirtualNode, "no offer of the peer is accepted"),
+        (nodes, true) => {
+            let names: Vec<String> = nodes.iter().map(|node| name(node)).collect();
+            DesiredCondition::yes(kind, VirtualNodesReadyReason::VirtualNodesReady, names.join(", "))
+        }
+        (_, false) => DesiredCondition::no(kind, VirtualNodesReadyReason::VirtualNodesNotReady, missing.join("; ")),
+    };
+    Some(link)
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(ready: Option<&str>) -> Arc<VirtualNode> {
+        let conditions: Vec<Value> = ready
+            .iter()
+            .map(|status| json!({"type": "Ready", "status": status, "reason": "R", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}))
+            .collect();
+        let id = ClusterId::of_public_key(&[4; 32]);
+        let value = json!({"apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "VirtualNode", "metadata": {"name": "default"},
+            "spec": {"clusterID": id, "clusterName": "milan", "pool": "default", "resources": {}},
+            "status": {"nodeName": "milan", "kubeletPort": 20250, "conditions": conditions}});
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn the_condition_says_when_the_node_is_not_written_whichever_request_failed() {
+        let reason = |written: Result<(), Error>, outage| ready(&written, outage, "milan").reason;
+        let refused = || Err(kube::Error::Service("no answer".into()));
+        let version: Result<(), StepError> = refused().step("read", "version of the API server", Key::new("", ""));
+        let node: Result<(), StepError> = refused().step("create", "Node", Key::new("", "milan"));
+        assert_eq!(reason(version.map_err(Error::Step), Outage::None), "NodeNotWritten");
+        assert_eq!(reason(node.map_err(|error| Error::Node(error.into())), Outage::Down), "NodeNotWritten");
+        let taken = node_objects::Error::NameTaken { node: "milan".to_owned() };
+        assert_eq!(reason(Err(Error::Node(taken)), Outage::None), "NodeNameTaken");
+        assert_eq!(reason(Ok(()), Outage::Down), "PeerUnreachable");
+        assert_eq!(reason(Ok(()), Outage::Suspected), "NodeReady");
+    }
+
+    #[test]
+    fn the_link_holds_when_every_virtual_node_is_ready() {
+        let link = |nodes: &[_]| readiness(nodes, true).unwrap();
+        assert_eq!(link(&[node(Some("True"))]).status, Some(true));
+        assert_eq!(link(&[node(Some("True")), node(Some("False"))]).message, "milan: m");
+        assert_eq!(link(&[node(None)]).status, Some(false));
+        assert_eq!(link(&[]).reason, "NoVirtualNode");
+        assert_eq!(readiness(&[], false), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! The end of a virtual node: its pods first, then the Node and its lease, then the finalizer.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams},
+};
+use liqo_api::{VirtualNode, finalizers};
+use liqo_controller_runtime::{
+    Cache, Key, Next,
+    writes::{Step as _, StepError},
+};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{Error, POLL_INTERVAL, release};
+use crate::consumer::local_pods::delete_pod;
+use crate::consumer::node_objects;
+use crate::consumer::node_tasks;
+use crate::consumer::state::{Consumer, recorded_node};
+use liqo_offloading_rules::node::object::Outage;
+use liqo_offloading_rules::pod::local_state::LocalPod;
+
+/// Time that the pods of a drained node have to end. After that they are removed at once.
+const PODS_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Maximum duration of a drain. A pod that is created again and again is left to Kubernetes, which collects the pods of nodes that
+/// are gone. A peer that does not answer tells nothing about its pods, however long we wait.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(18);
+const DRAIN_TIMEOUT_WITHOUT_PEER: Duration = Duration::from_secs(5);
+
+/// Maximum grace of a pod on a drained node, in seconds: shorter than [`PODS_TIMEOUT`], so that containers end by themselves.
+const MAX_GRACE: i64 = 10;
+
+/// Pods that are deleted at the same time.
+const CONCURRENCY: usize = 16;
+
+/// Empties the Node and removes it.
+pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> Result<Next, Error> {
+    let Some((name, port)) = recorded_node(node) else {
+        release(consumer, key, node).await?;
+        return Ok(Next::OnChange);
+    };
+    if !node.finalizers().iter().any(|one| one == finalizers::VIRTUAL_NODE) {
+        return Ok(Next::OnChange);
+    }
+    node_tasks::start(consumer, key, node, &name, port);
+    let (pods, started) = {
+        let mut tasks = consumer.node_tasks.lock();
+        let Some(tasks) = tasks.get_mut(key) else { return Ok(Next::After(POLL_INTERVAL)) };
+        (tasks.pods.clone(), *tasks.draining.get_or_insert_with(Instant::now))
+    };
+    let client = &consumer.context.client;
+    if let Some(known) = consumer.nodes.get(&Key::new("", &name)) {
+        node_objects::cordon(client, &name, &known).await?;
+    }
+    if !pods.is_synced() {
+        return Ok(Next::After(POLL_INTERVAL));
+    }
+    let peer = consumer.peer(&node.spec.cluster_id);
+    let at_once = peer.outage() != Outage::None || started.elapsed() > PODS_TIMEOUT;
+    let mut deletions = futures::stream::iter(pods.all().into_iter().map(|(_, pod)| async move {
+        match deletion(&pod, at_once) {
+            Some(parameters) => delete_pod(client, &pod, parameters).await,
+            None => Ok(()),
+        }
+    }))
+    .buffer_unordered(CONCURRENCY);
+    while let Some(deleted) = deletions.next().await {
+        deleted?;
+    }
+    let timeout = if peer.outage() == Outage::None { DRAIN_TIMEOUT } else { DRAIN_TIMEOUT_WITHOUT_PEER };
+    let waited_for = |pod: &LocalPod| is_waited_for(pod) && peer.may_run(pod);
+    let settled = !pods.all().iter().any(|(_, pod)| waited_for(pod)) && all_shown(consumer, &name, &pods).await?;
+    if !settled && started.elapsed() < timeout {
+        return Ok(Next::After(POLL_INTERVAL));
+    }
+    node_objects::remove(client, &name, &node.spec.cluster_id, &node.spec.pool).await?;
+    if release(consumer, key, node).await? {
+        node_tasks::stop(consumer, key);
+    }
+    Ok(Next::OnChange)
+}
+
+/// How to delete a pod of a drained node; nothing if it is being deleted so already.
+fn deletion(pod: &LocalPod, at_once: bool) -> Option<DeleteParams> {
+    let parameters = |grace: i64| DeleteParams::default().grace_period(u32::try_from(grace).unwrap_or_default());
+    match pod.deletion {
+        // Only a finalizer holds it.
+        Some(0) => None,
+        _ if at_once => Some(parameters(0)),
+        Some(grace) if grace <= MAX_GRACE => None,
+        _ => {
+            let own = pod.json().pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
+            Some(parameters(own.unwrap_or(MAX_GRACE).clamp(1, MAX_GRACE)))
+        }
+    }
+}
+
+/// A pod of a `DaemonSet` is created again as long as the Node exists, and one that only a finalizer holds is not ours to wait
+/// for. Kubernetes collects both when the Node is gone.
+fn is_waited_for(pod: &LocalPod) -> bool {
+    pod.deletion != Some(0) && pod.controller.as_ref().is_none_or(|controller| controller.kind != "DaemonSet")
+}
+
+/// Whether the watch shows every pod that the API server has on the Node: one may have been bound a moment ago.
+async fn all_shown(consumer: &Consumer, node: &str, pods: &Cache<LocalPod>) -> Result<bool, StepError> {
+    let api = Api::<Pod>::all(consumer.context.client.clone());
+    let bound = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    let live = api.list_metadata(&bound).await.step("list the pods of", "Node", Key::new("", node))?;
+    let shown = |uid: &String| pods.all().iter().any(|(_, pod)| pod.uid == *uid);
+    Ok(live.iter().all(|pod| pod.metadata.uid.as_ref().is_some_and(shown)))
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(changes: Value) -> LocalPod {
+        let mut pod = json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u"},
+            "spec": {"terminationGracePeriodSeconds": 30, "containers": []}});
+        json_patch::merge(&mut pod, &changes);
+        LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap()
+    }
+
+    fn terminating(grace: i64) -> Value {
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}})
+    }
+
+    fn grace(pod: &LocalPod, at_once: bool) -> Option<u32> {
+        deletion(pod, at_once).and_then(|parameters| parameters.grace_period_seconds)
+    }
+
+    #[test]
+    fn a_drained_pod_gets_its_grace_but_not_all_day() {
+        assert_eq!(grace(&pod(json!({})), false), Some(10));
+        assert_eq!(grace(&pod(json!({"spec": {"terminationGracePeriodSeconds": 3}})), false), Some(3));
+        assert_eq!(grace(&pod(terminating(60)), false), Some(10));
+        assert_eq!(grace(&pod(terminating(5)), false), None);
+    }
+
+    #[test]
+    fn a_pod_of_a_dead_peer_goes_at_once_and_only_once() {
+        assert_eq!(grace(&pod(json!({})), true), Some(0));
+        assert_eq!(grace(&pod(terminating(30)), true), Some(0));
+        assert_eq!(grace(&pod(terminating(0)), true), None);
+    }
+
+    #[test]
+    fn the_drain_does_not_wait_for_what_never_ends() {
+        let owner = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "o", "controller": true}]);
+        assert!(is_waited_for(&pod(json!({}))));
+        assert!(!is_waited_for(&pod(json!({"metadata": {"ownerReferences": owner}}))));
+        assert!(!is_waited_for(&pod(terminating(0))));
+    }
+}

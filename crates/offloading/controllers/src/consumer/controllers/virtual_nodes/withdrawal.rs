@@ -1,0 +1,249 @@
+//! A provider gave notice that it takes a pool back: the Node gets no new pods, and its pods are evicted in time, at the pace that
+//! the disruption budgets of this cluster allow.
+//!
+//! ```text
+//!   notice --> Node cordoned, condition PoolWithdrawn --> pods evicted --> withdrawal --> VirtualNode goes, drain ends the rest
+//!      |                                                       |
+//!      +--- withdrawn notice: uncordoned, if we cordoned it <--+
+//! ```
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use kube::Client;
+use liqo_api::{Key, VirtualNode, rfc3339};
+use liqo_controller_runtime::{
+    events::object_ref,
+    writes::{Step as _, StepError},
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::Error;
+use crate::consumer::node_objects;
+use crate::consumer::state::{Consumer, DelayedEvictions, EvictionDelay};
+use crate::eviction;
+use crate::eviction::Outcome;
+use liqo_offloading_rules::json::text;
+use liqo_offloading_rules::pod::local_state::LocalPod;
+
+/// Annotation on a Node that we cordoned, with the time at which its pool goes. A Node without it was cordoned by somebody else.
+const CORDONED: &str = "liqo.io/cordoned-until";
+
+/// Interval between two checks of a Node that has to become empty.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Delays after a disruption budget did not allow an eviction.
+const FIRST_DELAY: Duration = Duration::from_secs(2);
+const MAX_DELAY: Duration = Duration::from_secs(30);
+
+/// Evictions that are requested at the same time.
+const CONCURRENCY: usize = 16;
+
+impl EvictionDelay {
+    /// The delay after one more refusal: twice the last one.
+    fn after(before: Option<&Self>, now: Instant) -> Self {
+        let last = before.map_or(FIRST_DELAY, |before| (before.last * 2).min(MAX_DELAY));
+        Self { until: now + last, last }
+    }
+}
+
+/// Cordons the Node of a pool that is taken back, or uncordons it again; evicts its pods while there is time. Returns when to look
+/// again.
+pub async fn follow(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str) -> Result<Option<Duration>, Error> {
+    let withdrawal = node.spec.withdrawal_timestamp.as_ref().map(|time| time.0);
+    let client = &consumer.context.client;
+    if let Some(live) = consumer.nodes.get(&Key::new("", name))
+        && let Some(patch) = cordon_patch(&live, withdrawal)
+    {
+        node_objects::patch(client, "cordon", name, &patch).await?;
+        if let Some(until) = withdrawal.filter(|_| !is_cordoned(&live)) {
+            tracing::info!(node = name, cluster = %node.spec.cluster_id, %until, "pool is taken back, node cordoned");
+            warn(consumer, &live, name, &node.spec.cluster_name, until).await;
+        }
+    }
+    let Some(until) = withdrawal.filter(|until| *until > Timestamp::now()) else {
+        with_delayed(consumer, key, DelayedEvictions::clear);
+        return Ok(None);
+    };
+    let Some(pods) = consumer.node_tasks.lock().get(key).map(|tasks| tasks.pods.clone()) else { return Ok(Some(POLL_INTERVAL)) };
+    let delayed = with_delayed(consumer, key, |delayed| DelayedEvictions::clone(delayed)).unwrap_or_default();
+    let now = Instant::now();
+    let due: Vec<Arc<LocalPod>> = pods.all().into_iter().map(|(_, pod)| pod).filter(|pod| is_due(pod, &delayed, now)).collect();
+    let mut evictions = futures::stream::iter(due.into_iter().map(|pod| async move {
+        let allowed = evict(client, &pod).await;
+        (pod, allowed)
+    }))
+    .buffer_unordered(CONCURRENCY);
+    let (mut failure, mut refused) = (None, Vec::new());
+    while let Some((pod, allowed)) = evictions.next().await {
+        match allowed {
+            Ok(true) => tracing::info!(node = name, pod = %pod.key, "pod evicted, its pool is taken back"),
+            Ok(false) => refused.push(pod.uid.clone()),
+            // One pod that cannot be evicted holds up no other.
+            Err(error) => failure = Some(error),
+        }
+    }
+    drop(evictions);
+    with_delayed(consumer, key, |delayed| {
+        delayed.retain(|uid, _| pods.all().iter().any(|(_, pod)| pod.uid == *uid));
+        for uid in refused {
+            let delay = EvictionDelay::after(delayed.get(&uid), Instant::now());
+            delayed.insert(uid, delay);
+        }
+    });
+    match failure {
+        Some(error) => Err(error.into()),
+        None => Ok(Some(next_look(until, Timestamp::now()))),
+    }
+}
+
+fn with_delayed<T>(consumer: &Consumer, key: &Key, then: impl FnOnce(&mut DelayedEvictions) -> T) -> Option<T> {
+    consumer.node_tasks.lock().get_mut(key).map(|tasks| then(&mut tasks.delayed_evictions))
+}
+
+/// After the interval, or at the end of the notice.
+fn next_look(until: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(until.duration_since(now)).unwrap_or_default().clamp(Duration::from_millis(100), POLL_INTERVAL)
+}
+
+fn is_cordoned(live: &Value) -> bool {
+    live.pointer("/spec/unschedulable") == Some(&Value::Bool(true))
+}
+
+/// A merge patch that cordons a live Node, or undoes that; nothing if the Node is as it should be. A Node that somebody else
+/// cordoned is not ours to uncordon.
+fn cordon_patch(live: &Value, withdrawal: Option<Timestamp>) -> Option<Value> {
+    let ours = live.pointer("/metadata/annotations").and_then(|all| all.get(CORDONED)).and_then(Value::as_str);
+    match (withdrawal.map(rfc3339), ours) {
+        (Some(_), None) if is_cordoned(live) => None,
+        (Some(until), Some(before)) if before == until && is_cordoned(live) => None,
+        (Some(until), _) => {
+            Some(json!({ "metadata": { "annotations": { CORDONED: until } }, "spec": { "unschedulable": true } }))
+        }
+        (None, Some(_)) => Some(json!({ "metadata": { "annotations": { CORDONED: null } }, "spec": { "unschedulable": null } })),
+        (None, None) => None,
+    }
+}
+
+/// Whether a pod is evicted now. One of a `DaemonSet` would be created again at once, and a static one belongs to its node.
+fn is_due(pod: &LocalPod, delayed: &DelayedEvictions, now: Instant) -> bool {
+    let belongs_to_node = pod.controller.as_ref().is_some_and(|one| ["DaemonSet", "Node"].contains(&one.kind.as_str()));
+    let waits = delayed.get(&pod.uid).is_some_and(|delay| delay.until > now);
+    !pod.finished && pod.deletion.is_none() && !belongs_to_node && !waits
+}
+
+/// Requests the eviction of a local pod. Returns whether the budgets allow it.
+async fn evict(client: &Client, pod: &LocalPod) -> Result<bool, StepError> {
+    let answer = eviction::evict(client, &pod.key, &pod.uid, None).await;
+    match answer.step("evict", "Pod", &pod.key)? {
+        Outcome::Accepted | Outcome::Gone => Ok(true),
+        Outcome::NotAllowed(reason) => {
+            tracing::debug!(pod = %pod.key, reason, "eviction not allowed yet");
+            Ok(false)
+        }
+    }
+}
+
+/// An event on the Node.
+async fn warn(consumer: &Consumer, live: &Value, name: &str, cluster: &str, until: Timestamp) {
+    let uid = text(live, "/metadata/uid").map(str::to_owned);
+    let node = object_ref("v1", "Node", &Key::new("", name), uid);
+    let message =
+        format!("cluster {cluster} takes the pool of this node back at {}; its pods are evicted until then", rfc3339(until));
+    consumer.context.events.warning(&node, "PoolWithdrawn", message).await;
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+mod tests {
+    use super::*;
+
+    const UNTIL: &str = "2026-01-02T03:04:05Z";
+
+    fn until() -> Option<Timestamp> {
+        UNTIL.parse().ok()
+    }
+
+    fn patched(mut live: Value, withdrawal: Option<Timestamp>) -> Value {
+        if let Some(patch) = cordon_patch(&live, withdrawal) {
+            json_patch::merge(&mut live, &patch);
+        }
+        live
+    }
+
+    #[test]
+    fn a_node_whose_pool_is_taken_back_is_cordoned_once_and_uncordoned_when_it_is_not() {
+        let plain = json!({"metadata": {"annotations": {"other": "x"}}, "spec": {"taints": []}});
+        let cordoned = patched(plain.clone(), until());
+        assert!(is_cordoned(&cordoned));
+        assert_eq!(cordoned["metadata"]["annotations"][CORDONED], UNTIL);
+        assert_eq!(cordon_patch(&cordoned, until()), None);
+        assert_eq!(patched(cordoned, None), plain);
+    }
+
+    #[test]
+    fn a_node_that_somebody_else_cordoned_stays_so() {
+        let theirs = json!({"metadata": {}, "spec": {"unschedulable": true}});
+        assert_eq!(cordon_patch(&theirs, until()), None);
+        assert_eq!(cordon_patch(&theirs, None), None);
+    }
+
+    #[test]
+    fn a_node_that_is_uncordoned_by_hand_while_its_pool_is_taken_back_is_cordoned_again() {
+        let uncordoned = json!({"metadata": {"annotations": {CORDONED: UNTIL}}, "spec": {}});
+        assert!(is_cordoned(&patched(uncordoned, until())));
+    }
+
+    #[test]
+    fn another_time_is_written_down() {
+        let cordoned = patched(json!({"metadata": {}, "spec": {}}), until());
+        let later = patched(cordoned, "2026-01-03T00:00:00Z".parse().ok());
+        assert_eq!(later["metadata"]["annotations"][CORDONED], "2026-01-03T00:00:00Z");
+    }
+
+    fn pod(changes: Value) -> LocalPod {
+        let mut pod = json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u"}, "spec": {"containers": []},
+            "status": {"phase": "Running"}});
+        json_patch::merge(&mut pod, &changes);
+        LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap()
+    }
+
+    fn of_kind(kind: &str) -> Value {
+        let owner = json!([{"apiVersion": "x/v1", "kind": kind, "name": "o", "uid": "o", "controller": true}]);
+        json!({"metadata": {"ownerReferences": owner}})
+    }
+
+    #[tokio::test]
+    async fn pods_move_away_except_those_that_end_already_or_belong_to_the_node() {
+        let moves = |changes: Value| is_due(&pod(changes), &DelayedEvictions::new(), Instant::now());
+        assert!(moves(json!({})) && moves(of_kind("ReplicaSet")) && moves(of_kind("Job")));
+        assert!(!moves(of_kind("DaemonSet")) && !moves(of_kind("Node")));
+        assert!(!moves(json!({"status": {"phase": "Succeeded"}})));
+        assert!(!moves(json!({"metadata": {"deletionTimestamp": UNTIL, "deletionGracePeriodSeconds": 30}})));
+    }
+
+    #[tokio::test]
+    async fn an_eviction_that_is_not_allowed_is_asked_for_again_later_and_later() {
+        let now = Instant::now();
+        let mut delay = EvictionDelay::after(None, now);
+        assert!(!is_due(&pod(json!({})), &[("u".to_owned(), delay)].into(), now));
+        assert!(is_due(&pod(json!({})), &[("u".to_owned(), delay)].into(), now + FIRST_DELAY));
+        let mut delays = Vec::new();
+        for _ in 0..6 {
+            delays.push(delay.last.as_secs());
+            delay = EvictionDelay::after(Some(&delay), now);
+        }
+        assert_eq!(delays, [2, 4, 8, 16, 30, 30]);
+    }
+
+    #[test]
+    fn the_last_look_is_at_the_end() {
+        let now = Timestamp::UNIX_EPOCH;
+        let at = |millis: i64| Timestamp::from_millisecond(millis).unwrap();
+        assert_eq!(next_look(at(60_000), now), POLL_INTERVAL);
+        assert_eq!(next_look(at(700), now), Duration::from_millis(700));
+        assert_eq!(next_look(at(-5), now), Duration::from_millis(100));
+    }
+}

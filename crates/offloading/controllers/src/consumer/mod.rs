@@ -1,0 +1,68 @@
+//! The consumer's side: pods of this cluster that run in another one.
+//!
+//! ```text
+//!   watches ──change──▶ state (caches) ──▶ triggers: which keys are due ──▶ queues
+//!                         ▲                                                    │
+//!                         └────────── read ── controllers ◀────────────────────┘
+//!                                                  │ ask the rules, then write
+//!   VirtualNode ─────────▶ virtual_nodes ──────────┼─▶ Node, lease, kubelet API; evictions and drain
+//!   NamespaceOffloading ─▶ namespaces ─────────────┼─▶ NamespaceMap at each provider, status here
+//!   pods on our nodes ───▶ pods ───────────────────┼─▶ ShadowPod at the provider, status here     (the hot path)
+//!   what travels along ──▶ records ────────────────┴─▶ ReflectedObject or Secret at the provider
+//! ```
+//!
+//! `state` is what the controllers share: the objects of this cluster and, for each provider, the pods on its virtual nodes and,
+//! while there is a connection, the objects in our tenant namespace there. `watches` fill it, `triggers` say what a change
+//! makes due. The controllers import state, rules and the modules that write (`records`, `node_objects`, `local_pods`), and
+//! never each other.
+
+mod controllers;
+mod events;
+mod kubelet_index;
+mod local_pods;
+mod node_objects;
+mod node_tasks;
+mod records;
+mod serving_certificate;
+mod state;
+mod triggers;
+mod watches;
+
+use std::sync::Arc;
+
+use liqo_controller_runtime::Context;
+use tokio::{sync::mpsc, task::JoinSet};
+
+use controllers::{connections, namespaces, pods, virtual_nodes};
+use state::{Consumer, NewPeer};
+
+/// Field manager of server-side apply.
+pub const FIELD_MANAGER: &str = liqo_api::conditions::owners::OFFLOADING.field_manager;
+
+/// Runs the consumer's controllers until the context stops.
+pub async fn run(context: Context) {
+    let (consumer, new_peers) = watches::start(context);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(virtual_nodes::run(consumer.clone()));
+    tasks.spawn(namespaces::run(consumer.clone()));
+    tasks.spawn(run_peers(consumer.clone(), new_peers));
+    tasks.spawn(async move {
+        let (stop, peers) = (consumer.context.stop.clone(), consumer.context.peers.clone());
+        peers.for_each(stop, move |connection| connections::run(consumer.clone(), connection)).await;
+    });
+    // Each of them ends with the context only.
+    tasks.join_all().await;
+}
+
+/// Runs the controllers of each provider that is added.
+async fn run_peers(consumer: Arc<Consumer>, mut new_peers: mpsc::UnboundedReceiver<NewPeer>) {
+    loop {
+        let new = tokio::select! {
+            () = consumer.context.stop.cancelled() => return,
+            new = new_peers.recv() => new,
+        };
+        let Some((peer, stop)) = new else { return };
+        tokio::spawn(pods::run(consumer.clone(), peer.clone(), stop.clone()));
+        tokio::spawn(controllers::records::run(consumer.clone(), peer, stop));
+    }
+}

@@ -1,0 +1,170 @@
+//! The Node and the Lease of a virtual node.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    api::core::v1::Node,
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+};
+use liqo_api::{ClusterId, Key, labels, rfc3339};
+use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present, only, unless_changed, unless_gone};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use liqo_offloading_rules::json::text;
+use liqo_offloading_rules::node::difference::is_ours;
+use liqo_offloading_rules::node::difference::labels_patch;
+use liqo_offloading_rules::node::difference::new_node;
+use liqo_offloading_rules::node::difference::status_patch;
+use liqo_offloading_rules::node::object::NodeSpec;
+use liqo_offloading_rules::node::object::taints_patch;
+
+/// The namespace in which kubelets renew their leases.
+const LEASES: &str = "kube-node-lease";
+
+/// As kubelets do.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(10);
+const LEASE_SECONDS: i32 = 40;
+
+/// Delay after a renewal that failed.
+const RENEWAL_RETRY: Duration = Duration::from_secs(2);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The Node of that name belongs to somebody else.
+    #[error("a node named {node} exists and is not this virtual node; rename or remove it")]
+    NameTaken { node: String },
+    /// What we would create is not a Node.
+    #[error("cannot encode Node {node}: {source}")]
+    Malformed { node: String, source: serde_json::Error },
+}
+
+/// The reduced form of a Node.
+pub fn as_json(mut node: DynamicObject) -> Option<Value> {
+    node.metadata.managed_fields = None;
+    serde_json::to_value(node).ok()
+}
+
+fn nodes(client: &Client) -> Api<DynamicObject> {
+    Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()))
+}
+
+/// Reads a Node.
+pub async fn live(client: &Client, name: &str) -> Result<Option<Value>, Error> {
+    Ok(nodes(client).get_opt(name).await.step("read", "Node", node_key(name))?.and_then(as_json))
+}
+
+/// Creates the Node, or changes what differs from `spec`. `known` is the Node as the watch shows it.
+pub async fn ensure(client: &Client, cluster: &ClusterId, spec: &NodeSpec<'_>, known: Option<&Value>) -> Result<(), Error> {
+    let (now, key) = (rfc3339(Timestamp::now()), node_key(spec.name));
+    let api = nodes(client);
+    let live = match known {
+        Some(known) => Some(known.clone()),
+        None => live(client, spec.name).await?,
+    };
+    let Some(live) = live else {
+        let malformed = |source| Error::Malformed { node: spec.name.to_owned(), source };
+        let node = serde_json::from_value(new_node(spec, &now)).map_err(malformed)?;
+        api.create(&PostParams::default(), &node).await.step("create", "Node", key)?;
+        tracing::info!(node = spec.name, cluster = %cluster, pool = spec.pool, "virtual node created");
+        return Ok(());
+    };
+    if !is_ours(&live, cluster, spec.pool) {
+        return Err(Error::NameTaken { node: spec.name.to_owned() });
+    }
+    let parameters = PatchParams::default();
+    // First, because it names the version that it was decided on.
+    if let Some(patch) = taints_patch(&live, spec.outage) {
+        let answer = api.patch(spec.name, &parameters, &Patch::Merge(&patch)).await;
+        // If somebody else wrote the Node meanwhile, the watch tells, and it is tried again.
+        unless_changed(answer).step("taint", "Node", &key)?;
+    }
+    if let Some(patch) = labels_patch(spec, &live) {
+        api.patch(spec.name, &parameters, &Patch::Merge(&patch)).await.step("label", "Node", &key)?;
+    }
+    if let Some(patch) = status_patch(spec, &live, &now) {
+        api.patch_status(spec.name, &parameters, &Patch::Strategic(&patch)).await.step("write the status of", "Node", key)?;
+    }
+    Ok(())
+}
+
+/// Keeps the scheduler off the Node.
+pub async fn cordon(client: &Client, name: &str, known: &Value) -> Result<(), Error> {
+    if known.pointer("/spec/unschedulable") == Some(&Value::Bool(true)) {
+        return Ok(());
+    }
+    patch(client, "cordon", name, &json!({ "spec": { "unschedulable": true } })).await
+}
+
+/// Applies a merge patch to a Node that may be gone.
+pub async fn patch(client: &Client, verb: &'static str, name: &str, patch: &Value) -> Result<(), Error> {
+    let answer = nodes(client).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    unless_gone(answer).step(verb, "Node", node_key(name))?;
+    Ok(())
+}
+
+/// Removes the Node, if it is ours, and its Lease.
+pub async fn remove(client: &Client, name: &str, cluster: &ClusterId, pool: &str) -> Result<(), Error> {
+    if let Some(live) = live(client, name).await?.filter(|live| is_ours(live, cluster, pool)) {
+        let uid = text(&live, "/metadata/uid").unwrap_or_default();
+        delete_if_present(&nodes(client), name, &only(uid)).await.step("delete", "Node", node_key(name))?;
+        tracing::info!(node = name, cluster = %cluster, pool, "virtual node deleted");
+        let leases: Api<Lease> = Api::namespaced(client.clone(), LEASES);
+        let deleted = delete_if_present(&leases, name, &DeleteParams::default()).await;
+        deleted.step("delete", "Lease", Key::new(LEASES, name))?;
+    }
+    Ok(())
+}
+
+/// Renews the lease of a Node until `stop`. Kubernetes takes it as the heartbeat of a kubelet.
+pub async fn renew_lease(client: Client, name: String, stop: CancellationToken) {
+    loop {
+        let wait = match renew(&client, &name).await {
+            Ok(()) => RENEWAL_INTERVAL,
+            Err(error) => {
+                tracing::warn!(node = name, %error, "lease not renewed");
+                RENEWAL_RETRY
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+async fn renew(client: &Client, name: &str) -> kube::Result<()> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), LEASES);
+    let now = MicroTime(Timestamp::now());
+    let patch = json!({ "spec": { "renewTime": now } });
+    match leases.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => {
+            let mut lease = Lease {
+                spec: Some(LeaseSpec {
+                    holder_identity: Some(name.to_owned()),
+                    lease_duration_seconds: Some(LEASE_SECONDS),
+                    renew_time: Some(now),
+                    ..LeaseSpec::default()
+                }),
+                ..Lease::default()
+            };
+            lease.metadata.name = Some(name.to_owned());
+            lease.metadata.labels = Some([(labels::MANAGED.to_owned(), "true".to_owned())].into());
+            leases.create(&PostParams::default(), &lease).await.map(drop)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn node_key(name: &str) -> Key {
+    Key::new("", name)
+}

@@ -1,0 +1,60 @@
+//! What runs for each virtual node as long as it exists: the watch of its pods, its lease and its kubelet API.
+
+use std::sync::Arc;
+
+use liqo_api::VirtualNode;
+use liqo_controller_runtime::Key;
+
+use super::node_objects;
+use super::serving_certificate;
+use super::state::{Consumer, DelayedEvictions, NodeTasks};
+use super::triggers;
+use super::watches;
+use liqo_offloading_rules::node::object::Outage;
+
+/// Starts the tasks of a virtual node, unless they run already.
+pub fn start(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str, port: u16) {
+    let mut tasks = consumer.node_tasks.lock();
+    if tasks.contains_key(key) {
+        return;
+    }
+    let stop = consumer.context.stop.child_token();
+    let peer = consumer.peer(&node.spec.cluster_id);
+    // An earlier watch may have reported pods while it was being stopped. Those that still exist are reported again.
+    peer.forget_pods_on(key);
+    let pods = watches::pods(consumer, key, peer.clone(), name, stop.clone());
+    tokio::spawn(node_objects::renew_lease(consumer.context.client.clone(), name.to_owned(), stop.clone()));
+    tokio::spawn(serving_certificate::serve(consumer.clone(), key.clone(), name.to_owned(), port, stop.clone()));
+    let listed = pods.clone();
+    let started = NodeTasks {
+        pods,
+        serving: None,
+        outage: Outage::None,
+        draining: None,
+        delayed_evictions: DelayedEvictions::new(),
+        _stop: stop.drop_guard(),
+    };
+    tasks.insert(key.clone(), started);
+    let consumer = consumer.clone();
+    tokio::spawn(async move {
+        if listed.synced().await {
+            triggers::enqueue(&consumer, &peer, [triggers::pods_listed()]);
+        }
+    });
+}
+
+/// Stops the tasks of a virtual node, and forgets its pods.
+pub fn stop(consumer: &Consumer, key: &Key) {
+    let Some(tasks) = consumer.node_tasks.lock().remove(key) else { return };
+    let pods = tasks.pods.all();
+    // This stops the watch, so it reports nothing after this.
+    drop(tasks);
+    for (_, pod) in pods {
+        for peer in consumer.peers.all() {
+            if peer.pod(&pod.uid).is_some_and(|known| known.virtual_node == *key) {
+                peer.pod_changed(Some(&pod), None);
+                triggers::enqueue(consumer, &peer, triggers::local_pod(Some(&pod), None));
+            }
+        }
+    }
+}

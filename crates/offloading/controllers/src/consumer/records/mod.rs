@@ -1,0 +1,275 @@
+//! The records of local objects at a provider: what is wanted of each, and the writes that make it so.
+//!
+//! ```text
+//!   ConfigMap, Secret       while a pod at the provider, or an accepted Ingress, names it
+//!   Secret with a token     while a pod at the provider uses the API server of this cluster   (tokens)
+//!   NetworkPolicy           while its namespace goes to the provider
+//!   Service, EndpointSlice,
+//!   Ingress                 the same, where there is a network
+//! ```
+//!
+//! The controllers of records and of pods both write them: a pod is sent only after what it names.
+
+mod tokens;
+mod wanted;
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, PostParams},
+};
+use liqo_api::{ReflectedObject, pods};
+use liqo_controller_runtime::{
+    Next,
+    events::object_ref,
+    peers::{PeerError, call},
+    writes::{Step as _, StepError, delete_if_present},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::state::{Consumer, PeerState, RemoteState};
+use liqo_offloading_rules::json::fingerprint;
+use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::replica::record::Reference;
+use liqo_offloading_rules::replica::record::ReflectionRecord;
+use liqo_offloading_rules::replica::record::fingerprint_of_secret;
+use liqo_offloading_rules::replica::record::object_of;
+use liqo_offloading_rules::replica::record::record_of;
+use liqo_offloading_rules::replica::record::record_of_secret;
+use wanted::Wanted;
+
+pub use tokens::ensure as ensure_token;
+
+/// Delay before a record is checked again while its dependencies are not all known.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The reasons that providers give. Any other one counts as the reason "".
+const REASONS: [&str; 9] = [
+    "AnnotationNotAllowed",
+    "NameTaken",
+    "KindNotAllowed",
+    "NoService",
+    "AddressRefused",
+    "Invalid",
+    "ClassNotAllowed",
+    "HostNotAllowed",
+    "LimitReached",
+];
+
+/// Reason of the event about a policy that opens less at a provider than here, and why it may.
+const NARROWED: &str = "Narrowed";
+const WHY_NARROWED: &str = "it is too long, names too many pods that are not there, or labels of Liqo's own, or has a field that Liqo does not know; what \
+                            cannot be expressed is denied there";
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Local(#[from] StepError),
+    #[error(transparent)]
+    Remote(#[from] StepError<PeerError>),
+}
+
+/// Records these objects, before a pod is sent that needs them, unless the provider has them. The controller of records retries
+/// what fails. Returns whether all of them are recorded now: a pod waits for the policies of its namespace; for what it names the
+/// provider waits, as a kubelet does.
+pub async fn ensure(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, remote: &RemoteState, wanted: &[Reference]) -> bool {
+    let stays = |record: Arc<ReflectionRecord>| !record.terminating;
+    let missing = |reference: &&Reference| !remote.record(reference).is_some_and(stays) && !peer.is_recorded(reference);
+    for reference in wanted.iter().filter(missing) {
+        let _one_at_a_time = peer.recording.lock().await;
+        if !missing(&reference) {
+            continue;
+        }
+        if let Err(error) = reconcile(consumer, peer, reference).await {
+            tracing::debug!(peer = %peer.id, ?reference, %error, "not recorded yet");
+            peer.record_queue.add(reference.clone());
+        }
+    }
+    !wanted.iter().any(|reference| missing(&reference))
+}
+
+/// Brings the record of an object to what is wanted.
+pub async fn reconcile(consumer: &Arc<Consumer>, peer: &PeerState, reference: &Reference) -> Result<Next, Error> {
+    // When the peer answers (again), every record is due.
+    let Some(remote) = peer.answering() else { return Ok(Next::OnChange) };
+    let record = remote.record(reference);
+    if let Some(uid) = reference.is_for_api_server() {
+        return tokens::reconcile(consumer, peer, &remote, reference, uid).await;
+    }
+    if reference.kind.is_of_namespace() {
+        return reconcile_namespaced(consumer, peer, &remote, reference, record.as_deref()).await;
+    }
+    match wanted::named(consumer, peer, &remote, reference) {
+        _ if record.as_ref().is_some_and(|record| record.terminating) => {}
+        None | Some(false) if record.is_none() => {}
+        None => return Ok(Next::After(POLL_INTERVAL)),
+        Some(false) => remove(peer, &remote, reference).await?,
+        Some(true) => write_named(consumer, peer, &remote, reference, record.as_deref()).await?,
+    }
+    Ok(Next::OnChange)
+}
+
+/// The record of a `ConfigMap` or Secret that is named: a copy of the object as it is now.
+async fn write_named(
+    consumer: &Consumer,
+    peer: &PeerState,
+    remote: &RemoteState,
+    reference: &Reference,
+    record: Option<&ReflectionRecord>,
+) -> Result<(), Error> {
+    let (client, namespace) = (consumer.context.client.clone(), &reference.namespace);
+    if reference.kind == Kind::Secret {
+        let local = read(reference, Api::<Secret>::namespaced(client, namespace)).await?;
+        let wanted = local.and_then(|secret| record_of_secret(reference, &secret));
+        let fingerprint = wanted.as_ref().map(fingerprint_of_secret);
+        write(peer, remote, reference, record, wanted.zip(fingerprint)).await
+    } else {
+        let local = read(reference, Api::<ConfigMap>::namespaced(client, namespace)).await?;
+        write_object(peer, remote, reference, record, local.map(|map| object_of(&map))).await
+    }
+}
+
+async fn read<K>(reference: &Reference, api: Api<K>) -> Result<Option<K>, StepError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    api.get_opt(&reference.name).await.step("read", reference.kind.name(), reference.key())
+}
+
+/// The record of an object that travels with its namespace, and the events about it.
+async fn reconcile_namespaced(
+    consumer: &Arc<Consumer>,
+    peer: &PeerState,
+    remote: &RemoteState,
+    reference: &Reference,
+    record: Option<&ReflectionRecord>,
+) -> Result<Next, Error> {
+    // No trigger tells when it is known.
+    let Some(goes) = consumer.goes_to(peer, &reference.namespace) else { return Ok(Next::After(POLL_INTERVAL)) };
+    let is_mapped = remote.map().is_some_and(|map| map.spec.mappings.contains_key(&reference.namespace))
+        && remote.mapped(&reference.namespace).is_some();
+    let (wanted, narrowed) = match reference.kind {
+        _ if !(goes && is_mapped) => (Wanted::Nothing, false),
+        Kind::NetworkPolicy => wanted::policy(consumer, peer, remote, reference),
+        _ => (wanted::service_or_ingress(consumer, peer, reference), false),
+    };
+    let wanted = match wanted {
+        Wanted::Unknown if record.is_none() => return Ok(Next::OnChange),
+        Wanted::Unknown => return Ok(Next::After(POLL_INTERVAL)),
+        _ if record.is_some_and(|record| record.terminating) => return Ok(Next::OnChange),
+        Wanted::Nothing => None,
+        Wanted::Object(object) => Some(object),
+    };
+    if wanted.is_none() && record.is_some() {
+        peer.forget_events(reference);
+        remove(peer, remote, reference).await?;
+        return Ok(Next::OnChange);
+    }
+    write_object(peer, remote, reference, record, wanted).await?;
+    if let Some(problem) = record.and_then(|record| problem(consumer, remote, record)) {
+        let reason = REASONS.iter().find(|reason| problem.starts_with(**reason)).unwrap_or(&"");
+        if peer.may_warn_about(reference, reason) {
+            let message = format!("cluster {} does not have it as it is here: {problem}", peer.id);
+            warn(consumer, reference, pods::NOT_REFLECTED, message).await;
+        }
+    }
+    if narrowed && peer.may_warn_about(reference, NARROWED) {
+        let message = format!("cluster {} gets a narrower policy: {WHY_NARROWED}", peer.id);
+        warn(consumer, reference, NARROWED, message).await;
+    }
+    Ok(Next::OnChange)
+}
+
+/// What the provider lacks: of this object or, for an Ingress, of the Secrets that it names.
+fn problem(consumer: &Consumer, remote: &RemoteState, record: &ReflectionRecord) -> Option<String> {
+    let of_secrets = || {
+        let Reference { kind, namespace, .. } = &record.reference;
+        let ingress = (*kind == Kind::Ingress).then(|| consumer.ingress(&record.reference.key())).flatten()?;
+        ingress.secrets.iter().find_map(|name| {
+            let secret = Reference { kind: Kind::Secret, namespace: namespace.clone(), name: name.clone() };
+            let problem = remote.record(&secret)?.problem.clone()?;
+            Some(format!("{problem} (Secret {name})"))
+        })
+    };
+    record.problem.clone().or_else(of_secrets)
+}
+
+/// An event on the local object.
+async fn warn(consumer: &Consumer, reference: &Reference, reason: &str, message: String) {
+    let Reference { kind, namespace, name } = reference;
+    let api: Api<DynamicObject> = Api::namespaced_with(consumer.context.client.clone(), namespace, &kind.resource());
+    let Ok(Some(local)) = api.get_metadata_opt(name).await else { return };
+    let object = object_ref(kind.api_version(), kind.name(), &reference.key(), local.metadata.uid);
+    consumer.context.events.warning(&object, reason, message).await;
+}
+
+/// Writes the record of an object that is no Secret, or removes it.
+async fn write_object(
+    peer: &PeerState,
+    remote: &RemoteState,
+    reference: &Reference,
+    record: Option<&ReflectionRecord>,
+    wanted: Option<Value>,
+) -> Result<(), Error> {
+    let wanted = wanted.map(|object| (fingerprint(&object), record_of(reference, object)));
+    write(peer, remote, reference, record, wanted.map(|(fingerprint, record)| (record, fingerprint))).await
+}
+
+/// Creates, replaces or removes a record, unless it is as wanted.
+async fn write<K>(
+    peer: &PeerState,
+    remote: &RemoteState,
+    reference: &Reference,
+    record: Option<&ReflectionRecord>,
+    wanted: Option<(K, u64)>,
+) -> Result<(), Error>
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Serialize
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
+{
+    let api: Api<K> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
+    let (kind, key) = (reference.kind.name(), reference.key());
+    match (wanted, record) {
+        (None, None) => Ok(()),
+        (None, Some(_)) => remove(peer, remote, reference).await,
+        (Some((_, fingerprint)), Some(record)) if record.fingerprint == fingerprint => Ok(()),
+        (Some((wanted, _)), None) => match call(api.create(&PostParams::default(), &wanted)).await {
+            // Another worker was faster, or the watch lags: its event triggers us again.
+            Err(PeerError::Api(kube::Error::Api(status))) if status.is_already_exists() => Ok(()),
+            created => {
+                created.step("create the record of", kind, key)?;
+                peer.recorded(reference);
+                Ok(())
+            }
+        },
+        (Some((mut wanted, _)), Some(_)) => {
+            // Replaced as a whole, so that removed keys go; with the version that it replaces.
+            let live = call(api.get_metadata(&reference.record())).await.step("read the record of", kind, &key)?;
+            wanted.meta_mut().resource_version = live.resource_version();
+            match call(api.replace(&reference.record(), &PostParams::default(), &wanted)).await {
+                // The type of a Secret cannot be changed: it is created again when the old one is gone.
+                Err(PeerError::Api(kube::Error::Api(status))) if status.is_invalid() => remove(peer, remote, reference).await,
+                replaced => Ok(replaced.step("replace the record of", kind, key).map(drop)?),
+            }
+        }
+    }
+}
+
+async fn remove(peer: &PeerState, remote: &RemoteState, reference: &Reference) -> Result<(), Error> {
+    let (client, namespace, name) = (remote.connection.client.clone(), &remote.connection.tenant_namespace, reference.record());
+    let parameters = DeleteParams::default();
+    peer.record_seen(reference);
+    let deleted = if reference.kind == Kind::Secret {
+        call(delete_if_present(&Api::<Secret>::namespaced(client, namespace), &name, &parameters)).await
+    } else {
+        call(delete_if_present(&Api::<ReflectedObject>::namespaced(client, namespace), &name, &parameters)).await
+    };
+    deleted.step("delete the record of", reference.kind.name(), reference.key())?;
+    Ok(())
+}

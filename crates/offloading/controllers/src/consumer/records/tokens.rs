@@ -1,0 +1,260 @@
+//! Tokens by which pods at a provider use the API server of this cluster.
+//!
+//! Each of these pods has a Secret of its own in the tenant namespace, which does not exist here. It holds a token of the pod's
+//! `ServiceAccount` that is bound to the local pod, and so is worth nothing when that is gone; our CA; and the name of its namespace.
+//! The Secret is created before the pod is sent, renewed while the pod runs, and removed with it.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    ByteString,
+    api::{
+        authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
+        core::v1::{ConfigMap, Secret, ServiceAccount},
+    },
+};
+use kube::{Api, api::PostParams};
+use liqo_api::{annotations, pods, rfc3339};
+use liqo_controller_runtime::{Key, Next, writes::Step as _};
+
+use super::{Error, remove, write};
+use crate::consumer::events::warn;
+use crate::consumer::state::{Consumer, PeerState, RemoteState};
+use liqo_offloading_rules::pod::carry::api_server::ApiServerChoice;
+use liqo_offloading_rules::pod::carry::api_server::account;
+use liqo_offloading_rules::pod::carry::api_server::renewed_at;
+use liqo_offloading_rules::pod::carry::api_server::token;
+use liqo_offloading_rules::pod::carry::api_server::until_next;
+use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::pod::local_state::Shadow;
+use liqo_offloading_rules::pod::references::ROOT_CA;
+use liqo_offloading_rules::replica::record::Reference;
+use liqo_offloading_rules::replica::record::fingerprint_of_secret;
+use liqo_offloading_rules::replica::record::record_of_secret;
+
+/// Delay before a Secret is checked again that is not known to be wanted yet.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Creates the Secret of a pod that is about to be sent. The controller of records retries what fails; the provider waits for the
+/// Secret, as a kubelet does.
+pub async fn ensure(consumer: &Consumer, peer: &PeerState, remote: &RemoteState, pod: &LocalPod) {
+    let reference = Reference::of_api_server(pod);
+    if remote.record(&reference).is_none() && !peer.is_recorded(&reference) {
+        // What failed is shown on the pod.
+        let _ = issue(consumer, peer, remote, pod, &reference).await;
+        peer.record_queue.add_after(reference, POLL_INTERVAL);
+    }
+}
+
+/// Whether a pod needs its Secret.
+#[derive(Debug, PartialEq, Eq)]
+enum Need {
+    No,
+    /// Not as far as is known, or not yet: none is created, and an existing one stays.
+    Perhaps,
+    Yes,
+}
+
+/// The input of the decision. The provider can write records and shadow pods: they may show that the pod needs no Secret, never
+/// that it may have one.
+struct Facts<'a> {
+    /// The pod of this UID on a virtual node of this provider.
+    pod: Option<&'a LocalPod>,
+    /// The namespace that the record names.
+    namespace: &'a str,
+    /// Whether that namespace is offloaded.
+    is_offloaded: bool,
+    /// Whether pods there may use our API server, if that is known.
+    is_open: Option<bool>,
+    shadow: Option<&'a Shadow>,
+}
+
+fn need(facts: &Facts) -> Need {
+    let uses = |pod: &&LocalPod| !pod.finished && matches!(pod.api_server, ApiServerChoice::Home { .. });
+    let Some(pod) = facts.pod.filter(uses).filter(|pod| facts.is_offloaded && pod.key.namespace == facts.namespace) else {
+        return Need::No;
+    };
+    match (facts.is_open, facts.shadow) {
+        (Some(false), _) => Need::No,
+        (_, Some(shadow)) if !shadow.uses_api_server => Need::No,
+        // A shadow pod of a pod that was never sent is not ours.
+        (Some(true), Some(_)) if pod.sent_to.is_some() => Need::Yes,
+        _ => Need::Perhaps,
+    }
+}
+
+/// Brings the Secret of the pod with this UID to what is wanted.
+pub async fn reconcile(
+    consumer: &Consumer,
+    peer: &PeerState,
+    remote: &RemoteState,
+    reference: &Reference,
+    uid: &str,
+) -> Result<Next, Error> {
+    let record = remote.record(reference).filter(|record| !record.terminating);
+    let (pod, shadow) = (peer.pod(uid), remote.shadow(uid));
+    let facts = Facts {
+        pod: pod.as_deref(),
+        namespace: &reference.namespace,
+        is_offloaded: consumer.is_offloaded(&reference.namespace),
+        is_open: consumer.networks.is_synced().then(|| consumer.networks.of(&peer.id).is_some_and(|network| network.api_server)),
+        shadow: shadow.as_deref(),
+    };
+    match (need(&facts), &pod) {
+        (Need::No, _) if record.is_none() => Ok(Next::OnChange),
+        (Need::No, _) if !consumer.all_pods_known(&peer.id) => Ok(Next::After(POLL_INTERVAL)),
+        (Need::No, _) => remove(peer, remote, reference).await.map(|()| Next::OnChange),
+        (Need::Perhaps, _) | (Need::Yes, None) => Ok(Next::After(POLL_INTERVAL)),
+        (Need::Yes, Some(pod)) => {
+            let renew_at = record.as_ref().and_then(|record| record.renew_at);
+            let wait = until_next(renew_at, peer.asked_for_token(uid), Timestamp::now());
+            if wait.is_zero() {
+                issue(consumer, peer, remote, pod, reference).await?;
+                return Ok(Next::After(POLL_INTERVAL));
+            }
+            Ok(Next::After(wait))
+        }
+    }
+}
+
+/// Requests a token, and records it for the provider. Shows a failure on the pod.
+async fn issue(
+    consumer: &Consumer,
+    peer: &PeerState,
+    remote: &RemoteState,
+    pod: &LocalPod,
+    reference: &Reference,
+) -> Result<(), Error> {
+    let issued = try_issue(consumer, peer, remote, pod, reference).await;
+    if let Err(error) = &issued
+        && peer.may_warn(&pod.uid)
+    {
+        let error = liqo_controller_runtime::queue::error_chain(error);
+        tracing::warn!(peer = %peer.id, pod = %pod.key, error, "no token for a pod that uses this cluster's API server elsewhere");
+        warn(consumer, pod, pods::NO_API_SERVER, &error).await;
+    }
+    issued
+}
+
+async fn try_issue(
+    consumer: &Consumer,
+    peer: &PeerState,
+    remote: &RemoteState,
+    pod: &LocalPod,
+    reference: &Reference,
+) -> Result<(), Error> {
+    let (client, local, now) = (consumer.context.client.clone(), pod.json(), Timestamp::now());
+    let wanted = token(&local);
+    let request = TokenRequest {
+        spec: TokenRequestSpec {
+            audiences: wanted.audience.into_iter().collect(),
+            expiration_seconds: Some(wanted.seconds),
+            bound_object_ref: Some(BoundObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Pod".to_owned()),
+                name: Some(pod.key.name.clone()),
+                uid: Some(pod.uid.clone()),
+            }),
+        },
+        ..TokenRequest::default()
+    };
+    peer.asks_for_token(&pod.uid);
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &pod.key.namespace);
+    let granted = accounts.create_token_request(account(&local), &PostParams::default(), &request).await;
+    let granted = granted.step("request a token of the ServiceAccount of", "Pod", &pod.key)?;
+    let authority = Api::<ConfigMap>::namespaced(client, &pod.key.namespace).get(ROOT_CA).await;
+    let authority = authority.step("read", "ConfigMap", Key::new(&pod.key.namespace, ROOT_CA))?;
+    let authority = authority.data.and_then(|mut data| data.remove("ca.crt")).unwrap_or_default();
+    let entry = |key: &str, value: String| (key.to_owned(), ByteString(value.into_bytes()));
+    let data = BTreeMap::from([
+        entry("token", granted.status.map(|status| status.token).unwrap_or_default()),
+        entry("ca.crt", authority),
+        entry("namespace", pod.key.namespace.clone()),
+    ]);
+    let Some(mut record) = record_of_secret(reference, &Secret { data: Some(data), ..Secret::default() }) else { return Ok(()) };
+    let renew_at = rfc3339(renewed_at(now, wanted.seconds));
+    record.metadata.annotations.get_or_insert_default().insert(annotations::RENEW_AT.to_owned(), renew_at);
+    let fingerprint = fingerprint_of_secret(&record);
+    write(peer, remote, reference, remote.record(reference).as_deref(), Some((record, fingerprint))).await?;
+    tracing::debug!(peer = %peer.id, pod = %pod.key, "token sent");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A pod with an account of its own that was sent, with these changes.
+    fn local_pod(changes: &Value) -> LocalPod {
+        let mut pod = json!({
+            "metadata": { "namespace": "demo", "name": "web", "uid": "u", "annotations": { annotations::SENT_TO: "t" } },
+            "spec": { "serviceAccountName": "reader", "containers": [{ "name": "c" }],
+                "volumes": [{ "name": "kube-api-access-x", "projected": { "sources": [{ "serviceAccountToken": { "path": "token" } }] } }] },
+            "status": { "phase": "Running" } });
+        json_patch::merge(&mut pod, changes);
+        LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("liqo-provider-x", "default")).unwrap()
+    }
+
+    /// What the provider shows of it: with this Secret, and as if it ran.
+    fn shadow(secret: &str) -> Shadow {
+        let shadow = json!({
+            "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": { "name": "u" },
+            "spec": { "namespace": "demo", "pool": "default", "pod": { "metadata": { "name": "web" },
+                "spec": { "volumes": [{ "name": "v", "secret": { "secretName": secret } }] } } },
+            "status": { "phase": "Created", "pod": { "phase": "Running" } } });
+        Shadow::of(serde_json::from_value(shadow).unwrap()).unwrap()
+    }
+
+    fn facts<'a>(pod: &'a LocalPod, shadow: &'a Shadow) -> Facts<'a> {
+        Facts { pod: Some(pod), namespace: "demo", is_offloaded: true, is_open: Some(true), shadow: Some(shadow) }
+    }
+
+    #[test]
+    fn a_pod_that_was_sent_with_its_secret_keeps_it_until_it_ends_or_wants_none() {
+        let (pod, with, without) = (local_pod(&json!({})), shadow("liqo-api-server-u"), shadow("another"));
+        assert_eq!(need(&facts(&pod, &with)), Need::Yes);
+        assert_eq!(need(&Facts { shadow: None, ..facts(&pod, &with) }), Need::Perhaps);
+        assert_eq!(need(&facts(&pod, &without)), Need::No);
+        assert_eq!(need(&Facts { pod: None, ..facts(&pod, &with) }), Need::No);
+        assert_eq!(need(&Facts { is_offloaded: false, ..facts(&pod, &with) }), Need::No);
+        let none = json!({ "metadata": { "annotations": { annotations::API_SERVER: "none" } } });
+        for changes in [json!({ "status": { "phase": "Succeeded" } }), none] {
+            assert_eq!(need(&facts(&local_pod(&changes), &with)), Need::No);
+        }
+    }
+
+    #[test]
+    fn nobody_gets_a_token_where_the_policy_says_no_whatever_the_provider_shows() {
+        let (pod, shadow) = (local_pod(&json!({})), shadow("liqo-api-server-u"));
+        assert_eq!(need(&Facts { is_open: Some(false), ..facts(&pod, &shadow) }), Need::No);
+        assert_eq!(need(&Facts { is_open: Some(false), shadow: None, ..facts(&pod, &shadow) }), Need::No);
+    }
+
+    #[test]
+    fn until_it_is_known_what_the_policy_says_no_token_comes_and_none_goes() {
+        let (pod, shadow) = (local_pod(&json!({})), shadow("liqo-api-server-u"));
+        assert_eq!(need(&Facts { is_open: None, ..facts(&pod, &shadow) }), Need::Perhaps);
+    }
+
+    #[test]
+    fn a_provider_gets_no_token_of_a_pod_that_it_was_not_sent() {
+        let forged = shadow("liqo-api-server-u");
+        let shown = |status: &str| {
+            json!({ "metadata": { "annotations": { annotations::SENT_TO: null } }, "status": { "conditions": [
+                { "type": "liqo.io/Offloaded", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z" }] } })
+        };
+        // The pod's condition follows from what the provider shows.
+        for status in ["False", "True"] {
+            assert_eq!(need(&facts(&local_pod(&shown(status)), &forged)), Need::Perhaps);
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_namespace_than_the_pods_is_not_its_own() {
+        let (pod, forged) = (local_pod(&json!({})), shadow("liqo-api-server-u"));
+        assert_eq!(need(&Facts { namespace: "shop", ..facts(&pod, &forged) }), Need::No);
+    }
+}

@@ -1,0 +1,120 @@
+//! What a provider should have of an object, by what is cached.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use liqo_api::Key;
+use serde_json::{Value, json};
+
+use crate::consumer::state::{Consumer, LocalObjects, PeerState, RemoteState};
+use crate::consumer::watches;
+use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::replica::label_selector::Labels;
+use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
+use liqo_offloading_rules::replica::network_policy_translation;
+use liqo_offloading_rules::replica::network_policy_translation::ClusterView;
+use liqo_offloading_rules::replica::network_policy_translation::at_provider;
+use liqo_offloading_rules::replica::record::Reference;
+
+/// What a provider should have of an object that travels with its namespace.
+#[derive(Debug, PartialEq)]
+pub enum Wanted {
+    /// Not everything is known that decides on it.
+    Unknown,
+    Nothing,
+    Object(Value),
+}
+
+/// Whether a provider should have a `ConfigMap` or Secret: a pod there names it, or an Ingress. Nothing while not everything is known
+/// that decides on it.
+pub fn named(consumer: &Consumer, peer: &PeerState, remote: &RemoteState, reference: &Reference) -> Option<bool> {
+    let by_pod = peer.pods().iter().any(|pod| reference.is_named_by(pod));
+    let by_ingress = consumer.is_named_by_ingress(peer, remote, reference);
+    is_named(consumer.is_offloaded(&reference.namespace), by_pod, by_ingress, || consumer.all_pods_known(&peer.id))
+}
+
+fn is_named(is_offloaded: bool, by_pod: bool, by_ingress: Option<bool>, all_pods_known: impl FnOnce() -> bool) -> Option<bool> {
+    if is_offloaded && (by_pod || by_ingress == Some(true)) {
+        return Some(true);
+    }
+    (by_ingress.is_some() && all_pods_known()).then_some(false)
+}
+
+/// What a provider should have of a Service, a slice or an Ingress of a namespace that exists there.
+pub fn service_or_ingress(consumer: &Consumer, peer: &PeerState, reference: &Reference) -> Wanted {
+    let namespace = &reference.namespace;
+    let is_known = |objects: &LocalObjects| {
+        let LocalObjects { services, slices, ingresses, .. } = objects;
+        services.is_synced() && slices.is_synced() && ingresses.is_synced() && consumer.networks.is_synced()
+    };
+    let Some(objects) = consumer.local_objects(namespace).filter(is_known) else { return Wanted::Unknown };
+    let Some(network) = consumer.networks.of(&peer.id) else { return Wanted::Nothing };
+    let travels = |is_allowed: bool| consumer.is_on_list(namespace, is_allowed);
+    let service = |name: &str| {
+        let service = objects.services.get(&Key::new(namespace.clone(), name));
+        service.filter(|service| travels(service.is_allowed))
+    };
+    let key = reference.key();
+    let object = match reference.kind {
+        Kind::Service => service(&reference.name).and_then(|service| service.object()),
+        Kind::Ingress => {
+            objects.ingresses.get(&key).filter(|ingress| travels(ingress.is_allowed)).and_then(|ingress| ingress.object())
+        }
+        _ => {
+            let slice = objects.slices.get(&key).filter(|slice| service(&slice.service).is_some());
+            slice.and_then(|slice| slice.seen_by(&reference.name, &network.maps))
+        }
+    };
+    object.map_or(Wanted::Nothing, Wanted::Object)
+}
+
+/// What a provider should have of a policy of a namespace that exists there, and whether that opens less than the policy here.
+pub fn policy(consumer: &Arc<Consumer>, peer: &PeerState, remote: &RemoteState, reference: &Reference) -> (Wanted, bool) {
+    let Some(policies) = consumer.policies(&reference.namespace) else { return (Wanted::Unknown, false) };
+    let Some(policy) = policies.get(&reference.key()) else { return (Wanted::Nothing, false) };
+    let sources = consumer.policy_sources.get_or_init(|| watches::policy_sources(consumer));
+    if !sources.is_synced() || !consumer.networks.is_synced() {
+        return (Wanted::Unknown, false);
+    }
+    let namespaces: BTreeMap<String, Labels> =
+        sources.namespaces.all().into_iter().map(|(key, labels)| (key.name, Arc::unwrap_or_clone(labels))).collect();
+    let pods: Vec<Arc<network_policy_translation::Pod>> = sources.pods.all().into_iter().map(|(_, pod)| pod).collect();
+    let pods: Vec<&network_policy_translation::Pod> = pods.iter().map(AsRef::as_ref).collect();
+    let network = consumer.networks.of(&peer.id);
+    let config = consumer.context.config();
+    let ranges = config.status.as_ref().and_then(|status| Some(status.network.as_ref()?.pods.clone())).unwrap_or_default();
+    let mapped = remote.map().map(|map| map.spec.mappings.keys().cloned().collect()).unwrap_or_default();
+    let seen = ClusterView {
+        namespaces: &namespaces,
+        pods: &pods,
+        mapped: &mapped,
+        maps: network.as_deref().map(|network| &network.maps),
+        ranges: &ranges,
+    };
+    let there = at_provider(&policy, &reference.namespace, &seen);
+    (Wanted::Object(policy_object(&reference.name, &there)), there.narrowed)
+}
+
+/// The object inside the record of a policy.
+fn policy_object(name: &str, policy: &NetworkPolicy) -> Value {
+    json!({
+        "apiVersion": Kind::NetworkPolicy.api_version(),
+        "kind": Kind::NetworkPolicy.name(),
+        "metadata": { "name": name },
+        "spec": policy.to_json(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_goes_only_when_it_is_known_that_nobody_names_the_object() {
+        assert_eq!(is_named(true, true, None, || false), Some(true));
+        assert_eq!(is_named(true, false, Some(true), || false), Some(true));
+        assert_eq!(is_named(true, false, Some(false), || true), Some(false));
+        assert_eq!(is_named(false, true, Some(true), || true), Some(false), "its namespace is not offloaded");
+        assert_eq!(is_named(true, false, Some(false), || false), None, "a pod may not be listed yet");
+        assert_eq!(is_named(true, false, None, || true), None, "an Ingress may not be listed yet");
+    }
+}

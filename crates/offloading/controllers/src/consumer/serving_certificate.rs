@@ -1,0 +1,53 @@
+//! The kubelet API of one virtual node: its port, its certificate, and how it is served.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use liqo_controller_runtime::{Key, context::every_address, queue::error_chain};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::state::Consumer;
+use super::triggers;
+use crate::{
+    kubelet::serving::{Identity, Serving, keep_signed, self_signed},
+    server::Tls,
+};
+
+/// Delay before a port that is taken is tried again.
+const LISTEN_RETRY: Duration = Duration::from_secs(5);
+
+/// Serves the kubelet API of the Node of this `VirtualNode` until `stop`.
+pub async fn serve(consumer: Arc<Consumer>, key: Key, node: String, port: u16, stop: CancellationToken) {
+    let address = consumer.context.pod_ip;
+    let identity = Identity { node: node.clone(), address };
+    let certificate = match self_signed(&identity) {
+        Ok(certificate) => Arc::new(certificate),
+        Err(error) => return report(&consumer, &key, Serving::SelfSigned(error_chain(&error))),
+    };
+    let Some(listener) = listen(&node, address, port, &stop).await else { return };
+    let tls = Tls { certificate: certificate.clone(), clients: consumer.client_authority.clone() };
+    let report = |serving| report(&consumer, &key, serving);
+    let signing = keep_signed(consumer.context.client.clone(), identity, certificate, report, stop.clone());
+    tokio::join!(consumer.kubelet.clone().serve(&node, listener, tls, stop), signing);
+}
+
+/// Listens on every address of the family that the Node shows, so that forwarded connections are answered, too.
+async fn listen(node: &str, address: IpAddr, port: u16, stop: &CancellationToken) -> Option<TcpListener> {
+    loop {
+        match TcpListener::bind(every_address(address, port)).await {
+            Ok(listener) => return Some(listener),
+            Err(error) => tracing::warn!(node, port, %error, "kubelet API cannot listen, trying again"),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return None,
+            () = tokio::time::sleep(LISTEN_RETRY) => {}
+        }
+    }
+}
+
+fn report(consumer: &Consumer, key: &Key, serving: Serving) {
+    if let Some(tasks) = consumer.node_tasks.lock().get_mut(key) {
+        tasks.serving = Some(serving);
+    }
+    consumer.queues.nodes.add(triggers::kubelet_serving(key));
+}

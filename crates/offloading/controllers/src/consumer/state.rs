@@ -1,0 +1,300 @@
+//! What the controllers of the consumer's side share: caches of objects, queues, and what this process remembers. Nothing here
+//! decides which key of a queue is due; that is what [`triggers`](super::triggers) are for.
+
+mod peer;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, OnceLock},
+};
+
+use liqo_api::reflection::passes;
+use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, VirtualNode};
+use liqo_controller_runtime::{Cache, Context, Key, Queue};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::{
+    sync::{OnceCell, watch},
+    time::{Duration, Instant},
+};
+use tokio_util::sync::DropGuard;
+
+use crate::{
+    kubelet::{KubeletApi, serving::Serving},
+    networks::Networks,
+    server::ClientAuthority,
+    webhook::Selected,
+};
+use liqo_offloading_rules::namespace::placement;
+use liqo_offloading_rules::namespace::placement::Candidate;
+use liqo_offloading_rules::node::object::Outage;
+use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::replica::label_selector::Labels;
+use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
+use liqo_offloading_rules::replica::network_policy_translation;
+use liqo_offloading_rules::replica::record::LocalIngress;
+use liqo_offloading_rules::replica::record::LocalService;
+use liqo_offloading_rules::replica::record::LocalSlice;
+use liqo_offloading_rules::replica::record::Reference;
+
+pub use peer::{NewPeer, PeerState, PeerStates, RemoteState};
+
+/// A key of the queue of virtual nodes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeKey {
+    VirtualNode(Key),
+    /// The `VirtualNode` whose Node has this name.
+    Node(String),
+    /// The condition of the `ForeignCluster` of this provider.
+    Link(ClusterId),
+}
+
+/// A key of the queue of namespaces.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NamespaceKey {
+    /// The `NamespaceMap` at this provider.
+    Map(ClusterId),
+    AllMaps,
+    /// The `NamespaceOffloading` of this namespace.
+    Namespace(String),
+    AllNamespaces,
+    /// The pods of this namespace and what is reflected for them, at every provider.
+    Pods(String),
+    AllPods,
+}
+
+/// The queues that exist once, not for each provider.
+#[derive(Clone, Default)]
+pub struct Queues {
+    pub nodes: Queue<NodeKey>,
+    pub namespaces: Queue<NamespaceKey>,
+}
+
+/// What the consumer's controllers share.
+pub struct Consumer {
+    pub context: Context,
+    pub queues: Queues,
+    pub virtual_nodes: Cache<VirtualNode>,
+    pub offloadings: Cache<NamespaceOffloading>,
+    /// The Nodes with our label, as JSON.
+    pub nodes: Cache<Value>,
+    /// How providers and we see each other's addresses.
+    pub networks: Networks,
+    pub foreign_clusters: Cache<ForeignCluster>,
+    /// The namespaces whose new pods the webhook sees.
+    pub webhook: Cache<Selected>,
+    /// What runs for each virtual node.
+    pub node_tasks: Mutex<HashMap<Key, NodeTasks>>,
+    /// The caches of each offloaded namespace.
+    pub followed: Mutex<HashMap<String, FollowedNamespace>>,
+    /// What policies select from; followed from the first policy on.
+    pub policy_sources: OnceLock<PolicySources>,
+    pub peers: PeerStates,
+    /// When a refused pod of this owner (a UID) was last replaced.
+    pub replaced: Mutex<HashMap<String, Instant>>,
+    /// Names and ports that were chosen for virtual nodes.
+    pub chosen: tokio::sync::Mutex<HashMap<Key, ChosenNode>>,
+    /// Answers `kubectl logs` and the like.
+    pub kubelet: Arc<KubeletApi>,
+    /// The authority that signs the certificates of its callers.
+    pub client_authority: watch::Receiver<ClientAuthority>,
+    /// The version of Kubernetes that virtual nodes show.
+    pub version: OnceCell<String>,
+}
+
+/// Name and port of the Node of the `VirtualNode` with this UID.
+pub struct ChosenNode {
+    pub uid: String,
+    pub name: String,
+    pub port: u16,
+}
+
+/// What runs for a virtual node as long as it exists.
+pub struct NodeTasks {
+    pub pods: Cache<LocalPod>,
+    /// How its kubelet API is served, as far as it is known.
+    pub serving: Option<Serving>,
+    /// The outage of the peer at the last reconciliation.
+    pub outage: Outage,
+    /// Since when it is drained.
+    pub draining: Option<Instant>,
+    /// Evictions that disruption budgets did not allow yet.
+    pub delayed_evictions: DelayedEvictions,
+    /// Ends the watch, the lease and the kubelet API.
+    pub _stop: DropGuard,
+}
+
+/// Evictions that were not allowed, by the UID of the pod.
+pub type DelayedEvictions = HashMap<String, EvictionDelay>;
+
+/// When to ask for an eviction again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EvictionDelay {
+    pub until: Instant,
+    pub last: Duration,
+}
+
+/// The caches of one offloaded namespace, and the end of their watches.
+pub struct FollowedNamespace {
+    pub objects: LocalObjects,
+    /// Changes of these are noticed; their content is read when it is needed.
+    pub _fingerprints: [Cache<u64>; 2],
+    pub _stop: DropGuard,
+}
+
+/// The objects of one offloaded namespace that travel with it.
+#[derive(Clone)]
+pub struct LocalObjects {
+    pub services: Cache<LocalService>,
+    pub slices: Cache<LocalSlice>,
+    pub ingresses: Cache<LocalIngress>,
+    pub policies: Cache<NetworkPolicy>,
+}
+
+/// The pods and namespaces of this whole cluster, which policies select from.
+pub struct PolicySources {
+    /// Labels by the name of the namespace.
+    pub namespaces: Cache<Labels>,
+    pub pods: Cache<network_policy_translation::Pod>,
+}
+
+impl PolicySources {
+    pub fn is_synced(&self) -> bool {
+        self.namespaces.is_synced() && self.pods.is_synced()
+    }
+}
+
+impl Consumer {
+    /// The state of this provider; created when it is asked for first.
+    pub fn peer(&self, id: &ClusterId) -> Arc<PeerState> {
+        self.peers.get_or_create(id, &self.context.stop)
+    }
+
+    pub fn nodes_of(&self, id: &ClusterId) -> Vec<(Key, Arc<VirtualNode>)> {
+        self.virtual_nodes.all().into_iter().filter(|(_, node)| node.spec.cluster_id == *id).collect()
+    }
+
+    /// The labels of the Node of this virtual node; none while it does not exist.
+    pub fn node_labels(&self, node: &VirtualNode) -> Option<BTreeMap<String, String>> {
+        let name = node.status.as_ref()?.node_name.as_deref()?;
+        let live = self.nodes.get(&Key::new("", name))?;
+        serde_json::from_value(live.pointer("/metadata/labels")?.clone()).ok()
+    }
+
+    /// The providers that have a virtual node, with their names.
+    pub fn providers(&self) -> Vec<(ClusterId, String)> {
+        let nodes = self.virtual_nodes.all();
+        let mut providers: Vec<_> =
+            nodes.iter().map(|(_, node)| (node.spec.cluster_id.clone(), node.spec.cluster_name.clone())).collect();
+        providers.sort();
+        providers.dedup_by(|one, other| one.0 == other.0);
+        providers
+    }
+
+    /// Whether the pods on all virtual nodes of a provider are known. Until then, a pod's absence proves nothing.
+    pub fn all_pods_known(&self, id: &ClusterId) -> bool {
+        let tasks = self.node_tasks.lock();
+        self.virtual_nodes.is_synced()
+            && self
+                .nodes_of(id)
+                .iter()
+                .filter(|(_, node)| recorded_node(node).is_some())
+                .all(|(key, _)| tasks.get(key).is_some_and(|tasks| tasks.pods.is_synced()))
+    }
+
+    /// Whether everything is listed that decides where namespaces go.
+    pub fn placement_known(&self) -> bool {
+        self.offloadings.is_synced() && self.virtual_nodes.is_synced() && self.nodes.is_synced() && self.webhook.is_synced()
+    }
+
+    /// The virtual nodes of a provider; nothing while one of them has no Node yet.
+    pub fn candidates(&self, id: &ClusterId) -> Option<Vec<Candidate>> {
+        let candidate = |node: &VirtualNode| {
+            let labels = self.node_labels(node)?;
+            Some(Candidate { node: node.status.as_ref()?.node_name.clone()?, labels })
+        };
+        self.nodes_of(id).iter().map(|(_, node)| candidate(node)).collect()
+    }
+
+    /// Whether a namespace goes to this provider, by the objects of this cluster; nothing while that is not known. The map at the
+    /// provider is no answer: the provider can write it.
+    pub fn goes_to(&self, peer: &PeerState, namespace: &str) -> Option<bool> {
+        if !self.placement_known() {
+            return None;
+        }
+        let Some(offloading) = self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)) else { return Some(false) };
+        let stays = offloading.metadata.deletion_timestamp.is_none();
+        if stays && placement::is_wanted(&offloading, &self.candidates(&peer.id)?) {
+            return Some(true);
+        }
+        Some(peer.pods().iter().any(|pod| pod.key.namespace == namespace && peer.may_run(pod)))
+    }
+
+    /// Whether the namespace is offloaded, to whichever provider. It still is while it is being unoffloaded: its pods still read
+    /// what they name.
+    pub fn is_offloaded(&self, namespace: &str) -> bool {
+        self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some()
+    }
+
+    /// Whether the reflection list of the namespace lets an object travel.
+    pub fn is_on_list(&self, namespace: &str, is_allowed: bool) -> bool {
+        let offloading = self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));
+        passes(offloading.map(|offloading| offloading.spec.reflection).unwrap_or_default(), is_allowed)
+    }
+
+    /// The caches of a namespace that is followed.
+    pub fn local_objects(&self, namespace: &str) -> Option<LocalObjects> {
+        self.followed.lock().get(namespace).map(|followed| followed.objects.clone())
+    }
+
+    /// The caches of every followed namespace, or of this one.
+    pub fn local_objects_in(&self, namespace: Option<&str>) -> Vec<LocalObjects> {
+        let followed = self.followed.lock();
+        let concerned = followed.iter().filter(|(name, _)| namespace.is_none_or(|namespace| namespace == *name));
+        concerned.map(|(_, followed)| followed.objects.clone()).collect()
+    }
+
+    /// Stops the watches of a namespace.
+    pub fn unfollow(&self, namespace: &str) {
+        self.followed.lock().remove(namespace);
+    }
+
+    /// The policies of a namespace that travel; nothing while not all of them are known.
+    pub fn policies(&self, namespace: &str) -> Option<Cache<NetworkPolicy>> {
+        self.local_objects(namespace).map(|objects| objects.policies).filter(Cache::is_synced)
+    }
+
+    pub fn ingress(&self, key: &Key) -> Option<Arc<LocalIngress>> {
+        self.local_objects(&key.namespace)?.ingresses.get(key)
+    }
+
+    /// Whether an Ingress that travels to this provider, and that the provider accepted, names this Secret. Until then the provider
+    /// needs none of its Secrets. Nothing while not everything is known that decides on it.
+    pub fn is_named_by_ingress(&self, peer: &PeerState, remote: &RemoteState, reference: &Reference) -> Option<bool> {
+        if reference.kind != Kind::Secret {
+            return Some(false);
+        }
+        // A namespace that is not followed is not offloaded.
+        let Some(objects) = self.local_objects(&reference.namespace) else { return Some(false) };
+        if !objects.ingresses.is_synced() {
+            return None;
+        }
+        // The provider writes both the record and its status, so these alone give it no key.
+        let is_accepted =
+            |key: &Key| remote.record(&Reference::new(Kind::Ingress, key)).is_some_and(|record| record.exposure.is_some());
+        let travels = |ingress: &LocalIngress| self.is_on_list(&reference.namespace, ingress.is_allowed);
+        let is_named = objects
+            .ingresses
+            .all()
+            .iter()
+            .any(|(key, ingress)| ingress.secrets.contains(&reference.name) && travels(ingress) && is_accepted(key));
+        if is_named { self.goes_to(peer, &reference.namespace) } else { Some(false) }
+    }
+}
+
+/// Name and port of a virtual node's Node, once they are recorded.
+pub fn recorded_node(node: &VirtualNode) -> Option<(String, u16)> {
+    let status = node.status.as_ref()?;
+    Some((status.node_name.clone()?, status.kubelet_port?))
+}

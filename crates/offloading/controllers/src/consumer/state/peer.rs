@@ -1,0 +1,429 @@
+//! One provider: the pods on its virtual nodes here and, while there is a connection, the objects in our tenant namespace there.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use liqo_api::{ClusterId, MappedNamespacePhase, NamespaceMap};
+use liqo_controller_runtime::{Cache, Health, Key, PeerConnection, Queue};
+use parking_lot::{Mutex, RwLock};
+use tokio::{sync::mpsc, time::Instant};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use liqo_offloading_rules::node::object::DOWN_AFTER;
+use liqo_offloading_rules::node::object::Outage;
+use liqo_offloading_rules::pod::local;
+use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::pod::local_state::Shadow;
+use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::replica::record::Reference;
+use liqo_offloading_rules::replica::record::ReflectionRecord;
+
+/// Delay before a pod is sent again that the provider's API server did not accept.
+const NOT_ACCEPTED_RETRY: Duration = Duration::from_secs(60);
+
+/// Minimum time between two events of the same reason on one object.
+const EVENT_INTERVAL: Duration = Duration::from_secs(600);
+
+/// A provider that was just added, and the end of the workers of its queues.
+pub type NewPeer = (Weak<PeerState>, CancellationToken);
+
+/// The providers that there is a connection to, or a virtual node of.
+pub struct PeerStates {
+    all: Mutex<BTreeMap<ClusterId, Arc<PeerState>>>,
+    added: mpsc::UnboundedSender<NewPeer>,
+}
+
+impl PeerStates {
+    /// No providers. Each one that is added is sent to the receiver, so that workers start for its queues. They must end with the
+    /// token, and must not keep the provider from being forgotten.
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<NewPeer>) {
+        let (added, new_peers) = mpsc::unbounded_channel();
+        (Self { all: Mutex::default(), added }, new_peers)
+    }
+
+    pub fn get_or_create(&self, id: &ClusterId, stop: &CancellationToken) -> Arc<PeerState> {
+        let create = || {
+            let stop = stop.child_token();
+            let peer = Arc::new(PeerState::new(id.clone(), stop.clone()));
+            // Nobody receives any more when the process stops.
+            let _ = self.added.send((Arc::downgrade(&peer), stop));
+            peer
+        };
+        self.all.lock().entry(id.clone()).or_insert_with(create).clone()
+    }
+
+    pub fn get(&self, id: &ClusterId) -> Option<Arc<PeerState>> {
+        self.all.lock().get(id).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Arc<PeerState>> {
+        self.all.lock().values().cloned().collect()
+    }
+
+    /// Forgets a provider, unless somebody works with it. Returns whether it is forgotten now.
+    pub fn forget(&self, id: &ClusterId) -> bool {
+        let mut peers = self.all.lock();
+        // A connection, and the watch of a virtual node's pods, hold it as long as they exist.
+        if peers.get(id).is_some_and(|peer| Arc::strong_count(peer) == 1) {
+            peers.remove(id);
+        }
+        !peers.contains_key(id)
+    }
+}
+
+/// One provider.
+pub struct PeerState {
+    pub id: ClusterId,
+    /// UIDs of pods.
+    pub pod_queue: Queue<String>,
+    /// Objects that are or should be recorded at the provider.
+    pub record_queue: Queue<Reference>,
+    /// The pods on its virtual nodes, by UID.
+    pods: RwLock<HashMap<String, Arc<LocalPod>>>,
+    remote: RwLock<Option<Arc<RemoteState>>>,
+    /// What this process remembers of pods, by UID.
+    memory: Mutex<HashMap<String, PodMemory>>,
+    /// When an object got its last event, by the reason of the event.
+    record_events: Mutex<HashMap<(Reference, &'static str), Instant>>,
+    /// What this process recorded over the present connection, until the watch shows it.
+    recorded: Mutex<HashSet<Reference>>,
+    /// Held while a pod waits for what it names to be recorded.
+    pub recording: tokio::sync::Mutex<()>,
+    /// Since when there is no connection; meaningful while there is none.
+    disconnected: Mutex<Instant>,
+    /// Ends the queues' workers.
+    _workers: DropGuard,
+}
+
+/// What this process did about one pod.
+#[derive(Default, PartialEq)]
+struct PodMemory {
+    /// Until the watch shows the shadow pod.
+    sent: Option<SendState>,
+    /// When the provider's API server last did not accept the pod.
+    not_accepted: Option<Instant>,
+    /// When the pod last got an event about objects that the provider lacks.
+    warned: Option<Instant>,
+    /// When this process last asked for a token for the pod.
+    asked_for_token: Option<Instant>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum SendState {
+    Tried,
+    Created(Instant),
+}
+
+/// The objects in our tenant namespace at the provider, as seen over one connection.
+pub struct RemoteState {
+    pub connection: Arc<PeerConnection>,
+    /// The shadow pods, by name, which is the UID of the local pod.
+    pub shadows: Cache<Shadow>,
+    pub maps: Cache<NamespaceMap>,
+    /// The records, except those of Secrets.
+    pub objects: Cache<ReflectionRecord>,
+    /// The records of Secrets.
+    pub secrets: Cache<ReflectionRecord>,
+}
+
+impl RemoteState {
+    /// Whether everything of this connection was listed once.
+    pub fn is_synced(&self) -> bool {
+        self.shadows.is_synced() && self.maps.is_synced() && self.objects.is_synced() && self.secrets.is_synced()
+    }
+
+    /// Waits for that. `false` if the connection ended before.
+    pub async fn synced(&self) -> bool {
+        self.shadows.synced().await && self.maps.synced().await && self.objects.synced().await && self.secrets.synced().await
+    }
+
+    pub fn map(&self) -> Option<Arc<NamespaceMap>> {
+        self.maps.get(&Key::new(&self.connection.tenant_namespace, liqo_api::NAMESPACE_MAP))
+    }
+
+    /// The UID of the map, which identifies our tenancy: the map is created once in it, and goes with it.
+    pub fn tenancy(&self) -> Option<String> {
+        self.map()?.metadata.uid.clone()
+    }
+
+    /// The namespace at the provider for a local one, where it exists and is ours.
+    pub fn mapped(&self, namespace: &str) -> Option<String> {
+        let map = self.map()?;
+        let mapped = map.status.as_ref()?.namespaces.get(namespace)?;
+        (mapped.phase != MappedNamespacePhase::Refused).then(|| mapped.remote_name.clone())
+    }
+
+    /// The shadow pod of the local pod with this UID.
+    pub fn shadow(&self, uid: &str) -> Option<Arc<Shadow>> {
+        self.shadows.get(&Key::new(&self.connection.tenant_namespace, uid))
+    }
+
+    /// The record of an object.
+    pub fn record(&self, reference: &Reference) -> Option<Arc<ReflectionRecord>> {
+        let key = Key::new(&self.connection.tenant_namespace, reference.record());
+        if reference.kind == Kind::Secret { self.secrets.get(&key) } else { self.objects.get(&key) }
+    }
+}
+
+impl PeerState {
+    /// `workers` is cancelled when the provider is forgotten.
+    pub fn new(id: ClusterId, workers: CancellationToken) -> Self {
+        Self {
+            id,
+            pod_queue: Queue::new(),
+            record_queue: Queue::new(),
+            pods: RwLock::default(),
+            remote: RwLock::default(),
+            memory: Mutex::default(),
+            record_events: Mutex::default(),
+            recorded: Mutex::default(),
+            recording: tokio::sync::Mutex::default(),
+            disconnected: Mutex::new(Instant::now()),
+            _workers: workers.drop_guard(),
+        }
+    }
+
+    /// The objects at the provider, if there is a connection.
+    pub fn remote(&self) -> Option<Arc<RemoteState>> {
+        self.remote.read().clone()
+    }
+
+    pub fn connected(&self, remote: Arc<RemoteState>) {
+        self.recorded.lock().clear();
+        *self.remote.write() = Some(remote);
+    }
+
+    /// Takes note that a connection ended. Returns whether there is none now: one that follows it may exist already.
+    pub fn disconnected(&self, ended: &Arc<RemoteState>) -> bool {
+        let mut remote = self.remote.write();
+        if remote.as_ref().is_none_or(|current| !Arc::ptr_eq(current, ended)) {
+            return false;
+        }
+        *self.disconnected.lock() = Instant::now();
+        self.recorded.lock().clear();
+        *remote = None;
+        true
+    }
+
+    pub fn pod(&self, uid: &str) -> Option<Arc<LocalPod>> {
+        self.pods.read().get(uid).cloned()
+    }
+
+    /// All pods on the virtual nodes of this provider.
+    pub fn pods(&self) -> Vec<Arc<LocalPod>> {
+        self.pods.read().values().cloned().collect()
+    }
+
+    /// Takes over a change that the watch of a virtual node's pods reported.
+    pub fn pod_changed(&self, old: Option<&Arc<LocalPod>>, new: Option<&Arc<LocalPod>>) {
+        let mut pods = self.pods.write();
+        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+            pods.remove(&old.uid);
+        }
+        if let Some(new) = new {
+            pods.insert(new.uid.clone(), new.clone());
+        }
+    }
+
+    /// Forgets the pods on this virtual node.
+    pub fn forget_pods_on(&self, virtual_node: &Key) {
+        self.pods.write().retain(|_, pod| pod.virtual_node != *virtual_node);
+    }
+
+    /// Whether this pod runs at the provider, or may: its condition does not deny it, or there is a record of it.
+    pub fn may_run(&self, pod: &LocalPod) -> bool {
+        pod.offloaded.as_ref().is_none_or(|condition| condition.status != Some(false))
+            || self.remote().is_some_and(|remote| remote.shadow(&pod.uid).is_some())
+    }
+
+    fn remember<T>(&self, uid: &str, change: impl FnOnce(&mut PodMemory) -> T) -> T {
+        let mut memory = self.memory.lock();
+        let pod = memory.entry(uid.to_owned()).or_default();
+        let result = change(pod);
+        if *pod == PodMemory::default() {
+            memory.remove(uid);
+        }
+        result
+    }
+
+    fn recall<T>(&self, uid: &str, read: impl FnOnce(&PodMemory) -> Option<T>) -> Option<T> {
+        self.memory.lock().get(uid).and_then(read)
+    }
+
+    /// What this process did about sending this pod.
+    pub fn sent(&self, uid: &str) -> local::Sent {
+        match self.recall(uid, |pod| pod.sent) {
+            None => local::Sent::No,
+            Some(SendState::Tried) => local::Sent::Tried,
+            Some(SendState::Created(at)) => local::Sent::Created(at.elapsed()),
+        }
+    }
+
+    /// The pod is about to be sent.
+    pub fn sending(&self, uid: &str) {
+        self.remember(uid, |pod| pod.sent = Some(SendState::Tried));
+    }
+
+    /// The provider took the pod.
+    pub fn created(&self, uid: &str, remote: &RemoteState) {
+        self.remember(uid, |pod| {
+            // The watch may have been faster than the answer.
+            pod.sent = remote.shadow(uid).is_none().then(|| SendState::Created(Instant::now()));
+        });
+    }
+
+    /// The watch shows the shadow pod of this pod, or that it is gone.
+    pub fn shadow_seen(&self, uid: &str) {
+        self.remember(uid, |pod| pod.sent = None);
+    }
+
+    /// Nothing needs to be remembered of this pod any more.
+    pub fn forget(&self, uid: &str) {
+        self.memory.lock().remove(uid);
+    }
+
+    /// How long ago this process asked for a token for this pod.
+    pub fn asked_for_token(&self, uid: &str) -> Option<Duration> {
+        self.recall(uid, |pod| pod.asked_for_token).map(|at| at.elapsed())
+    }
+
+    pub fn asks_for_token(&self, uid: &str) {
+        self.remember(uid, |pod| pod.asked_for_token = Some(Instant::now()));
+    }
+
+    /// Whether this pod gets an event now about objects that the provider lacks; if so, none for a while.
+    pub fn may_warn(&self, uid: &str) -> bool {
+        self.remember(uid, |pod| is_due(&mut pod.warned))
+    }
+
+    /// Whether an object gets an event of this reason now; if so, none for a while.
+    pub fn may_warn_about(&self, reference: &Reference, reason: &'static str) -> bool {
+        let mut events = self.record_events.lock();
+        let mut last = events.get(&(reference.clone(), reason)).copied();
+        let is_due = is_due(&mut last);
+        events.extend(last.map(|at| ((reference.clone(), reason), at)));
+        is_due
+    }
+
+    /// The record of this object is no longer wanted.
+    pub fn forget_events(&self, reference: &Reference) {
+        self.record_events.lock().retain(|(about, _), _| about != reference);
+    }
+
+    /// The provider's API server did not accept this pod. Returns how long to wait before it is asked again.
+    pub fn not_accepted(&self, uid: &str) -> Duration {
+        self.remember(uid, |pod| {
+            pod.sent = None;
+            pod.not_accepted = Some(Instant::now());
+        });
+        NOT_ACCEPTED_RETRY
+    }
+
+    /// How long this pod still waits after it was not accepted.
+    pub fn waits_for(&self, uid: &str) -> Option<Duration> {
+        let since = self.recall(uid, |pod| pod.not_accepted)?.elapsed();
+        NOT_ACCEPTED_RETRY.checked_sub(since).filter(|rest| !rest.is_zero())
+    }
+
+    /// Whether this process recorded this object over the present connection, and the watch does not show it yet.
+    pub fn is_recorded(&self, reference: &Reference) -> bool {
+        self.recorded.lock().contains(reference)
+    }
+
+    pub fn recorded(&self, reference: &Reference) {
+        self.recorded.lock().insert(reference.clone());
+    }
+
+    /// The watch shows the record of this object, or the record is removed.
+    pub fn record_seen(&self, reference: &Reference) {
+        self.recorded.lock().remove(reference);
+    }
+
+    /// How bad the silence is.
+    pub fn outage(&self) -> Outage {
+        match self.remote().map(|remote| *remote.connection.health.borrow()) {
+            Some(Health::Reachable) => Outage::None,
+            // A connection that says Unreachable has waited already.
+            Some(Health::Unreachable { since }) if since.elapsed() < DOWN_AFTER => Outage::Suspected,
+            Some(Health::Unreachable { .. }) => Outage::Down,
+            None => Outage::after(self.disconnected.lock().elapsed()),
+        }
+    }
+
+    /// How long until a longer silence means more than it does now.
+    pub fn next_outage(&self) -> Option<Duration> {
+        match self.remote().map(|remote| *remote.connection.health.borrow()) {
+            Some(Health::Reachable) => None,
+            Some(Health::Unreachable { since }) => DOWN_AFTER.checked_sub(since.elapsed()),
+            None => Outage::next_look(self.disconnected.lock().elapsed()),
+        }
+    }
+
+    /// Whether the peer can be asked and believed.
+    pub fn reachability(&self) -> local::PeerState {
+        match (self.outage(), self.remote()) {
+            (Outage::Down, _) => local::PeerState::Down,
+            (Outage::None, Some(remote)) if remote.is_synced() => local::PeerState::Answers,
+            _ => local::PeerState::Silent,
+        }
+    }
+
+    /// The objects at the provider, if it can be asked and believed.
+    pub fn answering(&self) -> Option<Arc<RemoteState>> {
+        (self.reachability() == local::PeerState::Answers).then(|| self.remote()).flatten()
+    }
+}
+
+/// Whether the last event is long enough ago; if so, it is now.
+fn is_due(last: &mut Option<Instant>) -> bool {
+    let is_due = last.is_none_or(|at| at.elapsed() >= EVENT_INTERVAL);
+    if is_due {
+        *last = Some(Instant::now());
+    }
+    is_due
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_that_changes_its_words_again_and_again_makes_one_event() {
+        let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        assert!(peer.may_warn("u"));
+        assert!(!peer.may_warn("u"));
+        assert!(peer.may_warn("another"));
+        peer.forget("u");
+        assert!(peer.may_warn("u"));
+    }
+
+    #[test]
+    fn an_object_gets_one_event_for_each_reason_until_its_record_is_removed() {
+        let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        let reference = |name: &str| Reference { kind: Kind::Service, namespace: "demo".into(), name: name.into() };
+        assert!(peer.may_warn_about(&reference("web"), "NameTaken"));
+        assert!(!peer.may_warn_about(&reference("web"), "NameTaken"));
+        assert!(peer.may_warn_about(&reference("web"), "Invalid") && peer.may_warn_about(&reference("db"), "NameTaken"));
+        peer.forget_events(&reference("web"));
+        assert!(peer.may_warn_about(&reference("web"), "NameTaken") && !peer.may_warn_about(&reference("db"), "NameTaken"));
+    }
+
+    #[test]
+    fn a_provider_is_forgotten_when_nobody_works_with_it_and_its_workers_end() {
+        let ((peers, mut added), id, stop) = (PeerStates::new(), ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        let peer = peers.get_or_create(&id, &stop);
+        let (_, workers) = added.try_recv().unwrap();
+        assert!(Arc::ptr_eq(&peer, &peers.get_or_create(&id, &stop)));
+        assert!(added.try_recv().is_err(), "it is added once");
+        assert!(!peers.forget(&id), "somebody works with it");
+        assert!(!workers.is_cancelled());
+        drop(peer);
+        assert!(peers.forget(&id) && peers.all().is_empty());
+        assert!(workers.is_cancelled() && !stop.is_cancelled());
+        peers.get_or_create(&id, &stop);
+        assert!(added.try_recv().is_ok());
+    }
+}

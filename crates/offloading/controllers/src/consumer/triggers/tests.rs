@@ -1,0 +1,301 @@
+//! One test for each row of the table: what is due when something changes.
+
+use liqo_api::ClusterId;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+fn id() -> ClusterId {
+    ClusterId::of_public_key(&[1; 32])
+}
+
+fn key(name: &str) -> Key {
+    Key::new("demo", name)
+}
+
+fn reference(kind: Kind, name: &str) -> Reference {
+    Reference::new(kind, &key(name))
+}
+
+fn one(kind: Kind, name: &str) -> Trigger {
+    records(Records::One(reference(kind, name)))
+}
+
+fn local(changes: &Value) -> LocalPod {
+    let mut pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" },
+        "spec": { "containers": [{ "name": "c", "envFrom": [{ "configMapRef": { "name": "m" } }] }] } });
+    json_patch::merge(&mut pod, changes);
+    LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap()
+}
+
+fn remote_record(kind: Kind, name: &str) -> ReflectionRecord {
+    ReflectionRecord {
+        reference: reference(kind, name),
+        fingerprint: 1,
+        terminating: false,
+        problem: None,
+        exposure: None,
+        renew_at: None,
+    }
+}
+
+fn map(phase: &str) -> NamespaceMap {
+    serde_json::from_value(json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "NamespaceMap",
+        "metadata": { "name": "m" }, "spec": { "mappings": {} },
+        "status": { "namespaces": { "demo": { "remoteName": "demo-rome", "phase": phase }, "shop": { "remoteName": "s", "phase": "Ready" } } } }))
+    .unwrap()
+}
+
+#[test]
+fn a_virtual_node_is_due_when_it_changes_and_the_maps_when_its_node_gets_a_name() {
+    let node = |status: Value| -> VirtualNode {
+        serde_json::from_value(json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "VirtualNode",
+            "metadata": { "name": "default" }, "status": status,
+            "spec": { "clusterID": id(), "clusterName": "milan", "pool": "default", "resources": {} } }))
+        .unwrap()
+    };
+    let (new, named) = (node(json!({})), node(json!({ "nodeName": "milan", "kubeletPort": 20250 })));
+    let nodes = vec![NodeKey::VirtualNode(key("default")), NodeKey::Link(id())];
+    let maps = vec![NamespaceKey::AllMaps];
+    assert_eq!(virtual_node(&key("default"), None, Some(&new)), (nodes.clone(), maps.clone()));
+    assert_eq!(virtual_node(&key("default"), Some(&new), Some(&new)), (nodes.clone(), Vec::new()));
+    assert_eq!(virtual_node(&key("default"), Some(&new), Some(&named)), (nodes.clone(), maps.clone()));
+    assert_eq!(virtual_node(&key("default"), Some(&named), None), (nodes, maps));
+}
+
+#[test]
+fn a_node_is_due_when_it_changes_and_the_placement_when_its_labels_do() {
+    let labelled = |zone: &str| json!({ "metadata": { "labels": { "zone": zone } } });
+    let (one, other, name) = (labelled("a"), labelled("b"), Key::new("", "milan"));
+    let nodes = vec![NodeKey::Node("milan".into())];
+    assert_eq!(node(&name, Some(&one), Some(&one)), (nodes.clone(), Vec::new()));
+    let placement = vec![NamespaceKey::AllMaps, NamespaceKey::AllPods];
+    assert_eq!(node(&name, Some(&one), Some(&other)), (nodes.clone(), placement.clone()));
+    assert_eq!(node(&name, Some(&one), None), (nodes, placement));
+}
+
+#[test]
+fn a_namespace_is_due_when_its_offloading_changes_and_its_pods_when_the_user_changed_it() {
+    let object = |strategy: &str, conditions: Value| -> NamespaceOffloading {
+        serde_json::from_value(json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+            "metadata": { "namespace": "demo", "name": NAMESPACE_OFFLOADING },
+            "spec": { "podOffloadingStrategy": strategy }, "status": { "conditions": conditions } }))
+        .unwrap()
+    };
+    let (one, name) = (object("Local", json!([])), key(NAMESPACE_OFFLOADING));
+    let namespace = NamespaceKey::Namespace("demo".into());
+    assert_eq!(offloading(&name, Some(&one), Some(&one)), std::slice::from_ref(&namespace));
+    let all = [namespace, NamespaceKey::Pods("demo".into()), NamespaceKey::AllMaps];
+    assert_eq!(offloading(&name, Some(&one), Some(&object("Remote", json!([])))), all);
+    assert_eq!(offloading(&name, None, Some(&one)), all);
+    assert_eq!(offloading(&name, Some(&one), None), all);
+    assert_eq!(offloading(&key("another"), None, Some(&one)), [], "only one name counts");
+}
+
+#[test]
+fn all_namespaces_are_due_when_the_webhook_sees_others_and_a_node_when_its_kubelet_is_served_in_another_way() {
+    assert_eq!(webhook(), NamespaceKey::AllNamespaces);
+    assert_eq!(kubelet_serving(&key("default")), NodeKey::VirtualNode(key("default")));
+}
+
+#[test]
+fn the_condition_of_a_foreign_cluster_is_due_when_that_changes() {
+    let cluster: ForeignCluster = serde_json::from_value(json!({ "apiVersion": "discovery.liqo.io/v1alpha1",
+        "kind": "ForeignCluster", "metadata": { "name": "milan" }, "spec": { "clusterID": id() } }))
+    .unwrap();
+    assert_eq!(foreign_cluster(Some(&cluster)), Some(NodeKey::Link(id())));
+    assert_eq!(foreign_cluster(None), None);
+}
+
+#[test]
+fn whatever_holds_addresses_is_due_when_a_network_changes_and_tokens_when_the_api_server_is_opened() {
+    let network_with = |api_server| Network { api_server, ..Network::default() };
+    let addresses = [pods(Pods::All), records(Records::Namespaced(None))];
+    assert_eq!(network(None, Some(&network_with(false))), addresses);
+    assert_eq!(network(Some(&network_with(true)), Some(&network_with(true))), addresses);
+    let with_tokens = [&addresses[..], &[records(Records::Tokens)]].concat();
+    assert_eq!(network(Some(&network_with(false)), Some(&network_with(true))), with_tokens);
+    assert_eq!(network(Some(&network_with(true)), None), with_tokens);
+}
+
+#[test]
+fn everything_of_a_provider_is_due_when_its_connection_changes() {
+    let all = connection();
+    for due in [
+        pods(Pods::All),
+        records(Records::All),
+        records(Records::Namespaced(None)),
+        now(Target::Map),
+        now(Target::Namespace(NamespaceKey::AllNamespaces)),
+        now(Target::NodesOfProvider),
+    ] {
+        assert!(all.contains(&due), "{due:?}");
+    }
+    assert_eq!(outage(), [pods(Pods::All), now(Target::Namespace(NamespaceKey::AllNamespaces))]);
+}
+
+#[test]
+fn a_pod_is_due_when_its_shadow_pod_changes() {
+    assert_eq!(shadow_pod("u"), pods(Pods::One("u".into())));
+}
+
+#[test]
+fn pods_and_objects_of_a_namespace_are_due_when_its_mapping_changes() {
+    let (refused, ready) = (map("Refused"), map("Ready"));
+    assert_eq!(namespace_map(Some(&ready), Some(&ready)), [now(Target::Map)]);
+    let of_demo = [
+        now(Target::Map),
+        pods(Pods::In("demo".into())),
+        records(Records::Namespaced(Some("demo".into()))),
+        now(Target::Namespace(NamespaceKey::Namespace("demo".into()))),
+    ];
+    assert_eq!(namespace_map(Some(&refused), Some(&ready)), of_demo);
+    assert_eq!(namespace_map(None, Some(&ready)).len(), 7, "both namespaces are due");
+    assert_eq!(namespace_map(Some(&ready), None).len(), 7);
+}
+
+#[test]
+fn a_record_is_due_when_its_content_changes_and_not_when_only_the_provider_says_something() {
+    let before = remote_record(Kind::ConfigMap, "m");
+    let due = [one(Kind::ConfigMap, "m")];
+    assert_eq!(record(None, Some(&before)), due);
+    assert_eq!(record(Some(&before), None), due);
+    let written = ReflectionRecord { fingerprint: 2, ..before.clone() };
+    assert_eq!(record(Some(&before), Some(&written)), [due[0].clone(), due[0].clone()]);
+    assert_eq!(record(Some(&before), Some(&before)), []);
+}
+
+#[test]
+fn what_a_provider_says_of_a_record_is_due_a_little_later() {
+    let said = |kind, name: &str| {
+        let before = remote_record(kind, name);
+        record(Some(&before), Some(&ReflectionRecord { problem: Some("Invalid: x".into()), ..before.clone() }))
+    };
+    let secret = reference(Kind::Secret, "s");
+    let naming = [
+        pods(Pods::Naming(secret.clone())).after(PROBLEM_DELAY),
+        records(Records::IngressesNaming(secret)).after(EXPOSURE_DELAY),
+    ];
+    assert_eq!(said(Kind::Secret, "s"), naming);
+    assert_eq!(said(Kind::Service, "web"), [one(Kind::Service, "web").after(PROBLEM_DELAY)]);
+}
+
+#[test]
+fn the_namespace_and_the_secrets_of_an_ingress_are_due_when_the_world_reaches_it_in_another_way() {
+    let exposed = |kind, name: &str| {
+        let before = remote_record(kind, name);
+        let exposure = serde_json::from_value(json!({ "class": "public" })).unwrap();
+        record(Some(&before), Some(&ReflectionRecord { exposure: Some(exposure), ..before.clone() }))
+    };
+    let namespace = now(Target::Namespace(NamespaceKey::Namespace("demo".into()))).after(EXPOSURE_DELAY);
+    assert_eq!(exposed(Kind::Service, "web"), std::slice::from_ref(&namespace));
+    let secrets = [
+        namespace,
+        records(Records::SecretsOf(key("shop"))).after(EXPOSURE_DELAY),
+        records(Records::SecretsIn("demo".into())).after(EXPOSURE_DELAY),
+    ];
+    assert_eq!(exposed(Kind::Ingress, "shop"), secrets);
+}
+
+#[test]
+fn a_pod_is_due_when_it_changes_and_what_it_named_when_it_is_gone() {
+    let (pod, own) = (local(&json!({})), pods(Pods::One("u".into())));
+    assert_eq!(local_pod(None, Some(&pod)), std::slice::from_ref(&own));
+    assert_eq!(local_pod(Some(&pod), Some(&pod)), [own.clone(), own.clone()]);
+    let named = one(Kind::ConfigMap, "m").after(DELETED_POD_DELAY);
+    assert_eq!(local_pod(Some(&pod), None), [named.clone(), own.clone()]);
+    let another = local(&json!({ "metadata": { "uid": "v" } }));
+    assert_eq!(local_pod(Some(&pod), Some(&another)), [named, own, pods(Pods::One("v".into()))], "it has the name now");
+}
+
+#[test]
+fn the_token_of_a_pod_is_due_when_the_pod_is_sent_or_ends() {
+    let token = records(Records::One(Reference::of_api_server(&local(&json!({})))));
+    let sent = local(&json!({ "metadata": { "annotations": { liqo_api::annotations::SENT_TO: "t" } } }));
+    let ended = local(&json!({ "status": { "phase": "Succeeded" } }));
+    for other in [sent, ended] {
+        assert!(local_pod(Some(&local(&json!({}))), Some(&other)).contains(&token));
+    }
+}
+
+#[test]
+fn everything_that_pods_name_is_due_when_they_are_listed_and_the_map_when_one_is_gone() {
+    assert_eq!(pods_listed(), records(Records::All));
+    assert_eq!(pod_gone(), now(Target::Map).after(DELETED_POD_DELAY));
+}
+
+#[test]
+fn an_object_is_due_when_it_changes() {
+    assert_eq!(named_object(Kind::Secret, &key("s")), records(Records::IfNamed(reference(Kind::Secret, "s"))));
+    for kind in [Kind::EndpointSlice, Kind::NetworkPolicy] {
+        assert_eq!(object(kind, &key("x")), one(kind, "x"));
+    }
+}
+
+#[test]
+fn the_slices_of_a_service_are_due_when_it_comes_or_goes() {
+    let service_of = |annotations: Value| {
+        let service = json!({ "metadata": { "namespace": "demo", "name": "web", "annotations": annotations },
+            "spec": { "clusterIP": "10.0.0.1", "ports": [{ "port": 80 }] } });
+        LocalService::of(serde_json::from_value(service).unwrap()).unwrap()
+    };
+    let slice = |name: &str, service: &str| {
+        let slice = json!({ "metadata": { "namespace": "demo", "name": name, "labels": { "kubernetes.io/service-name": service } },
+            "addressType": "IPv4", "endpoints": [] });
+        (key(name), Arc::new(LocalSlice::of(serde_json::from_value(slice).unwrap()).unwrap()))
+    };
+    let (web, slices) = (service_of(json!({})), [slice("web-1", "web"), slice("db-1", "db")]);
+    let both = [one(Kind::Service, "web"), one(Kind::EndpointSlice, "web-1")];
+    assert_eq!(service(&key("web"), None, Some(&web), &slices), both);
+    assert_eq!(service(&key("web"), Some(&web), None, &slices), both);
+    assert_eq!(service(&key("web"), Some(&web), Some(&web), &slices), [one(Kind::Service, "web")]);
+}
+
+#[test]
+fn the_secrets_of_an_ingress_are_due_when_it_names_them_or_named_them() {
+    let ingress_of = |secret: &str| {
+        let ingress = json!({ "metadata": { "namespace": "demo", "name": "shop" },
+            "spec": { "rules": [{ "host": "shop.example.com" }], "tls": [{ "hosts": ["shop.example.com"], "secretName": secret }] } });
+        LocalIngress::of(serde_json::from_value(ingress).unwrap()).unwrap()
+    };
+    let due = ingress(&key("shop"), Some(&ingress_of("old")), Some(&ingress_of("new")));
+    assert_eq!(due, [one(Kind::Ingress, "shop"), one(Kind::Secret, "old"), one(Kind::Secret, "new")]);
+}
+
+#[test]
+fn what_travels_with_a_namespace_is_due_when_it_is_listed() {
+    assert_eq!(services_listed("demo"), records(Records::Namespaced(Some("demo".into()))));
+    assert_eq!(policies_listed("demo"), records(Records::Policies(Some("demo".into()))));
+    assert_eq!(policy_sources(), records(Records::Policies(None)).after(POLICY_DELAY));
+}
+
+#[test]
+fn a_policy_is_due_when_a_pod_changes_that_it_selects() {
+    let policy = |app: &str| {
+        let spec = json!({ "podSelector": {}, "ingress": [{ "from": [{ "podSelector": { "matchLabels": { "app": app } } }] }] });
+        (key(app), Arc::new(NetworkPolicy::of(&spec)))
+    };
+    let pod = network_policy_translation::Pod {
+        namespace: "demo".into(),
+        labels: [("app".to_owned(), "web".to_owned())].into(),
+        addresses: Vec::new(),
+    };
+    let due = policy_pod(&[&pod], |_| Some(Arc::default()), &[policy("web"), policy("db")]);
+    assert_eq!(due, [one(Kind::NetworkPolicy, "web").after(POLICY_DELAY)]);
+}
+
+#[test]
+fn what_a_provider_says_of_a_record_is_no_reason_to_look_at_pods_at_once() {
+    let peer = PeerState::new(id(), CancellationToken::new());
+    let pod = Arc::new(local(&json!({})));
+    let map = reference(Kind::ConfigMap, "m");
+    assert!(map.is_named_by(&pod));
+    peer.pod_changed(None, Some(&pod));
+    for _ in 0..3 {
+        enqueue_pods(&peer, &Pods::Naming(map.clone()), PROBLEM_DELAY);
+    }
+    assert!(peer.pod_queue.is_empty(), "it waits");
+    enqueue_pods(&peer, &Pods::In("demo".into()), Duration::ZERO);
+    assert_eq!(peer.pod_queue.len(), 1);
+}

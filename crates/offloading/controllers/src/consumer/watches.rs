@@ -1,0 +1,379 @@
+//! Starts the watches that fill the caches of the [state](super::state), and ties each to its [triggers](super::triggers).
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    sync::{Arc, OnceLock, Weak},
+};
+
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Namespace, Node, Pod, Secret, Service},
+    discovery::v1::EndpointSlice,
+    networking::v1::{self, Ingress},
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ApiResource, DynamicObject},
+    runtime::watcher,
+};
+use liqo_api::reflection::is_denied;
+use liqo_api::{ForeignCluster, NamespaceMap, NamespaceOffloading, ReflectedObject, ShadowPod, VirtualNode, labels};
+use liqo_controller_runtime::{Cache, Context, Key, PeerConnection, cache::whole};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::{OnceCell, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::kubelet_index;
+use super::node_objects;
+use super::state::{
+    Consumer, FollowedNamespace, LocalObjects, NewPeer, PeerState, PeerStates, PolicySources, Queues, RemoteState,
+};
+use super::triggers;
+use super::triggers::{Trigger, enqueue, enqueue_everywhere, enqueue_keys};
+use crate::{
+    kubelet::{KubeletApi, client_ca},
+    networks::Networks,
+    webhook,
+};
+use liqo_offloading_rules::json::fingerprint;
+use liqo_offloading_rules::pod::local_state::JsonPod;
+use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::pod::local_state::Shadow;
+use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
+use liqo_offloading_rules::replica::network_policy_translation;
+use liqo_offloading_rules::replica::record::LocalIngress;
+use liqo_offloading_rules::replica::record::LocalService;
+use liqo_offloading_rules::replica::record::LocalSlice;
+use liqo_offloading_rules::replica::record::ReflectionRecord;
+use liqo_offloading_rules::replica::record::fingerprint_of_secret;
+use liqo_offloading_rules::replica::record::object_of;
+
+/// A watch at a peer is started again after this time, so that one which died silently is noticed.
+const WATCH_SECONDS: u32 = 120;
+
+/// Starts the watches of this cluster. Providers that are added to the state are sent to the receiver.
+pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPeer>) {
+    let (client, stop) = (context.client.clone(), context.stop.clone());
+    let (queues, (peers, new_peers)) = (Queues::default(), PeerStates::new());
+    let queue = queues.namespaces.clone();
+    let webhook = webhook::follow(&context, move || queue.add(triggers::webhook()));
+    let client_authority = client_ca::follow(client.clone(), stop);
+    let consumer = Arc::new_cyclic(|consumer: &Weak<Consumer>| Consumer {
+        virtual_nodes: virtual_nodes(&context, &queues),
+        nodes: nodes(&context, &queues),
+        offloadings: offloadings(&context, &queues),
+        foreign_clusters: foreign_clusters(&context, &queues),
+        networks: networks(&context, consumer.clone()),
+        kubelet: KubeletApi::new(client, Arc::new(kubelet_index::LocalPods::new(consumer.clone()))),
+        context,
+        queues,
+        webhook,
+        node_tasks: Mutex::default(),
+        followed: Mutex::default(),
+        policy_sources: OnceLock::new(),
+        peers,
+        replaced: Mutex::default(),
+        chosen: tokio::sync::Mutex::default(),
+        client_authority,
+        version: OnceCell::new(),
+    });
+    (consumer, new_peers)
+}
+
+fn virtual_nodes(context: &Context, queues: &Queues) -> Cache<VirtualNode> {
+    let (api, queues) = (Api::all(context.client.clone()), queues.clone());
+    Cache::watch(api, watcher::Config::default(), context.stop.clone(), whole, move |key, old, new| {
+        enqueue_keys(&queues, triggers::virtual_node(key, old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
+    })
+}
+
+fn nodes(context: &Context, queues: &Queues) -> Cache<Value> {
+    let only_ours = watcher::Config::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    let api = Api::<DynamicObject>::all_with(context.client.clone(), &ApiResource::erase::<Node>(&()));
+    let queues = queues.clone();
+    Cache::watch(api, only_ours, context.stop.clone(), node_objects::as_json, move |key, old, new| {
+        enqueue_keys(&queues, triggers::node(key, old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
+    })
+}
+
+fn offloadings(context: &Context, queues: &Queues) -> Cache<NamespaceOffloading> {
+    let (api, queues) = (Api::all(context.client.clone()), queues.clone());
+    Cache::watch(api, watcher::Config::default(), context.stop.clone(), whole, move |key, old, new| {
+        enqueue_keys(&queues, (Vec::new(), triggers::offloading(key, old.map(AsRef::as_ref), new.map(AsRef::as_ref))));
+    })
+}
+
+fn foreign_clusters(context: &Context, queues: &Queues) -> Cache<ForeignCluster> {
+    let (api, queues) = (Api::all(context.client.clone()), queues.clone());
+    Cache::watch(api, watcher::Config::default(), context.stop.clone(), whole, move |_, _, new| {
+        enqueue_keys(&queues, (triggers::foreign_cluster(new.map(AsRef::as_ref)).into_iter().collect(), Vec::new()));
+    })
+}
+
+/// While the state is being created there are no providers yet, so no change is lost.
+fn networks(context: &Context, consumer: Weak<Consumer>) -> Networks {
+    Networks::follow(context, move |id, old, new| {
+        if let Some(consumer) = consumer.upgrade()
+            && let Some(peer) = consumer.peers.get(&id)
+        {
+            enqueue(&consumer, &peer, triggers::network(old, new));
+        }
+    })
+}
+
+/// Adds triggers at every provider, as long as the state exists.
+fn everywhere(consumer: &Weak<Consumer>, triggers: &[Trigger]) {
+    if let Some(consumer) = consumer.upgrade() {
+        enqueue_everywhere(&consumer, triggers);
+    }
+}
+
+/// Watches the pods on the Node of a virtual node.
+pub fn pods(
+    consumer: &Arc<Consumer>,
+    virtual_node: &Key,
+    peer: Arc<PeerState>,
+    node: &str,
+    stop: CancellationToken,
+) -> Cache<LocalPod> {
+    let (state, virtual_node) = (Arc::downgrade(consumer), virtual_node.clone());
+    Cache::watch(
+        Api::<JsonPod>::all_with(consumer.context.client.clone(), &ApiResource::erase::<Pod>(&())),
+        watcher::Config::default().fields(&format!("spec.nodeName={node}")),
+        stop,
+        move |pod| LocalPod::of(pod, &virtual_node),
+        move |_, old, new| {
+            peer.pod_changed(old, new);
+            if let Some(consumer) = state.upgrade() {
+                enqueue(&consumer, &peer, triggers::local_pod(old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
+            }
+        },
+    )
+}
+
+/// Watches the objects in our tenant namespace at a provider.
+pub fn remote(
+    consumer: &Arc<Consumer>,
+    peer: &Arc<PeerState>,
+    connection: Arc<PeerConnection>,
+    stop: &CancellationToken,
+) -> RemoteState {
+    let (client, namespace) = (connection.client.clone(), connection.tenant_namespace.clone());
+    let config = watcher::Config::default().timeout(WATCH_SECONDS);
+    let at_peer = || {
+        let (state, peer) = (Arc::downgrade(consumer), peer.clone());
+        move |triggers: Vec<Trigger>| {
+            if let Some(consumer) = state.upgrade() {
+                enqueue(&consumer, &peer, triggers);
+            }
+        }
+    };
+    let (enqueue, seen) = (at_peer(), peer.clone());
+    let shadows = Cache::watch(
+        Api::<ShadowPod>::namespaced(client.clone(), &namespace),
+        config.clone(),
+        stop.clone(),
+        Shadow::of,
+        move |key, _, _| {
+            seen.shadow_seen(&key.name);
+            enqueue(vec![triggers::shadow_pod(&key.name)]);
+        },
+    );
+    let enqueue = at_peer();
+    let maps = Cache::watch(
+        Api::<NamespaceMap>::namespaced(client.clone(), &namespace),
+        config.clone(),
+        stop.clone(),
+        whole,
+        move |_, old, new| enqueue(triggers::namespace_map(old.map(AsRef::as_ref), new.map(AsRef::as_ref))),
+    );
+    let changed = || {
+        let (enqueue, seen) = (at_peer(), peer.clone());
+        move |_: &Key, old: Option<&Arc<ReflectionRecord>>, new: Option<&Arc<ReflectionRecord>>| {
+            [old, new].into_iter().flatten().for_each(|record| seen.record_seen(&record.reference));
+            enqueue(triggers::record(old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
+        }
+    };
+    let objects = Cache::watch(
+        Api::<ReflectedObject>::namespaced(client.clone(), &namespace),
+        config.clone(),
+        stop.clone(),
+        ReflectionRecord::of_object,
+        changed(),
+    );
+    let reflected = config.labels(&format!("{}=true", labels::REFLECTED));
+    let secrets = Cache::watch(
+        Api::<Secret>::namespaced(client, &namespace),
+        reflected,
+        stop.clone(),
+        ReflectionRecord::of_secret,
+        changed(),
+    );
+    RemoteState { connection, shadows, maps, objects, secrets }
+}
+
+/// Watches the objects of a namespace, from when the manager may read them until the namespace is no longer offloaded.
+pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
+    let mut followed = consumer.followed.lock();
+    if followed.contains_key(namespace) {
+        return;
+    }
+    let (client, stop) = (consumer.context.client.clone(), consumer.context.stop.child_token());
+    let config = watcher::Config::default;
+    let state = || Arc::downgrade(consumer);
+
+    let weak = state();
+    let config_maps = Cache::watch(
+        Api::<ConfigMap>::namespaced(client.clone(), namespace),
+        config(),
+        stop.clone(),
+        |map| Some(fingerprint(&object_of(&map))),
+        move |key, _, _| everywhere(&weak, &[triggers::named_object(Kind::ConfigMap, key)]),
+    );
+    let weak = state();
+    let secrets = Cache::watch(
+        Api::<Secret>::namespaced(client.clone(), namespace),
+        config(),
+        stop.clone(),
+        |secret| Some(fingerprint_of_secret(&secret)),
+        move |key, _, _| everywhere(&weak, &[triggers::named_object(Kind::Secret, key)]),
+    );
+    let weak = state();
+    let slices = Cache::watch(
+        Api::<EndpointSlice>::namespaced(client.clone(), namespace),
+        config(),
+        stop.clone(),
+        LocalSlice::of,
+        move |key, _, _| everywhere(&weak, &[triggers::object(Kind::EndpointSlice, key)]),
+    );
+    let weak = state();
+    let ingresses = Cache::watch(
+        Api::<Ingress>::namespaced(client.clone(), namespace),
+        config(),
+        stop.clone(),
+        LocalIngress::of,
+        move |key, old, new| everywhere(&weak, &triggers::ingress(key, old.map(AsRef::as_ref), new.map(AsRef::as_ref))),
+    );
+    let (weak, all_slices) = (state(), slices.clone());
+    let services = Cache::watch(
+        Api::<Service>::namespaced(client, namespace),
+        config(),
+        stop.clone(),
+        LocalService::of,
+        move |key, old, new| {
+            let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
+            everywhere(&weak, &triggers::service(key, old, new, &all_slices.all()));
+        },
+    );
+    let policies = policies(consumer, namespace, stop.clone());
+    let objects = LocalObjects { services, slices, ingresses, policies };
+    followed.insert(
+        namespace.to_owned(),
+        FollowedNamespace { objects: objects.clone(), _fingerprints: [config_maps, secrets], _stop: stop.drop_guard() },
+    );
+    drop(followed);
+    enqueue_when_listed(consumer, namespace, objects);
+}
+
+fn policies(consumer: &Arc<Consumer>, namespace: &str, stop: CancellationToken) -> Cache<NetworkPolicy> {
+    // As JSON: a field that this version does not know must not vanish unseen.
+    let resource = ApiResource::erase::<v1::NetworkPolicy>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(consumer.context.client.clone(), namespace, &resource);
+    let reduce = |object: DynamicObject| (!is_denied(&object)).then(|| NetworkPolicy::of(&object.data["spec"]));
+    let weak = Arc::downgrade(consumer);
+    Cache::watch(api, watcher::Config::default(), stop, reduce, move |key, _, _| {
+        everywhere(&weak, &[triggers::object(Kind::NetworkPolicy, key)]);
+    })
+}
+
+fn enqueue_when_listed(consumer: &Arc<Consumer>, namespace: &str, objects: LocalObjects) {
+    let LocalObjects { services, slices, ingresses, policies } = objects;
+    let (weak, name) = (Arc::downgrade(consumer), namespace.to_owned());
+    tokio::spawn(async move {
+        if services.synced().await && slices.synced().await && ingresses.synced().await {
+            everywhere(&weak, &[triggers::services_listed(&name)]);
+        }
+    });
+    let (weak, name) = (Arc::downgrade(consumer), namespace.to_owned());
+    tokio::spawn(async move {
+        if policies.synced().await {
+            everywhere(&weak, &[triggers::policies_listed(&name)]);
+        }
+    });
+}
+
+/// Watches the pods and namespaces that policies select from.
+pub fn policy_sources(consumer: &Arc<Consumer>) -> PolicySources {
+    let (client, stop) = (consumer.context.client.clone(), consumer.context.stop.clone());
+    let weak = Arc::downgrade(consumer);
+    let namespaces = Cache::watch(
+        Api::<Namespace>::all(client.clone()),
+        watcher::Config::default(),
+        stop.clone(),
+        |namespace| Some(namespace.metadata.labels.unwrap_or_default()),
+        move |_, _, _| everywhere(&weak, &[triggers::policy_sources()]),
+    );
+    let (weak, known) = (Arc::downgrade(consumer), namespaces.clone());
+    let pods = Cache::watch(Api::<Pod>::all(client), watcher::Config::default(), stop, reduce_pod, move |_, old, new| {
+        let Some(consumer) = weak.upgrade() else { return };
+        let changed: Vec<&network_policy_translation::Pod> = [old, new].into_iter().flatten().map(AsRef::as_ref).collect();
+        let labels = |namespace: &str| known.get(&Key::new("", namespace));
+        let policies: Vec<_> = consumer.local_objects_in(None).iter().flat_map(|objects| objects.policies.all()).collect();
+        enqueue_everywhere(&consumer, &triggers::policy_pod(&changed, labels, &policies));
+    });
+    let (weak, all) = (Arc::downgrade(consumer), (namespaces.clone(), pods.clone()));
+    tokio::spawn(async move {
+        if all.0.synced().await && all.1.synced().await {
+            everywhere(&weak, &[triggers::policy_sources()]);
+        }
+    });
+    PolicySources { namespaces, pods }
+}
+
+/// The reduced form of a pod; nothing of one that has ended, because its address may be another one's.
+#[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+fn reduce_pod(pod: Pod) -> Option<network_policy_translation::Pod> {
+    let namespace = pod.namespace()?;
+    let status = pod.status.unwrap_or_default();
+    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+        return None;
+    }
+    let addresses: BTreeSet<IpAddr> = status
+        .pod_ips
+        .iter()
+        .flatten()
+        .map(|one| one.ip.as_str())
+        .chain(status.pod_ip.as_deref())
+        .filter_map(|ip| ip.parse().ok())
+        .collect();
+    Some(network_policy_translation::Pod {
+        namespace,
+        labels: pod.metadata.labels.unwrap_or_default(),
+        addresses: addresses.into_iter().collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn kept(pod: Value) -> Option<network_policy_translation::Pod> {
+        reduce_pod(serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn a_pod_has_all_its_addresses_until_it_has_ended() {
+        let pod = |phase: &str| {
+            json!({ "metadata": { "namespace": "shop", "name": "web", "labels": { "app": "web" } },
+                "status": { "phase": phase, "podIP": "10.244.0.5", "podIPs": [{ "ip": "10.244.0.5" }, { "ip": "fd00::5" }] } })
+        };
+        let running = kept(pod("Running")).unwrap();
+        assert_eq!(running.addresses, ["10.244.0.5", "fd00::5"].map(|ip| ip.parse::<IpAddr>().unwrap()));
+        assert_eq!((running.namespace.as_str(), running.labels["app"].as_str()), ("shop", "web"));
+        assert_eq!((kept(pod("Succeeded")), kept(pod("Failed"))), (None, None));
+    }
+}

@@ -1,0 +1,82 @@
+//! Evicts pods as disruption budgets allow.
+//!
+//! This module builds the request itself, because `kube::Api::evict` (5.0) calls the options `delete_options`: the API server does
+//! not know that name, so it would ignore grace and preconditions.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Client, Resource as _, core::Status};
+use liqo_api::Key;
+use serde_json::json;
+
+/// The outcome of a request for an eviction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The pod ends.
+    Accepted,
+    /// It is gone, or another pod has its name.
+    Gone,
+    /// A disruption budget does not allow it yet; the API server's message.
+    NotAllowed(String),
+}
+
+/// Requests the eviction of this pod, and of no other one of the same name, with this grace in seconds or its own.
+pub async fn evict(client: &Client, pod: &Key, uid: &str, grace: Option<i64>) -> kube::Result<Outcome> {
+    let request = request(pod, uid, grace).map_err(kube::Error::HttpError)?;
+    outcome(client.request::<Status>(request).await)
+}
+
+fn request(pod: &Key, uid: &str, grace: Option<i64>) -> http::Result<http::Request<Vec<u8>>> {
+    let mut eviction = json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": { "name": pod.name, "namespace": pod.namespace },
+        "deleteOptions": { "preconditions": { "uid": uid } },
+    });
+    if let Some(seconds) = grace {
+        eviction["deleteOptions"]["gracePeriodSeconds"] = seconds.into();
+    }
+    let url = format!("{}/{}/eviction", Pod::url_path(&(), Some(&pod.namespace)), pod.name);
+    http::Request::post(url).header(http::header::CONTENT_TYPE, "application/json").body(eviction.to_string().into_bytes())
+}
+
+fn outcome(answer: kube::Result<Status>) -> kube::Result<Outcome> {
+    match answer {
+        Ok(_) => Ok(Outcome::Accepted),
+        Err(kube::Error::Api(status)) if status.code == 429 => Ok(Outcome::NotAllowed(status.message)),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Outcome::Gone),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn only_this_pod_is_evicted_and_with_the_grace_that_is_given() {
+        let made = |grace| {
+            let request = request(&Key::new("demo", "web"), "u1", grace).unwrap();
+            assert_eq!(request.uri(), "/api/v1/namespaces/demo/pods/web/eviction");
+            serde_json::from_slice::<Value>(request.body()).unwrap()
+        };
+        assert_eq!(made(Some(5))["deleteOptions"], json!({ "gracePeriodSeconds": 5, "preconditions": { "uid": "u1" } }));
+        assert_eq!(made(None)["deleteOptions"], json!({ "preconditions": { "uid": "u1" } }));
+        // The API server leaves out unknown fields, and so does this type.
+        let read: k8s_openapi::api::policy::v1::Eviction = serde_json::from_value(made(Some(5))).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), made(Some(5)));
+    }
+
+    #[test]
+    fn what_the_api_server_answers_is_understood() {
+        let refused = |code: u16, reason: &str| {
+            let status = Status { code, reason: reason.into(), message: "budget".into(), ..Status::default() };
+            outcome(Err(kube::Error::Api(status.boxed())))
+        };
+        assert_eq!(refused(429, "TooManyRequests").unwrap(), Outcome::NotAllowed("budget".into()));
+        assert_eq!((refused(404, "NotFound").unwrap(), refused(409, "Conflict").unwrap()), (Outcome::Gone, Outcome::Gone));
+        assert!(refused(500, "InternalError").is_err(), "more than one budget guards the pod, or the API server has trouble");
+        assert_eq!(outcome(Ok(Status::default())).unwrap(), Outcome::Accepted);
+    }
+}

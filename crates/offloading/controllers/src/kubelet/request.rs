@@ -1,0 +1,192 @@
+//! Translates a call of the kubelet API into one of the provider's API server. Pure.
+//!
+//! Path segments come from the index and are checked, because the peer chose the namespace's name. Only known query keys and values
+//! pass.
+
+use jiff::Timestamp;
+
+use super::RemotePod;
+
+/// The action on a container or pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action<'a> {
+    Log { container: &'a str },
+    Exec { container: &'a str },
+    Attach { container: &'a str },
+    PortForward,
+}
+
+/// The call cannot be forwarded.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(super) enum Malformed {
+    #[error("{0:?} is not a name that Kubernetes gives")]
+    Name(String),
+    #[error("query parameter {key}: {value:?} is not {expected}")]
+    Value { key: String, value: String, expected: &'static str },
+}
+
+/// Path and query at the provider's API server.
+pub(super) fn uri(pod: &RemotePod, action: Action, query: &str) -> Result<String, Malformed> {
+    let (subresource, container) = match action {
+        Action::Log { container } => ("log", Some(container)),
+        Action::Exec { container } => ("exec", Some(container)),
+        Action::Attach { container } => ("attach", Some(container)),
+        Action::PortForward => ("portforward", None),
+    };
+    for name in [&pod.namespace, &pod.name].into_iter().map(String::as_str).chain(container) {
+        if !is_name(name) {
+            return Err(Malformed::Name(name.chars().take(64).collect()));
+        }
+    }
+    let mut passed = form_urlencoded::Serializer::new(String::new());
+    if let Some(container) = container {
+        passed.append_pair("container", container);
+    }
+    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        let kind = match action {
+            Action::Log { .. } => log_parameter(&key),
+            Action::Exec { .. } | Action::Attach { .. } => stream_parameter(&key, matches!(action, Action::Exec { .. })),
+            Action::PortForward => (key == "port").then_some(("ports", Kind::Number)),
+        };
+        if let Some((name, kind)) = kind {
+            passed.append_pair(name, &kind.checked(&key, &value)?);
+        }
+    }
+    Ok(format!("/api/v1/namespaces/{}/pods/{}/{subresource}?{}", pod.namespace, pod.name, passed.finish()))
+}
+
+/// The type of a value.
+#[derive(Clone, Copy)]
+enum Kind {
+    Switch,
+    Number,
+    Time,
+    Stream,
+    Text,
+}
+
+/// Parameters with the same name on both sides.
+fn log_parameter(key: &str) -> Option<(&'static str, Kind)> {
+    Some(match key {
+        "follow" => ("follow", Kind::Switch),
+        "previous" => ("previous", Kind::Switch),
+        "timestamps" => ("timestamps", Kind::Switch),
+        "tailLines" => ("tailLines", Kind::Number),
+        "sinceSeconds" => ("sinceSeconds", Kind::Number),
+        "limitBytes" => ("limitBytes", Kind::Number),
+        "sinceTime" => ("sinceTime", Kind::Time),
+        "stream" => ("stream", Kind::Stream),
+        _ => return None,
+    })
+}
+
+/// Parameters with another name in the API server's API.
+fn stream_parameter(key: &str, commands: bool) -> Option<(&'static str, Kind)> {
+    Some(match key {
+        "input" => ("stdin", Kind::Switch),
+        "output" => ("stdout", Kind::Switch),
+        "error" => ("stderr", Kind::Switch),
+        "tty" => ("tty", Kind::Switch),
+        "command" if commands => ("command", Kind::Text),
+        _ => return None,
+    })
+}
+
+impl Kind {
+    fn checked(self, key: &str, value: &str) -> Result<String, Malformed> {
+        let (holds, expected) = match self {
+            Self::Switch => return Ok(matches!(value, "1" | "true").to_string()),
+            Self::Text => return Ok(value.to_owned()),
+            Self::Number => (value.parse::<u32>().is_ok() || value.parse::<i64>().is_ok_and(|number| number >= 0), "a number"),
+            Self::Time => (value.parse::<Timestamp>().is_ok(), "a time (RFC 3339)"),
+            Self::Stream => (["All", "Stdout", "Stderr"].contains(&value), "one of All, Stdout, Stderr"),
+        };
+        if holds {
+            Ok(value.to_owned())
+        } else {
+            Err(Malformed::Value { key: key.into(), value: value.chars().take(64).collect(), expected })
+        }
+    }
+}
+
+/// Whether a text is a valid path segment: a DNS subdomain, as all of these names are.
+fn is_name(name: &str) -> bool {
+    let of_part = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+            && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    name.len() <= 253 && name.split('.').all(of_part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that is never used.
+    fn pod(namespace: &str, name: &str) -> RemotePod {
+        let nobody =
+            tower::service_fn(|_| async { Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty())) });
+        RemotePod { client: kube::Client::new(nobody, "default"), namespace: namespace.into(), name: name.into() }
+    }
+
+    fn path(action: Action, query: &str) -> Result<String, Malformed> {
+        uri(&pod("demo-rome", "web-0"), action, query)
+    }
+
+    #[tokio::test]
+    async fn every_parameter_of_logs_passes() {
+        let query = "follow=true&previous=true&timestamps=true&tailLines=5&sinceSeconds=60&limitBytes=10&sinceTime=2026-01-01T00%3A00%3A00Z&stream=Stderr";
+        assert_eq!(
+            path(Action::Log { container: "c" }, query).unwrap(),
+            format!("/api/v1/namespaces/demo-rome/pods/web-0/log?container=c&{query}")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_command_keeps_its_words_and_their_order() {
+        let query = "command=sh&command=-c&command=echo+%26%3D%3F%23%0A&input=1&output=1&error=1&tty=1";
+        assert_eq!(
+            path(Action::Exec { container: "c" }, query).unwrap(),
+            "/api/v1/namespaces/demo-rome/pods/web-0/exec?container=c&command=sh&command=-c&command=echo+%26%3D%3F%23%0A&stdin=true&stdout=true&stderr=true&tty=true"
+        );
+    }
+
+    #[tokio::test]
+    async fn attach_takes_no_command_and_port_forward_only_ports() {
+        assert_eq!(
+            path(Action::Attach { container: "c" }, "command=sh&output=1").unwrap(),
+            "/api/v1/namespaces/demo-rome/pods/web-0/attach?container=c&stdout=true"
+        );
+        assert_eq!(
+            path(Action::PortForward, "port=80&tty=1").unwrap(),
+            "/api/v1/namespaces/demo-rome/pods/web-0/portforward?ports=80"
+        );
+    }
+
+    #[tokio::test]
+    async fn unknown_parameters_do_not_pass() {
+        let query = "container=other&namespace=kube-system&dryRun=All&watch=1&follow=true";
+        assert_eq!(
+            path(Action::Log { container: "c" }, query).unwrap(),
+            "/api/v1/namespaces/demo-rome/pods/web-0/log?container=c&follow=true"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_value_of_the_wrong_kind_is_refused() {
+        for query in ["tailLines=-1", "tailLines=many", "sinceTime=yesterday", "stream=Both"] {
+            assert!(path(Action::Log { container: "c" }, query).is_err(), "{query}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_would_lead_elsewhere_is_refused() {
+        for hostile in ["..", "", "a/../../secrets", "a?b=c", "a#b", "a%2Fb", "A", "-a", "a\n"] {
+            assert!(uri(&pod(hostile, "web-0"), Action::PortForward, "").is_err(), "namespace {hostile:?}");
+            assert!(uri(&pod("demo", hostile), Action::PortForward, "").is_err(), "pod {hostile:?}");
+            assert!(path(Action::Log { container: hostile }, "").is_err(), "container {hostile:?}");
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The API over real sockets: a caller with TLS on one side, an API server that upgrades connections on the other.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+
+use axum::body::Bytes;
+use axum::extract::Request;
+use http_body_util::{BodyExt as _, Empty, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::pki_types::ServerName;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+
+use super::serving::{Identity, self_signed};
+use super::*;
+use crate::server::{Certificate, ClientAuthority};
+
+/// Only the pod demo/web on node milan runs at the provider.
+struct OnePod(Client);
+
+impl Index for OnePod {
+    fn lookup(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePod> {
+        let here = (node, namespace, pod) == ("milan", "demo", "web");
+        here.then(|| RemotePod { client: self.0.clone(), namespace: "demo-rome".into(), name: "web".into() })
+    }
+}
+
+/// The home API server: it knows the token `good` of the user `admin`, who may do everything, the token `scraper` of a user who may
+/// get nodes/metrics, and by certificate the user `kube-apiserver`.
+fn home() -> Client {
+    let answer = |request: http::Request<kube::client::Body>| async move {
+        let path = request.uri().path().to_owned();
+        let sent: Value = serde_json::from_slice(&request.into_body().collect().await.unwrap().to_bytes()).unwrap_or_default();
+        let answer = match path.rsplit('/').next().unwrap() {
+            "tokenreviews" => {
+                let user = match sent["spec"]["token"].as_str() {
+                    Some("good") => Some("admin"),
+                    Some("scraper") => Some("scraper"),
+                    _ => None,
+                };
+                json!({"spec": {}, "status": {"authenticated": user.is_some(), "user": {"username": user}}})
+            }
+            "subjectaccessreviews" => {
+                let asked = &sent["spec"]["resourceAttributes"];
+                assert_eq!((&asked["resource"], &asked["name"]), (&json!("nodes"), &json!("milan")));
+                let allowed = match sent["spec"]["user"].as_str().unwrap() {
+                    "admin" | "kube-apiserver" => asked["subresource"] == "proxy",
+                    "scraper" => asked["subresource"] == "metrics" && asked["verb"] == "get",
+                    _ => false,
+                };
+                json!({"spec": {}, "status": {"allowed": allowed}})
+            }
+            "pods" => json!({"kind": "PodList", "items": []}),
+            other => panic!("unexpected call of {other}"),
+        };
+        Ok::<_, Infallible>(http::Response::new(kube::client::Body::from(answer.to_string().into_bytes())))
+    };
+    Client::new(tower::service_fn(answer), "default")
+}
+
+use std::convert::Infallible;
+
+/// The requests that the provider's API server got, and the rest of a log that it sends.
+#[derive(Clone)]
+struct Provider {
+    asked: Arc<Mutex<Vec<(String, HeaderMap)>>>,
+    log: Arc<tokio::sync::Mutex<mpsc::Receiver<&'static str>>>,
+}
+
+async fn answer(State(provider): State<Provider>, mut request: Request) -> Response {
+    provider.asked.lock().unwrap().push((request.uri().to_string(), request.headers().clone()));
+    match request.uri().path().rsplit('/').next().unwrap() {
+        "log" => {
+            let lines = futures::stream::unfold(provider.log, |log| async {
+                let line = log.lock().await.recv().await?;
+                Some((Ok::<_, Infallible>(Frame::data(Bytes::from(line))), log))
+            });
+            Body::new(StreamBody::new(lines)).into_response()
+        }
+        "exec" => {
+            let upgraded = hyper::upgrade::on(&mut request);
+            tokio::spawn(async move {
+                let mut stream = TokioIo::new(upgraded.await.unwrap());
+                let mut said = [0; 5];
+                stream.read_exact(&mut said).await.unwrap();
+                stream.write_all(&[b"you said ", &said[..]].concat()).await.unwrap();
+                assert_eq!(stream.read(&mut said).await.unwrap(), 0, "the caller's end arrives");
+                stream.write_all(b", bye").await.unwrap();
+            });
+            let protocol = request.headers()["upgrade"].clone();
+            (StatusCode::SWITCHING_PROTOCOLS, [("upgrade", protocol), ("connection", "Upgrade".parse().unwrap())], "")
+                .into_response()
+        }
+        "attach" => {
+            (StatusCode::NOT_FOUND, axum::Json(json!({"kind": "Status", "message": "container c is not there"}))).into_response()
+        }
+        _ => (StatusCode::TEMPORARY_REDIRECT, [("location", "http://127.0.0.1:1/")], "").into_response(),
+    }
+}
+
+/// One virtual node's API, a provider behind it, and a client.
+struct Setting {
+    address: SocketAddr,
+    certificate: Arc<Certificate>,
+    authority: watch::Sender<ClientAuthority>,
+    provider: Provider,
+    log: mpsc::Sender<&'static str>,
+    stop: CancellationToken,
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn setting() -> Setting {
+    let (log, lines) = mpsc::channel(4);
+    let provider = Provider { asked: Arc::default(), log: Arc::new(tokio::sync::Mutex::new(lines)) };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let stop = CancellationToken::new();
+    let router = Router::new().fallback(answer).with_state(provider.clone());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+
+    let remote = Client::try_from(kube::Config::new(url)).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let certificate = Arc::new(self_signed(&Identity { node: "milan".into(), address: address.ip() }).unwrap());
+    let (authority, clients) = watch::channel(ClientAuthority::default());
+    let api = KubeletApi::new(home(), Arc::new(OnePod(remote)));
+    let tls = Tls { certificate: certificate.clone(), clients };
+    let stopped = stop.clone();
+    tokio::spawn(async move { api.serve("milan", listener, tls, stopped).await });
+    Setting { address, certificate, authority, provider, log, stop }
+}
+
+/// A client certificate and its key.
+type Pair = (CertificateDer<'static>, PrivateKeyDer<'static>);
+
+impl Setting {
+    /// A connection by HTTP/2 or HTTP/1.1, as the API server makes it with `--kubelet-certificate-authority` not set.
+    async fn connect(&self, protocol: &str, pair: Option<Pair>) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
+        let config = config.dangerous().with_custom_certificate_verifier(Arc::new(Trusting(provider)));
+        let mut config = match pair {
+            Some((certificate, key)) => config.with_client_auth_cert(vec![certificate], key).unwrap(),
+            None => config.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        let socket = TcpStream::connect(self.address).await?;
+        let name = ServerName::IpAddress(self.address.ip().into());
+        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, socket).await
+    }
+
+    async fn send(&self, request: http::request::Builder, pair: Option<Pair>) -> http::Response<Incoming> {
+        let stream = TokioIo::new(self.connect("http/1.1", pair).await.unwrap());
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+        tokio::spawn(connection.with_upgrades());
+        sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap()
+    }
+
+    /// Status and text for a path, asked with a token.
+    async fn get(&self, path: &str, token: &str) -> (u16, String) {
+        let response = self.send(http::Request::get(path).header("authorization", format!("Bearer {token}")), None).await;
+        let status = response.status().as_u16();
+        (status, String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
+    }
+
+    fn asked(&self) -> Vec<(String, HeaderMap)> {
+        self.provider.asked.lock().unwrap().clone()
+    }
+}
+
+/// Accepts any server certificate.
+#[derive(Debug)]
+struct Trusting(Arc<rustls::crypto::CryptoProvider>);
+
+impl rustls::client::danger::ServerCertVerifier for Trusting {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: rustls_pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// A CA, as PEM, and a client certificate that it signed.
+fn client_of_a_ca(user: &str) -> (String, Pair) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let authority = params.self_signed(&key).unwrap();
+    let issuer = Issuer::new(params, key);
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, user);
+    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, &issuer).unwrap();
+    (authority.pem(), (certificate.der().clone(), PrivateKeyDer::Pkcs8(key.serialize_der().into())))
+}
+
+const LOGS: &str = "/containerLogs/demo/web/c?follow=true&tailLines=5";
+
+#[tokio::test]
+async fn an_anonymous_caller_is_turned_away() {
+    let setting = setting().await;
+    for path in [
+        LOGS,
+        "/healthz",
+        "/pods",
+        "/runningpods/",
+        "/stats/summary",
+        "/metrics/resource",
+        "/exec/demo/web/c",
+        "/attach/demo/web/c",
+        "/portForward/demo/web",
+    ] {
+        let response = setting.send(http::Request::get(path), None).await;
+        assert_eq!(response.status(), 401, "{path}");
+        assert_eq!(setting.get(path, "unknown").await.0, 401, "{path}");
+    }
+    assert!(setting.asked().is_empty());
+}
+
+#[tokio::test]
+async fn a_caller_without_the_right_is_turned_away() {
+    let setting = setting().await;
+    for path in [LOGS, "/exec/demo/web/c", "/pods", "/stats/summary"] {
+        assert_eq!(setting.get(path, "scraper").await.0, 403, "{path}");
+    }
+    assert!(setting.asked().is_empty());
+}
+
+#[tokio::test]
+async fn the_right_on_a_part_is_enough_and_that_on_the_whole_node_counts_for_each() {
+    let setting = setting().await;
+    assert_eq!(setting.get("/metrics/resource", "scraper").await, (200, String::new()));
+    for path in ["/metrics/resource", "/stats/summary", "/healthz", "/pods", "/runningpods/"] {
+        assert_eq!(setting.get(path, "good").await.0, 200, "{path}");
+    }
+    assert!(setting.get("/stats/summary", "good").await.1.contains(r#""nodeName":"milan""#));
+}
+
+#[tokio::test]
+async fn a_certificate_of_the_client_ca_names_the_caller() {
+    let setting = setting().await;
+    let (authority, pair) = client_of_a_ca("kube-apiserver");
+    let (_, stranger) = client_of_a_ca("kube-apiserver");
+    setting.authority.send_replace(ClientAuthority::from_pem(&authority).unwrap());
+    assert_eq!(setting.send(http::Request::get("/healthz"), Some(pair)).await.status(), 200);
+    assert_eq!(setting.get("/healthz", "good").await.0, 200, "a token serves beside it");
+    // In TLS 1.3 the client learns that its certificate was refused with the first answer.
+    let refused = match setting.connect("http/1.1", Some(stranger)).await {
+        Ok(mut stream) => stream.read_u8().await.is_err(),
+        Err(_) => true,
+    };
+    assert!(refused, "a certificate of another CA");
+}
+
+#[tokio::test]
+async fn a_certificate_that_no_ca_was_asked_for_names_nobody() {
+    let setting = setting().await;
+    let (_, pair) = client_of_a_ca("kube-apiserver");
+    assert_eq!(setting.send(http::Request::get("/healthz"), Some(pair)).await.status(), 401);
+}
+
+#[tokio::test]
+async fn logs_come_as_they_are_written_also_over_http_2() {
+    let setting = setting().await;
+    let stream = TokioIo::new(setting.connect("h2", None).await.unwrap());
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::spawn(connection);
+    let url = format!("https://{}{LOGS}", setting.address);
+    let request = http::Request::get(url).header("authorization", "Bearer good").body(Empty::<Bytes>::new()).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    assert_eq!((response.status().as_u16(), response.version()), (200, http::Version::HTTP_2));
+    let mut body = response.into_body();
+    for line in ["first\n", "second\n"] {
+        setting.log.send(line).await.unwrap();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), line);
+    }
+    let (asked, headers) = setting.asked().remove(0);
+    assert_eq!(asked, "/api/v1/namespaces/demo-rome/pods/web/log?container=c&follow=true&tailLines=5");
+    assert_eq!(headers.get("authorization"), None, "the caller's token stays at home");
+}
+
+#[tokio::test]
+async fn a_pod_that_is_not_on_the_node_is_not_found() {
+    let setting = setting().await;
+    for path in [
+        "/containerLogs/demo/other/c",
+        "/containerLogs/kube-system/web/c",
+        "/exec/demo/other/c",
+        "/containerLogs/demo/web%2F..%2Fx/c",
+    ] {
+        assert_eq!(setting.get(path, "good").await.0, 404, "{path}");
+    }
+    assert!(setting.asked().is_empty());
+}
+
+fn upgrade(path: &str) -> http::request::Builder {
+    http::Request::post(path)
+        .header("authorization", "Bearer good")
+        .header("connection", "Upgrade")
+        .header("upgrade", "SPDY/3.1")
+        .header("x-stream-protocol-version", "v5.channel.k8s.io")
+        .header("cookie", "secret")
+}
+
+#[tokio::test]
+async fn exec_is_spliced_both_ways_and_the_ends_are_told() {
+    let setting = setting().await;
+    let response = setting.send(upgrade("/exec/demo/web/c?command=ls&output=1"), None).await;
+    assert_eq!((response.status().as_u16(), &response.headers()["upgrade"]), (101, &"SPDY/3.1".parse().unwrap()));
+    let mut stream = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
+    stream.write_all(b"hello").await.unwrap();
+    let mut heard = [0; 14];
+    stream.read_exact(&mut heard).await.unwrap();
+    assert_eq!(&heard, b"you said hello");
+    stream.shutdown().await.unwrap();
+    let mut rest = String::new();
+    // The connection may end without a TLS close_notify.
+    _ = stream.read_to_string(&mut rest).await;
+    assert_eq!(rest, ", bye");
+
+    let (asked, headers) = setting.asked().remove(0);
+    assert_eq!(asked, "/api/v1/namespaces/demo-rome/pods/web/exec?container=c&command=ls&stdout=true");
+    assert_eq!(headers["x-stream-protocol-version"], "v5.channel.k8s.io");
+    assert_eq!((headers.get("authorization"), headers.get("cookie")), (None, None));
+}
+
+#[tokio::test]
+async fn what_the_provider_says_against_it_reaches_the_caller() {
+    let setting = setting().await;
+    let response = setting.send(upgrade("/attach/demo/web/c"), None).await;
+    assert_eq!(response.status(), 404);
+    let text = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(text, "the other cluster: container c is not there\n");
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let setting = setting().await;
+    let response = setting.send(upgrade("/portForward/demo/web?port=80"), None).await;
+    assert_eq!(response.status(), 502);
+    assert_eq!(response.headers().get("location"), None);
+}
+
+#[tokio::test]
+async fn exec_without_an_upgrade_is_refused() {
+    let setting = setting().await;
+    assert_eq!(setting.get("/exec/demo/web/c?command=ls", "good").await.0, 400);
+    assert!(setting.asked().is_empty());
+}
+
+#[tokio::test]
+async fn a_spliced_connection_ends_with_the_node() {
+    let setting = setting().await;
+    let response = setting.send(upgrade("/exec/demo/web/c"), None).await;
+    let mut stream = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
+    setting.stop.cancel();
+    let ended = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut [0; 8])).await.unwrap();
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_shown_to_the_next_caller() {
+    let setting = setting().await;
+    let shown =
+        async || setting.connect("h2", None).await.unwrap().get_ref().1.peer_certificates().unwrap()[0].clone().into_owned();
+    let before = shown().await;
+    let key = KeyPair::generate().unwrap();
+    let other = CertificateParams::new(["other".to_owned()]).unwrap().self_signed(&key).unwrap();
+    setting.certificate.replace(vec![other.der().clone()], PrivateKeyDer::Pkcs8(key.serialize_der().into())).unwrap();
+    let after = shown().await;
+    assert_ne!(before, after);
+    assert_eq!(&after, other.der());
+}

@@ -1,0 +1,63 @@
+//! Offloading: pods of this cluster run in another one, and pods of others run here.
+//!
+//! A *local pod* is a pod that the scheduler bound to a virtual node: a Node object that represents a pool of a provider. The
+//! consumer copies those of its fields that may travel into a `ShadowPod`, in its tenant namespace at the provider. The provider
+//! checks them again and creates the *remote pod*, with the same name, in the mapped namespace. The status of the remote pod comes
+//! back through the `ShadowPod` and is merged into the local pod. `ConfigMap`s and Secrets that the pod names travel too, and so do
+//! the `NetworkPolicy`s of its namespace and, where there is a network, Services and Ingresses.
+//!
+//! ```text
+//!   consumer                                                provider
+//!
+//!   Deployment ─▶ Pod ─ webhook ─▶ scheduler
+//!                  │ bound to a virtual node
+//!                  ▼
+//!     local pod ─── carry ────────▶ ShadowPod ─ ─ ─ ─ ─ ─ ─▶ ShadowPod ─── carry ──▶ remote pod
+//!     local pod ◀── local_status ── status   ◀─ ─ ─ ─ ─ ─ ─  status   ◀─────────────     │
+//!        ▲                                                                               │
+//!   kubectl logs, exec ─▶ kubelet API of the virtual node ─── spliced ─▶ API server ─▶ kubelet
+//! ```
+//!
+//! The provider's `PeeringPolicy` limits what remote pods may be, its `ResourceOffer`s limit what they use. When the provider takes
+//! resources back, the consumer gets a notice and evicts its pods in time; then the provider ends the rest, the youngest pods
+//! first. A pod that ends so has failed for its consumer, so that its controller creates another one elsewhere.
+//!
+//! The rules are in `liqo_offloading_rules`: pure functions. The modules here read, ask the rules, and write:
+//! - [`consumer`]: the side that sends pods,
+//! - `provider`: the side that runs them,
+//! - [`kubelet`]: the kubelet API of the virtual nodes, for `kubectl logs`, `exec` and the like,
+//! - [`webhook`]: keeps new pods of offloaded namespaces where their namespace says.
+
+pub mod consumer;
+mod eviction;
+pub mod kubelet;
+mod networks;
+mod provider;
+pub mod server;
+pub mod webhook;
+
+use liqo_controller_runtime::Context;
+
+/// A part of offloading ended although nobody stopped it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the consumer's side of offloading ended by itself; restart the process")]
+    ConsumerEnded,
+    #[error("the provider's side of offloading ended by itself; restart the process")]
+    ProviderEnded,
+    #[error("the controller of the admission webhook's configuration ended by itself; restart the process")]
+    WebhookEnded,
+    #[error(transparent)]
+    Webhook(#[from] webhook::Error),
+}
+
+/// Runs both sides, and the webhook's configuration, until the context's `stop`. Only on the leader.
+pub async fn run(context: Context) -> Result<(), Error> {
+    let stop = context.stop.clone();
+    let ended = |error| if stop.is_cancelled() { Ok(()) } else { Err(error) };
+    tokio::select! {
+        () = consumer::run(context.clone()) => ended(Error::ConsumerEnded),
+        () = provider::run(context.clone()) => ended(Error::ProviderEnded),
+        kept = webhook::keep_configured(context) => { kept?; ended(Error::WebhookEnded) }
+    }
+}

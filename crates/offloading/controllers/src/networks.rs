@@ -1,0 +1,116 @@
+//! How this cluster and its peers see each other's addresses, from the `TunnelEndpoint`s in Liqo's namespace.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use kube::{Api, runtime::watcher};
+use liqo_api::{ClusterId, TunnelEndpoint};
+use liqo_controller_runtime::{Cache, Context, Key};
+use liqo_network_model::PeerMaps;
+
+/// The network to a peer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Network {
+    /// The address translation between both clusters.
+    pub maps: PeerMaps,
+    /// Whether the gateways reach each other. Otherwise no address at the other end is reachable.
+    pub works: bool,
+    /// Whether our pods there may reach our API server.
+    pub api_server: bool,
+}
+
+impl Network {
+    /// The peer's prefixes, as this cluster sees them.
+    pub fn prefixes(&self) -> impl Iterator<Item = IpNet> + use<'_> {
+        self.maps.imported.pairs().map(|(here, _)| here.0)
+    }
+}
+
+/// The network to each peer.
+pub struct Networks {
+    all: Cache<Network>,
+    namespace: String,
+}
+
+impl Networks {
+    /// Watches the `TunnelEndpoint`s until the context's `stop`. Calls `changed` with each peer whose network changed, and with the
+    /// former and the current network.
+    pub fn follow(
+        context: &Context,
+        mut changed: impl FnMut(ClusterId, Option<&Network>, Option<&Network>) + Send + 'static,
+    ) -> Self {
+        let namespace = context.namespace.clone();
+        let endpoints: Api<TunnelEndpoint> = Api::namespaced(context.client.clone(), &namespace);
+        let all = Cache::watch(endpoints, watcher::Config::default(), context.stop.clone(), reduce, move |key, old, new| {
+            if let Ok(peer) = key.name.parse() {
+                changed(peer, old.map(AsRef::as_ref), new.map(AsRef::as_ref));
+            }
+        });
+        Self { all, namespace }
+    }
+
+    /// The network to this peer, if there is one.
+    pub fn of(&self, peer: &ClusterId) -> Option<Arc<Network>> {
+        self.all.get(&Key::new(self.namespace.clone(), peer.to_string()))
+    }
+
+    pub fn all(&self) -> Vec<Arc<Network>> {
+        self.all.all().into_iter().map(|(_, network)| network).collect()
+    }
+
+    /// Whether the initial list is complete.
+    pub fn is_synced(&self) -> bool {
+        self.all.is_synced()
+    }
+
+    /// Waits for the initial list. `false` if the context ended before.
+    pub async fn synced(&self) -> bool {
+        self.all.synced().await
+    }
+}
+
+/// The network to a peer; without maps if the prefixes contradict each other.
+#[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+fn reduce(endpoint: TunnelEndpoint) -> Option<Network> {
+    let id = &endpoint.spec.cluster_id;
+    if endpoint.metadata.name.as_deref() != Some(id.as_str()) {
+        return None;
+    }
+    let maps = PeerMaps::try_from(&endpoint.spec).unwrap_or_else(|error| {
+        tracing::warn!(peer = %id, %error, "the prefixes of a TunnelEndpoint make no map; nothing is translated");
+        PeerMaps::default()
+    });
+    Some(Network {
+        maps,
+        api_server: endpoint.spec.api_server,
+        works: endpoint.connected().is_some_and(|condition| condition.status == "True"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_network_model::{Here, There};
+    use serde_json::json;
+
+    use super::*;
+
+    fn endpoint(name: &str, imported: &serde_json::Value, connected: &str) -> Option<Network> {
+        let id = ClusterId::of_public_key(&[1; 32]);
+        let name = if name.is_empty() { id.as_str() } else { name };
+        let endpoint = json!({ "apiVersion": "net.liqo.io/v1alpha1", "kind": "TunnelEndpoint", "metadata": { "name": name },
+            "spec": { "clusterID": id, "imported": imported, "mtu": 1420 },
+            "status": { "conditions": [{ "type": "Connected", "status": connected, "reason": "R", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
+        reduce(serde_json::from_value(endpoint).unwrap())
+    }
+
+    #[test]
+    fn a_peer_is_seen_as_the_object_of_its_name_says() {
+        let network = endpoint("", &json!({ "10.244.0.0/16": "10.71.0.0/16" }), "True").unwrap();
+        assert!(network.works);
+        assert_eq!(network.maps.imported.here(There("10.244.0.9".parse().unwrap())), Some(Here("10.71.0.9".parse().unwrap())));
+        assert_eq!(endpoint("another", &json!({}), "True"), None);
+        let contradiction = json!({ "10.244.0.0/16": "10.71.0.0/16", "10.0.0.0/8": "11.0.0.0/8" });
+        assert_eq!(endpoint("", &contradiction, "False"), Some(Network::default()));
+    }
+}

@@ -1,0 +1,223 @@
+//! Creates, checks and deletes the mapped namespaces of each consumer.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api,
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+};
+use liqo_api::{ClusterId, MappedNamespace, MappedNamespacePhase, NAMESPACE_MAP, NamespaceMap};
+use liqo_controller_runtime::writes::{Step as _, create_missing, delete_if_present, only, unless_changed, unless_gone};
+use liqo_controller_runtime::{Key, Next};
+use liqo_offloading_rules::namespace::manifests;
+use liqo_offloading_rules::namespace::mapped::ConsumerNamespace;
+use liqo_offloading_rules::namespace::mapping::{Plan, Snapshot, Step, plan};
+use liqo_offloading_rules::pod::carry::ProviderRules;
+use liqo_offloading_rules::pod::reported_status::difference;
+use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy, ENFORCE};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::provider::state::{Error, Provider};
+
+/// How many tenants are reconciled at the same time.
+const WORKERS: usize = 4;
+/// How often the contents of a namespace are checked again.
+const CHECK_INTERVAL: Duration = Duration::from_secs(600);
+/// How often a refused name is tried again.
+const REFUSED_RETRY: Duration = Duration::from_secs(60);
+/// Rounds of planning and acting. Creating a namespace takes three.
+const MAX_ROUNDS: usize = 4;
+const FIELD_MANAGER: &str = "liqo-offloading";
+
+/// What is remembered between two passes. Lost at a restart, which costs some reads.
+struct Controller {
+    provider: Arc<Provider>,
+    /// When the contents of a namespace were last found or written, by the namespace's UID.
+    prepared: Mutex<HashMap<String, Instant>>,
+    /// The status written last, by tenant namespace: the cache may not show it yet.
+    written: Mutex<HashMap<String, WrittenStatus>>,
+}
+
+struct WrittenStatus {
+    map_uid: Option<String>,
+    namespaces: BTreeMap<String, MappedNamespace>,
+}
+
+/// Runs until the context's `stop`.
+pub async fn run(provider: Arc<Provider>) {
+    let (queue, stop) = (provider.queues.namespaces.clone(), provider.context.stop.clone());
+    let controller = Arc::new(Controller { provider, prepared: Mutex::default(), written: Mutex::default() });
+    let reconcile = move |tenant: String| {
+        let controller = controller.clone();
+        async move { controller.reconcile(&tenant).await }
+    };
+    queue.run("mapped-namespaces", WORKERS, stop, reconcile).await;
+}
+
+impl Controller {
+    /// Reconciles all mapped namespaces of one tenant.
+    async fn reconcile(&self, tenant_namespace: &str) -> Result<Next, Error> {
+        let Some(consumer) = consumer_of(tenant_namespace) else { return Ok(Next::OnChange) };
+        let provider = &self.provider;
+        let (tenant, map) = (provider.tenant(tenant_namespace), provider.map(tenant_namespace));
+        let mut namespaces = provider.all_namespaces();
+        let policy = provider.policy_of(&consumer);
+        let mut taken = HashSet::new();
+        let mut last = Plan::default();
+        for _ in 0..MAX_ROUNDS {
+            last = plan(
+                &consumer,
+                &Snapshot {
+                    tenant: tenant.as_deref(),
+                    map: map.as_deref(),
+                    namespaces: &namespaces,
+                    policy: policy.as_ref(),
+                    prepared: &|uid| self.prepared.lock().get(uid).is_some_and(|at| at.elapsed() < CHECK_INTERVAL),
+                    has_pods: &|name| provider.pods.all().iter().any(|(key, _)| key.namespace == name),
+                    taken: &|name| taken.contains(name),
+                },
+            );
+            if last.steps.is_empty() {
+                break;
+            }
+            for step in &last.steps {
+                self.act(step, &consumer, policy.as_ref(), &mut namespaces, &mut taken).await?;
+            }
+        }
+        if let Some(map) = map.as_deref().filter(|_| tenant.is_some_and(|tenant| !tenant.terminating)) {
+            self.report(tenant_namespace, map, &last.status).await?;
+        } else {
+            self.written.lock().remove(tenant_namespace);
+        }
+        let has = |phase| last.status.values().any(|entry| entry.phase == phase);
+        Ok(if has(MappedNamespacePhase::Refused) {
+            Next::After(REFUSED_RETRY)
+        } else if has(MappedNamespacePhase::Ready) {
+            Next::After(CHECK_INTERVAL)
+        } else {
+            Next::OnChange
+        })
+    }
+
+    /// Does one step, and notes what came of it for the next plan.
+    async fn act(
+        &self,
+        step: &Step,
+        consumer: &ClusterId,
+        policy: Option<&ConsumerPolicy>,
+        namespaces: &mut BTreeMap<String, Arc<ConsumerNamespace>>,
+        taken: &mut HashSet<String>,
+    ) -> Result<(), Error> {
+        match step {
+            Step::Create { home, name } => match self.create(name, consumer, home, policy).await? {
+                Some(created) => _ = namespaces.insert(name.clone(), Arc::new(created)),
+                None => _ = taken.insert(name.clone()),
+            },
+            Step::SetPodSecurity { name, uid, level } => {
+                self.set_pod_security(name, uid, level).await?;
+                if let Some(namespace) = namespaces.get_mut(name) {
+                    let labels = &mut Arc::make_mut(namespace).pod_security;
+                    labels.retain(|(key, _)| key != ENFORCE);
+                    labels.push((ENFORCE.to_owned(), (*level).to_owned()));
+                }
+            }
+            Step::Prepare { name, uid } => {
+                let requests = ProviderRules::default().default_requests;
+                for wanted in manifests::contents(name, consumer, &self.provider.context.namespace, &requests) {
+                    self.ensure(&wanted).await?;
+                }
+                self.prepared.lock().insert(uid.clone(), Instant::now());
+            }
+            Step::Delete { name, uid } => {
+                delete_if_present(&self.api(), name, &only(uid.clone())).await.step("delete", "Namespace", Key::new("", name))?;
+                tracing::info!(namespace = name, "deleted a mapped namespace that is not wanted any more");
+                self.prepared.lock().remove(uid);
+                if let Some(namespace) = namespaces.get_mut(name) {
+                    Arc::make_mut(namespace).terminating = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates a namespace, unless it exists. `None` if the name belongs to somebody else.
+    async fn create(
+        &self,
+        name: &str,
+        consumer: &ClusterId,
+        home: &str,
+        policy: Option<&ConsumerPolicy>,
+    ) -> Result<Option<ConsumerNamespace>, Error> {
+        let key = || Key::new("", name);
+        let level = usage::level(policy.map(|policy| policy.usage.pod_security).unwrap_or_default());
+        let wanted = manifests::namespace(name, consumer, home, level);
+        let wanted: Namespace = serde_json::from_value(wanted).step("read the manifest of", "Namespace", key())?;
+        let (found, is_new) = create_missing(&self.api(), &wanted).await.step("create", "Namespace", key())?;
+        let ours = ConsumerNamespace::reduce(found).filter(|found| found.is_mapped_from(consumer, home));
+        if is_new {
+            tracing::info!(namespace = name, %consumer, home, "created a mapped namespace");
+        }
+        Ok(ours)
+    }
+
+    /// Lets a namespace enforce another Pod Security standard. Pods that run in it stay.
+    async fn set_pod_security(&self, name: &str, uid: &str, level: &str) -> Result<(), Error> {
+        let patch = json!({ "metadata": { "uid": uid, "labels": { ENFORCE: level } } });
+        let answer = unless_changed(self.api().patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await);
+        answer.step("change", "Namespace", Key::new("", name))?;
+        tracing::info!(namespace = name, level, "changed the Pod Security standard as the policy says");
+        Ok(())
+    }
+
+    /// Writes an object, unless it has everything that is wanted.
+    async fn ensure(&self, wanted: &Value) -> Result<(), Error> {
+        let text = |pointer: &str| wanted.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let kind = || text("/kind").to_owned();
+        let (group, version) = text("/apiVersion").split_once('/').unwrap_or(("", text("/apiVersion")));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, text("/kind")));
+        let key = Key::new(text("/metadata/namespace"), text("/metadata/name"));
+        let api: Api<DynamicObject> = Api::namespaced_with(self.provider.context.client.clone(), &key.namespace, &resource);
+        if let Some(found) = api.get_opt(&key.name).await.step("read", kind(), &key)? {
+            let found = serde_json::to_value(found).step("read", kind(), &key)?;
+            if manifests::holds(&found, wanted) {
+                return Ok(());
+            }
+        }
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        api.patch(&key.name, &params, &Patch::Apply(wanted)).await.step("change", kind(), &key)?;
+        Ok(())
+    }
+
+    /// Writes the status of the map, if it changed.
+    async fn report(&self, tenant: &str, map: &NamespaceMap, status: &BTreeMap<String, MappedNamespace>) -> Result<(), Error> {
+        let shown = map.status.as_ref().map(|status| status.namespaces.clone()).unwrap_or_default();
+        let last =
+            self.written.lock().get(tenant).filter(|last| last.map_uid == map.metadata.uid).map(|last| last.namespaces.clone());
+        let before = json!({ "namespaces": last.unwrap_or(shown) });
+        let Some(change) = difference(&before, &json!({ "namespaces": status })) else { return Ok(()) };
+        let patch = json!({ "metadata": { "uid": map.metadata.uid }, "status": change });
+        let api: Api<NamespaceMap> = Api::namespaced(self.provider.context.client.clone(), tenant);
+        let answer = unless_gone(api.patch_status(NAMESPACE_MAP, &PatchParams::default(), &Patch::Merge(&patch)).await);
+        answer.step("change", "NamespaceMap", Key::new(tenant, NAMESPACE_MAP))?;
+        let written = WrittenStatus { map_uid: map.metadata.uid.clone(), namespaces: status.clone() };
+        self.written.lock().insert(tenant.to_owned(), written);
+        Ok(())
+    }
+
+    fn api(&self) -> Api<Namespace> {
+        Api::all(self.provider.context.client.clone())
+    }
+}
+
+/// The consumer whose tenant namespace has this name.
+fn consumer_of(tenant_namespace: &str) -> Option<ClusterId> {
+    let id: ClusterId = tenant_namespace.rsplit('-').next()?.parse().ok()?;
+    (liqo_api::tenant_namespace(&id) == tenant_namespace).then_some(id)
+}

@@ -1,0 +1,191 @@
+//! Settles the account of each offer: which pods must end because their room is taken back, and what the metrics show.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, OnceLock, atomic::AtomicU64},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use liqo_api::Charge;
+use liqo_controller_runtime::{Key, Next, metrics};
+use liqo_offloading_rules::pod::admission::Account;
+use liqo_offloading_rules::pod::reclaim::{ChargedPod, Pool, plan};
+use liqo_offloading_rules::pod::remote::MAX_GRACE_SECONDS;
+use liqo_quantity::{Quantity, ResourceList};
+use parking_lot::Mutex;
+use prometheus_client::metrics::{family::Family, gauge::Gauge};
+use tokio::time::Instant;
+
+use crate::provider::state::{Error, Provider};
+use crate::provider::triggers;
+
+/// What is remembered between two passes, by offer. Lost at a restart, which costs a minute.
+pub struct Controller {
+    provider: Arc<Provider>,
+    /// Since when the offer of a pool with pods is missing.
+    missing: Mutex<HashMap<Key, Instant>>,
+    /// Resources that the metrics show.
+    shown: Mutex<HashMap<Key, BTreeSet<String>>>,
+}
+
+impl Controller {
+    /// Settles every account once.
+    pub fn new(provider: Arc<Provider>) -> Arc<Self> {
+        let controller = Arc::new(Self { provider, missing: Mutex::default(), shown: Mutex::default() });
+        let provider = &controller.provider;
+        let offers = provider.offers.all().into_iter().map(|(key, _)| key);
+        let charged = provider.pods.all().into_iter().map(|(_, pod)| pod.account().offer());
+        for key in offers.chain(charged).collect::<BTreeSet<Key>>() {
+            if let Next::After(delay) = controller.settle(&key) {
+                provider.queues.accounts.add_after(key, delay);
+            }
+        }
+        controller
+    }
+
+    /// Runs until the context's `stop`.
+    pub async fn run(self: Arc<Self>) {
+        let (queue, stop) = (self.provider.queues.accounts.clone(), self.provider.context.stop.clone());
+        queue.run("accounts", 1, stop, move |key| std::future::ready(Ok::<_, Error>(self.settle(&key)))).await;
+    }
+
+    /// Settles the account of one offer. Returns when it is due again.
+    fn settle(&self, key: &Key) -> Next {
+        let provider = &self.provider;
+        let account = Account { tenant: key.namespace.clone(), pool: key.name.clone() };
+        let offer = provider.offers.get(key);
+        let ours = |namespace: &str| provider.is_mapped_for(namespace, &key.namespace);
+        let charge = provider.charge(&key.namespace);
+        let used = provider.ledger.lock().charged(&account, charge, ours);
+        self.show(key, offer.as_ref().map(|offer| &offer.hard), &used);
+
+        // Listing the pods is only worth it while something is taken back.
+        let nothing_due = offer.as_ref().is_some_and(|offer| offer.withdrawal.is_none() && offer.reclaim.is_none());
+        let pods = if nothing_due { Vec::new() } else { charged_pods(provider, &account, charge) };
+        let missing = {
+            let mut missing = self.missing.lock();
+            if offer.is_some() || pods.is_empty() {
+                missing.remove(key);
+                Duration::ZERO
+            } else {
+                missing.entry(key.clone()).or_insert_with(Instant::now).elapsed()
+            }
+        };
+        let pool = offer.as_deref().map_or(Pool::Missing(missing), Pool::Offered);
+        let plan = plan(&key.name, pool, &pods, Timestamp::now());
+        let before = {
+            let mut all = provider.ending.lock();
+            let before = all.remove(key).unwrap_or_default();
+            if !plan.ending.is_empty() {
+                all.insert(key.clone(), plan.ending.clone());
+            }
+            before
+        };
+        let changed = before.keys().chain(plan.ending.keys()).filter(|shadow| before.get(*shadow) != plan.ending.get(*shadow));
+        let changed: BTreeSet<Key> = changed.cloned().collect();
+        for shadow in &changed {
+            tracing::info!(%shadow, pool = key.name, why = plan.ending.get(shadow), "what is taken back from a consumer changed");
+        }
+        provider.queues.add(triggers::shadow_pods(changed));
+        plan.again.map_or(Next::OnChange, Next::After)
+    }
+
+    /// Shows what is charged next to what is offered, and removes resources that have neither any more.
+    fn show(&self, key: &Key, available: Option<&ResourceList>, used: &ResourceList) {
+        let consumer = self.provider.tenant(&key.namespace).map(|tenant| tenant.consumer.to_string());
+        let mut all = self.shown.lock();
+        let before = all.remove(key).unwrap_or_default();
+        // A tenant that is gone shows nothing. The name of its namespace ends with the consumer's ID.
+        let (id, amounts) = match &consumer {
+            Some(consumer) => (consumer.clone(), amounts(available, used)),
+            None => (key.namespace.rsplit('-').next().unwrap_or_default().to_owned(), BTreeMap::new()),
+        };
+        let (offered, charged) = gauges();
+        let labels = |resource: &str| -> Labels {
+            [("consumer", id.clone()), ("pool", key.name.clone()), ("resource", resource.to_owned())]
+        };
+        for gone in before.iter().filter(|resource| !amounts.contains_key(*resource)) {
+            offered.remove(&labels(gone));
+            charged.remove(&labels(gone));
+        }
+        for (resource, (available, used)) in &amounts {
+            offered.get_or_create(&labels(resource)).set(*available);
+            charged.get_or_create(&labels(resource)).set(*used);
+        }
+        if !amounts.is_empty() {
+            all.insert(key.clone(), amounts.into_keys().collect());
+        }
+    }
+}
+
+/// The pods that are charged to an account and have a shadow pod. All others end anyway.
+fn charged_pods(provider: &Provider, account: &Account, charge: Charge) -> Vec<ChargedPod> {
+    let pods = provider.pods.all().into_iter().map(|(_, pod)| pod);
+    let charged = pods.filter(|pod| pod.counts() && pod.account() == *account);
+    let ours = charged.filter(|pod| provider.is_mapped_for(&pod.key.namespace, &account.tenant));
+    ours.filter_map(|pod| {
+        let key = pod.shadow_key();
+        let shadow = provider.shadows.get(&key)?;
+        Some(ChargedPod {
+            turn: shadow.turn(&key.name),
+            shadow: key,
+            amounts: pod.charge.charged(charge).clone(),
+            // A pod with a longer grace counts as staying.
+            is_ending: pod.deletion_grace.is_some_and(|grace| grace <= MAX_GRACE_SECONDS) || shadow.deleted,
+        })
+    })
+    .collect()
+}
+
+type Labels = [(&'static str, String); 3];
+type Amounts = Family<Labels, Gauge<f64, AtomicU64>>;
+
+fn gauges() -> &'static (Amounts, Amounts) {
+    static GAUGES: OnceLock<(Amounts, Amounts)> = OnceLock::new();
+    GAUGES.get_or_init(|| {
+        let offered = "How much of a resource is offered to a consumer as a pool, in cores, bytes or pieces";
+        let charged = "How much of that is charged for the consumer's unfinished pods";
+        (
+            metrics::register("pool_offered", offered, Amounts::default()),
+            metrics::register("pool_charged", charged, Amounts::default()),
+        )
+    })
+}
+
+/// What is offered and what is charged, of each resource that has either.
+fn amounts(offered: Option<&ResourceList>, charged: &ResourceList) -> BTreeMap<String, (f64, f64)> {
+    let none = ResourceList::new();
+    let offered = offered.unwrap_or(&none);
+    let used = charged.iter().filter(|(_, amount)| !amount.is_zero()).map(|(name, _)| name);
+    let names: BTreeSet<&str> = offered.names().chain(used).collect();
+    names.into_iter().map(|name| (name.to_owned(), (number(offered.get(name)), number(charged.get(name))))).collect()
+}
+
+/// In cores, bytes or pieces. Metrics are floating-point numbers anyway.
+#[expect(clippy::cast_precision_loss, reason = "metrics are floating-point numbers")]
+fn number(quantity: Quantity) -> f64 {
+    quantity.nanos() as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str) -> ResourceList {
+        text.split(',').map(|part| part.split_once('=').unwrap()).map(|(name, amount)| (name, amount.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn each_resource_shows_what_is_charged_beside_what_is_offered() {
+        let shown = amounts(Some(&list("cpu=2,memory=1Gi")), &list("cpu=1500m,pods=1,nvidia.com/gpu=0"));
+        let expected = [("cpu", (2.0, 1.5)), ("memory", (1_073_741_824.0, 0.0)), ("pods", (0.0, 1.0))];
+        assert_eq!(shown, expected.map(|(name, amounts)| (name.to_owned(), amounts)).into());
+    }
+
+    #[test]
+    fn what_is_charged_without_an_offer_is_still_shown() {
+        assert_eq!(amounts(None, &list("cpu=1")), [("cpu".to_owned(), (0.0, 1.0))].into());
+        assert!(amounts(None, &ResourceList::new()).is_empty());
+    }
+}

@@ -1,0 +1,460 @@
+//! Keeps replicas of a consumer's objects in its mapped namespaces.
+//!
+//! A pass lists the replicas of one group in one namespace: after a change, and regularly. That also finds replicas whose source vanished
+//! while no controller ran. Endpoints change much more often than what pods reference, so each [`Group`] has its own passes.
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    core::PartialObjectMeta,
+};
+use liqo_api::{ClusterId, Exposure, ReflectedObject, annotations, finalizers, labels};
+use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove_finalizer_at, unless_changed};
+use liqo_controller_runtime::{Key, Next};
+use liqo_network_model::Here;
+use liqo_offloading_rules::namespace::mapped::DestinationState;
+use liqo_offloading_rules::pod::remote_pod::RemotePod;
+use liqo_offloading_rules::pod::usage::ConsumerPolicy;
+use liqo_offloading_rules::replica::exposure_grant::ExposureGrant;
+use liqo_offloading_rules::replica::isolation::{IsolationPolicy, is_own};
+use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
+use liqo_offloading_rules::replica::plan::{Replica, Step, plan, plan_without_namespace, replacement, replica};
+use liqo_offloading_rules::replica::source::{Problem, Source, clamp_policies};
+use liqo_offloading_rules::replica::{exposure, service};
+use serde_json::{Value, json};
+
+use crate::provider::state::{Error, Provider};
+use crate::provider::triggers::{self, Group, ReplicaGroup};
+
+/// How many groups are reconciled at the same time.
+const WORKERS: usize = 4;
+/// How often a group is checked although nothing changed.
+const CHECK_INTERVAL: Duration = Duration::from_secs(300);
+/// How often a name that is taken is tried again.
+const NAME_TAKEN_RETRY: Duration = Duration::from_secs(60);
+/// How often a replica is checked that is being deleted, or is young and has no address yet.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
+/// Age up to which a replica counts as young.
+const MAX_YOUNG_AGE: Duration = Duration::from_secs(900);
+/// How often an older replica without an address is checked.
+const ADDRESS_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Runs until the context's `stop`.
+pub async fn run(provider: Arc<Provider>) {
+    let (queue, stop) = (provider.queues.replicas.clone(), provider.context.stop.clone());
+    let reconcile = move |group: ReplicaGroup| {
+        let provider = provider.clone();
+        async move { reconcile(&provider, &group).await }
+    };
+    queue.run("twins", WORKERS, stop, reconcile).await;
+}
+
+/// Reconciles one group of replicas.
+async fn reconcile(provider: &Provider, group: &ReplicaGroup) -> Result<Next, Error> {
+    let Some(tenant) = provider.tenant(&group.tenant) else { return Ok(Next::OnChange) };
+    let destination = provider.destination(&group.tenant, &group.home);
+    let (sources, complete) = sources(provider, group);
+    let mut pass = Pass {
+        provider,
+        group,
+        consumer: &tenant.consumer,
+        namespace: &destination.namespace,
+        policy: provider.policy_of(&tenant.consumer),
+        next: Next::OnChange,
+        failure: None,
+    };
+    match &destination.state {
+        DestinationState::Ready => {
+            if !sources.is_empty() {
+                pass.check_after(CHECK_INTERVAL);
+            }
+            match group.group {
+                Group::Named => pass.named(&sources, &complete).await?,
+                Group::Services => pass.services(sources).await?,
+                Group::Ingresses => pass.ingresses(sources).await?,
+                Group::Policies => pass.policies(sources).await?,
+            }
+        }
+        DestinationState::NotReady(why) => pass.act_all(plan_without_namespace(&sources, why)).await,
+        DestinationState::Unwanted => {
+            let why = format!("namespace {} is not offloaded to this cluster", group.home);
+            pass.act_all(plan_without_namespace(&sources, &why)).await;
+        }
+    }
+    pass.failure.map_or(Ok(pass.next), Err)
+}
+
+/// The sources of a group, and the kinds whose sources are all known.
+fn sources(provider: &Provider, group: &ReplicaGroup) -> (Vec<Source>, BTreeSet<Kind>) {
+    let belongs = |source: &Arc<Source>| ReplicaGroup::of(source) == *group;
+    let records = provider.records.all().into_iter().map(|(_, source)| source);
+    let mut sources: Vec<Source> = records.filter(belongs).map(Arc::unwrap_or_clone).collect();
+    let mut complete = BTreeSet::from([Kind::ConfigMap]);
+    if let Some(secrets) = provider.secrets_of(&group.tenant) {
+        complete.insert(Kind::Secret);
+        sources.extend(secrets.into_iter().filter(belongs).map(Arc::unwrap_or_clone));
+    }
+    (sources, complete)
+}
+
+/// Separates the reports of exposure from the other steps. They come last.
+fn split_exposure(steps: Vec<Step>) -> (Vec<Step>, Vec<Step>) {
+    steps.into_iter().partition(|step| matches!(step, Step::ReportExposure(..)))
+}
+
+fn names(replicas: &[Replica]) -> BTreeSet<String> {
+    replicas.iter().map(|replica| replica.name.clone()).collect()
+}
+
+/// One pass over one group of replicas.
+struct Pass<'a> {
+    provider: &'a Provider,
+    group: &'a ReplicaGroup,
+    consumer: &'a ClusterId,
+    /// The mapped namespace.
+    namespace: &'a str,
+    policy: Option<ConsumerPolicy>,
+    /// When the next pass is due.
+    next: Next,
+    /// The first error.
+    failure: Option<Error>,
+}
+
+/// The passes over the groups.
+impl Pass<'_> {
+    async fn named(&mut self, sources: &[Source], complete: &BTreeSet<Kind>) -> Result<(), Error> {
+        let replicas = self.replicas(&Kind::NAMED).await?;
+        self.check_soon_for(&replicas);
+        self.act_all(plan(sources, &replicas, complete, self.policy.as_ref())).await;
+        Ok(())
+    }
+
+    /// Services go first: which endpoints may exist here depends on them.
+    async fn services(&mut self, mut sources: Vec<Source>) -> Result<(), Error> {
+        let slices = sources.extract_if(.., |source| source.kind == Some(Kind::EndpointSlice)).collect::<Vec<_>>();
+        let (grant, families) = (self.exposure_grant(), self.families_of_services());
+        let none = BTreeSet::new();
+        let services: Vec<Source> = sources.into_iter().map(|source| grant.apply(source, &none).of_families(&families)).collect();
+        let replicas = self.replicas(&[Kind::Service]).await?;
+        let (_, steps) = split_exposure(self.plan(Kind::Service, &services, &replicas));
+        let names_change = steps.iter().any(|step| matches!(step, Step::Create(..) | Step::Delete(_)));
+        self.act_all(steps).await;
+        let replicas = self.replicas(&[Kind::Service, Kind::EndpointSlice]).await?;
+        self.check_soon_for(&replicas);
+        let (live, replicas): (Vec<Replica>, Vec<Replica>) =
+            replicas.into_iter().partition(|replica| replica.kind == Kind::Service);
+        self.act_all(split_exposure(self.plan(Kind::Service, &services, &live)).0).await;
+        if names_change {
+            let records = self.provider.records.all();
+            let records = records.iter().map(|(_, source)| source.as_ref());
+            self.provider.queues.add(triggers::services_changed(self.group, records));
+        }
+        let (services, allowed) = (names(&live), self.allowed_addresses());
+        let slices: Vec<Source> = slices.into_iter().map(|slice| slice.clamp_slice(&services, &allowed)).collect();
+        self.act_all(self.plan(Kind::EndpointSlice, &slices, &replicas)).await;
+        Ok(())
+    }
+
+    async fn ingresses(&mut self, sources: Vec<Source>) -> Result<(), Error> {
+        let grant = self.exposure_grant();
+        let services = names(&self.replicas(&[Kind::Service]).await?);
+        let ingresses: Vec<Source> = sources.into_iter().map(|source| grant.apply(source, &services)).collect();
+        let mut replicas = self.replicas(&[Kind::Ingress]).await?;
+        let (mut reports, steps) = split_exposure(self.plan(Kind::Ingress, &ingresses, &replicas));
+        if !steps.is_empty() {
+            self.act_all(steps).await;
+            replicas = self.replicas(&[Kind::Ingress]).await?;
+            reports = split_exposure(self.plan(Kind::Ingress, &ingresses, &replicas)).0;
+        }
+        self.check_soon_for(&replicas);
+        self.act_all(reports).await;
+        Ok(())
+    }
+
+    async fn policies(&mut self, sources: Vec<Source>) -> Result<(), Error> {
+        self.check_after(CHECK_INTERVAL);
+        let isolation = self.provider.isolation_of(self.consumer, self.policy.as_ref());
+        let policies = clamp_policies(sources, &isolation);
+        // Remove the default before a new policy of the consumer replaces it: pods must not be more open in between.
+        self.own_policies(&isolation, &policies).await?;
+        let replicas = self.replicas(&[Kind::NetworkPolicy]).await?;
+        self.act_all(self.plan(Kind::NetworkPolicy, &policies, &replicas)).await;
+        Ok(())
+    }
+
+    /// The plan for one kind whose sources are all known.
+    fn plan(&self, kind: Kind, sources: &[Source], replicas: &[Replica]) -> Vec<Step> {
+        plan(sources, replicas, &BTreeSet::from([kind]), self.policy.as_ref())
+    }
+
+    /// What the tenant may expose to clients outside the cluster.
+    fn exposure_grant(&self) -> ExposureGrant {
+        let records = self.provider.records.all();
+        let of_tenant = records.iter().filter(|(key, _)| key.namespace == self.group.tenant);
+        ExposureGrant::new(self.policy.as_ref(), of_tenant.map(|(_, source)| source.as_ref()))
+    }
+
+    /// The address families of this cluster's Services, as far as they are known.
+    fn families_of_services(&self) -> Vec<&'static str> {
+        let config = self.provider.context.config();
+        let network = config.status.as_ref().and_then(|status| status.network.as_ref());
+        network.map(|ranges| service::families(&ranges.services)).unwrap_or_default()
+    }
+
+    /// Which addresses the consumer's endpoints may have: those of its pods in this namespace, and those in its own prefixes.
+    fn allowed_addresses(&self) -> impl Fn(IpAddr) -> bool + use<> {
+        let is_own = |pod: &RemotePod| pod.consumer == *self.consumer && pod.key.namespace == self.namespace;
+        let pods = self.provider.pods.all().into_iter().filter(|(_, pod)| is_own(pod));
+        let own: BTreeSet<IpAddr> = pods.flat_map(|(_, pod)| pod.addresses.clone()).collect();
+        let network = self.provider.networks.of(self.consumer);
+        move |address| {
+            own.contains(&address) || network.as_ref().is_some_and(|network| network.maps.imported.there(Here(address)).is_some())
+        }
+    }
+
+    /// Brings the next pass forward, if it is not due before.
+    fn check_after(&mut self, delay: Duration) {
+        self.next = Next::After(match self.next {
+            Next::After(sooner) => sooner.min(delay),
+            Next::OnChange => delay,
+        });
+    }
+
+    /// Polls while a replica is being deleted or has no address: no watch tells when that ends.
+    fn check_soon_for(&mut self, replicas: &[Replica]) {
+        for replica in replicas {
+            let has_no_address = replica.exposure.as_ref().is_some_and(|exposure| exposure.addresses.is_empty());
+            let is_young =
+                Duration::try_from(Timestamp::now().duration_since(replica.since)).is_ok_and(|age| age < MAX_YOUNG_AGE);
+            if replica.deleted || (has_no_address && is_young) {
+                self.check_after(POLL_INTERVAL);
+            } else if has_no_address {
+                self.check_after(ADDRESS_CHECK_INTERVAL);
+            }
+        }
+    }
+}
+
+/// The steps.
+impl Pass<'_> {
+    /// Does all of these steps. One object that cannot be written holds up no other.
+    async fn act_all(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            match self.act(step).await {
+                Ok(true) => {}
+                Ok(false) => self.check_after(NAME_TAKEN_RETRY),
+                Err(error) => self.failure = self.failure.take().or(Some(error)),
+            }
+        }
+    }
+
+    /// Does one step. Returns whether it succeeded.
+    async fn act(&self, step: Step) -> Result<bool, Error> {
+        let (problem, source) = match step {
+            Step::Delete(replica) => return self.delete(&replica).await.map(|()| true),
+            Step::ReportProblem(source, problem) => return self.report_problem(&source, problem.as_ref()).await.map(|()| true),
+            Step::ReportExposure(source, exposure) => {
+                return self.report_exposure(&source, exposure.as_ref()).await.map(|()| true);
+            }
+            Step::Release(source, position) => {
+                let (api, key) = (self.records(&source), &source.key);
+                let removed = remove_finalizer_at(&api, &key.name, &source.uid, position, finalizers::REFLECTED_OBJECT).await;
+                return Ok(removed.step("change", "ReflectedObject", key)?);
+            }
+            Step::Create(kind, source) => (self.create(kind, &source).await?, source),
+            Step::Change(source, replica) => (self.change(&source, &replica).await?, source),
+        };
+        let succeeded = problem.is_none();
+        self.report_problem(&source, problem.or(source.partial.clone()).as_ref()).await?;
+        Ok(succeeded)
+    }
+
+    async fn replicas(&self, kinds: &[Kind]) -> Result<Vec<Replica>, Error> {
+        let reflected = ListParams::default().labels(&format!("{}=true", labels::REFLECTED));
+        let mut replicas = Vec::new();
+        for &kind in kinds {
+            let found = self.api(kind, self.namespace).list(&reflected).await;
+            let found = found.step("read", kind.name(), self.key(""))?;
+            replicas.extend(found.items.into_iter().filter_map(|object| Replica::of(kind, object)));
+        }
+        Ok(replicas)
+    }
+
+    /// Creates the replica of this source, unless somebody else's object has its name.
+    async fn create(&self, kind: Kind, source: &Source) -> Result<Option<Problem>, Error> {
+        let (api, key) = (self.api(kind, self.namespace), self.key(&source.name));
+        if api.get_metadata_opt(&source.name).await.step("read", kind.name(), &key)?.is_some() {
+            return Ok(Some(Problem::name_taken(kind, &source.name)));
+        }
+        let Some(wanted) = self.wanted(kind, source).await? else { return Ok(None) };
+        let answer = api.create(&PostParams::default(), &wanted).await;
+        Ok(written(source, answer).step("create", kind.name(), key)?)
+    }
+
+    /// Gives an existing replica the content of its source.
+    async fn change(&self, source: &Source, replica: &Replica) -> Result<Option<Problem>, Error> {
+        let kind = replica.kind;
+        let Some(mut wanted) = self.wanted(kind, source).await? else { return Ok(None) };
+        let (api, key) = (self.api(kind, self.namespace), self.key(&source.name));
+        let whole = serde_json::to_value(&wanted).step("encode", kind.name(), &source.key)?;
+        if replica.must_be_recreated_for(&whole) {
+            return self.recreate(source, replica, &wanted).await;
+        }
+        if exposure::class(kind, &whole).is_some() || replica.exposure.is_some() {
+            let live = api.get_opt(&source.name).await.step("read", kind.name(), &key)?;
+            let Some(live) = live.filter(|one| one.uid().as_ref() == Some(&replica.uid)) else { return Ok(None) };
+            let live = serde_json::to_value(live).step("encode", kind.name(), &source.key)?;
+            wanted = serde_json::from_value(replacement(&live, whole)).step("encode", kind.name(), &source.key)?;
+        } else {
+            wanted.metadata.uid = Some(replica.uid.clone());
+        }
+        let answer = api.replace(&source.name, &PostParams::default(), &wanted).await;
+        Ok(written(source, answer).step("change", kind.name(), key)?)
+    }
+
+    /// Deletes a replica and creates it again.
+    async fn recreate(&self, source: &Source, replica: &Replica, wanted: &DynamicObject) -> Result<Option<Problem>, Error> {
+        let kind = replica.kind;
+        let (api, key) = (self.api(kind, self.namespace), self.key(&source.name));
+        // The old one is deleted only if the API server would accept the new one. It checks the name after everything else.
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        match api.create(&dry_run, wanted).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            answer => {
+                if let Some(problem) = written(source, answer).step("change", kind.name(), &key)? {
+                    return Ok(Some(problem));
+                }
+            }
+        }
+        self.delete(replica).await?;
+        match api.create(&PostParams::default(), wanted).await {
+            // A finalizer keeps the old one for a while.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
+            answer => Ok(written(source, answer).step("change", kind.name(), key)?),
+        }
+    }
+
+    /// Writes our own policies, which complement those of the consumer.
+    async fn own_policies(&self, isolation: &IsolationPolicy, policies: &[Source]) -> Result<(), Error> {
+        let kind = Kind::NetworkPolicy;
+        let api = self.api(kind, self.namespace);
+        let object = |name: &str, policy: &NetworkPolicy| {
+            serde_json::from_value::<DynamicObject>(IsolationPolicy::object(self.namespace, name, policy)).step(
+                "encode",
+                kind.name(),
+                self.key(name),
+            )
+        };
+        let policies: Vec<NetworkPolicy> = policies.iter().filter(|one| !one.deleted).map(Source::policy).collect();
+        let mut wanted = isolation.own_policies(&policies);
+        let ours = ListParams::default().labels(&format!("{}=true,!{}", labels::MANAGED, labels::REFLECTED));
+        let found = api.list(&ours).await.step("read", kind.name(), self.key(""))?;
+        for live in found.items.into_iter().filter(|live| is_own(&live.name_any())) {
+            let name = live.name_any();
+            let Some(policy) = wanted.remove(&name) else {
+                let this_one = only(live.uid().unwrap_or_default());
+                delete_if_present(&api, &name, &this_one).await.step("delete", kind.name(), self.key(&name))?;
+                continue;
+            };
+            if NetworkPolicy::of(&live.data["spec"]).to_json() != policy.to_json() {
+                let mut object = object(&name, &policy)?;
+                object.metadata.resource_version = live.resource_version();
+                let answer = api.replace(&name, &PostParams::default(), &object).await;
+                unless_changed(answer).step("change", kind.name(), self.key(&name))?;
+            }
+        }
+        for (name, policy) in wanted {
+            let object = object(&name, &policy)?;
+            api.create(&PostParams::default(), &object).await.step("create", kind.name(), self.key(&name))?;
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, replica: &Replica) -> Result<(), Error> {
+        let api = self.api(replica.kind, self.namespace);
+        let answer = delete_if_present(&api, &replica.name, &only(replica.uid.clone())).await;
+        answer.step("delete", replica.kind.name(), self.key(&replica.name))?;
+        Ok(())
+    }
+
+    /// The replica of this source with its present content. `None` if the source is gone or was replaced.
+    async fn wanted(&self, kind: Kind, source: &Source) -> Result<Option<DynamicObject>, Error> {
+        let content = match kind {
+            Kind::Service | Kind::EndpointSlice | Kind::Ingress | Kind::NetworkPolicy => {
+                Ok(source.content().map(|content| (Some(source.uid.clone()), content)))
+            }
+            Kind::ConfigMap => {
+                let found = self.records(source).get_opt(&source.key.name).await;
+                found.map(|object| object.map(|object| (object.metadata.uid, object.spec.object)))
+            }
+            Kind::Secret => {
+                let found = self.api(Kind::Secret, &source.key.namespace).get_opt(&source.key.name).await;
+                found.map(|object| object.map(|object| (object.metadata.uid, object.data)))
+            }
+        };
+        let content = content.step("read", kind.name(), &source.key)?;
+        let Some((_, content)) = content.filter(|(uid, _)| uid.as_ref() == Some(&source.uid)) else { return Ok(None) };
+        let wanted: Value = replica(kind, &content, &source.name, self.namespace, &self.group.home);
+        Ok(Some(serde_json::from_value(wanted).step("encode", kind.name(), &source.key)?))
+    }
+
+    /// Reports why the source has no replica, or that it has one.
+    async fn report_problem(&self, source: &Source, problem: Option<&Problem>) -> Result<(), Error> {
+        if source.reported.as_ref() == problem {
+            return Ok(());
+        }
+        if source.kind != Some(Kind::Secret) {
+            let (reason, message) = problem.map(|problem| (&problem.reason, &problem.message)).unzip();
+            return self.patch_status(source, json!({ "reason": reason, "message": message })).await;
+        }
+        // A Secret has no status.
+        let annotations = json!({ annotations::NOT_REFLECTED: problem.map(Problem::to_annotation) });
+        let patch = Patch::Merge(json!({ "metadata": { "uid": source.uid, "annotations": annotations } }));
+        let api: Api<PartialObjectMeta<Secret>> = Api::namespaced(self.provider.context.client.clone(), &source.key.namespace);
+        let answer = api.patch(&source.key.name, &PatchParams::default(), &patch).await;
+        unless_changed(answer).step("change", "Secret", &source.key)?;
+        Ok(())
+    }
+
+    /// Reports under which addresses the replica of this source is reached.
+    async fn report_exposure(&self, source: &Source, exposure: Option<&Exposure>) -> Result<(), Error> {
+        self.patch_status(source, json!({ "exposure": exposure })).await
+    }
+
+    async fn patch_status(&self, source: &Source, status: Value) -> Result<(), Error> {
+        let patch = Patch::Merge(json!({ "metadata": { "uid": source.uid }, "status": status }));
+        let answer = self.records(source).patch_status(&source.key.name, &PatchParams::default(), &patch).await;
+        unless_changed(answer).step("change", "ReflectedObject", &source.key)?;
+        Ok(())
+    }
+
+    /// The key of an object in the mapped namespace.
+    fn key(&self, name: &str) -> Key {
+        Key::new(self.namespace, name)
+    }
+
+    fn records(&self, source: &Source) -> Api<ReflectedObject> {
+        Api::namespaced(self.provider.context.client.clone(), &source.key.namespace)
+    }
+
+    fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.provider.context.client.clone(), namespace, &kind.resource())
+    }
+}
+
+/// The outcome of a write: `None`, a problem to report, or an error to try again.
+fn written(source: &Source, answer: kube::Result<DynamicObject>) -> kube::Result<Option<Problem>> {
+    match answer {
+        Ok(object) => {
+            tracing::debug!(source = %source.key, replica = object.name_any(), "wrote a replica");
+            Ok(None)
+        }
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => Ok(Some(Problem::invalid(&status.message))),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,536 @@
+//! Runs the pods of shadow pods. This is the hot path: it creates pods and sends merge patches, and writes nothing that does not change.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kube::{
+    Api, Resource as _,
+    api::{ApiResource, DeleteParams, GetParams, Patch, PatchParams, PostParams},
+    core::{Object, Request},
+};
+use liqo_api::requests::Effective;
+use liqo_api::{ClusterId, OffloadedReason, ShadowPod, ShadowPodPhase, finalizers};
+use liqo_controller_runtime::events::object_ref;
+use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove_finalizer_at, unless_changed, unless_gone};
+use liqo_controller_runtime::{Key, Next};
+use liqo_offloading_rules::json::OFFER_RECLAIMED;
+use liqo_offloading_rules::namespace::mapped::Destination;
+use liqo_offloading_rules::pod::admission::{Account, Refusal, negative_quantity};
+use liqo_offloading_rules::pod::carry::{RemoteIdentity, remote_patch, remote_pod};
+use liqo_offloading_rules::pod::ledger::AdmissionRequest;
+use liqo_offloading_rules::pod::remote::{Live, NAME_TAKEN, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key};
+use liqo_offloading_rules::pod::remote_pod::{RemotePod, WatchedPod};
+use liqo_offloading_rules::pod::reported_status::ReportedStatus;
+use liqo_offloading_rules::pod::shadow_pod::Shadow;
+use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
+use liqo_quantity::ResourceList;
+use parking_lot::Mutex;
+use serde::{Deserialize as _, de::IgnoredAny};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::eviction::{self, Outcome};
+use crate::provider::state::{Error, Provider};
+use crate::provider::triggers;
+
+/// How many shadow pods are reconciled at the same time.
+const WORKERS: usize = 16;
+/// More steps than any shadow pod needs in one pass.
+const MAX_STEPS: usize = 12;
+/// Delay before an eviction that a disruption budget did not allow is tried again.
+const EVICTION_RETRY: Duration = Duration::from_secs(10);
+/// Delay before a finalizer is removed again after its list changed meanwhile.
+const RELEASE_RETRY: Duration = Duration::from_secs(5);
+/// Delay after a pass that took more than [`MAX_STEPS`].
+const TOO_MANY_STEPS_RETRY: Duration = Duration::from_secs(10);
+
+/// An object in an answer of which only the metadata is read.
+type MetadataOnly = Object<IgnoredAny, IgnoredAny>;
+
+struct Controller {
+    provider: Arc<Provider>,
+    memory: Mutex<HashMap<Key, Memory>>,
+}
+
+/// What is remembered of a shadow pod between two passes, because caches lag. Lost at a restart, which costs some reads.
+#[derive(Default)]
+struct Memory {
+    /// UID of the shadow pod.
+    uid: String,
+    /// The status written last, until the watch shows it.
+    reported: Option<ReportedStatus>,
+    /// UID of the pod that was created and is not in the status yet.
+    created: Option<String>,
+    /// UID of the pod that was evicted.
+    evicted: Option<String>,
+    /// The generation that the pod was created from or updated to.
+    applied: Option<i64>,
+    /// Since when a minor change of the status has not been written.
+    unreported_since: Option<Instant>,
+    /// The API server's last refusal.
+    refused: Option<RefusedPod>,
+    /// Its finalizer was removed, and the watch does not show that yet.
+    released: bool,
+}
+
+/// A pod that the API server refused, with everything that went into it: the same pod is not tried again after every change elsewhere.
+struct RefusedPod {
+    refusal: Refusal,
+    generation: i64,
+    pod_security: Vec<(String, String)>,
+    policy: ConsumerPolicy,
+    overhead: ResourceList,
+    at: Instant,
+}
+
+/// What the pod of a shadow pod is created from.
+struct PodInput {
+    pod: Arc<Value>,
+    generation: i64,
+    consumer: ClusterId,
+    policy: ConsumerPolicy,
+    overhead: ResourceList,
+    pod_security: Vec<(String, String)>,
+}
+
+impl RefusedPod {
+    fn is_still_refused(&self, input: &PodInput) -> bool {
+        (self.generation, &self.pod_security, &self.policy, &self.overhead)
+            == (input.generation, &input.pod_security, &input.policy, &input.overhead)
+            && self.at.elapsed() < REFUSED_RETRY
+    }
+}
+
+/// Runs until the context's `stop`.
+pub async fn run(provider: Arc<Provider>) {
+    let (queue, stop) = (provider.queues.shadow_pods.clone(), provider.context.stop.clone());
+    let controller = Arc::new(Controller { provider, memory: Mutex::default() });
+    let reconcile = move |key: Key| {
+        let controller = controller.clone();
+        async move { controller.reconcile(key).await }
+    };
+    queue.run("shadow-pods", WORKERS, stop, reconcile).await;
+}
+
+impl Controller {
+    /// Reconciles one shadow pod, or the pods that it left behind.
+    async fn reconcile(&self, key: Key) -> Result<Next, Error> {
+        let provider = &self.provider;
+        let pods = provider.index.lock().of(&key);
+        let seen: Vec<_> = pods.into_iter().filter(|pod| provider.is_mapped_for(&pod.key.namespace, &key.namespace)).collect();
+        let Some(shadow) = provider.shadows.get(&key) else {
+            self.memory.lock().remove(&key);
+            forget(provider, &key);
+            return self.remove_orphans(&key, seen).await;
+        };
+        if provider.tenant(&key.namespace).is_none() {
+            tracing::debug!(shadow_pod = %key, "not in the namespace of a tenant, left alone");
+            return Ok(Next::OnChange);
+        }
+        let mut memory = self.memory.lock().remove(&key).unwrap_or_default();
+        if memory.uid != shadow.uid {
+            memory = Memory { uid: shadow.uid.clone(), ..Memory::default() };
+        }
+        if memory.reported.as_ref() == Some(&shadow.reported) {
+            memory.reported = None;
+        }
+        let mut pass = Pass { provider, key: &key, memory };
+        let outcome = if pass.memory.released { Ok(Next::OnChange) } else { pass.run(shadow, seen).await };
+        let memory = pass.memory;
+        if outcome.is_err() {
+            // It is not known when the next try succeeds, so it must not hold up the pods behind it.
+            provider.queues.add(triggers::shadow_pods(provider.ledger.lock().stop_waiting(&key)));
+        }
+        self.memory.lock().insert(key, memory);
+        outcome
+    }
+
+    /// Removes pods whose shadow pod is gone, if the API server confirms that it is.
+    async fn remove_orphans(&self, key: &Key, pods: Vec<Arc<RemotePod>>) -> Result<Next, Error> {
+        if pods.is_empty() {
+            return Ok(Next::OnChange);
+        }
+        let api: Api<ShadowPod> = Api::namespaced(self.provider.context.client.clone(), &key.namespace);
+        if api.get_metadata_opt(&key.name).await.step("read", "ShadowPod", key)?.is_some() {
+            // The watch will show it.
+            return Ok(Next::OnChange);
+        }
+        let pass = Pass { provider: &self.provider, key, memory: Memory::default() };
+        for pod in pods {
+            match decide_orphan(&pod) {
+                Step::Delete(pod, grace) => pass.delete(&pod, grace).await?,
+                Step::StripFinalizer(pod) => pass.strip_finalizer(&pod).await?,
+                _ => {}
+            }
+        }
+        Ok(Next::OnChange)
+    }
+}
+
+/// Removes a shadow pod that is gone from index and ledger.
+fn forget(provider: &Provider, key: &Key) {
+    provider.index.lock().forget(key);
+    provider.queues.add(triggers::shadow_pods(provider.ledger.lock().forget(key)));
+}
+
+/// What follows a step.
+enum Progress {
+    DecideAgain,
+    Finished(Next),
+    /// The shadow pod is gone.
+    Gone,
+}
+
+/// One pass over one shadow pod.
+struct Pass<'a> {
+    provider: &'a Arc<Provider>,
+    key: &'a Key,
+    memory: Memory,
+}
+
+impl Pass<'_> {
+    async fn run(&mut self, shadow: Arc<Shadow>, seen: Vec<Arc<RemotePod>>) -> Result<Next, Error> {
+        let destination = self.provider.destination_of_pods(&self.key.namespace, &shadow.namespace);
+        let mut snapshot = self.snapshot(shadow.clone(), seen, destination);
+        for _ in 0..MAX_STEPS {
+            match self.act(decide(&snapshot), &mut snapshot).await? {
+                Progress::DecideAgain => {}
+                Progress::Finished(next) => {
+                    self.settle(&snapshot);
+                    return Ok(next);
+                }
+                Progress::Gone => return Ok(Next::OnChange),
+            }
+            let live = std::mem::replace(&mut snapshot.live, Live::NotAsked);
+            let refusal = snapshot.refusal.take();
+            snapshot = Snapshot { live, refusal, ..self.snapshot(shadow.clone(), snapshot.seen, snapshot.destination) };
+        }
+        tracing::warn!(shadow_pod = %self.key, "the steps do not come to an end");
+        Ok(Next::After(TOO_MANY_STEPS_RETRY))
+    }
+
+    /// Does one step, and adds its outcome to the snapshot.
+    async fn act(&mut self, step: Step, snapshot: &mut Snapshot) -> Result<Progress, Error> {
+        let shadow = snapshot.shadow.clone();
+        Ok(match step {
+            Step::Wait => {
+                self.memory.unreported_since = None;
+                Progress::Finished(Next::OnChange)
+            }
+            Step::WaitFor(delay) => {
+                self.memory.unreported_since.get_or_insert_with(Instant::now);
+                Progress::Finished(Next::After(delay))
+            }
+            Step::ReadLive => {
+                snapshot.live = self.read_live(&shadow, &snapshot.destination).await?;
+                Progress::DecideAgain
+            }
+            Step::Create => {
+                match self.create(&shadow, &snapshot.destination).await? {
+                    Ok(live) => snapshot.live = live,
+                    Err(refusal) => snapshot.refusal = Some(refusal),
+                }
+                Progress::DecideAgain
+            }
+            Step::Report(status) => {
+                if self.report(&snapshot.reported, status).await? {
+                    Progress::DecideAgain
+                } else {
+                    Progress::Gone
+                }
+            }
+            Step::Update(pod) => {
+                self.update(&pod, shadow.generation).await?;
+                Progress::DecideAgain
+            }
+            Step::Delete(pod, grace) => {
+                self.delete(&pod, grace).await?;
+                Progress::Finished(Next::OnChange)
+            }
+            Step::Evict(pod, grace) => Progress::Finished(self.evict(&pod, grace).await?),
+            Step::StripFinalizer(pod) => {
+                self.strip_finalizer(&pod).await?;
+                Progress::Finished(Next::OnChange)
+            }
+            Step::Release => {
+                if self.release(&shadow).await? {
+                    Progress::Gone
+                } else {
+                    Progress::Finished(Next::After(RELEASE_RETRY))
+                }
+            }
+        })
+    }
+
+    fn snapshot(&self, shadow: Arc<Shadow>, seen: Vec<Arc<RemotePod>>, destination: Destination) -> Snapshot {
+        let reported = self.memory.reported.clone().unwrap_or_else(|| shadow.reported.clone());
+        let expected_uid = reported.remote_uid.clone().or(self.memory.created.clone());
+        let name_taken = self.provider.pods.get(&pod_key(&shadow, &destination)).is_some_and(|pod| pod.shadow_key() != *self.key);
+        Snapshot {
+            saw_gone: expected_uid.as_ref().is_some_and(|uid| self.provider.index.lock().saw_gone(self.key, uid)),
+            expected_uid,
+            seen,
+            name_taken,
+            live: Live::NotAsked,
+            refusal: None,
+            destination,
+            // A shadow pod of the first generation was never changed.
+            applied_generation: self.memory.applied.or((shadow.generation <= 1).then_some(shadow.generation)),
+            unreported_for: self.memory.unreported_since.map(|since| since.elapsed()).unwrap_or_default(),
+            reclaim: self.provider.reclaim_of(self.key, &shadow.pool),
+            evicted_uid: self.memory.evicted.clone(),
+            now: Timestamp::now(),
+            reported,
+            shadow,
+        }
+    }
+
+    /// Keeps room and a place in the queues only for a pod that needs them.
+    fn settle(&self, snapshot: &Snapshot) {
+        let exists = !snapshot.seen.is_empty() || matches!(snapshot.live, Live::Ours(_));
+        let mut ledger = self.provider.ledger.lock();
+        let mut freed = if exists { Vec::new() } else { ledger.release(self.key) };
+        if !snapshot.refusal.as_ref().is_some_and(Refusal::is_about_offer) {
+            freed.extend(ledger.stop_waiting(self.key));
+        }
+        drop(ledger);
+        self.provider.queues.add(triggers::shadow_pods(freed));
+        if snapshot.reported.reason.as_deref() == Some(NAME_TAKEN) {
+            let pod = pod_key(&snapshot.shadow, &snapshot.destination);
+            self.provider.index.lock().wait_for_name(pod, self.key.clone());
+        }
+    }
+
+    /// Reads the pod with the wanted name from the API server.
+    async fn read_live(&self, shadow: &Shadow, destination: &Destination) -> Result<Live, Error> {
+        let key = pod_key(shadow, destination);
+        if key.namespace.is_empty() {
+            return Ok(Live::Absent);
+        }
+        let api: Api<WatchedPod> = self.pods(&key.namespace);
+        let found = api.get_opt(&key.name).await.step("read", "Pod", key)?;
+        Ok(found.map_or(Live::Absent, |pod| self.owner_of(pod)))
+    }
+
+    fn owner_of(&self, pod: WatchedPod) -> Live {
+        match RemotePod::reduce(pod) {
+            Some(pod) if pod.shadow_key() == *self.key => Live::Ours(Arc::new(pod)),
+            _ => Live::OtherOwner,
+        }
+    }
+
+    /// Creates the pod if it may run and the offer has room.
+    async fn create(&mut self, shadow: &Shadow, destination: &Destination) -> Result<Result<Live, Refusal>, Error> {
+        let key = pod_key(shadow, destination);
+        let input = match self.input(shadow, &key).await? {
+            Some(Ok(input)) => input,
+            Some(Err(refusal)) => return Ok(Err(refusal)),
+            None => return Ok(Ok(Live::NotAsked)),
+        };
+        if let Some(refused) = self.memory.refused.as_ref().filter(|refused| refused.is_still_refused(&input)) {
+            return Ok(Err(refused.refusal.clone()));
+        }
+        let pod = match self.admit(shadow, &key, &input) {
+            Ok(pod) => pod,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let body = serde_json::to_vec(&pod).step("encode", "Pod", &key)?;
+        let request = Request::new(Pod::url_path(&(), Some(&key.namespace))).create(&PostParams::default(), body);
+        let request = request.map_err(kube::Error::BuildRequest).step("create", "Pod", &key)?;
+        match self.provider.context.client.request::<WatchedPod>(request).await {
+            Ok(created) => {
+                tracing::debug!(pod = %key, shadow_pod = %self.key, "created a remote pod");
+                self.memory.applied = Some(input.generation);
+                let live = self.owner_of(created);
+                if let Live::Ours(pod) = &live {
+                    // Admission plugins of this cluster may have raised what it requests.
+                    self.provider.ledger.lock().created(self.key, &pod.charge);
+                    self.memory.created = Some(pod.uid.clone());
+                }
+                Ok(Ok(live))
+            }
+            Err(kube::Error::Api(status)) if status.is_already_exists() => match self.read_live(shadow, destination).await? {
+                Live::Absent | Live::NotAsked => Err(Error::NameFreed(key)),
+                live => Ok(Ok(live)),
+            },
+            Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => {
+                let refusal = Refusal::of(&status);
+                let PodInput { generation, pod_security, policy, overhead, .. } = input;
+                let at = Instant::now();
+                self.memory.refused =
+                    Some(RefusedPod { refusal: refusal.clone(), generation, pod_security, policy, overhead, at });
+                Ok(Err(refusal))
+            }
+            Err(error) => Ok(Err(error).step("create", "Pod", key)?),
+        }
+    }
+
+    /// Collects what the pod is created from. `None` if the shadow pod or the tenant is gone; a refusal if no policy selects the consumer.
+    async fn input(&self, shadow: &Shadow, key: &Key) -> Result<Option<Result<PodInput, Refusal>>, Error> {
+        let (pod, generation) = match &shadow.pod {
+            Some(pod) => (pod.clone(), shadow.generation),
+            // The cache does not keep pods that ran before, or are large.
+            None => match self.shadow_now().await? {
+                Some(now) => (Arc::new(now.spec.pod), now.metadata.generation.unwrap_or_default()),
+                None => return Ok(None),
+            },
+        };
+        let Some(tenant) = self.provider.tenant(&self.key.namespace) else { return Ok(None) };
+        let Some(policy) = self.provider.policy_of(&tenant.consumer) else { return Ok(Some(Err(usage::not_shared()))) };
+        let pod_security = self.provider.namespace(&key.namespace).map(|found| found.pod_security.clone()).unwrap_or_default();
+        let overhead = self.provider.overhead(&policy);
+        Ok(Some(Ok(PodInput { pod, generation, consumer: tenant.consumer.clone(), policy, overhead, pod_security })))
+    }
+
+    /// The pod to create, if the rules allow it. Its room is reserved then.
+    fn admit(&self, shadow: &Shadow, key: &Key, input: &PodInput) -> Result<Value, Refusal> {
+        let identity = RemoteIdentity {
+            namespace: &key.namespace,
+            name: &key.name,
+            consumer: input.consumer.as_str(),
+            pool: &shadow.pool,
+            shadow_pod: &self.key.name,
+            home_namespace: &shadow.namespace,
+        };
+        let offer = self.provider.offers.get(&Key::new(self.key.namespace.clone(), shadow.pool.clone()));
+        let pod = remote_pod(&input.pod, &identity, &input.policy.rules(offer.as_deref()))
+            .map_err(|refusal| Refusal { reason: refusal.reason, message: refusal.message })?;
+        let spec = PodSpec::deserialize(&pod["spec"]).map_err(|error| Refusal {
+            reason: OffloadedReason::Invalid.as_str(),
+            message: format!("the pod cannot be read: {error}"),
+        })?;
+        if let Some(refusal) = negative_quantity(&spec).or_else(|| input.policy.missing_limit(&spec)) {
+            return Err(refusal);
+        }
+        let request = AdmissionRequest {
+            account: Account { tenant: self.key.namespace.clone(), pool: shadow.pool.clone() },
+            shadow: self.key.clone(),
+            turn: shadow.turn(&self.key.name),
+            // The API server adds the overhead of the RuntimeClass.
+            charge: Effective::of_pod(&spec).with_overhead(&input.overhead),
+        };
+        let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
+        self.provider.ledger.lock().admit(request, offer.as_deref(), input.policy.usage.charge, ours)?;
+        Ok(pod)
+    }
+
+    /// Writes the status. Returns whether the shadow pod still exists.
+    async fn report(&mut self, before: &ReportedStatus, status: ReportedStatus) -> Result<bool, Error> {
+        let Some(mut patch) = before.patch_to(&status) else { return Ok(true) };
+        patch["metadata"] = json!({ "uid": self.memory.uid });
+        let answer = self.shadows().patch_status(&self.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        let exists = unless_changed(answer).step("change", "ShadowPod", self.key)?.is_some();
+        tracing::debug!(shadow_pod = %self.key, phase = ?status.phase, reason = status.reason, "reported a status");
+        let reclaimed = status.reason.as_deref() == Some(OFFER_RECLAIMED);
+        if (status.phase == ShadowPodPhase::Refused || reclaimed) && before.reason != status.reason {
+            let uid = Some(self.memory.uid.clone());
+            let reference = object_ref(&ShadowPod::api_version(&()), &ShadowPod::kind(&()), self.key, uid);
+            let (reason, message) = (status.reason.clone().unwrap_or_default(), status.message.clone().unwrap_or_default());
+            self.provider.context.events.warning(&reference, &reason, message).await;
+        }
+        if status.remote_uid.is_none() {
+            self.memory.created = None;
+        }
+        self.memory.unreported_since = None;
+        self.memory.reported = Some(status);
+        Ok(exists)
+    }
+
+    /// Updates labels, annotations, images and deadline of the pod to those of the shadow pod.
+    async fn update(&mut self, pod: &RemotePod, generation: i64) -> Result<(), Error> {
+        let Some(shadow) = self.shadow_now().await? else { return Ok(()) };
+        let request = Request::new(Pod::url_path(&(), Some(&pod.key.namespace))).get(&pod.key.name, &GetParams::default());
+        let request = request.map_err(kube::Error::BuildRequest).step("read", "Pod", &pod.key)?;
+        let live = unless_gone(self.provider.context.client.request::<Value>(request).await).step("read", "Pod", &pod.key)?;
+        let rules = ConsumerPolicy::default().rules(None);
+        if let Some(mut patch) = live.as_ref().and_then(|live| remote_patch(&shadow.spec.pod, live, &rules)) {
+            patch["metadata"]["uid"] = pod.uid.as_str().into();
+            let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+            match api.patch(&pod.key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
+                Err(kube::Error::Api(status))
+                    if status.is_not_found() || status.is_conflict() || Refusal::is_meant_by(&status) =>
+                {
+                    tracing::debug!(pod = %pod.key, error = %status, "a remote pod cannot be changed as its local pod was");
+                }
+                answer => {
+                    answer.step("change", "Pod", &pod.key)?;
+                    tracing::debug!(pod = %pod.key, "updated a remote pod");
+                }
+            }
+        }
+        // The watch shows what changed in the meantime.
+        self.memory.applied = Some(generation);
+        Ok(())
+    }
+
+    async fn delete(&self, pod: &RemotePod, grace: Option<i64>) -> Result<(), Error> {
+        let grace_period_seconds = grace.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX >> 1));
+        let params = DeleteParams { grace_period_seconds, ..only(pod.uid.clone()) };
+        let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+        delete_if_present(&api, &pod.key.name, &params).await.step("delete", "Pod", &pod.key)?;
+        tracing::debug!(pod = %pod.key, grace, "deleted a remote pod");
+        Ok(())
+    }
+
+    /// Evicts a pod, which respects the disruption budgets of this cluster.
+    async fn evict(&mut self, pod: &RemotePod, grace: i64) -> Result<Next, Error> {
+        let answer = eviction::evict(&self.provider.context.client, &pod.key, &pod.uid, Some(grace)).await;
+        match answer.step("evict", "Pod", &pod.key)? {
+            Outcome::NotAllowed(reason) => {
+                tracing::info!(pod = %pod.key, reason, "a pod whose room is taken back cannot be evicted yet");
+                return Ok(Next::After(EVICTION_RETRY));
+            }
+            Outcome::Accepted => {
+                self.memory.evicted = Some(pod.uid.clone());
+                tracing::info!(pod = %pod.key, pool = pod.pool, "evicted a pod whose room is taken back");
+            }
+            // The watch will show it.
+            Outcome::Gone => {}
+        }
+        Ok(Next::OnChange)
+    }
+
+    async fn strip_finalizer(&self, pod: &RemotePod) -> Result<(), Error> {
+        let patch = json!({ "metadata": { "uid": pod.uid, "$deleteFromPrimitiveList/finalizers": [finalizers::FINAL_STATUS] } });
+        let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+        let answer = api.patch(&pod.key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await;
+        unless_changed(answer).step("change", "Pod", &pod.key)?;
+        Ok(())
+    }
+
+    /// Removes our finalizer from the shadow pod, and deletes it: its pod is gone. Returns `false` if its finalizers changed meanwhile.
+    async fn release(&mut self, shadow: &Shadow) -> Result<bool, Error> {
+        let api = self.shadows();
+        if let Some(position) = shadow.finalizer {
+            let removed = remove_finalizer_at(&api, &self.key.name, &shadow.uid, position, finalizers::SHADOW_POD).await;
+            if !removed.step("change", "ShadowPod", self.key)? {
+                tracing::debug!(shadow_pod = %self.key, "not released yet: its finalizers changed");
+                return Ok(false);
+            }
+        }
+        if !shadow.deleted {
+            delete_if_present(&api, &self.key.name, &only(shadow.uid.clone())).await.step("delete", "ShadowPod", self.key)?;
+        }
+        forget(self.provider, self.key);
+        self.memory.released = true;
+        Ok(true)
+    }
+
+    /// The whole shadow pod, read from the API server.
+    async fn shadow_now(&self) -> Result<Option<ShadowPod>, Error> {
+        let api: Api<ShadowPod> = Api::namespaced(self.provider.context.client.clone(), &self.key.namespace);
+        Ok(api.get_opt(&self.key.name).await.step("read", "ShadowPod", self.key)?)
+    }
+
+    fn shadows(&self) -> Api<MetadataOnly> {
+        Api::namespaced_with(self.provider.context.client.clone(), &self.key.namespace, &ApiResource::erase::<ShadowPod>(&()))
+    }
+
+    fn pods<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = ApiResource, Scope = kube::core::DynamicResourceScope>,
+    {
+        Api::namespaced_with(self.provider.context.client.clone(), namespace, &ApiResource::erase::<Pod>(&()))
+    }
+}

@@ -1,0 +1,50 @@
+//! The provider's side: what consumers ask for in their tenant namespaces becomes namespaces, pods and objects here.
+//!
+//! ```text
+//!   tenant namespace of a consumer             mapped namespaces of that consumer
+//!
+//!   NamespaceMap  --- controllers::namespaces -->  Namespace, with role bindings, limits and isolation
+//!   ShadowPod     --- controllers::shadow_pods ->  Pod        (after admission against the ResourceOffer)
+//!   ShadowPod.status <-----------------------------Pod.status
+//!   ReflectedObject, Secret
+//!                 --- controllers::replicas ---->  ConfigMap, Secret, Service, EndpointSlice, Ingress, NetworkPolicy
+//!
+//!   PeeringPolicy --- what all of these may be and use (controllers::fan_out)
+//!   ResourceOffer --- which pods are admitted, and which must end (controllers::offers)
+//! ```
+//!
+//! [`state`] holds the caches and indexes that all controllers read. [`triggers`] decides which keys are enqueued after a change. The
+//! controllers in `controllers` import the state and the rules of `liqo-offloading-rules`, never each other.
+//!
+//! Ownership is derived from the namespace of an object, never from its contents. The provider trusts nothing that a consumer writes: it
+//! checks names, pods and objects again. What a consumer may write at all is a matter of RBAC: the rules are in
+//! `deploy/liqo/rbac-bound.yaml`, and `crates/peering/src/objects.rs` binds them in each tenant namespace and limits the numbers.
+
+mod controllers;
+mod state;
+mod triggers;
+
+use std::sync::Arc;
+
+use liqo_controller_runtime::Context;
+
+use controllers::{fan_out, namespaces, offers, replicas, shadow_pods};
+use state::Provider;
+
+/// Runs the provider's side until the context's `stop`.
+pub async fn run(context: Context) {
+    let stop = context.stop.clone();
+    let provider = Arc::new(Provider::start(context));
+    if stop.run_until_cancelled(provider.synced()).await != Some(true) {
+        return;
+    }
+    // Which pods must end is known before the first of them is reconciled.
+    let offers = offers::Controller::new(provider.clone());
+    tokio::join!(
+        offers.run(),
+        namespaces::run(provider.clone()),
+        shadow_pods::run(provider.clone()),
+        replicas::run(provider.clone()),
+        fan_out::run(provider.clone()),
+    );
+}

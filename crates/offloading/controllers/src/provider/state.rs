@@ -1,0 +1,456 @@
+//! What the provider's controllers share: caches of what exists, indexes over them, and the queues.
+//!
+//! Watches update the caches and indexes, and add to the queues what [`triggers`] names. Controllers read here.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt::Debug,
+    hash::Hash,
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use k8s_openapi::api::{
+    core::v1::{Node, Pod, Secret},
+    node::v1::RuntimeClass,
+};
+use kube::{Api, Resource, api::ApiResource, runtime::watcher::Config};
+use liqo_api::policies::without_status;
+use liqo_api::{
+    Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, PeeringPolicy, ReflectedObject, ResourceOffer, ShadowPod,
+    labels, requests, tenant_namespace,
+};
+use liqo_controller_runtime::writes::StepError;
+use liqo_controller_runtime::{Cache, Context, Key, Queue, cache::whole, foreign_clusters};
+use liqo_offloading_rules::namespace::mapped::{self, ConsumerNamespace, Destination, DestinationState, NamespaceKind};
+use liqo_offloading_rules::pod::admission::Offer;
+use liqo_offloading_rules::pod::ledger::Ledger;
+use liqo_offloading_rules::pod::remote_pod::{PodIndex, RemotePod, WatchedPod};
+use liqo_offloading_rules::pod::shadow_pod::Shadow;
+use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
+use liqo_offloading_rules::replica::isolation::{self, IsolationPolicy};
+use liqo_offloading_rules::replica::source::Source;
+use liqo_quantity::ResourceList;
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use super::triggers::{self, ReplicaGroup, Target, Trigger};
+use crate::networks::Networks;
+
+/// A step of a controller failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A request to the API server.
+    #[error(transparent)]
+    Request(#[from] StepError),
+    /// An object could not be converted to or from JSON.
+    #[error(transparent)]
+    Json(#[from] StepError<serde_json::Error>),
+    /// Creating the pod failed because its name was taken, and then no pod had it.
+    #[error("the name of pod {0} was taken a moment ago and is free now")]
+    NameFreed(Key),
+}
+
+/// The caches, indexes and queues.
+pub struct Provider {
+    pub context: Context,
+    pub queues: Queues,
+    pub namespaces: Cache<ConsumerNamespace>,
+    maps: Cache<NamespaceMap>,
+    pub offers: Cache<Offer>,
+    pub shadows: Cache<Shadow>,
+    pub pods: Cache<RemotePod>,
+    /// Everything reflected but Secrets.
+    pub records: Cache<Source>,
+    policies: Cache<PeeringPolicy>,
+    /// The networks to the consumers.
+    pub networks: Networks,
+    /// Without their status, which does not tell which policy selects them.
+    foreign_clusters: Cache<ForeignCluster>,
+    /// The overhead of each `RuntimeClass`.
+    runtime_classes: Cache<ResourceList>,
+    /// The networks of each real node that are not private.
+    nodes: Cache<BTreeSet<IpNet>>,
+    pub index: Arc<Mutex<PodIndex>>,
+    pub ledger: Arc<Mutex<Ledger>>,
+    /// The Secrets of each tenant namespace.
+    secrets: Mutex<HashMap<String, TenantSecrets>>,
+    /// Shadow pods whose pods must end because their room is taken back, by offer, with the reason for users.
+    pub ending: Mutex<HashMap<Key, BTreeMap<Key, String>>>,
+}
+
+/// The watch of one tenant namespace's Secrets. There is no right to read those of other namespaces.
+struct TenantSecrets {
+    /// UID of the tenant namespace.
+    uid: String,
+    secrets: Cache<Source>,
+    stop: CancellationToken,
+}
+
+/// One queue for each kind of [`Target`].
+#[derive(Clone, Default)]
+pub struct Queues {
+    pub namespaces: Queue<String>,
+    pub tenant_secrets: Queue<String>,
+    pub tenant_pods: Queue<(String, bool)>,
+    pub shadow_pods: Queue<Key>,
+    pub replicas: Queue<ReplicaGroup>,
+    pub accounts: Queue<Key>,
+    pub usage: Queue<()>,
+    pub isolation: Queue<()>,
+}
+
+impl Queues {
+    pub fn add(&self, triggers: impl IntoIterator<Item = Trigger>) {
+        for Trigger { target, delay } in triggers {
+            match target {
+                Target::Namespaces(tenant) => add(&self.namespaces, tenant, delay),
+                Target::TenantSecrets(tenant) => add(&self.tenant_secrets, tenant, delay),
+                Target::TenantPods { tenant, all } => add(&self.tenant_pods, (tenant, all), delay),
+                Target::ShadowPod(key) => add(&self.shadow_pods, key, delay),
+                Target::Replicas(group) => add(&self.replicas, group, delay),
+                Target::Account(offer) => add(&self.accounts, offer, delay),
+                Target::Usage => add(&self.usage, (), delay),
+                Target::Isolation => add(&self.isolation, (), delay),
+            }
+        }
+    }
+}
+
+fn add<K: Clone + Eq + Hash + Ord + Debug + Send + 'static>(queue: &Queue<K>, key: K, delay: Duration) {
+    if delay.is_zero() {
+        queue.add(key);
+    } else {
+        queue.add_after(key, delay);
+    }
+}
+
+/// What the watches need and write to.
+struct Watches<'a> {
+    context: &'a Context,
+    queues: Queues,
+    index: Arc<Mutex<PodIndex>>,
+    ledger: Arc<Mutex<Ledger>>,
+}
+
+impl Watches<'_> {
+    /// Watches all objects of a kind. `triggers` names what to enqueue after a change.
+    fn all<K, R>(
+        &self,
+        config: Config,
+        reduce: impl Fn(K) -> Option<R> + Send + 'static,
+        triggers: impl FnMut(&Key, Option<&R>, Option<&R>) -> Vec<Trigger> + Send + 'static,
+    ) -> Cache<R>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+        R: Send + Sync + PartialEq + 'static,
+    {
+        let (queues, mut triggers) = (self.queues.clone(), triggers);
+        let changed = move |key: &Key, old: Option<&Arc<R>>, new: Option<&Arc<R>>| {
+            queues.add(triggers(key, old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
+        };
+        Cache::watch(Api::all(self.context.client.clone()), config, self.context.stop.clone(), reduce, changed)
+    }
+
+    fn namespaces(&self) -> Cache<ConsumerNamespace> {
+        let ours = format!("{} in ({},{})", labels::NAMESPACE_KIND, mapped::TENANT, mapped::MAPPED);
+        let ledger = self.ledger.clone();
+        self.all(Config::default().labels(&ours), ConsumerNamespace::reduce, move |_, old, new| {
+            ledger.lock().recount();
+            triggers::namespace_changed(old, new)
+        })
+    }
+
+    fn maps(&self) -> Cache<NamespaceMap> {
+        let reduce = |map: NamespaceMap| if map.metadata.name.as_deref() == Some(NAMESPACE_MAP) { whole(map) } else { None };
+        self.all(Config::default(), reduce, |key, old, new| triggers::map_changed(&key.namespace, old, new))
+    }
+
+    fn shadows(&self) -> Cache<Shadow> {
+        let ledger = self.ledger.clone();
+        self.all(
+            Config::default(),
+            |shadow: ShadowPod| Some(Shadow::reduce(shadow)),
+            move |key, old, new| {
+                let triggers = triggers::shadow_pod_changed(key, old, new);
+                // A pod that does not wait for room leaves the ledger again when it is reconciled.
+                if let Some(request) = new.filter(|_| !triggers.is_empty()).and_then(|new| new.admission_request(key)) {
+                    ledger.lock().arrived(request);
+                }
+                triggers
+            },
+        )
+    }
+
+    fn pods(&self, namespaces: &Cache<ConsumerNamespace>) -> Cache<RemotePod> {
+        let api: Api<WatchedPod> = Api::all_with(self.context.client.clone(), &ApiResource::erase::<Pod>(&()));
+        let config = Config::default().labels(labels::SHADOW_POD);
+        let (queues, index, ledger) = (self.queues.clone(), self.index.clone(), self.ledger.clone());
+        let namespaces = namespaces.clone();
+        Cache::watch(api, config, self.context.stop.clone(), RemotePod::reduce, move |_, old, new| {
+            queues.add(triggers::shadow_pods(index.lock().changed(old, new)));
+            let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
+            queues.add(triggers::room_freed(ledger.lock().pod_changed(old, new)));
+            queues.add(triggers::remote_pod_changed(old, new, |namespace| {
+                match &namespaces.get(&Key::new("", namespace))?.kind {
+                    NamespaceKind::Mapped { home } => Some(home.clone()),
+                    NamespaceKind::Tenant { .. } => None,
+                }
+            }));
+        })
+    }
+
+    fn records(&self, maps: &Cache<NamespaceMap>) -> Cache<Source> {
+        let maps = maps.clone();
+        self.all(
+            Config::default(),
+            |object: ReflectedObject| Some(Source::of_object(object)),
+            move |key, old, new| {
+                triggers::record_changed(&key.namespace, old, new, || maps.get(&Key::new(&key.namespace, NAMESPACE_MAP)))
+            },
+        )
+    }
+
+    fn nodes(&self) -> Cache<BTreeSet<IpNet>> {
+        let real = Config::default().labels(&format!("{}!={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+        let reduce = |node: Node| Some(isolation::networks_of_node(&node)).filter(|networks| !networks.is_empty());
+        self.all(real, reduce, |_, _, _| triggers::node_changed())
+    }
+
+    fn networks(&self, namespaces: &Cache<ConsumerNamespace>) -> Networks {
+        let (queues, namespaces) = (self.queues.clone(), namespaces.clone());
+        Networks::follow(self.context, move |peer, old, new| {
+            queues.add(triggers::network_changed(&peer, old, new, &by_name(&namespaces)));
+        })
+    }
+}
+
+impl Provider {
+    /// Starts all watches.
+    pub fn start(context: Context) -> Self {
+        let watches = Watches { context: &context, queues: Queues::default(), index: Arc::default(), ledger: Arc::default() };
+        let namespaces = watches.namespaces();
+        let maps = watches.maps();
+        let offers =
+            watches.all(Config::default(), |offer: ResourceOffer| Offer::reduce(offer), |key, _, _| triggers::offer_changed(key));
+        let policies = watches.all(Config::default(), without_status, |_, _, _| triggers::policy_changed());
+        let foreign_clusters =
+            watches.all(Config::default(), |cluster| Some(without_volatile(cluster)), |_, _, _| triggers::policy_changed());
+        let runtime_classes = watches.all(Config::default(), |class| Some(overhead(class)), |_, _, _| triggers::policy_changed());
+        Self {
+            shadows: watches.shadows(),
+            pods: watches.pods(&namespaces),
+            records: watches.records(&maps),
+            nodes: watches.nodes(),
+            networks: watches.networks(&namespaces),
+            queues: watches.queues,
+            index: watches.index,
+            ledger: watches.ledger,
+            namespaces,
+            maps,
+            offers,
+            policies,
+            foreign_clusters,
+            runtime_classes,
+            secrets: Mutex::default(),
+            ending: Mutex::default(),
+            context,
+        }
+    }
+
+    /// Waits for all initial lists: until then, absence proves nothing. `false` if a watch ended before.
+    pub async fn synced(&self) -> bool {
+        self.namespaces.synced().await
+            && self.maps.synced().await
+            && self.offers.synced().await
+            && self.shadows.synced().await
+            && self.pods.synced().await
+            && self.records.synced().await
+            && self.policies.synced().await
+            && self.foreign_clusters.synced().await
+            && self.runtime_classes.synced().await
+            && self.networks.synced().await
+            && self.nodes.synced().await
+    }
+
+    /// The tenant that this namespace belongs to, if it is a tenant namespace.
+    pub fn tenant(&self, namespace: &str) -> Option<Arc<ConsumerNamespace>> {
+        self.namespace(namespace).filter(|found| matches!(found.kind, NamespaceKind::Tenant { .. }))
+    }
+
+    /// The tenant or mapped namespace with this name.
+    pub fn namespace(&self, name: &str) -> Option<Arc<ConsumerNamespace>> {
+        self.namespaces.get(&Key::new("", name))
+    }
+
+    /// Every tenant and mapped namespace, by name.
+    pub fn all_namespaces(&self) -> BTreeMap<String, Arc<ConsumerNamespace>> {
+        by_name(&self.namespaces)
+    }
+
+    pub fn map(&self, tenant: &str) -> Option<Arc<NamespaceMap>> {
+        self.maps.get(&Key::new(tenant, NAMESPACE_MAP))
+    }
+
+    /// Where objects of a consumer's namespace belong.
+    pub fn destination(&self, tenant: &str, home: &str) -> Destination {
+        mapped::destination(self.tenant(tenant).as_deref(), self.map(tenant).as_deref(), home, |name| self.namespace(name))
+    }
+
+    /// Where pods of a consumer's namespace belong. They wait until the namespace enforces the Pod Security standard of the policy.
+    pub fn destination_of_pods(&self, tenant: &str, home: &str) -> Destination {
+        let mut destination = self.destination(tenant, home);
+        if destination.state == DestinationState::Ready
+            && let Some(found) = self.namespace(&destination.namespace)
+            && let Some(level) = usage::pod_security_to_set(&found, self.policy_of(&found.consumer).as_ref())
+        {
+            destination.state = DestinationState::NotReady(format!(
+                "namespace {} is being set to Pod Security level {level}",
+                destination.namespace
+            ));
+        }
+        destination
+    }
+
+    /// Whether this namespace is a mapped namespace of this tenant.
+    pub fn is_mapped_for(&self, namespace: &str, tenant: &str) -> bool {
+        self.namespace(namespace).is_some_and(|found| {
+            matches!(found.kind, NamespaceKind::Mapped { .. }) && tenant_namespace(&found.consumer) == tenant
+        })
+    }
+
+    /// What this consumer may use now. `None` if no policy selects it.
+    pub fn policy_of(&self, consumer: &ClusterId) -> Option<ConsumerPolicy> {
+        let policies: Vec<Arc<PeeringPolicy>> = self.policies.all().into_iter().map(|(_, policy)| policy).collect();
+        let cluster = foreign_clusters::of_peer(&self.foreign_clusters, consumer);
+        usage::of_consumer(&policies, consumer, cluster.first().map(AsRef::as_ref))
+    }
+
+    /// Whether this tenant's pods are charged by requests or by limits.
+    pub fn charge(&self, tenant: &str) -> Charge {
+        let policy = self.tenant(tenant).and_then(|tenant| self.policy_of(&tenant.consumer));
+        policy.map(|policy| policy.usage.charge).unwrap_or_default()
+    }
+
+    /// What the policy's `RuntimeClass` adds to the requests of each pod.
+    pub fn overhead(&self, policy: &ConsumerPolicy) -> ResourceList {
+        let class = policy.usage.runtime_class_name.as_ref();
+        class.and_then(|name| self.runtime_classes.get(&Key::new("", name.clone()))).map(Arc::unwrap_or_clone).unwrap_or_default()
+    }
+
+    /// Why the pod of this shadow pod must end, if its room is taken back.
+    pub fn reclaim_of(&self, shadow: &Key, pool: &str) -> Option<String> {
+        let offer = Key::new(shadow.namespace.clone(), pool);
+        self.ending.lock().get(&offer)?.get(shadow).cloned()
+    }
+
+    /// Networks with public addresses that are not the internet for the pods of any consumer.
+    pub fn internal_networks(&self) -> BTreeSet<IpNet> {
+        let networks = self.networks.all();
+        let prefixes = networks.iter().flat_map(|network| network.prefixes());
+        let nodes = self.nodes.all().into_iter().flat_map(|(_, networks)| Arc::unwrap_or_clone(networks));
+        isolation::internal_networks(&self.context.config(), nodes.chain(prefixes))
+    }
+
+    /// The limits for the pods of this consumer.
+    pub fn isolation_of(&self, consumer: &ClusterId, policy: Option<&ConsumerPolicy>) -> IsolationPolicy {
+        let config = self.context.config();
+        let prefixes = self.networks.of(consumer).iter().flat_map(|network| network.prefixes().collect::<Vec<_>>()).collect();
+        let ranges = config.status.iter().filter_map(|status| status.network.as_ref());
+        let ranges = ranges.filter(|_| policy.is_some_and(|policy| policy.usage.api_server));
+        let api_servers =
+            ranges.flat_map(|ranges| &ranges.api_servers).map(|one| SocketAddr::new(one.address, one.port)).collect();
+        let sources = policy.iter().flat_map(|policy| &policy.usage.allowed_ingress_sources);
+        let ingress_sources = sources.filter_map(|one| isolation::allowed_ingress_source(one)).collect();
+        let internal = self.internal_networks();
+        IsolationPolicy { consumer: consumer.clone(), internal, prefixes, api_servers, ingress_sources }
+    }
+
+    /// The sources in the Secrets of a tenant namespace. `None` while not all of them are known.
+    pub fn secrets_of(&self, tenant: &str) -> Option<Vec<Arc<Source>>> {
+        let secrets = self.secrets.lock();
+        let known = secrets.get(tenant).filter(|known| known.secrets.is_synced())?;
+        Some(known.secrets.all().into_iter().map(|(_, source)| source).collect())
+    }
+
+    /// Starts the watch of a tenant namespace's Secrets, or ends it after the namespace is gone.
+    pub fn follow_secrets(&self, tenant: String) {
+        let uid = self.tenant(&tenant).map(|found| found.uid.clone());
+        let mut watched = self.secrets.lock();
+        if watched.get(&tenant).map(|known| &known.uid) == uid.as_ref() {
+            return;
+        }
+        if let Some(old) = watched.remove(&tenant) {
+            old.stop.cancel();
+        }
+        let Some(uid) = uid else { return };
+        let stop = self.context.stop.child_token();
+        let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &tenant);
+        let only_reflected = Config::default().labels(&format!("{}=true", labels::REFLECTED));
+        let queues = self.queues.clone();
+        let secrets = Cache::watch(api, only_reflected, stop.clone(), Source::of_secret, move |_, old, new| {
+            queues.add(triggers::secret_changed(old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
+        });
+        let (queues, listed) = (self.queues.clone(), secrets.clone());
+        let all = triggers::secrets_listed(&tenant, self.map(&tenant).as_deref());
+        tokio::spawn(async move {
+            if listed.synced().await {
+                queues.add(all);
+            }
+        });
+        watched.insert(tenant, TenantSecrets { uid, secrets, stop });
+    }
+}
+
+fn by_name(namespaces: &Cache<ConsumerNamespace>) -> BTreeMap<String, Arc<ConsumerNamespace>> {
+    namespaces.all().into_iter().map(|(key, namespace)| (key.name, namespace)).collect()
+}
+
+/// A `ForeignCluster` without the fields that change often and do not tell which policy selects it.
+fn without_volatile(mut cluster: ForeignCluster) -> ForeignCluster {
+    cluster.status = None;
+    cluster.metadata.managed_fields = None;
+    cluster.metadata.resource_version = None;
+    cluster
+}
+
+/// What a `RuntimeClass` adds to the requests of each pod.
+fn overhead(class: RuntimeClass) -> ResourceList {
+    class.overhead.and_then(|overhead| overhead.pod_fixed).map(|fixed| requests::list(&fixed)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_overhead_of_a_runtime_class_is_what_it_fixes_for_each_pod() {
+        let class = |overhead: serde_json::Value| {
+            let class = json!({ "metadata": { "name": "sandbox" }, "handler": "sandbox", "overhead": overhead });
+            overhead_of(serde_json::from_value(class).unwrap())
+        };
+        assert_eq!(class(json!({ "podFixed": { "cpu": "250m", "memory": "120Mi" } })), "cpu=250m,memory=120Mi");
+        assert_eq!(class(json!(null)), "");
+    }
+
+    fn overhead_of(class: RuntimeClass) -> String {
+        overhead(class).iter().map(|(name, quantity)| format!("{name}={quantity}")).collect::<Vec<_>>().join(",")
+    }
+
+    #[test]
+    fn a_condition_of_a_foreign_cluster_is_no_news_and_a_label_is() {
+        let cluster = |label: &str, version: &str, tenant: &str| {
+            let object = json!({ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ForeignCluster",
+                "metadata": { "name": "rome", "labels": { "tier": label }, "resourceVersion": version },
+                "spec": { "clusterID": ClusterId::of_public_key(&[1; 32]) }, "status": { "tenantNamespace": tenant } });
+            without_volatile(serde_json::from_value(object).unwrap())
+        };
+        assert_eq!(cluster("a", "1", "x"), cluster("a", "2", "y"));
+        assert_ne!(cluster("a", "1", "x"), cluster("b", "1", "x"));
+    }
+}

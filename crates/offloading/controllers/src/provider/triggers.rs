@@ -1,0 +1,295 @@
+//! Which keys to enqueue after a change: the only place that decides it. Every function is a row of one table, without side effects.
+//!
+//! | what changed | what to reconcile |
+//! |---|---|
+//! | a tenant or mapped namespace | the tenant's namespaces, pods, Secrets (a tenant's) and replicas (a mapped namespace's) |
+//! | a `NamespaceMap` | the tenant's namespaces and pods, and the replicas of every namespace that it names |
+//! | a `ResourceOffer` | its account, and the pods that wait |
+//! | a shadow pod's spec, deletion or finalizers | the shadow pod |
+//! | a remote pod | its shadow pod and account; once it is gone, the tenant's namespaces and the endpoints that named it |
+//! | a record or Secret in a tenant namespace | its group of replicas; all Services, if it no longer (or now) asks for a load balancer |
+//! | policies, `ForeignCluster`s, `RuntimeClass`es | what consumers may use; for whom that changed, everything |
+//! | nodes, networks, our configuration | the isolation of every mapped namespace |
+//! | the network to a peer | its replicas that hold addresses |
+//!
+//! If a row is missing, a key is never reconciled after that change.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use liqo_api::{ClusterId, Key, NamespaceMap, tenant_namespace};
+use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, NamespaceKind};
+use liqo_offloading_rules::pod::remote_pod::RemotePod;
+use liqo_offloading_rules::pod::shadow_pod::Shadow;
+use liqo_offloading_rules::replica::isolation;
+use liqo_offloading_rules::replica::kind::Kind;
+use liqo_offloading_rules::replica::source::Source;
+
+use crate::networks::Network;
+
+/// Time for the consumer to take back an endpoint whose pod is gone here, before it is removed here.
+const ADDRESS_DELAY: Duration = Duration::from_secs(2);
+/// Delay before pods that wait for room are tried after a pod ended, so that one try serves many ended pods.
+pub const ROOM_DELAY: Duration = Duration::from_millis(200);
+/// Delay before isolation is computed again: nodes and peers often change by the dozen.
+const ISOLATION_DELAY: Duration = Duration::from_millis(300);
+
+/// The sources of a namespace that are reconciled together. Endpoints change much more often than what pods reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Group {
+    /// What pods reference: `ConfigMap`s and Secrets. Objects of unknown kinds, which are refused, are among them.
+    Named,
+    /// Services and their endpoints.
+    Services,
+    Ingresses,
+    /// `NetworkPolicy`s, and what is open by default.
+    Policies,
+}
+
+/// One group of replicas from one namespace of one consumer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaGroup {
+    /// The tenant namespace.
+    pub tenant: String,
+    /// The namespace in the consumer's cluster.
+    pub home: String,
+    pub group: Group,
+}
+
+impl ReplicaGroup {
+    fn new(tenant: &str, home: &str, group: Group) -> Self {
+        Self { tenant: tenant.to_owned(), home: home.to_owned(), group }
+    }
+
+    /// The group that this source belongs to.
+    pub fn of(source: &Source) -> Self {
+        let group = match source.kind {
+            None | Some(Kind::ConfigMap | Kind::Secret) => Group::Named,
+            Some(Kind::Service | Kind::EndpointSlice) => Group::Services,
+            Some(Kind::Ingress) => Group::Ingresses,
+            Some(Kind::NetworkPolicy) => Group::Policies,
+        };
+        Self::new(&source.key.namespace, &source.home, group)
+    }
+}
+
+/// A key, and its queue.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// The mapped namespaces of a tenant namespace.
+    Namespaces(String),
+    /// The watch of a tenant namespace's Secrets.
+    TenantSecrets(String),
+    /// The shadow pods of a tenant namespace: all of them, or only those that wait for their pod.
+    TenantPods {
+        tenant: String,
+        all: bool,
+    },
+    ShadowPod(Key),
+    Replicas(ReplicaGroup),
+    /// The account of an offer: tenant namespace and pool.
+    Account(Key),
+    /// What consumers may use.
+    Usage,
+    /// The isolation of all mapped namespaces.
+    Isolation,
+}
+
+/// A target, and how long to wait before it is reconciled.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Trigger {
+    pub target: Target,
+    pub delay: Duration,
+}
+
+impl Target {
+    fn now(self) -> Trigger {
+        self.after(Duration::ZERO)
+    }
+
+    fn after(self, delay: Duration) -> Trigger {
+        Trigger { target: self, delay }
+    }
+}
+
+fn namespaces(tenant: &str) -> Trigger {
+    Target::Namespaces(tenant.to_owned()).now()
+}
+
+fn pods_of(tenant: &str, all: bool) -> Trigger {
+    Target::TenantPods { tenant: tenant.to_owned(), all }.now()
+}
+
+fn replicas(tenant: &str, home: &str, group: Group) -> Trigger {
+    Target::Replicas(ReplicaGroup::new(tenant, home, group)).now()
+}
+
+fn all_replicas(tenant: &str, home: &str) -> [Trigger; 4] {
+    [Group::Named, Group::Services, Group::Ingresses, Group::Policies].map(|group| replicas(tenant, home, group))
+}
+
+/// A tenant or mapped namespace changed.
+pub fn namespace_changed(old: Option<&ConsumerNamespace>, new: Option<&ConsumerNamespace>) -> Vec<Trigger> {
+    let of = |namespace: &ConsumerNamespace| {
+        let tenant = tenant_namespace(&namespace.consumer);
+        let mut triggers = vec![namespaces(&tenant), pods_of(&tenant, true)];
+        match &namespace.kind {
+            NamespaceKind::Tenant { .. } => triggers.push(Target::TenantSecrets(tenant).now()),
+            NamespaceKind::Mapped { home } => triggers.extend(all_replicas(&tenant, home)),
+        }
+        triggers
+    };
+    [old, new].into_iter().flatten().flat_map(of).collect()
+}
+
+/// The `NamespaceMap` of a tenant namespace changed.
+pub fn map_changed(tenant: &str, old: Option<&NamespaceMap>, new: Option<&NamespaceMap>) -> Vec<Trigger> {
+    let homes = [old, new].into_iter().flatten().flat_map(|map| map.spec.mappings.keys());
+    let replicas = homes.flat_map(|home| all_replicas(tenant, home));
+    [namespaces(tenant), pods_of(tenant, true)].into_iter().chain(replicas).collect()
+}
+
+/// A `ResourceOffer` changed.
+pub fn offer_changed(offer: &Key) -> Vec<Trigger> {
+    vec![pods_of(&offer.namespace, false), Target::Account(offer.clone()).now()]
+}
+
+/// A shadow pod changed. The provider itself writes the status, so a change of that alone is none.
+pub fn shadow_pod_changed(key: &Key, old: Option<&Shadow>, new: Option<&Shadow>) -> Vec<Trigger> {
+    let is_change = old.zip(new).is_none_or(|(old, new)| new.differs_beyond_status(old));
+    if is_change { shadow_pods([key.clone()]) } else { Vec::new() }
+}
+
+/// A remote pod changed. `home_of` finds the consumer's namespace that a mapped namespace belongs to.
+pub fn remote_pod_changed(
+    old: Option<&RemotePod>,
+    new: Option<&RemotePod>,
+    home_of: impl FnOnce(&str) -> Option<String>,
+) -> Vec<Trigger> {
+    let mut triggers = Vec::new();
+    for pod in [old, new].into_iter().flatten() {
+        triggers.push(Target::ShadowPod(pod.shadow_key()).now());
+        triggers.push(Target::Account(pod.account().offer()).after(ROOM_DELAY));
+    }
+    let Some(old) = old else { return triggers };
+    let tenant = tenant_namespace(&old.consumer);
+    if new.is_none() {
+        triggers.push(Target::Namespaces(tenant.clone()).after(ROOM_DELAY));
+    }
+    // The consumer usually takes the endpoint back by itself.
+    let lost_address = !old.addresses.is_empty() && new.is_none_or(|new| new.addresses != old.addresses);
+    if let Some(home) = lost_address.then(|| home_of(&old.key.namespace)).flatten() {
+        triggers.push(Target::Replicas(ReplicaGroup { tenant, home, group: Group::Services }).after(ADDRESS_DELAY));
+    }
+    triggers
+}
+
+/// These shadow pods may find room, or the name that they wait for, or end for another reason than before.
+pub fn shadow_pods(keys: impl IntoIterator<Item = Key>) -> Vec<Trigger> {
+    keys.into_iter().map(|key| Target::ShadowPod(key).now()).collect()
+}
+
+/// A pod ended, so these shadow pods may find room.
+pub fn room_freed(keys: impl IntoIterator<Item = Key>) -> Vec<Trigger> {
+    keys.into_iter().map(|key| Target::ShadowPod(key).after(ROOM_DELAY)).collect()
+}
+
+/// A record in a tenant namespace changed. `map` is the tenant's map.
+pub fn record_changed(
+    tenant: &str,
+    old: Option<&Source>,
+    new: Option<&Source>,
+    map: impl FnOnce() -> Option<Arc<NamespaceMap>>,
+) -> Vec<Trigger> {
+    let mut triggers = secret_changed(old, new);
+    // All Services that ask for a load balancer compete for the number that the policy gives.
+    let asks = |source: Option<&Source>| source.is_some_and(Source::asks_for_balancer);
+    if asks(old) != asks(new) {
+        triggers
+            .extend(map().iter().flat_map(|map| map.spec.mappings.keys()).map(|home| replicas(tenant, home, Group::Services)));
+    }
+    triggers
+}
+
+/// A Secret in a tenant namespace changed.
+pub fn secret_changed(old: Option<&Source>, new: Option<&Source>) -> Vec<Trigger> {
+    [old, new].into_iter().flatten().map(|source| Target::Replicas(ReplicaGroup::of(source)).now()).collect()
+}
+
+/// All Secrets of a tenant namespace are known, so replicas without a source can be recognised.
+pub fn secrets_listed(tenant: &str, map: Option<&NamespaceMap>) -> Vec<Trigger> {
+    map.into_iter().flat_map(|map| map.spec.mappings.keys()).map(|home| replicas(tenant, home, Group::Named)).collect()
+}
+
+/// The Services of a namespace were created or deleted. `records` are those of all tenants.
+pub fn services_changed<'a>(group: &ReplicaGroup, records: impl IntoIterator<Item = &'a Source>) -> Vec<Trigger> {
+    let ingresses = ReplicaGroup { group: Group::Ingresses, ..group.clone() };
+    let has_some = records.into_iter().any(|source| ReplicaGroup::of(source) == ingresses);
+    if has_some { vec![Target::Replicas(ingresses).now()] } else { Vec::new() }
+}
+
+/// A `PeeringPolicy`, `ForeignCluster` or `RuntimeClass` changed.
+pub fn policy_changed() -> Vec<Trigger> {
+    vec![Target::Usage.now()]
+}
+
+/// What one tenant may use changed. `offers` are those of all tenants.
+pub fn usage_changed<'a>(tenant: &str, offers: impl IntoIterator<Item = &'a Key>, map: Option<&NamespaceMap>) -> Vec<Trigger> {
+    let offers = offers.into_iter().filter(|offer| offer.namespace == tenant).map(|offer| Target::Account(offer.clone()).now());
+    let homes = map.into_iter().flat_map(|map| map.spec.mappings.keys());
+    let replicas = homes.flat_map(|home| all_replicas(tenant, home));
+    [namespaces(tenant), pods_of(tenant, false)].into_iter().chain(offers).chain(replicas).collect()
+}
+
+/// The shadow pods of a tenant are to be reconciled: all of them, or only those that wait for their pod.
+pub fn tenant_pods_changed<'a>(
+    tenant: &str,
+    all: bool,
+    shadows: impl IntoIterator<Item = (&'a Key, &'a Shadow)>,
+) -> Vec<Trigger> {
+    let concerned = |(key, shadow): &(&Key, &Shadow)| key.namespace == tenant && (all || shadow.reported.remote_uid.is_none());
+    shadow_pods(shadows.into_iter().filter(concerned).map(|(key, _)| key.clone()))
+}
+
+/// The addresses of a node changed.
+pub fn node_changed() -> Vec<Trigger> {
+    vec![Target::Isolation.after(ISOLATION_DELAY)]
+}
+
+/// The configuration of this cluster changed.
+pub fn config_changed() -> Vec<Trigger> {
+    vec![Target::Isolation.now()]
+}
+
+/// What limits mapped namespaces changed.
+pub fn isolation_changed<'a>(all: impl IntoIterator<Item = &'a ConsumerNamespace>) -> Vec<Trigger> {
+    let of = |namespace: &ConsumerNamespace| match &namespace.kind {
+        NamespaceKind::Mapped { home } => Some(replicas(&tenant_namespace(&namespace.consumer), home, Group::Policies)),
+        NamespaceKind::Tenant { .. } => None,
+    };
+    all.into_iter().filter_map(of).collect()
+}
+
+/// The network to a peer changed. `all` are the namespaces of all consumers.
+pub fn network_changed(
+    peer: &ClusterId,
+    old: Option<&Network>,
+    new: Option<&Network>,
+    all: &BTreeMap<String, Arc<ConsumerNamespace>>,
+) -> Vec<Trigger> {
+    let tenant = tenant_namespace(peer);
+    let mut triggers = Vec::new();
+    for namespace in all.values().filter(|namespace| namespace.consumer == *peer) {
+        if let NamespaceKind::Mapped { home } = &namespace.kind {
+            triggers.extend([Group::Services, Group::Policies].map(|group| replicas(&tenant, home, group)));
+        }
+    }
+    // The prefixes of one peer are not the internet for any consumer.
+    let prefixes = |network: Option<&Network>| isolation::not_private(network.into_iter().flat_map(Network::prefixes));
+    if prefixes(old) != prefixes(new) {
+        triggers.push(Target::Isolation.after(ISOLATION_DELAY));
+    }
+    triggers
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! The webhook's own CA and serving certificate, in a Secret that all replicas share.
+//!
+//! The CA stays the same when the serving certificate is renewed, so the API server trusts replicas with the old certificate and
+//! with the new one.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::api::PostParams;
+use liqo_api::labels;
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
+
+use super::SERVICE;
+use crate::server::{Certificate, TlsError};
+
+pub(super) const SECRET: &str = "liqo-webhook";
+const CA: &str = "ca.crt";
+const CA_KEY: &str = "ca.key";
+const LEAF: &str = "tls.crt";
+const LEAF_KEY: &str = "tls.key";
+
+const DAY: SignedDuration = SignedDuration::from_hours(24);
+const CA_DAYS: i32 = 3650;
+const LEAF_DAYS: i32 = 365;
+/// Other replicas may write at the same time; the second one uses what the first one wrote.
+const ATTEMPTS: u32 = 5;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error("making the certificate of the admission webhook: {0}")]
+    Make(#[from] rcgen::Error),
+    #[error("{step} Secret {SECRET}: {source}")]
+    Secret { step: &'static str, source: kube::Error },
+    /// Other writers replace it again and again.
+    #[error("Secret {SECRET} was changed by others {ATTEMPTS} times in a row; if it is not another manager, delete it")]
+    Contended,
+}
+
+/// CA, certificate and key, as PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Material {
+    pub(super) ca: String,
+    ca_key: String,
+    leaf: String,
+    leaf_key: String,
+}
+
+impl Material {
+    pub(super) fn certificate(&self) -> Result<Certificate, TlsError> {
+        let (chain, key) = self.parsed()?;
+        Certificate::new(chain, key)
+    }
+
+    /// Makes a running listener use it.
+    pub(super) fn put_into(&self, certificate: &Certificate) -> Result<(), TlsError> {
+        let (chain, key) = self.parsed()?;
+        certificate.replace(chain, key)
+    }
+
+    fn parsed(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+        let unreadable = |error: rustls_pki_types::pem::Error| TlsError::Certificate(rustls::Error::General(error.to_string()));
+        let leaf = CertificateDer::from_pem_slice(self.leaf.as_bytes()).map_err(unreadable)?;
+        Ok((vec![leaf], PrivateKeyDer::from_pem_slice(self.leaf_key.as_bytes()).map_err(unreadable)?))
+    }
+
+    fn from_secret(secret: &Secret) -> Option<Self> {
+        let data = secret.data.as_ref()?;
+        let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
+        Some(Self { ca: text(CA)?, ca_key: text(CA_KEY)?, leaf: text(LEAF)?, leaf_key: text(LEAF_KEY)? })
+    }
+
+    fn into_data(self) -> BTreeMap<String, ByteString> {
+        let entries = [(CA, self.ca), (CA_KEY, self.ca_key), (LEAF, self.leaf), (LEAF_KEY, self.leaf_key)];
+        entries.into_iter().map(|(key, pem)| (key.to_owned(), ByteString(pem.into_bytes()))).collect()
+    }
+}
+
+/// The name in the certificate that the API server verifies.
+pub(super) fn dns_name(namespace: &str) -> String {
+    format!("{SERVICE}.{namespace}.svc")
+}
+
+/// Reads the Secret; creates or renews its contents if necessary.
+pub(super) async fn load_or_create(secrets: &Api<Secret>, namespace: &str, now: Timestamp) -> Result<Material, CertificateError> {
+    let name = dns_name(namespace);
+    for _ in 0..ATTEMPTS {
+        let found = secrets.get_opt(SECRET).await.map_err(|source| CertificateError::Secret { step: "reading", source })?;
+        let stored = found.as_ref().and_then(Material::from_secret);
+        let wanted = match stored.map(|stored| (due(&stored, &name, now), stored)) {
+            Some((Due::Nothing, stored)) => return Ok(stored),
+            Some((Due::Leaf, stored)) => make(Some(&stored), &name, now)?,
+            Some((Due::All, _)) | None => make(None, &name, now)?,
+        };
+        let written = match found {
+            None => secrets.create(&PostParams::default(), &secret(wanted.clone())).await,
+            Some(mut found) => {
+                // The resource version makes sure that it replaces only what was read.
+                found.data = Some(wanted.clone().into_data());
+                secrets.replace(SECRET, &PostParams::default(), &found).await
+            }
+        };
+        match written {
+            Ok(_) => {
+                tracing::info!(secret = SECRET, "made a certificate for the admission webhook");
+                return Ok(wanted);
+            }
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {}
+            Err(source) => return Err(CertificateError::Secret { step: "writing", source }),
+        }
+    }
+    Err(CertificateError::Contended)
+}
+
+fn secret(material: Material) -> Secret {
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(SECRET.into()),
+            labels: Some([(labels::MANAGED.to_owned(), "true".to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        data: Some(material.into_data()),
+        ..Secret::default()
+    }
+}
+
+/// The parts that must be created.
+#[derive(Debug, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    Leaf,
+    All,
+}
+
+/// A certificate is renewed in the last third of its lifetime, or if it is not for this name.
+fn due(stored: &Material, name: &str, now: Timestamp) -> Due {
+    let fresh = |pem: &str, check: &dyn Fn(&X509Certificate) -> bool| {
+        let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return false };
+        let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
+        let (begin, end) = (certificate.validity().not_before.timestamp(), certificate.validity().not_after.timestamp());
+        end - now.as_second() > (end - begin) / 3 && check(&certificate)
+    };
+    let names_us = |certificate: &X509Certificate| {
+        let names = certificate.subject_alternative_name().ok().flatten();
+        names.is_some_and(|names| names.value.general_names.contains(&GeneralName::DNSName(name)))
+    };
+    if !fresh(&stored.ca, &|certificate| certificate.is_ca()) || KeyPair::from_pem(&stored.ca_key).is_err() {
+        Due::All
+    } else if !fresh(&stored.leaf, &names_us) || stored.certificate().is_err() {
+        Due::Leaf
+    } else {
+        Due::Nothing
+    }
+}
+
+/// A new serving certificate, signed by the current CA or by a new one.
+fn make(stored: Option<&Material>, name: &str, now: Timestamp) -> Result<Material, rcgen::Error> {
+    let (ca, ca_key) = match stored {
+        Some(stored) => (stored.ca.clone(), stored.ca_key.clone()),
+        None => authority(now)?,
+    };
+    let issuer = Issuer::from_ca_cert_pem(&ca, KeyPair::from_pem(&ca_key)?)?;
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new([name.to_owned()])?;
+    params.distinguished_name.push(DnType::CommonName, "liqo-webhook");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    lasts(&mut params, now, LEAF_DAYS);
+    let leaf = params.signed_by(&key, &issuer)?.pem();
+    Ok(Material { ca, ca_key, leaf, leaf_key: key.serialize_pem() })
+}
+
+fn authority(now: Timestamp) -> Result<(String, String), rcgen::Error> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "liqo-webhook-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    lasts(&mut params, now, CA_DAYS);
+    Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
+}
+
+/// Valid since yesterday, because clocks differ.
+fn lasts(params: &mut CertificateParams, now: Timestamp, days: i32) {
+    let day = |time: Timestamp| {
+        let date = time.to_zoned(TimeZone::UTC).date();
+        rcgen::date_time_ymd(date.year().into(), date.month().unsigned_abs(), date.day().unsigned_abs())
+    };
+    params.not_before = day(now.saturating_sub(DAY).unwrap_or(now));
+    params.not_after = day(now.saturating_add(DAY * days).unwrap_or(now));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: &str = "liqo-webhook.liqo.svc";
+
+    fn at(time: &str) -> Timestamp {
+        time.parse().unwrap()
+    }
+
+    fn fresh() -> Material {
+        make(None, NAME, at("2026-01-01T00:00:00Z")).unwrap()
+    }
+
+    #[test]
+    fn a_fresh_certificate_stays() {
+        assert_eq!(due(&fresh(), NAME, at("2026-08-01T00:00:00Z")), Due::Nothing);
+    }
+
+    #[test]
+    fn the_serving_certificate_is_renewed_by_the_same_authority_before_it_ends() {
+        let (old, later) = (fresh(), at("2026-10-01T00:00:00Z"));
+        assert_eq!(due(&old, NAME, later), Due::Leaf);
+        let new = make(Some(&old), NAME, later).unwrap();
+        assert_eq!((new.ca == old.ca, new.leaf == old.leaf), (true, false));
+        assert_eq!(due(&new, NAME, later), Due::Nothing);
+    }
+
+    #[test]
+    fn the_authority_is_renewed_before_it_ends() {
+        assert_eq!(due(&fresh(), NAME, at("2033-01-01T00:00:00Z")), Due::All);
+    }
+
+    #[test]
+    fn a_certificate_for_another_namespace_is_replaced() {
+        assert_eq!(due(&fresh(), "liqo-webhook.other.svc", at("2026-02-01T00:00:00Z")), Due::Leaf);
+    }
+
+    #[test]
+    fn a_spoilt_secret_is_replaced() {
+        let now = at("2026-02-01T00:00:00Z");
+        let spoilt = |change: fn(&mut Material)| {
+            let mut material = fresh();
+            change(&mut material);
+            due(&material, NAME, now)
+        };
+        assert_eq!(spoilt(|material| material.ca = "nonsense".into()), Due::All);
+        assert_eq!(spoilt(|material| material.ca_key = String::new()), Due::All);
+        assert_eq!(spoilt(|material| material.leaf = material.ca.clone()), Due::Leaf);
+        assert_eq!(spoilt(|material| material.leaf_key = fresh().leaf_key), Due::Leaf);
+        assert!(Material::from_secret(&Secret::default()).is_none());
+    }
+}

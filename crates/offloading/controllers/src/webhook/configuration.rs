@@ -1,0 +1,159 @@
+//! The leader updates the `MutatingWebhookConfiguration` when the offloaded namespaces or the webhook's CA change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::{
+    MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ServiceReference, WebhookClientConfig,
+};
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use kube::api::{Patch, PatchParams};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use liqo_api::{PodOffloadingStrategy, may_be_offloaded};
+use liqo_controller_runtime::Key;
+use liqo_controller_runtime::{Cache, Context, Next, Queue};
+use serde_json::json;
+
+use super::{Error, Offloading, PATH, SERVICE, TIMEOUT_SECONDS, certificate, watch_offloadings};
+
+/// The configuration, which the installer creates empty.
+pub(super) const NAME: &str = "liqo";
+/// How often to check whether somebody else changed it, or the CA changed. No watch reports that: the shared cache stores only the
+/// namespaces of the entries, nobody watches the Secret of the CA, and a certificate that is due causes no event. A replica that
+/// finds the Secret missing creates a new CA, and pods are refused until the configuration contains it.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// The entries: name, strategy, and the failure policy.
+const STRATEGIES: [(&str, PodOffloadingStrategy, &str); 2] = [
+    ("remote.liqo.io", PodOffloadingStrategy::Remote, "Fail"),
+    ("local-and-remote.liqo.io", PodOffloadingStrategy::LocalAndRemote, "Ignore"),
+];
+
+/// The offloaded namespaces that the live configuration names, by the name of the entry.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Selected(BTreeMap<String, BTreeSet<String>>);
+
+impl Selected {
+    /// Whether the webhook sees new pods of this namespace, if this strategy needs it.
+    pub fn covers(&self, namespace: &str, strategy: PodOffloadingStrategy) -> bool {
+        let entry = STRATEGIES.into_iter().find(|(_, of, _)| *of == strategy);
+        entry.is_none_or(|(name, ..)| self.0.get(name).is_some_and(|namespaces| namespaces.contains(namespace)))
+    }
+
+    fn of(live: MutatingWebhookConfiguration) -> Self {
+        let named = |webhook: MutatingWebhook| {
+            let expressions = webhook.namespace_selector.and_then(|selector| selector.match_expressions).unwrap_or_default();
+            let namespaces = expressions.into_iter().flat_map(|expression| expression.values.unwrap_or_default()).collect();
+            (webhook.name, namespaces)
+        };
+        Self(live.webhooks.unwrap_or_default().into_iter().map(named).collect())
+    }
+}
+
+/// Watches the live configuration: the only object of the cache, if it exists.
+pub fn follow(context: &Context, mut changed: impl FnMut() + Send + 'static) -> Cache<Selected> {
+    let only_ours = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
+    let api = Api::<MutatingWebhookConfiguration>::all(context.client.clone());
+    Cache::watch(api, only_ours, context.stop.clone(), |live| Some(Selected::of(live)), move |_, _, _| changed())
+}
+
+/// The watched configuration.
+pub fn selected(cache: &Cache<Selected>) -> Arc<Selected> {
+    cache.get(&Key::new("", NAME)).unwrap_or_default()
+}
+
+/// Updates the configuration until `context.stop`. Only the leader runs this.
+pub async fn keep_configured(context: Context) -> Result<(), Error> {
+    let queue = Queue::new();
+    let trigger = queue.clone();
+    let offloadings = watch_offloadings(&context, move |_| trigger.add(NAME));
+    if !offloadings.synced().await {
+        return Ok(());
+    }
+    queue.add(NAME);
+    let stop = context.stop.clone();
+    let reconcile = move |_| {
+        let (context, offloadings) = (context.clone(), offloadings.clone());
+        async move { configure(&context.client, &context.namespace, &offloadings).await.map(|()| Next::After(CHECK_INTERVAL)) }
+    };
+    queue.run("webhook configuration", 1, stop, reconcile).await;
+    Ok(())
+}
+
+pub(super) async fn configure(client: &Client, namespace: &str, offloadings: &Cache<Offloading>) -> Result<(), Error> {
+    let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
+    let material = certificate::load_or_create(&secrets, namespace, Timestamp::now()).await?;
+    let all = offloadings.all();
+    let wanted = entries(namespace, &material.ca, &all.iter().map(|(key, offloading)| (key, offloading.as_ref())));
+    let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
+    let live = api.get(NAME).await.map_err(|source| Error::Configure { step: "reading", source })?;
+    if live.webhooks.unwrap_or_default() == wanted {
+        return Ok(());
+    }
+    tracing::info!(entries = wanted.len(), "configured the admission webhook");
+    let patch = Patch::Merge(json!({"webhooks": wanted}));
+    api.patch(NAME, &PatchParams::default(), &patch).await.map_err(|source| Error::Configure { step: "writing", source })?;
+    Ok(())
+}
+
+/// The entries of the configuration: one for each strategy that needs the webhook and that a namespace has. All defaults of the API
+/// server are explicit, so the result can be compared with the stored object.
+pub(super) fn entries<'a>(
+    system: &str,
+    ca: &str,
+    offloadings: &(impl Iterator<Item = (&'a Key, &'a Offloading)> + Clone),
+) -> Vec<MutatingWebhook> {
+    let of_strategy = |(name, strategy, failure_policy): (&str, PodOffloadingStrategy, &str)| {
+        let of_this = offloadings.clone().filter(|(_, offloading)| offloading.strategy == strategy);
+        let namespaces: BTreeSet<&str> =
+            of_this.map(|(key, _)| key.namespace.as_str()).filter(|name| may_be_offloaded(name, system)).collect();
+        (!namespaces.is_empty()).then(|| entry(name, failure_policy, system, ca, &namespaces))
+    };
+    STRATEGIES.into_iter().filter_map(of_strategy).collect()
+}
+
+fn entry(name: &str, failure_policy: &str, system: &str, ca: &str, namespaces: &BTreeSet<&str>) -> MutatingWebhook {
+    let only = |text: &str| Some(vec![text.to_owned()]);
+    MutatingWebhook {
+        name: name.into(),
+        admission_review_versions: vec!["v1".into()],
+        client_config: WebhookClientConfig {
+            ca_bundle: Some(ByteString(ca.as_bytes().to_vec())),
+            service: Some(ServiceReference {
+                namespace: system.into(),
+                name: SERVICE.into(),
+                path: Some(PATH.into()),
+                port: Some(443),
+            }),
+            url: None,
+        },
+        failure_policy: Some(failure_policy.into()),
+        // Skip pods that are already bound to a node.
+        match_conditions: Some(vec![MatchCondition { name: "unbound".into(), expression: "!has(object.spec.nodeName)".into() }]),
+        match_policy: Some("Equivalent".into()),
+        namespace_selector: Some(LabelSelector {
+            match_expressions: Some(vec![LabelSelectorRequirement {
+                key: "kubernetes.io/metadata.name".into(),
+                operator: "In".into(),
+                values: Some(namespaces.iter().map(|&name| name.to_owned()).collect()),
+            }]),
+            match_labels: None,
+        }),
+        object_selector: Some(LabelSelector::default()),
+        // Webhooks of others may add volumes or affinity after this one.
+        reinvocation_policy: Some("IfNeeded".into()),
+        rules: Some(vec![RuleWithOperations {
+            api_groups: only(""),
+            api_versions: only("v1"),
+            operations: only("CREATE"),
+            resources: only("pods"),
+            scope: Some("Namespaced".into()),
+        }]),
+        side_effects: "None".into(),
+        timeout_seconds: Some(TIMEOUT_SECONDS),
+    }
+}

@@ -1,0 +1,192 @@
+//! The admission webhook: it lets new pods of offloaded namespaces run on virtual nodes, as their strategy says.
+//!
+//! Every replica of the manager serves it. Only the leader writes the `MutatingWebhookConfiguration`, which lists the offloaded
+//! namespaces by name, so that pods of other namespaces never wait for it.
+//!
+//! ```text
+//!   API server --pod of an offloaded namespace--> /mutate --> decide::scheduling --> JSON patch
+//!       ^
+//!       +-- MutatingWebhookConfiguration `liqo` <-- leader: namespaces, CA
+//!                 remote.liqo.io            strategy Remote: no answer, no pod
+//!                 local-and-remote.liqo.io  strategy LocalAndRemote: no answer, the pod stays at home
+//! ```
+
+mod certificate;
+mod configuration;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use jiff::Timestamp;
+use json_patch::Patch;
+use k8s_openapi::api::core::v1::Secret;
+use kube::core::DynamicObject;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy};
+use liqo_controller_runtime::Key;
+use liqo_controller_runtime::context::every_address;
+use liqo_controller_runtime::{Cache, Context};
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+use crate::server::{self, Certificate, Tls, TlsError};
+use liqo_offloading_rules::pod::scheduling::place;
+
+pub use certificate::CertificateError;
+pub use configuration::{Selected, follow, keep_configured, selected};
+
+/// The Service of the webhook, as the installer names it.
+const SERVICE: &str = "liqo-webhook";
+const PATH: &str = "/mutate";
+/// Limit for an answer; the API server enforces it.
+const TIMEOUT_SECONDS: i32 = 3;
+/// How often each replica checks whether the certificate must be renewed, or whether another replica renewed it. When the leader
+/// created a new CA, the API server does not trust a replica before its next check.
+const CHECK_INTERVAL: Duration = Duration::from_secs(15);
+/// A review contains a pod, which etcd limits to 1.5 MiB, and its former version.
+const MAX_REVIEW_LEN: usize = 8 * 1024 * 1024;
+
+/// The webhook cannot be served or configured.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// The certificate cannot be used for TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error("listening on port {port} for the admission webhook: {source}")]
+    Listen { port: u16, source: std::io::Error },
+    #[error("{step} MutatingWebhookConfiguration {name}: {source}; if it is missing, run `liqoctl install` again", name = configuration::NAME)]
+    Configure { step: &'static str, source: kube::Error },
+}
+
+/// Where the pods of one namespace may run.
+#[derive(Debug, Clone, PartialEq)]
+struct Offloading {
+    strategy: PodOffloadingStrategy,
+    /// The terms of the cluster selector, as JSON.
+    selector: Option<Vec<Value>>,
+}
+
+impl Offloading {
+    /// A namespace that is being unoffloaded sends no new pods.
+    fn of(object: NamespaceOffloading) -> Option<Self> {
+        if object.metadata.deletion_timestamp.is_some() || object.metadata.name.as_deref() != Some(NAMESPACE_OFFLOADING) {
+            return None;
+        }
+        let terms = |term| serde_json::to_value(term).unwrap_or_default();
+        let selector = object.spec.cluster_selector.map(|selector| selector.node_selector_terms.into_iter().map(terms).collect());
+        Some(Self { strategy: object.spec.pod_offloading_strategy, selector })
+    }
+}
+
+/// The state behind the webhook's endpoint.
+struct Webhook {
+    client: Client,
+    offloadings: Cache<Offloading>,
+}
+
+/// Serves the webhook until `context.stop`. Calls `ready` as soon as it answers.
+pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<(), Error> {
+    let secrets = Api::<Secret>::namespaced(context.client.clone(), &context.namespace);
+    let material = certificate::load_or_create(&secrets, &context.namespace, Timestamp::now()).await?;
+    let certificate = Arc::new(material.certificate()?);
+    let listener =
+        TcpListener::bind(every_address(context.pod_ip, port)).await.map_err(|source| Error::Listen { port, source })?;
+    let offloadings = watch_offloadings(&context, |_| ());
+    if !offloadings.synced().await {
+        return Ok(());
+    }
+    ready();
+    let webhook = Arc::new(Webhook { client: context.client.clone(), offloadings });
+    tokio::select! {
+        () = server::serve(listener, Tls::anonymous(certificate.clone()), routes(webhook), context.stop.clone()) => {}
+        () = renew(&secrets, &context.namespace, &certificate) => {}
+    }
+    Ok(())
+}
+
+fn watch_offloadings(context: &Context, mut changed: impl FnMut(&Key) + Send + 'static) -> Cache<Offloading> {
+    let api = Api::<NamespaceOffloading>::all(context.client.clone());
+    Cache::watch(api, watcher::Config::default(), context.stop.clone(), Offloading::of, move |key, _, _| changed(key))
+}
+
+/// Renews the certificate in time, and uses one that another replica renewed. Never ends.
+async fn renew(secrets: &Api<Secret>, namespace: &str, certificate: &Certificate) {
+    loop {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        let renewed = match certificate::load_or_create(secrets, namespace, Timestamp::now()).await {
+            Ok(material) => material.put_into(certificate).map_err(Error::from),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = renewed {
+            tracing::warn!(%error, "certificate of the admission webhook not renewed, trying again");
+        }
+    }
+}
+
+fn routes(webhook: Arc<Webhook>) -> Router {
+    Router::new().route(PATH, post(mutate)).layer(DefaultBodyLimit::max(MAX_REVIEW_LEN)).with_state(webhook)
+}
+
+/// Also answers a request that cannot be read, because a user would not see the reason in an HTTP error. Only if this replica
+/// cannot know the answer, it leaves the decision to the entry's failure policy.
+async fn mutate(State(webhook): State<Arc<Webhook>>, body: Bytes) -> Response {
+    let review: Result<AdmissionReview<DynamicObject>, _> = serde_json::from_slice(&body);
+    let request = match review.map(TryInto::<AdmissionRequest<DynamicObject>>::try_into) {
+        Ok(Ok(request)) => request,
+        Ok(Err(error)) => return Json(AdmissionResponse::invalid(error).into_review()).into_response(),
+        Err(error) => return Json(AdmissionResponse::invalid(error).into_review()).into_response(),
+    };
+    let offloading = match &request.namespace {
+        Some(namespace) => webhook.offloading(namespace).await,
+        None => Ok(None),
+    };
+    match offloading {
+        Ok(offloading) => Json(respond(&request, offloading.as_deref()).into_review()).into_response(),
+        Err(error) => {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("reading the namespace's NamespaceOffloading: {error}\n")).into_response()
+        }
+    }
+}
+
+impl Webhook {
+    /// The API server asks only about offloaded namespaces: if this replica does not know the namespace, it is new.
+    async fn offloading(&self, namespace: &str) -> kube::Result<Option<Arc<Offloading>>> {
+        if let Some(known) = self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)) {
+            return Ok(Some(known));
+        }
+        let api = Api::<NamespaceOffloading>::namespaced(self.client.clone(), namespace);
+        Ok(api.get_opt(NAMESPACE_OFFLOADING).await?.and_then(Offloading::of).map(Arc::new))
+    }
+}
+
+fn respond(request: &AdmissionRequest<DynamicObject>, offloading: Option<&Offloading>) -> AdmissionResponse {
+    let mut response = AdmissionResponse::from(request);
+    let (Some(offloading), Some(object)) = (offloading, &request.object) else { return response };
+    let pod = match serde_json::to_value(object) {
+        Ok(pod) => pod,
+        Err(error) => return AdmissionResponse::invalid(error),
+    };
+    let placement = place(&pod, offloading.strategy, offloading.selector.as_deref());
+    response.warnings = placement.warning.map(|warning| vec![warning]);
+    if placement.patch.is_empty() {
+        return response;
+    }
+    let patch: Result<Patch, _> = serde_json::from_value(placement.patch.into());
+    match patch.map(|patch| response.with_patch(patch)) {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => AdmissionResponse::invalid(error),
+        Err(error) => AdmissionResponse::invalid(error),
+    }
+}

@@ -1,0 +1,255 @@
+//! The webhook over a real socket, and its certificate and configuration against an API server of one function.
+
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::ByteString;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, ServerName};
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use super::configuration::{configure, entries};
+use super::*;
+
+/// An API server that stores what is written by path and counts the writes.
+#[derive(Clone, Default)]
+struct Store(Arc<Mutex<(std::collections::BTreeMap<String, Value>, usize)>>);
+
+impl Store {
+    fn client(&self) -> Client {
+        let store = self.clone();
+        let answer = move |request: http::Request<kube::client::Body>| {
+            let store = store.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let sent: Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap_or_default();
+                let (status, answer) = store.answer(&parts.method, parts.uri.path(), &sent);
+                let response =
+                    http::Response::builder().status(status).body(kube::client::Body::from(answer.to_string().into_bytes()));
+                Ok::<_, Infallible>(response.unwrap())
+            }
+        };
+        Client::new(tower::service_fn(answer), "default")
+    }
+
+    fn answer(&self, method: &http::Method, path: &str, sent: &Value) -> (u16, Value) {
+        let mut state = self.0.lock().unwrap();
+        let error = |code: u16, reason: &str| {
+            (code, json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason}))
+        };
+        if method == http::Method::GET && path.ends_with("namespaceoffloadings") {
+            return (200, json!({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": []}));
+        }
+        if method == http::Method::GET {
+            return state.0.get(path).map_or_else(|| error(404, "NotFound"), |object| (200, object.clone()));
+        }
+        state.1 += 1;
+        let path = if method == http::Method::POST {
+            format!("{path}/{}", sent["metadata"]["name"].as_str().unwrap())
+        } else {
+            path.to_owned()
+        };
+        if method == http::Method::POST && state.0.contains_key(&path) {
+            return error(409, "AlreadyExists");
+        }
+        let object = state.0.entry(path).or_insert(json!({}));
+        json_patch::merge(object, sent);
+        (200, object.clone())
+    }
+
+    fn put(&self, path: &str, object: Value) {
+        self.0.lock().unwrap().0.insert(path.into(), object);
+    }
+
+    fn get(&self, path: &str) -> Value {
+        self.0.lock().unwrap().0[path].clone()
+    }
+
+    fn writes(&self) -> usize {
+        self.0.lock().unwrap().1
+    }
+}
+
+const SECRET_PATH: &str = "/api/v1/namespaces/liqo/secrets/liqo-webhook";
+const CONFIGURATION: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/liqo";
+const OFFLOADING: &str = "/apis/offloading.liqo.io/v1alpha1/namespaces/demo/namespaceoffloadings/offloading";
+
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+async fn material(store: &Store) -> certificate::Material {
+    certificate::load_or_create(&Api::namespaced(store.client(), "liqo"), "liqo", now()).await.unwrap()
+}
+
+/// A cache that knows nothing: what it is asked for is read from the store.
+async fn nothing_cached(store: &Store, stop: &CancellationToken) -> Cache<Offloading> {
+    let api = Api::<NamespaceOffloading>::all(store.client());
+    let cache = Cache::watch(api, watcher::Config::default(), stop.clone(), Offloading::of, |_, _, _| ());
+    assert!(cache.synced().await);
+    cache
+}
+
+fn offloading(strategy: PodOffloadingStrategy) -> Offloading {
+    Offloading { strategy, selector: None }
+}
+
+fn review(pod: &Value) -> Value {
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "u1", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "name": "web", "namespace": "demo", "operation": "CREATE", "userInfo": {}, "dryRun": false, "object": pod}})
+}
+
+/// Asks the webhook as the API server does: it trusts the CA alone, and the name of the Service.
+async fn ask(address: std::net::SocketAddr, ca: &str, body: String) -> Value {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from("liqo-webhook.liqo.svc").unwrap();
+    let socket = TcpStream::connect(address).await.unwrap();
+    let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let request = http::Request::post("/mutate?timeout=3s").body(Full::new(Bytes::from(body))).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    assert_eq!(response.status(), 200);
+    serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap()
+}
+
+async fn answered(store: &Store, body: String) -> Value {
+    let stop = CancellationToken::new();
+    let _ended = stop.clone().drop_guard();
+    let material = material(store).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let webhook = Arc::new(Webhook { client: store.client(), offloadings: nothing_cached(store, &stop).await });
+    let tls = Tls::anonymous(Arc::new(material.certificate().unwrap()));
+    tokio::spawn(server::serve(listener, tls, routes(webhook), stop));
+    ask(address, &material.ca, body).await["response"].clone()
+}
+
+fn store_with(strategy: &str) -> Store {
+    let store = Store::default();
+    store.put(
+        OFFLOADING,
+        json!({"apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+            "metadata": {"name": "offloading", "namespace": "demo"}, "spec": {"podOffloadingStrategy": strategy}}),
+    );
+    store
+}
+
+#[tokio::test]
+async fn a_pod_of_an_offloaded_namespace_is_patched() {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": []}});
+    let response = answered(&store_with("Remote"), review(&pod).to_string()).await;
+    assert_eq!(
+        (&response["uid"], &response["allowed"], &response["patchType"]),
+        (&json!("u1"), &json!(true), &json!("JSONPatch"))
+    );
+    let patch: Vec<u8> = serde_json::from_value(response["patch"].clone()).unwrap();
+    let patch: Value = serde_json::from_slice(&patch).unwrap();
+    assert_eq!((&patch[0]["path"], &patch[1]["path"]), (&json!("/spec/tolerations"), &json!("/spec/affinity")));
+}
+
+#[tokio::test]
+async fn a_pod_with_a_claim_comes_with_a_warning() {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "db"}, "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "d"}}]}});
+    let response = answered(&store_with("Remote"), review(&pod).to_string()).await;
+    assert_eq!(response["allowed"], true);
+    assert!(response["warnings"][0].as_str().unwrap().contains("persistent volume claim"));
+}
+
+#[tokio::test]
+async fn a_pod_of_another_namespace_is_let_through_as_it_is() {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {}});
+    let response = answered(&Store::default(), review(&pod).to_string()).await;
+    assert_eq!((&response["allowed"], response.get("patch")), (&json!(true), None));
+}
+
+#[tokio::test]
+async fn a_review_that_cannot_be_read_is_answered_all_the_same() {
+    for nonsense in ["{}", "nonsense", r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}"#] {
+        assert_eq!(answered(&Store::default(), nonsense.into()).await["allowed"], false, "{nonsense}");
+    }
+}
+
+#[tokio::test]
+async fn replicas_share_one_certificate() {
+    let store = Store::default();
+    let (first, second) = (material(&store).await, material(&store).await);
+    assert!(first == second);
+    assert_eq!(store.writes(), 1);
+    assert_eq!(store.get(SECRET_PATH)["metadata"]["labels"], json!({"liqo.io/managed": "true"}));
+}
+
+#[test]
+fn remote_namespaces_fail_and_others_are_ignored_when_nobody_answers() {
+    let key = |namespace| Key::new(namespace, "offloading");
+    let (remote, both, local) = (
+        offloading(PodOffloadingStrategy::Remote),
+        offloading(PodOffloadingStrategy::LocalAndRemote),
+        offloading(PodOffloadingStrategy::Local),
+    );
+    let all = [
+        (key("b"), &remote),
+        (key("a"), &remote),
+        (key("c"), &both),
+        (key("d"), &local),
+        (key("kube-system"), &remote),
+        (key("liqo"), &both),
+    ];
+    let entries = entries("liqo", "ca", &all.iter().map(|(key, offloading)| (key, *offloading)));
+    let named: Vec<_> = entries
+        .iter()
+        .map(|entry| {
+            let namespaces =
+                entry.namespace_selector.as_ref().unwrap().match_expressions.as_ref().unwrap()[0].values.clone().unwrap();
+            (entry.name.as_str(), entry.failure_policy.as_deref().unwrap(), namespaces)
+        })
+        .collect();
+    assert_eq!(
+        named,
+        [
+            ("remote.liqo.io", "Fail", vec!["a".to_owned(), "b".to_owned()]),
+            ("local-and-remote.liqo.io", "Ignore", vec!["c".to_owned()])
+        ]
+    );
+    let entry = &entries[0];
+    assert_eq!((entry.timeout_seconds, &entry.client_config.ca_bundle), (Some(3), &Some(ByteString(b"ca".to_vec()))));
+    assert_eq!(entry.match_conditions.as_ref().unwrap()[0].expression, "!has(object.spec.nodeName)");
+}
+
+#[tokio::test]
+async fn the_configuration_is_written_once() {
+    let store = Store::default();
+    let stop = CancellationToken::new();
+    let _ended = stop.clone().drop_guard();
+    store.put(CONFIGURATION, json!({"metadata": {"name": "liqo"}, "webhooks": [{"name": "old.liqo.io", "clientConfig": {}, "sideEffects": "None", "admissionReviewVersions": ["v1"]}]}));
+    let offloadings = nothing_cached(&store, &stop).await;
+    material(&store).await;
+    let before = store.writes();
+    configure(&store.client(), "liqo", &offloadings).await.unwrap();
+    configure(&store.client(), "liqo", &offloadings).await.unwrap();
+    assert_eq!(store.writes() - before, 1);
+    assert_eq!(store.get(CONFIGURATION)["webhooks"], json!([]));
+}
+
+#[test]
+fn a_namespace_that_is_taken_back_offloads_nothing_new() {
+    let object = |metadata: Value| {
+        serde_json::from_value::<NamespaceOffloading>(json!({"apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+        "metadata": metadata, "spec": {"podOffloadingStrategy": "Remote", "clusterSelector": {"nodeSelectorTerms": [{"matchFields": []}]}}})).unwrap()
+    };
+    assert_eq!(Offloading::of(object(json!({"name": "offloading", "deletionTimestamp": "2026-01-01T00:00:00Z"}))), None);
+    let selector = Some(vec![json!({"matchFields": []})]);
+    assert_eq!(
+        Offloading::of(object(json!({"name": "offloading"}))),
+        Some(Offloading { strategy: PodOffloadingStrategy::Remote, selector })
+    );
+}

@@ -1,0 +1,66 @@
+//! Objects that the tests of several modules use.
+
+use liqo_api::{
+    ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, NamespaceMapSpec, NamespaceMapStatus, WantedNamespace, labels,
+};
+use serde_json::{Value, json};
+
+use crate::namespace::mapped::{ConsumerNamespace, NamespaceKind};
+use crate::pod::remote_pod::RemotePod;
+use crate::pod::usage::ConsumerPolicy;
+use crate::replica::source::Source;
+
+/// A remote pod of shadow pod `home-uid`.
+pub fn pod(name: &str, uid: &str, change: impl FnOnce(&mut Value)) -> RemotePod {
+    let mut object = json!({
+        "metadata": {
+            "name": name, "namespace": "demo-rome-aaaaaa", "uid": uid,
+            "labels": { labels::CONSUMER_ID: consumer(), labels::SHADOW_POD: "home-uid", labels::POOL: "default" },
+        },
+        "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }], "nodeName": "n1" },
+        "status": { "phase": "Pending" },
+    });
+    change(&mut object);
+    RemotePod::reduce(serde_json::from_value(object).unwrap()).unwrap()
+}
+
+pub fn consumer() -> ClusterId {
+    ClusterId::of_public_key(&[7; 32])
+}
+
+pub fn tenant() -> ConsumerNamespace {
+    let kind = NamespaceKind::Tenant { cluster_name: Some("rome".into()) };
+    ConsumerNamespace { uid: "t".into(), consumer: consumer(), kind, terminating: false, pod_security: Vec::new() }
+}
+
+pub fn mapped(home: &str, uid: &str) -> ConsumerNamespace {
+    ConsumerNamespace { uid: uid.into(), kind: NamespaceKind::Mapped { home: home.into() }, ..tenant() }
+}
+
+/// A map with these names in its spec and these in its status.
+pub fn map(wanted: &[(&str, &str)], have: &[(&str, &str, &str)]) -> NamespaceMap {
+    let mappings = wanted.iter().map(|(home, name)| ((*home).to_owned(), WantedNamespace { remote_name: (*name).to_owned() }));
+    let mut map = NamespaceMap::new("namespaces", NamespaceMapSpec { mappings: mappings.collect() });
+    let entry = |name: &str, uid: &str| MappedNamespace {
+        remote_name: name.to_owned(),
+        uid: Some(uid.to_owned()),
+        phase: MappedNamespacePhase::Ready,
+        message: None,
+    };
+    let namespaces = have.iter().map(|(home, name, uid)| ((*home).to_owned(), entry(name, uid))).collect();
+    map.status = Some(NamespaceMapStatus { namespaces });
+    map
+}
+
+pub fn object(object_name: &str, content: &Value, change: impl FnOnce(&mut Value)) -> Source {
+    let mut object = json!({
+        "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
+        "metadata": { "name": object_name, "namespace": "t", "uid": "o" }, "spec": { "namespace": "demo", "object": content },
+    });
+    change(&mut object);
+    Source::of_object(serde_json::from_value(object).unwrap())
+}
+
+pub fn policy(usage: Value) -> ConsumerPolicy {
+    ConsumerPolicy { name: "partners".into(), usage: serde_json::from_value(usage).unwrap() }
+}

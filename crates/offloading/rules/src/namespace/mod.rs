@@ -1,0 +1,7 @@
+//! Namespaces: where they are offloaded, and what the provider creates for them.
+
+pub mod manifests;
+pub mod mapped;
+pub mod mapping;
+pub mod node_selector;
+pub mod placement;

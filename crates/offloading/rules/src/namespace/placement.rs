@@ -1,0 +1,273 @@
+//! Which namespaces should exist at a provider, and what the status of a `NamespaceOffloading` says about them. Pure.
+
+use std::collections::BTreeMap;
+
+use liqo_api::conditions::DesiredCondition;
+use liqo_api::{
+    ClusterId, MappedNamespacePhase, NamespaceMap, NamespaceOffloading, NamespaceReadyReason, OffloadedReason, RemoteNamespace,
+    WantedNamespace, mapped_namespace,
+};
+use serde_json::{Map, Value, json};
+
+use crate::namespace::node_selector;
+use crate::pod::local::NamespaceState;
+
+/// Type of the condition of a `NamespaceOffloading`.
+pub const READY: &str = "Ready";
+
+/// The fields of a virtual node that placement looks at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Name of the Node.
+    pub node: String,
+    pub labels: BTreeMap<String, String>,
+}
+
+/// Whether a namespace is wanted at a provider with these virtual nodes.
+pub fn is_wanted(offloading: &NamespaceOffloading, nodes: &[Candidate]) -> bool {
+    let selector = offloading.spec.cluster_selector.as_ref();
+    nodes.iter().any(|node| node_selector::matches(selector, &node.node, &node.labels))
+}
+
+/// The mappings that a provider should have: one for each namespace that selects one of its virtual nodes. A namespace that stops
+/// selecting it, or that is being unoffloaded, keeps its mapping while pods run in it (`in_use`).
+pub fn wanted<'a>(
+    offloadings: impl IntoIterator<Item = (&'a str, &'a NamespaceOffloading)>,
+    nodes: &[Candidate],
+    us: (&str, &ClusterId),
+    in_use: impl Fn(&str) -> bool,
+) -> BTreeMap<String, WantedNamespace> {
+    let (cluster_name, cluster_id) = us;
+    offloadings
+        .into_iter()
+        .filter(|(namespace, offloading)| {
+            let stays = offloading.metadata.deletion_timestamp.is_none();
+            (stays && is_wanted(offloading, nodes)) || in_use(namespace)
+        })
+        .map(|(namespace, _)| {
+            (namespace.to_owned(), WantedNamespace { remote_name: mapped_namespace(namespace, cluster_name, cluster_id) })
+        })
+        .collect()
+}
+
+/// The merge patch from a map to the wanted mappings; `None` if they are equal. A mapping keeps its name, whatever this cluster is
+/// called now, unless the provider refused that name.
+pub fn patch(map: &NamespaceMap, wanted: &BTreeMap<String, WantedNamespace>) -> Option<Value> {
+    let standing = &map.spec.mappings;
+    let refused = |namespace: &str| matches!(namespace_state(Some(map), namespace), NamespaceState::Refused { .. });
+    let added = wanted.iter().filter(|(namespace, mapping)| {
+        standing.get(*namespace).is_none_or(|standing| standing != *mapping && refused(namespace))
+    });
+    let removed = standing.keys().filter(|namespace| !wanted.contains_key(*namespace));
+    let changes: Map<String, Value> = added
+        .map(|(namespace, mapping)| (namespace.clone(), json!(mapping)))
+        .chain(removed.map(|namespace| (namespace.clone(), Value::Null)))
+        .collect();
+    (!changes.is_empty()).then(|| json!({ "spec": { "mappings": changes } }))
+}
+
+/// The state of a namespace at a provider, for its pods.
+pub fn namespace_state(map: Option<&NamespaceMap>, namespace: &str) -> NamespaceState {
+    let mapped = map.and_then(|map| map.status.as_ref()?.namespaces.get(namespace));
+    match mapped.map(|mapped| mapped.phase) {
+        Some(MappedNamespacePhase::Ready) => NamespaceState::Ready,
+        Some(MappedNamespacePhase::Refused) => {
+            let why = mapped.and_then(|mapped| mapped.message.clone()).unwrap_or_default();
+            NamespaceState::Refused {
+                reason: OffloadedReason::NamespaceRefused.as_str(),
+                message: format!("the provider refuses namespace {namespace}: {why}"),
+            }
+        }
+        Some(MappedNamespacePhase::Terminating) | None => NamespaceState::Waiting,
+    }
+}
+
+/// A provider, as the status of a `NamespaceOffloading` shows it.
+pub struct Provider<'a> {
+    pub cluster_id: &'a ClusterId,
+    pub cluster_name: &'a str,
+    /// Its map, if it is known.
+    pub map: Option<&'a NamespaceMap>,
+    pub answers: bool,
+}
+
+/// The remote namespace at one selected provider.
+pub fn remote_namespace(namespace: &str, default_name: &str, provider: &Provider) -> RemoteNamespace {
+    let mapped = provider.map.and_then(|map| map.status.as_ref()?.namespaces.get(namespace));
+    let asked = provider.map.and_then(|map| map.spec.mappings.get(namespace)).map(|wanted| wanted.remote_name.as_str());
+    let ready = provider.answers && mapped.is_some_and(|mapped| mapped.phase == MappedNamespacePhase::Ready);
+    let message = match mapped {
+        _ if !provider.answers => Some("the cluster does not answer".to_owned()),
+        Some(mapped) if mapped.phase == MappedNamespacePhase::Ready => None,
+        Some(mapped) => Some(mapped.message.clone().unwrap_or_else(|| format!("the cluster says {:?}", mapped.phase))),
+        None => Some("the cluster has not answered yet".to_owned()),
+    };
+    RemoteNamespace {
+        cluster_id: provider.cluster_id.clone(),
+        cluster_name: provider.cluster_name.chars().take(63).collect(),
+        namespace: mapped.map(|mapped| mapped.remote_name.as_str()).or(asked).unwrap_or(default_name).to_owned(),
+        ready,
+        message: message.map(|message| message.chars().filter(|character| !character.is_control()).take(1000).collect()),
+        exposed: Vec::new(),
+    }
+}
+
+/// The condition of a namespace that may not be offloaded.
+pub fn not_allowed() -> DesiredCondition {
+    DesiredCondition::no(
+        READY,
+        NamespaceReadyReason::NamespaceNotAllowed,
+        "namespaces of Kubernetes and of Liqo itself cannot be offloaded; delete this object",
+    )
+}
+
+/// Sums up the remote namespaces. `placed`: the webhook handles new pods of the namespace.
+pub fn ready(remotes: &[RemoteNamespace], placed: bool) -> DesiredCondition {
+    let missing: Vec<&RemoteNamespace> = remotes.iter().filter(|remote| !remote.ready).collect();
+    match (remotes, missing.as_slice()) {
+        ([], _) => DesiredCondition::no(
+            READY,
+            NamespaceReadyReason::NoClusterSelected,
+            "no virtual node is selected; see `kubectl get nodes -l liqo.io/type=virtual-node --show-labels`",
+        ),
+        (_, []) if !placed => DesiredCondition::no(
+            READY,
+            NamespaceReadyReason::WebhookPending,
+            "the admission webhook does not see this namespace's new pods yet; it does in a moment, if the manager runs",
+        ),
+        (all, []) => DesiredCondition::yes(
+            READY,
+            NamespaceReadyReason::NamespacesReady,
+            format!("the namespace exists in {} cluster(s)", all.len()),
+        ),
+        (_, missing) => {
+            let each = missing
+                .iter()
+                .map(|remote| format!("{}: {}", remote.cluster_name, remote.message.as_deref().unwrap_or_default()));
+            DesiredCondition::no(READY, NamespaceReadyReason::NamespacesNotReady, each.collect::<Vec<_>>().join("; "))
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+mod tests {
+    use liqo_api::{MappedNamespace, NamespaceMapSpec, NamespaceMapStatus};
+
+    use super::*;
+
+    fn us() -> ClusterId {
+        ClusterId::of_public_key(&[1; 32])
+    }
+
+    fn offloading(value: Value) -> NamespaceOffloading {
+        let mut whole = json!({"apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+            "metadata": {"name": "offloading"}, "spec": {}});
+        json_patch::merge(&mut whole, &value);
+        serde_json::from_value(whole).unwrap()
+    }
+
+    fn nodes(region: &str) -> Vec<Candidate> {
+        vec![Candidate { node: "milan".into(), labels: [("region".to_owned(), region.to_owned())].into() }]
+    }
+
+    fn names(found: &BTreeMap<String, WantedNamespace>) -> Vec<&str> {
+        found.keys().map(String::as_str).collect()
+    }
+
+    fn map(phase: MappedNamespacePhase) -> NamespaceMap {
+        let mapped = MappedNamespace { remote_name: "demo-x".into(), uid: None, phase, message: Some("why".into()) };
+        NamespaceMap {
+            metadata: kube::core::ObjectMeta::default(),
+            spec: NamespaceMapSpec::default(),
+            status: Some(NamespaceMapStatus { namespaces: [("demo".to_owned(), mapped)].into() }),
+        }
+    }
+
+    #[test]
+    fn only_selected_providers_get_the_namespace() {
+        let only_eu = offloading(json!({"spec": {"clusterSelector": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "region", "operator": "In", "values": ["eu"]}]}]}}}));
+        let everywhere = offloading(json!({}));
+        let at = |region| wanted([("demo", &only_eu), ("all", &everywhere)], &nodes(region), ("rome", &us()), |_| false);
+        assert_eq!(names(&at("eu")), ["all", "demo"]);
+        assert_eq!(names(&at("us")), ["all"]);
+        assert_eq!(at("eu")["demo"].remote_name, mapped_namespace("demo", "rome", &us()));
+    }
+
+    #[test]
+    fn a_provider_without_virtual_nodes_gets_nothing() {
+        assert!(wanted([("demo", &offloading(json!({})))], &[], ("rome", &us()), |_| false).is_empty());
+    }
+
+    #[test]
+    fn a_namespace_whose_pods_run_somewhere_stays_there_when_it_is_no_longer_selected() {
+        let all = offloading(json!({}));
+        let found = wanted([("demo", &all), ("idle", &all)], &[], ("rome", &us()), |one| one == "demo");
+        assert_eq!(names(&found), ["demo"]);
+    }
+
+    #[test]
+    fn a_namespace_that_is_unoffloaded_keeps_its_mapping_until_its_pods_are_gone() {
+        let ending = offloading(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+        let with = |in_use: bool| wanted([("demo", &ending)], &nodes("eu"), ("rome", &us()), |_| in_use);
+        assert_eq!(names(&with(true)), ["demo"]);
+        assert!(with(false).is_empty());
+    }
+
+    /// A map with these mappings, all in this phase.
+    fn map_of(mappings: &[(&str, &str)], phase: MappedNamespacePhase) -> NamespaceMap {
+        let mut whole = map(phase);
+        for (namespace, name) in mappings {
+            whole.spec.mappings.insert((*namespace).to_owned(), WantedNamespace { remote_name: (*name).to_owned() });
+            let mapped = MappedNamespace { remote_name: (*name).to_owned(), uid: None, phase, message: None };
+            whole.status.get_or_insert_default().namespaces.insert((*namespace).to_owned(), mapped);
+        }
+        whole
+    }
+
+    #[test]
+    fn nothing_is_written_when_the_mappings_stand() {
+        let standing = map_of(&[("demo", "demo-rome-x"), ("old", "old-rome-x")], MappedNamespacePhase::Ready);
+        assert_eq!(patch(&standing, &standing.spec.mappings), None);
+        let other = map_of(&[("demo", "demo-rome-x"), ("new", "new-rome-x")], MappedNamespacePhase::Ready);
+        let changes = json!({"spec": {"mappings": {"new": {"remoteName": "new-rome-x"}, "old": null}}});
+        assert_eq!(patch(&standing, &other.spec.mappings), Some(changes));
+    }
+
+    #[test]
+    fn a_mapping_keeps_its_name_unless_it_was_refused() {
+        let renamed = map_of(&[("demo", "demo-roma-x")], MappedNamespacePhase::Ready).spec.mappings;
+        assert_eq!(patch(&map_of(&[("demo", "demo-rome-x")], MappedNamespacePhase::Ready), &renamed), None);
+        let refused = map_of(&[("demo", "demo-rome-x")], MappedNamespacePhase::Refused);
+        assert_eq!(patch(&refused, &renamed), Some(json!({"spec": {"mappings": {"demo": {"remoteName": "demo-roma-x"}}}})));
+        assert_eq!(patch(&refused, &refused.spec.mappings), None);
+    }
+
+    #[test]
+    fn pods_wait_for_a_namespace_that_is_not_there_yet() {
+        assert_eq!(namespace_state(None, "demo"), NamespaceState::Waiting);
+        assert_eq!(namespace_state(Some(&map(MappedNamespacePhase::Ready)), "demo"), NamespaceState::Ready);
+        assert_eq!(namespace_state(Some(&map(MappedNamespacePhase::Ready)), "other"), NamespaceState::Waiting);
+        assert_eq!(namespace_state(Some(&map(MappedNamespacePhase::Terminating)), "demo"), NamespaceState::Waiting);
+        assert!(matches!(namespace_state(Some(&map(MappedNamespacePhase::Refused)), "demo"), NamespaceState::Refused { .. }));
+    }
+
+    #[test]
+    fn the_status_says_where_the_namespace_is_missing_and_why() {
+        let id = us();
+        let remote_with = |map: &NamespaceMap, answers| {
+            remote_namespace("demo", "demo-rome-y", &Provider { cluster_id: &id, cluster_name: "milan", map: Some(map), answers })
+        };
+        let fine = remote_with(&map(MappedNamespacePhase::Ready), true);
+        assert!(fine.ready && fine.message.is_none() && fine.namespace == "demo-x");
+        let silent = remote_with(&map(MappedNamespacePhase::Ready), false);
+        let refused = remote_with(&map(MappedNamespacePhase::Refused), true);
+        assert!(!silent.ready && !refused.ready);
+        assert_eq!(refused.message.as_deref(), Some("why"));
+        assert_eq!(ready(std::slice::from_ref(&fine), true).status, Some(true));
+        assert_eq!(ready(std::slice::from_ref(&fine), false).reason, "WebhookPending");
+        assert_eq!(ready(&[fine, refused], true).message, "milan: why");
+        assert_eq!(ready(&[], true).reason, "NoClusterSelected");
+    }
+}

@@ -1,0 +1,230 @@
+//! How a live Node differs from what [`crate::node::object`] computes. Pure.
+
+use std::collections::BTreeSet;
+
+use liqo_api::{ClusterId, annotations, labels};
+use serde_json::{Map, Value, json};
+
+use crate::json::items;
+use crate::node::object::{NodeSpec, node, node_labels, node_status};
+
+/// Whether this Node is the one of that pool of that cluster. Liqo never touches other Nodes.
+pub fn is_ours(live: &Value, cluster: &ClusterId, pool: &str) -> bool {
+    let label = |key: &str| live.pointer("/metadata/labels").and_then(|labels| labels.get(key)).and_then(Value::as_str);
+    label(labels::TYPE) == Some(labels::TYPE_VIRTUAL_NODE)
+        && label(labels::REMOTE_CLUSTER_ID) == Some(cluster.as_str())
+        && label(labels::POOL) == Some(pool)
+}
+
+/// The Node to create, with its status, so it is Ready from the start.
+pub fn new_node(spec: &NodeSpec, now: &str) -> Value {
+    let mut whole = node(spec);
+    whole["metadata"]["annotations"] = json!({ annotations::TRAVELLED: recorded(spec) });
+    whole["status"] = node_status(spec, &json!({}), now);
+    whole
+}
+
+/// The labels that we set. They are recorded so that those which the peer no longer advertises can be removed.
+fn recorded(spec: &NodeSpec) -> String {
+    let keys: Vec<String> = node_labels(spec).into_keys().collect();
+    keys.join(",")
+}
+
+/// A merge patch for the labels of a live Node; `None` if they are right. Labels of others stay.
+pub fn labels_patch(spec: &NodeSpec, live: &Value) -> Option<Value> {
+    let wanted = node_labels(spec);
+    let now = live.pointer("/metadata/labels");
+    let has = |key: &str| now.and_then(|now| now.get(key)).and_then(Value::as_str);
+    let record = recorded(spec);
+    let before = live.pointer("/metadata/annotations").and_then(|all| all.get(annotations::TRAVELLED)).and_then(Value::as_str);
+    let mut changes: Map<String, Value> = wanted
+        .iter()
+        .filter(|(key, value)| has(key) != Some(value.as_str()))
+        .map(|(key, value)| (key.clone(), value.as_str().into()))
+        .collect();
+    let gone = before.unwrap_or_default().split(',').filter(|key| !wanted.contains_key(*key) && has(key).is_some());
+    changes.extend(gone.map(|key| (key.to_owned(), Value::Null)));
+    if changes.is_empty() && before == Some(record.as_str()) {
+        return None;
+    }
+    Some(json!({ "metadata": { "labels": changes, "annotations": { annotations::TRAVELLED: record } } }))
+}
+
+/// A strategic merge patch for the status of a live Node; `None` if it is right.
+pub fn status_patch(spec: &NodeSpec, live: &Value, now: &str) -> Option<Value> {
+    let wanted = node_status(spec, live, now);
+    let mut changes = Map::new();
+    for field in ["capacity", "allocatable"] {
+        let standing = live.pointer(&format!("/status/{field}"));
+        if standing != wanted.get(field) {
+            changes.insert(field.into(), amounts(&wanted[field], standing));
+        }
+    }
+    for field in ["daemonEndpoints", "nodeInfo"] {
+        // The API server adds fields of its own.
+        let standing = live.pointer(&format!("/status/{field}")).unwrap_or(&Value::Null);
+        if !contains(standing, &wanted[field]) {
+            changes.insert(field.into(), wanted[field].clone());
+        }
+    }
+    let standing: BTreeSet<String> = items(live, "/status/addresses").iter().map(Value::to_string).collect();
+    let addresses: BTreeSet<String> = items(&wanted, "/addresses").iter().map(Value::to_string).collect();
+    if standing != addresses {
+        changes.insert("addresses".into(), wanted["addresses"].clone());
+    }
+    let conditions: Vec<Value> = items(&wanted, "/conditions")
+        .iter()
+        .filter(|one| !items(live, "/status/conditions").iter().any(|standing| contains(standing, one)))
+        .cloned()
+        .collect();
+    if !conditions.is_empty() {
+        changes.insert("conditions".into(), conditions.into());
+    }
+    (!changes.is_empty()).then(|| json!({ "status": changes }))
+}
+
+/// The amounts, and null for resources that no longer exist.
+fn amounts(wanted: &Value, standing: Option<&Value>) -> Value {
+    let mut all = wanted.as_object().cloned().unwrap_or_default();
+    for (resource, _) in standing.and_then(Value::as_object).into_iter().flatten() {
+        all.entry(resource.clone()).or_insert(Value::Null);
+    }
+    all.into()
+}
+
+fn contains(standing: &Value, wanted: &Value) -> bool {
+    match (standing, wanted) {
+        (Value::Object(standing), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, wanted)| contains(standing.get(key).unwrap_or(&Value::Null), wanted))
+        }
+        _ => standing == wanted,
+    }
+}
+
+/// The lowest free port from `first` on.
+pub fn free_port(first: u16, taken: &BTreeSet<u16>) -> Option<u16> {
+    (first..=u16::MAX).find(|port| !taken.contains(port))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::node::object::Outage;
+
+    fn id() -> ClusterId {
+        ClusterId::of_public_key(&[2; 32])
+    }
+
+    fn with<T>(peer_labels: &[(&str, &str)], cpu: &str, outage: Outage, then: impl FnOnce(&NodeSpec) -> T) -> T {
+        let peer_labels: BTreeMap<String, String> =
+            peer_labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let resources = json!({"cpu": cpu, "memory": "1Gi"}).as_object().cloned().unwrap();
+        let id = id();
+        then(&NodeSpec {
+            name: "milan",
+            cluster_id: id.as_str(),
+            pool: "default",
+            peer_labels: &peer_labels,
+            resources: &resources,
+            address: "10.0.0.5",
+            port: 20250,
+            version: "v1.34.4",
+            outage,
+            withdrawal: None,
+        })
+    }
+
+    fn created(peer_labels: &[(&str, &str)]) -> Value {
+        with(peer_labels, "2", Outage::None, |spec| new_node(spec, "t1"))
+    }
+
+    fn is_ready(live: &Value) -> bool {
+        let ready = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
+        items(live, "/status/conditions").iter().any(ready)
+    }
+
+    #[test]
+    fn a_new_node_is_ready_and_needs_nothing_more() {
+        let live = created(&[("zone", "a")]);
+        assert!(is_ready(&live) && is_ours(&live, &id(), "default"));
+        with(&[("zone", "a")], "2", Outage::None, |spec| {
+            assert_eq!(labels_patch(spec, &live), None);
+            assert_eq!(status_patch(spec, &live, "t2"), None);
+        });
+    }
+
+    #[test]
+    fn what_the_api_server_adds_is_no_difference() {
+        let mut live = created(&[]);
+        live["status"]["nodeInfo"]["swap"] = json!({"capacity": 0});
+        live["metadata"]["labels"]["added-by"] = json!("somebody");
+        live["status"]["conditions"].as_array_mut().unwrap().push(json!({"type": "Theirs", "status": "True"}));
+        with(&[], "2", Outage::None, |spec| {
+            assert_eq!(labels_patch(spec, &live), None);
+            assert_eq!(status_patch(spec, &live, "t2"), None);
+        });
+    }
+
+    #[test]
+    fn labels_that_the_peer_no_longer_advertises_go_and_those_of_others_stay() {
+        let mut live = created(&[("zone", "a"), ("gpu", "yes")]);
+        live["metadata"]["labels"]["added-by"] = json!("somebody");
+        let patch = with(&[("zone", "b")], "2", Outage::None, |spec| labels_patch(spec, &live)).unwrap();
+        assert_eq!(patch["metadata"]["labels"], json!({"zone": "b", "gpu": null}));
+        json_patch::merge(&mut live, &patch);
+        assert_eq!(with(&[("zone", "b")], "2", Outage::None, |spec| labels_patch(spec, &live)), None);
+        assert_eq!(live["metadata"]["labels"]["added-by"], "somebody");
+    }
+
+    #[test]
+    fn the_node_follows_the_offer() {
+        let mut live = created(&[]);
+        live["status"]["capacity"]["gpus"] = json!("1");
+        let patch = with(&[], "3", Outage::None, |spec| status_patch(spec, &live, "t2")).unwrap();
+        assert_eq!(
+            patch,
+            json!({"status": {"capacity": {"cpu": "3", "memory": "1Gi", "gpus": null}, "allocatable": {"cpu": "3", "memory": "1Gi"}}})
+        );
+    }
+
+    #[test]
+    fn an_outage_changes_only_the_conditions_that_speak_of_it() {
+        let kinds = |outage| {
+            let patch = with(&[], "2", outage, |spec| status_patch(spec, &created(&[]), "t2")).unwrap();
+            let conditions = patch["status"]["conditions"].as_array().cloned().unwrap();
+            assert_eq!(patch["status"].as_object().unwrap().len(), 1);
+            conditions.iter().map(|one| one["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(Outage::Suspected), ["PeerReachable"]);
+        assert_eq!(kinds(Outage::Down), ["Ready", "PeerReachable"]);
+    }
+
+    #[test]
+    fn a_node_that_kubernetes_declared_unknown_is_declared_ready_again() {
+        let mut live = created(&[]);
+        for condition in live["status"]["conditions"].as_array_mut().unwrap() {
+            condition["status"] = json!("Unknown");
+            condition["reason"] = json!("NodeStatusUnknown");
+        }
+        assert!(!is_ready(&live));
+        let patch = with(&[], "2", Outage::None, |spec| status_patch(spec, &live, "t2")).unwrap();
+        assert_eq!(patch["status"]["conditions"][0]["status"], "True");
+    }
+
+    #[test]
+    fn a_node_of_somebody_else_is_not_ours() {
+        let live = created(&[]);
+        assert!(!is_ours(&live, &ClusterId::of_public_key(&[3; 32]), "default"));
+        assert!(!is_ours(&live, &id(), "other"));
+        assert!(!is_ours(&json!({"metadata": {"name": "milan"}}), &id(), "default"));
+    }
+
+    #[test]
+    fn every_virtual_node_gets_a_port_of_its_own() {
+        assert_eq!(free_port(20250, &BTreeSet::new()), Some(20250));
+        assert_eq!(free_port(20250, &[20250, 20251, 20253].into()), Some(20252));
+        assert_eq!(free_port(u16::MAX, &[u16::MAX].into()), None);
+    }
+}

@@ -1,0 +1,4 @@
+//! The Node object of a virtual node.
+
+pub mod difference;
+pub mod object;

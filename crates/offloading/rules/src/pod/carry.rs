@@ -1,0 +1,382 @@
+//! The parts of a pod that travel to the provider. There is one function for each side, and both apply the same rules, because the
+//! provider trusts nothing.
+//!
+//! Of the metadata only labels and annotations travel. Of the `PodSpec` only fields that are known to be safe do. Other fields that
+//! mean something at home only are dropped; all remaining ones are refused by name. Fields inside containers pass unchanged, known
+//! or not: Pod Security Admission in the mapped namespace decides what they may do.
+//!
+//! Values of the downward API (`metadata.namespace`, `spec.nodeName`, `status.podIP`) are those of the remote pod.
+//! `enableServiceLinks` passes unchanged: a mapped namespace contains only services that came from home.
+
+pub mod api_server;
+mod containers;
+mod placement;
+#[cfg(test)]
+mod tests;
+mod volumes;
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Toleration;
+use liqo_api::{OffloadedReason, ReflectedKind, Usage, annotations, finalizers, labels};
+use serde_json::{Map, Value, json};
+
+use crate::json::{domain, items, name, text};
+use crate::pod::references;
+
+use crate::pod::carry::api_server::ApiServerChoice;
+pub(crate) use volumes::ALLOWED_VOLUMES;
+
+/// Fields of a `PodSpec` that travel unchanged.
+const PASSES: &[&str] = &[
+    "activeDeadlineSeconds",
+    "dnsConfig",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "hostAliases",
+    "hostname",
+    "hostnameOverride",
+    "imagePullSecrets",
+    "os",
+    "resources",
+    "restartPolicy",
+    "securityContext",
+    "setHostnameAsFQDN",
+    "shareProcessNamespace",
+    "subdomain",
+    "terminationGracePeriodSeconds",
+];
+
+/// Fields of a `PodSpec` that mean something in the home cluster only.
+const DROPPED: &[&str] = &[
+    "automountServiceAccountToken",
+    "ephemeralContainers",
+    "nodeName",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
+    "readinessGates",
+    "runtimeClassName",
+    "schedulerName",
+    "schedulingGates",
+    "serviceAccount",
+    "serviceAccountName",
+    "topologySpreadConstraints",
+];
+
+/// Whether a pod has a token for the API server of the cluster that it runs in.
+const AUTOMOUNT: &str = "automountServiceAccountToken";
+
+/// Why a pod cannot run at the provider, for its owner.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// The reason of a condition.
+    pub reason: &'static str,
+    /// The obstacle, and what to do about it.
+    pub message: String,
+}
+
+impl Refusal {
+    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// What the provider allows and sets, by its policy and its offer.
+#[derive(Debug, Clone)]
+pub struct ProviderRules {
+    /// Name of the `PeeringPolicy`, for messages.
+    pub policy: String,
+    /// Labels and annotations with these prefixes are dropped.
+    pub deny_prefixes: Vec<String>,
+    /// Keys of the node labels that the offer advertises: pods may select nodes by these.
+    pub advertised: BTreeSet<String>,
+    /// The nodes of the pod's pool, as terms of a node selector; empty for all nodes.
+    pub nodes: Vec<Value>,
+    pub volume_types: BTreeSet<String>,
+    /// A toleration of a pod is kept if one of these covers it.
+    pub tolerations: Vec<Toleration>,
+    /// Kinds of objects that are reflected: a pod that cannot start without an object of another kind is refused.
+    pub reflected_kinds: Vec<ReflectedKind>,
+    /// Requests of containers that have none, as in the mapped namespace's `LimitRange`.
+    pub default_requests: Vec<(String, String)>,
+    /// Set on every remote pod.
+    pub priority_class: Option<String>,
+    /// Set on every remote pod.
+    pub runtime_class: Option<String>,
+    /// Whether pods may have tokens of the `ServiceAccount` of their namespace.
+    pub api_server: bool,
+    /// Set on every remote pod; the namespace's `default` otherwise.
+    pub service_account: Option<String>,
+}
+
+impl Default for ProviderRules {
+    fn default() -> Self {
+        // With these annotations a pod would ask the node or the network for more than an ordinary pod gets.
+        let denied = ["kubernetes.io/config.", "k8s.v1.cni.cncf.io/", "k8s.ovn.org/", "cni.projectcalico.org/"];
+        Self {
+            policy: String::new(),
+            deny_prefixes: denied.map(str::to_owned).to_vec(),
+            advertised: BTreeSet::new(),
+            nodes: Vec::new(),
+            volume_types: ALLOWED_VOLUMES.iter().map(|&kind| kind.to_owned()).collect(),
+            tolerations: Vec::new(),
+            reflected_kinds: Usage::default().reflected_kinds,
+            default_requests: vec![("cpu".into(), "10m".into()), ("memory".into(), "32Mi".into())],
+            priority_class: None,
+            runtime_class: None,
+            api_server: false,
+            service_account: None,
+        }
+    }
+}
+
+/// The identity of a remote pod, and where it belongs.
+#[derive(Debug, Clone, Copy)]
+pub struct RemoteIdentity<'a> {
+    pub namespace: &'a str,
+    /// The pod's name: the same as at home.
+    pub name: &'a str,
+    pub consumer: &'a str,
+    /// The pool that the pod was scheduled to.
+    pub pool: &'a str,
+    /// Name of the shadow pod: the local pod's UID.
+    pub shadow_pod: &'a str,
+    /// Namespace of the local pod.
+    pub home_namespace: &'a str,
+}
+
+/// The consumer's side: the part of a local pod that travels to the provider.
+///
+/// `advertised` holds the keys of the node labels that the provider's offer names.
+pub fn outgoing(local_pod: &Value, advertised: &BTreeSet<String>) -> Result<Value, Refusal> {
+    let mut spec = reduce(local_pod, advertised, &placement::not_ours)?;
+    if api_server::choose(local_pod)? == ApiServerChoice::Remote {
+        spec.insert(AUTOMOUNT.into(), true.into());
+    }
+    let kept = |key: &str| !is_ours(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
+    Ok(json!({
+        "metadata": {
+            "name": text(local_pod, "/metadata/name"),
+            "labels": texts(local_pod, "/metadata/labels", kept),
+            "annotations": texts(local_pod, "/metadata/annotations", kept),
+        },
+        "spec": spec,
+    }))
+}
+
+/// The provider's side: the pod to create in the mapped namespace.
+pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRules) -> Result<Value, Refusal> {
+    let tolerated = |toleration: &Value| placement::not_ours(toleration) && placement::is_covered(toleration, &rules.tolerations);
+    let mut spec = reduce(carried, &rules.advertised, &tolerated)?;
+    volumes::allowed(spec.get("volumes"), &rules.volume_types, &rules.policy)?;
+    reflected(carried, &rules.reflected_kinds, &rules.policy)?;
+    placement::confine(&mut spec, &rules.nodes);
+    containers::request_explicitly(&mut spec, &rules.default_requests);
+    // Only a pod that asks for a token has one.
+    let wants_token = carried.pointer("/spec/automountServiceAccountToken") == Some(&Value::Bool(true));
+    if wants_token && !rules.api_server {
+        return Err(Refusal::new(
+            OffloadedReason::ApiServerNotAllowed.as_str(),
+            format!(
+                "the pod wants to use the provider's API server, which its PeeringPolicy {} does not allow (provide.usage.apiServer); use that of its own cluster, or none",
+                rules.policy
+            ),
+        ));
+    }
+    spec.insert(AUTOMOUNT.into(), wants_token.into());
+    for (field, value) in [
+        ("priorityClassName", &rules.priority_class),
+        ("runtimeClassName", &rules.runtime_class),
+        ("serviceAccountName", &rules.service_account),
+    ] {
+        if let Some(value) = value {
+            spec.insert(field.into(), value.as_str().into());
+        }
+    }
+
+    let (mut pod_labels, mut pod_annotations) = travelling(carried, rules);
+    pod_annotations.insert(annotations::TRAVELLED.into(), travelled(carried, &pod_labels, &pod_annotations).into());
+    for (key, value) in [
+        (labels::MANAGED, "true"),
+        (labels::CONSUMER_ID, identity.consumer),
+        (labels::POOL, identity.pool),
+        (labels::SHADOW_POD, identity.shadow_pod),
+        (labels::HOME_NAMESPACE, identity.home_namespace),
+    ] {
+        pod_labels.insert(key.into(), value.into());
+    }
+    let mut metadata = json!({
+        "name": identity.name,
+        "namespace": identity.namespace,
+        "labels": pod_labels,
+        "annotations": pod_annotations,
+    });
+    if spec.get("restartPolicy").and_then(Value::as_str).is_some_and(|policy| policy != "Always") {
+        metadata["finalizers"] = json!([finalizers::FINAL_STATUS]);
+    }
+    Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
+}
+
+/// The changes to a running remote pod after its local pod changed: labels, annotations, images and the deadline, which may change
+/// at home. A strategic merge patch; `None` if nothing changed.
+///
+/// Labels and annotations of others on the remote pod stay. Images are compared with the last ones that travelled, not with the
+/// live ones, which the provider's own admission may have changed.
+pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Value> {
+    let recorded = live.pointer("/metadata/annotations").and_then(|all| all.get(annotations::TRAVELLED)).and_then(Value::as_str);
+    let before: Value = recorded.and_then(|recorded| serde_json::from_str(recorded).ok()).unwrap_or_default();
+    let (pod_labels, mut pod_annotations) = travelling(carried, rules);
+    let now = travelled(carried, &pod_labels, &pod_annotations);
+    pod_annotations.insert(annotations::TRAVELLED.into(), now.into());
+
+    let mut metadata = Map::new();
+    for (field, wanted) in [("labels", pod_labels), ("annotations", pod_annotations)] {
+        let live = live.pointer(&format!("/metadata/{field}")).and_then(Value::as_object);
+        let mut changes: Map<String, Value> = wanted
+            .iter()
+            .filter(|&(key, value)| live.and_then(|live| live.get(key)) != Some(value))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let gone = items(&before, &format!("/{field}")).iter().filter_map(Value::as_str);
+        let gone =
+            gone.filter(|key| !is_ours(key) && !wanted.contains_key(*key) && live.is_some_and(|live| live.contains_key(*key)));
+        changes.extend(gone.map(|key| (key.to_owned(), Value::Null)));
+        if !changes.is_empty() {
+            metadata.insert(field.into(), changes.into());
+        }
+    }
+
+    let mut spec = Map::new();
+    for list in ["containers", "initContainers"] {
+        let changed: Vec<Value> = items(carried, &format!("/spec/{list}"))
+            .iter()
+            .filter(|&container| items(live, &format!("/spec/{list}")).iter().any(|known| name(known) == name(container)))
+            .filter(|&container| before.get("images").and_then(|images| images.get(name(container))) != container.get("image"))
+            .map(|container| json!({"name": name(container), "image": container.get("image")}))
+            .collect();
+        if !changed.is_empty() {
+            spec.insert(list.into(), changed.into());
+        }
+    }
+    let deadline = carried.pointer("/spec/activeDeadlineSeconds");
+    if deadline.is_some() && deadline != live.pointer("/spec/activeDeadlineSeconds") {
+        spec.insert("activeDeadlineSeconds".into(), deadline.cloned().unwrap_or_default());
+    }
+
+    let parts = [("metadata", metadata), ("spec", spec)].into_iter().filter(|(_, part)| !part.is_empty());
+    let patch: Map<String, Value> = parts.map(|(field, part)| (field.to_owned(), part.into())).collect();
+    (!patch.is_empty()).then_some(patch.into())
+}
+
+/// The rules that both sides apply to a `PodSpec`.
+fn reduce(
+    pod: &Value,
+    advertised: &BTreeSet<String>,
+    toleration: &dyn Fn(&Value) -> bool,
+) -> Result<Map<String, Value>, Refusal> {
+    let Some(spec) = pod.get("spec").and_then(Value::as_object) else {
+        return Err(Refusal::new(OffloadedReason::Malformed.as_str(), "the pod has no spec"));
+    };
+    let injected = volumes::injected(pod);
+    let mut kept = Map::new();
+    for (field, value) in spec.iter().filter(|(_, value)| !value.is_null()) {
+        let value = match field.as_str() {
+            field if PASSES.contains(&field) => Some(value.clone()),
+            field if DROPPED.contains(&field) => None,
+            "hostNetwork" | "hostPID" | "hostIPC" => refuse_host_namespace(field, value)?,
+            // A user namespace of its own isolates more; a pod without the field shares the host's.
+            "hostUsers" => (value == &Value::Bool(false)).then(|| value.clone()),
+            "resourceClaims" => refuse_claims(value)?,
+            "volumes" => volumes::reduce(value, &injected)?,
+            "containers" | "initContainers" => containers::reduce(value, &injected)?,
+            "nodeSelector" => placement::node_selector(value, advertised),
+            "affinity" => placement::affinity(value, advertised),
+            "tolerations" => placement::tolerations(value, toleration),
+            unknown => {
+                let message = format!(
+                    "the pod's field spec.{unknown} is not known to be safe in another cluster; remove it, or keep the pod in its own cluster"
+                );
+                return Err(Refusal::new(OffloadedReason::UnknownField.as_str(), message));
+            }
+        };
+        if let Some(value) = value {
+            kept.insert(field.clone(), value);
+        }
+    }
+    Ok(kept)
+}
+
+fn refuse_host_namespace(field: &str, value: &Value) -> Result<Option<Value>, Refusal> {
+    if value == &Value::Bool(false) {
+        return Ok(None);
+    }
+    Err(Refusal::new(
+        OffloadedReason::HostNamespace.as_str(),
+        format!(
+            "the pod asks for the node's own namespace by spec.{field}, which a node of another cluster does not give; remove it, or keep the pod in its own cluster"
+        ),
+    ))
+}
+
+fn refuse_claims(value: &Value) -> Result<Option<Value>, Refusal> {
+    if value.as_array().is_some_and(Vec::is_empty) {
+        return Ok(None);
+    }
+    Err(Refusal::new(
+        OffloadedReason::ResourceClaims.as_str(),
+        "the pod claims devices by spec.resourceClaims, and claims do not travel; ask for an extended resource that the offer names, or keep the pod in its own cluster",
+    ))
+}
+
+/// Refuses a pod that needs an object to start which the provider's policy does not let consumers reflect.
+fn reflected(pod: &Value, kinds: &[ReflectedKind], policy: &str) -> Result<(), Refusal> {
+    let needed = references::required(pod);
+    for (kind, names) in [(ReflectedKind::ConfigMap, &needed.config_maps), (ReflectedKind::Secret, &needed.secrets)] {
+        if let Some(name) = names.first().filter(|_| !kinds.contains(&kind)) {
+            return Err(Refusal::new(
+                OffloadedReason::KindNotAllowed.as_str(),
+                format!(
+                    "the pod needs the {kind:?} {name:.253}, and the provider's PeeringPolicy {policy} does not allow {kind:?}s to be reflected; do without it, or keep the pod in its own cluster"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a label of a local pod is also on its remote pod.
+pub(crate) fn is_label_of_remote_pod(key: &str) -> bool {
+    is_taken_over(key, &ProviderRules::default())
+}
+
+/// Whether the provider accepts a label or annotation.
+fn is_taken_over(key: &str, rules: &ProviderRules) -> bool {
+    !is_ours(key) && !rules.deny_prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()))
+}
+
+fn is_ours(key: &str) -> bool {
+    domain(key).ends_with(labels::DOMAIN)
+}
+
+/// The entries of a map of texts whose keys pass the filter.
+fn texts(value: &Value, pointer: &str, kept: impl Fn(&str) -> bool) -> Map<String, Value> {
+    let entries = value.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
+    entries.filter(|(key, value)| kept(key) && value.is_string()).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+fn travelling(carried: &Value, rules: &ProviderRules) -> (Map<String, Value>, Map<String, Value>) {
+    let kept = |key: &str| is_taken_over(key, rules);
+    (texts(carried, "/metadata/labels", kept), texts(carried, "/metadata/annotations", kept))
+}
+
+/// The record of the labels and annotations that travelled. It shows which ones were removed later.
+fn travelled(carried: &Value, pod_labels: &Map<String, Value>, pod_annotations: &Map<String, Value>) -> String {
+    let keys = |map: &Map<String, Value>| map.keys().cloned().collect::<BTreeSet<_>>();
+    let containers = items(carried, "/spec/containers").iter().chain(items(carried, "/spec/initContainers"));
+    let images: Map<String, Value> =
+        containers.filter_map(|container| Some((name(container).to_owned(), container.get("image")?.clone()))).collect();
+    json!({"labels": keys(pod_labels), "annotations": keys(pod_annotations), "images": images}).to_string()
+}

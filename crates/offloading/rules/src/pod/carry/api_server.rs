@@ -1,0 +1,333 @@
+//! The API server that a pod uses when it runs at a provider.
+//!
+//! The home API server gives its pods a token, its CA and its address. At a provider the pod finds them in the same places: a
+//! volume of the same name with a token bound to the local pod, the home CA and the home namespace, all from one Secret; the
+//! environment variables that clients read; and the API server's name in the hosts file, with the address at which the provider
+//! sees it. The certificate of every API server is valid for that name, and pods read the hosts file before they ask the provider's
+//! DNS.
+
+use std::{net::IpAddr, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use liqo_api::{OffloadedReason, annotations};
+use serde_json::{Map, Value, json};
+
+use crate::json::{items, name, text};
+use crate::pod::carry::Refusal;
+use crate::pod::carry::volumes::injected;
+
+/// The names of an API server in its own cluster; clients use the first.
+const HOSTS: [&str; 3] = ["kubernetes.default.svc", "kubernetes.default", "kubernetes.default.svc.cluster.local"];
+/// The port of the Service `kubernetes`.
+const PORT: &str = "443";
+
+/// Maximum lifetime of a token that leaves home, in seconds. Pods ask for a little more than an hour by default; the API server
+/// would take that for the request of an old client, and issue a token for a year.
+const MAX_TOKEN_SECONDS: i64 = 3600;
+/// The API server issues no token with a shorter lifetime.
+const MIN_TOKEN_SECONDS: i64 = 600;
+/// Minimum time between two tokens of a pod, whatever the provider says about the first.
+const MIN_RENEWAL_INTERVAL: Duration = Duration::from_secs(60);
+/// A pod that does not require its home API server waits at most this long for the network to a new provider.
+const NETWORK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Which API server a pod uses at a provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiServerChoice {
+    None,
+    /// The API server of its home cluster.
+    Home {
+        /// The pod must not run without it.
+        required: bool,
+    },
+    /// The API server of the provider.
+    Remote,
+}
+
+/// Reads the choice from a pod's annotation. Without one, a pod with a `ServiceAccount` of its own and a token of it uses the home
+/// API server. The account `default` has no rights in most clusters, and every pod has its token.
+pub fn choose(pod: &Value) -> Result<ApiServerChoice, Refusal> {
+    let said = pod.pointer("/metadata/annotations").and_then(|all| all.get(annotations::API_SERVER)).and_then(Value::as_str);
+    let has_token = !injected(pod).is_empty();
+    match said {
+        Some("none") => Ok(ApiServerChoice::None),
+        Some("remote") => Ok(ApiServerChoice::Remote),
+        Some("home") if has_token => Ok(ApiServerChoice::Home { required: true }),
+        Some("home") => Err(Refusal::new(
+            OffloadedReason::Malformed.as_str(),
+            format!("the pod's annotation {} says home, but it mounts no token of its ServiceAccount", annotations::API_SERVER),
+        )),
+        Some(other) => Err(Refusal::new(
+            OffloadedReason::Malformed.as_str(),
+            format!("the pod's annotation {} says {other:.60}; it may say home, remote or none", annotations::API_SERVER),
+        )),
+        None if has_token && account(pod) != "default" => Ok(ApiServerChoice::Home { required: false }),
+        None => Ok(ApiServerChoice::None),
+    }
+}
+
+pub fn account(pod: &Value) -> &str {
+    text(pod, "/spec/serviceAccountName").filter(|name| !name.is_empty()).unwrap_or("default")
+}
+
+/// Name of the Secret for this local pod, in the remote namespace.
+pub fn secret(uid: &str) -> String {
+    format!("{SECRET}{uid}")
+}
+
+/// UID of the local pod that a Secret of this name is for.
+pub(crate) fn pod_of(secret: &str) -> Option<&str> {
+    secret.strip_prefix(SECRET)
+}
+
+const SECRET: &str = "liqo-api-server-";
+
+/// Whether a carried pod finds its home API server through this Secret.
+pub fn uses(carried: &Value, secret: &str) -> bool {
+    items(carried, "/spec/volumes").iter().any(|volume| text(volume, "/secret/secretName") == Some(secret))
+}
+
+/// How to send a pod that uses its home API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Start {
+    /// With these addresses of the API server.
+    With(Vec<IpAddr>),
+    /// Wait.
+    Wait(Duration),
+    /// Send it without, and say so in its condition.
+    Without,
+    /// Refuse it.
+    Refuse,
+}
+
+/// How to send a pod that was bound to its node `bound_for` ago; `addresses` are those of the API server at the provider.
+pub fn how_to_start(required: bool, addresses: Vec<IpAddr>, bound_for: Option<Duration>) -> Start {
+    let rest = bound_for.map_or(Duration::ZERO, |bound_for| NETWORK_TIMEOUT.saturating_sub(bound_for));
+    if !addresses.is_empty() {
+        Start::With(addresses)
+    } else if required {
+        Start::Refuse
+    } else if rest.is_zero() {
+        Start::Without
+    } else {
+        Start::Wait(rest)
+    }
+}
+
+/// When the pod was bound to its node.
+pub fn bound_at(pod: &Value) -> Option<Timestamp> {
+    let scheduled = items(pod, "/status/conditions").iter().find(|one| text(one, "/type") == Some("PodScheduled"))?;
+    text(scheduled, "/lastTransitionTime")?.parse().ok()
+}
+
+/// Makes the carried form of a local pod find its home API server at these addresses of the provider.
+pub fn give(carried: &mut Value, home: &Value, secret: &str, addresses: &[IpAddr]) {
+    let injected = injected(home);
+    let Some(spec) = carried.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    put_first(spec, "hostAliases", addresses.iter().map(|address| json!({ "ip": address, "hostnames": HOSTS })).collect());
+    let source = json!({ "secretName": secret, "defaultMode": 0o644 });
+    put_first(spec, "volumes", injected.iter().map(|name| json!({ "name": name, "secret": source })).collect());
+    for list in ["initContainers", "containers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let before = items(home, &format!("/spec/{list}")).iter().find(|before| name(before) == name(container));
+            let mounts = before.map_or(&[][..], |before| items(before, "/volumeMounts"));
+            let mounts: Vec<Value> = mounts.iter().filter(|mount| injected.contains(name(mount))).cloned().collect();
+            let Some(container) = container.as_object_mut().filter(|_| !mounts.is_empty()) else { continue };
+            put_first(container, "volumeMounts", mounts);
+            let own = |variable: &&(&str, &str)| {
+                let set = container.get("env").and_then(Value::as_array).into_iter().flatten();
+                !set.into_iter().any(|known| name(known) == variable.0)
+            };
+            let variables = [
+                ("KUBERNETES_SERVICE_HOST", HOSTS[0]),
+                ("KUBERNETES_SERVICE_PORT", PORT),
+                ("KUBERNETES_SERVICE_PORT_HTTPS", PORT),
+            ];
+            let variables = variables.iter().filter(own).map(|(name, value)| json!({ "name": name, "value": value })).collect();
+            put_first(container, "env", variables);
+        }
+    }
+}
+
+fn put_first(object: &mut Map<String, Value>, field: &str, mut first: Vec<Value>) {
+    if let Some(Value::Array(others)) = object.get_mut(field).map(Value::take) {
+        first.extend(others);
+    }
+    if !first.is_empty() {
+        object.insert(field.into(), first.into());
+    }
+}
+
+/// The token to request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// The audience; `None` means the API server itself.
+    pub audience: Option<String>,
+    /// Lifetime in seconds.
+    pub seconds: i64,
+}
+
+/// The token that the volume of this pod requests.
+pub fn token(home: &Value) -> Token {
+    let volumes = items(home, "/spec/volumes").iter().filter(|volume| injected(home).contains(name(volume)));
+    let source = volumes.flat_map(|volume| items(volume, "/projected/sources")).find_map(|one| one.get("serviceAccountToken"));
+    let seconds = source.and_then(|source| source.get("expirationSeconds")).and_then(Value::as_i64).unwrap_or(MAX_TOKEN_SECONDS);
+    let audience = source.and_then(|source| text(source, "/audience")).filter(|audience| !audience.is_empty());
+    Token { audience: audience.map(str::to_owned), seconds: seconds.clamp(MIN_TOKEN_SECONDS, MAX_TOKEN_SECONDS) }
+}
+
+/// When to renew a token with this lifetime: early enough for a kubelet to bring the new one to the pod before the old one ends.
+pub fn renewed_at(now: Timestamp, seconds: i64) -> Timestamp {
+    now.checked_add(SignedDuration::from_secs(seconds * 4 / 5)).unwrap_or(now)
+}
+
+/// Time until a token must be requested; zero means now. `renew_at` is in the record of the current token, where the provider may
+/// change it; `asked` is the time since this process last requested one.
+pub fn until_next(renew_at: Option<Timestamp>, asked: Option<Duration>, now: Timestamp) -> Duration {
+    let due = renew_at.map_or(Duration::ZERO, |at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+    let due = due.min(Duration::from_secs(MAX_TOKEN_SECONDS.unsigned_abs()));
+    due.max(asked.map_or(Duration::ZERO, |ago| MIN_RENEWAL_INTERVAL.saturating_sub(ago)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::carry::{ProviderRules, RemoteIdentity, outgoing, remote_pod};
+
+    fn pod(account: &str, annotation: Option<&str>) -> Value {
+        let mount = json!({ "name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true });
+        json!({
+            "metadata": { "name": "web", "namespace": "demo",
+                "annotations": annotation.map(|said| json!({ annotations::API_SERVER: said })) },
+            "spec": {
+                "serviceAccountName": account,
+                "hostAliases": [{ "ip": "192.0.2.1", "hostnames": ["db"] }],
+                "volumes": [{ "name": "v", "emptyDir": {} }, { "name": "kube-api-access-x", "projected": { "sources": [
+                    { "serviceAccountToken": { "path": "token", "expirationSeconds": 3607 } },
+                    { "configMap": { "name": "kube-root-ca.crt" } } ] } }],
+                "initContainers": [{ "name": "without", "image": "i" }],
+                "containers": [{ "name": "c", "image": "i", "volumeMounts": [{ "name": "v", "mountPath": "/v" }, mount],
+                    "env": [{ "name": "KUBERNETES_SERVICE_PORT", "value": "8443" }] }],
+            },
+        })
+    }
+
+    fn bare(account: &str, annotation: Option<&str>) -> Value {
+        let mut pod = pod(account, annotation);
+        pod["spec"]["volumes"] = json!([]);
+        pod
+    }
+
+    #[test]
+    fn a_pod_with_an_account_of_its_own_wants_its_home_and_one_that_says_something_gets_that() {
+        let home = |required| Ok(ApiServerChoice::Home { required });
+        assert_eq!(choose(&pod("reader", None)), home(false));
+        assert_eq!(choose(&pod("default", None)), Ok(ApiServerChoice::None));
+        assert_eq!(choose(&bare("reader", None)), Ok(ApiServerChoice::None));
+        assert_eq!(choose(&pod("default", Some("home"))), home(true));
+        assert_eq!(choose(&pod("reader", Some("none"))), Ok(ApiServerChoice::None));
+        assert_eq!(choose(&pod("reader", Some("remote"))), Ok(ApiServerChoice::Remote));
+        for wrong in [pod("reader", Some("milan")), bare("reader", Some("home"))] {
+            assert_eq!(choose(&wrong).unwrap_err().reason, "Malformed");
+            assert_eq!(outgoing(&wrong, &[].into()).unwrap_err().reason, "Malformed");
+        }
+    }
+
+    #[test]
+    fn what_a_client_goes_by_stands_where_it_stands_at_home_and_the_provider_takes_it_as_it_is() {
+        let home = pod("reader", None);
+        let mut carried = outgoing(&home, &[].into()).unwrap();
+        give(&mut carried, &home, "liqo-api-server-u", &["10.71.0.2".parse().unwrap()]);
+        let identity = RemoteIdentity {
+            namespace: "demo-rome-x",
+            name: "web",
+            consumer: "c",
+            pool: "default",
+            shadow_pod: "u",
+            home_namespace: "demo",
+        };
+        let remote = remote_pod(&carried, &identity, &ProviderRules::default()).unwrap();
+        let spec = &remote["spec"];
+        assert_eq!(
+            spec["volumes"],
+            json!([{ "name": "kube-api-access-x", "secret": { "secretName": "liqo-api-server-u", "defaultMode": 420 } },
+                { "name": "v", "emptyDir": {} }])
+        );
+        let container = &spec["containers"][0];
+        assert_eq!(
+            container["volumeMounts"][0],
+            json!({ "name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true })
+        );
+        assert_eq!(container["volumeMounts"].as_array().map(Vec::len), Some(2));
+        assert_eq!(
+            container["env"],
+            json!([{ "name": "KUBERNETES_SERVICE_HOST", "value": "kubernetes.default.svc" },
+                { "name": "KUBERNETES_SERVICE_PORT_HTTPS", "value": "443" }, { "name": "KUBERNETES_SERVICE_PORT", "value": "8443" }])
+        );
+        assert_eq!(spec["hostAliases"][0], json!({ "ip": "10.71.0.2", "hostnames": HOSTS }));
+        assert_eq!(spec["hostAliases"][1]["ip"], "192.0.2.1");
+        assert!(spec["initContainers"][0].get("env").is_none(), "what has no token there has none here");
+        assert_eq!(spec["automountServiceAccountToken"], false);
+        assert!(uses(&carried, "liqo-api-server-u") && !uses(&carried, "liqo-api-server-v"));
+    }
+
+    #[test]
+    fn only_a_provider_that_allows_it_gives_a_pod_its_own_token() {
+        let identity =
+            RemoteIdentity { namespace: "n", name: "web", consumer: "c", pool: "p", shadow_pod: "u", home_namespace: "demo" };
+        let sent = |said: Option<&str>, allowed: bool| {
+            let carried = outgoing(&pod("reader", said), &[].into()).unwrap();
+            remote_pod(&carried, &identity, &ProviderRules { api_server: allowed, ..ProviderRules::default() })
+        };
+        assert_eq!(sent(Some("remote"), true).unwrap()["spec"]["automountServiceAccountToken"], true);
+        assert_eq!(sent(Some("remote"), false).unwrap_err().reason, "ApiServerNotAllowed");
+        for said in [None, Some("none"), Some("home")] {
+            assert_eq!(sent(said, true).unwrap()["spec"]["automountServiceAccountToken"], false);
+        }
+    }
+
+    #[test]
+    fn without_a_way_there_a_pod_that_requires_it_stays_and_another_waits_a_little_and_starts() {
+        let address: IpAddr = "10.71.0.2".parse().unwrap();
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(how_to_start(true, vec![address], seconds(0)), Start::With(vec![address]));
+        assert_eq!(how_to_start(true, vec![], seconds(100)), Start::Refuse);
+        assert_eq!(how_to_start(false, vec![], seconds(4)), Start::Wait(Duration::from_secs(6)));
+        assert_eq!(how_to_start(false, vec![], seconds(10)), Start::Without);
+        assert_eq!(how_to_start(false, vec![], None), Start::Without);
+        let pod =
+            json!({ "status": { "conditions": [{ "type": "PodScheduled", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
+        assert_eq!(bound_at(&pod), "2026-01-01T00:00:00Z".parse().ok());
+    }
+
+    #[test]
+    fn no_token_lives_longer_than_an_hour() {
+        let mut home = pod("reader", None);
+        assert_eq!(token(&home), Token { audience: None, seconds: 3600 });
+        for (wanted, given) in [(7200, 3600), (60, 600), (900, 900)] {
+            let source = json!({ "expirationSeconds": wanted, "audience": "vault" });
+            home["spec"]["volumes"][1]["projected"]["sources"][0]["serviceAccountToken"] = source;
+            assert_eq!(token(&home), Token { audience: Some("vault".into()), seconds: given });
+        }
+    }
+
+    #[test]
+    fn a_token_is_renewed_after_four_fifths_of_its_life_and_no_provider_makes_us_ask_without_end() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let due = renewed_at(now, 600);
+        assert_eq!(due.to_string(), "2026-01-01T00:08:00Z");
+        let seconds = Duration::from_secs;
+        assert_eq!(until_next(Some(due), None, now), seconds(480));
+        assert_eq!(until_next(Some(due), None, due), Duration::ZERO);
+        assert_eq!(until_next(None, None, now), Duration::ZERO);
+        assert_eq!(until_next(Some(now), Some(seconds(10)), due), seconds(50));
+        assert_eq!(until_next(None, Some(seconds(61)), now), Duration::ZERO);
+        assert_eq!(until_next("2027-01-01T00:00:00Z".parse().ok(), None, now), seconds(3600));
+    }
+
+    #[test]
+    fn a_secret_is_one_pods() {
+        assert_eq!(pod_of(&secret("u")), Some("u"));
+        assert_eq!(pod_of("web"), None);
+    }
+}

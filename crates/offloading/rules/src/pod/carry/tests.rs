@@ -1,0 +1,591 @@
+use serde_json::json;
+
+use super::*;
+
+fn keys<const N: usize>(keys: [&str; N]) -> BTreeSet<String> {
+    keys.into_iter().map(str::to_owned).collect()
+}
+
+/// A pod as the home API server stores it, with one field changed.
+fn local_pod(pointer: &str, value: Value) -> Value {
+    let mut pod = json!({
+        "metadata": {"name": "web", "namespace": "demo", "uid": "home-uid", "labels": {"app": "web"}, "annotations": {"note": "x"}},
+        "spec": {
+            "containers": [{"name": "c", "image": "nginx:1", "volumeMounts": [
+                {"name": "kube-api-access-abcde", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}, {"name": "tmp", "mountPath": "/tmp"}]}],
+            "restartPolicy": "Always",
+            "volumes": [
+                {"name": "kube-api-access-abcde", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}},
+                    {"configMap": {"name": "kube-root-ca.crt"}}, {"downwardAPI": {"items": []}}]}},
+                {"name": "tmp", "emptyDir": {}}]
+        }
+    });
+    if let Some((parent, key)) = pointer.rsplit_once('/') {
+        pod.pointer_mut(parent).unwrap()[key] = value;
+    }
+    pod
+}
+
+fn carried(pointer: &str, value: Value) -> Value {
+    outgoing(&local_pod(pointer, value), &keys(["zone"])).unwrap()
+}
+
+const IDENTITY: RemoteIdentity = RemoteIdentity {
+    namespace: "demo-rome-abc123",
+    name: "web",
+    consumer: "rome-id",
+    pool: "default",
+    shadow_pod: "home-uid",
+    home_namespace: "demo",
+};
+
+fn rules() -> ProviderRules {
+    ProviderRules { advertised: keys(["zone"]), ..ProviderRules::default() }
+}
+
+fn remote(pointer: &str, value: Value) -> Value {
+    remote_pod(&carried(pointer, value), &IDENTITY, &rules()).unwrap()
+}
+
+/// The refusal of both sides for a pod that must not travel; they must agree.
+fn refused(pointer: &str, value: Value) -> &'static str {
+    let pod = local_pod(pointer, value);
+    let here = outgoing(&pod, &keys([])).unwrap_err();
+    let there = remote_pod(&pod, &IDENTITY, &rules()).unwrap_err();
+    assert_eq!(here, there);
+    here.reason
+}
+
+/// Both sides drop a field: the consumer does not send it, and the provider ignores it.
+fn dropped(field: &str, value: &Value) {
+    let pointer = format!("/spec/{field}");
+    assert_eq!(carried(&pointer, value.clone()).pointer(&pointer), None, "{field} was sent");
+    let taken = remote_pod(&local_pod(&pointer, value.clone()), &IDENTITY, &rules()).unwrap();
+    assert_ne!(taken.pointer(&pointer), Some(value), "{field} was taken");
+}
+
+#[test]
+fn all_metadata_but_name_labels_and_annotations_is_dropped() {
+    for (field, value) in [
+        ("ownerReferences", json!([{"kind": "ReplicaSet", "name": "web", "uid": "u"}])),
+        ("finalizers", json!(["batch.kubernetes.io/job-tracking"])),
+        ("generateName", json!("web-")),
+        ("namespace", json!("demo")),
+        ("managedFields", json!([{}])),
+    ] {
+        let metadata = &carried(&format!("/metadata/{field}"), value)["metadata"];
+        assert_eq!(metadata, &json!({"name": "web", "labels": {"app": "web"}, "annotations": {"note": "x"}}), "{field}");
+    }
+    let mut hostile = carried("", json!(null));
+    hostile["metadata"]["ownerReferences"] = json!([{"kind": "Node"}]);
+    hostile["metadata"]["namespace"] = json!("kube-system");
+    let remote = remote_pod(&hostile, &IDENTITY, &rules()).unwrap();
+    assert_eq!(remote["metadata"].get("ownerReferences"), None);
+    assert_eq!(remote["metadata"]["namespace"], "demo-rome-abc123");
+}
+
+#[test]
+fn labels_and_annotations_of_liqo_never_travel() {
+    let pod = carried("/metadata/annotations", json!({"liqo.io/remote-pod-ip": "10.0.0.1", "x.liqo.io/y": "1", "note": "x"}));
+    assert_eq!(pod["metadata"]["annotations"], json!({"note": "x"}));
+    let mut hostile = pod;
+    hostile["metadata"]["labels"] = json!({"liqo.io/consumer-id": "somebody-else", "app": "web"});
+    let remote = remote_pod(&hostile, &IDENTITY, &rules()).unwrap();
+    assert_eq!(remote["metadata"]["labels"]["liqo.io/consumer-id"], "rome-id");
+}
+
+#[test]
+fn labels_and_annotations_with_a_denied_prefix_are_dropped_by_the_provider() {
+    let mut rules = rules();
+    rules.deny_prefixes.push("mesh.example/".into());
+    let sent =
+        carried("/metadata/annotations", json!({"mesh.example/inject": "true", "kubernetes.io/config.mirror": "m", "note": "x"}));
+    let annotations = remote_pod(&sent, &IDENTITY, &rules).unwrap()["metadata"]["annotations"].clone();
+    assert_eq!(annotations.as_object().unwrap().keys().collect::<Vec<_>>(), ["note", "liqo.io/travelled"]);
+}
+
+#[test]
+fn the_last_applied_configuration_is_not_carried() {
+    let pod = carried("/metadata/annotations", json!({"kubectl.kubernetes.io/last-applied-configuration": "{}"}));
+    assert_eq!(pod["metadata"]["annotations"], json!({}));
+}
+
+#[test]
+fn the_node_name_is_dropped() {
+    dropped("nodeName", &json!("milan"));
+}
+
+#[test]
+fn the_service_account_is_dropped() {
+    dropped("serviceAccountName", &json!("admin"));
+    dropped("serviceAccount", &json!("admin"));
+}
+
+#[test]
+fn priority_is_dropped() {
+    dropped("priority", &json!(2_000_001_000));
+    dropped("priorityClassName", &json!("system-node-critical"));
+    dropped("preemptionPolicy", &json!("PreemptLowerPriority"));
+}
+
+#[test]
+fn the_scheduler_name_is_dropped() {
+    dropped("schedulerName", &json!("mine"));
+}
+
+#[test]
+fn runtime_class_and_overhead_are_dropped() {
+    dropped("runtimeClassName", &json!("gvisor"));
+    dropped("overhead", &json!({"cpu": "1"}));
+}
+
+#[test]
+fn readiness_and_scheduling_gates_are_dropped() {
+    dropped("readinessGates", &json!([{"conditionType": "lb"}]));
+    dropped("schedulingGates", &json!([{"name": "wait"}]));
+}
+
+#[test]
+fn topology_spread_over_home_nodes_is_dropped() {
+    dropped(
+        "topologySpreadConstraints",
+        &json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}]),
+    );
+}
+
+#[test]
+fn ephemeral_containers_are_dropped() {
+    dropped("ephemeralContainers", &json!([{"name": "debug", "image": "busybox"}]));
+}
+
+fn tolerations(list: Value) -> Vec<Toleration> {
+    serde_json::from_value(list).unwrap()
+}
+
+/// Whether a pod keeps a toleration where the policy names one.
+fn is_kept(asked: &Value, allowed: &Value) -> bool {
+    let mut pod = carried("", json!(null));
+    pod["spec"]["tolerations"] = json!([asked]);
+    let rules = ProviderRules { tolerations: tolerations(json!([allowed])), ..rules() };
+    remote_pod(&pod, &IDENTITY, &rules).unwrap()["spec"].get("tolerations").is_some()
+}
+
+#[test]
+fn a_toleration_is_kept_if_it_tolerates_no_more_than_one_of_the_policy() {
+    let (gpu, any) = (json!({"key": "gpu", "operator": "Exists"}), json!({"operator": "Exists"}));
+    let equal = json!({"key": "gpu", "value": "a100", "effect": "NoSchedule"});
+    let minute = json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60});
+    for (asked, allowed) in [
+        (&equal, &equal),
+        (&json!({"key": "gpu", "operator": "Equal", "value": "a100", "effect": "NoSchedule"}), &equal),
+        (&equal, &gpu),
+        (&gpu, &any),
+        (&any, &any),
+        (&minute, &gpu),
+        (&json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 59}), &minute),
+        (&json!({"key": "n", "operator": "Gt", "value": "5"}), &json!({"key": "n", "operator": "Gt", "value": "5"})),
+    ] {
+        assert!(is_kept(asked, allowed), "{asked} by {allowed}");
+    }
+    for (asked, allowed) in [
+        (&gpu, &equal),
+        (&any, &gpu),
+        (&json!({"key": "gpu", "value": "a100"}), &equal),
+        (&json!({"key": "gpu", "value": "h100", "effect": "NoSchedule"}), &equal),
+        (&json!({"key": "fpga", "operator": "Exists"}), &gpu),
+        (&gpu, &minute),
+        (&json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}), &minute),
+        (&json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 61}), &minute),
+        (&json!({"key": "n", "operator": "Gt", "value": "4"}), &json!({"key": "n", "operator": "Gt", "value": "5"})),
+        (&json!({"key": "gpu", "operator": "Exists", "brandNew": true}), &any),
+        (&json!("gpu"), &any),
+    ] {
+        assert!(!is_kept(asked, allowed), "{asked} by {allowed}");
+    }
+}
+
+#[test]
+fn no_policy_opens_the_providers_own_virtual_nodes() {
+    let ours = json!({"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists"});
+    assert!(!is_kept(&ours, &ours) && !is_kept(&ours, &json!({"operator": "Exists"})));
+}
+
+#[test]
+fn tolerations_are_dropped_except_those_that_the_policy_allows() {
+    let wanted = json!([
+        {"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists", "effect": "NoExecute"},
+        {"operator": "Exists"},
+        {"key": "gpu", "operator": "Exists"},
+        {"key": "spot", "operator": "Exists"}]);
+    let sent = carried("/spec/tolerations", wanted);
+    assert_eq!(sent["spec"]["tolerations"].as_array().unwrap().len(), 3, "all but our own are sent");
+    assert_eq!(remote_pod(&sent, &IDENTITY, &rules()).unwrap()["spec"].get("tolerations"), None);
+    let rules = ProviderRules { tolerations: tolerations(json!([{"key": "gpu", "operator": "Exists"}])), ..rules() };
+    let taken = remote_pod(&sent, &IDENTITY, &rules).unwrap();
+    assert_eq!(taken["spec"]["tolerations"], json!([{"key": "gpu", "operator": "Exists"}]));
+}
+
+#[test]
+fn the_node_selector_keeps_only_advertised_labels() {
+    assert_eq!(remote("/spec/nodeSelector", json!({"zone": "a", "disk": "ssd"}))["spec"]["nodeSelector"], json!({"zone": "a"}));
+    dropped("nodeSelector", &json!({"disk": "ssd"}));
+}
+
+#[test]
+fn our_own_affinity_and_that_of_home_nodes_are_dropped() {
+    dropped(
+        "affinity",
+        &json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "liqo.io/type", "operator": "In", "values": ["virtual-node"]}]}]}}}),
+    );
+    dropped(
+        "affinity",
+        &json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]}}}),
+    );
+}
+
+#[test]
+fn affinity_between_pods_is_dropped() {
+    dropped(
+        "affinity",
+        &json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]}}),
+    );
+}
+
+#[test]
+fn node_affinity_keeps_only_advertised_labels() {
+    let zone = json!({"key": "zone", "operator": "In", "values": ["a"]});
+    let liqo = json!({"key": "liqo.io/type", "operator": "In", "values": ["virtual-node"]});
+    let wanted = json!({"nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [zone, liqo]}]},
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 5, "preference": {"matchExpressions": [zone]}}, {"weight": 6, "preference": {"matchExpressions": [liqo]}}]}});
+    assert_eq!(
+        remote("/spec/affinity", wanted)["spec"]["affinity"],
+        json!({"nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [zone]}]},
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 5, "preference": {"matchExpressions": [zone]}}]}})
+    );
+}
+
+#[test]
+fn an_alternative_that_asks_for_nothing_any_more_frees_the_whole_requirement() {
+    dropped(
+        "affinity",
+        &json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},
+        {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}]}}}),
+    );
+}
+
+#[test]
+fn the_injected_api_access_is_dropped_with_its_mounts() {
+    let pod = remote("", json!(null));
+    assert_eq!(pod["spec"]["volumes"], json!([{"name": "tmp", "emptyDir": {}}]));
+    assert_eq!(pod["spec"]["containers"][0]["volumeMounts"], json!([{"name": "tmp", "mountPath": "/tmp"}]));
+}
+
+#[test]
+fn the_provider_switches_the_service_account_token_off() {
+    assert_eq!(remote("/spec/automountServiceAccountToken", json!(true))["spec"]["automountServiceAccountToken"], false);
+}
+
+#[test]
+fn the_provider_sets_priority_runtime_class_and_service_account_of_its_policy() {
+    let rules = ProviderRules {
+        priority_class: Some("tenants".into()),
+        runtime_class: Some("gvisor".into()),
+        service_account: Some("tenant".into()),
+        ..rules()
+    };
+    let spec = &remote_pod(&carried("", json!(null)), &IDENTITY, &rules).unwrap()["spec"];
+    assert_eq!(
+        (&spec["priorityClassName"], &spec["runtimeClassName"], &spec["serviceAccountName"]),
+        (&json!("tenants"), &json!("gvisor"), &json!("tenant"))
+    );
+}
+
+#[test]
+fn the_provider_labels_the_pod_with_its_owner() {
+    let pod = remote("", json!(null));
+    assert_eq!(pod["metadata"]["name"], "web");
+    assert_eq!(
+        pod["metadata"]["labels"],
+        json!({"app": "web", "liqo.io/managed": "true", "liqo.io/consumer-id": "rome-id",
+        "liqo.io/pool": "default", "liqo.io/shadow-pod": "home-uid", "liqo.io/home-namespace": "demo"})
+    );
+}
+
+#[test]
+fn containers_without_requests_get_explicit_ones() {
+    let pod = remote(
+        "/spec/initContainers",
+        json!([{"name": "i", "image": "x", "resources": {"limits": {"cpu": "2", "memory": "1Gi"}}}]),
+    );
+    assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], json!({"cpu": "10m", "memory": "32Mi"}));
+    assert_eq!(pod["spec"]["initContainers"][0]["resources"]["requests"], json!({"cpu": "2", "memory": "1Gi"}));
+}
+
+#[test]
+fn a_limit_of_zero_is_none_and_makes_no_container_free() {
+    let resources = |resources: Value| {
+        let pod = remote("/spec/initContainers", json!([{"name": "i", "image": "x", "resources": resources}]));
+        pod["spec"]["initContainers"][0]["resources"].clone()
+    };
+    let defaults = json!({"cpu": "10m", "memory": "32Mi"});
+    for zero in [json!("0"), json!("0m"), json!("0Mi"), json!(0)] {
+        let limits = json!({"cpu": zero, "memory": zero});
+        let cleared = json!({"limits": {}, "requests": defaults});
+        assert_eq!(resources(json!({"limits": limits})), cleared, "{zero}");
+        // As the home API server stores it.
+        assert_eq!(resources(json!({"limits": limits, "requests": limits})), cleared, "{zero}");
+        let pod = remote("/spec/resources", json!({"limits": limits}));
+        assert_eq!(pod["spec"]["resources"]["limits"], json!({}), "{zero}");
+        assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], defaults, "{zero}");
+    }
+    let half = resources(json!({"limits": {"cpu": "0", "memory": "1Gi", "example.com/gpu": "0"}, "requests": {"memory": "0"}}));
+    assert_eq!(half["limits"], json!({"memory": "1Gi", "example.com/gpu": "0"}));
+    assert_eq!(half["requests"], json!({"cpu": "10m", "memory": "0"}), "requests next to a limit stay");
+}
+
+#[test]
+fn requests_of_the_whole_pod_stay_valid() {
+    let pod = remote("/spec/resources", json!({"requests": {"cpu": "5m"}}));
+    assert_eq!(pod["spec"]["resources"], json!({"requests": {"cpu": "5m"}}));
+    assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], json!({"cpu": "0", "memory": "32Mi"}));
+    let pod = remote("/spec/resources", json!({"limits": {"memory": "1Gi"}}));
+    assert_eq!(pod["spec"]["resources"]["requests"], json!({"memory": "1Gi"}));
+    assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], json!({"cpu": "10m", "memory": "0"}));
+}
+
+#[test]
+fn a_pod_that_may_end_keeps_its_final_status_until_it_is_recorded() {
+    assert_eq!(remote("/spec/restartPolicy", json!("Never"))["metadata"]["finalizers"], json!(["liqo.io/final-status"]));
+    assert_eq!(remote("/spec/restartPolicy", json!("OnFailure"))["metadata"]["finalizers"], json!(["liqo.io/final-status"]));
+    assert_eq!(remote("/spec/restartPolicy", json!("Always"))["metadata"].get("finalizers"), None);
+}
+
+#[test]
+fn a_host_path_is_refused() {
+    assert_eq!(refused("/spec/volumes", json!([{"name": "v", "hostPath": {"path": "/"}}])), "HostPath");
+}
+
+#[test]
+fn host_namespaces_are_refused() {
+    for field in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert_eq!(refused(&format!("/spec/{field}"), json!(true)), "HostNamespace");
+        dropped(field, &json!(false));
+    }
+}
+
+#[test]
+fn a_user_namespace_of_its_own_travels_and_the_hosts_is_the_default() {
+    assert_eq!(remote("/spec/hostUsers", json!(false))["spec"]["hostUsers"], false);
+    dropped("hostUsers", &json!(true));
+}
+
+#[test]
+fn a_host_port_is_refused() {
+    assert_eq!(refused("/spec/containers", json!([{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}])), "HostPort");
+}
+
+#[test]
+fn a_persistent_volume_claim_is_refused() {
+    assert_eq!(
+        refused("/spec/volumes", json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}])),
+        "PersistentVolumeClaim"
+    );
+    assert_eq!(
+        refused("/spec/volumes", json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}])),
+        "PersistentVolumeClaim"
+    );
+}
+
+#[test]
+fn a_volume_type_that_is_not_on_the_list_is_refused_by_name() {
+    for kind in ["csi", "nfs", "gitRepo", "somethingNew"] {
+        assert_eq!(refused("/spec/volumes", json!([{"name": "v", kind: {}}])), "VolumeType");
+    }
+    let refusal = outgoing(&local_pod("/spec/volumes", json!([{"name": "v", "nfs": {}}])), &keys([])).unwrap_err();
+    assert!(refusal.message.contains("volume v is of type nfs"), "{refusal}");
+}
+
+#[test]
+fn a_projected_token_is_refused() {
+    let volume = |source: Value| json!([{"name": "mine", "projected": {"sources": [source]}}]);
+    assert_eq!(refused("/spec/volumes", volume(json!({"serviceAccountToken": {"path": "t"}}))), "TokenProjection");
+    assert_eq!(refused("/spec/volumes", volume(json!({"clusterTrustBundle": {}}))), "VolumeType");
+}
+
+#[test]
+fn resource_claims_are_refused() {
+    assert_eq!(refused("/spec/resourceClaims", json!([{"name": "gpu"}])), "ResourceClaims");
+    assert_eq!(refused("/spec/containers", json!([{"name": "c", "resources": {"claims": [{"name": "gpu"}]}}])), "ResourceClaims");
+    dropped("resourceClaims", &json!([]));
+}
+
+#[test]
+fn an_unknown_field_of_the_pod_spec_is_refused_by_name() {
+    assert_eq!(refused("/spec/hostMagic", json!({})), "UnknownField");
+    let refusal = outgoing(&local_pod("/spec/hostMagic", json!({})), &keys([])).unwrap_err();
+    assert!(refusal.message.contains("spec.hostMagic"), "{refusal}");
+}
+
+#[test]
+fn unknown_fields_inside_containers_survive() {
+    let containers = json!([{"name": "c", "image": "x", "fromTheFuture": {"deep": [1, 2]}}]);
+    assert_eq!(remote("/spec/containers", containers)["spec"]["containers"][0]["fromTheFuture"], json!({"deep": [1, 2]}));
+}
+
+#[test]
+fn safe_fields_travel_unchanged() {
+    for (field, value) in [
+        ("activeDeadlineSeconds", json!(60)),
+        ("dnsConfig", json!({"options": [{"name": "ndots", "value": "2"}]})),
+        ("dnsPolicy", json!("Default")),
+        ("enableServiceLinks", json!(false)),
+        ("hostAliases", json!([{"ip": "10.0.0.9", "hostnames": ["db"]}])),
+        ("hostname", json!("web-0")),
+        ("imagePullSecrets", json!([{"name": "registry"}])),
+        ("os", json!({"name": "linux"})),
+        ("securityContext", json!({"runAsUser": 1000})),
+        ("setHostnameAsFQDN", json!(true)),
+        ("shareProcessNamespace", json!(true)),
+        ("subdomain", json!("web")),
+        ("terminationGracePeriodSeconds", json!(7)),
+    ] {
+        assert_eq!(remote(&format!("/spec/{field}"), value.clone())["spec"][field], value, "{field}");
+    }
+}
+
+#[test]
+fn a_volume_type_that_the_policy_does_not_name_is_refused_with_type_and_policy() {
+    let pod = carried("/spec/volumes", json!([{"name": "a", "emptyDir": {}}, {"name": "b", "secret": {"secretName": "s"}}]));
+    let rules = |types: BTreeSet<String>| ProviderRules { volume_types: types, policy: "partners".into(), ..rules() };
+    assert!(remote_pod(&pod, &IDENTITY, &rules(keys(["emptyDir", "secret"]))).is_ok());
+    let refusal = remote_pod(&pod, &IDENTITY, &rules(keys(["configMap", "emptyDir"]))).unwrap_err();
+    assert_eq!(refusal.reason, "VolumeType");
+    for words in ["volume b", "type secret", "PeeringPolicy partners", "configMap, emptyDir"] {
+        assert!(refusal.message.contains(words), "{refusal}");
+    }
+    let refusal = remote_pod(&pod, &IDENTITY, &rules(keys([]))).unwrap_err();
+    assert!(refusal.message.contains("type emptyDir") && refusal.message.contains("it allows none"), "{refusal}");
+}
+
+#[test]
+fn the_policy_does_not_open_more_volume_types_than_can_travel() {
+    let hostile = local_pod("/spec/volumes", json!([{"name": "v", "hostPath": {"path": "/"}}]));
+    let rules = ProviderRules { volume_types: keys(["hostPath"]), ..rules() };
+    assert_eq!(remote_pod(&hostile, &IDENTITY, &rules).unwrap_err().reason, "HostPath");
+}
+
+#[test]
+fn a_pod_that_needs_an_object_of_a_kind_that_is_not_reflected_is_refused() {
+    let with = |optional: bool| {
+        let reference = json!({"name": "login", "key": "k", "optional": optional});
+        carried(
+            "/spec/containers",
+            json!([{"name": "c", "image": "i", "env": [{"name": "A", "valueFrom": {"secretKeyRef": reference}}]}]),
+        )
+    };
+    let only_config_maps =
+        ProviderRules { reflected_kinds: vec![ReflectedKind::ConfigMap], policy: "partners".into(), ..rules() };
+    assert!(remote_pod(&with(false), &IDENTITY, &rules()).is_ok());
+    assert!(remote_pod(&with(true), &IDENTITY, &only_config_maps).is_ok(), "it starts without");
+    let refusal = remote_pod(&with(false), &IDENTITY, &only_config_maps).unwrap_err();
+    assert_eq!(refusal.reason, "KindNotAllowed");
+    for words in ["Secret login", "PeeringPolicy partners"] {
+        assert!(refusal.message.contains(words), "{refusal}");
+    }
+}
+
+#[test]
+fn the_classes_of_the_policy_are_set_and_those_of_the_pod_are_not() {
+    let mut hostile = carried("", json!(null));
+    hostile["spec"]["priorityClassName"] = "system-node-critical".into();
+    hostile["spec"]["runtimeClassName"] = "runc".into();
+    let rules = ProviderRules { priority_class: Some("guests".into()), runtime_class: Some("sandbox".into()), ..rules() };
+    let spec = remote_pod(&hostile, &IDENTITY, &rules).unwrap()["spec"].clone();
+    assert_eq!((&spec["priorityClassName"], &spec["runtimeClassName"]), (&json!("guests"), &json!("sandbox")));
+}
+
+#[test]
+fn allowed_volumes_travel() {
+    let volumes = json!([{"name": "a", "configMap": {"name": "c"}}, {"name": "b", "secret": {"secretName": "s"}}, {"name": "d", "downwardAPI": {}},
+        {"name": "e", "projected": {"sources": [{"secret": {"name": "s"}}]}}, {"name": "f", "image": {"reference": "r"}}]);
+    assert_eq!(remote("/spec/volumes", volumes.clone())["spec"]["volumes"], volumes);
+}
+
+#[test]
+fn a_pod_of_a_strange_shape_is_refused() {
+    assert_eq!(outgoing(&json!({"metadata": {}}), &keys([])).unwrap_err().reason, "Malformed");
+    assert_eq!(refused("/spec/containers", json!("none")), "Malformed");
+    assert_eq!(refused("/spec/volumes", json!({})), "Malformed");
+}
+
+#[test]
+fn nothing_is_patched_when_nothing_changed() {
+    assert_eq!(remote_patch(&carried("", json!(null)), &remote("", json!(null)), &rules()), None);
+}
+
+#[test]
+fn labels_that_changed_came_or_went_are_patched_and_those_of_others_stay() {
+    let mut live = remote("/metadata/labels", json!({"app": "web", "old": "1"}));
+    live["metadata"]["labels"]["providers-own"] = json!("x");
+    let patch = remote_patch(&carried("/metadata/labels", json!({"app": "api", "new": "2"})), &live, &rules()).unwrap();
+    assert_eq!(patch["metadata"]["labels"], json!({"app": "api", "new": "2", "old": null}));
+    json_patch::merge(&mut live, &patch);
+    assert_eq!(live["metadata"]["labels"]["providers-own"], "x");
+    assert_eq!(live["metadata"]["labels"]["liqo.io/consumer-id"], "rome-id");
+    assert_eq!(remote_patch(&carried("/metadata/labels", json!({"app": "api", "new": "2"})), &live, &rules()), None);
+}
+
+#[test]
+fn a_hostile_record_cannot_remove_our_labels() {
+    let mut live = remote("", json!(null));
+    live["metadata"]["annotations"]["liqo.io/travelled"] = json!(r#"{"labels":["liqo.io/consumer-id"]}"#);
+    let patch = remote_patch(&carried("", json!(null)), &live, &rules()).unwrap();
+    assert_eq!(patch["metadata"].get("labels"), None);
+}
+
+#[test]
+fn a_new_image_is_patched_and_one_that_the_provider_rewrote_is_left() {
+    let mut live = remote("", json!(null));
+    live["spec"]["containers"][0]["image"] = json!("mirror.local/nginx:1");
+    assert_eq!(remote_patch(&carried("", json!(null)), &live, &rules()), None);
+    let changed = carried("/spec/containers", json!([{"name": "c", "image": "nginx:2"}, {"name": "unknown", "image": "y"}]));
+    let patch = remote_patch(&changed, &live, &rules()).unwrap();
+    assert_eq!(patch["spec"], json!({"containers": [{"name": "c", "image": "nginx:2"}]}));
+}
+
+#[test]
+fn a_new_deadline_is_patched() {
+    let patch = remote_patch(&carried("/spec/activeDeadlineSeconds", json!(9)), &remote("", json!(null)), &rules()).unwrap();
+    assert_eq!(patch, json!({"spec": {"activeDeadlineSeconds": 9}}));
+}
+
+#[test]
+fn a_pod_stays_on_the_nodes_of_its_pool_whatever_it_asks_for_itself() {
+    let east = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["east"]}]});
+    let node = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]});
+    let confined = |affinity: Option<Value>| {
+        let mut spec = serde_json::Map::new();
+        spec.extend(affinity.map(|affinity| ("affinity".to_owned(), affinity)));
+        crate::pod::carry::placement::confine(&mut spec, &[east.clone(), node.clone()]);
+        spec["affinity"].clone()
+    };
+    let required =
+        |terms: Value| json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
+    assert_eq!(confined(None), required(json!([east, node])));
+    let arch = json!({"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]});
+    let own = required(json!([{"matchExpressions": [arch]}]));
+    let expected = required(json!([
+        {"matchExpressions": [arch, east["matchExpressions"][0]]},
+        {"matchExpressions": [arch], "matchFields": node["matchFields"]},
+    ]));
+    assert_eq!(confined(Some(own)), expected);
+    let mut spec = serde_json::Map::new();
+    crate::pod::carry::placement::confine(&mut spec, &[]);
+    assert!(spec.is_empty());
+}

@@ -1,0 +1,97 @@
+//! Volumes that travel: Kubernetes produces their contents from the pod and from reflected objects.
+
+use std::collections::BTreeSet;
+
+use liqo_api::OffloadedReason;
+use serde_json::Value;
+
+use crate::json::{items, name};
+use crate::pod::carry::Refusal;
+
+/// Volume types that need nothing of the home cluster. `image` pulls one more image.
+pub(crate) const ALLOWED_VOLUMES: &[&str] = &["configMap", "downwardAPI", "emptyDir", "image", "projected", "secret"];
+
+const ALLOWED_SOURCES: &[&str] = &["configMap", "downwardAPI", "secret"];
+
+/// The names of the volumes with which the home API server gives the pod access to itself: they contain the home cluster's token.
+pub(crate) fn injected(pod: &Value) -> BTreeSet<String> {
+    let has_token =
+        |volume: &Value| items(volume, "/projected/sources").iter().any(|source| source.get("serviceAccountToken").is_some());
+    let volumes =
+        items(pod, "/spec/volumes").iter().filter(|volume| name(volume).starts_with("kube-api-access-") && has_token(volume));
+    volumes.map(|volume| name(volume).to_owned()).collect()
+}
+
+/// The volumes without the injected one; a refusal for the first that cannot travel.
+pub fn reduce(volumes: &Value, injected: &BTreeSet<String>) -> Result<Option<Value>, Refusal> {
+    let Some(volumes) = volumes.as_array() else {
+        return Err(Refusal::new(OffloadedReason::Malformed.as_str(), "the pod's spec.volumes is not a list"));
+    };
+    let mut kept = Vec::new();
+    for volume in volumes.iter().filter(|volume| !injected.contains(name(volume))) {
+        check(volume)?;
+        kept.push(volume.clone());
+    }
+    Ok((!kept.is_empty()).then_some(kept.into()))
+}
+
+/// A refusal for the first volume of a type that travels, but that the provider's policy does not allow.
+pub fn allowed(volumes: Option<&Value>, types: &BTreeSet<String>, policy: &str) -> Result<(), Refusal> {
+    for volume in volumes.and_then(Value::as_array).into_iter().flatten() {
+        if let Some(kind) = kinds(volume).find(|kind| !types.contains(*kind)) {
+            let instead = if types.is_empty() {
+                "it allows none".to_owned()
+            } else {
+                format!("it allows {}", types.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+            };
+            return Err(Refusal::new(
+                OffloadedReason::VolumeType.as_str(),
+                format!(
+                    "volume {} is of type {kind}, which the provider's PeeringPolicy {policy} does not allow: {instead}; use another, or keep the pod in its own cluster",
+                    name(volume)
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn kinds(volume: &Value) -> impl Iterator<Item = &str> {
+    let entries = volume.as_object().into_iter().flatten();
+    entries.filter(|(key, value)| key.as_str() != "name" && !value.is_null()).map(|(kind, _)| kind.as_str())
+}
+
+fn check(volume: &Value) -> Result<(), Refusal> {
+    let title = name(volume);
+    for kind in kinds(volume) {
+        let reason = match kind {
+            kind if ALLOWED_VOLUMES.contains(&kind) => continue,
+            "hostPath" => OffloadedReason::HostPath.as_str(),
+            "persistentVolumeClaim" | "ephemeral" => OffloadedReason::PersistentVolumeClaim.as_str(),
+            _ => OffloadedReason::VolumeType.as_str(),
+        };
+        return Err(Refusal::new(
+            reason,
+            format!(
+                "volume {title} is of type {kind}, which does not travel to another cluster; use one of {}, or keep the pod in its own cluster",
+                ALLOWED_VOLUMES.join(", ")
+            ),
+        ));
+    }
+    for source in items(volume, "/projected/sources") {
+        for (kind, _) in source.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+            let reason = match kind.as_str() {
+                kind if ALLOWED_SOURCES.contains(&kind) => continue,
+                "serviceAccountToken" => OffloadedReason::TokenProjection.as_str(),
+                _ => OffloadedReason::VolumeType.as_str(),
+            };
+            return Err(Refusal::new(
+                reason,
+                format!(
+                    "volume {title} projects {kind}, which is valid only in the pod's own cluster; remove it, or keep the pod in its own cluster"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}

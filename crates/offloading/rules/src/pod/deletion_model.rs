@@ -1,0 +1,466 @@
+//! A model of how pods end: both sides' rules over three objects, in any order of passes, late watches, restarts and versions.
+//!
+//! ```text
+//!   user --> local pod <-- consumer: local::decide --> shadow pod <-- provider: remote::decide --> remote pod <-- kubelet
+//! ```
+//! Each side decides by what its watches last showed, and may die after any of its writes. Each write is applied as an API server would.
+
+use std::{sync::Arc, time::Duration};
+
+use liqo_api::{Key, ShadowPod, finalizers, labels};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::fixtures::consumer;
+use crate::namespace::mapped::{Destination, DestinationState};
+use crate::pod::local::{self, Action, Facts, NamespaceState, PeerState, Sent};
+use crate::pod::local_state::{self, LocalPod};
+use crate::pod::remote::{self, DETAIL_DELAY, Live, Snapshot, Step};
+use crate::pod::remote_pod::RemotePod;
+use crate::pod::reported_status::ReportedStatus;
+use crate::pod::shadow_pod;
+
+const NAMESPACE: &str = "demo-rome-aaaaaa";
+/// Passes of everybody after which nothing may be left to do.
+const ROUNDS: usize = 12;
+
+/// What may happen.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// The consumer decides, and dies after so many writes.
+    Consumer(usize),
+    /// The provider decides, and dies after so many writes.
+    Provider(usize),
+    /// The consumer's watches show what there is.
+    ConsumerSees,
+    /// The provider's watch of shadow pods shows what there is.
+    ProviderSeesShadow,
+    /// The provider's watch of pods shows what there is.
+    ProviderSeesRemote,
+    /// The remote pod is started or, if it is being deleted, ended.
+    Kubelet,
+    /// The container of a pod that may run only once exits.
+    Exits,
+    /// Somebody deletes the local pod with this grace; 0 removes it at once.
+    UserDeletes(i64),
+    /// The consumer's manager is replaced by one of the version before, or by ours.
+    ConsumerChangesVersion,
+}
+
+/// Both clusters, as far as one pod is concerned.
+#[derive(Default)]
+#[allow(clippy::struct_excessive_bools, reason = "facts that do not depend on each other")]
+struct World {
+    local: Option<Value>,
+    shadow: Option<Value>,
+    remote: Option<Value>,
+    /// What the watches last showed.
+    seen_local: Option<Value>,
+    consumers_shadow: Option<Value>,
+    providers_shadow: Option<Value>,
+    seen_remote: Option<Value>,
+    gone: Option<String>,
+    /// What the processes remember.
+    sent: Option<Sent>,
+    reported: Option<ReportedStatus>,
+    created: Option<String>,
+    older_consumer: bool,
+    /// What happened.
+    runs_once: bool,
+    remotes: usize,
+    runs: usize,
+    removed_by_force: bool,
+    ended_by_itself: bool,
+    /// The phase of the local pod when it was removed.
+    last_phase: Option<Value>,
+    /// Writes of ours since the user deleted the pod.
+    writes: usize,
+}
+
+fn set_deletion(object: &mut Value, grace: i64) {
+    let before = object["metadata"]["deletionGracePeriodSeconds"].as_i64();
+    object["metadata"]["deletionTimestamp"] = "2100-01-01T00:00:00Z".into();
+    object["metadata"]["deletionGracePeriodSeconds"] = before.map_or(grace, |before| before.min(grace)).into();
+}
+
+fn is_deleted(object: &Value) -> bool {
+    object["metadata"]["deletionTimestamp"].is_string()
+}
+
+fn has_finalizers(object: &Value) -> bool {
+    object["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty())
+}
+
+impl World {
+    fn new(runs_once: bool) -> Self {
+        let policy = if runs_once { "Never" } else { "Always" };
+        let local = json!({
+            "metadata": { "namespace": "demo", "name": "web", "uid": "home-uid" },
+            "spec": { "restartPolicy": policy, "containers": [{ "name": "c", "image": "i" }] },
+            "status": { "phase": "Pending" },
+        });
+        Self { local: Some(local), runs_once, ..Self::default() }
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Consumer(writes) => self.consumer_decides(writes),
+            Event::Provider(writes) => self.provider_decides(writes),
+            Event::ConsumerSees => self.consumer_sees(),
+            Event::ProviderSeesShadow => self.provider_sees_shadow(),
+            Event::ProviderSeesRemote => self.provider_sees_remote(),
+            Event::Kubelet => self.kubelet(),
+            Event::Exits => self.exits(),
+            Event::UserDeletes(grace) => self.user_deletes(grace),
+            Event::ConsumerChangesVersion => {
+                self.older_consumer = !self.older_consumer;
+                self.sent = None;
+            }
+        }
+        assert!(self.local.is_some() || self.removed_by_force || self.remote.is_none(), "the name is free while the pod exists");
+        assert!(!self.runs_once || self.runs <= 1, "a pod that may run only once ran again");
+    }
+
+    fn consumer_sees(&mut self) {
+        self.seen_local.clone_from(&self.local);
+        if self.consumers_shadow.is_some() || self.shadow.is_some() {
+            self.sent = self.sent.filter(|sent| *sent == Sent::Tried && self.shadow.is_none());
+        }
+        self.consumers_shadow.clone_from(&self.shadow);
+    }
+
+    fn provider_sees_shadow(&mut self) {
+        self.providers_shadow.clone_from(&self.shadow);
+    }
+
+    fn provider_sees_remote(&mut self) {
+        let uid = |pod: &Option<Value>| pod.as_ref().map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned());
+        if uid(&self.seen_remote) != uid(&self.remote) {
+            self.gone = uid(&self.seen_remote);
+        }
+        self.seen_remote.clone_from(&self.remote);
+    }
+
+    fn user_deletes(&mut self, grace: i64) {
+        let Some(local) = &mut self.local else { return };
+        if !is_deleted(local) {
+            self.writes = 0;
+        }
+        if grace == 0 {
+            (self.local, self.removed_by_force) = (None, true);
+        } else {
+            set_deletion(local, grace);
+        }
+    }
+
+    fn kubelet(&mut self) {
+        let Some(pod) = &mut self.remote else { return };
+        if pod["spec"]["nodeName"].is_null() {
+            if !is_deleted(pod) {
+                pod["spec"]["nodeName"] = "n1".into();
+                pod["status"] = json!({ "phase": "Running" });
+                self.runs += 1;
+            }
+        } else if is_deleted(pod) && pod["metadata"]["deletionGracePeriodSeconds"] != 0 {
+            if pod["status"]["phase"] == "Running" {
+                pod["status"] = json!({ "phase": "Failed" });
+            }
+            pod["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+            self.remove_remote_if_free();
+        }
+    }
+
+    fn exits(&mut self) {
+        if let Some(pod) = self.remote.as_mut().filter(|pod| self.runs_once && pod["status"]["phase"] == "Running") {
+            pod["status"] = json!({ "phase": "Succeeded" });
+            self.ended_by_itself = true;
+        }
+    }
+
+    /// What is being deleted goes once nothing holds it and its kubelet is done with it.
+    fn remove_remote_if_free(&mut self) {
+        self.remote.take_if(|pod| {
+            let is_due = pod["spec"]["nodeName"].is_null() || pod["metadata"]["deletionGracePeriodSeconds"] == 0;
+            is_deleted(pod) && is_due && !has_finalizers(pod)
+        });
+    }
+
+    fn delete_remote(&mut self, uid: &str, grace: i64) {
+        if let Some(pod) = self.remote.as_mut().filter(|pod| pod["metadata"]["uid"] == uid) {
+            set_deletion(pod, grace);
+            self.remove_remote_if_free();
+        }
+    }
+
+    fn consumer_decides(&mut self, writes: usize) {
+        let object = |pod: &Value| LocalPod::of(serde_json::from_value(pod.clone()).unwrap(), &Key::new("t", "default"));
+        let home = self.seen_local.as_ref().and_then(object);
+        let parsed = |shadow: &Value| serde_json::from_value::<ShadowPod>(shadow.clone()).unwrap();
+        let shadow = self.consumers_shadow.as_ref().and_then(|shadow| local_state::Shadow::of(parsed(shadow)));
+        let facts = Facts {
+            home: home.as_ref(),
+            shadow: shadow.as_ref(),
+            peer: PeerState::Answers,
+            namespace: NamespaceState::Ready,
+            tenancy: Some("t"),
+            sent: self.sent.unwrap_or(Sent::No),
+            refusal_timeout: Duration::from_secs(300),
+            now: "2026-01-01T00:00:00Z".parse().unwrap(),
+        };
+        let actions = match (&home, &shadow) {
+            (Some(home), Some(shadow)) if self.older_consumer && home.deletion.is_some() => older_deletion(home, shadow),
+            _ => local::decide(&facts).actions,
+        };
+        for (done, action) in actions.into_iter().enumerate() {
+            if done == writes {
+                self.sent = None;
+                return;
+            }
+            let before = (self.local.clone(), self.shadow.clone());
+            self.consumer_acts(action, shadow.as_ref());
+            self.writes += usize::from(before != (self.local.clone(), self.shadow.clone()));
+        }
+    }
+
+    fn consumer_acts(&mut self, action: Action, seen: Option<&local_state::Shadow>) {
+        match action {
+            Action::CreateShadow { mark } => {
+                if mark {
+                    let Some(local) = &mut self.local else { return };
+                    local["metadata"]["annotations"][liqo_api::annotations::SENT_TO] = "t".into();
+                    local["status"]["conditions"] = json!([{ "type": liqo_api::pods::OFFLOADED, "status": "Unknown" }]);
+                }
+                self.sent = Some(Sent::Created(Duration::ZERO));
+                self.shadow.get_or_insert_with(|| {
+                    json!({
+                        "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
+                        "metadata": { "name": "home-uid", "namespace": "t", "uid": "s", "generation": 1, "finalizers": [finalizers::SHADOW_POD] },
+                        "spec": { "namespace": "demo", "pool": "default", "pod": {
+                            "metadata": { "name": "web" },
+                            "spec": { "restartPolicy": if self.runs_once { "Never" } else { "Always" }, "containers": [{ "name": "c", "image": "i" }] },
+                        } },
+                    })
+                });
+            }
+            Action::PatchLocalStatus => {
+                let status = seen.and_then(local_state::Shadow::remote_status).unwrap();
+                if let Some(local) = &mut self.local {
+                    local["status"]["phase"] = status["phase"].clone();
+                    local["status"]["conditions"] = json!([{ "type": liqo_api::pods::OFFLOADED, "status": "True" }]);
+                }
+            }
+            Action::AskDeletion(grace) => {
+                if let Some(shadow) = &mut self.shadow {
+                    shadow["spec"]["deletion"] = json!({ "gracePeriodSeconds": grace });
+                    shadow["metadata"]["generation"] = (shadow["metadata"]["generation"].as_i64().unwrap() + 1).into();
+                }
+            }
+            Action::RemoveLocalPod => self.last_phase = self.local.take().map(|local| local["status"]["phase"].clone()),
+            Action::DeleteShadow if self.seen_local.is_none() && self.local.is_some() => {}
+            Action::DeleteShadow => self.delete_shadow(),
+            Action::UpdateShadow { .. } => {}
+            Action::Lost(_) => {
+                if let Some(local) = self.local.as_mut().filter(|_| self.shadow.is_none() || seen.is_some()) {
+                    local["status"]["phase"] = "Failed".into();
+                }
+            }
+            other => panic!("nothing in this model is a reason for {other:?}"),
+        }
+    }
+
+    fn delete_shadow(&mut self) {
+        if let Some(shadow) = &mut self.shadow {
+            set_deletion(shadow, 0);
+        }
+        self.shadow.take_if(|shadow| !has_finalizers(shadow));
+    }
+
+    fn provider_decides(&mut self, writes: usize) {
+        let reduced = |pod: &Value| Arc::new(RemotePod::reduce(serde_json::from_value(pod.clone()).unwrap()).unwrap());
+        let Some(shadow) = &self.providers_shadow else { return self.remove_orphan() };
+        let shadow = Arc::new(shadow_pod::Shadow::reduce(serde_json::from_value(shadow.clone()).unwrap()));
+        let mut live = Live::NotAsked;
+        for _ in 0..writes {
+            let reported = self.reported.clone().unwrap_or_else(|| shadow.reported.clone());
+            let expected_uid = reported.remote_uid.clone().or(self.created.clone());
+            let snapshot = Snapshot {
+                saw_gone: expected_uid.is_some() && expected_uid == self.gone,
+                reported,
+                expected_uid,
+                seen: self.seen_remote.iter().map(reduced).collect(),
+                shadow: shadow.clone(),
+                name_taken: false,
+                live: std::mem::replace(&mut live, Live::NotAsked),
+                refusal: None,
+                destination: Destination { namespace: NAMESPACE.into(), state: DestinationState::Ready },
+                applied_generation: Some(shadow.generation),
+                unreported_for: DETAIL_DELAY,
+                reclaim: None,
+                evicted_uid: None,
+                now: "2026-01-01T00:00:00Z".parse().unwrap(),
+            };
+            match remote::decide(&snapshot) {
+                Step::Wait | Step::WaitFor(_) => return,
+                Step::ReadLive => live = self.remote.as_ref().map_or(Live::Absent, |pod| Live::Ours(reduced(pod))),
+                Step::Create => {
+                    self.create_remote();
+                    live = Live::Ours(reduced(self.remote.as_ref().unwrap()));
+                }
+                Step::Report(status) => {
+                    if let (Some(shadow), Some(patch)) = (&mut self.shadow, snapshot.reported.patch_to(&status)) {
+                        json_patch::merge(shadow, &patch);
+                        self.writes += 1;
+                    }
+                    self.reported = Some(status);
+                }
+                Step::Delete(pod, grace) => {
+                    self.writes += 1;
+                    return self.delete_remote(&pod.uid, grace.unwrap_or(pod.own_grace));
+                }
+                Step::StripFinalizer(pod) => return self.strip_finalizer(&pod.uid),
+                Step::Release => return self.release(&shadow),
+                other => panic!("nothing in this model is a reason for {other:?}"),
+            }
+        }
+        (self.reported, self.created, self.gone) = (None, None, None);
+    }
+
+    fn create_remote(&mut self) {
+        self.remotes += 1;
+        let uid = format!("u{}", self.remotes);
+        self.created = Some(uid.clone());
+        let held: &[&str] = if self.runs_once { &[finalizers::FINAL_STATUS] } else { &[] };
+        self.remote.get_or_insert_with(|| {
+            json!({
+                "metadata": { "name": "web", "namespace": NAMESPACE, "uid": uid, "finalizers": held,
+                    "labels": { labels::CONSUMER_ID: consumer(), labels::SHADOW_POD: "home-uid", labels::POOL: "default" } },
+                "spec": { "containers": [] }, "status": { "phase": "Pending" },
+            })
+        });
+    }
+
+    fn strip_finalizer(&mut self, uid: &str) {
+        self.writes += 1;
+        if let Some(pod) = self.remote.as_mut().filter(|pod| pod["metadata"]["uid"] == uid) {
+            pod["metadata"]["finalizers"] = json!([]);
+            self.remove_remote_if_free();
+        }
+    }
+
+    fn release(&mut self, seen: &shadow_pod::Shadow) {
+        if let Some(shadow) = &mut self.shadow {
+            shadow["metadata"]["finalizers"] = json!([]);
+            self.writes += if seen.deleted { 1 } else { 2 };
+            if !seen.deleted || is_deleted(shadow) {
+                self.shadow = None;
+            }
+        }
+        (self.reported, self.created, self.gone) = (None, None, None);
+    }
+
+    /// A pod whose shadow pod is gone ends.
+    fn remove_orphan(&mut self) {
+        let Some(pod) = self.seen_remote.clone().filter(|_| self.shadow.is_none()) else { return };
+        let pod = Arc::new(RemotePod::reduce(serde_json::from_value(pod).unwrap()).unwrap());
+        match remote::decide_orphan(&pod) {
+            Step::Delete(pod, grace) => self.delete_remote(&pod.uid, grace.unwrap()),
+            Step::StripFinalizer(pod) => self.strip_finalizer(&pod.uid),
+            _ => {}
+        }
+    }
+
+    /// Everybody does all there is to do.
+    fn settle(&mut self) {
+        for _ in 0..ROUNDS {
+            for event in [
+                Event::ConsumerSees,
+                Event::Consumer(usize::MAX),
+                Event::ProviderSeesShadow,
+                Event::ProviderSeesRemote,
+                Event::Provider(16),
+                Event::Kubelet,
+            ] {
+                self.happens(event);
+            }
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.local.is_none() && self.shadow.is_none() && self.remote.is_none()
+    }
+}
+
+/// What the version before ours did: it wrote the deletion into the shadow pod, which its provider deletes at the end.
+fn older_deletion(home: &LocalPod, shadow: &local_state::Shadow) -> Vec<Action> {
+    let grace = home.deletion.unwrap();
+    let status = (!home.finished && shadow.remote_status().is_some()).then_some(Action::PatchLocalStatus);
+    let ask = shadow.wanted_deletion.is_none_or(|wanted| grace < wanted).then_some(Action::AskDeletion(grace));
+    status.into_iter().chain(ask).collect()
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => prop_oneof![Just(usize::MAX), 0..3_usize].prop_map(Event::Consumer),
+        6 => prop_oneof![Just(16), 0..4_usize].prop_map(Event::Provider),
+        6 => Just(Event::ConsumerSees),
+        5 => Just(Event::ProviderSeesShadow),
+        5 => Just(Event::ProviderSeesRemote),
+        5 => Just(Event::Kubelet),
+        1 => Just(Event::Exits),
+        2 => prop_oneof![8 => Just(30), 2 => 1..120_i64, 1 => Just(0)].prop_map(Event::UserDeletes),
+        1 => Just(Event::ConsumerChangesVersion),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn whatever_happens_a_deleted_pod_goes_everywhere_and_its_name_is_free_last(
+        runs_once: bool,
+        events in prop::collection::vec(event(), 0..60),
+    ) {
+        let mut world = World::new(runs_once);
+        for event in events {
+            world.happens(event);
+        }
+        world.user_deletes(30);
+        world.settle();
+        prop_assert!(world.is_gone(), "left: {:?} {:?} {:?}", world.local, world.shadow, world.remote);
+    }
+
+    #[test]
+    fn a_pod_that_ended_by_itself_is_finished_at_home_whatever_restarts(
+        events in prop::collection::vec(event(), 0..60),
+    ) {
+        let mut world = World::new(true);
+        for event in events.into_iter().filter(|event| !matches!(event, Event::UserDeletes(_))) {
+            world.happens(event);
+        }
+        world.settle();
+        let phase = world.local.as_ref().unwrap()["status"]["phase"].clone();
+        prop_assert_eq!(phase, if world.ended_by_itself { "Succeeded" } else { "Running" });
+    }
+}
+
+#[test]
+fn deleting_a_pod_that_may_run_again_takes_four_writes() {
+    let mut world = World::new(false);
+    world.settle();
+    assert_eq!(world.runs, 1);
+    world.user_deletes(30);
+    world.settle();
+    assert!(world.is_gone());
+    assert_eq!(world.writes, 4);
+}
+
+#[test]
+fn the_end_of_a_pod_that_is_deleted_after_it_succeeded_arrives_at_home_first() {
+    let mut world = World::new(true);
+    world.settle();
+    world.happens(Event::Exits);
+    world.user_deletes(30);
+    world.settle();
+    assert!(world.is_gone());
+    assert_eq!(world.last_phase, Some("Succeeded".into()));
+}

@@ -1,0 +1,322 @@
+//! What to do about one offloaded pod: a pure function of the local pod, its shadow pod and the peer.
+//!
+//! The rules, most important first: a pod that has ended never runs again; a pod that may run only once is sent only once; the
+//! silence of a peer proves nothing.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use liqo_api::{OffloadedReason, ShadowPodPhase};
+
+use crate::json::OFFER_RECLAIMED;
+use crate::pod::carry::api_server::ApiServerChoice;
+use crate::pod::local_state::{LocalPod, Shadow};
+use crate::pod::remote::MAX_GRACE_SECONDS;
+
+/// Reason of the condition on a pod that may run only once, or that gets a token: written before the pod is sent, replaced by the
+/// provider's answer.
+pub const SENDING: &str = OffloadedReason::Sending.as_str();
+
+/// How long the watch may not show a shadow pod that we created, before the controller asks for it.
+pub const VISIBLE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Whether the peer can be asked and believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerState {
+    /// It answers, and its caches are complete.
+    Answers,
+    /// It does not answer, or its caches are incomplete: absence proves nothing.
+    Silent,
+    /// It has been silent for so long that its pods count as not Ready.
+    Down,
+}
+
+/// The state of the local pod's namespace at this provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NamespaceState {
+    /// Pods can run in the remote namespace.
+    Ready,
+    /// It does not exist yet.
+    Waiting,
+    /// The pods of this namespace do not run at this provider.
+    Refused {
+        reason: &'static str,
+        /// For the pod's owner, with the next step.
+        message: String,
+    },
+}
+
+/// What this process did about sending the pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    No,
+    /// It wrote [`SENDING`] on the pod, and no later call is known to have succeeded.
+    Tried,
+    /// The provider took the shadow pod this long ago, and the watch has not shown it yet.
+    Created(Duration),
+}
+
+/// The input of a decision.
+#[derive(Debug, Clone)]
+pub struct Facts<'a> {
+    /// `None` if no such pod is bound to a node of this peer.
+    pub home: Option<&'a LocalPod>,
+    pub shadow: Option<&'a Shadow>,
+    pub peer: PeerState,
+    pub namespace: NamespaceState,
+    /// Identifies our tenancy at the provider: another tenancy does not know what was sent to this one.
+    pub tenancy: Option<&'a str>,
+    pub sent: Sent,
+    /// A refused pod that has a controller is deleted after this time.
+    pub refusal_timeout: Duration,
+    pub now: Timestamp,
+}
+
+/// What to do. Each action is safe to do twice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Create the shadow pod.
+    CreateShadow {
+        /// Write [`SENDING`] on the local pod first.
+        mark: bool,
+    },
+    /// Update the shadow pod: the local pod's labels, annotations, images or deadline changed.
+    UpdateShadow {
+        /// Update all of the pod, because the provider has not created the remote pod yet.
+        whole: bool,
+    },
+    /// Merge the remote pod's status into the local pod.
+    PatchLocalStatus,
+    /// Take the local pod out of its Services.
+    NotReady,
+    /// Write into the shadow pod that the remote pod should end, with this grace in seconds.
+    AskDeletion(i64),
+    /// Remove the local pod: its remote pod is gone.
+    RemoveLocalPod,
+    /// Delete the shadow pod, which exists until its remote pod is gone. If the local pod is missing, a live GET must confirm that first.
+    DeleteShadow,
+    /// Show that the pod does not run there, and why. It stays Pending.
+    Refuse {
+        reason: String,
+        /// For the pod's owner, with the next step.
+        message: String,
+    },
+    /// Delete a pod that was refused for long, so that its controller replaces it.
+    Replace,
+    /// End the local pod, because the provider took back what it used. Its controller may create another one elsewhere.
+    Evicted(String),
+    /// End the local pod if a live GET confirms that the shadow pod is gone: the pod may have run, and must not run again.
+    Lost(String),
+}
+
+/// What to do now, in this order, and when to decide again even if nothing changes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Decision {
+    pub actions: Vec<Action>,
+    pub again: Option<Duration>,
+}
+
+impl Decision {
+    fn of(actions: impl Into<Vec<Action>>) -> Self {
+        Self { actions: actions.into(), again: None }
+    }
+
+    fn nothing() -> Self {
+        Self::default()
+    }
+
+    fn later(again: Duration) -> Self {
+        Self { actions: Vec::new(), again: Some(again) }
+    }
+}
+
+/// What to do about the pod.
+pub fn decide(facts: &Facts) -> Decision {
+    let Some(home) = facts.home else {
+        return match facts.shadow {
+            // If it is being deleted already, the provider finishes that.
+            Some(shadow) if facts.peer == PeerState::Answers && !shadow.terminating => Decision::of([Action::DeleteShadow]),
+            _ => Decision::nothing(),
+        };
+    };
+    match facts.peer {
+        PeerState::Silent => return Decision::nothing(),
+        PeerState::Down if home.finished => return Decision::nothing(),
+        PeerState::Down => return Decision::of([Action::NotReady]),
+        PeerState::Answers => {}
+    }
+    match (home.deletion, facts.shadow) {
+        (Some(grace), shadow) => deletion(facts, home, grace, shadow),
+        // The shadow pod exists as long as the pod: it is the reason why the pod never runs again.
+        (None, _) if home.finished => Decision::nothing(),
+        (None, Some(shadow)) => running(facts, home, shadow),
+        (None, None) => not_sent(facts, home),
+    }
+}
+
+/// The local pod is being deleted.
+fn deletion(facts: &Facts, home: &LocalPod, grace: i64, shadow: Option<&Shadow>) -> Decision {
+    let Some(shadow) = shadow else {
+        return match facts.sent {
+            Sent::Created(ago) if ago < VISIBLE_WITHIN => Decision::later(VISIBLE_WITHIN.saturating_sub(ago)),
+            // Removed already; a finalizer that is not ours keeps it.
+            _ if grace == 0 => Decision::nothing(),
+            _ => Decision::of([Action::RemoveLocalPod]),
+        };
+    };
+    let mut actions = Vec::new();
+    if !home.finished && shadow.remote_status().is_some() {
+        actions.push(Action::PatchLocalStatus);
+    }
+    let deletes = !shadow.terminating && may_delete(home, grace, shadow);
+    // The provider accepts less grace at any time, but more only before it deleted the remote pod.
+    let must_ask = match shadow.wanted_deletion {
+        Some(wanted) => grace < wanted,
+        None if deletes => grace != shadow.default_grace,
+        None if shadow.terminating => grace < shadow.default_grace,
+        None => true,
+    };
+    if must_ask {
+        actions.push(Action::AskDeletion(grace));
+    }
+    if deletes {
+        actions.push(Action::DeleteShadow);
+    }
+    Decision::of(actions)
+}
+
+/// Whether the shadow pod of a pod that is being deleted may be deleted at once. Otherwise the consumer only asks for the deletion,
+/// and the provider deletes the shadow pod when the remote pod is gone.
+fn may_delete(home: &LocalPod, grace: i64, shadow: &Shadow) -> bool {
+    // Without the finalizer the shadow pod would be gone before the remote pod.
+    let stays = shadow.has_finalizer;
+    // A provider records no end for a shadow pod that is being deleted, and limits its grace.
+    let end_is_known = home.restarts || home.finished;
+    stays && end_is_known && grace <= MAX_GRACE_SECONDS
+}
+
+/// The provider has the pod.
+fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
+    let mut decision = match shadow.phase {
+        ShadowPodPhase::Lost => {
+            return Decision::of([Action::Lost(or(&shadow.message, "the remote pod is gone, and its end is not known"))]);
+        }
+        ShadowPodPhase::Failed if shadow.reason == OFFER_RECLAIMED => {
+            return Decision::of([Action::Evicted(or(&shadow.message, "it took back what the pod used"))]);
+        }
+        ShadowPodPhase::Refused => refuse(
+            facts,
+            home,
+            or(&shadow.reason, OffloadedReason::Refused.as_str()),
+            or(&shadow.message, "the provider refused the pod"),
+        ),
+        ShadowPodPhase::Pending if !shadow.reason.is_empty() => {
+            Decision::of([Action::Refuse { reason: shadow.reason.clone(), message: shadow.message.clone() }])
+        }
+        ShadowPodPhase::Pending => Decision::nothing(),
+        ShadowPodPhase::Created | ShadowPodPhase::Succeeded | ShadowPodPhase::Failed => {
+            if shadow.remote_status().is_some() {
+                Decision::of([Action::PatchLocalStatus])
+            } else {
+                Decision::nothing()
+            }
+        }
+    };
+    // A remote pod that does not exist yet may still get another size.
+    let whole = matches!(shadow.phase, ShadowPodPhase::Pending | ShadowPodPhase::Refused);
+    let resized = whole && home.resources != shadow.resources;
+    let changed = home.carried.as_ref().is_ok_and(|carried| resized || *carried != shadow.carried);
+    if changed && !shadow.terminating && !shadow.phase.is_final() {
+        decision.actions.push(Action::UpdateShadow { whole });
+    }
+    decision
+}
+
+/// The provider does not have the pod.
+fn not_sent(facts: &Facts, home: &LocalPod) -> Decision {
+    if let Sent::Created(ago) = facts.sent
+        && ago < VISIBLE_WITHIN
+    {
+        return Decision::later(VISIBLE_WITHIN.saturating_sub(ago));
+    }
+    if let Some(decision) = may_have_run(facts, home) {
+        return decision;
+    }
+    if let Some(kind) = belongs_to_node(home) {
+        let message = format!(
+            "pods of a {kind} belong to their node, and a virtual node has no machine of its own; keep them off nodes with the label liqo.io/type=virtual-node"
+        );
+        return Decision::of([Action::Refuse { reason: kind.to_owned(), message }]);
+    }
+    match (&home.carried, &facts.namespace) {
+        (_, NamespaceState::Refused { reason, message }) => refuse(facts, home, (*reason).to_owned(), message.clone()),
+        (Err(refusal), _) => refuse(facts, home, refusal.reason.to_owned(), refusal.message.clone()),
+        (_, NamespaceState::Ready) => {
+            let marked = if home.restarts {
+                // Only a pod that was sent gets tokens. A provider can make us believe anything except that mark.
+                home.sent_to.is_some() || !matches!(home.api_server, ApiServerChoice::Home { .. })
+            } else {
+                offloaded(home) == Some(None) && was_for_this_tenancy(facts, home)
+            };
+            Decision::of([Action::CreateShadow { mark: facts.sent != Sent::Tried && !marked }])
+        }
+        (_, NamespaceState::Waiting) => Decision::nothing(),
+    }
+}
+
+/// The end of a pod that may run only once and that was sent: its shadow pod is gone, so its fate is unknown.
+fn may_have_run(facts: &Facts, home: &LocalPod) -> Option<Decision> {
+    if home.restarts {
+        return None;
+    }
+    let message = match (offloaded(home), facts.sent) {
+        (Some(Some(true)), _) => "the provider has no record of the pod any more, and it must not run twice",
+        // A former process marked it. In the same tenancy only we delete shadow pods, so the call that followed did not reach the
+        // provider.
+        (Some(None), Sent::No) if !was_for_this_tenancy(facts, home) => {
+            "the pod was being sent when the peering ended; it may have run, and must not run twice"
+        }
+        (Some(None), Sent::Created(_)) => "the provider's record of the pod vanished, and it must not run twice",
+        _ => return None,
+    };
+    Some(Decision::of([Action::Lost(message.to_owned())]))
+}
+
+fn was_for_this_tenancy(facts: &Facts, home: &LocalPod) -> bool {
+    home.sent_to.is_some() && home.sent_to.as_deref() == facts.tenancy
+}
+
+#[allow(clippy::option_option, reason = "not reported, and reported as unknown, are different")]
+fn offloaded(home: &LocalPod) -> Option<Option<bool>> {
+    home.offloaded.as_ref().map(|offloaded| offloaded.status)
+}
+
+/// The kind of the controller, if its pods belong to one node each.
+fn belongs_to_node(home: &LocalPod) -> Option<&str> {
+    let kind = home.controller.as_ref().map(|controller| controller.kind.as_str());
+    kind.filter(|kind| ["DaemonSet", "Node"].contains(kind))
+}
+
+/// A refusal that may end. If it lasts and the pod has a controller, another pod may run elsewhere.
+fn refuse(facts: &Facts, home: &LocalPod, reason: String, message: String) -> Decision {
+    let refusal = Action::Refuse { reason, message };
+    if home.controller.is_none() || belongs_to_node(home).is_some() {
+        return Decision::of([refusal]);
+    }
+    let refused_for =
+        home.offloaded.as_ref().filter(|offloaded| offloaded.status == Some(false)).map_or(Duration::ZERO, |offloaded| {
+            Duration::try_from(facts.now.duration_since(offloaded.since)).unwrap_or_default()
+        });
+    match facts.refusal_timeout.checked_sub(refused_for).filter(|rest| !rest.is_zero()) {
+        Some(rest) => Decision { actions: vec![refusal], again: Some(rest) },
+        None => Decision::of([refusal, Action::Replace]),
+    }
+}
+
+fn or(text: &str, otherwise: &str) -> String {
+    if text.is_empty() { otherwise.to_owned() } else { text.to_owned() }
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+mod tests;

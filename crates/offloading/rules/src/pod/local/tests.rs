@@ -1,0 +1,443 @@
+//! Every state of a pod, as sentences.
+
+use liqo_api::{Key, ShadowPod};
+use serde_json::{Value, json};
+
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+/// A local pod with changes (a JSON merge patch) to an ordinary Pending one of a Deployment.
+fn home(changes: Value) -> LocalPod {
+    let mut pod = json!({
+        "metadata": {"namespace": "demo", "name": "web", "uid": "u",
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "o", "controller": true}]},
+        "spec": {"restartPolicy": "Always", "containers": [{"name": "c", "image": "i"}]},
+        "status": {"phase": "Pending"}});
+    json_patch::merge(&mut pod, &changes);
+    LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("liqo-provider-x", "default")).unwrap()
+}
+
+fn once(changes: Value) -> LocalPod {
+    let mut all = json!({"spec": {"restartPolicy": "Never"}});
+    json_patch::merge(&mut all, &changes);
+    home(all)
+}
+
+fn offloaded(status: &str) -> Value {
+    let condition =
+        json!({"type": "liqo.io/Offloaded", "status": status, "reason": "R", "lastTransitionTime": at(0).to_string()});
+    json!({"status": {"conditions": [condition]}})
+}
+
+fn terminating(grace: i64) -> Value {
+    json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}})
+}
+
+fn shadow(changes: Value) -> Shadow {
+    let mut shadow = json!({
+        "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
+        "metadata": {"name": "u", "finalizers": ["liqo.io/shadow-pod"]},
+        "spec": {"namespace": "demo", "pool": "default",
+            "pod": {"metadata": {"name": "web"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}},
+        "status": {"phase": "Created", "pod": {"phase": "Running"}}});
+    json_patch::merge(&mut shadow, &changes);
+    Shadow::of(serde_json::from_value::<ShadowPod>(shadow).unwrap()).unwrap()
+}
+
+fn facts<'a>(home: Option<&'a LocalPod>, shadow: Option<&'a Shadow>) -> Facts<'a> {
+    Facts {
+        home,
+        shadow,
+        peer: PeerState::Answers,
+        namespace: NamespaceState::Ready,
+        tenancy: Some("t"),
+        sent: Sent::No,
+        refusal_timeout: TIMEOUT,
+        now: at(0),
+    }
+}
+
+fn actions(home: Option<&LocalPod>, shadow: Option<&Shadow>) -> Vec<Action> {
+    decide(&facts(home, shadow)).actions
+}
+
+fn not_offloaded() -> NamespaceState {
+    NamespaceState::Refused { reason: "NamespaceNotOffloaded", message: "offload it".into() }
+}
+
+#[test]
+fn a_pod_that_was_never_sent_is_sent() {
+    assert_eq!(actions(Some(&home(json!({}))), None), [Action::CreateShadow { mark: false }]);
+}
+
+#[test]
+fn a_pod_that_may_run_only_once_is_marked_before_it_is_sent() {
+    for policy in ["Never", "OnFailure"] {
+        let pod = home(json!({"spec": {"restartPolicy": policy}}));
+        assert_eq!(actions(Some(&pod), None), [Action::CreateShadow { mark: true }]);
+    }
+}
+
+#[test]
+fn a_pod_that_gets_a_token_is_marked_once_before_it_is_sent() {
+    let with = |changes: Value| {
+        let mut all = json!({"spec": {"serviceAccountName": "reader", "volumes": [{"name": "kube-api-access-x",
+            "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]}});
+        json_patch::merge(&mut all, &changes);
+        home(all)
+    };
+    assert_eq!(actions(Some(&with(json!({}))), None), [Action::CreateShadow { mark: true }]);
+    let tried = with(json!({}));
+    let tried = Facts { sent: Sent::Tried, ..facts(Some(&tried), None) };
+    assert_eq!(decide(&tried).actions, [Action::CreateShadow { mark: false }]);
+    for tenancy in ["t", "another"] {
+        assert_eq!(actions(Some(&with(being_sent_to(tenancy))), None), [Action::CreateShadow { mark: false }]);
+    }
+}
+
+#[test]
+fn a_call_that_failed_is_repeated_without_marking_again() {
+    let pod = once(offloaded("Unknown"));
+    let facts = Facts { sent: Sent::Tried, ..facts(Some(&pod), None) };
+    assert_eq!(decide(&facts).actions, [Action::CreateShadow { mark: false }]);
+}
+
+fn being_sent_to(tenancy: &str) -> Value {
+    let mut changes = offloaded("Unknown");
+    changes["metadata"] = json!({"annotations": {"liqo.io/sent-to": tenancy}});
+    changes
+}
+
+#[test]
+fn a_pod_that_a_former_process_was_sending_is_sent_again_because_it_did_not_arrive() {
+    assert_eq!(actions(Some(&once(being_sent_to("t"))), None), [Action::CreateShadow { mark: false }]);
+}
+
+#[test]
+fn a_pod_that_was_being_sent_in_a_tenancy_that_ended_is_lost_unless_it_may_restart() {
+    for changes in [being_sent_to("another"), offloaded("Unknown")] {
+        assert!(matches!(actions(Some(&once(changes)), None)[..], [Action::Lost(_)]));
+    }
+    let pod = once(being_sent_to("t"));
+    assert!(matches!(decide(&Facts { tenancy: None, ..facts(Some(&pod), None) }).actions[..], [Action::Lost(_)]));
+    assert_eq!(actions(Some(&home(offloaded("Unknown"))), None), [Action::CreateShadow { mark: false }]);
+}
+
+#[test]
+fn a_pod_that_ran_and_may_run_only_once_is_never_sent_again() {
+    assert!(matches!(actions(Some(&once(offloaded("True"))), None)[..], [Action::Lost(_)]));
+    for sent in [Sent::Tried, Sent::Created(VISIBLE_WITHIN)] {
+        let pod = once(offloaded("True"));
+        assert!(matches!(decide(&Facts { sent, ..facts(Some(&pod), None) }).actions[..], [Action::Lost(_)]));
+    }
+}
+
+#[test]
+fn a_pod_that_restarts_is_sent_again_when_the_provider_lost_it() {
+    assert_eq!(actions(Some(&home(offloaded("True"))), None), [Action::CreateShadow { mark: false }]);
+}
+
+#[test]
+fn a_refused_pod_did_not_run_and_may_be_sent() {
+    assert_eq!(actions(Some(&once(offloaded("False"))), None), [Action::CreateShadow { mark: true }]);
+}
+
+#[test]
+fn a_finished_pod_never_runs_again() {
+    for phase in ["Succeeded", "Failed"] {
+        for pod in [home(json!({"status": {"phase": phase}})), once(json!({"status": {"phase": phase}}))] {
+            assert_eq!(decide(&facts(Some(&pod), None)), Decision::nothing());
+            assert_eq!(decide(&facts(Some(&pod), Some(&shadow(json!({}))))), Decision::nothing());
+        }
+    }
+}
+
+#[test]
+fn a_shadow_pod_that_the_watch_has_not_shown_yet_is_waited_for() {
+    let (pod, going) = (once(offloaded("Unknown")), once(terminating(30)));
+    for pod in [&pod, &going] {
+        let decision = decide(&Facts { sent: Sent::Created(Duration::from_secs(1)), ..facts(Some(pod), None) });
+        assert_eq!(decision, Decision::later(Duration::from_secs(9)));
+    }
+    let late = decide(&Facts { sent: Sent::Created(VISIBLE_WITHIN), ..facts(Some(&pod), None) });
+    assert!(matches!(late.actions[..], [Action::Lost(_)]));
+}
+
+#[test]
+fn the_remote_status_comes_home() {
+    assert_eq!(actions(Some(&home(json!({}))), Some(&shadow(json!({})))), [Action::PatchLocalStatus]);
+    for phase in ["Succeeded", "Failed"] {
+        let ended = shadow(json!({"status": {"phase": phase, "pod": {"phase": phase}}}));
+        assert_eq!(actions(Some(&home(json!({}))), Some(&ended)), [Action::PatchLocalStatus]);
+    }
+}
+
+#[test]
+fn changed_labels_annotations_and_images_are_carried_again() {
+    for changes in [
+        json!({"metadata": {"labels": {"a": "b"}}}),
+        json!({"metadata": {"annotations": {"a": "b"}}}),
+        json!({"spec": {"containers": [{"name": "c", "image": "i:2"}]}}),
+        json!({"spec": {"activeDeadlineSeconds": 9}}),
+    ] {
+        let pod = home(changes);
+        assert_eq!(
+            actions(Some(&pod), Some(&shadow(json!({})))),
+            [Action::PatchLocalStatus, Action::UpdateShadow { whole: false }]
+        );
+        let ended = shadow(json!({"status": {"phase": "Failed"}}));
+        assert_eq!(actions(Some(&pod), Some(&ended)), [Action::PatchLocalStatus]);
+    }
+}
+
+#[test]
+fn what_means_something_at_home_only_is_not_carried_again() {
+    let pod = home(json!({"metadata": {"annotations": {"liqo.io/remote-pod-ip": "10.0.0.1", "liqo.io/sent-to": "t"}},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}));
+    assert_eq!(actions(Some(&pod), Some(&shadow(json!({})))), [Action::PatchLocalStatus]);
+}
+
+#[test]
+fn a_shadow_pod_without_an_answer_is_waited_for() {
+    let fresh = shadow(json!({"status": null}));
+    assert_eq!(actions(Some(&home(json!({}))), Some(&fresh)), []);
+}
+
+#[test]
+fn what_the_provider_waits_for_is_shown_and_does_not_count_as_a_refusal() {
+    let taken = shadow(json!({"status": {"phase": "Pending", "reason": "NameTaken", "message": "m", "pod": null}}));
+    let pod = home(offloaded("False"));
+    let late = decide(&Facts { now: at(9_999), ..facts(Some(&pod), Some(&taken)) });
+    assert_eq!(late.actions, [Action::Refuse { reason: "NameTaken".into(), message: "m".into() }]);
+}
+
+#[test]
+fn a_pod_whose_room_was_taken_back_ends_at_home_whatever_the_status_of_the_remote_one_says() {
+    let reclaimed = |phase: &str| {
+        let status = json!({"phase": phase, "reason": "OfferReclaimed", "message": "pool default became smaller"});
+        shadow(json!({"status": status}))
+    };
+    let evicted = Action::Evicted("pool default became smaller".into());
+    for pod in [home(json!({})), once(offloaded("True"))] {
+        assert_eq!(actions(Some(&pod), Some(&reclaimed("Failed"))), std::slice::from_ref(&evicted));
+    }
+    let pod = home(json!({}));
+    assert_eq!(actions(Some(&pod), Some(&reclaimed("Created"))), [Action::PatchLocalStatus], "it still runs");
+    let ended = home(json!({"status": {"phase": "Failed"}}));
+    assert_eq!(actions(Some(&ended), Some(&reclaimed("Failed"))), []);
+}
+
+#[test]
+fn a_pod_that_the_provider_lost_is_lost() {
+    let lost = shadow(json!({"status": {"phase": "Lost", "message": "gone"}}));
+    assert_eq!(actions(Some(&once(json!({}))), Some(&lost)), [Action::Lost("gone".into())]);
+}
+
+/// The actions that end the remote pod.
+fn ends(home: &LocalPod, shadow: &Shadow) -> Vec<Action> {
+    let mut actions = actions(Some(home), Some(shadow));
+    actions.retain(|action| *action != Action::PatchLocalStatus);
+    actions
+}
+
+fn with_grace(own: i64) -> Value {
+    json!({"spec": {"pod": {"spec": {"terminationGracePeriodSeconds": own}}}})
+}
+
+fn asked(grace: i64) -> Value {
+    json!({"spec": {"deletion": {"gracePeriodSeconds": grace}}})
+}
+
+#[test]
+fn a_deleted_pod_is_one_write_for_its_provider() {
+    let pod = home(terminating(30));
+    assert_eq!(actions(Some(&pod), Some(&shadow(json!({})))), [Action::PatchLocalStatus, Action::DeleteShadow]);
+    let terminating = shadow(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+    assert_eq!(ends(&pod, &terminating), [], "it stays until the remote pod is gone");
+}
+
+#[test]
+fn the_grace_period_travels_only_where_the_provider_would_give_another_one() {
+    for (own, wanted) in [(10, 10), (30, 30)] {
+        assert_eq!(ends(&home(terminating(wanted)), &shadow(with_grace(own))), [Action::DeleteShadow]);
+    }
+    for (own, wanted) in [(30, 10), (10, 25), (3600, 30), (30, 0)] {
+        let expected = match own {
+            3600 => vec![Action::DeleteShadow],
+            _ => vec![Action::AskDeletion(wanted), Action::DeleteShadow],
+        };
+        assert_eq!(ends(&home(terminating(wanted)), &shadow(with_grace(own))), expected);
+    }
+}
+
+#[test]
+fn a_restart_between_the_two_writes_of_a_deletion_repeats_none() {
+    let pod = home(terminating(10));
+    assert_eq!(ends(&pod, &shadow(asked(10))), [Action::DeleteShadow]);
+    let mut both = asked(10);
+    both["metadata"] = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+    assert_eq!(ends(&pod, &shadow(both)), []);
+}
+
+#[test]
+fn the_grace_period_may_be_shortened_while_the_pod_ends_and_never_lengthened() {
+    let deleted = |mut changes: Value| {
+        changes["metadata"] = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        shadow(changes)
+    };
+    assert_eq!(ends(&home(terminating(5)), &deleted(with_grace(30))), [Action::AskDeletion(5)]);
+    assert_eq!(ends(&home(terminating(30)), &deleted(with_grace(5))), []);
+    assert_eq!(ends(&home(terminating(5)), &deleted(asked(10))), [Action::AskDeletion(5)]);
+    assert_eq!(ends(&home(terminating(20)), &deleted(asked(10))), []);
+}
+
+/// A provider records no end of a shadow pod that is being deleted, and gives its pod at most 30 seconds.
+#[test]
+fn a_deletion_is_only_asked_for_where_the_provider_would_cut_it_short() {
+    let (long, never) = (home(terminating(3600)), once(terminating(30)));
+    assert_eq!(ends(&long, &shadow(json!({}))), [Action::AskDeletion(3600)]);
+    assert_eq!(ends(&never, &shadow(json!({}))), [Action::AskDeletion(30)]);
+    for pod in [&home(terminating(31)), &never] {
+        for (wanted, again) in [(10, vec![]), (3600, vec![Action::AskDeletion(pod.deletion.unwrap())])] {
+            assert_eq!(ends(pod, &shadow(asked(wanted))), again);
+        }
+    }
+    let ended = once(json!({"metadata": terminating(30)["metadata"], "status": {"phase": "Succeeded"}}));
+    assert_eq!(ends(&ended, &shadow(json!({"status": {"phase": "Succeeded"}}))), [Action::DeleteShadow], "its end is home");
+}
+
+#[test]
+fn a_shadow_pod_that_would_not_stay_is_not_deleted_before_its_remote_pod_is_gone() {
+    let unheld = shadow(json!({"metadata": {"finalizers": null}}));
+    assert_eq!(ends(&home(terminating(30)), &unheld), [Action::AskDeletion(30)]);
+}
+
+#[test]
+fn the_last_status_arrives_also_while_the_pod_is_being_deleted() {
+    let ending = shadow(json!({"spec": {"deletion": {"gracePeriodSeconds": 30}}, "status": {"phase": "Failed"}}));
+    assert_eq!(actions(Some(&once(terminating(30))), Some(&ending)), [Action::PatchLocalStatus]);
+    let deleted = shadow(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"phase": "Failed"}}));
+    assert_eq!(actions(Some(&home(terminating(30))), Some(&deleted)), [Action::PatchLocalStatus]);
+}
+
+#[test]
+fn the_home_pod_goes_when_its_remote_pod_is_gone() {
+    assert_eq!(actions(Some(&home(terminating(30))), None), [Action::RemoveLocalPod]);
+    let finished = once(json!({"metadata": terminating(30)["metadata"], "status": {"phase": "Succeeded"}}));
+    assert_eq!(actions(Some(&finished), None), [Action::RemoveLocalPod]);
+}
+
+#[test]
+fn a_home_pod_that_only_a_finalizer_holds_is_not_removed_again() {
+    assert_eq!(actions(Some(&home(terminating(0))), None), []);
+}
+
+#[test]
+fn a_shadow_pod_without_home_pod_is_removed_once() {
+    assert_eq!(actions(None, Some(&shadow(json!({})))), [Action::DeleteShadow]);
+    assert_eq!(actions(None, Some(&shadow(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})))), []);
+    assert_eq!(actions(None, None), []);
+}
+
+#[test]
+fn nothing_is_concluded_from_silence() {
+    let pods =
+        [home(json!({})), once(offloaded("True")), once(offloaded("Unknown")), home(terminating(30)), home(terminating(0))];
+    for pod in pods.iter().map(Some).chain([None]) {
+        for shadow in [None, Some(&shadow(json!({})))] {
+            let decision = decide(&Facts { peer: PeerState::Silent, ..facts(pod, shadow) });
+            assert_eq!(decision, Decision::nothing());
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_is_down_makes_pods_not_ready_and_removes_none() {
+    let down = |home: Option<&LocalPod>| decide(&Facts { peer: PeerState::Down, ..facts(home, None) }).actions;
+    assert_eq!(down(Some(&home(json!({"status": {"phase": "Running"}})))), [Action::NotReady]);
+    assert_eq!(down(Some(&home(terminating(30)))), [Action::NotReady]);
+    assert_eq!(down(Some(&once(json!({"status": {"phase": "Succeeded"}})))), []);
+    assert_eq!(down(None), []);
+}
+
+#[test]
+fn a_pod_of_a_namespace_that_is_not_offloaded_is_refused() {
+    let pod = home(json!({}));
+    let decision = decide(&Facts { namespace: not_offloaded(), ..facts(Some(&pod), None) });
+    let refusal = Action::Refuse { reason: "NamespaceNotOffloaded".into(), message: "offload it".into() };
+    assert_eq!(decision, Decision { actions: vec![refusal], again: Some(TIMEOUT) });
+}
+
+#[test]
+fn a_pod_that_runs_goes_on_when_its_namespace_is_no_longer_offloaded() {
+    let pod = home(json!({}));
+    let facts = Facts { namespace: not_offloaded(), ..facts(Some(&pod), None) };
+    let running = shadow(json!({}));
+    assert_eq!(decide(&Facts { shadow: Some(&running), ..facts }).actions, [Action::PatchLocalStatus]);
+}
+
+#[test]
+fn a_pod_that_cannot_travel_is_told_so_and_replaced_in_time() {
+    let mut changes = offloaded("False");
+    changes["spec"] = json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]});
+    let pod = home(changes);
+    let decision = |now| decide(&Facts { now, namespace: NamespaceState::Waiting, ..facts(Some(&pod), None) });
+    assert!(matches!(&decision(at(0)).actions[..], [Action::Refuse { reason, .. }] if reason == "HostPath"));
+    assert_eq!(decision(at(0)).again, Some(TIMEOUT));
+    assert!(decision(at(300)).actions.contains(&Action::Replace));
+}
+
+#[test]
+fn a_namespace_that_is_not_there_yet_is_waited_for() {
+    let pod = home(json!({}));
+    assert_eq!(decide(&Facts { namespace: NamespaceState::Waiting, ..facts(Some(&pod), None) }), Decision::nothing());
+}
+
+#[test]
+fn a_pod_refused_for_long_is_replaced_if_it_has_a_controller() {
+    let refused = shadow(json!({"status": {"phase": "Refused", "reason": "OfferExceeded", "message": "m"}}));
+    let decision = |pod: &LocalPod, now| decide(&Facts { now, ..facts(Some(pod), Some(&refused)) });
+    let pod = home(offloaded("False"));
+    assert_eq!(decision(&pod, at(100)).again, Some(Duration::from_secs(200)));
+    assert!(!decision(&pod, at(299)).actions.contains(&Action::Replace));
+    assert!(decision(&pod, at(300)).actions.contains(&Action::Replace));
+    let mut alone = offloaded("False");
+    alone["metadata"] = json!({"ownerReferences": null});
+    assert!(!decision(&home(alone), at(9_999)).actions.contains(&Action::Replace));
+}
+
+#[test]
+fn the_refusal_timeout_counts_from_the_refusal_not_from_the_birth() {
+    let refused = shadow(json!({"status": {"phase": "Refused"}}));
+    let pod = home(offloaded("True"));
+    let decision = decide(&Facts { now: at(9_999), ..facts(Some(&pod), Some(&refused)) });
+    assert_eq!(decision.again, Some(TIMEOUT));
+}
+
+#[test]
+fn a_pod_of_a_daemon_set_stays_pending() {
+    for kind in ["DaemonSet", "Node"] {
+        let owner = json!({"apiVersion": "apps/v1", "kind": kind, "name": "d", "uid": "o", "controller": true});
+        let mut changes = offloaded("False");
+        changes["metadata"] = json!({"ownerReferences": [owner]});
+        let pod = home(changes);
+        let decision = decide(&Facts { now: at(9_999), ..facts(Some(&pod), None) });
+        assert!(matches!(&decision.actions[..], [Action::Refuse { reason, .. }] if reason == kind));
+    }
+}
+
+#[test]
+fn a_new_size_is_carried_only_before_the_provider_made_the_pod() {
+    let pod = home(json!({"spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}));
+    assert_eq!(actions(Some(&pod), Some(&shadow(json!({})))), [Action::PatchLocalStatus]);
+    for phase in ["Pending", "Refused"] {
+        let waits = shadow(json!({"status": {"phase": phase, "reason": "OfferExceeded", "message": "m", "pod": null}}));
+        let actions = actions(Some(&pod), Some(&waits));
+        assert!(actions.contains(&Action::UpdateShadow { whole: true }), "{actions:?}");
+    }
+}

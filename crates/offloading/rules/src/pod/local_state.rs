@@ -1,0 +1,305 @@
+//! The reduced forms of local pods and shadow pods: the few fields that decisions read, and the rest as JSON text.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::Object;
+use liqo_api::{Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods};
+use serde_json::{Map, Value, json};
+
+use crate::json::{fingerprint, items, name, text};
+use crate::pod::carry::api_server::{ApiServerChoice, choose, secret, uses};
+use crate::pod::carry::{Refusal, outgoing};
+use crate::pod::local_status::is_final;
+use crate::pod::references::{References, refs};
+use crate::pod::remote::default_grace;
+
+/// A pod as JSON, so that unknown fields survive.
+pub type JsonPod = Object<Value, Value>;
+
+/// A pod that is bound to one of our virtual nodes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LocalPod {
+    /// Its UID, which is the name of its shadow pod.
+    pub uid: String,
+    pub key: Key,
+    /// The `VirtualNode` of its node.
+    pub virtual_node: Key,
+    /// The grace in seconds, if it is being deleted.
+    pub deletion: Option<i64>,
+    /// Its phase is final.
+    pub finished: bool,
+    /// Its restart policy is Always.
+    pub restarts: bool,
+    pub offloaded: Option<OffloadedCondition>,
+    /// The tenancy in the [`SENDING`](crate::pod::local::SENDING) mark, if it may run only once or gets tokens.
+    pub sent_to: Option<String>,
+    pub controller: Option<Controller>,
+    pub refs: References,
+    pub api_server: ApiServerChoice,
+    /// Its changeable fields, see `changeable`; or why it cannot travel.
+    pub carried: Result<String, Refusal>,
+    /// Its requests and limits, see [`resources`].
+    pub resources: u64,
+    json: Box<str>,
+}
+
+/// The condition `liqo.io/Offloaded` of a local pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OffloadedCondition {
+    /// `None` means Unknown.
+    pub status: Option<bool>,
+    pub reason: String,
+    /// Time of the last transition.
+    pub since: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Controller {
+    pub kind: String,
+    pub uid: String,
+}
+
+impl LocalPod {
+    /// Reduces a pod on the node of this `VirtualNode`.
+    pub fn of(pod: JsonPod, virtual_node: &Key) -> Option<Self> {
+        let JsonPod { metadata, spec, status, .. } = pod;
+        let uid = metadata.uid.clone()?;
+        let key = Key::new(metadata.namespace.clone()?, metadata.name.clone()?);
+        let deletion = metadata.deletion_timestamp.is_some().then(|| metadata.deletion_grace_period_seconds.unwrap_or(0));
+        let controller = controller(&metadata);
+        let sent_to = metadata.annotations.as_ref().and_then(|all| all.get(annotations::SENT_TO)).cloned();
+        let whole = json!({ "metadata": travelling(metadata), "spec": spec, "status": status });
+        Some(Self {
+            uid,
+            key,
+            virtual_node: virtual_node.clone(),
+            deletion,
+            finished: is_final(&whole),
+            restarts: text(&whole, "/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
+            offloaded: offloaded(&whole),
+            sent_to,
+            controller,
+            refs: refs(&whole),
+            // A pod with contradictory settings does not travel.
+            api_server: choose(&whole).unwrap_or(ApiServerChoice::None),
+            // The result does not depend on the labels that the provider advertises.
+            carried: outgoing(&whole, &BTreeSet::new()).map(|carried| changeable(&carried)),
+            resources: resources(&whole),
+            json: whole.to_string().into(),
+        })
+    }
+
+    /// The pod as JSON: metadata (names, UID, labels, annotations), spec and status.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.json).unwrap_or_default()
+    }
+}
+
+/// The metadata that decisions or the provider need.
+fn travelling(metadata: ObjectMeta) -> Value {
+    json!({
+        "namespace": metadata.namespace,
+        "name": metadata.name,
+        "uid": metadata.uid,
+        "labels": metadata.labels.unwrap_or_default(),
+        "annotations": metadata.annotations.unwrap_or_default(),
+    })
+}
+
+fn controller(metadata: &ObjectMeta) -> Option<Controller> {
+    let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    Some(Controller { kind: owner.kind.clone(), uid: owner.uid.clone() })
+}
+
+fn offloaded(pod: &Value) -> Option<OffloadedCondition> {
+    let condition = items(pod, "/status/conditions").iter().find(|one| text(one, "/type") == Some(pods::OFFLOADED))?;
+    let status = match text(condition, "/status") {
+        Some("True") => Some(true),
+        Some("False") => Some(false),
+        _ => None,
+    };
+    let since = text(condition, "/lastTransitionTime").and_then(|time| time.parse().ok()).unwrap_or(Timestamp::UNIX_EPOCH);
+    Some(OffloadedCondition { status, reason: text(condition, "/reason").unwrap_or_default().to_owned(), since })
+}
+
+/// A shadow pod in our tenant namespace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shadow {
+    /// Namespace and name of the local pod, as far as the shadow pod has them.
+    pub home: Key,
+    pub pool: String,
+    pub terminating: bool,
+    /// The grace in seconds that we asked for in its spec.
+    pub wanted_deletion: Option<i64>,
+    /// The grace in seconds that the provider uses when the shadow pod is deleted.
+    pub default_grace: i64,
+    /// Whether it has the finalizer that keeps it until its remote pod is gone.
+    pub has_finalizer: bool,
+    pub phase: ShadowPodPhase,
+    pub reason: String,
+    pub message: String,
+    /// The changeable fields of the carried pod, see `changeable`.
+    pub carried: String,
+    /// The requests and limits of the carried pod, see [`resources`].
+    pub resources: u64,
+    /// The pod at the provider finds our API server, as the provider shows it.
+    pub uses_api_server: bool,
+    status: Option<Box<str>>,
+}
+
+impl Shadow {
+    /// Reduces a shadow pod.
+    pub fn of(shadow: ShadowPod) -> Option<Self> {
+        let status = shadow.status.unwrap_or_default();
+        let own_grace = shadow.spec.pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
+        Some(Self {
+            home: Key::new(shadow.spec.namespace, text(&shadow.spec.pod, "/metadata/name").unwrap_or_default()),
+            pool: shadow.spec.pool,
+            terminating: shadow.metadata.deletion_timestamp.is_some(),
+            wanted_deletion: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds),
+            default_grace: default_grace(own_grace),
+            has_finalizer: shadow.metadata.finalizers.iter().flatten().any(|name| name == finalizers::SHADOW_POD),
+            phase: status.phase,
+            reason: status.reason.unwrap_or_default(),
+            message: status.message.unwrap_or_default(),
+            carried: changeable(&shadow.spec.pod),
+            resources: resources(&shadow.spec.pod),
+            uses_api_server: shadow.metadata.name.is_some_and(|uid| uses(&shadow.spec.pod, &secret(&uid))),
+            status: status.pod.map(|pod| pod.to_string().into()),
+        })
+    }
+
+    /// The remote pod's status. If the provider recorded an end without a status, only the end.
+    pub fn remote_status(&self) -> Option<Value> {
+        let recorded = self.status.as_deref().and_then(|status| serde_json::from_str::<Value>(status).ok());
+        match (recorded, self.phase) {
+            (Some(status), _) => Some(status),
+            (None, ShadowPodPhase::Succeeded) => Some(json!({ "phase": "Succeeded" })),
+            (None, ShadowPodPhase::Failed) => Some(json!({ "phase": "Failed", "reason": self.reason, "message": self.message })),
+            (None, _) => None,
+        }
+    }
+}
+
+/// The fields of a carried pod that may change while it runs: labels, annotations, images and the deadline. Two carried pods with
+/// equal text need no update.
+pub(crate) fn changeable(carried: &Value) -> String {
+    let images: Map<String, Value> = ["/spec/initContainers", "/spec/containers"]
+        .iter()
+        .flat_map(|list| items(carried, list))
+        .map(|container| (name(container).to_owned(), container.get("image").cloned().unwrap_or_default()))
+        .collect();
+    let sorted = |pointer: &str| {
+        let entries = carried.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
+        entries.collect::<BTreeMap<_, _>>()
+    };
+    json!([sorted("/metadata/labels"), sorted("/metadata/annotations"), images, carried.pointer("/spec/activeDeadlineSeconds")])
+        .to_string()
+}
+
+/// Updates only the fields of a shadow pod that may change while the pod runs. The requests stay as they were when the remote pod
+/// was created.
+pub fn change(carried: &Value) -> Patch {
+    let add = |path: &[&str], value: &Value| {
+        let path = PointerBuf::from_tokens(["spec", "pod"].iter().chain(path).copied());
+        PatchOperation::Add(AddOperation { path, value: value.clone() })
+    };
+    let mut patch = vec![add(&["metadata"], &carried["metadata"])];
+    for list in ["initContainers", "containers"] {
+        for (index, container) in items(carried, &format!("/spec/{list}")).iter().enumerate() {
+            patch.extend(container.get("image").map(|image| add(&["spec", list, &index.to_string(), "image"], image)));
+        }
+    }
+    patch.extend(carried.pointer("/spec/activeDeadlineSeconds").map(|seconds| add(&["spec", "activeDeadlineSeconds"], seconds)));
+    Patch(patch)
+}
+
+/// Equal for pods whose containers have equal requests and limits, which a resize in place changes.
+pub fn resources(pod: &Value) -> u64 {
+    let mut asked = Map::from_iter([("/".to_owned(), pod.pointer("/spec/resources").cloned().unwrap_or_default())]);
+    for container in ["/spec/initContainers", "/spec/containers"].iter().flat_map(|list| items(pod, list)) {
+        asked.insert(name(container).to_owned(), container.get("resources").cloned().unwrap_or_default());
+    }
+    fingerprint(&asked.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home(pod: Value) -> LocalPod {
+        LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("liqo-provider-x", "default")).unwrap()
+    }
+
+    #[test]
+    fn fields_of_a_later_kubernetes_survive_the_reduction() {
+        let reduced = home(json!({
+            "metadata": {"namespace": "demo", "name": "web", "uid": "u", "managedFields": [{"manager": "kubectl"}]},
+            "spec": {"containers": [{"name": "c", "image": "i", "brandNew": {"x": [1]}}], "alsoNew": true},
+            "status": {"phase": "Running", "resize": "Proposed"}}));
+        assert_eq!(reduced.json().pointer("/spec/containers/0/brandNew/x/0"), Some(&json!(1)));
+        assert_eq!(reduced.json().pointer("/spec/alsoNew"), Some(&json!(true)));
+        assert_eq!(reduced.json().pointer("/status/resize"), Some(&json!("Proposed")));
+        assert_eq!(reduced.json().pointer("/metadata/managedFields"), None);
+    }
+
+    #[test]
+    fn what_decisions_look_at_is_read_from_the_pod() {
+        let reduced = home(json!({
+            "metadata": {"namespace": "demo", "name": "job", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "deletionGracePeriodSeconds": 7,
+                "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "o", "controller": true}]},
+            "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "envFrom": [{"secretRef": {"name": "s"}}]}]},
+            "status": {"phase": "Failed", "conditions": [{"type": "liqo.io/Offloaded", "status": "Unknown",
+                "reason": "Sending", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}));
+        assert_eq!((reduced.deletion, reduced.finished, reduced.restarts), (Some(7), true, false));
+        assert_eq!(reduced.controller, Some(Controller { kind: "Job".into(), uid: "o".into() }));
+        assert_eq!(
+            reduced.offloaded.as_ref().map(|offloaded| (offloaded.status, offloaded.reason.as_str())),
+            Some((None, "Sending"))
+        );
+        assert!(reduced.refs.secrets.contains("s"));
+    }
+
+    #[test]
+    fn only_what_may_change_tells_two_carried_pods_apart() {
+        let carried = |image: &str, label: &str, cpu: &str| {
+            changeable(&json!({"metadata": {"labels": {"a": label}},
+                "spec": {"containers": [{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}}]}}))
+        };
+        assert_eq!(carried("i:1", "x", "1"), carried("i:1", "x", "2"));
+        assert_ne!(carried("i:1", "x", "1"), carried("i:2", "x", "1"));
+        assert_ne!(carried("i:1", "x", "1"), carried("i:1", "y", "1"));
+    }
+
+    #[test]
+    fn what_changes_while_a_pod_runs_is_carried_without_its_new_size() {
+        let pod = |image: &str, label: &str, cpu: &str| {
+            json!({"metadata": {"name": "web", "labels": {"a": label}}, "spec": {"activeDeadlineSeconds": cpu.len(),
+                "initContainers": [{"name": "i", "image": image}],
+                "containers": [{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}}]}})
+        };
+        let mut shadow = json!({"spec": {"namespace": "demo", "pod": pod("i:1", "x", "1")}});
+        json_patch::patch(&mut shadow, &change(&pod("i:2", "y", "100m"))).unwrap();
+        let mut expected = pod("i:2", "y", "1");
+        expected["spec"]["activeDeadlineSeconds"] = 4.into();
+        assert_eq!(shadow["spec"]["pod"], expected);
+        assert_ne!(resources(&shadow["spec"]["pod"]), resources(&pod("i:2", "y", "100m")));
+        assert_eq!(resources(&shadow["spec"]["pod"]), resources(&pod("i:1", "x", "1")));
+    }
+
+    #[test]
+    fn an_end_without_a_status_is_still_an_end() {
+        let shadow: ShadowPod = serde_json::from_value(json!({
+            "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": {"name": "u"},
+            "spec": {"namespace": "demo", "pool": "default", "pod": {"metadata": {"name": "web"}}},
+            "status": {"phase": "Failed", "reason": "DeadlineExceeded"}}))
+        .unwrap();
+        let shadow = Shadow::of(shadow).unwrap();
+        assert_eq!(shadow.home, Key::new("demo", "web"));
+        assert_eq!(shadow.remote_status().unwrap()["phase"], "Failed");
+    }
+}

@@ -1,0 +1,298 @@
+//! The status of a local pod: the remote pod's status is merged into it, not copied.
+//!
+//! Liqo writes phase, reason, message, start time, the statuses of containers in the home spec, and the conditions Initialized,
+//! `PodReadyToStartContainers`, `ContainersReady` and Ready. The home cluster writes everything else. All functions return the body
+//! of a strategic merge patch for `pods/status`, or `None` if nothing changes.
+//!
+//! The API server accepts almost any change of a status, so this module makes sure that a terminal phase stays terminal.
+
+mod addresses;
+mod containers;
+mod reduce;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use liqo_api::{OffloadedReason, pods};
+use serde_json::{Map, Value, json};
+
+use crate::json::{OFFER_RECLAIMED, items, text};
+
+pub use addresses::{Addresses, pod_addresses};
+pub use reduce::cut;
+pub(crate) use reduce::reduce_status;
+
+/// How the consumer sees the remote pod.
+#[derive(Debug, Clone, Copy)]
+pub struct Link<'a> {
+    /// The addresses at which this cluster reaches the remote pod, see [`pod_addresses`]; empty while the two clusters have no
+    /// network. A local pod without an address gets none: Services here would send to another pod.
+    pub pod_ips: &'a [IpAddr],
+    pub host_ip: Option<IpAddr>,
+    /// False if the peer has been silent for too long: then the pod is not Ready, whatever the last report says.
+    pub peer_answers: bool,
+    /// A problem although the provider accepted the pod: a reason, and a message for people.
+    pub amiss: Option<(&'a str, &'a str)>,
+    /// Whether the pod was resized after the remote pod was created.
+    pub resized: bool,
+    pub now: Timestamp,
+}
+
+/// Merges the remote pod's reduced status (see `reduce_status`) into the local pod.
+pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Option<Value> {
+    if is_final(home) {
+        return None;
+    }
+    let mut status = Map::new();
+    let phase = text(remote, "/phase").filter(|phase| PHASES.contains(phase)).unwrap_or("Pending");
+    set(&mut status, home, "phase", Some(phase.into()));
+    set(&mut status, home, "reason", text(remote, "/reason").map(|reason| reduce::cut(reason).into()));
+    set(&mut status, home, "message", text(remote, "/message").map(|message| reduce::cut(message).into()));
+    start(&mut status, home, remote, link.now);
+    for (field, list) in [("containerStatuses", "/spec/containers"), ("initContainerStatuses", "/spec/initContainers")] {
+        if let Some(statuses) = containers::merged(home, remote, field, list) {
+            status.insert(field.into(), statuses.into());
+        }
+    }
+    addresses::show(&mut status, home, link);
+
+    let mut conditions = Conditions::of(home, link.now);
+    for kind in ["Initialized", "PodReadyToStartContainers", "ContainersReady"] {
+        if let Some(theirs) = condition(remote, "/conditions", kind) {
+            conditions.set(kind, yes_or_no(theirs), text(theirs, "/reason"), text(theirs, "/message"));
+        }
+    }
+    if condition(remote, "/conditions", "ContainersReady").is_some() || !link.peer_answers {
+        let (ready, reason, message) = readiness(home, remote, link);
+        conditions.set("Ready", if ready { "True" } else { "False" }, reason.as_deref(), message.as_deref());
+    }
+    remote_scheduling(&mut conditions, home, remote);
+    offloaded(&mut conditions, home, link.amiss);
+    if link.resized {
+        conditions.set(RESIZE_PENDING, "True", Some("Infeasible"), Some(RESIZE_INFEASIBLE));
+    } else if is_told_of_resize(home) {
+        conditions.remove(RESIZE_PENDING);
+    }
+    conditions.put_into(&mut status);
+    patch(addresses::annotation(home, remote), status)
+}
+
+/// Shows that the provider refuses the pod, why, and what to do. The pod stays Pending.
+pub fn refused_patch(home: &Value, reason: &str, message: &str, now: Timestamp) -> Option<Value> {
+    if is_final(home) {
+        return None;
+    }
+    let mut conditions = Conditions::of(home, now);
+    conditions.set(pods::OFFLOADED, "False", Some(reason), Some(&reduce::cut(message)));
+    let mut status = Map::new();
+    conditions.put_into(&mut status);
+    patch(Map::new(), status)
+}
+
+/// Ends a local pod whose remote pod is gone and must not run again: its own controller decides what to do.
+pub fn lost_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
+    failed(home, pods::REMOTE_POD_LOST, message, LOST_CONTAINER, now, None)
+}
+
+/// Ends a local pod because the provider took back its resources. Its controller replaces it, as after a node evicted it. A Job can
+/// distinguish this from the pod's own failure by the condition `DisruptionTarget`.
+pub fn evicted_patch(home: &Value, message: &str, now: Timestamp) -> Option<Value> {
+    failed(home, "Evicted", message, EVICTED_CONTAINER, now, Some(("DisruptionTarget", OFFER_RECLAIMED)))
+}
+
+/// Ends a local pod, and sets one more condition to true.
+fn failed(
+    home: &Value,
+    reason: &str,
+    message: &str,
+    container: (&str, &str),
+    now: Timestamp,
+    because: Option<(&str, &str)>,
+) -> Option<Value> {
+    if is_final(home) {
+        return None;
+    }
+    let mut status = Map::new();
+    set(&mut status, home, "phase", Some("Failed".into()));
+    set(&mut status, home, "reason", Some(reason.into()));
+    set(&mut status, home, "message", Some(reduce::cut(message).into()));
+    for field in ["containerStatuses", "initContainerStatuses"] {
+        if let Some(statuses) = containers::ended(home, field, container, now) {
+            status.insert(field.into(), statuses.into());
+        }
+    }
+    let mut conditions = Conditions::of(home, now);
+    for kind in ["Ready", "ContainersReady"] {
+        conditions.set(kind, "False", Some("PodFailed"), None);
+    }
+    if let Some((kind, reason)) = because {
+        conditions.set(kind, "True", Some(reason), Some(message));
+    }
+    conditions.put_into(&mut status);
+    patch(Map::new(), status)
+}
+
+/// Makes a local pod not Ready while its peer is down. [`local_status_patch`] restores the conditions when the peer answers: nobody
+/// else does.
+pub fn not_ready_patch(home: &Value, now: Timestamp) -> Option<Value> {
+    if is_final(home) || condition(home, "/status/conditions", "Ready").is_none_or(|ready| yes_or_no(ready) != "True") {
+        return None;
+    }
+    let mut conditions = Conditions::of(home, now);
+    conditions.set("Ready", "False", Some(PEER_UNREACHABLE.0), Some(PEER_UNREACHABLE.1));
+    let mut status = Map::new();
+    conditions.put_into(&mut status);
+    patch(Map::new(), status)
+}
+
+/// Whether the pod's status says already that it cannot be resized.
+pub fn is_told_of_resize(home: &Value) -> bool {
+    condition(home, "/status/conditions", RESIZE_PENDING).is_some()
+}
+
+/// Whether a pod has ended for good.
+pub fn is_final(pod: &Value) -> bool {
+    matches!(text(pod, "/status/phase"), Some("Succeeded" | "Failed"))
+}
+
+/// Why a pod is not resized in place, in the condition that a kubelet would write. The API server refuses to resize a running pod
+/// here, because its container statuses contain no resources; it accepts the resize of a pod that does not run yet.
+pub const RESIZE_INFEASIBLE: &str =
+    "a pod in another cluster cannot be resized in place: set the old size again, or delete the pod for a new one";
+
+/// The condition of a resize that was not done. Source: KEP-1287 (in-place update of pod resources).
+const RESIZE_PENDING: &str = "PodResizePending";
+
+const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
+
+/// The reason of a container's end in a kubelet's words, for containers that the kubelet cannot find.
+const LOST_CONTAINER: (&str, &str) = ("ContainerStatusUnknown", "the container could not be found when the pod was given up");
+/// The reason of a container's end in an evicted pod. `kubectl` shows it as that of the pod.
+const EVICTED_CONTAINER: (&str, &str) = ("Evicted", "the container ended when the provider took back what the pod used");
+
+const PEER_UNREACHABLE: (&str, &str) = ("PeerUnreachable", "the cluster in which the pod runs does not answer");
+
+/// Ready depends on the remote containers and node, and on the readiness gates, which are the home cluster's.
+fn readiness(home: &Value, remote: &Value, link: &Link<'_>) -> (bool, Option<String>, Option<String>) {
+    if !link.peer_answers {
+        return (false, Some(PEER_UNREACHABLE.0.into()), Some(PEER_UNREACHABLE.1.into()));
+    }
+    // The remote pod has no gates: if its Ready differs from ContainersReady, its node is dead.
+    for kind in ["ContainersReady", "Ready"] {
+        if let Some(theirs) = condition(remote, "/conditions", kind).filter(|theirs| yes_or_no(theirs) != "True") {
+            let owned = |pointer| text(theirs, pointer).map(str::to_owned);
+            return (false, owned("/reason"), owned("/message"));
+        }
+    }
+    for gate in items(home, "/spec/readinessGates").iter().filter_map(|gate| text(gate, "/conditionType")) {
+        let holds = condition(home, "/status/conditions", gate).is_some_and(|condition| yes_or_no(condition) == "True");
+        if !holds {
+            return (false, Some("ReadinessGatesNotReady".into()), Some(format!("the readiness gate {gate} is not True")));
+        }
+    }
+    (true, None, None)
+}
+
+/// The provider's scheduler finds no node. The message is our own, because `PodScheduled` is true at home.
+fn remote_scheduling(conditions: &mut Conditions, home: &Value, remote: &Value) {
+    let Some(theirs) = condition(remote, "/conditions", "PodScheduled") else { return };
+    if yes_or_no(theirs) != "True" {
+        conditions.set(pods::REMOTE_SCHEDULED, "False", text(theirs, "/reason"), text(theirs, "/message"));
+    } else if condition(home, "/status/conditions", pods::REMOTE_SCHEDULED).is_some() {
+        conditions.set(pods::REMOTE_SCHEDULED, "True", Some("Scheduled"), None);
+    }
+}
+
+/// The provider accepted the pod. Written only to replace another statement, or to add a problem.
+fn offloaded(conditions: &mut Conditions, home: &Value, amiss: Option<(&str, &str)>) {
+    let shown = condition(home, "/status/conditions", pods::OFFLOADED);
+    let amiss_before = |shown: &Value| {
+        text(shown, "/reason").is_some_and(|reason| [pods::NOT_REFLECTED, pods::ADDRESS_REFUSED].contains(&reason))
+    };
+    let corrected = |shown: &Value| yes_or_no(shown) != "True" || amiss_before(shown);
+    if let Some((reason, message)) = amiss {
+        conditions.set(pods::OFFLOADED, "True", Some(reason), Some(message));
+    } else if shown.is_some_and(corrected) {
+        conditions.set(pods::OFFLOADED, "True", Some(OffloadedReason::Offloaded.as_str()), Some("the provider accepted the pod"));
+    }
+}
+
+/// The start time is written once. A provider's time in the future is not believed.
+fn start(status: &mut Map<String, Value>, home: &Value, remote: &Value, now: Timestamp) {
+    if let (None, Some(theirs)) = (text(home, "/status/startTime"), text(remote, "/startTime")) {
+        let theirs = theirs.parse::<Timestamp>().ok().filter(|time| *time <= now);
+        status.insert("startTime".into(), stamp(theirs.unwrap_or(now)));
+    }
+}
+
+/// Sets or removes a field of the status, if that changes it.
+fn set(status: &mut Map<String, Value>, home: &Value, field: &str, wanted: Option<Value>) {
+    let now = home.pointer("/status").and_then(|status| status.get(field)).filter(|now| !now.is_null());
+    if now != wanted.as_ref() {
+        status.insert(field.into(), wanted.unwrap_or_default());
+    }
+}
+
+fn condition<'a>(value: &'a Value, list: &str, kind: &str) -> Option<&'a Value> {
+    items(value, list).iter().find(|condition| text(condition, "/type") == Some(kind))
+}
+
+fn yes_or_no(condition: &Value) -> &str {
+    text(condition, "/status").filter(|status| ["True", "False"].contains(status)).unwrap_or("Unknown")
+}
+
+/// Times in a status have whole seconds.
+fn stamp(time: Timestamp) -> Value {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into()
+}
+
+fn patch(annotations: Map<String, Value>, status: Map<String, Value>) -> Option<Value> {
+    let mut body = Map::new();
+    if !annotations.is_empty() {
+        body.insert("metadata".into(), Map::from_iter([("annotations".to_owned(), annotations.into())]).into());
+    }
+    if !status.is_empty() {
+        body.insert("status".into(), status.into());
+    }
+    (!body.is_empty()).then_some(body.into())
+}
+
+/// The conditions to write: only changed ones. The API server merges them by type, so others stay.
+struct Conditions<'a> {
+    home: &'a Value,
+    now: Timestamp,
+    changed: Vec<Value>,
+}
+
+impl<'a> Conditions<'a> {
+    fn of(home: &'a Value, now: Timestamp) -> Self {
+        Self { home, now, changed: Vec::new() }
+    }
+
+    /// The time of the last transition is by the home cluster's clock, and changes only with the status.
+    fn set(&mut self, kind: &str, status: &str, reason: Option<&str>, message: Option<&str>) {
+        let (reason, message) = (reason.map(reduce::cut), message.map(reduce::cut));
+        let before = condition(self.home, "/status/conditions", kind);
+        let said = |field: &str| before.and_then(|before| text(before, field));
+        if said("/status") == Some(status) && said("/reason") == reason.as_deref() && said("/message") == message.as_deref() {
+            return;
+        }
+        let since = before.filter(|_| said("/status") == Some(status)).and_then(|before| before.get("lastTransitionTime"));
+        let since = since.cloned().unwrap_or_else(|| stamp(self.now));
+        self.changed
+            .push(json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}));
+    }
+
+    /// Removes a condition, if it exists.
+    fn remove(&mut self, kind: &str) {
+        self.changed.push(json!({"$patch": "delete", "type": kind}));
+    }
+
+    fn put_into(self, status: &mut Map<String, Value>) {
+        if !self.changed.is_empty() {
+            status.insert("conditions".into(), self.changed.into());
+        }
+    }
+}

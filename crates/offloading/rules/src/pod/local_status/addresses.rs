@@ -1,0 +1,139 @@
+//! The addresses of the remote pod, as the consumer sees them.
+
+use std::net::IpAddr;
+
+use liqo_api::annotations;
+use liqo_network_model::{PrefixMap, There};
+use serde_json::{Map, Value, json};
+
+use crate::json::{items, text};
+use crate::pod::local_status::Link;
+
+/// The addresses of a remote pod, as this cluster sees them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// The addresses at which this cluster reaches it, in the provider's order; at most one of each family.
+    pub here: Vec<IpAddr>,
+    /// A sentence about an address that the provider reports and that cannot be the pod's.
+    pub refused: Option<String>,
+}
+
+/// Translates the addresses in a remote pod's reduced status. Only the provider's own prefixes count: other addresses do not belong
+/// to it, whatever it reports.
+pub fn pod_addresses(remote: &Value, imported: &PrefixMap) -> Addresses {
+    let mut found = Addresses::default();
+    if imported.is_empty() {
+        return found;
+    }
+    let theirs = theirs(remote);
+    for &address in &theirs {
+        // The API server accepts at most one of a family.
+        if found.here.iter().any(|known| known.is_ipv4() == address.is_ipv4()) {
+            continue;
+        }
+        match imported.here(There(address)) {
+            Some(here) => found.here.push(here.0),
+            // A family without a translation is no fault, unless the pod has no other address.
+            None if theirs.len() > 1 && !imported.pairs().any(|(_, there)| there.0.addr().is_ipv4() == address.is_ipv4()) => {}
+            None => found.refused = found.refused.or_else(|| Some(refusal(address, imported))),
+        }
+    }
+    if found.here.is_empty() && found.refused.is_none() {
+        found.refused = theirs.first().map(|&address| refusal(address, imported));
+    }
+    found
+}
+
+fn refusal(address: IpAddr, imported: &PrefixMap) -> String {
+    let prefixes: Vec<String> = imported.pairs().map(|(_, there)| there.0.to_string()).collect();
+    format!(
+        "the provider says that the pod has address {address}, which is outside its prefixes ({}): pods of this cluster cannot reach it",
+        prefixes.join(", ")
+    )
+}
+
+fn theirs(remote: &Value) -> Vec<IpAddr> {
+    let listed: Vec<IpAddr> = items(remote, "/podIPs").iter().filter_map(|one| text(one, "/ip")?.parse().ok()).take(2).collect();
+    if listed.is_empty() { text(remote, "/podIP").and_then(|address| address.parse().ok()).into_iter().collect() } else { listed }
+}
+
+/// The addresses of node and pod in the status, if they change.
+pub fn show(status: &mut Map<String, Value>, home: &Value, link: &Link<'_>) {
+    let host_ips: Vec<IpAddr> = link.host_ip.into_iter().collect();
+    for (field, list, addresses) in [("hostIP", "hostIPs", host_ips.as_slice()), ("podIP", "podIPs", link.pod_ips)] {
+        let wanted: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let now = text(home, &format!("/status/{field}")).filter(|address| !address.is_empty());
+        let listed: Vec<&str> = items(home, &format!("/status/{list}")).iter().filter_map(|one| text(one, "/ip")).collect();
+        // A single address is in the other field already.
+        if now != wanted.first().map(String::as_str) || (listed != wanted && listed.len().max(wanted.len()) > 1) {
+            let mut replaced = vec![json!({"$patch": "replace"})];
+            replaced.extend(wanted.iter().map(|address| json!({"ip": address})));
+            status.insert(field.into(), wanted.first().cloned().into());
+            status.insert(list.into(), replaced.into());
+        }
+    }
+}
+
+/// The pod's address at the provider, for people.
+pub(crate) fn annotation(home: &Value, remote: &Value) -> Map<String, Value> {
+    let wanted = text(remote, "/podIP").and_then(|address| address.parse::<IpAddr>().ok()).map(|address| address.to_string());
+    let now = home.pointer("/metadata/annotations").and_then(|all| all.get(annotations::REMOTE_POD_IP)).and_then(Value::as_str);
+    if now == wanted.as_deref() {
+        return Map::new();
+    }
+    Map::from_iter([(annotations::REMOTE_POD_IP.to_owned(), wanted.into())])
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_network_model::Here;
+
+    use super::*;
+
+    /// Prefixes as the provider knows them, and where we see them.
+    fn imported(pairs: &[(&str, &str)]) -> PrefixMap {
+        PrefixMap::new(pairs.iter().map(|(theirs, ours)| (Here(ours.parse().unwrap()), There(theirs.parse().unwrap())))).unwrap()
+    }
+
+    fn both() -> PrefixMap {
+        imported(&[("10.244.0.0/16", "10.71.0.0/16"), ("fd00::/64", "fd11::/64")])
+    }
+
+    fn here(remote: &Value, imported: &PrefixMap) -> (Vec<String>, bool) {
+        let found = pod_addresses(remote, imported);
+        (found.here.iter().map(ToString::to_string).collect(), found.refused.is_some())
+    }
+
+    fn ips(all: &[&str]) -> Value {
+        json!({ "podIP": all.first(), "podIPs": all.iter().map(|ip| json!({ "ip": ip })).collect::<Vec<_>>() })
+    }
+
+    fn owned(all: &[&str]) -> Vec<String> {
+        all.iter().map(|&one| one.to_owned()).collect()
+    }
+
+    #[test]
+    fn addresses_are_translated_in_the_order_of_the_provider() {
+        assert_eq!(here(&json!({ "podIP": "10.244.0.9" }), &both()), (owned(&["10.71.0.9"]), false));
+        assert_eq!(here(&ips(&["fd00::9", "10.244.0.9"]), &both()), (owned(&["fd11::9", "10.71.0.9"]), false));
+        assert_eq!(here(&ips(&["10.244.0.9", "10.244.0.10"]), &both()), (owned(&["10.71.0.9"]), false), "one of a family");
+        assert_eq!(here(&json!({}), &both()), (Vec::new(), false), "it has none yet");
+    }
+
+    #[test]
+    fn an_address_outside_of_the_providers_prefixes_is_refused() {
+        assert_eq!(here(&ips(&["10.9.0.1"]), &both()), (Vec::new(), true));
+        assert_eq!(here(&ips(&["10.71.0.9"]), &both()), (Vec::new(), true), "where we see it is not what it has");
+        assert_eq!(here(&ips(&["10.9.0.1", "fd00::9"]), &both()), (owned(&["fd11::9"]), true));
+        let message = pod_addresses(&ips(&["10.9.0.1"]), &both()).refused.unwrap();
+        assert!(message.contains("10.9.0.1") && message.contains("10.244.0.0/16"), "{message}");
+    }
+
+    #[test]
+    fn a_family_that_is_not_shown_is_left_out_and_a_pod_without_any_other_is_told() {
+        let v4 = imported(&[("10.244.0.0/16", "10.71.0.0/16")]);
+        assert_eq!(here(&ips(&["fd00::9", "10.244.0.9"]), &v4), (owned(&["10.71.0.9"]), false));
+        assert_eq!(here(&ips(&["fd00::9"]), &v4), (Vec::new(), true));
+        assert_eq!(here(&ips(&["10.244.0.9"]), &PrefixMap::default()), (Vec::new(), false), "there is no network yet");
+    }
+}

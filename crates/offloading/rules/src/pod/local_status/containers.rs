@@ -1,0 +1,68 @@
+//! The statuses of the containers in the home spec, in its order.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::json::{items, name, text};
+use crate::pod::local_status::{reduce, stamp};
+
+/// The list to write, if it differs.
+pub fn merged(home: &Value, remote: &Value, field: &str, list: &str) -> Option<Vec<Value>> {
+    let ours = items(home, &format!("/status/{field}"));
+    let theirs = items(remote, &format!("/{field}"));
+    let wanted: Vec<Value> = items(home, list)
+        .iter()
+        .filter_map(|container| {
+            let now = ours.iter().find(|status| name(status) == name(container));
+            let said = theirs.iter().find(|status| name(status) == name(container)).map(reduce::container_status);
+            match now.filter(|now| has_ended_for_good(home, container, now)) {
+                // A container that ended for good cannot run again, and the API server refuses a status that says so.
+                Some(now) if said.as_ref().is_none_or(|said| said.pointer("/state/terminated").is_none()) => Some(now.clone()),
+                _ => said,
+            }
+        })
+        .collect();
+    let same = wanted.len() == ours.len() && wanted.iter().zip(ours).all(|(wanted, now)| substance(wanted) == substance(now));
+    (!same).then_some(wanted)
+}
+
+/// The list in which every container that ran has ended, with this reason and message.
+pub fn ended(home: &Value, field: &str, (reason, message): (&str, &str), now: Timestamp) -> Option<Vec<Value>> {
+    let ours = items(home, &format!("/status/{field}"));
+    if ours.iter().all(|status| status.pointer("/state/terminated").is_some()) {
+        return None;
+    }
+    let ended = ours.iter().map(|status| {
+        let mut status = status.clone();
+        if status.pointer("/state/terminated").is_none() {
+            let since = status.pointer("/state/running/startedAt").cloned();
+            status["state"] = json!({"terminated": {"exitCode": 137, "reason": reason, "message": message, "startedAt": since, "finishedAt": stamp(now)}});
+        }
+        status["ready"] = false.into();
+        status["started"] = false.into();
+        status
+    });
+    Some(ended.collect())
+}
+
+fn has_ended_for_good(home: &Value, container: &Value, status: &Value) -> bool {
+    let Some(exit_code) = status.pointer("/state/terminated/exitCode").and_then(Value::as_i64) else {
+        return false;
+    };
+    if text(container, "/restartPolicy") == Some("Always") {
+        return false;
+    }
+    match text(home, "/spec/restartPolicy") {
+        Some("Never") => true,
+        Some("OnFailure") => exit_code == 0,
+        _ => false,
+    }
+}
+
+/// A status without what the API server adds: nulls, empty texts and empty objects.
+fn substance(value: &Value) -> Value {
+    let Value::Object(map) = value else { return value.clone() };
+    let entries = map.iter().map(|(key, value)| (key.clone(), substance(value)));
+    let says = |value: &Value| !(value.is_null() || value == "" || value == &json!({}));
+    Value::Object(entries.filter(|(_, value)| says(value)).collect())
+}

@@ -1,0 +1,109 @@
+//! The provider reduces a remote pod's status; the consumer validates it.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::json::{items, text};
+use crate::pod::local_status::stamp;
+
+/// Maximum length of one text: the kubelet's own limit for a termination message.
+const MAX_LEN: usize = 4096;
+
+const TIMES: [&str; 4] = ["startTime", "lastTransitionTime", "startedAt", "finishedAt"];
+
+/// The conditions that the local pod's conditions are derived from.
+const CONDITIONS: [&str; 5] = ["ContainersReady", "Initialized", "PodReadyToStartContainers", "PodScheduled", "Ready"];
+
+/// The part of a remote pod's status that its local pod shows: the `pod` in a shadow pod's status.
+pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
+    let mut reduced = Map::new();
+    for field in ["phase", "reason", "message", "startTime", "podIP"] {
+        if let Some(value) = remote_pod.pointer("/status").and_then(|status| text_of(status, field)) {
+            reduced.insert(field.into(), value);
+        }
+    }
+    // `podIP` has the first one.
+    let addresses: Vec<Value> = items(remote_pod, "/status/podIPs").iter().filter_map(|one| text_of(one, "ip")).take(2).collect();
+    if addresses.len() > 1 {
+        reduced.insert("podIPs".into(), addresses.into_iter().map(|ip| json!({"ip": ip})).collect());
+    }
+    let is_shown = |condition: &&Value| text(condition, "/type").is_some_and(|kind| CONDITIONS.contains(&kind));
+    let conditions: Vec<Value> = items(remote_pod, "/status/conditions").iter().filter(is_shown).map(condition).collect();
+    if !conditions.is_empty() {
+        reduced.insert("conditions".into(), conditions.into());
+    }
+    for field in ["initContainerStatuses", "containerStatuses"] {
+        let statuses: Vec<Value> = items(remote_pod, &format!("/status/{field}")).iter().map(container_status).collect();
+        if !statuses.is_empty() {
+            reduced.insert(field.into(), statuses.into());
+        }
+    }
+    reduced.into()
+}
+
+fn condition(condition: &Value) -> Value {
+    let fields = ["type", "status", "reason", "message", "lastTransitionTime"];
+    fields.into_iter().filter_map(|field| Some((field.to_owned(), text_of(condition, field)?))).collect::<Map<_, _>>().into()
+}
+
+/// A container's status with the fields that Kubernetes requires, without those that only matter on its node.
+pub(crate) fn container_status(status: &Value) -> Value {
+    let mut reduced = Map::new();
+    for field in ["name", "image", "imageID"] {
+        reduced.insert(field.into(), text_of(status, field).unwrap_or_else(|| "".into()));
+    }
+    reduced.insert("ready".into(), status["ready"].as_bool().unwrap_or_default().into());
+    reduced.insert("restartCount".into(), number(&status["restartCount"]).filter(|count| *count >= 0).unwrap_or_default().into());
+    if let Some(started) = status["started"].as_bool() {
+        reduced.insert("started".into(), started.into());
+    }
+    for field in ["state", "lastState"] {
+        if let Some(state) = state(&status[field]) {
+            reduced.insert(field.into(), state);
+        }
+    }
+    reduced.into()
+}
+
+/// The state of a container: one of waiting, running and terminated.
+fn state(state: &Value) -> Option<Value> {
+    let (kind, inner) =
+        ["terminated", "running", "waiting"].into_iter().find_map(|kind| Some((kind, state.get(kind)?.as_object()?)))?;
+    let mut reduced: Map<String, Value> = ["reason", "message", "startedAt", "finishedAt", "containerID"]
+        .into_iter()
+        .filter_map(|field| Some((field.to_owned(), text_of(&state[kind], field)?)))
+        .collect();
+    for field in ["exitCode", "signal"] {
+        if let Some(number) = inner.get(field).and_then(number) {
+            reduced.insert(field.into(), number.into());
+        }
+    }
+    if kind == "terminated" {
+        reduced.entry("exitCode").or_insert(json!(0));
+    }
+    Some(json!({kind: reduced}))
+}
+
+/// The text of a field. An invalid time is left out: an API server would refuse the whole write.
+fn text_of(value: &Value, field: &str) -> Option<Value> {
+    let text = value.get(field).and_then(Value::as_str).filter(|text| !text.is_empty())?;
+    if TIMES.contains(&field) && !is_time(text) {
+        return None;
+    }
+    Some(cut(text).into())
+}
+
+/// Whether this is a time as Kubernetes writes it: to the second, in UTC.
+fn is_time(text: &str) -> bool {
+    text.parse::<Timestamp>().is_ok_and(|time| stamp(time) == text)
+}
+
+/// A number within the range of Kubernetes' type.
+fn number(value: &Value) -> Option<i32> {
+    value.as_i64().and_then(|number| i32::try_from(number).ok())
+}
+
+/// A text cut to the maximum length.
+pub fn cut(text: &str) -> String {
+    text.char_indices().take_while(|(at, c)| at + c.len_utf8() <= MAX_LEN).map(|(_, c)| c).collect()
+}

@@ -1,0 +1,19 @@
+//! Pods: what travels, who is admitted, what the status says.
+
+pub mod admission;
+pub mod carry;
+pub mod ledger;
+pub mod local;
+pub mod local_state;
+pub mod local_status;
+pub mod reclaim;
+pub mod references;
+pub mod remote;
+pub mod remote_pod;
+pub mod reported_status;
+pub mod scheduling;
+pub mod shadow_pod;
+pub mod usage;
+
+#[cfg(test)]
+mod deletion_model;

@@ -1,0 +1,203 @@
+//! Which pods end because the provider took back what they use.
+//!
+//! A pool ends as a whole when the offer's withdrawal is due, or when the offer is gone. A pool that became smaller keeps its
+//! oldest pods: from the time of reclaim on, the youngest pods that use more than is offered end one after another, until the
+//! others fit.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use liqo_api::Key;
+use liqo_quantity::ResourceList;
+
+use crate::pod::admission::{Offer, Turn};
+
+/// How long the offer of a pool with pods may be missing before it counts as gone.
+pub(crate) const MISSING: Duration = Duration::from_secs(60);
+
+/// A pod that is charged to a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChargedPod {
+    pub shadow: Key,
+    /// Its position in the order of admission.
+    pub turn: Turn,
+    pub amounts: ResourceList,
+    /// Whether it is ending already, so that its resources will be free.
+    pub is_ending: bool,
+}
+
+/// The offer of a pool.
+#[derive(Clone, Copy, Debug)]
+pub enum Pool<'a> {
+    Offered(&'a Offer),
+    /// There is none, for this long.
+    Missing(Duration),
+}
+
+/// Which pods end, and when to decide again even if nothing changes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Their shadow pods, each with the reason for its owner.
+    pub ending: BTreeMap<Key, String>,
+    /// Time until the next decision is due.
+    pub again: Option<Duration>,
+}
+
+/// Decides which pods of a pool end now.
+pub fn plan(name: &str, pool: Pool, pods: &[ChargedPod], now: Timestamp) -> Plan {
+    let staying = || pods.iter().filter(|pod| !pod.is_ending);
+    let all = |reason: &str| Plan { ending: staying().map(|pod| (pod.shadow.clone(), reason.to_owned())).collect(), again: None };
+    let offer = match pool {
+        Pool::Missing(_) if pods.is_empty() => return Plan::default(),
+        Pool::Missing(since) if since < MISSING => {
+            return Plan { again: Some(MISSING.saturating_sub(since)), ..Plan::default() };
+        }
+        Pool::Missing(_) => return all(&format!("pool {name} is no longer offered")),
+        Pool::Offered(offer) => offer,
+    };
+    if offer.withdrawal.is_some_and(|due| due <= now) {
+        return all(&format!("pool {name} was taken back as a whole"));
+    }
+    let ending = match offer.reclaim {
+        Some(due) if due <= now => beyond(&offer.hard, staying().collect()),
+        _ => Vec::new(),
+    };
+    let reason = |short: &str| {
+        format!("pool {name} became smaller, and the pod was among the youngest of those that use too much of {short}")
+    };
+    let next = [offer.withdrawal, offer.reclaim].into_iter().flatten().filter(|due| *due > now).min();
+    Plan {
+        ending: ending.into_iter().map(|(pod, short)| (pod.shadow.clone(), reason(&short))).collect(),
+        again: next.map(|due| Duration::try_from(due.duration_since(now)).unwrap_or_default()),
+    }
+}
+
+/// The youngest pods without which the others fit, each with the resources that are short. A pod that uses none of these stays: its
+/// end would free nothing.
+fn beyond<'a>(hard: &ResourceList, mut pods: Vec<&'a ChargedPod>) -> Vec<(&'a ChargedPod, String)> {
+    pods.sort_by(|one, other| other.turn.cmp(&one.turn));
+    let mut used: ResourceList = pods.iter().map(|pod| &pod.amounts).sum();
+    let mut ending = Vec::new();
+    for pod in pods {
+        let Err(short) = used.fits_in(hard) else { break };
+        let names: Vec<&str> = short
+            .iter()
+            .map(|shortage| shortage.resource.as_str())
+            .filter(|resource| !pod.amounts.get(resource).is_zero())
+            .collect();
+        if !names.is_empty() {
+            used = used.saturating_sub(&pod.amounts);
+            ending.push((pod, names.join(", ")));
+        }
+    }
+    ending
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn list(text: &str) -> ResourceList {
+        text.split(',').map(|part| part.split_once('=').unwrap()).map(|(name, amount)| (name, amount.parse().unwrap())).collect()
+    }
+
+    fn pod(uid: &str, created: i64, requests: &str) -> ChargedPod {
+        let turn = Turn { created: at(created), uid: uid.into() };
+        ChargedPod { shadow: Key::new("t", uid), turn, amounts: list(requests), is_ending: false }
+    }
+
+    fn offer(hard: &str) -> Offer {
+        Offer { hard: list(hard), accepted: true, withdrawal: None, reclaim: None, advertised: Vec::new(), nodes: Vec::new() }
+    }
+
+    fn ending(pool: Pool, pods: &[ChargedPod], now: i64) -> Vec<String> {
+        plan("default", pool, pods, at(now)).ending.into_keys().map(|key| key.name).collect()
+    }
+
+    #[test]
+    fn the_youngest_pods_beyond_the_offer_end_when_the_reclaim_is_due_and_not_before() {
+        let offer = Offer { reclaim: Some(at(100)), ..offer("cpu=2,pods=9") };
+        let pods = [
+            pod("young", 9, "cpu=1,pods=1"),
+            pod("old", 1, "cpu=1,pods=1"),
+            pod("b", 5, "cpu=1,pods=1"),
+            pod("a", 5, "cpu=1,pods=1"),
+        ];
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 99), [""; 0]);
+        assert_eq!(plan("default", Pool::Offered(&offer), &pods, at(99)).again, Some(Duration::from_secs(1)));
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["b", "young"], "of two of one age the later UID ends");
+        assert_eq!(plan("default", Pool::Offered(&offer), &pods, at(100)).again, None);
+    }
+
+    #[test]
+    fn pods_within_the_offer_stay_even_when_a_reclaim_is_due() {
+        let offer = Offer { reclaim: Some(at(1)), ..offer("cpu=2,pods=9") };
+        assert_eq!(ending(Pool::Offered(&offer), &[pod("a", 1, "cpu=2,pods=1")], 100), [""; 0]);
+    }
+
+    #[test]
+    fn a_smaller_offer_alone_ends_no_pod() {
+        assert_eq!(ending(Pool::Offered(&offer("cpu=0")), &[pod("a", 1, "cpu=2,pods=1")], 100), [""; 0]);
+    }
+
+    #[test]
+    fn a_pod_that_uses_nothing_of_what_is_short_stays() {
+        let offer = Offer { reclaim: Some(at(1)), ..offer("cpu=9,pods=9") };
+        let pods = [pod("gpu", 1, "cpu=1,pods=1,nvidia.com/gpu=1"), pod("plain", 2, "cpu=1,pods=1")];
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 100), ["gpu"]);
+        let why = plan("default", Pool::Offered(&offer), &pods, at(100)).ending.into_values().next().unwrap();
+        assert!(why.contains("pool default") && why.ends_with("too much of nvidia.com/gpu"), "{why}");
+    }
+
+    #[test]
+    fn what_ends_already_is_not_charged_twice() {
+        let offer = Offer { reclaim: Some(at(1)), ..offer("cpu=1,pods=9") };
+        let pods = [pod("old", 1, "cpu=1,pods=1"), ChargedPod { is_ending: true, ..pod("young", 2, "cpu=1,pods=1") }];
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 100), [""; 0]);
+    }
+
+    #[test]
+    fn all_pods_of_a_withdrawn_pool_end_when_it_is_due() {
+        let offer = Offer { withdrawal: Some(at(50)), ..offer("cpu=9,pods=9") };
+        let pods = [pod("a", 1, "cpu=1"), pod("b", 2, "cpu=1"), ChargedPod { is_ending: true, ..pod("c", 3, "cpu=1") }];
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 49), [""; 0]);
+        assert_eq!(ending(Pool::Offered(&offer), &pods, 50), ["a", "b"]);
+    }
+
+    #[test]
+    fn an_offer_that_is_gone_takes_its_pods_along_but_one_that_comes_back_does_not() {
+        let pods = [pod("a", 1, "cpu=1")];
+        let early = plan("default", Pool::Missing(Duration::from_secs(20)), &pods, at(0));
+        assert_eq!((early.ending.len(), early.again), (0, Some(Duration::from_secs(40))));
+        assert_eq!(ending(Pool::Missing(MISSING), &pods, 0), ["a"]);
+        assert_eq!(plan("default", Pool::Missing(Duration::ZERO), &[], at(0)), Plan::default(), "there is nothing to wait for");
+    }
+
+    #[test]
+    fn what_stays_always_fits_and_nothing_ends_that_could_stay_beside_the_older_ones() {
+        let mut seed = 7_u64;
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for _ in 0..500 {
+            let offer = Offer { reclaim: Some(at(0)), ..offer(&format!("cpu={},pods={}", random(8), random(8))) };
+            let pods: Vec<ChargedPod> = (0..random(10))
+                .map(|n| pod(&n.to_string(), i64::try_from(random(5)).unwrap(), &format!("cpu={},pods=1", random(4))))
+                .collect();
+            let ended = ending(Pool::Offered(&offer), &pods, 1);
+            let sum = |pods: &[&ChargedPod]| pods.iter().map(|pod| &pod.amounts).sum::<ResourceList>();
+            let stays: Vec<&ChargedPod> = pods.iter().filter(|pod| !ended.contains(&pod.shadow.name)).collect();
+            assert!(sum(&stays).fits_in(&offer.hard).is_ok());
+            // The oldest one that ends would not fit together with those that stay.
+            if let Some(oldest) = pods.iter().filter(|pod| ended.contains(&pod.shadow.name)).min_by_key(|pod| pod.turn.clone()) {
+                let with: Vec<&ChargedPod> = stays.iter().copied().chain([oldest]).collect();
+                assert!(sum(&with).fits_in(&offer.hard).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Which `ConfigMap`s and `Secret`s a pod names: only these are reflected for it.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::json::{items, text};
+
+/// The `ConfigMap` that every cluster's own controller manager writes into every namespace, and restores: it would overwrite a
+/// replica again and again.
+pub const ROOT_CA: &str = "kube-root-ca.crt";
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct References {
+    pub config_maps: BTreeSet<String>,
+    pub secrets: BTreeSet<String>,
+}
+
+/// The objects that a pod names in `env`, `envFrom`, volumes, projected volumes and `imagePullSecrets`.
+///
+/// Optional references count like the others: an object that is not there yet is reflected when it appears.
+pub(crate) fn refs(pod: &Value) -> References {
+    let mut found = named(pod, &|_| true);
+    for secret in items(pod, "/spec/imagePullSecrets") {
+        found.secret(text(secret, "/name"));
+    }
+    found
+}
+
+/// The objects without which its containers do not start: neither optional ones nor those of `imagePullSecrets`.
+pub fn required(pod: &Value) -> References {
+    named(pod, &|reference| reference.get("optional") != Some(&Value::Bool(true)))
+}
+
+/// The objects in `env`, `envFrom`, volumes and projected volumes, from references that count.
+fn named(pod: &Value, counts: &dyn Fn(&Value) -> bool) -> References {
+    let mut found = References::default();
+    let name = |holder: &Value, reference: &str, field: &str| {
+        let reference = holder.pointer(reference).filter(|reference| counts(reference))?;
+        reference.get(field).and_then(Value::as_str).map(str::to_owned)
+    };
+    for list in ["/spec/containers", "/spec/initContainers"] {
+        for container in items(pod, list) {
+            for variable in items(container, "/env") {
+                found.config_map(name(variable, "/valueFrom/configMapKeyRef", "name").as_deref());
+                found.secret(name(variable, "/valueFrom/secretKeyRef", "name").as_deref());
+            }
+            for source in items(container, "/envFrom") {
+                found.config_map(name(source, "/configMapRef", "name").as_deref());
+                found.secret(name(source, "/secretRef", "name").as_deref());
+            }
+        }
+    }
+    for volume in items(pod, "/spec/volumes") {
+        found.config_map(name(volume, "/configMap", "name").as_deref());
+        found.secret(name(volume, "/secret", "secretName").as_deref());
+        for source in items(volume, "/projected/sources") {
+            found.config_map(name(source, "/configMap", "name").as_deref());
+            found.secret(name(source, "/secret", "name").as_deref());
+        }
+    }
+    found
+}
+
+impl References {
+    fn config_map(&mut self, name: Option<&str>) {
+        self.config_maps.extend(name.filter(|name| !name.is_empty() && *name != ROOT_CA).map(str::to_owned));
+    }
+
+    fn secret(&mut self, name: Option<&str>) {
+        self.secrets.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn names(set: &BTreeSet<String>) -> Vec<&str> {
+        set.iter().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn every_place_where_a_pod_names_an_object_is_found() {
+        let found = refs(&json!({"spec": {
+            "containers": [{"name": "c",
+                "env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "cm-env", "key": "k"}}},
+                        {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s-env", "key": "k", "optional": true}}},
+                        {"name": "C", "value": "plain"}],
+                "envFrom": [{"configMapRef": {"name": "cm-from"}}, {"secretRef": {"name": "s-from"}}]}],
+            "initContainers": [{"name": "i", "envFrom": [{"configMapRef": {"name": "cm-init"}}]}],
+            "volumes": [{"name": "v", "configMap": {"name": "cm-vol"}}, {"name": "w", "secret": {"secretName": "s-vol"}},
+                {"name": "p", "projected": {"sources": [{"configMap": {"name": "cm-proj"}}, {"secret": {"name": "s-proj"}}]}}],
+            "imagePullSecrets": [{"name": "s-pull"}]}}));
+        assert_eq!(names(&found.config_maps), ["cm-env", "cm-from", "cm-init", "cm-proj", "cm-vol"]);
+        assert_eq!(names(&found.secrets), ["s-env", "s-from", "s-proj", "s-pull", "s-vol"]);
+    }
+
+    #[test]
+    fn the_root_ca_of_the_injected_volume_is_never_reflected() {
+        let found = refs(&json!({"spec": {"volumes": [{"name": "kube-api-access-x", "projected": {"sources": [
+            {"serviceAccountToken": {"path": "token"}}, {"configMap": {"name": "kube-root-ca.crt"}}]}}]}}));
+        assert_eq!(found, References::default());
+    }
+
+    #[test]
+    fn a_pod_of_a_strange_shape_names_nothing() {
+        assert_eq!(refs(&json!({"spec": {"volumes": "none", "containers": [3, {"env": {"a": 1}}]}})), References::default());
+        assert_eq!(refs(&json!(null)), References::default());
+    }
+}

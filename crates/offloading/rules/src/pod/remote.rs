@@ -1,0 +1,458 @@
+//! The next step for one shadow pod.
+//!
+//! The controller calls [`decide`] again after each step with the result, until there is nothing more to do:
+//!
+//! ```text
+//!   no remote pod     --Create-->  the pod exists  --Record-->  ... Record ...  --Record-->  Succeeded or Failed
+//!        |   ^                          |                                                        |
+//!        |   +--- gone, may run again --+-- gone, must not run again --Record--> Lost      StripFinalizer
+//!        v
+//!   Pending or Refused, with a reason              deletion wanted: Delete, wait until it is gone, Release
+//!
+//!   its resources are taken back: Record that, Evict, wait until it ended, Record Failed
+//! ```
+//!
+//! When a provider takes back the resources of a pod, it records that in the status before it evicts the pod. So the pod is not
+//! created again here; it ends at home too, and its controller replaces it elsewhere.
+//!
+//! A pod may stay in deletion because its node does not respond. If it may run again, it counts as lost after a while: at home it
+//! fails, and its controller replaces it. The remote pod disappears when the node comes back.
+//!
+//! A pod that may run only once has a finalizer, so that it cannot vanish before its end is recorded. Only a live GET proves that a
+//! pod is gone, never a cache.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use liqo_api::pods::REMOTE_POD_LOST;
+use liqo_api::{Key, OffloadedReason, ShadowPodPhase};
+use serde_json::Value;
+
+use crate::json::OFFER_RECLAIMED;
+use crate::namespace::mapped::{Destination, DestinationState};
+use crate::pod::admission::Refusal;
+use crate::pod::remote_pod::{End, RemotePod};
+use crate::pod::reported_status::{PodStatusText, ReportedStatus};
+use crate::pod::shadow_pod::Shadow;
+
+/// Delay before details are reported, because a more important change may come and include them.
+pub(crate) const DETAIL_DELAY: Duration = Duration::from_secs(1);
+
+/// How long the reported message of a refusal may be out of date while its reason stays.
+const WORDS_DELAY: Duration = Duration::from_secs(60);
+
+/// Delay before a name that another pod has is tried again.
+const NAME_TAKEN_RETRY: Duration = Duration::from_secs(10);
+
+/// Delay before a refused pod is tried again although nothing changed that could be the cause.
+pub const REFUSED_RETRY: Duration = Duration::from_secs(300);
+
+/// A pod whose grace ended this long ago is on a node that does not respond.
+const OVERDUE: Duration = Duration::from_secs(30);
+
+/// Maximum grace in seconds of a pod whose end its consumer did not ask for.
+pub const MAX_GRACE_SECONDS: i64 = 30;
+
+/// Reason: another pod has the name.
+pub const NAME_TAKEN: &str = OffloadedReason::NameTaken.as_str();
+/// Reason: the namespace does not exist here (yet).
+pub(crate) const NAMESPACE_NOT_READY: &str = OffloadedReason::NamespaceNotReady.as_str();
+
+/// The API server's answer about the pod with the wanted name.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Live {
+    NotAsked,
+    Absent,
+    /// It does not belong to this shadow pod.
+    OtherOwner,
+    /// It belongs to this shadow pod.
+    Ours(Arc<RemotePod>),
+}
+
+/// The input of a decision.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub shadow: Arc<Shadow>,
+    /// Its status, including our own writes that the watch has not shown yet.
+    pub reported: ReportedStatus,
+    /// UID of the expected pod: the recorded one, or one that was just created.
+    pub expected_uid: Option<String>,
+    /// Its pods that the watch shows.
+    pub seen: Vec<Arc<RemotePod>>,
+    /// Whether the watch reported that the expected pod is gone.
+    pub saw_gone: bool,
+    /// Whether the watch shows another pod of the wanted name.
+    pub name_taken: bool,
+    pub live: Live,
+    /// Why the creation failed in this pass.
+    pub refusal: Option<Refusal>,
+    /// Where the pod belongs.
+    pub destination: Destination,
+    /// The generation of the shadow pod whose labels, annotations and images the remote pod has.
+    pub applied_generation: Option<i64>,
+    /// How long a detail has been unreported.
+    pub unreported_for: Duration,
+    /// Why the pod must end, if its resources are taken back.
+    pub reclaim: Option<String>,
+    /// UID of the pod that was evicted for that; the watch may not show it yet.
+    pub evicted_uid: Option<String>,
+    pub now: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Nothing, until something changes.
+    Wait,
+    /// Nothing, until something changes or this time is over.
+    WaitFor(Duration),
+    /// Ask the API server for the pod with the wanted name, not a cache.
+    ReadLive,
+    /// Create the pod, if the offer has room.
+    Create,
+    /// Write this status.
+    Report(ReportedStatus),
+    /// Update labels, annotations and images of the pod.
+    Update(Arc<RemotePod>),
+    /// Delete the pod, with this grace or its own.
+    Delete(Arc<RemotePod>, Option<i64>),
+    /// Evict the pod with this grace, as far as disruption budgets allow.
+    Evict(Arc<RemotePod>, i64),
+    /// Remove our finalizer from the pod.
+    StripFinalizer(Arc<RemotePod>),
+    /// The pod is gone: remove the finalizer of the shadow pod.
+    Release,
+}
+
+pub fn decide(snapshot: &Snapshot) -> Step {
+    let shadow = &snapshot.shadow;
+    if shadow.deleted || shadow.deletion_grace.is_some() {
+        ending(snapshot, shadow)
+    } else if snapshot.reported.phase.is_final() {
+        ended(snapshot)
+    } else if let Some(pod) = snapshot.pod() {
+        running(snapshot, shadow, &pod)
+    } else {
+        absent(snapshot, shadow)
+    }
+}
+
+impl Snapshot {
+    fn pods(&self) -> Vec<Arc<RemotePod>> {
+        let mut pods = self.seen.clone();
+        if let Live::Ours(live) = &self.live {
+            // The live answer is newer than the watch.
+            pods.retain(|pod| pod.key != live.key);
+            pods.push(live.clone());
+        }
+        pods
+    }
+
+    /// The pod; the expected one first.
+    fn pod(&self) -> Option<Arc<RemotePod>> {
+        let pods = self.pods();
+        pods.iter().find(|pod| Some(&pod.uid) == self.expected_uid.as_ref()).or(pods.first()).cloned()
+    }
+
+    fn unwanted(&self, pod: &RemotePod) -> bool {
+        self.destination.state == DestinationState::Unwanted || pod.key.namespace != self.destination.namespace
+    }
+
+    /// Why this pod ends or will end, if its resources are taken back. An evicted pod keeps the reason.
+    fn reclaimed(&self, pod: &RemotePod) -> Option<String> {
+        if pod.deletion_grace.is_none() && !self.is_evicted(pod) {
+            return self.reclaim.clone().filter(|_| pod.end.is_none());
+        }
+        self.reported_reclaim()
+    }
+
+    /// Time until this pod, which is being deleted here and may run again, is given up; zero means now.
+    fn time_until_given_up(&self, pod: &RemotePod) -> Option<Duration> {
+        let due = pod.deletion_due.filter(|_| self.shadow.restarts && pod.end.is_none())?;
+        let overdue = Duration::try_from(self.now.duration_since(due)).unwrap_or_default();
+        // Before the grace is over, the whole delay remains.
+        let left = Duration::try_from(due.duration_since(self.now)).unwrap_or_default();
+        Some(left + OVERDUE.saturating_sub(overdue))
+    }
+
+    fn is_evicted(&self, pod: &RemotePod) -> bool {
+        self.evicted_uid.as_ref() == Some(&pod.uid)
+    }
+
+    /// The reason, from the recorded status.
+    fn reported_reclaim(&self) -> Option<String> {
+        let reclaimed = self.reported.reason.as_deref() == Some(OFFER_RECLAIMED);
+        reclaimed.then(|| self.reported.message.clone().unwrap_or_default())
+    }
+
+    fn record(&self, reported: ReportedStatus) -> Option<Step> {
+        (self.reported != reported).then_some(Step::Report(reported))
+    }
+}
+
+/// The step for a pod without a shadow pod: nobody wants it, and nobody will read how it ended.
+pub fn decide_orphan(pod: &Arc<RemotePod>) -> Step {
+    delete(pod, Some(bounded_grace(pod)))
+        .or_else(|| pod.has_finalizer.then(|| Step::StripFinalizer(pod.clone())))
+        .unwrap_or(Step::Wait)
+}
+
+/// The deletion to request: the first one, or one with less grace.
+fn delete(pod: &Arc<RemotePod>, grace: Option<i64>) -> Option<Step> {
+    let needed = match pod.deletion_grace {
+        None => true,
+        Some(given) => grace.is_some_and(|wanted| wanted < given),
+    };
+    needed.then(|| Step::Delete(pod.clone(), grace))
+}
+
+/// The pod's own grace, limited to that of a pod whose end its consumer did not ask for.
+fn bounded_grace(pod: &RemotePod) -> i64 {
+    default_grace(Some(pod.own_grace))
+}
+
+/// The grace in seconds of a pod whose shadow pod is deleted without one; 30 is Kubernetes' default.
+pub(crate) fn default_grace(own: Option<i64>) -> i64 {
+    own.unwrap_or(30).clamp(1, MAX_GRACE_SECONDS)
+}
+
+/// The consumer wants the pod to end.
+fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
+    let pods = snapshot.pods();
+    if pods.is_empty() {
+        let never_named = shadow.pod_name.is_empty();
+        return if snapshot.saw_gone || never_named || snapshot.live != Live::NotAsked { Step::Release } else { Step::ReadLive };
+    }
+    for pod in &pods {
+        let grace = if shadow.deleted {
+            // The end of a tenancy does not wait for the grace that its consumer asked for before.
+            Some(shadow.deletion_grace.map_or_else(|| bounded_grace(pod), |grace| grace.min(MAX_GRACE_SECONDS)))
+        } else {
+            // Nor do resources that are taken back.
+            let clamped = |grace: i64| if snapshot.reclaim.is_some() { grace.min(MAX_GRACE_SECONDS) } else { grace };
+            shadow.deletion_grace.map(clamped)
+        };
+        if let Some(step) = delete(pod, grace) {
+            return step;
+        }
+        if !pod.has_finalizer {
+            continue;
+        }
+        let nobody_reads_the_end = shadow.deleted || shadow.deletion_grace == Some(0);
+        let never_ran = !pod.is_scheduled && pod.end.is_none();
+        if nobody_reads_the_end || never_ran || snapshot.reported.phase.is_final() {
+            return Step::StripFinalizer(pod.clone());
+        }
+        if pod.end.is_some() {
+            return Step::Report(status_of(pod));
+        }
+    }
+    Step::Wait
+}
+
+/// The end of the pod is recorded. The pod stays, with its logs, as long as the local pod.
+fn ended(snapshot: &Snapshot) -> Step {
+    for pod in snapshot.pods() {
+        if (snapshot.reported.phase == ShadowPodPhase::Lost || snapshot.unwanted(&pod))
+            && let Some(step) = delete(&pod, Some(bounded_grace(&pod)))
+        {
+            return step;
+        }
+        if pod.has_finalizer {
+            return Step::StripFinalizer(pod);
+        }
+    }
+    Step::Wait
+}
+
+/// The pod exists.
+fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
+    if snapshot.unwanted(pod)
+        && let Some(step) = delete(pod, Some(bounded_grace(pod)))
+    {
+        return step;
+    }
+    let leaving = pod.deletion_grace.is_some();
+    let time_until_given_up = snapshot.time_until_given_up(pod);
+    let given_up = time_until_given_up == Some(Duration::ZERO);
+    let reclaimed = snapshot.reclaimed(pod);
+    let mut wanted = status_of(pod);
+    let succeeded = pod.end == Some(End::Succeeded) && !shadow.restarts;
+    if let Some(reason) = reclaimed.as_ref().filter(|_| !succeeded) {
+        wanted = if pod.end.is_some() || given_up {
+            evicted(wanted, reason)
+        } else {
+            ReportedStatus { reason: Some(OFFER_RECLAIMED.to_owned()), message: Some(reason.clone()), ..wanted }
+        };
+    } else if given_up {
+        wanted = lost(wanted, "the pod was deleted at the provider, and its node there does not answer to end it");
+    } else if leaving && shadow.restarts && pod.end.is_some() {
+        // It ends only because somebody here deletes it, and is created again: its owner sees no end.
+        wanted.phase = ShadowPodPhase::Created;
+        wanted.pod.clone_from(&snapshot.reported.pod);
+    }
+    if leaving && pod.has_finalizer && !pod.is_scheduled && pod.end.is_none() {
+        // It never ran, so no kubelet will ever report how it ended.
+        return Step::StripFinalizer(pod.clone());
+    }
+    let news = news(&snapshot.reported, &wanted, shadow.restarts);
+    if news == News::Headline || (news == News::Detail && snapshot.unreported_for >= DETAIL_DELAY) {
+        return Step::Report(wanted);
+    }
+    if !leaving && !snapshot.is_evicted(pod) && reclaimed.is_some() && reclaimed == snapshot.reported_reclaim() {
+        return Step::Evict(pod.clone(), bounded_grace(pod));
+    }
+    if !leaving && snapshot.applied_generation != Some(shadow.generation) {
+        return Step::Update(pod.clone());
+    }
+    let untold = (news == News::Detail).then(|| DETAIL_DELAY.saturating_sub(snapshot.unreported_for));
+    untold.into_iter().chain(time_until_given_up).min().map_or(Step::Wait, Step::WaitFor)
+}
+
+/// No pod is known.
+fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
+    let name_was_taken = snapshot.reported.reason.as_deref() == Some(NAME_TAKEN);
+    if snapshot.live == Live::NotAsked && (snapshot.expected_uid.is_some() || name_was_taken) && !shadow.pod_name.is_empty() {
+        return Step::ReadLive;
+    }
+    if let Some(reason) = snapshot.reported_reclaim().filter(|_| snapshot.expected_uid.is_some()) {
+        return Step::Report(evicted(snapshot.reported.clone(), &reason));
+    }
+    if snapshot.expected_uid.is_some() && snapshot.refusal.as_ref().is_some_and(Refusal::is_about_offer) {
+        // It ran, so the local pod shows that it runs: it cannot wait for room again.
+        let reason = format!("the pod disappeared at the provider, and pool {} is too small for it now", shadow.pool);
+        return Step::Report(evicted(snapshot.reported.clone(), &reason));
+    }
+    if snapshot.expected_uid.is_some() && !shadow.restarts {
+        let why = "the pod vanished at the provider before it ended, and its restartPolicy forbids to run it again";
+        return Step::Report(lost(snapshot.reported.clone(), why));
+    }
+    let (reported, otherwise) = if shadow.pod_name.is_empty() {
+        (refused(OffloadedReason::Invalid.as_str(), "the pod has no valid name".to_owned()), Step::Wait)
+    } else if let Some(refusal) = &snapshot.refusal {
+        let again = if refusal.is_about_offer() { Step::Wait } else { Step::WaitFor(REFUSED_RETRY) };
+        (refused(refusal.reason, refusal.message.clone()), again)
+    } else {
+        match &snapshot.destination.state {
+            DestinationState::Unwanted => {
+                let message = format!("namespace {} is not offloaded to this cluster", shadow.namespace);
+                (pending(NAMESPACE_NOT_READY, message), Step::Wait)
+            }
+            DestinationState::NotReady(message) => (pending(NAMESPACE_NOT_READY, message.clone()), Step::Wait),
+            DestinationState::Ready if snapshot.name_taken || snapshot.live == Live::OtherOwner => {
+                let message = format!(
+                    "another pod named {} exists in namespace {} of this cluster; this one starts when that one is gone",
+                    shadow.pod_name, snapshot.destination.namespace
+                );
+                (pending(NAME_TAKEN, message), Step::WaitFor(NAME_TAKEN_RETRY))
+            }
+            DestinationState::Ready => return Step::Create,
+        }
+    };
+    let same_word = reported.phase == snapshot.reported.phase && reported.reason == snapshot.reported.reason;
+    let other_words_only = same_word && reported.message != snapshot.reported.message && snapshot.expected_uid.is_none();
+    if other_words_only && snapshot.unreported_for < WORDS_DELAY {
+        // The missing amount changes with every other pod; that is not worth a write each time.
+        return Step::WaitFor(WORDS_DELAY.saturating_sub(snapshot.unreported_for));
+    }
+    snapshot.record(reported).unwrap_or(otherwise)
+}
+
+fn refused(reason: &str, message: String) -> ReportedStatus {
+    ReportedStatus {
+        phase: ShadowPodPhase::Refused,
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        ..ReportedStatus::default()
+    }
+}
+
+fn pending(reason: &str, message: String) -> ReportedStatus {
+    ReportedStatus { phase: ShadowPodPhase::Pending, ..refused(reason, message) }
+}
+
+/// The end of a pod whose resources were taken back, like that of a pod evicted under node pressure.
+fn evicted(reported: ReportedStatus, reason: &str) -> ReportedStatus {
+    let mut status = reported.pod.as_ref().map(PodStatusText::value).unwrap_or_default();
+    status["phase"] = "Failed".into();
+    status["reason"] = "Evicted".into();
+    status["message"] = reason.into();
+    ReportedStatus {
+        phase: ShadowPodPhase::Failed,
+        reason: Some(OFFER_RECLAIMED.to_owned()),
+        message: Some(reason.to_owned()),
+        pod: Some(PodStatusText::of(&status)),
+        ..reported
+    }
+}
+
+/// The end of a pod whose fate is unknown.
+fn lost(reported: ReportedStatus, why: &str) -> ReportedStatus {
+    ReportedStatus {
+        phase: ShadowPodPhase::Lost,
+        reason: Some(REMOTE_POD_LOST.to_owned()),
+        message: Some(why.to_owned()),
+        ..reported
+    }
+}
+
+/// The status of an existing pod.
+fn status_of(pod: &RemotePod) -> ReportedStatus {
+    let phase = match pod.end {
+        Some(End::Succeeded) => ShadowPodPhase::Succeeded,
+        Some(End::Failed) => ShadowPodPhase::Failed,
+        None => ShadowPodPhase::Created,
+    };
+    ReportedStatus { phase, reason: None, message: None, remote_uid: Some(pod.uid.clone()), pod: Some(pod.status.clone()) }
+}
+
+/// How important an unreported change is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    Nothing,
+    /// Not worth a write of its own if more important changes come soon.
+    Detail,
+    /// Worth a write at once.
+    Headline,
+}
+
+fn news(reported: &ReportedStatus, wanted: &ReportedStatus, restarts: bool) -> News {
+    if reported == wanted {
+        return News::Nothing;
+    }
+    // A pod that may run again need not be recorded at once: if it vanishes, it is created again.
+    let new_pod = reported.remote_uid != wanted.remote_uid;
+    let first = reported.remote_uid.is_none() && reported.reason.is_none() && restarts;
+    if reported.phase.is_final() != wanted.phase.is_final() || reported.reason != wanted.reason || (new_pod && !first) {
+        return News::Headline;
+    }
+    if headline(reported.pod.as_ref()) == headline(wanted.pod.as_ref()) { News::Detail } else { News::Headline }
+}
+
+/// The parts of a pod's status that its owner waits for: phase, readiness, and the states of its containers.
+fn headline(status: Option<&PodStatusText>) -> (String, bool, Vec<Value>) {
+    let status = status.map(PodStatusText::value).unwrap_or_default();
+    let phase = status["phase"].as_str().unwrap_or("Pending").to_owned();
+    let conditions = status["conditions"].as_array();
+    let ready = conditions.into_iter().flatten().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+    let containers =
+        ["initContainerStatuses", "containerStatuses"].iter().flat_map(|list| status[list].as_array().into_iter().flatten());
+    let doing = containers.filter_map(container_headline).collect();
+    (phase, ready, doing)
+}
+
+fn container_headline(status: &Value) -> Option<Value> {
+    let reason = status["state"]["waiting"]["reason"].as_str();
+    let just_starting = matches!(reason, Some("ContainerCreating" | "PodInitializing"));
+    let before_any_start = just_starting && status["restartCount"] == 0;
+    let state = status["state"].as_object().and_then(|state| state.keys().next());
+    let reported = serde_json::json!([status["name"], status["ready"], status["started"], status["restartCount"], state, reason]);
+    (!before_any_start).then_some(reported)
+}
+
+/// The key of a shadow pod's remote pod.
+pub fn pod_key(shadow: &Shadow, destination: &Destination) -> Key {
+    Key::new(destination.namespace.clone(), shadow.pod_name.clone())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,294 @@
+use serde_json::json;
+
+use liqo_api::finalizers;
+
+use super::*;
+use crate::fixtures::{consumer, pod};
+use crate::pod::shadow_pod::MAX_KEPT_LEN;
+
+mod deletion;
+mod model;
+mod reclaim;
+
+const NAMESPACE: &str = "demo-rome-aaaaaa";
+
+fn shadow(restart_policy: &str, change: impl FnOnce(&mut Value)) -> Arc<Shadow> {
+    let mut object = json!({
+        "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
+        "metadata": { "name": "home-uid", "namespace": "t", "uid": "shadow-uid", "generation": 1, "finalizers": [finalizers::SHADOW_POD] },
+        "spec": { "namespace": "demo", "pool": "default",
+            "pod": { "metadata": { "name": "web" }, "spec": { "restartPolicy": restart_policy, "containers": [] } } },
+    });
+    change(&mut object);
+    Arc::new(Shadow::reduce(serde_json::from_value(object).unwrap()))
+}
+
+fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
+    Snapshot {
+        reported: shadow.reported.clone(),
+        expected_uid: shadow.reported.remote_uid.clone(),
+        shadow,
+        seen: Vec::new(),
+        saw_gone: false,
+        name_taken: false,
+        live: Live::NotAsked,
+        refusal: None,
+        destination: Destination { namespace: NAMESPACE.into(), state: DestinationState::Ready },
+        applied_generation: Some(1),
+        unreported_for: Duration::ZERO,
+        reclaim: None,
+        evicted_uid: None,
+        now: "2026-01-01T00:00:00Z".parse().unwrap(),
+    }
+}
+
+fn created(restart_policy: &str, change: impl FnOnce(&mut Value)) -> Arc<Shadow> {
+    shadow(restart_policy, |object| {
+        object["status"] = json!({ "phase": "Created", "remoteUID": "u1", "pod": { "phase": "Running" } });
+        change(object);
+    })
+}
+
+fn live(uid: &str, phase: &str) -> Arc<RemotePod> {
+    Arc::new(pod("web", uid, |object| object["status"]["phase"] = phase.into()))
+}
+
+fn going(phase: &str, has_finalizer: bool, grace: i64) -> Arc<RemotePod> {
+    Arc::new(pod("web", "u1", |object| {
+        object["status"]["phase"] = phase.into();
+        object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        object["metadata"]["deletionGracePeriodSeconds"] = grace.into();
+        if has_finalizer {
+            object["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]);
+        }
+    }))
+}
+
+fn recorded(step: Step) -> ReportedStatus {
+    match step {
+        Step::Report(reported) => reported,
+        other => panic!("nothing was recorded: {other:?}"),
+    }
+}
+
+#[test]
+fn a_new_shadow_pod_gets_its_pod_at_once() {
+    assert_eq!(decide(&snapshot(shadow("Always", |_| {}))), Step::Create);
+}
+
+#[test]
+fn a_pod_that_runs_once_is_recorded_at_once_and_one_that_restarts_with_the_next_news() {
+    let mut once = snapshot(shadow("Never", |_| {}));
+    once.seen = vec![live("u1", "Pending")];
+    assert_eq!(recorded(decide(&once)).remote_uid.as_deref(), Some("u1"));
+
+    let mut restarting = snapshot(shadow("Always", |_| {}));
+    restarting.seen = vec![live("u1", "Pending")];
+    assert_eq!(decide(&restarting), Step::WaitFor(DETAIL_DELAY));
+    restarting.unreported_for = DETAIL_DELAY;
+    assert_eq!(recorded(decide(&restarting)).remote_uid.as_deref(), Some("u1"));
+    restarting.unreported_for = Duration::ZERO;
+    restarting.seen = vec![live("u1", "Running")];
+    assert_eq!(recorded(decide(&restarting)).phase, ShadowPodPhase::Created);
+}
+
+#[test]
+fn a_pod_that_was_created_before_a_crash_is_found_by_its_label() {
+    let mut after_crash = snapshot(shadow("OnFailure", |_| {}));
+    after_crash.seen = vec![live("u1", "Running")];
+    assert_eq!(recorded(decide(&after_crash)).remote_uid.as_deref(), Some("u1"));
+    // The same if the watch does not show it yet, but the API server did when creation failed.
+    after_crash.seen = Vec::new();
+    after_crash.live = Live::Ours(live("u1", "Running"));
+    assert_eq!(recorded(decide(&after_crash)).remote_uid.as_deref(), Some("u1"));
+}
+
+#[test]
+fn nothing_is_written_when_nothing_changed() {
+    let mut settled = snapshot(created("Always", |_| {}));
+    settled.seen = vec![live("u1", "Running")];
+    assert_eq!(decide(&settled), Step::Wait);
+}
+
+#[test]
+fn details_wait_for_news_but_not_for_ever() {
+    let mut detail = snapshot(created("Always", |_| {}));
+    let with_ip = pod("web", "u1", |object| object["status"] = json!({ "phase": "Running", "podIP": "10.0.0.1" }));
+    detail.seen = vec![Arc::new(with_ip)];
+    assert_eq!(decide(&detail), Step::WaitFor(DETAIL_DELAY));
+    detail.unreported_for = DETAIL_DELAY;
+    assert!(recorded(decide(&detail)).pod.is_some());
+}
+
+#[test]
+fn readiness_restarts_and_a_container_that_cannot_start_are_told_at_once() {
+    let ready = json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
+    let restarted =
+        json!({ "phase": "Running", "containerStatuses": [{ "name": "c", "restartCount": 1, "state": { "running": {} } }] });
+    let no_image = json!({ "phase": "Running", "containerStatuses": [
+        { "name": "c", "restartCount": 0, "state": { "waiting": { "reason": "ImagePullBackOff" } } }] });
+    for status in [ready, restarted, no_image] {
+        let mut news = snapshot(created("Always", |_| {}));
+        news.seen = vec![Arc::new(pod("web", "u1", |object| object["status"] = status.clone()))];
+        recorded(decide(&news));
+    }
+    let mut starting = snapshot(created("Always", |object| object["status"]["pod"]["phase"] = "Pending".into()));
+    starting.seen = vec![Arc::new(pod("web", "u1", |object| {
+        object["status"] = json!({ "phase": "Pending", "startTime": "2026-01-01T00:00:00Z", "containerStatuses": [
+            { "name": "c", "restartCount": 0, "state": { "waiting": { "reason": "ContainerCreating" } } }] });
+    }))];
+    assert_eq!(decide(&starting), Step::WaitFor(DETAIL_DELAY));
+}
+
+#[test]
+fn the_final_status_is_recorded_before_the_finalizer_goes() {
+    let ended = Arc::new(pod("web", "u1", |object| {
+        object["status"]["phase"] = "Succeeded".into();
+        object["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]);
+    }));
+    let mut ending = snapshot(created("Never", |_| {}));
+    ending.seen = vec![ended.clone()];
+    let reported = recorded(decide(&ending));
+    assert_eq!(reported.phase, ShadowPodPhase::Succeeded);
+    ending.reported = reported;
+    assert_eq!(decide(&ending), Step::StripFinalizer(ended));
+    ending.seen = vec![live("u1", "Succeeded")];
+    assert_eq!(decide(&ending), Step::Wait, "its logs stay readable");
+}
+
+#[test]
+fn a_finished_pod_never_runs_again() {
+    for phase in ["Succeeded", "Failed", "Lost"] {
+        for policy in ["Always", "OnFailure", "Never"] {
+            let mut gone = snapshot(created(policy, |object| object["status"]["phase"] = phase.into()));
+            for answer in [Live::NotAsked, Live::Absent, Live::OtherOwner] {
+                gone.live = answer;
+                assert_eq!(decide(&gone), Step::Wait, "{phase} {policy}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whether_a_pod_is_gone_is_asked_of_the_api_server() {
+    for policy in ["Always", "Never"] {
+        let missing = snapshot(created(policy, |_| {}));
+        assert_eq!(decide(&missing), Step::ReadLive, "{policy}");
+    }
+    let mut late = snapshot(created("Never", |_| {}));
+    late.live = Live::Ours(live("u1", "Running"));
+    assert_eq!(decide(&late), Step::Wait, "the watch was late");
+}
+
+#[test]
+fn a_vanished_pod_is_made_again_only_if_it_restarts_always() {
+    for answer in [Live::Absent, Live::OtherOwner] {
+        let mut once = snapshot(created("OnFailure", |_| {}));
+        once.live = answer;
+        let reported = recorded(decide(&once));
+        assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Lost, Some(REMOTE_POD_LOST)));
+        assert_eq!(reported.remote_uid.as_deref(), Some("u1"));
+    }
+    let mut always = snapshot(created("Always", |_| {}));
+    always.live = Live::Absent;
+    assert_eq!(decide(&always), Step::Create);
+}
+
+#[test]
+fn a_pod_of_the_same_name_is_never_taken_for_ours() {
+    let mut taken = snapshot(shadow("Always", |_| {}));
+    taken.name_taken = true;
+    let reported = recorded(decide(&taken));
+    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Pending, Some(NAME_TAKEN)));
+    taken.reported = reported;
+    assert_eq!(decide(&taken), Step::ReadLive, "it may be gone by now");
+    taken.live = Live::OtherOwner;
+    assert_eq!(decide(&taken), Step::WaitFor(NAME_TAKEN_RETRY));
+    taken.name_taken = false;
+    taken.live = Live::Absent;
+    assert_eq!(decide(&taken), Step::Create);
+}
+
+#[test]
+fn a_refused_pod_is_told_once_why() {
+    let mut refused = snapshot(shadow("Always", |_| {}));
+    refused.refusal = Some(Refusal { reason: "OfferExceeded", message: "cpu: 1 short".into() });
+    let reported = recorded(decide(&refused));
+    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Refused, Some("OfferExceeded")));
+    refused.reported = reported;
+    assert_eq!(decide(&refused), Step::Wait);
+    refused.refusal = Some(Refusal { reason: "OfferExceeded", message: "cpu: 2 short".into() });
+    assert_eq!(decide(&refused), Step::WaitFor(WORDS_DELAY));
+    refused.unreported_for = WORDS_DELAY;
+    assert!(recorded(decide(&refused)).message.unwrap().contains("2 short"));
+    refused.refusal = None;
+    assert_eq!(decide(&refused), Step::Create, "it is tried again when something changes");
+}
+
+#[test]
+fn without_a_namespace_a_pod_waits_and_says_so() {
+    for state in [DestinationState::NotReady("soon".into()), DestinationState::Unwanted] {
+        let mut early = snapshot(shadow("Always", |_| {}));
+        early.destination.state = state;
+        let reported = recorded(decide(&early));
+        assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Pending, Some(NAMESPACE_NOT_READY)));
+        early.reported = reported;
+        assert_eq!(decide(&early), Step::Wait);
+    }
+}
+
+#[test]
+fn a_changed_pod_is_brought_up_to_date_once() {
+    let mut changed = snapshot(created("Always", |object| object["metadata"]["generation"] = 2.into()));
+    let running = live("u1", "Running");
+    changed.seen = vec![running.clone()];
+    assert_eq!(decide(&changed), Step::Update(running));
+    changed.applied_generation = Some(2);
+    assert_eq!(decide(&changed), Step::Wait);
+}
+
+#[test]
+fn a_shadow_pod_of_a_strange_shape_is_refused_and_can_be_deleted() {
+    let strange = |deleted: bool| {
+        shadow("Always", |object| {
+            object["spec"]["pod"] = json!({ "metadata": 3, "spec": [] });
+            if deleted {
+                object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            }
+        })
+    };
+    assert_eq!(recorded(decide(&snapshot(strange(false)))).reason.as_deref(), Some("Invalid"));
+    assert_eq!(decide(&snapshot(strange(true))), Step::Release);
+}
+
+#[test]
+fn a_name_that_is_none_never_becomes_part_of_a_request() {
+    for name in ["../../secrets/x", "a/b", "..", "Web"] {
+        let strange = shadow("Always", |object| object["spec"]["pod"]["metadata"]["name"] = name.into());
+        assert_eq!(strange.pod_name, "");
+        assert_eq!(recorded(decide(&snapshot(strange))).reason.as_deref(), Some("Invalid"), "{name}");
+    }
+}
+
+#[test]
+fn what_a_waiting_pod_asks_for_is_known_before_it_is_looked_at() {
+    let asks = |cpu: &str| {
+        shadow("Always", |object| {
+            object["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+            object["spec"]["pod"]["spec"]["containers"] = json!([{ "name": "c", "resources": { "requests": { "cpu": cpu } } }]);
+        })
+    };
+    let request = asks("2").admission_request(&Key::new("t", "home-uid")).unwrap();
+    assert_eq!((request.charge.requests.get("cpu").to_string(), request.turn.uid.as_str()), ("2".into(), "home-uid"));
+    assert_eq!(request.turn.created.to_string(), "2026-01-01T00:00:00Z");
+    assert_eq!(asks("-2").admission_request(&Key::new("t", "home-uid")), None, "it would make room for others");
+    assert_eq!(created("Always", |_| {}).admission_request(&Key::new("t", "home-uid")), None);
+}
+
+#[test]
+fn a_pod_that_is_large_is_not_kept() {
+    let padded =
+        |bytes: usize| shadow("Always", |object| object["spec"]["pod"]["metadata"]["padding"] = "x".repeat(bytes).into());
+    assert!(padded(1000).pod.is_some());
+    assert!(padded(MAX_KEPT_LEN).pod.is_none());
+}

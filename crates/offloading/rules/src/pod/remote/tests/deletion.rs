@@ -1,0 +1,181 @@
+//! How remote pods end: the grace that they get, and who waits for what.
+
+use super::*;
+
+#[test]
+fn a_pod_that_somebody_deletes_here_has_not_ended_for_its_owner_if_it_will_be_made_again() {
+    let mut drained = snapshot(created("Always", |_| {}));
+    drained.seen = vec![going("Failed", false, 30)];
+    assert_eq!(decide(&drained), Step::Wait);
+    let mut evicted = snapshot(created("Always", |_| {}));
+    evicted.seen = vec![live("u1", "Failed")];
+    assert_eq!(recorded(decide(&evicted)).phase, ShadowPodPhase::Failed);
+    let mut once = snapshot(created("Never", |_| {}));
+    once.seen = vec![going("Failed", true, 30)];
+    assert_eq!(recorded(decide(&once)).phase, ShadowPodPhase::Failed);
+}
+
+#[test]
+fn a_pod_that_never_got_a_node_does_not_wait_for_a_kubelet_to_end_it() {
+    let never_placed = Arc::new(pod("web", "u1", |object| {
+        object["spec"]["nodeName"] = Value::Null;
+        object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        object["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]);
+    }));
+    for shadow in
+        [created("Never", |_| {}), created("Never", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 30 }))]
+    {
+        let mut stuck = snapshot(shadow);
+        stuck.seen = vec![never_placed.clone()];
+        assert_eq!(decide(&stuck), Step::StripFinalizer(never_placed.clone()));
+    }
+}
+
+#[test]
+fn the_wanted_grace_is_given_and_may_be_shortened_but_not_lengthened() {
+    let wanted = |grace: i64| created("Always", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": grace }));
+    let mut deletion = snapshot(wanted(20));
+    let running = live("u1", "Running");
+    deletion.seen = vec![running.clone()];
+    assert_eq!(decide(&deletion), Step::Delete(running, Some(20)));
+    let leaving = going("Running", false, 20);
+    deletion.seen = vec![leaving.clone()];
+    assert_eq!(decide(&deletion), Step::Wait);
+    deletion.shadow = wanted(60);
+    assert_eq!(decide(&deletion), Step::Wait);
+    deletion.shadow = wanted(5);
+    assert_eq!(decide(&deletion), Step::Delete(leaving, Some(5)));
+}
+
+#[test]
+fn a_shadow_pod_goes_only_after_its_pod_is_known_to_be_gone() {
+    let mut deletion = snapshot(created("Always", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 20 })));
+    assert_eq!(decide(&deletion), Step::ReadLive, "the watch may be late");
+    deletion.live = Live::Ours(live("u1", "Running"));
+    assert!(matches!(decide(&deletion), Step::Delete(_, Some(20))));
+    for answer in [Live::Absent, Live::OtherOwner] {
+        deletion.live = answer;
+        assert_eq!(decide(&deletion), Step::Release);
+    }
+    deletion.live = Live::NotAsked;
+    deletion.saw_gone = true;
+    assert_eq!(decide(&deletion), Step::Release);
+}
+
+#[test]
+fn the_end_of_a_job_that_is_being_deleted_is_recorded_unless_nobody_reads_it() {
+    let job = going("Failed", true, 20);
+    let mut wanted = snapshot(created("Never", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 20 })));
+    wanted.seen = vec![job.clone()];
+    wanted.reported = recorded(decide(&wanted));
+    assert_eq!(wanted.reported.phase, ShadowPodPhase::Failed);
+    assert_eq!(decide(&wanted), Step::StripFinalizer(job));
+
+    let still_running = going("Running", true, 0);
+    let mut forced = snapshot(created("Never", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 0 })));
+    forced.seen = vec![still_running.clone()];
+    assert_eq!(decide(&forced), Step::StripFinalizer(still_running));
+
+    let leaving = going("Running", true, 30);
+    let mut deleted =
+        snapshot(created("Never", |object| object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into()));
+    deleted.seen = vec![live("u1", "Running")];
+    assert!(matches!(decide(&deleted), Step::Delete(_, Some(30))));
+    deleted.seen = vec![leaving.clone()];
+    assert_eq!(decide(&deleted), Step::StripFinalizer(leaving));
+}
+
+#[test]
+fn a_shadow_pod_that_its_consumer_deletes_ends_its_pod_and_goes_after_it() {
+    let deleted = |grace: Option<i64>| {
+        created("Always", |object| {
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            object["spec"]["deletion"] = grace.map_or(Value::Null, |grace| json!({ "gracePeriodSeconds": grace }));
+        })
+    };
+    let running = |own: i64| {
+        Arc::new(pod("web", "u1", |object| {
+            object["status"]["phase"] = "Running".into();
+            object["spec"]["terminationGracePeriodSeconds"] = own.into();
+        }))
+    };
+    for (own, asked, given) in [(20, None, 20), (3600, None, 30), (20, Some(5), 5), (5, Some(25), 25), (20, Some(0), 0)] {
+        let mut ending = snapshot(deleted(asked));
+        ending.seen = vec![running(own)];
+        assert_eq!(decide(&ending), Step::Delete(running(own), Some(given)));
+        if asked.is_none() {
+            assert_eq!(default_grace(Some(own)), given, "the consumer knows it");
+        }
+        ending.seen = vec![going("Running", false, given)];
+        assert_eq!(decide(&ending), Step::Wait, "it stays as long as the pod");
+        ending.seen = Vec::new();
+        assert_eq!(decide(&ending), Step::ReadLive, "after a restart nobody saw the pod go");
+        ending.live = Live::Absent;
+        assert_eq!(decide(&ending), Step::Release);
+    }
+    let mut shortened = snapshot(deleted(Some(5)));
+    shortened.seen = vec![going("Running", false, 20)];
+    assert!(matches!(decide(&shortened), Step::Delete(_, Some(5))));
+}
+
+#[test]
+fn a_pod_without_a_shadow_pod_is_deleted_gracefully() {
+    assert!(matches!(decide_orphan(&live("u1", "Running")), Step::Delete(_, Some(30))));
+    let leaving = going("Running", true, 30);
+    assert_eq!(decide_orphan(&leaving), Step::StripFinalizer(leaving));
+    assert_eq!(decide_orphan(&going("Running", false, 30)), Step::Wait);
+}
+
+#[test]
+fn a_pod_leaves_a_namespace_that_is_no_longer_wanted_but_not_one_that_is_only_not_ready() {
+    let mut unoffloaded = snapshot(created("Always", |_| {}));
+    unoffloaded.seen = vec![live("u1", "Running")];
+    unoffloaded.destination.state = DestinationState::NotReady("checking".into());
+    assert_eq!(decide(&unoffloaded), Step::Wait);
+    unoffloaded.destination.state = DestinationState::Unwanted;
+    assert!(matches!(decide(&unoffloaded), Step::Delete(_, Some(30))));
+    unoffloaded.destination = Destination { namespace: "another".into(), state: DestinationState::Ready };
+    assert!(matches!(decide(&unoffloaded), Step::Delete(_, Some(30))));
+}
+
+#[test]
+fn a_consumer_cannot_make_its_pod_outlast_what_the_provider_ends() {
+    let patient = |seconds: i64| Arc::new(RemotePod { own_grace: seconds, ..(*live("u1", "Running")).clone() });
+    for (own, given) in [(1_000_000_000, 30), (5, 5), (-1, 1)] {
+        assert!(matches!(decide_orphan(&patient(own)), Step::Delete(_, Some(grace)) if grace == given), "{own}");
+        let mut unoffloaded = snapshot(created("Always", |_| {}));
+        unoffloaded.seen = vec![patient(own)];
+        unoffloaded.destination.state = DestinationState::Unwanted;
+        assert!(matches!(decide(&unoffloaded), Step::Delete(_, Some(grace)) if grace == given), "{own}");
+    }
+    assert!(matches!(decide_orphan(&going("Running", true, 1_000_000_000)), Step::Delete(_, Some(30))));
+    let mut asked = snapshot(created("Always", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": 3600 })));
+    asked.seen = vec![patient(5)];
+    assert!(matches!(decide(&asked), Step::Delete(_, Some(3600))), "that is the consumer's own choice");
+}
+
+#[test]
+fn a_pod_that_may_run_again_is_given_up_when_its_node_does_not_end_it() {
+    let mut deleted = snapshot(created("Always", |_| {}));
+    deleted.seen = vec![going("Running", false, 30)];
+    deleted.reported.pod = Some(going("Running", false, 30).status.clone());
+    let at = |text: &str| Snapshot { now: text.parse().unwrap(), ..deleted.clone() };
+    assert_eq!(decide(&at("2025-12-31T23:59:40Z")), Step::WaitFor(Duration::from_secs(50)), "grace is given until midnight");
+    assert_eq!(decide(&at("2026-01-01T00:00:29Z")), Step::WaitFor(Duration::from_secs(1)));
+    let reported = recorded(decide(&at("2026-01-01T00:00:30Z")));
+    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Lost, Some(REMOTE_POD_LOST)));
+    // The pod stays until its node is back; no further step follows.
+    let given_up = Snapshot { reported: ReportedStatus { ..reported }, ..at("2026-01-01T00:00:30Z") };
+    assert_eq!(decide(&given_up), Step::Wait);
+}
+
+#[test]
+fn a_pod_that_may_run_only_once_is_never_given_up() {
+    for policy in ["Never", "OnFailure"] {
+        let mut deleted = snapshot(created(policy, |_| {}));
+        deleted.seen = vec![going("Running", true, 30)];
+        deleted.reported.pod = Some(going("Running", true, 30).status.clone());
+        deleted.now = "2026-01-02T00:00:00Z".parse().unwrap();
+        assert_eq!(decide(&deleted), Step::Wait, "{policy}");
+    }
+}

@@ -1,0 +1,238 @@
+//! The reduced form of a remote pod, and an index by shadow pod.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
+use kube::core::Object;
+use liqo_api::requests::Effective;
+use liqo_api::{ClusterId, Key, finalizers, labels, tenant_namespace};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::json::{items, text};
+use crate::pod::admission::Account;
+use crate::pod::local_status::reduce_status;
+use crate::pod::reported_status::PodStatusText;
+
+/// A pod whose status is JSON, so that unknown fields survive.
+pub type WatchedPod = Object<PodSpec, Value>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Succeeded,
+    /// A container failed, or the pod was evicted.
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RemotePod {
+    pub key: Key,
+    pub uid: String,
+    /// Its consumer.
+    pub consumer: ClusterId,
+    pub shadow_pod: String,
+    pub pool: String,
+    pub charge: Effective,
+    /// The reduced status that the consumer gets.
+    pub status: PodStatusText,
+    /// `None` if it has not ended.
+    pub end: Option<End>,
+    /// The grace in seconds that it has, if it is being deleted.
+    pub deletion_grace: Option<i64>,
+    pub deletion_due: Option<Timestamp>,
+    /// The grace in seconds in its spec, which its consumer chose.
+    pub own_grace: i64,
+    /// Whether it has the finalizer that keeps it until its final status is recorded.
+    pub has_finalizer: bool,
+    pub is_scheduled: bool,
+    /// Its addresses, until it ends: then another pod may get them.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl RemotePod {
+    /// Reduces a pod; `None` if it is no remote pod.
+    pub fn reduce(pod: WatchedPod) -> Option<Self> {
+        let key = Key::of(&pod);
+        let meta = pod.metadata;
+        let label = |name: &str| meta.labels.as_ref().and_then(|all| all.get(name)).cloned();
+        let status = pod.status.unwrap_or_default();
+        let end = match status.get("phase").and_then(Value::as_str) {
+            Some("Succeeded") => Some(End::Succeeded),
+            Some("Failed") => Some(End::Failed),
+            _ => None,
+        };
+        let addresses = if end.is_none() { addresses(&status) } else { Vec::new() };
+        Some(Self {
+            addresses,
+            key,
+            uid: meta.uid.clone()?,
+            consumer: label(labels::CONSUMER_ID)?.parse().ok()?,
+            shadow_pod: label(labels::SHADOW_POD)?,
+            pool: label(labels::POOL)?,
+            own_grace: pod.spec.termination_grace_period_seconds.unwrap_or(30),
+            is_scheduled: pod.spec.node_name.as_ref().is_some_and(|node| !node.is_empty()),
+            charge: Effective::of_bound_pod(pod.spec, &PodStatus::deserialize(&status).unwrap_or_default()),
+            status: PodStatusText::of(&reduce_status(&json!({ "status": status }))),
+            end,
+            deletion_due: meta.deletion_timestamp.as_ref().map(|due| due.0),
+            deletion_grace: meta.deletion_timestamp.as_ref().map(|_| meta.deletion_grace_period_seconds.unwrap_or_default()),
+            has_finalizer: meta.finalizers.iter().flatten().any(|name| name == finalizers::FINAL_STATUS),
+        })
+    }
+
+    pub fn shadow_key(&self) -> Key {
+        Key::new(tenant_namespace(&self.consumer), self.shadow_pod.clone())
+    }
+
+    pub fn account(&self) -> Account {
+        Account { tenant: tenant_namespace(&self.consumer), pool: self.pool.clone() }
+    }
+
+    /// Whether it is charged to its offer.
+    pub fn counts(&self) -> bool {
+        self.end.is_none()
+    }
+}
+
+fn addresses(status: &Value) -> Vec<IpAddr> {
+    let listed = items(status, "/podIPs").iter().filter_map(|one| text(one, "/ip"));
+    let mut all: Vec<IpAddr> = listed.chain(text(status, "/podIP")).filter_map(|address| address.parse().ok()).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+#[derive(Default)]
+pub struct PodIndex {
+    by_shadow: HashMap<Key, BTreeMap<Key, Arc<RemotePod>>>,
+    /// UID of the last pod of a shadow pod that the watch reported as gone.
+    gone: HashMap<Key, String>,
+    /// Shadow pods that wait for the name of a pod.
+    waiting_for_name: HashMap<Key, HashSet<Key>>,
+}
+
+impl PodIndex {
+    /// Records a change that the watch reported; returns the shadow pods that waited for a name which is free now.
+    pub fn changed(&mut self, old: Option<&Arc<RemotePod>>, new: Option<&Arc<RemotePod>>) -> Vec<Key> {
+        let mut freed = Vec::new();
+        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.shadow_key() != old.shadow_key() || new.uid != old.uid)) {
+            let shadow = old.shadow_key();
+            if let Some(pods) = self.by_shadow.get_mut(&shadow) {
+                pods.remove(&old.key);
+                if pods.is_empty() {
+                    self.by_shadow.remove(&shadow);
+                }
+            }
+            self.gone.insert(shadow, old.uid.clone());
+            freed.extend(self.waiting_for_name.remove(&old.key).unwrap_or_default());
+        }
+        if let Some(new) = new {
+            self.by_shadow.entry(new.shadow_key()).or_default().insert(new.key.clone(), new.clone());
+        }
+        freed
+    }
+
+    /// Records that this shadow pod waits for the name that this pod has.
+    pub fn wait_for_name(&mut self, pod: Key, shadow: Key) {
+        self.waiting_for_name.entry(pod).or_default().insert(shadow);
+    }
+
+    pub fn of(&self, shadow: &Key) -> Vec<Arc<RemotePod>> {
+        self.by_shadow.get(shadow).into_iter().flat_map(BTreeMap::values).cloned().collect()
+    }
+
+    pub fn saw_gone(&self, shadow: &Key, uid: &str) -> bool {
+        self.gone.get(shadow).is_some_and(|gone| gone == uid)
+    }
+
+    /// Removes the records that matter only while the shadow pod exists.
+    pub fn forget(&mut self, shadow: &Key) {
+        self.gone.remove(shadow);
+        self.waiting_for_name.retain(|_, waiting| {
+            waiting.remove(shadow);
+            !waiting.is_empty()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{consumer, pod};
+
+    #[test]
+    fn a_pod_that_does_not_say_whose_it_is_is_nobodys() {
+        for missing in [labels::CONSUMER_ID, labels::SHADOW_POD, labels::POOL] {
+            let mut object = json!({
+                "metadata": { "name": "web", "namespace": "x", "uid": "u",
+                    "labels": { labels::CONSUMER_ID: consumer(), labels::SHADOW_POD: "s", labels::POOL: "default" } },
+                "spec": { "containers": [] },
+            });
+            object["metadata"]["labels"].as_object_mut().unwrap().remove(missing);
+            assert_eq!(RemotePod::reduce(serde_json::from_value(object).unwrap()), None, "{missing}");
+        }
+    }
+
+    #[test]
+    fn what_matters_of_a_pod_is_kept() {
+        let ended = pod("web", "u", |object| {
+            object["status"]["phase"] = "Failed".into();
+            object["metadata"]["finalizers"] = json!([finalizers::FINAL_STATUS]);
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            object["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+        });
+        assert_eq!(
+            (ended.end, ended.has_finalizer, ended.deletion_grace, ended.is_scheduled),
+            (Some(End::Failed), true, Some(30), true)
+        );
+        assert!(!ended.counts());
+        assert_eq!(ended.charge.requests.get("cpu").to_string(), "1");
+    }
+
+    #[test]
+    fn a_pod_has_its_addresses_until_it_ends() {
+        let with = |phase: &str| {
+            let status =
+                json!({ "phase": phase, "podIP": "10.244.0.9", "podIPs": [{ "ip": "10.244.0.9" }, { "ip": "fd00::9" }] });
+            let addresses = pod("web", "u", |object| object["status"] = status).addresses;
+            addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(with("Running"), ["10.244.0.9", "fd00::9"]);
+        assert!(with("Succeeded").is_empty() && with("Failed").is_empty());
+    }
+
+    #[test]
+    fn a_shadow_pod_that_is_gone_waits_for_no_name() {
+        let mut index = PodIndex::default();
+        let taken = Arc::new(pod("web", "u1", |_| {}));
+        index.changed(None, Some(&taken));
+        for shadow in ["gone", "waits"] {
+            index.wait_for_name(taken.key.clone(), Key::new("t", shadow));
+        }
+        index.forget(&Key::new("t", "gone"));
+        assert_eq!(index.changed(Some(&taken), None), [Key::new("t", "waits")]);
+    }
+
+    #[test]
+    fn a_pod_is_found_by_its_shadow_pod_until_the_watch_reports_it_gone() {
+        let mut index = PodIndex::default();
+        let first = Arc::new(pod("web", "u1", |_| {}));
+        let shadow = first.shadow_key();
+        assert!(index.changed(None, Some(&first)).is_empty());
+        index.wait_for_name(first.key.clone(), Key::new("t", "waits"));
+        assert_eq!(index.of(&shadow), std::slice::from_ref(&first));
+        assert!(!index.saw_gone(&shadow, "u1"));
+        // A list after an interruption may show the successor in place of the one that is gone.
+        let second = Arc::new(pod("web", "u2", |_| {}));
+        assert_eq!(index.changed(Some(&first), Some(&second)), [Key::new("t", "waits")]);
+        assert_eq!(index.of(&shadow), std::slice::from_ref(&second));
+        assert!(index.saw_gone(&shadow, "u1") && !index.saw_gone(&shadow, "u2"));
+        index.changed(Some(&second), None);
+        assert!(index.of(&shadow).is_empty() && index.saw_gone(&shadow, "u2"));
+    }
+}

@@ -1,0 +1,264 @@
+//! Where the pods of an offloaded namespace may be scheduled: the patch that the admission webhook applies to a new pod.
+//!
+//! Virtual nodes have a taint, so unchanged pods stay at home. A pod that may leave gets the toleration, and a node affinity if the
+//! namespace's strategy or selector restricts it. Our terms add to the user's: the terms of a node selector are alternatives, so
+//! every term of the user's is combined with every term of ours.
+
+use liqo_api::{PodOffloadingStrategy, labels, pods};
+use serde_json::{Value, json};
+
+use crate::json::{items, text};
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Placement {
+    /// JSON patch operations; empty if the pod needs no change.
+    pub patch: Vec<Value>,
+    /// A warning for the person who creates the pod.
+    pub warning: Option<String>,
+}
+
+/// Computes the change to a new pod of a namespace with this strategy and these selected clusters (the `nodeSelectorTerms` of its
+/// `clusterSelector`; `None` means all clusters).
+///
+/// A second run changes nothing.
+pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Value]>) -> Placement {
+    if strategy == PodOffloadingStrategy::Local || text(pod, "/spec/nodeName").is_some_and(|node| !node.is_empty()) {
+        return Placement::default();
+    }
+    if uses_claim(pod) {
+        return Placement {
+            patch: require(pod, &[at_home()]).into_iter().collect(),
+            warning: Some(
+                "the pod uses a persistent volume claim, which does not travel yet: it runs in this cluster only".into(),
+            ),
+        };
+    }
+    let remote = remote_terms(selector);
+    let wanted = match strategy {
+        PodOffloadingStrategy::Remote if remote.is_empty() => vec![nowhere()],
+        PodOffloadingStrategy::Remote => remote,
+        _ if selector.is_none_or(<[Value]>::is_empty) => Vec::new(),
+        _ => [vec![at_home()], remote].concat(),
+    };
+    let patch = tolerate(pod).into_iter().chain(require(pod, &wanted)).collect();
+    Placement { patch, warning: None }
+}
+
+fn expression(key: &str, operator: &str, value: &str) -> Value {
+    json!({"key": key, "operator": operator, "values": [value]})
+}
+
+fn at_home() -> Value {
+    json!({"matchExpressions": [expression(labels::TYPE, "NotIn", labels::TYPE_VIRTUAL_NODE)]})
+}
+
+/// A term that matches no node, for a selector that selects no cluster.
+fn nowhere() -> Value {
+    let virtual_node = |operator| expression(labels::TYPE, operator, labels::TYPE_VIRTUAL_NODE);
+    json!({"matchExpressions": [virtual_node("In"), virtual_node("NotIn")]})
+}
+
+fn remote_terms(selector: Option<&[Value]>) -> Vec<Value> {
+    let any = json!({"matchExpressions": [expression(labels::TYPE, "In", labels::TYPE_VIRTUAL_NODE)]});
+    match selector {
+        None | Some([]) => vec![any],
+        Some(terms) => terms.iter().filter(|term| asks_for_something(term)).map(|term| both(&any, term)).collect(),
+    }
+}
+
+/// In Kubernetes a term without requirements matches no node.
+fn asks_for_something(term: &Value) -> bool {
+    PARTS.iter().any(|part| !items(term, part).is_empty())
+}
+
+const PARTS: [&str; 2] = ["/matchExpressions", "/matchFields"];
+
+fn both(one: &Value, other: &Value) -> Value {
+    let mut term = json!({});
+    for part in PARTS {
+        let joined = [items(one, part), items(other, part)].concat();
+        if !joined.is_empty() {
+            term[&part[1..]] = joined.into();
+        }
+    }
+    term
+}
+
+fn implies(term: &Value, wanted: &Value) -> bool {
+    PARTS.iter().all(|part| items(wanted, part).iter().all(|requirement| items(term, part).contains(requirement)))
+}
+
+/// The operation that makes the pod require one of the wanted terms, in addition to its own requirements.
+fn require(pod: &Value, wanted: &[Value]) -> Option<Value> {
+    const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    if wanted.is_empty() {
+        return None;
+    }
+    let theirs = items(pod, TERMS);
+    let terms = if theirs.is_empty() {
+        wanted.to_vec()
+    } else {
+        // Drop terms that match no node: combined with ours they would match.
+        let theirs: Vec<&Value> = theirs.iter().filter(|term| asks_for_something(term)).collect();
+        if theirs.iter().all(|term| wanted.iter().any(|wanted| implies(term, wanted))) {
+            return None;
+        }
+        theirs.iter().flat_map(|term| wanted.iter().map(|wanted| both(term, wanted))).collect()
+    };
+    let mut affinity =
+        pod.pointer("/spec/affinity").filter(|affinity| affinity.is_object()).cloned().unwrap_or_else(|| json!({}));
+    if !affinity["nodeAffinity"].is_object() {
+        affinity["nodeAffinity"] = json!({});
+    }
+    affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!({"nodeSelectorTerms": terms});
+    Some(json!({"op": "add", "path": "/spec/affinity", "value": affinity}))
+}
+
+fn tolerate(pod: &Value) -> Option<Value> {
+    let toleration = json!({"key": pods::VIRTUAL_NODE_TAINT, "operator": "Exists", "effect": "NoExecute"});
+    if items(pod, "/spec/tolerations").contains(&toleration) {
+        return None;
+    }
+    let list = pod.pointer("/spec/tolerations").is_some_and(Value::is_array);
+    let (path, value) = if list { ("/spec/tolerations/-", toleration) } else { ("/spec/tolerations", json!([toleration])) };
+    Some(json!({"op": "add", "path": path, "value": value}))
+}
+
+fn uses_claim(pod: &Value) -> bool {
+    items(pod, "/spec/volumes")
+        .iter()
+        .any(|volume| volume.get("persistentVolumeClaim").is_some() || volume.get("ephemeral").is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use PodOffloadingStrategy::{Local, LocalAndRemote, Remote};
+
+    use super::*;
+
+    fn pod(spec: &Value) -> Value {
+        json!({"metadata": {"name": "web"}, "spec": spec})
+    }
+
+    /// The pod after the webhook; also checks that a second run changes nothing.
+    fn placed(spec: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Value]>) -> Value {
+        let apply = |pod: &mut Value, placement: Placement| {
+            let patch: json_patch::Patch = serde_json::from_value(placement.patch.into()).unwrap();
+            json_patch::patch(pod, &patch).unwrap();
+        };
+        let mut pod = pod(spec);
+        let placement = place(&pod, strategy, selector);
+        apply(&mut pod, placement);
+        assert_eq!(place(&pod, strategy, selector).patch, Vec::<Value>::new(), "the second time");
+        pod["spec"].clone()
+    }
+
+    fn terms(spec: &Value) -> &Value {
+        spec.pointer("/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms")
+            .unwrap_or(&Value::Null)
+    }
+
+    fn zone(value: &str) -> Value {
+        json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": [value]}]})
+    }
+
+    fn virtual_node() -> Value {
+        json!({"key": "liqo.io/type", "operator": "In", "values": ["virtual-node"]})
+    }
+
+    fn not_virtual_node() -> Value {
+        json!({"key": "liqo.io/type", "operator": "NotIn", "values": ["virtual-node"]})
+    }
+
+    fn toleration() -> Value {
+        json!({"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists", "effect": "NoExecute"})
+    }
+
+    #[test]
+    fn a_local_namespace_changes_no_pod() {
+        assert_eq!(place(&pod(&json!({})), Local, None), Placement::default());
+    }
+
+    #[test]
+    fn a_pod_that_has_a_node_is_left_alone() {
+        assert_eq!(place(&pod(&json!({"nodeName": "n1"})), Remote, None), Placement::default());
+    }
+
+    #[test]
+    fn a_remote_pod_tolerates_and_requires_a_virtual_node() {
+        let spec = placed(&json!({}), Remote, None);
+        assert_eq!(spec["tolerations"], json!([toleration()]));
+        assert_eq!(terms(&spec), &json!([{"matchExpressions": [virtual_node()]}]));
+    }
+
+    #[test]
+    fn a_pod_that_may_run_anywhere_only_tolerates() {
+        let spec = placed(&json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]}), LocalAndRemote, Some(&[]));
+        assert_eq!(spec["tolerations"], json!([{"key": "gpu", "operator": "Exists"}, toleration()]));
+        assert_eq!(terms(&spec), &Value::Null);
+    }
+
+    #[test]
+    fn selected_clusters_are_an_alternative_to_home() {
+        let spec = placed(&json!({}), LocalAndRemote, Some(&[zone("a")]));
+        assert_eq!(
+            terms(&spec),
+            &json!([
+            {"matchExpressions": [not_virtual_node()]},
+            {"matchExpressions": [virtual_node(), zone("a")["matchExpressions"][0]]}])
+        );
+    }
+
+    #[test]
+    fn our_terms_are_joined_with_each_of_the_users() {
+        let node = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]});
+        let user = json!({"affinity": {"podAffinity": {"kept": true}, "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}],
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone("a"), node]}}}});
+        let spec = placed(&user, LocalAndRemote, Some(&[zone("b")]));
+        let zones = |value: &str| zone(value)["matchExpressions"][0].clone();
+        assert_eq!(
+            terms(&spec),
+            &json!([
+            {"matchExpressions": [zones("a"), not_virtual_node()]},
+            {"matchExpressions": [zones("a"), virtual_node(), zones("b")]},
+            {"matchExpressions": [not_virtual_node()], "matchFields": node["matchFields"]},
+            {"matchExpressions": [virtual_node(), zones("b")], "matchFields": node["matchFields"]}])
+        );
+        assert_eq!(spec["affinity"]["podAffinity"], json!({"kept": true}));
+        assert_eq!(spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"], json!([{"weight": 1}]));
+    }
+
+    #[test]
+    fn a_term_that_no_node_meets_is_not_made_meetable() {
+        let affinity = |terms: Value| json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}});
+        assert_eq!(terms(&placed(&affinity(json!([{}])), Remote, None)), &json!([{}]));
+        let spec = placed(&affinity(json!([{}, zone("a")])), Remote, None);
+        assert_eq!(terms(&spec), &json!([{"matchExpressions": [zone("a")["matchExpressions"][0], virtual_node()]}]));
+    }
+
+    #[test]
+    fn a_selector_that_selects_nothing_leaves_only_home() {
+        assert_eq!(
+            terms(&placed(&json!({}), LocalAndRemote, Some(&[json!({})]))),
+            &json!([{"matchExpressions": [not_virtual_node()]}])
+        );
+        assert_eq!(
+            terms(&placed(&json!({}), Remote, Some(&[json!({})]))),
+            &json!([{"matchExpressions": [virtual_node(), not_virtual_node()]}])
+        );
+    }
+
+    #[test]
+    fn a_pod_with_a_claim_is_kept_off_virtual_nodes_whatever_it_tolerates() {
+        for volume in [json!({"name": "v", "persistentVolumeClaim": {"claimName": "d"}}), json!({"name": "v", "ephemeral": {}})] {
+            for strategy in [Remote, LocalAndRemote] {
+                let spec = json!({"volumes": [volume], "tolerations": [{"operator": "Exists"}]});
+                assert!(place(&pod(&spec), strategy, None).warning.is_some());
+                let spec = placed(&spec, strategy, None);
+                assert_eq!(terms(&spec), &json!([{"matchExpressions": [not_virtual_node()]}]));
+                assert_eq!(spec["tolerations"], json!([{"operator": "Exists"}]));
+            }
+        }
+    }
+}

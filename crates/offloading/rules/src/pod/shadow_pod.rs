@@ -1,0 +1,97 @@
+//! The reduced form of a shadow pod.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodSpec;
+use liqo_api::requests::Effective;
+use liqo_api::{Key, ShadowPod, finalizers};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::pod::admission::{Account, Turn, negative_quantity};
+use crate::pod::ledger::AdmissionRequest;
+use crate::pod::reported_status::ReportedStatus;
+use crate::{dns_names, finalizer};
+
+/// A larger pod is not cached but read again when it is created, because a consumer may send many that never run.
+pub(crate) const MAX_KEPT_LEN: usize = 64 * 1024;
+
+/// The reduced form of a shadow pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shadow {
+    pub uid: String,
+    pub created: Timestamp,
+    /// Generation of its spec.
+    pub generation: i64,
+    /// Namespace of the local pod.
+    pub namespace: String,
+    pub pool: String,
+    /// Name of the pod, here and at home; empty if it is invalid.
+    pub pod_name: String,
+    pub restarts: bool,
+    /// The wanted grace in seconds, if the local pod is being deleted.
+    pub deletion_grace: Option<i64>,
+    /// Whether the shadow pod itself is being deleted.
+    pub deleted: bool,
+    /// Position of the finalizer that keeps it until its remote pod is gone.
+    pub finalizer: Option<usize>,
+    pub reported: ReportedStatus,
+    /// The pod to run. Cached only while there is no remote pod, and only if it is small.
+    pub pod: Option<Arc<Value>>,
+    /// The estimated charge of that pod, before the provider's own admission changes it. Cached
+    /// only while there is no remote pod.
+    pub charge: Option<Effective>,
+}
+
+impl Shadow {
+    pub fn reduce(shadow: ShadowPod) -> Self {
+        let text = |pointer: &str| shadow.spec.pod.pointer(pointer).and_then(Value::as_str);
+        let reported = ReportedStatus::of(shadow.status.as_ref());
+        let waits = reported.remote_uid.is_none()
+            && !reported.phase.is_final()
+            && shadow.metadata.deletion_timestamp.is_none()
+            && shadow.spec.deletion.is_none();
+        Self {
+            uid: shadow.metadata.uid.unwrap_or_default(),
+            created: shadow.metadata.creation_timestamp.map(|time| time.0).unwrap_or_default(),
+            generation: shadow.metadata.generation.unwrap_or_default(),
+            namespace: shadow.spec.namespace,
+            pool: shadow.spec.pool,
+            pod_name: text("/metadata/name").filter(|name| dns_names::is_subdomain(name)).unwrap_or_default().to_owned(),
+            restarts: text("/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
+            deletion_grace: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds.max(0)),
+            deleted: shadow.metadata.deletion_timestamp.is_some(),
+            finalizer: finalizer::position(shadow.metadata.finalizers.as_ref(), finalizers::SHADOW_POD),
+            charge: waits.then(|| charge_of(&shadow.spec.pod)).flatten(),
+            pod: (reported.remote_uid.is_none()
+                && !reported.phase.is_final()
+                && shadow.spec.pod.to_string().len() <= MAX_KEPT_LEN)
+                .then(|| Arc::new(shadow.spec.pod)),
+            reported,
+        }
+    }
+
+    /// Its position in the order of admission; `name` is that of the shadow pod.
+    pub fn turn(&self, name: &str) -> Turn {
+        Turn { created: self.created, uid: name.to_owned() }
+    }
+
+    /// The room that it waits for, if it has no pod.
+    pub fn admission_request(&self, key: &Key) -> Option<AdmissionRequest> {
+        let account = Account { tenant: key.namespace.clone(), pool: self.pool.clone() };
+        Some(AdmissionRequest { account, shadow: key.clone(), turn: self.turn(&key.name), charge: self.charge.clone()? })
+    }
+
+    /// Whether a change concerns more than the status, which only the provider writes.
+    pub fn differs_beyond_status(&self, other: &Self) -> bool {
+        (&self.uid, self.generation, self.deleted, self.finalizer)
+            != (&other.uid, other.generation, other.deleted, other.finalizer)
+    }
+}
+
+/// What a pod is charged; empty for a pod that will be refused.
+fn charge_of(pod: &Value) -> Option<Effective> {
+    let spec = PodSpec::deserialize(pod.get("spec")?).ok()?;
+    negative_quantity(&spec).is_none().then(|| Effective::of_pod(&spec))
+}

@@ -1,0 +1,225 @@
+//! What the pods of a consumer may use here, by the `PeeringPolicy` that applies to it.
+//!
+//! The policy is looked up when it is needed, so a change applies to every pod that is created later. A narrower policy does not
+//! end running pods.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+use liqo_api::policies::{self, PolicyPeer};
+use liqo_api::{Charge, ClusterId, ForeignCluster, OffloadedReason, PeeringPolicy, PodSecurity, Usage};
+use liqo_quantity::Quantity;
+
+use crate::namespace::mapped::ConsumerNamespace;
+use crate::pod::admission::{Offer, Refusal};
+use crate::pod::carry::{ALLOWED_VOLUMES, ProviderRules};
+use crate::replica::kind::Kind;
+
+/// The label for the standard that Pod Security Admission enforces.
+pub const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
+
+/// What a consumer's pods may use.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ConsumerPolicy {
+    /// Name of the policy.
+    pub name: String,
+    pub usage: Usage,
+}
+
+/// The rules for this consumer; `None` if no policy selects it.
+pub fn of_consumer(
+    policies: &[Arc<PeeringPolicy>],
+    consumer: &ClusterId,
+    foreign_cluster: Option<&ForeignCluster>,
+) -> Option<ConsumerPolicy> {
+    let found = policies::of_peer(policies, &PolicyPeer::new(consumer, foreign_cluster));
+    let policy = found.first()?;
+    Some(ConsumerPolicy { name: policy.metadata.name.clone().unwrap_or_default(), usage: policy.spec.provide.usage.clone() })
+}
+
+/// The refusal of a pod of a consumer that no policy selects.
+pub fn not_shared() -> Refusal {
+    Refusal {
+        reason: OffloadedReason::NotAllowed.as_str(),
+        message: "no PeeringPolicy of the provider selects this cluster any more".to_owned(),
+    }
+}
+
+impl ConsumerPolicy {
+    /// The rules for pods that use this offer.
+    pub fn rules(&self, offer: Option<&Offer>) -> ProviderRules {
+        let travels = |kind: &&&str| self.usage.volume_types.as_ref().is_none_or(|types| types.iter().any(|one| one == **kind));
+        ProviderRules {
+            policy: self.name.clone(),
+            advertised: offer.into_iter().flat_map(|offer| offer.advertised.iter().cloned()).collect(),
+            nodes: offer.into_iter().flat_map(|offer| offer.nodes.iter().cloned()).collect(),
+            volume_types: ALLOWED_VOLUMES.iter().filter(travels).map(|&kind| kind.to_owned()).collect(),
+            tolerations: self.usage.named_tolerations().cloned().collect(),
+            reflected_kinds: self.usage.reflected_kinds.clone(),
+            priority_class: self.usage.priority_class_name.clone(),
+            runtime_class: self.usage.runtime_class_name.clone(),
+            api_server: self.usage.api_server,
+            ..ProviderRules::default()
+        }
+    }
+
+    /// The refusal of a pod that is charged its limits, but whose limits do not cover its use. To a kubelet a limit of zero is no
+    /// limit. Ephemeral containers have no limits.
+    pub fn missing_limit(&self, spec: &PodSpec) -> Option<Refusal> {
+        let has = |resources: &Option<ResourceRequirements>, resource: &str| {
+            let limits = resources.as_ref().and_then(|resources| resources.limits.as_ref());
+            let amount = limits.and_then(|limits| limits.get(resource)?.0.parse::<Quantity>().ok());
+            amount.is_some_and(|amount| amount > Quantity::ZERO)
+        };
+        let missing = |resource: &'static str| {
+            let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+            let without = containers.find(|container| !has(&container.resources, resource));
+            without.filter(|_| !has(&spec.resources, resource)).map(|container| (container.name.as_str(), resource))
+        };
+        let (container, resource) = ["cpu", "memory"].into_iter().find_map(missing)?;
+        (self.usage.charge == Charge::Limits).then(|| Refusal {
+            reason: OffloadedReason::LimitMissing.as_str(),
+            message: format!(
+                "container {container} has no limit of {resource}, and PeeringPolicy {} of the provider charges limits: set limits of \
+                 cpu and memory for every container, or for the pod",
+                self.name
+            ),
+        })
+    }
+
+    /// Whether the policy allows replicas of this kind. Slices follow their Service.
+    pub(crate) fn reflects(&self, kind: Kind) -> bool {
+        kind == Kind::EndpointSlice || kind.word().is_none_or(|word| self.usage.reflected_kinds.contains(&word))
+    }
+}
+
+/// Whether one of these patterns matches a name; `*` at the end of a pattern matches any text.
+pub fn is_named(patterns: &[String], name: &str) -> bool {
+    patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => pattern == name,
+    })
+}
+
+/// The value of the label for a standard.
+pub fn level(standard: PodSecurity) -> &'static str {
+    match standard {
+        PodSecurity::Baseline => "baseline",
+        PodSecurity::Restricted => "restricted",
+    }
+}
+
+/// The standard to set on a mapped namespace, if it has another one. Values other than these two were set by a person and stay.
+pub fn pod_security_to_set(namespace: &ConsumerNamespace, policy: Option<&ConsumerPolicy>) -> Option<&'static str> {
+    let wanted = level(policy?.usage.pod_security);
+    let found = namespace.pod_security.iter().find(|(key, _)| key == ENFORCE).map(|(_, value)| value.as_str());
+    (found != Some(wanted) && matches!(found, None | Some("baseline" | "restricted"))).then_some(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::{PeeringPolicySpec, ReflectedKind};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures::{consumer, mapped, policy};
+
+    fn peering_policy(name: &str, priority: i32, peers: &Value, usage: &Value) -> Arc<PeeringPolicy> {
+        let spec: PeeringPolicySpec =
+            serde_json::from_value(json!({ "priority": priority, "peers": peers, "provide": { "usage": usage } })).unwrap();
+        Arc::new(PeeringPolicy::new(name, spec))
+    }
+
+    #[test]
+    fn the_policy_with_the_highest_priority_says_what_a_consumers_pods_may_use() {
+        let policies = [
+            peering_policy("default", 0, &json!({}), &json!({})),
+            peering_policy("partners", 5, &json!({ "names": ["rome"] }), &json!({ "podSecurity": "restricted" })),
+        ];
+        let rome: ForeignCluster = serde_json::from_value(json!({ "apiVersion": "discovery.liqo.io/v1alpha1",
+            "kind": "ForeignCluster", "metadata": { "name": "rome" }, "spec": { "clusterID": consumer() } }))
+        .unwrap();
+        let of = |cluster| of_consumer(&policies, &consumer(), cluster).map(|policy| (policy.name, policy.usage.pod_security));
+        assert_eq!(of(Some(&rome)), Some(("partners".into(), PodSecurity::Restricted)));
+        assert_eq!(of(None), Some(("default".into(), PodSecurity::Baseline)));
+        assert_eq!(of_consumer(&policies[1..], &consumer(), None), None);
+    }
+
+    #[test]
+    fn what_the_policy_says_of_pods_becomes_the_rules_for_them() {
+        let usage = json!({ "priorityClassName": "guests", "runtimeClassName": "sandbox",
+            "tolerations": [{ "key": "gpu", "operator": "Exists" }, { "operator": "Exists" }], "volumeTypes": ["emptyDir", "hostPath"],
+            "reflectedKinds": ["ConfigMap"] });
+        let rules = policy(usage).rules(None);
+        assert_eq!((rules.priority_class.as_deref(), rules.runtime_class.as_deref()), (Some("guests"), Some("sandbox")));
+        assert_eq!(rules.tolerations.len(), 1, "one without a key would let pods onto virtual nodes");
+        assert_eq!(rules.volume_types, ["emptyDir".to_owned()].into(), "what cannot travel is not opened by a policy");
+        assert_eq!((rules.reflected_kinds, rules.policy.as_str()), (vec![ReflectedKind::ConfigMap], "partners"));
+        assert_eq!(policy(json!({})).rules(None).volume_types, ProviderRules::default().volume_types);
+        assert!(policy(json!({ "volumeTypes": [] })).rules(None).volume_types.is_empty());
+    }
+
+    #[test]
+    fn where_limits_are_charged_every_container_must_have_them() {
+        let limits = json!({ "limits": { "cpu": "1", "memory": "1Gi" } });
+        let refused = |charge: &str, containers: Value, more: Value| {
+            let mut spec = json!({ "containers": containers });
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let refusal = policy(json!({ "charge": charge })).missing_limit(&serde_json::from_value(spec).unwrap());
+            refusal.map(|refusal| refusal.message).unwrap_or_default()
+        };
+        let good = json!({ "name": "good", "resources": limits });
+        let bare = json!({ "name": "bare", "resources": { "requests": { "cpu": "1", "memory": "1Gi" } } });
+        let no_memory = json!({ "name": "half", "resources": { "limits": { "cpu": "1" } } });
+        assert_eq!(refused("Limits", json!([good]), json!({})), "");
+        assert_eq!(refused("Requests", json!([bare]), json!({})), "");
+        let words = refused("Limits", json!([good, bare]), json!({}));
+        assert!(words.starts_with("container bare has no limit of cpu, and PeeringPolicy partners"), "{words}");
+        assert!(refused("Limits", json!([no_memory]), json!({})).contains("container half has no limit of memory"));
+        assert!(refused("Limits", json!([good]), json!({ "initContainers": [bare] })).contains("container bare"));
+        assert_eq!(refused("Limits", json!([bare]), json!({ "resources": limits })), "", "the pod as a whole has a limit");
+        for zero in ["0", "0m", "0Mi", "0.0", "-1", "nonsense"] {
+            for (resource, limits) in
+                [("cpu", json!({ "cpu": zero, "memory": "1Gi" })), ("memory", json!({ "cpu": "1", "memory": zero }))]
+            {
+                let unbounded = json!({ "limits": limits });
+                let words = refused("Limits", json!([{ "name": "zero", "resources": unbounded }]), json!({}));
+                assert!(words.starts_with(&format!("container zero has no limit of {resource}")), "{zero}: {words}");
+                let words = refused("Limits", json!([bare]), json!({ "resources": unbounded }));
+                assert!(words.starts_with(&format!("container bare has no limit of {resource}")), "{zero}: {words}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_kinds_that_the_policy_names_are_reflected() {
+        let only_config_maps = policy(json!({ "reflectedKinds": ["ConfigMap"] }));
+        assert!(only_config_maps.reflects(Kind::ConfigMap) && !only_config_maps.reflects(Kind::Secret));
+        assert!(!only_config_maps.reflects(Kind::Service) && only_config_maps.reflects(Kind::EndpointSlice));
+        assert!(policy(json!({})).reflects(Kind::Secret) && policy(json!({})).reflects(Kind::Service));
+    }
+
+    #[test]
+    fn a_pattern_fits_a_whole_name_or_its_start() {
+        let patterns = ["shared".to_owned(), "team-*".to_owned()];
+        for (name, fits) in [("shared", true), ("shared-2", false), ("team-a", true), ("team-", true), ("team", false)] {
+            assert_eq!(is_named(&patterns, name), fits, "{name}");
+        }
+        assert!(is_named(&["*".to_owned()], "anything") && !is_named(&[], "anything") && !is_named(&["a*b".to_owned()], "axb"));
+    }
+
+    #[test]
+    fn the_standard_of_a_namespace_follows_the_policy_unless_a_person_set_another() {
+        let with = |level: Option<&str>| ConsumerNamespace {
+            pod_security: level.map(|level| (ENFORCE.to_owned(), level.to_owned())).into_iter().collect(),
+            ..mapped("demo", "u1")
+        };
+        let (baseline, restricted) = (policy(json!({})), policy(json!({ "podSecurity": "restricted" })));
+        assert_eq!(pod_security_to_set(&with(Some("baseline")), Some(&restricted)), Some("restricted"));
+        assert_eq!(pod_security_to_set(&with(Some("restricted")), Some(&baseline)), Some("baseline"));
+        assert_eq!(pod_security_to_set(&with(Some("baseline")), Some(&baseline)), None);
+        assert_eq!(pod_security_to_set(&with(None), Some(&baseline)), Some("baseline"), "a lost label is set again");
+        assert_eq!(pod_security_to_set(&with(Some("privileged")), Some(&restricted)), None, "only a person can have set that");
+        assert_eq!(pod_security_to_set(&with(Some("restricted")), None), None);
+    }
+}

@@ -1,0 +1,269 @@
+//! Which of a consumer's Services and Ingresses clients outside the provider's cluster may reach, by the provider's policy.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use liqo_api::{Key, Usage};
+use serde_json::Value;
+
+use crate::pod::usage::ConsumerPolicy;
+use crate::replica::ingress::{Clamped, Limits};
+use crate::replica::kind::Kind;
+use crate::replica::source::{Problem, Source};
+use crate::replica::{exposure, service};
+
+/// How many names one message lists.
+const MAX_NAMES: usize = 10;
+
+/// What one consumer may expose to clients outside the cluster.
+#[derive(Clone, Debug, Default)]
+pub struct ExposureGrant {
+    policy: String,
+    usage: Usage,
+    /// UIDs of the records of Services that may have load balancers.
+    balanced: BTreeSet<String>,
+}
+
+impl ExposureGrant {
+    /// The grant of this policy to a consumer with these sources in all its namespaces. If more Services ask for a load balancer than may
+    /// have one, those that have one keep it, then the oldest get one.
+    pub fn new<'a>(policy: Option<&ConsumerPolicy>, sources: impl IntoIterator<Item = &'a Source>) -> Self {
+        let Some(ConsumerPolicy { name: policy, usage }) = policy.cloned() else { return Self::default() };
+        let mut asking: Vec<&Source> = sources.into_iter().filter(|source| source.asks_for_balancer()).collect();
+        asking.sort_by(|one, other| order(one).cmp(&order(other)));
+        let most = if usage.load_balancer_classes.is_empty() { 0 } else { usage.max_load_balancers.into() };
+        let balanced = asking.into_iter().take(most).map(|source| source.uid.clone()).collect();
+        Self { policy, usage, balanced }
+    }
+
+    /// Limits a Service or Ingress to what is granted. `services` are those that an Ingress may route to.
+    pub fn apply(&self, source: Source, services: &BTreeSet<String>) -> Source {
+        match (source.kind, source.content().filter(|_| source.problem.is_none())) {
+            (Some(Kind::Service), Some(content)) => self.service(source, content),
+            (Some(Kind::Ingress), Some(content)) => self.ingress(source, &content, services),
+            _ => source,
+        }
+    }
+
+    fn service(&self, source: Source, mut content: Value) -> Source {
+        let Some(asked) = source.asked_class() else { return source };
+        match exposure::granted_class(&asked, &self.usage.load_balancer_classes) {
+            Some(class) if self.balanced.contains(&source.uid) => {
+                exposure::set_class(Kind::Service, &mut content, class);
+                let problem = self.other_class(&asked, class);
+                source.with_content(Kind::Service, &content, problem)
+            }
+            Some(_) => {
+                let most = self.usage.max_load_balancers;
+                let message = format!(
+                    "it is of type ClusterIP at the provider, whose PeeringPolicy {} gives {most} load balancers",
+                    self.policy
+                );
+                source.with_content(Kind::Service, &service::closed(content), Some(Problem::new("LimitReached", message)))
+            }
+            // Users who name no class for other clusters do not expect a load balancer there.
+            None => {
+                let message = format!(
+                    "it is of type ClusterIP at the provider, whose PeeringPolicy {} gives no load balancers",
+                    self.policy
+                );
+                let problem = (!asked.is_empty()).then(|| Problem::new("ClassNotAllowed", message));
+                source.with_content(Kind::Service, &service::closed(content), problem)
+            }
+        }
+    }
+
+    fn ingress(&self, mut source: Source, content: &Value, services: &BTreeSet<String>) -> Source {
+        let asked = source.asked_class().unwrap_or_default();
+        let Some(class) = exposure::granted_class(&asked, &self.usage.ingress_classes) else {
+            source.problem = Some(Problem::not_allowed(Kind::Ingress, &self.policy));
+            return source;
+        };
+        let limits = Limits { hosts: &self.usage.ingress_hosts, annotations: &self.usage.ingress_annotations, services };
+        let Clamped { content, hosts, services, paths, annotations } = limits.clamp(content);
+        let hosts = hosts.iter().map(|host| if host.is_empty() { "every host" } else { host });
+        let named = |names: Vec<&str>| {
+            let more = if names.len() > MAX_NAMES { ", and others" } else { "" };
+            format!(
+                "{}{more}",
+                names
+                    .into_iter()
+                    .take(MAX_NAMES)
+                    .map(|name| name.chars().take(253).collect::<String>())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            )
+        };
+        let said = |reason: &str, what: String, names: Vec<&str>| {
+            (!names.is_empty()).then(|| Problem::new(reason, format!("{what}: {}", named(names))))
+        };
+        let policy = &self.policy;
+        let problems = [
+            said(
+                "HostNotAllowed",
+                format!("left out: rules for hosts that the provider's PeeringPolicy {policy} does not allow"),
+                hosts.collect(),
+            ),
+            said(
+                "NoService",
+                "left out: paths to Services that are not reflected to the provider".into(),
+                services.iter().map(String::as_str).collect(),
+            ),
+            said(
+                "Invalid",
+                "left out: paths with other characters than letters, digits and -._~%!&*+,=:@/".into(),
+                paths.iter().map(String::as_str).collect(),
+            ),
+            said(
+                "AnnotationNotAllowed",
+                format!("left out: annotations that the provider's PeeringPolicy {policy} does not keep"),
+                annotations.iter().map(String::as_str).collect(),
+            ),
+            self.other_class(&asked, class),
+        ];
+        let problem = problems
+            .into_iter()
+            .flatten()
+            .reduce(|first, next| Problem { message: format!("{}; {}", first.message, next.message), reason: first.reason });
+        let Some(mut content) = content else {
+            source.problem = problem.or_else(|| Some(Problem::new("Invalid", "the Ingress has no valid backend")));
+            return source;
+        };
+        exposure::set_class(Kind::Ingress, &mut content, class);
+        source.with_content(Kind::Ingress, &content, problem)
+    }
+
+    /// The problem of an object that asks for a class and gets another one.
+    fn other_class(&self, asked: &str, class: &str) -> Option<Problem> {
+        let class_there = if class.is_empty() { "the default class of its cluster" } else { class };
+        (!asked.is_empty() && asked != class).then(|| {
+            let message = format!(
+                "the provider's PeeringPolicy {} does not give class {asked:.317}; it has {class_there} there",
+                self.policy
+            );
+            Problem::new("ClassNotAllowed", message)
+        })
+    }
+}
+
+/// Those that have a load balancer come first, then the oldest.
+fn order(source: &Source) -> (bool, Timestamp, &Key) {
+    (source.reported_exposure.is_none(), source.since, &source.key)
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::Exposure;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::{object, policy};
+
+    fn service(name: &str, second: u8, class: &str) -> Source {
+        let mut content = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
+            "spec": { "type": "LoadBalancer", "ports": [{ "port": 80 }], "loadBalancerSourceRanges": ["198.51.100.0/24"] } });
+        if !class.is_empty() {
+            content["spec"]["loadBalancerClass"] = class.into();
+        }
+        object(&format!("service-{name}"), &content, |object| {
+            object["metadata"]["uid"] = name.into();
+            object["metadata"]["creationTimestamp"] = format!("2026-01-01T00:00:{second:02}Z").into();
+        })
+    }
+
+    fn ingress(class: &str, hosts: &[&str]) -> Source {
+        let rule = |host: &&str| {
+            json!({ "host": host, "http": { "paths": [{ "path": "/", "pathType": "Prefix",
+                "backend": { "service": { "name": "web", "port": { "number": 80 } } } }] } })
+        };
+        let rules: Vec<Value> = hosts.iter().map(rule).collect();
+        let content = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "shop" },
+            "spec": { "ingressClassName": class, "rules": rules } });
+        object("ingress-1", &content, |_| {})
+    }
+
+    fn within(source: &Source, usage: Value) -> Source {
+        let grant = ExposureGrant::new(Some(&policy(usage)), [source]);
+        grant.apply(source.clone(), &BTreeSet::from(["web".to_owned()]))
+    }
+
+    /// Type and class of a Service here, and its problem.
+    fn balanced(source: &Source, usage: Value) -> (String, Option<String>, Option<String>) {
+        let source = within(source, usage);
+        let content = source.content().unwrap();
+        let class = content["spec"]["loadBalancerClass"].as_str().map(str::to_owned);
+        (content["spec"]["type"].as_str().unwrap().to_owned(), class, source.partial.map(|problem| problem.reason))
+    }
+
+    #[test]
+    fn a_load_balancer_is_given_where_the_policy_says_so_and_by_its_class() {
+        let (inside, outside) = ("ClusterIP".to_owned(), "LoadBalancer".to_owned());
+        let some = |text: &str| Some(text.to_owned());
+        let usual = service("web", 0, "");
+        assert_eq!(balanced(&usual, json!({})), (inside.clone(), None, None), "closed by default, as ever");
+        assert_eq!(balanced(&usual, json!({ "loadBalancerClasses": ["edge", "x"] })), (outside.clone(), some("edge"), None));
+        assert_eq!(balanced(&usual, json!({ "loadBalancerClasses": [""] })), (outside.clone(), None, None));
+        let asking = service("web", 0, "x");
+        assert_eq!(balanced(&asking, json!({ "loadBalancerClasses": ["edge", "x"] })), (outside.clone(), some("x"), None));
+        assert_eq!(
+            balanced(&asking, json!({ "loadBalancerClasses": ["edge"] })),
+            (outside.clone(), some("edge"), some("ClassNotAllowed"))
+        );
+        assert_eq!(balanced(&asking, json!({ "loadBalancerClasses": [""] })), (outside, None, some("ClassNotAllowed")));
+        assert_eq!(balanced(&asking, json!({})), (inside.clone(), None, some("ClassNotAllowed")));
+        let none = json!({ "loadBalancerClasses": [""], "maxLoadBalancers": 0 });
+        assert_eq!(balanced(&usual, none), (inside, None, some("LimitReached")));
+    }
+
+    #[test]
+    fn whom_a_load_balancer_is_for_stays_and_is_nothing_to_a_service_that_has_none() {
+        let source = service("web", 0, "");
+        let ranges = |usage: Value| within(&source, usage).content().unwrap()["spec"]["loadBalancerSourceRanges"].clone();
+        assert_eq!(ranges(json!({ "loadBalancerClasses": [""] })), json!(["198.51.100.0/24"]));
+        let closed = within(&source, json!({}));
+        let plain = object(
+            "p",
+            &json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" }, "spec": { "ports": [{ "port": 80 }] } }),
+            |_| {},
+        );
+        assert_eq!(closed.fingerprint, plain.fingerprint, "it is what it was before there were load balancers");
+    }
+
+    #[test]
+    fn of_more_services_than_may_have_load_balancers_those_have_that_had_and_then_the_oldest() {
+        let mut all = [service("new", 9, ""), service("old", 1, ""), service("middle", 5, "")];
+        let grant = ExposureGrant::new(Some(&policy(json!({ "loadBalancerClasses": [""], "maxLoadBalancers": 2 }))), &all);
+        let have: Vec<&str> = grant.balanced.iter().map(String::as_str).collect();
+        assert_eq!(have, ["middle", "old"]);
+        all[0].reported_exposure = Some(Exposure::default());
+        let grant = ExposureGrant::new(Some(&policy(json!({ "loadBalancerClasses": [""], "maxLoadBalancers": 2 }))), &all);
+        assert_eq!(grant.balanced.iter().map(String::as_str).collect::<Vec<_>>(), ["new", "old"]);
+        assert!(ExposureGrant::new(None, &all).balanced.is_empty(), "without a policy nobody has one");
+    }
+
+    #[test]
+    fn an_ingress_needs_a_class_and_its_hosts() {
+        let reason = |source: &Source, usage: Value| within(source, usage).problem.map(|problem| problem.reason);
+        let shop = ingress("", &["shop.example.com"]);
+        assert_eq!(reason(&shop, json!({})).as_deref(), Some("KindNotAllowed"));
+        assert_eq!(reason(&shop, json!({ "ingressHosts": ["*"] })).as_deref(), Some("KindNotAllowed"));
+        assert_eq!(reason(&shop, json!({ "ingressClasses": ["public"] })).as_deref(), Some("HostNotAllowed"));
+        assert_eq!(reason(&shop, json!({ "ingressClasses": ["public"], "ingressHosts": ["*.example.com"] })), None);
+    }
+
+    #[test]
+    fn an_ingress_gets_the_class_that_it_may_have_and_says_what_is_left_out() {
+        let usage = |classes: Value| json!({ "ingressClasses": classes, "ingressHosts": ["*.example.com"] });
+        let class = |source: &Source| source.content().unwrap()["spec"].get("ingressClassName").cloned();
+        let one = within(&ingress("inside", &["a.example.com"]), usage(json!(["public", "inside"])));
+        assert_eq!((class(&one), one.partial), (Some(json!("inside")), None));
+        let other = within(&ingress("mine", &["a.example.com", "bank.test"]), usage(json!([""])));
+        assert_eq!(class(&other), None);
+        let problem = other.partial.unwrap();
+        assert_eq!(problem.reason, "HostNotAllowed");
+        assert!(problem.message.contains("bank.test; ") && problem.message.contains("class mine"), "{}", problem.message);
+        let elsewhere =
+            ExposureGrant::new(Some(&policy(usage(json!([""])))), []).apply(ingress("", &["a.example.com"]), &BTreeSet::new());
+        assert_eq!(elsewhere.problem.unwrap().reason, "NoService");
+    }
+}

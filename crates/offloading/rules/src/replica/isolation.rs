@@ -1,0 +1,279 @@
+//! What pods in mapped namespaces reach, and what reaches them: the provider's limits, and within them the consumer's own
+//! `NetworkPolicy`s. Pure.
+//!
+//! Kubernetes adds policies up, so a policy next to those of the consumer cannot limit them. Instead one policy, `liqo`, closes all
+//! pods, and this module renders everything else within the limits:
+//!
+//! - each policy of the consumer, see `IsolationPolicy::clamp`;
+//! - what pods may do by default, only for pods that no policy of the consumer selects, see [`IsolationPolicy::own_policies`]:
+//!   otherwise the default would open what the consumer's policy closes.
+//!
+//! | | what reaches pods | what they reach |
+//! |---|---|---|
+//! | by default | the consumer's pods, here and elsewhere, and the ingress sources that our policy allows | these, the internet,
+//! DNS |
+//! | at most | these, and the internet where the consumer's policy says so | these, the internet, DNS |
+//!
+//! The internet is what is not private and belongs neither to this cluster nor to a peer, see [`internal_networks`]. DNS is our
+//! own, at port 53. Where the consumer's pods may use our API server, they reach it in the same way.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+};
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
+use liqo_api::{ClusterConfig, ClusterId, labels};
+use serde_json::Value;
+
+use crate::json::managed_object;
+use crate::namespace::mapped::MAPPED;
+use crate::replica::label_selector::{Selector, complement};
+use crate::replica::network_policy::{Block, NetworkPolicy, Port, PortNumber, Rule, RulePeer, everywhere, is_private};
+
+/// The policy that closes all pods, and the prefix of the names of our other policies.
+const OWN: &str = "liqo";
+/// Maximum length of a policy in bytes of JSON, with the exceptions of its ranges.
+const MAX_LEN: usize = 64 * 1024;
+/// A policy with more ranges is always longer than that, so it is not even serialised.
+const MAX_RANGES: usize = MAX_LEN / r#""0.0.0.0/0","#.len();
+/// Maximum number of networks that are not the internet. With these a policy still has room for its own rules.
+const MAX_INTERNAL: usize = 1000;
+/// The names of the DNS port.
+const DNS_PORT_NAMES: [&str; 2] = ["dns", "dns-tcp"];
+
+/// The limits for the pods of one consumer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IsolationPolicy {
+    pub consumer: ClusterId,
+    /// Public addresses that are not the internet, see [`internal_networks`].
+    pub internal: BTreeSet<IpNet>,
+    /// The consumer's prefixes, as we see them: its pods in other clusters.
+    pub prefixes: Vec<IpNet>,
+    /// Our API servers, if the consumer's pods may use them.
+    pub api_servers: Vec<SocketAddr>,
+    /// Other allowed ingress sources, see [`allowed_ingress_source`].
+    pub ingress_sources: Vec<RulePeer>,
+}
+
+/// Parses an allowed ingress source of a policy: the pods of a namespace here, or a range of addresses.
+pub fn allowed_ingress_source(said: &str) -> Option<RulePeer> {
+    if said.contains('/') {
+        return Some(RulePeer::Block(Block::new(said.parse::<IpNet>().ok()?.trunc(), [])?));
+    }
+    let namespaces = Selector::exactly(&[("kubernetes.io/metadata.name", said)]);
+    Some(RulePeer::Elsewhere { namespaces, pods: None })
+}
+
+/// A consumer's policy within the limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Clamped {
+    pub policy: NetworkPolicy,
+    /// Ranges of which nothing is left.
+    pub refused: BTreeSet<IpNet>,
+}
+
+/// Counts ranges while a policy is clamped.
+#[derive(Default)]
+struct Found {
+    /// Ranges of which nothing is left.
+    refused: BTreeSet<IpNet>,
+    /// The number of ranges in the rules so far, with their exceptions.
+    ranges: usize,
+}
+
+impl Found {
+    fn is_too_long(&self) -> bool {
+        self.ranges > MAX_RANGES
+    }
+
+    /// Counts these parts.
+    fn counted(&mut self, parts: impl Iterator<Item = Block>) -> Vec<Block> {
+        let parts: Vec<Block> = parts.collect();
+        self.ranges += parts.iter().map(|part| 1 + part.except.len()).sum::<usize>();
+        parts
+    }
+}
+
+impl IsolationPolicy {
+    /// Clamps a policy of the consumer to the limits. `None` if the result is too long.
+    pub(crate) fn clamp(&self, policy: &NetworkPolicy) -> Option<Clamped> {
+        let mut found = Found::default();
+        let mut rules = |rules: &Option<Vec<Rule>>, is_egress: bool| {
+            let clamped = |rules: &Vec<Rule>| rules.iter().flat_map(|rule| self.rule(rule, is_egress, &mut found)).collect();
+            rules.as_ref().map(clamped).map(|rules: BTreeSet<Rule>| rules.into_iter().collect())
+        };
+        let (ingress, egress) = (rules(&policy.ingress, false), rules(&policy.egress, true));
+        if found.is_too_long() {
+            return None;
+        }
+        let refused = found.refused;
+        let policy = NetworkPolicy { pods: policy.pods.clone(), ingress, egress, narrowed: policy.narrowed };
+        (policy.to_json().to_string().len() <= MAX_LEN).then_some(Clamped { policy, refused })
+    }
+
+    fn rule(&self, rule: &Rule, is_egress: bool, found: &mut Found) -> Vec<Rule> {
+        if found.is_too_long() {
+            return Vec::new();
+        }
+        let mut resolves = rule.peers.is_none();
+        let peers = match &rule.peers {
+            None => {
+                let internet = found.counted(self.internet());
+                found.refused.extend(everywhere().map(|all| all.cidr).into_iter().filter(|_| internet.is_empty()));
+                let ingress_sources = self.ingress_sources.iter().filter(|_| !is_egress).cloned();
+                self.tenant().chain(internet.into_iter().map(RulePeer::Block)).chain(ingress_sources).collect()
+            }
+            Some(peers) => {
+                let mut clamped = BTreeSet::new();
+                for peer in peers {
+                    if found.is_too_long() {
+                        return Vec::new();
+                    }
+                    match peer {
+                        dns if *dns == RulePeer::dns() => resolves = true,
+                        RulePeer::Pods(_) => _ = clamped.insert(peer.clone()),
+                        RulePeer::Elsewhere { namespaces, pods } => {
+                            let namespaces = namespaces.clone().and(&self.namespaces());
+                            clamped.insert(RulePeer::Elsewhere { namespaces, pods: pods.clone() });
+                        }
+                        RulePeer::Block(block) => {
+                            let parts = found.counted(self.parts(block));
+                            found.refused.extend(parts.is_empty().then_some(block.cidr));
+                            clamped.extend(parts.into_iter().map(RulePeer::Block));
+                        }
+                    }
+                }
+                clamped
+            }
+        };
+        let rules = Rule { peers: Some(peers), ports: rule.ports.clone() }.unless_empty().into_iter();
+        let dns = (is_egress && resolves).then(|| dns_rule(rule.ports.as_ref()).unless_empty()).flatten();
+        let is_everybody = is_egress && rule.peers.is_none();
+        rules.chain(dns).chain(is_everybody.then(|| self.api_server_rules(rule.ports.as_ref())).into_iter().flatten()).collect()
+    }
+
+    /// The reachable part of a range.
+    fn parts(&self, block: &Block) -> impl Iterator<Item = Block> {
+        let elsewhere = self.prefixes.iter().filter_map(|prefix| block.within(prefix));
+        elsewhere.chain(block.on_the_internet(self.internal.iter().copied()))
+    }
+
+    /// The consumer's namespaces here.
+    fn namespaces(&self) -> Selector {
+        Selector::exactly(&[(labels::CONSUMER_ID, self.consumer.as_str()), (labels::NAMESPACE_KIND, MAPPED)])
+    }
+
+    /// The consumer's pods, here and elsewhere.
+    fn tenant(&self) -> impl Iterator<Item = RulePeer> {
+        let elsewhere = self.prefixes.iter().filter_map(|prefix| Block::new(*prefix, [])).map(RulePeer::Block);
+        [RulePeer::Elsewhere { namespaces: self.namespaces(), pods: None }].into_iter().chain(elsewhere)
+    }
+
+    fn internet(&self) -> impl Iterator<Item = Block> {
+        everywhere().into_iter().filter_map(|block| block.on_the_internet(self.internal.iter().copied()))
+    }
+
+    /// Each of our API servers that may be used, at its port if these ports have it.
+    fn api_server_rules(&self, ports: Option<&BTreeSet<Port>>) -> Vec<Rule> {
+        let has = |server: &&SocketAddr| ports.is_none_or(|ports| ports.iter().any(|port| port.has("TCP", server.port(), &[])));
+        let rule = |server: &SocketAddr| {
+            let port = Port { protocol: "TCP".to_owned(), port: Some(PortNumber::Number(server.port())), end: None };
+            let block = Block::new(server.ip().into(), [])?;
+            Some(Rule { peers: Some([RulePeer::Block(block)].into()), ports: Some([port].into()) })
+        };
+        self.api_servers.iter().filter(has).filter_map(rule).collect()
+    }
+
+    /// Our own policies, by name: the one that closes all pods, and those that open the defaults for the pods that none of these
+    /// policies selects. If that takes too many selectors, they open nothing.
+    pub fn own_policies(&self, policies: &[NetworkPolicy]) -> BTreeMap<String, NetworkPolicy> {
+        let to = |peers: BTreeSet<RulePeer>| Rule { peers: Some(peers), ports: None };
+        let ingress = vec![to(self.tenant().chain(self.ingress_sources.iter().cloned()).collect())];
+        let mut egress = vec![to(self.tenant().chain(self.internet().map(RulePeer::Block)).collect()), dns_rule(None)];
+        egress.extend(self.api_server_rules(None));
+        let others = |says: fn(&NetworkPolicy) -> bool| {
+            let selectors: BTreeSet<Selector> =
+                policies.iter().filter(|policy| says(policy)).map(|policy| policy.pods.clone()).collect();
+            complement(&selectors).unwrap_or_default()
+        };
+        let ingress = others(|policy| policy.ingress.is_some()).into_iter().map(|pods| NetworkPolicy {
+            pods,
+            ingress: Some(ingress.clone()),
+            egress: None,
+            narrowed: false,
+        });
+        let egress = others(|policy| policy.egress.is_some()).into_iter().map(|pods| NetworkPolicy {
+            pods,
+            ingress: None,
+            egress: Some(egress.clone()),
+            narrowed: false,
+        });
+        let fits = |(_, policy): &(String, NetworkPolicy)| policy.to_json().to_string().len() <= MAX_LEN;
+        let named = |name: &'static str| {
+            move |(number, policy): (usize, NetworkPolicy)| {
+                (if number == 0 { format!("{OWN}-{name}") } else { format!("{OWN}-{name}-{number}") }, policy)
+            }
+        };
+        let open = ingress.enumerate().map(named("ingress")).chain(egress.enumerate().map(named("egress"))).filter(fits);
+        [(OWN.to_owned(), NetworkPolicy::closed())].into_iter().chain(open).collect()
+    }
+
+    /// A policy, ours or the consumer's, as an object of a namespace.
+    pub fn object(namespace: &str, name: &str, policy: &NetworkPolicy) -> Value {
+        let mut object = managed_object("networking.k8s.io/v1", "NetworkPolicy", namespace, name);
+        object["spec"] = policy.to_json();
+        object
+    }
+}
+
+/// Our DNS, at those of its ports that these ports contain.
+fn dns_rule(ports: Option<&BTreeSet<Port>>) -> Rule {
+    let has = |protocol: &&str| ports.is_none_or(|ports| ports.iter().any(|port| port.has(protocol, 53, &DNS_PORT_NAMES)));
+    let port = |protocol: &str| Port { protocol: protocol.to_owned(), port: Some(PortNumber::Number(53)), end: None };
+    Rule { peers: Some([RulePeer::dns()].into()), ports: Some(["TCP", "UDP"].iter().copied().filter(has).map(port).collect()) }
+}
+
+/// Whether a policy of this name is our own.
+pub fn is_own(name: &str) -> bool {
+    name.strip_prefix(OWN).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
+
+/// The policy that closes all pods of a namespace.
+pub fn closed(namespace: &str) -> Value {
+    IsolationPolicy::object(namespace, OWN, &NetworkPolicy::closed())
+}
+
+/// Public addresses that are not the internet: these networks of nodes and peers, the pods, Services and replacement addresses of
+/// this cluster, and the ranges reserved for peers. Everything, if these are more than policies can name.
+pub fn internal_networks(config: &ClusterConfig, nodes_and_places: impl IntoIterator<Item = IpNet>) -> BTreeSet<IpNet> {
+    let ranges = config.status.iter().filter_map(|status| status.network.as_ref());
+    let ranges = ranges.flat_map(|ranges| ranges.pods.iter().chain(&ranges.services).chain(&ranges.external));
+    let ours = ranges.chain(&config.spec.network.peer_cidrs).copied();
+    let networks: Vec<IpNet> = not_private(nodes_and_places.into_iter().chain(ours)).into_iter().collect();
+    let networks = IpNet::aggregate(&networks);
+    if networks.len() > MAX_INTERNAL { everywhere().map(|all| all.cidr).into() } else { networks.into_iter().collect() }
+}
+
+/// Whether nothing is left of the internet.
+pub fn are_everywhere(internal: &BTreeSet<IpNet>) -> bool {
+    everywhere().iter().all(|all| internal.contains(&all.cidr))
+}
+
+/// The networks of a node: its own addresses, and those of its pods.
+pub fn networks_of_node(node: &Node) -> BTreeSet<IpNet> {
+    let own = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let own = own.filter_map(|address| address.address.parse::<IpAddr>().ok().map(IpNet::from));
+    let pods = node.spec.iter().flat_map(|spec| spec.pod_cidrs.iter().flatten());
+    let pods = pods.filter_map(|network| network.parse::<IpNet>().ok());
+    not_private(own.chain(pods))
+}
+
+/// The networks that are not private.
+pub fn not_private(networks: impl Iterator<Item = IpNet>) -> BTreeSet<IpNet> {
+    networks.map(|network| network.trunc()).filter(|network| !is_private(network)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! The kinds of objects that exist at a provider because they exist at home.
+
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Secret, Service},
+    discovery::v1::EndpointSlice,
+    networking::v1::{Ingress, NetworkPolicy},
+};
+use kube::core::ApiResource;
+use liqo_api::ReflectedKind;
+use serde_json::Value;
+
+use crate::json::text;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    ConfigMap,
+    Secret,
+    Service,
+    EndpointSlice,
+    Ingress,
+    NetworkPolicy,
+}
+
+impl Kind {
+    /// Kinds that travel because a pod names the object.
+    pub const NAMED: [Self; 2] = [Self::ConfigMap, Self::Secret];
+    /// Kinds that travel because their namespace is offloaded, while there is a network.
+    pub const SERVICES: [Self; 3] = [Self::Service, Self::EndpointSlice, Self::Ingress];
+
+    /// The kind of this object, if it is one of these.
+    pub fn of(object: &Value) -> Option<Self> {
+        let said = (text(object, "/apiVersion")?, text(object, "/kind")?);
+        let all = Self::NAMED.into_iter().chain(Self::SERVICES).chain([Self::NetworkPolicy]);
+        all.into_iter().find(|kind| (kind.api_version(), kind.name()) == said)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Ingress => "Ingress",
+            Self::NetworkPolicy => "NetworkPolicy",
+        }
+    }
+
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::EndpointSlice => "discovery.k8s.io/v1",
+            Self::Ingress | Self::NetworkPolicy => "networking.k8s.io/v1",
+            Self::ConfigMap | Self::Secret | Self::Service => "v1",
+        }
+    }
+
+    pub fn resource(self) -> ApiResource {
+        match self {
+            Self::ConfigMap => ApiResource::erase::<ConfigMap>(&()),
+            Self::Secret => ApiResource::erase::<Secret>(&()),
+            Self::Service => ApiResource::erase::<Service>(&()),
+            Self::EndpointSlice => ApiResource::erase::<EndpointSlice>(&()),
+            Self::Ingress => ApiResource::erase::<Ingress>(&()),
+            Self::NetworkPolicy => ApiResource::erase::<NetworkPolicy>(&()),
+        }
+    }
+
+    /// Whether it travels because its namespace is offloaded, and not because a pod names it.
+    pub fn is_of_namespace(self) -> bool {
+        !Self::NAMED.contains(&self)
+    }
+
+    /// The kind that a policy must allow for it. `NetworkPolicy`s only close pods, so they need no permission; a policy limits Ingresses
+    /// by other fields.
+    pub fn word(self) -> Option<ReflectedKind> {
+        match self {
+            Self::ConfigMap => Some(ReflectedKind::ConfigMap),
+            Self::Secret => Some(ReflectedKind::Secret),
+            Self::Service | Self::EndpointSlice => Some(ReflectedKind::Service),
+            Self::Ingress | Self::NetworkPolicy => None,
+        }
+    }
+}

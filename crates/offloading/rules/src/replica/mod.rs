@@ -1,0 +1,14 @@
+//! Objects that are copied to the provider: `ConfigMap`s, Secrets, Services, Ingresses, `NetworkPolicy`s.
+
+pub mod exposure;
+pub mod exposure_grant;
+pub mod ingress;
+pub mod isolation;
+pub mod kind;
+pub mod label_selector;
+pub mod network_policy;
+pub mod network_policy_translation;
+pub mod plan;
+pub mod record;
+pub mod service;
+pub mod source;

@@ -1,0 +1,350 @@
+//! `NetworkPolicy`s as values.
+//!
+//! Reading one never makes it wider. A peer, port or rule with an unknown part is left out. If the pods or the direction are
+//! unknown, all pods are closed. In Kubernetes "no peers" and "no ports" mean everybody and everything, and such code often gets
+//! that wrong: here these are values of their own, and a rule from which everything was left out is no rule.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use ipnet::IpNet;
+use liqo_network_model::space::overlap;
+use serde_json::{Map, Value, json};
+
+use crate::replica::label_selector::Selector;
+
+/// Networks that are not the internet: private and shared ones, loopback and link-local, those reserved for protocols and
+/// measurements, the IPv4 translation prefixes, and the address where Azure's nodes ask their host. A cluster's pods, services and
+/// nodes usually have addresses in these, so they mean different things in two clusters.
+const PRIVATE: [&str; 15] = [
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "168.63.129.16/32",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "::1/128",
+    "64:ff9b::/96",
+    "64:ff9b:1::/48",
+    "fc00::/7",
+    "fe80::/10",
+];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkPolicy {
+    /// The pods that it selects.
+    pub pods: Selector,
+    /// Ingress rules, if it restricts ingress.
+    pub ingress: Option<Vec<Rule>>,
+    /// Egress rules, if it restricts egress.
+    pub egress: Option<Vec<Rule>>,
+    /// Whether something was left out.
+    pub narrowed: bool,
+}
+
+/// One rule: each of these peers, at each of these ports.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rule {
+    /// `None` means everybody.
+    pub peers: Option<BTreeSet<RulePeer>>,
+    /// `None` means all ports.
+    pub ports: Option<BTreeSet<Port>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RulePeer {
+    /// Pods of the policy's own namespace.
+    Pods(Selector),
+    /// Pods of other namespaces; all pods of these if `pods` is `None`.
+    Elsewhere {
+        namespaces: Selector,
+        pods: Option<Selector>,
+    },
+    Block(Block),
+}
+
+/// A range of addresses with exceptions.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Block {
+    pub cidr: IpNet,
+    /// Each is a proper part of the range.
+    pub except: BTreeSet<IpNet>,
+}
+
+/// A port, or a range of ports.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Port {
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+    /// `None` means all ports of the protocol.
+    pub port: Option<PortNumber>,
+    /// The last port of a range.
+    pub end: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PortNumber {
+    Number(u16),
+    /// The name that a container gives the port.
+    Name(String),
+}
+
+impl NetworkPolicy {
+    /// Closes all pods of a namespace; also the reading of a policy that cannot be read.
+    pub fn closed() -> Self {
+        Self { pods: Selector::default(), ingress: Some(Vec::new()), egress: Some(Vec::new()), narrowed: true }
+    }
+
+    /// Reads the spec of a policy.
+    pub fn of(spec: &Value) -> Self {
+        Self::read(spec).unwrap_or_else(Self::closed)
+    }
+
+    fn read(spec: &Value) -> Option<Self> {
+        let fields = known(spec, &["podSelector", "policyTypes", "ingress", "egress"])?;
+        let pods = match fields.get("podSelector") {
+            None | Some(Value::Null) => Selector::default(),
+            Some(selector) => Selector::of(selector)?,
+        };
+        let rules = |field: &str| match fields.get(field) {
+            None | Some(Value::Null) => Some(&[][..]),
+            Some(rules) => rules.as_array().map(Vec::as_slice),
+        };
+        let (ingress, egress) = (rules("ingress")?, rules("egress")?);
+        let mut types: Vec<&str> = match fields.get("policyTypes") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(types) => types.as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?,
+        };
+        if types.is_empty() {
+            // The API server's default for a policy without the field.
+            types = if egress.is_empty() { vec!["Ingress"] } else { vec!["Ingress", "Egress"] };
+        }
+        if types.iter().any(|one| !["Ingress", "Egress"].contains(one)) {
+            return None;
+        }
+        let mut narrowed = false;
+        let mut direction = |name: &str, rules: &[Value], peers: &str| {
+            let known = types.contains(&name).then(|| rules.iter().filter_map(|rule| Rule::read(rule, peers, &mut narrowed)));
+            known.map(sorted)
+        };
+        let (ingress, egress) = (direction("Ingress", ingress, "from"), direction("Egress", egress, "to"));
+        Some(Self { pods, ingress, egress, narrowed })
+    }
+
+    /// As Kubernetes writes it; equal policies give the same JSON.
+    pub fn to_json(&self) -> Value {
+        let mut spec = Map::from_iter([("podSelector".to_owned(), self.pods.to_json())]);
+        let mut types: Vec<&str> = Vec::new();
+        for (name, field, peers, rules) in
+            [("Ingress", "ingress", "from", &self.ingress), ("Egress", "egress", "to", &self.egress)]
+        {
+            types.extend(rules.as_ref().map(|_| name));
+            let rules: Vec<Value> = rules.iter().flatten().filter_map(|rule| rule.to_json(peers)).collect();
+            if !rules.is_empty() {
+                spec.insert(field.into(), rules.into());
+            }
+        }
+        spec.insert("policyTypes".into(), types.into());
+        spec.into()
+    }
+
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.ingress.iter().chain(&self.egress).flatten()
+    }
+}
+
+/// Their order has no meaning.
+fn sorted(rules: impl Iterator<Item = Rule>) -> Vec<Rule> {
+    rules.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+impl Rule {
+    fn read(rule: &Value, peers: &str, narrowed: &mut bool) -> Option<Self> {
+        let list = |field: &str| -> Option<Vec<Value>> {
+            match rule.get(field) {
+                None | Some(Value::Null) => Some(Vec::new()),
+                Some(list) => list.as_array().cloned(),
+            }
+        };
+        let read = known(rule, &[peers, "ports"]).and_then(|_| Some((list(peers)?, list("ports")?)));
+        let Some((said_peers, said_ports)) = read else {
+            *narrowed = true;
+            return None;
+        };
+        let peers: BTreeSet<RulePeer> = said_peers.iter().filter_map(RulePeer::read).collect();
+        let ports: BTreeSet<Port> = said_ports.iter().filter_map(Port::read).collect();
+        *narrowed |=
+            said_peers.iter().any(|one| RulePeer::read(one).is_none()) || said_ports.iter().any(|one| Port::read(one).is_none());
+        Self { peers: (!said_peers.is_empty()).then_some(peers), ports: (!said_ports.is_empty()).then_some(ports) }.unless_empty()
+    }
+
+    /// The rule, unless it has no peer or no port.
+    pub(crate) fn unless_empty(self) -> Option<Self> {
+        let is_empty = self.peers.as_ref().is_some_and(BTreeSet::is_empty) || self.ports.as_ref().is_some_and(BTreeSet::is_empty);
+        (!is_empty).then_some(self)
+    }
+
+    fn to_json(&self, peers: &str) -> Option<Value> {
+        let rule = self.clone().unless_empty()?;
+        let mut all = Map::new();
+        all.extend(rule.peers.map(|found| (peers.to_owned(), found.iter().map(RulePeer::to_json).collect())));
+        all.extend(rule.ports.map(|ports| ("ports".to_owned(), ports.iter().map(Port::to_json).collect())));
+        Some(all.into())
+    }
+}
+
+impl RulePeer {
+    /// The DNS pods of this cluster.
+    pub(crate) fn dns() -> Self {
+        let namespaces = Selector::exactly(&[("kubernetes.io/metadata.name", DNS_NAMESPACE)]);
+        Self::Elsewhere { namespaces, pods: Some(Selector::exactly(&[DNS_LABEL])) }
+    }
+
+    fn read(peer: &Value) -> Option<Self> {
+        let fields = known(peer, &["podSelector", "namespaceSelector", "ipBlock"])?;
+        let selector = |field: &str| fields.get(field).filter(|value| !value.is_null()).map(Selector::of);
+        let block = fields.get("ipBlock").filter(|value| !value.is_null());
+        match (selector("podSelector"), selector("namespaceSelector"), block) {
+            (Some(pods), None, None) => Some(Self::Pods(pods?)),
+            (pods, Some(namespaces), None) => {
+                let pods = match pods {
+                    None => None,
+                    Some(pods) => Some(pods?),
+                };
+                Some(Self::Elsewhere { namespaces: namespaces?, pods })
+            }
+            (None, None, Some(block)) => Block::read(block).map(Self::Block),
+            _ => None,
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        match self {
+            Self::Pods(pods) => json!({ "podSelector": pods.to_json() }),
+            Self::Elsewhere { namespaces, pods: None } => json!({ "namespaceSelector": namespaces.to_json() }),
+            Self::Elsewhere { namespaces, pods: Some(pods) } => {
+                json!({ "namespaceSelector": namespaces.to_json(), "podSelector": pods.to_json() })
+            }
+            Self::Block(Block { cidr, except }) if except.is_empty() => json!({ "ipBlock": { "cidr": cidr } }),
+            Self::Block(Block { cidr, except }) => json!({ "ipBlock": { "cidr": cidr, "except": except } }),
+        }
+    }
+}
+
+/// The namespace of the DNS pods, in every known distribution.
+pub(crate) const DNS_NAMESPACE: &str = "kube-system";
+pub(crate) const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
+
+impl Block {
+    /// The range without these; `None` if nothing is left.
+    pub fn new(cidr: IpNet, except: impl IntoIterator<Item = IpNet>) -> Option<Self> {
+        let parts: Vec<IpNet> = except.into_iter().map(|one| one.trunc()).filter(|one| overlap(one, &cidr)).collect();
+        let except: BTreeSet<IpNet> = IpNet::aggregate(&parts).into_iter().collect();
+        (!except.iter().any(|one| one.contains(&cidr))).then(|| Self { cidr: cidr.trunc(), except })
+    }
+
+    /// The part of it that is in this range.
+    pub(crate) fn within(&self, range: &IpNet) -> Option<Self> {
+        let inner = if range.contains(&self.cidr) {
+            self.cidr
+        } else if self.cidr.contains(range) {
+            *range
+        } else {
+            return None;
+        };
+        Self::new(inner, self.except.iter().copied())
+    }
+
+    /// The part of it that is on the internet, and in none of these networks.
+    pub(crate) fn on_the_internet(&self, without: impl IntoIterator<Item = IpNet>) -> Option<Self> {
+        let private = PRIVATE.iter().filter_map(|one| one.parse::<IpNet>().ok());
+        Self::new(self.cidr, self.except.iter().copied().chain(private).chain(without))
+    }
+
+    pub fn contains(&self, address: &IpAddr) -> bool {
+        self.cidr.contains(address) && !self.except.iter().any(|one| one.contains(address))
+    }
+
+    /// Whether it contains this whole range.
+    pub fn covers(&self, range: &IpNet) -> bool {
+        self.cidr.contains(range) && !self.except.iter().any(|one| overlap(one, range))
+    }
+
+    fn read(block: &Value) -> Option<Self> {
+        let fields = known(block, &["cidr", "except"])?;
+        let except = match fields.get("except") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(list) => list.as_array()?.iter().map(|one| one.as_str()?.parse().ok()).collect::<Option<Vec<IpNet>>>()?,
+        };
+        Self::new(fields.get("cidr")?.as_str()?.parse().ok()?, except)
+    }
+}
+
+pub fn everywhere() -> [Block; 2] {
+    [IpNet::V4(ipnet::Ipv4Net::default()), IpNet::V6(ipnet::Ipv6Net::default())]
+        .map(|cidr| Block { cidr, except: BTreeSet::new() })
+}
+
+/// Whether this whole range is in one of the networks that are not the internet.
+pub(crate) fn is_private(range: &IpNet) -> bool {
+    PRIVATE.iter().filter_map(|one| one.parse::<IpNet>().ok()).any(|network| network.contains(range))
+}
+
+impl Port {
+    /// Whether this allows a port that has this number and these names.
+    pub fn has(&self, protocol: &str, number: u16, names: &[&str]) -> bool {
+        self.protocol == protocol
+            && match (&self.port, self.end) {
+                (None, _) => true,
+                (Some(PortNumber::Number(first)), end) => (*first..=end.unwrap_or(*first)).contains(&number),
+                (Some(PortNumber::Name(name)), _) => names.contains(&name.as_str()),
+            }
+    }
+
+    fn read(port: &Value) -> Option<Self> {
+        let fields = known(port, &["protocol", "port", "endPort"])?;
+        let field = |name: &str| fields.get(name).filter(|value| !value.is_null());
+        let number = |value: &Value| u16::try_from(value.as_u64()?).ok().filter(|number| *number > 0);
+        let protocol = field("protocol").map_or(Some("TCP"), Value::as_str)?;
+        let port = match field("port") {
+            None => None,
+            Some(Value::String(name)) => Some(PortNumber::Name(name.clone())),
+            Some(value) => Some(PortNumber::Number(number(value)?)),
+        };
+        let end = match field("endPort") {
+            None => None,
+            Some(end) => Some(number(end)?),
+        };
+        let is_range = match (&port, end) {
+            (_, None) => true,
+            (Some(PortNumber::Number(first)), Some(last)) => *first <= last,
+            _ => false,
+        };
+        (is_range && ["TCP", "UDP", "SCTP"].contains(&protocol)).then(|| Self { protocol: protocol.to_owned(), port, end })
+    }
+
+    fn to_json(&self) -> Value {
+        let mut all = Map::from_iter([("protocol".to_owned(), self.protocol.as_str().into())]);
+        all.extend(self.port.as_ref().map(|port| {
+            let port = match port {
+                PortNumber::Number(number) => Value::from(*number),
+                PortNumber::Name(name) => name.as_str().into(),
+            };
+            ("port".to_owned(), port)
+        }));
+        all.extend(self.end.map(|end| ("endPort".to_owned(), end.into())));
+        all.into()
+    }
+}
+
+/// The fields of an object, if it has no others than these.
+fn known<'a>(value: &'a Value, fields: &[&str]) -> Option<&'a Map<String, Value>> {
+    let object = value.as_object()?;
+    object.iter().all(|(field, value)| value.is_null() || fields.contains(&field.as_str())).then_some(object)
+}
+
+#[cfg(test)]
+mod tests;

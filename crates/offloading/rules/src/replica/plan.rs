@@ -1,0 +1,251 @@
+//! Which replicas of a consumer's objects to create, change and delete in one mapped namespace.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use jiff::Timestamp;
+use kube::{ResourceExt as _, core::DynamicObject};
+use liqo_api::{Exposure, annotations, labels};
+use serde_json::{Map, Value, json};
+
+use crate::json::text;
+use crate::pod::usage::ConsumerPolicy;
+use crate::replica::kind::Kind;
+use crate::replica::source::{Problem, Source, fingerprint_of, travelling_fields};
+use crate::replica::{exposure, service};
+
+/// Label that names the controller of an `EndpointSlice`, so that no other controller changes it.
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+
+/// What the provider keeps of a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    pub kind: Kind,
+    pub name: String,
+    pub uid: String,
+    /// Hash of its content.
+    pub fingerprint: String,
+    /// The part of the content that never changes, see [`type_of`].
+    type_: String,
+    /// The family of a Service's first address. It never changes either.
+    family: Option<&'static str>,
+    /// Whether the content may not change.
+    immutable: bool,
+    /// Under which addresses clients outside the cluster reach it.
+    pub exposure: Option<Exposure>,
+    /// When it was created.
+    pub since: Timestamp,
+    /// Whether it is being deleted.
+    pub deleted: bool,
+}
+
+impl Replica {
+    /// Reduces an object of a mapped namespace.
+    pub fn of(kind: Kind, object: DynamicObject) -> Option<Self> {
+        let (name, uid) = (object.name_any(), object.uid()?);
+        let deleted = object.metadata.deletion_timestamp.is_some();
+        let since = object.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+        let (mut object, exposure) = exposure::as_made(kind, serde_json::to_value(object).ok()?);
+        if kind == Kind::Ingress {
+            // Controllers of this cluster keep the annotations that they added.
+            let made = made_annotations(&object);
+            if let Some(all) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+                all.retain(|key, _| made.contains(key));
+            }
+        }
+        let immutable = object.get("immutable") == Some(&Value::Bool(true));
+        // These fields never travel. They make the fingerprint differ, so the replica is written again without them.
+        let mut fields = travelling_fields(kind, &object);
+        if kind == Kind::Service {
+            fields.extend(service::foreign(&object));
+        }
+        let (fingerprint, type_) = (fingerprint_of(fields), type_of(kind, &object).to_owned());
+        let family = service::first_family(&object).filter(|_| kind == Kind::Service);
+        Some(Self { kind, name, uid, fingerprint, type_, family, immutable, exposure, since, deleted })
+    }
+
+    /// Whether it must be deleted and created again to become this object. Ingresses may change between two named classes.
+    pub fn must_be_recreated_for(&self, wanted: &Value) -> bool {
+        let class = exposure::class(self.kind, wanted);
+        let other_class = self.exposure.as_ref().zip(class).is_some_and(|(exposure, class)| {
+            let are_named = !exposure.class.is_empty() && !class.is_empty();
+            exposure.class != class && !(self.kind == Kind::Ingress && are_named)
+        });
+        let other_family = self.family.zip(service::first_family(wanted)).is_some_and(|(family, wanted)| family != wanted);
+        self.immutable || type_of(self.kind, wanted) != self.type_ || other_class || other_family
+    }
+}
+
+/// The annotations that came with the object from home.
+fn made_annotations(replica: &Value) -> BTreeSet<String> {
+    let said = replica.pointer("/metadata/annotations").and_then(|all| all.get(annotations::TRAVELLED)?.as_str());
+    said.and_then(|said| serde_json::from_str(said).ok()).unwrap_or_default()
+}
+
+/// The object that replaces the live one. Controllers of this cluster keep what they added: annotations, and finalizers, with which they
+/// clean up what they created for it.
+pub fn replacement(standing: &Value, mut wanted: Value) -> Value {
+    let made = made_annotations(standing);
+    let old = standing.pointer("/metadata/annotations").and_then(Value::as_object).into_iter().flatten();
+    let theirs = old.filter(|(key, _)| !made.contains(*key) && !liqo_api::is_own(key));
+    let mut all: Map<String, Value> = theirs.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let ours = wanted.pointer("/metadata/annotations").and_then(Value::as_object).cloned();
+    all.extend(ours.unwrap_or_default());
+    for field in ["finalizers", "resourceVersion", "uid"] {
+        wanted["metadata"][field] = standing["metadata"][field].clone();
+    }
+    wanted["metadata"]["annotations"] = all.into();
+    // So does the address that was given to a load balancer.
+    let address = standing.pointer("/spec/loadBalancerIP");
+    if let Some(address) = address.filter(|_| text(&wanted, "/spec/type") == Some("LoadBalancer")) {
+        wanted["spec"]["loadBalancerIP"] = address.clone();
+    }
+    // The default that the cluster filled in stays.
+    if let Some(kind) = Kind::of(&wanted)
+        && exposure::class(kind, &wanted) == Some("")
+        && let Some(class) = exposure::class(kind, standing).map(str::to_owned)
+    {
+        exposure::set_class(kind, &mut wanted, &class);
+    }
+    wanted
+}
+
+/// The part of an object that can only be another one's: the type of a Secret, whether a Service is headless, the family of a
+/// slice.
+fn type_of(kind: Kind, object: &Value) -> &str {
+    match kind {
+        Kind::ConfigMap | Kind::NetworkPolicy | Kind::Ingress => "",
+        Kind::Secret => text(object, "/type").unwrap_or_default(),
+        Kind::Service => text(object, "/spec/clusterIP").filter(|address| *address == "None").unwrap_or_default(),
+        Kind::EndpointSlice => text(object, "/addressType").unwrap_or_default(),
+    }
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    Delete(Replica),
+    /// Create the replica of this source.
+    Create(Kind, Source),
+    /// Change the replica of this source, or create it again if it may not be changed.
+    Change(Source, Replica),
+    /// Report why the source has no replica, or `None` if it has one.
+    ReportProblem(Source, Option<Problem>),
+    /// Report under which addresses its replica is reached.
+    ReportExposure(Source, Option<Exposure>),
+    /// The replica is gone: remove the source's finalizer, which is at this position.
+    Release(Source, usize),
+}
+
+/// Plans the steps for one mapped namespace, deletions first.
+///
+/// Deletes only replicas of the kinds in `complete`: all sources of these kinds are known. Waits for a replica that is being
+/// deleted already. Creates no replica of a kind that `policy` does not allow, but keeps an existing one current, because running
+/// pods may read it.
+pub fn plan(sources: &[Source], replicas: &[Replica], complete: &BTreeSet<Kind>, policy: Option<&ConsumerPolicy>) -> Vec<Step> {
+    // Several sources may name the same replica: the first one counts.
+    let mut sources: Vec<&Source> = sources.iter().collect();
+    sources.sort_by(|one, other| one.key.cmp(&other.key));
+    let existing: HashMap<(Kind, &str), &Replica> =
+        replicas.iter().map(|replica| ((replica.kind, replica.name.as_str()), replica)).collect();
+    let mut wanted: BTreeMap<(Kind, &str), &Source> = BTreeMap::new();
+    let mut reports = Vec::new();
+    for source in sources.iter().copied().filter(|source| !source.deleted) {
+        let slot = source.kind.map(|kind| (kind, source.name.as_str()));
+        let replica = slot.and_then(|slot| existing.get(&slot));
+        let problem = source.problem.clone().or_else(|| {
+            let slot = slot?;
+            refusal(wanted.get(&slot).copied(), slot.0, policy.filter(|_| replica.is_none()))
+        });
+        if let Some(problem) = problem {
+            reports.extend(report(source, Some(problem)));
+        } else if let Some(slot) = slot {
+            wanted.insert(slot, source);
+            if replica.is_some_and(|replica| replica.fingerprint == source.fingerprint) {
+                reports.extend(report(source, source.partial.clone()));
+            }
+        }
+    }
+    for source in sources.iter().copied().filter(|source| !source.deleted) {
+        let slot = source.kind.map(|kind| (kind, source.name.as_str()));
+        let slot = slot.filter(|slot| wanted.get(slot).is_some_and(|first| first.key == source.key));
+        // Clients reach a replica even if its content is not yet, or must not become, that of the source.
+        let replica = slot.and_then(|slot| existing.get(&slot)).filter(|replica| !replica.deleted);
+        let exposure = replica.and_then(|replica| replica.exposure.clone());
+        if source.reported_exposure != exposure {
+            reports.push(Step::ReportExposure(source.clone(), exposure));
+        }
+    }
+    let is_surplus = |replica: &&Replica| {
+        !replica.deleted && complete.contains(&replica.kind) && !wanted.contains_key(&(replica.kind, replica.name.as_str()))
+    };
+    let mut steps: Vec<Step> = replicas.iter().filter(is_surplus).map(|replica| Step::Delete(replica.clone())).collect();
+    for (slot, source) in &wanted {
+        match existing.get(slot) {
+            None => steps.push(Step::Create(slot.0, (*source).clone())),
+            Some(replica) if replica.fingerprint != source.fingerprint && !replica.deleted => {
+                steps.push(Step::Change((*source).clone(), (*replica).clone()));
+            }
+            Some(_) => {}
+        }
+    }
+    steps.extend(reports);
+    steps.extend(sources.iter().filter_map(|source| release(source)));
+    steps
+}
+
+/// Why a source without a problem of its own gets no replica: `first` has the name, or the policy does not allow the kind.
+fn refusal(first: Option<&Source>, kind: Kind, policy: Option<&ConsumerPolicy>) -> Option<Problem> {
+    if let Some(first) = first {
+        return Some(Problem::new("NameTaken", format!("{} names the same object", first.key.name)));
+    }
+    policy.filter(|policy| !policy.reflects(kind)).map(|policy| Problem::not_allowed(kind, &policy.name))
+}
+
+fn report(source: &Source, problem: Option<Problem>) -> Option<Step> {
+    (source.reported != problem).then(|| Step::ReportProblem(source.clone(), problem))
+}
+
+/// What to report while the mapped namespace does not exist.
+pub fn plan_without_namespace(sources: &[Source], why: &str) -> Vec<Step> {
+    let waits = |source: &&Source| !source.deleted && matches!(source.kind, None | Some(Kind::ConfigMap));
+    let reports = sources.iter().filter(waits).filter_map(|source| {
+        let problem = source.problem.clone().unwrap_or_else(|| Problem::new("NamespaceNotReady", why));
+        report(source, Some(problem))
+    });
+    reports.chain(sources.iter().filter_map(release)).collect()
+}
+
+fn release(source: &Source) -> Option<Step> {
+    Some(Step::Release(source.clone(), source.finalizer.filter(|_| source.deleted)?))
+}
+
+/// The replica with this content. It gets none of the consumer's labels, because programs of this cluster may act on labelled objects.
+pub fn replica(kind: Kind, content: &Value, name: &str, namespace: &str, home: &str) -> Value {
+    let mut replica = travelling_fields(kind, content);
+    replica.insert("apiVersion".into(), kind.api_version().into());
+    replica.insert("kind".into(), kind.name().into());
+    // These labels name the Service of a slice.
+    let mut metadata = replica.remove("metadata").unwrap_or_default();
+    let mut all = metadata.get("labels").and_then(Value::as_object).cloned().unwrap_or_default();
+    for (label, value) in [(labels::MANAGED, "true"), (labels::REFLECTED, "true"), (labels::HOME_NAMESPACE, home)] {
+        all.insert(label.into(), value.into());
+    }
+    if kind == Kind::EndpointSlice {
+        all.insert(MANAGED_BY.into(), "liqo".into());
+    }
+    let class = exposure::class(kind, content).map(str::to_owned);
+    replica.insert("metadata".into(), json!({ "name": name, "namespace": namespace, "labels": all }));
+    let mut replica = Value::from(replica);
+    if let Some(class) = class {
+        let mut said = metadata.get_mut("annotations").and_then(Value::as_object_mut).map(std::mem::take).unwrap_or_default();
+        let made: BTreeSet<&String> = said.keys().collect();
+        let made = (!made.is_empty()).then(|| json!(made).to_string());
+        said.extend(made.map(|made| (annotations::TRAVELLED.to_owned(), made.into())));
+        said.insert(annotations::REMOTE_CLASS.into(), class.into());
+        replica["metadata"]["annotations"] = said.into();
+    }
+    replica
+}
+
+#[cfg(test)]
+mod tests;

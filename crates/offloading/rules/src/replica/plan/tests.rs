@@ -1,0 +1,541 @@
+use std::slice::from_ref as one;
+
+use super::*;
+use crate::fixtures::{object, policy};
+use crate::replica::exposure_grant::ExposureGrant;
+use crate::replica::isolation::IsolationPolicy;
+use liqo_api::finalizers;
+
+use crate::replica::network_policy::NetworkPolicy;
+use crate::replica::source::{MAX_POLICIES, ROOT_CA, clamp_policies, fingerprint};
+
+fn both() -> BTreeSet<Kind> {
+    BTreeSet::from([Kind::ConfigMap, Kind::Secret])
+}
+
+fn config(name: &str, value: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "data": { "key": value } })
+}
+
+fn source(name: &str, value: &str) -> Source {
+    object(name, &config(name, value), |_| {})
+}
+
+fn existing(name: &str, value: &str) -> Replica {
+    let mut content = config(name, value);
+    content["metadata"]["uid"] = "replica".into();
+    Replica::of(Kind::ConfigMap, serde_json::from_value(content).unwrap()).unwrap()
+}
+
+fn secret(type_: &str) -> Option<Source> {
+    Source::of_secret(
+        serde_json::from_value(json!({
+            "metadata": { "name": "s1", "namespace": "t", "uid": "s", "labels": { labels::HOME_NAMESPACE: "demo" },
+                "annotations": { annotations::HOME_NAME: "login" } },
+            "type": type_, "data": { "password": "c2VjcmV0" },
+        }))
+        .unwrap(),
+    )
+}
+
+#[test]
+fn a_twin_is_made_changed_and_deleted_as_its_source_is() {
+    let new = source("settings", "1");
+    assert_eq!(plan(one(&new), &[], &both(), None), [Step::Create(Kind::ConfigMap, new.clone())]);
+    assert_eq!(plan(one(&new), &[existing("settings", "1")], &both(), None), [], "nothing is written when nothing changed");
+    let old = existing("settings", "0");
+    assert_eq!(plan(one(&new), one(&old), &both(), None), [Step::Change(new, old.clone())]);
+    assert_eq!(plan(&[], one(&old), &both(), None), [Step::Delete(old)]);
+}
+
+#[test]
+fn a_twin_is_not_deleted_before_all_sources_of_its_kind_are_known() {
+    let replica = Replica { kind: Kind::Secret, ..existing("login", "x") };
+    assert_eq!(plan(&[], one(&replica), &BTreeSet::from([Kind::ConfigMap]), None), []);
+    assert_eq!(plan(&[], one(&replica), &both(), None), [Step::Delete(replica)]);
+}
+
+#[test]
+fn what_is_said_of_a_secret_stands_in_an_annotation_and_is_said_once() {
+    let secret = |said: Option<&Problem>| {
+        let mut secret = json!({ "metadata": { "name": "s", "namespace": "t", "uid": "u", "labels": { labels::HOME_NAMESPACE: "demo" },
+            "annotations": { annotations::HOME_NAME: "login" } }, "type": "example.com/own" });
+        if let Some(said) = said {
+            secret["metadata"]["annotations"][annotations::NOT_REFLECTED] = said.to_annotation().into();
+        }
+        Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
+    };
+    let [Step::ReportProblem(_, Some(problem))] = &plan(one(&secret(None)), &[], &both(), None)[..] else {
+        panic!("nothing is reported")
+    };
+    assert_eq!(problem.reason, "KindNotAllowed");
+    assert_eq!(plan(one(&secret(Some(problem))), &[], &both(), None), []);
+}
+
+#[test]
+fn an_object_of_an_unknown_kind_is_refused_by_name_and_taken_for_no_other() {
+    let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "settings" } });
+    let refused = object("role-1", &role, |object| object["metadata"]["finalizers"] = json!([finalizers::REFLECTED_OBJECT]));
+    assert_eq!(refused.kind, None);
+    let replica = existing("settings", "1");
+    let steps = plan(one(&refused), one(&replica), &both(), None);
+    let [Step::Delete(surplus), Step::ReportProblem(_, Some(problem))] = &steps[..] else { panic!("{steps:?}") };
+    assert_eq!(surplus, &replica, "a ConfigMap of the same name is not its replica");
+    assert_eq!(problem, &Problem::new("KindNotAllowed", "objects of kind Role are not reflected to this cluster"));
+    let steps = plan_without_namespace(one(&refused), "soon");
+    assert!(matches!(&steps[..], [Step::ReportProblem(_, Some(same))] if same == problem));
+    let leaving = Source { deleted: true, ..refused };
+    assert_eq!(plan(one(&leaving), &[], &both(), None), [Step::Release(leaving.clone(), 0)]);
+}
+
+#[test]
+fn a_source_that_is_being_deleted_goes_after_its_twin() {
+    let leaving = object("settings", &config("settings", "1"), |object| {
+        object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        object["metadata"]["finalizers"] = json!(["other", finalizers::REFLECTED_OBJECT]);
+    });
+    let replica = existing("settings", "1");
+    assert_eq!(plan(one(&leaving), one(&replica), &both(), None), [Step::Delete(replica), Step::Release(leaving.clone(), 1)]);
+    assert_eq!(plan_without_namespace(one(&leaving), "gone"), [Step::Release(leaving.clone(), 1)]);
+}
+
+#[test]
+fn only_what_is_allowed_is_reflected_and_the_refusal_is_told_once() {
+    let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "root" } });
+    let root_ca = config(ROOT_CA, "fake");
+    let other_group = json!({ "apiVersion": "evil/v1", "kind": "ConfigMap", "metadata": { "name": "x" } });
+    for (content, reason) in [
+        (role, "KindNotAllowed"),
+        (json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "x" } }), "KindNotAllowed"),
+        (root_ca, "NameTaken"),
+        (other_group, "KindNotAllowed"),
+        (json!({}), "KindNotAllowed"),
+        (config("../secrets/x", "1"), "Invalid"),
+    ] {
+        let refused = object("o", &content, |_| {});
+        let problem = refused.problem.clone().unwrap();
+        assert_eq!(problem.reason, reason);
+        assert_eq!(plan(&[refused], &[], &both(), None).len(), 1);
+        let reported = object("o", &content, |object| {
+            object["status"] = json!({ "reason": problem.reason, "message": problem.message });
+        });
+        assert_eq!(plan(&[reported], &[], &both(), None), []);
+    }
+}
+
+#[test]
+fn a_kind_that_the_policy_does_not_allow_gets_no_twin_and_one_that_exists_stays_current() {
+    let policy = policy(json!({ "reflectedKinds": ["Secret"] }));
+    let new = source("settings", "1");
+    let steps = plan(one(&new), &[], &both(), Some(&policy));
+    assert!(
+        matches!(&steps[..], [Step::ReportProblem(_, Some(problem))] if problem.reason == "KindNotAllowed" && problem.message.contains("partners")),
+        "{steps:?}"
+    );
+    let login = secret("Opaque").unwrap();
+    assert_eq!(plan(one(&login), &[], &both(), Some(&policy)), [Step::Create(Kind::Secret, login.clone())]);
+    let old = existing("settings", "0");
+    assert_eq!(plan(one(&new), one(&old), &both(), Some(&policy)), [Step::Change(new, old)]);
+}
+
+#[test]
+fn credentials_of_service_accounts_are_never_reflected() {
+    assert_eq!(secret("kubernetes.io/tls").unwrap().problem, None);
+    for type_ in ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token", "helm.sh/release.v1", ""] {
+        let refused = secret(type_).unwrap();
+        assert_eq!(refused.problem.clone().unwrap().reason, "KindNotAllowed", "{type_}");
+        assert!(matches!(&plan(&[refused], &[], &both(), None)[..], [Step::ReportProblem(..)]), "{type_}");
+    }
+}
+
+#[test]
+fn a_problem_that_is_over_is_no_longer_told() {
+    let recovered = object("settings", &config("settings", "1"), |object| object["status"] = json!({ "reason": "NameTaken" }));
+    assert_eq!(plan(one(&recovered), &[existing("settings", "1")], &both(), None), [Step::ReportProblem(recovered, None)]);
+}
+
+#[test]
+fn of_two_sources_of_one_twin_the_first_counts() {
+    let (first, second) = (object("a", &config("settings", "1"), |_| {}), object("b", &config("settings", "2"), |_| {}));
+    let steps = plan(&[second, first.clone()], &[existing("settings", "1")], &both(), None);
+    assert!(
+        matches!(&steps[..], [Step::ReportProblem(source, Some(problem))] if source.key.name == "b" && problem.reason == "NameTaken")
+    );
+}
+
+#[test]
+fn a_twin_holds_the_content_and_nothing_else_of_its_source() {
+    let mut content = config("settings", "1");
+    content["metadata"]["labels"] = json!({ "grafana_dashboard": "1" });
+    content["metadata"]["ownerReferences"] = json!([{ "name": "x" }]);
+    content["immutable"] = true.into();
+    let replica = replica(Kind::ConfigMap, &content, "settings", "demo-rome-aaaaaa", "demo");
+    assert_eq!(
+        replica["metadata"],
+        json!({ "name": "settings", "namespace": "demo-rome-aaaaaa",
+        "labels": { labels::MANAGED: "true", labels::REFLECTED: "true", labels::HOME_NAMESPACE: "demo" } })
+    );
+    assert_eq!(
+        (&replica["data"]["key"], &replica["immutable"], &replica["kind"]),
+        (&json!("1"), &json!(true), &json!("ConfigMap"))
+    );
+}
+
+#[test]
+fn absent_and_empty_content_are_the_same() {
+    let empty = json!({ "data": {}, "binaryData": null, "immutable": false });
+    assert_eq!(fingerprint(Kind::ConfigMap, &empty), fingerprint(Kind::ConfigMap, &json!({})));
+    assert_ne!(fingerprint(Kind::ConfigMap, &json!({ "immutable": true })), fingerprint(Kind::ConfigMap, &json!({})));
+}
+
+#[test]
+fn without_a_namespace_the_source_says_what_it_waits_for() {
+    let waiting = source("settings", "1");
+    let steps = plan_without_namespace(&[waiting], "soon");
+    assert!(matches!(&steps[..], [Step::ReportProblem(_, Some(problem))] if problem.reason == "NamespaceNotReady"));
+}
+
+fn service(change: impl FnOnce(&mut Value)) -> Value {
+    let mut service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" },
+        "spec": { "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] } });
+    change(&mut service);
+    service
+}
+
+fn slice(service: &str, addresses: &[&str]) -> Value {
+    let endpoints: Vec<Value> =
+        addresses.iter().map(|address| json!({ "addresses": [address], "conditions": { "ready": true } })).collect();
+    json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [{ "port": 8080 }],
+        "metadata": { "name": "web-x", "labels": { service::SERVICE_NAME: service } }, "endpoints": endpoints })
+}
+
+fn clamped_slice(addresses: &[&str]) -> Source {
+    let source = object("endpointslice-1", &slice("web", addresses), |_| {});
+    source.clamp_slice(&BTreeSet::from(["web".to_owned()]), |ip| ip.to_string().starts_with("10.245."))
+}
+
+fn replica_of(kind: Kind, mut object: Value) -> Replica {
+    object["metadata"]["uid"] = "replica".into();
+    Replica::of(kind, serde_json::from_value(object).unwrap()).unwrap()
+}
+
+#[test]
+fn a_service_is_rebuilt_from_what_may_be_in_it() {
+    let hostile = service(|service| {
+        for (field, value) in [
+            ("selector", json!({ "app": "victim" })),
+            ("externalIPs", json!(["10.0.0.1"])),
+            ("type", json!("LoadBalancer")),
+            ("clusterIP", json!("10.96.0.10")),
+            ("loadBalancerIP", json!("192.0.2.1")),
+            ("externalName", json!("example.com")),
+        ] {
+            service["spec"][field] = value;
+        }
+        service["spec"]["ports"][0]["nodePort"] = 30_000.into();
+        service["metadata"]["annotations"] = json!({ "metallb.universe.tf/address-pool": "x" });
+    });
+    let source = ExposureGrant::default().apply(object("service-1", &hostile, |_| {}), &BTreeSet::new());
+    assert_eq!(source.problem, None);
+    let made = replica(Kind::Service, &source.content().unwrap(), "web", "demo-rome-aaaaaa", "demo");
+    assert_eq!(
+        made,
+        json!({ "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": "web", "namespace": "demo-rome-aaaaaa",
+                "labels": { labels::MANAGED: "true", labels::REFLECTED: "true", labels::HOME_NAMESPACE: "demo" } },
+            "spec": { "type": "ClusterIP", "ipFamilyPolicy": "SingleStack",
+                "ports": [{ "name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP" }] } })
+    );
+}
+
+#[test]
+fn what_the_api_server_adds_to_a_service_is_no_change_and_what_a_person_adds_is() {
+    let source = object("service-1", &service(|_| {}), |_| {}).of_families(&["IPv4"]);
+    let live = |change: &dyn Fn(&mut Value)| {
+        let mut live = replica(Kind::Service, &source.content().unwrap(), "web", "x", "demo");
+        for (field, value) in [
+            ("clusterIP", json!("10.96.3.4")),
+            ("clusterIPs", json!(["10.96.3.4"])),
+            ("ipFamilies", json!(["IPv4"])),
+            ("sessionAffinity", json!("None")),
+            ("internalTrafficPolicy", json!("Cluster")),
+        ] {
+            live["spec"][field] = value;
+        }
+        change(&mut live);
+        replica_of(Kind::Service, live)
+    };
+    let services = BTreeSet::from([Kind::Service]);
+    assert_eq!(plan(one(&source), &[live(&|_| {})], &services, None), []);
+    let selecting = live(&|live| live["spec"]["selector"] = json!({ "app": "x" }));
+    assert_eq!(plan(one(&source), one(&selecting), &services, None), [Step::Change(source.clone(), selecting)]);
+    let headless = live(&|live| live["spec"]["clusterIP"] = "None".into());
+    assert_eq!(headless.type_, "None", "it can only be created again");
+    assert_eq!(plan(&[], &[live(&|_| {})], &services, None).len(), 1);
+}
+
+#[test]
+fn a_service_that_is_to_be_of_another_family_is_made_anew_and_one_that_gets_a_second_is_not() {
+    let wanted = |policy: &str, families: Value| {
+        let content = service(|service| {
+            service["spec"]["ipFamilyPolicy"] = policy.into();
+            service["spec"]["ipFamilies"] = families;
+        });
+        let source = object("service-1", &content, |_| {}).of_families(&["IPv4", "IPv6"]);
+        replica(Kind::Service, &source.content().unwrap(), "web", "x", "demo")
+    };
+    let (four, six) = (wanted("SingleStack", json!(["IPv4"])), wanted("SingleStack", json!(["IPv6"])));
+    let both = wanted("PreferDualStack", json!(["IPv6", "IPv4"]));
+    let live_service = replica_of(Kind::Service, four.clone());
+    assert_eq!([&four, &six, &both].map(|wanted| live_service.must_be_recreated_for(wanted)), [false, true, false]);
+    let mut live = both;
+    live["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
+    let live_service = replica_of(Kind::Service, live);
+    assert_eq!([&four, &six].map(|wanted| live_service.must_be_recreated_for(wanted)), [false, true]);
+}
+
+fn grant(usage: Value) -> ExposureGrant {
+    ExposureGrant::new(Some(&policy(usage)), [&balanced()])
+}
+
+fn balanced() -> Source {
+    object("service-1", &service(|service| service["spec"]["type"] = "LoadBalancer".into()), |_| {})
+}
+
+fn shop(host: &str) -> Source {
+    let rule = json!({ "host": host, "http": { "paths": [{ "path": "/", "pathType": "Prefix",
+        "backend": { "service": { "name": "web", "port": { "number": 80 } } } }] } });
+    let content = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "spec": { "rules": [rule] },
+        "metadata": { "name": "shop", "annotations": { "example.com/size": "1m", "example.com/other": "x" } } });
+    object("ingress-1", &content, |_| {})
+}
+
+/// A source within this policy, and its replica as the cluster keeps it after this change.
+fn standing_within(source: Source, usage: Value, change: &dyn Fn(&mut Value)) -> (Source, Replica, Value) {
+    let source = grant(usage).apply(source, &BTreeSet::from(["web".to_owned()]));
+    let mut live = replica(source.kind.unwrap(), &source.content().unwrap(), &source.name, "x", "demo");
+    change(&mut live);
+    let source = Source { reported: source.partial.clone(), ..source };
+    (source.clone(), replica_of(source.kind.unwrap(), live.clone()), live)
+}
+
+fn services_and_ingresses() -> BTreeSet<Kind> {
+    BTreeSet::from([Kind::Service, Kind::Ingress])
+}
+
+#[test]
+fn the_class_that_the_cluster_fills_in_is_no_change_and_stays() {
+    let ingresses = json!({ "ingressClasses": [""], "ingressHosts": ["*"] });
+    let (source, replica, live) =
+        standing_within(shop("a.example.com"), ingresses, &|live| live["spec"]["ingressClassName"] = "nginx".into());
+    let exposure = Exposure::default();
+    assert_eq!(
+        plan(one(&source), one(&replica), &services_and_ingresses(), None),
+        [Step::ReportExposure(source.clone(), Some(exposure.clone()))]
+    );
+    let reported_exposure = Source { reported_exposure: Some(exposure), ..source };
+    assert_eq!(plan(one(&reported_exposure), one(&replica), &services_and_ingresses(), None), []);
+    let wanted = crate::replica::plan::replica(Kind::Ingress, &reported_exposure.content().unwrap(), "shop", "x", "demo");
+    assert!(!replica.must_be_recreated_for(&wanted));
+    assert_eq!(replacement(&live, wanted)["spec"]["ingressClassName"], "nginx");
+}
+
+#[test]
+fn what_controllers_write_on_a_twin_is_theirs_and_what_travelled_is_taken_back() {
+    let usage =
+        |annotations: Value| json!({ "ingressClasses": ["public"], "ingressHosts": ["*"], "ingressAnnotations": annotations });
+    let marked = |live: &mut Value| {
+        live["metadata"]["annotations"]["cloud.example/state"] = "1".into();
+        live["metadata"]["finalizers"] = json!(["cloud.example/cleanup"]);
+        live["metadata"]["uid"] = "replica".into();
+        live["metadata"]["resourceVersion"] = "7".into();
+    };
+    let (source, replica, live) = standing_within(shop("a.example.com"), usage(json!(["example.com/size"])), &marked);
+    let exposure = Exposure { class: "public".into(), addresses: Vec::new() };
+    let reported_exposure = Source { reported_exposure: Some(exposure), ..source };
+    assert_eq!(plan(one(&reported_exposure), one(&replica), &services_and_ingresses(), None), []);
+    let (narrowed, ..) = standing_within(shop("a.example.com"), usage(json!([])), &|_| {});
+    let steps = plan(one(&narrowed), one(&replica), &services_and_ingresses(), None);
+    assert!(steps.iter().any(|step| matches!(step, Step::Change(..))), "{steps:?}");
+    let written =
+        replacement(&live, crate::replica::plan::replica(Kind::Ingress, &narrowed.content().unwrap(), "shop", "x", "demo"));
+    let metadata = &written["metadata"];
+    assert_eq!(metadata["annotations"], json!({ "cloud.example/state": "1", annotations::REMOTE_CLASS: "public" }));
+    let addressed = json!({ "spec": { "type": "LoadBalancer", "loadBalancerIP": "203.0.113.7" } });
+    let kept = |kind: &str| replacement(&addressed, json!({ "spec": { "type": kind } }))["spec"]["loadBalancerIP"].clone();
+    assert_eq!((kept("LoadBalancer"), kept("ClusterIP")), (json!("203.0.113.7"), Value::Null));
+    assert_eq!((&metadata["finalizers"], &metadata["resourceVersion"]), (&json!(["cloud.example/cleanup"]), &json!("7")));
+}
+
+#[test]
+fn a_load_balancer_comes_and_goes_in_place_and_another_class_is_another_object() {
+    let edge = json!({ "loadBalancerClasses": ["edge"] });
+    let (source, given, _) = standing_within(balanced(), edge, &|_| {});
+    let (closed, inside, _) = standing_within(balanced(), json!({}), &|_| {});
+    assert_eq!((given.exposure.as_ref().map(|one| one.class.as_str()), &inside.exposure), (Some("edge"), &None));
+    let wanted = |source: &Source| replica(Kind::Service, &source.content().unwrap(), "web", "x", "demo");
+    assert!(!inside.must_be_recreated_for(&wanted(&source)) && !given.must_be_recreated_for(&wanted(&closed)));
+    let (other, ..) = standing_within(balanced(), json!({ "loadBalancerClasses": ["other"] }), &|_| {});
+    assert!(given.must_be_recreated_for(&wanted(&other)));
+    let classes = |classes: Value| json!({ "ingressClasses": classes, "ingressHosts": ["*"] });
+    let shop = |allowed: Value| standing_within(shop("a.example.com"), classes(allowed), &|_| {});
+    let ((named, ..), (_, public, _), (_, default, _)) = (shop(json!(["inside"])), shop(json!(["public"])), shop(json!([""])));
+    let wanted = replica(Kind::Ingress, &named.content().unwrap(), "shop", "x", "demo");
+    assert!(
+        !public.must_be_recreated_for(&wanted) && default.must_be_recreated_for(&wanted),
+        "what the cluster set is like ours"
+    );
+    let closed = Source { reported_exposure: given.exposure.clone(), ..closed };
+    let steps = plan(one(&closed), one(&given), &services_and_ingresses(), None);
+    assert!(matches!(&steps[..], [Step::Change(..)]), "it is shown as it is until it is taken back: {steps:?}");
+    assert!(matches!(&plan(one(&closed), one(&inside), &services_and_ingresses(), None)[..], [Step::ReportExposure(_, None)]));
+}
+
+#[test]
+fn an_ingress_that_may_not_be_any_more_goes() {
+    let usage = |hosts: Value| json!({ "ingressClasses": ["public"], "ingressHosts": hosts });
+    let (_, replica, _) = standing_within(shop("a.example.com"), usage(json!(["*"])), &|_| {});
+    let refused = grant(usage(json!(["b.example.com"]))).apply(shop("a.example.com"), &BTreeSet::from(["web".to_owned()]));
+    let steps = plan(one(&refused), one(&replica), &services_and_ingresses(), None);
+    assert!(
+        matches!(&steps[..], [Step::Delete(_), Step::ReportProblem(_, Some(problem))] if problem.reason == "HostNotAllowed"),
+        "{steps:?}"
+    );
+}
+
+#[test]
+fn a_slice_is_kept_as_it_is_written() {
+    let source = clamped_slice(&["10.245.0.7", "10.245.0.5"]);
+    assert_eq!((&source.problem, &source.partial), (&None, &None));
+    let made = replica(Kind::EndpointSlice, &source.content().unwrap(), "web-x", "demo-rome-aaaaaa", "demo");
+    assert_eq!(made["apiVersion"], "discovery.k8s.io/v1");
+    assert_eq!(
+        made["metadata"]["labels"],
+        json!({ service::SERVICE_NAME: "web", MANAGED_BY: "liqo", labels::MANAGED: "true", labels::REFLECTED: "true",
+            labels::HOME_NAMESPACE: "demo" })
+    );
+    let mut live = made;
+    live["ports"][0]["name"] = "".into();
+    let live = replica_of(Kind::EndpointSlice, live);
+    assert_eq!(plan(one(&source), &[live], &BTreeSet::from([Kind::EndpointSlice]), None), []);
+}
+
+#[test]
+fn endpoints_that_are_not_the_consumers_are_left_out_and_named() {
+    let clean = clamped_slice(&["10.245.0.5"]);
+    let hostile = clamped_slice(&["10.245.0.5", "10.244.0.10", "192.168.0.1"]);
+    assert_eq!(hostile.fingerprint, clean.fingerprint);
+    let problem = hostile.partial.clone().unwrap();
+    assert_eq!(problem.reason, "AddressRefused");
+    assert!(problem.message.ends_with(": 10.244.0.10, 192.168.0.1"), "{}", problem.message);
+    let live = replica_of(Kind::EndpointSlice, replica(Kind::EndpointSlice, &clean.content().unwrap(), "web-x", "x", "demo"));
+    let slices = BTreeSet::from([Kind::EndpointSlice]);
+    assert_eq!(plan(one(&hostile), one(&live), &slices, None), [Step::ReportProblem(hostile.clone(), Some(problem.clone()))]);
+    let reported = Source { reported: Some(problem), ..hostile };
+    assert_eq!(plan(one(&reported), one(&live), &slices, None), [], "it is said once");
+    let many: Vec<String> = (0..50).map(|last| format!("192.168.0.{last}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert!(clamped_slice(&many).partial.unwrap().message.len() < 400);
+}
+
+#[test]
+fn endpoints_are_only_for_services_of_home() {
+    let source = object("endpointslice-1", &slice("admins", &["10.245.0.5"]), |_| {});
+    let source = source.clamp_slice(&BTreeSet::from(["web".to_owned()]), |_| true);
+    assert_eq!(source.problem.as_ref().map(|problem| problem.reason.as_str()), Some("NoService"));
+    let live = replica_of(Kind::EndpointSlice, slice("admins", &["10.245.0.5"]));
+    let steps = plan(one(&source), one(&live), &BTreeSet::from([Kind::EndpointSlice]), None);
+    assert!(matches!(&steps[..], [Step::Delete(_), Step::ReportProblem(..)]), "{steps:?}");
+}
+
+#[test]
+fn a_slice_that_is_too_large_is_refused_and_not_kept() {
+    let addresses: Vec<String> = (0..2000).map(|host| format!("10.245.{}.{}", host / 250, host % 250)).collect();
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let source = object("endpointslice-1", &slice("web", &addresses), |_| {});
+    assert_eq!((source.problem.map(|problem| problem.reason), source.content), (Some("Invalid".into()), None));
+}
+
+fn network_policy(name: &str, spec: &Value) -> Source {
+    let content =
+        json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": name }, "spec": spec });
+    object("networkpolicy-1", &content, |_| {})
+}
+
+fn limits() -> IsolationPolicy {
+    IsolationPolicy {
+        consumer: crate::fixtures::consumer(),
+        internal: BTreeSet::new(),
+        api_servers: Vec::new(),
+        ingress_sources: Vec::new(),
+        prefixes: vec!["10.245.0.0/16".parse().unwrap()],
+    }
+}
+
+#[test]
+fn a_network_policy_is_written_within_the_limits_and_kept_so() {
+    let spec = json!({ "podSelector": { "matchLabels": { "app": "web" } }, "ingress": [{ "from": [
+        { "ipBlock": { "cidr": "10.245.0.7/32" } }, { "ipBlock": { "cidr": "10.244.0.7/32" } }] }] });
+    let source = network_policy("allow", &spec).clamp_policy(&limits());
+    assert_eq!(source.partial.clone().unwrap().reason, "AddressRefused");
+    let made = replica(Kind::NetworkPolicy, &source.content().unwrap(), "allow", "demo-rome-aaaaaa", "demo");
+    assert_eq!(made["spec"]["ingress"], json!([{ "from": [{ "ipBlock": { "cidr": "10.245.0.7/32" } }] }]));
+    assert_eq!(made["metadata"]["labels"][labels::REFLECTED], "true");
+    let policies = BTreeSet::from([Kind::NetworkPolicy]);
+    let reported = Source { reported: source.partial.clone(), ..source };
+    let nothing_allowed = policy(json!({ "reflectedKinds": [] }));
+    assert_eq!(
+        plan(one(&reported), &[], &policies, Some(&nothing_allowed)),
+        [Step::Create(Kind::NetworkPolicy, reported.clone())],
+        "no policy keeps it out"
+    );
+    let live = replica_of(Kind::NetworkPolicy, made.clone());
+    assert_eq!(plan(one(&reported), one(&live), &policies, None), []);
+    let mut opened = made;
+    opened["spec"]["ingress"] = json!([{}]);
+    let opened = replica_of(Kind::NetworkPolicy, opened);
+    assert_eq!(plan(one(&reported), one(&opened), &policies, None), [Step::Change(reported, opened)]);
+}
+
+#[test]
+fn a_network_policy_that_cannot_be_taken_closes_instead_of_opening() {
+    let open = json!({ "podSelector": { "matchLabels": { "app": "web" } }, "ingress": [{}] });
+    let ours = network_policy("liqo-ingress", &open).clamp_policy(&limits());
+    assert_eq!(
+        (ours.problem.as_ref().map(|problem| problem.reason.as_str()), ours.policy()),
+        (Some("NameTaken"), NetworkPolicy::closed())
+    );
+    let many: Vec<Value> =
+        (0..2000).map(|host| json!({ "ipBlock": { "cidr": format!("10.245.{}.{}/32", host / 200, host % 200) } })).collect();
+    let long =
+        network_policy("long", &json!({ "podSelector": { "matchLabels": { "app": "web" } }, "ingress": [{ "from": many }] }));
+    let long = long.clamp_policy(&limits());
+    assert_eq!(
+        (long.problem.as_ref().map(|problem| problem.reason.as_str()), long.policy()),
+        (Some("Invalid"), NetworkPolicy::closed())
+    );
+    let strange =
+        network_policy("strange", &json!({ "podSelector": { "matchFields": [] }, "ingress": [{}] })).clamp_policy(&limits());
+    assert_eq!(
+        (strange.partial.as_ref().map(|problem| problem.reason.as_str()), strange.policy().pods),
+        (Some("Invalid"), crate::replica::label_selector::Selector::default())
+    );
+    assert_eq!(strange.policy().ingress, Some(Vec::new()));
+}
+
+#[test]
+fn policies_that_are_too_many_close_all_pods() {
+    let many = |count: usize| -> Vec<Source> {
+        let policy = |number: usize| {
+            let spec = json!({ "podSelector": { "matchLabels": { "app": number.to_string() } } });
+            let mut source = network_policy(&format!("p{number}"), &spec);
+            source.key.name = format!("networkpolicy-{number:05}");
+            source
+        };
+        clamp_policies((0..count).rev().map(policy).collect(), &limits())
+    };
+    assert!(many(MAX_POLICIES).iter().all(|source| source.problem.is_none()));
+    let refused: Vec<Source> = many(MAX_POLICIES + 1).into_iter().filter(|source| source.problem.is_some()).collect();
+    assert_eq!(refused.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(), [format!("p{MAX_POLICIES}")]);
+    assert_eq!(refused[0].policy(), NetworkPolicy::closed());
+}

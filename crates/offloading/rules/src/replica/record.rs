@@ -1,0 +1,502 @@
+//! Reflected objects as they travel: their content, their names, and when two are equal. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    ByteString,
+    api::{
+        core::v1::{ConfigMap, Secret, Service},
+        discovery::v1::EndpointSlice,
+        networking::v1::Ingress,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use liqo_api::reflection::{is_allowed, is_denied, is_reflected};
+use liqo_api::{Exposure, Key, ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
+use liqo_network_model::{Here, PeerMaps};
+use serde_json::{Value, json};
+
+use crate::json::{fingerprint, text};
+use crate::pod::carry::api_server::{self, ApiServerChoice};
+use crate::pod::local_state::LocalPod;
+use crate::pod::local_status::cut;
+use crate::replica::kind::Kind;
+use crate::replica::{exposure, ingress, service};
+
+/// Secrets of these types belong to the home cluster's own controllers.
+const NEVER: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
+
+/// An object at home that is reflected.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reference {
+    pub kind: Kind,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Reference {
+    pub fn new(kind: Kind, key: &Key) -> Self {
+        Self { kind, namespace: key.namespace.clone(), name: key.name.clone() }
+    }
+
+    pub fn key(&self) -> Key {
+        Key::new(self.namespace.clone(), self.name.clone())
+    }
+
+    /// Every object that a pod names.
+    pub fn all(pod: &LocalPod) -> Vec<Self> {
+        let of = |kind: Kind| move |name: &String| Self { kind, namespace: pod.key.namespace.clone(), name: name.clone() };
+        let config_maps = pod.refs.config_maps.iter().map(of(Kind::ConfigMap));
+        let of_api_server = matches!(pod.api_server, ApiServerChoice::Home { .. }).then(|| Self::of_api_server(pod));
+        config_maps.chain(pod.refs.secrets.iter().map(of(Kind::Secret))).chain(of_api_server).collect()
+    }
+
+    /// The Secret with which a pod uses our API server; it exists at the provider only.
+    pub fn of_api_server(pod: &LocalPod) -> Self {
+        Self { kind: Kind::Secret, namespace: pod.key.namespace.clone(), name: api_server::secret(&pod.uid) }
+    }
+
+    /// UID of the pod for which this is the Secret of [`Self::of_api_server`].
+    pub fn is_for_api_server(&self) -> Option<&str> {
+        api_server::pod_of(&self.name).filter(|_| self.kind == Kind::Secret)
+    }
+
+    /// Whether the pod names this object.
+    pub fn is_named_by(&self, pod: &LocalPod) -> bool {
+        let names = match self.kind {
+            Kind::ConfigMap => &pod.refs.config_maps,
+            Kind::Secret => &pod.refs.secrets,
+            Kind::Service | Kind::EndpointSlice | Kind::Ingress | Kind::NetworkPolicy => return false,
+        };
+        let names_it = names.contains(&self.name) || self.is_for_api_server() == Some(&pod.uid);
+        pod.key.namespace == self.namespace && names_it
+    }
+
+    /// The name of its record in the tenant namespace.
+    pub fn record(&self) -> String {
+        let kind = self.kind.name().to_lowercase();
+        format!("{kind}-{}", short_hash(&format!("{}/{}", self.namespace, self.name)))
+    }
+}
+
+/// The reduced form of a record in the tenant namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReflectionRecord {
+    /// The object at home.
+    pub reference: Reference,
+    /// Equal for equal content.
+    pub fingerprint: u64,
+    pub terminating: bool,
+    /// Why the provider has no replica of it.
+    pub problem: Option<String>,
+    /// How clients outside the provider's cluster reach its replica.
+    pub exposure: Option<Exposure>,
+    /// Of a token: when to renew it, unless the provider changed that.
+    pub renew_at: Option<Timestamp>,
+}
+
+impl ReflectionRecord {
+    /// Reduces a record; `None` if it is not one of ours.
+    pub fn of_object(object: ReflectedObject) -> Option<Self> {
+        let name = text(&object.spec.object, "/metadata/name")?.to_owned();
+        let kind = Kind::of(&object.spec.object).filter(|kind| *kind != Kind::Secret)?;
+        let reference = Reference { kind, namespace: object.spec.namespace, name };
+        let terminating = object.metadata.deletion_timestamp.is_some();
+        let said = object.status.as_ref().and_then(|status| Some((status.reason.clone()?, status.message.clone()?)));
+        // Before the namespace exists no pod can run there, and the pod itself reports that.
+        let said = said.filter(|(reason, _)| reason != "NamespaceNotReady");
+        let problem = said.map(|(reason, message)| cut(&format!("{reason}: {message}")));
+        let exposure = object.status.and_then(|status| exposure::clean(status.exposure?));
+        let fingerprint = fingerprint(&object.spec.object);
+        Some(Self { reference, fingerprint, terminating, problem, exposure, renew_at: None })
+    }
+
+    /// Reduces a Secret that is a record; `None` for any other.
+    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    pub fn of_secret(secret: Secret) -> Option<Self> {
+        let namespace = secret.metadata.labels.as_ref()?.get(labels::HOME_NAMESPACE)?.clone();
+        let name = secret.metadata.annotations.as_ref()?.get(annotations::HOME_NAME)?.clone();
+        let terminating = secret.metadata.deletion_timestamp.is_some();
+        let reference = Reference { kind: Kind::Secret, namespace, name };
+        let problem = secret.metadata.annotations.as_ref()?.get(annotations::NOT_REFLECTED).map(|said| cut(said));
+        let renew_at = secret.metadata.annotations.as_ref()?.get(annotations::RENEW_AT).and_then(|at| at.parse().ok());
+        let fingerprint = fingerprint_of_secret(&secret);
+        Some(Self { reference, fingerprint, terminating, problem, exposure: None, renew_at })
+    }
+
+    /// Whether a change concerns more than the problem and exposure that the provider reports.
+    pub fn differs_beyond_problem(&self, other: &Self) -> bool {
+        let rest = |record: &Self| (record.reference.clone(), record.fingerprint, record.terminating, record.renew_at);
+        rest(self) != rest(other)
+    }
+}
+
+/// The object inside the record of a `ConfigMap`; `None` if it does not travel.
+pub fn object_of(map: &ConfigMap) -> Value {
+    let mut object = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": described(&map.metadata),
+        "data": map.data.clone().unwrap_or_default(),
+    });
+    if let Some(binary) = map.binary_data.as_ref().filter(|binary| !binary.is_empty()) {
+        object["binaryData"] = json!(binary);
+    }
+    object
+}
+
+/// The name, labels and annotations that travel.
+fn described(meta: &ObjectMeta) -> Value {
+    let own = |key: &str| key.split_once('/').is_some_and(|(domain, _)| domain.ends_with(labels::DOMAIN));
+    let kept = |entries: &Option<BTreeMap<String, String>>| {
+        let mut entries = entries.clone().unwrap_or_default();
+        entries.retain(|key, _| !own(key) && key != "kubectl.kubernetes.io/last-applied-configuration");
+        entries
+    };
+    json!({ "name": meta.name, "labels": kept(&meta.labels), "annotations": kept(&meta.annotations) })
+}
+
+/// The reduced form of a Service at home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalService {
+    /// Whether it travels wherever its namespace is offloaded.
+    pub is_allowed: bool,
+    /// The object inside its record.
+    text: Box<str>,
+}
+
+impl LocalService {
+    /// Reduces a Service; `None` if it does not travel.
+    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    pub fn of(service: Service) -> Option<Self> {
+        let whole = serde_json::to_value(&service).ok().filter(|_| is_reflected(&service))?;
+        let mut object = service::leaving(&whole);
+        object.insert("apiVersion".into(), Kind::Service.api_version().into());
+        object.insert("kind".into(), Kind::Service.name().into());
+        object.insert("metadata".into(), described(&service.metadata));
+        Some(Self { is_allowed: is_allowed(&service), text: Value::from(object).to_string().into() })
+    }
+
+    pub fn object(&self) -> Option<Value> {
+        serde_json::from_str(&self.text).ok()
+    }
+}
+
+/// The reduced form of an Ingress at home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalIngress {
+    /// Whether it travels wherever its namespace is offloaded.
+    pub is_allowed: bool,
+    pub secrets: BTreeSet<String>,
+    /// The object inside its record.
+    text: Box<str>,
+}
+
+impl LocalIngress {
+    /// Reduces an Ingress; `None` if it does not travel.
+    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    pub fn of(ingress: Ingress) -> Option<Self> {
+        let mut whole = serde_json::to_value(&ingress).ok().filter(|_| !is_denied(&ingress))?;
+        match exposure::request(&whole) {
+            exposure::Request::Nothing => return None,
+            // An annotation that restricts access here may mean nothing there.
+            exposure::Request::Any if ingress::is_guarded(&whole) => return None,
+            exposure::Request::Class(class) => exposure::set_class(Kind::Ingress, &mut whole, &class),
+            exposure::Request::Any => exposure::set_class(Kind::Ingress, &mut whole, ""),
+        }
+        let mut object = ingress::ingress(&whole);
+        object.insert("apiVersion".into(), Kind::Ingress.api_version().into());
+        object.insert("kind".into(), Kind::Ingress.name().into());
+        object.insert("metadata".into(), described(&ingress.metadata));
+        let object = Value::from(object);
+        let secrets = ingress::secrets(&object);
+        Some(Self { is_allowed: is_allowed(&ingress), secrets, text: object.to_string().into() })
+    }
+
+    pub fn object(&self) -> Option<Value> {
+        serde_json::from_str(&self.text).ok()
+    }
+}
+
+/// The reduced form of an `EndpointSlice` at home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalSlice {
+    pub service: String,
+    /// The fields that travel, with the addresses here.
+    text: Box<str>,
+}
+
+impl LocalSlice {
+    /// Reduces a slice; `None` if it belongs to no Service, or if its users keep it here.
+    #[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+    pub fn of(slice: EndpointSlice) -> Option<Self> {
+        let whole = serde_json::to_value(&slice).ok().filter(|_| !is_denied(&slice))?;
+        let service = service::service_of(&whole)?.to_owned();
+        Some(Self { service, text: Value::from(service::endpoint_slice(&whole, Some)).to_string().into() })
+    }
+
+    /// The object inside its record, with the addresses as the peer sees them; `None` if the peer sees none of them.
+    pub fn seen_by(&self, name: &str, maps: &PeerMaps) -> Option<Value> {
+        let whole: Value = serde_json::from_str(&self.text).ok()?;
+        let mut object = service::endpoint_slice(&whole, |address| maps.seen_there(Here(address)).map(|there| there.0));
+        object.get("endpoints").and_then(Value::as_array).filter(|endpoints| !endpoints.is_empty())?;
+        object.insert("apiVersion".into(), Kind::EndpointSlice.api_version().into());
+        object.insert("kind".into(), Kind::EndpointSlice.name().into());
+        object.get_mut("metadata").and_then(Value::as_object_mut)?.insert("name".into(), name.into());
+        Some(object.into())
+    }
+}
+
+pub fn record_of(reference: &Reference, object: Value) -> ReflectedObject {
+    ReflectedObject {
+        metadata: metadata(reference),
+        spec: ReflectedObjectSpec { namespace: reference.namespace.clone(), object },
+        status: None,
+    }
+}
+
+/// The record of a Secret is a Secret, so that encryption at rest covers it; `None` if it does not travel.
+pub fn record_of_secret(reference: &Reference, secret: &Secret) -> Option<Secret> {
+    if secret.type_.as_deref().is_some_and(|kind| NEVER.contains(&kind)) {
+        return None;
+    }
+    Some(Secret {
+        metadata: metadata(reference),
+        type_: Some(secret.type_.clone().unwrap_or_else(|| "Opaque".into())),
+        data: secret.data.clone(),
+        ..Secret::default()
+    })
+}
+
+fn metadata(reference: &Reference) -> ObjectMeta {
+    let text = str::to_owned;
+    ObjectMeta {
+        name: Some(reference.record()),
+        labels: Some(
+            [
+                (text(labels::MANAGED), text("true")),
+                (text(labels::REFLECTED), text("true")),
+                (text(labels::HOME_NAMESPACE), reference.namespace.clone()),
+            ]
+            .into(),
+        ),
+        annotations: Some([(text(annotations::HOME_NAME), reference.name.clone())].into()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Equal for Secrets with equal content.
+pub fn fingerprint_of_secret(secret: &Secret) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    secret.type_.as_deref().unwrap_or("Opaque").hash(&mut hasher);
+    for (key, ByteString(value)) in secret.data.iter().flatten() {
+        (key, value).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reference(kind: Kind, name: &str) -> Reference {
+        Reference { kind, namespace: "demo".into(), name: name.into() }
+    }
+
+    fn record_of_config_map(reference: &Reference, map: &ConfigMap) -> ReflectedObject {
+        record_of(reference, object_of(map))
+    }
+
+    fn config_map(value: Value) -> ConfigMap {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn records_of_different_objects_have_different_names() {
+        let names: std::collections::BTreeSet<String> =
+            [reference(Kind::ConfigMap, "a"), reference(Kind::Secret, "a"), reference(Kind::ConfigMap, "b")]
+                .iter()
+                .chain([
+                    &Reference { namespace: "other".into(), ..reference(Kind::ConfigMap, "a") },
+                    &reference(Kind::Service, "a"),
+                    &reference(Kind::EndpointSlice, "a"),
+                ])
+                .map(Reference::record)
+                .collect();
+        assert_eq!(names.len(), 6);
+        assert!(names.iter().all(|name| name.len() <= 63));
+    }
+
+    #[test]
+    fn a_pod_names_what_it_reads_and_only_in_its_namespace() {
+        let pod = json!({"metadata": {"namespace": "demo", "name": "web", "uid": "u"},
+            "spec": {"containers": [{"name": "c", "envFrom": [{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "m"}}]}]}});
+        let pod = LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap();
+        assert_eq!(Reference::all(&pod), [reference(Kind::ConfigMap, "m"), reference(Kind::Secret, "s")]);
+        assert!(reference(Kind::Secret, "s").is_named_by(&pod));
+        assert!(!reference(Kind::ConfigMap, "s").is_named_by(&pod));
+        assert!(!Reference { namespace: "other".into(), ..reference(Kind::Secret, "s") }.is_named_by(&pod));
+    }
+
+    #[test]
+    fn a_record_read_back_is_like_the_one_written() {
+        let map = config_map(json!({"metadata": {"name": "m", "labels": {"z": "1", "a": "2"}}, "data": {"y": "1", "b": "2"},
+            "binaryData": {"x": "AAEC"}}));
+        let record = record_of_config_map(&reference(Kind::ConfigMap, "m"), &map);
+        let read = ReflectionRecord::of_object(serde_json::from_value(serde_json::to_value(&record).unwrap()).unwrap()).unwrap();
+        assert_eq!(read.reference, reference(Kind::ConfigMap, "m"));
+        assert_eq!(read.fingerprint, fingerprint(&object_of(&map)));
+        assert_eq!(record.spec.object["binaryData"]["x"], "AAEC");
+    }
+
+    #[test]
+    fn order_does_not_matter_and_content_does() {
+        let one = json!({"data": {"a": "1", "b": "2"}});
+        assert_eq!(fingerprint(&one), fingerprint(&json!({"data": {"b": "2", "a": "1"}})));
+        assert_ne!(fingerprint(&one), fingerprint(&json!({"data": {"a": "1", "b": "3"}})));
+        assert_ne!(fingerprint(&one), fingerprint(&json!({"data": {"a": "1"}})));
+    }
+
+    #[test]
+    fn what_is_liqos_own_and_what_kubectl_remembers_stay_at_home() {
+        let map = config_map(json!({"metadata": {"name": "m", "uid": "u", "labels": {"app": "x", "liqo.io/managed": "true"},
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}}, "immutable": true}));
+        assert_eq!(
+            object_of(&map),
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "labels": {"app": "x"}, "annotations": {}}, "data": {}})
+        );
+    }
+
+    #[test]
+    fn a_secret_keeps_its_type_and_says_where_it_comes_from() {
+        let secret = Secret {
+            type_: Some("kubernetes.io/tls".into()),
+            data: Some([("tls.key".to_owned(), ByteString(vec![1, 2]))].into()),
+            immutable: Some(true),
+            ..Secret::default()
+        };
+        let record = record_of_secret(&reference(Kind::Secret, "s"), &secret).unwrap();
+        assert_eq!((record.type_.as_deref(), record.immutable), (Some("kubernetes.io/tls"), None));
+        let record = ReflectionRecord::of_secret(record).unwrap();
+        assert_eq!(
+            record,
+            ReflectionRecord {
+                reference: reference(Kind::Secret, "s"),
+                fingerprint: fingerprint_of_secret(&secret),
+                terminating: false,
+                problem: None,
+                exposure: None,
+                renew_at: None
+            }
+        );
+    }
+
+    #[test]
+    fn what_the_provider_says_of_a_record_is_read_wherever_it_stands() {
+        let (name, said) = ("NameTaken", "the provider has a ConfigMap m of another owner");
+        let map = |reason: &str| {
+            let mut record =
+                record_of_config_map(&reference(Kind::ConfigMap, "m"), &config_map(json!({"metadata": {"name": "m"}})));
+            record.status = serde_json::from_value(json!({"reason": reason, "message": said})).unwrap();
+            ReflectionRecord::of_object(record).unwrap().problem
+        };
+        assert_eq!(map(name), Some(format!("{name}: {said}")));
+        assert_eq!(map("NamespaceNotReady"), None);
+        let mut record = record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
+        assert_eq!(ReflectionRecord::of_secret(record.clone()).unwrap().problem, None);
+        record.metadata.annotations.as_mut().unwrap().insert(annotations::NOT_REFLECTED.into(), "Invalid: too long".into());
+        assert_eq!(ReflectionRecord::of_secret(record).unwrap().problem.as_deref(), Some("Invalid: too long"));
+    }
+
+    #[test]
+    fn a_provider_that_says_much_of_a_record_is_not_remembered_in_full() {
+        let much = "x".repeat(256 * 1024);
+        let mut map = record_of_config_map(&reference(Kind::ConfigMap, "m"), &config_map(json!({"metadata": {"name": "m"}})));
+        map.status = serde_json::from_value(json!({"reason": "Invalid", "message": much})).unwrap();
+        let mut secret = record_of_secret(&reference(Kind::Secret, "s"), &Secret::default()).unwrap();
+        secret.metadata.annotations.as_mut().unwrap().insert(annotations::NOT_REFLECTED.into(), much);
+        for record in [ReflectionRecord::of_object(map), ReflectionRecord::of_secret(secret)] {
+            assert_eq!(record.unwrap().problem.map(|problem| problem.len()), Some(4096));
+        }
+    }
+
+    #[test]
+    fn what_a_provider_says_of_a_record_changes_nothing_of_what_it_holds() {
+        let said = |problem: Option<&str>, fingerprint| ReflectionRecord {
+            reference: reference(Kind::ConfigMap, "m"),
+            fingerprint,
+            terminating: false,
+            problem: problem.map(str::to_owned),
+            exposure: problem.map(|_| Exposure::default()),
+            renew_at: None,
+        };
+        assert!(!said(Some("Invalid: a"), 1).differs_beyond_problem(&said(Some("Invalid: b"), 1)));
+        assert!(!said(None, 1).differs_beyond_problem(&said(Some("Invalid: b"), 1)));
+        assert!(said(None, 1).differs_beyond_problem(&said(None, 2)));
+        assert!(said(None, 1).differs_beyond_problem(&ReflectionRecord { terminating: true, ..said(None, 1) }));
+    }
+
+    #[test]
+    fn tokens_of_the_home_cluster_never_travel() {
+        for kind in NEVER {
+            let secret = Secret { type_: Some(kind.into()), ..Secret::default() };
+            assert_eq!(record_of_secret(&reference(Kind::Secret, "s"), &secret), None);
+        }
+    }
+
+    #[test]
+    fn a_secret_of_somebody_else_is_no_record() {
+        assert_eq!(ReflectionRecord::of_secret(Secret::default()), None);
+    }
+
+    #[test]
+    fn a_service_travels_unless_it_is_denied_and_is_read_back_as_it_was_written() {
+        let service = |annotations: Value| -> Service {
+            serde_json::from_value(json!({ "metadata": { "namespace": "demo", "name": "web", "annotations": annotations, "labels": { "app": "web" } },
+                "spec": { "clusterIP": "10.96.0.7", "selector": { "app": "web" }, "ports": [{ "port": 80 }] } }))
+            .unwrap()
+        };
+        assert_eq!(LocalService::of(service(json!({ "liqo.io/reflection": "deny" }))), None);
+        let object = LocalService::of(service(json!({}))).unwrap().object().unwrap();
+        assert_eq!(object["metadata"], json!({ "name": "web", "labels": { "app": "web" }, "annotations": {} }));
+        assert_eq!((object["spec"].get("selector"), &object["spec"]["ports"][0]["targetPort"]), (None, &json!(80)));
+        let web = reference(Kind::Service, "web");
+        let record = ReflectionRecord::of_object(record_of(&web, object.clone())).unwrap();
+        assert_eq!((record.reference, record.fingerprint), (web, fingerprint(&object)));
+    }
+
+    #[test]
+    fn a_slice_shows_each_pod_where_the_peer_sees_it_and_leaves_out_what_it_cannot_see() {
+        let maps = PeerMaps::try_from(&liqo_api::TunnelEndpointSpec {
+            cluster_id: liqo_api::ClusterId::of_public_key(&[1; 32]),
+            cluster_name: "milan".into(),
+            exported: [("10.244.0.0/16".parse().unwrap(), "10.245.0.0/16".parse().unwrap())].into(),
+            imported: [("10.244.0.0/16".parse().unwrap(), "10.71.0.0/16".parse().unwrap())].into(),
+            gateways: Vec::new(),
+            mtu: 1420,
+            reach: liqo_api::Reach::default(),
+            api_server: false,
+        })
+        .unwrap();
+        let slice = |addresses: &[&str], service: &str| {
+            let endpoints: Vec<Value> =
+                addresses.iter().map(|address| json!({ "addresses": [address], "nodeName": "n" })).collect();
+            let slice = json!({ "metadata": { "name": "web-x", "labels": { service::SERVICE_NAME: service } }, "addressType": "IPv4",
+                "endpoints": endpoints, "ports": [{ "port": 80 }] });
+            LocalSlice::of(serde_json::from_value(slice).unwrap())
+        };
+        // One at home, one at that provider, one at another provider.
+        let seen = slice(&["10.244.0.5", "10.71.0.9", "10.72.0.9"], "web").unwrap().seen_by("web-x", &maps).unwrap();
+        let addresses: Vec<&Value> = seen["endpoints"].as_array().unwrap().iter().map(|one| &one["addresses"][0]).collect();
+        assert_eq!(addresses, [&json!("10.244.0.9"), &json!("10.245.0.5")]);
+        assert_eq!((&seen["kind"], &seen["metadata"]["name"]), (&json!("EndpointSlice"), &json!("web-x")));
+        assert!(seen["endpoints"][0].get("nodeName").is_none());
+        assert_eq!(slice(&["10.72.0.9"], "web").unwrap().seen_by("web-x", &maps), None);
+        assert_eq!(slice(&["10.244.0.5"], "web").unwrap().seen_by("web-x", &PeerMaps::default()), None);
+        assert_eq!(slice(&["10.244.0.5"], ""), None);
+    }
+}

@@ -1,0 +1,357 @@
+//! What a provider keeps of each object that a consumer reflects.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt as _;
+use liqo_api::{Exposure, Key, ReflectedObject, annotations, finalizers, labels, short_hash};
+use serde_json::{Map, Value, json};
+
+use crate::json::text;
+use crate::pod::reported_status::sorted;
+use crate::replica::isolation::{self, IsolationPolicy};
+use crate::replica::kind::Kind;
+use crate::replica::network_policy::NetworkPolicy;
+use crate::replica::{exposure, ingress, service};
+use crate::{dns_names, finalizer};
+
+/// Types of Secrets that may be reflected. Never the credentials of a `ServiceAccount`.
+const SECRET_TYPES: [&str; 6] = [
+    "Opaque",
+    "kubernetes.io/basic-auth",
+    "kubernetes.io/dockercfg",
+    "kubernetes.io/dockerconfigjson",
+    "kubernetes.io/ssh-auth",
+    "kubernetes.io/tls",
+];
+
+/// The `ConfigMap` that every cluster's controller manager writes into every namespace, and restores.
+pub(super) const ROOT_CA: &str = "kube-root-ca.crt";
+
+/// Maximum stored size of a Service, slice or `NetworkPolicy` in bytes of JSON: twice what Kubernetes' own controllers produce for a
+/// hundred pods. All objects of one consumer together take at most 80 MiB.
+const MAX_LEN: usize = 16 * 1024;
+
+/// How many `NetworkPolicy`s of one namespace are read after each change.
+pub(super) const MAX_POLICIES: usize = 200;
+
+/// How many addresses one message names.
+const NAMED_ADDRESSES: usize = 10;
+
+/// Why an object has no replica, or one that differs from the object at home.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// One CamelCase word.
+    pub reason: String,
+    pub message: String,
+}
+
+impl Problem {
+    pub fn new(reason: &str, message: impl Into<String>) -> Self {
+        Self { reason: reason.to_owned(), message: message.into() }
+    }
+
+    /// An object that Liqo did not create has the name.
+    pub fn name_taken(kind: Kind, name: &str) -> Self {
+        let article = if matches!(kind, Kind::EndpointSlice | Kind::Ingress) { "an" } else { "a" };
+        Self::new("NameTaken", format!("the provider has {article} {kind:?} {name} of another owner; Liqo does not change it"))
+    }
+
+    /// The provider's policy does not allow the kind.
+    pub fn not_allowed(kind: Kind, policy: &str) -> Self {
+        Self::new("KindNotAllowed", format!("the provider's PeeringPolicy {policy} does not allow {kind:?}s to be reflected"))
+    }
+
+    /// No pod of this consumer can have these addresses here.
+    fn addresses(refused: &BTreeSet<IpAddr>) -> Self {
+        let what = "left out: endpoints that are neither this consumer's pods here nor in its prefixes as the provider sees them";
+        Self::left_out(what, refused)
+    }
+
+    /// Pods of this consumer may not connect with these ranges.
+    fn ranges(refused: &BTreeSet<IpNet>) -> Self {
+        let what = "left out: ranges that are neither on the internet nor in this consumer's prefixes as the provider sees them";
+        Self::left_out(what, refused)
+    }
+
+    fn left_out(what: &str, refused: &BTreeSet<impl ToString>) -> Self {
+        let named: Vec<String> = refused.iter().take(NAMED_ADDRESSES).map(ToString::to_string).collect();
+        let more = if refused.len() > NAMED_ADDRESSES { ", and others" } else { "" };
+        Self::new("AddressRefused", format!("{what}: {}{more}", named.join(", ")))
+    }
+
+    /// The consumer has no replica of the Service that a slice belongs to.
+    fn no_service(service: &str) -> Self {
+        Self::new("NoService", format!("the provider has no replica of Service {service:.253}, to which the endpoints belong"))
+    }
+
+    fn of_annotation(text: &str) -> Self {
+        let (reason, message) = text.split_once(": ").unwrap_or((text, ""));
+        Self::new(reason, message)
+    }
+
+    /// The text of a Secret's annotation.
+    pub fn to_annotation(&self) -> String {
+        format!("{}: {}", self.reason, self.message)
+    }
+
+    /// The provider's API server refuses the object, with this message.
+    pub fn invalid(message: &str) -> Self {
+        Self::new("Invalid", message.chars().take(1000).collect::<String>())
+    }
+}
+
+/// What the provider keeps of an object that should have a replica.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Source {
+    /// The `ReflectedObject` or Secret in the tenant namespace.
+    pub key: Key,
+    pub uid: String,
+    /// The object's namespace in the consumer's cluster.
+    pub home: String,
+    /// The replica's kind. An object of a kind that is not reflected has none, and a [`problem`](Self::problem).
+    pub kind: Option<Kind>,
+    /// The replica's name.
+    pub name: String,
+    /// Hash of the replica's content.
+    pub fingerprint: String,
+    /// The replica's content as JSON text, if the kind travels with its namespace. Others are read again when they are written.
+    pub content: Option<Box<str>>,
+    /// Why there can be no replica.
+    pub problem: Option<Problem>,
+    /// Why the replica differs from the object at home.
+    pub partial: Option<Problem>,
+    /// The problem in the source's status, or in a Secret's annotation.
+    pub reported: Option<Problem>,
+    /// The exposure in the source's status.
+    pub reported_exposure: Option<Exposure>,
+    /// When it was created.
+    pub since: Timestamp,
+    /// Whether it is being deleted.
+    pub deleted: bool,
+    /// Position of the finalizer that keeps it until its replica is gone.
+    pub finalizer: Option<usize>,
+}
+
+impl Source {
+    /// Reduces a reflected object.
+    pub fn of_object(object: ReflectedObject) -> Self {
+        let content = &object.spec.object;
+        let name = text(content, "/metadata/name").unwrap_or_default().to_owned();
+        let kind = Kind::of(content).filter(|kind| *kind != Kind::Secret);
+        let kept =
+            kind.filter(|kind| kind.is_of_namespace()).map(|kind| Value::from(travelling_fields(kind, content)).to_string());
+        let problem = match kind {
+            None => {
+                let kind = text(content, "/kind").unwrap_or_default();
+                Some(Problem::new("KindNotAllowed", format!("objects of kind {kind:.60} are not reflected to this cluster")))
+            }
+            Some(kind) => problem_of(kind, &name, kept.as_deref()),
+        };
+        let reported = object.status.as_ref().and_then(|status| {
+            Some(Problem { reason: status.reason.clone()?, message: status.message.clone().unwrap_or_default() })
+        });
+        let is_narrowed =
+            kind == Some(Kind::NetworkPolicy) && NetworkPolicy::of(content.get("spec").unwrap_or(&Value::Null)).narrowed;
+        let partial =
+            is_narrowed.then(|| Problem::new("Invalid", "what is not known of the NetworkPolicy was left out: it opens nothing"));
+        Self {
+            key: Key::of(&object),
+            fingerprint: kind.map(|kind| fingerprint(kind, content)).unwrap_or_default(),
+            reported_exposure: object.status.as_ref().and_then(|status| status.exposure.clone()),
+            since: object.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            deleted: object.metadata.deletion_timestamp.is_some(),
+            finalizer: finalizer::position(object.metadata.finalizers.as_ref(), finalizers::REFLECTED_OBJECT),
+            uid: object.metadata.uid.unwrap_or_default(),
+            home: object.spec.namespace,
+            kind,
+            name,
+            content: kept.filter(|_| problem.is_none()).map(Into::into),
+            problem,
+            partial,
+            reported,
+        }
+    }
+
+    /// Reduces a Secret of a tenant namespace. `None` if it does not name its namespace and name at home.
+    pub fn of_secret(secret: Secret) -> Option<Self> {
+        let key = Key::of(&secret);
+        let home = secret.labels().get(labels::HOME_NAMESPACE)?.clone();
+        let name = secret.annotations().get(annotations::HOME_NAME)?.clone();
+        let type_ = secret.type_.as_deref().unwrap_or("Opaque");
+        let problem = if !SECRET_TYPES.contains(&type_) {
+            Some(Problem::new("KindNotAllowed", format!("Secrets of type {type_:.100} are not reflected to this cluster")))
+        } else if !dns_names::is_subdomain(&name) {
+            Some(Problem::new("Invalid", "the Secret has no valid name"))
+        } else {
+            None
+        };
+        let reported = secret.annotations().get(annotations::NOT_REFLECTED).map(|text| Problem::of_annotation(text));
+        let (uid, deleted) = (secret.metadata.uid.clone().unwrap_or_default(), secret.metadata.deletion_timestamp.is_some());
+        let fingerprint = fingerprint(Kind::Secret, &serde_json::to_value(secret).ok()?);
+        Some(Self {
+            key,
+            uid,
+            home,
+            kind: Some(Kind::Secret),
+            name,
+            fingerprint,
+            content: None,
+            problem,
+            partial: None,
+            reported,
+            reported_exposure: None,
+            since: Timestamp::UNIX_EPOCH,
+            deleted,
+            finalizer: None,
+        })
+    }
+
+    /// The replica's content, if it is kept.
+    pub fn content(&self) -> Option<Value> {
+        serde_json::from_str(self.content.as_deref()?).ok()
+    }
+
+    /// The object as a `NetworkPolicy`. One that closes everything if the content is not kept.
+    pub fn policy(&self) -> NetworkPolicy {
+        self.content().map_or_else(NetworkPolicy::closed, |content| NetworkPolicy::of(&content["spec"]))
+    }
+
+    /// Cuts a `NetworkPolicy` down to these limits.
+    pub(super) fn clamp_policy(mut self, isolation: &IsolationPolicy) -> Self {
+        if self.problem.is_some() {
+            return self;
+        }
+        let Some(clamped) = isolation.clamp(&self.policy()) else {
+            self.problem = Some(Problem::new("Invalid", "the NetworkPolicy is too long; no traffic reaches or leaves its pods"));
+            return self;
+        };
+        self.set_content(&json!({ "spec": clamped.policy.to_json() }));
+        self.partial = self.partial.or((!clamped.refused.is_empty()).then(|| Problem::ranges(&clamped.refused)));
+        self
+    }
+
+    /// The class that an Ingress or Service of type `LoadBalancer` asks for. Empty if it names none; `None` for all others.
+    pub(crate) fn asked_class(&self) -> Option<String> {
+        exposure::class(self.kind?, &self.content()?).map(str::to_owned)
+    }
+
+    /// Whether it asks for a load balancer.
+    pub fn asks_for_balancer(&self) -> bool {
+        // The search in the text spares parsing most Services.
+        let may = self.kind == Some(Kind::Service)
+            && !self.deleted
+            && self.content.as_ref().is_some_and(|text| text.contains("LoadBalancer"));
+        may && self.asked_class().is_some()
+    }
+
+    /// Gives a Service or Ingress this content, and the problem to report with it.
+    pub(super) fn with_content(mut self, kind: Kind, content: &Value, partial: Option<Problem>) -> Self {
+        self.set_content(&Value::from(travelling_fields(kind, content)));
+        self.partial = partial;
+        self
+    }
+
+    /// Adapts a Service to a cluster whose Services have these address families.
+    #[must_use]
+    pub fn of_families(mut self, families: &[&'static str]) -> Self {
+        if let Some(content) = self.content().filter(|_| self.kind == Some(Kind::Service)) {
+            self.set_content(&service::of_families(content, families));
+        }
+        self
+    }
+
+    fn set_content(&mut self, content: &Value) {
+        self.fingerprint = self.kind.map(|kind| fingerprint(kind, content)).unwrap_or_default();
+        self.content = Some(content.to_string().into());
+    }
+
+    /// Cuts a slice down to endpoints that are `allowed`. It gets a problem if its Service is not one of `services`.
+    #[must_use]
+    pub fn clamp_slice(mut self, services: &BTreeSet<String>, allowed: impl Fn(IpAddr) -> bool) -> Self {
+        let Some(content) = self.content().filter(|_| self.kind == Some(Kind::EndpointSlice)) else { return self };
+        let service = service::service_of(&content).unwrap_or_default();
+        if !services.contains(service) {
+            self.problem = Some(Problem::no_service(service));
+            return self;
+        }
+        let mut refused = BTreeSet::new();
+        let clamped = service::endpoint_slice(&content, |address| {
+            let fits = allowed(address);
+            if !fits {
+                refused.insert(address);
+            }
+            fits.then_some(address)
+        });
+        if !refused.is_empty() {
+            self.set_content(&clamped.into());
+            self.partial = Some(Problem::addresses(&refused));
+        }
+        self
+    }
+}
+
+/// Why an object of this kind and name can have no replica. `kept` is the text of its content, if that is kept.
+fn problem_of(kind: Kind, name: &str, kept: Option<&str>) -> Option<Problem> {
+    if kept.is_some_and(|kept| kept.len() > MAX_LEN) {
+        Some(Problem::new("Invalid", format!("what travels of a {kind:?} is at most {MAX_LEN} bytes long")))
+    } else if kind == Kind::ConfigMap && name == ROOT_CA {
+        Some(Problem::new("NameTaken", format!("{ROOT_CA} is the cluster's own in every namespace")))
+    } else if kind == Kind::NetworkPolicy && isolation::is_own(name) {
+        let message = "NetworkPolicies whose names begin with liqo are the provider's own; no traffic reaches or leaves its pods";
+        Some(Problem::new("NameTaken", message))
+    } else if !dns_names::is_subdomain(name) {
+        Some(Problem::new("Invalid", "the object has no valid name"))
+    } else {
+        None
+    }
+}
+
+/// Cuts the `NetworkPolicy`s of a namespace down to these limits. Policies beyond the maximum close all pods.
+pub fn clamp_policies(mut sources: Vec<Source>, isolation: &IsolationPolicy) -> Vec<Source> {
+    sources.sort_by(|one, other| one.key.cmp(&other.key));
+    let too_many = || {
+        Problem::new(
+            "Invalid",
+            format!("a namespace has at most {MAX_POLICIES} NetworkPolicies here; no traffic reaches or leaves its pods"),
+        )
+    };
+    let clamped = sources.into_iter().enumerate().map(|(number, source)| match number {
+        ..MAX_POLICIES => source.clamp_policy(isolation),
+        _ => Source { problem: Some(too_many()), content: None, ..source },
+    });
+    clamped.collect()
+}
+
+/// The fields of an object that travel, without empty ones. Of the metadata only the label that names a slice's Service and the
+/// annotations of an Ingress are among them.
+pub(super) fn travelling_fields(kind: Kind, content: &Value) -> Map<String, Value> {
+    let fields: &[&str] = match kind {
+        Kind::ConfigMap => &["data", "binaryData", "immutable"],
+        Kind::Secret => &["type", "data", "immutable"],
+        Kind::Service => return service::service(content),
+        Kind::EndpointSlice => return service::endpoint_slice(content, Some),
+        Kind::Ingress => return ingress::ingress(content),
+        Kind::NetworkPolicy => {
+            let spec = content.get("spec").unwrap_or(&Value::Null);
+            return Map::from_iter([("spec".to_owned(), NetworkPolicy::of(spec).to_json())]);
+        }
+    };
+    let says_something = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Object(map) => !map.is_empty(),
+        _ => true,
+    };
+    let found = fields.iter().filter_map(|&field| Some((field.to_owned(), content.get(field)?.clone())));
+    found.filter(|(_, value)| says_something(value)).collect()
+}
+
+pub(super) fn fingerprint(kind: Kind, content: &Value) -> String {
+    fingerprint_of(travelling_fields(kind, content))
+}
+
+pub(super) fn fingerprint_of(fields: Map<String, Value>) -> String {
+    short_hash(&sorted(&fields.into()).to_string())
+}

@@ -1,0 +1,209 @@
+//! Connections through a provider's tunnel, for a provider that exposes only the tunnel's port.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use data_encoding::BASE64;
+use liqo_api::GatewayAddress;
+use liqo_tunnel_client::{
+    keys,
+    session::{DialConfig, Gateway, TunnelConnection, dial},
+};
+use parking_lot::Mutex;
+
+use crate::{identity::ClusterIdentity, protocol::SecretText};
+
+/// The connections of one session, at most one for each key. They end with the session.
+pub struct TunnelConnections {
+    gateways: Mutex<Vec<Gateway>>,
+    /// Our own key for the tunnel. The provider knows it once it granted access, or recorded that we wait for approval.
+    own: Option<[u8; 32]>,
+    /// Whether the provider said that it knows us.
+    is_known: AtomicBool,
+    /// `None` once the session has ended.
+    open: Mutex<Option<HashMap<[u8; 32], Arc<TunnelConnection>>>>,
+}
+
+impl TunnelConnections {
+    /// Opens no connection yet. Without gateways the provider is called directly.
+    pub fn new(tunnel: &[GatewayAddress], identity: &ClusterIdentity) -> Self {
+        Self {
+            gateways: Mutex::new(gateways(tunnel)),
+            own: identity.tunnel_key(),
+            is_known: AtomicBool::new(false),
+            open: Mutex::new(Some(HashMap::new())),
+        }
+    }
+
+    pub fn set_gateways(&self, tunnel: &[GatewayAddress]) {
+        let gateways = gateways(tunnel);
+        self.open.lock().iter().flat_map(HashMap::values).for_each(|connection| connection.set_gateways(&gateways));
+        *self.gateways.lock() = gateways;
+    }
+
+    /// Address of the gateway that carries our own connection now.
+    pub(super) fn gateway(&self) -> Option<SocketAddr> {
+        self.open.lock().as_ref()?.get(&self.own?)?.gateway()
+    }
+
+    /// The connection under our own key; `None` if the provider is called directly.
+    pub(super) fn own(&self) -> io::Result<Option<Arc<TunnelConnection>>> {
+        self.open(self.own_key()?)
+    }
+
+    /// The keys to try, in this order; `None` means a direct call. If the provider's answer got lost, the provider may already know us
+    /// although we still have the token.
+    pub(super) fn keys_to_try(&self, token: Option<&SecretText>) -> io::Result<Vec<Option<[u8; 32]>>> {
+        let own = self.own_key()?;
+        let mut keys: Vec<_> = token.filter(|_| own.is_some()).map(|token| Some(keys::of_token(&token.0))).into_iter().collect();
+        keys.push(own);
+        if self.is_known.load(Ordering::Relaxed) {
+            keys.reverse();
+        }
+        Ok(keys)
+    }
+
+    /// The connection under this key.
+    pub(super) fn open(&self, key: Option<[u8; 32]>) -> io::Result<Option<Arc<TunnelConnection>>> {
+        key.map(|key| self.with(key)).transpose()
+    }
+
+    /// The provider answered. Closes the connections under a token's key; a later try opens one again if the provider does not
+    /// know us yet.
+    pub(super) fn answered(&self, is_known: bool) {
+        let own = self.own;
+        self.is_known.store(is_known, Ordering::Relaxed);
+        self.open.lock().iter_mut().for_each(|open| open.retain(|key, _| Some(*key) == own));
+    }
+
+    /// Ends all connections, even if they are in use, and opens no more: two with the same key would get each other's answers.
+    pub fn end(&self) {
+        self.open.lock().take().iter().flat_map(HashMap::values).for_each(|connection| connection.close());
+    }
+
+    fn own_key(&self) -> io::Result<Option<[u8; 32]>> {
+        if self.gateways.lock().is_empty() {
+            return Ok(None);
+        }
+        self.own.map(Some).ok_or_else(|| io::Error::other("this cluster's key has no form for the tunnel"))
+    }
+
+    fn with(&self, private_key: [u8; 32]) -> io::Result<Arc<TunnelConnection>> {
+        let mut open = self.open.lock();
+        let open = open.as_mut().ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the session has ended"))?;
+        if let Some(connection) = open.get(&private_key) {
+            return Ok(Arc::clone(connection));
+        }
+        let connection = Arc::new(dial(DialConfig { private_key, gateways: self.gateways.lock().clone() })?);
+        open.insert(private_key, Arc::clone(&connection));
+        Ok(connection)
+    }
+}
+
+/// The gateways for calls to a provider through its tunnel: those that it announced last, and those that the user gave at peering.
+/// So the provider is reachable even if all of the user's are gone, or if it has announced nothing yet. Announced host names count only
+/// if the user gave them, too, so that a provider cannot keep our name servers busy.
+pub fn gateways_to_call(written: &[GatewayAddress], announced: &[GatewayAddress]) -> Vec<GatewayAddress> {
+    let mut all: Vec<GatewayAddress> = Vec::new();
+    let is_address = |endpoint: &String| {
+        endpoint.parse::<SocketAddr>().is_ok() || written.iter().any(|gateway| gateway.endpoints.contains(endpoint))
+    };
+    let announced = announced.iter().filter(|_| !written.is_empty()).map(|gateway| {
+        let endpoints = gateway.endpoints.iter().filter(|endpoint| is_address(endpoint)).cloned().collect();
+        GatewayAddress { endpoints, ..gateway.clone() }
+    });
+    for gateway in announced.chain(written.iter().cloned()) {
+        let Some(known) = all.iter_mut().find(|known| known.public_key == gateway.public_key) else {
+            all.push(gateway);
+            continue;
+        };
+        let new = gateway.endpoints.iter().filter(|endpoint| !known.endpoints.contains(endpoint));
+        let new: Vec<String> = new.cloned().collect();
+        known.endpoints.extend(new);
+    }
+    all
+}
+
+impl Drop for TunnelConnections {
+    fn drop(&mut self) {
+        // Clients that use them may exist a little longer.
+        self.end();
+    }
+}
+
+fn gateways(tunnel: &[GatewayAddress]) -> Vec<Gateway> {
+    let gateway = |gateway: &GatewayAddress| {
+        let public_key = BASE64.decode(gateway.public_key.as_bytes()).ok()?.try_into().ok()?;
+        Some(Gateway { public_key, endpoints: gateway.endpoints.clone() })
+    };
+    tunnel.iter().filter_map(gateway).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gateway(key: &str, endpoints: &[&str]) -> GatewayAddress {
+        let endpoints = endpoints.iter().map(|&endpoint| endpoint.to_owned()).collect();
+        GatewayAddress { public_key: key.to_owned(), first_key: None, endpoints, tls: Vec::new() }
+    }
+
+    #[test]
+    fn what_a_provider_told_last_is_called_beside_what_was_written_down() {
+        let written = [gateway("a", &["203.0.113.5:51840"]), gateway("b", &["203.0.113.6:51840"])];
+        let announced = [gateway("b", &["203.0.113.9:51840"]), gateway("c", &["203.0.113.7:51840"])];
+        let all = [
+            gateway("b", &["203.0.113.9:51840", "203.0.113.6:51840"]),
+            gateway("c", &["203.0.113.7:51840"]),
+            gateway("a", &["203.0.113.5:51840"]),
+        ];
+        assert_eq!(gateways_to_call(&written, &announced), all);
+        assert_eq!(gateways_to_call(&written, &[]), written);
+        assert_eq!(
+            gateways_to_call(&[], &announced),
+            [],
+            "who is called directly is not called otherwise because it has gateways"
+        );
+    }
+
+    #[test]
+    fn a_name_is_looked_up_only_if_it_was_written_down() {
+        let written = [gateway("a", &["gateway.milan.example:51840"])];
+        let announced = [gateway("b", &["gateway.milan.example:51840", "other.example:51840", "[2001:db8::1]:51840"])];
+        assert_eq!(
+            gateways_to_call(&written, &announced)[0],
+            gateway("b", &["gateway.milan.example:51840", "[2001:db8::1]:51840"])
+        );
+    }
+
+    #[tokio::test]
+    async fn by_a_token_nobody_is_called_after_the_answer() {
+        let identity = ClusterIdentity::generate().unwrap();
+        let key = BASE64.encode(&[7; 32]);
+        let tunnel_connections = TunnelConnections::new(&[gateway(&key, &["203.0.113.5:51840"])], &identity);
+        let (token, own) = (SecretText("token".to_owned()), identity.tunnel_key());
+        let by_token = Some(keys::of_token("token"));
+        assert_eq!(tunnel_connections.keys_to_try(Some(&token)).unwrap(), [by_token, own]);
+        drop(tunnel_connections.open(by_token).unwrap());
+        tunnel_connections.answered(false);
+        assert!(tunnel_connections.open.lock().as_ref().unwrap().is_empty());
+        assert_eq!(tunnel_connections.keys_to_try(Some(&token)).unwrap(), [by_token, own]);
+        tunnel_connections.answered(true);
+        assert_eq!(tunnel_connections.keys_to_try(Some(&token)).unwrap(), [own, by_token]);
+        drop(tunnel_connections.open(own).unwrap());
+        tunnel_connections.end();
+        assert!(
+            tunnel_connections.open(own).is_err() && tunnel_connections.open(None).is_ok(),
+            "nothing is opened once they have ended"
+        );
+        let direct = TunnelConnections::new(&[], &identity);
+        assert_eq!(direct.keys_to_try(Some(&token)).unwrap(), [None]);
+    }
+}

@@ -1,0 +1,193 @@
+//! The HTTP client for a peer's API server: with a replaceable token and limited answers, and optionally through the peer's tunnel.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context as TaskContext, Poll},
+};
+
+use futures::future::BoxFuture;
+use http::{HeaderValue, Request, Response, header::AUTHORIZATION};
+use http_body_util::Limited;
+use hyper::rt::ReadBufCursor;
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection},
+    rt::{TokioExecutor, TokioIo},
+};
+use kube::{
+    Client, Config,
+    client::{ClientBuilder, ConfigExt as _},
+};
+use liqo_tunnel_client::{API_PORT, session::TunnelConnection};
+use parking_lot::RwLock;
+use tokio::io::DuplexStream;
+use tower::{Layer, Service};
+
+/// The bearer token of a client. It can be replaced while the client is in use.
+#[derive(Clone, Default)]
+pub struct Token {
+    header: Arc<RwLock<Option<HeaderValue>>>,
+}
+
+/// The token contains characters that a header cannot contain.
+#[derive(Debug, thiserror::Error)]
+#[error("the token that the provider issued cannot be sent in a header")]
+pub struct UnusableToken;
+
+impl Token {
+    /// Uses this token from the next request on.
+    pub fn set(&self, token: &str) -> Result<(), UnusableToken> {
+        let mut header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| UnusableToken)?;
+        header.set_sensitive(true);
+        *self.header.write() = Some(header);
+        Ok(())
+    }
+
+    fn get(&self) -> Option<HeaderValue> {
+        self.header.read().clone()
+    }
+}
+
+/// A client for a peer's API server whose token can be replaced. `config` carries address, CA and time-outs, no credential.
+/// The peer may be hostile, so the client reads at most [`MAX_ANSWER_LEN`] of each answer.
+///
+/// With a `tunnel` every connection goes through the peer's tunnel. The address and the CA of `config` still say what the API
+/// server's certificate must prove.
+pub fn client(config: Config, token: Token, tunnel: Option<Arc<TunnelConnection>>) -> kube::Result<Client> {
+    let Some(tunnel) = tunnel else {
+        return Ok(ClientBuilder::try_from(config)?.with_layer(&PeerLayer { token }).build());
+    };
+    let connector = config.rustls_https_connector_with_connector(TunnelConnector(tunnel))?;
+    let http = hyper_util::client::legacy::Builder::new(TokioExecutor::new()).build(connector);
+    let service = tower::ServiceBuilder::new().layer(config.base_uri_layer()).service(http);
+    Ok(ClientBuilder::new(service, config.default_namespace).with_layer(&PeerLayer { token }).build())
+}
+
+/// Connects to the API server through the tunnel, and ignores its address.
+#[derive(Clone)]
+struct TunnelConnector(Arc<TunnelConnection>);
+
+impl Service<http::Uri> for TunnelConnector {
+    type Response = TunnelStream;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<TunnelStream>>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Uri) -> Self::Future {
+        let tunnel = Arc::clone(&self.0);
+        Box::pin(async move { Ok(TunnelStream(TokioIo::new(tunnel.connect(API_PORT).await?))) })
+    }
+}
+
+/// A connection through the tunnel.
+struct TunnelStream(TokioIo<DuplexStream>);
+
+impl Connection for TunnelStream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl hyper::rt::Read for TunnelStream {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl hyper::rt::Write for TunnelStream {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
+/// The maximum length of one answer in bytes. A watch that reaches it is resumed.
+pub const MAX_ANSWER_LEN: usize = 64 << 20;
+
+/// Logs are streamed to the caller, so their length does not matter.
+fn max_answer_len(path: &str) -> usize {
+    if path.ends_with("/log") { usize::MAX } else { MAX_ANSWER_LEN }
+}
+
+#[derive(Clone)]
+struct PeerLayer {
+    token: Token,
+}
+
+impl<S> Layer<S> for PeerLayer {
+    type Service = PeerService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        PeerService { inner, token: self.token.clone() }
+    }
+}
+
+#[derive(Clone)]
+struct PeerService<S> {
+    inner: S,
+    token: Token,
+}
+
+impl<S, B, R> Service<Request<B>> for PeerService<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Limited<R>>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut TaskContext<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        if let Some(header) = self.token.get() {
+            request.headers_mut().insert(AUTHORIZATION, header);
+        }
+        let max_len = max_answer_len(request.uri().path());
+        let answer = self.inner.call(request);
+        Box::pin(async move { Ok(answer.await?.map(|body| Limited::new(body, max_len))) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::VecDeque, convert::Infallible};
+
+    use http_body_util::{BodyExt as _, Full};
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    async fn read_of(path: &str, length: usize) -> bool {
+        let server = tower::service_fn(move |request: Request<()>| async move {
+            assert_eq!(request.headers()[AUTHORIZATION], "Bearer t");
+            Ok::<_, Infallible>(Response::new(Full::<VecDeque<u8>>::new(vec![0; length].into())))
+        });
+        let token = Token::default();
+        token.set("t").unwrap();
+        let request = Request::builder().uri(path).body(()).unwrap();
+        let response = PeerLayer { token }.layer(server).oneshot(request).await.unwrap();
+        response.into_body().collect().await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_peer_cannot_fill_our_memory_with_one_answer() {
+        let list = "/apis/virtualkubelet.liqo.io/v1alpha1/namespaces/t/shadowpods";
+        assert!(read_of(list, MAX_ANSWER_LEN).await);
+        assert!(!read_of(list, MAX_ANSWER_LEN + 1).await);
+        assert!(read_of("/api/v1/namespaces/m/pods/p/log", MAX_ANSWER_LEN + 1).await);
+    }
+}

@@ -1,0 +1,286 @@
+//! Writes the list of tunnel clients: who may reach the auth endpoint and the API server through our own tunnel. Gateways read it.
+//!
+//! The list contains public keys. A consumer with a tenancy has the key of its cluster, an invited consumer a key that is derived from
+//! its token. Both are computed from existing objects.
+//!
+//! A spent token stays in the list for some seconds, because the answer to the request that spent it has to get out.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use data_encoding::{BASE64, HEXLOWER};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ObjectMeta, Patch, PatchParams},
+    runtime::watcher,
+};
+use liqo_api::{ClusterId, ForeignCluster, PeeringIntent, TUNNEL_CLIENTS, annotations, labels, tunnel_client_scopes};
+use liqo_controller_runtime::{Cache, Context, Key};
+use liqo_tunnel_client::keys;
+use serde_json::json;
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{
+    FIELD_MANAGER,
+    auth::tokens::{ONE_TIME, TOKEN},
+    decide::{Waiting, waiting},
+    namespace::LiqoNamespace,
+    objects::KIND_TENANT,
+};
+
+/// How often the list is computed again, because tokens expire, and because an update may have failed.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+/// How long the answer to a request that spends a token may take.
+const SPENT_TOKEN_GRACE: Duration = Duration::from_secs(10);
+
+/// A token that was issued and not used yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invitation {
+    /// The public key that is derived from the token.
+    key: [u8; 32],
+    /// A date that cannot be parsed has passed.
+    expires_at: Option<Timestamp>,
+}
+
+impl Invitation {
+    #[allow(clippy::needless_pass_by_value)] // The signature that a cache requires.
+    fn of(secret: Secret) -> Option<Self> {
+        let token = secret.data.as_ref()?.get(TOKEN).map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned())?;
+        // Several clusters may have a reusable token, and each call with its key would end the sessions of all others.
+        if secret.labels().get(labels::PEERING_TOKEN).is_none_or(|kind| kind != ONE_TIME) {
+            return None;
+        }
+        let expires_at = secret.annotations().get(annotations::EXPIRES_AT);
+        let expires_at = expires_at.map(|text| text.parse().unwrap_or(Timestamp::MIN));
+        (!token.is_empty()).then(|| Self { key: keys::public(keys::of_token(&token)), expires_at })
+    }
+}
+
+/// The objects that the list is computed from.
+pub struct Known {
+    /// The tenancies.
+    pub namespaces: Cache<LiqoNamespace>,
+    pub records: Cache<ForeignCluster>,
+    /// Notified of each change of these.
+    pub changed: Arc<Notify>,
+}
+
+/// The desired list. A consumer whose tenancy is ending may only use the auth endpoint, which tells it so.
+fn wanted(
+    namespaces: &[Arc<LiqoNamespace>],
+    noted: &[[u8; 32]],
+    invitations: &[Arc<Invitation>],
+    now: Timestamp,
+) -> BTreeMap<String, String> {
+    let invited = invitations.iter().filter(|invitation| invitation.expires_at.is_none_or(|at| at > now));
+    let invited = invited.map(|invitation| (invitation.key, tunnel_client_scopes::AUTH));
+    let noted = noted.iter().filter_map(|key| Some((keys::of_cluster(key)?, tunnel_client_scopes::AUTH)));
+    let tenants = namespaces.iter().filter(|namespace| namespace.kind == KIND_TENANT && !namespace.terminating);
+    let tenants = tenants.filter_map(|tenant| {
+        let scope = if tenant.ending { tunnel_client_scopes::AUTH } else { tunnel_client_scopes::ALL };
+        Some((keys::of_cluster(&tenant.public_key?)?, scope))
+    });
+    invited.chain(noted).chain(tenants).map(|(key, scope)| (HEXLOWER.encode(&key), scope.to_owned())).collect()
+}
+
+/// The recorded key of a consumer that waits for approval, or was approved.
+fn noted(record: &ForeignCluster, expiry: Duration, now: Timestamp) -> Option<[u8; 32]> {
+    let may_come = record.spec.incoming_peering == PeeringIntent::Yes || matches!(waiting(record, expiry, now), Waiting::For(_));
+    let key = BASE64.decode(record.annotations().get(annotations::PUBLIC_KEY)?.as_bytes()).ok()?.try_into().ok()?;
+    (may_come && ClusterId::of_public_key(&key) == record.spec.cluster_id).then_some(key)
+}
+
+/// The unused tokens, and those that were used a moment ago.
+#[derive(Default)]
+struct Invitations(Vec<(Arc<Invitation>, Instant)>);
+
+impl Invitations {
+    fn see(&mut self, present: Vec<Arc<Invitation>>, now: Instant) -> Vec<Arc<Invitation>> {
+        self.0.retain(|(one, seen)| !present.contains(one) && now.saturating_duration_since(*seen) < SPENT_TOKEN_GRACE);
+        self.0.extend(present.into_iter().map(|one| (one, now)));
+        self.0.iter().map(|(one, _)| one.clone()).collect()
+    }
+}
+
+/// Keeps the list up to date until `context.stop`.
+pub async fn run(context: Context, known: Known) {
+    let changed = known.changed.clone();
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &context.namespace);
+    let tokens = watcher::Config::default().labels(labels::PEERING_TOKEN);
+    let invitations = Cache::watch(secrets, tokens, context.stop.clone(), Invitation::of, move |_, _, _| changed.notify_one());
+    let changed = known.changed.clone();
+    let lists: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
+    let only_ours = watcher::Config::default().fields(&format!("metadata.name={TUNNEL_CLIENTS}"));
+    let keys_of = |list: ConfigMap| Some(list.data.unwrap_or_default());
+    let list = Cache::watch(lists.clone(), only_ours, context.stop.clone(), keys_of, move |_, _, _| changed.notify_one());
+    if !(invitations.synced().await && list.synced().await) {
+        return;
+    }
+    let (mut seen, mut written) = (Invitations::default(), BTreeMap::new());
+    loop {
+        let invited = seen.see(values(&invitations), Instant::now());
+        let current = list.get(&Key::new(&context.namespace, TUNNEL_CLIENTS));
+        match update(&context, &lists, current.as_deref(), &written, &known, &invited).await {
+            Ok(now) => written = now,
+            Err(error) => tracing::warn!(%error, "cannot write the list of tunnel clients, trying again"),
+        }
+        tokio::select! {
+            () = context.stop.cancelled() => return,
+            () = known.changed.notified() => {}
+            () = tokio::time::sleep(REFRESH_INTERVAL) => {}
+        }
+    }
+}
+
+fn values<R: Send + Sync + PartialEq + 'static>(cache: &Cache<R>) -> Vec<Arc<R>> {
+    cache.all().into_iter().map(|(_, one)| one).collect()
+}
+
+/// The changes that turn the current list into the desired one; none if there are none. Removes entries that others wrote, and entries
+/// that were `written` last and may not be visible yet.
+fn changes<'a>(
+    current: &'a BTreeMap<String, String>,
+    written: &'a BTreeMap<String, String>,
+    wanted: &'a BTreeMap<String, String>,
+) -> Option<BTreeMap<&'a String, Option<&'a String>>> {
+    let there = current.keys().chain(written.keys());
+    let removed = there.filter(|key| !wanted.contains_key(*key)).map(|key| (key, None));
+    let added = wanted.iter().filter(|(key, scope)| current.get(*key) != Some(scope)).map(|(key, scope)| (key, Some(scope)));
+    let changes: BTreeMap<_, _> = removed.chain(added).collect();
+    (!changes.is_empty()).then_some(changes)
+}
+
+/// Applies the changes, and returns the new list.
+async fn update(
+    context: &Context,
+    api: &Api<ConfigMap>,
+    current: Option<&BTreeMap<String, String>>,
+    written: &BTreeMap<String, String>,
+    known: &Known,
+    invited: &[Arc<Invitation>],
+) -> kube::Result<BTreeMap<String, String>> {
+    let spec = context.config().spec.clone();
+    let wanted = if spec.network.enabled && spec.network.api_through_tunnel {
+        let (expiry, now) = (Duration::from_secs(spec.peering.approval_expiry_seconds.into()), Timestamp::now());
+        let noted: Vec<_> = known.records.all().iter().filter_map(|(_, record)| noted(record, expiry, now)).collect();
+        wanted(&values(&known.namespaces), &noted, invited, now)
+    } else {
+        BTreeMap::new()
+    };
+    let none = BTreeMap::new();
+    let Some(changes) = changes(current.unwrap_or(&none), written, &wanted) else { return Ok(wanted) };
+    if current.is_some() {
+        let ours = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        api.patch(TUNNEL_CLIENTS, &ours, &Patch::Merge(json!({ "data": changes }))).await?;
+        return Ok(wanted);
+    }
+    let list = ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(TUNNEL_CLIENTS.to_owned()),
+            labels: Some([(labels::MANAGED.to_owned(), "true".to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        data: Some(wanted.clone()),
+        ..ConfigMap::default()
+    };
+    api.patch(TUNNEL_CLIENTS, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&list)).await?;
+    Ok(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        auth::{server::Consumer, tokens},
+        identity::ClusterIdentity,
+        objects,
+    };
+
+    fn secret(token: &str, kind: &str, expires_at: Option<&str>) -> Secret {
+        tokens::secret("t", kind, token, expires_at.map(|at| at.parse().unwrap()))
+    }
+
+    fn invitation(token: &str, expires_at: Option<&str>) -> Arc<Invitation> {
+        Invitation::of(secret(token, ONE_TIME, expires_at)).unwrap().into()
+    }
+
+    #[test]
+    fn a_token_that_many_may_hold_invites_nobody() {
+        assert!(Invitation::of(secret("many", tokens::ONE_TIME, None)).is_some());
+        assert_eq!(Invitation::of(secret("many", tokens::REUSABLE, None)), None);
+        let mut unlabelled = secret("many", tokens::ONE_TIME, None);
+        unlabelled.metadata.labels = None;
+        assert_eq!(Invitation::of(unlabelled), None);
+    }
+
+    #[test]
+    fn what_others_write_into_the_list_goes_and_what_they_take_from_it_comes_back() {
+        let list = |all: &[(&str, &str)]| all.iter().map(|(key, scope)| ((*key).to_owned(), (*scope).to_owned())).collect();
+        let wanted: BTreeMap<String, String> = list(&[("a", "All"), ("b", "Auth")]);
+        let (empty, off) = (BTreeMap::new(), BTreeMap::new());
+        assert_eq!(changes(&wanted, &wanted, &wanted), None);
+        let current = list(&[("b", "All"), ("foreign", "All")]);
+        let change = json!(changes(&current, &wanted, &wanted).unwrap());
+        assert_eq!(change, json!({ "a": "All", "b": "Auth", "foreign": null }));
+        assert_eq!(json!(changes(&current, &empty, &off).unwrap()), json!({ "b": null, "foreign": null }));
+        assert_eq!(changes(&empty, &empty, &off), None);
+        // It was written, but the watch does not show it yet.
+        assert_eq!(json!(changes(&current, &wanted, &off).unwrap()), json!({ "a": null, "b": null, "foreign": null }));
+    }
+
+    #[test]
+    fn who_has_a_token_gets_to_the_door_and_who_has_a_tenancy_gets_in() {
+        let now = "2026-06-01T12:00:00Z".parse().unwrap();
+        let (identity, waits) = (ClusterIdentity::generate().unwrap(), ClusterIdentity::generate().unwrap());
+        let consumer =
+            Consumer { id: identity.id().clone(), public_key: *identity.public_key(), name: "rome".into(), protocol_version: 1 };
+        let mut tenant = LiqoNamespace::of(objects::tenant(&consumer)).unwrap();
+        let invitations = [invitation("good", Some("2026-06-01T13:00:00Z")), invitation("over", Some("2026-06-01T11:00:00Z"))];
+        let list = wanted(&[tenant.clone().into()], &[*waits.public_key()], &invitations, now);
+        let of = |key: [u8; 32]| list.get(&HEXLOWER.encode(&keys::public(key))).map(String::as_str);
+        assert_eq!(of(keys::of_token("good")), Some(tunnel_client_scopes::AUTH));
+        assert_eq!(of(keys::of_token("over")), None);
+        assert_eq!(of(identity.tunnel_key().unwrap()), Some(tunnel_client_scopes::ALL));
+        assert_eq!(of(waits.tunnel_key().unwrap()), Some(tunnel_client_scopes::AUTH));
+        tenant.ending = true;
+        let list = wanted(&[tenant.clone().into()], &[], &[], now);
+        assert_eq!(list.values().collect::<Vec<_>>(), [tunnel_client_scopes::AUTH], "it has to hear that it is over");
+        tenant.terminating = true;
+        assert!(wanted(&[tenant.into()], &[], &[], now).is_empty());
+    }
+
+    #[test]
+    fn the_answer_to_who_spent_a_token_gets_out_and_nothing_after_it() {
+        let (one, start) = (invitation("one", None), Instant::now());
+        let mut seen = Invitations::default();
+        assert_eq!(seen.see(vec![one.clone()], start), std::slice::from_ref(&one));
+        assert_eq!(seen.see(vec![one.clone()], start + SPENT_TOKEN_GRACE), std::slice::from_ref(&one));
+        assert_eq!(seen.see(Vec::new(), start + SPENT_TOKEN_GRACE * 3 / 2), [one]);
+        assert!(seen.see(Vec::new(), start + SPENT_TOKEN_GRACE * 2).is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_approval_may_come_again_and_who_was_refused_may_not() {
+        let now = Timestamp::now();
+        let identity = ClusterIdentity::generate().unwrap();
+        let record = |incoming: &str, since: Timestamp| -> ForeignCluster {
+            let annotations = json!({
+                annotations::PENDING_APPROVAL: since.to_string(), annotations::PUBLIC_KEY: BASE64.encode(identity.public_key()),
+            });
+            serde_json::from_value(json!({
+                "metadata": { "name": "rome", "annotations": annotations },
+                "spec": { "clusterID": identity.id(), "incomingPeering": incoming },
+            }))
+            .unwrap()
+        };
+        let day = Duration::from_secs(86400);
+        assert_eq!(noted(&record("Auto", now), day, now), Some(*identity.public_key()));
+        assert_eq!(noted(&record("Auto", Timestamp::UNIX_EPOCH), day, now), None);
+        assert_eq!(noted(&record("Yes", Timestamp::UNIX_EPOCH), day, now), Some(*identity.public_key()));
+        assert_eq!(noted(&record("No", now), day, now), None);
+        let mut other = record("Yes", now);
+        other.spec.cluster_id = ClusterId::of_public_key(&[1; 32]);
+        assert_eq!(noted(&other, day, now), None);
+    }
+}

@@ -1,0 +1,84 @@
+//! What the reports of both benches share: figures of a way and of the plain one, notes, and what could not be removed. Pure.
+
+use std::collections::BTreeMap;
+
+use anyhow::ensure;
+use serde::Serialize;
+
+use crate::output::{self, Paint};
+
+/// The way that each bench compares with another one.
+const PLAIN: &str = "plain";
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Repetitions of each measurement; the figures are medians.
+    pub rounds: u16,
+    pub figures: Vec<Figure>,
+    /// Which figures are missing, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// What could not be removed at the end, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    pub what: String,
+    pub unit: &'static str,
+    /// The median of each way that was measured.
+    #[serde(flatten)]
+    pub values: BTreeMap<&'static str, f64>,
+    /// The value of the other way divided by the plain one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+}
+
+impl Figure {
+    /// A plain value below `negligible` gives no ratio.
+    pub fn new(
+        what: impl Into<String>,
+        unit: &'static str,
+        way: &'static str,
+        values: [Option<f64>; 2],
+        negligible: f64,
+    ) -> Self {
+        let [value, plain] = values;
+        let ratio = plain.filter(|plain| *plain >= negligible && *plain > 0.0).and_then(|plain| Some(value? / plain));
+        let values = [way, PLAIN].into_iter().zip(values).filter_map(|(way, value)| Some((way, value?))).collect();
+        Self { what: what.into(), unit, values, ratio }
+    }
+
+    fn row(&self, way: &str) -> Vec<String> {
+        let value = |way: &str| self.values.get(way).map_or_else(|| "-".to_owned(), |value| with_unit(*value, self.unit));
+        let ratio = self.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+        vec![self.what.clone(), value(way), value(PLAIN), ratio]
+    }
+}
+
+impl Report {
+    /// An error if something could not be removed.
+    pub fn verdict(&self) -> anyhow::Result<()> {
+        ensure!(self.left.is_empty(), "what was created for measuring could not be removed");
+        Ok(())
+    }
+
+    /// The figures as a table; `way` is compared with the plain one.
+    pub fn table(&self, way: &str, plain_title: &str) -> String {
+        output::table(&["", &way.to_uppercase(), plain_title, "RATIO"], self.figures.iter().map(|figure| figure.row(way)))
+    }
+
+    /// The lines after the tables.
+    pub fn remarks(&self, paint: Paint) -> impl Iterator<Item = String> {
+        let notes = self.notes.iter().map(move |note| paint.faint(&format!("Note: {note}.")));
+        notes.chain(self.left.iter().map(move |left| format!("{} {left}", paint.bad("LEFT"))))
+    }
+}
+
+/// A value with its unit, as tables show it.
+pub fn with_unit(value: f64, unit: &str) -> String {
+    let digits = if value < 100.0 { format!("{value:.2}") } else { format!("{value:.0}") };
+    format!("{digits} {unit}").trim_end().to_owned()
+}

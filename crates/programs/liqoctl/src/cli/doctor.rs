@@ -1,0 +1,65 @@
+//! `doctor`.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::Args;
+
+use crate::cluster::Access;
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Kubeconfig file of another cluster to check, and to compare with this one; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub remote_kubeconfig: Vec<PathBuf>,
+    /// Context of another cluster in that kubeconfig (or in this cluster's, if none is given); may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub remote_context: Vec<String>,
+    /// Also show the details of what works
+    #[arg(short, long)]
+    pub all: bool,
+}
+
+impl Doctor {
+    /// All clusters to check, `own` first.
+    pub fn clusters(&self, own: &Access) -> anyhow::Result<Vec<Access>> {
+        let context = |kubeconfig: Option<&PathBuf>, context: Option<&String>| Access {
+            kubeconfig: kubeconfig.cloned().or_else(|| own.kubeconfig.clone()),
+            context: context.cloned(),
+        };
+        let others: Vec<Access> = match (self.remote_kubeconfig.as_slice(), self.remote_context.as_slice()) {
+            (files, []) => files.iter().map(|file| context(Some(file), None)).collect(),
+            ([] | [_], names) => names.iter().map(|name| context(self.remote_kubeconfig.first(), Some(name))).collect(),
+            (_, _) => bail!("--remote-context works with only one --remote-kubeconfig: it is not clear which one it belongs to"),
+        };
+        Ok([vec![own.clone()], others].concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clusters(files: &[&str], contexts: &[&str]) -> Option<Vec<String>> {
+        let doctor = Doctor {
+            remote_kubeconfig: files.iter().map(PathBuf::from).collect(),
+            remote_context: contexts.iter().map(ToString::to_string).collect(),
+            all: false,
+        };
+        Some(doctor.clusters(&Access::file("own")).ok()?.iter().map(Access::flags).collect())
+    }
+
+    #[test]
+    fn other_clusters_are_named_by_file_or_by_context() {
+        let own = " --kubeconfig own".to_owned();
+        assert_eq!(clusters(&[], &[]).unwrap(), std::slice::from_ref(&own));
+        assert_eq!(clusters(&["a", "b"], &[]).unwrap(), [own.clone(), " --kubeconfig a".into(), " --kubeconfig b".into()]);
+        assert_eq!(clusters(&[], &["x"]).unwrap(), [own.clone(), " --kubeconfig own --context x".into()]);
+        assert_eq!(
+            clusters(&["a"], &["x", "y"]).unwrap(),
+            [own, " --kubeconfig a --context x".into(), " --kubeconfig a --context y".into()]
+        );
+        assert_eq!(clusters(&["a", "b"], &["x"]), None);
+    }
+}

@@ -1,0 +1,491 @@
+//! The command line: commands, flags, help.
+
+mod doctor;
+mod network;
+mod sharing;
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use liqo_api::{PodOffloadingStrategy, Reflection, ResourceList};
+use liqo_quantity::ResourceArgument;
+
+pub use doctor::Doctor;
+pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
+pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
+
+use crate::{cluster::Access, gateways::GatewayArgument, output::Format, peer::Request, settings, token};
+
+/// Borrow resources from other Kubernetes clusters, and lend them yours.
+///
+/// Also works as a kubectl plugin: link the program as `kubectl-liqo` somewhere on your PATH, then type `kubectl liqo`.
+#[derive(Debug, Parser)]
+#[command(name = "liqoctl", version, propagate_version = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+    #[command(flatten)]
+    pub global: Global,
+}
+
+/// Flags that every command takes.
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// Kubeconfig file of the cluster [default: as kubectl]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context in the kubeconfig [default: the current one]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Format of the results
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub output: Format,
+    /// Log to standard error
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+}
+
+impl Global {
+    pub fn access(&self) -> Access {
+        Access { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Install Liqo in the cluster, or upgrade it
+    Install(Install),
+    /// Remove Liqo from the cluster
+    Uninstall(Uninstall),
+    /// Borrow resources from another cluster
+    Peer(Box<Peer>),
+    /// Stop borrowing resources from another cluster
+    Unpeer(Unpeer),
+    /// Allow a cluster to borrow from this one, for example a cluster that waits for approval
+    Approve {
+        /// Name or ID of the peer
+        peer: String,
+    },
+    /// Renew keys
+    #[command(subcommand)]
+    Renew(Renew),
+    /// Forbid a cluster to borrow from this one; this takes back what it borrowed
+    Refuse {
+        /// Name or ID of the peer
+        peer: String,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
+    },
+    /// Let the pods of a namespace run in other clusters
+    #[command(subcommand)]
+    Offload(Offload),
+    /// Stop running the pods of a namespace in other clusters
+    #[command(subcommand)]
+    Unoffload(Unoffload),
+    /// Show the offers of peers, and accept or refuse them
+    #[command(subcommand)]
+    Offer(Offer),
+    /// Show the policies of this cluster, and what they mean for a peer
+    #[command(subcommand)]
+    Policy(Policy),
+    /// Show this cluster, its peers, and the state of each step of a peering
+    Status,
+    /// Test the network between clusters
+    #[command(subcommand)]
+    Test(Test),
+    /// Measure the speed of the network between clusters, and the cost of offloading
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Check each step from this cluster to pods in other clusters, and print how to repair faults
+    ///
+    /// It changes nothing. The exit code is 1 if a check failed.
+    Doctor(Doctor),
+    /// Manage the tokens that other clusters need for their first contact
+    #[command(subcommand)]
+    Token(Token),
+    /// Generate commands for other clusters
+    #[command(subcommand)]
+    Generate(Generate),
+    /// Develop a resource plugin
+    #[command(subcommand)]
+    Plugin(Plugin),
+    /// Run real clusters on this machine, with the program `liqo-playground`
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Playground {
+        /// Arguments of `liqo-playground`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Show the versions of this program and of Liqo in the cluster
+    Version {
+        /// Only show this program's version; needs no cluster
+        #[arg(long)]
+        client: bool,
+    },
+    /// Print a completion script for a shell
+    Completion { shell: clap_complete::Shell },
+}
+
+/// Arguments of `install`.
+#[derive(Debug, Args)]
+pub struct Install {
+    /// Set a value; other values stay as they are
+    #[arg(long = "set", value_name = "KEY=VALUE", long_help = set_help())]
+    pub set: Vec<String>,
+    /// Only print the objects that would be applied
+    #[arg(long)]
+    pub dry_run: bool,
+    /// How long to wait for each step
+    #[arg(long, default_value = "5m", value_parser = token::duration, value_name = "DURATION")]
+    pub timeout: Duration,
+}
+
+fn set_help() -> String {
+    format!(
+        "Set a value; other values stay as they are (the first installation takes defaults). Write labels as a=b,c=d. Keys: {}",
+        settings::KEYS.join(", ")
+    )
+}
+
+/// Arguments of `uninstall`.
+#[derive(Debug, Args)]
+pub struct Uninstall {
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// First end all peerings and offloading, and remove the remaining objects even if the controllers do not answer
+    #[arg(long)]
+    pub force: bool,
+    /// Also remove the cluster's identity
+    #[arg(long)]
+    pub purge: bool,
+    /// How long to wait for each step
+    #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
+    pub timeout: Duration,
+}
+
+/// Arguments of `peer`.
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags that do not depend on each other")]
+#[command(group = clap::ArgGroup::new("whom").required(true).multiple(true).args(["remote_kubeconfig", "remote_context", "id"]))]
+pub struct Peer {
+    /// Kubeconfig file of the cluster to borrow from
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "auth_url", "token"])]
+    pub remote_kubeconfig: Option<PathBuf>,
+    /// Context of the cluster to borrow from, in that kubeconfig or else in this cluster's
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["id", "auth_url", "token"])]
+    pub remote_context: Option<String>,
+    /// ID of the cluster to borrow from; `generate peer-command` prints it there
+    #[arg(long, value_name = "ID", requires = "auth_url")]
+    pub id: Option<liqo_api::ClusterId>,
+    /// URL of its auth endpoint
+    #[arg(long, value_name = "URL", requires = "id")]
+    pub auth_url: Option<String>,
+    /// A gateway of that cluster, KEY@ADDRESS:PORT. The peering then needs only this open port; may be repeated
+    #[arg(long, value_name = "GATEWAY", requires = "id")]
+    pub tunnel: Vec<GatewayArgument>,
+    /// Peering token of the other cluster
+    #[arg(long, requires = "id", env = "LIQO_PEERING_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
+    /// Name of the cluster to borrow from
+    #[arg(long, value_name = "NAME", requires = "id", value_parser = settings::cluster_name)]
+    pub cluster_name: Option<String>,
+    /// Name of the peer in this cluster [default: its own name]
+    #[arg(long, value_parser = settings::cluster_name)]
+    pub name: Option<String>,
+    /// How much CPU to request. Other resources are accepted as offered; without any amount, the earlier request stays
+    #[arg(long, value_name = "QUANTITY", value_parser = amount_of("cpu"))]
+    pub cpu: Option<ResourceArgument>,
+    /// How much memory to request
+    #[arg(long, value_name = "QUANTITY", value_parser = amount_of("memory"))]
+    pub memory: Option<ResourceArgument>,
+    /// How many pods to request
+    #[arg(long, value_name = "NUMBER", value_parser = amount_of("pods"))]
+    pub pods: Option<ResourceArgument>,
+    /// How much of another resource to request, for example nvidia.com/gpu=1; may be repeated
+    #[arg(long, value_name = "NAME=QUANTITY")]
+    pub resource: Vec<ResourceArgument>,
+    /// Request everything that the peer offers, instead of the earlier request
+    #[arg(long, conflicts_with_all = ["cpu", "memory", "pods", "resource"])]
+    pub everything: bool,
+    /// Request no resources, only connect the pods of both clusters. This gives back borrowed resources
+    #[arg(long, conflicts_with_all = ["cpu", "memory", "pods", "resource", "everything"])]
+    pub network_only: bool,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Do not wait for the virtual node, or the tunnel
+    #[arg(long)]
+    pub no_wait: bool,
+    /// How long to wait for the virtual node, or the tunnel
+    #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
+    pub timeout: Duration,
+}
+
+impl Peer {
+    pub fn request(&self) -> Request {
+        let named = [&self.cpu, &self.memory, &self.pods].into_iter().flatten();
+        let all: ResourceList = named.chain(&self.resource).cloned().collect();
+        match self.everything || all.iter().next().is_some() {
+            _ if self.network_only => Request::NetworkOnly,
+            true => Request::AtMost(all),
+            false => Request::AsBefore,
+        }
+    }
+}
+
+fn amount_of(resource: &'static str) -> impl Fn(&str) -> Result<ResourceArgument, liqo_quantity::ResourceArgumentError> + Clone {
+    move |text| ResourceArgument::new(resource, text)
+}
+
+/// Arguments of `unpeer`.
+#[derive(Debug, Args)]
+pub struct Unpeer {
+    /// Name or ID of the peer
+    pub name: String,
+    /// Also take back what the peer borrows from this cluster
+    #[arg(long)]
+    pub incoming: bool,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// How long to wait
+    #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
+    pub timeout: Duration,
+}
+
+/// `offload ...`.
+#[derive(Debug, Subcommand)]
+pub enum Offload {
+    /// Let the pods of a namespace run in other clusters
+    Namespace(OffloadNamespace),
+}
+
+/// Arguments of `offload namespace`.
+#[derive(Debug, Args)]
+pub struct OffloadNamespace {
+    /// The namespace
+    pub namespace: String,
+    /// Where its pods may run
+    #[arg(long, value_enum, default_value_t = Strategy::LocalAndRemote, value_name = "STRATEGY")]
+    pub pod_offloading_strategy: Strategy,
+    /// Which of its Services and Ingresses to reflect to the other clusters
+    #[arg(long, value_enum, value_name = "LIST")]
+    pub reflection: Option<ReflectionList>,
+    /// Label selector for virtual nodes, as in kubectl: only their clusters get the namespace. May be repeated; one has to match
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Vec<String>,
+    /// How long to wait until the namespace exists in the other clusters
+    #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
+    pub timeout: Duration,
+}
+
+/// Where pods may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum Strategy {
+    /// In this cluster and in others: the scheduler decides
+    LocalAndRemote,
+    /// Only in this cluster; the namespace still exists in the others
+    Local,
+    /// Only in other clusters
+    Remote,
+}
+
+impl From<Strategy> for PodOffloadingStrategy {
+    fn from(strategy: Strategy) -> Self {
+        match strategy {
+            Strategy::LocalAndRemote => Self::LocalAndRemote,
+            Strategy::Local => Self::Local,
+            Strategy::Remote => Self::Remote,
+        }
+    }
+}
+
+/// Which Services and Ingresses are reflected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum ReflectionList {
+    /// All but those with the annotation `liqo.io/reflection: deny`
+    DenyList,
+    /// Only those with the annotation `liqo.io/reflection: allow`
+    AllowList,
+}
+
+impl From<ReflectionList> for Reflection {
+    fn from(list: ReflectionList) -> Self {
+        match list {
+            ReflectionList::DenyList => Self::DenyList,
+            ReflectionList::AllowList => Self::AllowList,
+        }
+    }
+}
+
+/// `unoffload ...`.
+#[derive(Debug, Subcommand)]
+pub enum Unoffload {
+    /// End the pods of a namespace that run in other clusters, and keep new ones in this cluster
+    Namespace {
+        /// The namespace
+        namespace: String,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
+        /// How long to wait
+        #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
+        timeout: Duration,
+    },
+}
+
+/// `token ...`.
+#[derive(Debug, Subcommand)]
+pub enum Token {
+    /// Create a token and print it; it is shown only once
+    Create(TokenCreate),
+    /// Show the valid tokens, without their text
+    List,
+    /// Make a token invalid; existing peerings stay
+    Delete {
+        /// Name of the token
+        name: String,
+    },
+}
+
+/// Arguments of `token create` and `generate peer-command`.
+#[derive(Debug, Args)]
+pub struct TokenCreate {
+    /// Name of the token [default: random]
+    #[arg(long, value_parser = settings::cluster_name)]
+    pub name: Option<String>,
+    /// Let any number of clusters use the token
+    #[arg(long)]
+    pub reusable: bool,
+    /// How long the token is valid, for example 15m, 24h, 7d
+    #[arg(long, default_value = "24h", value_parser = token::duration, value_name = "DURATION")]
+    pub lifetime: Duration,
+}
+
+impl TokenCreate {
+    pub fn wanted(&self) -> token::Wanted {
+        token::Wanted {
+            name: self.name.clone(),
+            usage: if self.reusable { token::Use::Reusable } else { token::Use::OneTime },
+            lifetime: Some(self.lifetime),
+        }
+    }
+}
+
+/// `generate ...`.
+#[derive(Debug, Subcommand)]
+pub enum Generate {
+    /// Print a command that peers another cluster with this one, so that it can borrow from here
+    PeerCommand(PeerCommand),
+    /// Write the custom resource definitions
+    #[command(hide = true)]
+    Crds {
+        /// The directory
+        #[arg(long, default_value = "deploy/liqo/crds")]
+        directory: PathBuf,
+    },
+}
+
+/// Arguments of `generate peer-command`.
+#[derive(Debug, Args)]
+pub struct PeerCommand {
+    #[command(flatten)]
+    pub token: TokenCreate,
+    /// For a cluster that reaches only the tunnel port of this one. Each cluster needs its own token, so this excludes --reusable
+    #[arg(long, conflicts_with = "reusable")]
+    pub through_tunnel: bool,
+}
+
+/// `plugin ...`.
+#[derive(Debug, Subcommand)]
+pub enum Plugin {
+    /// Create the code of a working resource plugin, ready to build and deploy
+    New {
+        /// Name of the plugin
+        name: String,
+        /// Create the plugin's folder in this folder
+        #[arg(long, default_value = ".", value_name = "FOLDER")]
+        dir: PathBuf,
+        /// A copy of Liqo's repository, which contains the SDK [default: the one that contains --dir]
+        #[arg(long, value_name = "FOLDER")]
+        sdk: Option<PathBuf>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_asked_for_is_checked_at_once() {
+        let parse =
+            |arguments: &[&str]| Cli::try_parse_from([&["liqoctl", "peer", "--remote-kubeconfig", "f"], arguments].concat());
+        let Command::Peer(peer) =
+            parse(&["--cpu", "500m", "--memory", "1Gi", "--pods", "10", "--resource", "nvidia.com/gpu=1"]).unwrap().command
+        else {
+            unreachable!()
+        };
+        let Request::AtMost(all) = peer.request() else { unreachable!() };
+        assert_eq!((all.get("cpu").to_string().as_str(), all.len()), ("500m", 4));
+        let Command::Peer(peer) = parse(&["--network-only"]).unwrap().command else { unreachable!() };
+        assert_eq!(peer.request(), Request::NetworkOnly);
+        for arguments in
+            [["--cpu", "-1"], ["--pods", "1.5"], ["--memory", "lots"], ["--resource", "gpu"], ["--network-only", "--everything"]]
+        {
+            assert!(parse(&arguments).is_err(), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_is_named_either_by_kubeconfig_or_by_invitation() {
+        let id = liqo_api::ClusterId::of_public_key(&[1; 32]);
+        let parse = |arguments: &[&str]| Cli::try_parse_from([&["liqoctl", "peer"], arguments].concat());
+        assert!(
+            parse(&["--id", id.as_str(), "--auth-url", "https://203.0.113.5:1", "--token", "t", "--cluster-name", "milan"])
+                .is_ok()
+        );
+        assert!(parse(&["--remote-context", "other"]).is_ok());
+        assert!(parse(&[]).is_err());
+        assert!(parse(&["--id", id.as_str()]).is_err());
+        assert!(parse(&["--id", "milan", "--auth-url", "https://203.0.113.5:1"]).is_err());
+        assert!(parse(&["--remote-kubeconfig", "f", "--id", id.as_str(), "--auth-url", "https://203.0.113.5:1"]).is_err());
+    }
+
+    #[test]
+    fn a_token_that_many_may_use_is_no_key_of_the_tunnel() {
+        let parse = |arguments: &[&str]| Cli::try_parse_from([&["liqoctl", "generate", "peer-command"], arguments].concat());
+        assert!(parse(&["--through-tunnel"]).is_ok() && parse(&["--reusable"]).is_ok());
+        assert!(parse(&["--through-tunnel", "--reusable"]).is_err());
+    }
+
+    #[test]
+    fn strategies_are_spelled_as_in_the_api() {
+        let parsed = Cli::try_parse_from([
+            "liqoctl",
+            "offload",
+            "namespace",
+            "demo",
+            "--pod-offloading-strategy",
+            "Remote",
+            "--reflection",
+            "AllowList",
+            "-l",
+            "region=eu",
+        ])
+        .unwrap();
+        let Command::Offload(Offload::Namespace(offload)) = parsed.command else { unreachable!() };
+        assert_eq!(offload.reflection.map(Reflection::from), Some(Reflection::AllowList));
+        assert_eq!(PodOffloadingStrategy::from(offload.pod_offloading_strategy), PodOffloadingStrategy::Remote);
+    }
+}

@@ -1,0 +1,191 @@
+//! The connection to one cluster, and what a failed request means to the user.
+
+use std::{fmt::Display, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, anyhow};
+use kube::{
+    Api, Client, Config, ResourceExt,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId};
+
+/// Which cluster: a kubeconfig file and a context in it. The default is kubectl's.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in it.
+    pub context: Option<String>,
+}
+
+impl Access {
+    /// The current context of a kubeconfig file.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self { kubeconfig: Some(path.into()), context: None }
+    }
+
+    /// The flags for `liqoctl` that select the same cluster.
+    pub fn flags(&self) -> String {
+        let kubeconfig = self.kubeconfig.as_ref().map(|path| format!(" --kubeconfig {}", path.display()));
+        let context = self.context.as_ref().map(|context| format!(" --context {context}"));
+        kubeconfig.into_iter().chain(context).collect()
+    }
+}
+
+/// A cluster and a client for its API server.
+#[derive(Clone)]
+pub struct Cluster {
+    /// Client acting as the user.
+    pub client: Client,
+    /// The kubeconfig and context that led to it.
+    pub access: Access,
+    /// Its name in the kubeconfig, from which a cluster name can be made.
+    pub context: String,
+    /// URL of its API server.
+    pub server: String,
+}
+
+impl Cluster {
+    /// Reads the kubeconfig. The first request shows whether the cluster answers.
+    pub async fn connect(access: &Access) -> anyhow::Result<Self> {
+        let kubeconfig = match &access.kubeconfig {
+            Some(path) => {
+                Kubeconfig::read_from(path).with_context(|| format!("cannot read the kubeconfig {}", path.display()))?
+            }
+            None => match Kubeconfig::read() {
+                Ok(kubeconfig) => kubeconfig,
+                Err(_) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => return Self::in_cluster(access),
+                Err(error) => {
+                    return Err(anyhow!(error)
+                        .context("no kubeconfig: give one with --kubeconfig or in the environment variable KUBECONFIG"));
+                }
+            },
+        };
+        let context = access.context.clone().or_else(|| kubeconfig.current_context.clone()).unwrap_or_default();
+        let cluster_name = kubeconfig
+            .contexts
+            .iter()
+            .find(|named| named.name == context)
+            .and_then(|named| named.context.as_ref())
+            .map_or_else(|| context.clone(), |context| context.cluster.clone());
+        let options = KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .context("cannot use the kubeconfig: see `kubectl config get-contexts`")?;
+        Self::build(config, access, cluster_name)
+    }
+
+    fn in_cluster(access: &Access) -> anyhow::Result<Self> {
+        let config = Config::incluster().context("there is neither a usable kubeconfig nor a ServiceAccount")?;
+        Self::build(config, access, "in-cluster".to_owned())
+    }
+
+    fn build(mut config: Config, access: &Access, context: String) -> anyhow::Result<Self> {
+        // Proxies in the environment are for the internet; this program connects to clusters directly.
+        config.proxy_url = None;
+        config.connect_timeout = Some(Duration::from_secs(10));
+        let server = config.cluster_url.to_string();
+        let client = Client::try_from(config).context("cannot use the kubeconfig")?;
+        Ok(Self { client, access: access.clone(), context, server })
+    }
+
+    /// The `ClusterConfig`, or nothing where Liqo is not installed.
+    pub async fn config(&self) -> anyhow::Result<Option<ClusterConfig>> {
+        let api: Api<ClusterConfig> = Api::all(self.client.clone());
+        match api.get_opt(CLUSTER_CONFIG).await {
+            Ok(config) => Ok(config),
+            // The API server does not know the kind.
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => {
+                Err(explain(error)).with_context(|| format!("cannot read ClusterConfig {CLUSTER_CONFIG} of {}", self.context))
+            }
+        }
+    }
+
+    /// Whether Liqo should connect this cluster's pods with those of other clusters.
+    pub async fn has_network(&self) -> anyhow::Result<bool> {
+        Ok(self.config().await?.is_some_and(|config| config.spec.network.enabled))
+    }
+
+    /// The `ClusterConfig`; an error if Liqo is not installed.
+    pub async fn installed(&self) -> anyhow::Result<Installed> {
+        let config = self.config().await?.ok_or_else(|| {
+            anyhow!("Liqo is not installed in cluster {}: run `liqoctl{} install`", self.context, self.access.flags())
+        })?;
+        let status = config.status.clone().unwrap_or_default();
+        let id = status.cluster_id.ok_or_else(|| {
+            anyhow!("Liqo in cluster {} has not started yet: see `kubectl{} -n liqo get pods`", self.context, self.access.flags())
+        })?;
+        Ok(Installed { id, config })
+    }
+}
+
+/// Liqo in a cluster.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    pub id: ClusterId,
+    /// Its configuration and what the manager found out.
+    pub config: ClusterConfig,
+}
+
+/// Adds to a failed request what the program wanted to do.
+pub trait Explained<T> {
+    /// Says what could not be done, and why.
+    fn doing(self, what: impl Display) -> anyhow::Result<T>;
+}
+
+impl<T> Explained<T> for kube::Result<T> {
+    fn doing(self, what: impl Display) -> anyhow::Result<T> {
+        self.map_err(|error| explain(error).context(format!("cannot {what}")))
+    }
+}
+
+/// What a failed request means, with the next step if there is one.
+pub fn explain(error: kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) if status.code == 401 => {
+            anyhow!("the API server does not know this user: are the kubeconfig's credentials out of date?")
+        }
+        kube::Error::Api(status) => anyhow!("{}", status.message),
+        kube::Error::Service(error) => anyhow!(
+            "cannot reach the API server ({}): is the cluster up, and does the kubeconfig belong to it?",
+            innermost(error.as_ref())
+        ),
+        kube::Error::HyperError(error) => anyhow!("the connection to the API server broke ({})", innermost(&error)),
+        error => anyhow!(error),
+    }
+}
+
+/// The innermost cause says most; the errors around it repeat each other.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// Whether the request failed because the object, its kind or its whole API group does not exist. For a missing group, the API server
+/// answers with a bare status code.
+pub fn is_absent(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+/// Lists objects; none where the kind is unknown.
+pub async fn list_or_none<K>(api: &Api<K>, parameters: &kube::api::ListParams) -> kube::Result<Vec<K>>
+where
+    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    match api.list(parameters).await {
+        Ok(list) => Ok(list.items),
+        Err(error) if is_absent(&error) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// `namespace/name`, or the name alone.
+pub fn full_name(object: &impl ResourceExt) -> String {
+    match object.namespace() {
+        Some(namespace) => format!("{namespace}/{}", object.name_any()),
+        None => object.name_any(),
+    }
+}

@@ -1,0 +1,406 @@
+//! Compares two clusters: what each says about itself with what the other uses.
+
+use liqo_api::{ForeignCluster, PeeringIntent, TunnelEndpoint, TunnelReason};
+
+use super::{clocks, gateways, nodes::cluster_domain, some, unread};
+use crate::{
+    doctor::{Check, Finding},
+    inspect::Facts,
+};
+
+/// Judges two clusters; nothing, if they do not know each other.
+pub fn between(one: &Facts, other: &Facts) -> Vec<Finding> {
+    if let Some(why) = [one, other].into_iter().find_map(|facts| facts.liqo.config.as_ref().err()) {
+        return vec![unread(Check::DifferentClusters, why)];
+    }
+    let (Some(one_id), Some(other_id)) = (one.liqo.id(), other.liqo.id()) else { return Vec::new() };
+    if one_id == other_id {
+        let what = format!("{} and {} have the same ID", one.name, other.name);
+        return vec![Finding::fail(
+            Check::DifferentClusters,
+            what,
+            "either both kubeconfigs lead to the same cluster, or one cluster is a copy with the same Secrets: `liqoctl uninstall --purge` and install again there",
+        )];
+    }
+    if matches!((one.liqo.peer(other_id), other.liqo.peer(one_id)), (Ok(None), Ok(None))) {
+        return Vec::new();
+    }
+    let agreement = agreement(one, other).unwrap_or_else(|why| unread(Check::Agreement, why));
+    let mut found = vec![agreement, time(one, other), versions(one, other), domains(one, other)];
+    found.extend([(one, other), (other, one)].into_iter().filter_map(|(of, peer)| addresses(of, peer)));
+    match (one.liqo.tunnel(other_id), other.liqo.tunnel(one_id)) {
+        (Err(why), _) | (_, Err(why)) => found.push(unread(Check::TunnelDirections, why)),
+        (Ok(Some(here)), Ok(Some(there))) => {
+            found.extend([
+                keys(one, here, other),
+                keys(other, there, one),
+                prefixes(one, here, other, there),
+                prefixes(other, there, one, here),
+            ]);
+            found.push(mtu(here, there));
+            found.push(directions(one, here, other, there));
+        }
+        (Ok(None), Ok(None)) => {}
+        (Ok(here), Ok(_)) => {
+            let (with, without) = if here.is_some() { (one, other) } else { (other, one) };
+            let what = format!("{} wants a network with {}, which does not want one", with.name, without.name);
+            found.push(Finding::warn(Check::TunnelDirections, what, format!("in {}: spec.network of the ForeignCluster, network.enabled of the policy that applies to it, and of ClusterConfig liqo", without.name)));
+        }
+    }
+    found
+}
+
+/// Whether one lends what the other wants to borrow.
+fn agreement<'a>(one: &'a Facts, other: &'a Facts) -> Result<Finding, &'a String> {
+    let check = Check::Agreement;
+    for (consumer, provider) in [(one, other), (other, one)] {
+        let (Some(consumer_id), Some(provider_id)) = (consumer.liqo.id(), provider.liqo.id()) else { continue };
+        if consumer.liqo.peer(provider_id)?.is_none_or(|peer| peer.spec.outgoing_peering != PeeringIntent::Yes) {
+            continue;
+        }
+        let (borrower, lender) = (&consumer.name, &provider.name);
+        match provider.liqo.peer(consumer_id)? {
+            Some(peer) if peer.spec.incoming_peering == PeeringIntent::No => {
+                let what = format!("{borrower} wants to borrow from {lender}, which does not allow it");
+                return Ok(Finding::warn(
+                    check,
+                    what,
+                    format!("in {lender}: `liqoctl approve {borrower}`; or in {borrower}: `liqoctl unpeer {lender}`"),
+                ));
+            }
+            Some(peer) if tenant(peer).is_some() => {}
+            _ => {
+                let what = format!("{borrower} wants to borrow from {lender}, which has nothing for it");
+                return Ok(Finding::fail(
+                    check,
+                    what,
+                    format!("see the links of peer {lender} in {borrower}: the first that is broken says why"),
+                ));
+            }
+        }
+    }
+    Ok(Finding::ok(check, "what one borrows, the other lends"))
+}
+
+fn tenant(peer: &ForeignCluster) -> Option<&String> {
+    peer.status.as_ref()?.tenant_namespace.as_ref()
+}
+
+fn time(one: &Facts, other: &Facts) -> Finding {
+    let ahead = |facts: &Facts| Some(facts.api_server.date?.duration_since(facts.api_server.asked_at));
+    match (ahead(one), ahead(other)) {
+        (Some(first), Some(second)) => clocks::judged(
+            Check::Clocks,
+            first - second,
+            &format!("the clock of {}", one.name),
+            &format!("that of {}", other.name),
+            "both clusters read the times at which offers end and tokens expire: let both use NTP",
+        ),
+        _ => Finding::unknown(Check::Clocks, "an API server does not report its time"),
+    }
+}
+
+fn versions(one: &Facts, other: &Facts) -> Finding {
+    let version = |facts: &Facts| facts.liqo.configuration().and_then(|config| config.status.as_ref()?.version.clone());
+    match (version(one), version(other)) {
+        (Some(first), Some(second)) if first == second => Finding::ok(Check::Versions, format!("both run Liqo {first}")),
+        (Some(first), Some(second)) => Finding::warn(
+            Check::Versions,
+            format!("{} runs Liqo {first}, {} runs {second}", one.name, other.name),
+            "neighbouring versions work together, with the features of the older one: update the older one",
+        ),
+        _ => Finding::unknown(Check::Versions, "a manager has not reported its version"),
+    }
+}
+
+fn domains(one: &Facts, other: &Facts) -> Finding {
+    let check = Check::ClusterDomains;
+    match (cluster_domain(one), cluster_domain(other)) {
+        (Some(first), Some(second)) if first == second => Finding::ok(check, format!("both have {first}")),
+        (Some(first), Some(second)) => Finding::warn(
+            check,
+            format!("{} has {first}, {} has {second}", one.name, other.name),
+            "full names (`service.namespace.svc.DOMAIN`) resolve on one side only: use `service` or `service.namespace.svc` in pods",
+        ),
+        _ => Finding::unknown(check, "the domain of a cluster is not in ConfigMap kube-system/coredns"),
+    }
+}
+
+/// Whether `of` uses the address that `peer` announces.
+fn addresses(of: &Facts, peer: &Facts) -> Option<Finding> {
+    let check = Check::PeerAddresses;
+    let record = match of.liqo.peer(peer.liqo.id()?) {
+        // Nobody calls these addresses if the peer is reached through its tunnel.
+        Ok(record) => {
+            record.filter(|record| record.spec.outgoing_peering == PeeringIntent::Yes && record.spec.tunnel.is_empty())?
+        }
+        Err(why) => return Some(unread(check, why)),
+    };
+    let given = peer.liqo.configuration()?.status.clone()?;
+    let different = |used: Option<&String>, given: Option<&String>| match (used, given) {
+        (Some(used), Some(given)) if used.trim_end_matches('/') != given.trim_end_matches('/') => {
+            Some(format!("{used} instead of {given}"))
+        }
+        _ => None,
+    };
+    let used = record.status.as_ref().and_then(|status| status.api_server_url.as_ref());
+    let auth = different(record.spec.auth_url.as_ref(), given.auth_url.as_ref());
+    let api = different(used, given.api_server_url.as_ref());
+    let all: Vec<String> = auth.into_iter().chain(api).collect();
+    Some(if all.is_empty() {
+        Finding::ok(check, format!("{} uses the addresses that {} announces", of.name, peer.name))
+    } else {
+        Finding::warn(
+            check,
+            format!("{} calls {} at {}", of.name, peer.name, all.join(", ")),
+            "no problem while it answers; otherwise run `liqoctl peer` again, which uses the new address",
+        )
+    })
+}
+
+/// Whether `of` knows the keys of the gateways of `peer`.
+fn keys(of: &Facts, tunnel: &TunnelEndpoint, peer: &Facts) -> Finding {
+    let check = Check::TunnelKeys;
+    if let Err(why) = &peer.leases {
+        return unread(check, why);
+    }
+    let alive: Vec<(String, String)> = peer
+        .gateways()
+        .into_iter()
+        .filter(|gateway| gateway.is_alive)
+        .filter_map(|gateway| Some((gateway.node, gateway.key?)))
+        .collect();
+    let known = |key: &str| tunnel.spec.gateways.iter().any(|gateway| gateway.public_key == key);
+    let unknown: Vec<&str> = alive.iter().filter(|(_, key)| !known(key)).map(|(node, _)| node.as_str()).collect();
+    if unknown.is_empty() {
+        return Finding::ok(check, format!("{} knows the keys of the gateways of {}", of.name, peer.name));
+    }
+    let advice =
+        "managers tell each other within seconds: see the links of the peer on both sides (peer-reachable, network-agreed)";
+    Finding::fail(
+        check,
+        format!("{} does not know the key of the gateway of {} on {}", of.name, peer.name, some(&unknown)),
+        advice,
+    )
+}
+
+/// Whether `of` maps the peer's prefixes to what the peer assumes.
+fn prefixes(of: &Facts, tunnel: &TunnelEndpoint, peer: &Facts, counterpart: &TunnelEndpoint) -> Finding {
+    let check = Check::TunnelPrefixes;
+    if tunnel.spec.imported == counterpart.spec.exported {
+        return Finding::ok(check, format!("both know where {} sees {}", of.name, peer.name));
+    }
+    let words = |map: &std::collections::BTreeMap<ipnet::IpNet, ipnet::IpNet>| {
+        let all: Vec<String> = map.iter().map(|(there, here)| format!("{there} as {here}")).collect();
+        if all.is_empty() { "nothing".to_owned() } else { some(&all) }
+    };
+    let what = format!(
+        "{} sees of {}: {}; {} believes: {}",
+        of.name,
+        peer.name,
+        words(&tunnel.spec.imported),
+        peer.name,
+        words(&counterpart.spec.exported)
+    );
+    Finding::fail(
+        check,
+        what,
+        "packets get lost until both agree, which takes seconds: see the links of the peer on both sides (peer-reachable, network-agreed)",
+    )
+}
+
+fn mtu(here: &TunnelEndpoint, there: &TunnelEndpoint) -> Finding {
+    let (one, other) = (here.spec.mtu, there.spec.mtu);
+    if one == other {
+        return Finding::ok(Check::TunnelMtu, format!("{one} bytes, on both sides"));
+    }
+    let advice = "both sides should use the smaller network.mtu: see the links of the peer (network-agreed)";
+    Finding::warn(Check::TunnelMtu, format!("{one} bytes on one side, {other} on the other"), advice)
+}
+
+fn over_tls(tunnel: &TunnelEndpoint) -> bool {
+    tunnel.connected().is_some_and(|condition| condition.reason == TunnelReason::ConnectedOverTls.as_str())
+}
+
+fn directions(one: &Facts, here: &TunnelEndpoint, other: &Facts, there: &TunnelEndpoint) -> Finding {
+    let check = Check::TunnelDirections;
+    let hears = |facts: &Facts, tunnel: &TunnelEndpoint| {
+        gateways::any_alive(facts) && tunnel.connected().is_some_and(|condition| condition.status == "True")
+    };
+    let deaf = |facts: &Facts, from: &Facts, tunnel: &TunnelEndpoint| {
+        let ours: Vec<String> = facts.real_nodes().map(|nodes| gateways::announced(facts, &nodes)).unwrap_or_default();
+        let said = tunnel.connected().map(|condition| condition.message.as_str()).unwrap_or_default();
+        Finding::fail(
+            check,
+            format!(
+                "{} hears {}, but not the other way round: packets from {} do not arrive ({said})",
+                from.name, facts.name, from.name
+            ),
+            format!(
+                "let UDP pass from the gateways of {} to {}: check firewalls, security groups, the forwarded port",
+                from.name,
+                some(&ours)
+            ),
+        )
+    };
+    match (hears(one, here), hears(other, there)) {
+        (true, true) if over_tls(here) || over_tls(there) => Finding::warn(
+            check,
+            "the two hear each other only over TLS: UDP does not pass",
+            "TLS carries packets more slowly: let UDP pass between the gateways, at least in one direction with its answers",
+        ),
+        (true, true) => Finding::ok(check, "each side hears the other"),
+        (false, true) => deaf(one, other, here),
+        (true, false) => deaf(other, one, there),
+        (false, false) => {
+            let calls = |facts: &Facts, tunnel: &TunnelEndpoint| {
+                let endpoints: Vec<&str> =
+                    tunnel.spec.gateways.iter().flat_map(|gateway| gateway.endpoints.iter().map(String::as_str)).collect();
+                format!("{} calls {}", facts.name, if endpoints.is_empty() { "nobody".to_owned() } else { some(&endpoints) })
+            };
+            Finding::fail(
+                check,
+                format!("neither side hears the other: {}; {}", calls(one, here), calls(other, there)),
+                "let UDP pass to one of these addresses, at least in one direction with its answers; first see gateways-alive on both sides",
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        doctor::Verdict,
+        inspect::fixtures::{facts, other, rome},
+    };
+
+    fn verdict(one: &Facts, other: &Facts, check: Check) -> Finding {
+        let found = between(one, other);
+        let of_it = found.iter().filter(|finding| finding.check == check);
+        // The worst of both directions.
+        of_it.max_by_key(|finding| finding.verdict != Verdict::Ok).unwrap().clone()
+    }
+
+    #[test]
+    fn two_clusters_that_fit_have_no_fault() {
+        let found = between(&facts(), &other());
+        assert!(found.iter().all(|one| one.verdict == Verdict::Ok), "{found:#?}");
+        assert_eq!(found.len(), 11);
+    }
+
+    #[test]
+    fn strangers_are_not_compared_and_copies_are_refused() {
+        let (mut one, mut two) = (facts(), other());
+        one.liqo.peers = Ok(Vec::new());
+        two.liqo.peers = Ok(Vec::new());
+        assert_eq!(between(&one, &two), []);
+        assert_eq!(verdict(&one, &facts(), Check::DifferentClusters).verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn borrowing_that_the_lender_does_not_allow_is_shown() {
+        let (one, mut two) = (facts(), other());
+        two.liqo.peers.as_mut().unwrap()[0].spec.incoming_peering = PeeringIntent::No;
+        assert_eq!(verdict(&one, &two, Check::Agreement).verdict, Verdict::Warn);
+        two.liqo.peers = Ok(Vec::new());
+        assert_eq!(verdict(&one, &two, Check::Agreement).verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn what_may_not_be_read_of_one_of_them_is_no_fault() {
+        let refused = || "cannot list: forbidden".to_owned();
+        let (mut one, mut two) = (facts(), other());
+        two.liqo.peers = Err(refused());
+        two.liqo.tunnels = Err(refused());
+        for check in [Check::Agreement, Check::TunnelDirections] {
+            assert_eq!(verdict(&one, &two, check), Finding::unknown(check, refused()));
+        }
+        one.liqo.peers = Err(refused());
+        for check in [Check::Agreement, Check::PeerAddresses] {
+            assert_eq!(verdict(&one, &two, check), Finding::unknown(check, refused()));
+        }
+        assert!(between(&one, &two).iter().all(|one| [Verdict::Ok, Verdict::Unknown].contains(&one.verdict)));
+        one.liqo.config = Err(refused());
+        assert_eq!(between(&one, &two), [Finding::unknown(Check::DifferentClusters, refused())]);
+    }
+
+    #[test]
+    fn clocks_of_two_clusters_are_compared_whatever_ours_says() {
+        let (mut one, mut two) = (facts(), other());
+        for facts in [&mut one, &mut two] {
+            facts.api_server.asked_at += SignedDuration::from_hours(1);
+        }
+        assert_eq!(verdict(&one, &two, Check::Clocks).verdict, Verdict::Ok);
+        two.api_server.date = two.api_server.date.map(|date| date + SignedDuration::from_secs(20));
+        let found = verdict(&one, &two, Check::Clocks);
+        assert!(found.verdict == Verdict::Warn && found.what.contains("20 s behind"), "{}", found.what);
+    }
+
+    #[test]
+    fn versions_and_domains_that_differ_are_shown() {
+        let (one, mut two) = (facts(), other());
+        two.liqo.config.as_mut().unwrap().as_mut().unwrap().status.as_mut().unwrap().version = Some("9.9.9".to_owned());
+        two.components.corefile = Ok(Some("kubernetes cluster.milan {".to_owned()));
+        assert_eq!(verdict(&one, &two, Check::Versions).verdict, Verdict::Warn);
+        assert!(verdict(&one, &two, Check::ClusterDomains).what.contains("cluster.milan"));
+    }
+
+    #[test]
+    fn an_old_address_is_shown() {
+        let (mut one, two) = (facts(), other());
+        one.liqo.peers.as_mut().unwrap()[0].spec.auth_url = Some("https://172.18.0.77:30001".to_owned());
+        let found = verdict(&one, &two, Check::PeerAddresses);
+        assert!(found.verdict == Verdict::Warn && found.what.contains("172.18.0.77"), "{}", found.what);
+    }
+
+    #[test]
+    fn a_key_or_a_prefix_that_the_other_does_not_know_is_shown() {
+        let (mut one, two) = (facts(), other());
+        one.liqo.tunnels.as_mut().unwrap()[0].spec.gateways[0].public_key = "old".to_owned();
+        assert_eq!(verdict(&one, &two, Check::TunnelKeys).verdict, Verdict::Fail);
+        one.liqo.tunnels.as_mut().unwrap()[0].spec.imported.clear();
+        let found = verdict(&one, &two, Check::TunnelPrefixes);
+        assert!(found.verdict == Verdict::Fail && found.what.contains("rome sees of milan: nothing"), "{}", found.what);
+        one.liqo.tunnels.as_mut().unwrap()[0].spec.mtu = 1280;
+        assert_eq!(verdict(&one, &two, Check::TunnelMtu).verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn a_way_that_is_open_in_one_direction_is_told_from_one_that_is_closed() {
+        let (mut one, mut two) = (facts(), other());
+        let mut relayed = other();
+        relayed.liqo.tunnels.as_mut().unwrap()[0].status.as_mut().unwrap().conditions[0].reason =
+            TunnelReason::ConnectedOverTls.into();
+        assert_eq!(verdict(&one, &relayed, Check::TunnelDirections).verdict, Verdict::Warn);
+        let close = |facts: &mut Facts| {
+            facts.liqo.tunnels.as_mut().unwrap()[0].status = serde_json::from_value(json!({
+                "conditions": [{ "type": "Connected", "status": "False", "reason": "NoAnswer", "message": "m", "lastTransitionTime": crate::inspect::fixtures::NOW }],
+            }))
+            .unwrap();
+        };
+        close(&mut two);
+        let found = verdict(&one, &two, Check::TunnelDirections);
+        assert_eq!(found.verdict, Verdict::Fail);
+        assert!(found.what.contains("packets from rome do not arrive"), "{}", found.what);
+        assert!(found.advice.unwrap().contains("to 172.18.0.9:51840:"));
+        close(&mut one);
+        assert!(
+            verdict(&one, &two, Check::TunnelDirections)
+                .what
+                .starts_with("neither side hears the other: rome calls 172.18.0.9:51840")
+        );
+    }
+
+    #[test]
+    fn a_network_that_one_side_does_not_want_is_no_fault() {
+        let (one, mut two) = (facts(), other());
+        two.liqo.tunnels = Ok(Vec::new());
+        let found = verdict(&one, &two, Check::TunnelDirections);
+        assert!(found.verdict == Verdict::Warn && found.what.starts_with("rome wants a network with milan"), "{}", found.what);
+        assert_eq!(one.liqo.id(), Some(&rome()));
+    }
+}

@@ -1,0 +1,182 @@
+use jiff::{SignedDuration, Timestamp};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+use super::*;
+use crate::{
+    doctor::Verdict,
+    inspect::fixtures::{NOW, condition, facts, lease, of, slice},
+};
+
+fn verdict(facts: &Facts, check: Check) -> Finding {
+    decide(facts).into_iter().find(|one| one.check == check).unwrap()
+}
+
+fn config(facts: &mut Facts) -> &mut liqo_api::ClusterConfig {
+    facts.liqo.config.as_mut().unwrap().as_mut().unwrap()
+}
+
+/// A CA and a certificate that are valid from 2025 to 2030.
+fn certificate() -> WebhookCertificate {
+    let lasts = |mut params: CertificateParams| {
+        (params.not_before, params.not_after) = (rcgen::date_time_ymd(2025, 1, 1), rcgen::date_time_ymd(2030, 1, 1));
+        params
+    };
+    let (ca_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let mut ca = lasts(CertificateParams::default());
+    ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    let leaf = lasts(CertificateParams::new(["liqo-webhook.liqo.svc".to_owned()]).unwrap());
+    let signed = ca.self_signed(&ca_key).unwrap().pem();
+    WebhookCertificate { ca: signed, leaf: leaf.signed_by(&key, &Issuer::from_params(&ca, &ca_key)).unwrap().pem() }
+}
+
+#[test]
+fn a_cluster_that_is_well_has_no_fault() {
+    let mut facts = facts();
+    facts.webhook_certificate = Ok(Some(certificate()));
+    let found = decide(&facts);
+    assert!(found.iter().all(|one| one.verdict == Verdict::Ok), "{found:#?}");
+    assert_eq!(found.len(), 12);
+}
+
+#[test]
+fn old_versions_of_kubernetes_are_named() {
+    let mut facts = facts();
+    let mut with = |minor: Option<u32>| {
+        facts.api_server.minor = minor;
+        verdict(&facts, Check::KubernetesVersion).verdict
+    };
+    assert_eq!(
+        [with(Some(28)), with(Some(29)), with(Some(30)), with(None)],
+        [Verdict::Fail, Verdict::Warn, Verdict::Ok, Verdict::Unknown]
+    );
+}
+
+#[test]
+fn what_may_not_be_read_is_listed() {
+    let mut facts = facts();
+    facts.refused = vec!["list nodes".to_owned()];
+    assert!(verdict(&facts, Check::OwnRights).what.ends_with("may not list nodes"));
+}
+
+#[test]
+fn without_liqo_nothing_more_is_judged() {
+    let mut facts = facts();
+    facts.liqo.config = Ok(None);
+    let found = decide(&facts);
+    assert_eq!((found.last().unwrap().check, found.last().unwrap().verdict), (Check::Installed, Verdict::Fail));
+    assert_eq!(found.len(), 4);
+}
+
+#[test]
+fn a_cluster_without_identity_and_another_version_are_shown() {
+    let mut facts = facts();
+    config(&mut facts).status.as_mut().unwrap().version = Some("0.0.1".to_owned());
+    assert_eq!(verdict(&facts, Check::Version).verdict, Verdict::Warn);
+    config(&mut facts).status = None;
+    assert_eq!(verdict(&facts, Check::Installed).verdict, Verdict::Fail);
+}
+
+#[test]
+fn definitions_that_are_gone_foreign_or_others_are_named() {
+    let broken = |change: &dyn Fn(&mut Vec<CustomResourceDefinition>)| {
+        let mut facts = facts();
+        change(facts.definitions.as_mut().unwrap());
+        let found = verdict(&facts, Check::Definitions);
+        (found.verdict, found.what)
+    };
+    assert_eq!(broken(&|_| {}).0, Verdict::Ok);
+    let gone = broken(&|all| drop(all.remove(0)));
+    assert!(gone.0 == Verdict::Fail && gone.1.contains("clusterconfigs.config.liqo.io"), "{}", gone.1);
+    assert_eq!(broken(&|all| all[0].status = None).0, Verdict::Fail, "it is not served");
+    assert_eq!(broken(&|all| all[0].metadata.labels = None).0, Verdict::Fail);
+    assert_eq!(broken(&|all| all[0].spec.names.short_names = Some(vec!["x".to_owned()])).0, Verdict::Warn);
+    assert_eq!(broken(&|all| all[0].spec.names.singular = Some("x".to_owned())).0, Verdict::Warn);
+}
+
+#[test]
+fn what_the_api_server_adds_makes_no_difference() {
+    let want = json!({ "a": [{ "b": 1, "c": null }] });
+    assert!(contains(&json!({ "a": [{ "b": 1.0, "more": true }], "z": 1 }), &want));
+    assert!(!contains(&json!({ "a": [] }), &want));
+    assert!(!contains(&json!({ "a": [{ "b": 2 }] }), &want));
+}
+
+#[test]
+fn a_manager_that_is_not_there_is_shown() {
+    let mut facts = facts();
+    let mut with = |wanted: i32, available: i32| {
+        let deployment = json!({
+            "spec": { "replicas": wanted, "selector": {}, "template": {} },
+            "status": { "availableReplicas": available },
+        });
+        facts.liqo.manager = Ok(Some(of(deployment)));
+        verdict(&facts, Check::Manager).verdict
+    };
+    assert_eq!([with(2, 2), with(2, 1), with(2, 0), with(0, 0)], [Verdict::Ok, Verdict::Warn, Verdict::Fail, Verdict::Fail]);
+    facts.liqo.manager = Ok(None);
+    assert_eq!(verdict(&facts, Check::Manager).verdict, Verdict::Fail);
+}
+
+#[test]
+fn a_leader_that_is_silent_is_named() {
+    let mut facts = facts();
+    let mut with = |leases: Vec<k8s_openapi::api::coordination::v1::Lease>| {
+        facts.leases = Ok(leases);
+        verdict(&facts, Check::Leader)
+    };
+    assert_eq!(with(vec![lease(MANAGER, "manager-1", 16, 600)]).verdict, Verdict::Ok, "its clock does not matter");
+    let silent = with(vec![lease(MANAGER, "manager-1", 60, 0)]);
+    assert!(silent.verdict == Verdict::Fail && silent.what.contains("manager-1 was the last leader"), "{}", silent.what);
+    assert_eq!(with(vec![lease(MANAGER, "", 1, 0)]).verdict, Verdict::Fail, "it was given up");
+    assert_eq!(with(Vec::new()).verdict, Verdict::Fail);
+}
+
+#[test]
+fn addresses_that_are_not_known_name_the_setting() {
+    let mut facts = facts();
+    let mut with = |status: &str, reason: &str| {
+        config(&mut facts).status.as_mut().unwrap().conditions = vec![condition(ADDRESSES_KNOWN, status, reason)];
+        verdict(&facts, Check::Addresses)
+    };
+    assert!(with("False", "APIServerAddress").advice.unwrap().contains("--set apiServer.address="));
+    assert!(with("False", "AuthenticationAddress").advice.unwrap().contains("--set authentication.address="));
+}
+
+#[test]
+fn a_service_without_endpoints_is_named() {
+    let mut facts = facts();
+    facts.slices = Ok(vec![slice("liqo-auth", false), slice("liqo-webhook", true)]);
+    let found = verdict(&facts, Check::Services);
+    assert!(found.verdict == Verdict::Fail && found.what.ends_with("Service liqo-auth"), "{}", found.what);
+}
+
+#[test]
+fn a_webhook_that_the_api_server_will_not_believe_is_shown() {
+    let mut facts = facts();
+    let entry = |ca: &str| {
+        json!({ "name": "remote.liqo.io", "admissionReviewVersions": [], "sideEffects": "None",
+        "clientConfig": { "caBundle": k8s_openapi::ByteString(ca.as_bytes().to_vec()) } })
+    };
+    let configuration = |ca: &str| Ok(Some(of(json!({ "metadata": {}, "webhooks": [entry(ca)] }))));
+    let good = certificate();
+    facts.webhook_certificate = Ok(Some(good.clone()));
+    facts.webhook = configuration(&good.ca);
+    assert_eq!(verdict(&facts, Check::Webhook).verdict, Verdict::Ok, "{:?}", verdict(&facts, Check::Webhook));
+    facts.webhook = configuration("another");
+    assert!(verdict(&facts, Check::Webhook).what.contains("trusts another CA for remote.liqo.io"));
+    facts.webhook = configuration(&good.ca);
+    let end: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
+    for (at, verdict_then) in
+        [(end - SignedDuration::from_hours(24), Verdict::Warn), (end + SignedDuration::from_hours(1), Verdict::Fail)]
+    {
+        facts.api_server.date = Some(at);
+        assert_eq!(verdict(&facts, Check::Webhook).verdict, verdict_then);
+    }
+    facts.api_server.date = Some(NOW.parse().unwrap());
+    facts.webhook_certificate = Ok(Some(WebhookCertificate { leaf: good.ca.clone(), ..good }));
+    assert_eq!(verdict(&facts, Check::Webhook).verdict, Verdict::Fail, "that is no certificate of the webhook");
+    facts.webhook_certificate = Ok(None);
+    assert_eq!(verdict(&facts, Check::Webhook).verdict, Verdict::Fail);
+    facts.webhook_certificate = Err("cannot read".to_owned());
+    assert_eq!(verdict(&facts, Check::Webhook).verdict, Verdict::Unknown);
+}

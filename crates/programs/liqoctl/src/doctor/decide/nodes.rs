@@ -1,0 +1,351 @@
+//! The nodes: Liqo's agent on each, and the parts of Kubernetes that the network depends on.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt as _;
+
+use super::{count, some, unread, workloads};
+use crate::{
+    cluster::full_name,
+    doctor::{Check, Finding},
+    inspect::{Facts, is_fabric, statuses},
+    manifests::avoided_nodes,
+    readiness,
+};
+
+pub fn decide(facts: &Facts) -> Vec<Finding> {
+    let mut found = vec![ready(facts)];
+    if !matches!(facts.liqo.config, Ok(None)) {
+        found.extend(fabric(facts));
+    }
+    found.extend([kube_proxy(facts), cni(facts), network_policies(facts), dns(facts)]);
+    found
+}
+
+fn ready(facts: &Facts) -> Finding {
+    let check = Check::NodesReady;
+    let nodes = match facts.real_nodes() {
+        Ok(nodes) => nodes,
+        Err(why) => return unread(check, &why),
+    };
+    let down: Vec<String> = nodes.iter().filter(|node| !readiness::node(node)).map(|node| node.name_any()).collect();
+    if down.is_empty() {
+        return Finding::ok(check, format!("{} Ready", count(nodes.len(), "node")));
+    }
+    let what = format!("not Ready: {}", some(&down));
+    let advice = "`kubectl describe node NODE` says why; nothing reaches its pods, and it cannot be a gateway";
+    if down.len() == nodes.len() { Finding::fail(check, what, advice) } else { Finding::warn(check, what, advice) }
+}
+
+/// The nodes on which Liqo's agent should run: real nodes without those that Liqo has to avoid.
+pub fn with_fabric(facts: &Facts) -> Result<Vec<&Node>, String> {
+    let avoided = facts.liqo.manager.as_ref().map_err(Clone::clone)?.as_ref().map(avoided_nodes).unwrap_or_default();
+    let is_avoided = |node: &Node| avoided.iter().any(|(key, value)| node.labels().get(key) == Some(value));
+    Ok(facts.real_nodes()?.into_iter().filter(|node| !is_avoided(node)).collect())
+}
+
+fn fabric(facts: &Facts) -> Vec<Finding> {
+    let check = Check::Fabric;
+    let (nodes, pods) = match (with_fabric(facts), &facts.pods) {
+        (Ok(nodes), Ok(pods)) => (nodes, pods),
+        (Err(why), _) => return vec![unread(check, &why)],
+        (_, Err(why)) => return vec![unread(check, why)],
+    };
+    let by_node: BTreeMap<&str, &Pod> = pods
+        .iter()
+        .filter(|pod| is_fabric(pod))
+        .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.as_deref()?, pod)))
+        .collect();
+    let (mut well, mut found) = (0, Vec::new());
+    for node in nodes {
+        let name = node.name_any();
+        match by_node.get(name.as_str()) {
+            Some(pod) if readiness::pod(pod) => well += 1,
+            _ if !readiness::node(node) => found.push(Finding::skipped(check, format!("node {name} is not Ready: the state of its pods is not known"))),
+            Some(pod) => found.push(unwell(check, &name, pod, facts)),
+            None => found.push(Finding::fail(
+                check,
+                format!("liqo-fabric does not run on node {name}: its pods reach no peer"),
+                "`kubectl -n liqo-fabric describe daemonset liqo-fabric` says why there is no pod: a taint that evicts pods, a quota, or admission",
+            )),
+        }
+    }
+    if well > 0 {
+        found.insert(0, Finding::ok(check, format!("liqo-fabric is ready on {}", count(well, "node"))));
+    }
+    found
+}
+
+fn unwell(check: Check, node: &str, pod: &Pod, facts: &Facts) -> Finding {
+    let name = full_name(pod);
+    if let Some((why, advice)) = workloads::trouble(pod, facts) {
+        return Finding::fail(check, format!("node {node}: {why}"), advice);
+    }
+    if pod.metadata.deletion_timestamp.is_some() {
+        return Finding::warn(
+            check,
+            format!("node {node}: {name} is ending"),
+            "another one replaces it: check again in a minute",
+        );
+    }
+    if statuses(pod).all(|status| status.state.as_ref().is_none_or(|state| state.running.is_none())) {
+        return Finding::warn(
+            check,
+            format!("node {node}: {name} is starting"),
+            "check again in a minute; `kubectl -n liqo-fabric describe pod POD` says what it waits for",
+        );
+    }
+    let complaint = facts.diagnostics.not_ready.get(&name).map_or("it does not say why", String::as_str);
+    Finding::fail(
+        check,
+        format!("node {node}: {name} runs and is not ready: {complaint}"),
+        "what it names is missing on the node: a kernel module (VXLAN, nftables, tun), or a port that another process uses; `kubectl -n liqo-fabric logs POD` has more",
+    )
+}
+
+fn kube_proxy(facts: &Facts) -> Finding {
+    let check = Check::KubeProxy;
+    let components = &facts.components;
+    if let Ok(Some(value)) = &components.cilium_replaces_kube_proxy
+        && ["true", "strict", "partial"].contains(&value.as_str())
+    {
+        let what =
+            format!("Cilium replaces kube-proxy (kube-proxy-replacement: {value}), which was not tested with Liqo's network");
+        return Finding::warn(
+            check,
+            what,
+            "eBPF handles Services before routes and nftables: `liqoctl test network` shows whether pods reach Services with endpoints at peers",
+        );
+    }
+    if let Ok(Some(text)) = &components.kube_proxy {
+        // An empty mode is kube-proxy's default.
+        return match value_of(text, "mode").unwrap_or_default().as_str() {
+            "" => Finding::ok(check, "kube-proxy, in its default mode: iptables"),
+            mode @ ("iptables" | "nftables") => Finding::ok(check, format!("kube-proxy, in mode {mode}")),
+            mode => Finding::warn(
+                check,
+                format!("kube-proxy is in mode {mode}, which was not tested with Liqo's network"),
+                "`liqoctl test network` shows whether pods reach Services with endpoints at peers; iptables and nftables are known to work",
+            ),
+        };
+    }
+    if let Err(why) = &components.kube_proxy {
+        return unread(check, why);
+    }
+    Finding::unknown(check, "no ConfigMap kube-system/kube-proxy: it runs as a separate program, or something replaces it")
+}
+
+/// The value of a key at the start of a line of simple YAML.
+fn value_of(text: &str, key: &str) -> Option<String> {
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    Some(value.trim().trim_matches('"').to_owned())
+}
+
+/// What is known about a CNI plugin.
+struct Plugin {
+    /// Prefix of the name of its `DaemonSet`.
+    daemon_set: &'static str,
+    name: &'static str,
+    /// Whether it enforces `NetworkPolicies`; nothing if that depends on its settings.
+    enforces: Option<bool>,
+}
+
+const PLUGINS: [Plugin; 11] = [
+    Plugin { daemon_set: "kindnet", name: "kindnet", enforces: None },
+    Plugin { daemon_set: "kube-flannel", name: "flannel", enforces: Some(false) },
+    Plugin { daemon_set: "canal", name: "canal", enforces: Some(true) },
+    Plugin { daemon_set: "calico-node", name: "Calico", enforces: Some(true) },
+    Plugin { daemon_set: "cilium", name: "Cilium", enforces: Some(true) },
+    Plugin { daemon_set: "antrea-agent", name: "Antrea", enforces: Some(true) },
+    Plugin { daemon_set: "kube-router", name: "kube-router", enforces: Some(true) },
+    Plugin { daemon_set: "weave-net", name: "Weave Net", enforces: Some(true) },
+    Plugin { daemon_set: "ovnkube-node", name: "OVN-Kubernetes", enforces: Some(true) },
+    Plugin { daemon_set: "aws-node", name: "Amazon VPC CNI", enforces: None },
+    Plugin { daemon_set: "azure-cni", name: "Azure CNI", enforces: None },
+];
+
+/// The plugins in the cluster. The first provides the pod network; others may only enforce `NetworkPolicies`.
+fn plugins(facts: &Facts) -> Result<Vec<&'static Plugin>, &String> {
+    let sets = facts.components.daemon_sets.as_ref()?;
+    let is_there = |plugin: &&Plugin| sets.iter().any(|set| set.name_any().starts_with(plugin.daemon_set));
+    Ok(PLUGINS.iter().filter(is_there).collect())
+}
+
+fn cni(facts: &Facts) -> Finding {
+    match plugins(facts).as_deref() {
+        Err(why) => unread(Check::Cni, why),
+        Ok([plugin, ..]) => Finding::ok(Check::Cni, plugin.name),
+        Ok([]) => Finding::unknown(Check::Cni, "no known DaemonSet provides the pod network"),
+    }
+}
+
+fn network_policies(facts: &Facts) -> Finding {
+    let check = Check::NetworkPolicies;
+    let plugins = match plugins(facts) {
+        Ok(plugins) => plugins,
+        Err(why) => return unread(check, why),
+    };
+    if let Some(plugin) = plugins.iter().find(|plugin| plugin.enforces == Some(true)) {
+        return Finding::ok(check, format!("{} enforces NetworkPolicies", plugin.name));
+    }
+    let (Some(plugin), true) = (plugins.first(), plugins.iter().all(|plugin| plugin.enforces == Some(false))) else {
+        return Finding::unknown(
+            check,
+            "it is unknown whether anything enforces NetworkPolicies; the isolation of consumers' namespaces depends on it",
+        );
+    };
+    let peers = match &facts.liqo.peers {
+        Ok(peers) => peers,
+        Err(why) => return unread(check, why),
+    };
+    let what = format!("{} does not enforce NetworkPolicies", plugin.name);
+    if peers.iter().any(|peer| peer.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some())) {
+        Finding::warn(
+            check,
+            what,
+            "nothing keeps pods of consumers away from pods of this cluster: add something that enforces them, for example kube-router's policy controller or Calico",
+        )
+    } else {
+        Finding::ok(check, format!("{what}; this matters once this cluster lends"))
+    }
+}
+
+fn dns(facts: &Facts) -> Finding {
+    let check = Check::Dns;
+    let slices = match &facts.components.dns {
+        Ok(slices) => slices,
+        Err(why) => return unread(check, why),
+    };
+    if slices.is_empty() {
+        return Finding::unknown(check, "there is no Service kube-system/kube-dns: something else resolves names");
+    }
+    let domain = cluster_domain(facts).map(|domain| format!(", cluster domain {domain}")).unwrap_or_default();
+    match super::cluster::ready(slices, "kube-dns") {
+        0 => Finding::fail(
+            check,
+            "kube-dns has no ready endpoint: pods cannot resolve names",
+            "`kubectl -n kube-system describe pods -l k8s-app=kube-dns`",
+        ),
+        number => Finding::ok(check, format!("kube-dns has {}{domain}", count(number, "endpoint"))),
+    }
+}
+
+/// The cluster domain, if the Corefile contains it.
+pub fn cluster_domain(facts: &Facts) -> Option<String> {
+    let text = facts.components.corefile.as_ref().ok()?.as_ref()?;
+    let zones = text.lines().find_map(|line| line.trim().strip_prefix("kubernetes "))?;
+    zones.split_whitespace().find(|zone| !zone.contains(".arpa") && *zone != "{").map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        doctor::Verdict,
+        inspect::fixtures::{fabric_pod, facts, of, slice},
+    };
+
+    fn second_node(ready: &str) -> Node {
+        of(json!({ "metadata": { "name": "rome-2" }, "status": { "conditions": [{ "type": "Ready", "status": ready }] } }))
+    }
+
+    #[test]
+    fn nodes_that_are_down_are_named() {
+        let mut facts = facts();
+        assert_eq!(ready(&facts).verdict, Verdict::Ok);
+        facts.nodes.as_mut().unwrap().push(second_node("Unknown"));
+        assert_eq!(ready(&facts).verdict, Verdict::Warn);
+        assert!(ready(&facts).what.contains("rome-2"));
+        facts.nodes = Ok(vec![second_node("False")]);
+        assert_eq!(ready(&facts).verdict, Verdict::Fail);
+    }
+
+    #[test]
+    fn a_node_without_the_fabric_is_named() {
+        let mut facts = facts();
+        assert_eq!(fabric(&facts)[0].verdict, Verdict::Ok);
+        facts.nodes.as_mut().unwrap().push(second_node("True"));
+        let found = fabric(&facts);
+        assert_eq!((found.len(), found[1].verdict), (2, Verdict::Fail));
+        assert!(found[1].what.contains("does not run on node rome-2"));
+        facts.nodes.as_mut().unwrap()[1] = second_node("False");
+        assert_eq!(fabric(&facts)[1].verdict, Verdict::Skipped, "that follows from the node");
+    }
+
+    #[test]
+    fn a_fabric_that_is_not_ready_says_what_is_missing() {
+        let mut facts = facts();
+        let pod = fabric_pod("False");
+        facts.diagnostics.not_ready.insert(full_name(&pod), "no nftables".to_owned());
+        facts.pods = Ok(vec![pod]);
+        let found = fabric(&facts);
+        assert_eq!(found[0].verdict, Verdict::Fail);
+        assert!(found[0].what.contains("no nftables"), "{}", found[0].what);
+    }
+
+    #[test]
+    fn nodes_that_liqo_is_to_avoid_need_no_fabric() {
+        let mut facts = facts();
+        let mut fake = second_node("True");
+        fake.labels_mut().insert("type".to_owned(), "fake".to_owned());
+        facts.nodes.as_mut().unwrap().push(fake);
+        let expressions = json!([{ "key": "type", "operator": "NotIn", "values": ["fake"] }]);
+        let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{ "matchExpressions": expressions }] } } });
+        facts.liqo.manager = Ok(Some(of(
+            json!({ "spec": { "selector": {}, "template": { "spec": { "affinity": affinity, "containers": [] } } } }),
+        )));
+        assert_eq!(fabric(&facts).len(), 1);
+        facts.liqo.manager = Err("cannot read the Deployment".to_owned());
+        assert_eq!(fabric(&facts), [Finding::unknown(Check::Fabric, "cannot read the Deployment")]);
+    }
+
+    #[test]
+    fn the_mode_of_kube_proxy_is_known_or_not() {
+        let mut facts = facts();
+        let mut verdict = |text: Option<&str>| {
+            facts.components.kube_proxy = Ok(text.map(str::to_owned));
+            kube_proxy(&facts).verdict
+        };
+        assert_eq!(verdict(None), Verdict::Unknown);
+        for mode in ["mode: \"\"", "mode: nftables", "kind: KubeProxyConfiguration"] {
+            assert_eq!(verdict(Some(mode)), Verdict::Ok, "{mode}");
+        }
+        assert_eq!(verdict(Some("mode: ipvs\n")), Verdict::Warn);
+        facts.components.cilium_replaces_kube_proxy = Ok(Some("true".to_owned()));
+        assert!(kube_proxy(&facts).what.contains("Cilium"));
+    }
+
+    #[test]
+    fn the_network_of_pods_is_known_by_its_daemon_set() {
+        let mut facts = facts();
+        assert_eq!((cni(&facts).verdict, network_policies(&facts).verdict), (Verdict::Unknown, Verdict::Unknown));
+        let mut with = |name: &str| {
+            facts.components.daemon_sets = Ok(vec![of(json!({ "metadata": { "name": name } }))]);
+            (cni(&facts).what, network_policies(&facts).verdict)
+        };
+        assert_eq!(with("calico-node"), ("Calico".to_owned(), Verdict::Ok));
+        assert_eq!(with("kindnet"), ("kindnet".to_owned(), Verdict::Unknown));
+        assert_eq!(with("kube-flannel-ds"), ("flannel".to_owned(), Verdict::Ok), "it lends nothing");
+        facts.liqo.peers.as_mut().unwrap()[0].status.as_mut().unwrap().tenant_namespace = Some("t".to_owned());
+        assert_eq!(network_policies(&facts).verdict, Verdict::Warn);
+        let named = |name: &str| of(json!({ "metadata": { "name": name } }));
+        facts.components.daemon_sets = Ok(vec![named("kube-flannel-ds"), named("kube-router")]);
+        assert_eq!((cni(&facts).what.as_str(), network_policies(&facts).verdict), ("flannel", Verdict::Ok));
+        facts.components.daemon_sets = Ok(vec![named("kube-flannel-ds")]);
+        facts.liqo.peers = Err("cannot list peers".to_owned());
+        assert_eq!(network_policies(&facts).verdict, Verdict::Unknown, "it may lend");
+    }
+
+    #[test]
+    fn names_are_answered_or_not() {
+        let mut facts = facts();
+        assert!(dns(&facts).what.ends_with("cluster domain cluster.local"), "{}", dns(&facts).what);
+        facts.components.dns = Ok(vec![slice("kube-dns", false)]);
+        assert_eq!(dns(&facts).verdict, Verdict::Fail);
+        facts.components.dns = Ok(Vec::new());
+        assert_eq!(dns(&facts).verdict, Verdict::Unknown);
+    }
+}

@@ -1,0 +1,407 @@
+//! Namespaces and pods that are offloaded, as their users see them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
+use kube::ResourceExt;
+use liqo_api::{NamespaceOffloading, NamespaceReadyReason, OffloadedReason, PodOffloadingStrategy, pods};
+
+use super::{count, some, unread};
+use crate::{
+    cluster::full_name,
+    doctor::{Check, Finding},
+    inspect::{Facts, is_virtual},
+};
+
+/// A pod that takes longer to be sent, or to end after its grace period, is stuck.
+const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(60);
+
+pub fn decide(facts: &Facts) -> Vec<Finding> {
+    let offloadings = match &facts.liqo.offloadings {
+        Ok(offloadings) => offloadings,
+        Err(why) => return vec![unread(Check::Namespaces, why)],
+    };
+    if offloadings.is_empty() {
+        return vec![Finding::skipped(Check::Namespaces, "no namespace is offloaded: `liqoctl offload namespace NAME`")];
+    }
+    let mut found: Vec<Finding> = offloadings.iter().map(|offloading| namespace(offloading, facts)).collect();
+    found.push(webhook(offloadings, facts));
+    match (&facts.local_pods, &facts.nodes) {
+        (Err(why), _) | (_, Err(why)) => {
+            found.extend([Check::PodsRefused, Check::PodsWaiting, Check::PodsEnding].map(|check| unread(check, why)));
+        }
+        (Ok(all), Ok(nodes)) => {
+            let there = remote(all, nodes);
+            found.extend([refused(&there), waiting(all, &there, offloadings, facts), ending(&there, facts)]);
+        }
+    }
+    found
+}
+
+fn namespace(offloading: &NamespaceOffloading, facts: &Facts) -> Finding {
+    let check = Check::Namespaces;
+    let name = offloading.namespace().unwrap_or_default();
+    let status = offloading.status.clone().unwrap_or_default();
+    let Some(condition) = status.conditions.iter().find(|condition| condition.type_ == "Ready") else {
+        let created = offloading.metadata.creation_timestamp.as_ref().map_or(facts.now(), |time| time.0);
+        if facts.now().duration_since(created) < STUCK_AFTER {
+            return Finding::unknown(check, format!("{name}: there is no condition yet; check again in a minute"));
+        }
+        return Finding::fail(
+            check,
+            format!("{name}: there is no condition"),
+            "see leader: the manager writes the condition Ready",
+        );
+    };
+    if condition.status == "True" {
+        let remote: Vec<String> =
+            status.remote_namespaces.iter().map(|one| format!("{} in {}", one.namespace, one.cluster_name)).collect();
+        return Finding::ok(check, format!("{name}: {}", some(&remote)));
+    }
+    let advice = match NamespaceReadyReason::parse(&condition.reason) {
+        Some(NamespaceReadyReason::NoClusterSelected) => {
+            "no node of a peer fits: `liqoctl status` shows the peers, `kubectl -n NAMESPACE get namespaceoffloading -o yaml` the selector"
+        }
+        Some(NamespaceReadyReason::NamespaceNotAllowed) => "`liqoctl unoffload namespace NAME`, and use another namespace",
+        Some(NamespaceReadyReason::WebhookPending) => "check again in a minute; then see leader, and the manager's rights",
+        Some(NamespaceReadyReason::NamespacesNotReady | NamespaceReadyReason::NamespacesReady) | None => {
+            "the message names the cluster and why; the provider's PeeringPolicy decides what it refuses (`liqoctl policy explain` there)"
+        }
+    };
+    Finding::fail(check, format!("{name}: {}: {}", condition.reason, condition.message), advice)
+}
+
+/// Whether the webhook gets the new pods of each namespace that needs it.
+fn webhook(offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
+    let check = Check::NamespaceWebhook;
+    let configuration = match &facts.webhook {
+        Ok(configuration) => configuration,
+        Err(why) => return unread(check, why),
+    };
+    let entries = configuration.iter().flat_map(|one| one.webhooks.iter().flatten());
+    let named: BTreeSet<&String> = entries
+        .filter_map(|entry| entry.namespace_selector.as_ref()?.match_expressions.as_ref())
+        .flatten()
+        .flat_map(|expression| expression.values.iter().flatten())
+        .collect();
+    let needs = |offloading: &&NamespaceOffloading| {
+        offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local
+            && offloading.metadata.deletion_timestamp.is_none()
+    };
+    let missing: Vec<String> =
+        offloadings.iter().filter(needs).filter_map(ResourceExt::namespace).filter(|name| !named.contains(name)).collect();
+    if missing.is_empty() {
+        return Finding::ok(check, "the webhook gets new pods of every offloaded namespace");
+    }
+    Finding::fail(
+        check,
+        format!("the webhook does not get new pods, so they stay in this cluster, in: {}", some(&missing)),
+        "the manager adds them to MutatingWebhookConfiguration liqo: see leader, and the manager's rights",
+    )
+}
+
+/// Unfinished pods on virtual nodes.
+fn remote<'a>(all: &'a [Pod], nodes: &[Node]) -> Vec<&'a Pod> {
+    let nodes: BTreeSet<String> = nodes.iter().filter(|node| is_virtual(node)).map(ResourceExt::name_any).collect();
+    let is_there =
+        |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).is_some_and(|node| nodes.contains(node));
+    all.iter().filter(is_there).filter(|pod| !is_final(pod)).collect()
+}
+
+fn is_final(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+}
+
+fn reason(condition: &PodCondition) -> &str {
+    condition.reason.as_deref().unwrap_or("no reason")
+}
+
+/// Pods that the provider refuses, by reason, or accepts without every object that they name.
+fn refused(there: &[&Pod]) -> Finding {
+    let check = Check::PodsRefused;
+    let mut refused: BTreeMap<&str, Vec<(&Pod, &PodCondition)>> = BTreeMap::new();
+    let mut lacking = Vec::new();
+    for pod in there {
+        let Some(condition) = condition(pod, pods::OFFLOADED) else { continue };
+        match condition.status.as_str() {
+            "False" => refused.entry(reason(condition)).or_default().push((pod, condition)),
+            "True" if [pods::NOT_REFLECTED, pods::ADDRESS_REFUSED].contains(&reason(condition)) => {
+                lacking.push((*pod, condition));
+            }
+            _ => {}
+        }
+    }
+    let words = |pod: &Pod, condition: &PodCondition| {
+        format!("{}: {}: {}", full_name(pod), reason(condition), condition.message.as_deref().unwrap_or_default())
+    };
+    if let Some((reason, group)) = refused.iter().max_by_key(|(_, group)| group.len())
+        && let Some((pod, condition)) = group.first()
+    {
+        let number: usize = refused.values().map(Vec::len).sum();
+        let others: Vec<&str> = refused.keys().copied().filter(|other| other != reason).collect();
+        let others = if others.is_empty() { String::new() } else { format!("; other reasons: {}", others.join(", ")) };
+        let what = format!("{} refused, for example {}{others}", count(number, "pod"), words(pod, condition));
+        return Finding::fail(check, what, refusal(reason));
+    }
+    if let Some((pod, condition)) = lacking.first() {
+        let what = format!("{} not complete at the provider, for example {}", count(lacking.len(), "pod"), words(pod, condition));
+        return Finding::warn(
+            check,
+            what,
+            "the message names what the provider does not have: its policy may forbid it, or the name may be taken there",
+        );
+    }
+    Finding::ok(check, format!("{} at peers, none refused", count(there.len(), "pod")))
+}
+
+fn refusal(reason: &str) -> &'static str {
+    use OffloadedReason as Reason;
+    match OffloadedReason::parse(reason) {
+        Some(Reason::OfferExceeded) => {
+            "request less, free something, or borrow more: `liqoctl status` shows what is offered; pods with a controller are replaced elsewhere after a while"
+        }
+        Some(Reason::PoolWithdrawn | Reason::NodeLeaving) => {
+            "the provider takes its resources back: pods with a controller are replaced elsewhere"
+        }
+        Some(
+            Reason::NamespaceNotOffloaded
+            | Reason::NamespaceRefused
+            | Reason::NamespaceNotReady
+            | Reason::OffloadingIsLocal
+            | Reason::ClusterNotSelected,
+        ) => "the namespace's NamespaceOffloading does not select that cluster: see namespaces",
+        Some(Reason::NameTaken) => "a pod of that name exists at the provider: remove it there, or give this one another name",
+        Some(
+            Reason::Offloaded
+            | Reason::Sending
+            | Reason::NotReflected
+            | Reason::AddressRefused
+            | Reason::NoApiServer
+            | Reason::ApiServerNotAllowed
+            | Reason::NoOffer
+            | Reason::NotAllowed
+            | Reason::NotAccepted
+            | Reason::Refused
+            | Reason::LimitMissing
+            | Reason::Invalid
+            | Reason::Malformed
+            | Reason::UnknownField
+            | Reason::HostNamespace
+            | Reason::HostPath
+            | Reason::HostPort
+            | Reason::PersistentVolumeClaim
+            | Reason::VolumeType
+            | Reason::TokenProjection
+            | Reason::ResourceClaims
+            | Reason::KindNotAllowed
+            | Reason::DaemonSet
+            | Reason::Node,
+        )
+        | None => {
+            "the message names the field or the rule; the provider's PeeringPolicy decides (`liqoctl policy explain` there)"
+        }
+    }
+}
+
+/// Pods that have no node, that the provider cannot schedule, or that are not sent yet.
+fn waiting(all: &[Pod], there: &[&Pod], offloadings: &[NamespaceOffloading], facts: &Facts) -> Finding {
+    let check = Check::PodsWaiting;
+    let now = facts.now();
+    let is_remote = |pod: &Pod| {
+        offloadings
+            .iter()
+            .any(|one| one.namespace() == pod.namespace() && one.spec.pod_offloading_strategy == PodOffloadingStrategy::Remote)
+    };
+    let old = |at: Option<Timestamp>| at.is_some_and(|at| now.duration_since(at) > STUCK_AFTER);
+    let on_its_way = |pod: &&&Pod| {
+        let offloaded = condition(pod, pods::OFFLOADED);
+        let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        // A pod that was sent has container statuses, or a condition that says that it has no node there.
+        let status = pod.status.as_ref();
+        let is_there = status.is_some_and(|status| {
+            status.container_statuses.iter().flatten().next().is_some()
+                || status.phase.as_deref().is_some_and(|phase| phase != "Pending")
+        });
+        let is_undecided = offloaded.is_none_or(|offloaded| offloaded.status == "Unknown");
+        !is_there && is_undecided && pod.metadata.deletion_timestamp.is_none() && old(created)
+    };
+    if let Some(pod) = there.iter().find(on_its_way) {
+        let number = there.iter().filter(on_its_way).count();
+        let what = format!("{} bound to a node of a peer and not sent, for example {}", count(number, "pod"), full_name(*pod));
+        return Finding::fail(check, what, "see the peer's links (peer-reachable), leader, and namespaces");
+    }
+    let unplaced = there.iter().find_map(|pod| {
+        let condition = condition(pod, pods::REMOTE_SCHEDULED).filter(|condition| condition.status == "False")?;
+        Some(format!("the provider cannot schedule {}: {}", full_name(*pod), condition.message.as_deref().unwrap_or_default()))
+    });
+    if let Some(what) = unplaced {
+        return Finding::warn(
+            check,
+            what,
+            "the offered resources are not on one node, or labels, taints and volumes there do not fit",
+        );
+    }
+    let unscheduled = all.iter().filter(|pod| is_remote(pod) && !is_final(pod)).find_map(|pod| {
+        let condition = condition(pod, "PodScheduled").filter(|condition| condition.status == "False")?;
+        Some(format!("{} has no node: {}", full_name(pod), condition.message.as_deref().unwrap_or_default()))
+    });
+    match unscheduled {
+        Some(what) => Finding::warn(
+            check,
+            what,
+            "pods of its namespace run only at peers: are there virtual nodes with free resources (`liqoctl status`), and does the selector match one of them?",
+        ),
+        None => Finding::ok(check, "no pod waits to run at a peer"),
+    }
+}
+
+fn ending(there: &[&Pod], facts: &Facts) -> Finding {
+    let check = Check::PodsEnding;
+    // The deletion timestamp is the end of the grace period.
+    let is_late = |pod: &&&Pod| {
+        pod.metadata.deletion_timestamp.as_ref().is_some_and(|time| facts.now().duration_since(time.0) > STUCK_AFTER)
+    };
+    let late: Vec<String> = there.iter().filter(is_late).map(|pod| full_name(*pod)).collect();
+    if late.is_empty() {
+        return Finding::ok(check, "no pod is stuck while ending");
+    }
+    Finding::warn(
+        check,
+        format!("{} should have ended long ago: {}", count(late.len(), "pod"), some(&late)),
+        "the provider ends them first: see the peer's links; if it will not come back, `liqoctl unpeer` ends them",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        doctor::Verdict,
+        inspect::fixtures::{NOW, condition as link, facts, of},
+    };
+
+    fn world(strategy: &str) -> Facts {
+        let mut facts = facts();
+        facts.liqo.offloadings = Ok(vec![of(json!({
+            "metadata": { "name": "offloading", "namespace": "demo", "creationTimestamp": NOW },
+            "spec": { "podOffloadingStrategy": strategy },
+            "status": { "conditions": [link("Ready", "True", "NamespacesReady")] },
+        }))]);
+        facts.webhook = Ok(Some(of(json!({ "metadata": {}, "webhooks": [{
+            "name": "remote.liqo.io", "admissionReviewVersions": [], "clientConfig": {}, "sideEffects": "None",
+            "namespaceSelector": { "matchExpressions": [{ "key": "k", "operator": "In", "values": ["demo"] }] },
+        }] }))));
+        let milan = json!({ "metadata": { "name": "milan", "labels": { "liqo.io/type": "virtual-node" } } });
+        facts.nodes.as_mut().unwrap().push(of(milan));
+        facts
+    }
+
+    fn pod(node: Option<&str>, conditions: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": { "name": "p", "namespace": "demo", "creationTimestamp": "2026-01-01T11:00:00Z" },
+            "spec": { "containers": [], "nodeName": node },
+            "status": { "phase": "Pending" },
+        });
+        pod["status"]["conditions"] = conditions;
+        of(pod)
+    }
+
+    fn told(status: &str, reason: &str) -> Value {
+        json!([{ "type": pods::OFFLOADED, "status": status, "reason": reason, "message": "m" }])
+    }
+
+    fn verdict(facts: &Facts, check: Check) -> Finding {
+        decide(facts).into_iter().find(|one| one.check == check).unwrap()
+    }
+
+    #[test]
+    fn a_namespace_that_exists_nowhere_is_shown() {
+        assert_eq!(decide(&facts())[0].verdict, Verdict::Skipped);
+        let mut facts = world("Remote");
+        assert!(decide(&facts).iter().all(|one| one.verdict == Verdict::Ok), "{:#?}", decide(&facts));
+        let conditions = &mut facts.liqo.offloadings.as_mut().unwrap()[0].status.as_mut().unwrap().conditions;
+        *conditions = vec![link("Ready", "False", "NoClusterSelected")];
+        assert_eq!(verdict(&facts, Check::Namespaces).verdict, Verdict::Fail);
+        facts.liqo.offloadings.as_mut().unwrap()[0].status = None;
+        assert_eq!(verdict(&facts, Check::Namespaces).verdict, Verdict::Unknown, "it was just made");
+    }
+
+    #[test]
+    fn a_namespace_whose_pods_liqo_is_not_shown_is_named() {
+        let mut facts = world("Remote");
+        facts.webhook = Ok(Some(of(json!({ "metadata": {} }))));
+        assert!(verdict(&facts, Check::NamespaceWebhook).what.ends_with("in: demo"));
+        facts.liqo.offloadings = world("Local").liqo.offloadings;
+        assert_eq!(verdict(&facts, Check::NamespaceWebhook).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn without_the_nodes_nothing_is_said_of_pods() {
+        let mut facts = world("Remote");
+        facts.local_pods = Ok(vec![pod(Some("milan"), told("False", "OfferExceeded"))]);
+        facts.nodes = Err("cannot list nodes".to_owned());
+        for check in [Check::PodsRefused, Check::PodsWaiting, Check::PodsEnding] {
+            assert_eq!(verdict(&facts, check), Finding::unknown(check, "cannot list nodes"));
+        }
+    }
+
+    #[test]
+    fn pods_that_are_refused_say_why() {
+        let mut facts = world("Remote");
+        let refused = pod(Some("milan"), told("False", "OfferExceeded"));
+        facts.local_pods = Ok(vec![refused.clone(), refused, pod(Some("milan"), told("False", "NotAllowed"))]);
+        let found = verdict(&facts, Check::PodsRefused);
+        assert_eq!(found.verdict, Verdict::Fail);
+        assert!(
+            found.what.starts_with("3 pods refused, for example demo/p: OfferExceeded: m; other reasons: NotAllowed"),
+            "{}",
+            found.what
+        );
+        facts.local_pods = Ok(vec![pod(Some("milan"), told("True", pods::NOT_REFLECTED))]);
+        assert_eq!(verdict(&facts, Check::PodsRefused).verdict, Verdict::Warn);
+        facts.local_pods = Ok(vec![pod(Some("milan"), told("True", "Offloaded"))]);
+        assert_eq!(verdict(&facts, Check::PodsRefused).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn pods_that_wait_are_shown() {
+        let mut facts = world("Remote");
+        let mut with = |pod: Pod| {
+            facts.local_pods = Ok(vec![pod]);
+            verdict(&facts, Check::PodsWaiting).verdict
+        };
+        assert_eq!(with(pod(Some("milan"), told("Unknown", "Sending"))), Verdict::Fail);
+        assert_eq!(with(pod(Some("milan"), json!([]))), Verdict::Fail);
+        assert_eq!(with(pod(Some("rome-1"), json!([]))), Verdict::Ok, "it is at home");
+        let unplaced = json!([
+            { "type": pods::OFFLOADED, "status": "True" },
+            { "type": pods::REMOTE_SCHEDULED, "status": "False", "message": "0/1 nodes" },
+        ]);
+        assert_eq!(with(pod(Some("milan"), unplaced)), Verdict::Warn);
+        let homeless = json!([{ "type": "PodScheduled", "status": "False", "message": "0/1 nodes" }]);
+        assert_eq!(with(pod(None, homeless.clone())), Verdict::Warn);
+        facts.liqo.offloadings = world("LocalAndRemote").liqo.offloadings;
+        facts.local_pods = Ok(vec![pod(None, homeless)]);
+        assert_eq!(verdict(&facts, Check::PodsWaiting).verdict, Verdict::Ok, "that is no matter of peers");
+    }
+
+    #[test]
+    fn pods_that_do_not_end_are_shown() {
+        let mut facts = world("Remote");
+        let mut late = pod(Some("milan"), told("True", "Offloaded"));
+        let mut ends_at = |at: &str| {
+            late.metadata.deletion_timestamp = Some(liqo_api::Time(at.parse().unwrap()));
+            facts.local_pods = Ok(vec![late.clone()]);
+            verdict(&facts, Check::PodsEnding).verdict
+        };
+        assert_eq!((ends_at("2026-01-01T11:59:30Z"), ends_at("2026-01-01T11:30:00Z")), (Verdict::Ok, Verdict::Warn));
+    }
+}

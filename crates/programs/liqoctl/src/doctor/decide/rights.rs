@@ -1,0 +1,179 @@
+//! Whether Liqo's programs have their rights: compares the roles in the cluster with those that this program would install.
+
+use std::collections::BTreeSet;
+
+use kube::{ResourceExt as _, api::DynamicObject};
+use serde_json::Value;
+
+use super::{count, some, unread};
+use crate::{
+    doctor::{Check, Finding},
+    inspect::{Facts, wanted_roles},
+    manifests::{FABRIC, MANAGER, kind},
+};
+
+pub fn decide(facts: &Facts) -> Vec<Finding> {
+    let checks = [Check::ManagerRights, Check::FabricRights, Check::BoundRoles];
+    let both = facts.roles.as_ref().map_err(Clone::clone).and_then(|present| Ok((present, wanted_roles()?)));
+    let (present, wanted) = match both {
+        Ok(both) => both,
+        Err(why) => return checks.into_iter().map(|check| unread(check, &why)).collect(),
+    };
+    let of = |check| {
+        let wanted: Vec<&DynamicObject> = wanted.iter().filter(|object| check_of(object) == check).collect();
+        let missing: Vec<String> = wanted.iter().filter_map(|wanted| missing(wanted, present)).collect();
+        if missing.is_empty() {
+            return Finding::ok(check, format!("{} as this program installs them", count(wanted.len(), "object")));
+        }
+        Finding::fail(
+            check,
+            some(&missing),
+            "run `liqoctl install` of the version that runs here: it repairs the roles, and restarts nothing",
+        )
+    };
+    checks.into_iter().map(of).collect()
+}
+
+/// The check for the program that the object gives rights to.
+fn check_of(object: &DynamicObject) -> Check {
+    match object.name_any().as_str() {
+        MANAGER => Check::ManagerRights,
+        FABRIC => Check::FabricRights,
+        _ => Check::BoundRoles,
+    }
+}
+
+/// What is missing from a role or binding in the cluster, as text.
+fn missing(wanted: &DynamicObject, present: &[DynamicObject]) -> Option<String> {
+    let name = match wanted.namespace() {
+        Some(namespace) => format!("{} {namespace}/{}", kind(wanted), wanted.name_any()),
+        None => format!("{} {}", kind(wanted), wanted.name_any()),
+    };
+    let same = |one: &&DynamicObject| {
+        kind(one) == kind(wanted) && one.name_any() == wanted.name_any() && one.namespace() == wanted.namespace()
+    };
+    let Some(present) = present.iter().find(same) else { return Some(format!("{name} is gone")) };
+    if kind(wanted).ends_with("Binding") {
+        let binds = |field: &str| present.data[field] == wanted.data[field];
+        let subjects = |object: &DynamicObject| -> BTreeSet<String> {
+            let subjects = object.data["subjects"].as_array().into_iter().flatten();
+            subjects.map(|one| format!("{}/{}/{}", one["kind"], one["namespace"], one["name"])).collect()
+        };
+        let all = binds("roleRef") && subjects(present).is_superset(&subjects(wanted));
+        return (!all).then(|| format!("{name} does not bind what it should"));
+    }
+    let have = grants(&present.data["rules"]);
+    let lacks: BTreeSet<String> = grants(&wanted.data["rules"])
+        .into_iter()
+        .filter(|grant| !have.iter().any(|one| one.covers(grant)))
+        .map(|grant| grant.words())
+        .collect();
+    (!lacks.is_empty()).then(|| format!("{name} lacks {}", some(&lacks.into_iter().collect::<Vec<_>>())))
+}
+
+/// One verb on one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Grant {
+    group: String,
+    resource: String,
+    /// Empty: all of them.
+    name: String,
+    verb: String,
+}
+
+impl Grant {
+    fn covers(&self, other: &Self) -> bool {
+        let fits = |have: &str, want: &str| have == "*" || have == want;
+        fits(&self.group, &other.group)
+            && fits(&self.resource, &other.resource)
+            && fits(&self.verb, &other.verb)
+            && (self.name.is_empty() || self.name == other.name)
+    }
+
+    fn words(&self) -> String {
+        let name = if self.name.is_empty() { String::new() } else { format!(" {}", self.name) };
+        format!("{} {}{name}", self.verb, self.resource)
+    }
+}
+
+fn grants(rules: &Value) -> Vec<Grant> {
+    let words = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().filter_map(|word| word.as_str().map(str::to_owned)).collect()
+    };
+    let mut all = Vec::new();
+    for rule in rules.as_array().into_iter().flatten() {
+        let mut names = words(&rule["resourceNames"]);
+        if names.is_empty() {
+            names.push(String::new());
+        }
+        for group in words(&rule["apiGroups"]) {
+            for resource in words(&rule["resources"]) {
+                for name in &names {
+                    for verb in words(&rule["verbs"]) {
+                        all.push(Grant { group: group.clone(), resource: resource.clone(), name: name.clone(), verb });
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{doctor::Verdict, inspect::fixtures::facts};
+
+    fn found(roles: Vec<DynamicObject>) -> Vec<Finding> {
+        let mut facts = facts();
+        facts.roles = Ok(roles);
+        decide(&facts)
+    }
+
+    fn find<'a>(roles: &'a mut [DynamicObject], of_kind: &str, name: &str) -> &'a mut DynamicObject {
+        roles.iter_mut().find(|one| kind(one) == of_kind && one.name_any() == name).unwrap()
+    }
+
+    #[test]
+    fn what_this_program_installs_is_enough() {
+        let found = found(wanted_roles().unwrap());
+        assert_eq!(found.iter().map(|one| one.verdict).collect::<Vec<_>>(), [Verdict::Ok; 3]);
+    }
+
+    #[test]
+    fn a_right_that_was_taken_away_is_named() {
+        let mut roles = wanted_roles().unwrap();
+        let granted = find(&mut roles, "ClusterRole", FABRIC).data["rules"].as_array_mut().unwrap();
+        granted.retain(|rule| rule["resources"] != json!(["nodes"]));
+        let found = found(roles);
+        assert_eq!((found[0].verdict, found[1].verdict), (Verdict::Ok, Verdict::Fail));
+        assert!(found[1].what.contains("ClusterRole liqo-fabric lacks get nodes, list nodes, watch nodes"), "{}", found[1].what);
+    }
+
+    #[test]
+    fn a_binding_that_is_gone_or_binds_another_is_named() {
+        let mut roles = wanted_roles().unwrap();
+        roles.retain(|one| kind(one) != "ClusterRoleBinding" || one.name_any() != MANAGER);
+        assert!(found(roles)[0].what.contains("ClusterRoleBinding liqo-controller-manager is gone"));
+        let mut roles = wanted_roles().unwrap();
+        find(&mut roles, "ClusterRoleBinding", FABRIC).data["subjects"][0]["name"] = json!("other");
+        assert!(found(roles)[1].what.contains("does not bind what it should"));
+    }
+
+    #[test]
+    fn more_rights_than_needed_are_no_fault_here() {
+        let mut roles = wanted_roles().unwrap();
+        let all = json!([{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }]);
+        find(&mut roles, "ClusterRole", liqo_api::roles::TENANT).data["rules"] = all;
+        assert_eq!(found(roles)[2].verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_unknown() {
+        let mut facts = facts();
+        facts.roles = Err("cannot read".to_owned());
+        assert!(decide(&facts).iter().all(|one| one.verdict == Verdict::Unknown));
+    }
+}

@@ -1,0 +1,287 @@
+//! The results of checks.
+
+use serde::{Serialize, Serializer};
+
+/// The result of one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Verdict {
+    Ok,
+    /// It works, or waits for a person, and needs attention.
+    Warn,
+    /// It does not work.
+    Fail,
+    /// Not known: something could not be read, or cannot be seen from here.
+    Unknown,
+    /// Not judged: it follows from another failure, or is not in use.
+    Skipped,
+}
+
+/// The part of the system that a check belongs to. The order is that of dependence: later areas need the earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Area {
+    /// The API server, and the installation of Liqo.
+    Cluster,
+    /// What Liqo's programs may do.
+    Rights,
+    Clocks,
+    /// The nodes, and what runs on each.
+    Nodes,
+    Ranges,
+    Gateways,
+    Peers,
+    /// Namespaces and pods that are offloaded.
+    Offloading,
+    Between,
+}
+
+impl Area {
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Rights => "rights",
+            Self::Clocks => "clocks",
+            Self::Nodes => "nodes",
+            Self::Ranges => "ranges",
+            Self::Gateways => "gateways",
+            Self::Peers => "peers",
+            Self::Offloading => "offloading",
+            Self::Between => "between clusters",
+        }
+    }
+}
+
+macro_rules! checks {
+    ($($area:ident { $($check:ident = $name:literal,)+ })+) => {
+        /// Everything that `doctor` checks. docs/doctor.md has a row for each.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Check { $($($check),+),+ }
+
+        impl Check {
+            pub const ALL: &'static [Self] = &[$($(Self::$check),+),+];
+
+            pub fn area(self) -> Area {
+                match self { $($(Self::$check => Area::$area),+),+ }
+            }
+
+            /// The name on the terminal, in JSON and in the documentation.
+            pub const fn name(self) -> &'static str {
+                match self { $($(Self::$check => $name),+),+ }
+            }
+        }
+    };
+}
+
+checks! {
+    Cluster {
+        ApiServer = "api-server",
+        KubernetesVersion = "kubernetes-version",
+        OwnRights = "own-rights",
+        Installed = "installed",
+        Definitions = "definitions",
+        Version = "version",
+        Manager = "manager",
+        Leader = "leader",
+        Pods = "pods",
+        Addresses = "addresses",
+        Services = "services",
+        Webhook = "webhook",
+    }
+    Rights {
+        ManagerRights = "manager-rights",
+        FabricRights = "fabric-rights",
+        BoundRoles = "bound-roles",
+    }
+    Clocks {
+        OwnClock = "own-clock",
+        NodeClocks = "node-clocks",
+        PeerClocks = "peer-clocks",
+    }
+    Nodes {
+        NodesReady = "nodes-ready",
+        Fabric = "fabric",
+        KubeProxy = "kube-proxy",
+        Cni = "cni",
+        NetworkPolicies = "network-policies",
+        Dns = "dns",
+    }
+    Ranges {
+        OwnRanges = "own-ranges",
+        NodeAddresses = "node-addresses",
+        PodAddresses = "pod-addresses",
+        PeerPrefixes = "peer-prefixes",
+        Room = "room",
+        Mtu = "mtu",
+    }
+    Gateways {
+        GatewaysAlive = "gateways-alive",
+        GatewayKeys = "gateway-keys",
+        GatewayAddresses = "gateway-addresses",
+    }
+    Peers {
+        IdentityVerified = "identity-verified",
+        Authenticated = "authenticated",
+        PeerReachable = "peer-reachable",
+        Credential = "credential",
+        ResourcesRequested = "resources-requested",
+        OfferAccepted = "offer-accepted",
+        Offers = "offers",
+        VirtualNodesReady = "virtual-nodes-ready",
+        KubeletServing = "kubelet-serving",
+        ConsumerAuthorized = "consumer-authorized",
+        ConsumerReachable = "consumer-reachable",
+        TenantNamespace = "tenant-namespace",
+        ResourcesOffered = "resources-offered",
+        NetworkAgreed = "network-agreed",
+        TunnelConnected = "tunnel-connected",
+    }
+    Offloading {
+        Namespaces = "namespaces",
+        NamespaceWebhook = "namespace-webhook",
+        PodsRefused = "pods-refused",
+        PodsWaiting = "pods-waiting",
+        PodsEnding = "pods-ending",
+    }
+    Between {
+        DifferentClusters = "different-clusters",
+        Agreement = "agreement",
+        Clocks = "clocks",
+        Versions = "versions",
+        ClusterDomains = "cluster-domains",
+        PeerAddresses = "peer-addresses",
+        TunnelKeys = "tunnel-keys",
+        TunnelPrefixes = "tunnel-prefixes",
+        TunnelMtu = "tunnel-mtu",
+        TunnelDirections = "tunnel-directions",
+    }
+}
+
+impl Serialize for Check {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// What one check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    pub area: Area,
+    pub check: Check,
+    /// Name of the peer, for a finding about one peer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    pub verdict: Verdict,
+    pub what: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    fn new(check: Check, verdict: Verdict, what: impl Into<String>, advice: Option<String>) -> Self {
+        Self { area: check.area(), check, peer: None, verdict, what: what.into(), advice }
+    }
+
+    pub fn ok(check: Check, what: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Ok, what, None)
+    }
+
+    pub fn warn(check: Check, what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Warn, what, Some(advice.into()))
+    }
+
+    /// It does not work.
+    pub fn fail(check: Check, what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Fail, what, Some(advice.into()))
+    }
+
+    pub fn unknown(check: Check, what: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Unknown, what, None)
+    }
+
+    pub fn skipped(check: Check, what: impl Into<String>) -> Self {
+        Self::new(check, Verdict::Skipped, what, None)
+    }
+
+    #[must_use]
+    pub fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    #[must_use]
+    pub fn of(mut self, peer: &str) -> Self {
+        self.peer = Some(peer.to_owned());
+        self
+    }
+}
+
+/// The findings about one cluster, or about two compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Examined {
+    pub clusters: Vec<String>,
+    pub findings: Vec<Finding>,
+}
+
+/// The number of findings of each verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    pub ok: usize,
+    pub warn: usize,
+    pub fail: usize,
+    pub unknown: usize,
+    pub skipped: usize,
+}
+
+/// All results; `-o json` prints this.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Each cluster, then each pair of peers.
+    pub examined: Vec<Examined>,
+    pub summary: Summary,
+}
+
+impl Report {
+    pub fn new(examined: Vec<Examined>) -> Self {
+        let mut summary = Summary::default();
+        for finding in examined.iter().flat_map(|one| &one.findings) {
+            *match finding.verdict {
+                Verdict::Ok => &mut summary.ok,
+                Verdict::Warn => &mut summary.warn,
+                Verdict::Fail => &mut summary.fail,
+                Verdict::Unknown => &mut summary.unknown,
+                Verdict::Skipped => &mut summary.skipped,
+            } += 1;
+        }
+        Self { examined, summary }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_has_a_row_in_the_documentation() {
+        let page = include_str!("../../../../../docs/doctor.md");
+        for check in Check::ALL {
+            assert!(page.contains(&format!("| `{}` |", check.name())), "docs/doctor.md says nothing of {}", check.name());
+        }
+    }
+
+    #[test]
+    fn programs_get_words_and_a_sum() {
+        let examined = Examined {
+            clusters: vec!["rome".to_owned()],
+            findings: vec![Finding::ok(Check::ApiServer, "it answers"), Finding::fail(Check::Leader, "none", "wait").of("milan")],
+        };
+        let json = serde_json::to_value(Report::new(vec![examined])).unwrap();
+        assert_eq!(json["summary"], serde_json::json!({ "ok": 1, "warn": 0, "fail": 1, "unknown": 0, "skipped": 0 }));
+        let finding = &json["examined"][0]["findings"][1];
+        assert_eq!((&finding["check"], &finding["area"]), (&"leader".into(), &"cluster".into()));
+        assert_eq!((&finding["verdict"], &finding["peer"]), (&"Fail".into(), &"milan".into()));
+    }
+}

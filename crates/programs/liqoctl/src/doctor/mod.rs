@@ -1,0 +1,53 @@
+//! `liqoctl doctor`: checks each step from the API server to a pod in another cluster, and prints what works, what does not, and what
+//! to do. It changes nothing.
+//!
+//! ```text
+//!   inspect ──▶ Facts ──▶ decide (pure): one file for each area ──▶ Findings ──▶ render
+//! ```
+
+mod decide;
+mod finding;
+mod render;
+
+use futures::future::join_all;
+
+pub use finding::{Area, Check, Examined, Finding, Report, Summary, Verdict};
+pub use render::render;
+
+use crate::{
+    cluster::{Access, Cluster},
+    inspect::{self, Facts},
+};
+
+/// Checks these clusters, and each pair of them that are peers.
+pub async fn examine(all: &[Access]) -> anyhow::Result<Report> {
+    let mut clusters = Vec::new();
+    for access in all {
+        clusters.push(Cluster::connect(access).await?);
+    }
+    let facts = join_all(clusters.iter().map(inspect::collect)).await;
+    let mut examined: Vec<Examined> = clusters.iter().zip(&facts).map(|(cluster, facts)| one(cluster, facts)).collect();
+    let read: Vec<&Facts> = facts.iter().flatten().collect();
+    for (index, first) in read.iter().enumerate() {
+        for second in &read[index + 1..] {
+            let findings = decide::between(first, second);
+            if !findings.is_empty() {
+                examined.push(Examined { clusters: vec![first.name.clone(), second.name.clone()], findings });
+            }
+        }
+    }
+    Ok(Report::new(examined))
+}
+
+fn one(cluster: &Cluster, facts: &Result<Facts, String>) -> Examined {
+    match facts {
+        Ok(facts) => Examined { clusters: vec![facts.name.clone()], findings: decide::decide(facts) },
+        Err(why) => {
+            let advice = "check that the cluster is up, and that the kubeconfig belongs to it (`kubectl cluster-info`); nothing else was checked";
+            Examined {
+                clusters: vec![cluster.context.clone()],
+                findings: vec![Finding::fail(Check::ApiServer, why.clone(), advice)],
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `liqoctl generate`: a command that lets another cluster peer with this one, and files that are generated from the code.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use kube::ResourceExt as _;
+use serde::Serialize;
+
+use crate::{cluster::Cluster, gateways, manifests, output, peer, token};
+
+/// What another cluster needs to know to borrow from this one.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Invitation {
+    #[serde(rename = "clusterID")]
+    pub cluster_id: String,
+    pub cluster_name: String,
+    /// URL of its auth endpoint.
+    #[serde(rename = "authURL")]
+    pub auth_url: String,
+    /// The token for the first contact.
+    pub token: String,
+    /// The command to run for the other cluster.
+    pub command: String,
+}
+
+/// Creates a token and the command that uses it.
+pub async fn peer_command(cluster: &Cluster, token: &token::Wanted, through_tunnel: bool) -> anyhow::Result<Invitation> {
+    let target = peer::Target::of(cluster).await?;
+    let tunnel = if through_tunnel { gateways::of(cluster, &cluster.installed().await?).await? } else { Vec::new() };
+    let tunnel = tunnel.iter().flat_map(|gateway| [" --tunnel ".to_owned(), gateways::argument(gateway)]).collect::<String>();
+    let created = token::create(cluster, token).await?;
+    Ok(Invitation {
+        command: format!(
+            "liqoctl peer --id {} --cluster-name {} --auth-url {}{tunnel} --token {}",
+            target.cluster_id, target.cluster_name, target.auth_url, created.token
+        ),
+        cluster_id: target.cluster_id.to_string(),
+        cluster_name: target.cluster_name,
+        auth_url: target.auth_url,
+        token: created.token,
+    })
+}
+
+/// The files of the custom resource definitions: name and content.
+pub fn definition_files() -> anyhow::Result<Vec<(String, String)>> {
+    manifests::definitions()?
+        .iter()
+        .map(|definition| {
+            let name = definition.name_any();
+            let (plural, group) = name.split_once('.').unwrap_or((&name, ""));
+            let file = format!("{group}_{plural}.yaml");
+            let text =
+                format!("# Generated from crates/api by `cargo run -p liqoctl -- generate crds`.\n{}", output::yaml(definition)?);
+            Ok((file, text.trim_end().to_owned() + "\n"))
+        })
+        .collect()
+}
+
+/// Writes the custom resource definitions into a directory, and removes files of kinds that no longer exist.
+pub fn write_definitions(directory: &Path) -> anyhow::Result<()> {
+    let failed = || format!("cannot write the definitions into {}", directory.display());
+    std::fs::create_dir_all(directory).with_context(failed)?;
+    let files = definition_files()?;
+    for entry in std::fs::read_dir(directory).with_context(failed)? {
+        let path = entry.with_context(failed)?.path();
+        let known = path.file_name().is_some_and(|name| files.iter().any(|(file, _)| name == file.as_str()));
+        if !known && path.extension().is_some_and(|extension| extension == "yaml") {
+            std::fs::remove_file(&path).with_context(failed)?;
+        }
+    }
+    for (file, text) in files {
+        std::fs::write(directory.join(file), text).with_context(failed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_definitions_in_deploy_are_current() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy/liqo/crds");
+        let hint = "run `cargo run -p liqoctl -- generate crds` and commit the result";
+        let files = definition_files().unwrap();
+        for (file, text) in &files {
+            let found = std::fs::read_to_string(directory.join(file)).unwrap_or_default();
+            assert!(found == *text, "deploy/liqo/crds/{file} is not current: {hint}");
+        }
+        let expected: BTreeSet<String> = files.into_iter().map(|(file, _)| file).collect();
+        let found: BTreeSet<String> =
+            std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        assert_eq!(found, expected, "{hint}");
+    }
+}

@@ -1,0 +1,290 @@
+//! Reads everything that `status` shows and `doctor` judges.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::{StreamExt as _, future::join_all, stream};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        core::v1::{ConfigMap, ContainerStatus, Node, Pod, Secret},
+        discovery::v1::EndpointSlice,
+    },
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DynamicObject, ListParams, LogParams},
+    client::Body,
+    core::{ApiResource, GroupVersionKind},
+};
+use liqo_api::{
+    CLUSTER_CONFIG, ClusterId, ForeignCluster, NamespaceOffloading, PeeringIntent, labels, provider_namespace, tenant_namespace,
+};
+
+use super::{
+    facts::{
+        ApiServer, ClusterComponents, Credential, Facts, LiqoObjects, NodeUsage, PodDiagnostics, Read, Usage, WebhookCertificate,
+    },
+    reader::{MAX_CONCURRENT, Reader, TIMEOUT},
+};
+use crate::{
+    cluster::{Cluster, full_name},
+    manifests::{self, FABRIC, FABRIC_NAMESPACE, MANAGER, NAMESPACE},
+    readiness,
+    settings::{Present, Settings, Values},
+};
+
+/// Unhealthy pods beyond this number are not asked what is wrong.
+const MAX_PODS_ASKED: usize = 10;
+
+/// Everything that `doctor` judges; an error if the API server does not answer.
+pub async fn collect(cluster: &Cluster) -> Read<Facts> {
+    let reader = Reader::new(cluster);
+    let api_server = reader.api_server(&cluster.server).await?;
+    let all = ListParams::default();
+    let of_liqo = ListParams::default().labels(labels::NAMESPACE_KIND);
+    let (liqo, definitions, pods, leases, slices, webhook, webhook_certificate, roles) = tokio::join!(
+        reader.liqo_objects(),
+        reader.list(&all),
+        reader.own_pods(),
+        reader.list_in(NAMESPACE, &all),
+        reader.list_in(NAMESPACE, &all),
+        reader.get_cluster_wide("liqo"),
+        reader.webhook_certificate(),
+        reader.roles(),
+    );
+    let known = || liqo.peers.iter().flatten();
+    let providers =
+        known().filter(|peer| peer.spec.outgoing_peering == PeeringIntent::Yes).map(|peer| peer.spec.cluster_id.clone());
+    let tenants: Vec<String> =
+        known().filter(|peer| is_tenant(peer)).map(|peer| tenant_namespace(&peer.spec.cluster_id)).collect();
+    let (nodes, node_leases, namespaces, components, credentials, tenant_leases, local_pods, diagnostics) = tokio::join!(
+        reader.list(&all),
+        reader.list_in("kube-node-lease", &all),
+        reader.list(&of_liqo),
+        reader.components(),
+        reader.credentials(providers.collect()),
+        reader.list_in_all(&tenants),
+        reader.local_pods(&liqo.offloadings),
+        reader.pod_diagnostics(pods.as_deref().unwrap_or_default()),
+    );
+    Ok(Facts {
+        name: liqo.configuration().map_or_else(|| cluster.context.clone(), |config| config.spec.cluster_name.clone()),
+        api_server,
+        liqo,
+        definitions,
+        pods,
+        diagnostics,
+        leases,
+        node_leases,
+        tenant_leases,
+        slices,
+        webhook,
+        webhook_certificate,
+        roles,
+        nodes,
+        components,
+        namespaces,
+        credentials,
+        local_pods,
+        refused: reader.refused(),
+    })
+}
+
+/// What `status` counts besides Liqo's own objects.
+pub async fn usage(reader: &Reader, objects: &LiqoObjects) -> Read<Usage> {
+    let virtual_nodes = objects.virtual_nodes.as_ref().map_err(Clone::clone)?;
+    let names = virtual_nodes.iter().filter_map(|node| node.status.as_ref()?.node_name.as_deref());
+    let nodes = join_all(names.map(|name| reader.node_usage(name))).await;
+    let peers = objects.peers.as_ref().map_err(Clone::clone)?;
+    let tenants: Vec<String> = peers.iter().filter_map(|peer| peer.status.as_ref()?.tenant_namespace.clone()).collect();
+    Ok(Usage {
+        nodes: nodes.into_iter().filter_map(Read::transpose).collect::<Read<_>>()?,
+        shadow_pods: reader.list_in_all(&tenants).await?,
+    })
+}
+
+fn is_tenant(peer: &ForeignCluster) -> bool {
+    peer.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some())
+}
+
+impl Reader {
+    /// Liqo's own objects. Where Liqo is not installed there are none.
+    pub async fn liqo_objects(&self) -> LiqoObjects {
+        let all = ListParams::default();
+        let (config, manager, peers, tunnels, offers, virtual_nodes, offloadings) = tokio::join!(
+            self.get_cluster_wide(CLUSTER_CONFIG),
+            self.get(NAMESPACE, MANAGER),
+            self.list(&all),
+            self.list_in(NAMESPACE, &all),
+            self.list(&all),
+            self.list(&all),
+            self.list(&all),
+        );
+        LiqoObjects { config, manager, peers, tunnels, offers, virtual_nodes, offloadings }
+    }
+
+    /// A Node and the number of its unfinished pods.
+    async fn node_usage(&self, name: &str) -> Read<Option<(String, NodeUsage)>> {
+        let Some(node) = self.get_cluster_wide::<Node>(name).await? else { return Ok(None) };
+        let unfinished = format!("spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed");
+        let parameters = ListParams::default().fields(&unfinished);
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let pods = self.read(&format!("list the pods of Node {name}"), pods.list_metadata(&parameters)).await?;
+        Ok(Some((name.to_owned(), NodeUsage { ready: readiness::node(&node), pods: pods.items.len() })))
+    }
+
+    async fn api_server(&self, url: &str) -> Read<ApiServer> {
+        let what = format!("reach {url}");
+        let version = self.read(&what, self.client.apiserver_version()).await?;
+        // The connection is open now, so this measures the round trip alone.
+        let request = http::Request::get("/version").body(Body::empty()).map_err(|error| error.to_string())?;
+        let before = Timestamp::now();
+        let answer = self.read(&what, self.client.send(request)).await?;
+        let took = Timestamp::now().duration_since(before);
+        let date = answer.headers().get(http::header::DATE).and_then(|value| value.to_str().ok());
+        let date = date.and_then(|text| jiff::fmt::rfc2822::parse(text).ok()).map(|date| date.timestamp());
+        let digits: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
+        Ok(ApiServer {
+            url: url.to_owned(),
+            version: version.git_version,
+            minor: digits.parse().ok(),
+            date,
+            asked_at: before + took / 2,
+            took,
+        })
+    }
+
+    async fn own_pods(&self) -> Read<Vec<Pod>> {
+        let all = ListParams::default();
+        let (system, fabric) = tokio::join!(self.list_in(NAMESPACE, &all), self.list_in(FABRIC_NAMESPACE, &all));
+        Ok([system?, fabric?].concat())
+    }
+
+    async fn webhook_certificate(&self) -> Read<Option<WebhookCertificate>> {
+        let secret: Option<Secret> = self.get(NAMESPACE, "liqo-webhook").await?;
+        let data = secret.and_then(|secret| secret.data).unwrap_or_default();
+        let text = |key: &str| data.get(key).and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
+        Ok(text("ca.crt").zip(text("tls.crt")).map(|(ca, leaf)| WebhookCertificate { ca, leaf }))
+    }
+
+    /// The roles and bindings that `liqoctl install` creates, as the cluster has them.
+    async fn roles(&self) -> Read<Vec<DynamicObject>> {
+        let wanted = wanted_roles()?;
+        let present = stream::iter(wanted).map(|wanted| async move {
+            let types = wanted.types.clone().unwrap_or_default();
+            let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
+            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &types.kind));
+            let api: Api<DynamicObject> = match wanted.namespace() {
+                Some(namespace) => Api::namespaced_with(self.client.clone(), &namespace, &resource),
+                None => Api::all_with(self.client.clone(), &resource),
+            };
+            self.get_from(&format!("read {} {}", types.kind, wanted.name_any()), api, &wanted.name_any()).await
+        });
+        let present: Vec<Read<Option<DynamicObject>>> = present.buffered(MAX_CONCURRENT).collect().await;
+        Ok(present.into_iter().collect::<Read<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    async fn components(&self) -> ClusterComponents {
+        let all = ListParams::default();
+        let of_dns = ListParams::default().labels("kubernetes.io/service-name=kube-dns");
+        let (daemon_sets, kube_proxy, cilium, corefile, dns) = tokio::join!(
+            self.list(&all),
+            self.entry("kube-proxy", "config.conf"),
+            self.entry("cilium-config", "kube-proxy-replacement"),
+            self.entry("coredns", "Corefile"),
+            self.list_in::<EndpointSlice>("kube-system", &of_dns),
+        );
+        ClusterComponents { daemon_sets, kube_proxy, cilium_replaces_kube_proxy: cilium, corefile, dns }
+    }
+
+    /// One entry of a `ConfigMap` in `kube-system`.
+    async fn entry(&self, name: &str, key: &str) -> Read<Option<String>> {
+        let map: Option<ConfigMap> = self.get("kube-system", name).await?;
+        Ok(map.and_then(|map| map.data?.remove(key)))
+    }
+
+    async fn credentials(&self, providers: Vec<ClusterId>) -> BTreeMap<ClusterId, Read<Option<Credential>>> {
+        let read = |provider: ClusterId| async move {
+            let secret = self.get::<Secret>(&provider_namespace(&provider), "credential").await;
+            (provider, secret.map(|secret| secret.as_ref().and_then(times)))
+        };
+        stream::iter(providers).map(read).buffered(MAX_CONCURRENT).collect().await
+    }
+
+    async fn local_pods(&self, offloadings: &Read<Vec<NamespaceOffloading>>) -> Read<Vec<Pod>> {
+        let offloadings = offloadings.as_ref().map_err(Clone::clone)?;
+        let namespaces: BTreeSet<String> = offloadings.iter().filter_map(kube::ResourceExt::namespace).collect();
+        self.list_in_all(&namespaces.into_iter().collect::<Vec<_>>()).await
+    }
+
+    async fn pod_diagnostics(&self, pods: &[Pod]) -> PodDiagnostics {
+        let restarted = pods.iter().filter(|pod| statuses(pod).any(|status| status.restart_count > 0));
+        let last_log_lines = join_all(restarted.take(MAX_PODS_ASKED).map(|pod| self.last_log_line(pod)));
+        let not_ready = pods.iter().filter(|pod| statuses(pod).any(|status| is_running(status) && !status.ready));
+        let not_ready = join_all(not_ready.take(MAX_PODS_ASKED).map(|pod| self.readiness_answer(pod)));
+        let (last_log_lines, not_ready) = tokio::join!(last_log_lines, not_ready);
+        PodDiagnostics {
+            last_log_lines: last_log_lines.into_iter().flatten().collect(),
+            not_ready: not_ready.into_iter().flatten().collect(),
+        }
+    }
+
+    /// The last line that the container before the restart wrote.
+    async fn last_log_line(&self, pod: &Pod) -> Option<(String, String)> {
+        let parameters = LogParams { previous: true, tail_lines: Some(1), limit_bytes: Some(2000), ..LogParams::default() };
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace()?);
+        let logs = tokio::time::timeout(TIMEOUT, async { api.logs(&pod.name_any(), &parameters).await }).await.ok()?.ok()?;
+        let line = logs.trim().to_owned();
+        (!line.is_empty()).then(|| (full_name(pod), line))
+    }
+
+    /// What the pod's readiness endpoint answers. The request goes through the API server, which must be able to reach the pod.
+    async fn readiness_answer(&self, pod: &Pod) -> Option<(String, String)> {
+        let port = pod.spec.as_ref()?.containers.first()?.readiness_probe.as_ref()?.http_get.as_ref()?.port.clone();
+        let ports = pod.spec.as_ref()?.containers.first()?.ports.iter().flatten();
+        let port = match port {
+            IntOrString::Int(number) => number,
+            IntOrString::String(name) => ports.into_iter().find(|port| port.name.as_deref() == Some(&name))?.container_port,
+        };
+        let (namespace, name) = (pod.namespace()?, pod.name_any());
+        let path = format!("/api/v1/namespaces/{namespace}/pods/http:{name}:{port}/proxy/readyz");
+        let request = http::Request::get(path).body(Vec::new()).ok()?;
+        let answer = tokio::time::timeout(TIMEOUT, self.client.request_text(request)).await.ok()?;
+        let text = match answer {
+            Ok(text) => text,
+            // A pod that is not ready answers 503, with the reason in the body.
+            Err(kube::Error::Api(status)) if status.code == 503 => status.message.clone(),
+            Err(_) => return None,
+        };
+        let text = text.trim();
+        (!text.is_empty()).then(|| (full_name(pod), text.to_owned()))
+    }
+}
+
+/// The roles and bindings of an installation.
+pub fn wanted_roles() -> Read<Vec<DynamicObject>> {
+    let values = Values::resolve(&Settings::default(), &Present::default(), "cluster");
+    let objects = manifests::render(&values).map_err(|error| error.to_string())?;
+    Ok(objects.into_iter().filter(|object| manifests::group(object) == "rbac.authorization.k8s.io").collect())
+}
+
+/// The statuses of a pod's containers, without init containers.
+pub fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten())
+}
+
+fn is_running(status: &ContainerStatus) -> bool {
+    status.state.as_ref().is_some_and(|state| state.running.is_some())
+}
+
+fn times(secret: &Secret) -> Option<Credential> {
+    let data = secret.data.as_ref()?;
+    let time = |key: &str| std::str::from_utf8(&data.get(key)?.0).ok()?.parse().ok();
+    Some(Credential { issued_at: time("issued-at")?, expires_at: time("expires-at")? })
+}
+
+/// Whether this pod belongs to the fabric.
+pub fn is_fabric(pod: &Pod) -> bool {
+    pod.labels().get("app.kubernetes.io/name").is_some_and(|name| name == FABRIC)
+}

@@ -1,0 +1,58 @@
+//! Liqo's command line, as a library: `liqoctl`, and `kubectl liqo` when the program is named `kubectl-liqo`.
+//!
+//! Each command is one module. It works through the API server of the cluster, and of a second cluster if
+//! the command takes two kubeconfigs. No command talks to Liqo's own processes: a command writes an object, the
+//! controllers act on it, and the command shows the conditions that they write.
+//!
+//! ```text
+//!   you ── liqoctl ──▶ API server of this cluster          install: objects of deploy/liqo, settings in ClusterConfig
+//!            │          │                                  peer: Secret with a token, ForeignCluster
+//!            │          ▼                                  offload: NamespaceOffloading; offer, approve: decisions
+//!            │         controllers ──conditions──▶ status: a tree of all of it
+//!            │
+//!            └────────▶ API server of the other cluster    peer: its identity and address, a token for one use
+//! ```
+//!
+//! `policy explain` uses the controllers' own pure rules. `status` and `doctor` read the cluster with [`inspect`]; `doctor` judges it by
+//! rules of its own.
+//!
+//! The commands return values; [`output`] prints them as a table, JSON or YAML. `liqo-playground` and the tests call the same
+//! functions as the program.
+
+pub mod apply;
+pub mod approve;
+pub mod ask;
+pub mod bench_report;
+pub mod cli;
+pub mod cluster;
+pub mod doctor;
+pub mod gateways;
+pub mod generate;
+pub mod inspect;
+pub mod install;
+pub mod manifests;
+pub mod network_bench;
+pub mod network_test;
+pub mod offer;
+pub mod offload;
+pub mod offload_bench;
+pub mod output;
+pub mod peer;
+pub mod playground;
+pub mod plugin;
+pub mod policy;
+pub mod preflight;
+pub mod probes;
+pub mod program;
+pub mod progress;
+pub mod readiness;
+pub mod renew;
+pub mod rollout;
+pub mod selector;
+pub mod settings;
+pub mod status;
+pub mod token;
+pub mod uninstall;
+pub mod unpeer;
+pub mod version;
+pub mod wait;

@@ -1,0 +1,317 @@
+//! `liqoctl`, and `kubectl liqo`: reads the command line, calls the library, prints.
+
+use std::{path::Path, process::ExitCode};
+
+use anyhow::bail;
+use clap::{CommandFactory as _, FromArgMatches as _};
+use liqoctl::{
+    approve, ask,
+    cli::{
+        Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Generate, Global, Install, Offer, OfferDecide, Offload, Peer,
+        Plugin, Policy, Renew, Test, TestNetwork, Token, Uninstall, Unoffload, Unpeer,
+    },
+    cluster::{Access, Cluster},
+    doctor, generate, install, network_bench, network_test, offer, offload, offload_bench,
+    output::{self, Format, Paint},
+    peer, playground, plugin, policy, probes, program,
+    progress::Progress,
+    renew, selector, settings, status, token, uninstall, unpeer, version,
+};
+
+fn main() -> ExitCode {
+    let cli = parse();
+    program::run("liqoctl", cli.global.verbose, run(cli))
+}
+
+/// A kubectl plugin shows itself as `kubectl liqo` in its help.
+fn parse() -> Cli {
+    let mut command = Cli::command();
+    let called = std::env::args_os().next().unwrap_or_default();
+    if Path::new(&called).file_stem().is_some_and(|name| name == "kubectl-liqo" || name == "kubectl_liqo") {
+        command = command.name("kubectl-liqo").bin_name("kubectl liqo").display_name("kubectl liqo");
+    }
+    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+}
+
+async fn run(cli: Cli) -> anyhow::Result<()> {
+    let global = cli.global;
+    let format = global.output;
+    match cli.command {
+        Command::Install(arguments) => install(&global, arguments).await,
+        Command::Uninstall(arguments) => uninstall(&global, &arguments).await,
+        Command::Peer(arguments) => peer(&global, *arguments).await,
+        Command::Unpeer(arguments) => unpeer(&global, &arguments).await,
+        Command::Approve { peer } => decide_on_consumer(&global, &peer, liqo_api::PeeringIntent::Yes, true).await,
+        Command::Refuse { peer, yes } => decide_on_consumer(&global, &peer, liqo_api::PeeringIntent::No, yes).await,
+        Command::Renew(Renew::GatewayKeys { no_wait, timeout }) => {
+            let cluster = Cluster::connect(&global.access()).await?;
+            let outcome = renew::gateway_keys(&cluster, (!no_wait).then_some(timeout), &Progress::new()).await?;
+            output::print(format, &outcome, renew::table)
+        }
+        Command::Offload(Offload::Namespace(arguments)) => {
+            let cluster = Cluster::connect(&global.access()).await?;
+            let options = offload::Options {
+                strategy: arguments.pod_offloading_strategy.into(),
+                reflection: arguments.reflection.map(Into::into),
+                selector: selector::parse(&arguments.selector)?,
+                timeout: arguments.timeout,
+            };
+            let offloaded = offload::offload(&cluster, &arguments.namespace, &options, &Progress::new()).await?;
+            output::print(format, &offloaded, offload::table)
+        }
+        Command::Unoffload(Unoffload::Namespace { namespace, yes, timeout }) => {
+            unoffload(&global, &namespace, yes, timeout).await
+        }
+        Command::Offer(command) => offers(&global, command).await,
+        Command::Policy(command) => policies(&global, command).await,
+        Command::Status => {
+            let found = status::collect(&Cluster::connect(&global.access()).await?).await?;
+            output::print(format, &found, |found| status::render(found, Paint::for_stdout()))
+        }
+        Command::Test(Test::Network(arguments)) => test_network(&global, arguments).await,
+        Command::Bench(Bench::Network(arguments)) => bench_network(&global, arguments).await,
+        Command::Bench(Bench::Offload(arguments)) => bench_offload(&global, arguments).await,
+        Command::Doctor(arguments) => examine(&global, &arguments).await,
+        Command::Token(command) => tokens(&global, command).await,
+        Command::Generate(Generate::PeerCommand(arguments)) => {
+            let cluster = Cluster::connect(&global.access()).await?;
+            let invitation = generate::peer_command(&cluster, &arguments.token.wanted(), arguments.through_tunnel).await?;
+            output::print(format, &invitation, |invitation| invitation.command.clone())
+        }
+        Command::Generate(Generate::Crds { directory }) => generate::write_definitions(&directory),
+        Command::Plugin(Plugin::New { name, dir, sdk }) => {
+            let created = plugin::create(&plugin::Options { name, directory: dir, sdk })?;
+            output::print(format, &created, plugin::table)
+        }
+        Command::Playground { arguments } => playground::exec(&global, &arguments),
+        Command::Version { client: true } => output::print(format, &version::client(), version::table),
+        Command::Version { client: false } => {
+            let both = version::both(&Cluster::connect(&global.access()).await?).await?;
+            output::print(format, &both, version::table)
+        }
+        Command::Completion { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "liqoctl", &mut script);
+            output::write_out(&String::from_utf8(script)?)
+        }
+    }
+}
+
+async fn examine(global: &Global, arguments: &Doctor) -> anyhow::Result<()> {
+    let report = doctor::examine(&arguments.clusters(&global.access())?).await?;
+    output::print(global.output, &report, |report| doctor::render(report, arguments.all, Paint::for_stdout()))?;
+    match report.summary.fail {
+        0 => Ok(()),
+        1 => bail!("1 check failed"),
+        number => bail!("{number} checks failed"),
+    }
+}
+
+async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
+    let settings = settings::Settings::parse(&arguments.set)?;
+    for note in &settings.notes {
+        eprintln!("Note: {note}.");
+    }
+    let cluster = Cluster::connect(&global.access()).await?;
+    if arguments.dry_run {
+        let objects = install::dry_run(&cluster, &settings).await?;
+        if global.output == Format::Json {
+            let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+            return output::print(Format::Json, &list, |_| String::new());
+        }
+        let documents: Vec<_> = objects.iter().map(output::yaml).collect::<Result<_, _>>()?;
+        return output::write_out(&documents.join("---\n"));
+    }
+    let options = install::Options { settings, timeout: arguments.timeout };
+    let installed = install::install(&cluster, &options, &Progress::new()).await?;
+    output::print(global.output, &installed, install::table)
+}
+
+async fn uninstall(global: &Global, arguments: &Uninstall) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let options = uninstall::Options { purge: arguments.purge, force: arguments.force, timeout: arguments.timeout };
+    uninstall::check(&cluster, &options).await?;
+    ask::confirm(&uninstall::question(&cluster, &options).await?, arguments.yes)?;
+    let uninstalled = uninstall::uninstall(&cluster, &options, &Progress::new()).await?;
+    output::print(global.output, &uninstalled, uninstall::table)
+}
+
+async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let options = peer::Options {
+        name: arguments.name.clone(),
+        request: arguments.request(),
+        timeout: arguments.timeout,
+        wait: !arguments.no_wait,
+    };
+    let source = if let (Some(cluster_id), Some(auth_url)) = (arguments.id, arguments.auth_url) {
+        let auth_url = settings::address(&auth_url).map_err(|problem| anyhow::anyhow!("--auth-url {auth_url}: {problem}"))?;
+        let cluster_name = arguments.cluster_name.or(arguments.name).unwrap_or_else(|| format!("cluster-{}", cluster_id.short()));
+        let tunnel = arguments.tunnel.into_iter().map(|gateway| gateway.0).collect();
+        peer::Source::Invitation { target: peer::Target { cluster_id, cluster_name, auth_url, tunnel }, token: arguments.token }
+    } else {
+        let kubeconfig = arguments.remote_kubeconfig.or_else(|| global.kubeconfig.clone());
+        peer::Source::Remote(Cluster::connect(&Access { kubeconfig, context: arguments.remote_context }).await?)
+    };
+    if let Some(question) = peer::question(&cluster, &source, &options).await? {
+        ask::confirm(&question, arguments.yes)?;
+    }
+    let peered = peer::peer(&cluster, source, &options, &Progress::new()).await?;
+    output::print(global.output, &peered, peer::table)
+}
+
+async fn unpeer(global: &Global, arguments: &Unpeer) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let foreign = unpeer::find(&cluster, &arguments.name).await?;
+    let options = unpeer::Options { incoming: arguments.incoming, timeout: arguments.timeout };
+    ask::confirm(&unpeer::question(&cluster, &foreign, &options).await?, arguments.yes)?;
+    let unpeered = unpeer::unpeer(&cluster, &foreign, &options, &Progress::new()).await?;
+    output::print(global.output, &unpeered, unpeer::table)
+}
+
+async fn decide_on_consumer(global: &Global, peer: &str, intent: liqo_api::PeeringIntent, yes: bool) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let foreign = unpeer::find(&cluster, peer).await?;
+    if let (liqo_api::PeeringIntent::No, Some(question)) = (intent, approve::question(&foreign)) {
+        ask::confirm(&question, yes)?;
+    }
+    output::print(global.output, &approve::decide(&cluster, &foreign, intent).await?, approve::table)
+}
+
+async fn unoffload(global: &Global, namespace: &str, yes: bool, timeout: std::time::Duration) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    if !offload::is_offloaded(&cluster, namespace).await? {
+        bail!("namespace {namespace} is not offloaded");
+    }
+    let lost = offload::remote_pods(&cluster, namespace).await?;
+    if !lost.is_empty() {
+        let question =
+            format!("This ends the pods of namespace {namespace} that run in other clusters: {}. Continue?", lost.join(", "));
+        ask::confirm(&question, yes)?;
+    }
+    offload::unoffload(&cluster, namespace, timeout, &Progress::new()).await?;
+    let result = serde_json::json!({ "namespace": namespace, "lostPods": lost });
+    output::print(global.output, &result, |_| format!("Namespace {namespace} is not offloaded any more."))
+}
+
+async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    match command {
+        Offer::List { peer, made } => {
+            let which = if made { offer::Which::Made } else { offer::Which::Received };
+            let of = match peer {
+                Some(peer) => Some(unpeer::find(&cluster, &peer).await?),
+                None => None,
+            };
+            let found = offer::list(&cluster, of.as_ref(), which).await?;
+            let of = of.and_then(|foreign| foreign.metadata.name);
+            output::print(global.output, &found, |found| offer::table(found, of.as_deref(), which))
+        }
+        Offer::Accept(arguments) => decide(global, &cluster, &arguments, liqo_api::OfferDecision::Accept, true).await,
+        Offer::Refuse { offer, yes } => decide(global, &cluster, &offer, liqo_api::OfferDecision::Refuse, yes).await,
+        Offer::Forget { peer, pool } => {
+            let foreign = unpeer::find(&cluster, &peer).await?;
+            offer::forget(&cluster, &foreign, &pool).await?;
+            let result = serde_json::json!({ "peer": foreign.metadata.name, "pool": pool });
+            output::print(global.output, &result, |_| {
+                format!(
+                    "There is no decision on pool {pool} of {peer} any more: the policy decides again (`liqoctl offer list {peer}`)."
+                )
+            })
+        }
+    }
+}
+
+async fn decide(
+    global: &Global,
+    cluster: &Cluster,
+    arguments: &OfferDecide,
+    decision: liqo_api::OfferDecision,
+    yes: bool,
+) -> anyhow::Result<()> {
+    let foreign = unpeer::find(cluster, &arguments.peer).await?;
+    let peer = foreign.metadata.name.clone().unwrap_or_default();
+    let pool = offer::choose(&peer, &offer::received(cluster, &foreign).await?, arguments.pool.as_deref())?;
+    let lost_pods = match decision {
+        liqo_api::OfferDecision::Accept => Vec::new(),
+        liqo_api::OfferDecision::Refuse => offer::pods_on(cluster, &foreign, &pool).await?,
+    };
+    if !lost_pods.is_empty() {
+        ask::confirm(&offer::question(&peer, &pool, &lost_pods), yes)?;
+    }
+    let node = offer::decide(cluster, &foreign, &pool, decision, arguments.timeout, &Progress::new()).await?;
+    output::print(global.output, &offer::Decided { peer, pool, decision, node, lost_pods }, offer::outcome)
+}
+
+async fn policies(global: &Global, command: Policy) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let own = cluster.installed().await?;
+    match command {
+        Policy::List => output::print(global.output, &policy::list(&cluster).await?, |found| policy::table(found)),
+        Policy::Explain { peer, labels } => {
+            let lists = policy::gather(&cluster).await?;
+            let whom = policy::whom(&lists.foreign_clusters, &peer, labels.as_ref())?;
+            let (today, now) = (jiff::Timestamp::now(), std::time::Instant::now());
+            let explanation = policy::explain(own.id, own.config.spec.cluster_labels, lists, &whom, today, now);
+            output::print(global.output, &explanation, |found| policy::render(found, Paint::for_stdout()))
+        }
+    }
+}
+
+async fn test_network(global: &Global, arguments: TestNetwork) -> anyhow::Result<()> {
+    let clusters = probes::clusters(global, &arguments.others).await?;
+    let options = network_test::Options {
+        nodes: arguments.nodes,
+        image: arguments.image,
+        keep: arguments.keep,
+        timeout: arguments.timeout,
+    };
+    let found = network_test::run(&clusters, &options, &Progress::new()).await?;
+    output::print(global.output, &found, |found| network_test::render(found, Paint::for_stdout()))?;
+    found.verdict()
+}
+
+async fn bench_network(global: &Global, arguments: BenchNetwork) -> anyhow::Result<()> {
+    let clusters = probes::clusters(global, &arguments.others).await?;
+    let options = network_bench::Options {
+        peer: arguments.peer,
+        seconds: arguments.seconds,
+        rounds: arguments.rounds,
+        image: arguments.image,
+        timeout: arguments.timeout,
+    };
+    let measured = network_bench::run(&clusters, &options, &Progress::new()).await?;
+    output::print(global.output, &measured, |measured| network_bench::table(measured, Paint::for_stdout()))?;
+    measured.report.verdict()
+}
+
+async fn bench_offload(global: &Global, arguments: BenchOffload) -> anyhow::Result<()> {
+    let (clusters, playground) = probes::clusters_and_playground(global, &arguments.others).await?;
+    let options = offload_bench::Options {
+        pods: arguments.pods,
+        rounds: arguments.rounds,
+        provider: arguments.provider,
+        namespace: arguments.namespace,
+        timeout: arguments.timeout,
+    };
+    let measured = offload_bench::run(&clusters, playground.as_ref(), &options, &Progress::new()).await?;
+    output::print(global.output, &measured, |measured| offload_bench::table(measured, Paint::for_stdout()))?;
+    measured.report.verdict()
+}
+
+async fn tokens(global: &Global, command: Token) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    match command {
+        Token::Create(arguments) => {
+            let made = token::create(&cluster, &arguments.wanted()).await?;
+            output::print(global.output, &made, |made| made.token.clone())
+        }
+        Token::List => output::print(global.output, &token::list(&cluster).await?, |tokens| token::table(tokens)),
+        Token::Delete { name } => {
+            token::delete(&cluster, &name).await?;
+            output::print(global.output, &serde_json::json!({ "deleted": name }), |_| format!("Token {name} is no longer valid."))
+        }
+    }
+}

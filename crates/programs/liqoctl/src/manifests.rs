@@ -1,0 +1,338 @@
+//! The objects of an installation: the files of `deploy/liqo`, which this program contains, with the settings filled in.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{ResourceExt as _, api::DynamicObject};
+use liqo_api::NetworkSettings;
+use serde_json::{Value, json};
+
+use crate::settings::Values;
+
+/// On every object that `liqoctl install` creates; `uninstall` selects by it.
+pub const INSTALLED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "liqoctl");
+
+/// Namespace that Liqo runs in.
+pub use liqo_api::SYSTEM_NAMESPACE as NAMESPACE;
+
+/// Name of the Deployment, its `ServiceAccount` and its roles.
+pub const MANAGER: &str = liqo_api::CONTROLLER_MANAGER;
+
+/// Name of the `DaemonSet` of the agent on each node, its `ServiceAccount` and its roles.
+pub const FABRIC: &str = "liqo-fabric";
+
+/// Namespace of the agent on each node.
+pub use liqo_api::FABRIC_NAMESPACE;
+
+const FILES: [(&str, &str); 11] = [
+    ("namespace.yaml", include_str!("../../../../deploy/liqo/namespace.yaml")),
+    ("rbac-bound.yaml", include_str!("../../../../deploy/liqo/rbac-bound.yaml")),
+    ("rbac-manager.yaml", include_str!("../../../../deploy/liqo/rbac-manager.yaml")),
+    ("rbac-fabric.yaml", include_str!("../../../../deploy/liqo/rbac-fabric.yaml")),
+    ("admission-policies.yaml", include_str!("../../../../deploy/liqo/admission-policies.yaml")),
+    ("services.yaml", include_str!("../../../../deploy/liqo/services.yaml")),
+    ("webhook.yaml", include_str!("../../../../deploy/liqo/webhook.yaml")),
+    ("clusterconfig.yaml", include_str!("../../../../deploy/liqo/clusterconfig.yaml")),
+    ("policy.yaml", include_str!("../../../../deploy/liqo/policy.yaml")),
+    ("fabric.yaml", include_str!("../../../../deploy/liqo/fabric.yaml")),
+    ("deployment.yaml", include_str!("../../../../deploy/liqo/deployment.yaml")),
+];
+
+/// A file that this program contains is not valid.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    #[error("deploy/liqo/{file} in this program is not valid: {reason}")]
+    File { file: &'static str, reason: String },
+    /// A custom resource definition cannot be converted to JSON.
+    #[error("the definition of a kind in this program is not valid: {0}")]
+    Definition(#[source] serde_json::Error),
+}
+
+/// Which nodes Liqo may run on, in the Deployment and in the `DaemonSet`.
+const NODE_EXPRESSIONS: &str = "/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions";
+
+/// The labels of the nodes that an installed manager avoids, in addition to virtual nodes.
+pub fn avoided_nodes(deployment: &Deployment) -> BTreeMap<String, String> {
+    let deployment = json!(deployment);
+    let expressions = deployment.pointer(NODE_EXPRESSIONS).and_then(Value::as_array).into_iter().flatten();
+    let avoided =
+        expressions.filter(|expression| expression["operator"] == "NotIn" && expression["key"] != liqo_api::labels::TYPE);
+    let label = |expression: &Value| Some((expression["key"].as_str()?.to_owned(), expression["values"][0].as_str()?.to_owned()));
+    avoided.filter_map(label).collect()
+}
+
+/// All objects in the order of creation: custom resource definitions first, the Deployment last.
+pub fn render(values: &Values) -> Result<Vec<DynamicObject>, ManifestError> {
+    let mut objects = definitions()?;
+    for (file, text) in FILES {
+        let broken = |reason: String| ManifestError::File { file, reason };
+        let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| broken(error.to_string()))?;
+        for mut document in documents {
+            fill(&mut document, values);
+            objects.push(serde_json::from_value(document).map_err(|error| broken(error.to_string()))?);
+        }
+    }
+    objects.iter_mut().for_each(label);
+    // A namespace comes before everything in it; otherwise the order stays.
+    objects.sort_by_key(|object| kind(object) != "Namespace");
+    Ok(objects)
+}
+
+/// The custom resource definitions, with the label of installed objects.
+pub fn definitions() -> Result<Vec<DynamicObject>, ManifestError> {
+    let convert = |definition| serde_json::to_value(definition).and_then(serde_json::from_value);
+    let converted: Result<Vec<DynamicObject>, _> = liqo_api::custom_resource_definitions().into_iter().map(convert).collect();
+    let mut definitions = converted.map_err(ManifestError::Definition)?;
+    definitions.iter_mut().for_each(label);
+    Ok(definitions)
+}
+
+fn label(object: &mut DynamicObject) {
+    let labels = object.labels_mut();
+    labels.insert(INSTALLED_BY.0.to_owned(), INSTALLED_BY.1.to_owned());
+    labels.insert("app.kubernetes.io/part-of".to_owned(), "liqo".to_owned());
+}
+
+/// The kind of an object.
+pub fn kind(object: &DynamicObject) -> &str {
+    object.types.as_ref().map_or("", |types| &types.kind)
+}
+
+/// The API group of an object.
+pub fn group(object: &DynamicObject) -> &str {
+    object.types.as_ref().and_then(|types| types.api_version.split_once('/')).map_or("", |(group, _)| group)
+}
+
+fn fill(document: &mut Value, values: &Values) {
+    match document["kind"].as_str() {
+        Some("ClusterConfig") => document["spec"] = configuration(values),
+        Some("PeeringPolicy") => document["spec"] = json!(values.policy),
+        Some(workload @ ("Deployment" | "DaemonSet")) => {
+            let is_manager = workload == "Deployment";
+            if is_manager {
+                document["spec"]["replicas"] = json!(values.replicas);
+            }
+            let image = if is_manager { &values.image } else { &values.fabric_image };
+            document["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image);
+            let avoided =
+                values.avoid_nodes.iter().map(|(key, value)| json!({ "key": key, "operator": "NotIn", "values": [value] }));
+            if let Some(expressions) = document.pointer_mut(NODE_EXPRESSIONS).and_then(Value::as_array_mut) {
+                expressions.extend(avoided);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn configuration(values: &Values) -> Value {
+    let mut spec = json!({
+        "clusterName": values.cluster_name,
+    });
+    if !values.cluster_labels.is_empty() {
+        spec["clusterLabels"] = json!(values.cluster_labels);
+    }
+    if let Some(address) = &values.api_server_address {
+        spec["apiServer"]["address"] = json!(address);
+    }
+    if let Some(ca) = &values.api_server_ca {
+        spec["apiServer"]["ca"] = json!(ca);
+    }
+    if let Some(address) = &values.authentication_address {
+        spec["authentication"]["address"] = json!(address);
+    }
+    // Fields that nobody set stay empty, so that a later version can change the default.
+    if values.network != NetworkSettings::default() {
+        spec["network"] = json!(values.network);
+    }
+    spec
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Present, Settings};
+
+    fn rendered() -> Vec<DynamicObject> {
+        render(&Values::resolve(&Settings::default(), &Present::default(), "rome")).unwrap()
+    }
+
+    fn rules(object: &DynamicObject) -> Vec<Value> {
+        object.data["rules"].as_array().cloned().unwrap_or_default()
+    }
+
+    fn role(name: &str) -> DynamicObject {
+        rendered().into_iter().find(|object| kind(object) == "ClusterRole" && object.name_any() == name).unwrap()
+    }
+
+    fn lists(rule: &Value, field: &str, item: &str) -> bool {
+        rule[field].as_array().is_some_and(|items| items.iter().any(|one| one == item))
+    }
+
+    #[test]
+    fn no_right_has_a_wildcard() {
+        let roles: Vec<_> = rendered().into_iter().filter(|object| kind(object).ends_with("Role")).collect();
+        assert!(roles.len() >= 8, "only {} roles", roles.len());
+        for role in roles {
+            let text = role.data["rules"].to_string();
+            assert!(!text.contains('*'), "{} has a wildcard: {text}", role.name_any());
+        }
+    }
+
+    #[test]
+    fn the_manager_reads_secrets_and_configmaps_of_no_namespace_but_where_a_role_is_bound() {
+        for rule in rules(&role(MANAGER)) {
+            for resource in ["secrets", "configmaps", "serviceaccounts", "serviceaccounts/token", "pods/exec", "pods/log"] {
+                assert!(!lists(&rule, "resources", resource), "{rule}");
+            }
+            assert!(!lists(&rule, "verbs", "escalate") && !lists(&rule, "verbs", "impersonate"), "{rule}");
+        }
+    }
+
+    #[test]
+    fn what_the_manager_may_bind_and_approve_is_named() {
+        let rules = rules(&role(MANAGER));
+        let bound = rules.iter().find(|rule| lists(rule, "verbs", "bind")).unwrap();
+        for name in [
+            liqo_api::roles::TENANT,
+            liqo_api::roles::TENANT_POD_ACCESS,
+            liqo_api::roles::OFFLOADED_NAMESPACE,
+            liqo_api::roles::OWN_NAMESPACE,
+        ] {
+            assert!(lists(bound, "resourceNames", name), "{name}");
+            role(name);
+        }
+        assert_eq!(bound["resourceNames"].as_array().unwrap().len(), 4);
+        let approved = rules.iter().find(|rule| lists(rule, "verbs", "approve")).unwrap();
+        assert_eq!(approved["resourceNames"], json!(["kubernetes.io/kubelet-serving"]));
+    }
+
+    #[test]
+    fn the_manager_looks_only_into_namespaces_that_a_user_offloaded() {
+        let objects = rendered();
+        let find = |of_kind: &str| {
+            let named = |object: &&DynamicObject| kind(object) == of_kind && object.name_any() == "liqo-manager-offloaded";
+            objects.iter().find(named).unwrap().data["spec"].clone()
+        };
+        let (policy, binding) = (find("ValidatingAdmissionPolicy"), find("ValidatingAdmissionPolicyBinding"));
+        assert_eq!(policy["paramKind"], json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading" }));
+        // No namespace: the one of the request.
+        assert_eq!(binding["paramRef"], json!({ "name": liqo_api::NAMESPACE_OFFLOADING, "parameterNotFoundAction": "Deny" }));
+        // Without the object, requests of others are refused, too, so nothing wider may match.
+        let rules = &policy["matchConstraints"]["resourceRules"];
+        assert_eq!(rules.as_array().map(Vec::len), Some(1));
+        assert_eq!(rules[0]["resourceNames"], json!(["liqo-manager"]));
+        assert_eq!(rules[0]["resources"], json!(["rolebindings"]));
+        for rule in self::rules(&role(MANAGER)).iter().filter(|rule| lists(rule, "resources", "namespaceoffloadings")) {
+            assert!(!lists(rule, "verbs", "create"), "{rule}");
+        }
+    }
+
+    #[test]
+    fn a_consumer_never_writes_what_the_provider_says() {
+        let writes = |rule: &Value| ["create", "update", "patch", "delete"].iter().any(|verb| lists(rule, "verbs", verb));
+        for rule in rules(&role(liqo_api::roles::TENANT)) {
+            for resource in rule["resources"].as_array().unwrap() {
+                let resource = resource.as_str().unwrap();
+                let allowed = match resource {
+                    "resourceoffers/status"
+                    | "resourcerequests"
+                    | "namespacemaps"
+                    | "networkconfigs"
+                    | "shadowpods"
+                    | "reflectedobjects"
+                    | "secrets" => true,
+                    "leases" => rule["resourceNames"] == json!([liqo_api::leases::CONSUMER]),
+                    _ => false,
+                };
+                assert!(!writes(&rule) || allowed, "{rule}");
+            }
+        }
+        for rule in rules(&role(liqo_api::roles::TENANT_POD_ACCESS)) {
+            assert!(
+                !lists(&rule, "verbs", "list") && !lists(&rule, "verbs", "watch") && !lists(&rule, "verbs", "delete"),
+                "{rule}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_kind_of_liqo_is_in_the_managers_role() {
+        let text = role(MANAGER).data["rules"].to_string();
+        for definition in liqo_api::custom_resource_definitions() {
+            assert!(text.contains(&format!("{:?}", definition.spec.names.plural)), "{}", definition.spec.names.plural);
+        }
+    }
+
+    #[test]
+    fn the_pod_runs_without_privileges_and_never_on_a_virtual_node() {
+        let deployment = rendered().into_iter().find(|object| kind(object) == "Deployment").unwrap();
+        let pod = &deployment.data["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], json!(true));
+        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], json!("RuntimeDefault"));
+        assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], json!(true));
+        assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+        let term = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0];
+        assert_eq!(term["matchExpressions"][0]["key"], json!(liqo_api::labels::TYPE));
+        assert_eq!(term["matchExpressions"][0]["operator"], json!("NotIn"));
+    }
+
+    #[test]
+    fn the_program_on_each_node_has_two_capabilities_and_never_runs_on_a_virtual_node() {
+        let set = rendered().into_iter().find(|object| kind(object) == "DaemonSet").unwrap();
+        assert_eq!(set.namespace().as_deref(), Some(FABRIC_NAMESPACE));
+        let pod = &set.data["spec"]["template"]["spec"];
+        let context = &pod["containers"][0]["securityContext"];
+        assert_eq!(context["capabilities"], json!({ "drop": ["ALL"], "add": ["NET_ADMIN", "NET_BIND_SERVICE"] }));
+        assert_eq!((&context["readOnlyRootFilesystem"], &context["privileged"]), (&json!(true), &Value::Null));
+        let term = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0];
+        assert_eq!(term["matchExpressions"][0]["key"], json!(liqo_api::labels::TYPE));
+        // The taint of virtual nodes evicts pods.
+        let tolerates =
+            |one: &Value| one["key"].is_null() && one["effect"] != "NoSchedule" && one["effect"] != "PreferNoSchedule";
+        assert!(!pod["tolerations"].as_array().unwrap().iter().any(tolerates), "{}", pod["tolerations"]);
+    }
+
+    #[test]
+    fn settings_reach_the_objects() {
+        let settings = Settings::parse(&[
+            "discovery.config.clusterName=milan",
+            "discovery.config.clusterLabels=region=eu",
+            "authentication.address=https://203.0.113.5:30443",
+            "controllerManager.config.resourceSharingPercentage=30",
+            "controllerManager.replicas=2",
+            "controllerManager.avoidNodes=kwok.x-k8s.io/node=fake,spot=",
+            "controllerManager.image=example.org/manager:7",
+            "fabric.image=example.org/fabric:7",
+            "network.mtu=1380",
+        ])
+        .unwrap();
+        let objects = render(&Values::resolve(&settings, &Present::default(), "x")).unwrap();
+        let of = |wanted: &str| objects.iter().find(|object| kind(object) == wanted).unwrap();
+        let spec: liqo_api::ClusterConfigSpec = serde_json::from_value(of("ClusterConfig").data["spec"].clone()).unwrap();
+        assert_eq!((spec.cluster_name.as_str(), spec.cluster_labels["region"].as_str()), ("milan", "eu"));
+        assert_eq!(spec.authentication.address.as_deref(), Some("https://203.0.113.5:30443"));
+        assert_eq!((spec.network.mtu, spec.network.enabled), (1380, true));
+        let fabric = &of("DaemonSet").data["spec"]["template"]["spec"];
+        assert_eq!(fabric["containers"][0]["image"], json!("example.org/fabric:7"));
+        assert!(fabric["affinity"].to_string().contains("kwok.x-k8s.io/node"));
+        assert_eq!(of("PeeringPolicy").data["spec"]["provide"]["percentage"], json!(30));
+        assert_eq!(of("Deployment").data["spec"]["replicas"], json!(2));
+        let deployment: Deployment = serde_json::from_value(json!(of("Deployment"))).unwrap();
+        let avoided = avoided_nodes(&deployment);
+        assert!(avoided.iter().eq(
+            [("kwok.x-k8s.io/node", "fake"), ("spot", "")].map(|(a, b)| (a.to_owned(), b.to_owned())).iter().map(|(a, b)| (a, b))
+        ));
+        assert_eq!(of("Deployment").data["spec"]["template"]["spec"]["containers"][0]["image"], json!("example.org/manager:7"));
+    }
+
+    #[test]
+    fn what_others_need_is_made_first() {
+        let objects = rendered();
+        let position = |wanted: &str| objects.iter().position(|object| kind(object) == wanted).unwrap();
+        assert_eq!(position("Namespace"), 0);
+        assert!(position("CustomResourceDefinition") < position("ClusterConfig"));
+        assert!(position("ClusterRole") < position("ClusterRoleBinding"));
+        assert_eq!(position("Deployment"), objects.len() - 1);
+    }
+}

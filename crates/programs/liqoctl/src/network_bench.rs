@@ -1,0 +1,425 @@
+//! `liqoctl bench network`: the tunnel between two clusters, compared with the plain link between their gateways.
+//!
+//! The same program measures both in turns: from a pod on the gateway's node to a pod at the peer, and from the gateway's node to
+//! the peer's gateway, without the tunnel. The second needs access to the peer's cluster. CPU time is that of `liqo-fabric`
+//! on both gateways, which encrypts and decrypts; it does not include the kernel's own work.
+//!
+//! With access to the peer's cluster, `slices` also changes a Service and measures how soon both sides have the change.
+
+mod slices;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt as _};
+use liqo_api::{FABRIC_NAMESPACE, ForeignCluster, SYSTEM_NAMESPACE, TunnelEndpoint};
+use liqo_network_probe::{Finding, PORT, Question, Request, What};
+use serde::Serialize;
+use tokio::time::Instant;
+
+use slices::{Changes, Times};
+
+use crate::{
+    bench_report::{Figure, Report, with_unit},
+    cluster::{Cluster, Explained as _},
+    output::{self, Paint},
+    probes::{self, FabricNode, Stage, median, pods},
+    progress::Progress,
+    token,
+};
+
+/// How long pods may take to become ready.
+const PODS_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long all changes of a Service may take together.
+const CHANGES_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time that is kept for the steps after them.
+const RESERVED_TIME: Duration = Duration::from_secs(5);
+/// Bytes of a datagram, which fits into one packet everywhere.
+const DATAGRAM_LEN: usize = 1_200;
+/// The way that is compared with the plain link.
+const TUNNEL: &str = "tunnel";
+/// Port of `liqo-fabric`'s metrics.
+const METRICS_PORT: u16 = 9479;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name or ID of the peer.
+    pub peer: Option<String>,
+    /// Duration of each measurement.
+    pub seconds: u16,
+    /// Repetitions of each measurement.
+    pub rounds: u16,
+    /// The image of the pods; by default that of `liqo-fabric` in the cluster.
+    pub image: Option<String>,
+    /// How long everything may take.
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Measured {
+    /// The cluster that sent.
+    pub from: String,
+    /// The cluster that received.
+    pub to: String,
+    /// Duration of each measurement.
+    pub seconds: u16,
+    #[serde(flatten)]
+    pub report: Report,
+    /// Only with access to the peer's cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Changes>,
+}
+
+/// A path that is measured.
+struct Path {
+    cluster: Cluster,
+    namespace: String,
+    pod: String,
+    to: String,
+    /// The token that the other side expects.
+    token: String,
+}
+
+/// A gateway in use, whose CPU time is measured.
+struct Gateway {
+    cluster: Cluster,
+    node: FabricNode,
+}
+
+/// The result of one round on one path.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Round {
+    one: Option<f64>,
+    four: Option<f64>,
+    udp: Option<f64>,
+    lost: Option<f64>,
+    p50: Option<f64>,
+    p99: Option<f64>,
+    cpu: Option<f64>,
+}
+
+/// Measures between the first of these clusters and a peer of it.
+pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -> anyhow::Result<Measured> {
+    let Some((home, others)) = clusters.split_first() else { bail!("no cluster was named") };
+    let own = home.installed().await?;
+    let foreign = probes::choose_peer(home, others, options.peer.as_deref(), "liqoctl bench network").await?;
+    let peer = foreign.display_name();
+    let mut there = None;
+    for other in others {
+        if other.installed().await?.id == foreign.spec.cluster_id {
+            there = Some(other.clone());
+        }
+    }
+    probes::sweep(clusters).await?;
+    let stage = Stage::new(options.timeout, false);
+    let deadline = Instant::now() + options.timeout;
+    let measuring = async {
+        let mut notes = Vec::new();
+        let scene = set(home, there.as_ref(), &foreign, options, &stage, &mut notes, progress).await?;
+        let step = format!("Measuring between {} and {peer}", own.config.spec.cluster_name);
+        let rounds = progress.step(&step, measure(&scene, options, progress, &step, &mut notes)).await?;
+        let changes = changes(home, there.as_ref(), &scene, deadline, progress, &mut notes).await;
+        anyhow::Ok(Measured {
+            from: own.config.spec.cluster_name.clone(),
+            to: peer.clone(),
+            seconds: options.seconds,
+            report: Report { rounds: options.rounds, figures: figures(&rounds[0], &rounds[1]), notes, left: Vec::new() },
+            changes,
+        })
+    };
+    let mut played = Box::pin(stage.play(options.timeout, progress, measuring)).await?;
+    played.found.report.left = played.left;
+    Ok(played.found)
+}
+
+/// The paths, and the gateways on them.
+struct Scene {
+    tunnel: Path,
+    plain: Option<Path>,
+    gateways: Vec<Gateway>,
+    /// Name of the namespace at the peer.
+    remote_namespace: Option<String>,
+}
+
+async fn set(
+    home: &Cluster,
+    there: Option<&Cluster>,
+    foreign: &ForeignCluster,
+    options: &Options,
+    stage: &Stage,
+    notes: &mut Vec<String>,
+    progress: &Progress,
+) -> anyhow::Result<Scene> {
+    let peer = foreign.display_name();
+    let id = &foreign.spec.cluster_id;
+    let image = match &options.image {
+        Some(image) => image.clone(),
+        None => probes::image(home).await?,
+    };
+    let virtual_node =
+        probes::virtual_nodes(home).await?.remove(id.as_str()).with_context(|| format!("there is no virtual node of {peer}"))?;
+    let here = gateways(home, id.as_str()).await?;
+    let offloaded = stage.offloaded_namespace(home, "network-bench", None, PODS_TIMEOUT, progress).await?;
+    let namespace = offloaded.namespace;
+    let remote_namespace = offloaded.remote.into_iter().find(|remote| remote.cluster == peer).map(|remote| remote.namespace);
+    let pod = |name: &str, node: &str, is_virtual: bool, host_network: bool, role: pods::Role| pods::Wanted {
+        name: name.to_owned(),
+        node: node.to_owned(),
+        is_virtual,
+        host_network,
+        role,
+        group: name.to_owned(),
+    };
+    // Everybody who reaches the node reaches the pod in the node's network, so that pod requires a token.
+    let token = token::random()?;
+    let serve = || pods::Role::ServeWithToken(token.clone());
+    let step = "Starting the pods";
+    let news = |text: &str| progress.message(step, text);
+    let starting = async {
+        pods::make(home, &namespace, &pod("sender", &here[0].name, false, false, pods::Role::Wait), &image).await?;
+        pods::make(home, &namespace, &pod("receiver", &virtual_node, true, false, serve()), &image).await?;
+        let no_address =
+            |pod: &Pod| pods::addresses(pod).is_empty().then(|| "it has no address yet: does the tunnel work?".to_owned());
+        let found = pods::ready(home, &namespace, PODS_TIMEOUT, news, no_address).await?;
+        let receiver =
+            found.iter().find(|pod| pod.name_any() == "receiver").and_then(|pod| pods::addresses(pod).first().copied());
+        let receiver = receiver.context("the pod that receives has no address")?;
+        let tunnel = Path {
+            cluster: home.clone(),
+            namespace: namespace.clone(),
+            pod: "sender".to_owned(),
+            to: std::net::SocketAddr::new(receiver, PORT).to_string(),
+            token: token.clone(),
+        };
+        let of = |cluster: &Cluster, nodes: &[FabricNode]| {
+            nodes.iter().map(|node| Gateway { cluster: cluster.clone(), node: node.clone() }).collect::<Vec<_>>()
+        };
+        let mut gateways = of(home, &here);
+        let Some(there) = there else {
+            notes.push(format!("to measure the plain link, the CPU time of {peer}'s gateway, and how soon {peer} has changes of Services, give access to {peer}: --remote-kubeconfig"));
+            return anyhow::Ok(Scene { tunnel, plain: None, gateways, remote_namespace });
+        };
+        let own = home.installed().await?.id;
+        let all_far = self::gateways(there, own.as_str()).await?;
+        let far = &all_far[0];
+        let near_nodes = stage.namespace(home, "network-bench-nodes", true).await?;
+        let far_nodes = stage.namespace(there, "network-bench-nodes", true).await?;
+        pods::make(home, &near_nodes, &pod("sender", &here[0].name, false, true, pods::Role::Wait), &image).await?;
+        pods::make(there, &far_nodes, &pod("receiver", &far.name, false, true, serve()), &image).await?;
+        pods::ready(home, &near_nodes, PODS_TIMEOUT, news, |_| None).await?;
+        pods::ready(there, &far_nodes, PODS_TIMEOUT, news, |_| None).await?;
+        let plain = Path {
+            cluster: home.clone(),
+            namespace: near_nodes,
+            pod: "sender".to_owned(),
+            to: std::net::SocketAddr::new(far.address, PORT).to_string(),
+            token: token.clone(),
+        };
+        gateways.extend(of(there, &all_far));
+        Ok(Scene { tunnel, plain: Some(plain), gateways, remote_namespace })
+    };
+    progress.step(step, starting).await
+}
+
+/// The nodes whose gateways are in use for a peer; at least one.
+async fn gateways(cluster: &Cluster, peer: &str) -> anyhow::Result<Vec<FabricNode>> {
+    let api: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), SYSTEM_NAMESPACE);
+    let endpoint = api.get_opt(peer).await.doing("read the tunnel endpoint")?;
+    let endpoint = endpoint
+        .ok_or_else(|| anyhow!("there is no network to the peer in cluster {}: see `liqoctl status`", cluster.context))?;
+    let names: Vec<String> =
+        endpoint.status.unwrap_or_default().gateways.into_iter().filter(|one| one.connected).map(|one| one.node).collect();
+    let nodes: Vec<FabricNode> =
+        probes::nodes(cluster, &[]).await?.ready.into_iter().filter(|node| names.contains(&node.name)).collect();
+    ensure!(!nodes.is_empty(), "no gateway of cluster {} is connected: see `liqoctl status`", cluster.context);
+    Ok(nodes)
+}
+
+/// Measures how soon both sides have changes of a Service.
+async fn changes(
+    home: &Cluster,
+    there: Option<&Cluster>,
+    scene: &Scene,
+    deadline: Instant,
+    progress: &Progress,
+    notes: &mut Vec<String>,
+) -> Option<Changes> {
+    let there = there?;
+    let step = "Changing a Service";
+    let news = |text: String| progress.message(step, &text);
+    let measuring = async {
+        let remote = scene.remote_namespace.as_ref().context("the namespace does not exist at the peer")?;
+        let limit = CHANGES_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()).saturating_sub(RESERVED_TIME));
+        let measuring = slices::measure((home, &scene.tunnel.namespace), (there, remote), "receiver", news);
+        let measured = tokio::time::timeout(limit, measuring).await;
+        measured.unwrap_or_else(|_| Err(anyhow!("it was not finished after {} s", limit.as_secs())))
+    };
+    match progress.step(step, measuring).await {
+        Ok(changes) => Some(changes),
+        Err(error) => {
+            notes.push(format!(
+                "cannot measure how soon clusters have changes of a Service: {}",
+                output::plain(&format!("{error:#}"))
+            ));
+            None
+        }
+    }
+}
+
+/// Measures both paths in turns.
+async fn measure(
+    scene: &Scene,
+    options: &Options,
+    progress: &Progress,
+    step: &str,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<[Vec<Round>; 2]> {
+    let mut rounds: [Vec<Round>; 2] = Default::default();
+    for number in 0..options.rounds {
+        progress.message(step, &format!("round {} of {}: the tunnel", number + 1, options.rounds));
+        rounds[0].push(round(&scene.tunnel, options, &scene.gateways).await.context("through the tunnel")?);
+        if let Some(plain) = &scene.plain {
+            progress.message(step, &format!("round {} of {}: the plain link", number + 1, options.rounds));
+            match round(plain, options, &[]).await {
+                Ok(round) => rounds[1].push(round),
+                Err(error) => {
+                    let note = format!("cannot measure the plain link: {}", output::plain(&format!("{error:#}")));
+                    if !notes.contains(&note) {
+                        notes.push(note);
+                    }
+                }
+            }
+        }
+    }
+    Ok(rounds)
+}
+
+async fn round(path: &Path, options: &Options, gateways: &[Gateway]) -> anyhow::Result<Round> {
+    let seconds = f64::from(options.seconds);
+    let limit = Duration::from_secs(u64::from(options.seconds) + 30);
+    let ask = |what: What| async move {
+        let questions = vec![Question { to: path.to.clone(), what }];
+        let request = Request { questions, timeout_millis: 5_000, at_once: 1, token: Some(path.token.clone()) };
+        let answers = probes::ask(&path.cluster, &path.namespace, &path.pod, &request, limit).await;
+        let Some(report) = answers.reports.into_iter().next() else {
+            answers.end?;
+            bail!("pod {} reported nothing", path.pod);
+        };
+        report.outcome.map_err(|problem| anyhow!("{} does not answer as it should: {problem}", path.to))
+    };
+    let mut found = Round::default();
+    let before = cpu(gateways).await;
+    let mut gigabytes = 0.0;
+    for (connections, figure) in [(1, &mut found.one), (4, &mut found.four)] {
+        if let Finding::Carried { bytes, seconds, .. } = ask(What::Stream { seconds, connections }).await? {
+            *figure = Some(megabits(bytes, seconds));
+            gigabytes += as_number(bytes) / 1e9;
+        }
+    }
+    let after = cpu(gateways).await;
+    found.cpu = before.zip(after).filter(|_| gigabytes > 0.0).map(|(before, after)| (after - before) / gigabytes);
+    if let Finding::Latency { p50, p99, .. } = ask(What::Latency { seconds }).await? {
+        (found.p50, found.p99) = (Some(p50), Some(p99));
+    }
+    if let Finding::Carried { bytes, seconds, sent } = ask(What::Flood { seconds, bytes: DATAGRAM_LEN }).await? {
+        found.udp = Some(megabits(bytes, seconds));
+        found.lost = Some(100.0 * (1.0 - as_number(bytes) / as_number(sent.max(1))));
+    }
+    Ok(found)
+}
+
+fn megabits(bytes: u64, seconds: f64) -> f64 {
+    as_number(bytes) * 8.0 / 1e6 / seconds.max(1e-3)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "figures of three digits")]
+fn as_number(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+/// CPU time of `liqo-fabric` on these gateways so far; nothing if one of them does not report it.
+async fn cpu(gateways: &[Gateway]) -> Option<f64> {
+    let mut total = 0.0;
+    for gateway in gateways {
+        let path = format!("/api/v1/namespaces/{FABRIC_NAMESPACE}/pods/{}:{METRICS_PORT}/proxy/metrics", gateway.node.pod);
+        let request = http::Request::get(path).body(Vec::new()).ok()?;
+        let text = gateway.cluster.client.request_text(request).await.ok()?;
+        total += cpu_seconds(&text)?;
+    }
+    (!gateways.is_empty()).then_some(total)
+}
+
+fn cpu_seconds(metrics: &str) -> Option<f64> {
+    metrics.lines().find_map(|line| line.strip_prefix("process_cpu_seconds_total ")?.trim().parse().ok())
+}
+
+/// Compares pod to pod through the tunnel with gateway to gateway without it.
+fn figures(tunnel: &[Round], plain: &[Round]) -> Vec<Figure> {
+    let figure = |what, unit, of: fn(&Round) -> Option<f64>| {
+        Figure::new(what, unit, TUNNEL, [tunnel, plain].map(|rounds| median(rounds.iter().filter_map(of))), 0.0)
+    };
+    vec![
+        figure("TCP, 1 connection", "Mbit/s", |round| round.one),
+        figure("TCP, 4 connections", "Mbit/s", |round| round.four),
+        figure("UDP, as fast as possible", "Mbit/s", |round| round.udp),
+        figure("UDP, lost", "%", |round| round.lost),
+        figure("question and answer, P50", "ms", |round| round.p50),
+        figure("question and answer, P99", "ms", |round| round.p99),
+        figure("CPU of liqo-fabric, both ends", "s/GB", |round| round.cpu),
+    ]
+}
+
+/// The figures for people.
+pub fn table(measured: &Measured, paint: Paint) -> String {
+    let title = format!(
+        "From {} to {}: medians of {} rounds of {} s each.",
+        measured.from, measured.to, measured.report.rounds, measured.seconds
+    );
+    let mut lines = vec![title, measured.report.table(TUNNEL, "PLAIN LINK")];
+    if let Some(changes) = &measured.changes {
+        let rows = [("P50", (|times: &Times| times.p50) as fn(&Times) -> f64), ("P99", |times| times.p99)].map(|(name, of)| {
+            let shown = [&changes.home, &changes.peer, &changes.between].map(|times| with_unit(of(times), "ms"));
+            [vec![name.to_owned()], shown.to_vec()].concat()
+        });
+        lines.push(format!("Time from a change of a Service until EndpointSlices show it, for {} changes.", changes.count));
+        lines.push(output::table(&["", "AT HOME", "AT THE PEER", "BETWEEN THEM"], rows));
+    }
+    lines.extend(measured.report.remarks(paint));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_both_paths_are_compared() {
+        let round = |one| Round { one: Some(one), ..Round::default() };
+        let found = figures(&[round(100.0), round(900.0), round(300.0)], &[round(600.0)]);
+        assert_eq!((&found[0].values, found[0].ratio), (&[(TUNNEL, 300.0), ("plain", 600.0)].into(), Some(0.5)));
+        assert_eq!((&found[1].values, found[1].ratio), (&[].into(), None));
+        let measured = Measured {
+            from: "rome".into(),
+            to: "milan".into(),
+            seconds: 2,
+            report: Report { rounds: 3, figures: found, notes: vec!["n".into()], left: Vec::new() },
+            changes: Some(Changes {
+                count: 100,
+                home: Times { p50: 12.0, p99: 30.0 },
+                peer: Times { p50: 40.0, p99: 101.0 },
+                between: Times { p50: 28.0, p99: 90.0 },
+            }),
+        };
+        let text = table(&measured, Paint::off());
+        assert!(text.contains("P99   30.00 ms   101 ms        90.00 ms"), "{text}");
+        assert!(text.contains("300 Mbit/s") && text.contains("0.50") && text.ends_with("Note: n."), "{text}");
+    }
+
+    #[test]
+    fn the_time_of_a_program_is_found_among_its_metrics() {
+        assert_eq!(cpu_seconds("# TYPE process_cpu_seconds counter\nprocess_cpu_seconds_total 1.25\n# EOF\n"), Some(1.25));
+        assert_eq!(cpu_seconds("liqo_tunnel_up 1\n"), None);
+    }
+}

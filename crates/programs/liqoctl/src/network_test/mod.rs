@@ -1,0 +1,380 @@
+//! `liqoctl test network`: pods and nodes of each pair of clusters call each other. Each failure comes with advice.
+//!
+//! ```text
+//!   stage   creates an offloaded namespace, pods that serve on each node and at each provider, Services, a pod in each node's network
+//!   plan    who asks whom, how, and what the right answer is                                                                   (pure)
+//!   ask     asks all questions by exec, which tests that, too, and failed ones again
+//!   judge   judges each path: from a cluster's pods or nodes to another's pods, Services, node ports                            (pure)
+//!   advice  what to do                                                                                                          (pure)
+//! ```
+
+mod advice;
+mod judge;
+mod plan;
+mod render;
+mod scene;
+mod stage;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use anyhow::{bail, ensure};
+use futures::{StreamExt as _, stream};
+use liqo_network_probe::{Request, What};
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use crate::{
+    cluster::Cluster,
+    output::plain,
+    probes::{self, Answers, Cut, LeftOut, Stage},
+    progress::Progress,
+};
+
+pub use plan::To;
+pub use render::render;
+pub use scene::From;
+
+use judge::{Outcome, State, check, judge};
+use plan::{Path, Plan, plan};
+use scene::Scene;
+
+/// Pods that ask at the same time. More would slow each other down.
+const MAX_ASKING_PODS: usize = 4;
+/// Open questions of one pod at the same time.
+const MAX_OPEN_QUESTIONS: usize = 6;
+/// Time limit of one answer, to a short question and to a long one.
+const ANSWER_TIMEOUTS: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(40)];
+/// Time limit of one pod for all its short questions, or for one long one.
+const POD_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time that is kept for the work after the questions.
+const RESERVED_TIME: Duration = Duration::from_secs(10);
+/// Delays before failed questions are asked again: new objects take a moment to be known everywhere.
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(10)];
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Maximum number of nodes of each cluster that take part.
+    pub nodes: usize,
+    /// Image of the pods; nothing for the one that the cluster uses.
+    pub image: Option<String>,
+    /// Whether to keep the pods.
+    pub keep: bool,
+    /// Time limit of the whole run.
+    pub timeout: Duration,
+}
+
+/// The results: one matrix for each cluster that borrows.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TestResult {
+    /// One for each cluster that borrows.
+    pub matrices: Vec<Matrix>,
+    /// What could not be removed at the end, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
+}
+
+/// The results for one cluster that borrows, and its providers.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Matrix {
+    /// The clusters; the one that borrows is the first.
+    pub clusters: Vec<Participants>,
+    /// Each path from one to another.
+    #[serde(rename = "ways")]
+    pub paths: Vec<PathResult>,
+    /// What does not work, and what to do.
+    pub failures: Vec<ReportedFailure>,
+}
+
+/// The nodes and pods of a cluster that took part.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Participants {
+    pub cluster: String,
+    /// The nodes that its pods ran on.
+    pub nodes: Vec<String>,
+    pub pods: Vec<String>,
+    /// Nodes that should have taken part, and could not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PathResult {
+    /// The cluster that asked.
+    pub from_cluster: String,
+    pub from: From,
+    /// The cluster whose pods were asked.
+    pub to_cluster: String,
+    /// How they were reached.
+    pub to: To,
+    pub state: PathState,
+    /// The median time from question to answer, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub millis: Option<f64>,
+    /// Explanation of the result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// The result for a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PathState {
+    /// All answers were right.
+    Ok,
+    Failed,
+    /// The path is not meant to exist.
+    Closed,
+}
+
+/// One question without the right answer.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReportedFailure {
+    /// From whom to what: `rome pod to milan service`.
+    #[serde(rename = "way")]
+    pub path: String,
+    /// The asker and the question.
+    pub tried: String,
+    /// The outcome.
+    pub happened: String,
+    pub advice: String,
+}
+
+impl TestResult {
+    /// An error if something does not work.
+    pub fn verdict(&self) -> anyhow::Result<()> {
+        let of_state = |state| self.matrices.iter().flat_map(|matrix| &matrix.paths).filter(|path| path.state == state).count();
+        let (failed, good) = (of_state(PathState::Failed), of_state(PathState::Ok));
+        let clusters = self.matrices.iter().flat_map(|matrix| &matrix.clusters);
+        let left_out: BTreeSet<(&str, &str)> =
+            clusters.flat_map(|one| one.left_out.iter().map(|left| (one.cluster.as_str(), left.node.as_str()))).collect();
+        let nodes = if left_out.len() == 1 { "1 node".to_owned() } else { format!("{} nodes", left_out.len()) };
+        match (failed, left_out.len()) {
+            (0, 0) => {}
+            (0, _) => bail!("{nodes} could not take part"),
+            (_, 0) => bail!("{failed} of {} paths between clusters do not work as they should", failed + good),
+            _ => bail!(
+                "{failed} of {} paths between clusters do not work as they should, and {nodes} could not take part",
+                failed + good
+            ),
+        }
+        ensure!(self.left.is_empty(), "what was created for the test could not be removed");
+        Ok(())
+    }
+}
+
+/// Tests each of these clusters that borrows, with its providers.
+pub async fn run(clusters: &[Cluster], options: &Options, progress: &Progress) -> anyhow::Result<TestResult> {
+    let members = stage::members(clusters).await?;
+    probes::sweep(clusters).await?;
+    let mut found = TestResult { matrices: Vec::new(), left: Vec::new() };
+    for home in 0..members.len() {
+        if members[home].virtual_nodes.is_empty() {
+            continue;
+        }
+        let stage = Stage::new(options.timeout, options.keep);
+        let deadline = Instant::now() + options.timeout.saturating_sub(RESERVED_TIME);
+        let playing = stage.play(options.timeout, progress, async {
+            let setup = stage::set(&members, home, options, &stage, progress).await?;
+            let plan = plan(&setup.scene);
+            let asking = format!("Asking, from {}", members[home].name);
+            let heard = progress.step(&asking, ask(&setup, &plan, deadline, progress, &asking)).await?;
+            anyhow::Ok(matrix(&setup.scene, &plan, &heard))
+        });
+        let played = Box::pin(playing).await?;
+        found.matrices.push(played.found);
+        found.left.extend(played.left);
+    }
+    if found.matrices.is_empty() {
+        let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
+        bail!(
+            "{} borrows from nobody, so no pod of it can run elsewhere: peer first (`liqoctl peer`), or name the cluster that borrows with --kubeconfig",
+            names.join(" and ")
+        );
+    }
+    Ok(found)
+}
+
+/// Asks all questions, and failed ones again.
+async fn ask(
+    setup: &stage::Setup,
+    plan: &Plan,
+    deadline: Instant,
+    progress: &Progress,
+    step: &str,
+) -> anyhow::Result<Vec<Outcome>> {
+    let mut heard = vec![Outcome::Late; plan.asks.len()];
+    for pause in [None].into_iter().chain(RETRY_DELAYS.map(Some)) {
+        let is_open = |number: &usize| pause.is_none() || check(&plan.asks[*number], &heard[*number]).is_err();
+        let mut open: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for number in (0..plan.asks.len()).filter(is_open) {
+            open.entry(plan.asks[number].asker).or_default().push(number);
+        }
+        if open.is_empty() {
+            break;
+        }
+        let questions: usize = open.values().map(Vec::len).sum();
+        match pause {
+            None => progress.message(step, &format!("{questions} questions of {} pods", open.len())),
+            Some(pause) if Instant::now() + pause >= deadline => break,
+            Some(pause) => {
+                progress.message(step, &format!("{questions} questions again in {} s", pause.as_secs()));
+                tokio::time::sleep(pause).await;
+            }
+        }
+        let stuck = Mutex::default();
+        let asking = open.into_iter().map(|(asker, numbers)| {
+            let stuck = &stuck;
+            async move {
+                let ask_pod = async |numbers: &[usize], timeout| ask_pod(setup, plan, asker, numbers, timeout, deadline).await;
+                ask_one(plan, &numbers, stuck, ask_pod).await
+            }
+        });
+        let found = stream::iter(asking).buffer_unordered(MAX_ASKING_PODS).collect::<Vec<_>>().await;
+        for (number, found) in found.into_iter().flatten() {
+            // The first outcome says more than that there was no time for a second try.
+            if matches!(found, Outcome::TestResult(_)) || !matches!(heard[number], Outcome::TestResult(_)) {
+                heard[number] = found;
+            }
+        }
+    }
+    Ok(heard)
+}
+
+/// Makes one pod ask: first the short questions, then the long ones, one after another. Skips long ones on a path where one is `stuck`:
+/// if large packets are lost, each takes its whole time limit.
+async fn ask_one(
+    plan: &Plan,
+    numbers: &[usize],
+    stuck: &Mutex<BTreeSet<Path>>,
+    ask_pod: impl AsyncFn(&[usize], Duration) -> Vec<Outcome>,
+) -> Vec<(usize, Outcome)> {
+    let is_long = |number: &usize| matches!(plan.asks[*number].question.what, What::Bulk { .. });
+    let (long, short): (Vec<usize>, Vec<usize>) = numbers.iter().copied().partition(is_long);
+    let found = if short.is_empty() { Vec::new() } else { ask_pod(&short, ANSWER_TIMEOUTS[0]).await };
+    let mut heard: Vec<(usize, Outcome)> = short.into_iter().zip(found).collect();
+    for number in long {
+        let path = plan.asks[number].path;
+        let is_stuck = stuck.lock().contains(&path);
+        let found = if is_stuck { Some(Outcome::Skipped) } else { ask_pod(&[number], ANSWER_TIMEOUTS[1]).await.pop() };
+        if matches!(found, Some(Outcome::TestResult(Err(_)))) {
+            stuck.lock().insert(path);
+        }
+        heard.extend(found.map(|found| (number, found)));
+    }
+    heard
+}
+
+/// Makes a pod ask, and reads its answers until the deadline.
+async fn ask_pod(
+    setup: &stage::Setup,
+    plan: &Plan,
+    asker: usize,
+    numbers: &[usize],
+    timeout: Duration,
+    deadline: Instant,
+) -> Vec<Outcome> {
+    let limit = POD_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()));
+    if limit.is_zero() {
+        return vec![Outcome::Late; numbers.len()];
+    }
+    let request = Request {
+        questions: numbers.iter().map(|number| plan.asks[*number].question.clone()).collect(),
+        timeout_millis: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+        at_once: MAX_OPEN_QUESTIONS,
+        token: None,
+    };
+    let location = &setup.locations[asker];
+    let answers = probes::ask(&location.cluster, &location.namespace, &setup.scene.probers[asker].pod, &request, limit).await;
+    outcomes(numbers.len(), answers)
+}
+
+/// The outcomes of the questions, in order.
+fn outcomes(questions: usize, answers: Answers) -> Vec<Outcome> {
+    let rest = match answers.end {
+        Ok(()) => Outcome::NotAsked("it ended before it had reported everything".to_owned()),
+        Err(Cut::Late { .. }) => Outcome::Late,
+        Err(broken @ Cut::Broken(_)) => Outcome::NotAsked(plain(&broken.to_string())),
+    };
+    let mut all = vec![rest; questions];
+    for report in answers.reports {
+        if let Some(outcome) = all.get_mut(report.question) {
+            *outcome = Outcome::TestResult(report.outcome);
+        }
+    }
+    all
+}
+
+fn matrix(scene: &Scene, plan: &Plan, heard: &[Outcome]) -> Matrix {
+    let judgement = judge(plan, heard);
+    let passes =
+        |is: &dyn Fn(&plan::Ask) -> bool| plan.asks.iter().zip(heard).any(|(ask, heard)| is(ask) && check(ask, heard).is_ok());
+    let cluster = |number: usize| scene.clusters[number].name.clone();
+    let paths = judgement.paths.iter().map(|(path, state)| {
+        let (state, millis, message) = match state {
+            State::Good { millis } => (PathState::Ok, *millis, None),
+            State::Bad { failed, asked } => (PathState::Failed, None, Some(format!("{failed} of {asked} questions"))),
+            State::Missing(why) => (PathState::Failed, None, Some(why.clone())),
+            State::Closed(why) => (PathState::Closed, None, Some(why.clone())),
+        };
+        PathResult {
+            from_cluster: cluster(path.from.0),
+            from: path.from.1,
+            to_cluster: cluster(path.to.0),
+            to: path.to.1,
+            state,
+            millis,
+            message,
+        }
+    });
+    let from = |asker: usize| {
+        let asker = &scene.probers[asker];
+        if asker.kind == From::Node { format!("node {}", asker.node) } else { format!("{} on {}", asker.pod, asker.node) }
+    };
+    let lost = plan.lost.iter().map(|lost| ReportedFailure {
+        path: path_words(scene, lost.path),
+        tried: format!("{}: {}", from(lost.asker), lost.words),
+        happened: lost.why.clone(),
+        advice: lost.advice.to_owned(),
+    });
+    let failures = judgement.failures.iter().map(|failure| ReportedFailure {
+        path: path_words(scene, failure.ask.path),
+        tried: format!("{} asked {}", from(failure.ask.asker), failure.ask.words),
+        happened: plain(&failure.trouble.to_string()),
+        advice: plain(&advice::advice(scene, failure, passes)),
+    });
+    Matrix { clusters: participants(scene, plan, heard), paths: paths.collect(), failures: lost.chain(failures).collect() }
+}
+
+fn path_words(scene: &Scene, path: Path) -> String {
+    let cluster = |number: usize| &scene.clusters[number].name;
+    format!("{} {} to {} {}", cluster(path.from.0), path.from.1.word(), cluster(path.to.0), path.to.1.word())
+}
+
+/// The participants. Remote pods report their node themselves.
+fn participants(scene: &Scene, plan: &Plan, heard: &[Outcome]) -> Vec<Participants> {
+    let mut ran_on: BTreeMap<&str, &str> = BTreeMap::new();
+    for (_, heard) in plan.asks.iter().zip(heard) {
+        if let Outcome::TestResult(Ok(liqo_network_probe::Finding::Answered { by, .. })) = heard {
+            ran_on.insert(&by.pod, &by.node);
+        }
+    }
+    let of = |(number, member): (usize, &scene::Member)| {
+        let pods: Vec<String> = scene.pods(number).map(|prober| prober.pod.clone()).collect();
+        let mut nodes: Vec<String> = pods.iter().filter_map(|pod| ran_on.get(pod.as_str())).map(|&node| plain(node)).collect();
+        nodes.sort();
+        nodes.dedup();
+        Participants { cluster: member.name.clone(), nodes, pods, left_out: member.left_out.clone() }
+    };
+    scene.clusters.iter().enumerate().map(of).collect()
+}

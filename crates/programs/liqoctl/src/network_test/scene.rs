@@ -1,0 +1,128 @@
+//! The participants, and how each cluster sees the others. Questions and judgements depend on nothing else.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use liqo_network_model::{Here, PeerMaps};
+use serde::Serialize;
+
+use crate::probes::LeftOut;
+
+/// The test setup of one cluster that borrows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scene {
+    /// The clusters; the one that borrows, home, is the first.
+    pub clusters: Vec<Member>,
+    /// The pods and nodes that ask; pods also answer.
+    pub probers: Vec<Prober>,
+    /// Nodes of home and their addresses, for calls to node ports.
+    pub nodes: Vec<(String, IpAddr)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    pub name: String,
+    /// Name of the namespace there.
+    pub namespace: String,
+    /// How it sees the addresses of home.
+    pub sees: Sees,
+    /// The fallback addresses of its nodes, as home sees them.
+    pub stand_ins: BTreeSet<IpAddr>,
+    /// The Service before its pods.
+    pub service: Service,
+    /// Whether home lets it reach other clusters with this property.
+    pub transit: bool,
+    /// Nodes that should take part and cannot.
+    pub left_out: Vec<LeftOut>,
+    /// The tunnel between it and home; none for home itself.
+    pub tunnel: Option<Tunnel>,
+}
+
+impl Member {
+    /// Whether it and home use IPv4 with each other, or IPv6.
+    pub fn shares(&self, is_ipv4: bool) -> bool {
+        match &self.sees {
+            Sees::Itself => true,
+            Sees::By(maps) => maps.exported.pairs().any(|(here, _)| here.0.addr().is_ipv4() == is_ipv4),
+            Sees::Unwanted(_) | Sees::Nothing(_) => false,
+        }
+    }
+}
+
+/// How a cluster sees the addresses of home.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sees {
+    Itself,
+    /// By these maps of home.
+    By(PeerMaps),
+    /// Not at all, on purpose.
+    Unwanted(String),
+    /// Not at all, though it should.
+    Nothing(String),
+}
+
+/// A Service and its headless counterpart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// Its name; the headless one is called `<name>-each`.
+    pub name: String,
+    /// Its addresses at home, one of each family that it has.
+    pub addresses: Vec<IpAddr>,
+    /// Its node ports for TCP and UDP.
+    pub node_ports: Option<(u16, u16)>,
+}
+
+/// What home's gateway reports about the tunnel to a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tunnel {
+    pub works: bool,
+    pub reason: String,
+    pub message: String,
+    pub gateway: Option<String>,
+    /// Its MTU in bytes.
+    pub mtu: u16,
+}
+
+/// The kind of an asker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum From {
+    Pod,
+    /// A node: a pod in its node's network namespace.
+    Node,
+}
+
+/// A pod or node that asks. Pods also answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prober {
+    /// Its cluster, as an index into the scene.
+    pub cluster: usize,
+    pub kind: From,
+    pub pod: String,
+    /// The node, as home knows it.
+    pub node: String,
+    /// A pod's addresses, as home knows them, one of each family that it has.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Scene {
+    /// How a cluster sees an address of home's address space.
+    pub fn seen(&self, cluster: usize, address: IpAddr) -> Option<IpAddr> {
+        match &self.clusters[cluster].sees {
+            Sees::Itself => Some(address),
+            Sees::By(maps) => maps.seen_there(Here(address)).map(|there| there.0),
+            Sees::Unwanted(_) | Sees::Nothing(_) => None,
+        }
+    }
+
+    /// The addresses of a pod in the endpoints of its Services, as a cluster sees them.
+    pub fn in_services(&self, cluster: usize, pod: &Prober) -> impl Iterator<Item = IpAddr> {
+        let service = &self.clusters[pod.cluster].service;
+        let of_service = pod.addresses.iter().filter(|own| service.addresses.iter().any(|one| one.is_ipv4() == own.is_ipv4()));
+        of_service.filter_map(move |address| self.seen(cluster, *address))
+    }
+
+    /// The pods of a cluster that are asked.
+    pub fn pods(&self, cluster: usize) -> impl Iterator<Item = &Prober> {
+        self.probers.iter().filter(move |prober| prober.cluster == cluster && prober.kind == From::Pod)
+    }
+}

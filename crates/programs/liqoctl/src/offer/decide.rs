@@ -1,0 +1,220 @@
+//! Which offer the user means, and the progress of a decision.
+
+use kube::ResourceExt as _;
+use liqo_api::{ForeignCluster, OfferDecision, OfferPhase, ResourceOffer, VirtualNode, links};
+
+use crate::output::plain;
+
+/// It is not clear which offer the user means.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Unclear {
+    #[error("{peer} offers nothing now: `liqoctl status` shows why")]
+    NoOffer { peer: String },
+    /// There is no offer with this name.
+    #[error("{peer} offers no pool {pool}: there {pools}")]
+    UnknownPool {
+        peer: String,
+        pool: String,
+        /// The existing ones.
+        pools: String,
+    },
+    /// The user named none, and none waits.
+    #[error("no offer of {peer} waits for a decision: name a pool; there {pools}")]
+    NoneWaits {
+        peer: String,
+        /// The existing ones.
+        pools: String,
+    },
+    /// The user named none, and several wait.
+    #[error("several offers of {peer} wait for a decision: name one of {pools}")]
+    SeveralWait { peer: String, pools: String },
+    /// There is no decision on it.
+    #[error("there is no decision on pool {pool} of {peer}: {decided}")]
+    NotDecided {
+        peer: String,
+        pool: String,
+        /// The existing decisions.
+        decided: String,
+    },
+}
+
+/// The phase of an offer.
+pub fn phase(offer: &ResourceOffer) -> OfferPhase {
+    offer.status.as_ref().map(|status| status.phase).unwrap_or_default()
+}
+
+/// The pool that the user means: the named one, or the only one that waits for a decision.
+pub fn choose(peer: &str, offers: &[ResourceOffer], pool: Option<&str>) -> Result<String, Unclear> {
+    let peer = peer.to_owned();
+    if offers.is_empty() {
+        return Err(Unclear::NoOffer { peer });
+    }
+    let names = |chosen: &[&ResourceOffer]| {
+        let mut names: Vec<String> =
+            chosen.iter().map(|offer| format!("{} ({:?})", plain(&offer.name_any()), phase(offer))).collect();
+        names.sort();
+        names.join(", ")
+    };
+    let there = || {
+        let all: Vec<&ResourceOffer> = offers.iter().collect();
+        format!("{} {}", if all.len() == 1 { "is" } else { "are" }, names(&all))
+    };
+    if let Some(pool) = pool {
+        let found = offers.iter().any(|offer| offer.name_any() == pool);
+        return if found {
+            Ok(pool.to_owned())
+        } else {
+            Err(Unclear::UnknownPool { peer, pool: pool.to_owned(), pools: there() })
+        };
+    }
+    let waiting: Vec<&ResourceOffer> = offers.iter().filter(|offer| phase(offer) == OfferPhase::ManualActionRequired).collect();
+    match waiting.as_slice() {
+        [one] => Ok(one.name_any()),
+        [] => Err(Unclear::NoneWaits { peer, pools: there() }),
+        several => Err(Unclear::SeveralWait { peer, pools: names(several) }),
+    }
+}
+
+/// Whether there is a decision that can be forgotten.
+pub fn forgettable(foreign: &ForeignCluster, pool: &str) -> Result<(), Unclear> {
+    if foreign.spec.offers.contains_key(pool) {
+        return Ok(());
+    }
+    let decided: Vec<String> = foreign.spec.offers.iter().map(|(pool, decision)| format!("{decision:?} {pool}")).collect();
+    let decided = if decided.is_empty() { "there are none".to_owned() } else { format!("only {}", decided.join(", ")) };
+    Err(Unclear::NotDecided { peer: foreign.name_any(), pool: pool.to_owned(), decided })
+}
+
+/// The text while the state may be from before the decision.
+pub const NOT_PROCESSED: &str = "the controllers have not processed it yet";
+
+/// The progress of the controllers.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Done; the pool's Node, if it has one.
+    Done(Option<String>),
+    /// Not done; what is missing.
+    Waiting(String),
+    /// They decided otherwise, unless that is older than the decision.
+    Against(String),
+}
+
+/// The progress of a decision, by the objects in this cluster.
+pub fn progress(
+    decision: OfferDecision,
+    foreign: &ForeignCluster,
+    offer: Option<&ResourceOffer>,
+    node: Option<&VirtualNode>,
+) -> Progress {
+    let reachable = foreign.condition(links::PEER_REACHABLE).filter(|condition| condition.status != "True");
+    let unreachable = reachable.is_some();
+    let not_yet = match reachable {
+        Some(condition) => format!("the controllers wait for the peer: {}", plain(&condition.message)),
+        None => NOT_PROCESSED.to_owned(),
+    };
+    let message = offer.and_then(|offer| offer.status.as_ref()?.message.as_deref()).map(plain).unwrap_or_default();
+    let node_name = || node.and_then(|node| node.status.as_ref()?.node_name.clone());
+    match (decision, offer.map(phase)) {
+        // The state is from before the peer became silent.
+        (OfferDecision::Accept, Some(OfferPhase::Refused)) if unreachable => Progress::Waiting(not_yet),
+        (OfferDecision::Accept, None) => Progress::Against("the peer withdrew the offer".to_owned()),
+        (OfferDecision::Accept, Some(OfferPhase::Accepted)) => match node_name() {
+            Some(name) => Progress::Done(Some(name)),
+            None => Progress::Waiting("the virtual node does not exist yet".to_owned()),
+        },
+        (OfferDecision::Accept, Some(OfferPhase::Refused)) => Progress::Against(format!("it stays refused: {message}")),
+        (OfferDecision::Refuse, None | Some(OfferPhase::Refused)) if node.is_none() => Progress::Done(None),
+        (OfferDecision::Refuse, None | Some(OfferPhase::Refused)) => {
+            Progress::Waiting("its pods are ending, then its virtual node is removed".to_owned())
+        }
+        _ => Progress::Waiting(not_yet),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::ClusterId;
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+
+    fn offer(pool: &str, phase: &str) -> ResourceOffer {
+        from_value(json!({
+            "metadata": { "name": pool },
+            "spec": { "clusterID": ClusterId::of_public_key(&[2; 32]), "pool": pool, "resourceQuota": { "hard": { "cpu": "2" } } },
+            "status": { "phase": phase, "message": "the policy says so\u{1b}" },
+        }))
+        .unwrap()
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+    fn milan(offers: Value, reachable: &str) -> ForeignCluster {
+        from_value(json!({
+            "metadata": { "name": "milan" },
+            "spec": { "clusterID": ClusterId::of_public_key(&[2; 32]), "offers": offers },
+            "status": { "conditions": [{ "type": "PeerReachable", "status": reachable, "reason": "R", "message": "no answer for 50 s",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" }] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_pool_need_not_be_named_when_exactly_one_waits() {
+        let offers = [offer("bulk", "Accepted"), offer("gold", "ManualActionRequired")];
+        assert_eq!(choose("milan", &offers, None).unwrap(), "gold");
+        assert_eq!(choose("milan", &offers, Some("bulk")).unwrap(), "bulk");
+        let error = |offers: &[ResourceOffer], pool| choose("milan", offers, pool).unwrap_err().to_string();
+        assert_eq!(
+            error(&offers, Some("silver")),
+            "milan offers no pool silver: there are bulk (Accepted), gold (ManualActionRequired)"
+        );
+        assert_eq!(error(&offers[..1], None), "no offer of milan waits for a decision: name a pool; there is bulk (Accepted)");
+        let both = [offer("bulk", "ManualActionRequired"), offer("gold", "ManualActionRequired")];
+        assert_eq!(
+            error(&both, None),
+            "several offers of milan wait for a decision: name one of bulk (ManualActionRequired), gold (ManualActionRequired)"
+        );
+        assert_eq!(error(&[], Some("gold")), "milan offers nothing now: `liqoctl status` shows why");
+    }
+
+    #[test]
+    fn only_what_was_decided_can_be_forgotten() {
+        assert_eq!(forgettable(&milan(json!({ "gold": "Refuse" }), "True"), "gold"), Ok(()));
+        let error = |offers| forgettable(&milan(offers, "True"), "bulk").unwrap_err().to_string();
+        assert_eq!(error(json!({ "gold": "Refuse" })), "there is no decision on pool bulk of milan: only Refuse gold");
+        assert_eq!(error(json!({})), "there is no decision on pool bulk of milan: there are none");
+    }
+
+    #[test]
+    fn an_accepted_offer_is_done_when_its_node_has_a_name() {
+        let node = |name: Option<&str>| -> VirtualNode {
+            from_value(json!({
+                "metadata": { "name": "gold" },
+                "spec": { "clusterID": ClusterId::of_public_key(&[2; 32]), "clusterName": "milan", "pool": "gold", "resources": {} },
+                "status": { "nodeName": name },
+            }))
+            .unwrap()
+        };
+        let of = |phase: Option<&str>, node: Option<VirtualNode>, reachable: &str| {
+            let offer = phase.map(|phase| offer("gold", phase));
+            progress(OfferDecision::Accept, &milan(json!({}), reachable), offer.as_ref(), node.as_ref())
+        };
+        assert_eq!(of(Some("Accepted"), Some(node(Some("milan-gold"))), "True"), Progress::Done(Some("milan-gold".into())));
+        assert!(matches!(of(Some("Accepted"), Some(node(None)), "True"), Progress::Waiting(_)));
+        assert!(matches!(of(Some("Accepted"), None, "True"), Progress::Waiting(_)));
+        assert!(
+            matches!(of(Some("ManualActionRequired"), None, "True"), Progress::Waiting(text) if text.contains("not processed"))
+        );
+        assert!(matches!(of(Some("ManualActionRequired"), None, "False"), Progress::Waiting(text) if text.contains("50 s")));
+        assert_eq!(of(Some("Refused"), None, "True"), Progress::Against("it stays refused: the policy says so".to_owned()));
+        assert!(matches!(of(None, None, "True"), Progress::Against(_)));
+        let refused = |phase: Option<&str>, node: Option<VirtualNode>| {
+            let offer = phase.map(|phase| offer("gold", phase));
+            progress(OfferDecision::Refuse, &milan(json!({}), "True"), offer.as_ref(), node.as_ref())
+        };
+        assert_eq!(refused(Some("Refused"), None), Progress::Done(None));
+        assert_eq!(refused(None, None), Progress::Done(None));
+        assert!(matches!(refused(Some("Refused"), Some(node(Some("milan-gold")))), Progress::Waiting(_)));
+        assert!(matches!(refused(Some("Accepted"), Some(node(Some("milan-gold")))), Progress::Waiting(_)));
+    }
+}

@@ -1,0 +1,271 @@
+//! `liqoctl offer list`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::{Api, ResourceExt as _, api::ListParams};
+use liqo_api::{
+    ClusterId, ForeignCluster, OfferDecision, OfferPhase, ResourceList, ResourceOffer, provider_namespace, tenant_namespace,
+};
+use serde::Serialize;
+
+use super::decide::phase;
+use crate::{
+    cluster::{Cluster, Explained as _, list_or_none},
+    output::{self, plain},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Those that peers made to this cluster.
+    Received,
+    /// Those that this cluster made to peers.
+    Made,
+}
+
+/// One offer, or a decision on a pool that is not offered now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shown {
+    /// Name of the peer's `ForeignCluster`; its ID where there is none.
+    pub peer: String,
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+    pub pool: String,
+    #[serde(skip_serializing_if = "ResourceList::is_empty")]
+    pub resources: ResourceList,
+    /// Its phase; nothing if the pool is not offered now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<OfferPhase>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The user's decision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decision: Option<OfferDecision>,
+    /// The provider's notice before it ends pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notice_seconds: Option<u32>,
+    /// When the offer ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withdrawal_timestamp: Option<String>,
+    /// From then on, the provider ends pods beyond the offer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclaim_timestamp: Option<String>,
+}
+
+/// The offers of all peers, or of one.
+pub async fn list(cluster: &Cluster, of: Option<&ForeignCluster>, which: Which) -> anyhow::Result<Vec<Shown>> {
+    let everything = ListParams::default();
+    let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let offers: Api<ResourceOffer> = Api::all(cluster.client.clone());
+    let known = list_or_none(&clusters, &everything).await.doing("list the peers")?;
+    let offers = list_or_none(&offers, &everything).await.doing("list the offers")?;
+    let shown = rows(&known, offers, which);
+    Ok(shown.into_iter().filter(|row| of.is_none_or(|of| of.spec.cluster_id == row.cluster_id)).collect())
+}
+
+/// The peer whose namespace this is.
+fn peer_of(namespace: &str, which: Which) -> Option<ClusterId> {
+    let id: ClusterId = namespace.rsplit('-').next()?.parse().ok()?;
+    let expected = match which {
+        Which::Received => provider_namespace(&id),
+        Which::Made => tenant_namespace(&id),
+    };
+    (namespace == expected).then_some(id)
+}
+
+fn rows(known: &[ForeignCluster], offers: Vec<ResourceOffer>, which: Which) -> Vec<Shown> {
+    let foreign = |id: &ClusterId| known.iter().find(|foreign| foreign.spec.cluster_id == *id);
+    let mut rows = Vec::new();
+    let mut offered: BTreeSet<(ClusterId, String)> = BTreeSet::new();
+    for offer in offers {
+        let Some(id) = peer_of(&offer.namespace().unwrap_or_default(), which) else { continue };
+        let (pool, phase) = (offer.name_any(), phase(&offer));
+        let decided = foreign(&id).and_then(|foreign| foreign.spec.offers.get(&pool)).filter(|_| which == Which::Received);
+        offered.insert((id.clone(), pool.clone()));
+        rows.push(Shown {
+            peer: foreign(&id).map_or_else(|| id.to_string(), kube::ResourceExt::name_any),
+            cluster_id: id,
+            pool,
+            resources: offer.spec.resource_quota.hard,
+            phase: Some(phase),
+            message: offer.status.and_then(|status| status.message),
+            decision: decided.copied(),
+            notice_seconds: offer.spec.notice_seconds,
+            withdrawal_timestamp: offer.spec.withdrawal_timestamp.map(|time| time.0.to_string()),
+            reclaim_timestamp: offer.spec.reclaim_timestamp.map(|time| time.0.to_string()),
+        });
+    }
+    let decisions: BTreeMap<_, _> = known
+        .iter()
+        .filter(|_| which == Which::Received)
+        .flat_map(|foreign| {
+            foreign.spec.offers.iter().map(move |(pool, decision)| ((foreign.name_any(), pool), (foreign, decision)))
+        })
+        .collect();
+    for ((peer, pool), (foreign, decision)) in decisions {
+        let cluster_id = foreign.spec.cluster_id.clone();
+        if offered.contains(&(cluster_id.clone(), pool.clone())) {
+            continue;
+        }
+        rows.push(Shown {
+            peer,
+            cluster_id,
+            pool: pool.clone(),
+            resources: ResourceList::new(),
+            phase: None,
+            message: None,
+            decision: Some(*decision),
+            notice_seconds: None,
+            withdrawal_timestamp: None,
+            reclaim_timestamp: None,
+        });
+    }
+    rows.sort_by(|one, other| (&one.peer, &one.pool).cmp(&(&other.peer, &other.pool)));
+    rows
+}
+
+/// The offers as text for people.
+pub fn table(shown: &[Shown], of: Option<&str>, which: Which) -> String {
+    if shown.is_empty() {
+        return match (which, of) {
+            (Which::Received, None) => {
+                "No peer offers anything: `liqoctl status` shows why, `liqoctl peer` requests something.".to_owned()
+            }
+            (Which::Received, Some(peer)) => format!("{peer} offers nothing: `liqoctl status` shows why."),
+            (Which::Made, None) => {
+                "This cluster offers nothing: no peer requests anything, or no policy shares (`liqoctl policy list`).".to_owned()
+            }
+            (Which::Made, Some(peer)) => format!("Nothing is offered to {peer}: `liqoctl policy explain {peer}` shows why."),
+        };
+    }
+    let row = |one: &Shown| {
+        let phase = one.phase.map_or_else(|| "not offered".to_owned(), |phase| format!("{phase:?}"));
+        let resources = if one.resources.is_empty() { "nothing".to_owned() } else { one.resources.to_string() };
+        let mut row = vec![plain(&one.peer), plain(&one.pool), phase];
+        if which == Which::Received {
+            row.push(one.decision.map_or_else(|| "-".to_owned(), |decision| format!("{decision:?}")));
+        }
+        row.push(plain(&resources));
+        row.push(notes(one, which));
+        row
+    };
+    match which {
+        Which::Received => output::table(&["PEER", "POOL", "PHASE", "DECIDED", "AMOUNTS", "NOTES"], shown.iter().map(row)),
+        Which::Made => output::table(&["PEER", "POOL", "PHASE", "AMOUNTS", "NOTES"], shown.iter().map(row)),
+    }
+}
+
+fn notes(one: &Shown, which: Which) -> String {
+    let mut notes = Vec::new();
+    match (one.phase, which) {
+        (Some(OfferPhase::ManualActionRequired), Which::Received) => {
+            notes.push(format!("you have to decide: `liqoctl offer accept {} {}`", one.peer, one.pool));
+        }
+        (Some(OfferPhase::ManualActionRequired), Which::Made) => notes.push("the consumer has to decide".to_owned()),
+        (Some(OfferPhase::Accepted), _) if one.resources.is_zero() => notes.push("nothing is offered now".to_owned()),
+        (Some(OfferPhase::Accepted), _) => {}
+        _ => notes.extend(one.message.as_deref().map(plain)),
+    }
+    notes.extend(one.withdrawal_timestamp.as_ref().map(|at| format!("withdrawn, ends at {at}")));
+    notes.extend(one.reclaim_timestamp.as_ref().map(|at| format!("from {at} on, the provider ends pods beyond the offer")));
+    if notes.is_empty() { "-".to_owned() } else { notes.join("; ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+
+    fn id(seed: u8) -> ClusterId {
+        ClusterId::of_public_key(&[seed; 32])
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+    fn offer(namespace: String, pool: &str, phase: &str, message: Option<&str>, more: Value) -> ResourceOffer {
+        let mut spec = json!({ "clusterID": id(2), "pool": pool, "resourceQuota": { "hard": { "cpu": "2", "memory": "4Gi" } } });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        from_value(json!({
+            "metadata": { "name": pool, "namespace": namespace }, "spec": spec, "status": { "phase": phase, "message": message },
+        }))
+        .unwrap()
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+    fn foreign(name: &str, seed: u8, offers: Value) -> ForeignCluster {
+        from_value(json!({ "metadata": { "name": name }, "spec": { "clusterID": id(seed), "offers": offers } })).unwrap()
+    }
+
+    fn everything() -> Vec<ResourceOffer> {
+        let milan = provider_namespace(&id(2));
+        vec![
+            offer(milan.clone(), "gold", "ManualActionRequired", Some("decide"), json!({})),
+            offer(milan.clone(), "bulk", "Accepted", None, json!({ "withdrawalTimestamp": "2026-01-01T00:05:00Z" })),
+            offer(milan, "old", "Refused", Some("it was\n refused by hand"), json!({})),
+            offer(tenant_namespace(&id(3)), "default", "Accepted", None, json!({ "reclaimTimestamp": "2026-01-01T00:05:00Z" })),
+            offer(tenant_namespace(&id(4)), "default", "ManualActionRequired", Some("decide"), json!({})),
+            offer("liqo-provider-of-nobody".into(), "default", "Accepted", None, json!({})),
+        ]
+    }
+
+    fn known() -> Vec<ForeignCluster> {
+        vec![foreign("turin", 3, json!({})), foreign("milan", 2, json!({ "old": "Refuse", "silver": "Accept" }))]
+    }
+
+    #[test]
+    fn received_offers_tell_who_is_to_decide_and_what_was_decided() {
+        let mut offers = everything();
+        offers.push(offer(
+            provider_namespace(&id(2)),
+            "dry",
+            "Accepted",
+            None,
+            json!({ "resourceQuota": { "hard": { "cpu": "0" } } }),
+        ));
+        let expected = "\
+PEER    POOL     PHASE                  DECIDED   AMOUNTS             NOTES
+milan   bulk     Accepted               -         cpu=2, memory=4Gi   withdrawn, ends at 2026-01-01T00:05:00Z
+milan   dry      Accepted               -         cpu=0               nothing is offered now
+milan   gold     ManualActionRequired   -         cpu=2, memory=4Gi   you have to decide: `liqoctl offer accept milan gold`
+milan   old      Refused                Refuse    cpu=2, memory=4Gi   it was refused by hand
+milan   silver   not offered            Accept    nothing             -";
+        assert_eq!(table(&rows(&known(), offers, Which::Received), None, Which::Received), expected);
+    }
+
+    #[test]
+    fn made_offers_tell_what_the_consumers_say() {
+        let stranger = id(4);
+        let text = table(&rows(&known(), everything(), Which::Made), None, Which::Made);
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split("   ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
+        assert_eq!(lines[0], ["PEER", "POOL", "PHASE", "AMOUNTS", "NOTES"]);
+        let of_stranger =
+            [stranger.as_str(), "default", "ManualActionRequired", "cpu=2, memory=4Gi", "the consumer has to decide"];
+        let of_turin = [
+            "turin",
+            "default",
+            "Accepted",
+            "cpu=2, memory=4Gi",
+            "from 2026-01-01T00:05:00Z on, the provider ends pods beyond the offer",
+        ];
+        assert!(lines.contains(&of_stranger.to_vec()), "{text}");
+        assert!(lines.contains(&of_turin.to_vec()), "{text}");
+        assert_eq!(lines.len(), 3, "{text}");
+    }
+
+    #[test]
+    fn programs_get_a_list() {
+        let json = serde_json::to_value(rows(&known(), everything(), Which::Received)).unwrap();
+        assert_eq!(json[0]["withdrawalTimestamp"], "2026-01-01T00:05:00Z");
+        assert_eq!(json[1]["phase"], "ManualActionRequired");
+        assert_eq!((&json[3]["decision"], json[3].get("phase")), (&json!("Accept"), None));
+    }
+
+    #[test]
+    fn where_nothing_is_offered_the_next_step_is_told() {
+        assert!(table(&[], None, Which::Received).contains("`liqoctl peer`"));
+        assert!(table(&[], None, Which::Made).contains("`liqoctl policy list`"));
+        assert_eq!(table(&[], Some("rome"), Which::Received), "rome offers nothing: `liqoctl status` shows why.");
+        assert!(table(&[], Some("rome"), Which::Made).contains("`liqoctl policy explain rome`"));
+    }
+}

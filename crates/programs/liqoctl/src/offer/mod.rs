@@ -1,0 +1,168 @@
+//! `liqoctl offer`: shows what peers offer and what this cluster offers, and records the user's decisions.
+//!
+//! A decision goes into `spec.offers` of the `ForeignCluster`, by pool. The controllers judge the offer again, and
+//! this module shows the result.
+
+mod decide;
+mod list;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::anyhow;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
+};
+use liqo_api::{ForeignCluster, OfferDecision, ResourceOffer, VirtualNode, provider_namespace};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    cluster::{Cluster, Explained as _, full_name, list_or_none},
+    progress::Progress,
+    wait::{Poll, give_up, until},
+};
+
+pub use decide::{Unclear, choose};
+pub use list::{Shown, Which, list, table};
+
+/// How long a contrary answer must stay before it counts: it may be older than the decision.
+const ANSWER_DELAY: Duration = Duration::from_secs(5);
+
+/// Maximum number of pods to name; the others are counted.
+const MAX_PODS_NAMED: usize = 10;
+
+/// A decision that the controllers carried out.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Decided {
+    /// Name of the peer.
+    pub peer: String,
+    pub pool: String,
+    pub decision: OfferDecision,
+    /// Name of the pool's Node, if it was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Pods that ended because of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost_pods: Vec<String>,
+}
+
+/// The offers that were received from a peer.
+pub async fn received(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<Vec<ResourceOffer>> {
+    let api: Api<ResourceOffer> = Api::namespaced(cluster.client.clone(), &provider_namespace(&foreign.spec.cluster_id));
+    let offers = list_or_none(&api, &ListParams::default()).await;
+    offers.doing(format!("list the offers of {}", foreign.name_any()))
+}
+
+/// The unfinished pods that run on the Node of a pool: they end when it is refused.
+pub async fn pods_on(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) -> anyhow::Result<Vec<String>> {
+    let Some(node) = virtual_node(cluster, foreign, pool).await?.and_then(|node| node.status?.node_name) else {
+        return Ok(Vec::new());
+    };
+    let api: Api<Pod> = Api::all(cluster.client.clone());
+    let on_it = ListParams::default().fields(&format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"));
+    let pods = api.list_metadata(&on_it).await.doing(format!("list the pods of Node {node}"))?;
+    Ok(pods.items.iter().map(full_name).collect())
+}
+
+/// The question to ask before refusing an offer that is in use.
+pub fn question(peer: &str, pool: &str, lost: &[String]) -> String {
+    let more = lost.len().saturating_sub(MAX_PODS_NAMED);
+    let named = lost.iter().take(MAX_PODS_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let lost = if more == 0 { named } else { format!("{named} and {more} more") };
+    format!("This ends the pods that run on pool {pool} of {peer}: {lost}. Continue?")
+}
+
+async fn virtual_node(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) -> anyhow::Result<Option<VirtualNode>> {
+    let api: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(&foreign.spec.cluster_id));
+    api.get_opt(pool).await.doing(format!("read the virtual node of pool {pool}"))
+}
+
+/// Records a decision and waits until the controllers carried it out.
+pub async fn decide(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+    pool: &str,
+    decision: OfferDecision,
+    timeout: Duration,
+    progress: &Progress,
+) -> anyhow::Result<Option<String>> {
+    let name = foreign.name_any();
+    write(cluster, &name, &BTreeMap::from([(pool, Some(decision))])).await?;
+    let step = match decision {
+        OfferDecision::Accept => format!("Accepting pool {pool} of {name}"),
+        OfferDecision::Refuse => format!("Refusing pool {pool} of {name}"),
+    };
+    let what = match decision {
+        OfferDecision::Accept => format!("pool {pool} of {name} is accepted"),
+        OfferDecision::Refuse => format!("pool {pool} of {name} is refused"),
+    };
+    let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let against: Cell<Option<Instant>> = Cell::new(None);
+    let processed = until(
+        &what,
+        timeout,
+        |text| progress.message(&step, text),
+        || async {
+            let foreign = clusters.get(&name).await.doing(format!("read ForeignCluster {name}"))?;
+            let offers = received(cluster, &foreign).await?;
+            let offer = offers.iter().find(|offer| offer.name_any() == pool);
+            let node = virtual_node(cluster, &foreign, pool).await?;
+            match decide::progress(decision, &foreign, offer, node.as_ref()) {
+                decide::Progress::Done(node) => Ok(Poll::Done(node)),
+                decide::Progress::Waiting(text) => {
+                    against.set(None);
+                    Ok(Poll::NotYet(text))
+                }
+                decide::Progress::Against(text) => {
+                    let since = against.get().unwrap_or_else(Instant::now);
+                    against.set(Some(since));
+                    // The text is not shown earlier, because it may be older than the decision.
+                    let not_yet = || Poll::NotYet(decide::NOT_PROCESSED.to_owned());
+                    if since.elapsed() >= ANSWER_DELAY { Err(give_up(text)) } else { Ok(not_yet()) }
+                }
+            }
+        },
+    );
+    progress.step(&step, processed).await.map_err(|error| {
+        anyhow!("{error:#}. The decision stays in ForeignCluster {name}: `liqoctl offer forget {name} {pool}` undoes it")
+    })
+}
+
+/// Removes a decision, so that the policy decides again.
+pub async fn forget(cluster: &Cluster, foreign: &ForeignCluster, pool: &str) -> anyhow::Result<()> {
+    decide::forgettable(foreign, pool)?;
+    write(cluster, &foreign.name_any(), &BTreeMap::from([(pool, None)])).await
+}
+
+async fn write(cluster: &Cluster, name: &str, offers: &BTreeMap<&str, Option<OfferDecision>>) -> anyhow::Result<()> {
+    let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let change = json!({ "spec": { "offers": offers } });
+    let written = api.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await;
+    written.doing(format!("write the decision into ForeignCluster {name}")).map(drop)
+}
+
+/// The result as text for people.
+pub fn outcome(decided: &Decided) -> String {
+    let Decided { peer, pool, decision, node, lost_pods } = decided;
+    match (decision, node) {
+        (OfferDecision::Accept, Some(node)) => format!("Pool {pool} of {peer} is accepted: it is Node {node} here."),
+        (OfferDecision::Accept, None) => format!("Pool {pool} of {peer} is accepted."),
+        (OfferDecision::Refuse, _) => {
+            let lost = match lost_pods.len() {
+                0 => String::new(),
+                1 => " One pod ended.".to_owned(),
+                more => format!(" {more} pods ended."),
+            };
+            format!("Pool {pool} of {peer} is refused.{lost} `liqoctl offer forget {peer} {pool}` lets the policy decide again.")
+        }
+    }
+}

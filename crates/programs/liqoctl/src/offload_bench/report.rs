@@ -1,0 +1,295 @@
+//! Medians of the rounds, and the table. Pure.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{
+    setup::ClientLimits,
+    usage::{API_SERVER, Usage},
+    workload::Gone,
+    writes::{WriteKind, Writes},
+};
+use crate::{
+    bench_report::{Figure, Report},
+    output::{self, Paint},
+    probes::median,
+};
+
+/// Pods that are created one after the other, to measure a single pod.
+pub(super) const SINGLE_PODS: usize = 20;
+/// The way that is compared with plain pods.
+const OFFLOADED: &str = "offloaded";
+/// Plain pods that cost no more than this, in the unit of the figure, are not compared.
+const NEGLIGIBLE: f64 = 0.05;
+
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Measured {
+    pub home: String,
+    pub provider: String,
+    pub pods: u32,
+    #[serde(flatten)]
+    pub report: Report,
+    /// Client limits of the control planes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<ClientLimits>,
+    /// Liqo's own writes while the offloaded pods were created.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub writes: Vec<WritesPerPod>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessUsage>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WritesPerPod {
+    #[serde(flatten)]
+    pub kind: WriteKind,
+    pub per_pod: f64,
+}
+
+/// What a process used while the pods were created.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessUsage {
+    pub cluster: String,
+    pub program: String,
+    pub offloaded: CpuAndMemory,
+    pub plain: CpuAndMemory,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CpuAndMemory {
+    pub cpu_seconds: f64,
+    /// Peak of the resident memory.
+    #[serde(rename = "peakResidentMiB")]
+    pub peak_resident: f64,
+    /// Peak of its anonymous part.
+    #[serde(rename = "peakAnonymousMiB")]
+    pub peak_anonymous: f64,
+}
+
+/// The results of one round with offloaded or with plain pods.
+#[derive(Clone, Debug)]
+pub(super) struct Round {
+    /// Seconds until all pods were Ready.
+    pub ready: f64,
+    /// Seconds until all pods were gone.
+    pub gone: Gone<f64>,
+    /// Writes during the creation; nothing without audit logs.
+    pub writes: Option<Writes>,
+    /// Processes during the creation; empty outside of a playground.
+    pub usage: Vec<Usage>,
+}
+
+/// Computes all figures from the single pods, in milliseconds, and the rounds: offloaded and plain.
+pub(super) fn measured(single: &[Vec<f64>; 2], results: &[Vec<Round>; 2], pods: u32, rounds: u16) -> Measured {
+    Measured {
+        pods,
+        report: Report { rounds, figures: figures(single, results, pods), ..Report::default() },
+        writes: own_writes(&results[0], pods),
+        processes: processes(results),
+        ..Measured::default()
+    }
+}
+
+fn figures(single: &[Vec<f64>; 2], rounds: &[Vec<Round>; 2], pods: u32) -> Vec<Figure> {
+    let each = f64::from(pods.max(1));
+    let [offloaded, plain] = rounds;
+    let compare = |what: String, unit, values: [Option<f64>; 2]| {
+        values.iter().all(Option::is_some).then(|| Figure::new(what, unit, OFFLOADED, values, NEGLIGIBLE))
+    };
+    let of_rounds = |what: String, unit, of: &dyn Fn(&Round) -> Option<f64>| {
+        compare(what, unit, [offloaded, plain].map(|rounds| median(rounds.iter().filter_map(of))))
+    };
+    let cpu = |is_counted: fn(&str) -> bool| {
+        move |round: &Round| {
+            let counted = round.usage.iter().filter(|usage| is_counted(&usage.program));
+            (!round.usage.is_empty()).then(|| counted.map(|usage| usage.cpu_seconds).sum())
+        }
+    };
+    let all = [
+        compare(
+            format!("one pod Ready (median of {SINGLE_PODS})"),
+            "ms",
+            [&single[0], &single[1]].map(|times| median(times.iter().copied())),
+        ),
+        of_rounds(format!("{pods} pods Ready"), "s", &|round| Some(round.ready)),
+        of_rounds(format!("{pods} pods deleted, gone where created"), "s", &|round| Some(round.gone.here)),
+        of_rounds(format!("{pods} pods deleted, gone at the provider"), "s", &|round| Some(round.gone.at_provider)),
+        of_rounds("writes a pod, both API servers, all clients".to_owned(), "", &|round| {
+            Some(as_number(round.writes.as_ref()?.all) / each)
+        }),
+        of_rounds("writes a pod, Liqo's own".to_owned(), "", &|round| {
+            Some(as_number(round.writes.as_ref()?.own.values().sum()) / each)
+        }),
+        of_rounds("CPU of both API servers".to_owned(), "s", &cpu(|program| program == API_SERVER)),
+        of_rounds("CPU of Liqo, both sides".to_owned(), "s", &cpu(|program| program != API_SERVER)),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts of writes are far below 2^52")]
+fn as_number(count: u64) -> f64 {
+    count as f64
+}
+
+fn own_writes(offloaded: &[Round], pods: u32) -> Vec<WritesPerPod> {
+    let mut counts: BTreeMap<&WriteKind, Vec<f64>> = BTreeMap::new();
+    let audited: Vec<&Writes> = offloaded.iter().filter_map(|round| round.writes.as_ref()).collect();
+    for (kind, count) in audited.iter().flat_map(|writes| &writes.own) {
+        counts.entry(kind).or_default().push(as_number(*count) / f64::from(pods.max(1)));
+    }
+    let per_pod = |(kind, mut counts): (&WriteKind, Vec<f64>)| {
+        // A round without this kind of write counts as zero.
+        counts.resize(audited.len(), 0.0);
+        Some(WritesPerPod { kind: kind.clone(), per_pod: median(counts)? })
+    };
+    counts.into_iter().filter_map(per_pod).collect()
+}
+
+fn processes(rounds: &[Vec<Round>; 2]) -> Vec<ProcessUsage> {
+    let Some(first) = rounds[0].first() else { return Vec::new() };
+    let mut names: Vec<(&str, &str)> = Vec::new();
+    for usage in &first.usage {
+        let name = (usage.cluster.as_str(), usage.program.as_str());
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let usage = |(cluster, program): (&str, &str)| {
+        let [offloaded, plain] = [&rounds[0], &rounds[1]].map(|rounds| {
+            // A program that runs on several nodes has several processes.
+            let sum = |of: fn(&Usage) -> f64| {
+                median(rounds.iter().map(|round| {
+                    let same =
+                        round.usage.iter().filter(|usage| (usage.cluster.as_str(), usage.program.as_str()) == (cluster, program));
+                    same.map(of).sum()
+                }))
+                .unwrap_or_default()
+            };
+            CpuAndMemory {
+                cpu_seconds: sum(|usage| usage.cpu_seconds),
+                peak_resident: sum(|usage| usage.resident) / 1024.0,
+                peak_anonymous: sum(|usage| usage.anonymous) / 1024.0,
+            }
+        });
+        ProcessUsage { cluster: cluster.to_owned(), program: program.to_owned(), offloaded, plain }
+    };
+    names.into_iter().map(usage).collect()
+}
+
+/// The figures for people.
+pub fn table(measured: &Measured, paint: Paint) -> String {
+    let mut blocks = vec![format!(
+        "{} pods from {} on fake nodes of {}, compared with the same pods created there: medians of {} rounds.\n{}",
+        measured.pods,
+        measured.home,
+        measured.provider,
+        measured.report.rounds,
+        measured.report.table(OFFLOADED, "PLAIN")
+    )];
+    if !measured.writes.is_empty() {
+        let row = |writes: &WritesPerPod| {
+            let location = format!("{:?}", writes.kind.location).to_lowercase();
+            let kind = &writes.kind;
+            vec![
+                kind.agent.title().to_owned(),
+                location,
+                kind.resource.clone(),
+                kind.verb.clone(),
+                format!("{:.2}", writes.per_pod),
+            ]
+        };
+        // Writes that happen less than once in a hundred pods do not belong to the pods.
+        let rows = measured.writes.iter().filter(|writes| writes.per_pod >= 0.005).map(row);
+        blocks.push(output::table(&["LIQO'S OWN WRITES", "TO", "RESOURCE", "VERB", "A POD"], rows));
+    }
+    if !measured.processes.is_empty() {
+        let row = |process: &ProcessUsage| {
+            let (offloaded, plain) = (process.offloaded, process.plain);
+            vec![
+                format!("{} of {}", process.program, process.cluster),
+                format!("{:.2} s", offloaded.cpu_seconds),
+                format!("{:.2} s", plain.cpu_seconds),
+                format!("{:.0} ({:.0})", offloaded.peak_resident, offloaded.peak_anonymous),
+                format!("{:.0} ({:.0})", plain.peak_resident, plain.peak_anonymous),
+            ]
+        };
+        let header = ["PROCESS", "CPU OFFLOADED", "CPU PLAIN", "PEAK RSS (ANONYMOUS) MiB OFFLOADED", "PLAIN"];
+        blocks.push(output::table(&header, measured.processes.iter().map(row)));
+    }
+    blocks.extend((!measured.limits.is_empty()).then(|| limits(&measured.limits)));
+    blocks.extend(measured.report.remarks(paint));
+    blocks.join("\n\n")
+}
+
+fn limits(limits: &[ClientLimits]) -> String {
+    let show = |limit: Option<u32>| limit.map_or_else(|| "default".to_owned(), |limit| limit.to_string());
+    let row =
+        |limits: &ClientLimits| vec![limits.component.clone(), limits.cluster.clone(), show(limits.qps), show(limits.burst)];
+    output::table(&["CLIENT LIMITS", "CLUSTER", "REQUESTS A SECOND", "BURST"], limits.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::offload_bench::writes::{Agent, Location};
+
+    fn usage(cluster: &str, program: &str, cpu_seconds: f64) -> Usage {
+        Usage { cluster: cluster.into(), program: program.into(), cpu_seconds, resident: 2048.0, anonymous: 1024.0 }
+    }
+
+    fn round(ready: f64, writes: Option<Writes>, usage: Vec<Usage>) -> Round {
+        Round { ready, gone: Gone { here: 2.0, at_provider: 3.0 }, writes, usage }
+    }
+
+    fn writes(all: u64, own: u64) -> Writes {
+        let kind = WriteKind {
+            agent: Agent::ManagerAtHome,
+            location: Location::Provider,
+            resource: "shadowpods".into(),
+            verb: "create".into(),
+        };
+        Writes { all, own: if own > 0 { [(kind, own)].into() } else { BTreeMap::new() } }
+    }
+
+    #[test]
+    fn medians_of_both_ways_are_compared() {
+        let offloaded = [9.0, 4.0, 6.0].map(|ready| {
+            round(ready, Some(writes(1200, 300)), vec![usage("rome", API_SERVER, 4.0), usage("rome", "liqo-fabric", 1.0)])
+        });
+        let plain = [2.0, 2.0, 9.0].map(|ready| round(ready, Some(writes(400, 0)), vec![usage("rome", API_SERVER, 1.0)]));
+        let measured = measured(&[vec![30.0, 10.0, 20.0], vec![5.0]], &[offloaded.into(), plain.into()], 100, 3);
+        let figure = |number: usize| {
+            let figure: &Figure = &measured.report.figures[number];
+            (figure.values[OFFLOADED], figure.values["plain"], figure.ratio)
+        };
+        assert_eq!(figure(0), (20.0, 5.0, Some(4.0)));
+        assert_eq!(figure(1), (6.0, 2.0, Some(3.0)));
+        assert_eq!(figure(4), (12.0, 4.0, Some(3.0)));
+        assert_eq!(figure(5), (3.0, 0.0, None));
+        assert_eq!((figure(6), figure(7).0), ((4.0, 1.0, Some(4.0)), 1.0));
+        let text = table(&measured, Paint::off());
+        assert!(text.contains("100 pods Ready") && text.contains("6.00 s") && text.contains("3.00"), "{text}");
+        assert!(text.contains("manager at home     provider   shadowpods   create   3.00"), "{text}");
+        assert!(text.contains("kube-apiserver of rome   4.00 s          1.00 s      2 (1)"), "{text}");
+    }
+
+    #[test]
+    fn what_was_not_measured_is_left_out() {
+        let rounds = || vec![round(1.0, None, Vec::new())];
+        let measured = measured(&[vec![1.0], vec![1.0]], &[rounds(), rounds()], 100, 1);
+        assert_eq!(measured.report.figures.len(), 4);
+        assert!(measured.writes.is_empty() && measured.processes.is_empty());
+        assert!(!table(&measured, Paint::off()).contains("WRITES"));
+    }
+
+    #[test]
+    fn a_write_that_only_one_of_three_rounds_has_does_not_count() {
+        let rounds = [100, 0, 0].map(|own| round(1.0, Some(writes(1, own)), vec![]));
+        assert!(own_writes(&rounds, 100)[0].per_pod.abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,230 @@
+//! Checks the prerequisites, and creates the namespaces of the workload.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, bail, ensure};
+use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
+use kube::{Api, api::ListParams};
+use liqo_api::{ClusterId, ForeignCluster, PodOffloadingStrategy, labels};
+use liqo_playground::{FAKE_NODE, NODE_KIND_LABEL, Write};
+use liqo_quantity::Quantity;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::writes::Location;
+use crate::{
+    cluster::{Cluster, Explained as _},
+    offload,
+    probes::Stage,
+    progress::Progress,
+};
+
+/// Components of the control plane whose client limits decide how fast a Deployment grows.
+const LIMITED: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
+/// How long the namespace may take to exist at the provider.
+const OFFLOADING_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The clusters and namespaces in which the bench works.
+pub(super) struct Scene {
+    /// ID of the home cluster.
+    pub home: ClusterId,
+    pub offloaded: Side,
+    pub plain: Side,
+    /// The home cluster and the provider; empty outside of a playground.
+    pub machines: Vec<liqo_playground::Cluster>,
+    pub limits: Vec<ClientLimits>,
+    pub notes: Vec<String>,
+}
+
+/// One of the two ways to run the pods.
+pub(super) struct Side {
+    pub title: &'static str,
+    /// Where the user creates the pods.
+    pub cluster: Cluster,
+    pub namespace: String,
+    /// The provider and the namespace there, for pods that are offloaded.
+    pub remote: Option<(Cluster, String)>,
+    /// The part of a pod's spec that says where it runs.
+    pub placement: Value,
+}
+
+/// How many requests a component of the control plane may send.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientLimits {
+    pub cluster: String,
+    pub component: String,
+    /// Requests per second; missing if the component uses its default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qps: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+}
+
+/// What [`check`] found.
+pub(super) struct Prepared {
+    pub provider: Cluster,
+    /// Labels of the virtual node for the fake nodes.
+    selector: BTreeMap<&'static str, String>,
+}
+
+/// Finds the provider and the virtual node, or says what is missing.
+pub(super) async fn check(home: &Cluster, others: &[Cluster], foreign: &ForeignCluster, pods: u32) -> anyhow::Result<Prepared> {
+    let name = foreign.display_name();
+    let mut provider = None;
+    for other in others {
+        if other.installed().await?.id == foreign.spec.cluster_id {
+            provider = Some(other.clone());
+        }
+    }
+    let provider = provider.with_context(|| {
+        format!("the bench also creates the pods directly at {name}: give its kubeconfig with --remote-kubeconfig, or use --playground")
+    })?;
+    let fake = BTreeMap::from([(NODE_KIND_LABEL, FAKE_NODE.to_owned())]);
+    let room = allocatable_pods(&provider, &fake).await?.with_context(|| {
+        format!(
+            "{name} has no node with the label {NODE_KIND_LABEL}={FAKE_NODE}: `cargo playground up --fake-nodes 20` creates some"
+        )
+    })?;
+    ensure!(room >= pods, "the fake nodes of {name} have room for {room} pods: use fewer with --pods, or add fake nodes");
+    let selector = BTreeMap::from([
+        (labels::TYPE, labels::TYPE_VIRTUAL_NODE.to_owned()),
+        (labels::REMOTE_CLUSTER_ID, foreign.spec.cluster_id.to_string()),
+        (labels::POOL, FAKE_NODE.to_owned()),
+    ]);
+    let room = allocatable_pods(home, &selector).await?.with_context(|| {
+        format!(
+            "there is no virtual node for the fake nodes of {name}: they must be a separate pool, with granularity.by: NodeLabel and \
+             granularity.label: {NODE_KIND_LABEL} in {name}'s PeeringPolicy. `cargo playground up --fake-nodes 20` sets that"
+        )
+    })?;
+    ensure!(room >= pods, "{name} lends {room} pods on fake nodes: use fewer with --pods, or add fake nodes");
+    Ok(Prepared { provider, selector })
+}
+
+/// How many pods the Ready nodes with these labels may have together; nothing if there are no such nodes.
+async fn allocatable_pods(cluster: &Cluster, selector: &BTreeMap<&'static str, String>) -> anyhow::Result<Option<u32>> {
+    let text: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let api: Api<Node> = Api::all(cluster.client.clone());
+    let nodes = api.list(&ListParams::default().labels(&text.join(","))).await.doing("list the nodes")?.items;
+    let allocatable = nodes.iter().filter_map(|node| node.status.as_ref()?.allocatable.as_ref()?.get("pods"));
+    let pods = allocatable.filter_map(|pods| pods.0.parse::<Quantity>().ok()?.to_string().parse::<u32>().ok()).sum();
+    Ok((!nodes.is_empty()).then_some(pods))
+}
+
+/// The cluster of the playground that has this API server.
+fn machine<'a>(machines: &'a [liqo_playground::Cluster], cluster: &Cluster) -> Option<&'a liqo_playground::Cluster> {
+    machines.iter().find(|machine| machine.api_url() == cluster.server.trim_end_matches('/'))
+}
+
+/// Creates the namespaces, and offloads one of them.
+pub(super) async fn create(
+    (home, id): (&Cluster, &ClusterId),
+    foreign: &ForeignCluster,
+    prepared: Prepared,
+    machines: &[liqo_playground::Cluster],
+    stage: &Stage,
+    prefix: &str,
+    progress: &Progress,
+) -> anyhow::Result<Scene> {
+    let Prepared { provider, selector } = prepared;
+    let name = foreign.display_name();
+    let namespace = stage.namespace(home, prefix, false).await?;
+    let offloading = offload::Options {
+        strategy: PodOffloadingStrategy::Remote,
+        reflection: None,
+        selector: Some(node_selector(&selector)),
+        timeout: OFFLOADING_TIMEOUT,
+    };
+    let offloaded = offload::offload(home, &namespace, &offloading, progress).await?;
+    let Some(remote) = offloaded.remote.into_iter().find(|remote| remote.cluster == name) else {
+        bail!("namespace {namespace} was not created at {name}: see `kubectl -n {namespace} describe namespaceoffloading`");
+    };
+    let plain = stage.namespace(&provider, &format!("{prefix}-plain"), false).await?;
+    let placement = |labels: Value| json!({ "nodeSelector": labels });
+    let machines: Vec<_> = [home, &provider].into_iter().filter_map(|cluster| machine(machines, cluster)).cloned().collect();
+    let mut notes = Vec::new();
+    if machines.is_empty() {
+        notes.push(
+            "writes, CPU time, memory and client limits are measured only if the clusters belong to a playground on this machine"
+                .to_owned(),
+        );
+    }
+    Ok(Scene {
+        home: id.clone(),
+        offloaded: Side {
+            title: "offloaded",
+            cluster: home.clone(),
+            namespace,
+            remote: Some((provider.clone(), remote.namespace)),
+            placement: placement(json!(selector)),
+        },
+        plain: Side {
+            title: "plain",
+            cluster: provider,
+            namespace: plain,
+            remote: None,
+            placement: placement(json!({ NODE_KIND_LABEL: FAKE_NODE })),
+        },
+        limits: machines.iter().flat_map(client_limits).collect(),
+        machines,
+        notes,
+    })
+}
+
+fn node_selector(labels: &BTreeMap<&'static str, String>) -> NodeSelector {
+    let requirement = |(key, value): (&&str, &String)| NodeSelectorRequirement {
+        key: (*key).to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![value.clone()]),
+    };
+    let term =
+        NodeSelectorTerm { match_expressions: Some(labels.iter().map(requirement).collect()), ..NodeSelectorTerm::default() };
+    NodeSelector { node_selector_terms: vec![term] }
+}
+
+fn client_limits(machine: &liqo_playground::Cluster) -> Vec<ClientLimits> {
+    let command_lines = machine.command_lines();
+    let limits = |component: &str| {
+        let arguments = command_lines.get(component)?;
+        Some(ClientLimits {
+            cluster: machine.name().to_owned(),
+            component: component.to_owned(),
+            qps: flag(arguments, "--kube-api-qps"),
+            burst: flag(arguments, "--kube-api-burst"),
+        })
+    };
+    LIMITED.into_iter().filter_map(limits).collect()
+}
+
+fn flag(arguments: &[String], name: &str) -> Option<u32> {
+    arguments.iter().find_map(|argument| argument.strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+}
+
+impl Scene {
+    /// Lengths of the audit logs now; nothing outside of a playground.
+    pub fn audit_positions(&self) -> anyhow::Result<Option<Vec<u64>>> {
+        let positions = self.machines.iter().map(liqo_playground::Cluster::audit_position).collect::<Result<Vec<_>, _>>()?;
+        Ok((!positions.is_empty()).then_some(positions))
+    }
+
+    /// What was written in both clusters since these positions.
+    pub fn writes_since(&self, positions: &[u64]) -> anyhow::Result<Vec<(Location, Write)>> {
+        let mut all = Vec::new();
+        for ((machine, position), location) in self.machines.iter().zip(positions).zip([Location::Home, Location::Provider]) {
+            all.extend(machine.writes_since(*position)?.into_iter().map(|write| (location, write)));
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_read_from_the_command_line() {
+        let arguments = ["kube-scheduler", "--kube-api-qps=1000", "--kube-api-burst=x"].map(str::to_owned);
+        assert_eq!((flag(&arguments, "--kube-api-qps"), flag(&arguments, "--kube-api-burst")), (Some(1000), None));
+    }
+}

@@ -1,0 +1,462 @@
+//! `liqoctl peer`: borrow from another cluster.
+//!
+//! The command reads the other cluster's ID, the URL of its auth endpoint and a token with its kubeconfig, or takes them
+//! from a command that was generated there. It writes them into a `ForeignCluster` here. The controllers do the rest, and this module
+//! shows their progress link by link.
+
+mod wait;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, bail};
+use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
+};
+use liqo_api::{
+    ADDRESSES_KNOWN, ClusterConfigStatus, ClusterId, ForeignCluster, GatewayAddress, PeeringIntent, Reach, RequestedResources,
+    ResourceList, links,
+};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    apply::FIELD_MANAGER,
+    cluster::{Cluster, Explained as _, Installed},
+    progress::Progress,
+    settings::{host, means_this_machine},
+    token::{self, Use},
+    unpeer,
+};
+
+/// Lifetime of a token for one peering.
+const TOKEN_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
+
+/// The cluster to borrow from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub cluster_id: ClusterId,
+    pub cluster_name: String,
+    /// URL of its auth endpoint.
+    pub auth_url: String,
+    /// Its gateways, if it is reached through its tunnel.
+    pub tunnel: Vec<GatewayAddress>,
+}
+
+impl Target {
+    /// What a cluster says about itself.
+    pub async fn of(cluster: &Cluster) -> anyhow::Result<Self> {
+        Self::from_installed(cluster.installed().await?)
+            .with_context(|| format!("cannot borrow from cluster {} yet", cluster.context))
+    }
+
+    fn from_installed(installed: Installed) -> anyhow::Result<Self> {
+        let status = installed.config.status.unwrap_or_default();
+        let auth_url = usable(status.auth_url.as_deref(), &status, "authentication.address", "the auth endpoint")?;
+        usable(status.api_server_url.as_deref(), &status, "apiServer.address", "the API server")?;
+        Ok(Self { cluster_id: installed.id, cluster_name: installed.config.spec.cluster_name, auth_url, tunnel: Vec::new() })
+    }
+}
+
+/// An address that another cluster can call; the error names the flag to set there.
+fn usable(url: Option<&str>, status: &ClusterConfigStatus, flag: &str, what: &str) -> anyhow::Result<String> {
+    let remedy =
+        format!("run `liqoctl install --set {flag}=https://ADDRESS:PORT` there, with an address that this cluster can reach");
+    match url {
+        Some(url) if means_this_machine(host(url)) => {
+            bail!("its address of {what} is {url}, which only the machine itself can reach: {remedy}")
+        }
+        Some(url) => Ok(url.to_owned()),
+        None => match status.conditions.iter().find(|condition| condition.type_ == ADDRESSES_KNOWN && condition.status != "True")
+        {
+            Some(condition) => bail!("its addresses are not known: {}", condition.message),
+            None => bail!("it does not announce the address of {what}: {remedy}"),
+        },
+    }
+}
+
+/// Where the target and the token come from.
+#[derive(Clone)]
+pub enum Source {
+    /// The other cluster itself.
+    Remote(Cluster),
+    /// The arguments from a command that was generated there.
+    Invitation {
+        target: Target,
+        /// The token; not needed if the peer granted access before.
+        token: Option<String>,
+    },
+}
+
+/// The request in the command line.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Nothing: the earlier request stays.
+    AsBefore,
+    /// At most these resources; others as offered.
+    AtMost(ResourceList),
+    NetworkOnly,
+}
+
+impl Request {
+    /// The new request. Limits survive a time without resources.
+    fn after(&self, before: Option<&RequestedResources>) -> RequestedResources {
+        let before = before.cloned().unwrap_or_default();
+        match self {
+            Self::AsBefore => before,
+            Self::AtMost(resources) => RequestedResources { resources: resources.clone(), network_only: false },
+            Self::NetworkOnly => RequestedResources { network_only: true, ..before },
+        }
+    }
+}
+
+/// What to request, and how long to wait.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of the `ForeignCluster`; nothing for the other cluster's name.
+    pub name: Option<String>,
+    /// What to request.
+    pub request: Request,
+    /// How long to wait for the virtual node, or the tunnel.
+    pub timeout: Duration,
+    /// Whether to wait at all.
+    pub wait: bool,
+}
+
+/// The resulting peering.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Peered {
+    /// Name of the `ForeignCluster`.
+    pub name: String,
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+    /// Its virtual nodes; none if the command did not wait, or requests no resources.
+    pub nodes: Vec<PeeredNode>,
+    /// The network, if the peering is only for the network and the command waited for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<PeeredNetwork>,
+    /// Whether the peering existed before with another request.
+    pub changed: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeeredNode {
+    /// Name of the Node.
+    pub name: String,
+    pub resources: ResourceList,
+}
+
+/// The network to a peer.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeeredNetwork {
+    /// The peer's prefixes, and what they are mapped to here.
+    pub prefixes: BTreeMap<IpNet, IpNet>,
+    /// What the peer may open connections to.
+    pub reach: Reach,
+}
+
+impl Source {
+    async fn target(&self) -> anyhow::Result<Target> {
+        match self {
+            Self::Remote(remote) => Target::of(remote).await,
+            Self::Invitation { target, .. } => Ok(target.clone()),
+        }
+    }
+}
+
+/// The question to ask before giving back resources; nothing if no pod ends with that.
+pub async fn question(cluster: &Cluster, source: &Source, options: &Options) -> anyhow::Result<Option<String>> {
+    if options.request != Request::NetworkOnly {
+        return Ok(None);
+    }
+    let target = source.target().await?;
+    let lost = unpeer::lost(cluster, &target.cluster_id).await?;
+    Ok(lost.map(|lost| format!("This gives back what is borrowed from {}{lost}. Continue?", target.cluster_name)))
+}
+
+/// Peers, or changes the request to a peer.
+pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress: &Progress) -> anyhow::Result<Peered> {
+    let own = cluster.installed().await?;
+    let target = source.target().await?;
+    if target.cluster_id == own.id {
+        bail!(
+            "both kubeconfigs belong to the same cluster ({}): a cluster cannot borrow from itself",
+            own.config.spec.cluster_name
+        );
+    }
+    let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let known = api.list(&ListParams::default()).await.doing("list the known clusters")?.items;
+    let present = known.iter().find(|foreign| foreign.spec.cluster_id == target.cluster_id);
+    if present.is_some_and(|foreign| foreign.metadata.deletion_timestamp.is_some()) {
+        bail!("an earlier peering with {} is still ending: try again in some seconds", target.cluster_name);
+    }
+    let name = choose_name(&known, options.name.as_deref(), &target)?;
+    let before = present.map(|foreign| foreign.spec.request.clone());
+    let request = options.request.after(before.as_ref());
+    if request.network_only {
+        let there = match &source {
+            Source::Remote(remote) => remote.has_network().await?,
+            Source::Invitation { .. } => true,
+        };
+        network_can_be(own.config.spec.network.enabled, there, &target.cluster_name, present)?;
+    }
+    let token = match (&source, present) {
+        (_, Some(foreign)) if is_granted(foreign) => None,
+        (Source::Remote(remote), _) => {
+            Some(progress.step("Creating a token in the other cluster", one_time_token(remote, &own.id)).await?)
+        }
+        (Source::Invitation { token, .. }, _) => token.clone(),
+    };
+    let token_secret = match &token {
+        Some(token) => {
+            let secret = token::secret(&format!("peer-{}", target.cluster_id), token, None, None);
+            token::store(cluster, &secret).await?;
+            Some(secret.name_any())
+        }
+        None => None,
+    };
+    let wanted = json!({
+        "apiVersion": "discovery.liqo.io/v1alpha1",
+        "kind": "ForeignCluster",
+        "metadata": { "name": name },
+        "spec": {
+            "clusterID": target.cluster_id,
+            "clusterName": target.cluster_name,
+            "authURL": target.auth_url,
+            "tunnel": (!target.tunnel.is_empty()).then_some(&target.tunnel),
+            "outgoingPeering": PeeringIntent::Yes,
+            "request": said(&request),
+            "tokenSecretName": token_secret,
+        },
+    });
+    let written = api
+        .patch(&name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(without_nulls(wanted)))
+        .await
+        .doing(format!("write ForeignCluster {name}"))?;
+    if let Some(correction) = correction(&written.spec.request, &request) {
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        api.patch(&name, &parameters, &Patch::Merge(correction)).await.doing(format!("write ForeignCluster {name}"))?;
+    }
+    let (mut nodes, mut network) = (Vec::new(), None);
+    if options.wait && request.network_only {
+        network = Some(wait::network_is_ready(cluster, &name, &target, options.timeout, progress).await?);
+    } else if options.wait {
+        nodes = wait::nodes_are_ready(cluster, &name, &target, options.timeout, progress).await?;
+    }
+    let changed = present.is_some_and(is_granted) && before.as_ref() != Some(&request);
+    Ok(Peered { name, cluster_id: target.cluster_id, nodes, network, changed })
+}
+
+/// Whether the peer granted access before; then no token is needed.
+fn is_granted(foreign: &ForeignCluster) -> bool {
+    foreign.spec.outgoing_peering == PeeringIntent::Yes
+        && foreign.condition(links::AUTHENTICATED).is_some_and(|condition| condition.status == "True")
+}
+
+/// An error if it is already clear that there will be no network with the peer.
+fn network_can_be(here: bool, there: bool, peer: &str, present: Option<&ForeignCluster>) -> anyhow::Result<()> {
+    let remedy = "`liqoctl install --set network.enabled=true`";
+    if !here {
+        bail!("you requested only the network, which is switched off in this cluster: {remedy}");
+    }
+    if !there {
+        bail!("you requested only the network, which is switched off in {peer}: {remedy} there");
+    }
+    if let Some(foreign) = present.filter(|foreign| foreign.spec.network == PeeringIntent::No) {
+        let name = foreign.name_any();
+        bail!(
+            "you requested only the network, but spec.network of ForeignCluster {name} is No: \
+             `kubectl patch foreigncluster {name} --type merge --patch '{{\"spec\":{{\"network\":\"Auto\"}}}}'`"
+        );
+    }
+    Ok(())
+}
+
+/// The part of the request to apply: fields that are not set keep the value of another field manager.
+fn said(request: &RequestedResources) -> serde_json::Value {
+    let mut said = json!(request);
+    said["networkOnly"] = json!(request.network_only);
+    said
+}
+
+/// What to remove after applying the request: leaving out limits that another field manager set does not remove them.
+fn correction(written: &RequestedResources, wanted: &RequestedResources) -> Option<serde_json::Value> {
+    let foreign = written.resources.names().filter(|name| !wanted.resources.contains(name));
+    let nulls: serde_json::Map<String, serde_json::Value> = foreign.map(|name| (name.to_owned(), json!(null))).collect();
+    (!nulls.is_empty()).then(|| json!({ "spec": { "request": { "resources": nulls } } }))
+}
+
+/// The existing name of the peer here, or the wanted one, or its own, unique with its ID if necessary.
+fn choose_name(known: &[ForeignCluster], wanted: Option<&str>, target: &Target) -> anyhow::Result<String> {
+    let owner = |name: &str| known.iter().find(|foreign| foreign.name_any() == name).map(|foreign| &foreign.spec.cluster_id);
+    if let Some(present) = known.iter().find(|foreign| foreign.spec.cluster_id == target.cluster_id) {
+        let name = present.name_any();
+        return match wanted {
+            Some(wanted) if wanted != name => bail!("the name of this peer is already {name}: remove --name"),
+            _ => Ok(name),
+        };
+    }
+    match wanted {
+        Some(wanted) if owner(wanted).is_some() => bail!("another peer has the name {wanted}: choose another --name"),
+        Some(wanted) => Ok(wanted.to_owned()),
+        None if owner(&target.cluster_name).is_none() && target.cluster_name.parse::<ClusterId>().is_err() => {
+            Ok(target.cluster_name.clone())
+        }
+        None => {
+            let base: String = target.cluster_name.chars().take(56).collect();
+            Ok(format!("{}-{}", base.trim_end_matches('-'), target.cluster_id.short()))
+        }
+    }
+}
+
+async fn one_time_token(remote: &Cluster, consumer: &ClusterId) -> anyhow::Result<String> {
+    let token = token::random()?;
+    let expires_at = Timestamp::now().checked_add(TOKEN_LIFETIME)?;
+    // One Secret for each consumer, so that repeated tries leave only one token.
+    token::store(remote, &token::secret(&format!("peer-{consumer}"), &token, Some(Use::OneTime), Some(expires_at))).await?;
+    token::sweep(remote, Timestamp::now()).await?;
+    Ok(token)
+}
+
+/// Removes empty fields, so that server-side apply gives them up instead of setting them to null.
+fn without_nulls(mut value: serde_json::Value) -> serde_json::Value {
+    if let Some(object) = value.get_mut("spec").and_then(|spec| spec.as_object_mut()) {
+        object.retain(|_, value| !value.is_null());
+    }
+    value
+}
+
+/// The result as text for people.
+pub fn table(peered: &Peered) -> String {
+    if let Some(network) = &peered.network {
+        let prefixes =
+            network.prefixes.iter().map(|(there, here)| format!("Pods and nodes of {there} are mapped here to {here}."));
+        let reach = match network.reach {
+            Reach::Pods => "The peer reaches all pods of this cluster.",
+            Reach::Offloaded => {
+                "The peer reaches only offloaded pods here: `network.reach: Pods` in the policy that applies to it opens all pods."
+            }
+        };
+        return prefixes.chain([reach.to_owned()]).collect::<Vec<_>>().join("\n");
+    }
+    if peered.nodes.is_empty() {
+        return format!("ForeignCluster {} is created: `liqoctl status` shows the progress of the peering.", peered.name);
+    }
+    let lines = peered.nodes.iter().map(|node| format!("Node {} is Ready, with {}.", node.name, node.resources));
+    let mut text = lines.collect::<Vec<_>>().join("\n");
+    if peered.changed {
+        text += "\nThe request has changed: the offer and the node follow in some seconds (`liqoctl status`).";
+    }
+    text += "\nNext: `liqoctl offload namespace NAMESPACE` to let its pods run there.";
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(seed: u8) -> ClusterId {
+        ClusterId::of_public_key(&[seed; 32])
+    }
+
+    fn target(seed: u8) -> Target {
+        Target {
+            cluster_id: id(seed),
+            cluster_name: "milan".into(),
+            auth_url: "https://203.0.113.5:30443".into(),
+            tunnel: Vec::new(),
+        }
+    }
+
+    fn foreign(name: &str, seed: u8, conditions: &serde_json::Value) -> ForeignCluster {
+        serde_json::from_value(json!({
+            "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ForeignCluster",
+            "metadata": { "name": name },
+            "spec": { "clusterID": id(seed) },
+            "status": { "conditions": conditions },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_peer_keeps_its_name_and_never_takes_that_of_another() {
+        let known = [foreign("milan", 1, &json!([])), foreign("consumer", 2, &json!([]))];
+        assert_eq!(choose_name(&known, None, &target(1)).unwrap(), "milan");
+        assert_eq!(choose_name(&known, None, &target(2)).unwrap(), "consumer");
+        assert_eq!(choose_name(&known, None, &target(3)).unwrap(), format!("milan-{}", id(3).short()));
+        assert_eq!(choose_name(&known, Some("third"), &target(3)).unwrap(), "third");
+        assert!(choose_name(&known, Some("milan"), &target(3)).is_err());
+        assert!(choose_name(&known, Some("other"), &target(1)).unwrap_err().to_string().contains("milan"));
+    }
+
+    #[test]
+    fn no_peer_is_called_as_the_id_of_a_cluster() {
+        let posing = Target { cluster_name: id(2).to_string(), ..target(3) };
+        assert_eq!(choose_name(&[], None, &posing).unwrap(), format!("{}-{}", id(2), id(3).short()));
+    }
+
+    #[test]
+    fn limits_outlive_a_time_without_resources() {
+        let limits: ResourceList = [("cpu", "2".parse().unwrap())].into_iter().collect();
+        let lent = Request::AtMost(limits.clone()).after(None);
+        let connected = Request::NetworkOnly.after(Some(&lent));
+        assert_eq!(connected, RequestedResources { resources: limits, network_only: true });
+        assert_eq!(Request::AsBefore.after(Some(&connected)), connected);
+        assert_eq!(Request::AtMost(ResourceList::new()).after(Some(&connected)), RequestedResources::default());
+    }
+
+    #[test]
+    fn what_others_said_of_the_request_is_undone() {
+        let cpu: ResourceList = [("cpu", "4".parse().unwrap())].into_iter().collect();
+        let wanted = RequestedResources { resources: cpu.clone(), network_only: false };
+        assert_eq!(said(&wanted), json!({ "resources": { "cpu": "4" }, "networkOnly": false }));
+        assert_eq!(correction(&wanted, &wanted), None);
+        let more: ResourceList = [("cpu", "4".parse().unwrap()), ("memory", "1Gi".parse().unwrap())].into_iter().collect();
+        let written = RequestedResources { resources: more, network_only: false };
+        let memory = json!({ "spec": { "request": { "resources": { "memory": null } } } });
+        assert_eq!(correction(&written, &wanted), Some(memory));
+        let everything = correction(&wanted, &RequestedResources::default());
+        assert_eq!(everything, Some(json!({ "spec": { "request": { "resources": { "cpu": null } } } })));
+    }
+
+    #[test]
+    fn a_network_that_nobody_wants_is_not_waited_for() {
+        let error = |here, there, present: Option<&ForeignCluster>| {
+            network_can_be(here, there, "milan", present).unwrap_err().to_string()
+        };
+        let mut known = foreign("milan", 1, &json!([]));
+        assert!(network_can_be(true, true, "milan", Some(&known)).is_ok());
+        assert!(error(false, true, None).contains("in this cluster"));
+        assert!(error(true, false, None).contains("in milan"));
+        known.spec.network = PeeringIntent::No;
+        assert!(error(true, true, Some(&known)).contains("'{\"spec\":{\"network\":\"Auto\"}}'"));
+    }
+
+    #[test]
+    fn addresses_that_mean_the_machine_itself_are_refused_with_the_flag_to_set() {
+        let installed = |auth: Option<&str>, api: Option<&str>| {
+            let mut config = liqo_api::ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec::default());
+            config.status = Some(ClusterConfigStatus {
+                auth_url: auth.map(Into::into),
+                api_server_url: api.map(Into::into),
+                ..ClusterConfigStatus::default()
+            });
+            Target::from_installed(Installed { id: id(1), config })
+        };
+        let good = Some("https://203.0.113.5:6443");
+        assert!(installed(good, good).is_ok());
+        for (auth, api, flag) in [
+            (Some("https://127.0.0.1:30443"), good, "authentication.address"),
+            (good, Some("https://localhost:6443"), "apiServer.address"),
+            (None, good, "authentication.address"),
+        ] {
+            let text = installed(auth, api).unwrap_err().to_string();
+            assert!(text.contains(&format!("--set {flag}=")), "{text}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Waits for a peering, and shows the progress of the controllers link by link.
+
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+use anyhow::anyhow;
+use kube::{Api, api::ListParams};
+use liqo_api::{AuthenticatedReason, ClusterId, ForeignCluster, TunnelEndpoint, VirtualNode, links, provider_namespace};
+
+use super::{PeeredNetwork, PeeredNode, Target};
+use crate::{
+    cluster::{Cluster, Explained as _, list_or_none},
+    manifests::NAMESPACE,
+    progress::Progress,
+    wait::{Poll, give_up, until},
+};
+
+/// How long a refusal must stay before it counts: it may be from an earlier attempt.
+const REFUSAL_DELAY: Duration = Duration::from_secs(5);
+/// Refusals that only a person can resolve.
+const FINAL_REASONS: [AuthenticatedReason; 5] = [
+    AuthenticatedReason::Blocked,
+    AuthenticatedReason::TokenRequired,
+    AuthenticatedReason::TokenInvalid,
+    AuthenticatedReason::TokenExpired,
+    AuthenticatedReason::IncompatibleVersion,
+];
+/// The links of the consumer's side, in order.
+const LINKS: &[&str] = &links::BORROWING;
+/// The links of a peering for the network alone.
+const LINKS_OF_NETWORK: &[&str] =
+    &[links::IDENTITY_VERIFIED, links::AUTHENTICATED, links::PEER_REACHABLE, links::NETWORK_AGREED, links::TUNNEL_CONNECTED];
+
+/// The meaning of a link, for people.
+pub fn link_title(link: &str) -> &str {
+    match link {
+        links::IDENTITY_VERIFIED => "The peer proves its identity",
+        links::AUTHENTICATED => "The peer grants access",
+        links::PEER_REACHABLE => "The peer's API server and controllers answer",
+        links::RESOURCES_REQUESTED => "This cluster requests resources",
+        links::OFFER_ACCEPTED => "This cluster accepts an offer",
+        links::VIRTUAL_NODES_READY => "The virtual node is Ready",
+        links::NETWORK_AGREED => "Both clusters agree how they map each other's prefixes",
+        links::TUNNEL_CONNECTED => "The gateways reach each other",
+        other => other,
+    }
+}
+
+/// Waits for the virtual nodes.
+pub async fn nodes_are_ready(
+    cluster: &Cluster,
+    name: &str,
+    target: &Target,
+    timeout: Duration,
+    progress: &Progress,
+) -> anyhow::Result<Vec<PeeredNode>> {
+    let what = format!("the virtual node of {name} is Ready");
+    watch_links(cluster, name, LINKS, &what, timeout, progress, || async {
+        let nodes = nodes(cluster, &target.cluster_id).await?;
+        Ok(if nodes.is_empty() { Poll::NotYet("the virtual node does not exist yet".to_owned()) } else { Poll::Done(nodes) })
+    })
+    .await
+}
+
+/// Waits for the network, and until this cluster borrows nothing any more.
+pub async fn network_is_ready(
+    cluster: &Cluster,
+    name: &str,
+    target: &Target,
+    timeout: Duration,
+    progress: &Progress,
+) -> anyhow::Result<PeeredNetwork> {
+    let what = format!("pods of {name} can be reached");
+    let nodes: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(&target.cluster_id));
+    let endpoints: Api<TunnelEndpoint> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    watch_links(cluster, name, LINKS_OF_NETWORK, &what, timeout, progress, || async {
+        if !list_or_none(&nodes, &ListParams::default()).await.doing("list the virtual nodes")?.is_empty() {
+            return Ok(Poll::NotYet("this cluster is giving back what it borrowed".to_owned()));
+        }
+        let found = endpoints.get_opt(target.cluster_id.as_str()).await.doing("read the TunnelEndpoint of the peer")?;
+        Ok(match found.map(|found| found.spec) {
+            Some(spec) => Poll::Done(PeeredNetwork { prefixes: spec.imported, reach: spec.reach }),
+            None => Poll::NotYet("there is no TunnelEndpoint yet".to_owned()),
+        })
+    })
+    .await
+}
+
+/// Shows the links one after the other until all work, then polls `end` until it is done.
+async fn watch_links<T, F, Fut>(
+    cluster: &Cluster,
+    name: &str,
+    links: &'static [&'static str],
+    what: &str,
+    timeout: Duration,
+    progress: &Progress,
+    end: F,
+) -> anyhow::Result<T>
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = anyhow::Result<Poll<T>>>,
+{
+    let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let shown = Cell::new(0);
+    let refused_since: Cell<Option<Instant>> = Cell::new(None);
+    progress.started(link_title(links[0]));
+    let news = |text: &str| {
+        if let Some(link) = links.get(shown.get()) {
+            progress.message(link_title(link), text);
+        }
+    };
+    let outcome = until(what, timeout, news, || async {
+        let foreign = api.get(name).await.doing(format!("read ForeignCluster {name}"))?;
+        let found = link_progress(&foreign, links);
+        while shown.get() < found.working {
+            progress.finished(link_title(links[shown.get()]));
+            shown.set(shown.get() + 1);
+            if let Some(next) = links.get(shown.get()) {
+                progress.started(link_title(next));
+            }
+        }
+        if found.working == links.len() {
+            return end().await;
+        }
+        if found.refused {
+            let since = refused_since.get().unwrap_or_else(Instant::now);
+            refused_since.set(Some(since));
+            if since.elapsed() >= REFUSAL_DELAY {
+                return Err(give_up(format!("the peer refuses: {}", found.missing)));
+            }
+        } else {
+            refused_since.set(None);
+        }
+        Ok(Poll::NotYet(found.missing))
+    })
+    .await;
+    if outcome.is_err()
+        && let Some(link) = links.get(shown.get())
+    {
+        progress.failed(link_title(link));
+    }
+    outcome.map_err(|error| {
+        anyhow!(
+            "{error:#}. ForeignCluster {name} stays, and the controllers keep trying: see `liqoctl status`, or end it with `liqoctl unpeer {name}`"
+        )
+    })
+}
+
+/// The progress of a peering.
+#[derive(Debug, PartialEq, Eq)]
+struct LinkProgress {
+    /// How many links work, counted from the first.
+    working: usize,
+    /// What the first link that does not work says.
+    missing: String,
+    /// Whether only a person can help.
+    refused: bool,
+}
+
+fn link_progress(foreign: &ForeignCluster, links: &[&str]) -> LinkProgress {
+    let holds = |link: &&&str| foreign.condition(link).is_some_and(|condition| condition.status == "True");
+    let working = links.iter().take_while(holds).count();
+    match links.get(working).and_then(|link| foreign.condition(link)) {
+        None => LinkProgress { working, missing: silence(links.get(working).copied()), refused: false },
+        Some(condition) => LinkProgress {
+            working,
+            missing: format!("{}: {}", condition.reason, condition.message),
+            refused: condition.status == "False"
+                && AuthenticatedReason::parse(&condition.reason).is_some_and(|reason| FINAL_REASONS.contains(&reason)),
+        },
+    }
+}
+
+/// The text for a link without a condition. If nobody wants a network, its link never gets a condition.
+fn silence(link: Option<&str>) -> String {
+    match link {
+        Some(links::NETWORK_AGREED) => {
+            "the controllers have not reported anything yet; is network.enabled set in the PeeringPolicy that applies to the peer, or `network: Yes` in its ForeignCluster?".to_owned()
+        }
+        _ => "the controllers have not reported anything yet".to_owned(),
+    }
+}
+
+async fn nodes(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<Vec<PeeredNode>> {
+    let api: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
+    let list = api.list(&ListParams::default()).await.doing("list the virtual nodes")?;
+    let shown = |node: VirtualNode| Some(PeeredNode { name: node.status?.node_name?, resources: node.spec.resources });
+    Ok(list.items.into_iter().filter_map(shown).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn foreign(conditions: &serde_json::Value) -> ForeignCluster {
+        let spec = json!({ "clusterID": ClusterId::of_public_key(&[1; 32]) });
+        serde_json::from_value(json!({ "metadata": { "name": "x" }, "spec": spec, "status": { "conditions": conditions } }))
+            .unwrap()
+    }
+
+    fn condition(kind: &str, status: &str, reason: &str) -> serde_json::Value {
+        json!({ "type": kind, "status": status, "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" })
+    }
+
+    #[test]
+    fn the_first_link_that_does_not_hold_is_shown() {
+        let none = link_progress(&foreign(&json!([])), LINKS);
+        assert_eq!((none.working, none.refused), (0, false));
+        let conditions = json!([
+            condition(links::IDENTITY_VERIFIED, "True", "Verified"),
+            condition(links::AUTHENTICATED, "False", "TokenInvalid"),
+            condition(links::PEER_REACHABLE, "True", "Answers"),
+        ]);
+        let refused = link_progress(&foreign(&conditions), LINKS);
+        assert_eq!(refused, LinkProgress { working: 1, missing: "TokenInvalid: m".into(), refused: true });
+        let all: Vec<_> = LINKS.iter().map(|link| condition(link, "True", "Fine")).collect();
+        assert_eq!(link_progress(&foreign(&json!(all)), LINKS).working, 6);
+        let agreed = link_progress(&foreign(&json!(all)), LINKS_OF_NETWORK);
+        assert!(agreed.working == 3 && agreed.missing.contains("network.enabled"), "{agreed:?}");
+    }
+}

@@ -1,0 +1,272 @@
+//! `liqoctl plugin new`: creates the code of a resource plugin that already builds, answers and can be deployed.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+
+/// Longer names would not fit into the name of the Service.
+const MAX_NAME_LEN: usize = 50;
+
+const CARGO: &str = include_str!("Cargo.toml.template");
+const DOCKERFILE: &str = include_str!("Dockerfile.template");
+const README: &str = include_str!("README.md.template");
+/// The SDK's own example, which its tests build.
+const MAIN: &str = include_str!("../../../../resource-plugin/examples/one_gpu_for_each.rs");
+/// The manifests of a plugin that needs no rights.
+const DEPLOYED_AS: &str = "fixed-resources";
+const DEPLOY: [(&str, &str); 4] = [
+    ("deploy/account.yaml", include_str!("../../../../../deploy/fixed-resources/account.yaml")),
+    ("deploy/deployment.yaml", include_str!("../../../../../deploy/fixed-resources/deployment.yaml")),
+    ("deploy/service.yaml", include_str!("../../../../../deploy/fixed-resources/service.yaml")),
+    ("deploy/networkpolicy.yaml", include_str!("../../../../../deploy/fixed-resources/networkpolicy.yaml")),
+];
+
+/// What to create, and where.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its name, also that of its folder.
+    pub name: String,
+    /// The parent of its folder.
+    pub directory: PathBuf,
+    /// The tree of Liqo that contains the SDK, or the SDK itself; by default the tree around `directory`.
+    pub sdk: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Created {
+    pub name: String,
+    pub directory: PathBuf,
+    /// The files in it.
+    pub files: Vec<String>,
+    /// How its image is built.
+    pub image_command: String,
+}
+
+/// Why nothing was created.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    /// Not a valid name of a package, a program and a Service.
+    #[error(
+        "{0:?} cannot be the name of a plugin: use a lower-case letter, then letters, digits and inner dashes, at most {MAX_NAME_LEN}"
+    )]
+    Name(String),
+    #[error("{} already exists: choose another name or --dir", .0.display())]
+    Exists(PathBuf),
+    #[error("there is no SDK in {}: --sdk must name a copy of Liqo's repository", .0.display())]
+    NoSdk(PathBuf),
+    #[error("{} is not in a copy of Liqo's repository: name one with --sdk", .0.display())]
+    NotInTree(PathBuf),
+    /// The file system refuses.
+    #[error("cannot write {}: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// Creates the folder and its files. Never touches existing files.
+pub fn create(options: &Options) -> Result<Created, PluginError> {
+    let Options { name, directory, sdk } = options;
+    if !is_name(name) {
+        return Err(PluginError::Name(name.clone()));
+    }
+    let parent = fs::canonicalize(directory).map_err(|source| PluginError::Write { path: directory.clone(), source })?;
+    let sdk = find_sdk(&parent, sdk.as_deref())?;
+    // crates/resource-plugin, two steps below the root.
+    let liqo = sdk.ancestors().nth(2).unwrap_or(&sdk).to_owned();
+    let folder = parent.join(name);
+    if folder.exists() {
+        return Err(PluginError::Exists(folder));
+    }
+    let member = parent == liqo.join("plugins");
+    let (files, image_command) = files(name, &sdk, &liqo, member);
+    for (file, text) in &files {
+        let path = folder.join(file);
+        let written = fs::create_dir_all(path.parent().unwrap_or(&folder)).and_then(|()| fs::write(&path, text));
+        written.map_err(|source| PluginError::Write { path, source })?;
+    }
+    Ok(Created { name: name.clone(), directory: folder, files: files.into_iter().map(|(file, _)| file).collect(), image_command })
+}
+
+/// The next steps for the user.
+pub fn table(created: &Created) -> String {
+    let Created { name, directory, files, image_command } = created;
+    format!(
+        "Plugin {name} is in {}: {}.\nsrc/main.rs computes its answer. Next:\n  cargo run -- --address 127.0.0.1\n  {image_command}\n  \
+         kubectl apply -f ./deploy -n liqo",
+        directory.display(),
+        files.join(", ")
+    )
+}
+
+/// Path and content of each file, and the command that builds the image. A member of Liqo's own workspace shares the lock
+/// file, the build folder and the Dockerfile.
+fn files(name: &str, sdk: &Path, liqo: &Path, member: bool) -> (Vec<(String, String)>, String) {
+    let (sdk, image_command) = if member {
+        let command = format!("(cd ../.. && docker build --build-arg PLUGIN={name} --tag localhost/liqo/{name}:0.1.0 .)");
+        ("../../crates/resource-plugin".to_owned(), command)
+    } else {
+        let command = format!("docker build --build-context liqo={} --tag localhost/liqo/{name}:0.1.0 .", liqo.display());
+        (sdk.display().to_string(), command)
+    };
+    let fill = |template: &str| {
+        template
+            .replace("{name}", name)
+            .replace("{sdk}", &sdk)
+            .replace("{liqo}", &liqo.display().to_string())
+            .replace("{image_command}", &image_command)
+    };
+    let alone = if member { "" } else { "\n# Not a member of a workspace in a parent folder.\n[workspace]\n" };
+    let mut files = vec![
+        ("Cargo.toml".to_owned(), fill(CARGO) + alone),
+        ("src/main.rs".to_owned(), MAIN.to_owned()),
+        ("README.md".to_owned(), fill(README)),
+    ];
+    if !member {
+        files.push((".gitignore".to_owned(), "/target\n".to_owned()));
+        files.push((".dockerignore".to_owned(), "/target\n/.git\n".to_owned()));
+        files.push(("Dockerfile".to_owned(), fill(DOCKERFILE)));
+    }
+    files.extend(DEPLOY.iter().map(|(file, text)| ((*file).to_owned(), deployed_as(text, name))));
+    (files, image_command)
+}
+
+/// The manifest of another plugin: without the arguments that only the first one knows.
+fn deployed_as(text: &str, name: &str) -> String {
+    let own = ["--resource=", "# What each peer is offered", "# docker build"];
+    let kept = text.lines().filter(|line| !own.iter().any(|own| line.contains(own)));
+    kept.map(|line| line.replace(DEPLOYED_AS, name) + "\n").collect()
+}
+
+fn find_sdk(parent: &Path, said: Option<&Path>) -> Result<PathBuf, PluginError> {
+    let is_sdk = |folder: &PathBuf| {
+        fs::read_to_string(folder.join("Cargo.toml")).is_ok_and(|text| text.contains("name = \"liqo-resource-plugin\""))
+    };
+    let below = |tree: &Path| tree.join("crates/resource-plugin");
+    let found = if let Some(said) = said {
+        [said.to_owned(), below(said)].into_iter().find(is_sdk).ok_or_else(|| PluginError::NoSdk(said.to_owned()))?
+    } else {
+        parent.ancestors().map(below).find(is_sdk).ok_or_else(|| PluginError::NotInTree(parent.to_owned()))?
+    };
+    fs::canonicalize(&found).map_err(|source| PluginError::Write { path: found, source })
+}
+
+fn is_name(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    name.len() <= MAX_NAME_LEN
+        && name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase())
+        && name.bytes().last().is_some_and(inner)
+        && name.bytes().all(|byte| inner(byte) || byte == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::{apps::v1::Deployment, core::v1 as core, networking::v1::NetworkPolicy, rbac::v1 as rbac};
+    use serde::de::DeserializeOwned;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// The API server has to understand all of it.
+    fn understood<K: DeserializeOwned + Serialize>(document: &Value) {
+        let read: K = serde_json::from_value(document.clone()).unwrap();
+        let mut again = serde_json::to_value(&read).unwrap();
+        for field in ["apiVersion", "kind"] {
+            again[field] = document[field].clone();
+        }
+        assert_eq!(again, *document, "a field that Kubernetes does not know");
+    }
+
+    /// Manifests that `kubectl apply -n liqo` takes, in a namespace that enforces the Pod Security standard `restricted`.
+    fn check(plugin: &str, texts: &[String]) {
+        let documents: Vec<Value> = texts.iter().flat_map(|text| serde_saphyr::from_multiple::<Value>(text).unwrap()).collect();
+        let name = format!("liqo-{plugin}-plugin");
+        let mut kinds = Vec::new();
+        for document in &documents {
+            assert_eq!(document["metadata"]["name"], *name);
+            assert_eq!(document["metadata"].get("namespace"), None, "{plugin}: the namespace is for -n to say");
+            match document["kind"].as_str().unwrap() {
+                "Deployment" => understood::<Deployment>(document),
+                "Service" => understood::<core::Service>(document),
+                "ServiceAccount" => understood::<core::ServiceAccount>(document),
+                "NetworkPolicy" => understood::<NetworkPolicy>(document),
+                "ClusterRole" => understood::<rbac::ClusterRole>(document),
+                "ClusterRoleBinding" => understood::<rbac::ClusterRoleBinding>(document),
+                other => panic!("{other}"),
+            }
+            kinds.push(document["kind"].as_str().unwrap());
+        }
+        for needed in ["Deployment", "Service", "ServiceAccount", "NetworkPolicy"] {
+            assert_eq!(kinds.iter().filter(|kind| **kind == needed).count(), 1, "{plugin}: {needed}");
+        }
+        let of = |kind: &str| documents.iter().find(|document| document["kind"] == kind).unwrap();
+        let (deployment, service) = (of("Deployment"), of("Service"));
+        let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+        for selector in [
+            &deployment["spec"]["selector"]["matchLabels"],
+            &service["spec"]["selector"],
+            &of("NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        ] {
+            assert_eq!(selector["app.kubernetes.io/name"], labels["app.kubernetes.io/name"], "{plugin}");
+        }
+        assert_eq!(service["spec"]["ports"][0]["port"], 6001);
+        let pod = &deployment["spec"]["template"]["spec"];
+        assert_eq!(pod["serviceAccountName"], *name);
+        assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+        let container = &pod["containers"][0];
+        assert_eq!(container["image"], *format!("localhost/liqo/{plugin}:0.1.0"));
+        let security = &container["securityContext"];
+        assert_eq!(security["allowPrivilegeEscalation"], false);
+        assert_eq!(security["readOnlyRootFilesystem"], true);
+        assert_eq!(security["capabilities"]["drop"][0], "ALL");
+        assert_eq!(container["readinessProbe"]["grpc"]["service"], "resource_reader");
+        assert_eq!(container["livenessProbe"]["grpc"]["port"], container["ports"][0]["containerPort"]);
+        assert!(container["resources"]["requests"].is_object() && container["resources"]["limits"]["memory"].is_string());
+    }
+
+    fn deployed(plugin: &str) -> Vec<String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../deploy").join(plugin);
+        fs::read_dir(folder).unwrap().map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap()).collect()
+    }
+
+    #[test]
+    fn every_plugin_can_be_deployed_with_kubectl_apply_in_any_namespace() {
+        for plugin in ["fixed-resources", "node-labels-resources"] {
+            check(plugin, &deployed(plugin));
+        }
+        let (files, _) = files("my-plugin", Path::new("/liqo/crates/resource-plugin"), Path::new("/liqo"), false);
+        let manifests: Vec<String> =
+            files.into_iter().filter(|(file, _)| file.starts_with("deploy/")).map(|(_, text)| text).collect();
+        check("my-plugin", &manifests);
+        assert!(!manifests.concat().contains("--resource"), "arguments of another plugin");
+    }
+
+    #[test]
+    fn the_rights_of_the_node_labels_plugin_are_the_least() {
+        let texts = deployed("node-labels-resources").join("---\n");
+        let roles: Vec<Value> = serde_saphyr::from_multiple::<Value>(&texts).unwrap();
+        let role = roles.iter().find(|document| document["kind"] == "ClusterRole").unwrap();
+        let expected = serde_json::json!([{ "apiGroups": [""], "resources": ["nodes", "pods", "namespaces"], "verbs": ["get", "list", "watch"] }]);
+        assert_eq!(role["rules"], expected);
+    }
+
+    #[test]
+    fn names_that_fit_nowhere_are_refused() {
+        for name in ["", "A", "1a", "-a", "a-", "a_b", "a.b", "a/b", "..", "ä", &"a".repeat(51)] {
+            let options = Options { name: name.to_owned(), directory: ".".into(), sdk: None };
+            assert!(matches!(create(&options), Err(PluginError::Name(_))), "{name:?}");
+        }
+        assert!(is_name("gpu-share2"));
+    }
+
+    #[test]
+    fn a_plugin_in_the_tree_of_liqo_belongs_to_its_workspace() {
+        let (files, command) = files("mine", Path::new("/liqo/crates/resource-plugin"), Path::new("/liqo"), true);
+        let cargo = &files.iter().find(|(file, _)| file == "Cargo.toml").unwrap().1;
+        assert!(cargo.contains("path = \"../../crates/resource-plugin\"") && !cargo.contains("[workspace]"), "{cargo}");
+        assert!(command.contains("--build-arg PLUGIN=mine"));
+        assert!(files.iter().all(|(file, _)| file != "Dockerfile"));
+    }
+}

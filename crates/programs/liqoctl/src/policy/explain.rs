@@ -1,0 +1,331 @@
+//! `liqoctl policy explain`: which policy applies to a peer and why, and the results.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use liqo_api::policies::{PolicyPeer, selects};
+use liqo_api::selectors::label_selector;
+use liqo_api::{
+    Approval, ClusterId, ForeignCluster, OfferPhase, PeerSelector, PeeringIntent, PeeringPolicy, ResourceList, ResourceOffer,
+    ResourceOfferSpec, labels, links, provider_namespace,
+};
+use liqo_sharing::decide::{
+    lists::Lists,
+    provider::decide,
+    snapshot::{Plan, Snapshot},
+};
+use serde::Serialize;
+
+use super::{in_order, words};
+use crate::output;
+
+/// The peer to explain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whom {
+    /// As policies see it.
+    pub peer: PolicyPeer,
+    /// Whether its ID is real, and not a placeholder for an unknown peer.
+    pub has_id: bool,
+    /// Whether the cluster knows it.
+    pub known: bool,
+}
+
+/// The peer is not known, and no labels were given.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "there is no peer {name}: {there}. To see how a peer of this name would be treated, give its labels: --labels a=b, or --labels '' for none"
+)]
+pub struct Unknown {
+    /// The name that the user gave.
+    pub name: String,
+    /// The existing ones.
+    pub there: String,
+}
+
+/// The peer with this name or ID; `labels` replace its labels of the same key.
+pub fn whom(known: &[ForeignCluster], wanted: &str, tried: Option<&BTreeMap<String, String>>) -> Result<Whom, Unknown> {
+    // An ID never counts as a name: a peer chooses its own name, and could choose another cluster's ID.
+    let by_name = || known.iter().find(|foreign| foreign.name_any() == wanted).map(|foreign| foreign.spec.cluster_id.clone());
+    let found = wanted.parse::<ClusterId>().ok().or_else(by_name);
+    // If there are several objects for one peer, the oldest counts.
+    let age = |foreign: &&ForeignCluster| (foreign.metadata.creation_timestamp.clone(), foreign.name_any());
+    let foreign = found.and_then(|id| known.iter().filter(|foreign| foreign.spec.cluster_id == id).min_by_key(age));
+    let mut whom = match (foreign, wanted.parse::<ClusterId>()) {
+        (Some(foreign), _) => Whom { peer: PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign)), has_id: true, known: true },
+        (None, Ok(id)) => Whom { peer: PolicyPeer::new(&id, None), has_id: true, known: false },
+        (None, Err(_)) if tried.is_some() => {
+            let id = ClusterId::of_public_key(&[0; 32]);
+            let peer = PolicyPeer { id, name: Some(wanted.to_owned()), labels: BTreeMap::new() };
+            Whom { peer, has_id: false, known: false }
+        }
+        (None, Err(_)) => {
+            let names: Vec<_> = known.iter().map(kube::ResourceExt::name_any).collect();
+            let there = if names.is_empty() { "this cluster has no peers".to_owned() } else { output::there_are(&names) };
+            return Err(Unknown { name: wanted.to_owned(), there });
+        }
+    };
+    whom.peer.labels.extend(tried.cloned().unwrap_or_default());
+    Ok(whom)
+}
+
+/// Which policy applies to a peer, and the results.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// Its name, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// Its identity, if it is known.
+    #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<ClusterId>,
+    /// Whether this cluster knows it.
+    pub known: bool,
+    /// How it was found: `Manual`, `LAN` or `DNS`.
+    pub discovered_by: String,
+    /// Whether nobody registered it here: it came to borrow.
+    pub came_by_itself: bool,
+    /// The labels that policies see.
+    pub labels: BTreeMap<String, String>,
+    /// All policies, in order.
+    pub policies: Vec<Considered>,
+    /// The rules of the policy that applies.
+    pub says: Vec<words::Sentence>,
+    pub notes: Vec<String>,
+    /// What this cluster would offer.
+    pub offer: Outcome,
+    /// What the peer offers to this cluster; nothing if this cluster requests nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received: Option<Received>,
+}
+
+/// What the peer offers to this cluster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Received {
+    pub pools: Vec<ReceivedPool>,
+    /// The condition's text, if none was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// One pool that the peer offers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReceivedPool {
+    pub name: String,
+    pub resources: ResourceList,
+    /// The phase of the offer.
+    pub phase: OfferPhase,
+}
+
+/// One policy, and whether it applies to the peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Considered {
+    pub name: String,
+    pub priority: i32,
+    /// Whether it selects the peer.
+    pub selects: bool,
+    /// Whether it is the one that applies.
+    pub holds: bool,
+    /// Why it does not select the peer: each field that does not match.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub misfits: Vec<words::Sentence>,
+}
+
+/// What the peer would be offered now.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// Whether it was computed. `liqoctl` cannot ask plugins; then this is the last offer.
+    pub computed: bool,
+    /// Whether the peer requests something; otherwise it is treated as if it requested everything.
+    pub asks: bool,
+    /// Its request, if that can be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<ResourceList>,
+    pub pools: Vec<Pool>,
+    /// The condition's text.
+    pub message: String,
+}
+
+/// One pool of the outcome.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pool {
+    pub name: String,
+    /// How much is offered.
+    pub resources: ResourceList,
+    /// How much the current offer contains; nothing if there is no offer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub standing: Option<ResourceList>,
+    /// When it ends, if it is withdrawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withdrawal_timestamp: Option<String>,
+    /// From then on, the provider ends pods beyond the offer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclaim_timestamp: Option<String>,
+}
+
+/// Explains the decision.
+pub fn explain(
+    own: ClusterId,
+    cluster_labels: BTreeMap<String, String>,
+    lists: Lists,
+    whom: &Whom,
+    today: Timestamp,
+    now: Instant,
+) -> Explanation {
+    let foreign = lists.foreign_clusters.iter().find(|foreign| whom.known && foreign.metadata.name == whom.peer.name).cloned();
+    let policies = in_order(lists.policies.clone());
+    let mut considered: Vec<Considered> = policies.iter().map(|policy| consider(policy, whom)).collect();
+    let holding = considered.iter().position(|policy| policy.selects);
+    if let Some(at) = holding {
+        considered[at].holds = true;
+    }
+    let policy = holding.map(|at| &policies[at]);
+    let received = foreign.as_ref().and_then(|foreign| received(&lists.offers, foreign));
+    let snapshot = Snapshot::from_lists(own, cluster_labels, lists, today);
+    Explanation {
+        peer: whom.peer.name.clone(),
+        cluster_id: whom.has_id.then(|| whom.peer.id.clone()),
+        known: whom.known,
+        discovered_by: discovered_by(&whom.peer),
+        came_by_itself: whom.peer.was_made_by_liqo(),
+        labels: whom.peer.labels.clone(),
+        policies: considered,
+        says: policy.map(|policy| words::of_policy(&policy.spec)).unwrap_or_default(),
+        notes: notes(foreign.as_ref(), policy.map(|policy| policy.spec.provide.approval)),
+        offer: outcome(snapshot, whom, policy.map(AsRef::as_ref), foreign.as_ref(), now),
+        received,
+    }
+}
+
+fn received(offers: &[ResourceOffer], foreign: &ForeignCluster) -> Option<Received> {
+    let ours = provider_namespace(&foreign.spec.cluster_id);
+    let pool = |offer: &ResourceOffer| ReceivedPool {
+        name: offer.name_any(),
+        resources: offer.spec.resource_quota.hard.clone(),
+        phase: offer.status.as_ref().map(|status| status.phase).unwrap_or_default(),
+    };
+    let pools: Vec<_> = offers.iter().filter(|offer| offer.namespace().as_ref() == Some(&ours)).map(pool).collect();
+    let accepted = foreign.condition(links::OFFER_ACCEPTED);
+    let not_accepted = accepted.filter(|condition| condition.status != "True");
+    let message = not_accepted.map(|condition| format!("{}: {}", condition.reason, condition.message));
+    (accepted.is_some() || !pools.is_empty()).then_some(Received { pools, message })
+}
+
+fn discovered_by(peer: &PolicyPeer) -> String {
+    let found = peer.labels.get(labels::DISCOVERED_BY).map(String::as_str);
+    found.filter(|way| matches!(*way, "LAN" | "DNS")).unwrap_or("Manual").to_owned()
+}
+
+fn consider(policy: &PeeringPolicy, whom: &Whom) -> Considered {
+    let misfits = misfits(policy, whom);
+    Considered { name: policy.name_any(), priority: policy.spec.priority, selects: misfits.is_empty(), holds: false, misfits }
+}
+
+/// The fields that the peer does not match. Each is tested alone; together they are equivalent to the whole selector.
+fn misfits(policy: &PeeringPolicy, whom: &Whom) -> Vec<words::Sentence> {
+    let peer = &whom.peer;
+    let PeerSelector { cluster_ids, names, selector, discovered_by: ways } = policy.spec.peers.clone();
+    let misfit = |field: &str, alone: &PeerSelector, why: String| {
+        (!selects(alone, peer)).then(|| words::Sentence { field: field.to_owned(), text: why })
+    };
+    let described = selector.as_ref().map(|selector| match label_selector(selector) {
+        None => "is not valid, so it selects nobody".to_owned(),
+        Some(_) if peer.labels.is_empty() => format!("wants {}; the peer has no labels", words::selector(selector)),
+        Some(_) => format!("wants {}; the peer has {}", words::selector(selector), pairs(&peer.labels)),
+    });
+    let ids: Vec<&str> = cluster_ids.iter().map(ClusterId::as_str).collect();
+    let ids = format!("lists {}; the peer's ID is {}", ids.join(", "), if whom.has_id { peer.id.as_str() } else { "not known" });
+    let named = match &peer.name {
+        Some(name) if peer.was_made_by_liqo() => format!(
+            "lists {}; the peer chose the name {name} itself: give its clusterID, or take over the record with `kubectl label foreigncluster {name} {}-`",
+            names.join(", "),
+            labels::MANAGED
+        ),
+        Some(name) => format!("lists {}; the peer is called {name}", names.join(", ")),
+        None => format!("lists {}; the peer has no ForeignCluster, so it has no name", names.join(", ")),
+    };
+    let found: Vec<String> = ways.iter().map(|way| format!("{way:?}")).collect();
+    let found = format!("lists {}; the peer was found {}", found.join(", "), discovered_by(peer));
+    let everybody = PeerSelector::default;
+    let leaving = policy.metadata.deletion_timestamp.is_some();
+    let leaving =
+        leaving.then(|| words::Sentence { field: "metadata".to_owned(), text: "the policy is being deleted".to_owned() });
+    let misfits = [
+        leaving,
+        misfit("peers.clusterIDs", &PeerSelector { cluster_ids, ..everybody() }, ids),
+        misfit("peers.names", &PeerSelector { names, ..everybody() }, named),
+        misfit("peers.selector", &PeerSelector { selector, ..everybody() }, described.unwrap_or_default()),
+        misfit("peers.discoveredBy", &PeerSelector { discovered_by: ways, ..everybody() }, found),
+    ];
+    misfits.into_iter().flatten().collect()
+}
+
+/// `a=b, c=d`.
+pub fn pairs(labels: &BTreeMap<String, String>) -> String {
+    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The inputs of the decision besides the policy.
+fn notes(foreign: Option<&ForeignCluster>, approval: Option<Approval>) -> Vec<String> {
+    let mut notes = Vec::new();
+    let incoming = foreign.map(|foreign| foreign.spec.incoming_peering).unwrap_or_default();
+    match (incoming, approval) {
+        (PeeringIntent::No, _) => {
+            notes.push("incomingPeering of its ForeignCluster is No: it may not borrow, whatever the policy says".to_owned());
+        }
+        (PeeringIntent::Auto, Some(Approval::Manual)) => {
+            notes.push("it may not borrow until somebody approves it: `liqoctl approve PEER`".to_owned());
+        }
+        _ => {}
+    }
+    if let Some(foreign) = foreign.filter(|foreign| !foreign.spec.offers.is_empty()) {
+        let decided: Vec<String> = foreign.spec.offers.iter().map(|(pool, decision)| format!("{decision:?} {pool}")).collect();
+        notes.push(format!(
+            "manual decisions on its offers: {} (`liqoctl offer list {}`)",
+            decided.join(", "),
+            foreign.name_any()
+        ));
+    }
+    notes
+}
+
+fn outcome(
+    snapshot: Snapshot,
+    whom: &Whom,
+    policy: Option<&PeeringPolicy>,
+    foreign: Option<&ForeignCluster>,
+    now: Instant,
+) -> Outcome {
+    let consumer = &whom.peer.id;
+    let request = snapshot.request_of(consumer);
+    let (asks, asked) = (request.is_some(), request.and_then(|request| request.as_ref().ok().cloned()));
+    let standing = snapshot.offers_of(consumer);
+    if policy.is_some_and(|policy| policy.spec.provide.source.plugin.is_some()) {
+        let message = match foreign.and_then(|foreign| foreign.condition(links::RESOURCES_OFFERED)) {
+            Some(condition) => format!("{}: {}", condition.reason, condition.message),
+            None => "Liqo has not asked the plugin about this peer, because the peer requests nothing".to_owned(),
+        };
+        return Outcome { computed: false, asks, asked, pools: pools(&standing, &standing), message };
+    }
+    let snapshot = snapshot.if_it_requested(whom.peer.clone());
+    let plan: Plan = decide(&snapshot, now);
+    let after = snapshot.offers_after(&plan, consumer);
+    let message = plan.peer_conditions.get(consumer).map(|link| format!("{}: {}", link.reason, link.message)).unwrap_or_default();
+    Outcome { computed: true, asks, asked, pools: pools(&after, &standing), message }
+}
+
+fn pools(offers: &BTreeMap<String, ResourceOfferSpec>, standing: &BTreeMap<String, ResourceOfferSpec>) -> Vec<Pool> {
+    let pool = |(name, offer): (&String, &ResourceOfferSpec)| Pool {
+        name: name.clone(),
+        resources: offer.resource_quota.hard.clone(),
+        standing: standing.get(name).map(|offer| offer.resource_quota.hard.clone()),
+        withdrawal_timestamp: offer.withdrawal_timestamp.as_ref().map(|time| time.0.to_string()),
+        reclaim_timestamp: offer.reclaim_timestamp.as_ref().map(|time| time.0.to_string()),
+    };
+    offers.iter().map(pool).collect()
+}

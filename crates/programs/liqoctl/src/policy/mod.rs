@@ -1,0 +1,165 @@
+//! `liqoctl policy`: shows the policies, the peers that each applies to, and the results for one peer.
+//!
+//! To compute an offer, this module builds the controllers' own snapshot from the lists of the API server, and calls their own
+//! decision.
+
+mod explain;
+#[cfg(test)]
+mod page;
+mod render;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::{cmp::Reverse, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
+use liqo_api::policies::{PolicyPeer, of_peer};
+use liqo_api::{Accept, ForeignCluster, HONOURED, PeeringPolicy, ResourceOffer, ResourceRequest, labels};
+use liqo_sharing::decide::lists::Lists;
+use serde::Serialize;
+
+use crate::{
+    cluster::{Cluster, Explained as _, list_or_none},
+    output,
+};
+
+pub use explain::{Explanation, Unknown, Whom, explain, whom};
+pub use render::render;
+pub use words::Sentence;
+
+/// Maximum number of peers to name in a cell of the table.
+const MAX_PEERS_NAMED: usize = 5;
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shown {
+    pub name: String,
+    pub priority: i32,
+    /// The peers that it is for, as text.
+    pub peers: String,
+    /// The known peers that it selects, and that no policy before it does.
+    pub holds_for: Vec<String>,
+    /// The known peers that it also selects, but to which an earlier policy applies.
+    pub also_selects: Vec<String>,
+    /// The source of the amounts, as text.
+    pub source: String,
+    /// How much is shared, as text.
+    pub shares: String,
+    /// Who decides on offers.
+    pub accept: Accept,
+    /// `yes`, or why the provider cannot keep its promises now; nothing if the provider has not reported it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub honoured: Option<String>,
+}
+
+/// All policies, in the order in which Liqo tries them.
+pub async fn list(cluster: &Cluster) -> anyhow::Result<Vec<Shown>> {
+    let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
+    let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let everything = ListParams::default();
+    let policies = list_or_none(&policies, &everything).await.doing("list the policies")?;
+    let foreign = list_or_none(&foreign, &everything).await.doing("list the peers")?;
+    Ok(rows(policies, &foreign))
+}
+
+fn rows(policies: Vec<PeeringPolicy>, foreign: &[ForeignCluster]) -> Vec<Shown> {
+    let policies = in_order(policies);
+    let mut rows: Vec<Shown> = policies.iter().map(|policy| shown(policy)).collect();
+    for peer in foreign {
+        let selecting = of_peer(&policies, &PolicyPeer::new(&peer.spec.cluster_id, Some(peer)));
+        for (place, policy) in selecting.into_iter().enumerate() {
+            let row = rows.iter_mut().find(|row| Some(&row.name) == policy.metadata.name.as_ref());
+            let Some(row) = row else { continue };
+            if place == 0 { row.holds_for.push(peer.name_any()) } else { row.also_selects.push(peer.name_any()) }
+        }
+    }
+    rows
+}
+
+/// The policies in the order in which Liqo tries them: by priority, the highest first, then by name.
+fn in_order(policies: Vec<PeeringPolicy>) -> Vec<Arc<PeeringPolicy>> {
+    let mut policies: Vec<Arc<PeeringPolicy>> = policies.into_iter().map(Arc::new).collect();
+    policies.sort_by_key(|policy| (Reverse(policy.spec.priority), policy.name_any()));
+    policies
+}
+
+fn shown(policy: &PeeringPolicy) -> Shown {
+    let conditions = policy.status.iter().flat_map(|status| &status.conditions);
+    let honoured = conditions.into_iter().find(|condition| condition.type_ == HONOURED);
+    Shown {
+        name: policy.name_any(),
+        priority: policy.spec.priority,
+        peers: words::peers(&policy.spec.peers),
+        holds_for: Vec::new(),
+        also_selects: Vec::new(),
+        source: words::source_in_short(&policy.spec.provide.source),
+        shares: words::shares(&policy.spec.provide),
+        accept: policy.spec.consume.accept,
+        honoured: honoured.map(|honoured| if honoured.status == "True" { "yes".to_owned() } else { honoured.reason.clone() }),
+    }
+}
+
+/// The policies as text for people.
+pub fn table(shown: &[Shown]) -> String {
+    if shown.is_empty() {
+        return "There is no policy: this cluster shares nothing, and accepts nothing (`liqoctl install` creates one)."
+            .to_owned();
+    }
+    let names = |names: &[String]| match names.len() {
+        0 => "-".to_owned(),
+        1..=MAX_PEERS_NAMED => names.join(", "),
+        many => format!("{} and {} more", names[..MAX_PEERS_NAMED].join(", "), many - MAX_PEERS_NAMED),
+    };
+    let row = |one: &Shown| {
+        vec![
+            one.name.clone(),
+            one.priority.to_string(),
+            one.peers.clone(),
+            names(&one.holds_for),
+            names(&one.also_selects),
+            one.source.clone(),
+            one.shares.clone(),
+            format!("{:?}", one.accept),
+            one.honoured.clone().unwrap_or_else(|| "-".to_owned()),
+        ]
+    };
+    let header = ["NAME", "PRIORITY", "SELECTS", "APPLIES TO", "ALSO SELECTS", "SOURCE", "SHARES", "ACCEPT", "HONOURED"];
+    output::table(&header, shown.iter().map(row))
+}
+
+/// The objects that determine the offers.
+pub async fn gather(cluster: &Cluster) -> anyhow::Result<Lists> {
+    let client = || cluster.client.clone();
+    let everything = ListParams::default();
+    let unfinished = ListParams::default().fields("status.phase!=Succeeded,status.phase!=Failed");
+    let of_consumers = ListParams::default().labels(labels::CONSUMER_ID);
+    let (policies, foreign_clusters, nodes, pods, namespaces, requests, offers) = (
+        Api::<PeeringPolicy>::all(client()),
+        Api::<ForeignCluster>::all(client()),
+        Api::<Node>::all(client()),
+        Api::<Pod>::all(client()),
+        Api::<Namespace>::all(client()),
+        Api::<DeserializeGuard<ResourceRequest>>::all(client()),
+        Api::<ResourceOffer>::all(client()),
+    );
+    let (policies, foreign_clusters, nodes, pods, namespaces, requests, offers) = tokio::join!(
+        list_or_none(&policies, &everything),
+        list_or_none(&foreign_clusters, &everything),
+        list_or_none(&nodes, &everything),
+        list_or_none(&pods, &unfinished),
+        list_or_none(&namespaces, &of_consumers),
+        list_or_none(&requests, &everything),
+        list_or_none(&offers, &everything),
+    );
+    Ok(Lists {
+        policies: policies.doing("list the policies")?,
+        foreign_clusters: foreign_clusters.doing("list the peers")?,
+        nodes: nodes.doing("list the nodes")?,
+        pods: pods.doing("list the pods of all namespaces")?,
+        namespaces: namespaces.doing("list the namespaces of consumers")?,
+        requests: requests.doing("list what consumers ask for")?,
+        offers: offers.doing("list the offers")?,
+    })
+}

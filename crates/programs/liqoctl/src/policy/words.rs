@@ -1,0 +1,262 @@
+//! Describes a policy in plain sentences.
+
+use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::LabelSelector};
+use liqo_api::selectors::label_selector;
+use liqo_api::{Accept, Approval, Charge, Consume, PeerSelector, PeeringPolicySpec, PodSecurity, PoolBy, Provide, Source, Usage};
+use serde::Serialize;
+
+/// The meaning of one field of a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sentence {
+    /// The field of the spec.
+    pub field: String,
+    pub text: String,
+}
+
+fn sentence(field: &str, text: impl Into<String>) -> Sentence {
+    Sentence { field: field.to_owned(), text: text.into() }
+}
+
+/// Describes all rules of a policy.
+pub fn of_policy(spec: &PeeringPolicySpec) -> Vec<Sentence> {
+    let mut all = of_amounts(&spec.provide);
+    all.extend(of_rules(&spec.provide));
+    all.extend(of_usage(&spec.provide.usage));
+    all.extend(of_consume(&spec.consume));
+    all
+}
+
+/// How much is offered.
+fn of_amounts(provide: &Provide) -> Vec<Sentence> {
+    let source = &provide.source;
+    let mut all = vec![sentence("provide.source", self::source(source))];
+    if source.plugin.is_none() && source.fixed.is_none() {
+        all.push(sentence(
+            "provide.percentage",
+            match provide.percentage {
+                0 => "0 percent of that: nothing new is offered".to_owned(),
+                percentage => format!("{percentage} percent of that, for all peers of this policy together"),
+            },
+        ));
+    }
+    if !provide.caps.is_empty() {
+        all.push(sentence(
+            "provide.caps",
+            format!("at most {} for each peer; resources that are not named are not capped", provide.caps),
+        ));
+    }
+    if source.plugin.is_some() {
+        return all;
+    }
+    if provide.weight != 1 {
+        all.push(sentence(
+            "provide.weight",
+            format!("when amounts are divided, a peer of this policy counts {} times", provide.weight),
+        ));
+    }
+    if provide.overcommit_percentage != 100 {
+        let text = format!("offers promise {} percent of that, which is more than exists", provide.overcommit_percentage);
+        all.push(sentence("provide.overcommitPercentage", text));
+    }
+    let granularity = &provide.granularity;
+    let pools = match granularity.by {
+        PoolBy::Cluster => "one pool, named default: one virtual node at the peer".to_owned(),
+        PoolBy::Node => "one pool for each of those nodes: as many virtual nodes at the peer".to_owned(),
+        PoolBy::NodeLabel => {
+            let label = granularity.label.as_deref().unwrap_or_default();
+            format!("one pool for each value of the nodes' label {label}; nodes without it are not offered")
+        }
+    };
+    all.push(sentence("provide.granularity", pools));
+    all
+}
+
+/// The source of the amounts.
+pub fn source(source: &Source) -> String {
+    if let Some(plugin) = &source.plugin {
+        let tls = plugin
+            .tls
+            .as_ref()
+            .map_or_else(|| "in plain text".to_owned(), |tls| format!("by TLS with Secret {}", tls.secret_name));
+        return format!("what the resource plugin at {} says ({:?}, {tls})", plugin.address, plugin.generation);
+    }
+    if let Some(fixed) = &source.fixed {
+        return format!("{} for each peer, as far as that much is free", fixed.resources);
+    }
+    if let Some(nodes) = &source.nodes {
+        let selectors: Vec<String> = nodes.selectors.iter().map(selector).collect();
+        return format!("what is free on the local nodes with {}", selectors.join(", or with "));
+    }
+    "what is free on all local nodes".to_owned()
+}
+
+/// Rules about changes and approval.
+fn of_rules(provide: &Provide) -> Vec<Sentence> {
+    let threshold = match provide.threshold() {
+        0 => "an offer is rewritten whenever an amount differs".to_owned(),
+        percent => format!("an offer is rewritten when an amount is off by more than {percent} percent"),
+    };
+    let notice = match provide.notice_seconds {
+        0 => "resources are taken back at once, and their pods end".to_owned(),
+        seconds => format!("a notice precedes the end of pods by {seconds} s when resources are taken back"),
+    };
+    let approval = match provide.approval {
+        Approval::Automatic => "a cluster with a valid token may borrow",
+        Approval::Manual => "a person has to approve each peer: `liqoctl approve PEER`",
+    };
+    vec![
+        sentence("provide.offerUpdateThresholdPercentage", threshold),
+        sentence("provide.noticeSeconds", notice),
+        sentence("provide.approval", approval),
+    ]
+}
+
+/// What the peer's pods may use. Leaves out defaults that allow nothing.
+fn of_usage(usage: &Usage) -> Vec<Sentence> {
+    let security = match usage.pod_security {
+        PodSecurity::Baseline => "the peer's pods must meet the Pod Security standard baseline",
+        PodSecurity::Restricted => "the peer's pods must meet the Pod Security standard restricted",
+    };
+    let mut all = vec![sentence("provide.usage.podSecurity", security)];
+    let mut names = |field: &str, what: &str, names: &[String]| {
+        if !names.is_empty() {
+            all.push(sentence(field, format!("{what} {}", names.join(", "))));
+        }
+    };
+    names("provide.usage.storageClasses", "they may use the storage classes", &usage.storage_classes);
+    let classes = |all: &[String]| -> Vec<String> {
+        all.iter().map(|class| if class.is_empty() { "(the default of the cluster)".to_owned() } else { class.clone() }).collect()
+    };
+    names("provide.usage.ingressClasses", "their Ingresses may have the classes", &classes(&usage.ingress_classes));
+    let hosts = if usage.ingress_hosts.is_empty() { vec!["no host".to_owned()] } else { usage.ingress_hosts.clone() };
+    if !usage.ingress_classes.is_empty() {
+        names("provide.usage.ingressHosts", "their Ingresses may claim", &hosts);
+        names("provide.usage.ingressAnnotations", "their Ingresses keep the annotations", &usage.ingress_annotations);
+    }
+    names(
+        "provide.usage.loadBalancerClasses",
+        "their load balancers may have the classes",
+        &classes(&usage.load_balancer_classes),
+    );
+    if !usage.load_balancer_classes.is_empty() {
+        names(
+            "provide.usage.maxLoadBalancers",
+            "maximum number of load balancers for each peer:",
+            &[usage.max_load_balancers.to_string()],
+        );
+    }
+    names("provide.usage.entrances", "their pods are also reachable from", &usage.allowed_ingress_sources);
+    names("provide.usage.runtimeClassName", "they get the RuntimeClass", usage.runtime_class_name.as_slice());
+    names("provide.usage.priorityClassName", "they get the PriorityClass", usage.priority_class_name.as_slice());
+    let tolerations: Vec<String> = usage.named_tolerations().map(toleration).collect();
+    names("provide.usage.tolerations", "they keep tolerations of", &tolerations);
+    names("provide.usage.namespaceNames", "their namespaces may also be named", &usage.namespace_names);
+    match usage.volume_types.as_deref() {
+        None => {}
+        Some([]) => all.push(sentence("provide.usage.volumeTypes", "they may have no volumes")),
+        Some(types) => {
+            all.push(sentence("provide.usage.volumeTypes", format!("they may have volumes of {} only", types.join(", "))));
+        }
+    }
+    if usage.charge == Charge::Limits {
+        let text = "pods count with their limits, and each container must have limits of cpu and memory";
+        all.push(sentence("provide.usage.charge", text));
+    }
+    let kinds: Vec<String> = usage.reflected_kinds.iter().map(|kind| format!("{kind:?}")).collect();
+    let kinds = if kinds.is_empty() {
+        "nothing is reflected here".to_owned()
+    } else {
+        format!("may be reflected here: {}", kinds.join(", "))
+    };
+    all.push(sentence("provide.usage.reflectedKinds", kinds));
+    all
+}
+
+fn toleration(toleration: &Toleration) -> String {
+    let key = toleration.key.as_deref().unwrap_or_default();
+    let value =
+        toleration.value.as_deref().filter(|value| !value.is_empty()).map(|value| format!("={value}")).unwrap_or_default();
+    let effect =
+        toleration.effect.as_deref().filter(|effect| !effect.is_empty()).map(|effect| format!(" ({effect})")).unwrap_or_default();
+    format!("{key}{value}{effect}")
+}
+
+/// Which of the peer's offers are accepted.
+fn of_consume(consume: &Consume) -> Vec<Sentence> {
+    let mut all = vec![sentence("consume.accept", accept(consume.accept))];
+    if let Some(most) = consume.max_offers {
+        all.push(sentence("consume.maxOffers", format!("at most {most} of its offers are accepted")));
+    }
+    if !consume.max_resources.is_empty() {
+        let text = format!(
+            "at most {} of all its offers together is accepted; a larger offer is accepted in part",
+            consume.max_resources
+        );
+        all.push(sentence("consume.maxResources", text));
+    }
+    all
+}
+
+fn accept(accept: Accept) -> &'static str {
+    match accept {
+        Accept::Automatic => "what the peer offers is accepted",
+        Accept::Manual => "a person has to decide on each offer of the peer: `liqoctl offer accept`",
+        Accept::Never => "nothing that the peer offers is accepted",
+    }
+}
+
+/// How much is shared, in a few words.
+pub fn shares(provide: &Provide) -> String {
+    let mut text = if provide.source.plugin.is_some() {
+        "as the plugin says".to_owned()
+    } else if let Some(fixed) = &provide.source.fixed {
+        fixed.resources.to_string()
+    } else {
+        format!("{} %", provide.percentage)
+    };
+    if !provide.caps.is_empty() {
+        text = format!("{text}, at most {}", provide.caps);
+    }
+    text
+}
+
+/// The source of the amounts, in a few words.
+pub fn source_in_short(source: &Source) -> String {
+    if let Some(plugin) = &source.plugin {
+        return format!("plugin {}", plugin.address);
+    }
+    if source.fixed.is_some() {
+        return "fixed".to_owned();
+    }
+    match &source.nodes {
+        Some(nodes) => format!("nodes {}", nodes.selectors.iter().map(selector).collect::<Vec<_>>().join(" or ")),
+        None => "all nodes".to_owned(),
+    }
+}
+
+/// The peers that a policy is for, in a few words.
+pub fn peers(peers: &PeerSelector) -> String {
+    let mut all = Vec::new();
+    if !peers.cluster_ids.is_empty() {
+        let ids: Vec<&str> = peers.cluster_ids.iter().map(liqo_api::ClusterId::short).collect();
+        all.push(format!("ID {}", ids.join("|")));
+    }
+    if !peers.names.is_empty() {
+        all.push(format!("name {}", peers.names.join("|")));
+    }
+    all.extend(peers.selector.as_ref().map(selector));
+    if !peers.discovered_by.is_empty() {
+        let ways: Vec<String> = peers.discovered_by.iter().map(|way| format!("{way:?}")).collect();
+        all.push(format!("found {}", ways.join("|")));
+    }
+    if all.is_empty() { "everybody".to_owned() } else { all.join(", ") }
+}
+
+/// A label selector, as kubectl writes it.
+pub fn selector(selector: &LabelSelector) -> String {
+    match label_selector(selector) {
+        Some(selector) if selector.selects_all() => "any labels".to_owned(),
+        Some(selector) => selector.to_string(),
+        None => "a selector that is not valid".to_owned(),
+    }
+}

@@ -1,0 +1,379 @@
+//! Pods that ask and answer, for `test network` and `bench network`: how to create them, and how to make them ask.
+//!
+//! They run the image of `liqo-fabric` with another command, so they need no other image. Their namespaces have a label that says
+//! when the run ends. A run removes them at its end, even if it fails; the next run removes what a killed run left.
+
+pub mod pods;
+mod stage;
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use anyhow::{Context as _, anyhow, bail};
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::{Node, Pod},
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{AttachParams, ListParams},
+};
+use liqo_api::{FABRIC_NAMESPACE, ForeignCluster, labels};
+use liqo_network_probe::{Report, Request};
+use liqo_playground::{FAKE_NODE, Playground};
+use serde::Serialize;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+
+use crate::{
+    cli::{Global, Others},
+    cluster::{Access, Cluster, Explained as _},
+    manifests::{FABRIC, MANAGER, NAMESPACE, avoided_nodes},
+    output, readiness, unpeer,
+};
+
+pub use stage::{Played, Stage, sweep};
+
+/// The user's own playground, if no other one is named.
+const PLAYGROUND: &str = "liqo";
+/// Maximum size of a pod's output in bytes, far more than it has to report.
+const MAX_OUTPUT_LEN: u64 = 16 << 20;
+/// Maximum size of its error output in bytes.
+const MAX_ERROR_OUTPUT_LEN: u64 = 64 << 10;
+
+/// The clusters from the command line, that of `--kubeconfig` first.
+pub async fn clusters(global: &Global, others: &Others) -> anyhow::Result<Vec<Cluster>> {
+    let accesses: Vec<Access> = if let Some(instance) = &others.playground {
+        let playground = Playground::open(instance)?;
+        let all = playground.clusters()?;
+        if all.is_empty() {
+            bail!("there are no clusters: `cargo playground up` starts some");
+        }
+        all.iter().map(|cluster| Access::file(cluster.kubeconfig())).collect()
+    } else {
+        let remotes = others.remote_kubeconfig.iter().map(Access::file);
+        let contexts = others
+            .remote_context
+            .iter()
+            .map(|context| Access { kubeconfig: global.kubeconfig.clone(), context: Some(context.clone()) });
+        [global.access()].into_iter().chain(remotes).chain(contexts).collect()
+    };
+    let mut clusters = Vec::new();
+    for access in &accesses {
+        clusters.push(Cluster::connect(access).await?);
+    }
+    Ok(clusters)
+}
+
+/// The same, and the playground on this machine, if all of them belong to it.
+///
+/// If no other cluster is named, the other clusters of the first one's playground take part. If no cluster is named and there is no
+/// kubeconfig, all clusters of the playground take part.
+pub async fn clusters_and_playground(global: &Global, others: &Others) -> anyhow::Result<(Vec<Cluster>, Option<Playground>)> {
+    let playground = Playground::open(others.playground.as_deref().unwrap_or(PLAYGROUND))?;
+    // A user who may not read its files has no playground.
+    let machines = playground.clusters().unwrap_or_default();
+    let kubeconfigs = || machines.iter().map(|machine| Access::file(machine.kubeconfig()));
+    let in_playground =
+        |cluster: &Cluster| machines.iter().any(|machine| machine.api_url() == cluster.server.trim_end_matches('/'));
+    let mut clusters = match clusters(global, others).await {
+        Err(error) if global.kubeconfig.is_some() || global.context.is_some() => return Err(error),
+        Err(error) if machines.is_empty() => {
+            return Err(error.context("no cluster is named, and there is no playground (`cargo playground up --fake-nodes 20`)"));
+        }
+        Err(_) => Vec::new(),
+        Ok(clusters) => clusters,
+    };
+    if clusters.is_empty() || (clusters.len() == 1 && in_playground(&clusters[0])) {
+        for access in kubeconfigs() {
+            let cluster = Cluster::connect(&access).await?;
+            if clusters.iter().all(|named| named.server != cluster.server) {
+                clusters.push(cluster);
+            }
+        }
+    }
+    let playground = clusters.iter().all(in_playground).then_some(playground);
+    Ok((clusters, playground))
+}
+
+/// The peer with this name, or else the only one that `home` borrows from; among `others`, if there are any. If there are several, the
+/// error shows `command` with a peer.
+pub async fn choose_peer(
+    home: &Cluster,
+    others: &[Cluster],
+    name: Option<&str>,
+    command: &str,
+) -> anyhow::Result<ForeignCluster> {
+    if let Some(name) = name {
+        return unpeer::find(home, name).await;
+    }
+    let borrowed = virtual_nodes(home).await?;
+    let api: Api<ForeignCluster> = Api::all(home.client.clone());
+    let mut peers = api.list(&ListParams::default()).await.doing("list the peers")?.items;
+    peers.retain(|foreign| borrowed.contains_key(foreign.spec.cluster_id.as_str()));
+    if !others.is_empty() {
+        let mut named = Vec::new();
+        for other in others {
+            named.push(other.installed().await?.id);
+        }
+        peers.retain(|foreign| named.contains(&foreign.spec.cluster_id));
+    }
+    let names: Vec<String> = peers.iter().map(kube::ResourceExt::name_any).collect();
+    match peers.pop() {
+        Some(peer) if peers.is_empty() => Ok(peer),
+        Some(_) => bail!("there are several peers; {}: `{command} {}`", output::there_are(&names), names[0]),
+        None => {
+            bail!("cluster {} borrows from none of them, so none of its pods can run there: see `liqoctl peer`", home.context)
+        }
+    }
+}
+
+/// Selects the virtual nodes whose pods really run: in a playground, a provider lends its fake nodes as a pool of their own.
+pub fn real_virtual_nodes() -> ListParams {
+    ListParams::default().labels(&format!("{}={},{}!={FAKE_NODE}", labels::TYPE, labels::TYPE_VIRTUAL_NODE, labels::POOL))
+}
+
+/// The virtual nodes whose pods really run, by the ID of their cluster.
+pub async fn virtual_nodes(home: &Cluster) -> anyhow::Result<BTreeMap<String, String>> {
+    let api: Api<Node> = Api::all(home.client.clone());
+    let all = api.list_metadata(&real_virtual_nodes()).await.doing("list the virtual nodes")?.items;
+    Ok(all.iter().filter_map(|node| Some((node.labels().get(labels::REMOTE_CLUSTER_ID)?.clone(), node.name_any()))).collect())
+}
+
+/// The image of liqo-fabric in this cluster.
+pub async fn image(cluster: &Cluster) -> anyhow::Result<String> {
+    let api: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
+    let set = api.get_opt(FABRIC).await.doing(format!("read the DaemonSet {FABRIC}"))?;
+    let image = set
+        .and_then(|set| set.spec?.template.spec)
+        .and_then(|spec| spec.containers.into_iter().find_map(|container| container.image));
+    image.ok_or_else(|| anyhow!("cluster {} has no DaemonSet {FABRIC_NAMESPACE}/{FABRIC}: is Liqo installed?", cluster.context))
+}
+
+/// A node that takes part in the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricNode {
+    pub name: String,
+    pub address: IpAddr,
+    /// The pod of `liqo-fabric` on it.
+    pub pod: String,
+}
+
+/// A node that should take part in the network and cannot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    pub node: String,
+    pub why: String,
+}
+
+/// The nodes that should take part in the network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FabricNodes {
+    /// Those on which `liqo-fabric` is ready.
+    pub ready: Vec<FabricNode>,
+    pub left_out: Vec<LeftOut>,
+}
+
+/// The nodes that should take part in the network: gateways `first`, then by name.
+pub async fn nodes(cluster: &Cluster, first: &[String]) -> anyhow::Result<FabricNodes> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
+    let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={FABRIC}"));
+    let pods = pods.list(&ours).await.doing(format!("list the pods of {FABRIC}"))?.items;
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let nodes = nodes.list(&ListParams::default()).await.doing("list the nodes")?.items;
+    let manager: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let manager = manager.get_opt(MANAGER).await.doing(format!("read the Deployment {MANAGER}"))?;
+    let mut found = sort(nodes, &pods, &manager.as_ref().map(avoided_nodes).unwrap_or_default());
+    found.ready.sort_by_key(|node| (!first.contains(&node.name), node.name.clone()));
+    Ok(found)
+}
+
+/// Separates nodes that can take part from those that should, by the pods of `liqo-fabric`. Nodes that Liqo avoids need none.
+fn sort(nodes: Vec<Node>, pods: &[Pod], avoided: &BTreeMap<String, String>) -> FabricNodes {
+    let mut found = FabricNodes::default();
+    for node in nodes {
+        let name = node.name_any();
+        let on_it: Vec<&Pod> =
+            pods.iter().filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name)).collect();
+        let is_avoided = avoided.iter().any(|(key, value)| node.labels().get(key) == Some(value));
+        let is_virtual = node.labels().get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE);
+        if is_virtual || (is_avoided && on_it.is_empty()) {
+            continue;
+        }
+        let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+        let address =
+            addresses.into_iter().find(|address| address.type_ == "InternalIP").and_then(|own| own.address.parse().ok());
+        let why = match (on_it.iter().find(|pod| readiness::pod(pod)), address) {
+            (Some(pod), Some(address)) => {
+                found.ready.push(FabricNode { name, address, pod: pod.name_any() });
+                continue;
+            }
+            (Some(_), None) => "it has no InternalIP",
+            (None, _) if !readiness::node(&node) => "it is not Ready",
+            (None, _) if on_it.is_empty() => "liqo-fabric does not run on it",
+            (None, _) => "liqo-fabric is not ready on it",
+        };
+        found.left_out.push(LeftOut { node: name, why: why.to_owned() });
+    }
+    found
+}
+
+pub fn median(all: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut all: Vec<f64> = all.into_iter().collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied()
+}
+
+/// A pod's output, complete or until an error.
+#[derive(Debug)]
+pub struct Answers {
+    pub reports: Vec<Report>,
+    /// Why the output is not complete.
+    pub end: Result<(), Cut>,
+}
+
+/// Why a pod did not finish.
+#[derive(Debug, thiserror::Error)]
+pub enum Cut {
+    /// It took too long.
+    #[error("pod {pod} had not reported everything after {seconds} s")]
+    Late {
+        pod: String,
+        /// The time limit.
+        seconds: u64,
+    },
+    /// It could not be started, or its output is not valid.
+    #[error("{0:#}")]
+    Broken(anyhow::Error),
+}
+
+/// Makes a pod ask, by `exec`, with a time limit.
+pub async fn ask(cluster: &Cluster, namespace: &str, pod: &str, request: &Request, limit: Duration) -> Answers {
+    let mut reports = Vec::new();
+    let asking = tokio::time::timeout(limit, ask_into(cluster, namespace, pod, request, &mut reports)).await;
+    let end = match asking {
+        Ok(asked) => asked.map_err(Cut::Broken),
+        Err(_) => Err(Cut::Late { pod: pod.to_owned(), seconds: limit.as_secs() }),
+    };
+    Answers { reports, end }
+}
+
+async fn ask_into(
+    cluster: &Cluster,
+    namespace: &str,
+    pod: &str,
+    request: &Request,
+    reports: &mut Vec<Report>,
+) -> anyhow::Result<()> {
+    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+    // The pod's own program, at any path in the image.
+    let command = ["/proc/1/exe", "probe", "ask"];
+    let parameters = AttachParams::default().stdin(true).stdout(true).stderr(true);
+    let mut process = api.exec(pod, command, &parameters).await.doing(format!("run a command in pod {pod}"))?;
+    let (Some(mut input), Some(output), Some(errors)) = (process.stdin(), process.stdout(), process.stderr()) else {
+        bail!("pod {pod} does not attach the streams of the command");
+    };
+    let question = serde_json::to_string(request)? + "\n";
+    let mut error_output = String::new();
+    let mut errors = errors.take(MAX_ERROR_OUTPUT_LEN);
+    let before = reports.len();
+    tokio::try_join!(
+        async {
+            let written = async {
+                input.write_all(question.as_bytes()).await?;
+                input.flush().await
+            };
+            written.await.with_context(|| format!("sending questions to pod {pod}"))
+        },
+        async { read_reports(output, reports).await.with_context(|| format!("reading the reports of pod {pod}")) },
+        async {
+            let read = errors.read_to_string(&mut error_output).await;
+            read.with_context(|| format!("reading the error output of pod {pod}"))
+        },
+    )?;
+    if reports.len() == before && !error_output.is_empty() {
+        bail!("pod {pod}: {}", crate::output::plain(error_output.trim()));
+    }
+    Ok(())
+}
+
+/// Reads reports, one on each line. They may come from another cluster, so their size is limited.
+async fn read_reports(output: impl AsyncRead + Unpin, reports: &mut Vec<Report>) -> anyhow::Result<()> {
+    let mut lines = BufReader::new(output.take(MAX_OUTPUT_LEN)).lines();
+    while let Some(line) = lines.next_line().await? {
+        let shown = || format!("not a report: {:?}", line.chars().take(200).collect::<String>());
+        reports.push(serde_json::from_str(&line).with_context(shown)?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_network_probe::{Finding, Problem, ProblemKind};
+    use serde_json::{Value, json};
+    use tokio::io::repeat;
+
+    use super::*;
+
+    #[test]
+    fn nodes_that_should_take_part_and_cannot_are_named() {
+        let node = |name: &str, labels: Value, ready: &str| {
+            serde_json::from_value::<Node>(json!({ "metadata": { "name": name, "labels": labels }, "status": {
+                "addresses": [{ "type": "InternalIP", "address": if name == "lost" { "" } else { "172.18.0.2" } }],
+                "conditions": [{ "type": "Ready", "status": ready }],
+            } }))
+            .unwrap()
+        };
+        let pod = |node: &str, ready: &str| {
+            serde_json::from_value::<Pod>(json!({
+                "metadata": { "name": format!("on-{node}") },
+                "spec": { "nodeName": node, "containers": [] },
+                "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+            }))
+            .unwrap()
+        };
+        let nodes = vec![
+            node("well", json!({}), "True"),
+            node("lost", json!({}), "True"),
+            node("starting", json!({}), "True"),
+            node("down", json!({}), "Unknown"),
+            node("bare", json!({}), "True"),
+            node("avoided", json!({ "type": "fake" }), "True"),
+            node("milan", json!({ labels::TYPE: labels::TYPE_VIRTUAL_NODE }), "True"),
+        ];
+        let pods = [pod("well", "True"), pod("lost", "True"), pod("starting", "False"), pod("down", "False")];
+        let found = sort(nodes, &pods, &BTreeMap::from([("type".to_owned(), "fake".to_owned())]));
+        assert_eq!(
+            found.ready.iter().map(|node| (node.name.as_str(), node.pod.as_str())).collect::<Vec<_>>(),
+            [("well", "on-well")]
+        );
+        let left: Vec<(&str, &str)> = found.left_out.iter().map(|left| (left.node.as_str(), left.why.as_str())).collect();
+        assert_eq!(
+            left,
+            [
+                ("lost", "it has no InternalIP"),
+                ("starting", "liqo-fabric is not ready on it"),
+                ("down", "it is not Ready"),
+                ("bare", "liqo-fabric does not run on it"),
+            ]
+        );
+    }
+
+    fn report(question: usize) -> Report {
+        Report { question, outcome: Err(Problem { kind: ProblemKind::NoAnswer, text: "no answer".into() }) }
+    }
+
+    #[tokio::test]
+    async fn what_was_said_before_it_broke_is_kept() {
+        let found = Report { question: 1, outcome: Ok(Finding::Passes { largest: 1420, vanished: None }) };
+        let lines = [report(0), found].map(|report| serde_json::to_string(&report).unwrap() + "\n").concat();
+        let mut reports = Vec::new();
+        let broken = read_reports(format!("{lines}nonsense").as_bytes(), &mut reports).await;
+        assert!(format!("{:#}", broken.unwrap_err()).contains("not a report: \"nonsense\""));
+        assert_eq!(reports.iter().map(|report| report.question).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_never_ends_is_not_listened_to_for_ever() {
+        let error = read_reports(repeat(b'x'), &mut Vec::new()).await.unwrap_err().to_string();
+        assert!(error.starts_with("not a report: \"xxx") && error.len() < 300, "{error}");
+    }
+}

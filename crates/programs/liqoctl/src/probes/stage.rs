@@ -1,0 +1,286 @@
+//! The namespaces of one run, from their creation to their removal.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context as _, anyhow, ensure};
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, NodeSelector};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use liqo_api::PodOffloadingStrategy;
+use parking_lot::Mutex;
+use rand::Rng as _;
+use serde_json::json;
+use tokio::{sync::oneshot, task::JoinSet};
+
+use crate::{
+    cluster::{Cluster, Explained as _, is_absent},
+    offload::{self, Offloaded},
+    progress::Progress,
+    wait::{Poll, until},
+};
+
+/// Label on the objects of a run: the latest end of the run, in seconds since 1970.
+const RUN_ENDS_AT: &str = "network-test.liqo.io/over-at";
+/// Time that a run may take to clean up, beyond its own limit.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(120);
+/// Name of the step that removes everything.
+const REMOVING: &str = "Removing what was created";
+
+/// Time that create requests may still take once the run is over.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The namespaces of one run.
+pub struct Stage {
+    /// A random text that is different for each run.
+    pub suffix: String,
+    over_at: i64,
+    keep: bool,
+    created: Mutex<Vec<(Cluster, String)>>,
+    /// Create requests. They finish even if nobody waits for them: a namespace that is created after its deletion would stay.
+    creating: Mutex<JoinSet<()>>,
+}
+
+/// The result of a run.
+#[derive(Debug)]
+pub struct Played<T> {
+    pub found: T,
+    /// What could not be removed, and why.
+    pub left: Vec<String>,
+}
+
+impl Stage {
+    /// Creates nothing yet. `limit` is the time limit of the run.
+    pub fn new(limit: Duration, keep: bool) -> Self {
+        let mut random = rand::rng();
+        // Letters that form no words.
+        let suffix = (0..5).map(|_| char::from(b"bcdfghjkmnpqrstvwxz2456789"[random.random_range(0..26)])).collect();
+        let lasts = if keep { Duration::ZERO } else { limit + CLEANUP_TIMEOUT };
+        let over_at = Timestamp::now().as_second().saturating_add(i64::try_from(lasts.as_secs()).unwrap_or(i64::MAX));
+        Self { suffix, over_at, keep, created: Mutex::default(), creating: Mutex::default() }
+    }
+
+    /// Runs `work` until it is done, the time limit is over, or the user presses Ctrl-C. Then removes everything that was created, whatever
+    /// the outcome. The result lists what could not be removed.
+    pub async fn play<T>(
+        &self,
+        limit: Duration,
+        progress: &Progress,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<Played<T>> {
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        let outcome = tokio::select! {
+            done = tokio::time::timeout(limit, work) => {
+                done.unwrap_or_else(|_| Err(anyhow!("it was not finished after {} s: see --timeout", limit.as_secs())))
+            }
+            _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted")),
+            _ = terminate.recv() => Err(anyhow!("interrupted")),
+        };
+        if self.keep {
+            for (cluster, namespace) in self.created.lock().iter() {
+                progress.line(&format!("Namespace {namespace} of {} is kept.", cluster.context));
+            }
+            return Ok(Played { found: outcome?, left: Vec::new() });
+        }
+        let left = self.remove(progress, CLEANUP_TIMEOUT / 2).await;
+        match outcome {
+            Ok(found) => Ok(Played { found, left }),
+            Err(error) if left.is_empty() => Err(error),
+            Err(error) => Err(anyhow!("{error:#}; besides, {}", left.join("; "))),
+        }
+    }
+
+    /// Creates a namespace with this prefix. Pods in a privileged one may use the network of their node.
+    pub async fn namespace(&self, cluster: &Cluster, name: &str, privileged: bool) -> anyhow::Result<String> {
+        let name = format!("{name}-{}", self.suffix);
+        let level = if privileged { "privileged" } else { "restricted" };
+        let object = json!({
+            "metadata": { "name": name, "labels": { RUN_ENDS_AT: self.over_at.to_string(), "pod-security.kubernetes.io/enforce": level } },
+        });
+        let object: Namespace = serde_json::from_value(object)?;
+        self.created.lock().push((cluster.clone(), name.clone()));
+        let api: Api<Namespace> = Api::all(cluster.client.clone());
+        let (sender, answer) = oneshot::channel();
+        self.creating.lock().spawn(async move {
+            // Nobody listens after an interruption.
+            let _ = sender.send(api.create(&PostParams::default(), &object).await);
+        });
+        answer.await.context("the request was cancelled")?.doing(format!("create namespace {name}"))?;
+        Ok(name)
+    }
+
+    /// Creates a namespace in the home cluster, whose pods may run at the selected peers; waits until it exists there.
+    pub async fn offloaded_namespace(
+        &self,
+        home: &Cluster,
+        name: &str,
+        selector: Option<NodeSelector>,
+        timeout: Duration,
+        progress: &Progress,
+    ) -> anyhow::Result<Offloaded> {
+        let namespace = self.namespace(home, name, false).await?;
+        let strategy = PodOffloadingStrategy::LocalAndRemote;
+        let options = offload::Options { strategy, reflection: None, selector, timeout };
+        let offloaded = offload::offload(home, &namespace, &options, progress).await;
+        offloaded.context("cannot offload the namespace of the run, so none of its pods can run in other clusters")
+    }
+
+    /// Removes everything, with a time limit for each; returns texts for what is left.
+    async fn remove(&self, progress: &Progress, timeout: Duration) -> Vec<String> {
+        let creating = std::mem::take(&mut *self.creating.lock());
+        // Drops requests that take longer; the next run removes their results.
+        let _ = tokio::time::timeout(CREATE_TIMEOUT, creating.join_all()).await;
+        let created = std::mem::take(&mut *self.created.lock());
+        if created.is_empty() {
+            return Vec::new();
+        }
+        progress.started(REMOVING);
+        let words = |cluster: &Cluster, namespace: &str| format!("namespace {namespace} of {}", cluster.context);
+        let still: Mutex<BTreeSet<String>> =
+            Mutex::new(created.iter().map(|(cluster, namespace)| words(cluster, namespace)).collect());
+        let show = |gone: Option<String>| {
+            let mut still = still.lock();
+            still.retain(|one| Some(one) != gone.as_ref());
+            if !still.is_empty() {
+                progress.message(REMOVING, &still.iter().cloned().collect::<Vec<_>>().join(", "));
+            }
+        };
+        show(None);
+        let show = &show;
+        let removing = created.iter().map(|(cluster, namespace)| async move {
+            let removed = gone(cluster, namespace, timeout).await;
+            show(Some(words(cluster, namespace)));
+            removed.err().map(|error| format!("{} was not removed: {error:#}", words(cluster, namespace)))
+        });
+        let left: Vec<String> = join_all(removing).await.into_iter().flatten().collect();
+        if left.is_empty() {
+            progress.finished(REMOVING);
+        } else {
+            progress.failed(REMOVING);
+        }
+        left
+    }
+}
+
+/// Deletes a namespace, with retries, and waits until it is gone.
+async fn gone(cluster: &Cluster, namespace: &str, timeout: Duration) -> anyhow::Result<()> {
+    let api: Api<Namespace> = Api::all(cluster.client.clone());
+    until(
+        "it is gone",
+        timeout,
+        |_| {},
+        || async {
+            match api.get_metadata_opt(namespace).await.doing(format!("read namespace {namespace}"))? {
+                None => return Ok(Poll::Done(())),
+                Some(left) if left.metadata.deletion_timestamp.is_none() => delete(cluster, namespace).await?,
+                Some(_) => {}
+            }
+            Ok(Poll::NotYet(format!("namespace {namespace}")))
+        },
+    )
+    .await
+}
+
+/// Removes what killed runs left: as much as possible, and an error if something is left.
+pub async fn sweep(clusters: &[Cluster]) -> anyhow::Result<()> {
+    let now = Timestamp::now().as_second();
+    let mut failures = Vec::new();
+    for cluster in clusters {
+        let api: Api<Namespace> = Api::all(cluster.client.clone());
+        let labelled = ListParams::default().labels(RUN_ENDS_AT);
+        for left in api.list_metadata(&labelled).await.doing("list what earlier runs left")?.items {
+            let over_at = left.labels().get(RUN_ENDS_AT).and_then(|text| text.parse::<i64>().ok());
+            if over_at.is_some_and(|over_at| over_at <= now) {
+                failures.extend(delete(cluster, &left.name_any()).await.err().map(|error| format!("{error:#}")));
+            }
+        }
+    }
+    ensure!(failures.is_empty(), "cannot remove what earlier runs left: {}", failures.join("; "));
+    Ok(())
+}
+
+async fn delete(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
+    let api: Api<Namespace> = Api::all(cluster.client.clone());
+    match api.delete(namespace, &DeleteParams::background()).await {
+        Err(error) if is_absent(&error) => Ok(()),
+        deleted => deleted.map(drop).doing(format!("delete namespace {namespace} of {}", cluster.context)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::{Method, Request, Response};
+    use kube::{Client, client::Body};
+
+    use super::*;
+    use crate::cluster::Access;
+
+    /// An API server that only knows namespaces. Creating one takes a while; some cannot be deleted, and for each
+    /// the first deletion fails.
+    fn server(stubborn: &'static str) -> (Cluster, Arc<Mutex<BTreeSet<String>>>) {
+        let there: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+        let (namespaces, tried) = (there.clone(), Arc::new(Mutex::new(BTreeSet::new())));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (namespaces, tried) = (namespaces.clone(), tried.clone());
+            async move {
+                let (parts, body) = request.into_parts();
+                let name = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
+                let mut found = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+                let mut code = 200;
+                if parts.method == Method::POST {
+                    let object: Namespace = serde_json::from_slice(&body.collect_bytes().await?).unwrap();
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                    namespaces.lock().insert(object.name_any());
+                } else if !namespaces.lock().contains(&name) {
+                    code = 404;
+                } else if parts.method == Method::DELETE {
+                    let is_first = tried.lock().insert(name.clone());
+                    if is_first || name.starts_with(stubborn) {
+                        code = 500;
+                    } else {
+                        namespaces.lock().remove(&name);
+                    }
+                }
+                if code != 200 {
+                    let reason = if code == 404 { "NotFound" } else { "InternalError" };
+                    found =
+                        json!({ "kind": "Status", "status": "Failure", "message": "not now", "reason": reason, "code": code });
+                }
+                let body = Body::from(serde_json::to_vec(&found).unwrap());
+                Ok::<_, kube::Error>(Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        let client = Client::new(service, "default");
+        (Cluster { client, access: Access::default(), context: "rome".into(), server: "https://rome".into() }, there)
+    }
+
+    #[tokio::test]
+    async fn everything_is_removed_though_a_request_fails_and_what_stays_is_named() {
+        let (cluster, there) = server("first");
+        let stage = Stage::new(Duration::from_secs(1), false);
+        let first = stage.namespace(&cluster, "first", false).await.unwrap();
+        stage.namespace(&cluster, "second", false).await.unwrap();
+        let left = stage.remove(&Progress::silent(), Duration::from_secs(1)).await;
+        assert_eq!(*there.lock(), BTreeSet::from([first.clone()]));
+        assert_eq!(left.len(), 1);
+        assert!(
+            left[0].contains(&first) && left[0].contains("of rome was not removed") && left[0].contains("not now"),
+            "{left:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_was_just_being_made_is_removed_too() {
+        let (cluster, there) = server("none");
+        let stage = Stage::new(Duration::from_secs(60), false);
+        let played = stage.play(Duration::from_millis(50), &Progress::silent(), stage.namespace(&cluster, "late", false)).await;
+        let error = played.unwrap_err().to_string();
+        assert!(error.contains("not finished") && !error.contains("not removed"), "{error}");
+        assert!(there.lock().is_empty());
+    }
+}

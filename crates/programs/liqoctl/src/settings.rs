@@ -1,0 +1,541 @@
+//! `--set key=value` of `liqoctl install`: the keys, their values, and the defaults.
+
+use std::{collections::BTreeMap, net::IpAddr, path::Path};
+
+use liqo_api::{
+    ClusterConfig, ClusterId, NetworkSettings, PeeringPolicy, PeeringPolicySpec, PluginGeneration, PluginSource, Source,
+};
+
+mod network;
+
+pub use network::NetworkChanges;
+
+/// All settings. Nothing means: unchanged, or the default at the first installation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// `discovery.config.clusterName`.
+    pub cluster_name: Option<String>,
+    /// `discovery.config.clusterLabels`.
+    pub cluster_labels: Option<BTreeMap<String, String>>,
+    /// `apiServer.address`; empty to find it out.
+    pub api_server_address: Option<String>,
+    /// `apiServer.ca` as PEM; empty to find it out.
+    pub api_server_ca: Option<String>,
+    /// `authentication.address`; empty to find it out.
+    pub authentication_address: Option<String>,
+    /// `controllerManager.config.resourceSharingPercentage`.
+    pub percentage: Option<u8>,
+    /// `controllerManager.config.offerUpdateThresholdPercentage`.
+    pub threshold: Option<u8>,
+    /// `controllerManager.config.resourcePluginAddress`; empty for none.
+    pub plugin_address: Option<String>,
+    /// `controllerManager.config.resourcePluginGeneration`.
+    pub plugin_generation: Option<PluginGeneration>,
+    /// `controllerManager.replicas`.
+    pub replicas: Option<u16>,
+    /// `controllerManager.avoidNodes`.
+    pub avoid_nodes: Option<BTreeMap<String, String>>,
+    /// `controllerManager.image`.
+    pub image: Option<String>,
+    /// `fabric.image`.
+    pub fabric_image: Option<String>,
+    /// `network.*`.
+    pub network: NetworkChanges,
+    /// Notes for the user about the settings.
+    pub notes: Vec<String>,
+}
+
+/// Why a `--set` argument is not valid.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SettingError {
+    #[error("--set {0}: it must be key=value")]
+    Form(String),
+    #[error("--set {key}: unknown key{}; the keys are {}", suggestion(key), KEYS.join(", "))]
+    Key { key: String },
+    /// The value does not fit.
+    #[error("--set {key}={value}: {problem}")]
+    Value {
+        key: &'static str,
+        value: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+const CLUSTER_NAME: &str = "discovery.config.clusterName";
+const CLUSTER_LABELS: &str = "discovery.config.clusterLabels";
+const API_SERVER_ADDRESS: &str = "apiServer.address";
+const API_SERVER_CA: &str = "apiServer.ca";
+const AUTHENTICATION_ADDRESS: &str = "authentication.address";
+const PERCENTAGE: &str = "controllerManager.config.resourceSharingPercentage";
+const THRESHOLD: &str = "controllerManager.config.offerUpdateThresholdPercentage";
+const PLUGIN_ADDRESS: &str = "controllerManager.config.resourcePluginAddress";
+const PLUGIN_GENERATION: &str = "controllerManager.config.resourcePluginGeneration";
+const REPLICAS: &str = "controllerManager.replicas";
+const AVOID_NODES: &str = "controllerManager.avoidNodes";
+const IMAGE: &str = "controllerManager.image";
+const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
+const FABRIC_IMAGE: &str = "fabric.image";
+
+const IMAGE_NAME: &str = "localhost/liqo/controller-manager";
+const FABRIC_IMAGE_NAME: &str = "localhost/liqo/fabric";
+
+/// The keys that `--set` takes.
+pub const KEYS: [&str; 14 + network::KEYS.len()] = with_network([
+    CLUSTER_NAME,
+    CLUSTER_LABELS,
+    API_SERVER_ADDRESS,
+    API_SERVER_CA,
+    AUTHENTICATION_ADDRESS,
+    PERCENTAGE,
+    THRESHOLD,
+    PLUGIN_ADDRESS,
+    PLUGIN_GENERATION,
+    REPLICAS,
+    AVOID_NODES,
+    IMAGE,
+    KUBELET_IMAGE,
+    FABRIC_IMAGE,
+]);
+
+/// All keys; those of the network come last.
+const fn with_network(others: [&'static str; 14]) -> [&'static str; 14 + network::KEYS.len()] {
+    let mut all = [""; 14 + network::KEYS.len()];
+    let mut index = 0;
+    while index < all.len() {
+        all[index] = if index < others.len() { others[index] } else { network::KEYS[index - others.len()] };
+        index += 1;
+    }
+    all
+}
+
+/// The key that the user probably meant: all of it, or its last part, differs only in a few letters.
+fn suggestion(key: &str) -> String {
+    let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    let off = |known: &str| {
+        let whole = strsim::levenshtein(&known.to_ascii_lowercase(), &key.to_ascii_lowercase());
+        whole.min(strsim::levenshtein(&last(known), &last(key)))
+    };
+    let nearest = KEYS.iter().map(|known| (off(known), known)).min().filter(|(off, _)| off * 4 <= last(key).len());
+    nearest.map_or_else(String::new, |(_, known)| format!(" (did you mean {known}?)"))
+}
+
+impl Settings {
+    /// Reads `key=value` arguments. The last value of a key counts.
+    pub fn parse<S: AsRef<str>>(arguments: &[S]) -> Result<Self, SettingError> {
+        let mut settings = Self::default();
+        for argument in arguments {
+            let argument = argument.as_ref();
+            let (key, value) = argument.split_once('=').ok_or_else(|| SettingError::Form(argument.to_owned()))?;
+            settings.set(key.trim(), value.trim())?;
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), SettingError> {
+        let bad = |key: &'static str| move |problem: String| SettingError::Value { key, value: value.to_owned(), problem };
+        match key {
+            CLUSTER_NAME => self.cluster_name = Some(cluster_name(value).map_err(bad(CLUSTER_NAME))?),
+            CLUSTER_LABELS => self.cluster_labels = Some(labels(value).map_err(bad(CLUSTER_LABELS))?),
+            API_SERVER_ADDRESS => self.api_server_address = Some(address(value).map_err(bad(API_SERVER_ADDRESS))?),
+            API_SERVER_CA => self.api_server_ca = Some(certificates(value).map_err(bad(API_SERVER_CA))?),
+            AUTHENTICATION_ADDRESS => self.authentication_address = Some(address(value).map_err(bad(AUTHENTICATION_ADDRESS))?),
+            PERCENTAGE => self.percentage = Some(percentage(value).map_err(bad(PERCENTAGE))?),
+            THRESHOLD => self.threshold = Some(percentage(value).map_err(bad(THRESHOLD))?),
+            PLUGIN_ADDRESS => self.plugin_address = Some(plugin_address(value).map_err(bad(PLUGIN_ADDRESS))?),
+            PLUGIN_GENERATION => self.plugin_generation = Some(plugin_generation(value).map_err(bad(PLUGIN_GENERATION))?),
+            REPLICAS => self.replicas = Some(replicas(value).map_err(bad(REPLICAS))?),
+            AVOID_NODES => self.avoid_nodes = Some(labels(value).map_err(bad(AVOID_NODES))?),
+            IMAGE => self.image = Some(image(value).map_err(bad(IMAGE))?),
+            FABRIC_IMAGE => self.fabric_image = Some(image(value).map_err(bad(FABRIC_IMAGE))?),
+            KUBELET_IMAGE => self.notes.push(format!(
+                "{KUBELET_IMAGE} has no effect: virtual nodes are served by the controller manager and have no image of their own"
+            )),
+            _ => return self.network.set(key, value),
+        }
+        Ok(())
+    }
+}
+
+impl Settings {
+    /// The default policy with the settings applied.
+    fn policy(&self, present: PeeringPolicySpec) -> PeeringPolicySpec {
+        let mut policy = present;
+        let provide = &mut policy.provide;
+        provide.percentage = self.percentage.unwrap_or(provide.percentage);
+        provide.offer_update_threshold_percentage = self.threshold.or(provide.offer_update_threshold_percentage);
+        match self.plugin_address.as_deref() {
+            None => {}
+            // Removes only the plugin; this setting does not touch another source.
+            Some("") => provide.source.plugin = None,
+            Some(address) => {
+                let generation = provide.source.plugin.as_ref().map(|plugin| plugin.generation).unwrap_or_default();
+                let plugin = PluginSource { address: address.to_owned(), generation, tls: None };
+                provide.source = Source { plugin: Some(plugin), ..Source::default() };
+            }
+        }
+        if let (Some(plugin), Some(generation)) = (&mut provide.source.plugin, self.plugin_generation) {
+            plugin.generation = generation;
+        }
+        policy
+    }
+}
+
+/// The complete values of an installation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Values {
+    /// Name of the cluster.
+    pub cluster_name: String,
+    /// Labels of the cluster.
+    pub cluster_labels: BTreeMap<String, String>,
+    /// Address at which peers reach the API server.
+    pub api_server_address: Option<String>,
+    pub api_server_ca: Option<String>,
+    /// Address at which peers reach the auth endpoint.
+    pub authentication_address: Option<String>,
+    /// The default policy.
+    pub policy: PeeringPolicySpec,
+    /// Replicas of the controller manager.
+    pub replicas: u16,
+    /// Liqo runs on no node with one of these labels.
+    pub avoid_nodes: BTreeMap<String, String>,
+    pub image: String,
+    /// The image of the program on each node.
+    pub fabric_image: String,
+    /// The network to other clusters.
+    pub network: NetworkSettings,
+}
+
+/// What is installed already.
+#[derive(Clone, Debug, Default)]
+pub struct Present {
+    pub config: Option<ClusterConfig>,
+    /// The default policy.
+    pub policy: Option<PeeringPolicy>,
+    /// Replicas of the controller manager.
+    pub replicas: Option<u16>,
+    pub image: Option<String>,
+    /// The image of the program on each node.
+    pub fabric_image: Option<String>,
+    /// Labels of the nodes that it avoids.
+    pub avoid_nodes: BTreeMap<String, String>,
+}
+
+/// The image of this program's version.
+pub fn default_image() -> String {
+    format!("{IMAGE_NAME}:{}", env!("CARGO_PKG_VERSION"))
+}
+
+/// The image of the program on each node, of this program's version.
+pub fn default_fabric_image() -> String {
+    format!("{FABRIC_IMAGE_NAME}:{}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Whether an image is the default one of some version, which an upgrade replaces, and not one that a user chose.
+fn is_of_a_version(name: &str, image: &str) -> bool {
+    let tag = image.strip_prefix(name).and_then(|rest| rest.strip_prefix(':'));
+    tag.is_some_and(|tag| tag.split('.').count() == 3 && tag.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'))
+}
+
+impl Values {
+    /// Settings take precedence over the installed values, and these over defaults. `context` is the cluster's name in the kubeconfig.
+    pub fn resolve(settings: &Settings, present: &Present, context: &str) -> Self {
+        let config = present.config.as_ref().map(|config| config.spec.clone()).unwrap_or_default();
+        let kept_name = Some(config.cluster_name).filter(|name| !name.is_empty());
+        let chosen = |set: &Option<String>, kept: Option<String>| set.clone().or(kept).filter(|text| !text.is_empty());
+        let chosen_image = |name: &str, present: &Option<String>| present.clone().filter(|image| !is_of_a_version(name, image));
+        let (image, fabric_image) = (&present.image, &present.fabric_image);
+        let policy = present.policy.as_ref().map(|policy| policy.spec.clone()).unwrap_or_default();
+        Self {
+            cluster_name: settings.cluster_name.clone().or(kept_name).unwrap_or_else(|| name_from(context)),
+            cluster_labels: settings.cluster_labels.clone().unwrap_or(config.cluster_labels),
+            api_server_address: chosen(&settings.api_server_address, config.api_server.address),
+            api_server_ca: chosen(&settings.api_server_ca, config.api_server.ca),
+            authentication_address: chosen(&settings.authentication_address, config.authentication.address),
+            policy: settings.policy(policy),
+            replicas: settings.replicas.or(present.replicas).unwrap_or(1),
+            avoid_nodes: settings.avoid_nodes.clone().unwrap_or_else(|| present.avoid_nodes.clone()),
+            image: settings.image.clone().or_else(|| chosen_image(IMAGE_NAME, image)).unwrap_or_else(default_image),
+            fabric_image: (settings.fabric_image.clone())
+                .or_else(|| chosen_image(FABRIC_IMAGE_NAME, fabric_image))
+                .unwrap_or_else(default_fabric_image),
+            network: settings.network.applied_to(config.network),
+        }
+    }
+}
+
+/// Makes a valid cluster name from the name in the kubeconfig.
+pub fn name_from(context: &str) -> String {
+    let mut name = String::new();
+    for character in context.chars().map(|character| character.to_ascii_lowercase()) {
+        if character.is_ascii_lowercase() || character.is_ascii_digit() {
+            name.push(character);
+        } else if !name.is_empty() && !name.ends_with('-') {
+            name.push('-');
+        }
+    }
+    name.truncate(63);
+    let name = name.trim_end_matches('-');
+    if name.is_empty() {
+        return "cluster".to_owned();
+    }
+    // Peers refuse a name that has the form of a cluster ID.
+    if name.parse::<ClusterId>().is_ok() { format!("cluster-{name}") } else { name.to_owned() }
+}
+
+/// `host:port` of a plugin; empty for none.
+fn plugin_address(text: &str) -> Result<String, String> {
+    let parts = text.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
+    match parts {
+        None if text.is_empty() => Ok(String::new()),
+        Some((host, Ok(1..))) if !host.is_empty() && !host.contains(['/', ':', ' ']) => Ok(text.to_owned()),
+        _ => Err("it must be host:port, for example liqo-fixed-resources-plugin.liqo:6001".to_owned()),
+    }
+}
+
+fn plugin_generation(text: &str) -> Result<PluginGeneration, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "p1" => Ok(PluginGeneration::P1),
+        "p2" => Ok(PluginGeneration::P2),
+        "p3" => Ok(PluginGeneration::P3),
+        _ => Err("it must be p1, p2 or p3".to_owned()),
+    }
+}
+
+pub fn cluster_name(text: &str) -> Result<String, String> {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let good = (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-');
+    if text.parse::<ClusterId>().is_ok() {
+        return Err(format!("a cluster name must not look like a cluster ID (for example, choose {})", name_from(text)));
+    }
+    if good {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "a cluster name has 1 to 63 lower-case letters, digits and dashes, with no dash at either end (for example {})",
+        name_from(text)
+    ))
+}
+
+/// Reads `a=b,c=d`.
+pub fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let text = text.trim_start_matches('{').trim_end_matches('}');
+    text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(label).collect()
+}
+
+fn label(pair: &str) -> Result<(String, String), String> {
+    let form = || format!("{pair:?} is not a label; labels are given as a=b,c=d");
+    let (key, value) = pair.split_once('=').ok_or_else(form)?;
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let part = |text: &str| {
+        text.len() <= 63
+            && text.bytes().all(inner)
+            && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
+            && text.bytes().last().is_some_and(|byte| byte.is_ascii_alphanumeric())
+    };
+    let (prefix, name) = key.rsplit_once('/').unzip();
+    let prefix_good = prefix.is_none_or(|prefix| (1..=253).contains(&prefix.len()) && prefix.bytes().all(inner));
+    if prefix_good && part(name.unwrap_or(key)) && (value.is_empty() || part(value)) {
+        Ok((key.to_owned(), value.to_owned()))
+    } else {
+        Err(form())
+    }
+}
+
+/// The URL of an address that other clusters can call. Empty stays empty.
+pub fn address(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    let form = || "it looks like https://203.0.113.5:6443".to_owned();
+    let rest = match text.split_once("://") {
+        Some(("https", rest)) => rest,
+        Some(_) => return Err(form()),
+        None => text,
+    };
+    let rest = rest.trim_end_matches('/');
+    if rest.is_empty() || rest.contains(['/', '@', '?', '#', ' ']) {
+        return Err(form());
+    }
+    if means_this_machine(host(rest)) {
+        return Err("only the machine itself can reach this address".to_owned());
+    }
+    Ok(format!("https://{rest}"))
+}
+
+/// The host of a URL, or of host and port.
+pub fn host(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    }
+}
+
+/// Whether a host means the machine that uses it, for example `localhost`.
+pub fn means_this_machine(host: &str) -> bool {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        let address = address.to_canonical();
+        return address.is_loopback() || address.is_unspecified();
+    }
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    host == "localhost" || host.ends_with(".localhost")
+}
+
+/// PEM, or a file with it.
+fn certificates(text: &str) -> Result<String, String> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    if text.is_empty() || text.contains(BEGIN) {
+        return Ok(text.to_owned());
+    }
+    let pem = std::fs::read_to_string(Path::new(text))
+        .map_err(|error| format!("neither certificates in PEM nor a file that can be read ({error})"))?;
+    if pem.contains(BEGIN) { Ok(pem) } else { Err(format!("the file contains no certificate in PEM (a line {BEGIN:?})")) }
+}
+
+fn percentage(text: &str) -> Result<u8, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    number.parse().ok().filter(|percent| *percent <= 100).ok_or_else(|| "it must be a whole number from 0 to 100".to_owned())
+}
+
+fn replicas(text: &str) -> Result<u16, String> {
+    text.parse().ok().filter(|count| (1..=9).contains(count)).ok_or_else(|| "it must be a whole number from 1 to 9".to_owned())
+}
+
+fn image(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains(char::is_whitespace) {
+        return Err("it must be the name of an image".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(argument: &str) -> String {
+        Settings::parse(&[argument]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_key_is_understood() {
+        let settings = Settings::parse(&[
+            "discovery.config.clusterName=rome",
+            "discovery.config.clusterLabels=region=eu, liqo.io/provider=kind",
+            "apiServer.address=203.0.113.5:6443",
+            "apiServer.ca=-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----",
+            "authentication.address=https://203.0.113.5:30443/",
+            "controllerManager.config.resourceSharingPercentage=70",
+            "controllerManager.config.offerUpdateThresholdPercentage=0",
+            "controllerManager.config.resourcePluginAddress=liqo-fixed-resources-plugin.liqo:6001",
+            "controllerManager.config.resourcePluginGeneration=P2",
+            "controllerManager.replicas=2",
+            "controllerManager.avoidNodes=kwok.x-k8s.io/node=fake",
+            "controllerManager.image=localhost/x:1",
+            "fabric.image=localhost/y:1",
+            "virtualKubelet.imageName=somebody/virtual-kubelet:latest",
+        ])
+        .unwrap();
+        assert_eq!(settings.cluster_name.as_deref(), Some("rome"));
+        let labels = settings.cluster_labels.clone().unwrap();
+        assert_eq!((labels["region"].as_str(), labels["liqo.io/provider"].as_str()), ("eu", "kind"));
+        assert_eq!(settings.api_server_address.as_deref(), Some("https://203.0.113.5:6443"));
+        assert_eq!(settings.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
+        assert_eq!((settings.percentage, settings.threshold, settings.replicas), (Some(70), Some(0), Some(2)));
+        assert_eq!(settings.avoid_nodes.clone().unwrap()["kwok.x-k8s.io/node"], "fake");
+        assert!(settings.notes[0].contains("no effect"), "{:?}", settings.notes);
+        let plugin = settings.policy(PeeringPolicySpec::default()).provide.source.plugin.unwrap();
+        assert_eq!(plugin.address, "liqo-fixed-resources-plugin.liqo:6001");
+        assert_eq!(plugin.generation, PluginGeneration::P2);
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_the_keys_that_exist() {
+        let text = refused("clusterName=rome");
+        assert!(text.contains("did you mean discovery.config.clusterName?"), "{text}");
+        for (typed, meant) in [
+            ("controllerManager.config.resourcePluginAdress", "controllerManager.config.resourcePluginAddress"),
+            ("controllermanager.replica", "controllerManager.replicas"),
+            ("discovery.clustername", "discovery.config.clusterName"),
+            ("controllerManager.config.resourceSharingPercent", "controllerManager.config.resourceSharingPercentage"),
+        ] {
+            let text = refused(&format!("{typed}=x"));
+            assert!(text.contains(&format!("did you mean {meant}?")), "{text}");
+        }
+        let text = refused("a.b=c");
+        assert!(text.contains("controllerManager.replicas") && !text.contains("did you mean"), "{text}");
+        assert!(refused("discovery.config.clusterName").contains("key=value"));
+    }
+
+    #[test]
+    fn values_that_cannot_work_are_refused_with_what_would() {
+        for (argument, hint) in [
+            ("discovery.config.clusterName=Rome_1", "rome-1"),
+            ("discovery.config.clusterLabels=region", "a=b,c=d"),
+            ("discovery.config.clusterLabels=-a=b", "a=b,c=d"),
+            ("apiServer.address=http://203.0.113.5", "https://"),
+            ("apiServer.address=https://127.0.0.1:6443", "only the machine itself"),
+            ("authentication.address=localhost:30443", "only the machine itself"),
+            ("authentication.address=https://[::1]:30443", "only the machine itself"),
+            ("apiServer.ca=/does/not/exist.pem", "neither"),
+            ("controllerManager.config.resourceSharingPercentage=101", "0 to 100"),
+            ("controllerManager.replicas=0", "1 to 9"),
+            ("controllerManager.config.resourcePluginAddress=http://plugin:6001", "host:port"),
+            ("controllerManager.config.resourcePluginAddress=plugin:0", "host:port"),
+            ("controllerManager.config.resourcePluginGeneration=4", "p1, p2 or p3"),
+        ] {
+            let text = refused(argument);
+            assert!(text.contains(hint), "{argument}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_made_of_what_the_kubeconfig_calls_the_cluster() {
+        for (context, name) in [
+            ("kind-rome", "kind-rome"),
+            ("kubernetes-admin@kubernetes", "kubernetes-admin-kubernetes"),
+            ("arn:aws:eks:eu-west-1:1:cluster/Rome", "arn-aws-eks-eu-west-1-1-cluster-rome"),
+            ("--", "cluster"),
+        ] {
+            assert_eq!(name_from(context), name);
+            assert!(cluster_name(&name_from(context)).is_ok());
+        }
+        assert!(cluster_name(&name_from(&"x.".repeat(99))).is_ok());
+        let id = "x".repeat(32);
+        assert!(cluster_name(&id).unwrap_err().contains("must not look like a cluster ID"));
+        assert_eq!(cluster_name(&name_from(&id)), Ok(format!("cluster-{id}")));
+    }
+
+    #[test]
+    fn what_was_set_once_stays_until_something_else_is_set() {
+        let first = Values::resolve(&Settings::default(), &Present::default(), "kind-rome");
+        assert_eq!((first.cluster_name.as_str(), first.policy.provide.percentage, first.replicas), ("kind-rome", 90, 1));
+
+        let mut config =
+            ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec { cluster_name: "rome".into(), ..Default::default() });
+        config.spec.authentication.address = Some("https://203.0.113.5:30443".into());
+        let mut policy = PeeringPolicy::new("default", liqo_api::PeeringPolicySpec::default());
+        policy.spec.provide.percentage = 40;
+        let present = Present {
+            config: Some(config),
+            policy: Some(policy),
+            replicas: Some(2),
+            image: Some("localhost/liqo/controller-manager:0.0.1".into()),
+            fabric_image: Some("localhost/liqo/fabric:mine".into()),
+            avoid_nodes: [("spot".to_owned(), "yes".to_owned())].into(),
+        };
+        let kept = Values::resolve(&Settings::default(), &present, "other");
+        assert_eq!((kept.cluster_name.as_str(), kept.policy.provide.percentage, kept.replicas), ("rome", 40, 2));
+        assert_eq!(kept.avoid_nodes, present.avoid_nodes);
+        assert_eq!(kept.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
+        // Replaces the default image of another version, and keeps an image that a user chose.
+        assert_eq!((kept.image, kept.fabric_image.as_str()), (default_image(), "localhost/liqo/fabric:mine"));
+        let chosen = Present { image: Some("localhost/liqo/controller-manager:1a2b3c".into()), ..present.clone() };
+        assert_eq!(Values::resolve(&Settings::default(), &chosen, "other").image, "localhost/liqo/controller-manager:1a2b3c");
+
+        let unset = Settings::parse(&["authentication.address=", "controllerManager.avoidNodes="]).unwrap();
+        let unset = Values::resolve(&unset, &present, "other");
+        assert_eq!((unset.authentication_address, unset.avoid_nodes.len()), (None, 0));
+    }
+}

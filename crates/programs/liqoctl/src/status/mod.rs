@@ -1,0 +1,228 @@
+//! `liqoctl status`: shows this cluster, each peer in both directions, and each link of the chain, as a tree.
+
+mod summary;
+mod tree;
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use liqo_api::{
+    ClusterId, Condition, Exposed, ForeignCluster, GatewayStatus, OfferPhase, PeeringIntent, PodOffloadingStrategy, ResourceList,
+};
+use serde::Serialize;
+
+pub use tree::render;
+
+use crate::{
+    cluster::Cluster,
+    inspect::{self, Reader},
+};
+
+pub async fn collect(cluster: &Cluster) -> anyhow::Result<Status> {
+    let reader = Reader::new(cluster);
+    let objects = Box::pin(reader.liqo_objects()).await;
+    let usage = inspect::usage(&reader, &objects).await;
+    usage.and_then(|usage| summary::summarize(&cluster.context, &objects, &usage)).map_err(anyhow::Error::msg)
+}
+
+/// Everything that `liqoctl status` shows; `-o json` prints it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    pub cluster: ThisCluster,
+    pub peers: Vec<Peer>,
+    pub namespaces: Vec<OffloadedNamespace>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ThisCluster {
+    /// Its name; the name in the kubeconfig if Liqo is not installed.
+    pub name: String,
+    /// Whether Liqo is installed.
+    pub installed: bool,
+    #[serde(rename = "clusterID", skip_serializing_if = "Option::is_none")]
+    pub cluster_id: Option<ClusterId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// URL of its auth endpoint.
+    #[serde(rename = "authURL", skip_serializing_if = "Option::is_none")]
+    pub auth_url: Option<String>,
+    /// URL of its API server, which peers get.
+    #[serde(rename = "apiServerURL", skip_serializing_if = "Option::is_none")]
+    pub api_server_url: Option<String>,
+    pub conditions: Vec<Link>,
+    /// Replicas of the controller manager.
+    pub manager: Replicas,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Replicas {
+    pub available: i32,
+    pub wanted: i32,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Peer {
+    /// Name of its `ForeignCluster`.
+    pub name: String,
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+    /// What this cluster borrows from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub borrowing: Option<Borrowing>,
+    /// What it borrows from this cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lending: Option<Lending>,
+    /// The network between its pods and ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<Networking>,
+    /// Whether the peering is ending.
+    pub ending: bool,
+}
+
+/// What this cluster borrows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Borrowing {
+    /// The peering requests no resources, only the network.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub network_only: bool,
+    /// The gateway, if this cluster reaches the peer through its tunnel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<Through>,
+    /// The links of the chain, in order.
+    pub links: Vec<Link>,
+    pub offers: Vec<Offer>,
+    /// The virtual nodes of accepted offers.
+    pub nodes: Vec<VirtualNode>,
+}
+
+/// How this cluster reaches a provider through its tunnel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Through {
+    /// The gateway that answers; nothing if none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
+}
+
+/// What a peer borrows from this cluster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lending {
+    /// The tenant namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_namespace: Option<String>,
+    /// The links of the chain, in order.
+    pub links: Vec<Link>,
+    /// The offers to it.
+    pub offers: Vec<Offer>,
+    /// Its pods that were created here and have not finished.
+    pub pods: usize,
+}
+
+/// The network to a peer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Networking {
+    /// The links of the chain, in order.
+    pub links: Vec<Link>,
+    /// The peer's prefixes, and what they are mapped to here.
+    pub prefixes: BTreeMap<IpNet, IpNet>,
+    /// What our gateways report about their tunnels to it.
+    pub gateways: Vec<GatewayStatus>,
+}
+
+/// One link of the chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Link {
+    pub name: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    pub reason: String,
+    pub message: String,
+    pub since: String,
+}
+
+impl From<&Condition> for Link {
+    fn from(condition: &Condition) -> Self {
+        Self {
+            name: condition.type_.clone(),
+            status: condition.status.clone(),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+            since: condition.last_transition_time.0.to_string(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Offer {
+    pub pool: String,
+    pub phase: OfferPhase,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    pub resources: ResourceList,
+    /// When the offer ends, if the provider withdraws it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withdrawal_timestamp: Option<String>,
+    /// From then on, the provider ends pods beyond the offer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclaim_timestamp: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualNode {
+    pub pool: String,
+    /// Name of the Node, once it exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Whether the Node is Ready.
+    pub ready: bool,
+    pub resources: ResourceList,
+    /// Unfinished pods on it.
+    pub pods: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OffloadedNamespace {
+    pub namespace: String,
+    /// Where its pods may run.
+    pub pod_offloading_strategy: PodOffloadingStrategy,
+    /// Whether the namespace exists in every selected cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Link>,
+    /// The remote namespaces.
+    pub remote: Vec<RemoteNamespaceStatus>,
+}
+
+/// A namespace at a provider.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RemoteNamespaceStatus {
+    pub cluster: String,
+    pub namespace: String,
+    /// Whether pods can run in it.
+    pub ready: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// What is exposed there to the outside.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exposed: Vec<Exposed>,
+}
+
+/// The links among `wanted` that a `ForeignCluster` has, in the order of `wanted`.
+fn links(foreign: &ForeignCluster, wanted: &[&str]) -> Vec<Link> {
+    wanted.iter().filter_map(|kind| foreign.condition(kind)).map(Link::from).collect()
+}
+
+/// Whether this cluster wants to borrow, or still has something to give back.
+fn borrows(foreign: &ForeignCluster, links: &[Link]) -> bool {
+    foreign.spec.outgoing_peering == PeeringIntent::Yes || !links.is_empty()
+}

@@ -1,0 +1,201 @@
+//! Computes the status from what was read. Pure.
+
+use kube::ResourceExt as _;
+use liqo_api::{
+    ForeignCluster, NamespaceOffloading, RemoteNamespace, ResourceOffer, ShadowPod, ShadowPodPhase, links, provider_namespace,
+    tenant_namespace,
+};
+
+use super::{
+    Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, RemoteNamespaceStatus, Replicas, Status, ThisCluster,
+    Through, VirtualNode, borrows,
+};
+use crate::inspect::{LiqoObjects, Read, Usage};
+
+/// The status of the cluster that the kubeconfig calls `context`; an error if an object that it needs could not be read.
+pub fn summarize(context: &str, objects: &LiqoObjects, usage: &Usage) -> Read<Status> {
+    let cluster = this_cluster(context, objects)?;
+    let mut known: Vec<&ForeignCluster> = read(&objects.peers)?.iter().collect();
+    known.sort_by_key(|foreign| foreign.name_any());
+    let peers = known.into_iter().map(|foreign| peer(foreign, objects, usage)).collect::<Read<_>>()?;
+    let namespaces = read(&objects.offloadings)?.iter().cloned().map(namespace).collect();
+    Ok(Status { cluster, peers, namespaces })
+}
+
+fn read<T>(value: &Read<T>) -> Read<&T> {
+    value.as_ref().map_err(Clone::clone)
+}
+
+fn this_cluster(context: &str, objects: &LiqoObjects) -> Read<ThisCluster> {
+    let config = read(&objects.config)?.as_ref();
+    let manager = read(&objects.manager)?.as_ref().map(|deployment| Replicas {
+        available: deployment.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0),
+        wanted: deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
+    });
+    let status = config.and_then(|config| config.status.clone()).unwrap_or_default();
+    Ok(ThisCluster {
+        name: config.map_or(context, |config| config.spec.cluster_name.as_str()).to_owned(),
+        installed: config.is_some(),
+        cluster_id: status.cluster_id,
+        version: status.version,
+        auth_url: status.auth_url,
+        api_server_url: status.api_server_url,
+        conditions: status.conditions.iter().map(Link::from).collect(),
+        manager: manager.unwrap_or_default(),
+    })
+}
+
+fn peer(foreign: &ForeignCluster, objects: &LiqoObjects, usage: &Usage) -> Read<Peer> {
+    let outgoing = super::links(foreign, &links::BORROWING);
+    let incoming = super::links(foreign, &links::LENDING);
+    let tenant = foreign.status.as_ref().and_then(|status| status.tenant_namespace.clone());
+    Ok(Peer {
+        name: foreign.name_any(),
+        cluster_id: foreign.spec.cluster_id.clone(),
+        borrowing: borrows(foreign, &outgoing).then(|| borrowing(foreign, outgoing, objects, usage)).transpose()?,
+        lending: (tenant.is_some() || !incoming.is_empty())
+            .then(|| lending(foreign, tenant, incoming, objects, usage))
+            .transpose()?,
+        network: network(foreign, objects)?,
+        ending: foreign.metadata.deletion_timestamp.is_some(),
+    })
+}
+
+fn network(foreign: &ForeignCluster, objects: &LiqoObjects) -> Read<Option<Networking>> {
+    let links = super::links(foreign, &links::NETWORK);
+    if links.is_empty() {
+        return Ok(None);
+    }
+    let tunnel = objects.tunnel(&foreign.spec.cluster_id).map_err(Clone::clone)?.cloned();
+    let (spec, status) = tunnel.map(|tunnel| (tunnel.spec, tunnel.status.unwrap_or_default())).unzip();
+    Ok(Some(Networking {
+        links,
+        prefixes: spec.map(|spec| spec.imported).unwrap_or_default(),
+        gateways: status.unwrap_or_default().gateways,
+    }))
+}
+
+fn borrowing(foreign: &ForeignCluster, links: Vec<Link>, objects: &LiqoObjects, usage: &Usage) -> Read<Borrowing> {
+    let namespace = provider_namespace(&foreign.spec.cluster_id);
+    let is_from_peer = |node: &&liqo_api::VirtualNode| node.namespace().as_ref() == Some(&namespace);
+    let mut nodes: Vec<VirtualNode> =
+        read(&objects.virtual_nodes)?.iter().filter(is_from_peer).map(|node| virtual_node(node, usage)).collect();
+    nodes.sort_by(|one, other| one.pool.cmp(&other.pool));
+    Ok(Borrowing {
+        network_only: foreign.wants_outgoing() && !foreign.wants_resources(),
+        tunnel: (!foreign.spec.tunnel.is_empty())
+            .then(|| Through { gateway: foreign.status.as_ref().and_then(|status| status.called_through.clone()) }),
+        links,
+        offers: offers(&namespace, objects)?,
+        nodes,
+    })
+}
+
+fn virtual_node(object: &liqo_api::VirtualNode, usage: &Usage) -> VirtualNode {
+    let node = object.status.as_ref().and_then(|status| status.node_name.clone());
+    let used = node.as_ref().and_then(|name| usage.nodes.get(name)).copied().unwrap_or_default();
+    VirtualNode {
+        pool: object.spec.pool.clone(),
+        node,
+        ready: used.ready,
+        resources: object.spec.resources.clone(),
+        pods: used.pods,
+    }
+}
+
+fn lending(
+    foreign: &ForeignCluster,
+    tenant: Option<String>,
+    links: Vec<Link>,
+    objects: &LiqoObjects,
+    usage: &Usage,
+) -> Read<Lending> {
+    let namespace = tenant.clone().unwrap_or_else(|| tenant_namespace(&foreign.spec.cluster_id));
+    let runs = |pod: &&ShadowPod| {
+        pod.namespace().as_ref() == Some(&namespace)
+            && pod.status.as_ref().is_some_and(|status| status.phase == ShadowPodPhase::Created)
+    };
+    Ok(Lending {
+        offers: offers(&namespace, objects)?,
+        pods: usage.shadow_pods.iter().filter(runs).count(),
+        tenant_namespace: tenant,
+        links,
+    })
+}
+
+fn offers(namespace: &str, objects: &LiqoObjects) -> Read<Vec<Offer>> {
+    let offers = read(&objects.offers)?.iter().filter(|offer| offer.namespace().as_deref() == Some(namespace));
+    let mut offers: Vec<Offer> = offers.cloned().map(offer).collect();
+    offers.sort_by(|one, other| one.pool.cmp(&other.pool));
+    Ok(offers)
+}
+
+fn offer(object: ResourceOffer) -> Offer {
+    let status = object.status.unwrap_or_default();
+    Offer {
+        pool: object.spec.pool,
+        phase: status.phase,
+        message: status.message,
+        resources: object.spec.resource_quota.hard,
+        withdrawal_timestamp: object.spec.withdrawal_timestamp.map(|time| time.0.to_string()),
+        reclaim_timestamp: object.spec.reclaim_timestamp.map(|time| time.0.to_string()),
+    }
+}
+
+fn namespace(object: NamespaceOffloading) -> OffloadedNamespace {
+    let name = object.namespace().unwrap_or_default();
+    let status = object.status.unwrap_or_default();
+    let remote = |remote: RemoteNamespace| RemoteNamespaceStatus {
+        cluster: remote.cluster_name,
+        namespace: remote.namespace,
+        ready: remote.ready,
+        message: remote.message,
+        exposed: remote.exposed,
+    };
+    OffloadedNamespace {
+        namespace: name,
+        pod_offloading_strategy: object.spec.pod_offloading_strategy,
+        ready: status.conditions.iter().find(|condition| condition.type_ == "Ready").map(Link::from),
+        remote: status.remote_namespaces.into_iter().map(remote).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::inspect::{
+        NodeUsage,
+        fixtures::{facts, milan, of},
+    };
+
+    #[test]
+    fn each_object_is_shown_with_the_peer_that_it_belongs_to() {
+        let mut objects = facts().liqo;
+        let node = |namespace: &str| {
+            json!({
+                "metadata": { "name": "default", "namespace": namespace },
+                "spec": { "clusterID": milan(), "clusterName": "milan", "pool": "default", "resources": { "cpu": "2" } },
+                "status": { "nodeName": "milan" },
+            })
+        };
+        objects.virtual_nodes = Ok(vec![of(node(&provider_namespace(&milan()))), of(node("liqo-provider-another"))]);
+        let usage = Usage { nodes: [("milan".to_owned(), NodeUsage { ready: true, pods: 3 })].into(), shadow_pods: Vec::new() };
+        let status = serde_json::to_value(summarize("kind", &objects, &usage).unwrap()).unwrap();
+        assert_eq!((&status["cluster"]["name"], &status["cluster"]["manager"]["available"]), (&json!("rome"), &json!(1)));
+        let expected = json!([{ "pool": "default", "node": "milan", "ready": true, "resources": { "cpu": "2" }, "pods": 3 }]);
+        assert_eq!(status["peers"][0]["borrowing"]["nodes"], expected);
+        assert_eq!(status["peers"][0]["network"]["prefixes"], json!({ "10.244.0.0/16": "10.65.0.0/16" }));
+        objects.offers = Err("cannot list resourceoffers".to_owned());
+        assert_eq!(summarize("kind", &objects, &usage).unwrap_err(), "cannot list resourceoffers");
+    }
+
+    #[test]
+    fn a_cluster_without_liqo_has_the_name_of_its_context() {
+        let mut objects = facts().liqo;
+        (objects.config, objects.manager, objects.peers) = (Ok(None), Ok(None), Ok(Vec::new()));
+        let status = summarize("kind", &objects, &Usage::default()).unwrap();
+        assert!(status.cluster.name == "kind" && !status.cluster.installed && status.peers.is_empty());
+    }
+}

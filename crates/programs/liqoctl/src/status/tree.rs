@@ -1,0 +1,489 @@
+//! The status as a tree for people.
+
+use liqo_api::{Exposed, OfferPhase, ResourceList, Transport, links};
+
+use super::{Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
+use crate::output::{Paint, plain};
+
+/// A line and the lines below it.
+struct Branch {
+    text: String,
+    children: Vec<Branch>,
+}
+
+impl Branch {
+    fn leaf(text: impl Into<String>) -> Self {
+        Self { text: text.into(), children: Vec::new() }
+    }
+
+    fn draw(&self, indent: &str, out: &mut String) {
+        out.push_str(&self.text);
+        out.push('\n');
+        for (index, child) in self.children.iter().enumerate() {
+            let last = index + 1 == self.children.len();
+            out.push_str(indent);
+            out.push_str(if last { "└─ " } else { "├─ " });
+            child.draw(&format!("{indent}{}", if last { "   " } else { "│  " }), out);
+        }
+    }
+}
+
+pub fn render(status: &Status, paint: Paint) -> String {
+    let mut root = this_cluster(&status.cluster, paint);
+    if status.cluster.installed {
+        if status.peers.is_empty() {
+            root.children.push(Branch::leaf(
+                paint.faint("no peers: `liqoctl peer --remote-kubeconfig FILE` borrows from another cluster"),
+            ));
+        }
+        root.children.extend(status.peers.iter().map(|one| peer(one, paint)));
+        if !status.namespaces.is_empty() {
+            let children = status.namespaces.iter().map(|one| namespace(one, paint)).collect();
+            root.children.push(Branch { text: paint.strong("offloaded namespaces"), children });
+        }
+    }
+    let mut out = String::new();
+    root.draw("", &mut out);
+    out
+}
+
+fn this_cluster(cluster: &ThisCluster, paint: Paint) -> Branch {
+    let mut text = paint.strong(&cluster.name);
+    let Some(id) = &cluster.cluster_id else {
+        let text = if cluster.installed {
+            format!("{text} (Liqo has not started yet)")
+        } else {
+            format!("{text} (Liqo is not installed: `liqoctl install`)")
+        };
+        return Branch::leaf(text);
+    };
+    text += &paint.faint(&format!(" (ID {id}, Liqo {})", cluster.version.as_deref().unwrap_or("of an unknown version")));
+    let manager = cluster.manager;
+    let works = manager.available >= manager.wanted && manager.available > 0;
+    let mut children = vec![Branch::leaf(format!(
+        "{} controller manager: {} of {} replicas available",
+        mark(Some(works), paint),
+        manager.available,
+        manager.wanted
+    ))];
+    children.extend(cluster.conditions.iter().map(|condition| link(condition, paint)));
+    if let (Some(auth), Some(api)) = (&cluster.auth_url, &cluster.api_server_url) {
+        children.push(Branch::leaf(paint.faint(&format!("peers reach it at {auth} and {api}"))));
+    }
+    Branch { text, children }
+}
+
+fn mark(holds: Option<bool>, paint: Paint) -> String {
+    match holds {
+        Some(true) => paint.good("✓"),
+        Some(false) => paint.bad("✗"),
+        None => paint.unsure("?"),
+    }
+}
+
+fn link(link: &Link, paint: Paint) -> Branch {
+    let holds = match link.status.as_str() {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    };
+    let mut text = format!("{} {}", mark(holds, paint), link.name);
+    if holds != Some(true) {
+        text = format!("{text}: {}: {} {}", link.reason, plain(&link.message), paint.faint(&format!("(since {})", link.since)));
+    }
+    Branch::leaf(text)
+}
+
+fn peer(peer: &Peer, paint: Paint) -> Branch {
+    let mut text = paint.strong(&peer.name) + &paint.faint(&format!(" (ID {})", peer.cluster_id));
+    if peer.ending {
+        text += &paint.unsure(" is ending");
+    }
+    let mut children = Vec::new();
+    children.extend(peer.borrowing.as_ref().map(|one| borrowing(&peer.name, one, paint)));
+    children.extend(peer.lending.as_ref().map(|one| lending(&peer.name, one, paint)));
+    children.extend(peer.network.as_ref().map(|one| network(&peer.name, one, paint)));
+    if children.is_empty() {
+        children.push(Branch::leaf(paint.faint("no peering")));
+    }
+    Branch { text, children }
+}
+
+fn borrowing(name: &str, borrowing: &Borrowing, paint: Paint) -> Branch {
+    let mut children: Vec<_> = borrowing.links.iter().map(|one| link(one, paint)).collect();
+    if children.is_empty() {
+        children.push(Branch::leaf(format!("{} nothing has happened yet", mark(None, paint))));
+    }
+    if let Some(through) = &borrowing.tunnel {
+        children.push(Branch::leaf(match &through.gateway {
+            Some(gateway) => paint.faint(&format!("reached through its tunnel, gateway {}", plain(gateway))),
+            None => paint.unsure("reached through its tunnel, where no gateway answers now"),
+        }));
+    }
+    if borrowing.network_only {
+        children.push(Branch::leaf(paint.faint("requests no resources, only the network")));
+    }
+    // A node is shown below its offer, or alone if the offer is gone.
+    let offered = |one: &VirtualNode| borrowing.offers.iter().any(|offer| offer.pool == one.pool);
+    children.extend(borrowing.offers.iter().map(|one| {
+        let mut branch = offer(one, Some(name), paint);
+        branch.children.extend(borrowing.nodes.iter().filter(|node| node.pool == one.pool).map(|one| node(one, paint)));
+        branch
+    }));
+    children.extend(borrowing.nodes.iter().filter(|one| !offered(one)).map(|one| node(one, paint)));
+    Branch { text: format!("borrowed from {name}"), children }
+}
+
+fn lending(name: &str, lending: &Lending, paint: Paint) -> Branch {
+    let mut children: Vec<_> = lending.links.iter().map(|one| link(one, paint)).collect();
+    children.extend(lending.offers.iter().map(|one| offer(one, None, paint)));
+    let answered = lending.links.iter().any(|link| link.name == links::RESOURCES_OFFERED);
+    if lending.tenant_namespace.is_some() && !answered {
+        children.push(Branch::leaf(paint.faint("it requests no resources")));
+    }
+    children.push(Branch::leaf(count(lending.pods, "of its pods runs here", "of its pods run here")));
+    Branch { text: format!("lent to {name}"), children }
+}
+
+fn network(name: &str, network: &Networking, paint: Paint) -> Branch {
+    let mut children: Vec<_> = network.links.iter().map(|one| link(one, paint)).collect();
+    let seen: Vec<String> = network.prefixes.iter().map(|(there, here)| format!("{there} is mapped here to {here}")).collect();
+    if !seen.is_empty() {
+        children.push(Branch::leaf(format!("its {}", seen.join(", "))));
+    }
+    children.extend(network.gateways.iter().map(|gateway| {
+        let (node, ends) = (plain(&gateway.node), plain(&gateway.endpoints.join(", ")));
+        let over = match gateway.transport {
+            Some(Transport::Tls) => paint.unsure(" over TLS, because UDP does not pass"),
+            _ => String::new(),
+        };
+        let latency = gateway.latency_microseconds.map(|time| format!(", {}.{} ms", time / 1000, time % 1000 / 100));
+        let lost = gateway.loss_percent.filter(|loss| *loss > 0).map(|loss| paint.unsure(&format!(", {loss} % lost")));
+        let quality = latency.unwrap_or_default() + &lost.unwrap_or_default();
+        Branch::leaf(if gateway.connected {
+            format!("tunnel from node {node} to {ends}{over}{quality}")
+        } else {
+            paint.unsure(&format!("no tunnel from node {node}"))
+        })
+    }));
+    Branch { text: format!("network to {name}"), children }
+}
+
+/// An offer from `provider`, or one that this cluster makes.
+fn offer(offer: &Offer, provider: Option<&str>, paint: Paint) -> Branch {
+    let phase = format!("{:?}", offer.phase);
+    let phase = match offer.phase {
+        OfferPhase::Accepted => paint.good(&phase),
+        OfferPhase::Refused => paint.bad(&phase),
+        OfferPhase::Pending | OfferPhase::ManualActionRequired => paint.unsure(&phase),
+    };
+    let why = match (offer.phase, provider) {
+        (OfferPhase::Accepted, _) => None,
+        (OfferPhase::ManualActionRequired, Some(name)) => {
+            Some(format!("you have to decide: `liqoctl offer accept {name} {}`", plain(&offer.pool)))
+        }
+        (OfferPhase::ManualActionRequired, None) => Some("the consumer has to decide".to_owned()),
+        _ => offer.message.as_deref().map(plain),
+    };
+    let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+    let mut branch = Branch::leaf(format!("offer {}: {phase}{why}: {}", plain(&offer.pool), resources(&offer.resources)));
+    let times = [
+        offer.withdrawal_timestamp.as_ref().map(|at| format!("withdrawn: ends at {at}, its pods move away until then")),
+        offer
+            .reclaim_timestamp
+            .as_ref()
+            .map(|at| format!("more is used than offered: from {at} on, the provider ends pods beyond the offer")),
+    ];
+    if offer.phase == OfferPhase::Accepted && offer.resources.is_zero() {
+        let who = provider.map_or_else(|| "we offer".to_owned(), |name| format!("{name} offers"));
+        branch.children.push(Branch::leaf(paint.unsure(&format!("{who} nothing now"))));
+    }
+    branch.children.extend(times.into_iter().flatten().map(|text| Branch::leaf(paint.unsure(&text))));
+    branch
+}
+
+fn node(node: &VirtualNode, paint: Paint) -> Branch {
+    let name = node.node.as_deref().unwrap_or("(not named yet)");
+    let ready = if node.ready { "Ready" } else { "not Ready" };
+    Branch::leaf(format!(
+        "{} node {name}: {ready}: {}; {}",
+        mark(Some(node.ready), paint),
+        resources(&node.resources),
+        count(node.pods, "pod", "pods")
+    ))
+}
+
+fn namespace(namespace: &OffloadedNamespace, paint: Paint) -> Branch {
+    let mut children: Vec<_> =
+        namespace.ready.iter().filter(|ready| ready.status != "True").map(|ready| link(ready, paint)).collect();
+    children.extend(namespace.remote.iter().map(|remote| {
+        let why = remote.message.as_ref().filter(|_| !remote.ready).map(|why| format!(": {}", plain(why))).unwrap_or_default();
+        let text = format!("{} {} in {}{why}", mark(Some(remote.ready), paint), remote.namespace, remote.cluster);
+        Branch { text, children: remote.exposed.iter().map(exposed).collect() }
+    }));
+    if children.is_empty() {
+        children.push(Branch::leaf(paint.faint("exists in no other cluster yet")));
+    }
+    Branch { text: format!("{} ({:?})", namespace.namespace, namespace.pod_offloading_strategy), children }
+}
+
+fn exposed(exposed: &Exposed) -> Branch {
+    let Exposed { kind, name, exposure } = exposed;
+    let class = if exposure.class.is_empty() { String::new() } else { format!(" of class {}", plain(&exposure.class)) };
+    let addresses: Vec<String> = exposure.addresses.iter().map(|address| plain(address)).collect();
+    let at = if addresses.is_empty() { "has no address yet".to_owned() } else { format!("at {}", addresses.join(", ")) };
+    Branch::leaf(format!("{} {}{class} {at}", plain(kind), plain(name)))
+}
+
+fn resources(list: &ResourceList) -> String {
+    if list.is_empty() { "nothing".to_owned() } else { list.to_string() }
+}
+
+fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::{ClusterId, Exposure, GatewayStatus, PodOffloadingStrategy, Quantity};
+
+    use super::*;
+    use crate::status::{RemoteNamespaceStatus, Replicas, Through};
+
+    fn link(name: &str, status: &str) -> Link {
+        Link {
+            name: name.into(),
+            status: status.into(),
+            reason: "Reason".into(),
+            message: "what is the case".into(),
+            since: "2026-01-01T00:00:00Z".into(),
+        }
+    }
+
+    fn resources() -> ResourceList {
+        let quantity = |text: &str| text.parse::<Quantity>().unwrap();
+        [("cpu", quantity("2")), ("memory", quantity("4Gi"))].into_iter().collect()
+    }
+
+    fn offer(phase: OfferPhase) -> Offer {
+        Offer {
+            pool: "default".into(),
+            phase,
+            message: Some("why".into()),
+            resources: resources(),
+            withdrawal_timestamp: None,
+            reclaim_timestamp: None,
+        }
+    }
+
+    fn milan() -> Peer {
+        Peer {
+            name: "milan".into(),
+            cluster_id: ClusterId::of_public_key(&[2; 32]),
+            borrowing: Some(Borrowing {
+                network_only: false,
+                tunnel: Some(Through { gateway: Some("203.0.113.9:51840".into()) }),
+                links: vec![link("IdentityVerified", "True"), link("Authenticated", "True"), link("PeerReachable", "False")],
+                offers: vec![offer(OfferPhase::Accepted)],
+                nodes: vec![VirtualNode {
+                    pool: "default".into(),
+                    node: Some("milan".into()),
+                    ready: false,
+                    resources: resources(),
+                    pods: 1,
+                }],
+            }),
+            network: Some(Networking {
+                links: vec![link("NetworkAgreed", "True"), link("TunnelConnected", "Unknown")],
+                prefixes: [("10.244.0.0/16".parse().unwrap(), "10.65.0.0/16".parse().unwrap())].into(),
+                gateways: vec![
+                    GatewayStatus {
+                        node: "rome-1".into(),
+                        connected: true,
+                        transport: Some(Transport::Udp),
+                        endpoints: vec!["203.0.113.9:51840".into(), "203.0.113.10:51840".into()],
+                        latency_microseconds: Some(12_300),
+                        loss_percent: Some(5),
+                    },
+                    GatewayStatus { node: "rome-2".into(), ..GatewayStatus::default() },
+                ],
+            }),
+            lending: Some(Lending {
+                tenant_namespace: Some("liqo-tenant-x".into()),
+                links: vec![link("ConsumerAuthorized", "True"), link("ConsumerReachable", "Unknown")],
+                offers: vec![offer(OfferPhase::Refused)],
+                pods: 3,
+            }),
+            ending: false,
+        }
+    }
+
+    fn example() -> Status {
+        Status {
+            cluster: ThisCluster {
+                name: "rome".into(),
+                installed: true,
+                cluster_id: Some(ClusterId::of_public_key(&[1; 32])),
+                version: Some("0.1.0".into()),
+                auth_url: Some("https://203.0.113.5:30443".into()),
+                api_server_url: Some("https://203.0.113.5:6443".into()),
+                conditions: vec![link("AddressesKnown", "True")],
+                manager: Replicas { available: 1, wanted: 1 },
+            },
+            peers: vec![
+                milan(),
+                Peer {
+                    name: "turin".into(),
+                    cluster_id: ClusterId::of_public_key(&[3; 32]),
+                    borrowing: None,
+                    lending: None,
+                    network: None,
+                    ending: true,
+                },
+            ],
+            namespaces: vec![OffloadedNamespace {
+                namespace: "demo".into(),
+                pod_offloading_strategy: PodOffloadingStrategy::LocalAndRemote,
+                ready: Some(link("Ready", "False")),
+                remote: vec![RemoteNamespaceStatus {
+                    cluster: "milan".into(),
+                    namespace: "demo-rome-abcdef".into(),
+                    ready: false,
+                    message: Some("name \u{1b}taken".into()),
+                    exposed: vec![Exposed {
+                        kind: "Ingress".into(),
+                        name: "shop".into(),
+                        exposure: Exposure { class: "public".into(), addresses: vec!["203.0.113.7".into()] },
+                    }],
+                }],
+            }],
+        }
+    }
+
+    #[test]
+    fn the_tree_shows_every_link_and_why_one_does_not_hold() {
+        let (rome, milan, turin) =
+            (ClusterId::of_public_key(&[1; 32]), ClusterId::of_public_key(&[2; 32]), ClusterId::of_public_key(&[3; 32]));
+        let expected = format!(
+            "\
+rome (ID {rome}, Liqo 0.1.0)
+├─ ✓ controller manager: 1 of 1 replicas available
+├─ ✓ AddressesKnown
+├─ peers reach it at https://203.0.113.5:30443 and https://203.0.113.5:6443
+├─ milan (ID {milan})
+│  ├─ borrowed from milan
+│  │  ├─ ✓ IdentityVerified
+│  │  ├─ ✓ Authenticated
+│  │  ├─ ✗ PeerReachable: Reason: what is the case (since 2026-01-01T00:00:00Z)
+│  │  ├─ reached through its tunnel, gateway 203.0.113.9:51840
+│  │  └─ offer default: Accepted: cpu=2, memory=4Gi
+│  │     └─ ✗ node milan: not Ready: cpu=2, memory=4Gi; 1 pod
+│  ├─ lent to milan
+│  │  ├─ ✓ ConsumerAuthorized
+│  │  ├─ ? ConsumerReachable: Reason: what is the case (since 2026-01-01T00:00:00Z)
+│  │  ├─ offer default: Refused (why): cpu=2, memory=4Gi
+│  │  ├─ it requests no resources
+│  │  └─ 3 of its pods run here
+│  └─ network to milan
+│     ├─ ✓ NetworkAgreed
+│     ├─ ? TunnelConnected: Reason: what is the case (since 2026-01-01T00:00:00Z)
+│     ├─ its 10.244.0.0/16 is mapped here to 10.65.0.0/16
+│     ├─ tunnel from node rome-1 to 203.0.113.9:51840, 203.0.113.10:51840, 12.3 ms, 5 % lost
+│     └─ no tunnel from node rome-2
+├─ turin (ID {turin}) is ending
+│  └─ no peering
+└─ offloaded namespaces
+   └─ demo (LocalAndRemote)
+      ├─ ✗ Ready: Reason: what is the case (since 2026-01-01T00:00:00Z)
+      └─ ✗ demo-rome-abcdef in milan: name taken
+         └─ Ingress shop of class public at 203.0.113.7
+"
+        );
+        assert_eq!(render(&example(), Paint::off()), expected);
+    }
+
+    #[test]
+    fn every_pool_has_its_node_its_times_and_what_is_to_be_done() {
+        let offer = |pool: &str, phase| Offer {
+            pool: pool.into(),
+            phase,
+            message: Some("the policy wants a person".into()),
+            resources: resources(),
+            withdrawal_timestamp: None,
+            reclaim_timestamp: None,
+        };
+        let at = || Some("2026-01-01T00:05:00Z".to_owned());
+        let node = |pool: &str| VirtualNode {
+            pool: pool.into(),
+            node: Some(format!("milan-{pool}")),
+            ready: true,
+            resources: resources(),
+            pods: 2,
+        };
+        let borrowing = Borrowing {
+            network_only: true,
+            tunnel: None,
+            links: Vec::new(),
+            offers: vec![
+                Offer { withdrawal_timestamp: at(), ..offer("bulk", OfferPhase::Accepted) },
+                offer("gold", OfferPhase::ManualActionRequired),
+                offer("zone-a", OfferPhase::Accepted),
+                Offer { resources: ResourceList::new(), ..offer("zone-b", OfferPhase::Accepted) },
+            ],
+            nodes: vec![node("bulk"), node("gone"), node("zone-a")],
+        };
+        let lending = Lending {
+            tenant_namespace: None,
+            links: Vec::new(),
+            offers: vec![
+                offer("default", OfferPhase::ManualActionRequired),
+                Offer { resources: ResourceList::new(), ..offer("dry", OfferPhase::Accepted) },
+                Offer { reclaim_timestamp: at(), ..offer("gpu", OfferPhase::Accepted) },
+            ],
+            pods: 1,
+        };
+        let mut out = String::new();
+        for branch in [super::borrowing("milan", &borrowing, Paint::off()), super::lending("milan", &lending, Paint::off())] {
+            branch.draw("", &mut out);
+        }
+        let expected = "\
+borrowed from milan
+├─ ? nothing has happened yet
+├─ requests no resources, only the network
+├─ offer bulk: Accepted: cpu=2, memory=4Gi
+│  ├─ withdrawn: ends at 2026-01-01T00:05:00Z, its pods move away until then
+│  └─ ✓ node milan-bulk: Ready: cpu=2, memory=4Gi; 2 pods
+├─ offer gold: ManualActionRequired (you have to decide: `liqoctl offer accept milan gold`): cpu=2, memory=4Gi
+├─ offer zone-a: Accepted: cpu=2, memory=4Gi
+│  └─ ✓ node milan-zone-a: Ready: cpu=2, memory=4Gi; 2 pods
+├─ offer zone-b: Accepted: nothing
+│  └─ milan offers nothing now
+└─ ✓ node milan-gone: Ready: cpu=2, memory=4Gi; 2 pods
+lent to milan
+├─ offer default: ManualActionRequired (the consumer has to decide): cpu=2, memory=4Gi
+├─ offer dry: Accepted: nothing
+│  └─ we offer nothing now
+├─ offer gpu: Accepted: cpu=2, memory=4Gi
+│  └─ more is used than offered: from 2026-01-01T00:05:00Z on, the provider ends pods beyond the offer
+└─ 1 of its pods runs here
+";
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn a_cluster_without_liqo_says_what_to_do() {
+        let mut status = example();
+        status.cluster.installed = false;
+        status.cluster.cluster_id = None;
+        status.peers.clear();
+        assert!(render(&status, Paint::off()).contains("`liqoctl install`"));
+    }
+
+    #[test]
+    fn programs_get_the_same_in_json() {
+        let json = serde_json::to_value(example()).unwrap();
+        assert_eq!(json["peers"][0]["borrowing"]["links"][2]["status"], "False");
+        assert_eq!(json["peers"][0]["borrowing"]["nodes"][0]["resources"]["cpu"], "2");
+        assert!(json["cluster"]["clusterID"].is_string());
+    }
+}

@@ -1,0 +1,234 @@
+//! `liqoctl token`: tokens that other clusters need for their first contact. A token is a Secret in Liqo's namespace.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, bail};
+use data_encoding::BASE32_NOPAD;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams},
+};
+use liqo_api::{annotations, labels};
+use rand::{TryRngCore as _, rngs::OsRng};
+use serde::Serialize;
+
+use crate::{
+    apply::FIELD_MANAGER,
+    cluster::{Cluster, Explained as _, is_absent},
+    manifests::NAMESPACE,
+    output,
+};
+
+/// The key in the Secret.
+pub const TOKEN: &str = "token";
+
+/// How often a token can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    OneTime,
+    /// By any number of clusters.
+    Reusable,
+}
+
+impl Use {
+    /// The value of the label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OneTime => "one-time",
+            Self::Reusable => "reusable",
+        }
+    }
+}
+
+/// A token to create.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Name of its Secret; nothing for a random name.
+    pub name: Option<String>,
+    /// How often it can be used.
+    pub usage: Use,
+    /// How long it is valid; nothing for no limit.
+    pub lifetime: Option<Duration>,
+}
+
+/// A token in the list.
+#[derive(Clone, Debug, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Shown {
+    /// Name of its Secret.
+    pub name: String,
+    /// `one-time` or `reusable`.
+    pub usage: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// The token itself; only right after its creation.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub token: String,
+}
+
+/// 32 random bytes as lower-case base32.
+pub fn random() -> anyhow::Result<String> {
+    let mut bytes = [0; 32];
+    OsRng.try_fill_bytes(&mut bytes).context("the system's random generator failed")?;
+    Ok(BASE32_NOPAD.encode(&bytes).to_ascii_lowercase())
+}
+
+/// A Secret in Liqo's namespace that contains a token; `labelled` if the token is valid here, and not if another cluster issued it.
+pub fn secret(name: &str, token: &str, labelled: Option<Use>, expires_at: Option<Timestamp>) -> Secret {
+    let mut with = BTreeMap::from([(labels::MANAGED.to_owned(), "true".to_owned())]);
+    if let Some(usage) = labelled {
+        with.insert(labels::PEERING_TOKEN.to_owned(), usage.as_str().to_owned());
+    }
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(NAMESPACE.to_owned()),
+            labels: Some(with),
+            annotations: expires_at.map(|at| BTreeMap::from([(annotations::EXPIRES_AT.to_owned(), at.to_string())])),
+            ..ObjectMeta::default()
+        },
+        data: Some(BTreeMap::from([(TOKEN.to_owned(), ByteString(token.as_bytes().to_vec()))])),
+        ..Secret::default()
+    }
+}
+
+/// Writes a Secret with a token.
+pub async fn store(cluster: &Cluster, secret: &Secret) -> anyhow::Result<()> {
+    let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    api.patch(&secret.name_any(), &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(secret))
+        .await
+        .doing(format!("write the Secret with the token in cluster {}", cluster.context))?;
+    Ok(())
+}
+
+pub async fn create(cluster: &Cluster, wanted: &Wanted) -> anyhow::Result<Shown> {
+    let token = random()?;
+    let name = wanted.name.clone().unwrap_or_else(|| format!("peering-token-{}", &token[..8]));
+    let expires_at = match wanted.lifetime {
+        Some(lifetime) => {
+            Some(Timestamp::now().checked_add(SignedDuration::try_from(lifetime)?).context("this lifetime is too long")?)
+        }
+        None => None,
+    };
+    store(cluster, &secret(&name, &token, Some(wanted.usage), expires_at)).await?;
+    sweep(cluster, Timestamp::now()).await?;
+    Ok(Shown { name, usage: wanted.usage.as_str().to_owned(), expires_at: expires_at.map(|at| at.to_string()), token })
+}
+
+/// Removes expired tokens.
+pub async fn sweep(cluster: &Cluster, now: Timestamp) -> anyhow::Result<()> {
+    let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let secrets = api.list_metadata(&ListParams::default().labels(labels::PEERING_TOKEN)).await.doing("list the tokens")?;
+    for expired in secrets.items.iter().filter(|secret| is_expired(secret.annotations(), now)) {
+        match api.delete(&expired.name_any(), &DeleteParams::default()).await {
+            Err(error) if !is_absent(&error) => {
+                return Err(error).doing(format!("delete the expired token {}", expired.name_any()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether a token has expired.
+fn is_expired(with: &BTreeMap<String, String>, now: Timestamp) -> bool {
+    with.get(annotations::EXPIRES_AT).and_then(|at| at.parse::<Timestamp>().ok()).is_some_and(|at| at < now)
+}
+
+/// The tokens that are valid here.
+pub async fn list(cluster: &Cluster) -> anyhow::Result<Vec<Shown>> {
+    let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let secrets = api.list(&ListParams::default().labels(labels::PEERING_TOKEN)).await.doing("list the tokens")?;
+    Ok(secrets.items.iter().map(shown).collect())
+}
+
+fn shown(secret: &Secret) -> Shown {
+    Shown {
+        name: secret.name_any(),
+        usage: secret.labels().get(labels::PEERING_TOKEN).cloned().unwrap_or_default(),
+        expires_at: secret.annotations().get(annotations::EXPIRES_AT).cloned(),
+        token: String::new(),
+    }
+}
+
+/// Makes a token invalid. Existing peerings stay.
+pub async fn delete(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let known = api.get_opt(name).await.doing(format!("read Secret {name}"))?;
+    if !known.is_some_and(|secret| secret.labels().contains_key(labels::PEERING_TOKEN)) {
+        bail!("there is no token {name}: see `liqoctl token list`");
+    }
+    match api.delete(name, &DeleteParams::default()).await {
+        Err(error) if is_absent(&error) => Ok(()),
+        deleted => deleted.map(drop).doing(format!("delete Secret {name}")),
+    }
+}
+
+pub fn table(tokens: &[Shown]) -> String {
+    if tokens.is_empty() {
+        return "No tokens. Create one with `liqoctl token create`, or with `liqoctl generate peer-command`.".to_owned();
+    }
+    let row = |token: &Shown| {
+        vec![token.name.clone(), token.usage.clone(), token.expires_at.clone().unwrap_or_else(|| "never".to_owned())]
+    };
+    output::table(&["NAME", "USE", "EXPIRES"], tokens.iter().map(row))
+}
+
+/// Parses a duration, for example `90s`, `15m`, `24h` or `7d`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let form = || format!("{text:?} is not a duration; durations are given as 90s, 15m, 24h or 7d");
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).ok_or_else(form)?);
+    let number: u64 = number.parse().map_err(|_| form())?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 60 * 60,
+        "d" => 24 * 60 * 60,
+        _ => return Err(form()),
+    };
+    number.checked_mul(seconds).filter(|total| *total > 0).map(Duration::from_secs).ok_or_else(form)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_long_and_never_the_same() {
+        let token = random().unwrap();
+        assert_eq!(token.len(), 52);
+        assert_ne!(token, random().unwrap());
+    }
+
+    #[test]
+    fn only_a_labelled_secret_lets_anybody_in() {
+        assert!(secret("x", "t", Some(Use::OneTime), None).labels().contains_key(labels::PEERING_TOKEN));
+        assert!(!secret("x", "t", None, None).labels().contains_key(labels::PEERING_TOKEN));
+    }
+
+    #[test]
+    fn only_tokens_that_say_so_are_expired() {
+        let (before, now) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1));
+        let expired = |at| is_expired(secret("x", "t", Some(Use::OneTime), at).annotations(), now);
+        assert!(expired(Some(before)) && !expired(Some(now)) && !expired(None));
+        assert!(!is_expired(&BTreeMap::from([(annotations::EXPIRES_AT.to_owned(), "some day".to_owned())]), now));
+    }
+
+    #[test]
+    fn a_listed_token_does_not_show_itself() {
+        let listed = shown(&secret("x", "hidden-value", Some(Use::Reusable), None));
+        assert_eq!(listed.usage, "reusable");
+        assert!(!serde_json::to_string(&listed).unwrap().contains("hidden-value"));
+    }
+
+    #[test]
+    fn durations_are_understood() {
+        assert_eq!(duration("15m").unwrap(), Duration::from_secs(900));
+        assert_eq!(duration("7d").unwrap(), Duration::from_secs(7 * 86400));
+        for text in ["", "5", "m", "0s", "-1h", "1w", "99999999999999999999d"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! `liqoctl uninstall`: removes everything; without `--purge`, everything except the cluster's identity.
+//!
+//! The order matters: first the running controllers clean up what they created, here and at the peers. Then they are removed,
+//! and then the objects that their finalizers still hold.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::{Namespace, Pod, Secret},
+};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{
+        ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, TypeMeta,
+    },
+};
+use liqo_api::{ForeignCluster, NamespaceOffloading, labels};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    apply,
+    cluster::{Cluster, Explained as _, is_absent, list_or_none},
+    manifests::{self, FABRIC, FABRIC_NAMESPACE, INSTALLED_BY, MANAGER, NAMESPACE, kind},
+    offload,
+    progress::Progress,
+    rollout,
+    settings::{Present, Settings, Values},
+    unpeer,
+    wait::{Poll, until},
+};
+
+/// The Secret with the cluster's key.
+const IDENTITY: &str = "liqo-identity";
+/// On everything that a running Liqo created.
+const CREATED_BY_LIQO: &str = "liqo.io/managed=true";
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether to remove the cluster's identity as well.
+    pub purge: bool,
+    /// Whether to first end what is in use.
+    pub force: bool,
+    /// How long to wait for each step.
+    pub timeout: Duration,
+}
+
+/// What is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InUse {
+    pub peerings: Vec<String>,
+    pub namespaces: Vec<String>,
+}
+
+impl InUse {
+    /// What is in use, as text; nothing if nothing is.
+    pub fn describe(&self) -> Option<String> {
+        let mut parts = self.peerings.clone();
+        if !self.namespaces.is_empty() {
+            parts.push(format!("namespaces {} are offloaded", self.namespaces.join(", ")));
+        }
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Uninstalled {
+    /// Whether the cluster's identity was kept.
+    pub identity_kept: bool,
+    /// Nodes whose kernel may still contain parts of the network.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nodes_not_cleared: Vec<String>,
+}
+
+/// What uninstalling would end.
+pub async fn in_use(cluster: &Cluster) -> anyhow::Result<InUse> {
+    let foreign = list_or_none(&Api::<ForeignCluster>::all(cluster.client.clone()), &ListParams::default())
+        .await
+        .doing("list the peers")?;
+    let offloadings = list_or_none(&Api::<NamespaceOffloading>::all(cluster.client.clone()), &ListParams::default()).await;
+    Ok(InUse {
+        peerings: foreign.iter().filter_map(peering).collect(),
+        namespaces: offloadings.doing("list the offloaded namespaces")?.iter().filter_map(kube::ResourceExt::namespace).collect(),
+    })
+}
+
+fn peering(foreign: &ForeignCluster) -> Option<String> {
+    let name = foreign.name_any();
+    match (foreign.wants_outgoing(), unpeer::lends_to(foreign)) {
+        (true, true) => Some(format!("this cluster borrows from {name} and lends to it")),
+        (true, false) => Some(format!("this cluster borrows from {name}")),
+        (false, true) => Some(format!("this cluster lends to {name}")),
+        (false, false) => None,
+    }
+}
+
+/// An error if something is in use and `force` is not set.
+pub async fn check(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
+    match in_use(cluster).await?.describe() {
+        Some(in_use) if !options.force => {
+            bail!("Liqo is in use: {in_use}. First end that (`liqoctl unpeer`, `liqoctl unoffload namespace`), or add --force")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes Liqo. Idempotent.
+pub async fn uninstall(cluster: &Cluster, options: &Options, progress: &Progress) -> anyhow::Result<Uninstalled> {
+    check(cluster, options).await?;
+    let step = "Ending what is in use";
+    progress.started(step);
+    // Without a running controller nobody cleans up.
+    let timeout =
+        if options.force && !is_running(cluster).await? { Duration::from_secs(5).min(options.timeout) } else { options.timeout };
+    match end_use(cluster, timeout, |text| progress.message(step, text)).await {
+        Ok(()) => progress.finished(step),
+        Err(error) if options.force => {
+            progress.failed(step);
+            progress.line(&format!("The controllers did not finish ({error:#}); their objects are removed anyway."));
+        }
+        Err(error) => {
+            progress.failed(step);
+            return Err(error.context("--force removes the objects of the controllers anyway"));
+        }
+    }
+    Box::pin(progress.step("Stopping the controller manager", stop_manager(cluster, options.timeout))).await?;
+    let step = "Removing the network from the nodes";
+    let nodes_not_cleared =
+        Box::pin(progress.step(step, clear_nodes(cluster, options.timeout, |text| progress.message(step, text)))).await?;
+    progress.step("Removing what Liqo created", remove_created(cluster, options.timeout)).await?;
+    progress.step("Removing Liqo's kinds", remove_definitions(cluster, options.timeout)).await?;
+    progress.step("Removing rights and policies", remove_installed(cluster)).await?;
+    let identity_kept = Box::pin(progress.step("Removing Liqo's namespaces", remove_namespace(cluster, options))).await?;
+    Ok(Uninstalled { identity_kept, nodes_not_cleared })
+}
+
+/// Makes the agent on each node remove its changes there: it is ready when nothing is left. Returns the nodes on which it was
+/// not in time.
+async fn clear_nodes(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<Vec<String>> {
+    let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
+    let reading = "read DaemonSet liqo-fabric";
+    let Some(set) = sets.get_opt(FABRIC).await.doing(reading)? else { return Ok(Vec::new()) };
+    let container = set.spec.and_then(|spec| spec.template.spec?.containers.into_iter().next()).unwrap_or_default();
+    let mut arguments = container.args.unwrap_or_default();
+    if !arguments.iter().any(|argument| argument == rollout::CLEAR) {
+        arguments.push(rollout::CLEAR.to_owned());
+    }
+    let patch = json!({ "spec": {
+        "updateStrategy": { "rollingUpdate": { "maxUnavailable": "100%" } },
+        "template": { "spec": { "containers": [{ "name": container.name, "args": arguments }] } },
+    } });
+    sets.patch(FABRIC, &PatchParams::default(), &Patch::Strategic(&patch)).await.doing("change the program on each node")?;
+    let waited = rollout::finished(cluster, timeout, true, news).await;
+    // An object that cannot be removed must not prevent the removal of others.
+    let left = match waited {
+        Ok(rollout) => rollout,
+        Err(_) => rollout::read(cluster, true).await?,
+    };
+    Ok(left.waiting.into_keys().chain(left.away).collect())
+}
+
+async fn is_running(cluster: &Cluster) -> anyhow::Result<bool> {
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let deployment = deployments.get_opt(MANAGER).await.doing("read the Deployment of the controller manager")?;
+    Ok(deployment.and_then(|deployment| deployment.status?.available_replicas).unwrap_or(0) > 0)
+}
+
+/// Lets the controllers clean up, here and at the peers.
+async fn end_use(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<()> {
+    let offloadings: Api<NamespaceOffloading> = Api::all(cluster.client.clone());
+    let foreign: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    for offloading in list_or_none(&offloadings, &ListParams::default()).await.doing("list the offloaded namespaces")? {
+        apply::delete(&dynamic::<NamespaceOffloading>(cluster, offloading.metadata.namespace.as_deref()), &offloading.name_any())
+            .await?;
+    }
+    for peer in list_or_none(&foreign, &ListParams::default()).await.doing("list the peers")? {
+        apply::delete(&dynamic::<ForeignCluster>(cluster, None), &peer.name_any()).await?;
+    }
+    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
+    until("all peerings are ended", timeout, news, || async {
+        let mut left = names(
+            &list_or_none(&offloadings, &ListParams::default()).await.doing("list the offloaded namespaces")?,
+            "the NamespaceOffloading of namespace",
+            true,
+        );
+        left.extend(names(
+            &list_or_none(&foreign, &ListParams::default()).await.doing("list the peers")?,
+            "the ForeignCluster",
+            false,
+        ));
+        left.extend(names(&namespaces.list_metadata(&made()).await.doing("list Liqo's namespaces")?.items, "namespace", false));
+        Ok(if left.is_empty() { Poll::Done(()) } else { Poll::NotYet(format!("{} is being removed", left.join(", "))) })
+    })
+    .await
+}
+
+fn names<K: Resource>(objects: &[K], what: &str, of_namespace: bool) -> Vec<String> {
+    let name = |object: &K| if of_namespace { object.namespace() } else { Some(object.name_any()) };
+    objects.iter().filter_map(name).map(|name| format!("{what} {name}")).collect()
+}
+
+fn made() -> ListParams {
+    ListParams::default().labels(CREATED_BY_LIQO)
+}
+
+fn dynamic<K: Resource<DynamicType = ()>>(cluster: &Cluster, namespace: Option<&str>) -> Api<DynamicObject> {
+    let resource = ApiResource::erase::<K>(&());
+    match namespace {
+        Some(namespace) => Api::namespaced_with(cluster.client.clone(), namespace, &resource),
+        None => Api::all_with(cluster.client.clone(), &resource),
+    }
+}
+
+fn of_kind(cluster: &Cluster, group: &str, version: &str, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    match namespace {
+        Some(namespace) => Api::namespaced_with(cluster.client.clone(), namespace, &resource),
+        None => Api::all_with(cluster.client.clone(), &resource),
+    }
+}
+
+/// Removes the webhook first: without the manager it would refuse pods.
+async fn stop_manager(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+    apply::delete(&of_kind(cluster, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", None), "liqo").await?;
+    apply::delete(&of_kind(cluster, "apps", "v1", "Deployment", Some(NAMESPACE)), MANAGER).await?;
+    rollout::forget_pods(cluster, NAMESPACE, &rollout::away(cluster).await?).await?;
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={MANAGER}"));
+    until(
+        "the controller manager has stopped",
+        timeout,
+        |_| {},
+        || async {
+            let left = pods.list_metadata(&ours).await.doing("list the pods of the controller manager")?.items;
+            Ok(if left.is_empty() { Poll::Done(()) } else { Poll::NotYet("its pods are ending".to_owned()) })
+        },
+    )
+    .await
+}
+
+/// Removes what a running Liqo created and nobody cleans up any more.
+async fn remove_created(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+    for definition in liqo_api::custom_resource_definitions() {
+        let version = definition.spec.versions.first().map(|version| version.name.clone()).unwrap_or_default();
+        let objects = of_kind(cluster, &definition.spec.group, &version, &definition.spec.names.kind, None);
+        for object in metadata(&objects, &ListParams::default()).await? {
+            let api =
+                of_kind(cluster, &definition.spec.group, &version, &definition.spec.names.kind, object.namespace().as_deref());
+            release(&api, &object).await?;
+        }
+    }
+    for pod in metadata(&dynamic::<Pod>(cluster, None), &ListParams::default().labels(labels::SHADOW_POD)).await? {
+        release(&dynamic::<Pod>(cluster, pod.namespace().as_deref()), &pod).await?;
+    }
+    let nodes = of_kind(cluster, "", "v1", "Node", None);
+    let virtual_nodes = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    for node in metadata(&nodes, &virtual_nodes).await? {
+        apply::delete(&nodes, &node.name_any()).await?;
+        apply::delete(&of_kind(cluster, "coordination.k8s.io", "v1", "Lease", Some("kube-node-lease")), &node.name_any()).await?;
+    }
+    for (group, kind) in [("rbac.authorization.k8s.io", "RoleBinding"), ("certificates.k8s.io", "CertificateSigningRequest")] {
+        for object in metadata(&of_kind(cluster, group, "v1", kind, None), &made()).await? {
+            apply::delete(&of_kind(cluster, group, "v1", kind, object.namespace().as_deref()), &object.name_any()).await?;
+        }
+    }
+    let namespaces = dynamic::<Namespace>(cluster, None);
+    let left: BTreeSet<String> = metadata(&namespaces, &made()).await?.iter().map(kube::ResourceExt::name_any).collect();
+    for name in &left {
+        apply::delete(&namespaces, name).await?;
+    }
+    for name in &left {
+        apply::gone(&namespaces, name, timeout).await?;
+    }
+    Ok(())
+}
+
+async fn metadata(api: &Api<DynamicObject>, parameters: &ListParams) -> anyhow::Result<Vec<PartialObjectMeta<DynamicObject>>> {
+    match api.list_metadata(parameters).await {
+        Ok(list) => Ok(list.items),
+        Err(error) if is_absent(&error) => Ok(Vec::new()),
+        Err(error) => Err(error).doing(format!("list {}", api.resource_url())),
+    }
+}
+
+/// Deletes an object, and removes its finalizers.
+async fn release(api: &Api<DynamicObject>, object: &PartialObjectMeta<DynamicObject>) -> anyhow::Result<()> {
+    let name = object.name_any();
+    apply::delete(api, &name).await?;
+    if object.finalizers().is_empty() {
+        return Ok(());
+    }
+    let patch = json!({ "metadata": { "finalizers": null, "uid": object.uid() } });
+    match api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        Err(error) if is_absent(&error) => Ok(()),
+        patched => patched.map(drop).doing(format!("remove the finalizers of {name}")),
+    }
+}
+
+async fn remove_definitions(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+    let api = of_kind(cluster, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", None);
+    let names: Vec<String> = liqo_api::custom_resource_definitions().iter().map(kube::ResourceExt::name_any).collect();
+    for name in &names {
+        apply::delete(&api, name).await?;
+    }
+    for name in &names {
+        apply::gone(&api, name, timeout).await?;
+    }
+    Ok(())
+}
+
+/// Removes what `install` applied, in this version or an earlier one: by label, for every kind that it applies.
+async fn remove_installed(cluster: &Cluster) -> anyhow::Result<()> {
+    let objects = manifests::render(&Values::resolve(&Settings::default(), &Present::default(), ""))?;
+    let ours = ListParams::default().labels(&format!("{}={},app.kubernetes.io/part-of=liqo", INSTALLED_BY.0, INSTALLED_BY.1));
+    let mut kinds: Vec<&TypeMeta> = Vec::new();
+    for types in objects.iter().filter(|object| kind(object) != "Namespace").filter_map(|object| object.types.as_ref()) {
+        if !kinds.contains(&types) {
+            kinds.push(types);
+        }
+    }
+    // The reverse order of installation: bindings before the roles that they bind, and the contents of namespaces first.
+    for types in kinds.into_iter().rev() {
+        let gvk = GroupVersionKind::try_from(types).context("an object of this program has a broken kind")?;
+        for object in metadata(&of_kind(cluster, &gvk.group, &gvk.version, &gvk.kind, None), &ours).await? {
+            let api = of_kind(cluster, &gvk.group, &gvk.version, &gvk.kind, object.namespace().as_deref());
+            apply::delete(&api, &object.name_any()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the namespace, or everything in it except the identity. Returns whether the identity was kept.
+async fn remove_namespace(cluster: &Cluster, options: &Options) -> anyhow::Result<bool> {
+    let namespaces = dynamic::<Namespace>(cluster, None);
+    rollout::forget_pods(cluster, FABRIC_NAMESPACE, &rollout::away(cluster).await?).await?;
+    apply::delete(&namespaces, FABRIC_NAMESPACE).await?;
+    apply::gone(&namespaces, FABRIC_NAMESPACE, options.timeout).await?;
+    let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    let identity = secrets.get_metadata_opt(IDENTITY).await.doing(format!("read Secret {IDENTITY}"))?;
+    if options.purge || identity.is_none() {
+        apply::delete(&namespaces, NAMESPACE).await?;
+        apply::gone(&namespaces, NAMESPACE, options.timeout).await?;
+        return Ok(false);
+    }
+    let kept = |kind: &str, meta: &ObjectMeta| match kind {
+        "Secret" => meta.name.as_deref() == Some(IDENTITY),
+        "ServiceAccount" => meta.name.as_deref() == Some("default"),
+        // Kubernetes creates it in every namespace.
+        "ConfigMap" => meta.name.as_deref() == Some("kube-root-ca.crt"),
+        _ => false,
+    };
+    for (group, kind) in
+        [("", "Secret"), ("", "ConfigMap"), ("", "ServiceAccount"), ("coordination.k8s.io", "Lease"), ("", "Service")]
+    {
+        let api = of_kind(cluster, group, "v1", kind, Some(NAMESPACE));
+        for object in metadata(&api, &ListParams::default()).await?.iter().filter(|object| !kept(kind, &object.metadata)) {
+            apply::delete(&api, &object.name_any()).await?;
+        }
+    }
+    Ok(true)
+}
+
+/// The question to ask first.
+pub async fn question(cluster: &Cluster, options: &Options) -> anyhow::Result<String> {
+    let mut text = format!("This removes Liqo from cluster {}.", cluster.context);
+    let in_use = in_use(cluster).await?;
+    if let Some(in_use) = in_use.describe().filter(|_| options.force) {
+        text = format!("{text} It also ends what is in use: {in_use}.");
+    }
+    let mut lost = Vec::new();
+    for namespace in &in_use.namespaces {
+        lost.extend(offload::remote_pods(cluster, namespace).await?.into_iter().map(|pod| format!("{namespace}/{pod}")));
+    }
+    if !lost.is_empty() {
+        text = format!("{text} These pods end: {}.", lost.join(", "));
+    }
+    if options.purge {
+        text += " It also removes the cluster's identity: for peers, it will be another cluster afterwards.";
+    }
+    Ok(text + " Continue?")
+}
+
+/// The result as text for people.
+pub fn table(uninstalled: &Uninstalled) -> String {
+    let text = outcome(uninstalled.identity_kept);
+    if uninstalled.nodes_not_cleared.is_empty() {
+        return text;
+    }
+    format!(
+        "{text}\nNodes that did not answer in time: {}. Routes, devices and nftables of the network may remain there; a restart of the node removes them.",
+        uninstalled.nodes_not_cleared.join(", ")
+    )
+}
+
+fn outcome(identity_kept: bool) -> String {
+    if identity_kept {
+        format!(
+            "Liqo is uninstalled. Namespace {NAMESPACE} stays, with only Secret {IDENTITY}, so that the cluster keeps its identity; `liqoctl uninstall --purge` removes that, too."
+        )
+    } else {
+        "Liqo is uninstalled, and nothing of it is left.".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn foreign(outgoing: &str, tenant: Option<&str>) -> ForeignCluster {
+        serde_json::from_value(json!({
+            "metadata": { "name": "milan" },
+            "spec": { "clusterID": liqo_api::ClusterId::of_public_key(&[1; 32]), "outgoingPeering": outgoing },
+            "status": { "tenantNamespace": tenant },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_known_cluster_without_a_peering_is_not_in_use() {
+        assert_eq!(peering(&foreign("No", None)), None);
+        assert_eq!(peering(&foreign("Auto", None)), None);
+        assert_eq!(peering(&foreign("Yes", None)).unwrap(), "this cluster borrows from milan");
+        assert_eq!(peering(&foreign("Auto", Some("liqo-tenant-x"))).unwrap(), "this cluster lends to milan");
+        let mut ending = foreign("Yes", Some("liqo-tenant-x"));
+        ending.metadata.deletion_timestamp = Some(liqo_api::Time(jiff::Timestamp::UNIX_EPOCH));
+        assert_eq!(peering(&ending), None);
+    }
+
+    #[test]
+    fn what_is_in_use_is_said_in_one_sentence() {
+        assert_eq!(InUse::default().describe(), None);
+        let in_use = InUse { peerings: vec!["this cluster lends to rome".into()], namespaces: vec!["demo".into()] };
+        assert_eq!(in_use.describe().unwrap(), "this cluster lends to rome; namespaces demo are offloaded");
+    }
+}

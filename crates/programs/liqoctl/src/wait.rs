@@ -1,0 +1,93 @@
+//! Waits for controllers: polls, and shows what is missing.
+
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use tokio::time::{Instant, sleep};
+
+/// Time between two polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// How long the API server may be unreachable before waiting ends.
+const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The result of one poll.
+#[derive(Debug)]
+pub enum Poll<T> {
+    Done(T),
+    /// Not done; what is missing.
+    NotYet(String),
+}
+
+/// Polls until it is done or `timeout` has passed. `news` gets what is missing after each poll. Single failed requests are
+/// ignored.
+pub async fn until<T, F, Fut>(what: &str, timeout: Duration, mut news: impl FnMut(&str), mut look: F) -> anyhow::Result<T>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = anyhow::Result<Poll<T>>>,
+{
+    let deadline = Instant::now() + timeout;
+    let mut failing_since = None;
+    loop {
+        let missing = match look().await {
+            Ok(Poll::Done(value)) => return Ok(value),
+            Ok(Poll::NotYet(text)) => {
+                failing_since = None;
+                news(&text);
+                text
+            }
+            Err(error) => {
+                let since = *failing_since.get_or_insert_with(Instant::now);
+                if error.downcast_ref::<Final>().is_some() || since.elapsed() >= UNREACHABLE_TIMEOUT {
+                    return Err(error);
+                }
+                format!("{error:#}")
+            }
+        };
+        if Instant::now() >= deadline {
+            bail!("timed out after {} s waiting until {what}: {missing}", timeout.as_secs());
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Waiting longer will not help.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Final(pub String);
+
+/// An error that ends a wait at once.
+pub fn give_up(text: impl Into<String>) -> anyhow::Error {
+    anyhow!(Final(text.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn waiting_ends_when_it_is_there_and_says_what_was_missing_when_it_is_not() {
+        let looks = AtomicU32::new(0);
+        let look =
+            || async { Ok(if looks.fetch_add(1, Ordering::Relaxed) == 3 { Poll::Done(7) } else { Poll::NotYet("x".into()) }) };
+        assert_eq!(until("it", Duration::from_secs(60), |_| {}, look).await.unwrap(), 7);
+
+        let never = || async { Ok(Poll::<()>::NotYet("the image is being pulled".into())) };
+        let error = until("the pod", Duration::from_secs(1), |_| {}, never).await.unwrap_err().to_string();
+        assert!(error.contains("the pod") && error.contains("1 s") && error.contains("the image is being pulled"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_final_refusal_ends_the_wait_at_once_and_a_glitch_does_not() {
+        let start = Instant::now();
+        let refused = || async { Err::<Poll<()>, _>(give_up("the token is spent")) };
+        assert_eq!(until("x", Duration::from_secs(60), |_| {}, refused).await.unwrap_err().to_string(), "the token is spent");
+        assert!(start.elapsed() < Duration::from_secs(1));
+
+        let looks = AtomicU32::new(0);
+        let glitch =
+            || async { if looks.fetch_add(1, Ordering::Relaxed) < 3 { Err(anyhow!("reset")) } else { Ok(Poll::Done(())) } };
+        until("x", Duration::from_secs(60), |_| {}, glitch).await.unwrap();
+    }
+}

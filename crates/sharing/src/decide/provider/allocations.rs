@@ -1,0 +1,114 @@
+//! The pools that must exist.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use liqo_api::{OfferPhase, PeeringPolicy, Provide, Quantity, ResourceList, ResourceOffer};
+
+use super::notice_end;
+use crate::decide::{
+    consumer::MAX_POOLS,
+    pools::{self, NodePartition},
+    snapshot::{Requester, Snapshot},
+};
+
+/// One pool of one consumer.
+pub struct PoolAllocation<'a> {
+    /// Index of the consumer in the list of requesters.
+    pub requester: usize,
+    pub pool: String,
+    pub policy: &'a Provide,
+    /// Index of that policy; `None` if a plugin decides on the amounts.
+    pub local_policy: Option<usize>,
+    /// Whether the consumer refuses the offer.
+    pub refused: bool,
+    /// What the consumer's pods use.
+    pub in_use: ResourceList,
+    /// What the offer should contain.
+    pub target: ResourceList,
+    /// When pods beyond the offer begin to end.
+    pub reclaim_at: Option<Timestamp>,
+    /// The first overused resource: its name, what is used, and what is allowed.
+    pub overuse: Option<(String, Quantity, Quantity)>,
+    /// The least that the offer contains: what is used, unless that is being reclaimed.
+    pub floor: ResourceList,
+}
+
+impl PoolAllocation<'_> {
+    /// Whether the nodes of this partition are in the pool.
+    pub fn includes(&self, partition: &NodePartition) -> bool {
+        self.local_policy.is_some_and(|policy| partition.pools[policy].as_ref() == Some(&self.pool))
+    }
+
+    /// Starts, continues or ends the notice: `existing` is the end of the one that the consumer knows. `due` is what it may use.
+    pub fn set_reclaim(&mut self, overuses: bool, due: &ResourceList, existing: Option<Timestamp>, wall_time: Timestamp) {
+        self.reclaim_at = overuses.then(|| existing.unwrap_or_else(|| notice_end(wall_time, self.policy.notice_seconds)));
+        let first = self.in_use.iter().find(|(name, used)| *used > due.get(name)).filter(|_| overuses);
+        self.overuse = first.map(|(name, used)| (name.to_owned(), used, due.get(name)));
+    }
+
+    /// Whether the notice is over.
+    pub fn is_reclaimed(&self) -> bool {
+        self.floor.is_empty() && !self.in_use.is_empty()
+    }
+}
+
+/// Whether the consumer refuses this offer. Its answer to a withdrawn offer says nothing about the next one.
+pub fn is_refused(offer: &ResourceOffer) -> bool {
+    let refused = offer.status.as_ref().is_some_and(|status| status.phase == OfferPhase::Refused);
+    refused && offer.spec.withdrawal_timestamp.is_none()
+}
+
+pub fn allocations<'a>(
+    snapshot: &Snapshot,
+    requesters: &[Requester<'a>],
+    local: &[&Arc<PeeringPolicy>],
+    policies: &[&'a Provide],
+    partitions: &[NodePartition],
+) -> Vec<PoolAllocation<'a>> {
+    let mut allocations = Vec::new();
+    for (index, requester) in requesters.iter().enumerate() {
+        let Some(policy) = requester.policy else { continue };
+        let allocation = |pool: &str, local_policy, target| PoolAllocation {
+            requester: index,
+            pool: pool.to_owned(),
+            policy: &policy.spec.provide,
+            local_policy,
+            refused: requester.offers.get(pool).is_some_and(|offer| is_refused(offer)),
+            in_use: ResourceList::new(),
+            target,
+            reclaim_at: None,
+            overuse: None,
+            floor: ResourceList::new(),
+        };
+        if let Some(at) = local.iter().position(|one| one.metadata.name == policy.metadata.name) {
+            let mut names: Vec<String> = pools::names(at, policies[at], partitions).into_iter().collect();
+            // Consumers refuse more than the maximum. Existing offers come first, so a new pool never replaces one.
+            names.sort_by_key(|pool| !requester.offers.contains_key(pool.as_str()));
+            names.truncate(MAX_POOLS);
+            allocations.extend(names.iter().map(|pool| allocation(pool, Some(at), ResourceList::new())));
+            continue;
+        }
+        match snapshot.plugin_answers.get(&requester.tenant.consumer).and_then(|answer| answer.pools.as_ref()) {
+            Some(pools) => {
+                // Caps and requests limit all pools together.
+                let (mut caps, mut requested) = (policy.spec.provide.caps.clone(), requester.requested());
+                for (pool, amounts) in pools {
+                    let within = amounts.capped_by(&caps).capped_by(&requested);
+                    let within: ResourceList = within.iter().filter(|(_, amount)| !amount.is_negative()).collect();
+                    (caps, requested) = (caps.saturating_sub(&within), requested.saturating_sub(&within));
+                    allocations.push(allocation(pool, None, within));
+                }
+            }
+            // Existing offers stay until the plugin answers for the first time.
+            None => allocations.extend(
+                requester
+                    .offers
+                    .iter()
+                    .filter(|(_, offer)| offer.spec.withdrawal_timestamp.is_none())
+                    .map(|(pool, offer)| allocation(pool, None, offer.spec.resource_quota.hard.clone())),
+            ),
+        }
+    }
+    allocations
+}

@@ -1,0 +1,102 @@
+//! The conditions of requests, which consumers read, and of their `ForeignCluster`s in this cluster.
+
+use std::sync::Arc;
+
+use liqo_api::conditions::DesiredCondition;
+use liqo_api::{ANSWERED, PeeringPolicy, ResourcesOfferedReason, links};
+
+use super::allocations::PoolAllocation;
+use crate::decide::{
+    publish::OfferState,
+    snapshot::{Plan, PluginAnswer, PolicyVersion, RequestCondition, Requester, Snapshot},
+};
+
+/// Adds all conditions to the plan.
+pub fn add_conditions(
+    snapshot: &Snapshot,
+    requesters: &[Requester],
+    allocations: &[PoolAllocation],
+    states: &[OfferState],
+    plan: &mut Plan,
+) {
+    let mut offered: Vec<Vec<&str>> = vec![Vec::new(); requesters.len()];
+    for (allocation, state) in allocations.iter().zip(states) {
+        // An offer that does not exist yet is written in this round or in one of the next.
+        if state.published.is_some() || !state.target.is_zero() {
+            offered[allocation.requester].push(&allocation.pool);
+        }
+    }
+    for (requester, pools) in requesters.iter().zip(offered) {
+        let consumer = &requester.tenant.consumer;
+        if let Some(policy) = requester.policy {
+            plan.applied_policies.insert(consumer.clone(), PolicyVersion::of(policy));
+        }
+        let answer = snapshot.plugin_answers.get(consumer);
+        let condition = |kind| condition(kind, requester.policy, answer, &pools);
+        let (current, wanted) = (requester.request.conditions.clone(), condition(ANSWERED));
+        plan.request_conditions.push(RequestCondition { namespace: requester.namespace.to_owned(), current, wanted });
+        plan.peer_conditions.insert(consumer.clone(), condition(links::RESOURCES_OFFERED));
+    }
+    add_unreadable(snapshot, plan);
+}
+
+fn condition(
+    kind: &'static str,
+    policy: Option<&Arc<PeeringPolicy>>,
+    answer: Option<&PluginAnswer>,
+    pools: &[&str],
+) -> DesiredCondition {
+    let is_local = kind == links::RESOURCES_OFFERED;
+    let Some(policy) = policy else {
+        let message = "the provider shares nothing with this cluster: no PeeringPolicy selects it";
+        return DesiredCondition::no(kind, ResourcesOfferedReason::NoPolicy, message);
+    };
+    let name = policy.metadata.name.as_deref().unwrap_or_default();
+    let provide = &policy.spec.provide;
+    let problem = answer.and_then(|answer| answer.problem.as_deref()).filter(|_| provide.source.plugin.is_some());
+    // Consumers see neither the errors of plugins nor the names of policies.
+    if let Some(problem) = problem.filter(|_| is_local) {
+        let effect = if pools.is_empty() { "nothing is offered until it answers" } else { "the last offer stays" };
+        return DesiredCondition::no(kind, ResourcesOfferedReason::PluginFailed, format!("policy {name}: {problem}; {effect}"));
+    }
+    match pools {
+        [] if provide.source.plugin.is_some() => {
+            DesiredCondition::no(kind, ResourcesOfferedReason::NothingOffered, "the provider's resource plugin offers nothing")
+        }
+        [] if provide.source.fixed.is_none() && provide.percentage == 0 => DesiredCondition::no(
+            kind,
+            ResourcesOfferedReason::NothingShared,
+            "the provider's PeeringPolicy shares 0 percent of its resources",
+        ),
+        [] => {
+            let message = "the provider has nothing free that was requested; it offers something as soon as it can";
+            DesiredCondition::no(kind, ResourcesOfferedReason::NothingFree, message)
+        }
+        pools if is_local => {
+            DesiredCondition::yes(kind, ResourcesOfferedReason::Offered, format!("{}, under policy {name}", offered(pools)))
+        }
+        pools => DesiredCondition::yes(kind, ResourcesOfferedReason::Offered, offered(pools)),
+    }
+}
+
+fn offered(pools: &[&str]) -> String {
+    match pools {
+        [pool] => format!("pool {pool} is offered"),
+        pools => format!("pools {} are offered", pools.join(", ")),
+    }
+}
+
+/// Adds a condition for each unreadable request. A tenant without a request gets none: it may only use the network.
+fn add_unreadable(snapshot: &Snapshot, plan: &mut Plan) {
+    let requests = snapshot.requests();
+    for (namespace, tenant) in snapshot.tenants() {
+        let Some(Err(error)) = requests.get(namespace).map(|request| &request.resources) else { continue };
+        let error: String = error.chars().take(200).collect();
+        let wanted = DesiredCondition::no(
+            links::RESOURCES_OFFERED,
+            ResourcesOfferedReason::Unreadable,
+            format!("the request cannot be read: {error}"),
+        );
+        plan.peer_conditions.insert(tenant.consumer.clone(), wanted);
+    }
+}

@@ -1,0 +1,121 @@
+//! What policies and plugins give to each consumer.
+
+use super::*;
+
+#[test]
+fn two_peers_under_different_policies_get_different_offers() {
+    let policies =
+        [("default", 0, json!({ "provide": { "percentage": 20 } })), ("partners", 10, rome_only(&json!({ "percentage": 40 })))];
+    let snapshot = milan().asks(ROME, "").asks(TURIN, "").under(&policies);
+    assert_eq!(snapshot.writes(), [write(ROME, "cpu=4, pods=4"), write(TURIN, "cpu=2, pods=2")]);
+    let snapshot = milan().asks(ROME, "").asks(TURIN, "").under(&policies[1..]);
+    assert_eq!(snapshot.writes(), [write(ROME, "cpu=4, pods=4")]);
+    assert_eq!(snapshot.plan().peer_conditions[&cluster(TURIN)].reason, "NoPolicy");
+}
+
+#[test]
+fn policies_that_together_share_more_than_exists_share_it_fairly() {
+    let policies =
+        [("default", 0, json!({ "provide": { "percentage": 100 } })), ("partners", 1, rome_only(&json!({ "percentage": 80 })))];
+    let snapshot = milan().asks(ROME, "").asks(TURIN, "").under(&policies);
+    assert_eq!(snapshot.writes(), [write(ROME, "cpu=5, pods=5"), write(TURIN, "cpu=5, pods=5")]);
+}
+
+#[test]
+fn caps_limit_each_peer_and_can_exclude_a_resource() {
+    let policies = [
+        ("default", 0, json!({ "provide": { "percentage": 100, "caps": { "nvidia.com/gpu": "0" } } })),
+        ("gpus", 1, rome_only(&json!({ "percentage": 100, "caps": { "cpu": "1" } }))),
+    ];
+    let snapshot = milan().node("g", "cpu=0, pods=0, nvidia.com/gpu=2", &[]).asks(ROME, "").asks(TURIN, "").under(&policies);
+    let expected = [write(ROME, "cpu=1, nvidia.com/gpu=2, pods=5"), write(TURIN, "cpu=9, nvidia.com/gpu=0, pods=5")];
+    assert_eq!(snapshot.writes(), expected);
+}
+
+#[test]
+fn the_weight_and_the_overcommitment_of_a_policy_apply() {
+    let policies = [
+        ("default", 0, json!({ "provide": { "percentage": 100 } })),
+        ("heavy", 1, rome_only(&json!({ "percentage": 100, "weight": 4 }))),
+    ];
+    let snapshot = milan().asks(ROME, "").asks(TURIN, "").under(&policies);
+    assert_eq!(snapshot.writes(), [write(ROME, "cpu=8, pods=8"), write(TURIN, "cpu=2, pods=2")]);
+    let twice = [("default", 0, json!({ "provide": { "percentage": 100, "overcommitPercentage": 200 } }))];
+    assert_eq!(milan().asks(ROME, "").under(&twice).writes(), [write(ROME, "cpu=20, pods=20")]);
+}
+
+#[test]
+fn a_policy_can_charge_limits_instead_of_requests() {
+    let spec = json!({ "nodeName": "a", "containers": [{ "name": "c",
+        "resources": { "requests": { "cpu": "2" }, "limits": { "cpu": "8" } } }] });
+    let labels = json!({ "liqo.io/consumer-id": cluster(ROME), "liqo.io/pool": DEFAULT_POOL });
+    let pod = json!({ "metadata": { "name": "p", "namespace": "mapped-1", "labels": labels }, "spec": spec });
+    let pod = crate::decide::reduce::pod(serde_json::from_value(pod).unwrap()).unwrap();
+    let mut snapshot = milan().asks(ROME, "").asks(TURIN, "");
+    snapshot.add(pod);
+    let writes = |charge: &str| {
+        let policy = json!({ "provide": { "percentage": 100, "usage": { "charge": charge } } });
+        snapshot.clone().under(&[("default", 0, policy)]).writes()
+    };
+    assert_eq!(writes("Requests"), [write(ROME, "cpu=5, pods=5"), write(TURIN, "cpu=5, pods=5")]);
+    assert_eq!(writes("Limits"), [write(ROME, "cpu=8, pods=5"), write(TURIN, "cpu=2, pods=5")]);
+}
+
+#[test]
+fn fixed_amounts_come_first_and_never_exceed_what_exists() {
+    let fixed = |cpu: &str| rome_only(&json!({ "source": { "fixed": { "resources": { "cpu": cpu, "pods": "4" } } } }));
+    let under = |cpu: &str| [("default", 0, json!({ "provide": { "percentage": 100 } })), ("rome", 1, fixed(cpu))];
+    let snapshot = milan().asks(ROME, "").asks(TURIN, "");
+    assert_eq!(snapshot.clone().under(&under("7")).writes(), [write(ROME, "cpu=7, pods=4"), write(TURIN, "cpu=3, pods=6")]);
+    assert_eq!(snapshot.under(&under("70")).writes(), [write(ROME, "cpu=10, pods=4"), write(TURIN, "cpu=0, pods=6")]);
+}
+
+#[test]
+fn a_new_policy_applies_at_once_whatever_the_threshold() {
+    let mut snapshot = milan().asks(ROME, "").settled();
+    let written = RecentWrite { at: Instant::now(), hard: list("cpu=10, pods=10") };
+    snapshot.recent_writes.insert(("tenant-1".into(), DEFAULT_POOL.into()), written);
+    assert_eq!(snapshot.writes(), []);
+    let snapshot = snapshot.under(&[("other", 0, json!({ "provide": { "percentage": 98 } }))]);
+    assert_eq!(snapshot.writes(), [write(ROME, "cpu=9800m, pods=9")]);
+}
+
+#[test]
+fn the_amounts_of_a_plugin_are_offered_exactly_except_for_caps() {
+    let plugin = json!({ "provide": { "source": { "plugin": { "address": "p.liqo:6001" } }, "caps": { "memory": "1Gi" } } });
+    let mut snapshot = milan().asks(ROME, "cpu=3").under(&[("default", 0, plugin)]);
+    assert_eq!((snapshot.writes(), snapshot.plan().peer_conditions[&cluster(ROME)].reason.as_str()), (vec![], "NothingOffered"));
+    let pools = BTreeMap::from([("gold".to_owned(), list("cpu=64, memory=2Gi")), ("default".to_owned(), list("cpu=100m"))]);
+    snapshot.plugin_answers.insert(cluster(ROME), PluginAnswer { pools: Some(pools), problem: None });
+    let offer = |pool: &str, hard: &str| (cluster(ROME), pool.to_owned(), hard.to_owned());
+    assert_eq!(snapshot.pools(), [offer("default", "cpu=100m"), offer("gold", "cpu=2900m, memory=1Gi")]);
+    let mut snapshot = snapshot.settled();
+    // A failing plugin changes no offer, even after a restart.
+    snapshot
+        .plugin_answers
+        .insert(cluster(ROME), PluginAnswer { pools: None, problem: Some("plugin p.liqo:6001 does not answer".into()) });
+    let plan = snapshot.plan();
+    assert_eq!((plan.writes, plan.deletions), (vec![], vec![]));
+    assert_eq!(plan.peer_conditions[&cluster(ROME)].reason, "PluginFailed");
+    assert_eq!(plan.request_conditions[0].wanted.reason, "Offered");
+}
+
+#[test]
+fn an_offer_names_the_classes_that_its_consumer_may_use() {
+    let usage = json!({ "storageClasses": ["fast"], "ingressClasses": ["public"], "loadBalancerClasses": ["edge"] });
+    let policies = [("default", 0, json!({ "provide": { "percentage": 100, "usage": usage } }))];
+    let spec = milan().asks(ROME, "").under(&policies).plan().writes.remove(0).spec;
+    let classes = [spec.storage_classes, spec.ingress_classes, spec.load_balancer_classes].concat();
+    assert_eq!(classes, ["fast", "public", "edge"]);
+}
+
+#[test]
+fn consumers_are_the_tenants_with_a_request_even_without_a_plugin() {
+    let asks = json!({ "peers": { "clusterIDs": [cluster(ROME)] }, "provide": { "source": { "plugin": { "address": "p:1" } } } });
+    let mut snapshot = milan().asks(ROME, "").asks(TURIN, "").tenant(4);
+    snapshot.policies.push(policy("asks", 10, asks));
+    let plugins = snapshot.plugins();
+    assert_eq!(plugins.keys().collect::<BTreeSet<_>>(), [&cluster(ROME), &cluster(TURIN)].into());
+    assert_eq!(plugins[&cluster(ROME)].as_ref().map(|plugin| plugin.address.as_str()), Some("p:1"));
+    assert_eq!(plugins[&cluster(TURIN)], None);
+}

@@ -1,0 +1,157 @@
+//! Charges the consumers' pods to pools and nodes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use liqo_api::ResourceList;
+use liqo_api::requests::Effective;
+
+use super::allocations::PoolAllocation;
+use crate::decide::{
+    ledger,
+    pools::NodePartition,
+    reduce::{ClaimedOwner, LocalNode},
+    shares::{PartitionBudget, Shares},
+    snapshot::{Requester, Snapshot},
+    source,
+};
+
+/// What the pods use, and where.
+pub struct PoolUsage<'a> {
+    /// For each allocation, by partition.
+    by_partition: Vec<BTreeMap<usize, ResourceList>>,
+    /// For each allocation, what its pods without a node use. [`Self::charge_waiting`] moves it to partitions.
+    waiting: BTreeMap<usize, ResourceList>,
+    /// Pools that must not exist but have pods, each with the index of its consumer.
+    pub withdrawn_in_use: HashSet<(usize, &'a str)>,
+    /// What each partition has free of everything that is not charged to an allocation.
+    free: Vec<ResourceList>,
+}
+
+impl<'a> PoolUsage<'a> {
+    /// Charges each pod to the pool that it uses, and sets `in_use` and `floor` of the allocations. Every other pod reduces
+    /// what is free on its node.
+    pub fn count(
+        snapshot: &'a Snapshot,
+        requesters: &[Requester<'_>],
+        allocations: &mut [PoolAllocation<'_>],
+        partitions: &[NodePartition],
+    ) -> Self {
+        let consumers: HashMap<&str, usize> =
+            requesters.iter().enumerate().map(|(index, requester)| (requester.tenant.consumer.as_str(), index)).collect();
+        let pools: Vec<(usize, String)> =
+            allocations.iter().map(|allocation| (allocation.requester, allocation.pool.clone())).collect();
+        let by_pool: HashMap<(usize, &str), usize> =
+            pools.iter().enumerate().map(|(index, (requester, pool))| ((*requester, pool.as_str()), index)).collect();
+        let by_node: HashMap<&str, usize> = partitions
+            .iter()
+            .enumerate()
+            .flat_map(|(index, partition)| partition.nodes.iter().map(move |(name, _)| (*name, index)))
+            .collect();
+        // A consumer has pods of one pool on many nodes, so each owner is looked up once.
+        let mut charged_to: HashMap<&ClaimedOwner, Option<usize>> = HashMap::new();
+        let mut usage = Self {
+            by_partition: vec![BTreeMap::new(); allocations.len()],
+            waiting: BTreeMap::new(),
+            withdrawn_in_use: HashSet::new(),
+            free: Vec::new(),
+        };
+        // Returns whether the resources were charged to a pool.
+        let mut charge = |owner: &'a ClaimedOwner, resources: &Effective, partition: Option<usize>| {
+            let find = || {
+                let (consumer, pool) = snapshot.verified_owner(owner)?;
+                let &consumer = consumers.get(consumer)?;
+                let index = by_pool.get(&(consumer, pool)).copied();
+                if index.is_none() {
+                    usage.withdrawn_in_use.insert((consumer, pool));
+                }
+                index
+            };
+            let Some(index) = *charged_to.entry(owner).or_insert_with(find) else { return false };
+            let charged = resources.charged(allocations[index].policy.usage.charge);
+            allocations[index].in_use += charged;
+            let allocation = &allocations[index];
+            match partition {
+                // A plugin's pool has no nodes of its own, so its pods reduce what others can get.
+                _ if allocation.local_policy.is_none() => return false,
+                // A waiting pod gets a node of its pool, and a pod whose node is gone ends.
+                None if partitions.iter().any(|partition| allocation.includes(partition)) => {
+                    *usage.waiting.entry(index).or_default() += charged;
+                }
+                Some(here) if allocation.includes(&partitions[here]) => {
+                    *usage.by_partition[index].entry(here).or_default() += charged;
+                }
+                // The pod's node has left the pool.
+                _ => return false,
+            }
+            true
+        };
+        let mut displaced: HashMap<&str, ResourceList> = HashMap::new();
+        for (node, sums) in snapshot.pods.sums() {
+            let partition = if sums.claimed.is_empty() { None } else { by_node.get(node).copied() };
+            for (owner, resources) in &sums.claimed {
+                if !charge(owner, resources, partition) {
+                    *displaced.entry(node).or_default() += &resources.requests;
+                }
+            }
+        }
+        let mut waiting = snapshot.pods.unbound();
+        waiting.retain(|pod| pod.owner.as_ref().is_none_or(|owner| !charge(owner, &pod.resources, None)));
+        for allocation in allocations.iter_mut() {
+            allocation.floor = allocation.in_use.clone();
+        }
+        let nodes: Vec<&[(&str, &LocalNode)]> = partitions.iter().map(|partition| partition.nodes.as_slice()).collect();
+        let taken = |node: &str| [snapshot.pods.own(node), displaced.get(node)];
+        usage.free = source::free(&nodes, taken, &waiting);
+        usage
+    }
+
+    /// Charges pods without a node to the partitions of their pool: first where the consumer has some of its entitlement left, so
+    /// that pods which are about to start change no offer; the rest where anything is left of `capacities`.
+    pub fn charge_waiting(
+        &mut self,
+        allocations: &[PoolAllocation],
+        partitions: &[NodePartition],
+        entitlements: &Shares,
+        capacities: Vec<ResourceList>,
+    ) {
+        let mut left = capacities;
+        let nothing = ResourceList::new();
+        for (&partition, used) in self.by_partition.iter().flatten() {
+            left[partition] = left[partition].saturating_sub(used);
+        }
+        for (index, amount) in std::mem::take(&mut self.waiting) {
+            let (allocation, used) = (&allocations[index], &mut self.by_partition[index]);
+            let of_pool: Vec<usize> =
+                (0..partitions.len()).filter(|&partition| allocation.includes(&partitions[partition])).collect();
+            let own = |&partition: &usize| {
+                let entitled = &entitlements[partition][&allocation.requester];
+                entitled.saturating_sub(used.get(&partition).unwrap_or(&nothing)).min(&left[partition])
+            };
+            let own: Vec<ResourceList> = of_pool.iter().map(own).collect();
+            let beyond = amount.saturating_sub(&own.iter().sum());
+            let within = ledger::spread(&amount.saturating_sub(&beyond), &own);
+            let rest: Vec<ResourceList> =
+                of_pool.iter().zip(&within).map(|(&partition, part)| left[partition].saturating_sub(part)).collect();
+            for ((partition, part), more) in of_pool.into_iter().zip(within).zip(ledger::spread(&beyond, &rest)) {
+                let part = part + &more;
+                left[partition] = left[partition].saturating_sub(&part);
+                *used.entry(partition).or_default() += &part;
+            }
+        }
+    }
+
+    /// The budget of each partition, with the floors of its claimants.
+    pub fn budgets(&self, allocations: &[PoolAllocation], partitions: &[NodePartition]) -> Vec<PartitionBudget> {
+        let budget = |(index, partition): (usize, &NodePartition)| {
+            let mut budget = PartitionBudget { free: self.free[index].clone(), ..PartitionBudget::default() };
+            let members = allocations.iter().zip(&self.by_partition);
+            for (allocation, used) in members.filter(|(allocation, _)| allocation.includes(partition)) {
+                let floor = used.get(&index).filter(|_| !allocation.is_reclaimed());
+                budget.floors.insert(allocation.requester, floor.cloned().unwrap_or_default());
+                budget.refused.extend(allocation.refused.then_some(allocation.requester));
+            }
+            budget
+        };
+        partitions.iter().enumerate().map(budget).collect()
+    }
+}

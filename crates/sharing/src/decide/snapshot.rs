@@ -1,0 +1,224 @@
+//! The input of the provider side's decision, and its result.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use liqo_api::{
+    ClusterId, Condition, PeeringPolicy, PeeringPolicyStatus, PluginSource, RESOURCE_REQUEST, ResourceList, ResourceOffer,
+    ResourceOfferSpec,
+};
+use liqo_api::{
+    Key,
+    conditions::DesiredCondition,
+    policies::{self, PolicyPeer},
+};
+
+use super::{
+    pods::Pods,
+    reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, Request},
+};
+
+/// What the provider side knows at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// This cluster.
+    pub own: ClusterId,
+    pub policies: Vec<Arc<PeeringPolicy>>,
+    /// The attributes by which policies select peers. A peer without a `ForeignCluster` is absent.
+    pub peers: HashMap<ClusterId, PolicyPeer>,
+    /// The last answers of resource plugins.
+    pub plugin_answers: HashMap<ClusterId, PluginAnswer>,
+    /// The labels of this cluster, which every offer carries.
+    pub cluster_labels: BTreeMap<String, String>,
+    /// Nodes that are not virtual.
+    pub nodes: Vec<(Key, Arc<LocalNode>)>,
+    pub pods: Arc<Pods>,
+    /// Tenant and mapped namespaces, by name.
+    pub namespaces: BTreeMap<String, Arc<ConsumerNamespace>>,
+    pub requests: Vec<(Key, Arc<Request>)>,
+    /// All offers in this cluster, including those that it received.
+    pub offers: Vec<(Key, Arc<ResourceOffer>)>,
+    /// Offers that were written so recently that the cache may not show them.
+    pub recent_writes: HashMap<OfferId, RecentWrite>,
+    /// The policy that applied to each consumer at the last decision.
+    pub applied_policies: HashMap<ClusterId, PolicyVersion>,
+    /// Notices end by the wall clock.
+    pub wall_time: Timestamp,
+}
+
+/// One offer of one tenancy: UID of the tenant namespace, and the pool.
+pub type OfferId = (String, String);
+
+/// One generation of a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyVersion {
+    pub name: String,
+    pub uid: String,
+    pub generation: i64,
+}
+
+/// What a resource plugin answered about one consumer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PluginAnswer {
+    /// The last valid answer, by pool; `None` if there was none since this process started.
+    pub pools: Option<BTreeMap<String, ResourceList>>,
+    /// Why the latest call failed.
+    pub problem: Option<String>,
+}
+
+/// An offer that was just written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecentWrite {
+    pub at: Instant,
+    /// The amounts that were written.
+    pub hard: ResourceList,
+}
+
+/// What the provider side must write.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Offers to delete.
+    pub deletions: Vec<Key>,
+    /// Offers to write, in this order.
+    pub writes: Vec<OfferWrite>,
+    /// The condition of each request.
+    pub request_conditions: Vec<RequestCondition>,
+    /// The condition of each consumer's `ForeignCluster`.
+    pub peer_conditions: BTreeMap<ClusterId, DesiredCondition>,
+    pub policy_statuses: Vec<PolicyStatusWrite>,
+    /// The policy that applies to each consumer now.
+    pub applied_policies: HashMap<ClusterId, PolicyVersion>,
+    /// When to decide again if nothing changes.
+    pub requeue_after: Option<Duration>,
+}
+
+/// One offer to write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OfferWrite {
+    /// The tenant namespace.
+    pub namespace: String,
+    pub namespace_uid: String,
+    pub consumer: ClusterId,
+    pub spec: ResourceOfferSpec,
+    /// Whether the cache has this offer already.
+    pub exists: bool,
+    /// Whether it takes resources that earlier writes give up.
+    pub grows: bool,
+}
+
+/// The status of one policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyStatusWrite {
+    pub name: String,
+    pub status: PeeringPolicyStatus,
+}
+
+/// The condition of one request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestCondition {
+    /// The tenant namespace.
+    pub namespace: String,
+    /// The request's conditions as they are.
+    pub current: Vec<Condition>,
+    pub wanted: DesiredCondition,
+}
+
+/// A tenant with a readable request.
+pub(crate) struct Requester<'a> {
+    /// The tenant namespace.
+    pub(crate) namespace: &'a str,
+    pub(crate) tenant: &'a ConsumerNamespace,
+    pub(crate) request: &'a Request,
+    /// The policy that applies to the consumer.
+    pub(crate) policy: Option<&'a Arc<PeeringPolicy>>,
+    /// The existing offers, by pool.
+    pub(crate) offers: BTreeMap<&'a str, &'a ResourceOffer>,
+}
+
+impl Requester<'_> {
+    /// The maximum amount of each named resource that the consumer requests.
+    pub(crate) fn requested(&self) -> ResourceList {
+        self.request.resources.clone().unwrap_or_default()
+    }
+}
+
+impl Snapshot {
+    /// The tenant namespaces that are not being deleted.
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = (&str, &ConsumerNamespace)> {
+        let all = self.namespaces.iter().map(|(name, namespace)| (name.as_str(), namespace.as_ref()));
+        all.filter(|(_, namespace)| namespace.tenant && !namespace.terminating)
+    }
+
+    /// The requests, by tenant namespace.
+    pub(crate) fn requests(&self) -> HashMap<&str, &Request> {
+        let named = self.requests.iter().filter(|(key, _)| key.name == RESOURCE_REQUEST);
+        named.map(|(key, request)| (key.namespace.as_str(), request.as_ref())).collect()
+    }
+
+    /// The tenants with a readable request, in the order of their cluster IDs.
+    pub(crate) fn requesters(&self) -> Vec<Requester<'_>> {
+        let requests = self.requests();
+        let mut offers: HashMap<&str, BTreeMap<&str, &ResourceOffer>> = HashMap::new();
+        // An offer that is being deleted counts as gone: the next one is a new object.
+        for (key, offer) in self.offers.iter().filter(|(_, offer)| offer.metadata.deletion_timestamp.is_none()) {
+            offers.entry(&key.namespace).or_default().insert(&key.name, offer);
+        }
+        let mut requesters: Vec<Requester<'_>> = self
+            .tenants()
+            .filter_map(|(namespace, tenant)| {
+                let request = requests.get(namespace).copied().filter(|request| request.resources.is_ok())?;
+                let policy = self.policy(&tenant.consumer);
+                Some(Requester { namespace, tenant, request, policy, offers: offers.remove(namespace).unwrap_or_default() })
+            })
+            .collect();
+        requesters.sort_by_key(|requester| &requester.tenant.consumer);
+        requesters
+    }
+
+    /// All consumers with a request, each with the resource plugin that its policy names.
+    pub(crate) fn plugins(&self) -> BTreeMap<ClusterId, Option<PluginSource>> {
+        let requests = self.requests();
+        let tenants = self.tenants().filter_map(|(namespace, tenant)| Some((tenant, requests.get(namespace)?)));
+        let plugin = |consumer: &ClusterId| self.policy(consumer)?.spec.provide.source.plugin.clone();
+        let with_plugin = |(tenant, request): (&ConsumerNamespace, &&Request)| {
+            let consumer = &tenant.consumer;
+            (consumer.clone(), plugin(consumer).filter(|_| request.resources.is_ok()))
+        };
+        tenants.map(with_plugin).collect()
+    }
+
+    /// The policy that applies to a consumer.
+    pub fn policy(&self, consumer: &ClusterId) -> Option<&Arc<PeeringPolicy>> {
+        let unknown;
+        let peer = if let Some(peer) = self.peers.get(consumer) {
+            peer
+        } else {
+            unknown = PolicyPeer::new(consumer, None);
+            &unknown
+        };
+        policies::of_peer(&self.policies, peer).into_iter().next()
+    }
+
+    /// The consumer and the pool of a pod. Trusts the pod's labels only in a mapped namespace of the same consumer, because only
+    /// Liqo creates pods there.
+    pub(crate) fn verified_owner<'a>(&self, claimed: &'a ClaimedOwner) -> Option<(&'a str, &'a str)> {
+        let namespace = self.namespaces.get(&claimed.namespace)?;
+        let is_mapped = !namespace.tenant && namespace.consumer.as_str() == claimed.consumer;
+        is_mapped.then_some((claimed.consumer.as_str(), claimed.pool.as_str()))
+    }
+}
+
+impl PolicyVersion {
+    pub(crate) fn of(policy: &PeeringPolicy) -> Self {
+        let meta = &policy.metadata;
+        Self {
+            name: meta.name.clone().unwrap_or_default(),
+            uid: meta.uid.clone().unwrap_or_default(),
+            generation: meta.generation.unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Writes the conditions of each peer's `ForeignCluster` that the two sides report. Both sides share one writer, because
+//! server-side apply takes all conditions of a field manager at once.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use kube::Client;
+use liqo_api::{ClusterId, ForeignCluster};
+use liqo_api::{
+    conditions::{DesiredCondition, owners},
+    policies::PolicyPeer,
+};
+use liqo_controller_runtime::{Cache, Key, Next, Queue, conditions, foreign_clusters, writes::Step as _};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Error,
+    decide::peer_conditions::{Reported, wanted},
+};
+
+/// The controller of these conditions, with the cache of peers.
+pub struct PeerConditions {
+    client: Client,
+    foreign_clusters: Cache<ForeignCluster>,
+    reported: Mutex<BTreeMap<ClusterId, Reported>>,
+    queue: Queue<ClusterId>,
+}
+
+impl PeerConditions {
+    pub fn new(client: Client, foreign_clusters: Cache<ForeignCluster>, queue: Queue<ClusterId>) -> Self {
+        Self { client, foreign_clusters, reported: Mutex::default(), queue }
+    }
+
+    pub fn foreign_clusters(&self) -> &Cache<ForeignCluster> {
+        &self.foreign_clusters
+    }
+
+    pub fn foreign_cluster(&self, id: &ClusterId) -> Option<Arc<ForeignCluster>> {
+        foreign_clusters::of_peer(&self.foreign_clusters, id).into_iter().next()
+    }
+
+    /// The attributes by which policies select peers.
+    pub fn policy_peers(&self) -> HashMap<ClusterId, PolicyPeer> {
+        let all = foreign_clusters::by_peer(&self.foreign_clusters).into_iter();
+        all.map(|(id, cluster)| (id.clone(), PolicyPeer::new(&id, Some(&cluster)))).collect()
+    }
+
+    /// Takes the consumer side's conditions of one provider.
+    pub fn report_provider(&self, id: &ClusterId, wanted: Vec<DesiredCondition>) {
+        let mut reported = self.reported();
+        let reported = reported.entry(id.clone()).or_default();
+        if reported.consumer.as_ref() != Some(&wanted) {
+            reported.consumer = Some(wanted);
+            self.queue.add(id.clone());
+        }
+    }
+
+    /// Takes the provider side's condition of every consumer; peers that are absent in `wanted` are no consumers.
+    pub fn report_consumers(&self, mut wanted: BTreeMap<ClusterId, DesiredCondition>) {
+        let peers = self.foreign_clusters.all().into_iter().map(|(_, peer)| peer.spec.cluster_id.clone());
+        let mut all = self.reported();
+        for id in peers {
+            let conditions = Some(Vec::from_iter(wanted.remove(&id)));
+            let reported = all.entry(id.clone()).or_default();
+            if reported.provider != conditions {
+                reported.provider = conditions;
+                self.queue.add(id);
+            }
+        }
+    }
+
+    /// Writes conditions until `stop`.
+    pub async fn run(self: &Arc<Self>, stop: CancellationToken) {
+        if !self.foreign_clusters.synced().await {
+            return;
+        }
+        let controller = self.clone();
+        self.queue
+            // The name is a label of metrics, so it stays.
+            .run("sharing-links", 4, stop, move |id| {
+                let controller = controller.clone();
+                async move { controller.reconcile(&id).await }
+            })
+            .await;
+    }
+
+    async fn reconcile(&self, id: &ClusterId) -> Result<Next, Error> {
+        let Some(peer) = self.foreign_cluster(id) else {
+            self.reported().remove(id);
+            return Ok(Next::OnChange);
+        };
+        let reported = self.reported().get(id).cloned().unwrap_or_default();
+        conditions::apply_links(&self.client, &peer, owners::SHARING, &wanted(&peer, &reported)).await.step(
+            "write the conditions of",
+            "ForeignCluster",
+            Key::of(&*peer),
+        )?;
+        Ok(Next::OnChange)
+    }
+
+    fn reported(&self) -> MutexGuard<'_, BTreeMap<ClusterId, Reported>> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,203 @@
+//! Runs sets of scenarios, reports the outcomes, and lists the slowest scenarios.
+
+use std::{
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use futures::{StreamExt as _, future::BoxFuture, stream};
+use libtest_mimic::{Arguments, Trial};
+use liqo_tests::{Baseline, Built, Clusters, World};
+use tokio::{
+    runtime::Runtime,
+    sync::{Mutex, OnceCell, Semaphore, mpsc, oneshot},
+};
+
+/// Maximum number of scenarios that run at a time, in all sets together: as many as two cores can handle.
+const MAX_CONCURRENT: usize = 4;
+/// Number of the slowest scenarios in the list at the end.
+const SLOWEST: usize = 20;
+
+pub struct Scenario {
+    pub name: &'static str,
+    pub run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>,
+}
+
+/// Scenarios that share clusters.
+pub struct Set {
+    pub clusters: Clusters,
+    /// They run first, several at a time. They have their own namespaces and only read everything else.
+    pub parallel: Vec<Scenario>,
+    /// They run at the same time as `parallel`, but one after another: they change turin and its peering with milan, and nothing that rome uses.
+    pub with_turin: Vec<Scenario>,
+    /// They run last, one after another, in this order.
+    pub alone: Vec<Scenario>,
+}
+
+/// The outcome of a scenario: an error message if it failed.
+type Outcome = Result<(), String>;
+
+/// A scenario to run, and where to send its outcome.
+struct Task {
+    scenario: Scenario,
+    report: oneshot::Sender<Outcome>,
+}
+
+/// The scenarios of a set that this run selects.
+struct Tasks {
+    parallel: Vec<Task>,
+    with_turin: Vec<Task>,
+    alone: Vec<Task>,
+}
+
+impl Tasks {
+    fn is_empty(&self) -> bool {
+        self.parallel.is_empty() && self.with_turin.is_empty() && self.alone.is_empty()
+    }
+}
+
+/// What the sets share.
+struct Shared {
+    built: OnceCell<Built>,
+    starting: Mutex<()>,
+    permits: Semaphore,
+    took: mpsc::UnboundedSender<Took>,
+}
+
+/// How long a scenario took.
+type Took = (&'static str, Duration);
+
+/// Runs all sets at the same time.
+pub fn run(sets: Vec<Set>) -> ExitCode {
+    let begun = Instant::now();
+    let mut arguments = Arguments::from_args();
+    // libtest_mimic only reports, one outcome after another. This module decides what runs at the same time.
+    arguments.test_threads = Some(1);
+    let runtime = match Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error.into()),
+    };
+    let (mut trials, mut runs) = (Vec::new(), Vec::new());
+    let (took, mut all_took) = mpsc::unbounded_channel();
+    let shared =
+        Arc::new(Shared { built: OnceCell::new(), starting: Mutex::default(), permits: Semaphore::new(MAX_CONCURRENT), took });
+    for set in sets {
+        let mut tasks = |scenarios: Vec<Scenario>| {
+            let mut tasks = Vec::new();
+            for scenario in scenarios {
+                let (report, outcome) = oneshot::channel::<Outcome>();
+                trials.push(Trial::test(scenario.name, move || {
+                    outcome
+                        .blocking_recv()
+                        .unwrap_or_else(|_| Err("the clusters were not started".to_owned()))
+                        .map_err(Into::into)
+                }));
+                if is_wanted(&arguments, scenario.name) {
+                    tasks.push(Task { scenario, report });
+                }
+            }
+            tasks
+        };
+        let tasks = Tasks { parallel: tasks(set.parallel), with_turin: tasks(set.with_turin), alone: tasks(set.alone) };
+        if !tasks.is_empty() {
+            runs.push(runtime.spawn(run_set(set.clusters, tasks, shared.clone())));
+        }
+    }
+    drop(shared);
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    for run in runs {
+        match runtime.block_on(run) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return fail(&error),
+            Err(error) => return fail(&error.into()),
+        }
+    }
+    let mut slowest = Vec::new();
+    while let Ok(took) = all_took.try_recv() {
+        slowest.push(took);
+    }
+    show_slowest(slowest, begun.elapsed());
+    conclusion.exit_code()
+}
+
+fn is_wanted(arguments: &Arguments, name: &str) -> bool {
+    let named = |filter: &String| if arguments.exact { name == filter } else { name.contains(filter.as_str()) };
+    !arguments.list && !arguments.ignored && arguments.filter.as_ref().is_none_or(named) && !arguments.skip.iter().any(named)
+}
+
+/// Starts the clusters of a set and runs its scenarios. After a failure it restores the clusters before others run.
+async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Result<()> {
+    let (begun, instance) = (Instant::now(), clusters.instance);
+    let built = shared.built.get_or_try_init(Built::build).await?;
+    let world =
+        World::build(clusters, built, &shared.starting).await.with_context(|| format!("the clusters of set {instance}"))?;
+    let world = Arc::new(world);
+    let baseline = Baseline::of(&world).await?;
+    eprintln!("{instance}: the clusters are ready after {} s", begun.elapsed().as_secs());
+    let Tasks { parallel, with_turin, alone } = tasks;
+    let (parallel, with_turin) =
+        tokio::join!(run_some(MAX_CONCURRENT, &world, parallel, &shared), run_some(1, &world, with_turin, &shared));
+    let mut has_failed = !(parallel && with_turin);
+    eprintln!("{instance}: the parallel scenarios are done after {} s", begun.elapsed().as_secs());
+    if has_failed {
+        restore(&world, &baseline).await;
+    }
+    for task in alone {
+        if !run_one(&world, task, &shared).await {
+            has_failed = true;
+            restore(&world, &baseline).await;
+        }
+    }
+    eprintln!("{instance}: all scenarios are done after {} s", begun.elapsed().as_secs());
+    world.end(has_failed).await
+}
+
+/// Runs at most `at_once` scenarios at a time. Returns whether all succeeded.
+async fn run_some(at_once: usize, world: &Arc<World>, tasks: Vec<Task>, shared: &Shared) -> bool {
+    let runs: Vec<_> = tasks.into_iter().map(|task| run_one(world, task, shared)).collect();
+    stream::iter(runs).buffer_unordered(at_once).fold(true, |all, is_done| std::future::ready(all && is_done)).await
+}
+
+/// Runs a scenario and sends its outcome. Returns whether it succeeded.
+async fn run_one(world: &Arc<World>, Task { scenario, report }: Task, shared: &Shared) -> bool {
+    // The semaphore is never closed, so there is no error.
+    let _permit = shared.permits.acquire().await;
+    let (name, begun) = (scenario.name, Instant::now());
+    let outcome = match tokio::spawn((scenario.run)(world.clone())).await {
+        Ok(outcome) => outcome.map_err(|error| format!("{error:#}")),
+        Err(panic) => Err(panic.to_string()),
+    };
+    if let Err(error) = &outcome {
+        eprintln!("{name}: {error}");
+    }
+    let is_done = outcome.is_ok();
+    eprintln!("{name}: {} after {} s", if is_done { "done" } else { "failed" }, begun.elapsed().as_secs());
+    // Sending fails if the report has ended.
+    let _ = shared.took.send((name, begun.elapsed()));
+    let _ = report.send(outcome);
+    is_done
+}
+
+async fn restore(world: &World, baseline: &Baseline) {
+    let begun = Instant::now();
+    match baseline.restore(world).await {
+        Ok(()) => eprintln!("restored the clusters within {} s", begun.elapsed().as_secs()),
+        Err(error) => eprintln!("cannot restore the clusters after a failed scenario: {error:#}"),
+    }
+}
+
+fn show_slowest(mut all: Vec<Took>, total: Duration) {
+    all.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+    println!("the slowest scenarios:");
+    for (name, took) in all.iter().take(SLOWEST) {
+        println!("{:6} s  {name}", took.as_secs());
+    }
+    println!("{} scenarios, {} s with the clusters", all.len(), total.as_secs());
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("the scenarios cannot run: {error:#}");
+    ExitCode::FAILURE
+}
