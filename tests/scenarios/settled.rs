@@ -8,7 +8,13 @@ use liqo_tests::World;
 use crate::pods::deployment;
 
 /// Resources that may be written after a peer or its own API server was away for a moment: status, and what a restarted manager needs.
-const WRITTEN_AFTER_AN_OUTAGE: [&str; 4] = [" foreignclusters ", " nodes ", " certificatesigningrequests ", " pods liqo/"];
+const WRITTEN_AFTER_AN_OUTAGE: [&str; 5] = [
+    " foreignclusters ",
+    " nodes ",
+    " namespaceoffloadings settled/offloading/status ",
+    " certificatesigningrequests ",
+    " pods liqo/",
+];
 
 /// Whether a write renews a credential for a provider. The consumer renews it at 60% of its lifetime, and after the provider's API server
 /// has refused it, which happens just after that has started. The provider issues a token, and the consumer stores it.

@@ -31,6 +31,15 @@ pub struct StepError<E: std::error::Error + 'static = kube::Error> {
     pub source: E,
 }
 
+/// A request of a controller that writes to our own API server and to a peer's.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    #[error(transparent)]
+    Local(#[from] StepError),
+    #[error("at the peer: {0}")]
+    Peer(#[from] StepError<PeerError>),
+}
+
 pub trait Step<T, E: std::error::Error + 'static> {
     /// Adds to the error what the request was for. A key without a name means all objects of its namespace.
     fn step(self, verb: &'static str, kind: impl Into<Cow<'static, str>>, key: impl Into<Key>) -> Result<T, StepError<E>>;

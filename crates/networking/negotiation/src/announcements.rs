@@ -26,16 +26,13 @@ use liqo_controller_runtime::{
     conditions::namespaced,
     peers,
     put::{marked, put, put_status},
-    writes::{Step as _, delete_if_present},
+    writes::{RequestError, Step as _, delete_if_present},
 };
 use liqo_network_model::gateways::is_key;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    decide::exchange::Outcome,
-    error::{Error, FIELD_MANAGER},
-};
+use crate::{FIELD_MANAGER, decide::exchange::Outcome};
 
 /// However often peers write, we reconcile their changes at most once in this time.
 const PEER_CHANGE_DELAY: Duration = Duration::from_millis(500);
@@ -134,7 +131,12 @@ impl Announcements {
 
     /// Writes our announcement to each peer, and withdraws it from peers without an outcome. Writes only differences. Announcements to the
     /// peers in `unknown` stay as they are.
-    pub async fn tell(&self, context: &Context, outcomes: &BTreeMap<ClusterId, Outcome>, unknown: &[ClusterId]) -> Vec<Error> {
+    pub async fn tell(
+        &self,
+        context: &Context,
+        outcomes: &BTreeMap<ClusterId, Outcome>,
+        unknown: &[ClusterId],
+    ) -> Vec<RequestError> {
         let mut failures = self.tell_consumers(context, outcomes, unknown).await;
         failures.extend(self.tell_providers(context, outcomes, unknown).await);
         failures
@@ -145,7 +147,7 @@ impl Announcements {
         context: &Context,
         outcomes: &BTreeMap<ClusterId, Outcome>,
         unknown: &[ClusterId],
-    ) -> Vec<Error> {
+    ) -> Vec<RequestError> {
         let mut failures = Vec::new();
         let nothing = NetworkAnnouncement::default();
         let announcement = |id: &ClusterId| outcomes.get(id).map_or(&nothing, |outcome| &outcome.announcement);
@@ -165,7 +167,7 @@ impl Announcements {
             let api: Api<NetworkConfig> = namespaced(&context.client, &key.namespace);
             let status = NetworkConfigStatus { announcement: wanted.clone() };
             let written = put_status(&api, FIELD_MANAGER, NETWORK_CONFIG, &status).await;
-            failures.extend(written.step(ANNOUNCE, "consumer", Key::new("", consumer.as_str())).err().map(Error::from));
+            failures.extend(written.step(ANNOUNCE, "consumer", Key::new("", consumer.as_str())).err().map(RequestError::from));
         }
         failures
     }
@@ -175,7 +177,7 @@ impl Announcements {
         context: &Context,
         outcomes: &BTreeMap<ClusterId, Outcome>,
         unknown: &[ClusterId],
-    ) -> Vec<Error> {
+    ) -> Vec<RequestError> {
         let is_known = |id: &ClusterId| outcomes.contains_key(id) || unknown.contains(id) || context.peers.get(id).is_some();
         let caches: Vec<_> = {
             let mut providers = self.from_providers.lock();
@@ -187,7 +189,7 @@ impl Announcements {
             let wanted = outcomes.get(&id).map(|outcome| outcome.announcement.clone());
             Some(async move {
                 let written = self.tell_provider(&connection, wanted.as_ref(), only(&cache).as_deref()).await;
-                written.step(ANNOUNCE, "provider", Key::new("", id.as_str())).err().map(Error::from)
+                written.step(ANNOUNCE, "provider", Key::new("", id.as_str())).err().map(RequestError::from)
             })
         });
         join_all(writes).await.into_iter().flatten().collect()

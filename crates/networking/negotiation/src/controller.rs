@@ -25,13 +25,14 @@ use liqo_controller_runtime::{
     foreign_clusters, policies,
     put::{marked, put},
     queue::error_chain,
-    writes::{Step as _, delete_if_present},
+    writes::{RequestError, Step as _, delete_if_present},
 };
 use liqo_network_model::gateways::{GatewayLease, LeaseObservations, lease_number};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    FIELD_MANAGER,
     announcements::{Announcements, Tenant},
     decide::{
         announced_gateways::{self, observe},
@@ -39,7 +40,6 @@ use crate::{
         links,
         ranges::NodeAddresses,
     },
-    error::{Error, FIELD_MANAGER},
     range_discovery::{self, DiscoveredRanges, REFRESH_PERIOD, RETRY_DELAY, Ranges},
 };
 
@@ -49,7 +49,7 @@ const SETTLE: Duration = Duration::from_millis(50);
 const CONTROLLER: &str = "interconnect";
 
 /// Negotiates networks with all peers until `context.stop`. Only the leader may run it.
-pub async fn run(context: Context) -> Result<(), Error> {
+pub async fn run(context: Context) -> Result<(), RequestError> {
     let stop = context.stop.child_token();
     let _guard = stop.clone().drop_guard();
     NetworkNegotiation::start(context, &stop).run(stop).await;
@@ -147,7 +147,7 @@ impl NetworkNegotiation {
         }
     }
 
-    async fn reconcile(&self) -> Result<Next, Error> {
+    async fn reconcile(&self) -> Result<Next, RequestError> {
         let config = self.context.config();
         let ranges = self.ranges().await?;
         let peers = self.peers();
@@ -193,7 +193,7 @@ impl NetworkNegotiation {
     }
 
     /// Our ranges; discovered again when they are old.
-    async fn ranges(&self) -> Result<Ranges, Error> {
+    async fn ranges(&self) -> Result<Ranges, RequestError> {
         let previous = self.discovered.lock().clone();
         let mut nodes = self.nodes.all();
         nodes.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -237,7 +237,7 @@ impl NetworkNegotiation {
         all.map(|(_, endpoint)| (endpoint.spec.cluster_id.clone(), endpoint)).collect()
     }
 
-    async fn write_endpoints(&self, wanted: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> Vec<Error> {
+    async fn write_endpoints(&self, wanted: &BTreeMap<ClusterId, TunnelEndpointSpec>) -> Vec<RequestError> {
         let api: Api<TunnelEndpoint> = namespaced(&self.context.client, &self.context.namespace);
         let current = self.current_endpoints();
         let mut failures = Vec::new();
@@ -249,13 +249,13 @@ impl NetworkNegotiation {
             tracing::info!(peer = %id, imported = ?spec.imported, exported = ?spec.exported, "writing the network towards a peer");
             let object = marked(TunnelEndpoint::new(id.as_str(), spec.clone()), labels::REMOTE_CLUSTER_ID, id);
             let written = put(&api, FIELD_MANAGER, &object, before.is_some()).await;
-            failures.extend(written.step("write", "TunnelEndpoint", Key::of(&object)).err().map(Error::from));
+            failures.extend(written.step("write", "TunnelEndpoint", Key::of(&object)).err().map(RequestError::from));
         }
         for (id, endpoint) in current.iter().filter(|(id, _)| !wanted.contains_key(*id)) {
             tracing::info!(peer = %id, "removing the network towards a peer");
             let name = endpoint.metadata.name.clone().unwrap_or_default();
             let deleted = delete_if_present(&api, &name, &DeleteParams::default()).await;
-            failures.extend(deleted.step("delete", "TunnelEndpoint", Key::of(&**endpoint)).err().map(Error::from));
+            failures.extend(deleted.step("delete", "TunnelEndpoint", Key::of(&**endpoint)).err().map(RequestError::from));
         }
         failures
     }
@@ -265,7 +265,7 @@ impl NetworkNegotiation {
         outcomes: Option<&BTreeMap<ClusterId, Outcome>>,
         ranges_unknown: Option<&String>,
         has_gateway: bool,
-    ) -> Vec<Error> {
+    ) -> Vec<RequestError> {
         let current = self.current_endpoints();
         let mut failures = Vec::new();
         for (id, cluster) in foreign_clusters::by_peer(&self.foreign_clusters) {
@@ -277,7 +277,8 @@ impl NetworkNegotiation {
             };
             let written =
                 conditions::apply_links(&self.context.client, &cluster, liqo_api::conditions::owners::NETWORK, &wanted).await;
-            failures.extend(written.step("write conditions of", "ForeignCluster", Key::of(&*cluster)).err().map(Error::from));
+            failures
+                .extend(written.step("write conditions of", "ForeignCluster", Key::of(&*cluster)).err().map(RequestError::from));
         }
         failures
     }

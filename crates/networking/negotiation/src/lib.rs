@@ -29,8 +29,9 @@
 mod announcements;
 mod controller;
 mod decide;
-mod error;
 mod range_discovery;
 
 pub use controller::run;
-pub use error::Error;
+
+/// Field manager of everything that this crate writes. It is stored in objects, so it keeps the crate's former name.
+const FIELD_MANAGER: &str = liqo_api::conditions::owners::NETWORK.field_manager;

@@ -17,13 +17,13 @@ use kube::{
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig, NetworkRanges, NetworkSettings};
 use liqo_controller_runtime::{
     Context, Key,
-    writes::{Step as _, unless_gone},
+    writes::{RequestError, Step as _, unless_gone},
 };
 use serde_json::json;
 
 use crate::{
+    FIELD_MANAGER,
     decide::ranges::{self, ClusterEnvironment, NodeAddresses},
-    error::{Error, FIELD_MANAGER},
 };
 
 /// How often the ranges are discovered again.
@@ -48,7 +48,7 @@ pub async fn discover(
     context: &Context,
     nodes: Vec<NodeAddresses>,
     previous: Option<DiscoveredRanges>,
-) -> Result<DiscoveredRanges, Error> {
+) -> Result<DiscoveredRanges, RequestError> {
     let settings = context.config().spec.network.clone();
     let now = Instant::now();
     let max_age = |previous: &DiscoveredRanges| if previous.ranges.is_ok() { REFRESH_PERIOD } else { RETRY_DELAY };
@@ -73,7 +73,7 @@ pub async fn discover(
     Ok(DiscoveredRanges { ranges, settings, environment, read_at })
 }
 
-async fn read_environment(context: &Context, nodes: Vec<NodeAddresses>) -> Result<ClusterEnvironment, Error> {
+async fn read_environment(context: &Context, nodes: Vec<NodeAddresses>) -> Result<ClusterEnvironment, RequestError> {
     let client = &context.client;
     let managers: Api<Pod> = Api::namespaced(client.clone(), "kube-system");
     let managers = managers.list(&ListParams::default().labels("component=kube-controller-manager").limit(20)).await;

@@ -6,6 +6,7 @@ use liqo_api::{
 use serde_json::{Value, json};
 
 use crate::namespace::mapped::{ConsumerNamespace, NamespaceKind};
+use crate::node::object::{NodeSpec, Outage};
 use crate::pod::remote_pod::RemotePod;
 use crate::pod::usage::ConsumerPolicy;
 use crate::replica::source::Source;
@@ -22,6 +23,28 @@ pub fn pod(name: &str, uid: &str, change: impl FnOnce(&mut Value)) -> RemotePod 
     });
     change(&mut object);
     RemotePod::reduce(serde_json::from_value(object).unwrap()).unwrap()
+}
+
+/// Runs `then` with a virtual node of [`provider`] that has these labels.
+pub fn with_node_spec<T>(peer_labels: &[(&str, &str)], outage: Outage, then: impl FnOnce(&NodeSpec) -> T) -> T {
+    let peer_labels = peer_labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+    let resources = json!({"cpu": "2", "memory": "1Gi"}).as_object().cloned().unwrap();
+    then(&NodeSpec {
+        name: "milan",
+        cluster_id: provider().as_str(),
+        pool: "default",
+        peer_labels: &peer_labels,
+        resources: &resources,
+        address: "10.0.0.5",
+        port: 20250,
+        version: "v1.34.4",
+        outage,
+        withdrawal: None,
+    })
+}
+
+pub fn provider() -> ClusterId {
+    ClusterId::of_public_key(&[2; 32])
 }
 
 pub fn consumer() -> ClusterId {

@@ -108,36 +108,12 @@ pub fn free_port(first: u16, taken: &BTreeSet<u16>) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
+    use crate::fixtures::{provider, with_node_spec as with};
     use crate::node::object::Outage;
 
-    fn id() -> ClusterId {
-        ClusterId::of_public_key(&[2; 32])
-    }
-
-    fn with<T>(peer_labels: &[(&str, &str)], cpu: &str, outage: Outage, then: impl FnOnce(&NodeSpec) -> T) -> T {
-        let peer_labels: BTreeMap<String, String> =
-            peer_labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
-        let resources = json!({"cpu": cpu, "memory": "1Gi"}).as_object().cloned().unwrap();
-        let id = id();
-        then(&NodeSpec {
-            name: "milan",
-            cluster_id: id.as_str(),
-            pool: "default",
-            peer_labels: &peer_labels,
-            resources: &resources,
-            address: "10.0.0.5",
-            port: 20250,
-            version: "v1.34.4",
-            outage,
-            withdrawal: None,
-        })
-    }
-
     fn created(peer_labels: &[(&str, &str)]) -> Value {
-        with(peer_labels, "2", Outage::None, |spec| new_node(spec, "t1"))
+        with(peer_labels, Outage::None, |spec| new_node(spec, "t1"))
     }
 
     fn is_ready(live: &Value) -> bool {
@@ -148,8 +124,8 @@ mod tests {
     #[test]
     fn a_new_node_is_ready_and_needs_nothing_more() {
         let live = created(&[("zone", "a")]);
-        assert!(is_ready(&live) && is_ours(&live, &id(), "default"));
-        with(&[("zone", "a")], "2", Outage::None, |spec| {
+        assert!(is_ready(&live) && is_ours(&live, &provider(), "default"));
+        with(&[("zone", "a")], Outage::None, |spec| {
             assert_eq!(labels_patch(spec, &live), None);
             assert_eq!(status_patch(spec, &live, "t2"), None);
         });
@@ -161,7 +137,7 @@ mod tests {
         live["status"]["nodeInfo"]["swap"] = json!({"capacity": 0});
         live["metadata"]["labels"]["added-by"] = json!("somebody");
         live["status"]["conditions"].as_array_mut().unwrap().push(json!({"type": "Theirs", "status": "True"}));
-        with(&[], "2", Outage::None, |spec| {
+        with(&[], Outage::None, |spec| {
             assert_eq!(labels_patch(spec, &live), None);
             assert_eq!(status_patch(spec, &live, "t2"), None);
         });
@@ -171,28 +147,29 @@ mod tests {
     fn labels_that_the_peer_no_longer_advertises_go_and_those_of_others_stay() {
         let mut live = created(&[("zone", "a"), ("gpu", "yes")]);
         live["metadata"]["labels"]["added-by"] = json!("somebody");
-        let patch = with(&[("zone", "b")], "2", Outage::None, |spec| labels_patch(spec, &live)).unwrap();
+        let patch = with(&[("zone", "b")], Outage::None, |spec| labels_patch(spec, &live)).unwrap();
         assert_eq!(patch["metadata"]["labels"], json!({"zone": "b", "gpu": null}));
         json_patch::merge(&mut live, &patch);
-        assert_eq!(with(&[("zone", "b")], "2", Outage::None, |spec| labels_patch(spec, &live)), None);
+        assert_eq!(with(&[("zone", "b")], Outage::None, |spec| labels_patch(spec, &live)), None);
         assert_eq!(live["metadata"]["labels"]["added-by"], "somebody");
     }
 
     #[test]
     fn the_node_follows_the_offer() {
         let mut live = created(&[]);
-        live["status"]["capacity"]["gpus"] = json!("1");
-        let patch = with(&[], "3", Outage::None, |spec| status_patch(spec, &live, "t2")).unwrap();
+        live["status"]["capacity"] = json!({"cpu": "3", "memory": "1Gi", "gpus": "1"});
+        live["status"]["allocatable"] = json!({"cpu": "3", "memory": "1Gi"});
+        let patch = with(&[], Outage::None, |spec| status_patch(spec, &live, "t2")).unwrap();
         assert_eq!(
             patch,
-            json!({"status": {"capacity": {"cpu": "3", "memory": "1Gi", "gpus": null}, "allocatable": {"cpu": "3", "memory": "1Gi"}}})
+            json!({"status": {"capacity": {"cpu": "2", "memory": "1Gi", "gpus": null}, "allocatable": {"cpu": "2", "memory": "1Gi"}}})
         );
     }
 
     #[test]
     fn an_outage_changes_only_the_conditions_that_speak_of_it() {
         let kinds = |outage| {
-            let patch = with(&[], "2", outage, |spec| status_patch(spec, &created(&[]), "t2")).unwrap();
+            let patch = with(&[], outage, |spec| status_patch(spec, &created(&[]), "t2")).unwrap();
             let conditions = patch["status"]["conditions"].as_array().cloned().unwrap();
             assert_eq!(patch["status"].as_object().unwrap().len(), 1);
             conditions.iter().map(|one| one["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -209,7 +186,7 @@ mod tests {
             condition["reason"] = json!("NodeStatusUnknown");
         }
         assert!(!is_ready(&live));
-        let patch = with(&[], "2", Outage::None, |spec| status_patch(spec, &live, "t2")).unwrap();
+        let patch = with(&[], Outage::None, |spec| status_patch(spec, &live, "t2")).unwrap();
         assert_eq!(patch["status"]["conditions"][0]["status"], "True");
     }
 
@@ -217,8 +194,8 @@ mod tests {
     fn a_node_of_somebody_else_is_not_ours() {
         let live = created(&[]);
         assert!(!is_ours(&live, &ClusterId::of_public_key(&[3; 32]), "default"));
-        assert!(!is_ours(&live, &id(), "other"));
-        assert!(!is_ours(&json!({"metadata": {"name": "milan"}}), &id(), "default"));
+        assert!(!is_ours(&live, &provider(), "other"));
+        assert!(!is_ours(&json!({"metadata": {"name": "milan"}}), &provider(), "default"));
     }
 
     #[test]

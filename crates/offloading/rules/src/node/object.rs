@@ -255,38 +255,22 @@ fn is_label_key(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{provider, with_node_spec as with};
 
     const ID: &str = "abcdefghijklmnopqrstuvwxyz234567";
-
-    fn with<T>(peer_labels: &[(&str, &str)], outage: Outage, then: impl FnOnce(&NodeSpec) -> T) -> T {
-        let peer_labels = peer_labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
-        let resources = Map::from_iter([("cpu".to_owned(), json!("2")), ("pods".to_owned(), json!("110"))]);
-        then(&NodeSpec {
-            name: "milan",
-            cluster_id: ID,
-            pool: "default",
-            peer_labels: &peer_labels,
-            resources: &resources,
-            address: "10.0.0.5",
-            port: 20250,
-            version: "v1.34.4",
-            outage,
-            withdrawal: None,
-        })
-    }
 
     #[test]
     fn the_node_says_what_it_stands_for() {
         let node = with(&[("zone", "a")], Outage::None, node);
         assert_eq!(
             node["spec"],
-            json!({"providerID": format!("liqo://{ID}/default"),
+            json!({"providerID": format!("liqo://{}/default", provider()),
             "taints": [{"key": "virtual-node.liqo.io/not-allowed", "value": "true", "effect": "NoExecute"}]})
         );
         assert_eq!(
             node["metadata"]["labels"],
             json!({"kubernetes.io/hostname": "milan", "liqo.io/managed": "true", "liqo.io/pool": "default",
-            "liqo.io/remote-cluster-id": ID, "liqo.io/type": "virtual-node", "node.kubernetes.io/exclude-from-external-load-balancers": "true", "zone": "a"})
+            "liqo.io/remote-cluster-id": provider(), "liqo.io/type": "virtual-node", "node.kubernetes.io/exclude-from-external-load-balancers": "true", "zone": "a"})
         );
     }
 
@@ -391,7 +375,7 @@ mod tests {
         assert_eq!(status["daemonEndpoints"]["kubeletEndpoint"]["Port"], 20250);
         assert_eq!(
             (&status["capacity"], &status["nodeInfo"]["architecture"]),
-            (&json!({"cpu": "2", "pods": "110"}), &json!("amd64"))
+            (&json!({"cpu": "2", "memory": "1Gi"}), &json!("amd64"))
         );
     }
 

@@ -21,8 +21,8 @@ use kube::{
 use liqo_api::{NAMESPACE_OFFLOADING, OffloadedReason, PodOffloadingStrategy, ShadowPod, VirtualNode, pods};
 use liqo_controller_runtime::{
     Key, Next,
-    peers::{PeerError, call},
-    writes::{Step as _, StepError, delete_if_present, unless_changed, unless_gone},
+    peers::call,
+    writes::{RequestError, Step as _, delete_if_present, unless_changed, unless_gone},
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -66,14 +66,6 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Delay before a shadow pod without local pod is reconciled again, if the local pod turned out to exist.
 const NO_ORPHAN_RETRY: Duration = Duration::from_secs(5);
 
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error(transparent)]
-    Local(#[from] StepError),
-    #[error("at the provider: {0}")]
-    Remote(#[from] StepError<PeerError>),
-}
-
 /// Runs the controller for one provider.
 pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: CancellationToken) {
     // The provider can be forgotten while its controllers run.
@@ -92,7 +84,7 @@ pub async fn run(consumer: Arc<Consumer>, peer: Weak<PeerState>, stop: Cancellat
         .await;
 }
 
-async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -> Result<Next, Error> {
+async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -> Result<Next, RequestError> {
     let (local, remote, reachability) = (peer.pod(uid), peer.remote(), peer.reachability());
     let shadow = remote.as_ref().and_then(|remote| remote.shadow(uid));
     if local.is_none() {
@@ -168,7 +160,7 @@ fn namespace_state(consumer: &Consumer, remote: &RemoteState, node: &VirtualNode
 
 /// Removes a shadow pod without local pod, once the API server itself says that the pod is gone: a pod that is missing in the cache
 /// may merely not be listed yet.
-async fn remove_orphan(consumer: &Consumer, remote: &RemoteState, uid: &str) -> Result<Option<Duration>, Error> {
+async fn remove_orphan(consumer: &Consumer, remote: &RemoteState, uid: &str) -> Result<Option<Duration>, RequestError> {
     let Some(shadow) = remote.shadow(uid) else { return Ok(None) };
     let pod = &shadow.home;
     if !pod.name.is_empty() {
@@ -182,7 +174,7 @@ async fn remove_orphan(consumer: &Consumer, remote: &RemoteState, uid: &str) -> 
     Ok(None)
 }
 
-async fn delete_shadow(remote: &RemoteState, uid: &str, pod: &Key) -> Result<(), Error> {
+async fn delete_shadow(remote: &RemoteState, uid: &str, pod: &Key) -> Result<(), RequestError> {
     let api: Api<ShadowPod> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
     let deleted = call(delete_if_present(&api, uid, &DeleteParams::default())).await;
     deleted.step("delete the ShadowPod of", "Pod", pod)?;
@@ -210,7 +202,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     /// Takes an action. Returns when to look again, if that is not when something changes.
-    async fn act(&self, action: Action, shadow: Option<&Shadow>) -> Result<Option<Duration>, Error> {
+    async fn act(&self, action: Action, shadow: Option<&Shadow>) -> Result<Option<Duration>, RequestError> {
         let now = Timestamp::now();
         match action {
             Action::CreateShadow { mark } => return self.send(mark).await,
@@ -242,7 +234,7 @@ impl Pass<'_> {
     }
 
     /// Merges the remote pod's status into the local pod. Also shows differences from a pod that runs here, with an event for each.
-    async fn show(&self, shadow: &Shadow, now: Timestamp) -> Result<(), Error> {
+    async fn show(&self, shadow: &Shadow, now: Timestamp) -> Result<(), RequestError> {
         let Some(status) = shadow.remote_status() else { return Ok(()) };
         // Otherwise the pod would lose its addresses. Every pod is due when the networks are known.
         if !self.consumer.networks.is_synced() {
@@ -282,7 +274,7 @@ impl Pass<'_> {
         &self,
         verb: &'static str,
         patch: &Patch<P>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), RequestError> {
         let Some(remote) = self.remote else { return Ok(()) };
         let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);
         let api: Api<PartialObjectMeta<ShadowPod>> = Api::namespaced(client, namespace);
@@ -293,7 +285,7 @@ impl Pass<'_> {
     }
 
     /// Patches the local pod's status, and no other pod's of the same name. Returns whether the pod still exists.
-    async fn patch_status(&self, patch: Option<Value>) -> Result<bool, Error> {
+    async fn patch_status(&self, patch: Option<Value>) -> Result<bool, RequestError> {
         let Some(mut patch) = patch else { return Ok(true) };
         if !patch["metadata"].is_object() {
             patch["metadata"] = json!({});
@@ -305,7 +297,7 @@ impl Pass<'_> {
     }
 
     /// Shows a refusal, with one event for each new reason.
-    async fn refuse(&self, reason: &str, message: &str, now: Timestamp) -> Result<(), Error> {
+    async fn refuse(&self, reason: &str, message: &str, now: Timestamp) -> Result<(), RequestError> {
         let Some(patch) = refused_patch(&self.pod.json(), reason, message, now) else { return Ok(()) };
         self.patch_status(Some(patch)).await?;
         let shown_before =
@@ -321,7 +313,7 @@ impl Pass<'_> {
     }
 
     /// Ends the local pod, so that its controller replaces it.
-    async fn evicted(&self, reason: &str, now: Timestamp) -> Result<(), Error> {
+    async fn evicted(&self, reason: &str, now: Timestamp) -> Result<(), RequestError> {
         let provider = self.node.map_or_else(|| self.peer.id.to_string(), |node| node.spec.cluster_name.clone());
         let message = format!("cluster {provider} took back resources: {reason}");
         let Some(patch) = evicted_patch(&self.pod.json(), &message, now) else { return Ok(()) };
@@ -333,7 +325,7 @@ impl Pass<'_> {
     }
 
     /// Deletes a pod that was refused for long, unless another one of its owner was deleted a moment ago.
-    async fn replace(&self) -> Result<Option<Duration>, Error> {
+    async fn replace(&self) -> Result<Option<Duration>, RequestError> {
         let Some(controller) = &self.pod.controller else { return Ok(None) };
         {
             let mut replaced = self.consumer.replaced.lock();
@@ -349,7 +341,7 @@ impl Pass<'_> {
     }
 
     /// Ends the local pod, unless the API server of the provider shows a record of it after all.
-    async fn lost(&self, message: &str, now: Timestamp) -> Result<Option<Duration>, Error> {
+    async fn lost(&self, message: &str, now: Timestamp) -> Result<Option<Duration>, RequestError> {
         let Some(remote) = self.remote else { return Ok(None) };
         if remote.shadow(&self.pod.uid).is_none() {
             let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);

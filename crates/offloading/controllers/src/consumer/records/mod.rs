@@ -25,7 +25,7 @@ use liqo_controller_runtime::{
     Next,
     events::object_ref,
     peers::{PeerError, call},
-    writes::{Step as _, StepError, delete_if_present},
+    writes::{RequestError, Step as _, StepError, delete_if_present},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -64,14 +64,6 @@ const NARROWED: &str = "Narrowed";
 const WHY_NARROWED: &str = "it is too long, names too many pods that are not there, or labels of Liqo's own, or has a field that Liqo does not know; what \
                             cannot be expressed is denied there";
 
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error(transparent)]
-    Local(#[from] StepError),
-    #[error(transparent)]
-    Remote(#[from] StepError<PeerError>),
-}
-
 /// Records these objects, before a pod is sent that needs them, unless the provider has them. The controller of records retries
 /// what fails. Returns whether all of them are recorded now: a pod waits for the policies of its namespace; for what it names the
 /// provider waits, as a kubelet does.
@@ -92,7 +84,7 @@ pub async fn ensure(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, remote: &Re
 }
 
 /// Brings the record of an object to what is wanted.
-pub async fn reconcile(consumer: &Arc<Consumer>, peer: &PeerState, reference: &Reference) -> Result<Next, Error> {
+pub async fn reconcile(consumer: &Arc<Consumer>, peer: &PeerState, reference: &Reference) -> Result<Next, RequestError> {
     // When the peer answers (again), every record is due.
     let Some(remote) = peer.answering() else { return Ok(Next::OnChange) };
     let record = remote.record(reference);
@@ -119,7 +111,7 @@ async fn write_named(
     remote: &RemoteState,
     reference: &Reference,
     record: Option<&ReflectionRecord>,
-) -> Result<(), Error> {
+) -> Result<(), RequestError> {
     let (client, namespace) = (consumer.context.client.clone(), &reference.namespace);
     if reference.kind == Kind::Secret {
         let local = read(reference, Api::<Secret>::namespaced(client, namespace)).await?;
@@ -146,7 +138,7 @@ async fn reconcile_namespaced(
     remote: &RemoteState,
     reference: &Reference,
     record: Option<&ReflectionRecord>,
-) -> Result<Next, Error> {
+) -> Result<Next, RequestError> {
     // No trigger tells when it is known.
     let Some(goes) = consumer.goes_to(peer, &reference.namespace) else { return Ok(Next::After(POLL_INTERVAL)) };
     let is_mapped = remote.map().is_some_and(|map| map.spec.mappings.contains_key(&reference.namespace))
@@ -213,7 +205,7 @@ async fn write_object(
     reference: &Reference,
     record: Option<&ReflectionRecord>,
     wanted: Option<Value>,
-) -> Result<(), Error> {
+) -> Result<(), RequestError> {
     let wanted = wanted.map(|object| (fingerprint(&object), record_of(reference, object)));
     write(peer, remote, reference, record, wanted.map(|(fingerprint, record)| (record, fingerprint))).await
 }
@@ -225,7 +217,7 @@ async fn write<K>(
     reference: &Reference,
     record: Option<&ReflectionRecord>,
     wanted: Option<(K, u64)>,
-) -> Result<(), Error>
+) -> Result<(), RequestError>
 where
     K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
         + Serialize
@@ -261,7 +253,7 @@ where
     }
 }
 
-async fn remove(peer: &PeerState, remote: &RemoteState, reference: &Reference) -> Result<(), Error> {
+async fn remove(peer: &PeerState, remote: &RemoteState, reference: &Reference) -> Result<(), RequestError> {
     let (client, namespace, name) = (remote.connection.client.clone(), &remote.connection.tenant_namespace, reference.record());
     let parameters = DeleteParams::default();
     peer.record_seen(reference);

@@ -16,9 +16,12 @@ use k8s_openapi::{
 };
 use kube::{Api, api::PostParams};
 use liqo_api::{annotations, pods, rfc3339};
-use liqo_controller_runtime::{Key, Next, writes::Step as _};
+use liqo_controller_runtime::{
+    Key, Next,
+    writes::{RequestError, Step as _, StepError},
+};
 
-use super::{Error, remove, write};
+use super::{remove, write};
 use crate::consumer::events::warn;
 use crate::consumer::state::{Consumer, PeerState, RemoteState};
 use liqo_offloading_rules::pod::carry::api_server::ApiServerChoice;
@@ -91,7 +94,7 @@ pub async fn reconcile(
     remote: &RemoteState,
     reference: &Reference,
     uid: &str,
-) -> Result<Next, Error> {
+) -> Result<Next, RequestError> {
     let record = remote.record(reference).filter(|record| !record.terminating);
     let (pod, shadow) = (peer.pod(uid), remote.shadow(uid));
     let facts = Facts {
@@ -125,25 +128,34 @@ async fn issue(
     remote: &RemoteState,
     pod: &LocalPod,
     reference: &Reference,
-) -> Result<(), Error> {
-    let issued = try_issue(consumer, peer, remote, pod, reference).await;
-    if let Err(error) = &issued
-        && peer.may_warn(&pod.uid)
-    {
-        let error = liqo_controller_runtime::queue::error_chain(error);
-        tracing::warn!(peer = %peer.id, pod = %pod.key, error, "no token for a pod that uses this cluster's API server elsewhere");
-        warn(consumer, pod, pods::NO_API_SERVER, &error).await;
+) -> Result<(), RequestError> {
+    let issued = match secret_with_token(consumer, peer, pod, reference).await {
+        Ok(Some(secret)) => {
+            let fingerprint = fingerprint_of_secret(&secret);
+            write(peer, remote, reference, remote.record(reference).as_deref(), Some((secret, fingerprint))).await
+        }
+        Ok(None) => return Ok(()),
+        Err(error) => Err(error.into()),
+    };
+    match &issued {
+        Ok(()) => tracing::debug!(peer = %peer.id, pod = %pod.key, "token sent"),
+        Err(error) if peer.may_warn(&pod.uid) => {
+            let error = liqo_controller_runtime::queue::error_chain(error);
+            tracing::warn!(peer = %peer.id, pod = %pod.key, error, "no token for a pod that uses this cluster's API server elsewhere");
+            warn(consumer, pod, pods::NO_API_SERVER, &error).await;
+        }
+        Err(_) => {}
     }
     issued
 }
 
-async fn try_issue(
+/// Requests a token for a pod. Returns the Secret with it that the provider is to have.
+async fn secret_with_token(
     consumer: &Consumer,
     peer: &PeerState,
-    remote: &RemoteState,
     pod: &LocalPod,
     reference: &Reference,
-) -> Result<(), Error> {
+) -> Result<Option<Secret>, StepError> {
     let (client, local, now) = (consumer.context.client.clone(), pod.json(), Timestamp::now());
     let wanted = token(&local);
     let request = TokenRequest {
@@ -172,13 +184,12 @@ async fn try_issue(
         entry("ca.crt", authority),
         entry("namespace", pod.key.namespace.clone()),
     ]);
-    let Some(mut record) = record_of_secret(reference, &Secret { data: Some(data), ..Secret::default() }) else { return Ok(()) };
+    let Some(mut record) = record_of_secret(reference, &Secret { data: Some(data), ..Secret::default() }) else {
+        return Ok(None);
+    };
     let renew_at = rfc3339(renewed_at(now, wanted.seconds));
     record.metadata.annotations.get_or_insert_default().insert(annotations::RENEW_AT.to_owned(), renew_at);
-    let fingerprint = fingerprint_of_secret(&record);
-    write(peer, remote, reference, remote.record(reference).as_deref(), Some((record, fingerprint))).await?;
-    tracing::debug!(peer = %peer.id, pod = %pod.key, "token sent");
-    Ok(())
+    Ok(Some(record))
 }
 
 #[cfg(test)]

@@ -12,12 +12,12 @@ use liqo_api::{OffloadedReason, ShadowPod, VirtualNode, annotations, finalizers,
 use liqo_controller_runtime::{
     Cache,
     peers::{PeerError, call},
-    writes::Step as _,
+    writes::{RequestError, Step as _},
 };
 use liqo_network_model::Here;
 use serde_json::{Value, json};
 
-use super::{Error, Pass};
+use super::Pass;
 use crate::consumer::records;
 use crate::consumer::state::RemoteState;
 use liqo_offloading_rules::node::object::described_by;
@@ -112,7 +112,7 @@ fn prerequisites(readiness: Readiness) -> Verdict {
 impl Pass<'_> {
     /// Sends the pod, if it can be sent now. Returns when to try again otherwise. With `mark`, the pod is marked first, so that
     /// everybody knows later that it may run there.
-    pub(super) async fn send(&self, mark: bool) -> Result<Option<Duration>, Error> {
+    pub(super) async fn send(&self, mark: bool) -> Result<Option<Duration>, RequestError> {
         let (Some(remote), Some(node)) = (self.remote, self.node) else { return Ok(None) };
         let now = Timestamp::now();
         match prerequisites(self.readiness(remote, node, now).await) {
@@ -160,7 +160,7 @@ impl Pass<'_> {
     }
 
     /// Marks the pod as being sent. Returns whether the pod still exists.
-    async fn mark(&self, remote: &RemoteState) -> Result<bool, Error> {
+    async fn mark(&self, remote: &RemoteState) -> Result<bool, RequestError> {
         let mark = mark_as_sending(remote.tenancy().as_deref(), Timestamp::now());
         let exists = self.patch_status(Some(mark)).await?;
         if exists {
@@ -170,7 +170,7 @@ impl Pass<'_> {
     }
 
     /// Creates the shadow pod. Returns when to try again, if the provider's API server does not accept it.
-    async fn create(&self, remote: &RemoteState, node: &VirtualNode, carried: Value) -> Result<Option<Duration>, Error> {
+    async fn create(&self, remote: &RemoteState, node: &VirtualNode, carried: Value) -> Result<Option<Duration>, RequestError> {
         let shadow = json!({
             "apiVersion": ShadowPod::api_version(&()),
             "kind": ShadowPod::kind(&()),
@@ -224,7 +224,7 @@ impl Pass<'_> {
     }
 
     /// Updates the shadow pod with what changed in the pod.
-    pub(super) async fn update(&self, whole: bool, shadow: Option<&Shadow>) -> Result<(), Error> {
+    pub(super) async fn update(&self, whole: bool, shadow: Option<&Shadow>) -> Result<(), RequestError> {
         let Some(node) = self.node else { return Ok(()) };
         let Ok(mut carried) = self.carried(node) else { return Ok(()) };
         let addresses = self.api_server_addresses();
