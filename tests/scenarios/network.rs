@@ -305,6 +305,8 @@ pub async fn gateways_renew_their_keys_and_lose_nothing(world: Arc<World>) -> Re
             anyhow::Ok(endpoint(cluster, peer).await?.spec.gateways)
         }
     };
+    // The gateways learn of the pod a moment after home does.
+    exec(rome, namespace, &caller, &format!("until ping -c 1 -W 1 {address}; do sleep 0.2; done")).await?;
     let stream = ask(rome, namespace, &caller, &address, "cgi-bin/count");
     // Five pings a second, for longer than the renewals take.
     let ping = format!("ping -i 0.2 -c 100 -W 10 {address}");

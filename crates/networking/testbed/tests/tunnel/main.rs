@@ -20,6 +20,9 @@ use liqo_datapath_testbed::{
     process::{self, Side},
 };
 
+/// Number of tests that run at a time unless the command line says otherwise: they mostly wait.
+const CONCURRENT: usize = 4;
+
 macro_rules! tests {
     ($($module:ident: $($name:ident),+ $(,)?);+ $(;)?) => {
         vec![$($(
@@ -88,7 +91,9 @@ fn main() -> ExitCode {
         wire:
             an_eavesdropper_sees_no_plain_text;
     };
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(CONCURRENT));
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// Two ends with our tunnel in both.

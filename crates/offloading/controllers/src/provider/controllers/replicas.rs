@@ -362,6 +362,8 @@ impl Pass<'_> {
                 continue;
             };
             if NetworkPolicy::of(&live.data["spec"]).to_json() != policy.to_json() {
+                let (former, spec) = (&live.data["spec"], policy.to_json());
+                tracing::info!(namespace = self.namespace, policy = name, %former, %spec, "the isolation of a mapped namespace changes");
                 let mut object = object(&name, &policy)?;
                 object.metadata.resource_version = live.resource_version();
                 let answer = api.replace(&name, &PostParams::default(), &object).await;

@@ -62,6 +62,8 @@ struct Memory {
     reported: Option<ReportedStatus>,
     /// UID of the pod that was created and is not in the status yet.
     created: Option<String>,
+    /// The last deletion of a pod that the API server accepted, by UID and grace in seconds: it is not repeated until the watch shows it.
+    deletion: Option<(String, Option<i64>)>,
     /// UID of the pod that was evicted.
     evicted: Option<String>,
     /// The generation that the pod was created from or updated to.
@@ -156,7 +158,7 @@ impl Controller {
             // The watch will show it.
             return Ok(Next::OnChange);
         }
-        let pass = Pass { provider: &self.provider, key, memory: Memory::default() };
+        let mut pass = Pass { provider: &self.provider, key, memory: Memory::default() };
         for pod in pods {
             match decide_orphan(&pod) {
                 Step::Delete(pod, grace) => pass.delete(&pod, grace).await?,
@@ -464,11 +466,16 @@ impl Pass<'_> {
         Ok(())
     }
 
-    async fn delete(&self, pod: &RemotePod, grace: Option<i64>) -> Result<(), Error> {
+    async fn delete(&mut self, pod: &RemotePod, grace: Option<i64>) -> Result<(), Error> {
+        let deletion = Some((pod.uid.clone(), grace));
+        if self.memory.deletion == deletion {
+            return Ok(());
+        }
         let grace_period_seconds = grace.map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX >> 1));
         let params = DeleteParams { grace_period_seconds, ..only(pod.uid.clone()) };
         let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
         delete_if_present(&api, &pod.key.name, &params).await.step("delete", "Pod", &pod.key)?;
+        self.memory.deletion = deletion;
         tracing::debug!(pod = %pod.key, grace, "deleted a remote pod");
         Ok(())
     }
