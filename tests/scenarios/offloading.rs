@@ -174,7 +174,9 @@ pub async fn a_namespace_that_exists_at_the_provider_is_not_taken_over(world: Ar
 pub async fn pods_that_may_not_travel_show_why(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     rome.offloaded_namespace("refused", "Remote").await?;
-    let host = pod("refused", "host", "Always", "sleep 600").replace("spec:\n", "spec:\n  hostNetwork: true\n");
+    // The webhook keeps such a pod here, unless it names its node itself.
+    let host = pod("refused", "host", "Always", "sleep 600")
+        .replace("spec:\n", "spec:\n  hostNetwork: true\n  nodeName: milan\n  tolerations: [{ operator: Exists }]\n");
     let privileged = pod("refused", "privileged", "Always", "sleep 600")
         .replace("    resources:", "    securityContext: { privileged: true }\n    resources:");
     for (name, yaml, word) in [("host", host, "hostNetwork"), ("privileged", privileged, "privileged")] {

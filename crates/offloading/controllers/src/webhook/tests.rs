@@ -162,7 +162,7 @@ async fn a_pod_with_a_claim_comes_with_a_warning() {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "db"}, "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "d"}}]}});
     let response = answered(&store_with("Remote"), review(&pod).to_string()).await;
     assert_eq!(response["allowed"], true);
-    assert!(response["warnings"][0].as_str().unwrap().contains("persistent volume claim"));
+    assert!(response["warnings"][0].as_str().unwrap().contains("persistentVolumeClaim"));
 }
 
 #[tokio::test]

@@ -1,13 +1,15 @@
 //! Where the pods of an offloaded namespace may be scheduled: the patch that the admission webhook applies to a new pod.
 //!
 //! Virtual nodes have a taint, so unchanged pods stay at home. A pod that may leave gets the toleration, and a node affinity if the
-//! namespace's strategy or selector restricts it. Our terms add to the user's: the terms of a node selector are alternatives, so
+//! namespace's strategy or selector restricts it. A pod that can run in no other cluster is kept off virtual nodes, whatever it
+//! tolerates. Our terms add to the user's: the terms of a node selector are alternatives, so
 //! every term of the user's is combined with every term of ours.
 
 use liqo_api::{PodOffloadingStrategy, labels, pods};
 use serde_json::{Value, json};
 
 use crate::json::{items, text};
+use crate::pod::carry::obstacle::obstacle;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Placement {
@@ -25,12 +27,10 @@ pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Va
     if strategy == PodOffloadingStrategy::Local || text(pod, "/spec/nodeName").is_some_and(|node| !node.is_empty()) {
         return Placement::default();
     }
-    if uses_claim(pod) {
+    if let Some(obstacle) = obstacle(pod) {
         return Placement {
             patch: require(pod, &[at_home()]).into_iter().collect(),
-            warning: Some(
-                "the pod uses a persistent volume claim, which does not travel yet: it runs in this cluster only".into(),
-            ),
+            warning: Some(format!("the pod runs in this cluster only: {obstacle}")),
         };
     }
     let remote = remote_terms(selector);
@@ -122,12 +122,6 @@ fn tolerate(pod: &Value) -> Option<Value> {
     let list = pod.pointer("/spec/tolerations").is_some_and(Value::is_array);
     let (path, value) = if list { ("/spec/tolerations/-", toleration) } else { ("/spec/tolerations", json!([toleration])) };
     Some(json!({"op": "add", "path": path, "value": value}))
-}
-
-fn uses_claim(pod: &Value) -> bool {
-    items(pod, "/spec/volumes")
-        .iter()
-        .any(|volume| volume.get("persistentVolumeClaim").is_some() || volume.get("ephemeral").is_some())
 }
 
 #[cfg(test)]
@@ -250,11 +244,19 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_a_claim_is_kept_off_virtual_nodes_whatever_it_tolerates() {
-        for volume in [json!({"name": "v", "persistentVolumeClaim": {"claimName": "d"}}), json!({"name": "v", "ephemeral": {}})] {
+    fn a_pod_that_can_never_travel_is_kept_off_virtual_nodes_whatever_it_tolerates() {
+        let volume = |source: Value| json!({"volumes": [source]});
+        for mut spec in [
+            volume(json!({"name": "v", "persistentVolumeClaim": {"claimName": "d"}})),
+            volume(json!({"name": "v", "ephemeral": {}})),
+            volume(json!({"name": "v", "hostPath": {"path": "/"}})),
+            json!({"hostNetwork": true}),
+            json!({"containers": [{"name": "c", "ports": [{"hostPort": 80}]}]}),
+        ] {
+            spec["tolerations"] = json!([{"operator": "Exists"}]);
             for strategy in [Remote, LocalAndRemote] {
-                let spec = json!({"volumes": [volume], "tolerations": [{"operator": "Exists"}]});
-                assert!(place(&pod(&spec), strategy, None).warning.is_some());
+                let warning = place(&pod(&spec), strategy, None).warning.unwrap();
+                assert!(warning.starts_with("the pod runs in this cluster only: "), "{warning}");
                 let spec = placed(&spec, strategy, None);
                 assert_eq!(terms(&spec), &json!([{"matchExpressions": [not_virtual_node()]}]));
                 assert_eq!(spec["tolerations"], json!([{"operator": "Exists"}]));
