@@ -8,7 +8,7 @@
 //!       ^
 //!       +-- MutatingWebhookConfiguration `liqo` <-- leader: namespaces, CA
 //!                 remote.liqo.io            strategy Remote: no answer, no pod
-//!                 local-and-remote.liqo.io  strategy LocalAndRemote: no answer, the pod stays at home
+//!                 local-and-remote.liqo.io  strategy LocalAndRemote: no answer, an unchanged pod
 //! ```
 
 mod certificate;
@@ -40,7 +40,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 
 use crate::server::{self, Certificate, Tls, TlsError};
-use liqo_offloading_rules::pod::scheduling::place;
+use liqo_offloading_rules::pod::scheduling::{Placement, place};
 
 pub use certificate::CertificateError;
 pub use configuration::{Selected, follow, keep_configured, selected};
@@ -72,7 +72,7 @@ pub enum Error {
 
 /// Where the pods of one namespace may run.
 #[derive(Debug, Clone, PartialEq)]
-struct Offloading {
+pub(crate) struct Offloading {
     strategy: PodOffloadingStrategy,
     /// The terms of the cluster selector, as JSON.
     selector: Option<Vec<Value>>,
@@ -80,13 +80,18 @@ struct Offloading {
 
 impl Offloading {
     /// A namespace that is being unoffloaded sends no new pods.
-    fn of(object: NamespaceOffloading) -> Option<Self> {
+    pub(crate) fn of(object: NamespaceOffloading) -> Option<Self> {
         if object.metadata.deletion_timestamp.is_some() || object.metadata.name.as_deref() != Some(NAMESPACE_OFFLOADING) {
             return None;
         }
         let terms = |term| serde_json::to_value(term).unwrap_or_default();
         let selector = object.spec.cluster_selector.map(|selector| selector.node_selector_terms.into_iter().map(terms).collect());
         Some(Self { strategy: object.spec.pod_offloading_strategy, selector })
+    }
+
+    /// Where a pod of the namespace may run.
+    pub(crate) fn place(&self, pod: &Value) -> Placement {
+        place(pod, self.strategy, self.selector.as_deref())
     }
 }
 
@@ -178,7 +183,7 @@ fn respond(request: &AdmissionRequest<DynamicObject>, offloading: Option<&Offloa
         Ok(pod) => pod,
         Err(error) => return AdmissionResponse::invalid(error),
     };
-    let placement = place(&pod, offloading.strategy, offloading.selector.as_deref());
+    let placement = offloading.place(&pod);
     response.warnings = placement.warning.map(|warning| vec![warning]);
     if placement.patch.is_empty() {
         return response;

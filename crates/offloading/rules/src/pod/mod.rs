@@ -13,6 +13,7 @@ pub mod remote_pod;
 pub mod reported_status;
 pub mod scheduling;
 pub mod shadow_pod;
+pub mod unscheduled;
 pub mod usage;
 
 #[cfg(test)]

@@ -15,9 +15,18 @@ use crate::pod::carry::obstacle::obstacle;
 pub struct Placement {
     /// JSON patch operations; empty if the pod needs no change.
     pub patch: Vec<Value>,
-    /// A warning for the person who creates the pod.
+    /// A warning for the person who creates the pod: it stays in this cluster.
     pub warning: Option<String>,
 }
+
+impl Placement {
+    /// Whether Kubernetes would let the patch be applied to a pod that exists.
+    pub fn adds_only_a_toleration(&self) -> bool {
+        self.patch.iter().all(|operation| text(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS)))
+    }
+}
+
+const TOLERATIONS: &str = "/spec/tolerations";
 
 /// Computes the change to a new pod of a namespace with this strategy and these selected clusters (the `nodeSelectorTerms` of its
 /// `clusterSelector`; `None` means all clusters).
@@ -114,13 +123,25 @@ fn require(pod: &Value, wanted: &[Value]) -> Option<Value> {
     Some(json!({"op": "add", "path": "/spec/affinity", "value": affinity}))
 }
 
+/// The tolerations of a pod, with the one for virtual nodes.
+pub fn tolerations(pod: &Value) -> Vec<Value> {
+    let theirs = items(pod, TOLERATIONS);
+    let ours = Some(toleration()).filter(|ours| !theirs.contains(ours));
+    theirs.iter().cloned().chain(ours).collect()
+}
+
+fn toleration() -> Value {
+    json!({"key": pods::VIRTUAL_NODE_TAINT, "operator": "Exists", "effect": "NoExecute"})
+}
+
 fn tolerate(pod: &Value) -> Option<Value> {
-    let toleration = json!({"key": pods::VIRTUAL_NODE_TAINT, "operator": "Exists", "effect": "NoExecute"});
-    if items(pod, "/spec/tolerations").contains(&toleration) {
+    let toleration = toleration();
+    if items(pod, TOLERATIONS).contains(&toleration) {
         return None;
     }
-    let list = pod.pointer("/spec/tolerations").is_some_and(Value::is_array);
-    let (path, value) = if list { ("/spec/tolerations/-", toleration) } else { ("/spec/tolerations", json!([toleration])) };
+    let list = pod.pointer(TOLERATIONS).is_some_and(Value::is_array);
+    let (path, value) =
+        if list { (format!("{TOLERATIONS}/-"), toleration) } else { (TOLERATIONS.to_owned(), json!([toleration])) };
     Some(json!({"op": "add", "path": path, "value": value}))
 }
 
@@ -164,10 +185,6 @@ mod tests {
         json!({"key": "liqo.io/type", "operator": "NotIn", "values": ["virtual-node"]})
     }
 
-    fn toleration() -> Value {
-        json!({"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists", "effect": "NoExecute"})
-    }
-
     #[test]
     fn a_local_namespace_changes_no_pod() {
         assert_eq!(place(&pod(&json!({})), Local, None), Placement::default());
@@ -188,8 +205,12 @@ mod tests {
     #[test]
     fn a_pod_that_may_run_anywhere_only_tolerates() {
         let spec = placed(&json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]}), LocalAndRemote, Some(&[]));
-        assert_eq!(spec["tolerations"], json!([{"key": "gpu", "operator": "Exists"}, toleration()]));
+        let ours = json!({"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists", "effect": "NoExecute"});
+        assert_eq!(spec["tolerations"], json!([{"key": "gpu", "operator": "Exists"}, ours]));
         assert_eq!(terms(&spec), &Value::Null);
+        assert_eq!(json!(tolerations(&pod(&spec))), spec["tolerations"], "it is there already");
+        let before = pod(&json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]}));
+        assert_eq!(json!(tolerations(&before)), spec["tolerations"]);
     }
 
     #[test]
