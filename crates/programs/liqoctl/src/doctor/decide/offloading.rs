@@ -196,7 +196,7 @@ fn refusal(reason: &str) -> &'static str {
         | None => {
             "the message names the field or the rule; the provider's PeeringPolicy decides (`liqoctl policy explain` there)"
         }
-        Some(Reason::DaemonSet | Reason::Node) => "keep these pods off nodes with the label liqo.io/type=virtual-node",
+        Some(Reason::DaemonSet | Reason::Node) => "keep these pods off virtual nodes: see daemon-sets",
         Some(
             Reason::Malformed
             | Reason::UnknownField
