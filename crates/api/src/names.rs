@@ -174,6 +174,9 @@ pub mod annotations {
     /// On a Service of type `LoadBalancer` or an Ingress of an offloaded namespace: its class in other clusters, or `none` to make it
     /// unreachable from outside there. On its replica: the class that it got.
     pub const REMOTE_CLASS: &str = "liqo.io/remote-class";
+    /// On a `NamespaceOffloading`: which providers refused a pod of which owner (JSON). Pods of these owners are not sent there again
+    /// for a while.
+    pub const REFUSED_PODS: &str = "liqo.io/refused-pods";
     /// On the Secret of a peering token: time at which the token expires (RFC 3339).
     pub const EXPIRES_AT: &str = "liqo.io/expires-at";
     /// On a `ForeignCluster`: time since which a consumer waits for approval (RFC 3339).

@@ -104,7 +104,10 @@ pub enum Action {
         message: String,
     },
     /// Delete a pod that was refused for long, so that its controller replaces it.
-    Replace,
+    Replace {
+        /// Why it was refused.
+        reason: String,
+    },
     /// End the local pod, because the provider took back what it used. Its controller may create another one elsewhere.
     Evicted(String),
     /// End the local pod if a live GET confirms that the shadow pod is gone: the pod may have run, and must not run again.
@@ -297,7 +300,7 @@ fn belongs_to_node(home: &LocalPod) -> Option<Refusal> {
 
 /// A refusal that may end. If it lasts and the pod has a controller, another pod may run elsewhere.
 fn refuse(facts: &Facts, home: &LocalPod, reason: String, message: String) -> Decision {
-    let refusal = Action::Refuse { reason, message };
+    let refusal = Action::Refuse { reason: reason.clone(), message };
     if home.controller.is_none() || belongs_to_node(home).is_some() {
         return Decision::of([refusal]);
     }
@@ -307,7 +310,7 @@ fn refuse(facts: &Facts, home: &LocalPod, reason: String, message: String) -> De
         });
     match facts.refusal_timeout.checked_sub(refused_for).filter(|rest| !rest.is_zero()) {
         Some(rest) => Decision { actions: vec![refusal], again: Some(rest) },
-        None => Decision::of([refusal, Action::Replace]),
+        None => Decision::of([refusal, Action::Replace { reason }]),
     }
 }
 

@@ -8,6 +8,7 @@ pub mod local_state;
 pub mod local_status;
 pub mod reclaim;
 pub mod references;
+pub mod refusals;
 pub mod remote;
 pub mod remote_pod;
 pub mod reported_status;

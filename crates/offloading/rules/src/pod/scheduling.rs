@@ -29,10 +29,10 @@ impl Placement {
 const TOLERATIONS: &str = "/spec/tolerations";
 
 /// Computes the change to a new pod of a namespace with this strategy and these selected clusters (the `nodeSelectorTerms` of its
-/// `clusterSelector`; `None` means all clusters).
+/// `clusterSelector`; `None` means all clusters). It must not be sent to the `avoided` clusters (IDs).
 ///
 /// A second run changes nothing.
-pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Value]>) -> Placement {
+pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Value]>, avoided: &[&str]) -> Placement {
     if strategy == PodOffloadingStrategy::Local || text(pod, "/spec/nodeName").is_some_and(|node| !node.is_empty()) {
         return Placement::default();
     }
@@ -42,33 +42,35 @@ pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Va
             warning: Some(format!("the pod runs in this cluster only: {obstacle}")),
         };
     }
-    let remote = remote_terms(selector);
+    let remote = remote_terms(selector, avoided);
     let wanted = match strategy {
         PodOffloadingStrategy::Remote if remote.is_empty() => vec![nowhere()],
         PodOffloadingStrategy::Remote => remote,
-        _ if selector.is_none_or(<[Value]>::is_empty) => Vec::new(),
+        _ if selector.is_none_or(<[Value]>::is_empty) && avoided.is_empty() => Vec::new(),
         _ => [vec![at_home()], remote].concat(),
     };
     let patch = tolerate(pod).into_iter().chain(require(pod, &wanted)).collect();
     Placement { patch, warning: None }
 }
 
-fn expression(key: &str, operator: &str, value: &str) -> Value {
-    json!({"key": key, "operator": operator, "values": [value]})
+fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
+    json!({"key": key, "operator": operator, "values": values})
 }
 
 fn at_home() -> Value {
-    json!({"matchExpressions": [expression(labels::TYPE, "NotIn", labels::TYPE_VIRTUAL_NODE)]})
+    json!({"matchExpressions": [expression(labels::TYPE, "NotIn", &[labels::TYPE_VIRTUAL_NODE])]})
 }
 
 /// A term that matches no node, for a selector that selects no cluster.
 fn nowhere() -> Value {
-    let virtual_node = |operator| expression(labels::TYPE, operator, labels::TYPE_VIRTUAL_NODE);
+    let virtual_node = |operator| expression(labels::TYPE, operator, &[labels::TYPE_VIRTUAL_NODE]);
     json!({"matchExpressions": [virtual_node("In"), virtual_node("NotIn")]})
 }
 
-fn remote_terms(selector: Option<&[Value]>) -> Vec<Value> {
-    let any = json!({"matchExpressions": [expression(labels::TYPE, "In", labels::TYPE_VIRTUAL_NODE)]});
+fn remote_terms(selector: Option<&[Value]>, avoided: &[&str]) -> Vec<Value> {
+    let virtual_node = expression(labels::TYPE, "In", &[labels::TYPE_VIRTUAL_NODE]);
+    let elsewhere = (!avoided.is_empty()).then(|| expression(labels::REMOTE_CLUSTER_ID, "NotIn", avoided));
+    let any = json!({"matchExpressions": [virtual_node].into_iter().chain(elsewhere).collect::<Vec<_>>()});
     match selector {
         None | Some([]) => vec![any],
         Some(terms) => terms.iter().filter(|term| asks_for_something(term)).map(|term| both(&any, term)).collect(),
@@ -162,9 +164,9 @@ mod tests {
             json_patch::patch(pod, &patch).unwrap();
         };
         let mut pod = pod(spec);
-        let placement = place(&pod, strategy, selector);
+        let placement = place(&pod, strategy, selector, &[]);
         apply(&mut pod, placement);
-        assert_eq!(place(&pod, strategy, selector).patch, Vec::<Value>::new(), "the second time");
+        assert_eq!(place(&pod, strategy, selector, &[]).patch, Vec::<Value>::new(), "the second time");
         pod["spec"].clone()
     }
 
@@ -187,12 +189,12 @@ mod tests {
 
     #[test]
     fn a_local_namespace_changes_no_pod() {
-        assert_eq!(place(&pod(&json!({})), Local, None), Placement::default());
+        assert_eq!(place(&pod(&json!({})), Local, None, &[]), Placement::default());
     }
 
     #[test]
     fn a_pod_that_has_a_node_is_left_alone() {
-        assert_eq!(place(&pod(&json!({"nodeName": "n1"})), Remote, None), Placement::default());
+        assert_eq!(place(&pod(&json!({"nodeName": "n1"})), Remote, None, &[]), Placement::default());
     }
 
     #[test]
@@ -265,6 +267,32 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_avoids_the_clusters_that_refused_one_of_its_owner() {
+        let avoid = json!({"key": "liqo.io/remote-cluster-id", "operator": "NotIn", "values": ["milan", "turin"]});
+        for (strategy, selector, expected) in [
+            (Remote, None, json!([{"matchExpressions": [virtual_node(), avoid]}])),
+            (
+                LocalAndRemote,
+                None,
+                json!([{"matchExpressions": [not_virtual_node()]}, {"matchExpressions": [virtual_node(), avoid]}]),
+            ),
+            (
+                Remote,
+                Some(&[zone("a")][..]),
+                json!([{"matchExpressions": [virtual_node(), avoid, zone("a")["matchExpressions"][0]]}]),
+            ),
+        ] {
+            let mut placed = pod(&json!({}));
+            let placement = place(&placed, strategy, selector, &["milan", "turin"]);
+            let patch: json_patch::Patch = serde_json::from_value(placement.patch.into()).unwrap();
+            json_patch::patch(&mut placed, &patch).unwrap();
+            assert_eq!(terms(&placed["spec"]), &expected);
+            assert!(place(&placed, strategy, selector, &["milan", "turin"]).patch.is_empty(), "the second time");
+            assert!(place(&placed, strategy, selector, &[]).patch.is_empty(), "it may keep what it does not need");
+        }
+    }
+
+    #[test]
     fn a_pod_that_can_never_travel_is_kept_off_virtual_nodes_whatever_it_tolerates() {
         let volume = |source: Value| json!({"volumes": [source]});
         for mut spec in [
@@ -276,7 +304,7 @@ mod tests {
         ] {
             spec["tolerations"] = json!([{"operator": "Exists"}]);
             for strategy in [Remote, LocalAndRemote] {
-                let warning = place(&pod(&spec), strategy, None).warning.unwrap();
+                let warning = place(&pod(&spec), strategy, None, &[]).warning.unwrap();
                 assert!(warning.starts_with("the pod runs in this cluster only: "), "{warning}");
                 let spec = placed(&spec, strategy, None);
                 assert_eq!(terms(&spec), &json!([{"matchExpressions": [not_virtual_node()]}]));

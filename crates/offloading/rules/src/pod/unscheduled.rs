@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::json::{items, text};
 use crate::pod::local_state::{Controller, JsonPod, controller};
 use crate::pod::local_status::is_final;
+use crate::pod::refusals::RefusedOwner;
 use crate::pod::scheduling::Placement;
 
 /// A pod gets this much time to be scheduled before anything but a toleration is due.
@@ -80,15 +81,17 @@ pub enum Repair {
     /// Delete the pod, so that its controller creates it again.
     Recreate,
     /// Tell the user what the pod lacks.
-    Tell(&'static str),
+    Tell(String),
 }
 
 /// The input of [`repair`].
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     pub pod: &'a UnscheduledPod,
-    /// Where the webhook would let it run.
+    /// Where the webhook would let it run, if no provider had refused a pod of its owner.
     pub placement: &'a Placement,
+    /// Providers that did.
+    pub refusals: &'a [&'a RefusedOwner],
     /// When the first pod of its controller was deleted, in the last [`RECREATION_INTERVAL`].
     pub recreated_since: Option<Timestamp>,
     pub now: Timestamp,
@@ -102,11 +105,12 @@ const UNSEEN: &str = "the pod lacks node affinity for other clusters, and so did
 
 /// What to do about the pod.
 pub fn repair(facts: &Facts) -> Repair {
-    let Facts { pod, placement, recreated_since, now } = *facts;
-    if placement.patch.is_empty() || placement.warning.is_some() {
+    let Facts { pod, placement, refusals, recreated_since, now } = *facts;
+    let is_handled = placement.patch.is_empty();
+    if placement.warning.is_some() || (is_handled && refusals.is_empty()) {
         return Repair::Nothing;
     }
-    if placement.adds_only_a_toleration() {
+    if !is_handled && refusals.is_empty() && placement.adds_only_a_toleration() {
         return Repair::Tolerate;
     }
     // Whoever holds it back may change it, too. When the gates are gone, it is due again.
@@ -117,12 +121,26 @@ pub fn repair(facts: &Facts) -> Repair {
     if let Some(rest) = SETTLING_TIME.checked_sub(age).filter(|rest| !rest.is_zero()) {
         return Repair::Later(rest);
     }
+    if is_handled {
+        return Repair::Tell(avoided(refusals));
+    }
     let is_created_again = pod.controller.as_ref().is_some_and(|controller| RECREATING.contains(&controller.kind.as_str()));
     match recreated_since {
-        _ if !is_created_again => Repair::Tell(ALONE),
-        Some(since) if pod.created >= since => Repair::Tell(UNSEEN),
+        _ if !is_created_again => Repair::Tell(ALONE.to_owned()),
+        Some(since) if pod.created >= since => Repair::Tell(UNSEEN.to_owned()),
         _ => Repair::Recreate,
     }
+}
+
+/// Why a pod is not sent to providers that refused another one of its owner.
+fn avoided(refusals: &[&RefusedOwner]) -> String {
+    let each = refusals.iter().map(|one| {
+        format!("{} (it refused one for {}) before {}", one.cluster_name, one.reason, one.until.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    });
+    format!(
+        "pods with this template are not sent to {}; a changed template is tried at once",
+        each.collect::<Vec<_>>().join(", ")
+    )
 }
 
 #[cfg(test)]
@@ -149,8 +167,8 @@ mod tests {
 
     fn repaired(changes: &Value, strategy: PodOffloadingStrategy, recreated_since: Option<Timestamp>) -> Repair {
         let pod = pod(changes).unwrap();
-        let placement = place(&pod.json(), strategy, None);
-        repair(&Facts { pod: &pod, placement: &placement, recreated_since, now: at(10) })
+        let placement = place(&pod.json(), strategy, None, &[]);
+        repair(&Facts { pod: &pod, placement: &placement, refusals: &[], recreated_since, now: at(10) })
     }
 
     #[test]
@@ -176,7 +194,7 @@ mod tests {
         for strategy in [Local, LocalAndRemote, Remote] {
             let plain = pod(&json!({})).unwrap().json();
             let mut placed = plain.clone();
-            let patch: json_patch::Patch = serde_json::from_value(place(&plain, strategy, None).patch.into()).unwrap();
+            let patch: json_patch::Patch = serde_json::from_value(place(&plain, strategy, None, &[]).patch.into()).unwrap();
             json_patch::patch(&mut placed, &patch).unwrap();
             assert_eq!(repaired(&json!({ "spec": placed["spec"] }), strategy, None), Repair::Nothing, "{strategy:?}");
         }
@@ -198,13 +216,35 @@ mod tests {
         assert_eq!(repaired(&gated, Remote, None), Repair::Nothing);
         let owned_by = |kind| json!({ "metadata": { "ownerReferences": [{ "apiVersion": "v1", "kind": kind, "name": "x", "uid": "o", "controller": true }] } });
         assert_eq!(repaired(&owned_by("StatefulSet"), Remote, None), Repair::Recreate);
-        assert_eq!(repaired(&owned_by("Job"), Remote, None), Repair::Tell(ALONE));
-        assert_eq!(repaired(&json!({ "metadata": { "ownerReferences": null } }), Remote, None), Repair::Tell(ALONE));
+        assert_eq!(repaired(&owned_by("Job"), Remote, None), Repair::Tell(ALONE.into()));
+        assert_eq!(repaired(&json!({ "metadata": { "ownerReferences": null } }), Remote, None), Repair::Tell(ALONE.into()));
     }
 
     #[test]
     fn a_pod_that_replaced_a_deleted_one_is_not_deleted_too() {
         assert_eq!(repaired(&json!({}), Remote, Some(at(5))), Repair::Recreate, "it is older than the first deletion");
-        assert_eq!(repaired(&json!({}), Remote, Some(at(0))), Repair::Tell(UNSEEN));
+        assert_eq!(repaired(&json!({}), Remote, Some(at(0))), Repair::Tell(UNSEEN.into()));
+    }
+
+    #[test]
+    fn a_pod_that_a_provider_would_refuse_is_not_opened_to_it() {
+        let cluster_id = liqo_api::ClusterId::of_public_key(&[2; 32]);
+        let refusal = RefusedOwner {
+            owner: "o".into(),
+            cluster_id,
+            cluster_name: "milan".into(),
+            reason: "NotAllowed".into(),
+            until: at(3600),
+        };
+        let repaired = |placement: &Placement, second| {
+            let pod = pod(&json!({})).unwrap();
+            repair(&Facts { pod: &pod, placement, refusals: &[&refusal], recreated_since: None, now: at(second) })
+        };
+        let unseen = place(&pod(&json!({})).unwrap().json(), LocalAndRemote, None, &[]);
+        assert_eq!(repaired(&unseen, 10), Repair::Recreate, "a toleration alone would open it");
+        let handled = Placement::default();
+        assert_eq!(repaired(&handled, 9), Repair::Later(Duration::from_secs(1)));
+        let Repair::Tell(message) = repaired(&handled, 10) else { panic!("the user is told") };
+        assert!(message.contains("not sent to milan (it refused one for NotAllowed) before 2026-01-01T01:00:00Z"), "{message}");
     }
 }

@@ -33,6 +33,9 @@ const CONCURRENCY: usize = 4;
 /// Minimum time between two deletions.
 const DELETION_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Delay before a pod that changed just before its deletion is looked at again.
+const DELETION_RETRY: Duration = Duration::from_secs(1);
+
 /// How long a pod is remembered about which the user was told.
 const TELLING_INTERVAL: Duration = Duration::from_secs(3600);
 
@@ -92,10 +95,11 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
     let offloading = offloading.and_then(|offloading| Offloading::of((*offloading).clone()));
     let (Some(pod), Some(offloading)) = (consumer.unscheduled_pod(key), offloading) else { return Ok(Next::OnChange) };
     let now = Timestamp::now();
-    let placement = offloading.place(&pod.json());
+    let json = pod.json();
+    let (placement, refusals) = (offloading.place_anywhere(&json), offloading.refusals_of(&json, now));
     let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
     let recreated_since = controller.and_then(|controller| memory.lock().recreated_since(controller));
-    match repair(&Facts { pod: &pod, placement: &placement, recreated_since, now }) {
+    match repair(&Facts { pod: &pod, placement: &placement, refusals: &refusals, recreated_since, now }) {
         Repair::Nothing => {}
         Repair::Later(rest) => return Ok(Next::After(rest)),
         Repair::Tolerate => tolerate(&consumer.context.client, key, &pod).await?,
@@ -103,10 +107,12 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
             if let Err(rest) = memory.lock().may_delete() {
                 return Ok(Next::After(rest));
             }
-            if delete(&consumer.context.client, key, &pod).await? {
-                tracing::info!(pod = %key, "pod without node affinity deleted, so that its controller creates it again");
-                memory.lock().deleted(controller.unwrap_or_default(), now);
+            if !delete(&consumer.context.client, key, &pod).await? {
+                // Only its status may have changed, which no watch reports here.
+                return Ok(Next::After(DELETION_RETRY));
             }
+            tracing::info!(pod = %key, "pod without node affinity deleted, so that its controller creates it again");
+            memory.lock().deleted(controller.unwrap_or_default(), now);
         }
         Repair::Tell(message) => {
             if memory.lock().may_tell(&pod.uid) {
