@@ -50,31 +50,35 @@ struct Memory {
 }
 
 impl Memory {
-    fn recreated_since(&mut self, controller: &str) -> Option<Timestamp> {
-        self.recreated.retain(|_, (at, _)| at.elapsed() < RECREATION_INTERVAL);
+    fn recreated_since(&mut self, controller: &str, now: Instant) -> Option<Timestamp> {
+        self.recreated.retain(|_, (at, _)| now.duration_since(*at) < RECREATION_INTERVAL);
         self.recreated.get(controller).map(|(_, since)| *since)
     }
 
     /// Reserves the next deletion. Returns how long to wait if it is too early.
-    fn may_delete(&mut self) -> Result<(), Duration> {
-        let rest = self.last_deletion.map_or(Duration::ZERO, |at| DELETION_INTERVAL.saturating_sub(at.elapsed()));
+    fn may_delete(&mut self, now: Instant) -> Result<(), Duration> {
+        let rest = self.last_deletion.map_or(Duration::ZERO, |at| DELETION_INTERVAL.saturating_sub(now.duration_since(at)));
         if !rest.is_zero() {
             return Err(rest);
         }
-        self.last_deletion = Some(Instant::now());
+        self.last_deletion = Some(now);
         Ok(())
     }
 
-    fn deleted(&mut self, controller: &str, now: Timestamp) {
+    fn deleted(&mut self, controller: &str, at: Timestamp, now: Instant) {
         // The API server truncates times to the second.
-        let since = Timestamp::from_second(now.as_second()).unwrap_or(now);
-        self.recreated.entry(controller.to_owned()).or_insert((Instant::now(), since));
+        let since = Timestamp::from_second(at.as_second()).unwrap_or(at);
+        self.recreated.entry(controller.to_owned()).or_insert((now, since));
     }
 
     /// Whether the user is told about this pod for the first time.
-    fn may_tell(&mut self, uid: &str) -> bool {
-        self.told.retain(|_, at| at.elapsed() < TELLING_INTERVAL);
-        self.told.insert(uid.to_owned(), Instant::now()).is_none()
+    fn may_tell(&mut self, uid: &str, now: Instant) -> bool {
+        self.told.retain(|_, at| now.duration_since(*at) < TELLING_INTERVAL);
+        let is_new = !self.told.contains_key(uid);
+        if is_new {
+            self.told.insert(uid.to_owned(), now);
+        }
+        is_new
     }
 }
 
@@ -98,13 +102,13 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
     let json = pod.json();
     let (placement, refusals) = (offloading.place_anywhere(&json), offloading.refusals_of(&json, now));
     let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
-    let recreated_since = controller.and_then(|controller| memory.lock().recreated_since(controller));
+    let recreated_since = controller.and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
     match repair(&Facts { pod: &pod, placement: &placement, refusals: &refusals, recreated_since, now }) {
         Repair::Nothing => {}
         Repair::Later(rest) => return Ok(Next::After(rest)),
         Repair::Tolerate => tolerate(&consumer.context.client, key, &pod).await?,
         Repair::Recreate => {
-            if let Err(rest) = memory.lock().may_delete() {
+            if let Err(rest) = memory.lock().may_delete(Instant::now()) {
                 return Ok(Next::After(rest));
             }
             if !delete(&consumer.context.client, key, &pod).await? {
@@ -112,10 +116,10 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
                 return Ok(Next::After(DELETION_RETRY));
             }
             tracing::info!(pod = %key, "pod without node affinity deleted, so that its controller creates it again");
-            memory.lock().deleted(controller.unwrap_or_default(), now);
+            memory.lock().deleted(controller.unwrap_or_default(), now, Instant::now());
         }
         Repair::Tell(message) => {
-            if memory.lock().may_tell(&pod.uid) {
+            if memory.lock().may_tell(&pod.uid, Instant::now()) {
                 let object = object_ref("v1", "Pod", key, Some(pod.uid.clone()));
                 consumer.context.events.warning(&object, "NotPlaced", message).await;
             }
@@ -186,24 +190,27 @@ mod tests {
         consumer.context.stop.cancel();
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn pods_are_deleted_one_after_another_and_told_of_once() {
-        let mut memory = Memory::default();
-        assert_eq!((memory.may_delete(), memory.may_delete()), (Ok(()), Err(DELETION_INTERVAL)));
-        tokio::time::advance(DELETION_INTERVAL).await;
-        assert_eq!(memory.may_delete(), Ok(()));
-        assert_eq!((memory.may_tell("u"), memory.may_tell("u"), memory.may_tell("v")), (true, false, true));
+    #[test]
+    fn pods_are_deleted_one_after_another_and_told_of_once() {
+        let (mut memory, start) = (Memory::default(), Instant::now());
+        assert_eq!((memory.may_delete(start), memory.may_delete(start)), (Ok(()), Err(DELETION_INTERVAL)));
+        assert_eq!(memory.may_delete(start + DELETION_INTERVAL), Ok(()));
+        let mut may_tell = |uid, after| memory.may_tell(uid, start + after);
+        assert_eq!(
+            [may_tell("u", Duration::ZERO), may_tell("u", TELLING_INTERVAL / 2), may_tell("v", TELLING_INTERVAL / 2)],
+            [true, false, true]
+        );
+        assert!(may_tell("u", TELLING_INTERVAL));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn the_first_deletion_counts_until_it_is_forgotten() {
-        let mut memory = Memory::default();
+    #[test]
+    fn the_first_deletion_counts_until_it_is_forgotten() {
+        let (mut memory, start) = (Memory::default(), Instant::now());
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        memory.deleted("o", at("2026-01-01T00:00:05.9Z"));
-        memory.deleted("o", at("2026-01-01T00:00:09Z"));
-        assert_eq!(memory.recreated_since("o"), Some(at("2026-01-01T00:00:05Z")));
-        assert_eq!(memory.recreated_since("p"), None);
-        tokio::time::advance(RECREATION_INTERVAL).await;
-        assert_eq!(memory.recreated_since("o"), None);
+        memory.deleted("o", at("2026-01-01T00:00:05.9Z"), start);
+        memory.deleted("o", at("2026-01-01T00:00:09Z"), start);
+        assert_eq!(memory.recreated_since("o", start), Some(at("2026-01-01T00:00:05Z")));
+        assert_eq!(memory.recreated_since("p", start), None);
+        assert_eq!(memory.recreated_since("o", start + RECREATION_INTERVAL), None);
     }
 }
