@@ -70,7 +70,8 @@ fn nowhere() -> Value {
 fn remote_terms(selector: Option<&[Value]>, avoided: &[&str]) -> Vec<Value> {
     let virtual_node = expression(labels::TYPE, "In", &[labels::TYPE_VIRTUAL_NODE]);
     let elsewhere = (!avoided.is_empty()).then(|| expression(labels::REMOTE_CLUSTER_ID, "NotIn", avoided));
-    let any = json!({"matchExpressions": [virtual_node].into_iter().chain(elsewhere).collect::<Vec<_>>()});
+    let expressions: Vec<Value> = [virtual_node].into_iter().chain(elsewhere).collect();
+    let any = json!({"matchExpressions": expressions});
     match selector {
         None | Some([]) => vec![any],
         Some(terms) => terms.iter().filter(|term| asks_for_something(term)).map(|term| both(&any, term)).collect(),
