@@ -27,6 +27,7 @@ pub async fn a_manager_has_no_more_rights_than_it_needs(world: Arc<World>) -> Re
         ("get", "configmaps", "default"),
         ("create", "clusterrolebindings", "default"),
         ("escalate", "clusterroles", "default"),
+        ("patch", "pods", "default"),
     ] {
         let answer = rome.try_kubectl(&["auth", "can-i", verb, kind, "-n", namespace, manager]).await?;
         ensure!(answer.stdout.trim() == "no", "the manager may {verb} {kind}");

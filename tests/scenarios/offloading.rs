@@ -174,7 +174,9 @@ pub async fn a_namespace_that_exists_at_the_provider_is_not_taken_over(world: Ar
 pub async fn pods_that_may_not_travel_show_why(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
     rome.offloaded_namespace("refused", "Remote").await?;
-    let host = pod("refused", "host", "Always", "sleep 600").replace("spec:\n", "spec:\n  hostNetwork: true\n");
+    // The webhook keeps such a pod here, unless it names its node itself.
+    let host = pod("refused", "host", "Always", "sleep 600")
+        .replace("spec:\n", "spec:\n  hostNetwork: true\n  nodeName: milan\n  tolerations: [{ operator: Exists }]\n");
     let privileged = pod("refused", "privileged", "Always", "sleep 600")
         .replace("    resources:", "    securityContext: { privileged: true }\n    resources:");
     for (name, yaml, word) in [("host", host, "hostNetwork"), ("privileged", privileged, "privileged")] {
@@ -213,6 +215,43 @@ pub async fn pods_that_may_not_travel_show_why(world: Arc<World>) -> Result<()> 
     .await?;
     rome.delete_namespace("stranger").await?;
     rome.delete_namespace("refused").await
+}
+
+pub async fn a_pod_that_no_provider_can_run_stays_at_home(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("homely", "Remote").await?;
+    let host = "  hostNetwork: true\n  tolerations: [{ operator: Exists }]\n";
+    rome.apply(&pod("homely", "host", "Always", "sleep 600").replace("spec:\n", &format!("spec:\n{host}"))).await?;
+    let pods = rome.ready_pods("homely", "app=host", 1).await?;
+    ensure!(node_of(&pods[0]) == "rome-1", "it is on {}", node_of(&pods[0]));
+    rome.delete_namespace("homely").await
+}
+
+/// A pod that is created before its namespace is offloaded looks like one that was created while no manager answered.
+pub async fn a_pod_that_the_webhook_did_not_see_is_repaired_while_it_has_no_node(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.kubectl(&["create", "namespace", "missed"]).await?;
+    let at_peer = "  nodeSelector: { liqo.io/type: virtual-node }\n";
+    rome.apply(&pod("missed", "early", "Always", "sleep 600").replace("spec:\n", &format!("spec:\n{at_peer}"))).await?;
+    ensure!(node_of(&rome.api::<Pod>("missed").get("early").await?).is_empty());
+    rome.liqoctl(&["offload", "namespace", "missed"]).await?;
+    let pods = rome.ready_pods("missed", "app=early", 1).await?;
+    ensure!(node_of(&pods[0]) == "milan", "it is on {}", node_of(&pods[0]));
+    // The right to add a toleration is no right to change anything else.
+    let manager = "--as=system:serviceaccount:liqo:liqo-controller-manager";
+    let label = rome.try_kubectl(&["-n", "missed", "label", "pod", "early", "changed=true", manager]).await?;
+    ensure!(!label.success, "the manager could label a pod of a user");
+    rome.delete_namespace("missed").await
+}
+
+pub async fn a_namespace_that_clusters_keep_for_themselves_is_refused_at_once(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    for namespace in ["default", "kube-public"] {
+        let refused = rome.try_liqoctl(&["offload", "namespace", namespace]).await?;
+        ensure!(!refused.success && refused.stderr.contains("use another namespace"), "{refused:?}");
+        ensure!(rome.items(&["-n", namespace, "namespaceoffloadings"]).await?.is_empty(), "something is left in {namespace}");
+    }
+    Ok(())
 }
 
 pub async fn unoffloading_brings_pods_home_and_removes_the_remote_namespace(world: Arc<World>) -> Result<()> {

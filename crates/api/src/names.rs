@@ -59,11 +59,15 @@ pub fn provider_namespace(provider: &ClusterId) -> String {
     format!("liqo-provider-{provider}")
 }
 
-/// Whether pods of this namespace may run in other clusters: all namespaces except those of Kubernetes and of Liqo, which runs in
-/// `system` and in [`FABRIC_NAMESPACE`].
+/// Whether pods of this namespace may run in other clusters: all namespaces except the one that Liqo runs in (`system`) and those
+/// that every provider refuses.
 pub fn may_be_offloaded(namespace: &str, system: &str) -> bool {
-    ![system, FABRIC_NAMESPACE].contains(&namespace)
-        && !["kube-", "liqo-tenant-", "liqo-provider-"].iter().any(|prefix| namespace.starts_with(prefix))
+    namespace != system && !is_reserved(namespace)
+}
+
+/// Whether a cluster keeps namespaces of this name for itself: `default`, `kube-*`, `openshift-*` and `liqo*`.
+pub fn is_reserved(namespace: &str) -> bool {
+    namespace == "default" || ["kube-", "openshift-", "liqo"].iter().any(|prefix| namespace.starts_with(prefix))
 }
 
 /// The `ServiceAccount` of a consumer, in Liqo's namespace on the provider.
@@ -170,6 +174,9 @@ pub mod annotations {
     /// On a Service of type `LoadBalancer` or an Ingress of an offloaded namespace: its class in other clusters, or `none` to make it
     /// unreachable from outside there. On its replica: the class that it got.
     pub const REMOTE_CLASS: &str = "liqo.io/remote-class";
+    /// On a `NamespaceOffloading`: which providers refused a pod of which owner (JSON). Pods of these owners are not sent there again
+    /// for a while.
+    pub const REFUSED_PODS: &str = "liqo.io/refused-pods";
     /// On the Secret of a peering token: time at which the token expires (RFC 3339).
     pub const EXPIRES_AT: &str = "liqo.io/expires-at";
     /// On a `ForeignCluster`: time since which a consumer waits for approval (RFC 3339).
@@ -249,4 +256,19 @@ pub mod links {
     pub const LENDING: [&str; 3] = [CONSUMER_AUTHORIZED, CONSUMER_REACHABLE, RESOURCES_OFFERED];
     /// The links of the network, in order.
     pub const NETWORK: [&str; 2] = [NETWORK_AGREED, TUNNEL_CONNECTED];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_of_kubernetes_and_of_liqo_are_not_offloaded() {
+        for namespace in
+            ["default", "kube-system", "kube-public", "openshift-monitoring", "liqo-fabric", "liqo-tenant-x", "elsewhere"]
+        {
+            assert!(!may_be_offloaded(namespace, "elsewhere"), "{namespace}");
+        }
+        assert!(may_be_offloaded("demo", "elsewhere") && may_be_offloaded("default-shop", "elsewhere"));
+    }
 }

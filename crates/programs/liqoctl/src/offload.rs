@@ -55,6 +55,7 @@ pub struct RemoteNamespace {
 
 /// Lets the pods of a namespace run in other clusters, and waits until the namespace exists there.
 pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, progress: &Progress) -> anyhow::Result<Offloaded> {
+    refuse_reserved(namespace)?;
     cluster.installed().await?;
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let Some(object) = namespaces.get_opt(namespace).await.doing(format!("read namespace {namespace}"))? else {
@@ -62,9 +63,6 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
     };
     if let Some(kind) = object.labels().get(labels::NAMESPACE_KIND) {
         bail!("namespace {namespace} is one of Liqo's own ({kind}) and cannot be offloaded");
-    }
-    if !may_be_offloaded(namespace, SYSTEM_NAMESPACE) {
-        bail!("namespace {namespace} belongs to Kubernetes or Liqo itself and cannot be offloaded");
     }
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
     let mut spec = json!({ "podOffloadingStrategy": options.strategy });
@@ -110,6 +108,16 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
         .map(|remote| RemoteNamespace { cluster: remote.cluster_name, namespace: remote.namespace })
         .collect();
     Ok(Offloaded { namespace: namespace.to_owned(), remote, note: None })
+}
+
+/// No provider takes pods of these namespaces.
+fn refuse_reserved(namespace: &str) -> anyhow::Result<()> {
+    if !may_be_offloaded(namespace, SYSTEM_NAMESPACE) {
+        bail!(
+            "namespace {namespace} cannot be offloaded: clusters keep default, kube-*, openshift-* and liqo* for themselves; use another namespace"
+        );
+    }
+    Ok(())
 }
 
 const NOT_REPORTED: &str = "the controllers have not reported anything yet";
@@ -213,6 +221,14 @@ pub fn table(offloaded: &Offloaded) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_namespace_that_clusters_keep_for_themselves_is_refused() {
+        for namespace in ["default", "kube-system", "liqo"] {
+            assert!(refuse_reserved(namespace).unwrap_err().to_string().contains("use another namespace"), "{namespace}");
+        }
+        assert!(refuse_reserved("demo").is_ok());
+    }
 
     #[test]
     fn only_unfinished_pods_on_virtual_nodes_are_lost() {

@@ -7,6 +7,7 @@
 //!                                                  │ ask the rules, then write
 //!   VirtualNode ─────────▶ virtual_nodes ──────────┼─▶ Node, lease, kubelet API; evictions and drain
 //!   NamespaceOffloading ─▶ namespaces ─────────────┼─▶ NamespaceMap at each provider, status here
+//!   pods without a node ──▶ unscheduled_pods ───────┼─▶ what the webhook did not give them
 //!   pods on our nodes ───▶ pods ───────────────────┼─▶ ShadowPod at the provider, status here     (the hot path)
 //!   what travels along ──▶ records ────────────────┴─▶ ReflectedObject or Secret at the provider
 //! ```
@@ -33,7 +34,7 @@ use std::sync::Arc;
 use liqo_controller_runtime::Context;
 use tokio::{sync::mpsc, task::JoinSet};
 
-use controllers::{connections, namespaces, pods, virtual_nodes};
+use controllers::{connections, namespaces, pods, unscheduled_pods, virtual_nodes};
 use state::{Consumer, NewPeer};
 
 /// Field manager of server-side apply.
@@ -45,6 +46,7 @@ pub async fn run(context: Context) {
     let mut tasks = JoinSet::new();
     tasks.spawn(virtual_nodes::run(consumer.clone()));
     tasks.spawn(namespaces::run(consumer.clone()));
+    tasks.spawn(unscheduled_pods::run(consumer.clone()));
     tasks.spawn(run_peers(consumer.clone(), new_peers));
     tasks.spawn(async move {
         let (stop, peers) = (consumer.context.stop.clone(), consumer.context.peers.clone());

@@ -29,6 +29,7 @@ use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::namespace::placement::Candidate;
 use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::label_selector::Labels;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
@@ -69,6 +70,8 @@ pub enum NamespaceKey {
 pub struct Queues {
     pub nodes: Queue<NodeKey>,
     pub namespaces: Queue<NamespaceKey>,
+    /// Pods of offloaded namespaces that have no node.
+    pub unscheduled: Queue<Key>,
 }
 
 /// What the consumer's controllers share.
@@ -138,6 +141,7 @@ pub struct EvictionDelay {
 /// The caches of one offloaded namespace, and the end of their watches.
 pub struct FollowedNamespace {
     pub objects: LocalObjects,
+    pub unscheduled: Cache<UnscheduledPod>,
     /// Changes of these are noticed; their content is read when it is needed.
     pub _fingerprints: [Cache<u64>; 2],
     pub _stop: DropGuard,
@@ -253,6 +257,11 @@ impl Consumer {
         let followed = self.followed.lock();
         let concerned = followed.iter().filter(|(name, _)| namespace.is_none_or(|namespace| namespace == *name));
         concerned.map(|(_, followed)| followed.objects.clone()).collect()
+    }
+
+    /// A pod of a followed namespace that has no node.
+    pub fn unscheduled_pod(&self, key: &Key) -> Option<Arc<UnscheduledPod>> {
+        self.followed.lock().get(&key.namespace)?.unscheduled.get(key)
     }
 
     /// Stops the watches of a namespace.

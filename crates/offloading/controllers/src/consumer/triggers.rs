@@ -9,13 +9,14 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceOffloading, VirtualNode};
-use liqo_controller_runtime::{Key, Queue};
+use liqo_controller_runtime::{Cache, Key, Queue};
 use serde_json::Value;
 
 use super::state::{Consumer, NamespaceKey, NodeKey, PeerState, Queues, recorded_node};
 use crate::networks::Network;
 use liqo_offloading_rules::pod::carry::api_server::ApiServerChoice;
 use liqo_offloading_rules::pod::local_state::LocalPod;
+use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::label_selector::Labels;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
@@ -237,6 +238,11 @@ pub fn local_pod(old: Option<&LocalPod>, new: Option<&LocalPod>) -> Vec<Trigger>
     named.chain(token).chain(both).collect()
 }
 
+/// A pod of an offloaded namespace that has no node changed. One that got a node, or is gone, is due no more.
+pub fn unscheduled_pod(key: &Key, new: Option<&UnscheduledPod>) -> Option<Key> {
+    new.map(|_| key.clone())
+}
+
 /// All pods of a virtual node are listed.
 pub fn pods_listed() -> Trigger {
     records(Records::All)
@@ -374,8 +380,12 @@ pub fn enqueue_all_namespaces(consumer: &Consumer) {
     }
 }
 
-/// The pods of a namespace at every provider, and all that is or should be recorded for them.
+/// The pods of a namespace at every provider, and all that is or should be recorded for them; and those that have no node.
 pub fn enqueue_pods_of(consumer: &Consumer, namespace: &str) {
+    let unscheduled = consumer.followed.lock().get(namespace).map(|followed| followed.unscheduled.clone());
+    for (key, _) in unscheduled.iter().flat_map(Cache::all) {
+        consumer.queues.unscheduled.add(key);
+    }
     let namespaced = records(Records::Namespaced(Some(namespace.to_owned())));
     enqueue_everywhere(consumer, &[pods(Pods::In(namespace.to_owned())), records(Records::All), namespaced]);
 }

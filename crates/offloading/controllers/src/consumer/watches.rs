@@ -40,6 +40,7 @@ use liqo_offloading_rules::json::fingerprint;
 use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::local_state::Shadow;
+use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
 use liqo_offloading_rules::replica::network_policy_translation;
@@ -268,13 +269,29 @@ pub fn follow_namespace(consumer: &Arc<Consumer>, namespace: &str) {
         },
     );
     let policies = policies(consumer, namespace, stop.clone());
+    let unscheduled = unscheduled_pods(consumer, namespace, stop.clone());
     let objects = LocalObjects { services, slices, ingresses, policies };
     followed.insert(
         namespace.to_owned(),
-        FollowedNamespace { objects: objects.clone(), _fingerprints: [config_maps, secrets], _stop: stop.drop_guard() },
+        FollowedNamespace {
+            objects: objects.clone(),
+            unscheduled,
+            _fingerprints: [config_maps, secrets],
+            _stop: stop.drop_guard(),
+        },
     );
     drop(followed);
     enqueue_when_listed(consumer, namespace, objects);
+}
+
+/// Watches the pods of a namespace that have no node. One that gets a node leaves the watch.
+fn unscheduled_pods(consumer: &Arc<Consumer>, namespace: &str, stop: CancellationToken) -> Cache<UnscheduledPod> {
+    let resource = ApiResource::erase::<Pod>(&());
+    let api: Api<JsonPod> = Api::namespaced_with(consumer.context.client.clone(), namespace, &resource);
+    let queue = consumer.queues.unscheduled.clone();
+    Cache::watch(api, watcher::Config::default().fields("spec.nodeName="), stop, UnscheduledPod::of, move |key, _, new| {
+        triggers::unscheduled_pod(key, new.map(AsRef::as_ref)).into_iter().for_each(|key| queue.add(key));
+    })
 }
 
 fn policies(consumer: &Arc<Consumer>, namespace: &str, stop: CancellationToken) -> Cache<NetworkPolicy> {

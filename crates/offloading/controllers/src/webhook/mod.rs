@@ -8,7 +8,7 @@
 //!       ^
 //!       +-- MutatingWebhookConfiguration `liqo` <-- leader: namespaces, CA
 //!                 remote.liqo.io            strategy Remote: no answer, no pod
-//!                 local-and-remote.liqo.io  strategy LocalAndRemote: no answer, the pod stays at home
+//!                 local-and-remote.liqo.io  strategy LocalAndRemote: no answer, an unchanged pod
 //! ```
 
 mod certificate;
@@ -31,8 +31,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::core::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview};
 use kube::runtime::watcher;
-use kube::{Api, Client};
-use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy};
+use kube::{Api, Client, ResourceExt as _};
+use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, annotations};
 use liqo_controller_runtime::Key;
 use liqo_controller_runtime::context::every_address;
 use liqo_controller_runtime::{Cache, Context};
@@ -40,7 +40,8 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 
 use crate::server::{self, Certificate, Tls, TlsError};
-use liqo_offloading_rules::pod::scheduling::place;
+use liqo_offloading_rules::pod::refusals::{Refusals, RefusedOwner};
+use liqo_offloading_rules::pod::scheduling::{Placement, place};
 
 pub use certificate::CertificateError;
 pub use configuration::{Selected, follow, keep_configured, selected};
@@ -72,22 +73,46 @@ pub enum Error {
 
 /// Where the pods of one namespace may run.
 #[derive(Debug, Clone, PartialEq)]
-struct Offloading {
+pub(crate) struct Offloading {
     strategy: PodOffloadingStrategy,
     /// The terms of the cluster selector, as JSON.
     selector: Option<Vec<Value>>,
+    /// Providers that refused pods.
+    refusals: Refusals,
 }
 
 impl Offloading {
     /// A namespace that is being unoffloaded sends no new pods.
-    fn of(object: NamespaceOffloading) -> Option<Self> {
+    pub(crate) fn of(object: NamespaceOffloading) -> Option<Self> {
         if object.metadata.deletion_timestamp.is_some() || object.metadata.name.as_deref() != Some(NAMESPACE_OFFLOADING) {
             return None;
         }
+        let refusals = refusals(&object);
         let terms = |term| serde_json::to_value(term).unwrap_or_default();
         let selector = object.spec.cluster_selector.map(|selector| selector.node_selector_terms.into_iter().map(terms).collect());
-        Some(Self { strategy: object.spec.pod_offloading_strategy, selector })
+        Some(Self { strategy: object.spec.pod_offloading_strategy, selector, refusals })
     }
+
+    /// Where a new pod of the namespace may run.
+    fn place(&self, pod: &Value, now: Timestamp) -> Placement {
+        let avoided: Vec<&str> = self.refusals_of(pod, now).into_iter().map(|one| one.cluster_id.as_str()).collect();
+        place(pod, self.strategy, self.selector.as_deref(), &avoided)
+    }
+
+    /// Where it may run, if no provider had refused a pod of its owner.
+    pub(crate) fn place_anywhere(&self, pod: &Value) -> Placement {
+        place(pod, self.strategy, self.selector.as_deref(), &[])
+    }
+
+    /// The providers to which the pod would not be sent, because they refused one of its owner.
+    pub(crate) fn refusals_of(&self, pod: &Value, now: Timestamp) -> Vec<&RefusedOwner> {
+        if self.strategy == PodOffloadingStrategy::Local { Vec::new() } else { self.refusals.of_pod(pod, now) }
+    }
+}
+
+/// The providers that refused pods of this namespace.
+pub(crate) fn refusals(object: &NamespaceOffloading) -> Refusals {
+    Refusals::parse(object.annotations().get(annotations::REFUSED_PODS).map(String::as_str))
 }
 
 /// The state behind the webhook's endpoint.
@@ -178,7 +203,7 @@ fn respond(request: &AdmissionRequest<DynamicObject>, offloading: Option<&Offloa
         Ok(pod) => pod,
         Err(error) => return AdmissionResponse::invalid(error),
     };
-    let placement = place(&pod, offloading.strategy, offloading.selector.as_deref());
+    let placement = offloading.place(&pod, Timestamp::now());
     response.warnings = placement.warning.map(|warning| vec![warning]);
     if placement.patch.is_empty() {
         return response;

@@ -95,7 +95,7 @@ async fn nothing_cached(store: &Store, stop: &CancellationToken) -> Cache<Offloa
 }
 
 fn offloading(strategy: PodOffloadingStrategy) -> Offloading {
-    Offloading { strategy, selector: None }
+    Offloading { strategy, selector: None, refusals: Refusals::default() }
 }
 
 fn review(pod: &Value) -> Value {
@@ -162,7 +162,26 @@ async fn a_pod_with_a_claim_comes_with_a_warning() {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "db"}, "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "d"}}]}});
     let response = answered(&store_with("Remote"), review(&pod).to_string()).await;
     assert_eq!(response["allowed"], true);
-    assert!(response["warnings"][0].as_str().unwrap().contains("persistent volume claim"));
+    assert!(response["warnings"][0].as_str().unwrap().contains("persistentVolumeClaim"));
+}
+
+#[tokio::test]
+async fn a_pod_avoids_a_provider_that_refused_one_of_its_owner() {
+    let store = store_with("LocalAndRemote");
+    let milan = liqo_api::ClusterId::of_public_key(&[2; 32]);
+    let refusals = Refusals::default().with("o", (&milan, "milan"), liqo_api::OffloadedReason::NotAllowed, now()).unwrap();
+    let mut offloading = store.get(OFFLOADING);
+    offloading["metadata"]["annotations"] = json!({ annotations::REFUSED_PODS: refusals.to_annotation() });
+    store.put(OFFLOADING, offloading);
+    let patch = async |owner: &str| {
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": owner, "controller": true});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "ownerReferences": [owner]}, "spec": {"containers": []}});
+        let response = answered(&store, review(&pod).to_string()).await;
+        let patch: Vec<u8> = serde_json::from_value(response["patch"].clone()).unwrap();
+        String::from_utf8(patch).unwrap()
+    };
+    assert!(patch("o").await.contains(milan.as_str()));
+    assert!(!patch("another").await.contains(milan.as_str()));
 }
 
 #[tokio::test]
@@ -250,6 +269,6 @@ fn a_namespace_that_is_taken_back_offloads_nothing_new() {
     let selector = Some(vec![json!({"matchFields": []})]);
     assert_eq!(
         Offloading::of(object(json!({"name": "offloading"}))),
-        Some(Offloading { strategy: PodOffloadingStrategy::Remote, selector })
+        Some(Offloading { strategy: PodOffloadingStrategy::Remote, selector, refusals: Refusals::default() })
     );
 }

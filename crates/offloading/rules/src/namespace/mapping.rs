@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use liqo_api::{ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, mapped_namespace};
+use liqo_api::{ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, is_reserved, mapped_namespace};
 
 use crate::dns_names;
 use crate::namespace::mapped::{ConsumerNamespace, NamespaceKind};
@@ -159,10 +159,6 @@ fn acceptable(
         });
     }
     Ok(())
-}
-
-fn is_reserved(name: &str) -> bool {
-    name == "default" || ["kube-", "openshift-", "liqo"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]

@@ -117,7 +117,7 @@ pub fn not_allowed() -> DesiredCondition {
     DesiredCondition::no(
         READY,
         NamespaceReadyReason::NamespaceNotAllowed,
-        "namespaces of Kubernetes and of Liqo itself cannot be offloaded; delete this object",
+        "clusters keep default, kube-*, openshift-* and liqo* for themselves, so such namespaces cannot be offloaded; delete this object",
     )
 }
 

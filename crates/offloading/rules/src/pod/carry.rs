@@ -10,6 +10,7 @@
 
 pub mod api_server;
 mod containers;
+pub mod obstacle;
 mod placement;
 #[cfg(test)]
 mod tests;

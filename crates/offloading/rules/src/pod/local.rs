@@ -9,7 +9,9 @@ use jiff::Timestamp;
 use liqo_api::{OffloadedReason, ShadowPodPhase};
 
 use crate::json::OFFER_RECLAIMED;
+use crate::pod::carry::Refusal;
 use crate::pod::carry::api_server::ApiServerChoice;
+use crate::pod::carry::obstacle::obstacle_of_controller;
 use crate::pod::local_state::{LocalPod, Shadow};
 use crate::pod::remote::MAX_GRACE_SECONDS;
 
@@ -102,7 +104,10 @@ pub enum Action {
         message: String,
     },
     /// Delete a pod that was refused for long, so that its controller replaces it.
-    Replace,
+    Replace {
+        /// Why it was refused.
+        reason: String,
+    },
     /// End the local pod, because the provider took back what it used. Its controller may create another one elsewhere.
     Evicted(String),
     /// End the local pod if a live GET confirms that the shadow pod is gone: the pod may have run, and must not run again.
@@ -242,11 +247,8 @@ fn not_sent(facts: &Facts, home: &LocalPod) -> Decision {
     if let Some(decision) = may_have_run(facts, home) {
         return decision;
     }
-    if let Some(kind) = belongs_to_node(home) {
-        let message = format!(
-            "pods of a {kind} belong to their node, and a virtual node has no machine of its own; keep them off nodes with the label liqo.io/type=virtual-node"
-        );
-        return Decision::of([Action::Refuse { reason: kind.to_owned(), message }]);
+    if let Some(refusal) = belongs_to_node(home) {
+        return Decision::of([Action::Refuse { reason: refusal.reason.to_owned(), message: refusal.message }]);
     }
     match (&home.carried, &facts.namespace) {
         (_, NamespaceState::Refused { reason, message }) => refuse(facts, home, (*reason).to_owned(), message.clone()),
@@ -291,15 +293,14 @@ fn offloaded(home: &LocalPod) -> Option<Option<bool>> {
     home.offloaded.as_ref().map(|offloaded| offloaded.status)
 }
 
-/// The kind of the controller, if its pods belong to one node each.
-fn belongs_to_node(home: &LocalPod) -> Option<&str> {
-    let kind = home.controller.as_ref().map(|controller| controller.kind.as_str());
-    kind.filter(|kind| ["DaemonSet", "Node"].contains(kind))
+/// The refusal of a pod whose controller has one for each node.
+fn belongs_to_node(home: &LocalPod) -> Option<Refusal> {
+    obstacle_of_controller(&home.controller.as_ref()?.kind)
 }
 
 /// A refusal that may end. If it lasts and the pod has a controller, another pod may run elsewhere.
 fn refuse(facts: &Facts, home: &LocalPod, reason: String, message: String) -> Decision {
-    let refusal = Action::Refuse { reason, message };
+    let refusal = Action::Refuse { reason: reason.clone(), message };
     if home.controller.is_none() || belongs_to_node(home).is_some() {
         return Decision::of([refusal]);
     }
@@ -309,7 +310,7 @@ fn refuse(facts: &Facts, home: &LocalPod, reason: String, message: String) -> De
         });
     match facts.refusal_timeout.checked_sub(refused_for).filter(|rest| !rest.is_zero()) {
         Some(rest) => Decision { actions: vec![refusal], again: Some(rest) },
-        None => Decision::of([refusal, Action::Replace]),
+        None => Decision::of([refusal, Action::Replace { reason }]),
     }
 }
 

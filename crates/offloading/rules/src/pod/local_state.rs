@@ -109,7 +109,7 @@ fn travelling(metadata: ObjectMeta) -> Value {
     })
 }
 
-fn controller(metadata: &ObjectMeta) -> Option<Controller> {
+pub(crate) fn controller(metadata: &ObjectMeta) -> Option<Controller> {
     let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
     Some(Controller { kind: owner.kind.clone(), uid: owner.uid.clone() })
 }

@@ -8,11 +8,13 @@ pub mod local_state;
 pub mod local_status;
 pub mod reclaim;
 pub mod references;
+pub mod refusals;
 pub mod remote;
 pub mod remote_pod;
 pub mod reported_status;
 pub mod scheduling;
 pub mod shadow_pod;
+pub mod unscheduled;
 pub mod usage;
 
 #[cfg(test)]

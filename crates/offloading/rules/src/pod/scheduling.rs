@@ -1,65 +1,77 @@
 //! Where the pods of an offloaded namespace may be scheduled: the patch that the admission webhook applies to a new pod.
 //!
 //! Virtual nodes have a taint, so unchanged pods stay at home. A pod that may leave gets the toleration, and a node affinity if the
-//! namespace's strategy or selector restricts it. Our terms add to the user's: the terms of a node selector are alternatives, so
+//! namespace's strategy or selector restricts it. A pod that can run in no other cluster is kept off virtual nodes, whatever it
+//! tolerates. Our terms add to the user's: the terms of a node selector are alternatives, so
 //! every term of the user's is combined with every term of ours.
 
 use liqo_api::{PodOffloadingStrategy, labels, pods};
 use serde_json::{Value, json};
 
 use crate::json::{items, text};
+use crate::pod::carry::obstacle::obstacle;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Placement {
     /// JSON patch operations; empty if the pod needs no change.
     pub patch: Vec<Value>,
-    /// A warning for the person who creates the pod.
+    /// A warning for the person who creates the pod: it stays in this cluster.
     pub warning: Option<String>,
 }
 
+impl Placement {
+    /// Whether Kubernetes would let the patch be applied to a pod that exists.
+    pub fn adds_only_a_toleration(&self) -> bool {
+        self.patch.iter().all(|operation| text(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS)))
+    }
+}
+
+const TOLERATIONS: &str = "/spec/tolerations";
+
 /// Computes the change to a new pod of a namespace with this strategy and these selected clusters (the `nodeSelectorTerms` of its
-/// `clusterSelector`; `None` means all clusters).
+/// `clusterSelector`; `None` means all clusters). It must not be sent to the `avoided` clusters (IDs).
 ///
 /// A second run changes nothing.
-pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Value]>) -> Placement {
+pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Value]>, avoided: &[&str]) -> Placement {
     if strategy == PodOffloadingStrategy::Local || text(pod, "/spec/nodeName").is_some_and(|node| !node.is_empty()) {
         return Placement::default();
     }
-    if uses_claim(pod) {
+    if let Some(obstacle) = obstacle(pod) {
         return Placement {
             patch: require(pod, &[at_home()]).into_iter().collect(),
-            warning: Some(
-                "the pod uses a persistent volume claim, which does not travel yet: it runs in this cluster only".into(),
-            ),
+            warning: Some(format!("the pod runs in this cluster only: {obstacle}")),
         };
     }
-    let remote = remote_terms(selector);
+    let remote = remote_terms(selector, avoided);
     let wanted = match strategy {
         PodOffloadingStrategy::Remote if remote.is_empty() => vec![nowhere()],
         PodOffloadingStrategy::Remote => remote,
-        _ if selector.is_none_or(<[Value]>::is_empty) => Vec::new(),
+        _ if selector.is_none_or(<[Value]>::is_empty) && avoided.is_empty() => Vec::new(),
         _ => [vec![at_home()], remote].concat(),
     };
     let patch = tolerate(pod).into_iter().chain(require(pod, &wanted)).collect();
     Placement { patch, warning: None }
 }
 
-fn expression(key: &str, operator: &str, value: &str) -> Value {
-    json!({"key": key, "operator": operator, "values": [value]})
+fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
+    json!({"key": key, "operator": operator, "values": values})
 }
 
 fn at_home() -> Value {
-    json!({"matchExpressions": [expression(labels::TYPE, "NotIn", labels::TYPE_VIRTUAL_NODE)]})
+    json!({"matchExpressions": [expression(labels::TYPE, "NotIn", &[labels::TYPE_VIRTUAL_NODE])]})
 }
 
 /// A term that matches no node, for a selector that selects no cluster.
 fn nowhere() -> Value {
-    let virtual_node = |operator| expression(labels::TYPE, operator, labels::TYPE_VIRTUAL_NODE);
+    let virtual_node = |operator| expression(labels::TYPE, operator, &[labels::TYPE_VIRTUAL_NODE]);
     json!({"matchExpressions": [virtual_node("In"), virtual_node("NotIn")]})
 }
 
-fn remote_terms(selector: Option<&[Value]>) -> Vec<Value> {
-    let any = json!({"matchExpressions": [expression(labels::TYPE, "In", labels::TYPE_VIRTUAL_NODE)]});
+fn remote_terms(selector: Option<&[Value]>, avoided: &[&str]) -> Vec<Value> {
+    let virtual_node = expression(labels::TYPE, "In", &[labels::TYPE_VIRTUAL_NODE]);
+    let elsewhere = (!avoided.is_empty()).then(|| expression(labels::REMOTE_CLUSTER_ID, "NotIn", avoided));
+    let expressions: Vec<Value> = [virtual_node].into_iter().chain(elsewhere).collect();
+    let any = json!({"matchExpressions": expressions});
     match selector {
         None | Some([]) => vec![any],
         Some(terms) => terms.iter().filter(|term| asks_for_something(term)).map(|term| both(&any, term)).collect(),
@@ -114,20 +126,26 @@ fn require(pod: &Value, wanted: &[Value]) -> Option<Value> {
     Some(json!({"op": "add", "path": "/spec/affinity", "value": affinity}))
 }
 
-fn tolerate(pod: &Value) -> Option<Value> {
-    let toleration = json!({"key": pods::VIRTUAL_NODE_TAINT, "operator": "Exists", "effect": "NoExecute"});
-    if items(pod, "/spec/tolerations").contains(&toleration) {
-        return None;
-    }
-    let list = pod.pointer("/spec/tolerations").is_some_and(Value::is_array);
-    let (path, value) = if list { ("/spec/tolerations/-", toleration) } else { ("/spec/tolerations", json!([toleration])) };
-    Some(json!({"op": "add", "path": path, "value": value}))
+/// The tolerations of a pod, with the one for virtual nodes.
+pub fn tolerations(pod: &Value) -> Vec<Value> {
+    let theirs = items(pod, TOLERATIONS);
+    let ours = Some(toleration()).filter(|ours| !theirs.contains(ours));
+    theirs.iter().cloned().chain(ours).collect()
 }
 
-fn uses_claim(pod: &Value) -> bool {
-    items(pod, "/spec/volumes")
-        .iter()
-        .any(|volume| volume.get("persistentVolumeClaim").is_some() || volume.get("ephemeral").is_some())
+fn toleration() -> Value {
+    json!({"key": pods::VIRTUAL_NODE_TAINT, "operator": "Exists", "effect": "NoExecute"})
+}
+
+fn tolerate(pod: &Value) -> Option<Value> {
+    let toleration = toleration();
+    if items(pod, TOLERATIONS).contains(&toleration) {
+        return None;
+    }
+    let list = pod.pointer(TOLERATIONS).is_some_and(Value::is_array);
+    let (path, value) =
+        if list { (format!("{TOLERATIONS}/-"), toleration) } else { (TOLERATIONS.to_owned(), json!([toleration])) };
+    Some(json!({"op": "add", "path": path, "value": value}))
 }
 
 #[cfg(test)]
@@ -147,9 +165,9 @@ mod tests {
             json_patch::patch(pod, &patch).unwrap();
         };
         let mut pod = pod(spec);
-        let placement = place(&pod, strategy, selector);
+        let placement = place(&pod, strategy, selector, &[]);
         apply(&mut pod, placement);
-        assert_eq!(place(&pod, strategy, selector).patch, Vec::<Value>::new(), "the second time");
+        assert_eq!(place(&pod, strategy, selector, &[]).patch, Vec::<Value>::new(), "the second time");
         pod["spec"].clone()
     }
 
@@ -170,18 +188,14 @@ mod tests {
         json!({"key": "liqo.io/type", "operator": "NotIn", "values": ["virtual-node"]})
     }
 
-    fn toleration() -> Value {
-        json!({"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists", "effect": "NoExecute"})
-    }
-
     #[test]
     fn a_local_namespace_changes_no_pod() {
-        assert_eq!(place(&pod(&json!({})), Local, None), Placement::default());
+        assert_eq!(place(&pod(&json!({})), Local, None, &[]), Placement::default());
     }
 
     #[test]
     fn a_pod_that_has_a_node_is_left_alone() {
-        assert_eq!(place(&pod(&json!({"nodeName": "n1"})), Remote, None), Placement::default());
+        assert_eq!(place(&pod(&json!({"nodeName": "n1"})), Remote, None, &[]), Placement::default());
     }
 
     #[test]
@@ -194,8 +208,12 @@ mod tests {
     #[test]
     fn a_pod_that_may_run_anywhere_only_tolerates() {
         let spec = placed(&json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]}), LocalAndRemote, Some(&[]));
-        assert_eq!(spec["tolerations"], json!([{"key": "gpu", "operator": "Exists"}, toleration()]));
+        let ours = json!({"key": "virtual-node.liqo.io/not-allowed", "operator": "Exists", "effect": "NoExecute"});
+        assert_eq!(spec["tolerations"], json!([{"key": "gpu", "operator": "Exists"}, ours]));
         assert_eq!(terms(&spec), &Value::Null);
+        assert_eq!(json!(tolerations(&pod(&spec))), spec["tolerations"], "it is there already");
+        let before = pod(&json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]}));
+        assert_eq!(json!(tolerations(&before)), spec["tolerations"]);
     }
 
     #[test]
@@ -250,11 +268,45 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_a_claim_is_kept_off_virtual_nodes_whatever_it_tolerates() {
-        for volume in [json!({"name": "v", "persistentVolumeClaim": {"claimName": "d"}}), json!({"name": "v", "ephemeral": {}})] {
+    fn a_pod_avoids_the_clusters_that_refused_one_of_its_owner() {
+        let avoid = json!({"key": "liqo.io/remote-cluster-id", "operator": "NotIn", "values": ["milan", "turin"]});
+        for (strategy, selector, expected) in [
+            (Remote, None, json!([{"matchExpressions": [virtual_node(), avoid]}])),
+            (
+                LocalAndRemote,
+                None,
+                json!([{"matchExpressions": [not_virtual_node()]}, {"matchExpressions": [virtual_node(), avoid]}]),
+            ),
+            (
+                Remote,
+                Some(&[zone("a")][..]),
+                json!([{"matchExpressions": [virtual_node(), avoid, zone("a")["matchExpressions"][0]]}]),
+            ),
+        ] {
+            let mut placed = pod(&json!({}));
+            let placement = place(&placed, strategy, selector, &["milan", "turin"]);
+            let patch: json_patch::Patch = serde_json::from_value(placement.patch.into()).unwrap();
+            json_patch::patch(&mut placed, &patch).unwrap();
+            assert_eq!(terms(&placed["spec"]), &expected);
+            assert!(place(&placed, strategy, selector, &["milan", "turin"]).patch.is_empty(), "the second time");
+            assert!(place(&placed, strategy, selector, &[]).patch.is_empty(), "it may keep what it does not need");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_can_never_travel_is_kept_off_virtual_nodes_whatever_it_tolerates() {
+        let volume = |source: Value| json!({"volumes": [source]});
+        for mut spec in [
+            volume(json!({"name": "v", "persistentVolumeClaim": {"claimName": "d"}})),
+            volume(json!({"name": "v", "ephemeral": {}})),
+            volume(json!({"name": "v", "hostPath": {"path": "/"}})),
+            json!({"hostNetwork": true}),
+            json!({"containers": [{"name": "c", "ports": [{"hostPort": 80}]}]}),
+        ] {
+            spec["tolerations"] = json!([{"operator": "Exists"}]);
             for strategy in [Remote, LocalAndRemote] {
-                let spec = json!({"volumes": [volume], "tolerations": [{"operator": "Exists"}]});
-                assert!(place(&pod(&spec), strategy, None).warning.is_some());
+                let warning = place(&pod(&spec), strategy, None, &[]).warning.unwrap();
+                assert!(warning.starts_with("the pod runs in this cluster only: "), "{warning}");
                 let spec = placed(&spec, strategy, None);
                 assert_eq!(terms(&spec), &json!([{"matchExpressions": [not_virtual_node()]}]));
                 assert_eq!(spec["tolerations"], json!([{"operator": "Exists"}]));

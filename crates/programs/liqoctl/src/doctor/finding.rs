@@ -141,6 +141,7 @@ checks! {
         PodsRefused = "pods-refused",
         PodsWaiting = "pods-waiting",
         PodsEnding = "pods-ending",
+        DaemonSets = "daemon-sets",
     }
     Between {
         DifferentClusters = "different-clusters",

@@ -18,7 +18,9 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
     core::PartialObjectMeta,
 };
-use liqo_api::{NAMESPACE_OFFLOADING, OffloadedReason, PodOffloadingStrategy, ShadowPod, VirtualNode, pods};
+use liqo_api::{
+    NAMESPACE_OFFLOADING, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy, ShadowPod, VirtualNode, annotations, pods,
+};
 use liqo_controller_runtime::{
     Key, Next,
     peers::call,
@@ -32,6 +34,7 @@ use crate::consumer::events;
 use crate::consumer::local_pods::delete_pod;
 use crate::consumer::state::{Consumer, PeerState, RemoteState};
 use crate::consumer::triggers;
+use crate::webhook;
 use liqo_offloading_rules::json::OFFER_RECLAIMED;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::namespace::placement;
@@ -52,6 +55,7 @@ use liqo_offloading_rules::pod::local_status::lost_patch;
 use liqo_offloading_rules::pod::local_status::not_ready_patch;
 use liqo_offloading_rules::pod::local_status::pod_addresses;
 use liqo_offloading_rules::pod::local_status::refused_patch;
+use liqo_offloading_rules::pod::refusals;
 use liqo_offloading_rules::replica::record::Reference;
 
 /// Pods that are handled at the same time, for each provider.
@@ -59,6 +63,9 @@ const CONCURRENCY: usize = 24;
 
 /// Minimum time between two replacements of refused pods of one owner.
 const REPLACEMENT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Delay between the record of a refusal and the deletion of the refused pod: by then, every replica's webhook knows it.
+const REMEMBERED_DELAY: Duration = Duration::from_secs(2);
 
 /// Interval between two reconciliations of a waiting pod, in case the configuration changes meanwhile.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -226,7 +233,7 @@ impl Pass<'_> {
                 }
             }
             Action::Refuse { reason, message } => self.refuse(&reason, &message, now).await?,
-            Action::Replace => return self.replace().await,
+            Action::Replace { reason } => return self.replace(&reason).await,
             Action::Evicted(message) => self.evicted(&message, now).await?,
             Action::Lost(message) => return self.lost(&message, now).await,
         }
@@ -324,9 +331,15 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Deletes a pod that was refused for long, unless another one of its owner was deleted a moment ago.
-    async fn replace(&self) -> Result<Option<Duration>, RequestError> {
+    /// Deletes a pod that was refused for long, unless another one of its owner was deleted a moment ago. If the reason lasts, the
+    /// webhook keeps the next one away from this provider.
+    async fn replace(&self, reason: &str) -> Result<Option<Duration>, RequestError> {
         let Some(controller) = &self.pod.controller else { return Ok(None) };
+        if let Some(reason) = refusals::lasting(reason)
+            && self.remember(&controller.uid, reason).await?
+        {
+            return Ok(Some(REMEMBERED_DELAY));
+        }
         {
             let mut replaced = self.consumer.replaced.lock();
             replaced.retain(|_, at| at.elapsed() < REPLACEMENT_INTERVAL);
@@ -338,6 +351,25 @@ impl Pass<'_> {
         tracing::info!(pod = %self.pod.key, "pod was refused for long; deleted, so that its controller replaces it");
         delete_pod(&self.consumer.context.client, self.pod, DeleteParams::default()).await?;
         Ok(None)
+    }
+
+    /// Records that this provider refused a pod of this controller. Returns `false` if that is recorded already.
+    async fn remember(&self, controller: &str, reason: OffloadedReason) -> Result<bool, RequestError> {
+        let key = Key::new(&self.pod.key.namespace, NAMESPACE_OFFLOADING);
+        let Some(offloading) = self.consumer.offloadings.get(&key) else { return Ok(false) };
+        let name = self.node.map_or("", |node| node.spec.cluster_name.as_str());
+        let owner = refusals::owner(controller, &self.pod.json());
+        let known = webhook::refusals(&offloading);
+        let Some(all) = known.with(&owner, (&self.peer.id, name), reason, Timestamp::now()) else { return Ok(false) };
+        // Other pods may be refused at the same time: nobody's entry is overwritten.
+        let patch = json!({ "metadata": {
+            "resourceVersion": offloading.metadata.resource_version,
+            "annotations": { annotations::REFUSED_PODS: all.to_annotation() },
+        } });
+        let api: Api<NamespaceOffloading> = Api::namespaced(self.consumer.context.client.clone(), &key.namespace);
+        let answer = api.patch(NAMESPACE_OFFLOADING, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        unless_changed(answer).step("record the refusal in", "NamespaceOffloading", key)?;
+        Ok(true)
     }
 
     /// Ends the local pod, unless the API server of the provider shows a record of it after all.
@@ -359,4 +391,4 @@ impl Pass<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -136,6 +136,14 @@ fn everything_of_a_provider_is_due_when_its_connection_changes() {
 }
 
 #[test]
+fn a_pod_without_a_node_is_due_until_it_has_one() {
+    let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u" }, "spec": { "containers": [] } });
+    let pod = UnscheduledPod::of(serde_json::from_value(pod).unwrap()).unwrap();
+    assert_eq!(unscheduled_pod(&key("web"), Some(&pod)), Some(key("web")));
+    assert_eq!(unscheduled_pod(&key("web"), None), None);
+}
+
+#[test]
 fn a_pod_is_due_when_its_shadow_pod_changes() {
     assert_eq!(shadow_pod("u"), pods(Pods::One("u".into())));
 }

@@ -381,6 +381,10 @@ fn a_pod_that_runs_goes_on_when_its_namespace_is_no_longer_offloaded() {
     assert_eq!(decide(&Facts { shadow: Some(&running), ..facts }).actions, [Action::PatchLocalStatus]);
 }
 
+fn is_replaced(decision: &Decision) -> bool {
+    decision.actions.iter().any(|action| matches!(action, Action::Replace { .. }))
+}
+
 #[test]
 fn a_pod_that_cannot_travel_is_told_so_and_replaced_in_time() {
     let mut changes = offloaded("False");
@@ -389,7 +393,7 @@ fn a_pod_that_cannot_travel_is_told_so_and_replaced_in_time() {
     let decision = |now| decide(&Facts { now, namespace: NamespaceState::Waiting, ..facts(Some(&pod), None) });
     assert!(matches!(&decision(at(0)).actions[..], [Action::Refuse { reason, .. }] if reason == "HostPath"));
     assert_eq!(decision(at(0)).again, Some(TIMEOUT));
-    assert!(decision(at(300)).actions.contains(&Action::Replace));
+    assert!(is_replaced(&decision(at(300))));
 }
 
 #[test]
@@ -404,11 +408,11 @@ fn a_pod_refused_for_long_is_replaced_if_it_has_a_controller() {
     let decision = |pod: &LocalPod, now| decide(&Facts { now, ..facts(Some(pod), Some(&refused)) });
     let pod = home(offloaded("False"));
     assert_eq!(decision(&pod, at(100)).again, Some(Duration::from_secs(200)));
-    assert!(!decision(&pod, at(299)).actions.contains(&Action::Replace));
-    assert!(decision(&pod, at(300)).actions.contains(&Action::Replace));
+    assert!(!is_replaced(&decision(&pod, at(299))));
+    assert!(is_replaced(&decision(&pod, at(300))));
     let mut alone = offloaded("False");
     alone["metadata"] = json!({"ownerReferences": null});
-    assert!(!decision(&home(alone), at(9_999)).actions.contains(&Action::Replace));
+    assert!(!is_replaced(&decision(&home(alone), at(9_999))));
 }
 
 #[test]

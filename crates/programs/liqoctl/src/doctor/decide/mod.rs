@@ -3,6 +3,7 @@
 mod between;
 mod clocks;
 mod cluster;
+mod daemon_sets;
 mod gateways;
 mod nodes;
 mod offloading;
@@ -29,6 +30,7 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
         found.extend(gateways::decide(facts));
         found.extend(peers::decide(facts));
         found.extend(offloading::decide(facts));
+        found.push(daemon_sets::decide(facts));
     }
     found
 }

@@ -190,21 +190,24 @@ fn refusal(reason: &str) -> &'static str {
             | Reason::Refused
             | Reason::LimitMissing
             | Reason::Invalid
-            | Reason::Malformed
+            | Reason::VolumeType
+            | Reason::KindNotAllowed,
+        )
+        | None => {
+            "the message names the field or the rule; the provider's PeeringPolicy decides (`liqoctl policy explain` there)"
+        }
+        Some(Reason::DaemonSet | Reason::Node) => "keep these pods off virtual nodes: see daemon-sets",
+        Some(
+            Reason::Malformed
             | Reason::UnknownField
             | Reason::HostNamespace
             | Reason::HostPath
             | Reason::HostPort
             | Reason::PersistentVolumeClaim
-            | Reason::VolumeType
             | Reason::TokenProjection
-            | Reason::ResourceClaims
-            | Reason::KindNotAllowed
-            | Reason::DaemonSet
-            | Reason::Node,
-        )
-        | None => {
-            "the message names the field or the rule; the provider's PeeringPolicy decides (`liqoctl policy explain` there)"
+            | Reason::ResourceClaims,
+        ) => {
+            "no policy lets such a pod in: change what the message names, or delete the pod; new ones like it stay in this cluster, unless they name the node themselves"
         }
     }
 }
@@ -365,6 +368,9 @@ mod tests {
             "{}",
             found.what
         );
+        assert!(found.advice.unwrap().starts_with("request less"));
+        facts.local_pods = Ok(vec![pod(Some("milan"), told("False", "HostPath"))]);
+        assert!(verdict(&facts, Check::PodsRefused).advice.unwrap().starts_with("no policy lets such a pod in"));
         facts.local_pods = Ok(vec![pod(Some("milan"), told("True", pods::NOT_REFLECTED))]);
         assert_eq!(verdict(&facts, Check::PodsRefused).verdict, Verdict::Warn);
         facts.local_pods = Ok(vec![pod(Some("milan"), told("True", "Offloaded"))]);

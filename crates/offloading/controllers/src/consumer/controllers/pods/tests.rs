@@ -17,7 +17,10 @@ use liqo_offloading_rules::replica::kind::Kind;
 
 /// An API server with these objects, by the last part of the path at which they are listed; it reports no change, and creates objects
 /// as long as `answer` lets it.
-fn api_server<F>(objects: Value, answer: impl Fn(&Method, &str) -> F + Clone + Send + Sync + 'static) -> Client
+pub(in crate::consumer::controllers) fn api_server<F>(
+    objects: Value,
+    answer: impl Fn(&Method, &str) -> F + Clone + Send + Sync + 'static,
+) -> Client
 where
     F: Future<Output = bool> + Send,
 {
@@ -59,13 +62,13 @@ fn context(client: Client) -> Context {
 }
 
 /// The state, with the controllers of providers.
-fn started(client: Client) -> Arc<Consumer> {
+pub(in crate::consumer::controllers) fn started(client: Client) -> Arc<Consumer> {
     let (consumer, new_peers) = watches::start(context(client));
     tokio::spawn(run_peers(consumer.clone(), new_peers));
     consumer
 }
 
-async fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+pub(in crate::consumer::controllers) async fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
     let looking = async {
         loop {
             if let Some(found) = found() {
@@ -88,7 +91,7 @@ fn virtual_node() -> Value {
 }
 
 /// The objects here: a virtual node, and a namespace that is offloaded like this.
-fn here(offloading: &Value) -> Value {
+pub(in crate::consumer::controllers) fn here(offloading: &Value) -> Value {
     json!({ "virtualnodes": [virtual_node()],
         "nodes": [{ "apiVersion": "v1", "kind": "Node",
             "metadata": { "name": "milan", "labels": { "region": "us" }, "resourceVersion": "1" } }],

@@ -1,0 +1,216 @@
+//! Pods that have no node yet: gives those that the admission webhook did not see what they lack.
+//!
+//! A burst of new pods passes through here, too. Those that the webhook handled cost no request.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client,
+    api::{ApiResource, DeleteParams, Patch, PatchParams, Preconditions},
+    core::PartialObjectMeta,
+};
+use liqo_api::NAMESPACE_OFFLOADING;
+use liqo_controller_runtime::{
+    Key, Next,
+    events::object_ref,
+    writes::{Step as _, StepError, delete_if_present, unless_changed, unless_gone},
+};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::consumer::state::Consumer;
+use crate::webhook::Offloading;
+use liqo_offloading_rules::pod::local_state::JsonPod;
+use liqo_offloading_rules::pod::scheduling::tolerations;
+use liqo_offloading_rules::pod::unscheduled::{Facts, RECREATION_INTERVAL, Repair, UnscheduledPod, repair};
+
+/// Pods that are handled at the same time.
+const CONCURRENCY: usize = 4;
+
+/// Minimum time between two deletions.
+const DELETION_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Delay before a pod that changed just before its deletion is looked at again.
+const DELETION_RETRY: Duration = Duration::from_secs(1);
+
+/// How long a pod is remembered about which the user was told.
+const TELLING_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// What this process did about unscheduled pods. A restart forgets it, which costs one more attempt.
+#[derive(Default)]
+struct Memory {
+    /// When the first pod of a controller (its UID) was deleted.
+    recreated: HashMap<String, (Instant, Timestamp)>,
+    last_deletion: Option<Instant>,
+    /// When the user was told about a pod (its UID).
+    told: HashMap<String, Instant>,
+}
+
+impl Memory {
+    fn recreated_since(&mut self, controller: &str, now: Instant) -> Option<Timestamp> {
+        self.recreated.retain(|_, (at, _)| now.duration_since(*at) < RECREATION_INTERVAL);
+        self.recreated.get(controller).map(|(_, since)| *since)
+    }
+
+    /// Reserves the next deletion. Returns how long to wait if it is too early.
+    fn may_delete(&mut self, now: Instant) -> Result<(), Duration> {
+        let rest = self.last_deletion.map_or(Duration::ZERO, |at| DELETION_INTERVAL.saturating_sub(now.duration_since(at)));
+        if !rest.is_zero() {
+            return Err(rest);
+        }
+        self.last_deletion = Some(now);
+        Ok(())
+    }
+
+    fn deleted(&mut self, controller: &str, at: Timestamp, now: Instant) {
+        // The API server truncates times to the second.
+        let since = Timestamp::from_second(at.as_second()).unwrap_or(at);
+        self.recreated.entry(controller.to_owned()).or_insert((now, since));
+    }
+
+    /// Whether the user is told about this pod for the first time.
+    fn may_tell(&mut self, uid: &str, now: Instant) -> bool {
+        self.told.retain(|_, at| now.duration_since(*at) < TELLING_INTERVAL);
+        let is_new = !self.told.contains_key(uid);
+        if is_new {
+            self.told.insert(uid.to_owned(), now);
+        }
+        is_new
+    }
+}
+
+/// Runs the controller until the context stops.
+pub async fn run(consumer: Arc<Consumer>) {
+    let (queue, stop) = (consumer.queues.unscheduled.clone(), consumer.context.stop.clone());
+    let memory: Arc<Mutex<Memory>> = Arc::default();
+    queue
+        .run("unscheduled pods", CONCURRENCY, stop, move |key| {
+            let (consumer, memory) = (consumer.clone(), memory.clone());
+            async move { reconcile(&consumer, &memory, &key).await }
+        })
+        .await;
+}
+
+async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Result<Next, StepError> {
+    let offloading = consumer.offloadings.get(&Key::new(&key.namespace, NAMESPACE_OFFLOADING));
+    let offloading = offloading.and_then(|offloading| Offloading::of((*offloading).clone()));
+    let (Some(pod), Some(offloading)) = (consumer.unscheduled_pod(key), offloading) else { return Ok(Next::OnChange) };
+    let now = Timestamp::now();
+    let json = pod.json();
+    let (placement, refusals) = (offloading.place_anywhere(&json), offloading.refusals_of(&json, now));
+    let controller = pod.controller.as_ref().map(|controller| controller.uid.as_str());
+    let recreated_since = controller.and_then(|controller| memory.lock().recreated_since(controller, Instant::now()));
+    match repair(&Facts { pod: &pod, placement: &placement, refusals: &refusals, recreated_since, now }) {
+        Repair::Nothing => {}
+        Repair::Later(rest) => return Ok(Next::After(rest)),
+        Repair::Tolerate => tolerate(&consumer.context.client, key, &pod).await?,
+        Repair::Recreate => {
+            if let Err(rest) = memory.lock().may_delete(Instant::now()) {
+                return Ok(Next::After(rest));
+            }
+            if !delete(&consumer.context.client, key, &pod).await? {
+                // Only its status may have changed, which no watch reports here.
+                return Ok(Next::After(DELETION_RETRY));
+            }
+            tracing::info!(pod = %key, "pod without node affinity deleted, so that its controller creates it again");
+            memory.lock().deleted(controller.unwrap_or_default(), now, Instant::now());
+        }
+        Repair::Tell(message) => {
+            if memory.lock().may_tell(&pod.uid, Instant::now()) {
+                let object = object_ref("v1", "Pod", key, Some(pod.uid.clone()));
+                consumer.context.events.warning(&object, "NotPlaced", message).await;
+            }
+            // By then its controller's pods may be deleted again.
+            return Ok(Next::After(RECREATION_INTERVAL));
+        }
+    }
+    Ok(Next::OnChange)
+}
+
+/// Adds the toleration to this pod, and to no other one of the same name.
+async fn tolerate(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<(), StepError> {
+    let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &key.namespace);
+    let patch = json!({ "metadata": { "uid": pod.uid }, "spec": { "tolerations": tolerations(&pod.json()) } });
+    let answer = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    if unless_changed(answer).step("add the toleration to", "Pod", key)?.is_some() {
+        tracing::debug!(pod = %key, "toleration added to a pod that the webhook did not see");
+    }
+    Ok(())
+}
+
+/// Deletes this pod, unless it changed since the watch showed it. Returns whether it did.
+async fn delete(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<bool, StepError> {
+    let pods: Api<JsonPod> = Api::namespaced_with(client.clone(), &key.namespace, &ApiResource::erase::<Pod>(&()));
+    let Some(live) = unless_gone(pods.get(&key.name).await).step("read", "Pod", key)? else { return Ok(false) };
+    let version = live.metadata.resource_version.clone();
+    if UnscheduledPod::of(live).as_ref() != Some(pod) {
+        return Ok(false);
+    }
+    // A pod that the scheduler binds meanwhile has another version.
+    let preconditions = Preconditions { uid: Some(pod.uid.clone()), resource_version: version };
+    let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &key.namespace);
+    delete_if_present(&api, &key.name, &DeleteParams::default().preconditions(preconditions)).await.step("delete", "Pod", key)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::consumer::controllers::pods::tests::{api_server, here, started, until};
+    use crate::consumer::watches;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_thousand_pods_that_the_webhook_handled_cost_no_request_and_one_that_it_missed_costs_one() {
+        let pod = |name: &str, tolerations: serde_json::Value| {
+            json!({ "metadata": { "namespace": "demo", "name": name, "uid": name, "resourceVersion": "1" },
+                "spec": { "containers": [{ "name": "c", "image": "i" }], "tolerations": tolerations } })
+        };
+        let ours = json!([{ "key": liqo_api::pods::VIRTUAL_NODE_TAINT, "operator": "Exists", "effect": "NoExecute" }]);
+        let handled = (0..1000).map(|number| pod(&format!("handled-{number}"), ours.clone()));
+        let mut objects = here(&json!({ "podOffloadingStrategy": "LocalAndRemote" }));
+        objects["pods"] = handled.chain([pod("missed", json!([]))]).collect();
+        let written: Arc<Mutex<Vec<String>>> = Arc::default();
+        let writing = written.clone();
+        let consumer = started(api_server(objects, move |method, kind| {
+            if method != http::Method::GET {
+                writing.lock().push(format!("{method} {kind}"));
+            }
+            std::future::ready(true)
+        }));
+        assert!(consumer.offloadings.synced().await);
+        tokio::spawn(run(consumer.clone()));
+        watches::follow_namespace(&consumer, "demo");
+        until(|| consumer.unscheduled_pod(&Key::new("demo", "missed"))).await;
+        until(|| (!written.lock().is_empty()).then_some(())).await;
+        until(|| consumer.queues.unscheduled.is_empty().then_some(())).await;
+        assert_eq!(*written.lock(), ["PATCH missed"]);
+        consumer.context.stop.cancel();
+    }
+
+    #[test]
+    fn pods_are_deleted_one_after_another_and_told_of_once() {
+        let (mut memory, start) = (Memory::default(), Instant::now());
+        assert_eq!((memory.may_delete(start), memory.may_delete(start)), (Ok(()), Err(DELETION_INTERVAL)));
+        assert_eq!(memory.may_delete(start + DELETION_INTERVAL), Ok(()));
+        let mut may_tell = |uid, after| memory.may_tell(uid, start + after);
+        assert_eq!(
+            [may_tell("u", Duration::ZERO), may_tell("u", TELLING_INTERVAL / 2), may_tell("v", TELLING_INTERVAL / 2)],
+            [true, false, true]
+        );
+        assert!(may_tell("u", TELLING_INTERVAL));
+    }
+
+    #[test]
+    fn the_first_deletion_counts_until_it_is_forgotten() {
+        let (mut memory, start) = (Memory::default(), Instant::now());
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        memory.deleted("o", at("2026-01-01T00:00:05.9Z"), start);
+        memory.deleted("o", at("2026-01-01T00:00:09Z"), start);
+        assert_eq!(memory.recreated_since("o", start), Some(at("2026-01-01T00:00:05Z")));
+        assert_eq!(memory.recreated_since("p", start), None);
+        assert_eq!(memory.recreated_since("o", start + RECREATION_INTERVAL), None);
+    }
+}

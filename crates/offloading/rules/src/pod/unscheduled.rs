@@ -1,0 +1,250 @@
+//! Pods of offloaded namespaces that have no node yet, and what to do about one that the admission webhook did not see: while no
+//! manager answers, the API server creates pods without asking it.
+//!
+//! Kubernetes lets a toleration be added to an existing pod, but no node affinity. So a pod that lacks only the toleration gets it.
+//! A pod that lacks affinity is deleted, if its controller creates it again.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::json::{items, text};
+use crate::pod::local_state::{Controller, JsonPod, controller};
+use crate::pod::local_status::is_final;
+use crate::pod::refusals::RefusedOwner;
+use crate::pod::scheduling::Placement;
+
+/// A pod gets this much time to be scheduled before anything but a toleration is due.
+const SETTLING_TIME: Duration = Duration::from_secs(10);
+
+/// For this long, no pod of a controller is deleted that was created after the first deletion: it shows that the webhook does not
+/// see new pods.
+pub const RECREATION_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Controllers that create a deleted pod again at no cost. A Job counts it as a failure.
+const RECREATING: [&str; 3] = ["ReplicaSet", "ReplicationController", "StatefulSet"];
+
+/// A pod without a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UnscheduledPod {
+    pub uid: String,
+    pub created: Timestamp,
+    pub controller: Option<Controller>,
+    /// Whether somebody holds it back from the scheduler.
+    pub gated: bool,
+    json: Box<str>,
+}
+
+impl UnscheduledPod {
+    /// Reduces a pod. `None` if it has a node, has ended or is being deleted.
+    pub fn of(pod: JsonPod) -> Option<Self> {
+        let JsonPod { metadata, spec, status, .. } = pod;
+        if metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        let whole = json!({
+            "metadata": {
+                "labels": metadata.labels,
+                "annotations": metadata.annotations,
+                "ownerReferences": metadata.owner_references,
+            },
+            "spec": spec,
+        });
+        let has_node = text(&whole, "/spec/nodeName").is_some_and(|node| !node.is_empty());
+        if has_node || is_final(&json!({ "status": status })) {
+            return None;
+        }
+        Some(Self {
+            controller: controller(&metadata),
+            uid: metadata.uid?,
+            created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            gated: !items(&whole, "/spec/schedulingGates").is_empty(),
+            json: whole.to_string().into(),
+        })
+    }
+
+    /// The pod as JSON: labels, annotations, owners and spec.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.json).unwrap_or_default()
+    }
+}
+
+/// What to do about an unscheduled pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Repair {
+    Nothing,
+    /// Decide again after this time.
+    Later(Duration),
+    /// Add the toleration for virtual nodes.
+    Tolerate,
+    /// Delete the pod, so that its controller creates it again.
+    Recreate,
+    /// Tell the user what the pod lacks.
+    Tell(String),
+}
+
+/// The input of [`repair`].
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    pub pod: &'a UnscheduledPod,
+    /// Where the webhook would let it run, if no provider had refused a pod of its owner.
+    pub placement: &'a Placement,
+    /// Providers that did.
+    pub refusals: &'a [&'a RefusedOwner],
+    /// When the first pod of its controller was deleted, in the last [`RECREATION_INTERVAL`].
+    pub recreated_since: Option<Timestamp>,
+    pub now: Timestamp,
+}
+
+const ALONE: &str = "the pod lacks node affinity for other clusters: Liqo's webhook did not see it, or its namespace was offloaded differently. \
+     It cannot be added to an existing pod: delete the pod and create it again";
+
+const UNSEEN: &str = "the pod lacks node affinity for other clusters, and so did the one that it replaces: Liqo's webhook does not see new pods. \
+     `liqoctl doctor` says why";
+
+/// What to do about the pod.
+pub fn repair(facts: &Facts) -> Repair {
+    let Facts { pod, placement, refusals, recreated_since, now } = *facts;
+    let is_handled = placement.patch.is_empty();
+    if placement.warning.is_some() || (is_handled && refusals.is_empty()) {
+        return Repair::Nothing;
+    }
+    if !is_handled && refusals.is_empty() && placement.adds_only_a_toleration() {
+        return Repair::Tolerate;
+    }
+    // Whoever holds it back may change it, too. When the gates are gone, it is due again.
+    if pod.gated {
+        return Repair::Nothing;
+    }
+    let age = Duration::try_from(now.duration_since(pod.created)).unwrap_or_default();
+    if let Some(rest) = SETTLING_TIME.checked_sub(age).filter(|rest| !rest.is_zero()) {
+        return Repair::Later(rest);
+    }
+    if is_handled {
+        return Repair::Tell(avoided(refusals));
+    }
+    let is_created_again = pod.controller.as_ref().is_some_and(|controller| RECREATING.contains(&controller.kind.as_str()));
+    match recreated_since {
+        _ if !is_created_again => Repair::Tell(ALONE.to_owned()),
+        Some(since) if pod.created >= since => Repair::Tell(UNSEEN.to_owned()),
+        _ => Repair::Recreate,
+    }
+}
+
+/// Why a pod is not sent to providers that refused another one of its owner.
+fn avoided(refusals: &[&RefusedOwner]) -> String {
+    let each = refusals.iter().map(|one| {
+        format!("{} (it refused one for {}) before {}", one.cluster_name, one.reason, one.until.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    });
+    format!(
+        "pods with this template are not sent to {}; a changed template is tried at once",
+        each.collect::<Vec<_>>().join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::PodOffloadingStrategy::{self, Local, LocalAndRemote, Remote};
+
+    use super::*;
+    use crate::pod::scheduling::place;
+
+    fn pod(changes: &Value) -> Option<UnscheduledPod> {
+        let mut pod = json!({
+            "metadata": { "namespace": "demo", "name": "web", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z",
+                "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "o", "controller": true }] },
+            "spec": { "containers": [{ "name": "c" }], "tolerations": [{ "key": "node.kubernetes.io/not-ready", "operator": "Exists" }] },
+            "status": { "phase": "Pending" },
+        });
+        json_patch::merge(&mut pod, changes);
+        UnscheduledPod::of(serde_json::from_value(pod).unwrap())
+    }
+
+    fn at(second: i64) -> Timestamp {
+        "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + jiff::SignedDuration::from_secs(second)
+    }
+
+    fn repaired(changes: &Value, strategy: PodOffloadingStrategy, recreated_since: Option<Timestamp>) -> Repair {
+        let pod = pod(changes).unwrap();
+        let placement = place(&pod.json(), strategy, None, &[]);
+        repair(&Facts { pod: &pod, placement: &placement, refusals: &[], recreated_since, now: at(10) })
+    }
+
+    #[test]
+    fn only_a_pod_that_the_scheduler_may_still_place_counts() {
+        assert!(pod(&json!({})).is_some());
+        for changes in [
+            json!({ "spec": { "nodeName": "n" } }),
+            json!({ "status": { "phase": "Failed" } }),
+            json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
+        ] {
+            assert_eq!(pod(&changes), None, "{changes}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_the_status_is_no_change() {
+        let condition = json!({ "status": { "conditions": [{ "type": "PodScheduled", "status": "False" }] } });
+        assert_eq!(pod(&json!({})), pod(&condition));
+    }
+
+    #[test]
+    fn a_pod_that_the_webhook_handled_needs_nothing() {
+        for strategy in [Local, LocalAndRemote, Remote] {
+            let plain = pod(&json!({})).unwrap().json();
+            let mut placed = plain.clone();
+            let patch: json_patch::Patch = serde_json::from_value(place(&plain, strategy, None, &[]).patch.into()).unwrap();
+            json_patch::patch(&mut placed, &patch).unwrap();
+            assert_eq!(repaired(&json!({ "spec": placed["spec"] }), strategy, None), Repair::Nothing, "{strategy:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_lacks_only_the_toleration_gets_it_at_once() {
+        assert_eq!(repaired(&json!({}), LocalAndRemote, None), Repair::Tolerate);
+        assert_eq!(repaired(&json!({ "metadata": { "ownerReferences": null } }), LocalAndRemote, None), Repair::Tolerate);
+        assert_eq!(repaired(&json!({ "spec": { "hostNetwork": true } }), LocalAndRemote, None), Repair::Nothing, "it stays here");
+    }
+
+    #[test]
+    fn a_pod_that_lacks_affinity_is_created_again_by_its_controller() {
+        assert_eq!(repaired(&json!({}), Remote, None), Repair::Recreate);
+        let young = json!({ "metadata": { "creationTimestamp": "2026-01-01T00:00:07Z" } });
+        assert_eq!(repaired(&young, Remote, None), Repair::Later(Duration::from_secs(7)));
+        let gated = json!({ "spec": { "schedulingGates": [{ "name": "quota" }] } });
+        assert_eq!(repaired(&gated, Remote, None), Repair::Nothing);
+        let owned_by = |kind| json!({ "metadata": { "ownerReferences": [{ "apiVersion": "v1", "kind": kind, "name": "x", "uid": "o", "controller": true }] } });
+        assert_eq!(repaired(&owned_by("StatefulSet"), Remote, None), Repair::Recreate);
+        assert_eq!(repaired(&owned_by("Job"), Remote, None), Repair::Tell(ALONE.into()));
+        assert_eq!(repaired(&json!({ "metadata": { "ownerReferences": null } }), Remote, None), Repair::Tell(ALONE.into()));
+    }
+
+    #[test]
+    fn a_pod_that_replaced_a_deleted_one_is_not_deleted_too() {
+        assert_eq!(repaired(&json!({}), Remote, Some(at(5))), Repair::Recreate, "it is older than the first deletion");
+        assert_eq!(repaired(&json!({}), Remote, Some(at(0))), Repair::Tell(UNSEEN.into()));
+    }
+
+    #[test]
+    fn a_pod_that_a_provider_would_refuse_is_not_opened_to_it() {
+        let cluster_id = liqo_api::ClusterId::of_public_key(&[2; 32]);
+        let refusal = RefusedOwner {
+            owner: "o".into(),
+            cluster_id,
+            cluster_name: "milan".into(),
+            reason: "NotAllowed".into(),
+            until: at(3600),
+        };
+        let repaired = |placement: &Placement, second| {
+            let pod = pod(&json!({})).unwrap();
+            repair(&Facts { pod: &pod, placement, refusals: &[&refusal], recreated_since: None, now: at(second) })
+        };
+        let unseen = place(&pod(&json!({})).unwrap().json(), LocalAndRemote, None, &[]);
+        assert_eq!(repaired(&unseen, 10), Repair::Recreate, "a toleration alone would open it");
+        let handled = Placement::default();
+        assert_eq!(repaired(&handled, 9), Repair::Later(Duration::from_secs(1)));
+        let Repair::Tell(message) = repaired(&handled, 10) else { panic!("the user is told") };
+        assert!(message.contains("not sent to milan (it refused one for NotAllowed) before 2026-01-01T01:00:00Z"), "{message}");
+    }
+}
