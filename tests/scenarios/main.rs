@@ -80,6 +80,8 @@ fn pods_and_policies() -> Set {
                 rolling_updates_and_scaling_look_as_they_do_locally,
                 init_containers_sidecars_and_probes_work,
                 a_crashing_container_is_restarted_and_counted_at_home,
+                an_ephemeral_container_runs_at_the_peer_or_shows_why_not,
+                a_pod_that_was_deleted_at_the_peer_shows_a_restart,
                 label_changes_arrive_at_the_peer,
                 config_maps_and_secrets_of_a_pod_are_reflected,
                 a_remote_pod_cannot_be_resized_and_shows_that;
@@ -125,6 +127,8 @@ fn pods_and_policies() -> Set {
                 a_policy_cannot_allow_pods_on_the_providers_virtual_nodes,
                 limits_are_charged_if_the_policy_says_so;
             // They stop managers.
+            pods:
+                a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete;
             jobs:
                 a_finished_job_never_runs_again,
                 a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;

@@ -302,12 +302,94 @@ pub async fn a_crashing_container_is_restarted_and_counted_at_home(world: Arc<Wo
         Ok(counted.then_some(()))
     })
     .await?;
+    eventually("exec tells that the container does not run", Duration::from_secs(60), || async {
+        let output = rome.try_kubectl(&["-n", "crash", "exec", "always", "--", "true"]).await?;
+        Ok(output.stderr.contains("container not found").then_some(()))
+    })
+    .await?;
     eventually("the other one failed", Duration::from_secs(60), || async {
         let pod = rome.api::<Pod>("crash").get("never").await?;
         Ok(pod.status.and_then(|status| status.phase).filter(|phase| phase == "Failed"))
     })
     .await?;
     rome.delete_namespace("crash").await
+}
+
+pub async fn an_ephemeral_container_runs_at_the_peer_or_shows_why_not(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("ephemeral", "Remote").await?;
+    rome.apply(&pod("ephemeral", "web", "Always", "sleep 600")).await?;
+    rome.ready_pods("ephemeral", "app=web", 1).await?;
+    for (container, profile) in [("allowed", "baseline"), ("privileged", "sysadmin")] {
+        let (profile, image) = (format!("--profile={profile}"), "--image=localhost/busybox:1");
+        let debug =
+            ["-n", "ephemeral", "debug", "web", image, &profile, "-c", container, "--", "sh", "-c", "echo here; sleep 600"];
+        rome.kubectl(&debug).await?;
+    }
+    eventually("one runs, and the other one is refused", Duration::from_secs(30), || async {
+        let status = rome.api::<Pod>("ephemeral").get("web").await?.status.unwrap_or_default();
+        let statuses = status.ephemeral_container_statuses.unwrap_or_default();
+        let state =
+            |name: &str| statuses.iter().find(|one| one.name == name).and_then(|one| one.state.clone()).unwrap_or_default();
+        let refused = state("privileged").terminated.and_then(|ended| ended.reason);
+        Ok((state("allowed").running.is_some() && refused.as_deref() == Some("NotAllowed")).then_some(()))
+    })
+    .await?;
+    let said = rome.kubectl(&["-n", "ephemeral", "exec", "web", "-c", "allowed", "--", "echo", "inside"]).await?;
+    ensure!(said == "inside\n", "exec printed {said:?}");
+    eventually("an event tells of the refusal", Duration::from_secs(30), || async {
+        let events = ["-n", "ephemeral", "events", "--field-selector", "reason=EphemeralContainerRefused"];
+        Ok((!rome.items(&events).await?.is_empty()).then_some(()))
+    })
+    .await?;
+    rome.delete_namespace("ephemeral").await
+}
+
+pub async fn a_pod_that_was_deleted_at_the_peer_shows_a_restart(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.offloaded_namespace("recreated", "Remote").await?;
+    rome.apply(&pod("recreated", "web", "Always", "trap exit TERM; sleep 600 & wait")).await?;
+    rome.ready_pods("recreated", "app=web", 1).await?;
+    let remote = rome.remote_namespace("recreated", milan).await?;
+    milan.kubectl(&["-n", &remote, "delete", "pod", "web", "--wait=false"]).await?;
+    eventually("a restart is counted at home", Duration::from_secs(60), || async {
+        let status = rome.api::<Pod>("recreated").get("web").await?.status.unwrap_or_default();
+        let restarted = status.container_statuses.unwrap_or_default().into_iter().any(|container| {
+            let last = container.last_state.and_then(|state| state.terminated).and_then(|ended| ended.reason);
+            container.ready && container.restart_count == 1 && last.as_deref() == Some("RemotePodDeleted")
+        });
+        Ok(restarted.then_some(()))
+    })
+    .await?;
+    eventually("an event tells of it", Duration::from_secs(30), || async {
+        let events = ["-n", "recreated", "events", "--field-selector", "reason=RemotePodDeleted"];
+        Ok((!rome.items(&events).await?.is_empty()).then_some(()))
+    })
+    .await?;
+    rome.delete_namespace("recreated").await
+}
+
+pub async fn a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    rome.offloaded_namespace("cut", "Remote").await?;
+    rome.apply(&deployment("cut", "shell", 1)).await?;
+    rome.ready_pods("cut", "app=shell", 1).await?;
+    let command = ["-n", "cut", "exec", "deployment/shell", "--", "sh", "-c", "touch /tmp/begun; sleep 90; exit 5"];
+    let restart = async {
+        eventually("the command runs", Duration::from_secs(30), || async {
+            let begun = ["-n", "cut", "exec", "deployment/shell", "--", "test", "-e", "/tmp/begun"];
+            Ok(rome.try_kubectl(&begun).await?.success.then_some(()))
+        })
+        .await?;
+        rome.restart_manager().await
+    };
+    let log = ["-n", "cut", "logs", "-f", "deployment/shell"];
+    let (cut, log, restarted) = tokio::join!(rome.try_kubectl(&command), rome.try_kubectl(&log), restart);
+    restarted?;
+    let (cut, log) = (cut?, log?);
+    ensure!(!cut.success && cut.stderr.contains("may still run"), "the command: {cut:?}");
+    ensure!(log.stdout.contains("liqo: the log ends here"), "the log: {log:?}");
+    rome.delete_namespace("cut").await
 }
 
 pub async fn label_changes_arrive_at_the_peer(world: Arc<World>) -> Result<()> {

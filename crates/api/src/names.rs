@@ -147,6 +147,8 @@ pub mod annotations {
     pub const SENT_TO: &str = "liqo.io/sent-to";
     /// On a remote pod: the labels and annotations that it got from the local pod. When one is gone from the local pod, the provider removes it.
     pub const TRAVELLED: &str = "liqo.io/travelled";
+    /// What the containers of former remote pods did, on the one that replaces them.
+    pub const EARLIER_RUNS: &str = "liqo.io/earlier-runs";
     /// On a tenant namespace, and on the `ForeignCluster` of a consumer that waited for approval: the consumer's public key (base64).
     pub const PUBLIC_KEY: &str = "liqo.io/public-key";
     /// On a tenant namespace and others: the friendly name of the cluster.

@@ -4,9 +4,10 @@ use std::sync::Weak;
 
 use liqo_api::Key;
 use liqo_api::ShadowPodPhase;
+use liqo_offloading_rules::pod::local_state::LocalPod;
 
-use super::state::Consumer;
-use crate::kubelet::{Index, RemotePod};
+use super::state::{Consumer, PeerState};
+use crate::kubelet::{Index, LocalPodRef, RemotePod};
 
 /// The pods on our virtual nodes.
 pub struct LocalPods {
@@ -23,22 +24,43 @@ impl Index for LocalPods {
     fn lookup(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePod> {
         let consumer = self.consumer.upgrade()?;
         let key = Key::new(namespace, pod);
-        let bound_here = |virtual_node: &Key| {
-            let virtual_node = consumer.virtual_nodes.get(virtual_node);
-            virtual_node.and_then(|one| Some(one.status.as_ref()?.node_name.as_deref()? == node)).unwrap_or(false)
-        };
         let peers = consumer.peers.all();
         let (peer, local) = peers.iter().find_map(|peer| {
-            let local = peer.pods().into_iter().find(|local| local.key == key && bound_here(&local.virtual_node));
+            let bound_here = |local: &LocalPod| is_node(&consumer, &local.virtual_node, node);
+            let local = peer.pods().into_iter().find(|local| local.key == key && bound_here(local));
             local.map(|local| (peer, local))
         })?;
-        let remote = peer.remote()?;
-        // Until then, a pod of this name at the provider is somebody else's.
-        if !has_remote_pod(remote.shadow(&local.uid)?.phase) {
-            return None;
-        }
-        Some(RemotePod { client: remote.connection.client.clone(), namespace: remote.mapped(namespace)?, name: pod.to_owned() })
+        remote_pod(peer, &local)
     }
+
+    fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePod)> {
+        let Some(consumer) = self.consumer.upgrade() else { return Vec::new() };
+        let mut found = Vec::new();
+        for peer in consumer.peers.all() {
+            let here = peer.pods().into_iter().filter(|local| is_node(&consumer, &local.virtual_node, node));
+            found.extend(here.filter_map(|local| {
+                let Key { namespace, name } = local.key.clone();
+                Some((LocalPodRef { namespace, name, uid: local.uid.clone() }, remote_pod(&peer, &local)?))
+            }));
+        }
+        found
+    }
+}
+
+/// Whether this is the node of a `VirtualNode`.
+fn is_node(consumer: &Consumer, virtual_node: &Key, node: &str) -> bool {
+    let virtual_node = consumer.virtual_nodes.get(virtual_node);
+    virtual_node.and_then(|one| Some(one.status.as_ref()?.node_name.as_deref()? == node)).unwrap_or(false)
+}
+
+fn remote_pod(peer: &PeerState, local: &LocalPod) -> Option<RemotePod> {
+    let remote = peer.remote()?;
+    // Until then, a pod of this name at the provider is somebody else's.
+    if !has_remote_pod(remote.shadow(&local.uid)?.phase) {
+        return None;
+    }
+    let namespace = remote.mapped(&local.key.namespace)?;
+    Some(RemotePod { client: remote.connection.client.clone(), namespace, name: local.key.name.clone() })
 }
 
 /// Whether the provider created the remote pod.

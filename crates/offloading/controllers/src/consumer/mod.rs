@@ -48,12 +48,14 @@ pub async fn run(context: Context) {
     tasks.spawn(namespaces::run(consumer.clone()));
     tasks.spawn(unscheduled_pods::run(consumer.clone()));
     tasks.spawn(run_peers(consumer.clone(), new_peers));
+    let kubelet = consumer.kubelet.clone();
     tasks.spawn(async move {
         let (stop, peers) = (consumer.context.stop.clone(), consumer.context.peers.clone());
         peers.for_each(stop, move |connection| connections::run(consumer.clone(), connection)).await;
     });
     // Each of them ends with the context only.
     tasks.join_all().await;
+    kubelet.closed().await;
 }
 
 /// Runs the controllers of each provider that is added.

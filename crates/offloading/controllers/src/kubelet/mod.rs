@@ -3,7 +3,7 @@
 //! Each virtual node has its own listener (port), which answers only for pods that are bound to this node. It checks callers as a
 //! kubelet does: a client certificate or a bearer token authenticates them, a `SubjectAccessReview` authorises them. Logs are
 //! streamed from the provider's API server. exec, attach and port-forward are *spliced*: the upgraded connection is forwarded byte
-//! by byte, whatever its protocol is.
+//! by byte, whatever its protocol is. What is cut on the way, by a restart or a broken connection, never looks like a normal end.
 //!
 //! ```text
 //!   kubectl -> home API server --TLS--> [access] -> [index: local pod -> remote pod] -> [request] -> provider's API server
@@ -15,36 +15,57 @@
 
 mod access;
 pub mod client_ca;
+mod exec_result;
+mod log_stream;
 mod request;
 pub mod serving;
 mod splice;
 #[cfg(test)]
 mod tests;
+mod usage;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Extension, Router};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http_body_util::{BodyExt as _, Limited};
+use jiff::Timestamp;
 use kube::Client;
 use liqo_controller_runtime::peers::CALL_TIMEOUT;
 use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::server::{self, ClientCertificate, Tls};
 use access::{Access, Gate};
 use request::Action;
+use splice::Limits;
+pub use usage::LocalPodRef;
+use usage::{NodeUsage, PodMetrics, PodMetricsList};
 
 /// An idle spliced connection is closed after this time, as by a kubelet.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
 
+/// Time that callers have to learn that the API stops.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Maximum length of a provider's error text.
 const MAX_ERROR_LEN: usize = 64 * 1024;
+
+/// How long the provider's answer about usage is served. metrics-server asks every 15 s.
+const USAGE_INTERVAL: Duration = Duration::from_secs(10);
+/// Maximum length of that answer, for one namespace: about 10000 pods.
+const MAX_USAGE_LEN: usize = 8 * 1024 * 1024;
+/// How many namespaces are asked about at the same time.
+const USAGE_CONCURRENCY: usize = 4;
 
 /// The remote pod of a local pod.
 #[derive(Clone)]
@@ -58,6 +79,9 @@ pub struct RemotePod {
 pub trait Index: Send + Sync + 'static {
     /// The remote pod of a local pod on this node. `None` for all others, whatever access the caller has.
     fn lookup(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePod>;
+
+    /// The local pods on this node, with their remote pods.
+    fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePod)>;
 }
 
 /// The kubelet API of all virtual nodes.
@@ -66,18 +90,31 @@ pub struct KubeletApi {
     index: Arc<dyn Index>,
     gate: Gate,
     idle: Duration,
+    /// The listeners and the spliced connections.
+    open: TaskTracker,
 }
 
 impl KubeletApi {
     /// `home` is a client for this cluster, to check callers and list pods.
     pub fn new(home: Client, index: Arc<dyn Index>) -> Arc<Self> {
-        Arc::new(Self { gate: Gate::new(home.clone()), home, index, idle: IDLE_TIMEOUT })
+        Arc::new(Self { gate: Gate::new(home.clone()), home, index, idle: IDLE_TIMEOUT, open: TaskTracker::new() })
     }
 
     /// Serves one node on its listener until `stop`.
     pub async fn serve(self: Arc<Self>, node: &str, listener: TcpListener, tls: Tls, stop: CancellationToken) {
-        let served = Arc::new(Served { api: self, node: node.to_owned(), stop: stop.clone() });
+        let _open = self.open.token();
+        let measured = Mutex::default();
+        let served = Arc::new(Served { api: self.clone(), node: node.to_owned(), measured, stop: stop.clone() });
         server::serve(listener, tls, routes(served), stop).await;
+    }
+
+    /// Waits until every caller was told that its stream was cut, after all nodes were stopped. A process that ends earlier makes
+    /// commands look as if they had succeeded.
+    pub async fn closed(&self) {
+        self.open.close();
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.open.wait()).await.is_err() {
+            tracing::debug!(open = self.open.len(), "kubelet API ends with open connections");
+        }
     }
 }
 
@@ -85,7 +122,16 @@ impl KubeletApi {
 struct Served {
     api: Arc<KubeletApi>,
     node: String,
+    measured: Mutex<Measured>,
     stop: CancellationToken,
+}
+
+/// What the pods of the node use, and when the provider was asked.
+#[derive(Default)]
+struct Measured {
+    asked: Option<Instant>,
+    usage: NodeUsage,
+    failure: Option<String>,
 }
 
 type Node = State<Arc<Served>>;
@@ -122,20 +168,47 @@ enum Failure {
     NoUpgrade,
     #[error("listing the pods of the node: {0}")]
     Home(#[source] kube::Error),
+    #[error("the other cluster has no metrics API (metrics.k8s.io): it needs metrics-server, for example")]
+    NoMetrics,
+    #[error("the other cluster's metrics cannot be read: {0}")]
+    MetricsUnreadable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("what the pods of the node use is not known: {0}")]
+    UsageUnknown(String),
 }
 
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        let status = match &self {
+impl Failure {
+    fn status(&self) -> StatusCode {
+        match self {
             Self::Denied(denied) => denied.status(),
             Self::Malformed(_) | Self::NoUpgrade => StatusCode::BAD_REQUEST,
             Self::NoSuchPod { .. } => StatusCode::NOT_FOUND,
             Self::PeerSilent => StatusCode::GATEWAY_TIMEOUT,
-            // The caller gets the peer's message about the pod, but neither messages about us nor redirects.
-            Self::PeerRefused { status, .. } if [400, 404, 409, 422].contains(&status.as_u16()) => *status,
-            Self::Peer(_) | Self::PeerRefused { .. } | Self::Home(_) => StatusCode::BAD_GATEWAY,
-        };
-        (status, format!("{self}\n")).into_response()
+            Self::PeerRefused { status, .. } if is_about_pod(*status) => *status,
+            Self::NoMetrics | Self::UsageUnknown(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Peer(_) | Self::PeerRefused { .. } | Self::Home(_) | Self::MetricsUnreadable(_) => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    /// The answer to a request for an upgrade. API servers and clients read it as a `Status`, and fall back to the text only if it
+    /// cannot be one: a text with a colon is YAML, and would become a `Status` without a message.
+    fn to_upgrade(&self) -> Response {
+        let status = self.status();
+        let body = serde_json::json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {},
+            "status": "Failure", "code": status.as_u16(), "message": self.to_string(),
+        });
+        (status, axum::Json(body)).into_response()
+    }
+}
+
+/// Whether a provider's answer is about the pod. The caller gets its message, but neither messages about us nor redirects.
+fn is_about_pod(status: StatusCode) -> bool {
+    [400, 404, 409, 422, 500].contains(&status.as_u16())
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.status(), format!("{self}\n")).into_response()
     }
 }
 
@@ -150,7 +223,11 @@ impl Served {
     }
 
     /// Splices the caller with the remote pod.
-    async fn stream(
+    async fn stream(&self, action: Action<'_>, client: &ClientCertificate, pod: (&str, &str), request: Request) -> Response {
+        self.splice(action, client, pod, request).await.unwrap_or_else(|failure| failure.to_upgrade())
+    }
+
+    async fn splice(
         &self,
         action: Action<'_>,
         client: &ClientCertificate,
@@ -161,7 +238,39 @@ impl Served {
         self.admit(client, request.headers(), Access::CONNECT).await?;
         let remote = self.remote(pod.0, pod.1)?;
         let uri = request::uri(&remote, action, request.uri().query().unwrap_or_default())?;
-        splice::splice(&remote.client, &uri, request, self.api.idle, self.stop.clone()).await
+        let limits = Limits { idle: self.api.idle, stop: self.stop.clone(), open: self.api.open.clone() };
+        splice::splice(&remote.client, &uri, request, limits).await
+    }
+
+    /// What the pods of the node use, as the provider said at most [`USAGE_INTERVAL`] ago.
+    async fn usage(&self) -> Result<NodeUsage, Failure> {
+        let mut measured = self.measured.lock().await;
+        if measured.asked.is_none_or(|at| at.elapsed() >= USAGE_INTERVAL) {
+            match self.reported_usage().await {
+                Ok(reported) => {
+                    measured.usage = measured.usage.next(&reported, Timestamp::now());
+                    measured.failure = None;
+                }
+                Err(failure) => measured.failure = Some(failure.to_string()),
+            }
+            measured.asked = Some(Instant::now());
+        }
+        measured.failure.clone().map_or_else(|| Ok(measured.usage.clone()), |failure| Err(Failure::UsageUnknown(failure)))
+    }
+
+    /// Asks the provider about the pods of the node, and about no others that it has.
+    async fn reported_usage(&self) -> Result<Vec<(LocalPodRef, PodMetrics)>, Failure> {
+        let mut namespaces: HashMap<String, (Client, HashMap<String, LocalPodRef>)> = HashMap::new();
+        for (local, remote) in self.api.index.pods(&self.node) {
+            let (_, pods) = namespaces.entry(remote.namespace).or_insert_with(|| (remote.client, HashMap::new()));
+            pods.insert(remote.name, local);
+        }
+        let asked = namespaces.into_iter().map(|(namespace, (client, mut pods))| async move {
+            let reported = metrics_of(&client, &namespace).await?;
+            let ours = reported.items.into_iter().filter_map(|metrics| Some((pods.remove(metrics.name())?, metrics)));
+            Ok::<Vec<_>, Failure>(ours.collect())
+        });
+        stream::iter(asked).buffer_unordered(USAGE_CONCURRENCY).try_concat().await
     }
 
     async fn list(&self, fields: &str) -> Result<Response, Failure> {
@@ -197,7 +306,7 @@ async fn logs(
     if response.status() != StatusCode::OK {
         return Err(refusal(response).await);
     }
-    Ok(([(CONTENT_TYPE, "text/plain")], Body::new(response.into_body())).into_response())
+    Ok(([(CONTENT_TYPE, "text/plain")], log_stream::log_body(response.into_body(), node.stop.clone())).into_response())
 }
 
 async fn exec(
@@ -205,7 +314,7 @@ async fn exec(
     Extension(client): Extension<ClientCertificate>,
     Path((namespace, pod, container)): Path<(String, String, String)>,
     request: Request,
-) -> Result<Response, Failure> {
+) -> Response {
     node.stream(Action::Exec { container: &container }, &client, (&namespace, &pod), request).await
 }
 
@@ -214,7 +323,7 @@ async fn attach(
     Extension(client): Extension<ClientCertificate>,
     Path((namespace, pod, container)): Path<(String, String, String)>,
     request: Request,
-) -> Result<Response, Failure> {
+) -> Response {
     node.stream(Action::Attach { container: &container }, &client, (&namespace, &pod), request).await
 }
 
@@ -223,7 +332,7 @@ async fn port_forward(
     Extension(client): Extension<ClientCertificate>,
     Path((namespace, pod)): Path<(String, String)>,
     request: Request,
-) -> Result<Response, Failure> {
+) -> Response {
     node.stream(Action::PortForward, &client, (&namespace, &pod), request).await
 }
 
@@ -245,14 +354,13 @@ async fn running_pods(
     node.list("%2Cstatus.phase%3DRunning").await
 }
 
-/// The resource use at the peer is unknown: a valid answer without pods.
 async fn summary(
     State(node): Node,
     Extension(client): Extension<ClientCertificate>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     node.admit(&client, &headers, Access::read("stats")).await?;
-    Ok(axum::Json(serde_json::json!({"node": {"nodeName": node.node}, "pods": []})).into_response())
+    Ok(axum::Json(node.usage().await?.summary(&node.node)).into_response())
 }
 
 async fn metrics(
@@ -261,7 +369,8 @@ async fn metrics(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     node.admit(&client, &headers, Access::read("metrics")).await?;
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], "").into_response())
+    let text = node.usage().await?.metrics();
+    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }
 
 type PeerResponse = http::Response<kube::client::Body>;
@@ -272,6 +381,21 @@ async fn ask(client: &Client, request: http::Request<kube::client::Body>) -> Res
     answer.map_err(|_| Failure::PeerSilent)?.map_err(Failure::Peer)
 }
 
+/// What the pods of a namespace use, as the provider's metrics API says.
+async fn metrics_of(client: &Client, namespace: &str) -> Result<PodMetricsList, Failure> {
+    let request = http::Request::get(request::usage_uri(namespace)?).body(kube::client::Body::empty());
+    let response = ask(client, request.map_err(|error| Failure::Peer(kube::Error::HttpError(error)))?).await?;
+    match response.status() {
+        StatusCode::OK => {}
+        StatusCode::NOT_FOUND => return Err(Failure::NoMetrics),
+        _ => return Err(refusal(response).await),
+    }
+    let body = Limited::new(response.into_body(), MAX_USAGE_LEN).collect();
+    let body = tokio::time::timeout(CALL_TIMEOUT, body).await.map_err(|_| Failure::PeerSilent)?;
+    let body = body.map_err(Failure::MetricsUnreadable)?.to_bytes();
+    serde_json::from_slice(&body).map_err(|error| Failure::MetricsUnreadable(error.into()))
+}
+
 /// The error text of an answer.
 async fn refusal(response: PeerResponse) -> Failure {
     let status = response.status();
@@ -279,6 +403,10 @@ async fn refusal(response: PeerResponse) -> Failure {
     let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let said: Option<serde_json::Value> = serde_json::from_slice(&body).ok();
     let message = said.as_ref().and_then(|said| said["message"].as_str()).map(str::to_owned);
-    let message = message.unwrap_or_else(|| format!("{status} {}", String::from_utf8_lossy(&body).trim()));
+    let message = message.unwrap_or_else(|| match String::from_utf8_lossy(&body).trim() {
+        // A kubelet answers with a text.
+        text if is_about_pod(status) && !text.is_empty() => text.to_owned(),
+        text => format!("{status} {text}").trim_end().to_owned(),
+    });
     Failure::PeerRefused { status, message }
 }

@@ -55,6 +55,15 @@ pub(super) fn uri(pod: &RemotePod, action: Action, query: &str) -> Result<String
     Ok(format!("/api/v1/namespaces/{}/pods/{}/{subresource}?{}", pod.namespace, pod.name, passed.finish()))
 }
 
+/// Path at the provider's API server of what the pods of a namespace use.
+pub(super) fn usage_uri(namespace: &str) -> Result<String, Malformed> {
+    if is_name(namespace) {
+        Ok(format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"))
+    } else {
+        Err(Malformed::Name(namespace.chars().take(64).collect()))
+    }
+}
+
 /// The type of a value.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -110,7 +119,7 @@ impl Kind {
 }
 
 /// Whether a text is a valid path segment: a DNS subdomain, as all of these names are.
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     let of_part = |part: &str| {
         !part.is_empty()
             && !part.starts_with('-')
@@ -185,6 +194,7 @@ mod tests {
     async fn a_name_that_would_lead_elsewhere_is_refused() {
         for hostile in ["..", "", "a/../../secrets", "a?b=c", "a#b", "a%2Fb", "A", "-a", "a\n"] {
             assert!(uri(&pod(hostile, "web-0"), Action::PortForward, "").is_err(), "namespace {hostile:?}");
+            assert!(usage_uri(hostile).is_err(), "namespace {hostile:?}");
             assert!(uri(&pod("demo", hostile), Action::PortForward, "").is_err(), "pod {hostile:?}");
             assert!(path(Action::Log { container: hostile }, "").is_err(), "container {hostile:?}");
         }

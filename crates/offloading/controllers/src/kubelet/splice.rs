@@ -1,6 +1,7 @@
-//! Joins two upgraded connections: forwards the bytes in both directions without looking at them.
+//! Joins two upgraded connections: forwards the bytes in both directions without changing them.
 //!
-//! So every protocol over an upgrade works (SPDY, WebSocket, port-forward through either), including future ones.
+//! So every protocol over an upgrade works (SPDY, WebSocket, port-forward through either), including future ones. Of exec and attach
+//! the frames to the caller are followed, so that a connection that breaks never looks like a command that succeeded.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::response::Response;
 use http::header::{CONNECTION, HeaderName, UPGRADE};
@@ -16,11 +17,18 @@ use http::{HeaderMap, StatusCode};
 use hyper_util::rt::TokioIo;
 use kube::Client;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf, WriteHalf};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use super::exec_result::{NO_RESULT, ResultWatch};
 use super::{Failure, ask, refusal};
+
+/// Limit for the last bytes of a connection that is cut.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many bytes to the caller are read at once.
+const BUFFER_LEN: usize = 16 * 1024;
 
 /// Headers of the upgrade; no other header of either side is forwarded.
 const UPGRADE_HEADERS: [&str; 8] = [
@@ -34,14 +42,31 @@ const UPGRADE_HEADERS: [&str; 8] = [
     "sec-websocket-accept",
 ];
 
+/// When a spliced connection ends, if neither side ends it.
+pub(super) struct Limits {
+    pub idle: Duration,
+    pub stop: CancellationToken,
+    /// Contains the open connections.
+    pub open: TaskTracker,
+}
+
+/// Why a connection did not end in order.
+#[derive(Debug, thiserror::Error)]
+enum Cut {
+    #[error(
+        "the kubelet API of the virtual node stopped (Liqo's manager restarts, or the node goes), and the command may still run"
+    )]
+    Stopped,
+    #[error("nothing was sent for {} s, so the connection was closed", .0.as_secs())]
+    Idle(Duration),
+    #[error("{NO_RESULT}")]
+    NoResult,
+    #[error("the connection to the other cluster broke, and the command may still run: {0}")]
+    Broke(#[source] io::Error),
+}
+
 /// Repeats the caller's upgrade towards the peer, and joins the two connections if the peer agrees.
-pub(super) async fn splice(
-    client: &Client,
-    uri: &str,
-    mut request: Request,
-    idle: Duration,
-    stop: CancellationToken,
-) -> Result<Response, Failure> {
+pub(super) async fn splice(client: &Client, uri: &str, mut request: Request, limits: Limits) -> Result<Response, Failure> {
     if !request.headers().contains_key(UPGRADE) {
         return Err(Failure::NoUpgrade);
     }
@@ -54,19 +79,16 @@ pub(super) async fn splice(
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Err(refusal(answer).await);
     }
+    let watch = ResultWatch::of(answer.headers());
     let peer = hyper::upgrade::on(&mut answer);
-    tokio::spawn(async move {
-        let joined = async {
-            // The caller's connection is upgraded once our answer was sent.
-            let (caller, peer) = tokio::try_join!(caller, peer).map_err(io::Error::other)?;
-            join(TokioIo::new(caller), TokioIo::new(peer), idle).await
+    limits.open.clone().spawn(async move {
+        // The caller's connection is upgraded once our answer was sent.
+        let (caller, peer) = match tokio::try_join!(caller, peer) {
+            Ok(upgraded) => upgraded,
+            Err(error) => return tracing::debug!(%error, "connection not upgraded"),
         };
-        let ended = tokio::select! {
-            ended = joined => ended,
-            () = stop.cancelled() => Ok(()),
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "spliced connection ended");
+        if let Err(cut) = join(TokioIo::new(caller), TokioIo::new(peer), watch, &limits).await {
+            tracing::debug!(error = %cut, "spliced connection cut");
         }
     });
     let mut response = Response::new(Body::empty());
@@ -87,27 +109,92 @@ fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
     }
 }
 
-/// Copies in both directions until both sides have ended, one fails, or both were silent for `idle`.
+/// Copies in both directions until both sides have ended, one fails, or a limit is reached. A connection that is cut ends without
+/// TLS's farewell (`close_notify`), and tells the result of a command first if there was none.
 async fn join(
     caller: impl AsyncRead + AsyncWrite + Unpin,
     peer: impl AsyncRead + AsyncWrite + Unpin,
-    idle: Duration,
-) -> io::Result<()> {
+    watch: Option<ResultWatch>,
+    limits: &Limits,
+) -> Result<(), Cut> {
     let last = Arc::new(Mutex::new(Instant::now()));
-    let mut caller = Heard { inner: caller, last: last.clone() };
-    let mut peer = Heard { inner: peer, last: last.clone() };
+    let (mut from_caller, to_caller) = tokio::io::split(Heard { inner: caller, last: last.clone() });
+    let (mut from_peer, mut to_peer) = tokio::io::split(Heard { inner: peer, last: last.clone() });
+    let mut to_caller = ToCaller { stream: to_caller, watch, unsent: Bytes::new() };
     let silence = async {
         loop {
-            let end = *last.lock() + idle;
+            let end = *last.lock() + limits.idle;
             if end <= Instant::now() {
                 break;
             }
             tokio::time::sleep_until(end).await;
         }
     };
-    tokio::select! {
-        copied = tokio::io::copy_bidirectional(&mut caller, &mut peer) => copied.map(|_| ()),
-        () = silence => Err(io::Error::new(io::ErrorKind::TimedOut, "nothing was said for too long")),
+    let upwards = async {
+        let sent = async {
+            tokio::io::copy(&mut from_caller, &mut to_peer).await?;
+            to_peer.shutdown().await
+        };
+        if let Err(error) = sent.await {
+            // A peer that takes nothing more may have ended in order: its last words are still on the way.
+            tokio::time::sleep(FAREWELL_TIMEOUT).await;
+            return Err(Cut::Broke(error));
+        }
+        Ok(())
+    };
+    let ended = tokio::select! {
+        ended = async { tokio::try_join!(upwards, to_caller.forward(&mut from_peer)) } => ended.map(|_| ()),
+        () = silence => Err(Cut::Idle(limits.idle)),
+        () = limits.stop.cancelled() => Err(Cut::Stopped),
+    };
+    if let Err(cut) = &ended {
+        _ = tokio::time::timeout(FAREWELL_TIMEOUT, to_caller.tell(cut)).await;
+    }
+    ended
+}
+
+/// The way to the caller.
+struct ToCaller<S> {
+    stream: WriteHalf<S>,
+    watch: Option<ResultWatch>,
+    /// The rest of the last frames, if sending them was interrupted.
+    unsent: Bytes,
+}
+
+impl<S: AsyncWrite> ToCaller<S> {
+    /// Copies until the peer's end.
+    async fn forward(&mut self, peer: &mut (impl AsyncRead + Unpin)) -> Result<(), Cut> {
+        let mut buffer = vec![0; BUFFER_LEN];
+        loop {
+            let read = peer.read(&mut buffer).await.map_err(Cut::Broke)?;
+            if read == 0 {
+                break;
+            }
+            self.unsent = match &mut self.watch {
+                Some(watch) => watch.pass(&buffer[..read]).into(),
+                None => Bytes::copy_from_slice(&buffer[..read]),
+            };
+            self.send().await.map_err(Cut::Broke)?;
+        }
+        if self.watch.as_ref().is_some_and(|watch| !watch.is_complete()) {
+            return Err(Cut::NoResult);
+        }
+        self.stream.shutdown().await.map_err(Cut::Broke)
+    }
+
+    /// Tells a caller that still waits for a result why there is none.
+    async fn tell(&mut self, cut: &Cut) -> io::Result<()> {
+        self.send().await?;
+        if let Some(watch) = &mut self.watch {
+            self.unsent = watch.failure(&cut.to_string()).into();
+        }
+        self.send().await
+    }
+
+    /// Continues where it was interrupted.
+    async fn send(&mut self) -> io::Result<()> {
+        self.stream.write_all_buf(&mut self.unsent).await?;
+        self.stream.flush().await
     }
 }
 
@@ -143,23 +230,27 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::io::duplex;
 
     use super::*;
+
+    fn limits(idle: Duration) -> Limits {
+        Limits { idle, stop: CancellationToken::new(), open: TaskTracker::new() }
+    }
 
     #[tokio::test]
     async fn a_silent_connection_is_closed() {
         let (_caller, here) = duplex(64);
         let (there, _peer) = duplex(64);
-        let error = join(here, there, Duration::from_millis(10)).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let cut = join(here, there, None, &limits(Duration::from_millis(10))).await.unwrap_err();
+        assert!(matches!(cut, Cut::Idle(_)), "{cut}");
     }
 
     #[tokio::test]
     async fn a_connection_on_which_one_side_talks_stays_open() {
         let (mut caller, here) = duplex(64);
         let (there, mut peer) = duplex(64);
-        let joined = tokio::spawn(join(here, there, Duration::from_secs(1)));
+        let joined = tokio::spawn(async move { join(here, there, None, &limits(Duration::from_secs(1))).await });
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_millis(1500) {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -174,7 +265,7 @@ mod tests {
     async fn the_end_of_one_side_is_told_to_the_other() {
         let (caller, here) = duplex(64);
         let (there, mut peer) = duplex(64);
-        let joined = tokio::spawn(join(here, there, Duration::from_secs(60)));
+        let joined = tokio::spawn(async move { join(here, there, None, &limits(Duration::from_secs(60))).await });
         drop(caller);
         assert_eq!(peer.read(&mut [0; 8]).await.unwrap(), 0);
         drop(peer);

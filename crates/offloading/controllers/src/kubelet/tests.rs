@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use http_body_util::{BodyExt as _, Empty, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -27,6 +28,11 @@ impl Index for OnePod {
     fn lookup(&self, node: &str, namespace: &str, pod: &str) -> Option<RemotePod> {
         let here = (node, namespace, pod) == ("milan", "demo", "web");
         here.then(|| RemotePod { client: self.0.clone(), namespace: "demo-rome".into(), name: "web".into() })
+    }
+
+    fn pods(&self, node: &str) -> Vec<(LocalPodRef, RemotePod)> {
+        let local = LocalPodRef { namespace: "demo".into(), name: "web".into(), uid: "u".into() };
+        self.lookup(node, "demo", "web").map(|remote| (local, remote)).into_iter().collect()
     }
 }
 
@@ -65,11 +71,18 @@ fn home() -> Client {
 
 use std::convert::Infallible;
 
+/// A frame with output of a command, on SPDY stream 5.
+const OUTPUT: &[u8] = b"\0\0\0\x05\0\0\0\x06output";
+/// Instead of a line of the log: the provider's API server breaks the connection.
+const BROKEN: &str = "BROKEN";
+
 /// The requests that the provider's API server got, and the rest of a log that it sends.
 #[derive(Clone)]
 struct Provider {
     asked: Arc<Mutex<Vec<(String, HeaderMap)>>>,
     log: Arc<tokio::sync::Mutex<mpsc::Receiver<&'static str>>>,
+    /// Whether it has the metrics API.
+    measures: Arc<AtomicBool>,
 }
 
 async fn answer(State(provider): State<Provider>, mut request: Request) -> Response {
@@ -77,10 +90,32 @@ async fn answer(State(provider): State<Provider>, mut request: Request) -> Respo
     match request.uri().path().rsplit('/').next().unwrap() {
         "log" => {
             let lines = futures::stream::unfold(provider.log, |log| async {
-                let line = log.lock().await.recv().await?;
-                Some((Ok::<_, Infallible>(Frame::data(Bytes::from(line))), log))
+                let line = match log.lock().await.recv().await? {
+                    BROKEN => Err("broken"),
+                    line => Ok(Frame::data(Bytes::from(line))),
+                };
+                Some((line, log))
             });
             Body::new(StreamBody::new(lines)).into_response()
+        }
+        "exec" if request.uri().query().is_some_and(|query| query.contains("command=sleep")) => {
+            let breaks = request.uri().query().is_some_and(|query| query.contains("breaks"));
+            let upgraded = hyper::upgrade::on(&mut request);
+            tokio::spawn(async move {
+                let mut stream = TokioIo::new(upgraded.await.unwrap());
+                stream.write_all(OUTPUT).await.unwrap();
+                // The beginning of a frame.
+                stream.write_all(&OUTPUT[..10]).await.unwrap();
+                if !breaks {
+                    _ = stream.read(&mut [0; 8]).await;
+                }
+            });
+            let headers =
+                [("upgrade", "SPDY/3.1"), ("connection", "Upgrade"), ("x-stream-protocol-version", "v5.channel.k8s.io")];
+            (StatusCode::SWITCHING_PROTOCOLS, headers, "").into_response()
+        }
+        "exec" if request.uri().query().is_some_and(|query| query.contains("command=absent")) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "container not found (\"c\")\n").into_response()
         }
         "exec" => {
             let upgraded = hyper::upgrade::on(&mut request);
@@ -99,6 +134,14 @@ async fn answer(State(provider): State<Provider>, mut request: Request) -> Respo
         "attach" => {
             (StatusCode::NOT_FOUND, axum::Json(json!({"kind": "Status", "message": "container c is not there"}))).into_response()
         }
+        "pods" if provider.measures.load(Ordering::Relaxed) => {
+            let usage = |pod: &str| {
+                let containers = json!([{"name": "c", "usage": {"cpu": "250m", "memory": "64Mi"}}]);
+                json!({"metadata": {"name": pod, "namespace": "demo-rome"}, "containers": containers})
+            };
+            axum::Json(json!({"kind": "PodMetricsList", "items": [usage("web"), usage("stranger")]})).into_response()
+        }
+        "pods" => (StatusCode::NOT_FOUND, "404 page not found").into_response(),
         _ => (StatusCode::TEMPORARY_REDIRECT, [("location", "http://127.0.0.1:1/")], "").into_response(),
     }
 }
@@ -110,6 +153,7 @@ struct Setting {
     authority: watch::Sender<ClientAuthority>,
     provider: Provider,
     log: mpsc::Sender<&'static str>,
+    api: Arc<KubeletApi>,
     stop: CancellationToken,
 }
 
@@ -121,7 +165,8 @@ impl Drop for Setting {
 
 async fn setting() -> Setting {
     let (log, lines) = mpsc::channel(4);
-    let provider = Provider { asked: Arc::default(), log: Arc::new(tokio::sync::Mutex::new(lines)) };
+    let measures = Arc::new(AtomicBool::new(true));
+    let provider = Provider { asked: Arc::default(), log: Arc::new(tokio::sync::Mutex::new(lines)), measures };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let stop = CancellationToken::new();
@@ -135,9 +180,9 @@ async fn setting() -> Setting {
     let (authority, clients) = watch::channel(ClientAuthority::default());
     let api = KubeletApi::new(home(), Arc::new(OnePod(remote)));
     let tls = Tls { certificate: certificate.clone(), clients };
-    let stopped = stop.clone();
-    tokio::spawn(async move { api.serve("milan", listener, tls, stopped).await });
-    Setting { address, certificate, authority, provider, log, stop }
+    let (served, stopped) = (api.clone(), stop.clone());
+    tokio::spawn(async move { served.serve("milan", listener, tls, stopped).await });
+    Setting { address, certificate, authority, provider, log, api, stop }
 }
 
 /// A client certificate and its key.
@@ -267,11 +312,34 @@ async fn a_caller_without_the_right_is_turned_away() {
 #[tokio::test]
 async fn the_right_on_a_part_is_enough_and_that_on_the_whole_node_counts_for_each() {
     let setting = setting().await;
-    assert_eq!(setting.get("/metrics/resource", "scraper").await, (200, String::new()));
+    assert_eq!(setting.get("/metrics/resource", "scraper").await.0, 200);
     for path in ["/metrics/resource", "/stats/summary", "/healthz", "/pods", "/runningpods/"] {
         assert_eq!(setting.get(path, "good").await.0, 200, "{path}");
     }
     assert!(setting.get("/stats/summary", "good").await.1.contains(r#""nodeName":"milan""#));
+}
+
+#[tokio::test]
+async fn usage_is_that_of_the_nodes_own_pods_and_is_asked_for_once() {
+    let setting = setting().await;
+    let text = setting.get("/metrics/resource", "good").await.1;
+    assert!(text.contains(r#"container_memory_working_set_bytes{container="c",namespace="demo",pod="web"} 67108864 "#), "{text}");
+    assert!(!text.contains("stranger"), "{text}");
+    let summary: Value = serde_json::from_str(&setting.get("/stats/summary", "good").await.1).unwrap();
+    assert_eq!(summary["pods"][0]["podRef"]["name"], "web");
+    let asked: Vec<String> = setting.asked().into_iter().map(|(uri, _)| uri).collect();
+    assert_eq!(asked, ["/apis/metrics.k8s.io/v1beta1/namespaces/demo-rome/pods"]);
+}
+
+#[tokio::test]
+async fn usage_of_a_provider_without_metrics_is_not_known() {
+    let setting = setting().await;
+    setting.provider.measures.store(false, Ordering::Relaxed);
+    for path in ["/metrics/resource", "/stats/summary"] {
+        let (status, text) = setting.get(path, "good").await;
+        assert_eq!(status, 503, "{path}");
+        assert!(text.contains("no metrics API (metrics.k8s.io)"), "{text}");
+    }
 }
 
 #[tokio::test]
@@ -367,8 +435,19 @@ async fn what_the_provider_says_against_it_reaches_the_caller() {
     let setting = setting().await;
     let response = setting.send(upgrade("/attach/demo/web/c"), None).await;
     assert_eq!(response.status(), 404);
-    let text = response.into_body().collect().await.unwrap().to_bytes();
-    assert_eq!(text, "the other cluster: container c is not there\n");
+    assert_eq!(said(response).await, "the other cluster: container c is not there");
+
+    // A kubelet's text, which the provider's API server passes on.
+    let response = setting.send(upgrade("/exec/demo/web/c?command=absent"), None).await;
+    assert_eq!(response.status(), 500);
+    assert_eq!(said(response).await, "the other cluster: container not found (\"c\")");
+}
+
+/// The message of an answer in the form that API servers and clients read.
+async fn said(response: http::Response<Incoming>) -> String {
+    let status: Value = serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap();
+    assert_eq!((&status["kind"], &status["apiVersion"], &status["status"]), (&json!("Status"), &json!("v1"), &json!("Failure")));
+    status["message"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test]
@@ -386,14 +465,67 @@ async fn exec_without_an_upgrade_is_refused() {
     assert!(setting.asked().is_empty());
 }
 
+/// What the caller of an exec gets from then on, until its connection ends: the message of the failure after the output.
+async fn failure_of(mut stream: TokioIo<hyper::upgrade::Upgraded>, cut: impl FnOnce()) -> String {
+    let mut heard = vec![0; OUTPUT.len()];
+    stream.read_exact(&mut heard).await.unwrap();
+    assert_eq!(heard, OUTPUT);
+    cut();
+    let mut result = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut result)).await.unwrap();
+    assert!(ended.is_err(), "the end of the connection is not a clean one");
+    assert_eq!(result[..5], [0, 0, 0, 1, 1], "the last frame of the error stream");
+    let status: Value = serde_json::from_slice(&result[8..]).unwrap();
+    assert_eq!(status["status"], "Failure");
+    status["message"].as_str().unwrap().to_owned()
+}
+
 #[tokio::test]
-async fn a_spliced_connection_ends_with_the_node() {
+async fn an_exec_that_ends_with_the_node_fails() {
     let setting = setting().await;
-    let response = setting.send(upgrade("/exec/demo/web/c"), None).await;
-    let mut stream = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
-    setting.stop.cancel();
-    let ended = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut [0; 8])).await.unwrap();
-    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    let response = setting.send(upgrade("/exec/demo/web/c?command=sleep"), None).await;
+    let stream = TokioIo::new(hyper::upgrade::on(response).await.unwrap());
+    let failure = failure_of(stream, || setting.stop.cancel()).await;
+    assert!(failure.contains("the kubelet API of the virtual node stopped"), "{failure}");
+    tokio::time::timeout(Duration::from_secs(5), setting.api.closed()).await.expect("nothing is open");
+}
+
+#[tokio::test]
+async fn an_exec_whose_connection_breaks_at_the_provider_fails() {
+    let setting = setting().await;
+    let response = setting.send(upgrade("/exec/demo/web/c?command=sleep&command=breaks"), None).await;
+    let failure = failure_of(TokioIo::new(hyper::upgrade::on(response).await.unwrap()), || ()).await;
+    assert!(failure.contains("without a result"), "{failure}");
+}
+
+#[tokio::test]
+async fn a_log_that_is_cut_says_so_and_does_not_end_in_order() {
+    for (protocol, stops) in [("http/1.1", true), ("http/1.1", false), ("h2", true), ("h2", false)] {
+        let setting = setting().await;
+        let stream = TokioIo::new(setting.connect(protocol, None).await.unwrap());
+        let url = if protocol == "h2" { format!("https://{}{LOGS}", setting.address) } else { LOGS.to_owned() };
+        let request = http::Request::get(url).header("authorization", "Bearer good").body(Empty::<Bytes>::new()).unwrap();
+        let response = if protocol == "h2" {
+            let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+            tokio::spawn(connection);
+            sender.send_request(request).await.unwrap()
+        } else {
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+            tokio::spawn(connection);
+            sender.send_request(request).await.unwrap()
+        };
+        let mut body = response.into_body();
+        setting.log.send("begun").await.unwrap();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "begun");
+        if stops {
+            setting.stop.cancel();
+        } else {
+            setting.log.send(BROKEN).await.unwrap();
+        }
+        let last = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(last.starts_with(b"\nliqo: the log ends here: "), "{protocol}: {last:?}");
+        assert!(body.frame().await.unwrap().is_err(), "{protocol}");
+    }
 }
 
 #[tokio::test]

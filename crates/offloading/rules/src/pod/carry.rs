@@ -23,7 +23,7 @@ use liqo_api::{OffloadedReason, ReflectedKind, Usage, annotations, finalizers, l
 use serde_json::{Map, Value, json};
 
 use crate::json::{domain, items, name, text};
-use crate::pod::references;
+use crate::pod::{ephemeral, references};
 
 use crate::pod::carry::api_server::ApiServerChoice;
 pub(crate) use volumes::ALLOWED_VOLUMES;
@@ -51,7 +51,6 @@ const PASSES: &[&str] = &[
 /// Fields of a `PodSpec` that mean something in the home cluster only.
 const DROPPED: &[&str] = &[
     "automountServiceAccountToken",
-    "ephemeralContainers",
     "nodeName",
     "overhead",
     "preemptionPolicy",
@@ -174,6 +173,8 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     let mut spec = reduce(carried, &rules.advertised, &tolerated)?;
     volumes::allowed(spec.get("volumes"), &rules.volume_types, &rules.policy)?;
     reflected(carried, &rules.reflected_kinds, &rules.policy)?;
+    // They can only be added to a pod that exists.
+    spec.remove("ephemeralContainers");
     placement::confine(&mut spec, &rules.nodes);
     containers::request_explicitly(&mut spec, &rules.default_requests);
     // Only a pod that asks for a token has one.
@@ -293,6 +294,10 @@ fn reduce(
             "resourceClaims" => refuse_claims(value)?,
             "volumes" => volumes::reduce(value, &injected)?,
             "containers" | "initContainers" => containers::reduce(value, &injected)?,
+            // An empty list says that all have ended.
+            "ephemeralContainers" => {
+                Some(containers::reduce(&ephemeral::unfinished(pod), &injected)?.unwrap_or_else(|| json!([])))
+            }
             "nodeSelector" => placement::node_selector(value, advertised),
             "affinity" => placement::affinity(value, advertised),
             "tolerations" => placement::tolerations(value, toleration),

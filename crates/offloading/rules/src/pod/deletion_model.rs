@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::fixtures::consumer;
 use crate::namespace::mapped::{Destination, DestinationState};
+use crate::pod::ephemeral::RefusedContainers;
 use crate::pod::local::{self, Action, Facts, NamespaceState, PeerState, Sent};
 use crate::pod::local_state::{self, LocalPod};
 use crate::pod::remote::{self, DETAIL_DELAY, Live, Snapshot, Step};
@@ -297,6 +298,7 @@ impl World {
                 unreported_for: DETAIL_DELAY,
                 reclaim: None,
                 evicted_uid: None,
+                refused_containers: RefusedContainers::new(),
                 now: "2026-01-01T00:00:00Z".parse().unwrap(),
             };
             match remote::decide(&snapshot) {

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::json::{fingerprint, items, name, text};
 use crate::pod::carry::api_server::{ApiServerChoice, choose, secret, uses};
 use crate::pod::carry::{Refusal, outgoing};
+use crate::pod::ephemeral;
 use crate::pod::local_status::is_final;
 use crate::pod::references::{References, refs};
 use crate::pod::remote::default_grace;
@@ -104,6 +105,7 @@ fn travelling(metadata: ObjectMeta) -> Value {
         "namespace": metadata.namespace,
         "name": metadata.name,
         "uid": metadata.uid,
+        "generation": metadata.generation,
         "labels": metadata.labels.unwrap_or_default(),
         "annotations": metadata.annotations.unwrap_or_default(),
     })
@@ -184,8 +186,8 @@ impl Shadow {
     }
 }
 
-/// The fields of a carried pod that may change while it runs: labels, annotations, images and the deadline. Two carried pods with
-/// equal text need no update.
+/// The fields of a carried pod that may change while it runs: labels, annotations, images, the deadline and ephemeral containers. Two
+/// carried pods with equal text need no update.
 pub(crate) fn changeable(carried: &Value) -> String {
     let images: Map<String, Value> = ["/spec/initContainers", "/spec/containers"]
         .iter()
@@ -196,8 +198,8 @@ pub(crate) fn changeable(carried: &Value) -> String {
         let entries = carried.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
         entries.collect::<BTreeMap<_, _>>()
     };
-    json!([sorted("/metadata/labels"), sorted("/metadata/annotations"), images, carried.pointer("/spec/activeDeadlineSeconds")])
-        .to_string()
+    let deadline = carried.pointer("/spec/activeDeadlineSeconds");
+    json!([sorted("/metadata/labels"), sorted("/metadata/annotations"), images, deadline, ephemeral::names(carried)]).to_string()
 }
 
 /// Updates only the fields of a shadow pod that may change while the pod runs. The requests stay as they were when the remote pod
@@ -213,7 +215,9 @@ pub fn change(carried: &Value) -> Patch {
             patch.extend(container.get("image").map(|image| add(&["spec", list, &index.to_string(), "image"], image)));
         }
     }
-    patch.extend(carried.pointer("/spec/activeDeadlineSeconds").map(|seconds| add(&["spec", "activeDeadlineSeconds"], seconds)));
+    for field in ["activeDeadlineSeconds", "ephemeralContainers"] {
+        patch.extend(carried["spec"].get(field).map(|value| add(&["spec", field], value)));
+    }
     Patch(patch)
 }
 
@@ -283,8 +287,12 @@ mod tests {
                 "containers": [{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}}]}})
         };
         let mut shadow = json!({"spec": {"namespace": "demo", "pod": pod("i:1", "x", "1")}});
-        json_patch::patch(&mut shadow, &change(&pod("i:2", "y", "100m"))).unwrap();
+        let mut changed = pod("i:2", "y", "100m");
+        changed["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "busybox"}]);
+        assert_ne!(changeable(&changed), changeable(&pod("i:2", "y", "100m")));
+        json_patch::patch(&mut shadow, &change(&changed)).unwrap();
         let mut expected = pod("i:2", "y", "1");
+        expected["spec"]["ephemeralContainers"] = changed["spec"]["ephemeralContainers"].clone();
         expected["spec"]["activeDeadlineSeconds"] = 4.into();
         assert_eq!(shadow["spec"]["pod"], expected);
         assert_ne!(resources(&shadow["spec"]["pod"]), resources(&pod("i:2", "y", "100m")));

@@ -51,7 +51,11 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Opti
     set(&mut status, home, "reason", text(remote, "/reason").map(|reason| reduce::cut(reason).into()));
     set(&mut status, home, "message", text(remote, "/message").map(|message| reduce::cut(message).into()));
     start(&mut status, home, remote, link.now);
-    for (field, list) in [("containerStatuses", "/spec/containers"), ("initContainerStatuses", "/spec/initContainers")] {
+    for (field, list) in [
+        ("containerStatuses", "/spec/containers"),
+        ("initContainerStatuses", "/spec/initContainers"),
+        (EPHEMERAL_STATUSES, EPHEMERAL_CONTAINERS),
+    ] {
         if let Some(statuses) = containers::merged(home, remote, field, list) {
             status.insert(field.into(), statuses.into());
         }
@@ -76,6 +80,11 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Opti
         conditions.remove(RESIZE_PENDING);
     }
     conditions.put_into(&mut status);
+    let generation = home.pointer("/metadata/generation").and_then(Value::as_i64);
+    if let Some(generation) = generation.filter(|_| !status.is_empty()) {
+        // It changes with a deletion, too, and is not worth a write of its own. Some API servers drop it.
+        set(&mut status, home, "observedGeneration", Some(generation.into()));
+    }
     patch(addresses::annotation(home, remote), status)
 }
 
@@ -118,7 +127,7 @@ fn failed(
     set(&mut status, home, "phase", Some("Failed".into()));
     set(&mut status, home, "reason", Some(reason.into()));
     set(&mut status, home, "message", Some(reduce::cut(message).into()));
-    for field in ["containerStatuses", "initContainerStatuses"] {
+    for field in ["containerStatuses", "initContainerStatuses", EPHEMERAL_STATUSES] {
         if let Some(statuses) = containers::ended(home, field, container, now) {
             status.insert(field.into(), statuses.into());
         }
@@ -164,6 +173,11 @@ pub const RESIZE_INFEASIBLE: &str =
 
 /// The condition of a resize that was not done. Source: KEP-1287 (in-place update of pod resources).
 const RESIZE_PENDING: &str = "PodResizePending";
+
+/// The list of ephemeral containers in a pod.
+pub(crate) const EPHEMERAL_CONTAINERS: &str = "/spec/ephemeralContainers";
+/// The list of their statuses, in the status of a pod.
+pub(crate) const EPHEMERAL_STATUSES: &str = "ephemeralContainerStatuses";
 
 const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
 
@@ -244,7 +258,7 @@ fn yes_or_no(condition: &Value) -> &str {
 }
 
 /// Times in a status have whole seconds.
-fn stamp(time: Timestamp) -> Value {
+pub(crate) fn stamp(time: Timestamp) -> Value {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into()
 }
 

@@ -2,11 +2,13 @@
 
 pub mod admission;
 pub mod carry;
+pub mod ephemeral;
 pub mod ledger;
 pub mod local;
 pub mod local_state;
 pub mod local_status;
 pub mod reclaim;
+pub mod recreated;
 pub mod references;
 pub mod refusals;
 pub mod remote;

@@ -31,6 +31,8 @@ use serde_json::Value;
 use crate::json::OFFER_RECLAIMED;
 use crate::namespace::mapped::{Destination, DestinationState};
 use crate::pod::admission::Refusal;
+use crate::pod::ephemeral::{self, RefusedContainers};
+use crate::pod::local_status::EPHEMERAL_STATUSES;
 use crate::pod::remote_pod::{End, RemotePod};
 use crate::pod::reported_status::{PodStatusText, ReportedStatus};
 use crate::pod::shadow_pod::Shadow;
@@ -96,6 +98,8 @@ pub struct Snapshot {
     pub reclaim: Option<String>,
     /// UID of the pod that was evicted for that; the watch may not show it yet.
     pub evicted_uid: Option<String>,
+    /// Ephemeral containers that the API server refused.
+    pub refused_containers: RefusedContainers,
     pub now: Timestamp,
 }
 
@@ -276,6 +280,7 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
     let given_up = time_until_given_up == Some(Duration::ZERO);
     let reclaimed = snapshot.reclaimed(pod);
     let mut wanted = status_of(pod);
+    wanted.pod = ephemeral::with_refused(wanted.pod, &snapshot.refused_containers);
     let succeeded = pod.end == Some(End::Succeeded) && !shadow.restarts;
     if let Some(reason) = reclaimed.as_ref().filter(|_| !succeeded) {
         wanted = if pod.end.is_some() || given_up {
@@ -434,8 +439,9 @@ fn headline(status: Option<&PodStatusText>) -> (String, bool, Vec<Value>) {
     let phase = status["phase"].as_str().unwrap_or("Pending").to_owned();
     let conditions = status["conditions"].as_array();
     let ready = conditions.into_iter().flatten().any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
-    let containers =
-        ["initContainerStatuses", "containerStatuses"].iter().flat_map(|list| status[list].as_array().into_iter().flatten());
+    let containers = ["initContainerStatuses", "containerStatuses", EPHEMERAL_STATUSES]
+        .iter()
+        .flat_map(|list| status[list].as_array().into_iter().flatten());
     let doing = containers.filter_map(container_headline).collect();
     (phase, ready, doing)
 }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::json::{items, text};
 use crate::pod::admission::Account;
 use crate::pod::local_status::reduce_status;
+use crate::pod::recreated::add_earlier_runs;
 use crate::pod::reported_status::PodStatusText;
 
 /// A pod whose status is JSON, so that unknown fields survive.
@@ -67,6 +68,8 @@ impl RemotePod {
             _ => None,
         };
         let addresses = if end.is_none() { addresses(&status) } else { Vec::new() };
+        let mut reduced = reduce_status(&json!({ "status": status }));
+        add_earlier_runs(&mut reduced, meta.annotations.as_ref(), meta.creation_timestamp.as_ref().map(|created| created.0));
         Some(Self {
             addresses,
             key,
@@ -77,7 +80,7 @@ impl RemotePod {
             own_grace: pod.spec.termination_grace_period_seconds.unwrap_or(30),
             is_scheduled: pod.spec.node_name.as_ref().is_some_and(|node| !node.is_empty()),
             charge: Effective::of_bound_pod(pod.spec, &PodStatus::deserialize(&status).unwrap_or_default()),
-            status: PodStatusText::of(&reduce_status(&json!({ "status": status }))),
+            status: PodStatusText::of(&reduced),
             end,
             deletion_due: meta.deletion_timestamp.as_ref().map(|due| due.0),
             deletion_grace: meta.deletion_timestamp.as_ref().map(|_| meta.deletion_grace_period_seconds.unwrap_or_default()),

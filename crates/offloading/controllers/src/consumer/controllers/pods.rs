@@ -38,6 +38,7 @@ use crate::webhook;
 use liqo_offloading_rules::json::OFFER_RECLAIMED;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::namespace::placement;
+use liqo_offloading_rules::pod::ephemeral::newly_refused;
 use liqo_offloading_rules::pod::local;
 use liqo_offloading_rules::pod::local::Action;
 use liqo_offloading_rules::pod::local::Facts;
@@ -56,6 +57,7 @@ use liqo_offloading_rules::pod::local_status::not_ready_patch;
 use liqo_offloading_rules::pod::local_status::pod_addresses;
 use liqo_offloading_rules::pod::local_status::refused_patch;
 use liqo_offloading_rules::pod::refusals;
+use liqo_offloading_rules::pod::recreated::{RECREATED, RECREATED_MESSAGE, is_newly_recreated};
 use liqo_offloading_rules::replica::record::Reference;
 
 /// Pods that are handled at the same time, for each provider.
@@ -273,6 +275,12 @@ impl Pass<'_> {
         }
         if resized && !is_told_of_resize(&local) {
             self.warn("ResizeInfeasible", RESIZE_INFEASIBLE).await;
+        }
+        if is_newly_recreated(&local, &status) {
+            self.warn(RECREATED, RECREATED_MESSAGE).await;
+        }
+        if let Some(message) = newly_refused(&local, &status) {
+            self.warn("EphemeralContainerRefused", &message).await;
         }
         Ok(())
     }

@@ -10,18 +10,20 @@ use kube::{
     core::{Object, Request},
 };
 use liqo_api::requests::Effective;
-use liqo_api::{ClusterId, OffloadedReason, ShadowPod, ShadowPodPhase, finalizers};
+use liqo_api::{ClusterId, OffloadedReason, ShadowPod, ShadowPodPhase, annotations, finalizers};
 use liqo_controller_runtime::events::object_ref;
 use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove_finalizer_at, unless_changed, unless_gone};
 use liqo_controller_runtime::{Key, Next};
-use liqo_offloading_rules::json::OFFER_RECLAIMED;
+use liqo_offloading_rules::json::{OFFER_RECLAIMED, items, name};
 use liqo_offloading_rules::namespace::mapped::Destination;
 use liqo_offloading_rules::pod::admission::{Account, Refusal, negative_quantity};
 use liqo_offloading_rules::pod::carry::{RemoteIdentity, remote_patch, remote_pod};
+use liqo_offloading_rules::pod::ephemeral::{self, RefusedContainers};
 use liqo_offloading_rules::pod::ledger::AdmissionRequest;
+use liqo_offloading_rules::pod::recreated::earlier_runs;
 use liqo_offloading_rules::pod::remote::{Live, NAME_TAKEN, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key};
 use liqo_offloading_rules::pod::remote_pod::{RemotePod, WatchedPod};
-use liqo_offloading_rules::pod::reported_status::ReportedStatus;
+use liqo_offloading_rules::pod::reported_status::{PodStatusText, ReportedStatus};
 use liqo_offloading_rules::pod::shadow_pod::Shadow;
 use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
 use liqo_quantity::ResourceList;
@@ -44,6 +46,9 @@ const EVICTION_RETRY: Duration = Duration::from_secs(10);
 const RELEASE_RETRY: Duration = Duration::from_secs(5);
 /// Delay after a pass that took more than [`MAX_STEPS`].
 const TOO_MANY_STEPS_RETRY: Duration = Duration::from_secs(10);
+
+/// A generation that no object has.
+const NO_GENERATION: i64 = -1;
 
 /// An object in an answer of which only the metadata is read.
 type MetadataOnly = Object<IgnoredAny, IgnoredAny>;
@@ -72,6 +77,8 @@ struct Memory {
     unreported_since: Option<Instant>,
     /// The API server's last refusal.
     refused: Option<RefusedPod>,
+    /// Ephemeral containers that the API server refused.
+    refused_containers: RefusedContainers,
     /// Its finalizer was removed, and the watch does not show that yet.
     released: bool,
 }
@@ -229,7 +236,8 @@ impl Pass<'_> {
                 Progress::DecideAgain
             }
             Step::Create => {
-                match self.create(&shadow, &snapshot.destination).await? {
+                let former = snapshot.expected_uid.as_ref().and(snapshot.reported.pod.as_ref());
+                match self.create(&shadow, &snapshot.destination, former).await? {
                     Ok(live) => snapshot.live = live,
                     Err(refusal) => snapshot.refusal = Some(refusal),
                 }
@@ -282,6 +290,7 @@ impl Pass<'_> {
             unreported_for: self.memory.unreported_since.map(|since| since.elapsed()).unwrap_or_default(),
             reclaim: self.provider.reclaim_of(self.key, &shadow.pool),
             evicted_uid: self.memory.evicted.clone(),
+            refused_containers: self.memory.refused_containers.clone(),
             now: Timestamp::now(),
             reported,
             shadow,
@@ -322,8 +331,13 @@ impl Pass<'_> {
         }
     }
 
-    /// Creates the pod if it may run and the offer has room.
-    async fn create(&mut self, shadow: &Shadow, destination: &Destination) -> Result<Result<Live, Refusal>, Error> {
+    /// Creates the pod if it may run and the offer has room. `former` is the last status of the pod that it replaces.
+    async fn create(
+        &mut self,
+        shadow: &Shadow,
+        destination: &Destination,
+        former: Option<&PodStatusText>,
+    ) -> Result<Result<Live, Refusal>, Error> {
         let key = pod_key(shadow, destination);
         let input = match self.input(shadow, &key).await? {
             Some(Ok(input)) => input,
@@ -333,17 +347,22 @@ impl Pass<'_> {
         if let Some(refused) = self.memory.refused.as_ref().filter(|refused| refused.is_still_refused(&input)) {
             return Ok(Err(refused.refusal.clone()));
         }
-        let pod = match self.admit(shadow, &key, &input) {
+        let mut pod = match self.admit(shadow, &key, &input) {
             Ok(pod) => pod,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        if let Some(runs) = former.and_then(earlier_runs) {
+            pod["metadata"]["annotations"][annotations::EARLIER_RUNS] = runs.into();
+        }
         let body = serde_json::to_vec(&pod).step("encode", "Pod", &key)?;
         let request = Request::new(Pod::url_path(&(), Some(&key.namespace))).create(&PostParams::default(), body);
         let request = request.map_err(kube::Error::BuildRequest).step("create", "Pod", &key)?;
         match self.provider.context.client.request::<WatchedPod>(request).await {
             Ok(created) => {
                 tracing::debug!(pod = %key, shadow_pod = %self.key, "created a remote pod");
-                self.memory.applied = Some(input.generation);
+                // Ephemeral containers are added to a pod that exists, so it needs an update.
+                let is_complete = items(&input.pod, "/spec/ephemeralContainers").is_empty();
+                self.memory.applied = Some(if is_complete { input.generation } else { NO_GENERATION });
                 let live = self.owner_of(created);
                 if let Live::Ours(pod) = &live {
                     // Admission plugins of this cluster may have raised what it requests.
@@ -439,7 +458,7 @@ impl Pass<'_> {
         Ok(exists)
     }
 
-    /// Updates labels, annotations, images and deadline of the pod to those of the shadow pod.
+    /// Updates labels, annotations, images, deadline and ephemeral containers of the pod to those of the shadow pod.
     async fn update(&mut self, pod: &RemotePod, generation: i64) -> Result<(), Error> {
         let Some(shadow) = self.shadow_now().await? else { return Ok(()) };
         let request = Request::new(Pod::url_path(&(), Some(&pod.key.namespace))).get(&pod.key.name, &GetParams::default());
@@ -461,8 +480,40 @@ impl Pass<'_> {
                 }
             }
         }
+        if let Some(live) = &live {
+            self.add_ephemeral_containers(pod, &shadow.spec.pod, live).await?;
+        }
         // The watch shows what changed in the meantime.
         self.memory.applied = Some(generation);
+        Ok(())
+    }
+
+    /// Adds the ephemeral containers that the pod lacks. Remembers those that the API server refuses.
+    async fn add_ephemeral_containers(&mut self, pod: &RemotePod, carried: &Value, live: &Value) -> Result<(), Error> {
+        let missing = ephemeral::missing(carried, live);
+        self.memory.refused_containers.retain(|refused, _| missing.iter().any(|container| name(container) == refused));
+        let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+        for container in missing {
+            let added = name(&container).to_owned();
+            if self.memory.refused_containers.contains_key(&added) {
+                continue;
+            }
+            let patch = json!({ "metadata": { "uid": pod.uid }, "spec": { "ephemeralContainers": [container] } });
+            let params = PatchParams::default();
+            let answer = api.patch_subresource("ephemeralcontainers", &pod.key.name, &params, &Patch::Strategic(&patch)).await;
+            match answer {
+                Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => {
+                    tracing::info!(pod = %pod.key, container = added, error = %status, "an ephemeral container was refused");
+                    self.memory.refused_containers.insert(added, Refusal::of(&status).message);
+                }
+                // The pod is gone, or another one.
+                answer => {
+                    if unless_changed(answer).step("change", "Pod", &pod.key)?.is_none() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
         Ok(())
     }
 

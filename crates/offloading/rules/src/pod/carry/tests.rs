@@ -154,8 +154,17 @@ fn topology_spread_over_home_nodes_is_dropped() {
 }
 
 #[test]
-fn ephemeral_containers_are_dropped() {
-    dropped("ephemeralContainers", &json!([{"name": "debug", "image": "busybox"}]));
+fn ephemeral_containers_travel_without_injected_mounts_and_wait_until_the_remote_pod_exists() {
+    let mounts = json!([{"name": "kube-api-access-abcde", "mountPath": "/x"}, {"name": "tmp", "mountPath": "/tmp"}]);
+    let debug = json!([{"name": "debug", "image": "busybox", "targetContainerName": "c", "volumeMounts": mounts}]);
+    let sent = carried("/spec/ephemeralContainers", debug);
+    assert_eq!(
+        sent["spec"]["ephemeralContainers"],
+        json!([{"name": "debug", "image": "busybox", "targetContainerName": "c", "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}])
+    );
+    assert_eq!(remote_pod(&sent, &IDENTITY, &rules()).unwrap()["spec"].get("ephemeralContainers"), None);
+    let with_port = json!([{"name": "debug", "image": "busybox", "ports": [{"hostPort": 80}]}]);
+    assert_eq!(refused("/spec/ephemeralContainers", with_port), "HostPort");
 }
 
 fn tolerations(list: Value) -> Vec<Toleration> {

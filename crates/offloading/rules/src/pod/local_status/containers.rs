@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::json::{items, name, text};
-use crate::pod::local_status::{reduce, stamp};
+use crate::pod::local_status::{EPHEMERAL_CONTAINERS, reduce, stamp};
 
 /// The list to write, if it differs.
 pub fn merged(home: &Value, remote: &Value, field: &str, list: &str) -> Option<Vec<Value>> {
@@ -14,15 +14,17 @@ pub fn merged(home: &Value, remote: &Value, field: &str, list: &str) -> Option<V
         .iter()
         .filter_map(|container| {
             let now = ours.iter().find(|status| name(status) == name(container));
-            let said = theirs.iter().find(|status| name(status) == name(container)).map(reduce::container_status);
-            match now.filter(|now| has_ended_for_good(home, container, now)) {
+            let said = theirs.iter().find(|status| name(status) == name(container));
+            let said = said.map(|said| with_own_mounts(reduce::container_status(said), container));
+            match now.filter(|now| has_ended_for_good(home, list, container, now)) {
                 // A container that ended for good cannot run again, and the API server refuses a status that says so.
                 Some(now) if said.as_ref().is_none_or(|said| said.pointer("/state/terminated").is_none()) => Some(now.clone()),
                 _ => said,
             }
         })
         .collect();
-    let same = wanted.len() == ours.len() && wanted.iter().zip(ours).all(|(wanted, now)| substance(wanted) == substance(now));
+    let equal = |wanted: &Value, now: &Value| substance(&without_dropped(wanted, now)) == substance(now);
+    let same = wanted.len() == ours.len() && wanted.iter().zip(ours).all(|(wanted, now)| equal(wanted, now));
     (!same).then_some(wanted)
 }
 
@@ -45,10 +47,39 @@ pub fn ended(home: &Value, field: &str, (reason, message): (&str, &str), now: Ti
     Some(ended.collect())
 }
 
-fn has_ended_for_good(home: &Value, container: &Value, status: &Value) -> bool {
+/// Some mounts of the remote container are not the local one's, such as that of the token which the API server adds.
+fn with_own_mounts(mut status: Value, container: &Value) -> Value {
+    let is_own = |mount: &Value| {
+        let same = |ours: &Value| ours["name"] == mount["name"] && ours["mountPath"] == mount["mountPath"];
+        items(container, "/volumeMounts").iter().any(same)
+    };
+    let Some(fields) = status.as_object_mut() else { return status };
+    if let Some(Value::Array(mounts)) = fields.remove("volumeMounts") {
+        let own: Vec<Value> = mounts.into_iter().filter(is_own).collect();
+        if !own.is_empty() {
+            fields.insert("volumeMounts".into(), own.into());
+        }
+    }
+    status
+}
+
+/// The wanted status without fields that an API server drops where it does not know them, or where their feature is off. They are
+/// sent with other changes, but never for themselves: that would be a write for each look.
+fn without_dropped(wanted: &Value, now: &Value) -> Value {
+    let mut wanted = wanted.clone();
+    if let Some(fields) = wanted.as_object_mut() {
+        fields.retain(|field, _| !["allocatedResources", "volumeMounts"].contains(&field.as_str()) || now.get(field).is_some());
+    }
+    wanted
+}
+
+fn has_ended_for_good(home: &Value, list: &str, container: &Value, status: &Value) -> bool {
     let Some(exit_code) = status.pointer("/state/terminated/exitCode").and_then(Value::as_i64) else {
         return false;
     };
+    if list == EPHEMERAL_CONTAINERS {
+        return true;
+    }
     if text(container, "/restartPolicy") == Some("Always") {
         return false;
     }

@@ -1,13 +1,20 @@
 //! The provider reduces a remote pod's status; the consumer validates it.
 
 use jiff::Timestamp;
+use liqo_quantity::Quantity;
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use crate::json::{items, text};
-use crate::pod::local_status::stamp;
+use crate::pod::local_status::{EPHEMERAL_STATUSES, stamp};
 
 /// Maximum length of one text: the kubelet's own limit for a termination message.
 const MAX_LEN: usize = 4096;
+
+/// Maximum number of mounts of one container, and of its resources.
+const MAX_ITEMS: usize = 64;
+/// Maximum length of the name of a resource, with its domain.
+const MAX_NAME_LEN: usize = 317;
 
 const TIMES: [&str; 4] = ["startTime", "lastTransitionTime", "startedAt", "finishedAt"];
 
@@ -32,7 +39,7 @@ pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
     if !conditions.is_empty() {
         reduced.insert("conditions".into(), conditions.into());
     }
-    for field in ["initContainerStatuses", "containerStatuses"] {
+    for field in ["initContainerStatuses", "containerStatuses", EPHEMERAL_STATUSES] {
         let statuses: Vec<Value> = items(remote_pod, &format!("/status/{field}")).iter().map(container_status).collect();
         if !statuses.is_empty() {
             reduced.insert(field.into(), statuses.into());
@@ -62,7 +69,36 @@ pub(crate) fn container_status(status: &Value) -> Value {
             reduced.insert(field.into(), state);
         }
     }
+    let fields = [
+        ("containerID", text_of(status, "containerID")),
+        ("allocatedResources", quantities(&status["allocatedResources"])),
+        ("volumeMounts", volume_mounts(status)),
+    ];
+    reduced.extend(fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))));
     reduced.into()
+}
+
+/// Amounts of resources. An invalid one is left out, as an invalid time is.
+fn quantities(amounts: &Value) -> Option<Value> {
+    let valid = |(name, amount): &(&String, &Value)| name.len() <= MAX_NAME_LEN && Quantity::deserialize(*amount).is_ok();
+    let amounts = amounts.as_object()?.iter().filter(valid).take(MAX_ITEMS);
+    let amounts: Map<String, Value> = amounts.map(|(name, amount)| (name.clone(), amount.clone())).collect();
+    (!amounts.is_empty()).then(|| amounts.into())
+}
+
+fn volume_mounts(status: &Value) -> Option<Value> {
+    let mounts = items(status, "/volumeMounts").iter().take(MAX_ITEMS).map(|mount| {
+        let mut reduced: Map<String, Value> = ["name", "mountPath", "recursiveReadOnly"]
+            .into_iter()
+            .filter_map(|field| Some((field.to_owned(), text_of(mount, field)?)))
+            .collect();
+        if mount["readOnly"] == true {
+            reduced.insert("readOnly".into(), true.into());
+        }
+        reduced.into()
+    });
+    let mounts: Vec<Value> = mounts.collect();
+    (!mounts.is_empty()).then(|| mounts.into())
 }
 
 /// The state of a container: one of waiting, running and terminated.

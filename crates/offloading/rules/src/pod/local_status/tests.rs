@@ -124,6 +124,18 @@ fn container_statuses_are_those_of_containers_that_the_home_spec_has() {
 }
 
 #[test]
+fn an_ephemeral_container_is_shown_and_never_runs_again() {
+    let mut home = home();
+    home["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "busybox"}]);
+    let mut remote = remote();
+    remote["ephemeralContainerStatuses"] = json!([running("debug"), running("stranger")]);
+    let mut pod = merged_with(home, &remote, &link());
+    assert_eq!(pod["status"]["ephemeralContainerStatuses"], json!([running("debug")]));
+    pod["status"]["ephemeralContainerStatuses"] = json!([ended("debug", 0)]);
+    assert_eq!(local_status_patch(&pod, &remote, &link()), None, "the API server would refuse it");
+}
+
+#[test]
 fn conditions_of_the_kubelet_are_the_remote_ones() {
     let pod = merged(&remote());
     for kind in ["Initialized", "PodReadyToStartContainers", "ContainersReady", "Ready"] {
@@ -141,11 +153,49 @@ fn the_quality_of_service_class_is_never_sent() {
 fn resize_and_resources_are_never_sent_so_that_the_api_server_refuses_to_resize_a_running_pod() {
     let mut remote = remote();
     remote["resize"] = json!("Proposed");
-    remote["containerStatuses"][0]["allocatedResources"] = json!({"cpu": "1"});
     remote["containerStatuses"][0]["resources"] = json!({"requests": {"cpu": "1"}});
     let patch = local_status_patch(&home(), &remote, &link()).unwrap();
     assert_eq!(patch["status"].get("resize"), None);
     assert_eq!(patch["status"]["containerStatuses"], json!([running("c")]));
+}
+
+/// A container that runs, with what else its kubelet reports.
+fn detailed() -> Value {
+    let mut status = running("c");
+    status["containerID"] = json!("containerd://abc");
+    status["allocatedResources"] = json!({"cpu": "100m", "example.com/gpu": "1"});
+    status["volumeMounts"] = json!([{"name": "tmp", "mountPath": "/tmp", "readOnly": true, "recursiveReadOnly": "Disabled"}]);
+    status
+}
+
+#[test]
+fn ids_allocated_resources_mounts_and_the_observed_generation_are_shown() {
+    let mut home = home();
+    home["metadata"]["generation"] = json!(3);
+    home["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "tmp", "mountPath": "/tmp"}]);
+    let mut said = detailed();
+    said["volumeMounts"].as_array_mut().unwrap().push(json!({"name": "kube-api-access-x", "mountPath": "/var/run"}));
+    said["allocatedResources"]["memory"] = json!("much");
+    let reported = reduce_status(&json!({"status": {"phase": "Running", "containerStatuses": [said]}}));
+    let pod = merged_with(home, &reported, &link());
+    assert_eq!(pod["status"]["containerStatuses"], json!([detailed()]), "no stranger's mount, and no amount that is none");
+    assert_eq!(pod["status"]["observedGeneration"], 3);
+    let mut deleted = pod;
+    deleted["metadata"]["generation"] = json!(4);
+    assert_eq!(local_status_patch(&deleted, &reported, &link()), None, "not worth a write of its own");
+}
+
+#[test]
+fn fields_that_the_api_server_drops_are_not_written_again_and_again() {
+    let mut home = home();
+    home["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "tmp", "mountPath": "/tmp"}]);
+    let reported = reduce_status(&json!({"status": {"phase": "Running", "containerStatuses": [detailed()]}}));
+    let mut pod = merged_with(home, &reported, &link());
+    let kept = pod["status"]["containerStatuses"][0].as_object_mut().unwrap();
+    assert!(kept.remove("allocatedResources").is_some() && kept.remove("volumeMounts").is_some());
+    assert_eq!(local_status_patch(&pod, &reported, &link()), None);
+    pod["status"]["containerStatuses"][0]["containerID"] = json!("containerd://old");
+    assert!(local_status_patch(&pod, &reported, &link()).is_some());
 }
 
 #[test]

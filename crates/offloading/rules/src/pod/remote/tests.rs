@@ -38,6 +38,7 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
         unreported_for: Duration::ZERO,
         reclaim: None,
         evicted_uid: None,
+        refused_containers: RefusedContainers::new(),
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
 }
@@ -291,4 +292,15 @@ fn a_pod_that_is_large_is_not_kept() {
         |bytes: usize| shadow("Always", |object| object["spec"]["pod"]["metadata"]["padding"] = "x".repeat(bytes).into());
     assert!(padded(1000).pod.is_some());
     assert!(padded(MAX_KEPT_LEN).pod.is_none());
+}
+
+#[test]
+fn a_refused_ephemeral_container_is_reported_at_once() {
+    let mut refused = snapshot(created("Always", |_| {}));
+    refused.seen = vec![live("u1", "Running")];
+    refused.refused_containers.insert("debug".into(), "violates PodSecurity".into());
+    let status = recorded(decide(&refused)).pod.unwrap().value();
+    assert_eq!(status["ephemeralContainerStatuses"][0]["state"]["terminated"]["reason"], "NotAllowed");
+    refused.reported.pod = Some(PodStatusText::of(&status));
+    assert_eq!(decide(&refused), Step::Wait);
 }

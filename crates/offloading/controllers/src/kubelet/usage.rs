@@ -1,0 +1,250 @@
+//! What the pods of a virtual node use, in the two forms that a kubelet serves. Pure.
+//!
+//! The provider's metrics API reports rates: cores in use over its last window. Kubelets report the CPU time since the start, and
+//! metrics-server derives a rate from two answers. So the rates are added up here, by this cluster's clock.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use liqo_api::rfc3339;
+use liqo_quantity::Quantity;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::request::is_name;
+
+/// CPU time of a container when it is first seen, in nanoseconds: metrics-server ignores containers that used none.
+const FIRST_CPU_TIME: u64 = 1_000_000_000;
+/// Larger amounts are not believed: a thousand cores, and an exabyte.
+const MAX_NANO_CORES: i128 = 1_000_000_000_000;
+const MAX_BYTES: i64 = 1 << 60;
+/// Maximum number of containers of one pod that count.
+const MAX_CONTAINERS: usize = 64;
+
+/// The provider's list of what pods use (metrics.k8s.io/v1beta1), as far as it is read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct PodMetricsList {
+    pub items: Vec<PodMetrics>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct PodMetrics {
+    metadata: Metadata,
+    containers: Vec<ContainerMetrics>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    name: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ContainerMetrics {
+    name: String,
+    usage: Usage,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Usage {
+    cpu: String,
+    memory: String,
+}
+
+impl PodMetrics {
+    pub(super) fn name(&self) -> &str {
+        &self.metadata.name
+    }
+}
+
+/// A local pod, as usage names it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LocalPodRef {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// What one container uses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Container {
+    nano_cores: u64,
+    /// In nanoseconds, since the container was first seen.
+    cpu_time: u64,
+    /// In bytes.
+    memory: u64,
+    since: Timestamp,
+}
+
+/// What all containers of a node use, at one time.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct NodeUsage {
+    at: Timestamp,
+    containers: BTreeMap<(LocalPodRef, String), Container>,
+}
+
+impl NodeUsage {
+    /// The usage now, after this one. What the provider does not report any more is forgotten.
+    pub(super) fn next(&self, reported: &[(LocalPodRef, PodMetrics)], now: Timestamp) -> Self {
+        let elapsed = Duration::try_from(now.duration_since(self.at)).unwrap_or_default();
+        let containers = reported.iter().flat_map(|(pod, metrics)| {
+            let containers = metrics.containers.iter().take(MAX_CONTAINERS).filter(|container| is_name(&container.name));
+            containers.filter_map(move |container| {
+                let (nano_cores, memory) = container.usage.amounts()?;
+                let key = (pod.clone(), container.name.clone());
+                let (before, since) = match self.containers.get(&key) {
+                    Some(before) => (before.cpu_time.saturating_add(cpu_time(nano_cores, elapsed)), before.since),
+                    None => (FIRST_CPU_TIME, now),
+                };
+                Some((key, Container { nano_cores, cpu_time: before, memory, since }))
+            })
+        });
+        Self { at: now, containers: containers.collect() }
+    }
+
+    /// The form of `/metrics/resource`.
+    pub(super) fn metrics(&self) -> String {
+        let mut text = String::new();
+        let at = self.at.as_millisecond();
+        let seconds = |nanoseconds: u64| format!("{}.{:09}", nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
+        let mut metric = |name: &str, kind: &str, samples: &mut dyn Iterator<Item = (String, String)>| {
+            // Writing to a text never fails.
+            _ = writeln!(text, "# TYPE {name} {kind}");
+            for (labels, value) in samples {
+                _ = writeln!(text, "{name}{labels} {value} {at}");
+            }
+        };
+        let total = self.total(|_| true);
+        let of_container = |(pod, container): &(LocalPodRef, String)| {
+            format!("{{container=\"{container}\",namespace=\"{}\",pod=\"{}\"}}", pod.namespace, pod.name)
+        };
+        let each = |value: &dyn Fn(&Container) -> String| -> Vec<(String, String)> {
+            self.containers.iter().map(|(key, container)| (of_container(key), value(container))).collect()
+        };
+        let started = |container: &Container| format!("{}.0", container.since.as_second());
+        metric("node_cpu_usage_seconds_total", "counter", &mut [(String::new(), seconds(total.cpu_time))].into_iter());
+        metric("node_memory_working_set_bytes", "gauge", &mut [(String::new(), total.memory.to_string())].into_iter());
+        metric("container_cpu_usage_seconds_total", "counter", &mut each(&|container| seconds(container.cpu_time)).into_iter());
+        metric("container_memory_working_set_bytes", "gauge", &mut each(&|container| container.memory.to_string()).into_iter());
+        metric("container_start_time_seconds", "gauge", &mut each(&started).into_iter());
+        text
+    }
+
+    /// The form of `/stats/summary`.
+    pub(super) fn summary(&self, node: &str) -> Value {
+        let stats = |container: &Container| {
+            json!({
+                "startTime": rfc3339(container.since),
+                "cpu": { "time": rfc3339(self.at), "usageNanoCores": container.nano_cores, "usageCoreNanoSeconds": container.cpu_time },
+                "memory": { "time": rfc3339(self.at), "workingSetBytes": container.memory },
+            })
+        };
+        let named = |mut stats: Value, field: &str, value: Value| {
+            stats[field] = value;
+            stats
+        };
+        let mut pods: BTreeMap<&LocalPodRef, Vec<Value>> = BTreeMap::new();
+        for ((pod, name), container) in &self.containers {
+            pods.entry(pod).or_default().push(named(stats(container), "name", name.as_str().into()));
+        }
+        let pods: Vec<Value> = pods
+            .into_iter()
+            .map(|(pod, containers)| {
+                let total = stats(&self.total(|one| one == pod));
+                let reference = json!({ "name": pod.name, "namespace": pod.namespace, "uid": pod.uid });
+                named(named(total, "podRef", reference), "containers", containers.into())
+            })
+            .collect();
+        json!({ "node": named(stats(&self.total(|_| true)), "nodeName", node.into()), "pods": pods })
+    }
+
+    /// The sum of the containers of some pods, and the earliest start.
+    fn total(&self, counts: impl Fn(&LocalPodRef) -> bool) -> Container {
+        let none = Container { nano_cores: 0, cpu_time: 0, memory: 0, since: self.at };
+        self.containers.iter().filter(|((pod, _), _)| counts(pod)).fold(none, |sum, (_, one)| Container {
+            nano_cores: sum.nano_cores.saturating_add(one.nano_cores),
+            cpu_time: sum.cpu_time.saturating_add(one.cpu_time),
+            memory: sum.memory.saturating_add(one.memory),
+            since: sum.since.min(one.since),
+        })
+    }
+}
+
+impl Usage {
+    /// Nanocores and bytes; `None` if they cannot be.
+    fn amounts(&self) -> Option<(u64, u64)> {
+        let cpu = self.cpu.parse::<Quantity>().ok()?.nanos();
+        let memory = self.memory.parse::<Quantity>().ok()?.value();
+        let believed = (0..=MAX_NANO_CORES).contains(&cpu) && (0..=MAX_BYTES).contains(&memory);
+        believed.then(|| Some((u64::try_from(cpu).ok()?, u64::try_from(memory).ok()?)))?
+    }
+}
+
+/// The CPU time of this many nanocores in a period, in nanoseconds.
+fn cpu_time(nano_cores: u64, period: Duration) -> u64 {
+    u64::try_from(u128::from(nano_cores) * period.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn web() -> LocalPodRef {
+        LocalPodRef { namespace: "demo".into(), name: "web".into(), uid: "u".into() }
+    }
+
+    fn reported(containers: &[(&str, &str, &str)]) -> Vec<(LocalPodRef, PodMetrics)> {
+        let containers: Vec<Value> = containers
+            .iter()
+            .map(|(name, cpu, memory)| json!({ "name": name, "usage": { "cpu": cpu, "memory": memory } }))
+            .collect();
+        let metrics = json!({ "metadata": { "name": "web" }, "containers": containers });
+        vec![(web(), serde_json::from_value(metrics).unwrap())]
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn rates_are_added_up_to_cpu_time() {
+        let first = NodeUsage::default().next(&reported(&[("c", "250m", "64Mi")]), at(0));
+        let second = first.next(&reported(&[("c", "250m", "64Mi")]), at(20));
+        let text = second.metrics();
+        for line in [
+            "node_cpu_usage_seconds_total 6.000000000 1000020000",
+            "node_memory_working_set_bytes 67108864 1000020000",
+            "container_cpu_usage_seconds_total{container=\"c\",namespace=\"demo\",pod=\"web\"} 6.000000000 1000020000",
+            "container_memory_working_set_bytes{container=\"c\",namespace=\"demo\",pod=\"web\"} 67108864 1000020000",
+            "container_start_time_seconds{container=\"c\",namespace=\"demo\",pod=\"web\"} 1000000.0 1000020000",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_summary_has_the_sums_of_pods_and_node() {
+        let usage = NodeUsage::default().next(&reported(&[("a", "1", "1Ki"), ("b", "500m", "1Ki")]), at(0));
+        let summary = usage.summary("milan");
+        assert_eq!(summary["node"]["nodeName"], "milan");
+        assert_eq!(summary["node"]["cpu"]["usageNanoCores"], 1_500_000_000_u64);
+        assert_eq!(summary["pods"][0]["podRef"], json!({ "name": "web", "namespace": "demo", "uid": "u" }));
+        assert_eq!(summary["pods"][0]["memory"]["workingSetBytes"], 2048);
+        assert_eq!(summary["pods"][0]["containers"][1]["name"], "b");
+    }
+
+    #[test]
+    fn what_cannot_be_is_left_out() {
+        let strange =
+            [("a", "-1", "1Mi"), ("b", "1", "much"), ("c\"} 1\nx{y=\"", "1", "1Mi"), ("d", "5000000", "1Mi"), ("", "1", "1Mi")];
+        assert_eq!(NodeUsage::default().next(&reported(&strange), at(0)).containers.len(), 0);
+        let usage = NodeUsage::default().next(&reported(&[("c", "1", "1Mi")]), at(0));
+        assert_eq!(usage.next(&[], at(10)).containers.len(), 0, "what is gone is forgotten");
+    }
+}
