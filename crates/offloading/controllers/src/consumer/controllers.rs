@@ -5,4 +5,5 @@ pub mod connections;
 pub mod namespaces;
 pub mod pods;
 pub mod records;
+pub mod remote_events;
 pub mod virtual_nodes;

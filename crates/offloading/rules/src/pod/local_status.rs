@@ -244,7 +244,7 @@ fn yes_or_no(condition: &Value) -> &str {
 }
 
 /// Times in a status have whole seconds.
-fn stamp(time: Timestamp) -> Value {
+pub(crate) fn stamp(time: Timestamp) -> Value {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into()
 }
 

@@ -9,6 +9,7 @@ pub mod local_status;
 pub mod reclaim;
 pub mod references;
 pub mod remote;
+pub mod remote_events;
 pub mod remote_pod;
 pub mod reported_status;
 pub mod scheduling;

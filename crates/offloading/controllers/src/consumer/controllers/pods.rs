@@ -359,4 +359,4 @@ impl Pass<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -17,7 +17,7 @@ use liqo_offloading_rules::replica::kind::Kind;
 
 /// An API server with these objects, by the last part of the path at which they are listed; it reports no change, and creates objects
 /// as long as `answer` lets it.
-fn api_server<F>(objects: Value, answer: impl Fn(&Method, &str) -> F + Clone + Send + Sync + 'static) -> Client
+pub fn api_server<F>(objects: Value, answer: impl Fn(&Method, &str) -> F + Clone + Send + Sync + 'static) -> Client
 where
     F: Future<Output = bool> + Send,
 {
@@ -59,13 +59,13 @@ fn context(client: Client) -> Context {
 }
 
 /// The state, with the controllers of providers.
-fn started(client: Client) -> Arc<Consumer> {
+pub fn started(client: Client) -> Arc<Consumer> {
     let (consumer, new_peers) = watches::start(context(client));
     tokio::spawn(run_peers(consumer.clone(), new_peers));
     consumer
 }
 
-async fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+pub async fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
     let looking = async {
         loop {
             if let Some(found) = found() {
@@ -88,7 +88,7 @@ fn virtual_node() -> Value {
 }
 
 /// The objects here: a virtual node, and a namespace that is offloaded like this.
-fn here(offloading: &Value) -> Value {
+pub fn here(offloading: &Value) -> Value {
     json!({ "virtualnodes": [virtual_node()],
         "nodes": [{ "apiVersion": "v1", "kind": "Node",
             "metadata": { "name": "milan", "labels": { "region": "us" }, "resourceVersion": "1" } }],
@@ -97,7 +97,7 @@ fn here(offloading: &Value) -> Value {
 }
 
 /// The map of namespaces at the provider, which has that namespace.
-fn mapping() -> Value {
+pub fn mapping() -> Value {
     json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "NamespaceMap",
         "metadata": { "namespace": "tenant", "name": liqo_api::NAMESPACE_MAP, "uid": "m", "resourceVersion": "1" },
         "spec": { "mappings": { "demo": { "remoteName": "demo-rome" } } },
@@ -105,7 +105,7 @@ fn mapping() -> Value {
 }
 
 /// The provider, when it answers and has the namespace.
-async fn connected(consumer: &Arc<Consumer>, there: Client) -> (Arc<PeerState>, Arc<RemoteState>, watch::Sender<Health>) {
+pub async fn connected(consumer: &Arc<Consumer>, there: Client) -> (Arc<PeerState>, Arc<RemoteState>, watch::Sender<Health>) {
     let id = provider();
     let (healthy, health) = watch::channel(Health::Reachable);
     let connection = PeerConnection {
