@@ -16,6 +16,7 @@ mod doctor;
 mod dual_stack;
 mod enforced_network_policies;
 mod enforcement;
+mod events;
 mod exposure;
 mod install;
 mod isolation;
@@ -224,6 +225,8 @@ fn sharing() -> Set {
                 the_manifests_of_all_plugins_and_of_a_new_one_start_a_ready_pod;
             enforcement:
                 a_pod_shows_which_of_its_objects_the_provider_does_not_have;
+            events:
+                warnings_about_remote_pods_are_events_of_the_local_pods;
             // Its pod is larger than every offer.
             sharing:
                 pods_that_exceed_the_offer_are_refused_with_a_reason;

@@ -7,13 +7,15 @@ use liqo_tests::World;
 
 use crate::pods::deployment;
 
-/// Resources that may be written after a peer or its own API server was away for a moment: status, and what a restarted manager needs.
-const WRITTEN_AFTER_AN_OUTAGE: [&str; 5] = [
+/// Resources that may be written after a peer or its own API server was away for a moment: status, what a restarted manager needs, and
+/// warnings of kubelets that needed the API server.
+const WRITTEN_AFTER_AN_OUTAGE: [&str; 6] = [
     " foreignclusters ",
     " nodes ",
     " namespaceoffloadings settled/offloading/status ",
     " certificatesigningrequests ",
     " pods liqo/",
+    " events ",
 ];
 
 /// Whether a write renews a credential for a provider. The consumer renews it at 60% of its lifetime, and after the provider's API server

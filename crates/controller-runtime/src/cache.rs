@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt::Debug, sync::Arc};
 
-use futures::{StreamExt as _, stream::BoxStream};
+use futures::{Stream, StreamExt as _, stream::BoxStream};
 use kube::{
     Api, Resource, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher},
@@ -117,6 +117,36 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
     pub fn all(&self) -> Vec<(Key, Arc<R>)> {
         self.objects.read().iter().map(|(key, object)| (key.clone(), object.clone())).collect()
     }
+}
+
+/// Each object that a watch shows, and each change of it, without keeping any. A broken watch is restarted with growing delays, and then
+/// shows all objects again. Reads no faster than its consumer.
+pub fn follow<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = K> + Send + Unpin + 'static
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let url = api.resource_url().to_owned();
+    let mut failures = 0;
+    let seen = events(api, config, url.clone()).filter_map(move |event| {
+        let object = match event {
+            Err(error) => {
+                failures += 1;
+                log_failure(&url, &error, failures);
+                None
+            }
+            // It only announces a list request, so it does not prove that the watch works.
+            Ok(watcher::Event::Init) => None,
+            Ok(event) => {
+                failures = 0;
+                match event {
+                    watcher::Event::Apply((_, object)) | watcher::Event::InitApply((_, object)) => object,
+                    watcher::Event::Init | watcher::Event::InitDone | watcher::Event::Delete(_) => None,
+                }
+            }
+        };
+        std::future::ready(object)
+    });
+    seen.boxed()
 }
 
 /// The events of a watch: the key, and the object if it can be parsed.

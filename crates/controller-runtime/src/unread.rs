@@ -15,8 +15,16 @@ use serde::{
 use serde_json::value::RawValue;
 
 /// The kinds (plural, as in URLs) that peers write, here or in their own cluster.
-const WRITTEN_BY_PEERS: [&str; 7] =
-    ["namespacemaps", "networkconfigs", "reflectedobjects", "resourceoffers", "resourcerequests", "secrets", "shadowpods"];
+const WRITTEN_BY_PEERS: [&str; 8] = [
+    "events",
+    "namespacemaps",
+    "networkconfigs",
+    "reflectedobjects",
+    "resourceoffers",
+    "resourcerequests",
+    "secrets",
+    "shadowpods",
+];
 
 pub(crate) fn is_written_by_peers(url: &str) -> bool {
     url.rsplit('/').next().is_some_and(|plural| WRITTEN_BY_PEERS.contains(&plural))

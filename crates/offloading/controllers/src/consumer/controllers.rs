@@ -5,5 +5,6 @@ pub mod connections;
 pub mod namespaces;
 pub mod pods;
 pub mod records;
+pub mod remote_events;
 pub mod unscheduled_pods;
 pub mod virtual_nodes;

@@ -9,7 +9,8 @@
 //!   NamespaceOffloading ─▶ namespaces ─────────────┼─▶ NamespaceMap at each provider, status here
 //!   pods without a node ──▶ unscheduled_pods ───────┼─▶ what the webhook did not give them
 //!   pods on our nodes ───▶ pods ───────────────────┼─▶ ShadowPod at the provider, status here     (the hot path)
-//!   what travels along ──▶ records ────────────────┴─▶ ReflectedObject or Secret at the provider
+//!   what travels along ──▶ records ────────────────┼─▶ ReflectedObject or Secret at the provider
+//!   warnings about remote pods ─▶ remote_events ───┴─▶ Event here
 //! ```
 //!
 //! `state` is what the controllers share: the objects of this cluster and, for each provider, the pods on its virtual nodes and,
@@ -67,6 +68,7 @@ async fn run_peers(consumer: Arc<Consumer>, mut new_peers: mpsc::UnboundedReceiv
         };
         let Some((peer, stop)) = new else { return };
         tokio::spawn(pods::run(consumer.clone(), peer.clone(), stop.clone()));
-        tokio::spawn(controllers::records::run(consumer.clone(), peer, stop));
+        tokio::spawn(controllers::records::run(consumer.clone(), peer.clone(), stop.clone()));
+        tokio::spawn(controllers::remote_events::run(consumer.clone(), peer, stop));
     }
 }

@@ -38,7 +38,7 @@ pub fn start(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode, name: &str
     let consumer = consumer.clone();
     tokio::spawn(async move {
         if listed.synced().await {
-            triggers::enqueue(&consumer, &peer, [triggers::pods_listed()]);
+            triggers::enqueue(&consumer, &peer, triggers::pods_listed());
         }
     });
 }

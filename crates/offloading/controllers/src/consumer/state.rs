@@ -39,7 +39,7 @@ use liqo_offloading_rules::replica::record::LocalService;
 use liqo_offloading_rules::replica::record::LocalSlice;
 use liqo_offloading_rules::replica::record::Reference;
 
-pub use peer::{NewPeer, PeerState, PeerStates, RemoteState};
+pub use peer::{EventKey, EventWatch, NewPeer, PeerState, PeerStates, RemoteState};
 
 /// A key of the queue of virtual nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -12,7 +12,7 @@ use liqo_api::{ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceMap, Na
 use liqo_controller_runtime::{Cache, Key, Queue};
 use serde_json::Value;
 
-use super::state::{Consumer, NamespaceKey, NodeKey, PeerState, Queues, recorded_node};
+use super::state::{Consumer, EventKey, NamespaceKey, NodeKey, PeerState, Queues, recorded_node};
 use crate::networks::Network;
 use liqo_offloading_rules::pod::carry::api_server::ApiServerChoice;
 use liqo_offloading_rules::pod::local_state::LocalPod;
@@ -37,6 +37,9 @@ const POLICY_DELAY: Duration = Duration::from_millis(300);
 /// The same for what a deleted pod named, and for the namespace of a pod that is gone on both sides.
 const DELETED_POD_DELAY: Duration = Duration::from_secs(1);
 
+/// The same for the watch of events in the namespace of a pod that came, ended or went.
+const EVENT_WATCH_DELAY: Duration = Duration::from_secs(1);
+
 /// Keys of one provider's queues that are due, and after which delay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trigger {
@@ -51,6 +54,18 @@ enum Target {
     Map,
     Pods(Pods),
     Records(Records),
+    Events(Events),
+}
+
+/// What the provider says about remote pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Events {
+    /// About the remote pod of this pod, if there is something to say.
+    Of(String),
+    /// The watch for this namespace.
+    Watch(String),
+    /// The watches for the namespaces of all pods.
+    AllWatches,
 }
 
 /// Pods on the virtual nodes of a provider.
@@ -95,6 +110,10 @@ fn pods(pods: Pods) -> Trigger {
 
 fn records(records: Records) -> Trigger {
     now(Target::Records(records))
+}
+
+fn events(events: Events) -> Trigger {
+    now(Target::Events(events))
 }
 
 impl Trigger {
@@ -159,7 +178,7 @@ pub fn network(old: Option<&Network>, new: Option<&Network>) -> Vec<Trigger> {
 }
 
 /// A connection to this provider came, went, fell silent or was listed.
-pub fn connection() -> [Trigger; 6] {
+pub fn connection() -> [Trigger; 7] {
     [
         pods(Pods::All),
         records(Records::All),
@@ -167,6 +186,7 @@ pub fn connection() -> [Trigger; 6] {
         now(Target::Map),
         now(Target::Namespace(NamespaceKey::AllNamespaces)),
         now(Target::NodesOfProvider),
+        events(Events::AllWatches),
     ]
 }
 
@@ -175,9 +195,14 @@ pub fn outage() -> [Trigger; 2] {
     [pods(Pods::All), now(Target::Namespace(NamespaceKey::AllNamespaces))]
 }
 
-/// A shadow pod at this provider changed.
-pub fn shadow_pod(name: &str) -> Trigger {
-    pods(Pods::One(name.to_owned()))
+/// A shadow pod at this provider changed. It may show the UID of the remote pod, which events are compared with.
+pub fn shadow_pod(name: &str) -> [Trigger; 2] {
+    [pods(Pods::One(name.to_owned())), events(Events::Of(name.to_owned()))]
+}
+
+/// A watch showed an event about the remote pod of the pod with this UID.
+pub fn remote_event(uid: &str) -> Trigger {
+    events(Events::Of(uid.to_owned()))
 }
 
 /// The `NamespaceMap` at this provider changed.
@@ -190,6 +215,7 @@ pub fn namespace_map(old: Option<&NamespaceMap>, new: Option<&NamespaceMap>) -> 
             pods(Pods::In(namespace.clone())),
             records(Records::Namespaced(Some(namespace.clone()))),
             now(Target::Namespace(NamespaceKey::Namespace(namespace.clone()))),
+            events(Events::Watch(namespace.clone())),
         ]
     };
     [now(Target::Map)].into_iter().chain(changed.into_iter().flat_map(of_namespace)).collect()
@@ -235,7 +261,10 @@ pub fn local_pod(old: Option<&LocalPod>, new: Option<&LocalPod>) -> Vec<Trigger>
     let token = old.zip(new).filter(|(old, new)| uses(old) != uses(new));
     let token = token.map(|(_, new)| records(Records::One(Reference::of_api_server(new))));
     let both = [old, new].into_iter().flatten().map(|pod| pods(Pods::One(pod.uid.clone())));
-    named.chain(token).chain(both).collect()
+    let runs = |pod: Option<&LocalPod>| pod.is_some_and(|pod| !pod.finished);
+    let changed = old.or(new).filter(|_| runs(old) != runs(new));
+    let watch = changed.map(|pod| events(Events::Watch(pod.key.namespace.clone())).after(EVENT_WATCH_DELAY));
+    named.chain(token).chain(both).chain(watch).collect()
 }
 
 /// A pod of an offloaded namespace that has no node changed. One that got a node, or is gone, is due no more.
@@ -244,8 +273,8 @@ pub fn unscheduled_pod(key: &Key, new: Option<&UnscheduledPod>) -> Option<Key> {
 }
 
 /// All pods of a virtual node are listed.
-pub fn pods_listed() -> Trigger {
-    records(Records::All)
+pub fn pods_listed() -> [Trigger; 2] {
+    [records(Records::All), events(Events::AllWatches)]
 }
 
 /// A pod is gone here, and its shadow pod at the provider too: the last one of a namespace that is no longer wanted there lets
@@ -343,6 +372,7 @@ pub fn enqueue(consumer: &Consumer, peer: &PeerState, triggers: impl IntoIterato
             Target::Namespace(key) => add(&consumer.queues.namespaces, key, delay),
             Target::Map => add(&consumer.queues.namespaces, NamespaceKey::Map(peer.id.clone()), delay),
             Target::Pods(pods) => enqueue_pods(peer, &pods, delay),
+            Target::Events(events) => enqueue_events(peer, events, delay),
             Target::Records(records) => {
                 for reference in references(consumer, peer, records) {
                     add(&peer.record_queue, reference, delay);
@@ -414,6 +444,22 @@ fn enqueue_pods(peer: &PeerState, pods: &Pods, delay: Duration) {
         Pods::In(namespace) => peer.pods().iter().filter(|pod| pod.key.namespace == *namespace).for_each(|pod| enqueue(&pod.uid)),
         Pods::Naming(reference) => {
             peer.pods().iter().filter(|pod| reference.is_named_by(pod)).for_each(|pod| enqueue(&pod.uid));
+        }
+    }
+}
+
+fn enqueue_events(peer: &PeerState, events: Events, delay: Duration) {
+    let watch = |namespace: String| add(&peer.event_queue, EventKey::Watch(namespace), delay);
+    match events {
+        Events::Of(uid) => {
+            if peer.journal.lock().has(&uid) {
+                add(&peer.event_queue, EventKey::Pod(uid), delay);
+            }
+        }
+        Events::Watch(namespace) => watch(namespace),
+        Events::AllWatches => {
+            let namespaces: BTreeSet<String> = peer.pods().iter().map(|pod| pod.key.namespace.clone()).collect();
+            namespaces.into_iter().for_each(watch);
         }
     }
 }

@@ -4,10 +4,13 @@ use std::{
     collections::BTreeSet,
     net::IpAddr,
     sync::{Arc, OnceLock, Weak},
+    time::{Duration, Instant},
 };
 
+use futures::StreamExt as _;
+use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Namespace, Node, Pod, Secret, Service},
+    core::v1::{ConfigMap, Event, Namespace, Node, Pod, Secret, Service},
     discovery::v1::EndpointSlice,
     networking::v1::{self, Ingress},
 };
@@ -18,7 +21,10 @@ use kube::{
 };
 use liqo_api::reflection::is_denied;
 use liqo_api::{ForeignCluster, NamespaceMap, NamespaceOffloading, ReflectedObject, ShadowPod, VirtualNode, labels};
-use liqo_controller_runtime::{Cache, Context, Key, PeerConnection, cache::whole};
+use liqo_controller_runtime::{
+    Cache, Context, Key, PeerConnection,
+    cache::{self, whole},
+};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{OnceCell, mpsc};
@@ -27,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use super::kubelet_index;
 use super::node_objects;
 use super::state::{
-    Consumer, FollowedNamespace, LocalObjects, NewPeer, PeerState, PeerStates, PolicySources, Queues, RemoteState,
+    Consumer, EventWatch, FollowedNamespace, LocalObjects, NewPeer, PeerState, PeerStates, PolicySources, Queues, RemoteState,
 };
 use super::triggers;
 use super::triggers::{Trigger, enqueue, enqueue_everywhere, enqueue_keys};
@@ -40,6 +46,9 @@ use liqo_offloading_rules::json::fingerprint;
 use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::local_state::Shadow;
+use liqo_offloading_rules::pod::remote_events;
+use liqo_offloading_rules::pod::remote_events::Rate;
+use liqo_offloading_rules::pod::remote_events::RemoteEvent;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
@@ -53,6 +62,10 @@ use liqo_offloading_rules::replica::record::object_of;
 
 /// A watch at a peer is started again after this time, so that one which died silently is noticed.
 const WATCH_SECONDS: u32 = 120;
+
+/// How many events of one namespace at a peer are read at once, and how often one more.
+const EVENTS_AT_ONCE: u32 = 1000;
+const EVENT_PACE: Duration = Duration::from_millis(5);
 
 /// Starts the watches of this cluster. Providers that are added to the state are sent to the receiver.
 pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPeer>) {
@@ -179,7 +192,7 @@ pub fn remote(
         Shadow::of,
         move |key, _, _| {
             seen.shadow_seen(&key.name);
-            enqueue(vec![triggers::shadow_pod(&key.name)]);
+            enqueue(triggers::shadow_pod(&key.name).into());
         },
     );
     let enqueue = at_peer();
@@ -212,7 +225,43 @@ pub fn remote(
         ReflectionRecord::of_secret,
         changed(),
     );
-    RemoteState { connection, shadows, maps, objects, secrets }
+    RemoteState { connection, shadows, maps, objects, secrets, event_watches: Mutex::default(), stop: stop.clone() }
+}
+
+/// Watches the warnings about pods in the provider's namespace `mapped`, which is ours by the name of `namespace`.
+pub fn remote_events(
+    consumer: &Arc<Consumer>,
+    peer: &Arc<PeerState>,
+    remote: &RemoteState,
+    namespace: &str,
+    mapped: &str,
+) -> EventWatch {
+    let config = watcher::Config::default().timeout(WATCH_SECONDS).fields(remote_events::FIELD_SELECTOR);
+    let mut seen = cache::follow(Api::<Event>::namespaced(remote.connection.client.clone(), mapped), config);
+    let (stop, consumer, peer) = (remote.stop.child_token(), Arc::downgrade(consumer), peer.clone());
+    let (ended, namespace, here) = (stop.clone(), namespace.to_owned(), mapped.to_owned());
+    tokio::spawn(ended.run_until_cancelled_owned(async move {
+        let mut pace = Rate::new(EVENTS_AT_ONCE, EVENT_PACE);
+        while let Some(event) = seen.next().await {
+            let now = Instant::now();
+            pace.take(now);
+            // What the provider sends faster waits there.
+            tokio::time::sleep(pace.wait(now)).await;
+            let Some(consumer) = consumer.upgrade() else { return };
+            remote_event(&consumer, &peer, &namespace, RemoteEvent::of(event, &here, Timestamp::now()));
+        }
+    }));
+    EventWatch { mapped: mapped.to_owned(), _stop: stop.drop_guard() }
+}
+
+/// Takes over an event, if it is about a pod of this namespace that is on a virtual node of this provider.
+fn remote_event(consumer: &Consumer, peer: &PeerState, namespace: &str, event: Option<RemoteEvent>) {
+    let pod = event.and_then(|event| Some((peer.pod_named(&Key::new(namespace, event.pod_name.as_str()))?, event)));
+    let Some((pod, event)) = pod else { return };
+    let remote_uid = peer.remote().and_then(|remote| remote.shadow(&pod.uid)?.remote_uid.clone());
+    if peer.journal.lock().arrived(&pod.uid, remote_uid.as_deref(), event) {
+        enqueue(consumer, peer, [triggers::remote_event(&pod.uid)]);
+    }
 }
 
 /// Watches the objects of a namespace, from when the manager may read them until the namespace is no longer offloaded.

@@ -149,6 +149,8 @@ pub struct Shadow {
     pub resources: u64,
     /// The pod at the provider finds our API server, as the provider shows it.
     pub uses_api_server: bool,
+    /// UID of the remote pod.
+    pub remote_uid: Option<String>,
     status: Option<Box<str>>,
 }
 
@@ -170,6 +172,7 @@ impl Shadow {
             carried: changeable(&shadow.spec.pod),
             resources: resources(&shadow.spec.pod),
             uses_api_server: shadow.metadata.name.is_some_and(|uid| uses(&shadow.spec.pod, &secret(&uid))),
+            remote_uid: status.remote_uid,
             status: status.pod.map(|pod| pod.to_string().into()),
         })
     }

@@ -12,6 +12,7 @@ pub mod recreated;
 pub mod references;
 pub mod refusals;
 pub mod remote;
+pub mod remote_events;
 pub mod remote_pod;
 pub mod reported_status;
 pub mod scheduling;

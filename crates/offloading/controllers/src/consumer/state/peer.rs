@@ -17,6 +17,7 @@ use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::local;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::local_state::Shadow;
+use liqo_offloading_rules::pod::remote_events::Journal;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
@@ -26,6 +27,15 @@ const NOT_ACCEPTED_RETRY: Duration = Duration::from_secs(60);
 
 /// Minimum time between two events of the same reason on one object.
 const EVENT_INTERVAL: Duration = Duration::from_secs(600);
+
+/// A key of a provider's queue of events.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EventKey {
+    /// The watch of events in the provider's namespace for this one of ours.
+    Watch(String),
+    /// The events about the remote pod of the local pod with this UID.
+    Pod(String),
+}
 
 /// A provider that was just added, and the end of the workers of its queues.
 pub type NewPeer = (Weak<PeerState>, CancellationToken);
@@ -81,6 +91,9 @@ pub struct PeerState {
     pub pod_queue: Queue<String>,
     /// Objects that are or should be recorded at the provider.
     pub record_queue: Queue<Reference>,
+    pub event_queue: Queue<EventKey>,
+    /// The last warnings about remote pods.
+    pub journal: Mutex<Journal>,
     /// The pods on its virtual nodes, by UID.
     pods: RwLock<HashMap<String, Arc<LocalPod>>>,
     remote: RwLock<Option<Arc<RemoteState>>>,
@@ -127,6 +140,17 @@ pub struct RemoteState {
     pub objects: Cache<ReflectionRecord>,
     /// The records of Secrets.
     pub secrets: Cache<ReflectionRecord>,
+    /// The watches of events about remote pods, by our namespace.
+    pub event_watches: Mutex<HashMap<String, EventWatch>>,
+    /// Ends all watches of this connection.
+    pub stop: CancellationToken,
+}
+
+/// A watch of events in one namespace of the provider.
+pub struct EventWatch {
+    /// That namespace.
+    pub mapped: String,
+    pub _stop: DropGuard,
 }
 
 impl RemoteState {
@@ -175,6 +199,8 @@ impl PeerState {
             id,
             pod_queue: Queue::new(),
             record_queue: Queue::new(),
+            event_queue: Queue::new(),
+            journal: Mutex::default(),
             pods: RwLock::default(),
             remote: RwLock::default(),
             memory: Mutex::default(),
@@ -210,6 +236,11 @@ impl PeerState {
 
     pub fn pod(&self, uid: &str) -> Option<Arc<LocalPod>> {
         self.pods.read().get(uid).cloned()
+    }
+
+    /// The pod with this name.
+    pub fn pod_named(&self, key: &Key) -> Option<Arc<LocalPod>> {
+        self.pods.read().values().find(|pod| pod.key == *key).cloned()
     }
 
     /// All pods on the virtual nodes of this provider.
@@ -283,6 +314,7 @@ impl PeerState {
     /// Nothing needs to be remembered of this pod any more.
     pub fn forget(&self, uid: &str) {
         self.memory.lock().remove(uid);
+        self.journal.lock().forget(uid);
     }
 
     /// How long ago this process asked for a token for this pod.

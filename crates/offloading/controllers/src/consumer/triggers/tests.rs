@@ -1,6 +1,7 @@
 //! One test for each row of the table: what is due when something changes.
 
 use liqo_api::ClusterId;
+use liqo_offloading_rules::pod::remote_events::RemoteEvent;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -129,6 +130,7 @@ fn everything_of_a_provider_is_due_when_its_connection_changes() {
         now(Target::Map),
         now(Target::Namespace(NamespaceKey::AllNamespaces)),
         now(Target::NodesOfProvider),
+        events(Events::AllWatches),
     ] {
         assert!(all.contains(&due), "{due:?}");
     }
@@ -144,8 +146,27 @@ fn a_pod_without_a_node_is_due_until_it_has_one() {
 }
 
 #[test]
-fn a_pod_is_due_when_its_shadow_pod_changes() {
-    assert_eq!(shadow_pod("u"), pods(Pods::One("u".into())));
+fn a_pod_and_its_events_are_due_when_its_shadow_pod_changes() {
+    assert_eq!(shadow_pod("u"), [pods(Pods::One("u".into())), events(Events::Of("u".into()))]);
+}
+
+#[test]
+fn the_events_of_a_pod_are_due_when_the_provider_has_one_and_only_then() {
+    assert_eq!(remote_event("u"), events(Events::Of("u".into())));
+    let peer = PeerState::new(id(), CancellationToken::new());
+    let enqueue = |due: Events| enqueue_events(&peer, due, Duration::ZERO);
+    enqueue(Events::Of("u".into()));
+    assert!(peer.event_queue.is_empty(), "a healthy pod costs nothing");
+    let warning = json!({ "metadata": { "uid": "e" }, "type": "Warning", "reason": "Failed", "firstTimestamp": "2026-01-01T00:00:00Z",
+        "involvedObject": { "kind": "Pod", "namespace": "m", "name": "web", "uid": "r" } });
+    let warning = RemoteEvent::of(serde_json::from_value(warning).unwrap(), "m", jiff::Timestamp::now()).unwrap();
+    peer.journal.lock().arrived("u", None, warning);
+    enqueue(Events::Of("u".into()));
+    assert_eq!(peer.event_queue.len(), 1);
+    peer.pod_changed(None, Some(&Arc::new(local(&json!({})))));
+    peer.pod_changed(None, Some(&Arc::new(local(&json!({ "metadata": { "name": "db", "uid": "v" } })))));
+    enqueue(Events::AllWatches);
+    assert_eq!(peer.event_queue.len(), 2, "both pods are in one namespace");
 }
 
 #[test]
@@ -157,10 +178,11 @@ fn pods_and_objects_of_a_namespace_are_due_when_its_mapping_changes() {
         pods(Pods::In("demo".into())),
         records(Records::Namespaced(Some("demo".into()))),
         now(Target::Namespace(NamespaceKey::Namespace("demo".into()))),
+        events(Events::Watch("demo".into())),
     ];
     assert_eq!(namespace_map(Some(&refused), Some(&ready)), of_demo);
-    assert_eq!(namespace_map(None, Some(&ready)).len(), 7, "both namespaces are due");
-    assert_eq!(namespace_map(Some(&ready), None).len(), 7);
+    assert_eq!(namespace_map(None, Some(&ready)).len(), 9, "both namespaces are due");
+    assert_eq!(namespace_map(Some(&ready), None).len(), 9);
 }
 
 #[test]
@@ -209,10 +231,13 @@ fn the_namespace_and_the_secrets_of_an_ingress_are_due_when_the_world_reaches_it
 #[test]
 fn a_pod_is_due_when_it_changes_and_what_it_named_when_it_is_gone() {
     let (pod, own) = (local(&json!({})), pods(Pods::One("u".into())));
-    assert_eq!(local_pod(None, Some(&pod)), std::slice::from_ref(&own));
+    let watch = events(Events::Watch("demo".into())).after(EVENT_WATCH_DELAY);
+    assert_eq!(local_pod(None, Some(&pod)), [own.clone(), watch.clone()]);
     assert_eq!(local_pod(Some(&pod), Some(&pod)), [own.clone(), own.clone()]);
     let named = one(Kind::ConfigMap, "m").after(DELETED_POD_DELAY);
-    assert_eq!(local_pod(Some(&pod), None), [named.clone(), own.clone()]);
+    assert_eq!(local_pod(Some(&pod), None), [named.clone(), own.clone(), watch.clone()]);
+    let ended = local(&json!({ "status": { "phase": "Succeeded" } }));
+    assert!(local_pod(Some(&pod), Some(&ended)).contains(&watch), "it may be the last one that ran");
     let another = local(&json!({ "metadata": { "uid": "v" } }));
     assert_eq!(local_pod(Some(&pod), Some(&another)), [named, own, pods(Pods::One("v".into()))], "it has the name now");
 }
@@ -229,7 +254,7 @@ fn the_token_of_a_pod_is_due_when_the_pod_is_sent_or_ends() {
 
 #[test]
 fn everything_that_pods_name_is_due_when_they_are_listed_and_the_map_when_one_is_gone() {
-    assert_eq!(pods_listed(), records(Records::All));
+    assert_eq!(pods_listed(), [records(Records::All), events(Events::AllWatches)]);
     assert_eq!(pod_gone(), now(Target::Map).after(DELETED_POD_DELAY));
 }
 

@@ -100,7 +100,7 @@ pub(in crate::consumer::controllers) fn here(offloading: &Value) -> Value {
 }
 
 /// The map of namespaces at the provider, which has that namespace.
-fn mapping() -> Value {
+pub fn mapping() -> Value {
     json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "NamespaceMap",
         "metadata": { "namespace": "tenant", "name": liqo_api::NAMESPACE_MAP, "uid": "m", "resourceVersion": "1" },
         "spec": { "mappings": { "demo": { "remoteName": "demo-rome" } } },
@@ -108,7 +108,7 @@ fn mapping() -> Value {
 }
 
 /// The provider, when it answers and has the namespace.
-async fn connected(consumer: &Arc<Consumer>, there: Client) -> (Arc<PeerState>, Arc<RemoteState>, watch::Sender<Health>) {
+pub async fn connected(consumer: &Arc<Consumer>, there: Client) -> (Arc<PeerState>, Arc<RemoteState>, watch::Sender<Health>) {
     let id = provider();
     let (healthy, health) = watch::channel(Health::Reachable);
     let connection = PeerConnection {

@@ -1,0 +1,54 @@
+//! How often something may happen.
+
+use std::time::{Duration, Instant};
+
+/// A token bucket: `burst` times at once, and then once in each `interval`.
+#[derive(Debug)]
+pub struct Rate {
+    interval: Duration,
+    burst: u32,
+    /// When all tokens are there again; nothing while none was ever taken.
+    full_at: Option<Instant>,
+}
+
+impl Rate {
+    pub fn new(burst: u32, interval: Duration) -> Self {
+        Self { interval, burst, full_at: None }
+    }
+
+    /// How long until there is a token; zero if there is one.
+    pub fn wait(&self, now: Instant) -> Duration {
+        let until_full = self.full_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        until_full.saturating_sub(self.interval * self.burst.saturating_sub(1))
+    }
+
+    /// Takes a token.
+    pub fn take(&mut self, now: Instant) {
+        self.full_at = Some(self.full_at.map_or(now, |at| at.max(now)) + self.interval);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_burst_there_is_one_token_in_each_interval() {
+        let (start, minute) = (Instant::now(), Duration::from_secs(60));
+        let mut rate = Rate::new(3, minute);
+        for _ in 0..3 {
+            assert_eq!(rate.wait(start), Duration::ZERO);
+            rate.take(start);
+        }
+        assert_eq!(rate.wait(start), minute);
+        assert_eq!(rate.wait(start + minute), Duration::ZERO);
+        rate.take(start + minute);
+        assert_eq!(rate.wait(start + minute), minute);
+        let later = start + 100 * minute;
+        for _ in 0..3 {
+            assert_eq!(rate.wait(later), Duration::ZERO, "no more than a burst is saved");
+            rate.take(later);
+        }
+        assert_eq!(rate.wait(later), minute);
+    }
+}

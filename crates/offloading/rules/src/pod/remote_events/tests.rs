@@ -1,0 +1,246 @@
+use std::time::{Duration, Instant};
+
+use crate::fixtures;
+
+use super::*;
+
+const MAPPED: &str = "demo-rome-aaaaaa";
+
+fn now() -> Timestamp {
+    "2026-01-01T00:10:00Z".parse().unwrap()
+}
+
+/// A warning about remote pod `r` with these changes.
+fn event(changes: &Value) -> Event {
+    let mut event = json!({
+        "metadata": { "namespace": MAPPED, "name": "web.1", "uid": "e", "creationTimestamp": "2026-01-01T00:00:00Z" },
+        "involvedObject": { "kind": "Pod", "namespace": MAPPED, "name": "web", "uid": "r", "fieldPath": "spec.containers{main}" },
+        "type": "Warning", "reason": "Failed", "message": "Failed to pull image \"x\"", "count": 3,
+        "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:05:00Z",
+        "source": { "component": "kubelet", "host": "milan-1" },
+    });
+    json_patch::merge(&mut event, changes);
+    serde_json::from_value(event).unwrap()
+}
+
+fn remote(changes: &Value) -> Option<RemoteEvent> {
+    RemoteEvent::of(event(changes), MAPPED, now())
+}
+
+fn at_home(changes: &Value) -> Value {
+    let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "home-uid" }, "spec": { "containers": [] } });
+    let pod = LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap();
+    remote(changes).unwrap().at_home(&pod, MAPPED, "milan").1
+}
+
+#[test]
+fn a_warning_becomes_an_event_of_the_local_pod() {
+    let written = at_home(&json!({}));
+    let name = written["metadata"]["name"].as_str().unwrap();
+    assert!(name.starts_with("web.") && dns_names::is_subdomain(name), "{name}");
+    let expected = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": { "namespace": "demo", "name": name },
+        "involvedObject": { "apiVersion": "v1", "kind": "Pod", "namespace": "demo", "name": "web", "uid": "home-uid",
+            "fieldPath": "spec.containers{main}" },
+        "type": "Warning", "reason": "Failed", "message": "Failed to pull image \"x\"", "count": 3,
+        "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:05:00Z",
+        "source": { "component": "milan/kubelet", "host": "milan" }, "reportingComponent": "liqo-controller-manager",
+    });
+    assert_eq!(written, expected);
+}
+
+#[test]
+fn an_event_has_the_same_name_after_a_restart_and_another_one_has_another_name() {
+    let name = |changes: &Value| at_home(changes)["metadata"]["name"].clone();
+    assert_eq!(name(&json!({})), name(&json!({ "count": 7, "message": "other words" })));
+    assert_ne!(name(&json!({})), name(&json!({ "metadata": { "uid": "f" } })));
+}
+
+#[test]
+fn the_name_of_an_event_of_a_pod_with_a_long_name_is_valid() {
+    let long = format!("{}-{}", "a".repeat(235), "b".repeat(17));
+    let pod = json!({ "metadata": { "namespace": "demo", "name": long, "uid": "u" }, "spec": { "containers": [] } });
+    let pod = LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap();
+    let (key, _) = remote(&json!({})).unwrap().at_home(&pod, MAPPED, "milan");
+    assert!(dns_names::is_subdomain(&key.name), "{}", key.name);
+}
+
+#[test]
+fn only_warnings_about_pods_of_the_mapped_namespace_count() {
+    for changes in [
+        json!({ "type": "Normal" }),
+        json!({ "type": null }),
+        json!({ "involvedObject": { "kind": "Service" } }),
+        json!({ "involvedObject": { "namespace": "kube-system" } }),
+        json!({ "involvedObject": { "name": "../web" } }),
+        json!({ "involvedObject": { "uid": null } }),
+        json!({ "metadata": { "uid": null } }),
+        json!({ "reason": null }),
+        json!({ "reason": "" }),
+        json!({ "reason": "1st" }),
+        json!({ "reason": "Two words" }),
+        json!({ "reason": "A".repeat(129) }),
+        json!({ "firstTimestamp": null, "lastTimestamp": null, "metadata": { "creationTimestamp": null } }),
+    ] {
+        assert_eq!(remote(&changes), None, "{changes}");
+    }
+    assert!(remote(&json!({ "reason": "A".repeat(128) })).is_some());
+}
+
+#[test]
+fn texts_and_numbers_of_a_hostile_provider_are_bounded() {
+    let hostile = at_home(&json!({
+        "message": format!("\u{1b}[2Jone\ntwo\u{202e}{}", "é".repeat(5000)), "count": i32::MAX,
+        "firstTimestamp": "2030-01-01T00:00:00Z", "lastTimestamp": "2029-01-01T00:00:00Z",
+        "source": { "component": "kubelet\n<script>" }, "involvedObject": { "fieldPath": "x\u{7}" },
+    }));
+    let message = hostile["message"].as_str().unwrap();
+    assert!(message.starts_with("[2Jone twoé") && message.ends_with('é'), "{message}");
+    assert!((1022..=1024).contains(&message.len()), "{}", message.len());
+    assert_eq!((&hostile["count"], &hostile["source"]["component"]), (&json!(1_000_000), &json!("milan")));
+    assert_eq!((&hostile["firstTimestamp"], &hostile["lastTimestamp"]), (&json!(stamp(now())), &json!(stamp(now()))));
+    assert_eq!(hostile["involvedObject"].get("fieldPath"), None);
+    assert_eq!(at_home(&json!({ "count": -5 }))["count"], 1);
+}
+
+#[test]
+fn names_that_exist_only_at_the_provider_become_those_at_home() {
+    let message = |text: &str| at_home(&json!({ "message": text }))["message"].as_str().unwrap().to_owned();
+    assert_eq!(
+        message("restarting container main in pod web_demo-rome-aaaaaa(r)"),
+        "restarting container main in pod web_demo(home-uid)"
+    );
+    assert_eq!(message("object \"demo-rome-aaaaaa\"/\"m\" not registered"), "object \"demo\"/\"m\" not registered");
+    assert_eq!(message("demo-rome-aaaaaa"), "demo");
+    assert_eq!(message("x-demo-rome-aaaaaa demo-rome-aaaaaab err"), "x-demo-rome-aaaaaa demo-rome-aaaaaab err");
+}
+
+#[test]
+fn events_of_the_newer_api_are_read_too() {
+    let scheduler = at_home(&json!({
+        "firstTimestamp": null, "lastTimestamp": null, "count": null, "source": {}, "reportingComponent": "default-scheduler",
+        "eventTime": "2026-01-01T00:01:00.123456Z",
+        "series": { "count": 4, "lastObservedTime": "2026-01-01T00:02:00.123456Z" },
+    }));
+    assert_eq!(scheduler["source"]["component"], "milan/default-scheduler");
+    assert_eq!(
+        (&scheduler["firstTimestamp"], &scheduler["lastTimestamp"]),
+        (&json!("2026-01-01T00:01:00Z"), &json!("2026-01-01T00:02:00Z"))
+    );
+    assert_eq!(scheduler["count"], 4);
+}
+
+#[test]
+fn a_namespace_is_watched_when_the_provider_says_that_it_is_ready() {
+    let map = fixtures::map(&[], &[("demo", MAPPED, "u"), ("evil", "../../kube-system", "v")]);
+    assert_eq!(watched_namespace(Some(&map), "demo").as_deref(), Some(MAPPED));
+    assert_eq!((watched_namespace(Some(&map), "evil"), watched_namespace(Some(&map), "other")), (None, None));
+    let mut terminating = map;
+    let namespaces = &mut terminating.status.as_mut().unwrap().namespaces;
+    namespaces.get_mut("demo").unwrap().phase = MappedNamespacePhase::Terminating;
+    assert_eq!((watched_namespace(Some(&terminating), "demo"), watched_namespace(None, "demo")), (None, None));
+}
+
+/// A journal and a time.
+struct Held {
+    journal: Journal,
+    now: Instant,
+}
+
+impl Held {
+    fn new() -> Self {
+        Self { journal: Journal::default(), now: Instant::now() }
+    }
+
+    fn arrives(&mut self, changes: &Value) -> bool {
+        self.journal.arrived("home-uid", Some("r"), remote(changes).unwrap())
+    }
+
+    /// Writes all that is due, and returns how much that was and what follows.
+    fn write(&mut self, uid: &str) -> (usize, Due) {
+        for count in 0.. {
+            match self.journal.due(uid, "r", self.now) {
+                Due::Write(event) => self.journal.written(uid, *event, self.now),
+                due => return (count, due),
+            }
+        }
+        unreachable!()
+    }
+}
+
+#[test]
+fn an_event_is_written_once_and_a_repeated_one_after_a_minute() {
+    let mut held = Held::new();
+    assert!(held.arrives(&json!({})));
+    assert_eq!(held.write("home-uid"), (1, Due::Nothing));
+    assert!(!held.arrives(&json!({})), "a watch that starts again shows the same events");
+    assert_eq!(held.write("home-uid"), (0, Due::Nothing));
+    for count in 4..9 {
+        assert!(held.arrives(&json!({ "count": count })));
+    }
+    assert_eq!(held.write("home-uid"), (0, Due::After(Duration::from_secs(60))));
+    held.now += Duration::from_secs(60);
+    assert_eq!(held.write("home-uid"), (1, Due::Nothing));
+}
+
+#[test]
+fn a_failed_write_is_due_again() {
+    let mut held = Held::new();
+    held.arrives(&json!({}));
+    assert!(matches!(held.journal.due("home-uid", "r", held.now), Due::Write(_)));
+    assert!(held.arrives(&json!({})), "the next connection shows it again");
+    assert_eq!(held.write("home-uid"), (1, Due::Nothing));
+}
+
+#[test]
+fn events_wait_until_the_remote_pod_is_known_and_never_count_for_another_one() {
+    let mut held = Held::new();
+    held.arrives(&json!({}));
+    assert_eq!(held.journal.due("home-uid", "another", held.now), Due::Nothing);
+    assert_eq!(held.journal.due("another", "r", held.now), Due::Nothing);
+    assert_eq!(held.write("home-uid"), (1, Due::Nothing));
+    held.journal.forget("home-uid");
+    assert!(!held.journal.has("home-uid"));
+}
+
+#[test]
+fn a_pod_with_many_warnings_has_a_burst_and_then_one_in_five_minutes() {
+    let mut held = Held::new();
+    let mut written = 0;
+    for number in 0..100 {
+        held.arrives(&json!({ "metadata": { "uid": format!("e{number}") } }));
+        written += held.write("home-uid").0;
+    }
+    assert_eq!(written, 25);
+    assert_eq!(held.write("home-uid"), (0, Due::After(Duration::from_secs(300))));
+    held.now += Duration::from_secs(300);
+    assert_eq!(held.write("home-uid"), (1, Due::After(Duration::from_secs(300))));
+}
+
+#[test]
+fn only_the_last_few_events_of_a_pod_are_held_and_those_of_an_earlier_pod_go_first() {
+    let mut held = Held::new();
+    held.arrives(&json!({}));
+    for number in 0..100 {
+        held.arrives(&json!({ "metadata": { "uid": format!("e{number}") }, "involvedObject": { "uid": "earlier" } }));
+    }
+    assert_eq!(held.write("home-uid"), (1, Due::Nothing), "the event of this pod is still there");
+    for number in 0..100 {
+        held.arrives(&json!({ "metadata": { "uid": format!("f{number}") } }));
+    }
+    assert_eq!(held.write("home-uid"), (8, Due::Nothing));
+}
+
+#[test]
+fn all_pods_of_a_provider_share_one_rate() {
+    let mut held = Held::new();
+    let pods: Vec<String> = (0..1000).map(|number| format!("u{number}")).collect();
+    for uid in &pods {
+        held.journal.arrived(uid, Some("r"), remote(&json!({})).unwrap());
+    }
+    let write_all = |held: &mut Held| pods.iter().map(|uid| held.write(uid).0).sum::<usize>();
+    assert_eq!(write_all(&mut held), 200);
+    held.now += Duration::from_secs(1);
+    assert_eq!(write_all(&mut held), 10);
+    assert_eq!(held.write(&pods[999]), (0, Due::After(Duration::from_secs(1))));
+}
