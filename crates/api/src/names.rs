@@ -143,6 +143,8 @@ pub mod annotations {
     pub const SENT_TO: &str = "liqo.io/sent-to";
     /// On a remote pod: the labels and annotations that it got from the local pod. When one is gone from the local pod, the provider removes it.
     pub const TRAVELLED: &str = "liqo.io/travelled";
+    /// On a remote pod that reads its labels from a volume: those that it got from the local pod, one in each line.
+    pub const HOME_LABELS: &str = "liqo.io/home-labels";
     /// On a tenant namespace, and on the `ForeignCluster` of a consumer that waited for approval: the consumer's public key (base64).
     pub const PUBLIC_KEY: &str = "liqo.io/public-key";
     /// On a tenant namespace and others: the friendly name of the cluster.
