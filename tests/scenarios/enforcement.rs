@@ -9,6 +9,7 @@ use liqo_api::{DEFAULT_POOL, Quantity, ResourceOffer};
 use liqo_tests::{Cluster, World, eventually, still};
 use serde_json::json;
 
+use crate::network::{ABROAD, AT_HOME, connected, servers, service};
 use crate::pods::{deployment, pod};
 
 /// Applies a policy at milan for rome's pods.
@@ -216,4 +217,30 @@ pub async fn limits_are_charged_if_the_policy_says_so(world: Arc<World>) -> Resu
     ensure!(rome.ready_pods("limits", "app=huge", 1).await?.len() == 1, "a pod was ended without notice");
     no_policy(&world).await?;
     rome.delete_namespace("limits").await
+}
+
+pub async fn a_namespace_has_its_own_name_at_a_provider_whose_policy_allows_that(world: Arc<World>) -> Result<()> {
+    let (rome, milan, name) = (&world.rome, &world.milan, "same-name");
+    connected(rome, milan).await?;
+    policy(&world, &json!({ "namespaceNames": ["same-*"] })).await?;
+    rome.kubectl(&["create", "namespace", name]).await?;
+    rome.liqoctl(&["offload", "namespace", name, "--namespace-mapping-strategy", "EnforceSameName"]).await?;
+    let remote = rome.remote_namespace(name, milan).await?;
+    ensure!(remote == name, "at milan it is {remote}");
+    rome.apply(&service(name, "web")).await?;
+    rome.apply(&servers(name, "near", "web", 1, AT_HOME)).await?;
+    rome.apply(&servers(name, "far", "other", 1, ABROAD)).await?;
+    rome.ready_pods(name, "server=near", 1).await?;
+    let far = rome.ready_pods(name, "server=far", 1).await?.remove(0);
+    for host in ["web.same-name", "web.same-name.svc.cluster.local"] {
+        eventually(&format!("a remote pod reaches {host}"), Duration::from_secs(30), || async {
+            let line = format!("timeout 3 wget -qO- http://{host}");
+            let far = far.metadata.name.as_deref().unwrap_or_default();
+            let answer = rome.try_kubectl(&["-n", name, "exec", far, "--", "sh", "-c", &line]).await?;
+            Ok(answer.stdout.contains("near").then_some(()))
+        })
+        .await?;
+    }
+    no_policy(&world).await?;
+    rome.delete_namespace(name).await
 }

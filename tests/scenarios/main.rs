@@ -84,6 +84,7 @@ fn pods_and_policies() -> Set {
                 an_ephemeral_container_runs_at_the_peer_or_shows_why_not,
                 a_pod_that_was_deleted_at_the_peer_shows_a_restart,
                 label_changes_arrive_at_the_peer,
+                a_remote_pod_reads_what_it_would_read_at_home,
                 config_maps_and_secrets_of_a_pod_are_reflected,
                 a_remote_pod_cannot_be_resized_and_shows_that;
             offloading:
@@ -126,7 +127,8 @@ fn pods_and_policies() -> Set {
                 the_pod_security_of_a_consumers_pods_follows_the_policy,
                 a_consumers_pods_get_only_the_priority_volumes_and_objects_of_the_policy,
                 a_policy_cannot_allow_pods_on_the_providers_virtual_nodes,
-                limits_are_charged_if_the_policy_says_so;
+                limits_are_charged_if_the_policy_says_so,
+                a_namespace_has_its_own_name_at_a_provider_whose_policy_allows_that;
             // They stop managers.
             pods:
                 a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete;
@@ -174,7 +176,8 @@ fn network() -> Set {
             dual_stack:
                 ranges_of_both_families_are_detected_and_negotiated;
             services:
-                pods_of_a_stateful_set_have_their_names_in_both_clusters;
+                pods_of_a_stateful_set_have_their_names_in_both_clusters,
+                endpoints_written_by_hand_are_known_elsewhere_if_they_are_pods;
         },
         with_turin: scenarios! {
             isolation:

@@ -408,6 +408,43 @@ pub async fn label_changes_arrive_at_the_peer(world: Arc<World>) -> Result<()> {
     rome.delete_namespace("labels").await
 }
 
+pub async fn a_remote_pod_reads_what_it_would_read_at_home(world: Arc<World>) -> Result<()> {
+    let (rome, namespace) = (&world.rome, "downward");
+    rome.offloaded_namespace(namespace, "Remote").await?;
+    let variable = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+    let file = |path: &str, field: &str| json!({ "path": path, "fieldRef": { "fieldPath": field } });
+    let files = json!([file("namespace", "metadata.namespace"), file("uid", "metadata.uid"), file("labels", "metadata.labels")]);
+    let object = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": "reader", "namespace": namespace, "labels": { "app": "reader", "tier": "1" } },
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "volumes": [{ "name": "info", "downwardAPI": { "items": files } }],
+            "containers": [{
+                "name": "main",
+                "image": "localhost/busybox:1",
+                "command": ["sh", "-c", "trap exit TERM; sleep 3600 & wait"],
+                "env": [variable("NAMESPACE", "metadata.namespace"), variable("ID", "metadata.uid"),
+                    variable("NODE", "spec.nodeName"), variable("ACCOUNT", "spec.serviceAccountName"),
+                    { "name": "ADDRESS", "value": "web.$(NAMESPACE)" }],
+                "volumeMounts": [{ "name": "info", "mountPath": "/info" }],
+                "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } },
+            }],
+        },
+    });
+    rome.apply(&object.to_string()).await?;
+    let pod = rome.ready_pods(namespace, "app=reader", 1).await?.remove(0);
+    let (uid, node) = (pod.uid().unwrap_or_default(), node_of(&pod).to_owned());
+    let line = "echo $NAMESPACE $ID $NODE $ACCOUNT $ADDRESS; cat /info/namespace; echo; cat /info/uid; echo; cat /info/labels; echo; \
+                echo host=$KUBERNETES_SERVICE_HOST";
+    let read = rome.kubectl(&["-n", namespace, "exec", "reader", "--", "sh", "-c", line]).await?;
+    let wanted =
+        format!("{namespace} {uid} {node} default web.{namespace}\n{namespace}\n{uid}\napp=\"reader\"\ntier=\"1\"\nhost=\n");
+    ensure!(read == wanted, "it reads {read}");
+    rome.delete_namespace(namespace).await
+}
+
 pub async fn config_maps_and_secrets_of_a_pod_are_reflected(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     rome.offloaded_namespace("config", "Remote").await?;

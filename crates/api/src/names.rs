@@ -149,6 +149,8 @@ pub mod annotations {
     pub const TRAVELLED: &str = "liqo.io/travelled";
     /// What the containers of former remote pods did, on the one that replaces them.
     pub const EARLIER_RUNS: &str = "liqo.io/earlier-runs";
+    /// On a remote pod that reads its labels from a volume: those that it got from the local pod, one in each line.
+    pub const HOME_LABELS: &str = "liqo.io/home-labels";
     /// On a tenant namespace, and on the `ForeignCluster` of a consumer that waited for approval: the consumer's public key (base64).
     pub const PUBLIC_KEY: &str = "liqo.io/public-key";
     /// On a tenant namespace and others: the friendly name of the cluster.

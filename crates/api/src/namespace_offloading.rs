@@ -26,11 +26,17 @@ use crate::{ClusterId, Condition, Exposure, schema};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = kube::core::Rule::new("(self.namespaceMappingStrategy == 'SelectedName') == has(self.remoteNamespaceName)").message("SelectedName needs remoteNamespaceName, and no other strategy does"))]
 pub struct NamespaceOffloadingSpec {
     /// How the name of the namespace at the provider is chosen.
     #[serde(default)]
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the mapping of a namespace does not change while it is offloaded; unoffload it first"))]
     pub namespace_mapping_strategy: NamespaceMappingStrategy,
+    /// Name of the namespace at the provider, for `SelectedName`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"))]
+    #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the mapping of a namespace does not change while it is offloaded; unoffload it first"))]
+    pub remote_namespace_name: Option<String>,
     /// On which nodes pods may run.
     #[serde(default)]
     pub pod_offloading_strategy: PodOffloadingStrategy,
@@ -48,6 +54,10 @@ pub enum NamespaceMappingStrategy {
     /// `<namespace>-<cluster name>-<6 characters of the cluster ID>`.
     #[default]
     DefaultName,
+    /// The same as here, if the provider's policy allows that name. Then names of Services with their namespace also resolve there.
+    EnforceSameName,
+    /// `remoteNamespaceName`, if the provider's policy allows that name.
+    SelectedName,
 }
 
 /// On which nodes the pods of an offloaded namespace may run.

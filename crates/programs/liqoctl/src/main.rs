@@ -53,6 +53,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             let options = offload::Options {
                 strategy: arguments.pod_offloading_strategy.into(),
                 reflection: arguments.reflection.map(Into::into),
+                mapping: arguments.namespace_mapping_strategy.map(Into::into),
+                remote_name: arguments.remote_namespace_name,
                 selector: selector::parse(&arguments.selector)?,
                 timeout: arguments.timeout,
             };

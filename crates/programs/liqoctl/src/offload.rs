@@ -9,11 +9,11 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use liqo_api::{
-    NAMESPACE_OFFLOADING, NamespaceOffloading, NamespaceOffloadingStatus, PodOffloadingStrategy, Reflection, SYSTEM_NAMESPACE,
-    labels, may_be_offloaded,
+    NAMESPACE_OFFLOADING, NamespaceMappingStrategy, NamespaceOffloading, NamespaceOffloadingStatus, PodOffloadingStrategy,
+    Reflection, SYSTEM_NAMESPACE, labels, may_be_offloaded,
 };
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::{
     apply::FIELD_MANAGER,
@@ -28,6 +28,10 @@ pub struct Options {
     pub strategy: PodOffloadingStrategy,
     /// Which Services and Ingresses to reflect. Nothing means: unchanged, or all but denied ones.
     pub reflection: Option<Reflection>,
+    /// How the namespace is called in other clusters. Nothing means: as it is, or its default name.
+    pub mapping: Option<NamespaceMappingStrategy>,
+    /// Its name in other clusters, for `SelectedName`.
+    pub remote_name: Option<String>,
     /// Which clusters; nothing for all.
     pub selector: Option<NodeSelector>,
     /// How long to wait for the namespace to exist there.
@@ -68,6 +72,10 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
     let mut spec = json!({ "podOffloadingStrategy": options.strategy });
     if let Some(reflection) = options.reflection {
         spec["reflection"] = json!(reflection);
+    }
+    let live = api.get_opt(NAMESPACE_OFFLOADING).await.doing("read the NamespaceOffloading")?;
+    for (field, value) in mapping(options, live.as_ref()) {
+        spec[field] = value;
     }
     if let Some(selector) = &options.selector {
         spec["clusterSelector"] = json!(selector);
@@ -118,6 +126,15 @@ fn refuse_reserved(namespace: &str) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// The fields of the spec that say how the namespace is called in other clusters. They stay as they are unless the options name them.
+fn mapping(options: &Options, live: Option<&NamespaceOffloading>) -> Map<String, Value> {
+    let live = live.map(|live| (live.spec.namespace_mapping_strategy, live.spec.remote_namespace_name.clone()));
+    let asked = options.mapping.map(|strategy| (strategy, options.remote_name.clone()));
+    let Some((strategy, name)) = asked.or(live) else { return Map::new() };
+    let name = name.map(|name| ("remoteNamespaceName".to_owned(), name.into()));
+    [("namespaceMappingStrategy".to_owned(), json!(strategy))].into_iter().chain(name).collect()
 }
 
 const NOT_REPORTED: &str = "the controllers have not reported anything yet";
@@ -228,6 +245,27 @@ mod tests {
             assert!(refuse_reserved(namespace).unwrap_err().to_string().contains("use another namespace"), "{namespace}");
         }
         assert!(refuse_reserved("demo").is_ok());
+    }
+
+    #[test]
+    fn a_namespace_keeps_its_mapping_unless_another_one_is_asked_for() {
+        let options = |mapping, name: Option<&str>| Options {
+            strategy: PodOffloadingStrategy::Remote,
+            reflection: None,
+            mapping,
+            remote_name: name.map(str::to_owned),
+            selector: None,
+            timeout: Duration::ZERO,
+        };
+        let live: NamespaceOffloading = serde_json::from_value(json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
+            "metadata": { "name": "offloading" }, "spec": { "namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "team-a" } }))
+        .unwrap();
+        let said = |options: &Options, live: Option<&NamespaceOffloading>| Value::from(mapping(options, live));
+        let kept = json!({ "namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "team-a" });
+        assert_eq!(said(&options(None, None), Some(&live)), kept);
+        assert_eq!(said(&options(None, None), None), json!({}));
+        let same = options(Some(NamespaceMappingStrategy::EnforceSameName), None);
+        assert_eq!(said(&same, Some(&live)), json!({ "namespaceMappingStrategy": "EnforceSameName" }));
     }
 
     #[test]

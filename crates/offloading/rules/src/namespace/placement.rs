@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
-    ClusterId, MappedNamespacePhase, NamespaceMap, NamespaceOffloading, NamespaceReadyReason, OffloadedReason, RemoteNamespace,
-    WantedNamespace, mapped_namespace,
+    ClusterId, MappedNamespacePhase, NamespaceMap, NamespaceMappingStrategy, NamespaceOffloading, NamespaceReadyReason,
+    OffloadedReason, RemoteNamespace, WantedNamespace, mapped_namespace,
 };
 use serde_json::{Map, Value, json};
 
@@ -37,17 +37,25 @@ pub fn wanted<'a>(
     us: (&str, &ClusterId),
     in_use: impl Fn(&str) -> bool,
 ) -> BTreeMap<String, WantedNamespace> {
-    let (cluster_name, cluster_id) = us;
     offloadings
         .into_iter()
         .filter(|(namespace, offloading)| {
             let stays = offloading.metadata.deletion_timestamp.is_none();
             (stays && is_wanted(offloading, nodes)) || in_use(namespace)
         })
-        .map(|(namespace, _)| {
-            (namespace.to_owned(), WantedNamespace { remote_name: mapped_namespace(namespace, cluster_name, cluster_id) })
+        .map(|(namespace, offloading)| {
+            (namespace.to_owned(), WantedNamespace { remote_name: remote_name(namespace, offloading, us) })
         })
         .collect()
+}
+
+/// The name that a namespace should have at its providers; `us` is this cluster's name and ID.
+pub fn remote_name(namespace: &str, offloading: &NamespaceOffloading, us: (&str, &ClusterId)) -> String {
+    match (offloading.spec.namespace_mapping_strategy, &offloading.spec.remote_namespace_name) {
+        (NamespaceMappingStrategy::EnforceSameName, _) => namespace.to_owned(),
+        (NamespaceMappingStrategy::SelectedName, Some(name)) => name.clone(),
+        _ => mapped_namespace(namespace, us.0, us.1),
+    }
 }
 
 /// The merge patch from a map to the wanted mappings; `None` if they are equal. A mapping keeps its name, whatever this cluster is
@@ -193,6 +201,17 @@ mod tests {
         assert_eq!(names(&at("eu")), ["all", "demo"]);
         assert_eq!(names(&at("us")), ["all"]);
         assert_eq!(at("eu")["demo"].remote_name, mapped_namespace("demo", "rome", &us()));
+    }
+
+    #[test]
+    fn a_namespace_has_the_name_at_the_provider_that_its_owner_chose() {
+        let with = |spec: Value| remote_name("demo", &offloading(json!({ "spec": spec })), ("rome", &us()));
+        assert_eq!(with(json!({})), mapped_namespace("demo", "rome", &us()));
+        assert_eq!(with(json!({"namespaceMappingStrategy": "EnforceSameName"})), "demo");
+        assert_eq!(with(json!({"namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "team-a"})), "team-a");
+        let same = offloading(json!({"spec": {"namespaceMappingStrategy": "EnforceSameName"}}));
+        let found = wanted([("demo", &same)], &nodes("eu"), ("rome", &us()), |_| false);
+        assert_eq!(found["demo"].remote_name, "demo");
     }
 
     #[test]

@@ -5,11 +5,12 @@
 //! mean something at home only are dropped; all remaining ones are refused by name. Fields inside containers pass unchanged, known
 //! or not: Pod Security Admission in the mapped namespace decides what they may do.
 //!
-//! Values of the downward API (`metadata.namespace`, `spec.nodeName`, `status.podIP`) are those of the remote pod.
+//! What a pod reads about itself through the downward API is what it would read at home, see `downward`.
 //! `enableServiceLinks` passes unchanged: a mapped namespace contains only services that came from home.
 
 pub mod api_server;
 mod containers;
+mod downward;
 pub mod obstacle;
 mod placement;
 #[cfg(test)]
@@ -155,6 +156,8 @@ pub fn outgoing(local_pod: &Value, advertised: &BTreeSet<String>) -> Result<Valu
     let mut spec = reduce(local_pod, advertised, &placement::not_ours)?;
     if api_server::choose(local_pod)? == ApiServerChoice::Remote {
         spec.insert(AUTOMOUNT.into(), true.into());
+    } else {
+        downward::write_local_values(&mut spec, local_pod);
     }
     let kept = |key: &str| !is_ours(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
     Ok(json!({
@@ -189,6 +192,9 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
         ));
     }
     spec.insert(AUTOMOUNT.into(), wants_token.into());
+    if !wants_token {
+        downward::refer_to_local_values(&mut spec);
+    }
     for (field, value) in [
         ("priorityClassName", &rules.priority_class),
         ("runtimeClassName", &rules.runtime_class),
@@ -201,6 +207,7 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
 
     let (mut pod_labels, mut pod_annotations) = travelling(carried, rules);
     pod_annotations.insert(annotations::TRAVELLED.into(), travelled(carried, &pod_labels, &pod_annotations).into());
+    let home_labels = downward::as_file(&pod_labels);
     for (key, value) in [
         (labels::MANAGED, "true"),
         (labels::CONSUMER_ID, identity.consumer),
@@ -219,7 +226,11 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     if spec.get("restartPolicy").and_then(Value::as_str).is_some_and(|policy| policy != "Always") {
         metadata["finalizers"] = json!([finalizers::FINAL_STATUS]);
     }
-    Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+    if downward::reads_labels(&pod) {
+        pod["metadata"]["annotations"][annotations::HOME_LABELS] = home_labels.into();
+    }
+    Ok(pod)
 }
 
 /// The changes to a running remote pod after its local pod changed: labels, annotations, images and the deadline, which may change
@@ -233,6 +244,9 @@ pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules) -> Opt
     let (pod_labels, mut pod_annotations) = travelling(carried, rules);
     let now = travelled(carried, &pod_labels, &pod_annotations);
     pod_annotations.insert(annotations::TRAVELLED.into(), now.into());
+    if downward::reads_labels(live) {
+        pod_annotations.insert(annotations::HOME_LABELS.into(), downward::as_file(&pod_labels).into());
+    }
 
     let mut metadata = Map::new();
     for (field, wanted) in [("labels", pod_labels), ("annotations", pod_annotations)] {

@@ -7,7 +7,7 @@ mod sharing;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use liqo_api::{PodOffloadingStrategy, Reflection, ResourceList};
+use liqo_api::{NamespaceMappingStrategy, PodOffloadingStrategy, Reflection, ResourceList};
 use liqo_quantity::ResourceArgument;
 
 pub use doctor::Doctor;
@@ -273,6 +273,17 @@ pub struct OffloadNamespace {
     /// Which of its Services and Ingresses to reflect to the other clusters
     #[arg(long, value_enum, value_name = "LIST")]
     pub reflection: Option<ReflectionList>,
+    /// How the namespace is called in the other clusters. It does not change while the namespace is offloaded
+    #[arg(long, value_enum, value_name = "STRATEGY")]
+    pub namespace_mapping_strategy: Option<MappingStrategy>,
+    /// Its name in the other clusters, with `SelectedName`
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "namespace_mapping_strategy",
+        required_if_eq("namespace_mapping_strategy", "SelectedName")
+    )]
+    pub remote_namespace_name: Option<String>,
     /// Label selector for virtual nodes, as in kubectl: only their clusters get the namespace. May be repeated; one has to match
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub selector: Vec<String>,
@@ -299,6 +310,28 @@ impl From<Strategy> for PodOffloadingStrategy {
             Strategy::LocalAndRemote => Self::LocalAndRemote,
             Strategy::Local => Self::Local,
             Strategy::Remote => Self::Remote,
+        }
+    }
+}
+
+/// How the namespace is called in other clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum MappingStrategy {
+    /// By its name, this cluster's name and the start of its ID
+    DefaultName,
+    /// As here, where the policy of the other cluster allows that name
+    EnforceSameName,
+    /// By a name of your choice that the policy of the other cluster allows
+    SelectedName,
+}
+
+impl From<MappingStrategy> for NamespaceMappingStrategy {
+    fn from(strategy: MappingStrategy) -> Self {
+        match strategy {
+            MappingStrategy::DefaultName => Self::DefaultName,
+            MappingStrategy::EnforceSameName => Self::EnforceSameName,
+            MappingStrategy::SelectedName => Self::SelectedName,
         }
     }
 }
@@ -480,12 +513,23 @@ mod tests {
             "Remote",
             "--reflection",
             "AllowList",
+            "--namespace-mapping-strategy",
+            "SelectedName",
+            "--remote-namespace-name",
+            "team-a",
             "-l",
             "region=eu",
         ])
         .unwrap();
         let Command::Offload(Offload::Namespace(offload)) = parsed.command else { unreachable!() };
         assert_eq!(offload.reflection.map(Reflection::from), Some(Reflection::AllowList));
+        let mapping = offload.namespace_mapping_strategy.map(NamespaceMappingStrategy::from);
+        assert_eq!(
+            (mapping, offload.remote_namespace_name.as_deref()),
+            (Some(NamespaceMappingStrategy::SelectedName), Some("team-a"))
+        );
+        let nameless = ["liqoctl", "offload", "namespace", "demo", "--namespace-mapping-strategy", "SelectedName"];
+        assert!(Cli::try_parse_from(nameless).is_err(), "it needs the name");
         assert_eq!(PodOffloadingStrategy::from(offload.pod_offloading_strategy), PodOffloadingStrategy::Remote);
     }
 }

@@ -133,6 +133,8 @@ pub(super) async fn create(
     let offloading = offload::Options {
         strategy: PodOffloadingStrategy::Remote,
         reflection: None,
+        mapping: None,
+        remote_name: None,
         selector: Some(node_selector(&selector)),
         timeout: OFFLOADING_TIMEOUT,
     };

@@ -50,6 +50,8 @@ pub fn object(wanted: &Wanted, image: &str) -> Value {
         Role::ServeWithToken(token) => json!(["probe", "serve", "--token", token]),
         Role::Wait => json!(["probe", "wait"]),
     };
+    // On a virtual node the name is that node's, and only the address tells on which machine the pod runs.
+    let node = if wanted.is_virtual { "status.hostIP" } else { "spec.nodeName" };
     let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
     let ports = json!([
         { "name": "tcp", "containerPort": PORT, "protocol": "TCP" },
@@ -64,7 +66,7 @@ pub fn object(wanted: &Wanted, image: &str) -> Value {
             "name": "probe",
             "image": image,
             "args": arguments,
-            "env": [field("POD_NAME", "metadata.name"), field("NODE_NAME", "spec.nodeName")],
+            "env": [field("POD_NAME", "metadata.name"), field("NODE_NAME", node)],
             "resources": { "requests": { "cpu": "20m", "memory": "16Mi" } },
             "securityContext": {
                 "allowPrivilegeEscalation": false,

@@ -123,7 +123,7 @@ impl Stage {
     ) -> anyhow::Result<Offloaded> {
         let namespace = self.namespace(home, name, false).await?;
         let strategy = PodOffloadingStrategy::LocalAndRemote;
-        let options = offload::Options { strategy, reflection: None, selector, timeout };
+        let options = offload::Options { strategy, reflection: None, mapping: None, remote_name: None, selector, timeout };
         let offloaded = offload::offload(home, &namespace, &options, progress).await;
         offloaded.context("cannot offload the namespace of the run, so none of its pods can run in other clusters")
     }

@@ -17,7 +17,7 @@ use kube::{
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
     CONTROLLER_MANAGER, ClusterId, Exposed, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceMapSpec,
-    NamespaceOffloading, RemoteNamespace, finalizers, labels, mapped_namespace, may_be_offloaded, roles,
+    NamespaceOffloading, RemoteNamespace, finalizers, labels, may_be_offloaded, roles,
 };
 use liqo_controller_runtime::{
     Key, Next,
@@ -165,7 +165,7 @@ async fn reconcile_offloading(consumer: &Arc<Consumer>, namespace: &str) -> Resu
 /// Shows where the namespace exists.
 async fn update_status(consumer: &Consumer, namespace: &str, offloading: &NamespaceOffloading) -> Result<(), Error> {
     let cluster_name = consumer.context.config().spec.cluster_name.clone();
-    let default_name = mapped_namespace(namespace, &cluster_name, &consumer.context.cluster_id);
+    let asked = placement::remote_name(namespace, offloading, (&cluster_name, &consumer.context.cluster_id));
     let status = offloading.status.clone().unwrap_or_default();
     let remote_namespaces: Vec<RemoteNamespace> = consumer
         .providers()
@@ -173,7 +173,7 @@ async fn update_status(consumer: &Consumer, namespace: &str, offloading: &Namesp
         .filter(|(id, _)| consumer.candidates(id).is_none_or(|nodes| placement::is_wanted(offloading, &nodes)))
         .map(|(id, name)| {
             let shown = status.remote_namespaces.iter().find(|one| one.cluster_id == *id);
-            remote_namespace(consumer, namespace, &default_name, (id, name), shown)
+            remote_namespace(consumer, namespace, &asked, (id, name), shown)
         })
         .collect();
     let placed = webhook::selected(&consumer.webhook).covers(namespace, offloading.spec.pod_offloading_strategy);
@@ -185,7 +185,7 @@ async fn update_status(consumer: &Consumer, namespace: &str, offloading: &Namesp
 fn remote_namespace(
     consumer: &Consumer,
     namespace: &str,
-    default_name: &str,
+    asked: &str,
     (id, name): (&ClusterId, &str),
     shown: Option<&RemoteNamespace>,
 ) -> RemoteNamespace {
@@ -197,7 +197,7 @@ fn remote_namespace(
     }
     let map = peer.remote().and_then(|remote| remote.map());
     let provider = Provider { cluster_id: id, cluster_name: name, map: map.as_deref(), answers };
-    let mut remote_namespace = placement::remote_namespace(namespace, default_name, &provider);
+    let mut remote_namespace = placement::remote_namespace(namespace, asked, &provider);
     // A provider that does not answer keeps what it showed last.
     remote_namespace.exposed = match answering {
         Some(remote) => exposed(consumer, &remote, namespace),

@@ -18,6 +18,7 @@ use crate::pod::carry::volumes::injected;
 
 /// The names of an API server in its own cluster; clients use the first.
 const HOSTS: [&str; 3] = ["kubernetes.default.svc", "kubernetes.default", "kubernetes.default.svc.cluster.local"];
+const HOST_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 /// The port of the Service `kubernetes`.
 const PORT: &str = "443";
 
@@ -132,21 +133,47 @@ pub fn give(carried: &mut Value, home: &Value, secret: &str, addresses: &[IpAddr
             let before = items(home, &format!("/spec/{list}")).iter().find(|before| name(before) == name(container));
             let mounts = before.map_or(&[][..], |before| items(before, "/volumeMounts"));
             let mounts: Vec<Value> = mounts.iter().filter(|mount| injected.contains(name(mount))).cloned().collect();
-            let Some(container) = container.as_object_mut().filter(|_| !mounts.is_empty()) else { continue };
+            let Some(container) = container.as_object_mut() else { continue };
+            if mounts.is_empty() {
+                clear_variables(container);
+                continue;
+            }
             put_first(container, "volumeMounts", mounts);
-            let own = |variable: &&(&str, &str)| {
-                let set = container.get("env").and_then(Value::as_array).into_iter().flatten();
-                !set.into_iter().any(|known| name(known) == variable.0)
-            };
-            let variables = [
-                ("KUBERNETES_SERVICE_HOST", HOSTS[0]),
-                ("KUBERNETES_SERVICE_PORT", PORT),
-                ("KUBERNETES_SERVICE_PORT_HTTPS", PORT),
-            ];
-            let variables = variables.iter().filter(own).map(|(name, value)| json!({ "name": name, "value": value })).collect();
-            put_first(container, "env", variables);
+            set_variables(container, HOSTS[0], PORT);
         }
     }
+}
+
+/// Makes a carried pod that uses no API server find none. A kubelet gives every container the address of its own cluster's API
+/// server, unless the container has variables of the same names; clients take an empty address for none, and say so at once.
+pub fn withhold(carried: &mut Value, home: &Value) {
+    if choose(home) == Ok(ApiServerChoice::Remote) {
+        return;
+    }
+    for list in ["initContainers", "containers"] {
+        let containers = carried.get_mut("spec").and_then(|spec| spec.get_mut(list)).and_then(Value::as_array_mut);
+        containers.into_iter().flatten().filter_map(Value::as_object_mut).for_each(clear_variables);
+    }
+}
+
+fn clear_variables(container: &mut Map<String, Value>) {
+    let of = |field: &str| container.get(field).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let chooses = of("env").iter().any(|variable| name(variable) == HOST_VARIABLE);
+    // What a ConfigMap or Secret sets is not known here, and a variable of the container would override it.
+    if !chooses && of("envFrom").is_empty() {
+        set_variables(container, "", "");
+    }
+}
+
+/// Sets the variables that clients read, except those that the container sets itself.
+fn set_variables(container: &mut Map<String, Value>, host: &str, port: &str) {
+    let own = |variable: &&(&str, &str)| {
+        let set = container.get("env").and_then(Value::as_array).into_iter().flatten();
+        !set.into_iter().any(|known| name(known) == variable.0)
+    };
+    let variables = [(HOST_VARIABLE, host), ("KUBERNETES_SERVICE_PORT", port), ("KUBERNETES_SERVICE_PORT_HTTPS", port)];
+    let variables = variables.iter().filter(own).map(|(name, value)| json!({ "name": name, "value": value })).collect();
+    put_first(container, "env", variables);
 }
 
 fn put_first(object: &mut Map<String, Value>, field: &str, mut first: Vec<Value>) {
@@ -266,9 +293,45 @@ mod tests {
         );
         assert_eq!(spec["hostAliases"][0], json!({ "ip": "10.71.0.2", "hostnames": HOSTS }));
         assert_eq!(spec["hostAliases"][1]["ip"], "192.0.2.1");
-        assert!(spec["initContainers"][0].get("env").is_none(), "what has no token there has none here");
+        let hosts = items(&spec["initContainers"][0], "/env").iter().map(|variable| text(variable, "/value"));
+        assert_eq!(hosts.collect::<Vec<_>>(), [Some(""); 3], "what has no token there has none here");
+        assert!(spec["initContainers"][0].get("volumeMounts").is_none());
         assert_eq!(spec["automountServiceAccountToken"], false);
         assert!(uses(&carried, "liqo-api-server-u") && !uses(&carried, "liqo-api-server-v"));
+    }
+
+    #[test]
+    fn a_pod_that_uses_no_api_server_is_not_told_the_address_of_the_providers() {
+        let home = pod("default", None);
+        let sent = |home: &Value| {
+            let mut carried = outgoing(home, &[].into()).unwrap();
+            withhold(&mut carried, home);
+            carried["spec"].clone()
+        };
+        let variables = |container: &Value| -> Vec<(String, String)> {
+            let said = |variable: &Value| text(variable, "/value").unwrap_or_default().to_owned();
+            items(container, "/env").iter().map(|variable| (name(variable).to_owned(), said(variable))).collect()
+        };
+        let all = |of_port: &str| {
+            [("KUBERNETES_SERVICE_HOST", ""), ("KUBERNETES_SERVICE_PORT_HTTPS", ""), ("KUBERNETES_SERVICE_PORT", of_port)]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        };
+        let spec = sent(&home);
+        assert_eq!(variables(&spec["containers"][0]), all("8443"), "what the pod sets itself stays");
+        let mut of_init = variables(&spec["initContainers"][0]);
+        of_init.sort();
+        let mut wanted = all("");
+        wanted.sort();
+        assert_eq!(of_init, wanted);
+
+        let mut with_map = home;
+        with_map["spec"]["initContainers"][0]["envFrom"] = json!([{ "configMapRef": { "name": "endpoint" } }]);
+        assert!(sent(&with_map)["initContainers"][0].get("env").is_none(), "a ConfigMap may set them");
+        let proxy = json!([{ "name": "KUBERNETES_SERVICE_HOST", "value": "proxy" }]);
+        with_map["spec"]["containers"][0]["env"] = proxy.clone();
+        assert_eq!(sent(&with_map)["containers"][0]["env"], proxy, "it uses an API server of its own choice");
+        let remote = pod("reader", Some("remote"));
+        assert!(sent(&remote)["initContainers"][0].get("env").is_none(), "it uses the provider's");
     }
 
     #[test]

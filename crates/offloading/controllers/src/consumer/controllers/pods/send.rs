@@ -28,6 +28,7 @@ use liqo_offloading_rules::pod::carry::api_server::bound_at;
 use liqo_offloading_rules::pod::carry::api_server::give;
 use liqo_offloading_rules::pod::carry::api_server::how_to_start;
 use liqo_offloading_rules::pod::carry::api_server::secret;
+use liqo_offloading_rules::pod::carry::api_server::withhold;
 use liqo_offloading_rules::pod::carry::outgoing;
 use liqo_offloading_rules::pod::local::SENDING;
 use liqo_offloading_rules::pod::local_state::Shadow;
@@ -125,6 +126,8 @@ impl Pass<'_> {
                 if let Some(addresses) = api_server {
                     give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses);
                     records::ensure_token(self.consumer, self.peer, remote, self.pod).await;
+                } else {
+                    withhold(&mut carried, &self.pod.json());
                 }
                 records::ensure(self.consumer, self.peer, remote, &Reference::all(self.pod)).await;
                 if mark && !self.mark(remote).await? {
@@ -233,6 +236,8 @@ impl Pass<'_> {
         let whole = whole && !(uses_api_server && addresses.is_empty());
         if uses_api_server {
             give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses);
+        } else {
+            withhold(&mut carried, &self.pod.json());
         }
         let replaced = |carried| {
             json_patch::Patch(vec![json_patch::PatchOperation::Replace(json_patch::ReplaceOperation {
