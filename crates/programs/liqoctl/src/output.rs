@@ -27,6 +27,16 @@ pub fn print<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> 
     write_out(&text)
 }
 
+/// Prints objects as `kubectl apply` reads them: a list in JSON, else documents in YAML.
+pub fn print_objects<T: Serialize>(format: Format, objects: &[T]) -> anyhow::Result<()> {
+    if format == Format::Json {
+        let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+        return write_out(&serde_json::to_string_pretty(&list)?);
+    }
+    let documents: Vec<_> = objects.iter().map(yaml).collect::<Result<_, _>>()?;
+    write_out(&documents.join("---\n"))
+}
+
 /// `there is milan`, `there are milan, turin`: names that the user could have meant.
 pub fn there_are<S: AsRef<str>>(names: &[S]) -> String {
     let verb = if names.len() == 1 { "is" } else { "are" };
@@ -46,6 +56,12 @@ pub fn write_out(text: &str) -> anyhow::Result<()> {
 /// A peer's text without control characters, which could change the terminal.
 pub fn plain(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).collect()
+}
+
+/// A time in RFC 3339 without fractions of a second. Any other text stays.
+pub fn to_the_second(time: &str) -> String {
+    let second = time.parse::<jiff::Timestamp>().and_then(|time| jiff::Timestamp::from_second(time.as_second()));
+    second.map_or_else(|_| time.to_owned(), |time| time.to_string())
 }
 
 /// YAML of any value.

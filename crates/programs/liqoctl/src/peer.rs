@@ -6,7 +6,7 @@
 
 mod wait;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
@@ -16,9 +16,10 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use liqo_api::{
-    ADDRESSES_KNOWN, ClusterConfigStatus, ClusterId, ForeignCluster, GatewayAddress, PeeringIntent, Reach, RequestedResources,
-    ResourceList, links,
+    ADDRESSES_KNOWN, ClusterConfigStatus, ClusterId, ForeignCluster, GatewayAddress, PeeringIntent, Quantity, Reach,
+    RequestedResources, ResourceList, links,
 };
+use liqo_quantity::{ResourceArgument, ResourceArgumentError};
 use serde::Serialize;
 use serde_json::json;
 
@@ -95,9 +96,43 @@ pub enum Source {
 pub enum Request {
     /// Nothing: the earlier request stays.
     AsBefore,
-    /// At most these resources; others as offered.
-    AtMost(ResourceList),
+    /// New limits for these resources; the limits of others stay.
+    Limits(Vec<Limit>),
+    /// Everything that the peer offers.
+    Everything,
     NetworkOnly,
+}
+
+/// How much of a resource to request at most: `nvidia.com/gpu=1`, or `none` for no limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub resource: String,
+    /// Nothing for no limit.
+    pub amount: Option<Quantity>,
+}
+
+impl Limit {
+    /// The limit of this resource.
+    pub fn new(resource: &str, amount: &str) -> Result<Self, ResourceArgumentError> {
+        let is_none = amount.eq_ignore_ascii_case("none");
+        // An amount checks the name of the resource, too.
+        let (resource, amount) = ResourceArgument::new(resource, if is_none { "0" } else { amount })?.into_parts();
+        Ok(Self { resource, amount: (!is_none).then_some(amount) })
+    }
+}
+
+impl FromStr for Limit {
+    type Err = ResourceArgumentError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.rsplit_once('=') {
+            Some((resource, amount)) if amount.eq_ignore_ascii_case("none") => Self::new(resource, amount),
+            _ => {
+                let (resource, amount) = text.parse::<ResourceArgument>()?.into_parts();
+                Ok(Self { resource, amount: Some(amount) })
+            }
+        }
+    }
 }
 
 impl Request {
@@ -106,7 +141,17 @@ impl Request {
         let before = before.cloned().unwrap_or_default();
         match self {
             Self::AsBefore => before,
-            Self::AtMost(resources) => RequestedResources { resources: resources.clone(), network_only: false },
+            Self::Limits(limits) => {
+                let mut resources = before.resources;
+                for Limit { resource, amount } in limits {
+                    match amount {
+                        Some(amount) => drop(resources.insert(resource, *amount)),
+                        None => drop(resources.remove(resource)),
+                    }
+                }
+                RequestedResources { resources, network_only: false }
+            }
+            Self::Everything => RequestedResources::default(),
             Self::NetworkOnly => RequestedResources { network_only: true, ..before },
         }
     }
@@ -403,11 +448,32 @@ mod tests {
     #[test]
     fn limits_outlive_a_time_without_resources() {
         let limits: ResourceList = [("cpu", "2".parse().unwrap())].into_iter().collect();
-        let lent = Request::AtMost(limits.clone()).after(None);
+        let lent = Request::Limits(vec![Limit::new("cpu", "2").unwrap()]).after(None);
         let connected = Request::NetworkOnly.after(Some(&lent));
         assert_eq!(connected, RequestedResources { resources: limits, network_only: true });
         assert_eq!(Request::AsBefore.after(Some(&connected)), connected);
-        assert_eq!(Request::AtMost(ResourceList::new()).after(Some(&connected)), RequestedResources::default());
+        assert_eq!(Request::Everything.after(Some(&connected)), RequestedResources::default());
+    }
+
+    #[test]
+    fn a_limit_that_is_not_named_stays() {
+        let limits = |all: &[(&str, &str)]| {
+            Request::Limits(all.iter().map(|(resource, amount)| Limit::new(resource, amount).unwrap()).collect())
+        };
+        let cpu = limits(&[("cpu", "1")]).after(None);
+        let both = limits(&[("memory", "1Gi")]).after(Some(&cpu));
+        assert_eq!(both.resources.to_string(), "cpu=1, memory=1Gi");
+        assert_eq!(limits(&[("cpu", "none")]).after(Some(&both)).resources.to_string(), "memory=1Gi");
+        assert_eq!(limits(&[("memory", "2Gi")]).after(Some(&both)).resources.to_string(), "cpu=1, memory=2Gi");
+    }
+
+    #[test]
+    fn a_limit_can_be_taken_away() {
+        let gpu = |amount| Limit { resource: "nvidia.com/gpu".into(), amount };
+        assert_eq!("nvidia.com/gpu=none".parse(), Ok(gpu(None)));
+        assert_eq!("nvidia.com/gpu=1".parse(), Ok(gpu(Some(Quantity::from_units(1)))));
+        assert!("nvidia.com/gpu".parse::<Limit>().is_err() && "=none".parse::<Limit>().is_err());
+        assert_eq!(Limit::new("cpu", "None"), Ok(Limit { resource: "cpu".into(), amount: None }));
     }
 
     #[test]

@@ -131,9 +131,9 @@ pub(super) async fn create(
     let name = foreign.display_name();
     let namespace = stage.namespace(home, prefix, false).await?;
     let offloading = offload::Options {
-        strategy: PodOffloadingStrategy::Remote,
+        strategy: Some(PodOffloadingStrategy::Remote),
         reflection: None,
-        selector: Some(node_selector(&selector)),
+        clusters: Some(offload::Clusters::Matching(node_selector(&selector))),
         timeout: OFFLOADING_TIMEOUT,
     };
     let offloaded = offload::offload(home, &namespace, &offloading, progress).await?;
