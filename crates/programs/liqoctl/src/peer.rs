@@ -8,16 +8,17 @@ mod wait;
 
 use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, ResourceExt as _,
-    api::{ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use liqo_api::{
-    ADDRESSES_KNOWN, ClusterConfigStatus, ClusterId, ForeignCluster, GatewayAddress, PeeringIntent, Quantity, Reach,
-    RequestedResources, ResourceList, links,
+    ADDRESSES_KNOWN, AuthenticatedReason, ClusterConfigStatus, ClusterId, ForeignCluster, GatewayAddress, PeeringIntent,
+    Quantity, Reach, RequestedResources, ResourceList, links,
 };
 use liqo_quantity::{ResourceArgument, ResourceArgumentError};
 use serde::Serialize;
@@ -26,6 +27,7 @@ use serde_json::json;
 use crate::{
     apply::FIELD_MANAGER,
     cluster::{Cluster, Explained as _, Installed},
+    manifests::NAMESPACE,
     progress::Progress,
     settings::{host, means_this_machine},
     token::{self, Use},
@@ -288,13 +290,46 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         api.patch(&name, &parameters, &Patch::Merge(correction)).await.doing(format!("write ForeignCluster {name}"))?;
     }
     let (mut nodes, mut network) = (Vec::new(), None);
-    if options.wait && request.network_only {
-        network = Some(wait::network_is_ready(cluster, &name, &target, options.timeout, progress).await?);
+    let waited = if options.wait && request.network_only {
+        let ready = wait::network_is_ready(cluster, &name, &target, options.timeout, progress).await;
+        ready.map(|ready| network = Some(ready))
     } else if options.wait {
-        nodes = wait::nodes_are_ready(cluster, &name, &target, options.timeout, progress).await?;
+        wait::nodes_are_ready(cluster, &name, &target, options.timeout, progress).await.map(|ready| nodes = ready)
+    } else {
+        Ok(())
+    };
+    if let Err(error) = waited {
+        let rest = after_failure(cluster, &name, present.is_none(), token_secret.as_deref()).await;
+        return Err(anyhow!("{error:#}. {rest}"));
     }
     let changed = present.is_some_and(is_granted) && before.as_ref() != Some(&request);
     Ok(Peered { name, cluster_id: target.cluster_id, nodes, network, changed })
+}
+
+/// Removes what a failed command created, if the peer never let this cluster in. Returns a sentence about what is left.
+async fn after_failure(cluster: &Cluster, name: &str, is_new: bool, token_secret: Option<&str>) -> String {
+    let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let foreign = clusters.get_opt(name).await.ok().flatten();
+    if is_new && foreign.as_ref().is_some_and(was_never_let_in) {
+        let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+        if let Some(secret) = token_secret {
+            // A token that stays is overwritten by the next try.
+            let _ = secrets.delete(secret, &DeleteParams::default()).await;
+        }
+        if clusters.delete(name, &DeleteParams::background()).await.is_ok() {
+            return format!("ForeignCluster {name}, which this command created, is removed again");
+        }
+    }
+    format!(
+        "ForeignCluster {name} stays, and the controllers keep trying: see `liqoctl status`, or end it with `liqoctl unpeer {name}`"
+    )
+}
+
+/// Whether there is nothing to keep: no access was granted, and nobody has to decide on it.
+fn was_never_let_in(foreign: &ForeignCluster) -> bool {
+    foreign
+        .condition(links::AUTHENTICATED)
+        .is_none_or(|condition| condition.status != "True" && condition.reason != AuthenticatedReason::PendingApproval.as_str())
 }
 
 /// Whether the peer granted access before; then no token is needed.
@@ -392,7 +427,7 @@ pub fn table(peered: &Peered) -> String {
     if peered.nodes.is_empty() {
         return format!("ForeignCluster {} is created: `liqoctl status` shows the progress of the peering.", peered.name);
     }
-    let lines = peered.nodes.iter().map(|node| format!("Node {} is Ready, with {}.", node.name, node.resources));
+    let lines = peered.nodes.iter().map(|node| format!("Node {} is Ready, with {}.", node.name, node.resources.rounded()));
     let mut text = lines.collect::<Vec<_>>().join("\n");
     if peered.changed {
         text += "\nThe request has changed: the offer and the node follow in some seconds (`liqoctl status`).";
@@ -474,6 +509,18 @@ mod tests {
         assert_eq!("nvidia.com/gpu=1".parse(), Ok(gpu(Some(Quantity::from_units(1)))));
         assert!("nvidia.com/gpu".parse::<Limit>().is_err() && "=none".parse::<Limit>().is_err());
         assert_eq!(Limit::new("cpu", "None"), Ok(Limit { resource: "cpu".into(), amount: None }));
+    }
+
+    #[test]
+    fn a_peering_is_removed_again_only_if_the_peer_never_let_us_in() {
+        let authenticated = |status: &str, reason: &str| {
+            let time = "2026-01-01T00:00:00Z";
+            let condition = json!([{ "type": links::AUTHENTICATED, "status": status, "reason": reason, "message": "m", "lastTransitionTime": time }]);
+            was_never_let_in(&foreign("milan", 1, &condition))
+        };
+        assert!(was_never_let_in(&foreign("milan", 1, &json!([]))), "its address does not answer");
+        assert!(authenticated("False", "TokenInvalid") && authenticated("Unknown", "Waiting"));
+        assert!(!authenticated("True", "Granted") && !authenticated("False", "PendingApproval"));
     }
 
     #[test]

@@ -185,6 +185,10 @@ pub struct VirtualNode {
     /// Whether the Node is Ready.
     pub ready: bool,
     pub resources: ResourceList,
+    /// What the unfinished pods on it request, of these resources.
+    pub used: ResourceList,
+    /// What is left for other pods.
+    pub free: ResourceList,
     /// Unfinished pods on it.
     pub pods: usize,
 }
