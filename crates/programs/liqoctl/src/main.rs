@@ -1,6 +1,6 @@
 //! `liqoctl`, and `kubectl liqo`: reads the command line, calls the library, prints.
 
-use std::{collections::BTreeSet, path::Path, process::ExitCode};
+use std::{path::Path, process::ExitCode};
 
 use anyhow::bail;
 use clap::{CommandFactory as _, FromArgMatches as _};
@@ -8,12 +8,12 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask,
     cli::{
-        Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Generate, Global, Install, Namespaces, Offer, OfferDecide,
-        Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test, TestNetwork, Token, Uninstall, Unoffload,
+        Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Explain, Generate, Global, Install, Namespaces, Offer,
+        OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test, TestNetwork, Token, Uninstall, Unoffload,
         UnoffloadNamespace, Unpeer,
     },
     cluster::{Access, Cluster},
-    doctor, generate, install, network_bench, network_test, offer, offload, offload_bench,
+    complete, doctor, explain, generate, install, network_bench, network_test, offer, offload, offload_bench,
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::Progress,
@@ -54,10 +54,8 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Unoffload(Unoffload::Namespace(arguments)) => unoffload(&global, &arguments).await,
         Command::Offer(command) => offers(&global, command).await,
         Command::Policy(command) => policies(&global, command).await,
-        Command::Status => {
-            let found = status::collect(&Cluster::connect(&global.access()).await?).await?;
-            output::print(format, &found, |found| status::render(found, Paint::for_stdout()))
-        }
+        Command::Explain(Explain::Pod { pod, namespace }) => explain_pod(&global, &pod, namespace.as_deref()).await,
+        Command::Status { watch, namespace } => show_status(&global, watch, namespace.as_deref()).await,
         Command::Test(Test::Network(arguments)) => test_network(&global, arguments).await,
         Command::Bench(Bench::Network(arguments)) => bench_network(&global, arguments).await,
         Command::Bench(Bench::Offload(arguments)) => bench_offload(&global, arguments).await,
@@ -79,12 +77,31 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             let both = version::both(&Cluster::connect(&global.access()).await?).await?;
             output::print(format, &both, version::table)
         }
-        Command::Completion { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "liqoctl", &mut script);
-            output::write_out(&String::from_utf8(script)?)
-        }
+        Command::Completion { shell } => output::write_out(&complete::script(shell)?),
+        Command::Complete { words } => match complete::wanted(&words) {
+            Some(wanted) => output::write_out(&complete::names(&wanted).await.join("\n")),
+            None => Ok(()),
+        },
     }
+}
+
+async fn explain_pod(global: &Global, pod: &str, namespace: Option<&str>) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let (namespace, name) = explain::split(pod, namespace, cluster.client.default_namespace())?;
+    let explanation = explain::pod(&cluster, namespace, name).await?;
+    output::print(global.output, &explanation, |explanation| explain::render(explanation, Paint::for_stdout()))
+}
+
+async fn show_status(global: &Global, watch: bool, namespace: Option<&str>) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let show = |found: status::Status| {
+        let found = found.of_namespace(namespace);
+        output::text(global.output, &found, |found| status::render(found, Paint::for_stdout()))
+    };
+    if watch {
+        return status::watch(&cluster, global.output, show).await;
+    }
+    output::write_out(&show(status::collect(&cluster).await?)?)
 }
 
 async fn examine(global: &Global, arguments: &Doctor) -> anyhow::Result<()> {
@@ -165,7 +182,7 @@ async fn decide_on_consumer(global: &Global, peer: &str, intent: liqo_api::Peeri
 /// The namespaces that the arguments name or select.
 async fn namespaces(cluster: &Cluster, arguments: &Namespaces) -> anyhow::Result<Vec<String>> {
     match &arguments.namespace_selector {
-        None => Ok(arguments.names.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect()),
+        None => Ok(arguments.named().into_iter().collect()),
         Some(selector) => offload::matching(cluster, selector).await,
     }
 }

@@ -7,7 +7,8 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Namespace, Node, NodeSelector, Pod};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+    core::PartialObjectMeta,
 };
 use liqo_api::{
     NAMESPACE_OFFLOADING, NamespaceOffloading, NamespaceOffloadingStatus, PodOffloadingStrategy, Reflection, SYSTEM_NAMESPACE,

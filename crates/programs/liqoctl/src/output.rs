@@ -19,12 +19,16 @@ pub enum Format {
 
 /// Prints a result as a document, or as the text that `table` returns.
 pub fn print<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
-    let text = match format {
+    write_out(&text(format, value, table)?)
+}
+
+/// A result as a document, or the text that `table` returns.
+pub fn text<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<String> {
+    Ok(match format {
         Format::Table => table(value),
         Format::Json => serde_json::to_string_pretty(value)?,
         Format::Yaml => yaml(value)?,
-    };
-    write_out(&text)
+    })
 }
 
 /// Prints objects as `kubectl apply` reads them: a list in JSON, else documents in YAML.
@@ -45,11 +49,16 @@ pub fn there_are<S: AsRef<str>>(names: &[S]) -> String {
 
 /// Writes to standard output. It is no error if the reader closes it (`| head`).
 pub fn write_out(text: &str) -> anyhow::Result<()> {
+    write_while_open(text).map(drop)
+}
+
+/// Writes to standard output; false if the reader has closed it.
+pub fn write_while_open(text: &str) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush());
     match written {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        written => Ok(written.map(|()| true)?),
     }
 }
 

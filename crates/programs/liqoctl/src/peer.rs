@@ -505,8 +505,8 @@ mod tests {
     #[test]
     fn a_limit_can_be_taken_away() {
         let gpu = |amount| Limit { resource: "nvidia.com/gpu".into(), amount };
-        assert_eq!("nvidia.com/gpu=none".parse(), Ok(gpu(None)));
-        assert_eq!("nvidia.com/gpu=1".parse(), Ok(gpu(Some(Quantity::from_units(1)))));
+        assert_eq!("nvidia.com/gpu=none".parse::<Limit>(), Ok(gpu(None)));
+        assert_eq!("nvidia.com/gpu=1".parse::<Limit>(), Ok(gpu(Some(Quantity::from_units(1)))));
         assert!("nvidia.com/gpu".parse::<Limit>().is_err() && "=none".parse::<Limit>().is_err());
         assert_eq!(Limit::new("cpu", "None"), Ok(Limit { resource: "cpu".into(), amount: None }));
     }

@@ -4,7 +4,7 @@ mod doctor;
 mod network;
 mod sharing;
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use liqo_api::{PodOffloadingStrategy, Reflection};
@@ -97,8 +97,18 @@ pub enum Command {
     /// Show the policies of this cluster, and what they mean for a peer
     #[command(subcommand)]
     Policy(Policy),
+    /// Explain where an object is on its way, and what it waits for
+    #[command(subcommand)]
+    Explain(Explain),
     /// Show this cluster, its peers, and the state of each step of a peering
-    Status,
+    Status {
+        /// Show it again whenever it changes, until you interrupt it
+        #[arg(short, long)]
+        watch: bool,
+        /// Show only this offloaded namespace
+        #[arg(short, long)]
+        namespace: Option<String>,
+    },
     /// Test the network between clusters
     #[command(subcommand)]
     Test(Test),
@@ -133,6 +143,12 @@ pub enum Command {
     },
     /// Print a completion script for a shell
     Completion { shell: clap_complete::Shell },
+    /// Print the names that can stand at the end of these words of a command line
+    #[command(name = "__complete", hide = true, disable_help_flag = true, disable_version_flag = true)]
+    Complete {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
 }
 
 /// Arguments of `install`.
@@ -314,11 +330,21 @@ impl OffloadNamespace {
 #[derive(Clone, Debug, Args)]
 pub struct Namespaces {
     /// The namespaces
-    #[arg(value_name = "NAMESPACE", required_unless_present = "namespace_selector")]
+    #[arg(value_name = "NAMESPACE", required_unless_present_any = ["namespace_selector", "namespace"])]
     pub names: Vec<String>,
+    /// A namespace, as an argument; may be repeated
+    #[arg(short, long)]
+    pub namespace: Vec<String>,
     /// Label selector for namespaces, as in kubectl: those that match, instead of named ones
-    #[arg(long, value_name = "SELECTOR", conflicts_with = "names")]
+    #[arg(long, value_name = "SELECTOR", conflicts_with_all = ["names", "namespace"])]
     pub namespace_selector: Option<String>,
+}
+
+impl Namespaces {
+    /// The named ones, each once.
+    pub fn named(&self) -> BTreeSet<String> {
+        self.names.iter().chain(&self.namespace).cloned().collect()
+    }
 }
 
 /// Where pods may run.
@@ -383,6 +409,21 @@ pub struct UnoffloadNamespace {
     /// How long to wait
     #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
+}
+
+/// `explain ...`.
+#[derive(Debug, Subcommand)]
+pub enum Explain {
+    /// Follow a pod from this cluster to the node in another cluster: each step with its state, and what to do
+    ///
+    /// It changes nothing. What it shows of the provider, it reads there with this cluster's credential.
+    Pod {
+        /// Name of the pod, or NAMESPACE/NAME
+        pod: String,
+        /// Namespace of the pod [default: as kubectl]
+        #[arg(short, long)]
+        namespace: Option<String>,
+    },
 }
 
 /// `token ...`.
@@ -558,6 +599,8 @@ mod tests {
         assert_eq!((options.strategy, options.reflection, options.clusters), (None, None, None));
         let everywhere = offload_namespace(&["ns", "--namespace-selector", "team=a", "--all-clusters"]).unwrap();
         assert_eq!(everywhere.options().unwrap().clusters, Some(offload::Clusters::All));
+        let named = offload_namespace(&["ns", "a", "-n", "b", "-n", "a"]).unwrap().namespaces.named();
+        assert_eq!(named, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
         for wrong in [&["ns"][..], &["ns", "a", "--namespace-selector", "b=c"], &["ns", "a", "-l", "b=c", "--all-clusters"]] {
             assert!(offload_namespace(wrong).is_err(), "{wrong:?}");
         }

@@ -64,7 +64,8 @@ fn names(before: &str, findings: &[&&Finding], paint: Paint) -> String {
     paint.faint(&format!("{before}{}", names.join(", ")))
 }
 
-fn mark(verdict: Verdict, paint: Paint) -> String {
+/// The sign of a verdict.
+pub fn mark(verdict: Verdict, paint: Paint) -> String {
     match verdict {
         Verdict::Ok => paint.good("✓"),
         Verdict::Warn => paint.unsure("!"),

@@ -6,17 +6,18 @@ use super::{Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Pee
 use crate::output::{Paint, plain};
 
 /// A line and the lines below it.
-struct Branch {
-    text: String,
-    children: Vec<Branch>,
+pub struct Branch {
+    pub text: String,
+    pub children: Vec<Branch>,
 }
 
 impl Branch {
-    fn leaf(text: impl Into<String>) -> Self {
+    pub fn leaf(text: impl Into<String>) -> Self {
         Self { text: text.into(), children: Vec::new() }
     }
 
-    fn draw(&self, indent: &str, out: &mut String) {
+    /// Adds the line and the lines below it; `indent` is what the lines below it begin with.
+    pub fn draw(&self, indent: &str, out: &mut String) {
         out.push_str(&self.text);
         out.push('\n');
         for (index, child) in self.children.iter().enumerate() {

@@ -144,11 +144,7 @@ fn refused(there: &[&Pod]) -> Finding {
     }
     if let Some((pod, condition)) = lacking.first() {
         let what = format!("{} not complete at the provider, for example {}", count(lacking.len(), "pod"), words(pod, condition));
-        return Finding::warn(
-            check,
-            what,
-            "the message names what the provider does not have: its policy may forbid it, or the name may be taken there",
-        );
+        return Finding::warn(check, what, advice::of_incomplete(reason(condition)));
     }
     Finding::ok(check, format!("{} at peers, none refused", count(there.len(), "pod")))
 }
@@ -185,11 +181,7 @@ fn waiting(all: &[Pod], there: &[&Pod], offloadings: &[NamespaceOffloading], fac
         Some(format!("the provider cannot schedule {}: {}", full_name(*pod), condition.message.as_deref().unwrap_or_default()))
     });
     if let Some(what) = unplaced {
-        return Finding::warn(
-            check,
-            what,
-            "the offered resources are not on one node, or labels, taints and volumes there do not fit",
-        );
+        return Finding::warn(check, what, advice::UNPLACED);
     }
     let unscheduled = all.iter().filter(|pod| is_remote(pod) && !is_final(pod)).find_map(|pod| {
         let condition = condition(pod, "PodScheduled").filter(|condition| condition.status == "False")?;

@@ -1,6 +1,9 @@
 //! What to do about an offloaded namespace or pod, by the reason of its condition. A new reason without advice does not compile.
 
-use liqo_api::{NamespaceReadyReason, OffloadedReason};
+use liqo_api::{NamespaceReadyReason, OffloadedReason, pods};
+
+/// Advice for a pod that the provider cannot schedule.
+pub const UNPLACED: &str = "the offered resources are not on one node, or labels, taints and volumes there do not fit";
 
 /// Advice for a namespace that is not Ready.
 pub fn of_namespace(reason: &str) -> &'static str {
@@ -14,6 +17,14 @@ pub fn of_namespace(reason: &str) -> &'static str {
             "the message names the cluster and why; the provider's PeeringPolicy decides what it refuses (`liqoctl policy explain` there)"
         }
     }
+}
+
+/// Advice for a pod that the provider accepted, and that lacks something there.
+pub fn of_incomplete(reason: &str) -> &'static str {
+    if reason == pods::ADDRESS_REFUSED {
+        return "the pod runs, and nobody here reaches it: compare `kubectl -n liqo get tunnelendpoints -o yaml` in both clusters";
+    }
+    "the message names what the provider does not have: its policy may forbid it, or the name may be taken there"
 }
 
 /// Advice for a pod that the provider refuses, or that is not sent.
