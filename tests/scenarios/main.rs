@@ -12,6 +12,7 @@
 
 mod api_access;
 mod approval;
+mod command_line;
 mod doctor;
 mod dual_stack;
 mod enforced_network_policies;
@@ -98,6 +99,9 @@ fn pods_and_policies() -> Set {
                 a_namespace_that_clusters_keep_for_themselves_is_refused_at_once,
                 unoffloading_brings_pods_home_and_removes_the_remote_namespace,
                 a_daemon_set_has_no_pod_on_a_virtual_node;
+            command_line:
+                an_offloaded_namespace_keeps_the_settings_that_are_not_named,
+                the_way_of_a_pod_is_explained_up_to_the_provider;
             install:
                 a_manager_has_no_more_rights_than_it_needs;
             // Their unknown clusters have their own keys, and the one that is accepted requests no resources.

@@ -107,6 +107,12 @@ impl ResourceList {
         Iter(self.0.iter())
     }
 
+    /// Short amounts for people, `cpu=2, memory=21.0Gi`; `nothing` for an empty list. See [`Quantity::rounded`].
+    pub fn rounded(&self) -> String {
+        let resources: Vec<String> = self.iter().map(|(name, quantity)| format!("{name}={}", quantity.rounded(name))).collect();
+        if resources.is_empty() { "nothing".to_owned() } else { resources.join(", ") }
+    }
+
     /// The names of all resources, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())
@@ -363,6 +369,8 @@ mod tests {
     fn a_list_is_printed_as_users_type_it() {
         assert_eq!(list("memory=4096Mi, cpu=2").to_string(), "cpu=2, memory=4Gi");
         assert_eq!(ResourceList::new().to_string(), "nothing");
+        assert_eq!(list("memory=22053474Ki, cpu=2").rounded(), "cpu=2, memory=21.0Gi");
+        assert_eq!(ResourceList::new().rounded(), "nothing");
     }
 
     #[test]

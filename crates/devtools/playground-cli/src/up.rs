@@ -135,14 +135,8 @@ async fn install_everywhere(
 
 async fn run_demo(consumer: &Cluster, clusters: usize, progress: &Progress) -> anyhow::Result<Vec<DemoPod>> {
     demo::ensure_namespace(consumer).await?;
-    let options = offload::Options {
-        strategy: PodOffloadingStrategy::LocalAndRemote,
-        reflection: None,
-        mapping: None,
-        remote_name: None,
-        selector: None,
-        timeout: TIMEOUT,
-    };
+    let strategy = Some(PodOffloadingStrategy::LocalAndRemote);
+    let options = offload::Options { strategy, timeout: TIMEOUT, ..offload::Options::default() };
     offload::offload(consumer, demo::NAMESPACE, &options, &Progress::silent()).await?;
     demo::run(consumer, clusters, TIMEOUT, |text| progress.message(DEMO_STEP, text)).await
 }

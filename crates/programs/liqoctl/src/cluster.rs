@@ -1,11 +1,15 @@
 //! The connection to one cluster, and what a failed request means to the user.
 
-use std::{fmt::Display, path::PathBuf, time::Duration};
+use std::{
+    fmt::Display,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, anyhow};
 use kube::{
     Api, Client, Config, ResourceExt,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId};
 
@@ -48,15 +52,13 @@ impl Cluster {
     /// Reads the kubeconfig. The first request shows whether the cluster answers.
     pub async fn connect(access: &Access) -> anyhow::Result<Self> {
         let kubeconfig = match &access.kubeconfig {
-            Some(path) => {
-                Kubeconfig::read_from(path).with_context(|| format!("cannot read the kubeconfig {}", path.display()))?
-            }
+            Some(path) => Kubeconfig::read_from(path).map_err(|error| unusable(error, path))?,
             None => match Kubeconfig::read() {
                 Ok(kubeconfig) => kubeconfig,
                 Err(_) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => return Self::in_cluster(access),
                 Err(error) => {
-                    return Err(anyhow!(error)
-                        .context("no kubeconfig: give one with --kubeconfig or in the environment variable KUBECONFIG"));
+                    let hint = "no kubeconfig: give one with --kubeconfig or in the environment variable KUBECONFIG";
+                    return Err(without_quotes(error).context(hint));
                 }
             },
         };
@@ -116,6 +118,26 @@ impl Cluster {
             anyhow!("Liqo in cluster {} has not started yet: see `kubectl{} -n liqo get pods`", self.context, self.access.flags())
         })?;
         Ok(Installed { id, config })
+    }
+}
+
+/// Why a kubeconfig cannot be used.
+fn unusable(error: KubeconfigError, path: &Path) -> anyhow::Error {
+    let what = format!("cannot read the kubeconfig {}", path.display());
+    match error {
+        KubeconfigError::ReadConfig(cause, _) => anyhow!(cause).context(what),
+        error => anyhow!(error).context(what),
+    }
+}
+
+/// The error with the file's name as a user writes it.
+fn without_quotes(error: KubeconfigError) -> anyhow::Error {
+    match error {
+        KubeconfigError::ReadConfig(_, ref path) => {
+            let path = path.clone();
+            unusable(error, &path)
+        }
+        error => anyhow!(error),
     }
 }
 
@@ -187,5 +209,16 @@ pub fn full_name(object: &impl ResourceExt) -> String {
     match object.namespace() {
         Some(namespace) => format!("{namespace}/{}", object.name_any()),
         None => object.name_any(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_missing_kubeconfig_is_named_once_and_without_quotes() {
+        let error = Cluster::connect(&Access::file("/nope")).await.err().unwrap();
+        assert_eq!(format!("{error:#}"), "cannot read the kubeconfig /nope: No such file or directory (os error 2)");
     }
 }

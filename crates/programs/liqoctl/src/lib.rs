@@ -13,8 +13,8 @@
 //!            └────────▶ API server of the other cluster    peer: its identity and address, a token for one use
 //! ```
 //!
-//! `policy explain` uses the controllers' own pure rules. `status` and `doctor` read the cluster with [`inspect`]; `doctor` judges it by
-//! rules of its own.
+//! `policy explain` uses the controllers' own pure rules. `status`, `explain pod` and `doctor` read the cluster with [`inspect`]; the last two judge it by
+//! rules of their own.
 //!
 //! The commands return values; [`output`] prints them as a table, JSON or YAML. `liqo-playground` and the tests call the same
 //! functions as the program.
@@ -25,7 +25,9 @@ pub mod ask;
 pub mod bench_report;
 pub mod cli;
 pub mod cluster;
+pub mod complete;
 pub mod doctor;
+pub mod explain;
 pub mod gateways;
 pub mod generate;
 pub mod inspect;

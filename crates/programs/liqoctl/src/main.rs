@@ -4,18 +4,20 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::bail;
 use clap::{CommandFactory as _, FromArgMatches as _};
+use futures::future::join_all;
 use liqoctl::{
     approve, ask,
     cli::{
-        Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Generate, Global, Install, Offer, OfferDecide, Offload, Peer,
-        Plugin, Policy, Renew, Test, TestNetwork, Token, Uninstall, Unoffload, Unpeer,
+        Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Explain, Generate, Global, Install, Namespaces, Offer,
+        OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test, TestNetwork, Token, Uninstall, Unoffload,
+        UnoffloadNamespace, Unpeer,
     },
     cluster::{Access, Cluster},
-    doctor, generate, install, network_bench, network_test, offer, offload, offload_bench,
+    complete, doctor, explain, generate, install, network_bench, network_test, offer, offload, offload_bench,
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::Progress,
-    renew, selector, settings, status, token, uninstall, unpeer, version,
+    renew, settings, status, token, uninstall, unpeer, version,
 };
 
 fn main() -> ExitCode {
@@ -48,28 +50,12 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             let outcome = renew::gateway_keys(&cluster, (!no_wait).then_some(timeout), &Progress::new()).await?;
             output::print(format, &outcome, renew::table)
         }
-        Command::Offload(Offload::Namespace(arguments)) => {
-            let cluster = Cluster::connect(&global.access()).await?;
-            let options = offload::Options {
-                strategy: arguments.pod_offloading_strategy.into(),
-                reflection: arguments.reflection.map(Into::into),
-                mapping: arguments.namespace_mapping_strategy.map(Into::into),
-                remote_name: arguments.remote_namespace_name,
-                selector: selector::parse(&arguments.selector)?,
-                timeout: arguments.timeout,
-            };
-            let offloaded = offload::offload(&cluster, &arguments.namespace, &options, &Progress::new()).await?;
-            output::print(format, &offloaded, offload::table)
-        }
-        Command::Unoffload(Unoffload::Namespace { namespace, yes, timeout }) => {
-            unoffload(&global, &namespace, yes, timeout).await
-        }
+        Command::Offload(Offload::Namespace(arguments)) => offload_namespaces(&global, &arguments).await,
+        Command::Unoffload(Unoffload::Namespace(arguments)) => unoffload(&global, &arguments).await,
         Command::Offer(command) => offers(&global, command).await,
         Command::Policy(command) => policies(&global, command).await,
-        Command::Status => {
-            let found = status::collect(&Cluster::connect(&global.access()).await?).await?;
-            output::print(format, &found, |found| status::render(found, Paint::for_stdout()))
-        }
+        Command::Explain(Explain::Pod { pod, namespace }) => explain_pod(&global, &pod, namespace.as_deref()).await,
+        Command::Status { watch, namespace } => show_status(&global, watch, namespace.as_deref()).await,
         Command::Test(Test::Network(arguments)) => test_network(&global, arguments).await,
         Command::Bench(Bench::Network(arguments)) => bench_network(&global, arguments).await,
         Command::Bench(Bench::Offload(arguments)) => bench_offload(&global, arguments).await,
@@ -91,12 +77,31 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             let both = version::both(&Cluster::connect(&global.access()).await?).await?;
             output::print(format, &both, version::table)
         }
-        Command::Completion { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "liqoctl", &mut script);
-            output::write_out(&String::from_utf8(script)?)
-        }
+        Command::Completion { shell } => output::write_out(&complete::script(shell)?),
+        Command::Complete { words } => match complete::wanted(&words) {
+            Some(wanted) => output::write_out(&complete::names(&wanted).await.join("\n")),
+            None => Ok(()),
+        },
     }
+}
+
+async fn explain_pod(global: &Global, pod: &str, namespace: Option<&str>) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let (namespace, name) = explain::split(pod, namespace, cluster.client.default_namespace())?;
+    let explanation = explain::pod(&cluster, namespace, name).await?;
+    output::print(global.output, &explanation, |explanation| explain::render(explanation, Paint::for_stdout()))
+}
+
+async fn show_status(global: &Global, watch: bool, namespace: Option<&str>) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let show = |found: status::Status| {
+        let found = found.of_namespace(namespace);
+        output::text(global.output, &found, |found| status::render(found, Paint::for_stdout()))
+    };
+    if watch {
+        return status::watch(&cluster, global.output, show).await;
+    }
+    output::write_out(&show(status::collect(&cluster).await?)?)
 }
 
 async fn examine(global: &Global, arguments: &Doctor) -> anyhow::Result<()> {
@@ -116,13 +121,7 @@ async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
     }
     let cluster = Cluster::connect(&global.access()).await?;
     if arguments.dry_run {
-        let objects = install::dry_run(&cluster, &settings).await?;
-        if global.output == Format::Json {
-            let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": objects });
-            return output::print(Format::Json, &list, |_| String::new());
-        }
-        let documents: Vec<_> = objects.iter().map(output::yaml).collect::<Result<_, _>>()?;
-        return output::write_out(&documents.join("---\n"));
+        return output::print_objects(global.output, &install::dry_run(&cluster, &settings).await?);
     }
     let options = install::Options { settings, timeout: arguments.timeout };
     let installed = install::install(&cluster, &options, &Progress::new()).await?;
@@ -180,20 +179,56 @@ async fn decide_on_consumer(global: &Global, peer: &str, intent: liqo_api::Peeri
     output::print(global.output, &approve::decide(&cluster, &foreign, intent).await?, approve::table)
 }
 
-async fn unoffload(global: &Global, namespace: &str, yes: bool, timeout: std::time::Duration) -> anyhow::Result<()> {
+/// The namespaces that the arguments name or select.
+async fn namespaces(cluster: &Cluster, arguments: &Namespaces) -> anyhow::Result<Vec<String>> {
+    match &arguments.namespace_selector {
+        None => Ok(arguments.named().into_iter().collect()),
+        Some(selector) => offload::matching(cluster, selector).await,
+    }
+}
+
+async fn offload_namespaces(global: &Global, arguments: &OffloadNamespace) -> anyhow::Result<()> {
+    let options = arguments.options()?;
     let cluster = Cluster::connect(&global.access()).await?;
-    if !offload::is_offloaded(&cluster, namespace).await? {
-        bail!("namespace {namespace} is not offloaded");
+    let names = namespaces(&cluster, &arguments.namespaces).await?;
+    if global.output != Format::Table {
+        return output::print_objects(global.output, &offload::preview(&cluster, &names, &options).await?);
     }
-    let lost = offload::remote_pods(&cluster, namespace).await?;
-    if !lost.is_empty() {
-        let question =
-            format!("This ends the pods of namespace {namespace} that run in other clusters: {}. Continue?", lost.join(", "));
-        ask::confirm(&question, yes)?;
+    let mut failures = Vec::new();
+    for outcome in offload::offload_all(&cluster, &names, &options, &Progress::new()).await? {
+        match outcome {
+            Ok(offloaded) => output::write_out(&offload::table(&offloaded))?,
+            Err(error) => failures.push(format!("{error:#}")),
+        }
     }
-    offload::unoffload(&cluster, namespace, timeout, &Progress::new()).await?;
-    let result = serde_json::json!({ "namespace": namespace, "lostPods": lost });
-    output::print(global.output, &result, |_| format!("Namespace {namespace} is not offloaded any more."))
+    if failures.is_empty() { Ok(()) } else { bail!(failures.join("; ")) }
+}
+
+async fn unoffload(global: &Global, arguments: &UnoffloadNamespace) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    let names = namespaces(&cluster, &arguments.namespaces).await?;
+    let endings = offload::to_end(&cluster, &names).await?;
+    let is_offloaded = |name: &&String| endings.iter().any(|ending| ending.namespace == **name);
+    let by_name = arguments.namespaces.namespace_selector.is_none();
+    if let Some(name) = names.iter().find(|name| !is_offloaded(name)).filter(|_| by_name || endings.is_empty()) {
+        bail!("namespace {name} is not offloaded");
+    }
+    if global.output != Format::Table {
+        return output::print(global.output, &endings, |_| String::new());
+    }
+    if let Some(question) = offload::question(&endings) {
+        ask::confirm(&question, arguments.yes)?;
+    }
+    let progress = Progress::new();
+    let ended = endings.iter().map(|one| offload::unoffload(&cluster, &one.namespace, arguments.timeout, &progress));
+    let mut failures = Vec::new();
+    for (one, outcome) in endings.iter().zip(join_all(ended).await) {
+        match outcome {
+            Ok(()) => output::write_out(&format!("Namespace {} is not offloaded any more.", one.namespace))?,
+            Err(error) => failures.push(format!("{error:#}")),
+        }
+    }
+    if failures.is_empty() { Ok(()) } else { bail!(failures.join("; ")) }
 }
 
 async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {
@@ -264,7 +299,7 @@ async fn policies(global: &Global, command: Policy) -> anyhow::Result<()> {
 async fn test_network(global: &Global, arguments: TestNetwork) -> anyhow::Result<()> {
     let clusters = probes::clusters(global, &arguments.others).await?;
     let options = network_test::Options {
-        nodes: arguments.nodes,
+        nodes: arguments.nodes.into(),
         image: arguments.image,
         keep: arguments.keep,
         timeout: arguments.timeout,

@@ -3,17 +3,19 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::bail;
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Namespace, Node, NodeSelector, Pod};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
+    core::PartialObjectMeta,
 };
 use liqo_api::{
     NAMESPACE_OFFLOADING, NamespaceMappingStrategy, NamespaceOffloading, NamespaceOffloadingStatus, PodOffloadingStrategy,
     Reflection, SYSTEM_NAMESPACE, labels, may_be_offloaded,
 };
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{
     apply::FIELD_MANAGER,
@@ -22,26 +24,37 @@ use crate::{
     wait::{Poll, until},
 };
 
-#[derive(Clone, Debug)]
+/// What to change. Nothing means: the field keeps its value, or gets the default of a new NamespaceOffloading.
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Where pods may run.
-    pub strategy: PodOffloadingStrategy,
-    /// Which Services and Ingresses to reflect. Nothing means: unchanged, or all but denied ones.
+    pub strategy: Option<PodOffloadingStrategy>,
+    /// Which Services and Ingresses to reflect.
     pub reflection: Option<Reflection>,
-    /// How the namespace is called in other clusters. Nothing means: as it is, or its default name.
+    /// How the namespace is called in other clusters.
     pub mapping: Option<NamespaceMappingStrategy>,
     /// Its name in other clusters, for `SelectedName`.
     pub remote_name: Option<String>,
-    /// Which clusters; nothing for all.
-    pub selector: Option<NodeSelector>,
+    /// Which clusters get the namespace.
+    pub clusters: Option<Clusters>,
     /// How long to wait for the namespace to exist there.
     pub timeout: Duration,
+}
+
+/// The clusters that get a namespace.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Clusters {
+    All,
+    /// Those whose virtual node matches.
+    Matching(NodeSelector),
 }
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Offloaded {
     pub namespace: String,
+    /// Where its pods may run now.
+    pub pod_offloading_strategy: PodOffloadingStrategy,
     /// The remote namespaces.
     pub remote: Vec<RemoteNamespace>,
     /// A note for the user.
@@ -57,10 +70,23 @@ pub struct RemoteNamespace {
     pub namespace: String,
 }
 
-/// Lets the pods of a namespace run in other clusters, and waits until the namespace exists there.
-pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, progress: &Progress) -> anyhow::Result<Offloaded> {
+/// The names of the namespaces that a label selector matches, without those that cannot be offloaded; an error if there is none.
+pub async fn matching(cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<String>> {
+    let api: Api<Namespace> = Api::all(cluster.client.clone());
+    let found = api.list_metadata(&ListParams::default().labels(selector)).await;
+    let found = found.doing(format!("list the namespaces with the labels {selector}"))?;
+    let ours = |object: &PartialObjectMeta<Namespace>| object.labels().contains_key(labels::NAMESPACE_KIND);
+    let names = found.iter().filter(|object| !ours(object)).map(kube::ResourceExt::name_any);
+    let names: Vec<String> = names.filter(|name| may_be_offloaded(name, SYSTEM_NAMESPACE)).collect();
+    if names.is_empty() {
+        bail!("no namespace that can be offloaded has the labels {selector}");
+    }
+    Ok(names)
+}
+
+/// An error if a namespace does not exist, or cannot be offloaded.
+async fn check(cluster: &Cluster, namespace: &str) -> anyhow::Result<()> {
     refuse_reserved(namespace)?;
-    cluster.installed().await?;
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let Some(object) = namespaces.get_opt(namespace).await.doing(format!("read namespace {namespace}"))? else {
         bail!("there is no namespace {namespace}: create it with `kubectl create namespace {namespace}`");
@@ -68,31 +94,116 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
     if let Some(kind) = object.labels().get(labels::NAMESPACE_KIND) {
         bail!("namespace {namespace} is one of Liqo's own ({kind}) and cannot be offloaded");
     }
+    Ok(())
+}
+
+/// No provider takes pods of these namespaces.
+fn refuse_reserved(namespace: &str) -> anyhow::Result<()> {
+    if !may_be_offloaded(namespace, SYSTEM_NAMESPACE) {
+        bail!(
+            "namespace {namespace} cannot be offloaded: clusters keep default, kube-*, openshift-* and liqo* for themselves; use another namespace"
+        );
+    }
+    Ok(())
+}
+
+/// The NamespaceOffloading of a namespace.
+async fn present(cluster: &Cluster, namespace: &str) -> anyhow::Result<Option<NamespaceOffloading>> {
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
-    let mut spec = json!({ "podOffloadingStrategy": options.strategy });
+    match api.get_opt(NAMESPACE_OFFLOADING).await {
+        Err(error) if is_absent(&error) => Ok(None),
+        found => found.doing(format!("read the NamespaceOffloading of namespace {namespace}")),
+    }
+}
+
+/// The fields of the spec that change.
+fn changes(options: &Options) -> Value {
+    let mut spec = json!({});
+    if let Some(strategy) = options.strategy {
+        spec["podOffloadingStrategy"] = json!(strategy);
+    }
     if let Some(reflection) = options.reflection {
         spec["reflection"] = json!(reflection);
     }
-    let live = api.get_opt(NAMESPACE_OFFLOADING).await.doing("read the NamespaceOffloading")?;
-    for (field, value) in mapping(options, live.as_ref()) {
-        spec[field] = value;
+    if let Some(mapping) = options.mapping {
+        spec["namespaceMappingStrategy"] = json!(mapping);
+        spec["remoteNamespaceName"] = json!(options.remote_name);
     }
-    if let Some(selector) = &options.selector {
-        spec["clusterSelector"] = json!(selector);
+    match &options.clusters {
+        None => {}
+        Some(Clusters::All) => spec["clusterSelector"] = Value::Null,
+        Some(Clusters::Matching(selector)) => spec["clusterSelector"] = json!(selector),
     }
-    let wanted = json!({
+    spec
+}
+
+/// The NamespaceOffloading after the change. Fields that the options do not name keep their value.
+fn wanted(namespace: &str, present: Option<&NamespaceOffloading>, options: &Options) -> Value {
+    let mut spec =
+        present.map_or_else(|| json!({ "podOffloadingStrategy": PodOffloadingStrategy::default() }), |one| json!(one.spec));
+    if let (Some(spec), Value::Object(changes)) = (spec.as_object_mut(), changes(options)) {
+        spec.extend(changes);
+        spec.retain(|_, value| !value.is_null());
+    }
+    json!({
         "apiVersion": "offloading.liqo.io/v1alpha1",
         "kind": "NamespaceOffloading",
         "metadata": { "name": NAMESPACE_OFFLOADING, "namespace": namespace },
         "spec": spec,
-    });
-    let applied = api
-        .patch(NAMESPACE_OFFLOADING, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&wanted))
-        .await
-        .doing(format!("write the NamespaceOffloading of namespace {namespace}"))?;
+    })
+}
+
+/// The objects that [`offload`] would write. Writes nothing.
+pub async fn preview(cluster: &Cluster, namespaces: &[String], options: &Options) -> anyhow::Result<Vec<Value>> {
+    cluster.installed().await?;
+    let mut objects = Vec::new();
+    for namespace in namespaces {
+        check(cluster, namespace).await?;
+        objects.push(wanted(namespace, present(cluster, namespace).await?.as_ref(), options));
+    }
+    Ok(objects)
+}
+
+/// Offloads several namespaces at the same time. Changes nothing if one of them cannot be offloaded.
+pub async fn offload_all(
+    cluster: &Cluster,
+    namespaces: &[String],
+    options: &Options,
+    progress: &Progress,
+) -> anyhow::Result<Vec<anyhow::Result<Offloaded>>> {
+    for namespace in namespaces {
+        check(cluster, namespace).await?;
+    }
+    Ok(join_all(namespaces.iter().map(|namespace| offload(cluster, namespace, options, progress))).await)
+}
+
+/// Lets the pods of a namespace run in other clusters, or changes where they run, and waits until the namespace exists there.
+pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, progress: &Progress) -> anyhow::Result<Offloaded> {
+    cluster.installed().await?;
+    check(cluster, namespace).await?;
+    let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
+    let written = match present(cluster, namespace).await? {
+        // A merge patch touches only the fields that it names; server-side apply would remove those that it does not name.
+        Some(_) => {
+            let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            let change = json!({ "spec": changes(options) });
+            api.patch(NAMESPACE_OFFLOADING, &parameters, &Patch::Merge(&change)).await
+        }
+        None => {
+            let object = wanted(namespace, None, options);
+            api.patch(NAMESPACE_OFFLOADING, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&object)).await
+        }
+    };
+    let applied = written.doing(format!("write the NamespaceOffloading of namespace {namespace}"))?;
+    let offloaded = |remote, note| Offloaded {
+        namespace: namespace.to_owned(),
+        pod_offloading_strategy: applied.spec.pod_offloading_strategy,
+        remote,
+        note,
+    };
     if virtual_nodes(cluster).await?.is_empty() {
         let note = "there is no virtual node yet: the namespace is offloaded as soon as there is a peer (`liqoctl peer`)";
-        return Ok(Offloaded { namespace: namespace.to_owned(), remote: Vec::new(), note: Some(note.to_owned()) });
+        return Ok(offloaded(Vec::new(), Some(note.to_owned())));
     }
     let step = format!("Offloading namespace {namespace}");
     let what = format!("namespace {namespace} exists in all selected clusters");
@@ -115,26 +226,7 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
         .into_iter()
         .map(|remote| RemoteNamespace { cluster: remote.cluster_name, namespace: remote.namespace })
         .collect();
-    Ok(Offloaded { namespace: namespace.to_owned(), remote, note: None })
-}
-
-/// No provider takes pods of these namespaces.
-fn refuse_reserved(namespace: &str) -> anyhow::Result<()> {
-    if !may_be_offloaded(namespace, SYSTEM_NAMESPACE) {
-        bail!(
-            "namespace {namespace} cannot be offloaded: clusters keep default, kube-*, openshift-* and liqo* for themselves; use another namespace"
-        );
-    }
-    Ok(())
-}
-
-/// The fields of the spec that say how the namespace is called in other clusters. They stay as they are unless the options name them.
-fn mapping(options: &Options, live: Option<&NamespaceOffloading>) -> Map<String, Value> {
-    let live = live.map(|live| (live.spec.namespace_mapping_strategy, live.spec.remote_namespace_name.clone()));
-    let asked = options.mapping.map(|strategy| (strategy, options.remote_name.clone()));
-    let Some((strategy, name)) = asked.or(live) else { return Map::new() };
-    let name = name.map(|name| ("remoteNamespaceName".to_owned(), name.into()));
-    [("namespaceMappingStrategy".to_owned(), json!(strategy))].into_iter().chain(name).collect()
+    Ok(offloaded(remote, None))
 }
 
 const NOT_REPORTED: &str = "the controllers have not reported anything yet";
@@ -182,12 +274,45 @@ fn is_remote(pod: &Pod, nodes: &BTreeSet<String>) -> bool {
     !finished && node.is_some_and(|node| nodes.contains(node))
 }
 
-/// Whether a namespace is offloaded.
-pub async fn is_offloaded(cluster: &Cluster, namespace: &str) -> anyhow::Result<bool> {
-    let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
-    match api.get_opt(NAMESPACE_OFFLOADING).await {
-        Err(error) if is_absent(&error) => Ok(false),
-        found => Ok(found.doing(format!("read the NamespaceOffloading of namespace {namespace}"))?.is_some()),
+/// What [`unoffload`] would end, of those namespaces that are offloaded. Ends nothing.
+pub async fn to_end(cluster: &Cluster, namespaces: &[String]) -> anyhow::Result<Vec<Ending>> {
+    let mut found = Vec::new();
+    for namespace in namespaces {
+        let Some(offloading) = present(cluster, namespace).await? else { continue };
+        let lost_pods = remote_pods(cluster, namespace).await?;
+        found.push(Ending {
+            namespace: namespace.clone(),
+            pod_offloading_strategy: offloading.spec.pod_offloading_strategy,
+            lost_pods,
+        });
+    }
+    Ok(found)
+}
+
+/// A namespace that will not be offloaded any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ending {
+    pub namespace: String,
+    pub pod_offloading_strategy: PodOffloadingStrategy,
+    /// Its pods that run in other clusters.
+    pub lost_pods: Vec<String>,
+}
+
+/// The question to ask first; nothing if no pod ends.
+pub fn question(endings: &[Ending]) -> Option<String> {
+    let lost: Vec<&Ending> = endings.iter().filter(|ending| !ending.lost_pods.is_empty()).collect();
+    match lost.as_slice() {
+        [] => None,
+        [one] => {
+            let (namespace, pods) = (&one.namespace, one.lost_pods.join(", "));
+            Some(format!("This ends the pods of namespace {namespace} that run in other clusters: {pods}. Continue?"))
+        }
+        several => {
+            let pods = |one: &&Ending| format!("{} (namespace {})", one.lost_pods.join(", "), one.namespace);
+            let pods: Vec<String> = several.iter().map(pods).collect();
+            Some(format!("This ends the pods that run in other clusters: {}. Continue?", pods.join("; ")))
+        }
     }
 }
 
@@ -231,7 +356,12 @@ pub fn table(offloaded: &Offloaded) -> String {
     if lines.is_empty() {
         lines.push(format!("Namespace {namespace} is offloaded; its selector matches no cluster now."));
     }
-    lines.push("New pods may run there; existing pods stay where they are.".to_owned());
+    let new_pods = match offloaded.pod_offloading_strategy {
+        PodOffloadingStrategy::LocalAndRemote => "New pods may run there",
+        PodOffloadingStrategy::Remote => "New pods run only there",
+        PodOffloadingStrategy::Local => "New pods run only in this cluster",
+    };
+    lines.push(format!("{new_pods}; existing pods stay where they are."));
     lines.join("\n")
 }
 
@@ -248,27 +378,6 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_keeps_its_mapping_unless_another_one_is_asked_for() {
-        let options = |mapping, name: Option<&str>| Options {
-            strategy: PodOffloadingStrategy::Remote,
-            reflection: None,
-            mapping,
-            remote_name: name.map(str::to_owned),
-            selector: None,
-            timeout: Duration::ZERO,
-        };
-        let live: NamespaceOffloading = serde_json::from_value(json!({ "apiVersion": "offloading.liqo.io/v1alpha1", "kind": "NamespaceOffloading",
-            "metadata": { "name": "offloading" }, "spec": { "namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "team-a" } }))
-        .unwrap();
-        let said = |options: &Options, live: Option<&NamespaceOffloading>| Value::from(mapping(options, live));
-        let kept = json!({ "namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "team-a" });
-        assert_eq!(said(&options(None, None), Some(&live)), kept);
-        assert_eq!(said(&options(None, None), None), json!({}));
-        let same = options(Some(NamespaceMappingStrategy::EnforceSameName), None);
-        assert_eq!(said(&same, Some(&live)), json!({ "namespaceMappingStrategy": "EnforceSameName" }));
-    }
-
-    #[test]
     fn only_unfinished_pods_on_virtual_nodes_are_lost() {
         let nodes = BTreeSet::from(["milan".to_owned()]);
         let pod = |node: Option<&str>, phase: &str| -> Pod {
@@ -278,6 +387,72 @@ mod tests {
         assert!(!is_remote(&pod(Some("rome-1"), "Running"), &nodes));
         assert!(!is_remote(&pod(Some("milan"), "Succeeded"), &nodes));
         assert!(!is_remote(&pod(None, "Pending"), &nodes));
+    }
+
+    fn options() -> Options {
+        Options::default()
+    }
+
+    fn selector(region: &str) -> NodeSelector {
+        crate::selector::parse(&[format!("region={region}")]).unwrap().unwrap()
+    }
+
+    #[test]
+    fn only_what_was_named_changes() {
+        let local = Options { strategy: Some(PodOffloadingStrategy::Local), ..options() };
+        assert_eq!(changes(&local), json!({ "podOffloadingStrategy": "Local" }));
+        let present: NamespaceOffloading = serde_json::from_value(json!({
+            "metadata": { "name": "offloading", "namespace": "demo" },
+            "spec": { "podOffloadingStrategy": "Remote", "reflection": "AllowList", "clusterSelector": selector("eu") },
+        }))
+        .unwrap();
+        let kept = wanted("demo", Some(&present), &local);
+        let expected = json!({
+            "namespaceMappingStrategy": "DefaultName", "podOffloadingStrategy": "Local", "reflection": "AllowList",
+            "clusterSelector": selector("eu"),
+        });
+        assert_eq!((&kept["spec"], &kept["metadata"]["namespace"]), (&expected, &json!("demo")));
+        assert_eq!(wanted("demo", None, &options())["spec"], json!({ "podOffloadingStrategy": "LocalAndRemote" }));
+        let everywhere = Options { clusters: Some(Clusters::All), ..options() };
+        assert_eq!(changes(&everywhere), json!({ "clusterSelector": null }));
+        assert!(wanted("demo", Some(&present), &everywhere)["spec"].get("clusterSelector").is_none());
+        let us = Options { clusters: Some(Clusters::Matching(selector("us"))), ..options() };
+        assert_eq!(wanted("demo", Some(&present), &us)["spec"]["clusterSelector"], json!(selector("us")));
+        let named =
+            Options { mapping: Some(NamespaceMappingStrategy::SelectedName), remote_name: Some("team-a".into()), ..options() };
+        assert_eq!(changes(&named), json!({ "namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": "team-a" }));
+        let same = Options { mapping: Some(NamespaceMappingStrategy::EnforceSameName), ..options() };
+        assert_eq!(changes(&same), json!({ "namespaceMappingStrategy": "EnforceSameName", "remoteNamespaceName": null }));
+    }
+
+    #[test]
+    fn the_text_is_true_for_each_strategy() {
+        let text = |pod_offloading_strategy| {
+            let remote = vec![RemoteNamespace { cluster: "milan".into(), namespace: "demo-rome-abc".into() }];
+            table(&Offloaded { namespace: "demo".into(), pod_offloading_strategy, remote, note: None })
+        };
+        let both = "Namespace demo is demo-rome-abc in milan.\nNew pods may run there; existing pods stay where they are.";
+        assert_eq!(text(PodOffloadingStrategy::LocalAndRemote), both);
+        assert!(text(PodOffloadingStrategy::Remote).contains("\nNew pods run only there;"));
+        assert!(text(PodOffloadingStrategy::Local).contains("\nNew pods run only in this cluster;"));
+    }
+
+    #[test]
+    fn the_question_names_every_pod_that_ends() {
+        let ending = |namespace: &str, pods: &[&str]| Ending {
+            namespace: namespace.into(),
+            pod_offloading_strategy: PodOffloadingStrategy::Remote,
+            lost_pods: pods.iter().map(ToString::to_string).collect(),
+        };
+        assert_eq!(question(&[ending("a", &[])]), None);
+        assert_eq!(
+            question(&[ending("a", &["x", "y"]), ending("b", &[])]).unwrap(),
+            "This ends the pods of namespace a that run in other clusters: x, y. Continue?"
+        );
+        assert_eq!(
+            question(&[ending("a", &["x"]), ending("b", &["z"])]).unwrap(),
+            "This ends the pods that run in other clusters: x (namespace a); z (namespace b). Continue?"
+        );
     }
 
     #[test]

@@ -19,12 +19,26 @@ pub enum Format {
 
 /// Prints a result as a document, or as the text that `table` returns.
 pub fn print<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
-    let text = match format {
+    write_out(&text(format, value, table)?)
+}
+
+/// A result as a document, or the text that `table` returns.
+pub fn text<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<String> {
+    Ok(match format {
         Format::Table => table(value),
         Format::Json => serde_json::to_string_pretty(value)?,
         Format::Yaml => yaml(value)?,
-    };
-    write_out(&text)
+    })
+}
+
+/// Prints objects as `kubectl apply` reads them: a list in JSON, else documents in YAML.
+pub fn print_objects<T: Serialize>(format: Format, objects: &[T]) -> anyhow::Result<()> {
+    if format == Format::Json {
+        let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+        return write_out(&serde_json::to_string_pretty(&list)?);
+    }
+    let documents: Vec<_> = objects.iter().map(yaml).collect::<Result<_, _>>()?;
+    write_out(&documents.join("---\n"))
 }
 
 /// `there is milan`, `there are milan, turin`: names that the user could have meant.
@@ -35,17 +49,28 @@ pub fn there_are<S: AsRef<str>>(names: &[S]) -> String {
 
 /// Writes to standard output. It is no error if the reader closes it (`| head`).
 pub fn write_out(text: &str) -> anyhow::Result<()> {
+    write_while_open(text).map(drop)
+}
+
+/// Writes to standard output; false if the reader has closed it.
+pub fn write_while_open(text: &str) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush());
     match written {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        written => Ok(written.map(|()| true)?),
     }
 }
 
 /// A peer's text without control characters, which could change the terminal.
 pub fn plain(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).collect()
+}
+
+/// A time in RFC 3339 without fractions of a second. Any other text stays.
+pub fn to_the_second(time: &str) -> String {
+    let second = time.parse::<jiff::Timestamp>().and_then(|time| jiff::Timestamp::from_second(time.as_second()));
+    second.map_or_else(|_| time.to_owned(), |time| time.to_string())
 }
 
 /// YAML of any value.

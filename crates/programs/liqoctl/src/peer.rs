@@ -6,25 +6,28 @@
 
 mod wait;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api, ResourceExt as _,
-    api::{ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use liqo_api::{
-    ADDRESSES_KNOWN, ClusterConfigStatus, ClusterId, ForeignCluster, GatewayAddress, PeeringIntent, Reach, RequestedResources,
-    ResourceList, links,
+    ADDRESSES_KNOWN, AuthenticatedReason, ClusterConfigStatus, ClusterId, ForeignCluster, GatewayAddress, PeeringIntent,
+    Quantity, Reach, RequestedResources, ResourceList, links,
 };
+use liqo_quantity::{ResourceArgument, ResourceArgumentError};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::{
     apply::FIELD_MANAGER,
     cluster::{Cluster, Explained as _, Installed},
+    manifests::NAMESPACE,
     progress::Progress,
     settings::{host, means_this_machine},
     token::{self, Use},
@@ -95,9 +98,43 @@ pub enum Source {
 pub enum Request {
     /// Nothing: the earlier request stays.
     AsBefore,
-    /// At most these resources; others as offered.
-    AtMost(ResourceList),
+    /// New limits for these resources; the limits of others stay.
+    Limits(Vec<Limit>),
+    /// Everything that the peer offers.
+    Everything,
     NetworkOnly,
+}
+
+/// How much of a resource to request at most: `nvidia.com/gpu=1`, or `none` for no limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub resource: String,
+    /// Nothing for no limit.
+    pub amount: Option<Quantity>,
+}
+
+impl Limit {
+    /// The limit of this resource.
+    pub fn new(resource: &str, amount: &str) -> Result<Self, ResourceArgumentError> {
+        let is_none = amount.eq_ignore_ascii_case("none");
+        // An amount checks the name of the resource, too.
+        let (resource, amount) = ResourceArgument::new(resource, if is_none { "0" } else { amount })?.into_parts();
+        Ok(Self { resource, amount: (!is_none).then_some(amount) })
+    }
+}
+
+impl FromStr for Limit {
+    type Err = ResourceArgumentError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.rsplit_once('=') {
+            Some((resource, amount)) if amount.eq_ignore_ascii_case("none") => Self::new(resource, amount),
+            _ => {
+                let (resource, amount) = text.parse::<ResourceArgument>()?.into_parts();
+                Ok(Self { resource, amount: Some(amount) })
+            }
+        }
+    }
 }
 
 impl Request {
@@ -106,7 +143,17 @@ impl Request {
         let before = before.cloned().unwrap_or_default();
         match self {
             Self::AsBefore => before,
-            Self::AtMost(resources) => RequestedResources { resources: resources.clone(), network_only: false },
+            Self::Limits(limits) => {
+                let mut resources = before.resources;
+                for Limit { resource, amount } in limits {
+                    match amount {
+                        Some(amount) => drop(resources.insert(resource, *amount)),
+                        None => drop(resources.remove(resource)),
+                    }
+                }
+                RequestedResources { resources, network_only: false }
+            }
+            Self::Everything => RequestedResources::default(),
             Self::NetworkOnly => RequestedResources { network_only: true, ..before },
         }
     }
@@ -243,13 +290,46 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         api.patch(&name, &parameters, &Patch::Merge(correction)).await.doing(format!("write ForeignCluster {name}"))?;
     }
     let (mut nodes, mut network) = (Vec::new(), None);
-    if options.wait && request.network_only {
-        network = Some(wait::network_is_ready(cluster, &name, &target, options.timeout, progress).await?);
+    let waited = if options.wait && request.network_only {
+        let ready = wait::network_is_ready(cluster, &name, &target, options.timeout, progress).await;
+        ready.map(|ready| network = Some(ready))
     } else if options.wait {
-        nodes = wait::nodes_are_ready(cluster, &name, &target, options.timeout, progress).await?;
+        wait::nodes_are_ready(cluster, &name, &target, options.timeout, progress).await.map(|ready| nodes = ready)
+    } else {
+        Ok(())
+    };
+    if let Err(error) = waited {
+        let rest = after_failure(cluster, &name, present.is_none(), token_secret.as_deref()).await;
+        return Err(anyhow!("{error:#}. {rest}"));
     }
     let changed = present.is_some_and(is_granted) && before.as_ref() != Some(&request);
     Ok(Peered { name, cluster_id: target.cluster_id, nodes, network, changed })
+}
+
+/// Removes what a failed command created, if the peer never let this cluster in. Returns a sentence about what is left.
+async fn after_failure(cluster: &Cluster, name: &str, is_new: bool, token_secret: Option<&str>) -> String {
+    let clusters: Api<ForeignCluster> = Api::all(cluster.client.clone());
+    let foreign = clusters.get_opt(name).await.ok().flatten();
+    if is_new && foreign.as_ref().is_some_and(was_never_let_in) {
+        let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+        if let Some(secret) = token_secret {
+            // A token that stays is overwritten by the next try.
+            let _ = secrets.delete(secret, &DeleteParams::default()).await;
+        }
+        if clusters.delete(name, &DeleteParams::background()).await.is_ok() {
+            return format!("ForeignCluster {name}, which this command created, is removed again");
+        }
+    }
+    format!(
+        "ForeignCluster {name} stays, and the controllers keep trying: see `liqoctl status`, or end it with `liqoctl unpeer {name}`"
+    )
+}
+
+/// Whether there is nothing to keep: no access was granted, and nobody has to decide on it.
+fn was_never_let_in(foreign: &ForeignCluster) -> bool {
+    foreign
+        .condition(links::AUTHENTICATED)
+        .is_none_or(|condition| condition.status != "True" && condition.reason != AuthenticatedReason::PendingApproval.as_str())
 }
 
 /// Whether the peer granted access before; then no token is needed.
@@ -347,7 +427,7 @@ pub fn table(peered: &Peered) -> String {
     if peered.nodes.is_empty() {
         return format!("ForeignCluster {} is created: `liqoctl status` shows the progress of the peering.", peered.name);
     }
-    let lines = peered.nodes.iter().map(|node| format!("Node {} is Ready, with {}.", node.name, node.resources));
+    let lines = peered.nodes.iter().map(|node| format!("Node {} is Ready, with {}.", node.name, node.resources.rounded()));
     let mut text = lines.collect::<Vec<_>>().join("\n");
     if peered.changed {
         text += "\nThe request has changed: the offer and the node follow in some seconds (`liqoctl status`).";
@@ -403,11 +483,44 @@ mod tests {
     #[test]
     fn limits_outlive_a_time_without_resources() {
         let limits: ResourceList = [("cpu", "2".parse().unwrap())].into_iter().collect();
-        let lent = Request::AtMost(limits.clone()).after(None);
+        let lent = Request::Limits(vec![Limit::new("cpu", "2").unwrap()]).after(None);
         let connected = Request::NetworkOnly.after(Some(&lent));
         assert_eq!(connected, RequestedResources { resources: limits, network_only: true });
         assert_eq!(Request::AsBefore.after(Some(&connected)), connected);
-        assert_eq!(Request::AtMost(ResourceList::new()).after(Some(&connected)), RequestedResources::default());
+        assert_eq!(Request::Everything.after(Some(&connected)), RequestedResources::default());
+    }
+
+    #[test]
+    fn a_limit_that_is_not_named_stays() {
+        let limits = |all: &[(&str, &str)]| {
+            Request::Limits(all.iter().map(|(resource, amount)| Limit::new(resource, amount).unwrap()).collect())
+        };
+        let cpu = limits(&[("cpu", "1")]).after(None);
+        let both = limits(&[("memory", "1Gi")]).after(Some(&cpu));
+        assert_eq!(both.resources.to_string(), "cpu=1, memory=1Gi");
+        assert_eq!(limits(&[("cpu", "none")]).after(Some(&both)).resources.to_string(), "memory=1Gi");
+        assert_eq!(limits(&[("memory", "2Gi")]).after(Some(&both)).resources.to_string(), "cpu=1, memory=2Gi");
+    }
+
+    #[test]
+    fn a_limit_can_be_taken_away() {
+        let gpu = |amount| Limit { resource: "nvidia.com/gpu".into(), amount };
+        assert_eq!("nvidia.com/gpu=none".parse::<Limit>(), Ok(gpu(None)));
+        assert_eq!("nvidia.com/gpu=1".parse::<Limit>(), Ok(gpu(Some(Quantity::from_units(1)))));
+        assert!("nvidia.com/gpu".parse::<Limit>().is_err() && "=none".parse::<Limit>().is_err());
+        assert_eq!(Limit::new("cpu", "None"), Ok(Limit { resource: "cpu".into(), amount: None }));
+    }
+
+    #[test]
+    fn a_peering_is_removed_again_only_if_the_peer_never_let_us_in() {
+        let authenticated = |status: &str, reason: &str| {
+            let time = "2026-01-01T00:00:00Z";
+            let condition = json!([{ "type": links::AUTHENTICATED, "status": status, "reason": reason, "message": "m", "lastTransitionTime": time }]);
+            was_never_let_in(&foreign("milan", 1, &condition))
+        };
+        assert!(was_never_let_in(&foreign("milan", 1, &json!([]))), "its address does not answer");
+        assert!(authenticated("False", "TokenInvalid") && authenticated("Unknown", "Waiting"));
+        assert!(!authenticated("True", "Granted") && !authenticated("False", "PendingApproval"));
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub struct Settings {
 pub enum SettingError {
     #[error("--set {0}: it must be key=value")]
     Form(String),
-    #[error("--set {key}: unknown key{}; the keys are {}", suggestion(key), KEYS.join(", "))]
+    #[error("--set {key}: unknown key{}", hint(key))]
     Key { key: String },
     /// The value does not fit.
     #[error("--set {key}={value}: {problem}")]
@@ -109,15 +109,23 @@ const fn with_network(others: [&'static str; 14]) -> [&'static str; 14 + network
     all
 }
 
+/// The key that the user probably meant; all keys if none is near.
+fn hint(key: &str) -> String {
+    match suggestion(key) {
+        Some(known) => format!("; did you mean {known}? `liqoctl install --help` lists all keys"),
+        None => format!("; the keys are {}", KEYS.join(", ")),
+    }
+}
+
 /// The key that the user probably meant: all of it, or its last part, differs only in a few letters.
-fn suggestion(key: &str) -> String {
+fn suggestion(key: &str) -> Option<&'static str> {
     let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
     let off = |known: &str| {
         let whole = strsim::levenshtein(&known.to_ascii_lowercase(), &key.to_ascii_lowercase());
         whole.min(strsim::levenshtein(&last(known), &last(key)))
     };
-    let nearest = KEYS.iter().map(|known| (off(known), known)).min().filter(|(off, _)| off * 4 <= last(key).len());
-    nearest.map_or_else(String::new, |(_, known)| format!(" (did you mean {known}?)"))
+    let nearest = KEYS.iter().map(|known| (off(known), *known)).min().filter(|(off, _)| off * 4 <= last(key).len());
+    nearest.map(|(_, known)| known)
 }
 
 impl Settings {

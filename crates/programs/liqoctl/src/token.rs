@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use liqo_api::{annotations, labels};
 use rand::{TryRngCore as _, rngs::OsRng};
@@ -47,6 +47,8 @@ impl Use {
 pub struct Wanted {
     /// Name of its Secret; nothing for a random name.
     pub name: Option<String>,
+    /// Whether it may replace a token of that name.
+    pub replace: bool,
     /// How often it can be used.
     pub usage: Use,
     /// How long it is valid; nothing for no limit.
@@ -108,13 +110,37 @@ pub async fn create(cluster: &Cluster, wanted: &Wanted) -> anyhow::Result<Shown>
     let name = wanted.name.clone().unwrap_or_else(|| format!("peering-token-{}", &token[..8]));
     let expires_at = match wanted.lifetime {
         Some(lifetime) => {
-            Some(Timestamp::now().checked_add(SignedDuration::try_from(lifetime)?).context("this lifetime is too long")?)
+            let at = Timestamp::now().checked_add(SignedDuration::try_from(lifetime)?).context("this lifetime is too long")?;
+            Some(Timestamp::from_second(at.as_second())?)
         }
         None => None,
     };
-    store(cluster, &secret(&name, &token, Some(wanted.usage), expires_at)).await?;
+    // An expired token does not keep its name.
     sweep(cluster, Timestamp::now()).await?;
+    let secret = secret(&name, &token, Some(wanted.usage), expires_at);
+    let api: Api<Secret> = Api::namespaced(cluster.client.clone(), NAMESPACE);
+    match api.create(&PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }, &secret).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            let present = api.get_opt(&name).await.doing(format!("read Secret {name}"))?;
+            may_replace(&name, present.as_ref(), wanted.replace)?;
+            store(cluster, &secret).await?;
+        }
+        created => drop(created.doing(format!("write the Secret with the token in cluster {}", cluster.context))?),
+    }
     Ok(Shown { name, usage: wanted.usage.as_str().to_owned(), expires_at: expires_at.map(|at| at.to_string()), token })
+}
+
+/// An error if a Secret of this name is no token, or if the user does not want to replace it.
+fn may_replace(name: &str, present: Option<&Secret>, replace: bool) -> anyhow::Result<()> {
+    match present {
+        Some(secret) if !secret.labels().contains_key(labels::PEERING_TOKEN) => {
+            bail!("Secret {name} in namespace {NAMESPACE} is no token: choose another --name")
+        }
+        Some(_) if !replace => {
+            bail!("there is a token {name} already: choose another --name, or make that token invalid with --replace")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Removes expired tokens.
@@ -171,18 +197,19 @@ pub fn table(tokens: &[Shown]) -> String {
         return "No tokens. Create one with `liqoctl token create`, or with `liqoctl generate peer-command`.".to_owned();
     }
     let row = |token: &Shown| {
-        vec![token.name.clone(), token.usage.clone(), token.expires_at.clone().unwrap_or_else(|| "never".to_owned())]
+        let expires = token.expires_at.as_deref().map_or_else(|| "never".to_owned(), output::to_the_second);
+        vec![token.name.clone(), token.usage.clone(), expires]
     };
     output::table(&["NAME", "USE", "EXPIRES"], tokens.iter().map(row))
 }
 
-/// Parses a duration, for example `90s`, `15m`, `24h` or `7d`.
+/// Parses a duration, for example `90s`, `15m`, `24h` or `7d`. A bare number means seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let form = || format!("{text:?} is not a duration; durations are given as 90s, 15m, 24h or 7d");
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).ok_or_else(form)?);
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let number: u64 = number.parse().map_err(|_| form())?;
     let seconds = match unit {
-        "s" => 1,
+        "" | "s" => 1,
         "m" => 60,
         "h" => 60 * 60,
         "d" => 24 * 60 * 60,
@@ -224,10 +251,32 @@ mod tests {
     }
 
     #[test]
+    fn a_token_is_replaced_only_if_the_user_says_so() {
+        let token = secret("x", "t", Some(Use::OneTime), None);
+        assert!(may_replace("x", Some(&token), false).unwrap_err().to_string().contains("--replace"));
+        assert!(may_replace("x", Some(&token), true).is_ok() && may_replace("x", None, false).is_ok());
+        let other = secret("x", "t", None, None);
+        assert!(may_replace("x", Some(&other), true).unwrap_err().to_string().contains("is no token"));
+    }
+
+    #[test]
+    fn the_list_shows_times_to_the_second() {
+        let token = |expires_at: Option<&str>| Shown {
+            name: "x".into(),
+            usage: "reusable".into(),
+            expires_at: expires_at.map(Into::into),
+            token: String::new(),
+        };
+        let text = table(&[token(Some("2026-01-01T12:00:00.123456789Z")), token(None)]);
+        assert!(text.contains("2026-01-01T12:00:00Z") && text.contains("never") && !text.contains(".1234"), "{text}");
+    }
+
+    #[test]
     fn durations_are_understood() {
         assert_eq!(duration("15m").unwrap(), Duration::from_secs(900));
         assert_eq!(duration("7d").unwrap(), Duration::from_secs(7 * 86400));
-        for text in ["", "5", "m", "0s", "-1h", "1w", "99999999999999999999d"] {
+        assert_eq!(duration("5").unwrap(), Duration::from_secs(5));
+        for text in ["", "0", "m", "0s", "-1h", "1w", "99999999999999999999d"] {
             assert!(duration(text).is_err(), "{text}");
         }
     }

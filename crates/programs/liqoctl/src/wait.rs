@@ -7,6 +7,8 @@ use tokio::time::{Instant, sleep};
 
 /// Time between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// What is missing for less than this is no news: most waits end sooner.
+const NEWS_DELAY: Duration = Duration::from_secs(1);
 /// How long the API server may be unreachable before waiting ends.
 const UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -18,8 +20,8 @@ pub enum Poll<T> {
     NotYet(String),
 }
 
-/// Polls until it is done or `timeout` has passed. `news` gets what is missing after each poll. Single failed requests are
-/// ignored.
+/// Polls until it is done or `timeout` has passed. `news` gets what is missing, once that has not changed for a second. Single failed
+/// requests are ignored.
 pub async fn until<T, F, Fut>(what: &str, timeout: Duration, mut news: impl FnMut(&str), mut look: F) -> anyhow::Result<T>
 where
     F: FnMut() -> Fut,
@@ -27,12 +29,17 @@ where
 {
     let deadline = Instant::now() + timeout;
     let mut failing_since = None;
+    let mut last: Option<(String, Instant)> = None;
     loop {
         let missing = match look().await {
             Ok(Poll::Done(value)) => return Ok(value),
             Ok(Poll::NotYet(text)) => {
                 failing_since = None;
-                news(&text);
+                let since = last.take().filter(|(before, _)| *before == text).map_or_else(Instant::now, |(_, since)| since);
+                if since.elapsed() >= NEWS_DELAY {
+                    news(&text);
+                }
+                last = Some((text.clone(), since));
                 text
             }
             Err(error) => {
@@ -76,6 +83,22 @@ mod tests {
         let never = || async { Ok(Poll::<()>::NotYet("the image is being pulled".into())) };
         let error = until("the pod", Duration::from_secs(1), |_| {}, never).await.unwrap_err().to_string();
         assert!(error.contains("the pod") && error.contains("1 s") && error.contains("the image is being pulled"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_for_a_moment_is_no_news() {
+        let looks = AtomicU32::new(0);
+        let look = || async {
+            Ok(match looks.fetch_add(1, Ordering::Relaxed) {
+                0 => Poll::NotYet("no news yet".into()),
+                1..7 => Poll::NotYet("the image is being pulled".into()),
+                _ => Poll::Done(()),
+            })
+        };
+        let mut said = Vec::new();
+        until("it", Duration::from_secs(60), |text| said.push(text.to_owned()), look).await.unwrap();
+        said.dedup();
+        assert_eq!(said, ["the image is being pulled"]);
     }
 
     #[tokio::test]

@@ -207,7 +207,7 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
             return Decision::of([Action::Lost(or(&shadow.message, "the remote pod is gone, and its end is not known"))]);
         }
         ShadowPodPhase::Failed if shadow.reason == OFFER_RECLAIMED => {
-            return Decision::of([Action::Evicted(or(&shadow.message, "it took back what the pod used"))]);
+            return Decision::of([Action::Evicted(or(&shadow.message, "the provider took back what the pod used"))]);
         }
         ShadowPodPhase::Refused => refuse(
             facts,

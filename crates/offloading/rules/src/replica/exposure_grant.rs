@@ -56,7 +56,7 @@ impl ExposureGrant {
             Some(_) => {
                 let most = self.usage.max_load_balancers;
                 let message = format!(
-                    "it is of type ClusterIP at the provider, whose PeeringPolicy {} gives {most} load balancers",
+                    "the Service is of type ClusterIP at the provider, whose PeeringPolicy {} gives {most} load balancers",
                     self.policy
                 );
                 source.with_content(Kind::Service, &service::closed(content), Some(Problem::new("LimitReached", message)))
@@ -64,7 +64,7 @@ impl ExposureGrant {
             // Users who name no class for other clusters do not expect a load balancer there.
             None => {
                 let message = format!(
-                    "it is of type ClusterIP at the provider, whose PeeringPolicy {} gives no load balancers",
+                    "the Service is of type ClusterIP at the provider, whose PeeringPolicy {} gives no load balancers",
                     self.policy
                 );
                 let problem = (!asked.is_empty()).then(|| Problem::new("ClassNotAllowed", message));
@@ -138,7 +138,7 @@ impl ExposureGrant {
         let class_there = if class.is_empty() { "the default class of its cluster" } else { class };
         (!asked.is_empty() && asked != class).then(|| {
             let message = format!(
-                "the provider's PeeringPolicy {} does not give class {asked:.317}; it has {class_there} there",
+                "the provider's PeeringPolicy {} does not give class {asked:.317}; the object has {class_there} there",
                 self.policy
             );
             Problem::new("ClassNotAllowed", message)

@@ -4,17 +4,25 @@ mod doctor;
 mod network;
 mod sharing;
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use liqo_api::{NamespaceMappingStrategy, PodOffloadingStrategy, Reflection, ResourceList};
-use liqo_quantity::ResourceArgument;
+use liqo_api::{NamespaceMappingStrategy, PodOffloadingStrategy, Reflection};
+use liqo_quantity::ResourceArgumentError;
 
 pub use doctor::Doctor;
 pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
 pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
 
-use crate::{cluster::Access, gateways::GatewayArgument, output::Format, peer::Request, settings, token};
+use crate::{
+    cluster::Access,
+    gateways::GatewayArgument,
+    offload,
+    output::Format,
+    peer::{Limit, Request},
+    selector::{self, SelectorError},
+    settings, token,
+};
 
 /// Borrow resources from other Kubernetes clusters, and lend them yours.
 ///
@@ -89,8 +97,18 @@ pub enum Command {
     /// Show the policies of this cluster, and what they mean for a peer
     #[command(subcommand)]
     Policy(Policy),
+    /// Explain where an object is on its way, and what it waits for
+    #[command(subcommand)]
+    Explain(Explain),
     /// Show this cluster, its peers, and the state of each step of a peering
-    Status,
+    Status {
+        /// Show it again whenever it changes, until you interrupt it
+        #[arg(short, long)]
+        watch: bool,
+        /// Show only this offloaded namespace
+        #[arg(short, long)]
+        namespace: Option<String>,
+    },
     /// Test the network between clusters
     #[command(subcommand)]
     Test(Test),
@@ -125,6 +143,12 @@ pub enum Command {
     },
     /// Print a completion script for a shell
     Completion { shell: clap_complete::Shell },
+    /// Print the names that can stand at the end of these words of a command line
+    #[command(name = "__complete", hide = true, disable_help_flag = true, disable_version_flag = true)]
+    Complete {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
 }
 
 /// Arguments of `install`.
@@ -194,19 +218,20 @@ pub struct Peer {
     /// Name of the peer in this cluster [default: its own name]
     #[arg(long, value_parser = settings::cluster_name)]
     pub name: Option<String>,
-    /// How much CPU to request. Other resources are accepted as offered; without any amount, the earlier request stays
-    #[arg(long, value_name = "QUANTITY", value_parser = amount_of("cpu"))]
-    pub cpu: Option<ResourceArgument>,
-    /// How much memory to request
-    #[arg(long, value_name = "QUANTITY", value_parser = amount_of("memory"))]
-    pub memory: Option<ResourceArgument>,
-    /// How many pods to request
-    #[arg(long, value_name = "NUMBER", value_parser = amount_of("pods"))]
-    pub pods: Option<ResourceArgument>,
-    /// How much of another resource to request, for example nvidia.com/gpu=1; may be repeated
+    /// How much CPU to request, or `none` for no limit. Limits of other resources stay as they were; a resource without a limit is
+    /// accepted as offered
+    #[arg(long, value_name = "QUANTITY", value_parser = limit_of("cpu"))]
+    pub cpu: Option<Limit>,
+    /// How much memory to request, or `none`
+    #[arg(long, value_name = "QUANTITY", value_parser = limit_of("memory"))]
+    pub memory: Option<Limit>,
+    /// How many pods to request, or `none`
+    #[arg(long, value_name = "NUMBER", value_parser = limit_of("pods"))]
+    pub pods: Option<Limit>,
+    /// How much of another resource to request, for example nvidia.com/gpu=1 or nvidia.com/gpu=none; may be repeated
     #[arg(long, value_name = "NAME=QUANTITY")]
-    pub resource: Vec<ResourceArgument>,
-    /// Request everything that the peer offers, instead of the earlier request
+    pub resource: Vec<Limit>,
+    /// Request everything that the peer offers: this takes all limits away
     #[arg(long, conflicts_with_all = ["cpu", "memory", "pods", "resource"])]
     pub everything: bool,
     /// Request no resources, only connect the pods of both clusters. This gives back borrowed resources
@@ -226,17 +251,18 @@ pub struct Peer {
 impl Peer {
     pub fn request(&self) -> Request {
         let named = [&self.cpu, &self.memory, &self.pods].into_iter().flatten();
-        let all: ResourceList = named.chain(&self.resource).cloned().collect();
-        match self.everything || all.iter().next().is_some() {
-            _ if self.network_only => Request::NetworkOnly,
-            true => Request::AtMost(all),
-            false => Request::AsBefore,
+        let limits: Vec<Limit> = named.chain(&self.resource).cloned().collect();
+        match (self.network_only, self.everything) {
+            (true, _) => Request::NetworkOnly,
+            (false, true) => Request::Everything,
+            (false, false) if limits.is_empty() => Request::AsBefore,
+            (false, false) => Request::Limits(limits),
         }
     }
 }
 
-fn amount_of(resource: &'static str) -> impl Fn(&str) -> Result<ResourceArgument, liqo_quantity::ResourceArgumentError> + Clone {
-    move |text| ResourceArgument::new(resource, text)
+fn limit_of(resource: &'static str) -> impl Fn(&str) -> Result<Limit, ResourceArgumentError> + Clone {
+    move |text| Limit::new(resource, text)
 }
 
 /// Arguments of `unpeer`.
@@ -258,20 +284,24 @@ pub struct Unpeer {
 /// `offload ...`.
 #[derive(Debug, Subcommand)]
 pub enum Offload {
-    /// Let the pods of a namespace run in other clusters
+    /// Let the pods of namespaces run in other clusters, or change where they run
+    ///
+    /// On a namespace that is offloaded already, only the settings whose flags you give change. With `-o yaml` or `-o json` it prints the
+    /// objects that it would write, and writes nothing.
+    #[command(visible_alias = "ns")]
     Namespace(OffloadNamespace),
 }
 
 /// Arguments of `offload namespace`.
 #[derive(Debug, Args)]
 pub struct OffloadNamespace {
-    /// The namespace
-    pub namespace: String,
-    /// Where its pods may run
-    #[arg(long, value_enum, default_value_t = Strategy::LocalAndRemote, value_name = "STRATEGY")]
-    pub pod_offloading_strategy: Strategy,
-    /// Which of its Services and Ingresses to reflect to the other clusters
-    #[arg(long, value_enum, value_name = "LIST")]
+    #[command(flatten)]
+    pub namespaces: Namespaces,
+    /// Where its pods may run [default: LocalAndRemote, or as before]
+    #[arg(long, value_enum, ignore_case = true, value_name = "STRATEGY")]
+    pub pod_offloading_strategy: Option<Strategy>,
+    /// Which of its Services and Ingresses to reflect to the other clusters [default: DenyList, or as before]
+    #[arg(long, value_enum, ignore_case = true, value_name = "LIST")]
     pub reflection: Option<ReflectionList>,
     /// How the namespace is called in the other clusters. It does not change while the namespace is offloaded
     #[arg(long, value_enum, value_name = "STRATEGY")]
@@ -287,9 +317,47 @@ pub struct OffloadNamespace {
     /// Label selector for virtual nodes, as in kubectl: only their clusters get the namespace. May be repeated; one has to match
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     pub selector: Vec<String>,
+    /// Every cluster gets the namespace, instead of those of an earlier --selector
+    #[arg(long, conflicts_with = "selector")]
+    pub all_clusters: bool,
     /// How long to wait until the namespace exists in the other clusters
     #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
+}
+
+impl OffloadNamespace {
+    pub fn options(&self) -> Result<offload::Options, SelectorError> {
+        let selected = selector::parse(&self.selector)?.map(offload::Clusters::Matching);
+        Ok(offload::Options {
+            strategy: self.pod_offloading_strategy.map(Into::into),
+            reflection: self.reflection.map(Into::into),
+            mapping: self.namespace_mapping_strategy.map(Into::into),
+            remote_name: self.remote_namespace_name.clone(),
+            clusters: if self.all_clusters { Some(offload::Clusters::All) } else { selected },
+            timeout: self.timeout,
+        })
+    }
+}
+
+/// The namespaces that a command is about.
+#[derive(Clone, Debug, Args)]
+pub struct Namespaces {
+    /// The namespaces
+    #[arg(value_name = "NAMESPACE", required_unless_present_any = ["namespace_selector", "namespace"])]
+    pub names: Vec<String>,
+    /// A namespace, as an argument; may be repeated
+    #[arg(short, long)]
+    pub namespace: Vec<String>,
+    /// Label selector for namespaces, as in kubectl: those that match, instead of named ones
+    #[arg(long, value_name = "SELECTOR", conflicts_with_all = ["names", "namespace"])]
+    pub namespace_selector: Option<String>,
+}
+
+impl Namespaces {
+    /// The named ones, each once.
+    pub fn named(&self) -> BTreeSet<String> {
+        self.names.iter().chain(&self.namespace).cloned().collect()
+    }
 }
 
 /// Where pods may run.
@@ -358,16 +426,38 @@ impl From<ReflectionList> for Reflection {
 /// `unoffload ...`.
 #[derive(Debug, Subcommand)]
 pub enum Unoffload {
-    /// End the pods of a namespace that run in other clusters, and keep new ones in this cluster
-    Namespace {
-        /// The namespace
-        namespace: String,
-        /// Do not ask for confirmation
+    /// End the pods of namespaces that run in other clusters, and keep new ones in this cluster
+    ///
+    /// With `-o yaml` or `-o json` it prints what it would end, and ends nothing.
+    #[command(visible_alias = "ns")]
+    Namespace(UnoffloadNamespace),
+}
+
+/// Arguments of `unoffload namespace`.
+#[derive(Debug, Args)]
+pub struct UnoffloadNamespace {
+    #[command(flatten)]
+    pub namespaces: Namespaces,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// How long to wait
+    #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
+    pub timeout: Duration,
+}
+
+/// `explain ...`.
+#[derive(Debug, Subcommand)]
+pub enum Explain {
+    /// Follow a pod from this cluster to the node in another cluster: each step with its state, and what to do
+    ///
+    /// It changes nothing. What it shows of the provider, it reads there with this cluster's credential.
+    Pod {
+        /// Name of the pod, or NAMESPACE/NAME
+        pod: String,
+        /// Namespace of the pod [default: as kubectl]
         #[arg(short, long)]
-        yes: bool,
-        /// How long to wait
-        #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
-        timeout: Duration,
+        namespace: Option<String>,
     },
 }
 
@@ -391,6 +481,9 @@ pub struct TokenCreate {
     /// Name of the token [default: random]
     #[arg(long, value_parser = settings::cluster_name)]
     pub name: Option<String>,
+    /// Replace the token of that name, which becomes invalid
+    #[arg(long, requires = "name")]
+    pub replace: bool,
     /// Let any number of clusters use the token
     #[arg(long)]
     pub reusable: bool,
@@ -403,6 +496,7 @@ impl TokenCreate {
     pub fn wanted(&self) -> token::Wanted {
         token::Wanted {
             name: self.name.clone(),
+            replace: self.replace,
             usage: if self.reusable { token::Use::Reusable } else { token::Use::OneTime },
             lifetime: Some(self.lifetime),
         }
@@ -469,8 +563,12 @@ mod tests {
         else {
             unreachable!()
         };
-        let Request::AtMost(all) = peer.request() else { unreachable!() };
-        assert_eq!((all.get("cpu").to_string().as_str(), all.len()), ("500m", 4));
+        let Request::Limits(all) = peer.request() else { unreachable!() };
+        assert_eq!((all.len(), &all[0]), (4, &Limit::new("cpu", "500m").unwrap()));
+        let Command::Peer(peer) = parse(&["--cpu", "none"]).unwrap().command else { unreachable!() };
+        assert_eq!(peer.request(), Request::Limits(vec![Limit::new("cpu", "none").unwrap()]));
+        let Command::Peer(peer) = parse(&["--everything"]).unwrap().command else { unreachable!() };
+        assert_eq!(peer.request(), Request::Everything);
         let Command::Peer(peer) = parse(&["--network-only"]).unwrap().command else { unreachable!() };
         assert_eq!(peer.request(), Request::NetworkOnly);
         for arguments in
@@ -496,40 +594,62 @@ mod tests {
     }
 
     #[test]
+    fn a_test_of_no_node_is_refused() {
+        let parse = |nodes| Cli::try_parse_from(["liqoctl", "test", "network", "--nodes", nodes]);
+        assert!(parse("1").is_ok() && parse("0").is_err());
+    }
+
+    #[test]
     fn a_token_that_many_may_use_is_no_key_of_the_tunnel() {
         let parse = |arguments: &[&str]| Cli::try_parse_from([&["liqoctl", "generate", "peer-command"], arguments].concat());
         assert!(parse(&["--through-tunnel"]).is_ok() && parse(&["--reusable"]).is_ok());
         assert!(parse(&["--through-tunnel", "--reusable"]).is_err());
     }
 
+    fn offload_namespace(arguments: &[&str]) -> Result<OffloadNamespace, clap::Error> {
+        let Command::Offload(Offload::Namespace(offload)) =
+            Cli::try_parse_from([&["liqoctl", "offload"], arguments].concat())?.command
+        else {
+            unreachable!()
+        };
+        Ok(offload)
+    }
+
     #[test]
-    fn strategies_are_spelled_as_in_the_api() {
-        let parsed = Cli::try_parse_from([
-            "liqoctl",
-            "offload",
-            "namespace",
-            "demo",
-            "--pod-offloading-strategy",
-            "Remote",
-            "--reflection",
-            "AllowList",
-            "--namespace-mapping-strategy",
-            "SelectedName",
-            "--remote-namespace-name",
-            "team-a",
-            "-l",
-            "region=eu",
-        ])
-        .unwrap();
-        let Command::Offload(Offload::Namespace(offload)) = parsed.command else { unreachable!() };
-        assert_eq!(offload.reflection.map(Reflection::from), Some(Reflection::AllowList));
-        let mapping = offload.namespace_mapping_strategy.map(NamespaceMappingStrategy::from);
+    fn strategies_are_spelled_as_in_the_api_in_any_case() {
+        for (strategy, list) in [("Remote", "AllowList"), ("remote", "allowlist")] {
+            let arguments = ["namespace", "demo", "--pod-offloading-strategy", strategy, "--reflection", list, "-l", "region=eu"];
+            let options = offload_namespace(&arguments).unwrap().options().unwrap();
+            assert_eq!(options.reflection, Some(Reflection::AllowList));
+            assert_eq!(options.strategy, Some(PodOffloadingStrategy::Remote));
+            assert!(matches!(options.clusters, Some(offload::Clusters::Matching(_))));
+        }
+    }
+
+    #[test]
+    fn a_selected_name_needs_the_name_and_only_with_it() {
+        let named = ["ns", "demo", "--namespace-mapping-strategy", "SelectedName", "--remote-namespace-name", "team-a"];
+        let options = offload_namespace(&named).unwrap().options().unwrap();
         assert_eq!(
-            (mapping, offload.remote_namespace_name.as_deref()),
+            (options.mapping, options.remote_name.as_deref()),
             (Some(NamespaceMappingStrategy::SelectedName), Some("team-a"))
         );
-        let nameless = ["liqoctl", "offload", "namespace", "demo", "--namespace-mapping-strategy", "SelectedName"];
-        assert!(Cli::try_parse_from(nameless).is_err(), "it needs the name");
-        assert_eq!(PodOffloadingStrategy::from(offload.pod_offloading_strategy), PodOffloadingStrategy::Remote);
+        assert!(offload_namespace(&named[..4]).is_err());
+        assert!(offload_namespace(&["ns", "demo", "--remote-namespace-name", "team-a"]).is_err());
+    }
+
+    #[test]
+    fn what_no_flag_names_does_not_change() {
+        let several = offload_namespace(&["ns", "a", "b"]).unwrap();
+        assert_eq!(several.namespaces.names, ["a", "b"]);
+        let options = several.options().unwrap();
+        assert_eq!((options.strategy, options.reflection, options.clusters), (None, None, None));
+        let everywhere = offload_namespace(&["ns", "--namespace-selector", "team=a", "--all-clusters"]).unwrap();
+        assert_eq!(everywhere.options().unwrap().clusters, Some(offload::Clusters::All));
+        let named = offload_namespace(&["ns", "a", "-n", "b", "-n", "a"]).unwrap().namespaces.named();
+        assert_eq!(named, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+        for wrong in [&["ns"][..], &["ns", "a", "--namespace-selector", "b=c"], &["ns", "a", "-l", "b=c", "--all-clusters"]] {
+            assert!(offload_namespace(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

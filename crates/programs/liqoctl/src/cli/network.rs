@@ -23,8 +23,8 @@ pub struct TestNetwork {
     #[command(flatten)]
     pub others: Others,
     /// Maximum number of nodes of each cluster that take part
-    #[arg(long, default_value_t = 3, value_name = "NUMBER")]
-    pub nodes: usize,
+    #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
+    pub nodes: u16,
     /// Image of the pods, which contains liqo-fabric [default: the one that runs in the cluster]
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,

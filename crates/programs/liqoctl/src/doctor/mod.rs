@@ -12,12 +12,25 @@ mod render;
 use futures::future::join_all;
 
 pub use finding::{Area, Check, Examined, Finding, Report, Summary, Verdict};
-pub use render::render;
+pub use render::{mark, render};
 
 use crate::{
     cluster::{Access, Cluster},
     inspect::{self, Facts},
 };
+
+/// What to do about the reasons of conditions. `explain` gives the same advice as `doctor`.
+pub mod advice {
+    use liqo_api::ForeignCluster;
+
+    use super::decide::link_advice;
+    pub use super::decide::offloading_advice::{UNPLACED, of_incomplete, of_namespace, of_refusal};
+
+    /// Advice for a link of this peer that does not work; nothing where there is nothing to do.
+    pub fn of_link(kind: &str, reason: &str, peer: &ForeignCluster) -> Option<String> {
+        link_advice::of(kind, reason, peer).text(peer)
+    }
+}
 
 /// Checks these clusters, and each pair of them that are peers.
 pub async fn examine(all: &[Access]) -> anyhow::Result<Report> {

@@ -41,6 +41,8 @@ fn draw((title, findings): &(String, Vec<&Finding>), all: bool, paint: Paint, ou
         return;
     }
     let _ = writeln!(out, "  {title}");
+    // The name of a check that found a fault in one object is not shown as well because of another object.
+    let well: Vec<&&Finding> = well.into_iter().filter(|one| rest.iter().all(|other| other.check != one.check)).collect();
     if !well.is_empty() {
         let _ = writeln!(out, "    {}{}", mark(Verdict::Ok, paint), names(" ", &well, paint));
     }
@@ -62,7 +64,8 @@ fn names(before: &str, findings: &[&&Finding], paint: Paint) -> String {
     paint.faint(&format!("{before}{}", names.join(", ")))
 }
 
-fn mark(verdict: Verdict, paint: Paint) -> String {
+/// The sign of a verdict.
+pub fn mark(verdict: Verdict, paint: Paint) -> String {
     match verdict {
         Verdict::Ok => paint.good("✓"),
         Verdict::Warn => paint.unsure("!"),
@@ -122,6 +125,18 @@ rome
 3 ok, 0 to check, 1 failed, 1 unknown, 2 skipped
 ";
         assert_eq!(render(&report(), false, Paint::off()), expected);
+    }
+
+    #[test]
+    fn a_check_that_failed_once_is_not_shown_as_ok() {
+        let findings = vec![
+            Finding::ok(Check::Namespaces, "a: a-rome in milan"),
+            Finding::fail(Check::Namespaces, "b: NoClusterSelected: m", "peer"),
+            Finding::ok(Check::NamespaceWebhook, "all of them"),
+        ];
+        let report = Report::new(vec![Examined { clusters: vec!["rome".to_owned()], findings }]);
+        let text = render(&report, false, Paint::off());
+        assert!(text.contains("    ✓ namespace-webhook\n    ✗ namespaces: b: NoClusterSelected: m\n"), "{text}");
     }
 
     #[test]

@@ -18,7 +18,8 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
 };
 use liqo_api::{
-    CLUSTER_CONFIG, ClusterId, ForeignCluster, NamespaceOffloading, PeeringIntent, labels, provider_namespace, tenant_namespace,
+    CLUSTER_CONFIG, ClusterId, ForeignCluster, NamespaceOffloading, PeeringIntent, ResourceList, labels, provider_namespace,
+    requests, tenant_namespace,
 };
 
 use super::{
@@ -130,8 +131,12 @@ impl Reader {
         let unfinished = format!("spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed");
         let parameters = ListParams::default().fields(&unfinished);
         let pods: Api<Pod> = Api::all(self.client.clone());
-        let pods = self.read(&format!("list the pods of Node {name}"), pods.list_metadata(&parameters)).await?;
-        Ok(Some((name.to_owned(), NodeUsage { ready: readiness::node(&node), pods: pods.items.len() })))
+        let pods = self.read(&format!("list the pods of Node {name}"), pods.list(&parameters)).await?.items;
+        let mut usage = NodeUsage { ready: readiness::node(&node), pods: pods.len(), requests: ResourceList::new() };
+        for Pod { spec, status, .. } in pods {
+            usage.requests += &spec.map(|spec| requests::of_bound_pod(spec, &status.unwrap_or_default())).unwrap_or_default();
+        }
+        Ok(Some((name.to_owned(), usage)))
     }
 
     async fn api_server(&self, url: &str) -> Read<ApiServer> {

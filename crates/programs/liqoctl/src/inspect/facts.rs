@@ -15,8 +15,8 @@ use k8s_openapi::{
 };
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{
-    ClusterConfig, ClusterId, ForeignCluster, NamespaceOffloading, NetworkSettings, ResourceOffer, ShadowPod, TunnelEndpoint,
-    VirtualNode, labels,
+    ClusterConfig, ClusterId, ForeignCluster, NamespaceOffloading, NetworkSettings, ResourceList, ResourceOffer, ShadowPod,
+    TunnelEndpoint, VirtualNode, labels,
 };
 use liqo_network_model::gateways::{self, GatewayLease, LossRule};
 
@@ -45,11 +45,13 @@ pub struct Usage {
     pub shadow_pods: Vec<ShadowPod>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct NodeUsage {
     pub ready: bool,
     /// Pods that have not finished.
     pub pods: usize,
+    /// What they request.
+    pub requests: ResourceList,
 }
 
 /// Everything that `doctor` judges.

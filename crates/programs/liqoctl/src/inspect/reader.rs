@@ -23,7 +23,15 @@ pub struct Reader {
 
 impl Reader {
     pub fn new(cluster: &Cluster) -> Self {
-        Self { client: cluster.client.clone(), refused: Mutex::default() }
+        Self::of(cluster.client.clone())
+    }
+
+    pub fn of(client: Client) -> Self {
+        Self { client, refused: Mutex::default() }
+    }
+
+    pub fn client(&self) -> Client {
+        self.client.clone()
     }
 
     /// The forbidden requests as texts, for example `list nodes`.

@@ -140,12 +140,11 @@ pub fn table(shown: &[Shown], of: Option<&str>, which: Which) -> String {
     }
     let row = |one: &Shown| {
         let phase = one.phase.map_or_else(|| "not offered".to_owned(), |phase| format!("{phase:?}"));
-        let resources = if one.resources.is_empty() { "nothing".to_owned() } else { one.resources.to_string() };
         let mut row = vec![plain(&one.peer), plain(&one.pool), phase];
         if which == Which::Received {
             row.push(one.decision.map_or_else(|| "-".to_owned(), |decision| format!("{decision:?}")));
         }
-        row.push(plain(&resources));
+        row.push(plain(&one.resources.rounded()));
         row.push(notes(one, which));
         row
     };

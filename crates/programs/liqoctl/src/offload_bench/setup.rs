@@ -131,12 +131,10 @@ pub(super) async fn create(
     let name = foreign.display_name();
     let namespace = stage.namespace(home, prefix, false).await?;
     let offloading = offload::Options {
-        strategy: PodOffloadingStrategy::Remote,
-        reflection: None,
-        mapping: None,
-        remote_name: None,
-        selector: Some(node_selector(&selector)),
+        strategy: Some(PodOffloadingStrategy::Remote),
+        clusters: Some(offload::Clusters::Matching(node_selector(&selector))),
         timeout: OFFLOADING_TIMEOUT,
+        ..offload::Options::default()
     };
     let offloaded = offload::offload(home, &namespace, &offloading, progress).await?;
     let Some(remote) = offloaded.remote.into_iter().find(|remote| remote.cluster == name) else {

@@ -2,10 +2,10 @@
 
 use std::{
     cell::Cell,
+    ops::RangeInclusive,
     time::{Duration, Instant},
 };
 
-use anyhow::anyhow;
 use kube::{Api, api::ListParams};
 use liqo_api::{AuthenticatedReason, ClusterId, ForeignCluster, TunnelEndpoint, VirtualNode, links, provider_namespace};
 
@@ -103,22 +103,25 @@ where
     Fut: Future<Output = anyhow::Result<Poll<T>>>,
 {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
-    let shown = Cell::new(0);
+    // The number of links that are done; nothing before the first look.
+    let shown: Cell<Option<usize>> = Cell::new(None);
     let refused_since: Cell<Option<Instant>> = Cell::new(None);
-    progress.started(link_title(links[0]));
+    let current = || shown.get().and_then(|done| links.get(done)).map(|link| link_title(link));
     let news = |text: &str| {
-        if let Some(link) = links.get(shown.get()) {
-            progress.message(link_title(link), text);
+        if let Some(title) = current() {
+            progress.message(title, text);
         }
     };
     let outcome = until(what, timeout, news, || async {
         let foreign = api.get(name).await.doing(format!("read ForeignCluster {name}"))?;
         let found = link_progress(&foreign, links);
-        while shown.get() < found.working {
-            progress.finished(link_title(links[shown.get()]));
-            shown.set(shown.get() + 1);
-            if let Some(next) = links.get(shown.get()) {
-                progress.started(link_title(next));
+        for done in steps(shown.get(), found.working) {
+            if let Some(title) = current() {
+                progress.finished(title);
+            }
+            shown.set(Some(done));
+            if let Some(title) = current() {
+                progress.started(title);
             }
         }
         if found.working == links.len() {
@@ -136,16 +139,16 @@ where
         Ok(Poll::NotYet(found.missing))
     })
     .await;
-    if outcome.is_err()
-        && let Some(link) = links.get(shown.get())
-    {
-        progress.failed(link_title(link));
+    if let (true, Some(title)) = (outcome.is_err(), current()) {
+        progress.failed(title);
     }
-    outcome.map_err(|error| {
-        anyhow!(
-            "{error:#}. ForeignCluster {name} stays, and the controllers keep trying: see `liqoctl status`, or end it with `liqoctl unpeer {name}`"
-        )
-    })
+    outcome
+}
+
+/// The numbers of done links to show, one after the other. Links that worked at the first look, as in an older peering, are no steps of
+/// this command.
+fn steps(shown: Option<usize>, working: usize) -> RangeInclusive<usize> {
+    shown.map_or(working, |shown| shown + 1)..=working
 }
 
 /// The progress of a peering.
@@ -204,6 +207,14 @@ mod tests {
 
     fn condition(kind: &str, status: &str, reason: &str) -> serde_json::Value {
         json!({ "type": kind, "status": status, "reason": reason, "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" })
+    }
+
+    #[test]
+    fn links_that_worked_before_are_no_steps() {
+        let all = |shown, working| steps(shown, working).collect::<Vec<_>>();
+        assert_eq!(all(None, 6), [6]);
+        assert_eq!(all(None, 0), [0]);
+        assert_eq!((all(Some(1), 3), all(Some(3), 3)), (vec![2, 3], Vec::new()));
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn received(received: &Received, paint: Paint, lines: &mut Vec<String>) {
 }
 
 fn amounts(list: &ResourceList) -> String {
-    if list.is_empty() { "nothing".to_owned() } else { list.to_string() }
+    list.rounded()
 }
 
 /// The difference from the current offer.

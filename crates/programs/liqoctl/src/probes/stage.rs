@@ -122,8 +122,9 @@ impl Stage {
         progress: &Progress,
     ) -> anyhow::Result<Offloaded> {
         let namespace = self.namespace(home, name, false).await?;
-        let strategy = PodOffloadingStrategy::LocalAndRemote;
-        let options = offload::Options { strategy, reflection: None, mapping: None, remote_name: None, selector, timeout };
+        let clusters = selector.map(offload::Clusters::Matching);
+        let strategy = Some(PodOffloadingStrategy::LocalAndRemote);
+        let options = offload::Options { strategy, clusters, timeout, ..offload::Options::default() };
         let offloaded = offload::offload(home, &namespace, &options, progress).await;
         offloaded.context("cannot offload the namespace of the run, so none of its pods can run in other clusters")
     }

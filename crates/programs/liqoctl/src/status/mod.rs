@@ -2,6 +2,7 @@
 
 mod summary;
 mod tree;
+mod watch;
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,8 @@ use liqo_api::{
 };
 use serde::Serialize;
 
-pub use tree::render;
+pub use tree::{Branch, render};
+pub use watch::watch;
 
 use crate::{
     cluster::Cluster,
@@ -23,6 +25,15 @@ pub async fn collect(cluster: &Cluster) -> anyhow::Result<Status> {
     let objects = Box::pin(reader.liqo_objects()).await;
     let usage = inspect::usage(&reader, &objects).await;
     usage.and_then(|usage| summary::summarize(&cluster.context, &objects, &usage)).map_err(anyhow::Error::msg)
+}
+
+impl Status {
+    /// Only this offloaded namespace, if the user names one.
+    #[must_use]
+    pub fn of_namespace(mut self, namespace: Option<&str>) -> Self {
+        self.namespaces.retain(|one| namespace.is_none_or(|namespace| one.namespace == namespace));
+        self
+    }
 }
 
 /// Everything that `liqoctl status` shows; `-o json` prints it.
@@ -185,6 +196,10 @@ pub struct VirtualNode {
     /// Whether the Node is Ready.
     pub ready: bool,
     pub resources: ResourceList,
+    /// What the unfinished pods on it request, of these resources.
+    pub used: ResourceList,
+    /// What is left for other pods.
+    pub free: ResourceList,
     /// Unfinished pods on it.
     pub pods: usize,
 }

@@ -93,12 +93,16 @@ fn borrowing(foreign: &ForeignCluster, links: Vec<Link>, objects: &LiqoObjects, 
 
 fn virtual_node(object: &liqo_api::VirtualNode, usage: &Usage) -> VirtualNode {
     let node = object.status.as_ref().and_then(|status| status.node_name.clone());
-    let used = node.as_ref().and_then(|name| usage.nodes.get(name)).copied().unwrap_or_default();
+    let used = node.as_ref().and_then(|name| usage.nodes.get(name)).cloned().unwrap_or_default();
+    let resources = object.spec.resources.clone();
+    let requested = resources.names().map(|name| (name.to_owned(), used.requests.get(name)));
     VirtualNode {
         pool: object.spec.pool.clone(),
         node,
         ready: used.ready,
-        resources: object.spec.resources.clone(),
+        used: requested.collect(),
+        free: resources.saturating_sub(&used.requests),
+        resources,
         pods: used.pods,
     }
 }
@@ -181,10 +185,13 @@ mod tests {
             })
         };
         objects.virtual_nodes = Ok(vec![of(node(&provider_namespace(&milan()))), of(node("liqo-provider-another"))]);
-        let usage = Usage { nodes: [("milan".to_owned(), NodeUsage { ready: true, pods: 3 })].into(), shadow_pods: Vec::new() };
+        let requests = [("cpu", "1500m".parse().unwrap()), ("memory", "1Gi".parse().unwrap())].into();
+        let used = NodeUsage { ready: true, pods: 3, requests };
+        let usage = Usage { nodes: [("milan".to_owned(), used)].into(), shadow_pods: Vec::new() };
         let status = serde_json::to_value(summarize("kind", &objects, &usage).unwrap()).unwrap();
         assert_eq!((&status["cluster"]["name"], &status["cluster"]["manager"]["available"]), (&json!("rome"), &json!(1)));
-        let expected = json!([{ "pool": "default", "node": "milan", "ready": true, "resources": { "cpu": "2" }, "pods": 3 }]);
+        let expected = json!([{ "pool": "default", "node": "milan", "ready": true, "resources": { "cpu": "2" },
+            "used": { "cpu": "1500m" }, "free": { "cpu": "500m" }, "pods": 3 }]);
         assert_eq!(status["peers"][0]["borrowing"]["nodes"], expected);
         assert_eq!(status["peers"][0]["network"]["prefixes"], json!({ "10.244.0.0/16": "10.65.0.0/16" }));
         objects.offers = Err("cannot list resourceoffers".to_owned());

@@ -1,22 +1,23 @@
 //! The status as a tree for people.
 
-use liqo_api::{Exposed, OfferPhase, ResourceList, Transport, links};
+use liqo_api::{Exposed, OfferPhase, Transport, links};
 
 use super::{Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, Status, ThisCluster, VirtualNode};
 use crate::output::{Paint, plain};
 
 /// A line and the lines below it.
-struct Branch {
-    text: String,
-    children: Vec<Branch>,
+pub struct Branch {
+    pub text: String,
+    pub children: Vec<Branch>,
 }
 
 impl Branch {
-    fn leaf(text: impl Into<String>) -> Self {
+    pub fn leaf(text: impl Into<String>) -> Self {
         Self { text: text.into(), children: Vec::new() }
     }
 
-    fn draw(&self, indent: &str, out: &mut String) {
+    /// Adds the line and the lines below it; `indent` is what the lines below it begin with.
+    pub fn draw(&self, indent: &str, out: &mut String) {
         out.push_str(&self.text);
         out.push('\n');
         for (index, child) in self.children.iter().enumerate() {
@@ -186,7 +187,7 @@ fn offer(offer: &Offer, provider: Option<&str>, paint: Paint) -> Branch {
         _ => offer.message.as_deref().map(plain),
     };
     let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
-    let mut branch = Branch::leaf(format!("offer {}: {phase}{why}: {}", plain(&offer.pool), resources(&offer.resources)));
+    let mut branch = Branch::leaf(format!("offer {}: {phase}{why}: {}", plain(&offer.pool), offer.resources.rounded()));
     let times = [
         offer.withdrawal_timestamp.as_ref().map(|at| format!("withdrawn: ends at {at}, its pods move away until then")),
         offer
@@ -205,12 +206,18 @@ fn offer(offer: &Offer, provider: Option<&str>, paint: Paint) -> Branch {
 fn node(node: &VirtualNode, paint: Paint) -> Branch {
     let name = node.node.as_deref().unwrap_or("(not named yet)");
     let ready = if node.ready { "Ready" } else { "not Ready" };
-    Branch::leaf(format!(
+    let text = format!(
         "{} node {name}: {ready}: {}; {}",
         mark(Some(node.ready), paint),
-        resources(&node.resources),
+        node.resources.rounded(),
         count(node.pods, "pod", "pods")
-    ))
+    );
+    let mut branch = Branch::leaf(text);
+    if !node.used.is_zero() {
+        branch.children.push(Branch::leaf(format!("used: {}", node.used.rounded())));
+        branch.children.push(Branch::leaf(format!("free: {}", node.free.rounded())));
+    }
+    branch
 }
 
 fn namespace(namespace: &OffloadedNamespace, paint: Paint) -> Branch {
@@ -235,17 +242,13 @@ fn exposed(exposed: &Exposed) -> Branch {
     Branch::leaf(format!("{} {}{class} {at}", plain(kind), plain(name)))
 }
 
-fn resources(list: &ResourceList) -> String {
-    if list.is_empty() { "nothing".to_owned() } else { list.to_string() }
-}
-
 fn count(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
 #[cfg(test)]
 mod tests {
-    use liqo_api::{ClusterId, Exposure, GatewayStatus, PodOffloadingStrategy, Quantity};
+    use liqo_api::{ClusterId, Exposure, GatewayStatus, PodOffloadingStrategy, Quantity, ResourceList};
 
     use super::*;
     use crate::status::{RemoteNamespaceStatus, Replicas, Through};
@@ -290,6 +293,8 @@ mod tests {
                     node: Some("milan".into()),
                     ready: false,
                     resources: resources(),
+                    used: [("cpu", "500m".parse().unwrap()), ("memory", "1234567Ki".parse().unwrap())].into(),
+                    free: [("cpu", "1500m".parse().unwrap()), ("memory", "2959737Ki".parse().unwrap())].into(),
                     pods: 1,
                 }],
             }),
@@ -378,6 +383,8 @@ rome (ID {rome}, Liqo 0.1.0)
 │  │  ├─ reached through its tunnel, gateway 203.0.113.9:51840
 │  │  └─ offer default: Accepted: cpu=2, memory=4Gi
 │  │     └─ ✗ node milan: not Ready: cpu=2, memory=4Gi; 1 pod
+│  │        ├─ used: cpu=500m, memory=1.2Gi
+│  │        └─ free: cpu=1500m, memory=2.8Gi
 │  ├─ lent to milan
 │  │  ├─ ✓ ConsumerAuthorized
 │  │  ├─ ? ConsumerReachable: Reason: what is the case (since 2026-01-01T00:00:00Z)
@@ -418,6 +425,8 @@ rome (ID {rome}, Liqo 0.1.0)
             node: Some(format!("milan-{pool}")),
             ready: true,
             resources: resources(),
+            used: ResourceList::new(),
+            free: resources(),
             pods: 2,
         };
         let borrowing = Borrowing {

@@ -56,8 +56,8 @@ use liqo_offloading_rules::pod::local_status::lost_patch;
 use liqo_offloading_rules::pod::local_status::not_ready_patch;
 use liqo_offloading_rules::pod::local_status::pod_addresses;
 use liqo_offloading_rules::pod::local_status::refused_patch;
-use liqo_offloading_rules::pod::refusals;
 use liqo_offloading_rules::pod::recreated::{RECREATED, RECREATED_MESSAGE, is_newly_recreated};
+use liqo_offloading_rules::pod::refusals;
 use liqo_offloading_rules::replica::record::Reference;
 
 /// Pods that are handled at the same time, for each provider.

@@ -61,7 +61,7 @@ const REASONS: [&str; 9] = [
 
 /// Reason of the event about a policy that opens less at a provider than here, and why it may.
 const NARROWED: &str = "Narrowed";
-const WHY_NARROWED: &str = "it is too long, names too many pods that are not there, or labels of Liqo's own, or has a field that Liqo does not know; what \
+const WHY_NARROWED: &str = "the policy is too long, names too many pods that are not there, or labels of Liqo's own, or has a field that Liqo does not know; what \
                             cannot be expressed is denied there";
 
 /// Records these objects, before a pod is sent that needs them, unless the provider has them. The controller of records retries
@@ -169,7 +169,7 @@ async fn reconcile_namespaced(
         }
     }
     if narrowed && peer.may_warn_about(reference, NARROWED) {
-        let message = format!("cluster {} gets a narrower policy: {WHY_NARROWED}", peer.id);
+        let message = format!("cluster {} gets a narrower NetworkPolicy: {WHY_NARROWED}", peer.id);
         warn(consumer, reference, NARROWED, message).await;
     }
     Ok(Next::OnChange)

@@ -13,6 +13,8 @@ mod rights;
 mod workloads;
 
 pub use between::between;
+pub use offloading::advice as offloading_advice;
+pub use peers::advice as link_advice;
 
 use super::finding::Finding;
 use crate::{

@@ -1,11 +1,13 @@
 //! Namespaces and pods that are offloaded, as their users see them.
 
+pub mod advice;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
 use kube::ResourceExt;
-use liqo_api::{NamespaceOffloading, NamespaceReadyReason, OffloadedReason, PodOffloadingStrategy, pods};
+use liqo_api::{NamespaceOffloading, PodOffloadingStrategy, pods};
 
 use super::{count, some, unread};
 use crate::{
@@ -59,16 +61,7 @@ fn namespace(offloading: &NamespaceOffloading, facts: &Facts) -> Finding {
             status.remote_namespaces.iter().map(|one| format!("{} in {}", one.namespace, one.cluster_name)).collect();
         return Finding::ok(check, format!("{name}: {}", some(&remote)));
     }
-    let advice = match NamespaceReadyReason::parse(&condition.reason) {
-        Some(NamespaceReadyReason::NoClusterSelected) => {
-            "no node of a peer fits: `liqoctl status` shows the peers, `kubectl -n NAMESPACE get namespaceoffloading -o yaml` the selector"
-        }
-        Some(NamespaceReadyReason::NamespaceNotAllowed) => "`liqoctl unoffload namespace NAME`, and use another namespace",
-        Some(NamespaceReadyReason::WebhookPending) => "check again in a minute; then see leader, and the manager's rights",
-        Some(NamespaceReadyReason::NamespacesNotReady | NamespaceReadyReason::NamespacesReady) | None => {
-            "the message names the cluster and why; the provider's PeeringPolicy decides what it refuses (`liqoctl policy explain` there)"
-        }
-    };
+    let advice = advice::of_namespace(&condition.reason);
     Finding::fail(check, format!("{name}: {}: {}", condition.reason, condition.message), advice)
 }
 
@@ -147,69 +140,13 @@ fn refused(there: &[&Pod]) -> Finding {
         let others: Vec<&str> = refused.keys().copied().filter(|other| other != reason).collect();
         let others = if others.is_empty() { String::new() } else { format!("; other reasons: {}", others.join(", ")) };
         let what = format!("{} refused, for example {}{others}", count(number, "pod"), words(pod, condition));
-        return Finding::fail(check, what, refusal(reason));
+        return Finding::fail(check, what, advice::of_refusal(reason));
     }
     if let Some((pod, condition)) = lacking.first() {
         let what = format!("{} not complete at the provider, for example {}", count(lacking.len(), "pod"), words(pod, condition));
-        return Finding::warn(
-            check,
-            what,
-            "the message names what the provider does not have: its policy may forbid it, or the name may be taken there",
-        );
+        return Finding::warn(check, what, advice::of_incomplete(reason(condition)));
     }
     Finding::ok(check, format!("{} at peers, none refused", count(there.len(), "pod")))
-}
-
-fn refusal(reason: &str) -> &'static str {
-    use OffloadedReason as Reason;
-    match OffloadedReason::parse(reason) {
-        Some(Reason::OfferExceeded) => {
-            "request less, free something, or borrow more: `liqoctl status` shows what is offered; pods with a controller are replaced elsewhere after a while"
-        }
-        Some(Reason::PoolWithdrawn | Reason::NodeLeaving) => {
-            "the provider takes its resources back: pods with a controller are replaced elsewhere"
-        }
-        Some(
-            Reason::NamespaceNotOffloaded
-            | Reason::NamespaceRefused
-            | Reason::NamespaceNotReady
-            | Reason::OffloadingIsLocal
-            | Reason::ClusterNotSelected,
-        ) => "the namespace's NamespaceOffloading does not select that cluster: see namespaces",
-        Some(Reason::NameTaken) => "a pod of that name exists at the provider: remove it there, or give this one another name",
-        Some(
-            Reason::Offloaded
-            | Reason::Sending
-            | Reason::NotReflected
-            | Reason::AddressRefused
-            | Reason::NoApiServer
-            | Reason::ApiServerNotAllowed
-            | Reason::NoOffer
-            | Reason::NotAllowed
-            | Reason::NotAccepted
-            | Reason::Refused
-            | Reason::LimitMissing
-            | Reason::Invalid
-            | Reason::VolumeType
-            | Reason::KindNotAllowed,
-        )
-        | None => {
-            "the message names the field or the rule; the provider's PeeringPolicy decides (`liqoctl policy explain` there)"
-        }
-        Some(Reason::DaemonSet | Reason::Node) => "keep these pods off virtual nodes: see daemon-sets",
-        Some(
-            Reason::Malformed
-            | Reason::UnknownField
-            | Reason::HostNamespace
-            | Reason::HostPath
-            | Reason::HostPort
-            | Reason::PersistentVolumeClaim
-            | Reason::TokenProjection
-            | Reason::ResourceClaims,
-        ) => {
-            "no policy lets such a pod in: change what the message names, or delete the pod; new ones like it stay in this cluster, unless they name the node themselves"
-        }
-    }
 }
 
 /// Pods that have no node, that the provider cannot schedule, or that are not sent yet.
@@ -244,11 +181,7 @@ fn waiting(all: &[Pod], there: &[&Pod], offloadings: &[NamespaceOffloading], fac
         Some(format!("the provider cannot schedule {}: {}", full_name(*pod), condition.message.as_deref().unwrap_or_default()))
     });
     if let Some(what) = unplaced {
-        return Finding::warn(
-            check,
-            what,
-            "the offered resources are not on one node, or labels, taints and volumes there do not fit",
-        );
+        return Finding::warn(check, what, advice::UNPLACED);
     }
     let unscheduled = all.iter().filter(|pod| is_remote(pod) && !is_final(pod)).find_map(|pod| {
         let condition = condition(pod, "PodScheduled").filter(|condition| condition.status == "False")?;
@@ -368,9 +301,9 @@ mod tests {
             "{}",
             found.what
         );
-        assert!(found.advice.unwrap().starts_with("request less"));
         facts.local_pods = Ok(vec![pod(Some("milan"), told("False", "HostPath"))]);
-        assert!(verdict(&facts, Check::PodsRefused).advice.unwrap().starts_with("no policy lets such a pod in"));
+        let advice = verdict(&facts, Check::PodsRefused).advice.unwrap();
+        assert!(!advice.contains("PeeringPolicy") && advice.contains("in no other cluster"), "{advice}");
         facts.local_pods = Ok(vec![pod(Some("milan"), told("True", pods::NOT_REFLECTED))]);
         assert_eq!(verdict(&facts, Check::PodsRefused).verdict, Verdict::Warn);
         facts.local_pods = Ok(vec![pod(Some("milan"), told("True", "Offloaded"))]);

@@ -1,7 +1,7 @@
 //! Each peer: the links of its chains, in order. The first broken link is the cause; the links after it are shown
 //! as its consequence.
 
-mod advice;
+pub mod advice;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;

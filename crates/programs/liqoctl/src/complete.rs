@@ -1,0 +1,272 @@
+//! Completion of names that only the cluster knows: `unpeer <TAB>`, `offload namespace <TAB>`. The script of `completion` calls the hidden
+//! command `__complete` with the words of the command line.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use clap::{Arg, Command, CommandFactory as _};
+use clap_complete::Shell;
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use kube::{Api, ResourceExt as _, api::ListParams, config::Kubeconfig, core::PartialObjectMeta};
+use liqo_api::{ForeignCluster, NamespaceOffloading, SYSTEM_NAMESPACE, labels, may_be_offloaded};
+
+use crate::{
+    cli::Cli,
+    cluster::{Access, Cluster},
+    manifests::NAMESPACE,
+};
+
+/// A shell that waits longer feels stuck.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The names that can stand at the cursor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Names {
+    Contexts,
+    Peers,
+    Namespaces,
+    OffloadedNamespaces,
+    /// Pods of this namespace, or of that of the context.
+    Pods(Option<String>),
+    Tokens,
+}
+
+/// What to complete.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub names: Names,
+    /// What the user has typed of it.
+    pub prefix: String,
+    pub access: Access,
+}
+
+/// What can be completed after these words, the last of which is the one at the cursor; nothing if the cluster knows no names for it.
+pub fn wanted(words: &[String]) -> Option<Wanted> {
+    let mut root = Cli::command();
+    root.build();
+    let (current, before) = words.split_last()?;
+    let line = Line::read(&root, before);
+    let names = match (&line.open_flag, current.starts_with('-')) {
+        (Some(flag), _) => names_of_flag(flag)?,
+        (None, true) => return None,
+        (None, false) => line.names_of_argument()?,
+    };
+    let access =
+        Access { kubeconfig: line.values.get("kubeconfig").map(PathBuf::from), context: line.values.get("context").cloned() };
+    Some(Wanted { names, prefix: current.clone(), access })
+}
+
+/// A command line up to the cursor.
+struct Line<'a> {
+    command: &'a Command,
+    path: Vec<&'a str>,
+    /// Arguments of the command that are no flags.
+    arguments: usize,
+    /// Values of flags, by the name of the field.
+    values: BTreeMap<String, String>,
+    /// A flag whose value is at the cursor.
+    open_flag: Option<String>,
+}
+
+impl<'a> Line<'a> {
+    fn read(root: &'a Command, words: &[String]) -> Self {
+        let mut line = Self { command: root, path: Vec::new(), arguments: 0, values: BTreeMap::new(), open_flag: None };
+        for word in words {
+            if let Some(flag) = line.open_flag.take() {
+                line.values.insert(flag, word.clone());
+            } else if let Some((arg, value)) = line.flag(word) {
+                match value {
+                    Some(value) => drop(line.values.insert(arg, value)),
+                    None => line.open_flag = Some(arg),
+                }
+            } else if word.starts_with('-') {
+                // A flag without a value.
+            } else if let Some(command) = line.command.find_subcommand(word).filter(|_| line.arguments == 0) {
+                line.command = command;
+                line.path.push(command.get_name());
+            } else {
+                line.arguments += 1;
+            }
+        }
+        line
+    }
+
+    /// A flag that takes a value, and its value if that is in the same word.
+    fn flag(&self, word: &str) -> Option<(String, Option<String>)> {
+        let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value.to_owned())));
+        let is_it = |arg: &&Arg| match name.strip_prefix("--") {
+            Some(long) => arg.get_long() == Some(long),
+            None => name.strip_prefix('-').is_some_and(|short| arg.get_short().is_some_and(|own| short == own.to_string())),
+        };
+        let arg = self.command.get_arguments().find(is_it).filter(|arg| arg.get_action().takes_values())?;
+        Some((arg.get_id().to_string(), value))
+    }
+
+    fn names_of_argument(&self) -> Option<Names> {
+        // The last argument may be repeated.
+        let arguments: Vec<&Arg> = self.command.get_positionals().collect();
+        let argument = arguments.get(self.arguments).or(arguments.last().filter(|last| is_repeated(last)))?;
+        match (self.path.as_slice(), argument.get_id().as_str()) {
+            (["offload", "namespace"], "names") => Some(Names::Namespaces),
+            (["unoffload", "namespace"], "names") => Some(Names::OffloadedNamespaces),
+            (["explain", "pod"], "pod") => Some(Names::Pods(self.values.get("namespace").cloned())),
+            (["token", "delete"], "name") => Some(Names::Tokens),
+            (["unpeer"], "name") | (_, "peer") => Some(Names::Peers),
+            _ => None,
+        }
+    }
+}
+
+fn is_repeated(arg: &Arg) -> bool {
+    arg.get_num_args().is_some_and(|range| range.max_values() > 1)
+}
+
+fn names_of_flag(flag: &str) -> Option<Names> {
+    match flag {
+        "context" | "remote_context" => Some(Names::Contexts),
+        "namespace" => Some(Names::Namespaces),
+        "provider" => Some(Names::Peers),
+        _ => None,
+    }
+}
+
+/// The names, in order. None where the cluster does not answer soon.
+pub async fn names(wanted: &Wanted) -> Vec<String> {
+    let found = tokio::time::timeout(TIMEOUT, read(wanted)).await;
+    let mut names = found.ok().and_then(Result::ok).unwrap_or_default();
+    // A name is one word for the shell.
+    names.retain(|name| name.starts_with(&wanted.prefix) && !name.contains(char::is_whitespace));
+    names.sort();
+    names
+}
+
+async fn read(wanted: &Wanted) -> anyhow::Result<Vec<String>> {
+    if wanted.names == Names::Contexts {
+        let kubeconfig = match &wanted.access.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path)?,
+            None => Kubeconfig::read()?,
+        };
+        return Ok(kubeconfig.contexts.into_iter().map(|context| context.name).collect());
+    }
+    let cluster = Cluster::connect(&wanted.access).await?;
+    let (client, all) = (cluster.client.clone(), ListParams::default());
+    Ok(match &wanted.names {
+        Names::Contexts => Vec::new(),
+        Names::Peers => named(&Api::<ForeignCluster>::all(client).list_metadata(&all).await?.items),
+        Names::Namespaces => {
+            let mut found = Api::<Namespace>::all(client).list_metadata(&all).await?.items;
+            found.retain(|one| !one.labels().contains_key(labels::NAMESPACE_KIND));
+            found.retain(|one| may_be_offloaded(&one.name_any(), SYSTEM_NAMESPACE));
+            named(&found)
+        }
+        Names::OffloadedNamespaces => {
+            let found = Api::<NamespaceOffloading>::all(client).list_metadata(&all).await?.items;
+            found.iter().filter_map(kube::ResourceExt::namespace).collect()
+        }
+        Names::Pods(namespace) => {
+            let namespace = namespace.as_deref().unwrap_or_else(|| cluster.client.default_namespace()).to_owned();
+            named(&Api::<Pod>::namespaced(client, &namespace).list_metadata(&all).await?.items)
+        }
+        Names::Tokens => {
+            let tokens = ListParams::default().labels(labels::PEERING_TOKEN);
+            named(&Api::<Secret>::namespaced(client, NAMESPACE).list_metadata(&tokens).await?.items)
+        }
+    })
+}
+
+fn named<K>(objects: &[PartialObjectMeta<K>]) -> Vec<String> {
+    objects.iter().filter_map(|object| object.metadata.name.clone()).collect()
+}
+
+/// The completion script of a shell. Bash, zsh and fish also complete names that only the cluster knows.
+pub fn script(shell: Shell) -> anyhow::Result<String> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "liqoctl", &mut script);
+    let names = match shell {
+        Shell::Bash => BASH,
+        Shell::Zsh => ZSH,
+        Shell::Fish => FISH,
+        _ => "",
+    };
+    Ok(String::from_utf8(script)? + names)
+}
+
+const BASH: &str = r#"
+_liqoctl_with_names() {
+    local names
+    names=$("${COMP_WORDS[0]}" __complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    if [[ -n "${names}" ]]; then
+        COMPREPLY=( $(compgen -W "${names}" -- "${COMP_WORDS[COMP_CWORD]}") )
+    else
+        _liqoctl "$@"
+    fi
+}
+complete -F _liqoctl_with_names -o bashdefault -o default liqoctl
+"#;
+
+const ZSH: &str = r#"
+_liqoctl_with_names() {
+    local -a names
+    names=(${(f)"$(${words[1]} __complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+    if (( ${#names} )); then
+        compadd -a names
+    else
+        _liqoctl "$@"
+    fi
+}
+compdef _liqoctl_with_names liqoctl
+"#;
+
+const FISH: &str = r#"
+complete -c liqoctl -f -n 'not string match -q -- "-*" (commandline -ct)' -a '(liqoctl __complete -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Option<Names> {
+        wanted(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).map(|wanted| wanted.names)
+    }
+
+    #[test]
+    fn names_of_the_cluster_are_completed_where_a_command_takes_them() {
+        for (line, names) in [
+            ("unpeer ", Some(Names::Peers)),
+            ("unpeer mi", Some(Names::Peers)),
+            ("unpeer milan ", None),
+            ("approve ", Some(Names::Peers)),
+            ("offer accept ", Some(Names::Peers)),
+            ("policy explain ", Some(Names::Peers)),
+            ("bench network ", Some(Names::Peers)),
+            ("offload namespace ", Some(Names::Namespaces)),
+            ("offload ns a b ", Some(Names::Namespaces)),
+            ("unoffload namespace --yes ", Some(Names::OffloadedNamespaces)),
+            ("explain pod ", Some(Names::Pods(None))),
+            ("explain pod -n demo ", Some(Names::Pods(Some("demo".into())))),
+            ("explain pod -n ", Some(Names::Namespaces)),
+            ("token delete ", Some(Names::Tokens)),
+            ("status --context ", Some(Names::Contexts)),
+            ("status ", None),
+            ("unpeer --", None),
+            ("unpeer --timeout ", None),
+            ("", None),
+        ] {
+            assert_eq!(of(line), names, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn the_cluster_that_the_line_names_is_asked() {
+        let words = ["--kubeconfig=file", "unpeer", "--context", "rome", "mi"].map(str::to_owned);
+        let wanted = wanted(&words).unwrap();
+        assert_eq!((wanted.prefix.as_str(), wanted.access.flags().as_str()), ("mi", " --kubeconfig file --context rome"));
+    }
+
+    #[test]
+    fn the_scripts_ask_for_names() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let script = script(shell).unwrap();
+            assert!(script.contains("liqoctl") && script.contains("__complete --"), "{shell}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What to do about an offloaded namespace or pod, by the reason of its condition. A new reason without advice does not compile.
+
+use liqo_api::{NamespaceReadyReason, OffloadedReason, pods};
+
+/// Advice for a pod that the provider cannot schedule.
+pub const UNPLACED: &str = "the offered resources are not on one node, or labels, taints and volumes there do not fit";
+
+/// Advice for a namespace that is not Ready.
+pub fn of_namespace(reason: &str) -> &'static str {
+    match NamespaceReadyReason::parse(reason) {
+        Some(NamespaceReadyReason::NoClusterSelected) => {
+            "no node of a peer fits: `liqoctl status` shows the peers, `kubectl -n NAMESPACE get namespaceoffloading -o yaml` the selector"
+        }
+        Some(NamespaceReadyReason::NamespaceNotAllowed) => "`liqoctl unoffload namespace NAME`, and use another namespace",
+        Some(NamespaceReadyReason::WebhookPending) => "check again in a minute; then see leader, and the manager's rights",
+        Some(NamespaceReadyReason::NamespacesNotReady | NamespaceReadyReason::NamespacesReady) | None => {
+            "the message names the cluster and why; the provider's PeeringPolicy decides what it refuses (`liqoctl policy explain` there)"
+        }
+    }
+}
+
+/// Advice for a pod that the provider accepted, and that lacks something there.
+pub fn of_incomplete(reason: &str) -> &'static str {
+    if reason == pods::ADDRESS_REFUSED {
+        return "the pod runs, and nobody here reaches it: compare `kubectl -n liqo get tunnelendpoints -o yaml` in both clusters";
+    }
+    "the message names what the provider does not have: its policy may forbid it, or the name may be taken there"
+}
+
+/// Advice for a pod that the provider refuses, or that is not sent.
+pub fn of_refusal(reason: &str) -> &'static str {
+    use OffloadedReason as Reason;
+    match OffloadedReason::parse(reason) {
+        Some(Reason::OfferExceeded) => {
+            "request less, free something, or borrow more: `liqoctl status` shows what is offered; pods with a controller are replaced elsewhere after a while"
+        }
+        Some(Reason::NoOffer) => "nothing is offered or accepted now: `liqoctl status` and `liqoctl offer list` say why",
+        Some(Reason::PoolWithdrawn | Reason::NodeLeaving) => {
+            "the provider takes its resources back: pods with a controller are replaced elsewhere"
+        }
+        Some(
+            Reason::NamespaceNotOffloaded
+            | Reason::NamespaceRefused
+            | Reason::NamespaceNotReady
+            | Reason::OffloadingIsLocal
+            | Reason::ClusterNotSelected,
+        ) => "the namespace's NamespaceOffloading does not select that cluster: see namespaces",
+        Some(Reason::NameTaken) => "a pod of that name exists at the provider: remove it there, or give this one another name",
+        Some(
+            Reason::HostNamespace
+            | Reason::HostPath
+            | Reason::HostPort
+            | Reason::PersistentVolumeClaim
+            | Reason::TokenProjection
+            | Reason::ResourceClaims
+            | Reason::UnknownField
+            | Reason::DaemonSet
+            | Reason::Node,
+        ) => {
+            "a pod like this runs in no other cluster, whatever the policies say: remove what the message names, or keep the pod off nodes with the label liqo.io/type=virtual-node"
+        }
+        Some(Reason::NoApiServer) => {
+            "pods at the provider need a network to this cluster's API server: see network-agreed and tunnel-connected, or annotate the pod with liqo.io/api-server=none"
+        }
+        Some(Reason::LimitMissing) => {
+            "the provider charges limits: set limits of cpu and memory for every container, or for the pod"
+        }
+        Some(Reason::Sending) => "the pod is on its way, or its provider does not answer: see the links of the peer",
+        Some(
+            Reason::Offloaded
+            | Reason::NotReflected
+            | Reason::AddressRefused
+            | Reason::ApiServerNotAllowed
+            | Reason::NotAllowed
+            | Reason::NotAccepted
+            | Reason::Refused
+            | Reason::Invalid
+            | Reason::Malformed
+            | Reason::VolumeType
+            | Reason::KindNotAllowed,
+        )
+        | None => {
+            "the message names the field or the rule; the provider's PeeringPolicy decides (`liqoctl policy explain` there)"
+        }
+    }
+}

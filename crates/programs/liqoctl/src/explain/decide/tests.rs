@@ -1,0 +1,209 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::inspect::fixtures::{condition as link_condition, facts as healthy, milan, of};
+
+const UID: &str = "7d8f";
+
+fn node(name: &str, ready: &str, spec: Value) -> Node {
+    of(json!({
+        "metadata": { "name": name, "labels": { "liqo.io/type": "virtual-node", "liqo.io/remote-cluster-id": milan() } },
+        "spec": spec,
+        "status": { "conditions": [{ "type": "Ready", "status": ready, "reason": "PeerUnreachable", "message": "no answer" }] },
+    }))
+}
+
+fn pod(node: Option<&str>, status: Value) -> Pod {
+    of(json!({
+        "metadata": { "name": "web", "namespace": "demo", "uid": UID },
+        "spec": {
+            "containers": [], "nodeName": node,
+            "tolerations": [{ "key": pods::VIRTUAL_NODE_TAINT, "operator": "Exists", "effect": "NoExecute" }],
+        },
+        "status": status,
+    }))
+}
+
+fn shadow(status: Value) -> ShadowPod {
+    of(json!({
+        "metadata": { "name": UID, "namespace": "liqo-tenant-x" },
+        "spec": { "namespace": "demo", "pool": "default", "pod": {} },
+        "status": status,
+    }))
+}
+
+fn offloading(strategy: &str, ready: bool) -> NamespaceOffloading {
+    of(json!({
+        "metadata": { "name": "offloading", "namespace": "demo" },
+        "spec": { "podOffloadingStrategy": strategy },
+        "status": {
+            "conditions": [link_condition("Ready", if ready { "True" } else { "False" }, "NamespacesNotReady")],
+            "remoteNamespaces": [{
+                "clusterID": milan(), "clusterName": "milan", "namespace": "demo-rome-abc", "ready": ready, "message": "NameTaken",
+            }],
+        },
+    }))
+}
+
+/// A pod that runs at milan.
+fn running() -> PodFacts {
+    let ready = json!({ "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] });
+    let mut remote = pod(Some("milan-1"), ready.clone());
+    remote.metadata.namespace = Some("demo-rome-abc".into());
+    PodFacts {
+        pod: pod(Some("milan"), ready),
+        node: Ok(Some(node("milan", "True", json!({})))),
+        virtual_nodes: Ok(vec![node("milan", "True", json!({}))]),
+        peers: healthy().liqo.peers,
+        offloading: Ok(Some(offloading("LocalAndRemote", true))),
+        provider: Some(AtProvider { shadow_pod: Ok(Some(shadow(json!({ "phase": "Created" })))), remote_pod: Ok(Some(remote)) }),
+    }
+}
+
+/// A pod that the scheduler finds no node for.
+fn unscheduled() -> PodFacts {
+    let no_node = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes" }]);
+    PodFacts { pod: pod(None, json!({ "phase": "Pending", "conditions": no_node })), node: Ok(None), provider: None, ..running() }
+}
+
+fn find(facts: &PodFacts, name: StepName) -> Step {
+    explain(facts).steps.into_iter().find(|step| step.step == name).unwrap()
+}
+
+fn waits_for(facts: &PodFacts) -> Option<StepName> {
+    explain(facts).waits_for
+}
+
+#[test]
+fn a_pod_that_runs_waits_for_nothing() {
+    let explanation = explain(&running());
+    assert_eq!((explanation.phase.as_str(), explanation.waits_for), ("Running", None));
+    let lines: Vec<String> = explanation.steps.iter().map(|step| format!("{}: {}", step.step.as_str(), step.what)).collect();
+    let expected = [
+        "local-pod: Running, Ready, on node milan",
+        "virtual-node: Node milan is Ready",
+        "peering: every link to milan works",
+        "network: the tunnel to milan is connected",
+        "namespace: demo is demo-rome-abc in milan (LocalAndRemote)",
+        "shadow-pod: Created",
+        "remote-pod: Running, Ready, on node milan-1 there",
+    ];
+    assert_eq!(lines, expected);
+    assert!(explanation.steps.iter().all(|step| step.verdict == Verdict::Ok && step.advice.is_none()));
+}
+
+#[test]
+fn a_pod_at_home_is_not_followed_any_further() {
+    let mut facts = running();
+    facts.node = Ok(Some(of(json!({ "metadata": { "name": "rome-1" } }))));
+    facts.provider = None;
+    assert_eq!(explain(&facts).steps.len(), 2);
+    assert!(find(&facts, StepName::VirtualNode).what.contains("not offloaded"));
+}
+
+#[test]
+fn a_refused_pod_shows_the_reason_and_the_advice_for_it() {
+    let mut facts = running();
+    let refused = json!({ "phase": "Refused", "reason": "OfferExceeded", "message": "cpu: 1 short" });
+    facts.provider = Some(AtProvider { shadow_pod: Ok(Some(shadow(refused))), remote_pod: Ok(None) });
+    let told = json!([{ "type": pods::OFFLOADED, "status": "False", "reason": "OfferExceeded", "message": "cpu: 1 short" }]);
+    facts.pod = pod(Some("milan"), json!({ "phase": "Pending", "conditions": told }));
+    let step = find(&facts, StepName::ShadowPod);
+    assert_eq!((step.verdict, step.what.as_str()), (Verdict::Fail, "Refused: OfferExceeded: cpu: 1 short"));
+    assert!(step.advice.unwrap().starts_with("request less"));
+    assert_eq!(find(&facts, StepName::Conditions).verdict, Verdict::Fail);
+    assert_eq!(find(&facts, StepName::RemotePod).verdict, Verdict::Skipped);
+    assert_eq!(waits_for(&facts), Some(StepName::ShadowPod));
+}
+
+#[test]
+fn a_broken_link_of_the_peering_is_the_cause() {
+    let mut facts = running();
+    facts.node = Ok(Some(node("milan", "False", json!({}))));
+    assert_eq!(waits_for(&facts), Some(StepName::VirtualNode));
+    facts.node = Ok(Some(node("milan", "True", json!({}))));
+    let conditions = &mut facts.peers.as_mut().unwrap()[0].status.as_mut().unwrap().conditions;
+    for link in
+        conditions.iter_mut().filter(|link| [links::PEER_REACHABLE, links::TUNNEL_CONNECTED].contains(&link.type_.as_str()))
+    {
+        (link.status, link.reason) = ("False".into(), "Unreachable".into());
+    }
+    let step = find(&facts, StepName::Peering);
+    assert_eq!((step.verdict, step.what.as_str()), (Verdict::Fail, "milan: PeerReachable: Unreachable: m"));
+    assert!(step.advice.is_some());
+    assert_eq!(find(&facts, StepName::Network).verdict, Verdict::Warn, "the pod runs without a network");
+    facts.peers = Ok(Vec::new());
+    assert_eq!(find(&facts, StepName::Peering).verdict, Verdict::Fail);
+}
+
+#[test]
+fn a_namespace_that_does_not_exist_there_is_the_cause() {
+    let mut facts = running();
+    facts.offloading = Ok(Some(offloading("Remote", false)));
+    assert_eq!(find(&facts, StepName::Namespace).what, "demo is not ready in milan: NameTaken");
+    facts.offloading = Ok(Some(offloading("Local", true)));
+    assert_eq!(find(&facts, StepName::Namespace).verdict, Verdict::Warn);
+    facts.offloading = Ok(None);
+    assert_eq!((find(&facts, StepName::Namespace).verdict, waits_for(&facts)), (Verdict::Fail, Some(StepName::Namespace)));
+    facts.offloading = Err("cannot read NamespaceOffloading demo/offloading".into());
+    assert_eq!(find(&facts, StepName::Namespace).verdict, Verdict::Unknown);
+}
+
+#[test]
+fn what_the_provider_does_not_show_is_unknown() {
+    let mut facts = running();
+    let why = "cannot read Secret liqo-provider-x/credential: forbidden".to_owned();
+    facts.provider = Some(AtProvider { shadow_pod: Err(why.clone()), remote_pod: Err(why.clone()) });
+    for step in [StepName::ShadowPod, StepName::RemotePod] {
+        assert_eq!((find(&facts, step).verdict, find(&facts, step).what), (Verdict::Unknown, why.clone()));
+    }
+}
+
+#[test]
+fn a_container_that_does_not_start_there_is_shown() {
+    let mut facts = running();
+    let waiting = json!({ "waiting": { "reason": "ErrImagePull", "message": "not found" } });
+    let container = json!({ "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": waiting });
+    let status = json!({ "phase": "Pending", "containerStatuses": [container] });
+    let shadow = shadow(json!({ "phase": "Created", "pod": status }));
+    // The status in the shadow pod is enough.
+    facts.provider = Some(AtProvider { shadow_pod: Ok(Some(shadow)), remote_pod: Err("cannot read it".into()) });
+    assert_eq!(find(&facts, StepName::RemotePod).what, "Pending: ErrImagePull: not found");
+    assert_eq!(waits_for(&facts), Some(StepName::RemotePod));
+}
+
+#[test]
+fn a_pod_without_a_node_says_what_the_virtual_nodes_lack() {
+    let mut facts = unscheduled();
+    assert_eq!(find(&facts, StepName::LocalPod).what, "Pending, without a node: Unschedulable: 0/2 nodes");
+    assert_eq!(find(&facts, StepName::VirtualNode).what, "milan is Ready and takes pods");
+    assert_eq!(waits_for(&facts), Some(StepName::LocalPod), "only the scheduler knows");
+    let taint = json!({ "key": pods::UNREACHABLE_TAINT, "effect": "NoSchedule" });
+    facts.virtual_nodes = Ok(vec![node("milan", "True", json!({ "unschedulable": true, "taints": [taint] }))]);
+    let step = find(&facts, StepName::VirtualNode);
+    let expected = "milan is Ready, but it is cordoned and has the taints virtual-node.liqo.io/peer-unreachable";
+    assert_eq!((step.verdict, step.what.as_str()), (Verdict::Warn, expected));
+    facts.virtual_nodes = Ok(Vec::new());
+    assert_eq!(waits_for(&facts), Some(StepName::VirtualNode));
+    facts.offloading = Ok(None);
+    assert_eq!(find(&facts, StepName::Namespace).verdict, Verdict::Skipped);
+}
+
+#[test]
+fn a_pod_that_the_webhook_did_not_see_is_named() {
+    let mut facts = unscheduled();
+    facts.pod.spec.as_mut().unwrap().tolerations = None;
+    assert_eq!(waits_for(&facts), Some(StepName::Toleration));
+    facts.offloading = Ok(Some(offloading("Local", true)));
+    assert!(explain(&facts).steps.iter().all(|step| step.step != StepName::Toleration));
+}
+
+#[test]
+fn an_evicted_pod_says_so() {
+    let mut facts = running();
+    facts.pod =
+        pod(Some("milan"), json!({ "phase": "Failed", "reason": "Evicted", "message": "the provider took back what it used" }));
+    facts.provider = Some(AtProvider { shadow_pod: Ok(None), remote_pod: Ok(None) });
+    assert_eq!(find(&facts, StepName::LocalPod).what, "Failed: Evicted: the provider took back what it used");
+    assert_eq!((find(&facts, StepName::ShadowPod).verdict, waits_for(&facts)), (Verdict::Skipped, Some(StepName::LocalPod)));
+}

@@ -1,0 +1,114 @@
+//! What is read about one pod, here and at its provider.
+
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use kube::{Api, Client, ResourceExt as _, api::ListParams};
+use liqo_api::{
+    ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, RemoteNamespace, ShadowPod, labels, provider_namespace,
+    tenant_namespace,
+};
+use liqo_peering::credential::{self, CREDENTIAL_SECRET};
+
+use crate::{
+    cluster::Cluster,
+    inspect::{Read, Reader},
+};
+
+/// What was read. What could not be read is an error text in its place.
+#[derive(Clone, Debug)]
+pub struct PodFacts {
+    pub pod: Pod,
+    /// The node of the pod; nothing if it has none, or if that node does not exist.
+    pub node: Read<Option<Node>>,
+    pub virtual_nodes: Read<Vec<Node>>,
+    pub peers: Read<Vec<ForeignCluster>>,
+    /// That of the pod's namespace.
+    pub offloading: Read<Option<NamespaceOffloading>>,
+    /// What the provider has of the pod; nothing if the pod is on no virtual node.
+    pub provider: Option<AtProvider>,
+}
+
+/// What this cluster's credential may read at the provider.
+#[derive(Clone, Debug)]
+pub struct AtProvider {
+    pub shadow_pod: Read<Option<ShadowPod>>,
+    pub remote_pod: Read<Option<Pod>>,
+}
+
+impl PodFacts {
+    /// Name of the pod's node.
+    pub fn node_name(&self) -> Option<&str> {
+        self.pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// The cluster behind the pod's node.
+    pub fn provider_id(&self) -> Option<ClusterId> {
+        provider_of(self.node.as_ref().ok()?.as_ref()?)
+    }
+
+    /// The pod's namespace at a provider.
+    pub fn remote_namespace(&self, provider: &ClusterId) -> Option<&RemoteNamespace> {
+        remote_namespace(self.offloading.as_ref().ok()?.as_ref()?, provider)
+    }
+}
+
+fn provider_of(node: &Node) -> Option<ClusterId> {
+    node.labels().get(labels::REMOTE_CLUSTER_ID)?.parse().ok()
+}
+
+fn remote_namespace<'a>(offloading: &'a NamespaceOffloading, provider: &ClusterId) -> Option<&'a RemoteNamespace> {
+    offloading.status.as_ref()?.remote_namespaces.iter().find(|remote| remote.cluster_id == *provider)
+}
+
+/// Reads everything about a pod; nothing if there is no such pod.
+pub async fn collect(cluster: &Cluster, own: &ClusterId, namespace: &str, name: &str) -> Read<Option<PodFacts>> {
+    let reader = Reader::new(cluster);
+    let Some(pod) = reader.get::<Pod>(namespace, name).await? else { return Ok(None) };
+    let of_virtual_nodes = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    let all = ListParams::default();
+    let (virtual_nodes, peers, offloading) = tokio::join!(
+        reader.list::<Node>(&of_virtual_nodes),
+        reader.list::<ForeignCluster>(&all),
+        reader.get::<NamespaceOffloading>(namespace, NAMESPACE_OFFLOADING),
+    );
+    let node = match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
+        Some(node) if !node.is_empty() => reader.get_cluster_wide::<Node>(node).await,
+        _ => Ok(None),
+    };
+    let mut facts = PodFacts { pod, node, virtual_nodes, peers, offloading, provider: None };
+    if let Some(provider) = facts.provider_id() {
+        facts.provider = Some(at_provider(&reader, own, &provider, &facts).await);
+    }
+    Ok(Some(facts))
+}
+
+async fn at_provider(reader: &Reader, own: &ClusterId, provider: &ClusterId, facts: &PodFacts) -> AtProvider {
+    let peer = facts.peers.iter().flatten().find(|peer| peer.spec.cluster_id == *provider);
+    let there = match client(reader, own, provider, peer).await {
+        Ok(client) => Reader::of(client),
+        Err(why) => return AtProvider { shadow_pod: Err(why.clone()), remote_pod: Err(why) },
+    };
+    let uid = facts.pod.uid().unwrap_or_default();
+    let shadow_pod = async { there.get::<ShadowPod>(&tenant_namespace(own), &uid).await };
+    let remote_pod = async {
+        let Some(remote) = facts.remote_namespace(provider) else { return Ok(None) };
+        let api: Api<Pod> = Api::namespaced(there.client(), &remote.namespace);
+        let what = format!("read Pod {}/{} at {}", remote.namespace, facts.pod.name_any(), remote.cluster_name);
+        let found = there.get_from(&what, api, &facts.pod.name_any()).await?;
+        // Another pod may have the name.
+        Ok(found.filter(|found| found.labels().get(labels::SHADOW_POD) == Some(&uid)))
+    };
+    let (shadow_pod, remote_pod) = tokio::join!(shadow_pod, remote_pod);
+    AtProvider { shadow_pod, remote_pod }
+}
+
+/// A client for the provider's API server, with this cluster's credential.
+async fn client(reader: &Reader, own: &ClusterId, provider: &ClusterId, peer: Option<&ForeignCluster>) -> Read<Client> {
+    if peer.is_some_and(|peer| !peer.spec.tunnel.is_empty()) {
+        return Err("this cluster calls the provider through its tunnel, which only the manager can do".to_owned());
+    }
+    let secret = reader.get::<Secret>(&provider_namespace(provider), CREDENTIAL_SECRET).await?;
+    let credential = credential::stored(secret).ok_or("this cluster has no credential for the provider")?;
+    let mut config = credential.client_config(&tenant_namespace(own)).map_err(|error| error.to_string())?;
+    config.auth_info.token = Some(credential.token.0.into());
+    Client::try_from(config).map_err(|error| format!("cannot use the credential for the provider: {error}"))
+}

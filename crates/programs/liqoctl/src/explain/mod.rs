@@ -1,0 +1,111 @@
+//! `liqoctl explain pod`: follows one pod from this cluster to its provider, and says at which step it waits and what to do. It changes
+//! nothing.
+//!
+//! ```text
+//!   facts (reads here and at the provider) ──▶ PodFacts ──▶ decide (pure) ──▶ Explanation ──▶ render: a tree
+//! ```
+
+mod decide;
+mod facts;
+mod render;
+
+use anyhow::bail;
+use serde::Serialize;
+
+pub use render::render;
+
+use crate::{cluster::Cluster, doctor::Verdict};
+
+/// The way of a pod, step by step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    pub namespace: String,
+    pub pod: String,
+    /// Phase of the local pod.
+    pub phase: String,
+    /// The step that the pod waits for; nothing if no step has a problem.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<StepName>,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+}
+
+/// A link of the chain between a local pod and its remote pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StepName {
+    LocalPod,
+    /// The toleration that the admission webhook gives a pod.
+    Toleration,
+    VirtualNode,
+    Peering,
+    Network,
+    Namespace,
+    ShadowPod,
+    /// What this cluster wrote on the local pod.
+    Conditions,
+    RemotePod,
+}
+
+impl StepName {
+    /// The name on the terminal, the same as in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::LocalPod => "local-pod",
+            Self::Toleration => "toleration",
+            Self::VirtualNode => "virtual-node",
+            Self::Peering => "peering",
+            Self::Network => "network",
+            Self::Namespace => "namespace",
+            Self::ShadowPod => "shadow-pod",
+            Self::Conditions => "conditions",
+            Self::RemotePod => "remote-pod",
+        }
+    }
+}
+
+/// What one step says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Step {
+    pub step: StepName,
+    pub verdict: Verdict,
+    pub what: String,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+/// Explains where a pod is on its way.
+pub async fn pod(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Explanation> {
+    let own = cluster.installed().await?;
+    match facts::collect(cluster, &own.id, namespace, name).await {
+        Ok(Some(facts)) => Ok(decide::explain(&facts)),
+        Ok(None) => bail!("there is no pod {name} in namespace {namespace}"),
+        Err(why) => bail!(why),
+    }
+}
+
+/// Namespace and name of a pod that is given as `NAME` or `NAMESPACE/NAME`.
+pub fn split<'a>(pod: &'a str, namespace: Option<&'a str>, default: &'a str) -> anyhow::Result<(&'a str, &'a str)> {
+    match (pod.split_once('/'), namespace) {
+        (Some(_), Some(_)) => bail!("the namespace is given twice: in {pod}, and with --namespace"),
+        (Some(("", _) | (_, "")), None) => bail!("{pod} is not of the form NAMESPACE/NAME"),
+        (Some(both), None) => Ok(both),
+        (None, namespace) => Ok((namespace.unwrap_or(default), pod)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_named_as_kubectl_users_expect() {
+        assert_eq!(split("demo/web", None, "default").unwrap(), ("demo", "web"));
+        assert_eq!(split("web", Some("demo"), "default").unwrap(), ("demo", "web"));
+        assert_eq!(split("web", None, "default").unwrap(), ("default", "web"));
+        assert!(split("demo/web", Some("demo"), "default").is_err() && split("/web", None, "default").is_err());
+    }
+}
