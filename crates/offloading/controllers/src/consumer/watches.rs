@@ -339,7 +339,9 @@ fn unscheduled_pods(consumer: &Arc<Consumer>, namespace: &str, stop: Cancellatio
     let api: Api<JsonPod> = Api::namespaced_with(consumer.context.client.clone(), namespace, &resource);
     let queue = consumer.queues.unscheduled.clone();
     Cache::watch(api, watcher::Config::default().fields("spec.nodeName="), stop, UnscheduledPod::of, move |key, _, new| {
-        triggers::unscheduled_pod(key, new.map(AsRef::as_ref)).into_iter().for_each(|key| queue.add(key));
+        if let Some(due) = triggers::unscheduled_pod(key, new.map(AsRef::as_ref)) {
+            queue.add(due);
+        }
     })
 }
 

@@ -422,7 +422,7 @@ fn a_hostile_status_is_made_one_that_the_api_server_takes() {
 fn only_what_home_shows_is_told() {
     let mut pod = json!({"status": {"phase": "Running", "podIP": "10.244.0.9", "hostIP": "192.168.0.1", "nominatedNodeName": "n1", "qosClass": "Burstable",
         "conditions": [condition_of("Ready", "True"), condition_of("example.com/own", "True")], "containerStatuses": [running("c")]}});
-    pod["status"]["containerStatuses"][0]["containerID"] = json!("containerd://x");
+    pod["status"]["containerStatuses"][0]["user"] = json!({"linux": {"uid": 0}});
     pod["status"]["containerStatuses"][0]["volumeMounts"] = json!([]);
     assert_eq!(
         reduce_status(&pod),
