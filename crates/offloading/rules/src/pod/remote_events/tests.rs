@@ -118,7 +118,7 @@ fn names_that_exist_only_at_the_provider_become_those_at_home() {
 #[test]
 fn events_of_the_newer_api_are_read_too() {
     let scheduler = at_home(&json!({
-        "firstTimestamp": null, "lastTimestamp": null, "count": null, "source": {}, "reportingComponent": "default-scheduler",
+        "firstTimestamp": null, "lastTimestamp": null, "count": null, "source": null, "reportingComponent": "default-scheduler",
         "eventTime": "2026-01-01T00:01:00.123456Z",
         "series": { "count": 4, "lastObservedTime": "2026-01-01T00:02:00.123456Z" },
     }));
