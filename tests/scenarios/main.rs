@@ -88,20 +88,6 @@ fn pods_and_policies() -> Set {
                 a_remote_pod_reads_what_it_would_read_at_home,
                 config_maps_and_secrets_of_a_pod_are_reflected,
                 a_remote_pod_cannot_be_resized_and_shows_that;
-            offloading:
-                the_namespace_offloading_in_the_docs_works,
-                a_cluster_selector_limits_where_pods_go,
-                a_namespace_with_strategy_local_exists_at_the_peer_without_pods,
-                a_namespace_that_exists_at_the_provider_is_not_taken_over,
-                pods_that_may_not_travel_show_why,
-                a_pod_that_no_provider_can_run_stays_at_home,
-                a_pod_that_the_webhook_did_not_see_is_repaired_while_it_has_no_node,
-                a_namespace_that_clusters_keep_for_themselves_is_refused_at_once,
-                unoffloading_brings_pods_home_and_removes_the_remote_namespace,
-                a_daemon_set_has_no_pod_on_a_virtual_node;
-            command_line:
-                an_offloaded_namespace_keeps_the_settings_that_are_not_named,
-                the_way_of_a_pod_is_explained_up_to_the_provider;
             install:
                 a_manager_has_no_more_rights_than_it_needs;
             // Their unknown clusters have their own keys, and the one that is accepted requests no resources.
@@ -109,7 +95,10 @@ fn pods_and_policies() -> Set {
                 a_wrong_token_is_refused,
                 a_replayed_request_is_refused,
                 a_foreign_key_cannot_claim_a_known_id;
-        },
+        }
+        .into_iter()
+        .chain(offloaded_namespaces())
+        .collect(),
         with_turin: scenarios! {
             // Its policies apply only to turin and milan.
             network_only:
@@ -153,6 +142,26 @@ fn pods_and_policies() -> Set {
         .into_iter()
         .chain(doctor_and_the_end())
         .collect(),
+    }
+}
+
+/// Namespaces that are offloaded, and what the command line says of them.
+fn offloaded_namespaces() -> Vec<Scenario> {
+    scenarios! {
+        offloading:
+            the_namespace_offloading_in_the_docs_works,
+            a_cluster_selector_limits_where_pods_go,
+            a_namespace_with_strategy_local_exists_at_the_peer_without_pods,
+            a_namespace_that_exists_at_the_provider_is_not_taken_over,
+            pods_that_may_not_travel_show_why,
+            a_pod_that_no_provider_can_run_stays_at_home,
+            a_pod_that_the_webhook_did_not_see_is_repaired_while_it_has_no_node,
+            a_namespace_that_clusters_keep_for_themselves_is_refused_at_once,
+            unoffloading_brings_pods_home_and_removes_the_remote_namespace,
+            a_daemon_set_has_no_pod_on_a_virtual_node;
+        command_line:
+            an_offloaded_namespace_keeps_the_settings_that_are_not_named,
+            the_way_of_a_pod_is_explained_up_to_the_provider;
     }
 }
 

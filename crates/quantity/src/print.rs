@@ -68,7 +68,7 @@ fn rounded_bytes(quantity: Quantity) -> String {
     }
     let unit = one * KIBI.pow(as_u32(times));
     let (suffix, tenths) = (BINARY[times], tenths(nanos, unit));
-    if nanos % unit == 0 {
+    if nanos.is_multiple_of(unit) {
         return format!("{sign}{}{suffix}", nanos / unit);
     }
     format!("{sign}{}.{}{suffix}", tenths / 10, tenths % 10)

@@ -24,7 +24,7 @@ use crate::{
     wait::{Poll, until},
 };
 
-/// What to change. Nothing means: the field keeps its value, or gets the default of a new NamespaceOffloading.
+/// What to change. Nothing means: the field keeps its value, or gets the default of a new `NamespaceOffloading`.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Where pods may run.
@@ -107,7 +107,7 @@ fn refuse_reserved(namespace: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The NamespaceOffloading of a namespace.
+/// The `NamespaceOffloading` of a namespace.
 async fn present(cluster: &Cluster, namespace: &str) -> anyhow::Result<Option<NamespaceOffloading>> {
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
     match api.get_opt(NAMESPACE_OFFLOADING).await {
@@ -137,7 +137,7 @@ fn changes(options: &Options) -> Value {
     spec
 }
 
-/// The NamespaceOffloading after the change. Fields that the options do not name keep their value.
+/// The `NamespaceOffloading` after the change. Fields that the options do not name keep their value.
 fn wanted(namespace: &str, present: Option<&NamespaceOffloading>, options: &Options) -> Value {
     let mut spec =
         present.map_or_else(|| json!({ "podOffloadingStrategy": PodOffloadingStrategy::default() }), |one| json!(one.spec));
@@ -182,17 +182,14 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
     cluster.installed().await?;
     check(cluster, namespace).await?;
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
-    let written = match present(cluster, namespace).await? {
+    let written = if present(cluster, namespace).await?.is_some() {
         // A merge patch touches only the fields that it names; server-side apply would remove those that it does not name.
-        Some(_) => {
-            let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-            let change = json!({ "spec": changes(options) });
-            api.patch(NAMESPACE_OFFLOADING, &parameters, &Patch::Merge(&change)).await
-        }
-        None => {
-            let object = wanted(namespace, None, options);
-            api.patch(NAMESPACE_OFFLOADING, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&object)).await
-        }
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let change = json!({ "spec": changes(options) });
+        api.patch(NAMESPACE_OFFLOADING, &parameters, &Patch::Merge(&change)).await
+    } else {
+        let object = wanted(namespace, None, options);
+        api.patch(NAMESPACE_OFFLOADING, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(&object)).await
     };
     let applied = written.doing(format!("write the NamespaceOffloading of namespace {namespace}"))?;
     let offloaded = |remote, note| Offloaded {

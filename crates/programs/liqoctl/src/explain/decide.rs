@@ -409,4 +409,5 @@ fn remote_pod(provider: &AtProvider) -> Step {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
 mod tests;
