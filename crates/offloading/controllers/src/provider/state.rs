@@ -8,7 +8,7 @@ use std::{
     hash::Hash,
     net::SocketAddr,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use ipnet::IpNet;
@@ -30,7 +30,6 @@ use liqo_offloading_rules::pod::ledger::Ledger;
 use liqo_offloading_rules::pod::remote_pod::{PodIndex, RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::shadow_pod::Shadow;
 use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
-use liqo_offloading_rules::replica::former_addresses::FormerAddresses;
 use liqo_offloading_rules::replica::isolation::{self, IsolationPolicy};
 use liqo_offloading_rules::replica::source::Source;
 use liqo_quantity::ResourceList;
@@ -77,7 +76,6 @@ pub struct Provider {
     nodes: Cache<BTreeSet<IpNet>>,
     pub index: Arc<Mutex<PodIndex>>,
     pub ledger: Arc<Mutex<Ledger>>,
-    pub former_addresses: Arc<Mutex<FormerAddresses>>,
     /// The Secrets of each tenant namespace.
     secrets: Mutex<HashMap<String, TenantSecrets>>,
     /// Shadow pods whose pods must end because their room is taken back, by offer, with the reason for users.
@@ -136,7 +134,6 @@ struct Watches<'a> {
     queues: Queues,
     index: Arc<Mutex<PodIndex>>,
     ledger: Arc<Mutex<Ledger>>,
-    former_addresses: Arc<Mutex<FormerAddresses>>,
 }
 
 impl Watches<'_> {
@@ -192,11 +189,10 @@ impl Watches<'_> {
         let api: Api<WatchedPod> = Api::all_with(self.context.client.clone(), &ApiResource::erase::<Pod>(&()));
         let config = Config::default().labels(labels::SHADOW_POD);
         let (queues, index, ledger) = (self.queues.clone(), self.index.clone(), self.ledger.clone());
-        let (namespaces, former_addresses) = (namespaces.clone(), self.former_addresses.clone());
+        let namespaces = namespaces.clone();
         Cache::watch(api, config, self.context.stop.clone(), RemotePod::reduce, move |_, old, new| {
             queues.add(triggers::shadow_pods(index.lock().changed(old, new)));
             let (old, new) = (old.map(AsRef::as_ref), new.map(AsRef::as_ref));
-            former_addresses.lock().changed(old, new, Instant::now());
             queues.add(triggers::room_freed(ledger.lock().pod_changed(old, new)));
             queues.add(triggers::remote_pod_changed(old, new, |namespace| {
                 match &namespaces.get(&Key::new("", namespace))?.kind {
@@ -235,13 +231,7 @@ impl Watches<'_> {
 impl Provider {
     /// Starts all watches.
     pub fn start(context: Context) -> Self {
-        let watches = Watches {
-            context: &context,
-            queues: Queues::default(),
-            index: Arc::default(),
-            ledger: Arc::default(),
-            former_addresses: Arc::default(),
-        };
+        let watches = Watches { context: &context, queues: Queues::default(), index: Arc::default(), ledger: Arc::default() };
         let namespaces = watches.namespaces();
         let maps = watches.maps();
         let offers =
@@ -259,7 +249,6 @@ impl Provider {
             queues: watches.queues,
             index: watches.index,
             ledger: watches.ledger,
-            former_addresses: watches.former_addresses,
             namespaces,
             maps,
             offers,

@@ -2,7 +2,6 @@
 
 pub mod exposure;
 pub mod exposure_grant;
-pub mod former_addresses;
 pub mod ingress;
 pub mod isolation;
 pub mod kind;

@@ -268,15 +268,9 @@ impl Source {
         self.content = Some(content.to_string().into());
     }
 
-    /// Cuts a slice down to endpoints that are `allowed`. It gets a problem if its Service is not one of `services`. The `former`
-    /// addresses of pods that just ended are left out without a report.
+    /// Cuts a slice down to endpoints that are `allowed`. It gets a problem if its Service is not one of `services`.
     #[must_use]
-    pub fn clamp_slice(
-        mut self,
-        services: &BTreeSet<String>,
-        allowed: impl Fn(IpAddr) -> bool,
-        former: &BTreeSet<IpAddr>,
-    ) -> Self {
+    pub fn clamp_slice(mut self, services: &BTreeSet<String>, allowed: impl Fn(IpAddr) -> bool) -> Self {
         let Some(content) = self.content().filter(|_| self.kind == Some(Kind::EndpointSlice)) else { return self };
         let service = service::service_of(&content).unwrap_or_default();
         if !services.contains(service) {
@@ -293,8 +287,7 @@ impl Source {
         });
         if !refused.is_empty() {
             self.set_content(&clamped.into());
-            refused.retain(|address| !former.contains(address));
-            self.partial = (!refused.is_empty()).then(|| Problem::addresses(&refused));
+            self.partial = Some(Problem::addresses(&refused));
         }
         self
     }

@@ -3,12 +3,7 @@
 //! A pass lists the replicas of one group in one namespace: after a change, and regularly. That also finds replicas whose source vanished
 //! while no controller ran. Endpoints change much more often than what pods reference, so each [`Group`] has its own passes.
 
-use std::{
-    collections::BTreeSet,
-    net::IpAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -160,8 +155,7 @@ impl Pass<'_> {
             self.provider.queues.add(triggers::services_changed(self.group, records));
         }
         let (services, allowed) = (names(&live), self.allowed_addresses());
-        let former = self.provider.former_addresses.lock().of(self.namespace, Instant::now());
-        let slices: Vec<Source> = slices.into_iter().map(|slice| slice.clamp_slice(&services, &allowed, &former)).collect();
+        let slices: Vec<Source> = slices.into_iter().map(|slice| slice.clamp_slice(&services, &allowed)).collect();
         self.act_all(self.plan(Kind::EndpointSlice, &slices, &replicas)).await;
         Ok(())
     }

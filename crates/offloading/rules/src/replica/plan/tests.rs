@@ -209,13 +209,9 @@ fn slice(service: &str, addresses: &[&str]) -> Value {
         "metadata": { "name": "web-x", "labels": { service::SERVICE_NAME: service } }, "endpoints": endpoints })
 }
 
-/// The address of a pod that ended a moment ago.
-const FORMER: &str = "10.244.0.77";
-
 fn clamped_slice(addresses: &[&str]) -> Source {
     let source = object("endpointslice-1", &slice("web", addresses), |_| {});
-    let former = BTreeSet::from([FORMER.parse().unwrap()]);
-    source.clamp_slice(&BTreeSet::from(["web".to_owned()]), |ip| ip.to_string().starts_with("10.245."), &former)
+    source.clamp_slice(&BTreeSet::from(["web".to_owned()]), |ip| ip.to_string().starts_with("10.245."))
 }
 
 fn replica_of(kind: Kind, mut object: Value) -> Replica {
@@ -443,18 +439,9 @@ fn endpoints_that_are_not_the_consumers_are_left_out_and_named() {
 }
 
 #[test]
-fn an_endpoint_whose_pod_just_ended_is_left_out_without_a_report() {
-    let clean = clamped_slice(&["10.245.0.5"]);
-    let late = clamped_slice(&["10.245.0.5", FORMER]);
-    assert_eq!((&late.fingerprint, &late.partial), (&clean.fingerprint, &None));
-    let problem = clamped_slice(&["10.245.0.5", FORMER, "10.244.0.10"]).partial.unwrap();
-    assert!(problem.message.ends_with(": 10.244.0.10"), "{}", problem.message);
-}
-
-#[test]
 fn endpoints_are_only_for_services_of_home() {
     let source = object("endpointslice-1", &slice("admins", &["10.245.0.5"]), |_| {});
-    let source = source.clamp_slice(&BTreeSet::from(["web".to_owned()]), |_| true, &BTreeSet::new());
+    let source = source.clamp_slice(&BTreeSet::from(["web".to_owned()]), |_| true);
     assert_eq!(source.problem.as_ref().map(|problem| problem.reason.as_str()), Some("NoService"));
     let live = replica_of(Kind::EndpointSlice, slice("admins", &["10.245.0.5"]));
     let steps = plan(one(&source), one(&live), &BTreeSet::from([Kind::EndpointSlice]), None);
