@@ -1,7 +1,7 @@
 //! Which Services and Ingresses of an offloaded namespace are reflected.
 
 use crate::{Reflection, annotations};
-use k8s_openapi::api::{core::v1::Service, discovery::v1::Endpoint};
+use k8s_openapi::api::core::v1::Service;
 use kube::{Resource, ResourceExt as _};
 
 /// Whether this Service may be reflected, if its namespace is offloaded and [`passes`]. Not reflected are the Service `kubernetes`, which
@@ -20,11 +20,6 @@ pub fn is_denied(object: &impl Resource) -> bool {
 /// Whether the user allows this object to be reflected, by annotation.
 pub fn is_allowed(object: &impl Resource) -> bool {
     object.annotations().get(annotations::REFLECTION).is_some_and(|value| value == "allow")
-}
-
-/// Whether an endpoint is a pod on a node, as its slice says. Peers are told about no other endpoints in this cluster, and reach none.
-pub fn is_pod(endpoint: &Endpoint) -> bool {
-    endpoint.node_name.is_some() && endpoint.target_ref.as_ref().is_some_and(|target| target.kind.as_deref() == Some("Pod"))
 }
 
 /// Whether an object that is not denied is reflected from a namespace with this kind of list.

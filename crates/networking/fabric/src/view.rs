@@ -120,7 +120,7 @@ pub fn backends(slice: EndpointSlice) -> Option<Backends> {
     let namespace = slice.namespace()?;
     let pods = slice.endpoints.into_iter().filter(|endpoint| {
         let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true);
-        ready && reflection::is_pod(endpoint)
+        ready && endpoint.target_ref.as_ref().is_some_and(|target| target.kind.as_deref() == Some("Pod"))
     });
     let pods = pods.filter_map(|endpoint| {
         let addresses = endpoint.addresses.iter().filter_map(|address| address.parse().ok()).collect();

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    net::IpAddr,
 };
 
 use jiff::Timestamp;
@@ -16,7 +15,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use liqo_api::reflection::{is_allowed, is_denied, is_pod, is_reflected};
+use liqo_api::reflection::{is_allowed, is_denied, is_reflected};
 use liqo_api::{Exposure, Key, ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
 use liqo_network_model::{Here, PeerMaps};
 use serde_json::{Value, json};
@@ -229,8 +228,6 @@ pub struct LocalSlice {
     pub service: String,
     /// The fields that travel, with the addresses here.
     text: Box<str>,
-    /// The addresses of endpoints that are no pods.
-    not_of_pods: BTreeSet<IpAddr>,
 }
 
 impl LocalSlice {
@@ -239,22 +236,13 @@ impl LocalSlice {
     pub fn of(slice: EndpointSlice) -> Option<Self> {
         let whole = serde_json::to_value(&slice).ok().filter(|_| !is_denied(&slice))?;
         let service = service::service_of(&whole)?.to_owned();
-        let others = slice.endpoints.iter().filter(|endpoint| !is_pod(endpoint)).flat_map(|endpoint| &endpoint.addresses);
-        let not_of_pods = others.filter_map(|address| address.parse().ok()).collect();
-        Some(Self { service, text: Value::from(service::endpoint_slice(&whole, Some)).to_string().into(), not_of_pods })
+        Some(Self { service, text: Value::from(service::endpoint_slice(&whole, Some)).to_string().into() })
     }
 
     /// The object inside its record, with the addresses as the peer sees them; `None` if the peer sees none of them.
-    ///
-    /// Endpoints that are no pods are left out unless they are at the peer, which decides itself whether they are this cluster's
-    /// pods. The gateways here open only pods to peers.
     pub fn seen_by(&self, name: &str, maps: &PeerMaps) -> Option<Value> {
         let whole: Value = serde_json::from_str(&self.text).ok()?;
-        let mut object = service::endpoint_slice(&whole, |address| {
-            let at_peer = maps.imported.there(Here(address));
-            let there = if self.not_of_pods.contains(&address) { at_peer } else { maps.seen_there(Here(address)) };
-            there.map(|there| there.0)
-        });
+        let mut object = service::endpoint_slice(&whole, |address| maps.seen_there(Here(address)).map(|there| there.0));
         object.get("endpoints").and_then(Value::as_array).filter(|endpoints| !endpoints.is_empty())?;
         object.insert("apiVersion".into(), Kind::EndpointSlice.api_version().into());
         object.insert("kind".into(), Kind::EndpointSlice.name().into());
@@ -494,14 +482,13 @@ mod tests {
             api_server: false,
         })
         .unwrap();
-        let of = |addresses: &[&str], service: &str, target: &str| {
-            let endpoint = |address: &&str| json!({ "addresses": [address], "nodeName": "n", "targetRef": { "kind": target } });
-            let endpoints: Vec<Value> = addresses.iter().map(endpoint).collect();
+        let slice = |addresses: &[&str], service: &str| {
+            let endpoints: Vec<Value> =
+                addresses.iter().map(|address| json!({ "addresses": [address], "nodeName": "n" })).collect();
             let slice = json!({ "metadata": { "name": "web-x", "labels": { service::SERVICE_NAME: service } }, "addressType": "IPv4",
                 "endpoints": endpoints, "ports": [{ "port": 80 }] });
             LocalSlice::of(serde_json::from_value(slice).unwrap())
         };
-        let slice = |addresses: &[&str], service: &str| of(addresses, service, "Pod");
         // One at home, one at that provider, one at another provider.
         let seen = slice(&["10.244.0.5", "10.71.0.9", "10.72.0.9"], "web").unwrap().seen_by("web-x", &maps).unwrap();
         let addresses: Vec<&Value> = seen["endpoints"].as_array().unwrap().iter().map(|one| &one["addresses"][0]).collect();
@@ -511,9 +498,5 @@ mod tests {
         assert_eq!(slice(&["10.72.0.9"], "web").unwrap().seen_by("web-x", &maps), None);
         assert_eq!(slice(&["10.244.0.5"], "web").unwrap().seen_by("web-x", &PeerMaps::default()), None);
         assert_eq!(slice(&["10.244.0.5"], ""), None);
-        // Written by hand: the gateways here open no address that is no pod's, so no peer is told about it.
-        let by_hand = of(&["10.244.0.5", "10.71.0.9"], "web", "").unwrap().seen_by("web-x", &maps).unwrap();
-        let addresses: Vec<&Value> = by_hand["endpoints"].as_array().unwrap().iter().map(|one| &one["addresses"]).collect();
-        assert_eq!(addresses, [&json!(["10.244.0.9"])]);
     }
 }
