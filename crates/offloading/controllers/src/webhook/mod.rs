@@ -104,9 +104,10 @@ impl Offloading {
         place(pod, self.strategy, self.selector.as_deref(), &[])
     }
 
-    /// The providers to which the pod would not be sent, because they refused one of its owner.
+    /// The providers to which the pod would not be sent, because they refused one of its owner. None where pods may run only at
+    /// providers: there a pod without a node would still avoid them after their policies have changed.
     pub(crate) fn refusals_of(&self, pod: &Value, now: Timestamp) -> Vec<&RefusedOwner> {
-        if self.strategy == PodOffloadingStrategy::Local { Vec::new() } else { self.refusals.of_pod(pod, now) }
+        if self.strategy == PodOffloadingStrategy::LocalAndRemote { self.refusals.of_pod(pod, now) } else { Vec::new() }
     }
 }
 

@@ -71,6 +71,13 @@ impl Memory {
         self.recreated.entry(controller.to_owned()).or_insert((now, since));
     }
 
+    /// The webhook still does not see the pods of this controller, so none is deleted for another interval.
+    fn still_unseen(&mut self, controller: &str, now: Instant) {
+        if let Some((at, _)) = self.recreated.get_mut(controller) {
+            *at = now;
+        }
+    }
+
     /// Whether the user is told about this pod for the first time.
     fn may_tell(&mut self, uid: &str, now: Instant) -> bool {
         self.told.retain(|_, at| now.duration_since(*at) < TELLING_INTERVAL);
@@ -119,6 +126,7 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
             memory.lock().deleted(controller.unwrap_or_default(), now, Instant::now());
         }
         Repair::Tell(message) => {
+            memory.lock().still_unseen(controller.unwrap_or_default(), Instant::now());
             if memory.lock().may_tell(&pod.uid, Instant::now()) {
                 let object = object_ref("v1", "Pod", key, Some(pod.uid.clone()));
                 consumer.context.events.warning(&object, "NotPlaced", message).await;
@@ -134,9 +142,16 @@ async fn reconcile(consumer: &Consumer, memory: &Mutex<Memory>, key: &Key) -> Re
 async fn tolerate(client: &Client, key: &Key, pod: &UnscheduledPod) -> Result<(), StepError> {
     let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &key.namespace);
     let patch = json!({ "metadata": { "uid": pod.uid }, "spec": { "tolerations": tolerations(&pod.json()) } });
-    let answer = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-    if unless_changed(answer).step("add the toleration to", "Pod", key)?.is_some() {
-        tracing::debug!(pod = %key, "toleration added to a pod that the webhook did not see");
+    match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        // A policy of this cluster does not allow it, and would not the next time.
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
+            tracing::warn!(pod = %key, error = status.message, "the toleration for virtual nodes cannot be added to a pod");
+        }
+        answer => {
+            if unless_changed(answer).step("add the toleration to", "Pod", key)?.is_some() {
+                tracing::debug!(pod = %key, "toleration added to a pod that the webhook did not see");
+            }
+        }
     }
     Ok(())
 }
