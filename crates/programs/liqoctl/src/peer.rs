@@ -267,7 +267,7 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         }
         None => None,
     };
-    let wanted = json!({
+    let object = json!({
         "apiVersion": "discovery.liqo.io/v1alpha1",
         "kind": "ForeignCluster",
         "metadata": { "name": name },
@@ -282,7 +282,7 @@ pub async fn peer(cluster: &Cluster, source: Source, options: &Options, progress
         },
     });
     let written = api
-        .patch(&name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(without_nulls(wanted)))
+        .patch(&name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(without_nulls(object)))
         .await
         .doing(format!("write ForeignCluster {name}"))?;
     if let Some(correction) = correction(&written.spec.request, &request) {

@@ -297,10 +297,10 @@ pub enum Offload {
 pub struct OffloadNamespace {
     #[command(flatten)]
     pub namespaces: Namespaces,
-    /// Where its pods may run [default: LocalAndRemote, or as before]
+    /// Where its pods may run [default: `LocalAndRemote`, or as before]
     #[arg(long, value_enum, ignore_case = true, value_name = "STRATEGY")]
     pub pod_offloading_strategy: Option<Strategy>,
-    /// Which of its Services and Ingresses to reflect to the other clusters [default: DenyList, or as before]
+    /// Which of its Services and Ingresses to reflect to the other clusters [default: `DenyList`, or as before]
     #[arg(long, value_enum, ignore_case = true, value_name = "LIST")]
     pub reflection: Option<ReflectionList>,
     /// How the namespace is called in the other clusters. It does not change while the namespace is offloaded

@@ -80,7 +80,7 @@ pub struct Step {
 /// Explains where a pod is on its way.
 pub async fn pod(cluster: &Cluster, namespace: &str, name: &str) -> anyhow::Result<Explanation> {
     let own = cluster.installed().await?;
-    match facts::collect(cluster, &own.id, namespace, name).await {
+    match Box::pin(facts::collect(cluster, &own.id, namespace, name)).await {
         Ok(Some(facts)) => Ok(decide::explain(&facts)),
         Ok(None) => bail!("there is no pod {name} in namespace {namespace}"),
         Err(why) => bail!(why),

@@ -9,10 +9,8 @@ use crate::{
 
 pub fn render(explanation: &Explanation, paint: Paint) -> String {
     let Explanation { namespace, pod, phase, waits_for, steps } = explanation;
-    let mut text = format!("{}: {}", paint.strong(&format!("{namespace}/{pod}")), plain(phase));
-    if let Some(step) = waits_for {
-        text += &format!(", see {}", paint.unsure(step.as_str()));
-    }
+    let see = waits_for.map(|step| format!(", see {}", paint.unsure(step.as_str()))).unwrap_or_default();
+    let text = format!("{}: {}{see}", paint.strong(&format!("{namespace}/{pod}")), plain(phase));
     let mut out = String::new();
     Branch { text, children: steps.iter().map(|step| branch(step, paint)).collect() }.draw("", &mut out);
     out
