@@ -189,8 +189,7 @@ fn network() -> Set {
             dual_stack:
                 ranges_of_both_families_are_detected_and_negotiated;
             services:
-                pods_of_a_stateful_set_have_their_names_in_both_clusters,
-                endpoints_written_by_hand_are_known_elsewhere_if_they_are_pods;
+                pods_of_a_stateful_set_have_their_names_in_both_clusters;
         },
         with_turin: scenarios! {
             isolation:

@@ -233,9 +233,9 @@ pub async fn pods_that_are_not_offloaded_stay_closed(world: Arc<World>) -> Resul
     let cases =
         [(&near, seen(&to_rome, &ip(&own)?)?, ip(&far)?), (&far, seen(&to_milan, &ip(&alone)?)?, seen(&to_milan, &ip(&near)?)?)];
     for (caller, closed, open) in cases {
-        let call = |address: &str| format!("timeout 3 wget -qO- http://{address}:8080");
-        exec(rome, namespace, &caller.name_any(), &call(&open)).await.context("what is open")?;
-        let tried = rome.try_kubectl(&["-n", namespace, "exec", &caller.name_any(), "--", "sh", "-c", &call(&closed)]).await?;
+        let call = |address: &str, seconds: u32| format!("timeout {seconds} wget -qO- http://{address}:8080");
+        exec(rome, namespace, &caller.name_any(), &call(&open, 30)).await.context("what is open")?;
+        let tried = rome.try_kubectl(&["-n", namespace, "exec", &caller.name_any(), "--", "sh", "-c", &call(&closed, 3)]).await?;
         ensure!(!tried.success, "{closed} answers: {}", tried.stdout);
     }
     // Nodes also have addresses in the range of their pods.

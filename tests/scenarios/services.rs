@@ -176,32 +176,6 @@ pub async fn pods_of_a_stateful_set_have_their_names_in_both_clusters(world: Arc
     rome.delete_namespace("members").await
 }
 
-pub async fn endpoints_written_by_hand_are_known_elsewhere_if_they_are_pods(world: Arc<World>) -> Result<()> {
-    let (rome, milan, name) = (&world.rome, &world.milan, "by-hand");
-    let (_, romes_at_milan) = prefixes(&world).await?;
-    rome.offloaded_namespace(name, "Local").await?;
-    let remote = rome.remote_namespace(name, milan).await?;
-    rome.apply(&deployment(name, "web", 1)).await?;
-    let pod = rome.ready_pods(name, "app=web", 1).await?.remove(0);
-    let address = ip(&pod)?;
-    let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web", "namespace": name },
-        "spec": { "ports": [{ "port": 80, "targetPort": 8080 }] } });
-    rome.apply(&service.to_string()).await?;
-    let slice = |endpoint: Value| {
-        let labels = json!({ "kubernetes.io/service-name": "web" });
-        json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [{ "port": 8080 }],
-            "metadata": { "name": "web-hand", "namespace": name, "labels": labels }, "endpoints": [endpoint] })
-        .to_string()
-    };
-    let target = json!({ "kind": "Pod", "namespace": name, "name": name_of(&pod) });
-    rome.apply(&slice(json!({ "addresses": [address], "nodeName": node_of(&pod), "targetRef": target }))).await?;
-    endpoints(milan, &remote, "web", &BTreeSet::from([moved(&address, &romes_at_milan)])).await?;
-    // The gateways of rome open no address that is no pod's, so milan is not told about it.
-    rome.apply(&slice(json!({ "addresses": [address] }))).await?;
-    endpoints(milan, &remote, "web", &BTreeSet::new()).await?;
-    rome.delete_namespace(name).await
-}
-
 pub async fn a_hostile_consumer_adds_no_endpoints_outside_its_prefixes_and_services(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     let (_, romes_at_milan) = prefixes(&world).await?;
