@@ -48,8 +48,8 @@ pub async fn warnings_about_remote_pods_are_events_of_the_local_pods(world: Arc<
         let is_healthy = name.as_str().is_some_and(|name| name.starts_with("healthy-"));
         let is_from_there =
             there.iter().any(|warning| warning["involvedObject"]["name"] == *name && warning["reason"] == event["reason"]);
-        let is_from_here = event["reportingComponent"] == "default-scheduler";
-        ensure!(!is_healthy || is_from_here || is_from_there, "an event of a healthy pod: {event}");
+        let is_of_scheduler = event["reportingComponent"] == "default-scheduler";
+        ensure!(!is_healthy || is_of_scheduler || is_from_there, "an event of a healthy pod: {event}");
     }
     rome.delete_namespace("warnings").await
 }

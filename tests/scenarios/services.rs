@@ -8,7 +8,7 @@ use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Value, json};
 
 use crate::{
-    network::{connected, disable_network, enable_network, endpoint, ip},
+    network::{connected, disable_network, enable_network, endpoint},
     pods::{deployment, name_of, node_of},
 };
 
