@@ -33,7 +33,6 @@ use axum::http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Extension, Router};
-use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http_body_util::{BodyExt as _, Limited};
 use jiff::Timestamp;
 use kube::Client;
@@ -64,8 +63,6 @@ const MAX_ERROR_LEN: usize = 64 * 1024;
 const USAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum length of that answer, for one namespace: about 1000 pods. In memory it can take thirty times as much.
 const MAX_USAGE_LEN: usize = 1024 * 1024;
-/// How many namespaces are asked about at the same time.
-const USAGE_CONCURRENCY: usize = 1;
 
 /// The remote pod of a local pod.
 #[derive(Clone)]
@@ -265,12 +262,18 @@ impl Served {
             let (_, pods) = namespaces.entry(remote.namespace).or_insert_with(|| (remote.client, HashMap::new()));
             pods.insert(remote.name, local);
         }
-        let asked = namespaces.into_iter().map(|(namespace, (client, mut pods))| async move {
-            let reported = metrics_of(&client, &namespace).await?;
-            let ours = reported.items.into_iter().filter_map(|metrics| Some((pods.remove(metrics.name())?, metrics)));
-            Ok::<Vec<_>, Failure>(ours.collect())
-        });
-        stream::iter(asked).buffer_unordered(USAGE_CONCURRENCY).try_concat().await
+        // One answer at a time is in memory. A namespace that cannot be read says nothing about the others.
+        let (mut reported, mut failure, mut has_answered) = (Vec::new(), None, false);
+        for (namespace, (client, mut pods)) in namespaces {
+            match metrics_of(&client, &namespace).await {
+                Ok(found) => {
+                    has_answered = true;
+                    reported.extend(found.items.into_iter().filter_map(|metrics| Some((pods.remove(metrics.name())?, metrics))));
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        failure.filter(|_| !has_answered).map_or(Ok(reported), Err)
     }
 
     async fn list(&self, fields: &str) -> Result<Response, Failure> {

@@ -506,9 +506,9 @@ impl Pass<'_> {
                     tracing::info!(pod = %pod.key, container = added, error = %status, "an ephemeral container was refused");
                     self.memory.refused_containers.insert(added, Refusal::of(&status).message);
                 }
-                // The pod is gone, or another one.
+                // A conflict is an error, so that the queue tries again.
                 answer => {
-                    if unless_changed(answer).step("change", "Pod", &pod.key)?.is_none() {
+                    if unless_gone(answer).step("change", "Pod", &pod.key)?.is_none() {
                         return Ok(());
                     }
                 }

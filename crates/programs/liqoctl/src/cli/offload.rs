@@ -1,0 +1,232 @@
+//! `offload ...` and `unoffload ...`.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use clap::{Args, Subcommand, ValueEnum};
+use liqo_api::{NamespaceMappingStrategy, PodOffloadingStrategy, Reflection};
+
+use crate::{
+    offload,
+    selector::{self, SelectorError},
+    token,
+};
+
+/// `offload ...`.
+#[derive(Debug, Subcommand)]
+pub enum Offload {
+    /// Let the pods of namespaces run in other clusters, or change where they run
+    ///
+    /// On a namespace that is offloaded already, only the settings whose flags you give change. With `-o yaml` or `-o json` it prints the
+    /// objects that it would write, and writes nothing.
+    #[command(visible_alias = "ns")]
+    Namespace(OffloadNamespace),
+}
+
+/// Arguments of `offload namespace`.
+#[derive(Debug, Args)]
+pub struct OffloadNamespace {
+    #[command(flatten)]
+    pub namespaces: Namespaces,
+    /// Where its pods may run [default: `LocalAndRemote`, or as before]
+    #[arg(long, value_enum, ignore_case = true, value_name = "STRATEGY")]
+    pub pod_offloading_strategy: Option<Strategy>,
+    /// Which of its Services and Ingresses to reflect to the other clusters [default: `DenyList`, or as before]
+    #[arg(long, value_enum, ignore_case = true, value_name = "LIST")]
+    pub reflection: Option<ReflectionList>,
+    /// How the namespace is called in the other clusters. It does not change while the namespace is offloaded
+    #[arg(long, value_enum, value_name = "STRATEGY")]
+    pub namespace_mapping_strategy: Option<MappingStrategy>,
+    /// Its name in the other clusters, with `SelectedName`
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "namespace_mapping_strategy",
+        required_if_eq("namespace_mapping_strategy", "SelectedName")
+    )]
+    pub remote_namespace_name: Option<String>,
+    /// Label selector for virtual nodes, as in kubectl: only their clusters get the namespace. May be repeated; one has to match
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Vec<String>,
+    /// Every cluster gets the namespace, instead of those of an earlier --selector
+    #[arg(long, conflicts_with = "selector")]
+    pub all_clusters: bool,
+    /// How long to wait until the namespace exists in the other clusters
+    #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
+    pub timeout: Duration,
+}
+
+impl OffloadNamespace {
+    pub fn options(&self) -> Result<offload::Options, SelectorError> {
+        let selected = selector::parse(&self.selector)?.map(offload::Clusters::Matching);
+        Ok(offload::Options {
+            strategy: self.pod_offloading_strategy.map(Into::into),
+            reflection: self.reflection.map(Into::into),
+            mapping: self.namespace_mapping_strategy.map(Into::into),
+            remote_name: self.remote_namespace_name.clone(),
+            clusters: if self.all_clusters { Some(offload::Clusters::All) } else { selected },
+            timeout: self.timeout,
+        })
+    }
+}
+
+/// The namespaces that a command is about.
+#[derive(Clone, Debug, Args)]
+pub struct Namespaces {
+    /// The namespaces
+    #[arg(value_name = "NAMESPACE", required_unless_present_any = ["namespace_selector", "namespace"])]
+    pub names: Vec<String>,
+    /// A namespace, as an argument; may be repeated
+    #[arg(short, long)]
+    pub namespace: Vec<String>,
+    /// Label selector for namespaces, as in kubectl: those that match, instead of named ones
+    #[arg(long, value_name = "SELECTOR", conflicts_with_all = ["names", "namespace"])]
+    pub namespace_selector: Option<String>,
+}
+
+impl Namespaces {
+    /// The named ones, each once.
+    pub fn named(&self) -> BTreeSet<String> {
+        self.names.iter().chain(&self.namespace).cloned().collect()
+    }
+}
+
+/// Where pods may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum Strategy {
+    /// In this cluster and in others: the scheduler decides
+    LocalAndRemote,
+    /// Only in this cluster; the namespace still exists in the others
+    Local,
+    /// Only in other clusters
+    Remote,
+}
+
+impl From<Strategy> for PodOffloadingStrategy {
+    fn from(strategy: Strategy) -> Self {
+        match strategy {
+            Strategy::LocalAndRemote => Self::LocalAndRemote,
+            Strategy::Local => Self::Local,
+            Strategy::Remote => Self::Remote,
+        }
+    }
+}
+
+/// How the namespace is called in other clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum MappingStrategy {
+    /// By its name, this cluster's name and the start of its ID
+    DefaultName,
+    /// As here, where the policy of the other cluster allows that name
+    EnforceSameName,
+    /// By a name of your choice that the policy of the other cluster allows
+    SelectedName,
+}
+
+impl From<MappingStrategy> for NamespaceMappingStrategy {
+    fn from(strategy: MappingStrategy) -> Self {
+        match strategy {
+            MappingStrategy::DefaultName => Self::DefaultName,
+            MappingStrategy::EnforceSameName => Self::EnforceSameName,
+            MappingStrategy::SelectedName => Self::SelectedName,
+        }
+    }
+}
+
+/// Which Services and Ingresses are reflected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum ReflectionList {
+    /// All but those with the annotation `liqo.io/reflection: deny`
+    DenyList,
+    /// Only those with the annotation `liqo.io/reflection: allow`
+    AllowList,
+}
+
+impl From<ReflectionList> for Reflection {
+    fn from(list: ReflectionList) -> Self {
+        match list {
+            ReflectionList::DenyList => Self::DenyList,
+            ReflectionList::AllowList => Self::AllowList,
+        }
+    }
+}
+
+/// `unoffload ...`.
+#[derive(Debug, Subcommand)]
+pub enum Unoffload {
+    /// End the pods of namespaces that run in other clusters, and keep new ones in this cluster
+    ///
+    /// With `-o yaml` or `-o json` it prints what it would end, and ends nothing.
+    #[command(visible_alias = "ns")]
+    Namespace(UnoffloadNamespace),
+}
+
+/// Arguments of `unoffload namespace`.
+#[derive(Debug, Args)]
+pub struct UnoffloadNamespace {
+    #[command(flatten)]
+    pub namespaces: Namespaces,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// How long to wait
+    #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
+    pub timeout: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn offload_namespace(arguments: &[&str]) -> Result<OffloadNamespace, clap::Error> {
+        let Command::Offload(Offload::Namespace(offload)) =
+            Cli::try_parse_from([&["liqoctl", "offload"], arguments].concat())?.command
+        else {
+            unreachable!()
+        };
+        Ok(offload)
+    }
+
+    #[test]
+    fn strategies_are_spelled_as_in_the_api_in_any_case() {
+        for (strategy, list) in [("Remote", "AllowList"), ("remote", "allowlist")] {
+            let arguments = ["namespace", "demo", "--pod-offloading-strategy", strategy, "--reflection", list, "-l", "region=eu"];
+            let options = offload_namespace(&arguments).unwrap().options().unwrap();
+            assert_eq!(options.reflection, Some(Reflection::AllowList));
+            assert_eq!(options.strategy, Some(PodOffloadingStrategy::Remote));
+            assert!(matches!(options.clusters, Some(offload::Clusters::Matching(_))));
+        }
+    }
+
+    #[test]
+    fn a_selected_name_needs_the_name_and_only_with_it() {
+        let named = ["ns", "demo", "--namespace-mapping-strategy", "SelectedName", "--remote-namespace-name", "team-a"];
+        let options = offload_namespace(&named).unwrap().options().unwrap();
+        assert_eq!(
+            (options.mapping, options.remote_name.as_deref()),
+            (Some(NamespaceMappingStrategy::SelectedName), Some("team-a"))
+        );
+        assert!(offload_namespace(&named[..4]).is_err());
+        assert!(offload_namespace(&["ns", "demo", "--remote-namespace-name", "team-a"]).is_err());
+    }
+
+    #[test]
+    fn what_no_flag_names_does_not_change() {
+        let several = offload_namespace(&["ns", "a", "b"]).unwrap();
+        assert_eq!(several.namespaces.names, ["a", "b"]);
+        let options = several.options().unwrap();
+        assert_eq!((options.strategy, options.reflection, options.clusters), (None, None, None));
+        let everywhere = offload_namespace(&["ns", "--namespace-selector", "team=a", "--all-clusters"]).unwrap();
+        assert_eq!(everywhere.options().unwrap().clusters, Some(offload::Clusters::All));
+        let named = offload_namespace(&["ns", "a", "-n", "b", "-n", "a"]).unwrap().namespaces.named();
+        assert_eq!(named, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+        for wrong in [&["ns"][..], &["ns", "a", "--namespace-selector", "b=c"], &["ns", "a", "-l", "b=c", "--all-clusters"]] {
+            assert!(offload_namespace(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
