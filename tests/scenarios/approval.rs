@@ -40,7 +40,9 @@ async fn ask(world: &World, token: &str) -> Result<()> {
 async fn shows(cluster: &Cluster, words: &[&str]) -> Result<()> {
     eventually(&format!("the status of {} shows {words:?}", cluster.name), TIMEOUT, || async {
         let status = cluster.liqoctl(&["status"]).await?;
-        Ok(status.lines().any(|line| words.iter().all(|word| line.contains(word))).then_some(()))
+        let is_shown = status.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        ensure!(is_shown, "it shows:\n{status}");
+        Ok(Some(()))
     })
     .await
 }

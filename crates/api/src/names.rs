@@ -183,6 +183,8 @@ pub mod annotations {
     pub const REFUSED_PODS: &str = "liqo.io/refused-pods";
     /// On the Secret of a peering token: time at which the token expires (RFC 3339).
     pub const EXPIRES_AT: &str = "liqo.io/expires-at";
+    /// On the Secret of a one-time token: the ID of the cluster that uses it. No other cluster can.
+    pub const USED_BY: &str = "liqo.io/used-by";
     /// On a `ForeignCluster`: time since which a consumer waits for approval (RFC 3339).
     pub const PENDING_APPROVAL: &str = "liqo.io/pending-approval";
     /// On a reflected object or Secret: its name in the consumer cluster.

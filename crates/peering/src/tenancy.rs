@@ -391,14 +391,19 @@ impl Tenancies for Tenants {
         Err(TenancyError::NamesTaken)
     }
 
-    async fn judge_token(&self, token: Option<&str>) -> Result<TokenVerdict, TenancyError> {
+    async fn judge_token(&self, token: Option<&str>, consumer: &ClusterId) -> Result<TokenVerdict, TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        Ok(tokens::look_up(&secrets, token, Timestamp::now()).await?)
+        Ok(tokens::look_up(&secrets, token, consumer, Timestamp::now()).await?)
     }
 
-    async fn spend_token(&self, token: &OneTimeToken) -> Result<bool, TenancyError> {
+    async fn claim_token(&self, token: &OneTimeToken, consumer: &ClusterId) -> Result<bool, TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        Ok(tokens::spend(&secrets, token).await?)
+        Ok(tokens::claim(&secrets, token, consumer).await?)
+    }
+
+    async fn discard_token(&self, token: &OneTimeToken) -> Result<(), TenancyError> {
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
+        Ok(tokens::discard(&secrets, token).await?)
     }
 
     async fn ensure(&self, consumer: &Consumer) -> Result<Grant, TenancyError> {

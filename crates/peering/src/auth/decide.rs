@@ -54,12 +54,15 @@ pub enum TokenVerdict {
     OneTime(OneTimeToken),
 }
 
-/// Exactly one state of the Secret of a one-time token, so that only one request can delete it.
+/// Exactly one state of the Secret of a one-time token, so that only one consumer can use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OneTimeToken {
     /// Name of the Secret.
     pub name: String,
+    pub uid: String,
     pub resource_version: String,
+    /// Whether the Secret says already that this consumer uses it: an earlier request of it failed halfway.
+    pub is_claimed: bool,
 }
 
 /// The result of the checks that do not depend on the signer.
@@ -83,16 +86,16 @@ pub struct Situation<'a> {
 /// What to do with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Spend the challenge, then the token if one is named, then give access.
+    /// Spend the challenge, claim the token if one is named, give access, then discard the token.
     Grant {
         challenge: Genuine,
-        /// The token to spend before giving access.
-        spend: Option<OneTimeToken>,
+        token: Option<OneTimeToken>,
         protocol_version: u32,
     },
-    /// A person has to approve the consumer first. Spend the token, if there is one, then record that the consumer waits.
+    /// A person has to approve the consumer first. Claim the token, if there is one, record that the consumer waits, then discard the
+    /// token.
     Pend {
-        spend: Option<OneTimeToken>,
+        token: Option<OneTimeToken>,
         /// The answer to the consumer.
         refusal: Refusal,
     },
@@ -212,14 +215,14 @@ fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
     check_name(known, request)?;
     // Nobody is asked to approve a stranger without a token. A cluster that waits has shown one, which was spent then.
     let let_in = known.approved || known.waits || known.incoming == PeeringIntent::Yes;
-    let spend = if let_in { None } else { judge_token(situation.token)? };
+    let token = if let_in { None } else { judge_token(situation.token)? };
     if known.by_hand && !known.approved && known.incoming == PeeringIntent::Auto {
         let message = format!(
             "somebody at the provider has to approve this cluster with `liqoctl approve {signer}`; this cluster asks again until then"
         );
-        return Ok(Decision::Pend { spend, refusal: refuse(reasons::PENDING_APPROVAL, message) });
+        return Ok(Decision::Pend { token, refusal: refuse(reasons::PENDING_APPROVAL, message) });
     }
-    Ok(Decision::Grant { challenge, spend, protocol_version })
+    Ok(Decision::Grant { challenge, token, protocol_version })
 }
 
 /// Whether to record that a consumer waits for approval (`false`: it is recorded already), or why that is impossible.
@@ -361,27 +364,27 @@ mod tests {
 
         fn spends(&self) -> Option<OneTimeToken> {
             match self.decide() {
-                Decision::Grant { spend, .. } => spend,
+                Decision::Grant { token, .. } => token,
                 Decision::Deny(refusal) | Decision::Pend { refusal, .. } => panic!("{refusal:?}"),
             }
         }
 
         fn spends_to_wait(&self) -> Option<OneTimeToken> {
             match self.decide() {
-                Decision::Pend { spend, refusal } if refusal.reason == reasons::PENDING_APPROVAL => spend,
+                Decision::Pend { token, refusal } if refusal.reason == reasons::PENDING_APPROVAL => token,
                 other => panic!("{other:?}"),
             }
         }
     }
 
     fn one_time() -> OneTimeToken {
-        OneTimeToken { name: "t1".into(), resource_version: "7".into() }
+        OneTimeToken { name: "t1".into(), uid: "u1".into(), resource_version: "7".into(), is_claimed: false }
     }
 
     #[test]
     fn a_stranger_with_a_reusable_token_is_let_in() {
         let case = Case::good();
-        let expected = Decision::Grant { challenge: case.challenge.unwrap(), spend: None, protocol_version: 1 };
+        let expected = Decision::Grant { challenge: case.challenge.unwrap(), token: None, protocol_version: 1 };
         assert_eq!(case.decide(), expected);
     }
 

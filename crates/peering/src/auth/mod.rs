@@ -8,7 +8,7 @@
 //!         ──POST /v1/peerings/end (signed)────────▶ decide ─▶ tenancies: remove all of it
 //! ```
 //!
-//! [`decide`] decides what is allowed, from facts that [`server`] collects; [`tokens`] checks and spends tokens.
+//! [`decide`] decides what is allowed, from facts that [`server`] collects; [`tokens`] checks, claims and discards tokens.
 
 pub mod client;
 pub mod decide;

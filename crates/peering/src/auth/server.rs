@@ -97,10 +97,17 @@ pub trait Tenancies: Send + Sync + 'static {
         name: &str,
     ) -> impl Future<Output = Result<ApprovalQueue, TenancyError>> + Send;
 
-    fn judge_token(&self, token: Option<&str>) -> impl Future<Output = Result<TokenVerdict, TenancyError>> + Send;
+    fn judge_token(
+        &self,
+        token: Option<&str>,
+        consumer: &ClusterId,
+    ) -> impl Future<Output = Result<TokenVerdict, TenancyError>> + Send;
 
-    /// Uses up a one-time token: `true` for exactly one caller.
-    fn spend_token(&self, token: &OneTimeToken) -> impl Future<Output = Result<bool, TenancyError>> + Send;
+    /// Reserves a one-time token for a consumer: `true` for exactly one.
+    fn claim_token(&self, token: &OneTimeToken, consumer: &ClusterId) -> impl Future<Output = Result<bool, TenancyError>> + Send;
+
+    /// Deletes a one-time token after its use.
+    fn discard_token(&self, token: &OneTimeToken) -> impl Future<Output = Result<(), TenancyError>> + Send;
 
     /// Records in a `ForeignCluster` that a consumer waits for approval.
     fn note(&self, consumer: &ClusterId, key: &PublicKey, name: &str) -> impl Future<Output = Result<(), TenancyError>> + Send;
@@ -240,25 +247,26 @@ impl<T: Tenancies> Endpoint<T> {
             Err(refusal) => return Ok(denied(&signer, refusal)),
         };
         let known = self.tenancies.known(&signer, &request.cluster_name).await?;
-        let token = self.tenancies.judge_token(request.token.as_ref().map(|token| token.0.as_str())).await?;
+        let token = self.tenancies.judge_token(request.token.as_ref().map(|token| token.0.as_str()), &signer).await?;
         let decision = decide::decide(&Situation { signer: &signer, request: &request, checked, known: &known, token: &token });
-        let (challenge, spend, protocol_version) = match decision {
-            Decision::Grant { challenge, spend, protocol_version } => (challenge, spend, protocol_version),
-            Decision::Pend { spend, refusal } => {
+        let (challenge, token, protocol_version) = match decision {
+            Decision::Grant { challenge, token, protocol_version } => (challenge, token, protocol_version),
+            Decision::Pend { token, refusal } => {
                 if known.waits {
                     return Ok(PeeringAnswer::Pending(refusal));
                 }
-                // First, so that no token is spent for a consumer that cannot be recorded.
+                // First, so that no token is claimed for a consumer that cannot be recorded.
                 let queue = self.tenancies.approval_queue(&signer, &request.cluster_name).await?;
                 match decide::admit_to_queue(queue, &request.cluster_name) {
                     Ok(true) => {}
                     Ok(false) => return Ok(PeeringAnswer::Pending(refusal)),
                     Err(refusal) => return Ok(denied(&signer, refusal)),
                 }
-                if !self.spend(spend.as_ref()).await? {
+                if !self.claim(token.as_ref(), &signer).await? {
                     return Ok(PeeringAnswer::Denied(decide::token_used()));
                 }
                 self.tenancies.note(&signer, &public_key, &request.cluster_name).await?;
+                self.discard(token.as_ref()).await;
                 tracing::info!(consumer = %signer, name = request.cluster_name, "a consumer waits for approval");
                 return Ok(PeeringAnswer::Pending(refusal));
             }
@@ -267,20 +275,29 @@ impl<T: Tenancies> Endpoint<T> {
         if let Err(error) = self.challenges.spend(challenge, self.started.elapsed()) {
             return Ok(PeeringAnswer::Denied(decide::challenge_refusal(error)));
         }
-        if !self.spend(spend.as_ref()).await? {
+        if !self.claim(token.as_ref(), &signer).await? {
             return Ok(PeeringAnswer::Denied(decide::token_used()));
         }
         let consumer = Consumer { id: signer, public_key, name: request.cluster_name, protocol_version };
         let grant = self.tenancies.ensure(&consumer).await?;
+        self.discard(token.as_ref()).await;
         tracing::info!(consumer = %consumer.id, name = consumer.name, first = !known.approved, "granted access");
         Ok(PeeringAnswer::Granted(Box::new(grant)))
     }
 
-    /// Spends the token, if there is one. Returns `false` if another request did.
-    async fn spend(&self, token: Option<&OneTimeToken>) -> Result<bool, TenancyError> {
+    /// Reserves the token for this consumer, if there is one. Returns `false` if another consumer was faster.
+    async fn claim(&self, token: Option<&OneTimeToken>, consumer: &ClusterId) -> Result<bool, TenancyError> {
         match token {
-            Some(token) => self.tenancies.spend_token(token).await,
+            Some(token) => self.tenancies.claim_token(token, consumer).await,
             None => Ok(true),
+        }
+    }
+
+    /// Deletes the token, if there is one. If that fails it stays until it expires, and only for this consumer.
+    async fn discard(&self, token: Option<&OneTimeToken>) {
+        let Some(token) = token else { return };
+        if let Err(error) = self.tenancies.discard_token(token).await {
+            tracing::warn!(%error, token = token.name, "cannot delete a one-time token that was used");
         }
     }
 

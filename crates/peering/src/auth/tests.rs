@@ -36,6 +36,7 @@ struct InMemory {
     tenants: Mutex<HashMap<ClusterId, String>>,
     blocked: Mutex<HashSet<ClusterId>>,
     one_time: Mutex<HashSet<String>>,
+    claimed: Mutex<HashMap<String, ClusterId>>,
     granted: Mutex<usize>,
     waiting: Mutex<HashSet<ClusterId>>,
     /// How often the endpoint asked what is known about a consumer, and for the approval queue.
@@ -43,6 +44,21 @@ struct InMemory {
     by_hand: bool,
     names_taken: bool,
     broken: bool,
+    /// How many of the next requests fail after they claimed their token.
+    fails: Mutex<usize>,
+}
+
+impl InMemory {
+    /// Fails if the cluster is broken, or as often as `fails` says.
+    fn work(&self) -> Result<(), TenancyError> {
+        let mut fails = self.fails.lock().unwrap();
+        if self.broken || *fails > 0 {
+            *fails = fails.saturating_sub(1);
+            let full: kube::Result<()> = Err(kube::Error::Service("disk full".into()));
+            full.step("create", "secret thing", Key::default())?;
+        }
+        Ok(())
+    }
 }
 
 impl Tenancies for InMemory {
@@ -68,26 +84,33 @@ impl Tenancies for InMemory {
         Ok(ApprovalQueue { waits: waiting.contains(consumer), waiting: waiting.len(), has_name: !self.names_taken })
     }
 
-    async fn judge_token(&self, token: Option<&str>) -> Result<TokenVerdict, TenancyError> {
+    async fn judge_token(&self, token: Option<&str>, consumer: &ClusterId) -> Result<TokenVerdict, TenancyError> {
+        let user = token.and_then(|token| self.claimed.lock().unwrap().get(token).cloned());
         Ok(match token {
             None => TokenVerdict::Absent,
             Some("reusable") => TokenVerdict::Reusable,
-            Some(token) if self.one_time.lock().unwrap().contains(token) => {
-                TokenVerdict::OneTime(OneTimeToken { name: token.to_owned(), resource_version: "1".to_owned() })
-            }
+            Some(_) if user.as_ref().is_some_and(|user| user != consumer) => TokenVerdict::Unknown,
+            Some(token) if self.one_time.lock().unwrap().contains(token) => TokenVerdict::OneTime(OneTimeToken {
+                name: token.to_owned(),
+                uid: "1".to_owned(),
+                resource_version: "1".to_owned(),
+                is_claimed: user.is_some(),
+            }),
             Some(_) => TokenVerdict::Unknown,
         })
     }
 
-    async fn spend_token(&self, token: &OneTimeToken) -> Result<bool, TenancyError> {
-        Ok(self.one_time.lock().unwrap().remove(&token.name))
+    async fn claim_token(&self, token: &OneTimeToken, consumer: &ClusterId) -> Result<bool, TenancyError> {
+        Ok(self.claimed.lock().unwrap().entry(token.name.clone()).or_insert_with(|| consumer.clone()) == consumer)
+    }
+
+    async fn discard_token(&self, token: &OneTimeToken) -> Result<(), TenancyError> {
+        self.one_time.lock().unwrap().remove(&token.name);
+        Ok(())
     }
 
     async fn ensure(&self, consumer: &Consumer) -> Result<Grant, TenancyError> {
-        if self.broken {
-            let full: kube::Result<()> = Err(kube::Error::Service("disk full".into()));
-            full.step("create", "secret thing", Key::default())?;
-        }
+        self.work()?;
         self.tenants.lock().unwrap().insert(consumer.id.clone(), consumer.name.clone());
         *self.granted.lock().unwrap() += 1;
         Ok(Grant {
@@ -101,6 +124,7 @@ impl Tenancies for InMemory {
     }
 
     async fn note(&self, consumer: &ClusterId, _: &PublicKey, _: &str) -> Result<(), TenancyError> {
+        self.work()?;
         self.waiting.lock().unwrap().insert(consumer.clone());
         Ok(())
     }
@@ -222,6 +246,23 @@ async fn a_one_time_token_is_not_spent_on_a_cluster_that_cannot_be_noted() {
     assert_eq!(reason(ask(&milan, &rome, "rome", Some("once")).await), reasons::NAME_TAKEN);
     assert!(milan.cluster.one_time.lock().unwrap().contains("once"));
     assert!(milan.cluster.waiting.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_request_that_fails_halfway_leaves_the_one_time_token_to_its_cluster() {
+    for by_hand in [false, true] {
+        let one_time = Mutex::new(HashSet::from(["once".to_owned()]));
+        let milan = Provider::start(InMemory { by_hand, one_time, fails: Mutex::new(1), ..InMemory::default() }).await;
+        let (rome, turin) = (ClusterIdentity::generate().unwrap(), ClusterIdentity::generate().unwrap());
+        let token = SecretText("once".to_owned());
+        let applicant = Applicant { identity: &rome, cluster_name: "rome", token: Some(&token) };
+        let error = milan.client().request_peering(&applicant).await.unwrap_err();
+        assert!(matches!(error, ClientError::Unavailable { .. }), "{error}");
+        assert_eq!(reason(ask(&milan, &turin, "turin", Some("once")).await), reasons::TOKEN_INVALID);
+        let answer = ask(&milan, &rome, "rome", Some("once")).await;
+        assert!(matches!(answer, PeeringAnswer::Granted(_) | PeeringAnswer::Pending(_)), "{answer:?}");
+        assert!(milan.cluster.one_time.lock().unwrap().is_empty(), "the token was used and is still there");
+    }
 }
 
 #[tokio::test]

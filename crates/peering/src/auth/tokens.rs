@@ -7,14 +7,15 @@ use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, ObjectMeta, Preconditions},
+    api::{ListParams, ObjectMeta, Patch, PatchParams},
 };
-use liqo_api::{Key, annotations, labels};
-use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present};
+use liqo_api::{ClusterId, Key, annotations, labels};
+use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present, only, unless_changed};
 use ring::{
     hmac,
     rand::{SecureRandom, SystemRandom},
 };
+use serde_json::json;
 
 use super::decide::{OneTimeToken, TokenVerdict};
 
@@ -57,8 +58,9 @@ pub fn secret(name: &str, kind: &str, token: &str, expires_at: Option<Timestamp>
     }
 }
 
-/// Checks a presented token against the Secrets that exist. If several Secrets contain it, the most permissive one counts.
-pub fn judge(secrets: &[Secret], presented: Option<&str>, now: Timestamp) -> TokenVerdict {
+/// Checks the token that a consumer presents against the Secrets that exist. If several Secrets contain it, the most permissive one
+/// counts.
+pub fn judge(secrets: &[Secret], presented: Option<&str>, consumer: &ClusterId, now: Timestamp) -> TokenVerdict {
     let Some(presented) = presented else { return TokenVerdict::Absent };
     // Compares digests, and all of them, so that the time taken reveals nothing about any token.
     let matching: Vec<&Secret> = secrets.iter().filter(|secret| same(secret, presented)).collect();
@@ -66,10 +68,14 @@ pub fn judge(secrets: &[Secret], presented: Option<&str>, now: Timestamp) -> Tok
     if valid.iter().any(|secret| kind(secret) == Some(REUSABLE)) {
         return TokenVerdict::Reusable;
     }
-    match valid.iter().find(|secret| kind(secret) == Some(ONE_TIME)) {
+    let user = |secret: &Secret| secret.annotations().get(annotations::USED_BY).cloned();
+    let is_free = |secret: &Secret| user(secret).is_none_or(|user| user == consumer.as_str());
+    match valid.iter().find(|secret| kind(secret) == Some(ONE_TIME) && is_free(secret)) {
         Some(secret) => TokenVerdict::OneTime(OneTimeToken {
             name: secret.name_any(),
+            uid: secret.uid().unwrap_or_default(),
             resource_version: secret.resource_version().unwrap_or_default(),
+            is_claimed: user(secret).is_some(),
         }),
         None if expired.is_empty() => TokenVerdict::Unknown,
         None => TokenVerdict::Expired,
@@ -100,20 +106,39 @@ fn has_expired(secret: &Secret, now: Timestamp) -> bool {
 }
 
 /// Reads the Secrets and checks a token.
-pub async fn look_up(secrets: &Api<Secret>, presented: Option<&str>, now: Timestamp) -> Result<TokenVerdict, StepError> {
+pub async fn look_up(
+    secrets: &Api<Secret>,
+    presented: Option<&str>,
+    consumer: &ClusterId,
+    now: Timestamp,
+) -> Result<TokenVerdict, StepError> {
     if presented.is_none() {
         return Ok(TokenVerdict::Absent);
     }
     let list =
         secrets.list(&ListParams::default().labels(labels::PEERING_TOKEN)).await.step("list", "Secrets", key(secrets, ""))?;
-    Ok(judge(&list.items, presented, now))
+    Ok(judge(&list.items, presented, consumer, now))
 }
 
-/// Uses up a one-time token. Exactly one of several callers gets `true`.
-pub async fn spend(secrets: &Api<Secret>, token: &OneTimeToken) -> Result<bool, StepError> {
-    let preconditions = Preconditions { resource_version: Some(token.resource_version.clone()), uid: None };
-    let params = DeleteParams::default().preconditions(preconditions);
-    delete_if_present(secrets, &token.name, &params).await.step("delete", "Secret", key(secrets, &token.name))
+/// Writes into a one-time token that this consumer uses it. Of several consumers exactly one gets `true`; it gets it again, if what the
+/// token is for fails halfway.
+pub async fn claim(secrets: &Api<Secret>, token: &OneTimeToken, consumer: &ClusterId) -> Result<bool, StepError> {
+    if token.is_claimed {
+        return Ok(true);
+    }
+    let patch = json!({ "metadata": {
+        "uid": token.uid,
+        "resourceVersion": token.resource_version,
+        "annotations": { annotations::USED_BY: consumer },
+    } });
+    let answer = secrets.patch(&token.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    Ok(unless_changed(answer).step("change", "Secret", key(secrets, &token.name))?.is_some())
+}
+
+/// Deletes a token that was used.
+pub async fn discard(secrets: &Api<Secret>, token: &OneTimeToken) -> Result<(), StepError> {
+    let deleted = delete_if_present(secrets, &token.name, &only(token.uid.clone())).await;
+    deleted.step("delete", "Secret", key(secrets, &token.name)).map(drop)
 }
 
 fn key(secrets: &Api<Secret>, name: &str) -> Key {
@@ -128,9 +153,18 @@ mod tests {
         "2026-06-01T12:00:00Z".parse().unwrap()
     }
 
+    fn rome() -> ClusterId {
+        ClusterId::of_public_key(&[1; 32])
+    }
+
+    fn one_time(name: &str) -> OneTimeToken {
+        OneTimeToken { name: name.into(), uid: "u1".into(), resource_version: "7".into(), is_claimed: false }
+    }
+
     fn stored(kind: &str, token: &str, expires: Option<&str>) -> Secret {
         let mut secret = secret("t1", kind, token, None);
         secret.metadata.resource_version = Some("7".into());
+        secret.metadata.uid = Some("u1".into());
         if let Some(text) = expires {
             secret.annotations_mut().insert(annotations::EXPIRES_AT.into(), text.into());
         }
@@ -139,39 +173,55 @@ mod tests {
 
     #[test]
     fn the_right_token_opens() {
-        assert_eq!(judge(&[stored(REUSABLE, "abc", None)], Some("abc"), now()), TokenVerdict::Reusable);
-        let expected = OneTimeToken { name: "t1".into(), resource_version: "7".into() };
-        assert_eq!(judge(&[stored(ONE_TIME, "abc", None)], Some("abc"), now()), TokenVerdict::OneTime(expected));
+        assert_eq!(judge(&[stored(REUSABLE, "abc", None)], Some("abc"), &rome(), now()), TokenVerdict::Reusable);
+        let verdict = judge(&[stored(ONE_TIME, "abc", None)], Some("abc"), &rome(), now());
+        assert_eq!(verdict, TokenVerdict::OneTime(one_time("t1")));
+    }
+
+    #[test]
+    fn a_one_time_token_that_a_cluster_uses_opens_to_no_other() {
+        let mut claimed = stored(ONE_TIME, "abc", None);
+        claimed.annotations_mut().insert(annotations::USED_BY.into(), rome().to_string());
+        let verdict = judge(&[claimed.clone()], Some("abc"), &rome(), now());
+        assert_eq!(verdict, TokenVerdict::OneTime(OneTimeToken { is_claimed: true, ..one_time("t1") }));
+        let turin = ClusterId::of_public_key(&[2; 32]);
+        assert_eq!(judge(&[claimed], Some("abc"), &turin, now()), TokenVerdict::Unknown);
     }
 
     #[test]
     fn a_wrong_token_does_not_open() {
         let secrets = [stored(REUSABLE, "abc", None)];
         for presented in ["", "ab", "abcd", "abd", "ABC"] {
-            assert_eq!(judge(&secrets, Some(presented), now()), TokenVerdict::Unknown, "{presented:?}");
+            assert_eq!(judge(&secrets, Some(presented), &rome(), now()), TokenVerdict::Unknown, "{presented:?}");
         }
-        assert_eq!(judge(&[], Some("abc"), now()), TokenVerdict::Unknown);
-        assert_eq!(judge(&secrets, None, now()), TokenVerdict::Absent);
+        assert_eq!(judge(&[], Some("abc"), &rome(), now()), TokenVerdict::Unknown);
+        assert_eq!(judge(&secrets, None, &rome(), now()), TokenVerdict::Absent);
     }
 
     #[test]
     fn an_empty_secret_opens_to_nobody() {
-        assert_eq!(judge(&[stored(REUSABLE, "", None)], Some(""), now()), TokenVerdict::Unknown);
+        assert_eq!(judge(&[stored(REUSABLE, "", None)], Some(""), &rome(), now()), TokenVerdict::Unknown);
         let mut secret = stored(REUSABLE, "abc", None);
         secret.data = None;
-        assert_eq!(judge(&[secret], Some(""), now()), TokenVerdict::Unknown);
+        assert_eq!(judge(&[secret], Some(""), &rome(), now()), TokenVerdict::Unknown);
     }
 
     #[test]
     fn an_unknown_kind_of_token_does_not_open() {
-        assert_eq!(judge(&[stored("forever", "abc", None)], Some("abc"), now()), TokenVerdict::Unknown);
+        assert_eq!(judge(&[stored("forever", "abc", None)], Some("abc"), &rome(), now()), TokenVerdict::Unknown);
     }
 
     #[test]
     fn a_token_ends_at_its_date_and_a_date_that_cannot_be_read_has_passed() {
-        assert_eq!(judge(&[stored(REUSABLE, "abc", Some("2026-06-01T12:00:01Z"))], Some("abc"), now()), TokenVerdict::Reusable);
-        assert_eq!(judge(&[stored(REUSABLE, "abc", Some("2026-06-01T12:00:00Z"))], Some("abc"), now()), TokenVerdict::Expired);
-        assert_eq!(judge(&[stored(ONE_TIME, "abc", Some("tomorrow"))], Some("abc"), now()), TokenVerdict::Expired);
+        assert_eq!(
+            judge(&[stored(REUSABLE, "abc", Some("2026-06-01T12:00:01Z"))], Some("abc"), &rome(), now()),
+            TokenVerdict::Reusable
+        );
+        assert_eq!(
+            judge(&[stored(REUSABLE, "abc", Some("2026-06-01T12:00:00Z"))], Some("abc"), &rome(), now()),
+            TokenVerdict::Expired
+        );
+        assert_eq!(judge(&[stored(ONE_TIME, "abc", Some("tomorrow"))], Some("abc"), &rome(), now()), TokenVerdict::Expired);
     }
 
     #[test]
@@ -181,35 +231,40 @@ mod tests {
         assert_ne!(token, generate().unwrap());
         let made = secret("x", ONE_TIME, &token, Some(now()));
         assert_eq!(
-            judge(&[made], Some(&token), "2026-06-01T11:59:59Z".parse().unwrap()).clone(),
-            TokenVerdict::OneTime(OneTimeToken { name: "x".into(), resource_version: String::new() })
+            judge(&[made], Some(&token), &rome(), "2026-06-01T11:59:59Z".parse().unwrap()),
+            TokenVerdict::OneTime(OneTimeToken { uid: String::new(), resource_version: String::new(), ..one_time("x") })
         );
     }
 
     #[tokio::test]
-    async fn a_token_is_deleted_only_in_the_state_that_was_judged() {
+    async fn a_token_is_claimed_only_in_the_state_that_was_judged() {
         use http::{Request, Response};
         use http_body_util::BodyExt;
         use kube::client::Body;
 
         let service = tower::service_fn(|request: Request<Body>| async move {
-            assert_eq!(request.method(), http::Method::DELETE);
+            assert_eq!(request.method(), http::Method::PATCH);
             let bytes = request.into_body().collect().await.unwrap().to_bytes();
-            let options: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-            let (code, reason) = match options["preconditions"]["resourceVersion"].as_str() {
-                Some("7") => (200, ""),
-                Some("8") => (404, "NotFound"),
-                _ => (409, "Conflict"),
+            let patch: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+            assert_eq!(patch["metadata"]["annotations"][annotations::USED_BY], rome().as_str());
+            let refusal = |code: u16, reason: &str| {
+                (code, json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code }))
             };
-            let status = serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": if code == 200 { "Success" } else { "Failure" }, "reason": reason, "code": code});
-            let mut response = Response::new(Body::from(serde_json::to_vec(&status).unwrap()));
+            let (code, answer) = match patch["metadata"]["resourceVersion"].as_str() {
+                Some("7") => (200, serde_json::to_value(stored(ONE_TIME, "abc", None)).unwrap()),
+                Some("8") => refusal(404, "NotFound"),
+                _ => refusal(409, "Conflict"),
+            };
+            let mut response = Response::new(Body::from(serde_json::to_vec(&answer).unwrap()));
             *response.status_mut() = http::StatusCode::from_u16(code).unwrap();
             Ok::<_, std::convert::Infallible>(response)
         });
         let secrets: Api<Secret> = Api::namespaced(kube::Client::new(service, "liqo"), "liqo");
-        let token = |version: &str| OneTimeToken { name: "t1".into(), resource_version: version.into() };
-        assert!(spend(&secrets, &token("7")).await.unwrap());
-        assert!(!spend(&secrets, &token("8")).await.unwrap());
-        assert!(!spend(&secrets, &token("9")).await.unwrap());
+        let token = |version: &str, is_claimed| OneTimeToken { resource_version: version.into(), is_claimed, ..one_time("t1") };
+        assert!(claim(&secrets, &token("7", false), &rome()).await.unwrap());
+        assert!(!claim(&secrets, &token("8", false), &rome()).await.unwrap());
+        assert!(!claim(&secrets, &token("9", false), &rome()).await.unwrap());
+        // Claimed by an earlier request: nothing is written.
+        assert!(claim(&secrets, &token("9", true), &rome()).await.unwrap());
     }
 }
