@@ -361,7 +361,7 @@ impl Tenancies for Tenants {
     async fn known(&self, consumer: &ClusterId, name: &str) -> Result<Known, TenancyError> {
         let namespace = self.live_namespace(consumer).await?;
         let approved = namespace.as_ref().is_some_and(|namespace| !namespace.terminating && !namespace.ending);
-        let (cached, by_hand) = (self.find_record(consumer), self.is_approved_by_hand(consumer));
+        let (cached, by_hand) = (self.find_record(consumer), self.is_approved_by_hand(consumer, approved).await?);
         let may_wait = !approved && (by_hand || cached.as_ref().is_some_and(|record| self.waiting(record) != Waiting::No));
         let record = if may_wait { self.live_record(consumer, name, cached).await? } else { cached };
         let leaving = record.as_ref().is_some_and(|record| record.metadata.deletion_timestamp.is_some());

@@ -10,7 +10,8 @@ use kube::{
 };
 use liqo_api::policies::PolicyPeer;
 use liqo_api::{
-    Approval, ClusterId, ForeignCluster, ForeignClusterSpec, PeeringIntent, RequestedResources, annotations, finalizers, labels,
+    Approval, ClusterId, ForeignCluster, ForeignClusterSpec, PeeringIntent, PeeringPolicy, RequestedResources, annotations,
+    finalizers, labels,
 };
 use liqo_controller_runtime::{
     Key, foreign_clusters, policies,
@@ -118,10 +119,17 @@ impl Tenants {
         Ok(approval_queue_in(&all, consumer, name, |record| matches!(self.waiting(record), Waiting::For(_))))
     }
 
-    /// Whether the policy that applies to a consumer requires approval by a person.
-    pub(super) fn is_approved_by_hand(&self, consumer: &ClusterId) -> bool {
+    /// Whether the policy that applies to a consumer requires approval by a person. Before a consumer has access the API server is
+    /// asked: the cache may not show yet that somebody closed the door.
+    pub(super) async fn is_approved_by_hand(&self, consumer: &ClusterId, has_access: bool) -> Result<bool, StepError> {
         let peer = PolicyPeer::new(consumer, self.find_record(consumer).as_deref());
-        policies::effective(&self.policies, &peer).is_some_and(|policy| policy.spec.provide.approval == Approval::Manual)
+        let requires = |policy: &PeeringPolicy| policy.spec.provide.approval == Approval::Manual;
+        if has_access {
+            return Ok(policies::effective(&self.policies, &peer).is_some_and(|policy| requires(&policy)));
+        }
+        let all = Api::<PeeringPolicy>::all(self.client.clone()).list(&ListParams::default()).await;
+        let all: Vec<_> = all.step("list", "PeeringPolicies", Key::default())?.items.into_iter().map(Arc::new).collect();
+        Ok(liqo_api::policies::of_peer(&all, &peer).first().is_some_and(|policy| requires(policy)))
     }
 
     pub(super) fn find_record(&self, consumer: &ClusterId) -> Option<Arc<ForeignCluster>> {

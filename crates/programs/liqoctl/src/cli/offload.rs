@@ -115,6 +115,7 @@ impl From<Strategy> for PodOffloadingStrategy {
 /// How the namespace is called in other clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
+#[allow(clippy::enum_variant_names)] // The values have these names in the API.
 pub enum MappingStrategy {
     /// By its name, this cluster's name and the start of its ID
     DefaultName,
