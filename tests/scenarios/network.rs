@@ -149,8 +149,13 @@ pub async fn ask(cluster: &Cluster, namespace: &str, pod: &str, address: &str, p
 pub async fn two_clusters_with_the_same_ranges_agree_on_a_network(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     connected(rome, milan).await?;
-    let (here, there) = (endpoint(rome, milan).await?.spec, endpoint(milan, rome).await?.spec);
-    ensure!(here.imported == there.exported && here.exported == there.imported, "{here:?} {there:?}");
+    // The first of several scenarios may come before each side has written down what the other one imports.
+    let here = eventually("both clusters know the same ranges", Duration::from_secs(60), || async {
+        let (here, there) = (endpoint(rome, milan).await?.spec, endpoint(milan, rome).await?.spec);
+        ensure!(here.imported == there.exported && here.exported == there.imported, "{here:?} {there:?}");
+        Ok(Some(here))
+    })
+    .await?;
     for shown in [&here.imported, &here.exported] {
         ensure!(shown.keys().any(|prefix| prefix.to_string() == "10.244.0.0/16"), "both have the same range: {here:?}");
     }
