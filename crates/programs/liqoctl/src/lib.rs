@@ -13,6 +13,8 @@
 //!            └────────▶ API server of the other cluster    peer: its identity and address, a token for one use
 //! ```
 //!
+//! `unoffload`, `unpeer` and `move pods` also evict pods themselves, with [`evict`], because only a command can wait for a budget and give up.
+//!
 //! `policy explain` uses the controllers' own pure rules. `status`, `explain pod` and `doctor` read the cluster with [`inspect`]; the last two judge it by
 //! rules of their own.
 //!

@@ -126,7 +126,7 @@ async fn evict_pods(cluster: &Cluster, foreign: &ForeignCluster, timeout: Durati
         return Ok(());
     }
     let step = format!("Evicting the pods that run at {name}");
-    let evicted = evict::evict(cluster, &step, timeout, progress, leaving);
+    let evicted = Box::pin(evict::evict(cluster, &step, timeout, progress, leaving));
     let evicted = with_cordon(cluster, &answering().await?, Uncordon::OnFailure, evicted).await;
     evicted.map_err(|error| {
         anyhow!("{error:#}. The peering goes on. Run the command again, or with --now, which deletes the remaining pods at once")

@@ -31,7 +31,7 @@ pub async fn with_cordon<T>(
 ) -> anyhow::Result<T> {
     let api: Api<Node> = Api::all(cluster.client.clone());
     let cordoned = Mutex::new(Vec::new());
-    let outcome = interruptible(async {
+    let outcome = interruptible(Box::pin(async {
         for node in nodes {
             let live = api.get(node).await.doing(format!("read Node {node}"))?;
             if live.spec.is_some_and(|spec| spec.unschedulable == Some(true)) {
@@ -42,7 +42,7 @@ pub async fn with_cordon<T>(
             set(&api, node, json!(true)).await.doing(format!("cordon Node {node}"))?;
         }
         work.await
-    })
+    }))
     .await;
     if outcome.is_ok() && uncordon == Uncordon::OnFailure {
         return outcome;

@@ -82,7 +82,7 @@ async fn list(cluster: &Cluster, namespace: &str, parameters: &ListParams) -> an
 pub async fn run(cluster: &Cluster, plan: &Plan, timeout: Duration, progress: &Progress) -> anyhow::Result<Vec<Moved>> {
     // Pods that are created from now on may replace those that move.
     let known = list(cluster, &plan.namespace, &ListParams::default()).await?.iter().filter_map(kube::ResourceExt::uid).collect();
-    let moved = async {
+    let moved = Box::pin(async {
         evict::evict(cluster, "Evicting the pods", timeout, progress, || leaving(cluster, plan)).await?;
         let step = "Waiting for the new pods";
         let ready = until(
@@ -95,7 +95,7 @@ pub async fn run(cluster: &Cluster, plan: &Plan, timeout: Duration, progress: &P
             },
         );
         progress.step(step, ready).await
-    };
+    });
     with_cordon(cluster, &plan.cordoned_nodes, Uncordon::Always, moved).await
 }
 
@@ -112,16 +112,13 @@ async fn leaving(cluster: &Cluster, plan: &Plan) -> anyhow::Result<Vec<Leaving>>
 /// The question to ask first.
 pub fn question(plan: &Plan) -> String {
     let pods: Vec<&str> = plan.pods.iter().map(|one| one.pod.as_str()).collect();
-    let mut text = format!("This evicts pods of namespace {}, as disruption budgets allow: {}.", plan.namespace, named(&pods));
     let lost: Vec<&str> = plan.pods.iter().filter(|one| one.controller.is_none()).map(|one| one.pod.as_str()).collect();
-    if !lost.is_empty() {
-        text += &format!(" No controller creates these again: {}.", named(&lost));
-    }
-    if !plan.cordoned_nodes.is_empty() {
-        let nodes: Vec<&String> = plan.cordoned_nodes.iter().collect();
-        text += &format!(" Until the new pods are ready, these nodes take no new pods of any namespace: {}.", named(&nodes));
-    }
-    text + " Continue?"
+    let nodes: Vec<&String> = plan.cordoned_nodes.iter().collect();
+    let what = format!("This evicts pods of namespace {}, as disruption budgets allow: {}.", plan.namespace, named(&pods));
+    let lost = (!lost.is_empty()).then(|| format!("No controller creates these again: {}.", named(&lost)));
+    let cordoned = (!nodes.is_empty())
+        .then(|| format!("Until the new pods are ready, these nodes take no new pods of any namespace: {}.", named(&nodes)));
+    [Some(what), lost, cordoned, Some("Continue?".to_owned())].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 /// What would be done, as text for people.

@@ -66,13 +66,13 @@ fn is_known(offloading: &NamespaceOffloading, generation: Option<i64>) -> bool {
 
 /// What is left after a failure, and what to do.
 fn unfinished(namespace: &str, before: PodOffloadingStrategy) -> String {
-    let mut text = format!(
-        "Namespace {namespace} is still offloaded, but its new pods run in this cluster. Run the command again, or with --now, which deletes the remaining pods at once"
-    );
-    if before != PodOffloadingStrategy::Local {
-        text += &format!(". `liqoctl offload namespace {namespace} --pod-offloading-strategy {before:?}` takes it back");
-    }
-    text
+    let back = match before {
+        PodOffloadingStrategy::Local => String::new(),
+        before => format!(". `liqoctl offload namespace {namespace} --pod-offloading-strategy {before:?}` takes it back"),
+    };
+    format!(
+        "Namespace {namespace} is still offloaded, but its new pods run in this cluster. Run the command again, or with --now, which deletes the remaining pods at once{back}"
+    )
 }
 
 #[cfg(test)]

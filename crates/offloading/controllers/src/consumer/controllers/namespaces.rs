@@ -357,28 +357,30 @@ fn is_our_binding(binding: &RoleBinding) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
 mod tests {
     use liqo_offloading_rules::pod::local_state::LocalPod;
+    use parking_lot::Mutex;
+    use serde_json::Value;
 
     use super::*;
     use crate::consumer::controllers::pods::tests::{api_server, started};
 
-    #[tokio::test]
-    async fn a_pod_that_a_lagging_webhook_placed_comes_home_after_the_end_of_the_offloading() {
-        let deleted: Arc<parking_lot::Mutex<Vec<String>>> = Arc::default();
+    /// A consumer with two pods on a virtual node, which the controller of pods has refused: `web` has a controller, `alone` has none.
+    /// Also the names of the pods whose deletion was requested; each such request fails.
+    fn with_refused_pods() -> (Arc<Consumer>, Arc<PeerState>, Arc<Mutex<Vec<String>>>) {
+        let deleted: Arc<Mutex<Vec<String>>> = Arc::default();
         let deleting = deleted.clone();
         let here = api_server(json!({}), move |method, name| {
             let is_deletion = *method == http::Method::DELETE;
             if is_deletion {
                 deleting.lock().push(name.to_owned());
             }
-            // The server cannot answer a deletion.
             std::future::ready(!is_deletion)
         });
         let consumer = started(here);
         let peer = consumer.peer(&ClusterId::of_public_key(&[2; 32]));
-        // The controller of pods has refused it already.
-        let pod = |name: &str, owners: serde_json::Value| {
+        let pod = |name: &str, owners: Value| {
             let refused = json!({ "type": "liqo.io/Offloaded", "status": "False", "reason": "NamespaceNotOffloaded",
                 "lastTransitionTime": "2026-01-01T00:00:00Z" });
             let pod = json!({ "metadata": { "namespace": "demo", "name": name, "uid": name, "ownerReferences": owners },
@@ -389,7 +391,20 @@ mod tests {
             json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": true }]);
         peer.pod_changed(None, Some(&pod("web", replica_set)));
         peer.pod_changed(None, Some(&pod("alone", json!([]))));
+        (consumer, peer, deleted)
+    }
 
+    #[tokio::test]
+    async fn a_refused_pod_comes_home_when_its_namespace_is_unoffloaded() {
+        let (consumer, peer, deleted) = with_refused_pods();
+        assert!(end_pods(&consumer, &peer, "demo", false).await.is_err());
+        assert_eq!(*deleted.lock(), ["web"]);
+        consumer.context.stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_a_lagging_webhook_placed_comes_home_after_the_end_of_the_offloading() {
+        let (consumer, _peer, deleted) = with_refused_pods();
         assert_eq!(bring_late_pods_home(&consumer, "demo").await.unwrap(), Next::OnChange, "it was not offloaded before");
         consumer.unoffloaded.lock().add("demo", Timestamp::now());
         assert!(bring_late_pods_home(&consumer, "demo").await.is_err());
