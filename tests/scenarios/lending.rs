@@ -64,7 +64,8 @@ async fn node_ready(cluster: &Cluster, node: &str) -> Result<bool> {
     Ok(conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"))
 }
 
-fn is_healthy(pod: &Pod) -> bool {
+/// Whether a pod is available, as disruption budgets count.
+pub fn is_healthy(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     pod.metadata.deletion_timestamp.is_none()
         && conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")

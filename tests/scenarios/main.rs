@@ -113,6 +113,9 @@ fn pods_and_policies() -> Set {
                 without_a_network_a_service_never_sends_packets_to_wrong_pods;
             api_access:
                 a_pod_that_requires_its_api_server_waits_until_it_is_reachable;
+            // It cordons nodes of rome.
+            command_line:
+                pods_move_away_from_a_cluster_and_it_takes_pods_again;
             // They change the policies for rome's pods.
             enforced_network_policies:
                 packets_obey_network_policies;
@@ -161,7 +164,8 @@ fn offloaded_namespaces() -> Vec<Scenario> {
             a_daemon_set_has_no_pod_on_a_virtual_node;
         command_line:
             an_offloaded_namespace_keeps_the_settings_that_are_not_named,
-            the_way_of_a_pod_is_explained_up_to_the_provider;
+            the_way_of_a_pod_is_explained_up_to_the_provider,
+            unoffloading_evicts_pods_as_disruption_budgets_allow;
     }
 }
 

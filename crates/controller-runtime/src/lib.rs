@@ -15,6 +15,7 @@
 //! * [`peers`]: the clusters that we borrow from, with a client for each. Peering fills it, the other parts use it.
 //! * [`foreign_clusters`], [`policies`]: which object counts for a peer, if there are several.
 //! * [`conditions`], [`events`]: inform the user, without a write when nothing changed.
+//! * [`eviction`]: evicts pods as disruption budgets allow.
 //! * [`put`]: writes what one controller owns completely.
 //! * [`writes`]: creates, deletes, handles finalizers; the error of a step.
 //! * `process`: logs, signals and the health server of a program (feature `process`).
@@ -28,6 +29,7 @@ pub mod cache;
 pub mod conditions;
 pub mod context;
 pub mod events;
+pub mod eviction;
 pub mod foreign_clusters;
 pub mod leader;
 pub mod metrics;

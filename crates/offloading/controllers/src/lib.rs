@@ -29,7 +29,6 @@
 //! - [`webhook`]: keeps new pods of offloaded namespaces where their namespace says.
 
 pub mod consumer;
-mod eviction;
 pub mod kubelet;
 mod networks;
 mod provider;

@@ -46,7 +46,7 @@ pub fn wanted(words: &[String]) -> Option<Wanted> {
     let (current, before) = words.split_last()?;
     let line = Line::read(&root, before);
     let names = match (&line.open_flag, current.starts_with('-')) {
-        (Some(flag), _) => names_of_flag(flag)?,
+        (Some(flag), _) => names_of_flag(&line.path, flag)?,
         (None, true) => return None,
         (None, false) => line.names_of_argument()?,
     };
@@ -108,7 +108,7 @@ impl<'a> Line<'a> {
         match (self.path.as_slice(), argument.get_id().as_str()) {
             (["offload", "namespace"], "names") => Some(Names::Namespaces),
             (["unoffload", "namespace"], "names") => Some(Names::OffloadedNamespaces),
-            (["explain", "pod"], "pod") => Some(Names::Pods(self.values.get("namespace").cloned())),
+            (["explain", "pod"], "pod") | (["move", "pods"], "names") => Some(Names::Pods(self.values.get("namespace").cloned())),
             (["token", "delete"], "name") => Some(Names::Tokens),
             (["unpeer"], "name") | (_, "peer") => Some(Names::Peers),
             _ => None,
@@ -120,11 +120,12 @@ fn is_repeated(arg: &Arg) -> bool {
     arg.get_num_args().is_some_and(|range| range.max_values() > 1)
 }
 
-fn names_of_flag(flag: &str) -> Option<Names> {
-    match flag {
-        "context" | "remote_context" => Some(Names::Contexts),
-        "namespace" => Some(Names::Namespaces),
-        "provider" => Some(Names::Peers),
+fn names_of_flag(path: &[&str], flag: &str) -> Option<Names> {
+    match (path, flag) {
+        (_, "context" | "remote_context") => Some(Names::Contexts),
+        (["unoffload", _], "namespace") => Some(Names::OffloadedNamespaces),
+        (_, "namespace") => Some(Names::Namespaces),
+        (_, "provider") | (["move", _], "from" | "to") => Some(Names::Peers),
         _ => None,
     }
 }
@@ -241,6 +242,12 @@ mod tests {
             ("offload namespace ", Some(Names::Namespaces)),
             ("offload ns a b ", Some(Names::Namespaces)),
             ("unoffload namespace --yes ", Some(Names::OffloadedNamespaces)),
+            ("unoffload ns -n ", Some(Names::OffloadedNamespaces)),
+            ("offload ns --namespace-selector ", None),
+            ("unoffload ns --namespace-selector ", None),
+            ("move pods -n demo web-a ", Some(Names::Pods(Some("demo".into())))),
+            ("move pods --from ", Some(Names::Peers)),
+            ("move pods --to ", Some(Names::Peers)),
             ("explain pod ", Some(Names::Pods(None))),
             ("explain pod -n demo ", Some(Names::Pods(Some("demo".into())))),
             ("explain pod -n ", Some(Names::Namespaces)),

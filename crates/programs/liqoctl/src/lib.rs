@@ -13,6 +13,8 @@
 //!            └────────▶ API server of the other cluster    peer: its identity and address, a token for one use
 //! ```
 //!
+//! `unoffload`, `unpeer` and `move pods` also evict pods themselves, with [`evict`], because only a command can wait for a budget and give up.
+//!
 //! `policy explain` uses the controllers' own pure rules. `status`, `explain pod` and `doctor` read the cluster with [`inspect`]; the last two judge it by
 //! rules of their own.
 //!
@@ -27,12 +29,14 @@ pub mod cli;
 pub mod cluster;
 pub mod complete;
 pub mod doctor;
+pub mod evict;
 pub mod explain;
 pub mod gateways;
 pub mod generate;
 pub mod inspect;
 pub mod install;
 pub mod manifests;
+pub mod move_pods;
 pub mod network_bench;
 pub mod network_test;
 pub mod offer;

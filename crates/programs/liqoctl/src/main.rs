@@ -8,12 +8,12 @@ use futures::future::join_all;
 use liqoctl::{
     approve, ask,
     cli::{
-        Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Explain, Generate, Global, Install, Namespaces, Offer,
-        OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test, TestNetwork, Token, Uninstall, Unoffload,
-        UnoffloadNamespace, Unpeer,
+        Bench, BenchNetwork, BenchOffload, Cli, Command, Doctor, Explain, Generate, Global, Install, Move, MovePods, Namespaces,
+        Offer, OfferDecide, Offload, OffloadNamespace, Peer, Plugin, Policy, Renew, Test, TestNetwork, Token, Uninstall,
+        Unoffload, UnoffloadNamespace, Unpeer,
     },
     cluster::{Access, Cluster},
-    complete, doctor, explain, generate, install, network_bench, network_test, offer, offload, offload_bench,
+    complete, doctor, explain, generate, install, move_pods, network_bench, network_test, offer, offload, offload_bench,
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::Progress,
@@ -52,6 +52,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Offload(Offload::Namespace(arguments)) => offload_namespaces(&global, &arguments).await,
         Command::Unoffload(Unoffload::Namespace(arguments)) => unoffload(&global, &arguments).await,
+        Command::Move(Move::Pods(arguments)) => move_pods(&global, &arguments).await,
         Command::Offer(command) => offers(&global, command).await,
         Command::Policy(command) => policies(&global, command).await,
         Command::Explain(Explain::Pod { pod, namespace }) => explain_pod(&global, &pod, namespace.as_deref()).await,
@@ -164,7 +165,7 @@ async fn peer(global: &Global, arguments: Peer) -> anyhow::Result<()> {
 async fn unpeer(global: &Global, arguments: &Unpeer) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     let foreign = unpeer::find(&cluster, &arguments.name).await?;
-    let options = unpeer::Options { incoming: arguments.incoming, timeout: arguments.timeout };
+    let options = unpeer::Options { incoming: arguments.incoming, now: arguments.now, timeout: arguments.timeout };
     ask::confirm(&unpeer::question(&cluster, &foreign, &options).await?, arguments.yes)?;
     let unpeered = unpeer::unpeer(&cluster, &foreign, &options, &Progress::new()).await?;
     output::print(global.output, &unpeered, unpeer::table)
@@ -209,18 +210,25 @@ async fn unoffload(global: &Global, arguments: &UnoffloadNamespace) -> anyhow::R
     let names = namespaces(&cluster, &arguments.namespaces).await?;
     let endings = offload::to_end(&cluster, &names).await?;
     let is_offloaded = |name: &&String| endings.iter().any(|ending| ending.namespace == **name);
-    let by_name = arguments.namespaces.namespace_selector.is_none();
-    if let Some(name) = names.iter().find(|name| !is_offloaded(name)).filter(|_| by_name || endings.is_empty()) {
-        bail!("namespace {name} is not offloaded");
+    match (&arguments.namespaces.namespace_selector, names.iter().find(|name| !is_offloaded(name))) {
+        (None, Some(name)) => bail!("namespace {name} is not offloaded"),
+        (Some(selector), _) if endings.is_empty() => bail!("no offloaded namespace has the labels {selector}"),
+        _ => {}
     }
     if global.output != Format::Table {
         return output::print(global.output, &endings, |_| String::new());
     }
-    if let Some(question) = offload::question(&endings) {
+    if let Some(question) = offload::question(&endings, arguments.now) {
         ask::confirm(&question, arguments.yes)?;
     }
     let progress = Progress::new();
-    let ended = endings.iter().map(|one| offload::unoffload(&cluster, &one.namespace, arguments.timeout, &progress));
+    let (cluster, progress) = (&cluster, &progress);
+    let ended = endings.iter().map(|one| async move {
+        if !arguments.now {
+            offload::bring_home(cluster, &one.namespace, arguments.timeout, progress).await?;
+        }
+        offload::unoffload(cluster, &one.namespace, arguments.timeout, progress).await
+    });
     let mut failures = Vec::new();
     for (one, outcome) in endings.iter().zip(join_all(ended).await) {
         match outcome {
@@ -229,6 +237,18 @@ async fn unoffload(global: &Global, arguments: &UnoffloadNamespace) -> anyhow::R
         }
     }
     if failures.is_empty() { Ok(()) } else { bail!(failures.join("; ")) }
+}
+
+async fn move_pods(global: &Global, arguments: &MovePods) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    let plan = move_pods::plan(&cluster, &arguments.options(cluster.client.default_namespace())).await?;
+    if arguments.dry_run || plan.pods.is_empty() || global.output != Format::Table {
+        return output::print(global.output, &plan, move_pods::preview);
+    }
+    ask::confirm(&move_pods::question(&plan), arguments.yes)?;
+    let moved = move_pods::run(&cluster, &plan, arguments.timeout, &Progress::new()).await?;
+    output::write_out(&move_pods::table(&moved))
 }
 
 async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {

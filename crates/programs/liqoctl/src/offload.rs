@@ -1,5 +1,9 @@
 //! `liqoctl offload namespace` and `liqoctl unoffload namespace`.
 
+mod bring_home;
+
+pub use bring_home::bring_home;
+
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::bail;
@@ -108,7 +112,7 @@ fn refuse_reserved(namespace: &str) -> anyhow::Result<()> {
 }
 
 /// The `NamespaceOffloading` of a namespace.
-async fn present(cluster: &Cluster, namespace: &str) -> anyhow::Result<Option<NamespaceOffloading>> {
+pub async fn present(cluster: &Cluster, namespace: &str) -> anyhow::Result<Option<NamespaceOffloading>> {
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
     match api.get_opt(NAMESPACE_OFFLOADING).await {
         Err(error) if is_absent(&error) => Ok(None),
@@ -296,24 +300,25 @@ pub struct Ending {
     pub lost_pods: Vec<String>,
 }
 
-/// The question to ask first; nothing if no pod ends.
-pub fn question(endings: &[Ending]) -> Option<String> {
+/// The question to ask first; nothing if no pod ends. `now`: they are not evicted, but deleted.
+pub fn question(endings: &[Ending], now: bool) -> Option<String> {
+    let how = if now { "They are deleted at once" } else { "They are evicted as disruption budgets allow" };
     let lost: Vec<&Ending> = endings.iter().filter(|ending| !ending.lost_pods.is_empty()).collect();
     match lost.as_slice() {
         [] => None,
         [one] => {
             let (namespace, pods) = (&one.namespace, one.lost_pods.join(", "));
-            Some(format!("This ends the pods of namespace {namespace} that run in other clusters: {pods}. Continue?"))
+            Some(format!("This ends the pods of namespace {namespace} that run in other clusters: {pods}. {how}. Continue?"))
         }
         several => {
             let pods = |one: &&Ending| format!("{} (namespace {})", one.lost_pods.join(", "), one.namespace);
             let pods: Vec<String> = several.iter().map(pods).collect();
-            Some(format!("This ends the pods that run in other clusters: {}. Continue?", pods.join("; ")))
+            Some(format!("This ends the pods that run in other clusters: {}. {how}. Continue?", pods.join("; ")))
         }
     }
 }
 
-/// Ends the offloading of a namespace: its remote pods end, and its remote namespaces are removed.
+/// Ends the offloading of a namespace: remote pods that it still has are deleted, and its remote namespaces are removed.
 pub async fn unoffload(cluster: &Cluster, namespace: &str, timeout: Duration, progress: &Progress) -> anyhow::Result<()> {
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
     match api.delete(NAMESPACE_OFFLOADING, &DeleteParams::background()).await {
@@ -441,14 +446,14 @@ mod tests {
             pod_offloading_strategy: PodOffloadingStrategy::Remote,
             lost_pods: pods.iter().map(ToString::to_string).collect(),
         };
-        assert_eq!(question(&[ending("a", &[])]), None);
+        assert_eq!(question(&[ending("a", &[])], false), None);
         assert_eq!(
-            question(&[ending("a", &["x", "y"]), ending("b", &[])]).unwrap(),
-            "This ends the pods of namespace a that run in other clusters: x, y. Continue?"
+            question(&[ending("a", &["x", "y"]), ending("b", &[])], false).unwrap(),
+            "This ends the pods of namespace a that run in other clusters: x, y. They are evicted as disruption budgets allow. Continue?"
         );
         assert_eq!(
-            question(&[ending("a", &["x"]), ending("b", &["z"])]).unwrap(),
-            "This ends the pods that run in other clusters: x (namespace a); z (namespace b). Continue?"
+            question(&[ending("a", &["x"]), ending("b", &["z"])], true).unwrap(),
+            "This ends the pods that run in other clusters: x (namespace a); z (namespace b). They are deleted at once. Continue?"
         );
     }
 

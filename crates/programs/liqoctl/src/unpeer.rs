@@ -1,8 +1,8 @@
 //! `liqoctl unpeer`: stops borrowing from a cluster, even if that cluster is gone.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{
     Api, ResourceExt as _,
@@ -14,6 +14,10 @@ use serde_json::json;
 
 use crate::{
     cluster::{Cluster, Explained as _, is_absent, list_or_none},
+    evict::{
+        self,
+        cordon::{Uncordon, with_cordon},
+    },
     output,
     progress::Progress,
     wait::{Poll, until},
@@ -23,7 +27,9 @@ use crate::{
 pub struct Options {
     /// Also take back what the peer borrows from this cluster.
     pub incoming: bool,
-    /// How long to wait.
+    /// Delete the pods that run at the peer at once, instead of evicting them as disruption budgets allow.
+    pub now: bool,
+    /// How long to wait for each step.
     pub timeout: Duration,
 }
 
@@ -73,6 +79,9 @@ pub async fn unpeer(
 ) -> anyhow::Result<Unpeered> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let name = foreign.name_any();
+    if !options.now {
+        evict_pods(cluster, foreign, options.timeout, progress).await?;
+    }
     let still_lending = lends_to(foreign) && !options.incoming;
     if still_lending {
         // The peer still borrows from this cluster, so the ForeignCluster stays.
@@ -98,15 +107,43 @@ pub async fn question(cluster: &Cluster, foreign: &ForeignCluster, options: &Opt
     if options.incoming && lends_to(foreign) {
         text += ", and takes back what it borrows from this cluster";
     }
-    Ok(text + &lost(cluster, &foreign.spec.cluster_id).await?.unwrap_or_default() + ". Continue?")
+    if let Some(lost) = lost(cluster, &foreign.spec.cluster_id).await? {
+        text = text + &lost + if options.now { " at once" } else { ", as disruption budgets allow" };
+    }
+    Ok(text + ". Continue?")
+}
+
+/// Evicts the pods that run at a peer, while its virtual nodes take no new ones. Pods at a peer that does not answer stay: they are
+/// deleted with their node.
+async fn evict_pods(cluster: &Cluster, foreign: &ForeignCluster, timeout: Duration, progress: &Progress) -> anyhow::Result<()> {
+    let (name, nodes) = (foreign.name_any(), nodes_of(cluster, &foreign.spec.cluster_id).await?);
+    let answering = || async {
+        let answering = evict::answering_nodes(cluster).await?;
+        anyhow::Ok(nodes.intersection(&answering).cloned().collect::<BTreeSet<String>>())
+    };
+    let leaving = || async { evict::leaving(cluster, None, &answering().await?).await };
+    if leaving().await?.is_empty() {
+        return Ok(());
+    }
+    let step = format!("Evicting the pods that run at {name}");
+    let evicted = Box::pin(evict::evict(cluster, &step, timeout, progress, leaving));
+    let evicted = with_cordon(cluster, &answering().await?, Uncordon::OnFailure, evicted).await;
+    evicted.map_err(|error| {
+        anyhow!("{error:#}. The peering goes on. Run the command again, or with --now, which deletes the remaining pods at once")
+    })
+}
+
+/// The names of the virtual nodes of a provider.
+pub async fn nodes_of(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<BTreeSet<String>> {
+    let api: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
+    let nodes = list_or_none(&api, &ListParams::default()).await.doing("list the virtual nodes")?;
+    Ok(nodes.into_iter().filter_map(|node| node.status?.node_name).collect())
 }
 
 /// The end of a sentence: how many pods end with the virtual nodes of a provider; empty if none does.
 pub async fn lost(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<Option<String>> {
-    let api: Api<VirtualNode> = Api::namespaced(cluster.client.clone(), &provider_namespace(provider));
-    let nodes = list_or_none(&api, &ListParams::default()).await.doing("list the virtual nodes")?;
     let mut pods = 0;
-    for node in nodes.into_iter().filter_map(|node| node.status?.node_name) {
+    for node in nodes_of(cluster, provider).await? {
         let on_it = ListParams::default().fields(&format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"));
         let api: Api<Pod> = Api::all(cluster.client.clone());
         pods += api.list_metadata(&on_it).await.doing(format!("list the pods of Node {node}"))?.items.len();

@@ -27,6 +27,7 @@ use crate::{
 };
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::namespace::placement::Candidate;
+use liqo_offloading_rules::namespace::unoffloaded::Unoffloaded;
 use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
@@ -96,6 +97,8 @@ pub struct Consumer {
     pub peers: PeerStates,
     /// When a refused pod of this owner (a UID) was last replaced.
     pub replaced: Mutex<HashMap<String, Instant>>,
+    /// Namespaces whose late pods are deleted.
+    pub unoffloaded: Mutex<Unoffloaded>,
     /// Names and ports that were chosen for virtual nodes.
     pub chosen: tokio::sync::Mutex<HashMap<Key, ChosenNode>>,
     /// Answers `kubectl logs` and the like.

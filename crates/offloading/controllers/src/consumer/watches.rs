@@ -89,6 +89,7 @@ pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPee
         policy_sources: OnceLock::new(),
         peers,
         replaced: Mutex::default(),
+        unoffloaded: Mutex::default(),
         chosen: tokio::sync::Mutex::default(),
         client_authority,
         version: OnceCell::new(),

@@ -5,3 +5,4 @@ pub mod mapped;
 pub mod mapping;
 pub mod node_selector;
 pub mod placement;
+pub mod unoffloaded;

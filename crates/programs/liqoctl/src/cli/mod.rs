@@ -12,7 +12,7 @@ use liqo_quantity::ResourceArgumentError;
 
 pub use doctor::Doctor;
 pub use network::{Bench, BenchNetwork, BenchOffload, Others, Renew, Test, TestNetwork};
-pub use offload::{Namespaces, Offload, OffloadNamespace, Unoffload, UnoffloadNamespace};
+pub use offload::{Move, MovePods, Namespaces, Offload, OffloadNamespace, Unoffload, UnoffloadNamespace};
 pub use sharing::{Offer, OfferDecide, PeerLabels, Policy};
 
 use crate::{
@@ -90,6 +90,9 @@ pub enum Command {
     /// Stop running the pods of a namespace in other clusters
     #[command(subcommand)]
     Unoffload(Unoffload),
+    /// Move pods between clusters
+    #[command(subcommand)]
+    Move(Move),
     /// Show the offers of peers, and accept or refuse them
     #[command(subcommand)]
     Offer(Offer),
@@ -272,11 +275,14 @@ pub struct Unpeer {
     /// Also take back what the peer borrows from this cluster
     #[arg(long)]
     pub incoming: bool,
+    /// Delete the pods that run there at once, instead of evicting them as disruption budgets allow
+    #[arg(long)]
+    pub now: bool,
     /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
-    /// How long to wait
-    #[arg(long, default_value = "1m", value_parser = token::duration, value_name = "DURATION")]
+    /// How long to wait until the pods have left, and then until the peering is ended
+    #[arg(long, default_value = "5m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
 }
 

@@ -1,12 +1,12 @@
-//! `offload ...` and `unoffload ...`.
+//! `offload ...`, `unoffload ...` and `move ...`.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use liqo_api::{NamespaceMappingStrategy, PodOffloadingStrategy, Reflection};
 
 use crate::{
-    offload,
+    move_pods, offload,
     selector::{self, SelectorError},
     token,
 };
@@ -159,7 +159,8 @@ impl From<ReflectionList> for Reflection {
 pub enum Unoffload {
     /// End the pods of namespaces that run in other clusters, and keep new ones in this cluster
     ///
-    /// With `-o yaml` or `-o json` it prints what it would end, and ends nothing.
+    /// The pods are evicted as disruption budgets allow, and created again in this cluster by their controllers. Pods at a cluster that
+    /// does not answer are deleted. With `-o yaml` or `-o json` it prints what it would end, and ends nothing.
     #[command(visible_alias = "ns")]
     Namespace(UnoffloadNamespace),
 }
@@ -169,12 +170,74 @@ pub enum Unoffload {
 pub struct UnoffloadNamespace {
     #[command(flatten)]
     pub namespaces: Namespaces,
+    /// Delete the pods at once, whatever disruption budgets say
+    #[arg(long)]
+    pub now: bool,
     /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
-    /// How long to wait
-    #[arg(long, default_value = "2m", value_parser = token::duration, value_name = "DURATION")]
+    /// How long to wait until the pods have left, and then until the namespace is gone from the other clusters
+    #[arg(long, default_value = "5m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
+}
+
+/// `move ...`.
+#[derive(Debug, Subcommand)]
+pub enum Move {
+    /// Replace pods by new ones that run elsewhere: away from a cluster, or in a cluster
+    ///
+    /// Kubernetes cannot move a running pod. This evicts pods as disruption budgets allow, and their controllers create new ones. Until
+    /// these are ready, the virtual nodes that should not get them are cordoned. With `-o yaml` or `-o json` it prints what it would do,
+    /// and changes nothing.
+    #[command(visible_alias = "pod")]
+    Pods(MovePods),
+}
+
+/// Arguments of `move pods`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("where").required(true).multiple(true).args(["from", "to"]))]
+pub struct MovePods {
+    /// The pods [default: all of the namespace]
+    #[arg(value_name = "POD")]
+    pub names: Vec<String>,
+    /// Namespace of the pods [default: as kubectl]
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Label selector for pods, as in kubectl
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
+    pub selector: Option<String>,
+    /// Name or ID of a peer: only pods that run there move. With only this flag they may go to any other cluster, and to this one
+    #[arg(long, value_name = "CLUSTER")]
+    pub from: Option<String>,
+    /// Name or ID of the peer to which they move. Only with strategy `Remote`, otherwise the scheduler may choose this cluster
+    #[arg(long, value_name = "CLUSTER")]
+    pub to: Option<String>,
+    /// Also end pods that no controller creates again
+    #[arg(long)]
+    pub force: bool,
+    /// Only print what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    pub yes: bool,
+    /// How long to wait until the pods have left, and then until the new ones are ready
+    #[arg(long, default_value = "5m", value_parser = token::duration, value_name = "DURATION")]
+    pub timeout: Duration,
+}
+
+impl MovePods {
+    /// `default_namespace` is that of the kubeconfig's context.
+    pub fn options(&self, default_namespace: &str) -> move_pods::Options {
+        move_pods::Options {
+            namespace: self.namespace.clone().unwrap_or_else(|| default_namespace.to_owned()),
+            names: self.names.clone(),
+            selector: self.selector.clone(),
+            from: self.from.clone(),
+            to: self.to.clone(),
+            force: self.force,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -214,6 +277,20 @@ mod tests {
         );
         assert!(offload_namespace(&named[..4]).is_err());
         assert!(offload_namespace(&["ns", "demo", "--remote-namespace-name", "team-a"]).is_err());
+    }
+
+    #[test]
+    fn a_move_needs_a_direction_and_pods_are_named_or_selected() {
+        let parse = |arguments: &[&str]| {
+            let cli = Cli::try_parse_from([&["liqoctl", "move", "pods"], arguments].concat())?;
+            let Command::Move(Move::Pods(pods)) = cli.command else { unreachable!() };
+            Ok::<_, clap::Error>(pods.options("default"))
+        };
+        let all = parse(&["-n", "demo", "--from", "milan"]).unwrap();
+        assert_eq!((all.namespace.as_str(), all.from.as_deref(), all.to), ("demo", Some("milan"), None));
+        let named = parse(&["a", "b", "--from", "turin", "--to", "milan"]).unwrap();
+        assert_eq!((named.names.as_slice(), named.namespace.as_str()), (&["a".to_owned(), "b".to_owned()][..], "default"));
+        assert!(parse(&["a"]).is_err() && parse(&["a", "-l", "app=web", "--to", "milan"]).is_err());
     }
 
     #[test]

@@ -33,6 +33,7 @@ use crate::consumer::watches;
 use crate::webhook;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::namespace::placement::Provider;
+use liqo_offloading_rules::namespace::unoffloaded::comes_home;
 use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
@@ -45,6 +46,9 @@ const UNOFFLOAD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Interval between two checks of an unoffloading, or of caches that are not synced yet.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Interval between two checks for pods that came to a virtual node after their namespace was unoffloaded.
+const LATE_PODS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Maximum number of Services and Ingresses in the status of a `NamespaceOffloading`, for each provider.
 const MAX_EXPOSED: usize = 50;
@@ -142,7 +146,7 @@ async fn reconcile_offloading(consumer: &Arc<Consumer>, namespace: &str) -> Resu
     let key = Key::new(namespace, NAMESPACE_OFFLOADING);
     let Some(offloading) = consumer.offloadings.get(&key) else {
         consumer.unfollow(namespace);
-        return Ok(Next::OnChange);
+        return bring_late_pods_home(consumer, namespace).await;
     };
     if offloading.metadata.deletion_timestamp.is_some() {
         return unoffload(consumer, namespace, &offloading).await;
@@ -278,6 +282,7 @@ async fn unoffload(consumer: &Consumer, namespace: &str, offloading: &NamespaceO
         let only_this = only(ours.uid().unwrap_or_default());
         delete_if_present(&bindings, ROLE_BINDING, &only_this).await.step("delete", "RoleBinding", key)?;
     }
+    consumer.unoffloaded.lock().add(namespace, Timestamp::now());
     let api: Api<NamespaceOffloading> = Api::namespaced(client.clone(), namespace);
     // If the object changed meanwhile, the watch triggers us again.
     let removed = remove_finalizer(&api, offloading, finalizers::NAMESPACE_OFFLOADING).await;
@@ -294,15 +299,31 @@ async fn end_pods(consumer: &Consumer, peer: &PeerState, namespace: &str, at_onc
             if pod.deletion != Some(0) {
                 delete_pod(client, pod, DeleteParams::default().grace_period(0)).await?;
             }
-        } else if peer.may_run(pod) {
-            if pod.deletion.is_none() {
+        } else {
+            let may_run = peer.may_run(pod);
+            if pod.deletion.is_none() && (may_run || comes_home(pod)) {
                 delete_pod(client, pod, DeleteParams::default()).await?;
             }
-            // A pod that only somebody's finalizer holds is not ours to wait for.
-            some_are_left |= pod.deletion != Some(0);
+            // A pod that only somebody's finalizer holds, or that no provider has, is not ours to wait for.
+            some_are_left |= may_run && pod.deletion != Some(0);
         }
     }
     Ok(some_are_left)
+}
+
+/// Deletes the pods of a namespace that was just unoffloaded which came to a virtual node all the same. Looks again until no such
+/// pod is expected any more.
+async fn bring_late_pods_home(consumer: &Consumer, namespace: &str) -> Result<Next, Error> {
+    if !consumer.unoffloaded.lock().is_recent(namespace, Timestamp::now()) {
+        return Ok(Next::OnChange);
+    }
+    for peer in consumer.peers.all() {
+        for pod in peer.pods().iter().filter(|pod| pod.key.namespace == namespace && comes_home(pod)) {
+            tracing::info!(pod = %pod.key, "pod came to a virtual node after its namespace was unoffloaded; deleted");
+            delete_pod(&consumer.context.client, pod, DeleteParams::default()).await?;
+        }
+    }
+    Ok(Next::After(LATE_PODS_INTERVAL))
 }
 
 /// Lets the manager read the `ConfigMap`s and Secrets of the namespace.
@@ -333,4 +354,61 @@ async fn bind(consumer: &Consumer, namespace: &str) -> Result<(), Error> {
 /// Whether this is the binding that we created, and not one of the same name.
 fn is_our_binding(binding: &RoleBinding) -> bool {
     binding.role_ref.kind == "ClusterRole" && binding.role_ref.name == roles::OFFLOADED_NAMESPACE
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+mod tests {
+    use liqo_offloading_rules::pod::local_state::LocalPod;
+    use parking_lot::Mutex;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::consumer::controllers::pods::tests::{api_server, started};
+
+    /// A consumer with two pods on a virtual node, which the controller of pods has refused: `web` has a controller, `alone` has none.
+    /// Also the names of the pods whose deletion was requested; each such request fails.
+    fn with_refused_pods() -> (Arc<Consumer>, Arc<PeerState>, Arc<Mutex<Vec<String>>>) {
+        let deleted: Arc<Mutex<Vec<String>>> = Arc::default();
+        let deleting = deleted.clone();
+        let here = api_server(json!({}), move |method, name| {
+            let is_deletion = *method == http::Method::DELETE;
+            if is_deletion {
+                deleting.lock().push(name.to_owned());
+            }
+            std::future::ready(!is_deletion)
+        });
+        let consumer = started(here);
+        let peer = consumer.peer(&ClusterId::of_public_key(&[2; 32]));
+        let pod = |name: &str, owners: Value| {
+            let refused = json!({ "type": "liqo.io/Offloaded", "status": "False", "reason": "NamespaceNotOffloaded",
+                "lastTransitionTime": "2026-01-01T00:00:00Z" });
+            let pod = json!({ "metadata": { "namespace": "demo", "name": name, "uid": name, "ownerReferences": owners },
+                "spec": { "containers": [] }, "status": { "conditions": [refused] } });
+            Arc::new(LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap())
+        };
+        let replica_set =
+            json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": true }]);
+        peer.pod_changed(None, Some(&pod("web", replica_set)));
+        peer.pod_changed(None, Some(&pod("alone", json!([]))));
+        (consumer, peer, deleted)
+    }
+
+    #[tokio::test]
+    async fn a_refused_pod_comes_home_when_its_namespace_is_unoffloaded() {
+        let (consumer, peer, deleted) = with_refused_pods();
+        assert!(end_pods(&consumer, &peer, "demo", false).await.is_err());
+        assert_eq!(*deleted.lock(), ["web"]);
+        consumer.context.stop.cancel();
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_a_lagging_webhook_placed_comes_home_after_the_end_of_the_offloading() {
+        let (consumer, _peer, deleted) = with_refused_pods();
+        assert_eq!(bring_late_pods_home(&consumer, "demo").await.unwrap(), Next::OnChange, "it was not offloaded before");
+        consumer.unoffloaded.lock().add("demo", Timestamp::now());
+        assert!(bring_late_pods_home(&consumer, "demo").await.is_err());
+        assert_eq!(*deleted.lock(), ["web"]);
+        consumer.context.stop.cancel();
+    }
 }

@@ -12,6 +12,7 @@ use kube::{
 use liqo_api::requests::Effective;
 use liqo_api::{ClusterId, OffloadedReason, ShadowPod, ShadowPodPhase, annotations, finalizers};
 use liqo_controller_runtime::events::object_ref;
+use liqo_controller_runtime::eviction::{self, Outcome};
 use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove_finalizer_at, unless_changed, unless_gone};
 use liqo_controller_runtime::{Key, Next};
 use liqo_offloading_rules::json::{OFFER_RECLAIMED, items, name};
@@ -32,7 +33,6 @@ use serde::{Deserialize as _, de::IgnoredAny};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::eviction::{self, Outcome};
 use crate::provider::state::{Error, Provider};
 use crate::provider::triggers;
 

@@ -15,6 +15,7 @@ use kube::Client;
 use liqo_api::{Key, VirtualNode, rfc3339};
 use liqo_controller_runtime::{
     events::object_ref,
+    eviction::{self, Outcome},
     writes::{Step as _, StepError},
 };
 use serde_json::{Value, json};
@@ -23,8 +24,6 @@ use tokio::time::Instant;
 use super::Error;
 use crate::consumer::node_objects;
 use crate::consumer::state::{Consumer, DelayedEvictions, EvictionDelay};
-use crate::eviction;
-use crate::eviction::Outcome;
 use liqo_offloading_rules::json::text;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 

@@ -15,7 +15,7 @@ pub enum Outcome {
     Accepted,
     /// It is gone, or another pod has its name.
     Gone,
-    /// A disruption budget does not allow it yet; the API server's message.
+    /// A disruption budget does not allow it yet; the API server's message, which names the budget.
     NotAllowed(String),
 }
 
@@ -42,10 +42,17 @@ fn request(pod: &Key, uid: &str, grace: Option<i64>) -> http::Result<http::Reque
 fn outcome(answer: kube::Result<Status>) -> kube::Result<Outcome> {
     match answer {
         Ok(_) => Ok(Outcome::Accepted),
-        Err(kube::Error::Api(status)) if status.code == 429 => Ok(Outcome::NotAllowed(status.message)),
+        Err(kube::Error::Api(status)) if status.code == 429 => Ok(Outcome::NotAllowed(refusal(&status))),
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Outcome::Gone),
         Err(error) => Err(error),
     }
+}
+
+/// The causes name the budget; the message only says that there is one.
+fn refusal(status: &Status) -> String {
+    let causes = status.details.iter().flat_map(|details| &details.causes).map(|cause| cause.message.as_str());
+    let causes: Vec<&str> = causes.filter(|message| !message.is_empty()).collect();
+    if causes.is_empty() { status.message.clone() } else { causes.join("; ") }
 }
 
 #[cfg(test)]
@@ -78,5 +85,14 @@ mod tests {
         assert_eq!((refused(404, "NotFound").unwrap(), refused(409, "Conflict").unwrap()), (Outcome::Gone, Outcome::Gone));
         assert!(refused(500, "InternalError").is_err(), "more than one budget guards the pod, or the API server has trouble");
         assert_eq!(outcome(Ok(Status::default())).unwrap(), Outcome::Accepted);
+    }
+
+    #[test]
+    fn a_refusal_names_the_budget() {
+        let status = json!({ "message": "Cannot evict pod as it would violate the pod's disruption budget.", "code": 429,
+            "details": { "name": "web", "causes": [{ "reason": "DisruptionBudget", "message": "The disruption budget web needs 1 healthy pods and has 1 currently" }] } });
+        let status: Status = serde_json::from_value(status).unwrap();
+        let named = "The disruption budget web needs 1 healthy pods and has 1 currently";
+        assert_eq!(outcome(Err(kube::Error::Api(status.boxed()))).unwrap(), Outcome::NotAllowed(named.into()));
     }
 }

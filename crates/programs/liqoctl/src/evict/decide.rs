@@ -1,0 +1,210 @@
+//! Which pods are evicted now, and what the others wait for. Pure.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use kube::ResourceExt as _;
+use liqo_api::{Key, pods};
+use tokio::time::Instant;
+
+/// Delay before an eviction that was not allowed is requested again.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+
+/// A text names at most this many pods.
+const MAX_PODS_NAMED: usize = 5;
+
+/// A virtual node, as far as evictions depend on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VirtualNode {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    /// The cluster behind it answers.
+    pub answers: bool,
+    pub cordoned: bool,
+}
+
+impl VirtualNode {
+    pub fn of(node: &Node) -> Self {
+        let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let is_false = |kind: &str| conditions.clone().any(|one| one.type_ == kind && one.status != "True");
+        Self {
+            name: node.name_any(),
+            labels: node.labels().clone(),
+            answers: !is_false(pods::PEER_REACHABLE) && !is_false("Ready"),
+            cordoned: node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)),
+        }
+    }
+}
+
+/// A pod that should leave its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    pub key: Key,
+    pub uid: String,
+    pub node: String,
+    /// It is being deleted.
+    pub ends: bool,
+}
+
+impl Leaving {
+    /// Nothing for a pod that has no node or has ended, that only a finalizer keeps, or that belongs to its node, as one of a
+    /// `DaemonSet` does.
+    pub fn of(pod: &Pod) -> Option<Self> {
+        let node = pod.spec.as_ref()?.node_name.clone()?;
+        let belongs_to_node = controller(pod).is_some_and(|owner| ["DaemonSet", "Node"].contains(&owner.kind.as_str()));
+        let is_kept = pod.metadata.deletion_grace_period_seconds == Some(0);
+        if is_finished(pod) || belongs_to_node || is_kept {
+            return None;
+        }
+        let key = Key::new(pod.namespace().unwrap_or_default(), pod.name_any());
+        Some(Self { key, uid: pod.uid()?, node, ends: pod.metadata.deletion_timestamp.is_some() })
+    }
+}
+
+/// Whether its phase is final.
+pub fn is_finished(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// The controller that creates the pod again.
+pub fn controller(pod: &Pod) -> Option<&OwnerReference> {
+    pod.owner_references().iter().find(|owner| owner.controller == Some(true))
+}
+
+/// The evictions that were not allowed, by the UID of the pod: when, and why.
+#[derive(Debug, Default)]
+pub struct Refused(HashMap<String, (Instant, String)>);
+
+impl Refused {
+    pub fn note(&mut self, uid: &str, why: String, now: Instant) {
+        self.0.insert(uid.to_owned(), (now, why));
+    }
+
+    /// The eviction was allowed.
+    pub fn clear(&mut self, uid: &str) {
+        self.0.remove(uid);
+    }
+
+    /// The pods whose eviction is requested now.
+    pub fn due(&self, pods: &[Leaving], now: Instant) -> Vec<Leaving> {
+        let waits = |pod: &Leaving| self.0.get(&pod.uid).is_some_and(|(at, _)| now.duration_since(*at) < RETRY_DELAY);
+        pods.iter().filter(|pod| !pod.ends && !waits(pod)).cloned().collect()
+    }
+
+    /// What the pods that are left wait for: `1 pod ends; demo/web-2 waits: The disruption budget web needs ...`.
+    pub fn describe(&self, pods: &[Leaving]) -> String {
+        let mut waiting: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let mut ending = 0;
+        for pod in pods {
+            match self.0.get(&pod.uid).filter(|_| !pod.ends) {
+                Some((_, why)) => waiting.entry(why).or_default().push(pod.key.to_string()),
+                None => ending += 1,
+            }
+        }
+        let ending = match ending {
+            0 => None,
+            1 => Some("1 pod ends".to_owned()),
+            number => Some(format!("{number} pods end")),
+        };
+        let waiting = waiting.into_iter().map(|(why, pods)| {
+            let verb = if pods.len() == 1 { "waits" } else { "wait" };
+            format!("{} {verb}: {why}", named(&pods))
+        });
+        ending.into_iter().chain(waiting).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// The first few names, and how many more there are.
+pub fn named<S: AsRef<str>>(names: &[S]) -> String {
+    let first = names.iter().take(MAX_PODS_NAMED).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_PODS_NAMED) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn leaving(name: &str, ends: bool) -> Leaving {
+        Leaving { key: Key::new("demo", name), uid: name.into(), node: "milan".into(), ends }
+    }
+
+    fn pod(changes: Value) -> Pod {
+        let mut pod = json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "u" },
+            "spec": { "nodeName": "milan", "containers": [] }, "status": { "phase": "Running" } });
+        for (pointer, value) in changes.as_object().unwrap() {
+            let (part, field) = pointer.split_once('.').unwrap();
+            pod[part][field] = value.clone();
+        }
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn owned_by(kind: &str) -> Value {
+        json!([{ "apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "o", "controller": true }])
+    }
+
+    #[test]
+    fn pods_that_have_ended_or_belong_to_their_node_stay() {
+        let leaves = |changes: Value| Leaving::of(&pod(changes)).is_some();
+        assert!(leaves(json!({})) && leaves(json!({ "metadata.ownerReferences": owned_by("ReplicaSet") })));
+        assert!(leaves(json!({ "status.phase": "Pending" })));
+        for stays in [
+            json!({ "metadata.ownerReferences": owned_by("DaemonSet") }),
+            json!({ "status.phase": "Succeeded" }),
+            json!({ "spec.nodeName": null }),
+            json!({ "metadata.deletionTimestamp": "2026-01-01T00:00:00Z", "metadata.deletionGracePeriodSeconds": 0 }),
+        ] {
+            assert!(!leaves(stays.clone()), "{stays}");
+        }
+        let ending = json!({ "metadata.deletionTimestamp": "2026-01-01T00:00:00Z", "metadata.deletionGracePeriodSeconds": 30 });
+        assert!(Leaving::of(&pod(ending)).unwrap().ends);
+    }
+
+    #[test]
+    fn an_eviction_that_a_budget_forbids_is_requested_again_later_and_an_ending_pod_is_not_evicted_twice() {
+        let (mut refused, now) = (Refused::default(), Instant::now());
+        let pods = [leaving("a", false), leaving("b", false), leaving("c", true)];
+        let due = |refused: &Refused, now| refused.due(&pods, now).into_iter().map(|pod| pod.uid).collect::<Vec<_>>();
+        assert_eq!(due(&refused, now), ["a", "b"]);
+        refused.note("b", "budget".into(), now);
+        assert_eq!(due(&refused, now), ["a"]);
+        assert_eq!(due(&refused, now + RETRY_DELAY), ["a", "b"]);
+    }
+
+    #[test]
+    fn the_text_names_the_budget_and_the_pods_that_it_holds() {
+        let mut refused = Refused::default();
+        let why = "The disruption budget web needs 1 healthy pods and has 1 currently";
+        for name in ["b", "c", "d"] {
+            refused.note(name, why.into(), Instant::now());
+        }
+        let pods = [leaving("a", true), leaving("b", false), leaving("c", false), leaving("d", true)];
+        assert_eq!(refused.describe(&pods), format!("2 pods end; demo/b, demo/c wait: {why}"));
+        assert_eq!(refused.describe(&pods[..1]), "1 pod ends");
+        assert_eq!(refused.describe(&pods[1..2]), format!("demo/b waits: {why}"));
+        assert_eq!(named(&["a", "b", "c", "d", "e", "f", "g"]), "a, b, c, d, e and 2 more");
+    }
+
+    #[test]
+    fn a_node_whose_cluster_is_silent_does_not_answer() {
+        let node = |reachable: &str, cordoned: bool| {
+            let node = json!({ "metadata": { "name": "milan", "labels": { "region": "eu" } }, "spec": { "unschedulable": cordoned },
+                "status": { "conditions": [{ "type": "Ready", "status": "True" }, { "type": "PeerReachable", "status": reachable }] } });
+            VirtualNode::of(&serde_json::from_value(node).unwrap())
+        };
+        assert!(node("True", false).answers && !node("False", false).answers);
+        assert!(node("True", true).cordoned && !node("True", false).cordoned);
+    }
+}

@@ -1,0 +1,187 @@
+//! Evicts pods as disruption budgets allow, as `kubectl drain` does: for `unoffload`, `unpeer` and `move pods`.
+//!
+//! ```text
+//!   pods that should leave ──▶ which eviction is due (decide) ──▶ Eviction API ──▶ accepted: the pod ends
+//!            ▲                                                        └──▶ a budget forbids it: again in 2 s
+//!            └────────────────────── until none is left ──────────────────────────────┘
+//! ```
+
+pub mod cordon;
+pub mod decide;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, api::ListParams};
+use liqo_api::labels;
+use liqo_controller_runtime::eviction::{self, Outcome};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::{
+    cluster::{Cluster, Explained as _},
+    progress::Progress,
+    wait::{Poll, give_up, until},
+};
+use decide::{Leaving, Refused, VirtualNode};
+
+/// Evictions that are requested at the same time.
+const CONCURRENCY: usize = 16;
+
+/// Evicts the pods that `leaving` returns, until it returns none.
+pub async fn evict<F, Fut>(
+    cluster: &Cluster,
+    step: &str,
+    timeout: Duration,
+    progress: &Progress,
+    leaving: F,
+) -> anyhow::Result<()>
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = anyhow::Result<Vec<Leaving>>>,
+{
+    let refused = Mutex::new(Refused::default());
+    let empty = until(
+        "no pod is left there",
+        timeout,
+        |text| progress.message(step, text),
+        || async {
+            let pods = leaving().await?;
+            if pods.is_empty() {
+                return Ok(Poll::Done(()));
+            }
+            let due = refused.lock().due(&pods, Instant::now());
+            request(cluster, due, &refused).await?;
+            Ok(Poll::NotYet(refused.lock().describe(&pods)))
+        },
+    );
+    progress.step(step, empty).await
+}
+
+/// Requests evictions, and notes which were not allowed.
+async fn request(cluster: &Cluster, pods: Vec<Leaving>, refused: &Mutex<Refused>) -> anyhow::Result<()> {
+    let requests = pods.into_iter().map(|pod| async move {
+        let answer = eviction::evict(&cluster.client, &pod.key, &pod.uid, None).await;
+        (pod, answer)
+    });
+    let mut requests = futures::stream::iter(requests).buffer_unordered(CONCURRENCY);
+    while let Some((pod, answer)) = requests.next().await {
+        match answer {
+            Ok(Outcome::Accepted | Outcome::Gone) => refused.lock().clear(&pod.uid),
+            Ok(Outcome::NotAllowed(why)) => refused.lock().note(&pod.uid, why, Instant::now()),
+            // The API server answers so if more than one budget selects the pod.
+            Err(kube::Error::Api(status)) if status.code == 500 => {
+                refused.lock().note(&pod.uid, status.message.clone(), Instant::now());
+            }
+            Err(kube::Error::Api(status)) if status.code < 500 => {
+                return Err(give_up(format!("cannot evict pod {}: {}", pod.key, status.message)));
+            }
+            Err(error) => return Err(error).doing(format!("evict pod {}", pod.key)),
+        }
+    }
+    Ok(())
+}
+
+/// All virtual nodes.
+pub async fn virtual_nodes(cluster: &Cluster) -> anyhow::Result<Vec<VirtualNode>> {
+    let api: Api<Node> = Api::all(cluster.client.clone());
+    let ours = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
+    Ok(api.list(&ours).await.doing("list the virtual nodes")?.iter().map(VirtualNode::of).collect())
+}
+
+/// The names of the virtual nodes whose cluster answers. Pods on others do not end before it answers again.
+pub async fn answering_nodes(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
+    let nodes = virtual_nodes(cluster).await?;
+    Ok(nodes.into_iter().filter(|node| node.answers).map(|node| node.name).collect())
+}
+
+/// The pods of a namespace, or of all, that should leave these nodes.
+pub async fn leaving(cluster: &Cluster, namespace: Option<&str>, nodes: &BTreeSet<String>) -> anyhow::Result<Vec<Leaving>> {
+    let client = cluster.client.clone();
+    let mut found = Vec::new();
+    for node in nodes {
+        let api: Api<Pod> = namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
+        let on_it = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let pods = api.list(&on_it).await.doing(format!("list the pods of Node {node}"))?;
+        found.extend(pods.iter().filter_map(Leaving::of));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::{Method, Request, Response};
+    use kube::{Client, client::Body};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cluster::Access;
+
+    fn status(code: u16, message: &str) -> Value {
+        let causes = json!([{ "reason": "DisruptionBudget", "message": message }]);
+        json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code, "details": { "causes": causes } })
+    }
+
+    /// An API server with these pods on node `milan`. It answers evictions with these codes, one after another, and then accepts them.
+    fn server(pods: &[&str], codes: &[u16]) -> (Cluster, Arc<Mutex<Vec<String>>>) {
+        let left: BTreeSet<String> = pods.iter().map(|name| (*name).to_owned()).collect();
+        let (evicted, state) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new((left, codes.to_vec()))));
+        let evicting = evicted.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (evicting, state) = (evicting.clone(), state.clone());
+            async move {
+                let mut state = state.lock();
+                let path = request.uri().path();
+                let (code, body) = if *request.method() == Method::POST {
+                    let name = path.rsplit('/').nth(1).unwrap_or_default().to_owned();
+                    if state.1.is_empty() {
+                        state.0.remove(&name);
+                        evicting.lock().push(name);
+                        (201, json!({ "kind": "Status", "status": "Success" }))
+                    } else {
+                        let code = state.1.remove(0);
+                        (code, status(code, "The disruption budget web needs 1 healthy pods and has 1 currently"))
+                    }
+                } else {
+                    let pod = |name: &String| json!({ "metadata": { "name": name, "namespace": "demo", "uid": name }, "spec": { "nodeName": "milan", "containers": [] } });
+                    let items: Vec<Value> = state.0.iter().map(pod).collect();
+                    (200, json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items }))
+                };
+                let body = Body::from(serde_json::to_vec(&body).unwrap());
+                Ok::<_, kube::Error>(Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        let client = Client::new(service, "default");
+        (Cluster { client, access: Access::default(), context: "rome".into(), server: "https://rome".into() }, evicted)
+    }
+
+    async fn evicted_from_milan(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
+        let milan: BTreeSet<String> = ["milan".to_owned()].into();
+        evict(cluster, "Evicting", timeout, &Progress::silent(), || leaving(cluster, Some("demo"), &milan)).await
+    }
+
+    #[tokio::test]
+    async fn an_eviction_that_a_budget_forbids_is_repeated_until_it_is_allowed() {
+        let (cluster, evicted) = server(&["web"], &[429]);
+        evicted_from_milan(&cluster, Duration::from_secs(30)).await.unwrap();
+        assert_eq!(*evicted.lock(), ["web"]);
+    }
+
+    #[tokio::test]
+    async fn after_the_timeout_the_error_names_the_budget_and_the_pod() {
+        let (cluster, evicted) = server(&["web"], &[429, 429, 429]);
+        let error = evicted_from_milan(&cluster, Duration::ZERO).await.unwrap_err().to_string();
+        assert!(error.contains("demo/web waits: The disruption budget web needs 1 healthy pods"), "{error}");
+        assert!(evicted.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_user_who_may_not_evict_learns_it_at_once() {
+        let (cluster, _) = server(&["web"], &[403; 9]);
+        let error = evicted_from_milan(&cluster, Duration::from_secs(60)).await.unwrap_err().to_string();
+        assert!(error.contains("cannot evict pod demo/web"), "{error}");
+    }
+}

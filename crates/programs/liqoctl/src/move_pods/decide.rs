@@ -1,0 +1,276 @@
+//! Which pods move, whether there is a place for them, and which pods replaced them. Pure.
+
+use std::collections::BTreeSet;
+
+use anyhow::{bail, ensure};
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use kube::ResourceExt as _;
+use liqo_api::{NamespaceOffloading, PodOffloadingStrategy};
+use liqo_offloading_rules::{namespace::node_selector, pod::carry::obstacle::obstacle};
+use serde::Serialize;
+
+use crate::evict::decide::{Leaving, VirtualNode, controller, is_finished};
+
+/// A message names at most this many pods that are waited for.
+const MAX_WAITS_NAMED: usize = 3;
+
+/// A peer and the names of its virtual nodes.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    pub name: String,
+    pub nodes: BTreeSet<String>,
+}
+
+/// What the user asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    pub namespace: &'a str,
+    /// Names of pods; if there are none, all of the namespace.
+    pub names: &'a [String],
+    pub from: Option<&'a Peer>,
+    pub to: Option<&'a Peer>,
+    /// Also end pods that no controller creates again.
+    pub force: bool,
+}
+
+/// What the cluster has.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    pub offloading: Option<&'a NamespaceOffloading>,
+    pub nodes: &'a [VirtualNode],
+    /// Those of the namespace that the label selector matches.
+    pub pods: &'a [Pod],
+}
+
+/// What a move does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    pub namespace: String,
+    /// Virtual nodes that take no new pods meanwhile.
+    pub cordoned_nodes: BTreeSet<String>,
+    pub pods: Vec<Moving>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub staying: Vec<Staying>,
+}
+
+/// A pod that is evicted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Moving {
+    pub pod: String,
+    pub node: String,
+    /// What creates it again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub controller: Option<Owner>,
+    #[serde(skip)]
+    pub uid: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Owner {
+    pub kind: String,
+    pub name: String,
+    #[serde(skip)]
+    pub uid: String,
+}
+
+/// A pod that was asked for, and why it stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Staying {
+    pub pod: String,
+    pub reason: String,
+}
+
+/// Why a pod does not move.
+enum Stays {
+    /// The request does not mean it, unless it names it.
+    NotMeant(String),
+    /// It can run in no other cluster.
+    Bound(String),
+}
+
+/// What to do, or why it cannot be done.
+pub fn plan(request: &Request, facts: &Facts) -> anyhow::Result<Plan> {
+    let cordoned_nodes = match (request.from, request.to) {
+        (_, Some(to)) => other_nodes(request.namespace, facts, to)?,
+        (Some(from), None) => {
+            check_room_elsewhere(request.namespace, facts, from)?;
+            from.nodes.clone()
+        }
+        (None, None) => bail!("say from where or to where the pods move: --from CLUSTER or --to CLUSTER"),
+    };
+    if let Some(name) = request.names.iter().find(|name| !facts.pods.iter().any(|pod| pod.name_any() == **name)) {
+        bail!("there is no pod {name} in namespace {}", request.namespace);
+    }
+    let by_name = !request.names.is_empty();
+    let (mut pods, mut staying) = (Vec::new(), Vec::new());
+    for pod in facts.pods.iter().filter(|pod| !by_name || request.names.contains(&pod.name_any())) {
+        let name = pod.name_any();
+        match moving(request, pod) {
+            Ok(moving) => pods.push(moving),
+            Err(Stays::NotMeant(reason)) if by_name => bail!("pod {name} cannot be moved: {reason}"),
+            Err(Stays::NotMeant(_)) => {}
+            Err(Stays::Bound(reason)) => staying.push(Staying { pod: name, reason }),
+        }
+    }
+    let lost: Vec<&str> = pods.iter().filter(|one| one.controller.is_none()).map(|one| one.pod.as_str()).collect();
+    ensure!(
+        request.force || lost.is_empty(),
+        "no controller creates these pods again: {}. Name the others, or add --force, which ends these, too",
+        lost.join(", ")
+    );
+    Ok(Plan { namespace: request.namespace.to_owned(), cordoned_nodes, pods, staying })
+}
+
+fn moving(request: &Request, pod: &Pod) -> Result<Moving, Stays> {
+    let not_meant = |reason: &str| Stays::NotMeant(reason.to_owned());
+    let leaving = Leaving::of(pod).ok_or_else(|| not_meant("it has no node, has ended, or belongs to its node"))?;
+    let node = leaving.node;
+    if leaving.ends {
+        return Err(not_meant("it is being deleted"));
+    }
+    if let Some(from) = request.from.filter(|from| !from.nodes.contains(&node)) {
+        return Err(Stays::NotMeant(format!("it is not at {}, but on node {node}", from.name)));
+    }
+    if let Some(to) = request.to {
+        if to.nodes.contains(&node) {
+            return Err(Stays::NotMeant(format!("it is at {} already", to.name)));
+        }
+        if let Some(refusal) = serde_json::to_value(pod).ok().as_ref().and_then(obstacle) {
+            return Err(Stays::Bound(refusal.message));
+        }
+    }
+    let owner = |owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| Owner {
+        kind: owner.kind.clone(),
+        name: owner.name.clone(),
+        uid: owner.uid.clone(),
+    };
+    Ok(Moving { pod: leaving.key.name, node, controller: controller(pod).map(owner), uid: leaving.uid })
+}
+
+fn strategy(facts: &Facts) -> Option<PodOffloadingStrategy> {
+    let offloading = facts.offloading.filter(|offloading| offloading.metadata.deletion_timestamp.is_none())?;
+    Some(offloading.spec.pod_offloading_strategy)
+}
+
+fn is_selected(facts: &Facts, node: &VirtualNode) -> bool {
+    let selector = facts.offloading.and_then(|offloading| offloading.spec.cluster_selector.as_ref());
+    node_selector::matches(selector, &node.name, &node.labels)
+}
+
+fn takes_pods(facts: &Facts, node: &VirtualNode) -> bool {
+    node.answers && !node.cordoned && is_selected(facts, node)
+}
+
+/// Pods that may run only in other clusters need another one.
+fn check_room_elsewhere(namespace: &str, facts: &Facts, from: &Peer) -> anyhow::Result<()> {
+    let has_room = facts.nodes.iter().any(|node| !from.nodes.contains(&node.name) && takes_pods(facts, node));
+    ensure!(
+        strategy(facts) != Some(PodOffloadingStrategy::Remote) || has_room,
+        "the pods of namespace {namespace} run only in other clusters (strategy Remote), and no cluster except {} takes them: peer with another one, or let them run in this cluster: `liqoctl offload namespace {namespace} --pod-offloading-strategy LocalAndRemote`",
+        from.name
+    );
+    Ok(())
+}
+
+/// The virtual nodes that could take the pods instead of those of this peer.
+fn other_nodes(namespace: &str, facts: &Facts, to: &Peer) -> anyhow::Result<BTreeSet<String>> {
+    let command = format!("`liqoctl offload namespace {namespace} --pod-offloading-strategy Remote`");
+    match strategy(facts) {
+        Some(PodOffloadingStrategy::Remote) => {}
+        Some(PodOffloadingStrategy::LocalAndRemote) => bail!(
+            "pods of namespace {namespace} may also run in this cluster (strategy LocalAndRemote), and the scheduler chooses: only with strategy Remote can they be moved to a cluster; {command} changes that"
+        ),
+        Some(PodOffloadingStrategy::Local) => {
+            bail!("the pods of namespace {namespace} run only in this cluster (strategy Local); {command} changes that")
+        }
+        None => bail!("namespace {namespace} is not offloaded; {command} changes that"),
+    }
+    let own: Vec<&VirtualNode> = facts.nodes.iter().filter(|node| to.nodes.contains(&node.name)).collect();
+    ensure!(
+        own.iter().any(|node| is_selected(facts, node)),
+        "the selector of namespace {namespace} does not select {}: see `liqoctl offload namespace --help`",
+        to.name
+    );
+    ensure!(
+        own.iter().any(|node| takes_pods(facts, node)),
+        "{} takes no new pods now: it does not answer, or its node is cordoned; see `liqoctl status`",
+        to.name
+    );
+    let others = facts.nodes.iter().filter(|node| !to.nodes.contains(&node.name) && is_selected(facts, node));
+    Ok(others.map(|node| node.name.clone()).collect())
+}
+
+/// A pod that was evicted, and the one that replaced it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    pub pod: String,
+    pub from: String,
+    /// Name of the pod that replaces it.
+    pub new_pod: Option<String>,
+    /// Its node.
+    pub to: Option<String>,
+    /// What its replacement waits for.
+    pub waits: Option<String>,
+}
+
+/// Which pods replace those of the plan. `known` are the UIDs of pods that existed before.
+pub fn moved(plan: &Plan, known: &BTreeSet<String>, pods: &[Pod]) -> Vec<Moved> {
+    let is_new = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none() && pod.uid().is_some_and(|uid| !known.contains(&uid));
+    let mut new: Vec<&Pod> = pods.iter().filter(is_new).collect();
+    new.sort_by_key(|pod| pod.name_any());
+    let replaced = |one: &Moving| {
+        let (mut moved, owner) = (of(one), one.controller.as_ref());
+        let Some(owner) = owner else { return moved };
+        // A pod of a StatefulSet is replaced by the one of the same name.
+        let replaces = |pod: &&Pod| {
+            controller(pod).is_some_and(|its| its.uid == owner.uid) && (owner.kind != "StatefulSet" || pod.name_any() == one.pod)
+        };
+        let Some(index) = new.iter().position(replaces) else {
+            moved.waits = Some(format!("{} {} has not created a pod instead of {} yet", owner.kind, owner.name, one.pod));
+            return moved;
+        };
+        let pod = new.remove(index);
+        moved.new_pod = Some(pod.name_any());
+        moved.to = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        moved.waits = waits(pod);
+        moved
+    };
+    plan.pods.iter().map(replaced).collect()
+}
+
+fn of(one: &Moving) -> Moved {
+    Moved { pod: one.pod.clone(), from: one.node.clone(), new_pod: None, to: None, waits: None }
+}
+
+/// What a new pod waits for; nothing if it is ready, or has ended already.
+fn waits(pod: &Pod) -> Option<String> {
+    let conditions: &[PodCondition] = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let find = |kind: &str| conditions.iter().find(|one| one.type_ == kind);
+    if is_finished(pod) || find("Ready").is_some_and(|ready| ready.status == "True") {
+        return None;
+    }
+    let name = pod.name_any();
+    let unscheduled = find("PodScheduled").filter(|one| one.status == "False").and_then(|one| one.message.clone());
+    Some(match (pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()), unscheduled) {
+        (Some(node), _) => format!("{name} is not ready on node {node} yet"),
+        (None, Some(why)) => format!("{name} has no node: {why}"),
+        (None, None) => format!("{name} has no node yet"),
+    })
+}
+
+/// What the new pods wait for, in one text.
+pub fn missing(moved: &[Moved]) -> Option<String> {
+    let waits: Vec<&str> = moved.iter().filter_map(|one| one.waits.as_deref()).collect();
+    let more = match waits.len().saturating_sub(MAX_WAITS_NAMED) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    (!waits.is_empty()).then(|| waits.iter().take(MAX_WAITS_NAMED).copied().collect::<Vec<_>>().join("; ") + &more)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn peer(name: &str) -> Peer {
+    Peer { name: name.into(), nodes: [name.to_owned()].into() }
+}
+
+fn node(name: &str) -> VirtualNode {
+    VirtualNode {
+        name: name.into(),
+        labels: [("region".to_owned(), format!("of-{name}"))].into(),
+        answers: true,
+        cordoned: false,
+    }
+}
+
+fn offloading(strategy: &str) -> NamespaceOffloading {
+    serde_json::from_value(json!({ "metadata": { "name": "offloading" }, "spec": { "podOffloadingStrategy": strategy } }))
+        .unwrap()
+}
+
+/// A ready pod of a `ReplicaSet`, whose UID is its name.
+fn pod(name: &str, node: &str) -> Value {
+    let owner = json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "r", "controller": true }]);
+    json!({ "metadata": { "name": name, "namespace": "demo", "uid": name, "ownerReferences": owner },
+        "spec": { "nodeName": node, "containers": [{ "name": "main", "image": "i" }] },
+        "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] } })
+}
+
+fn pods(all: &[Value]) -> Vec<Pod> {
+    all.iter().map(|one| serde_json::from_value(one.clone()).unwrap()).collect()
+}
+
+fn with(mut pod: Value, pointer: &str, value: Value) -> Value {
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    pod.pointer_mut(parent).unwrap()[field] = value;
+    pod
+}
+
+fn planned(request: &Request, strategy: &str, nodes: &[VirtualNode], all: &[Value]) -> anyhow::Result<Plan> {
+    let (offloading, pods) = (offloading(strategy), pods(all));
+    plan(request, &Facts { offloading: Some(&offloading), nodes, pods: &pods })
+}
+
+fn names(plan: &Plan) -> Vec<&str> {
+    plan.pods.iter().map(|one| one.pod.as_str()).collect()
+}
+
+fn problem(planned: anyhow::Result<Plan>) -> String {
+    planned.unwrap_err().to_string()
+}
+
+const NOTHING: Request<'static> = Request { namespace: "demo", names: &[], from: None, to: None, force: false };
+
+#[test]
+fn the_pods_at_a_cluster_leave_it_and_it_takes_no_new_ones_meanwhile() {
+    let milan = peer("milan");
+    let request = Request { from: Some(&milan), ..NOTHING };
+    let ending = with(pod("c", "milan"), "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+    let all = [pod("a", "milan"), pod("b", "rome-1"), ending];
+    let plan = planned(&request, "LocalAndRemote", &[node("milan")], &all).unwrap();
+    assert_eq!((names(&plan), &plan.cordoned_nodes), (vec!["a"], &milan.nodes));
+    assert!(planned(&request, "Local", &[node("milan")], &all).is_ok());
+}
+
+#[test]
+fn pods_that_must_run_elsewhere_need_another_cluster() {
+    let milan = peer("milan");
+    let request = Request { from: Some(&milan), ..NOTHING };
+    let at = |nodes: &[VirtualNode]| planned(&request, "Remote", nodes, &[pod("a", "milan")]);
+    assert!(problem(at(&[node("milan")])).contains("no cluster except milan takes them"));
+    assert!(at(&[node("milan"), node("turin")]).is_ok());
+    let silent = VirtualNode { answers: false, ..node("turin") };
+    let cordoned = VirtualNode { cordoned: true, ..node("turin") };
+    assert!(at(&[node("milan"), silent]).is_err() && at(&[node("milan"), cordoned]).is_err());
+}
+
+#[test]
+fn pods_move_to_a_cluster_only_if_they_cannot_go_anywhere_else() {
+    let (milan, names_of) = (peer("milan"), |plan: &Plan| plan.pods.iter().map(|one| one.pod.clone()).collect::<Vec<_>>());
+    let request = Request { to: Some(&milan), ..NOTHING };
+    let nodes = [node("milan"), node("turin")];
+    let host_path = json!([{ "name": "v", "hostPath": { "path": "/" } }]);
+    let bound = with(pod("bound", "rome-1"), "/spec/volumes", host_path);
+    let all = [pod("a", "turin"), pod("b", "rome-1"), pod("c", "milan"), bound];
+    let plan = planned(&request, "Remote", &nodes, &all).unwrap();
+    assert_eq!(names_of(&plan), ["a", "b"]);
+    assert_eq!(plan.cordoned_nodes, ["turin".to_owned()].into());
+    assert_eq!(plan.staying.iter().map(|one| one.pod.as_str()).collect::<Vec<_>>(), ["bound"]);
+
+    let text = problem(planned(&request, "LocalAndRemote", &nodes, &all));
+    assert!(text.contains("may also run in this cluster") && text.contains("only with strategy Remote"), "{text}");
+    assert!(problem(planned(&request, "Local", &nodes, &all)).contains("strategy Local"));
+    let nowhere = Facts { offloading: None, nodes: &nodes, pods: &pods(&all) };
+    assert!(problem(super::plan(&request, &nowhere)).contains("is not offloaded"));
+    let silent = [VirtualNode { answers: false, ..node("milan") }, node("turin")];
+    assert!(problem(planned(&request, "Remote", &silent, &all)).contains("takes no new pods"));
+
+    let turin = peer("turin");
+    let both = planned(&Request { from: Some(&turin), ..request }, "Remote", &nodes, &all).unwrap();
+    assert_eq!(names_of(&both), ["a"]);
+}
+
+#[test]
+fn clusters_that_the_namespace_does_not_select_count_for_nothing() {
+    let (milan, turin) = (peer("milan"), peer("turin"));
+    let mut selecting = offloading("Remote");
+    let region =
+        json!({ "nodeSelectorTerms": [{ "matchExpressions": [{ "key": "region", "operator": "In", "values": ["of-turin"] }] }] });
+    selecting.spec.cluster_selector = Some(serde_json::from_value(region).unwrap());
+    let (nodes, pods) = ([node("milan"), node("turin")], pods(&[pod("a", "rome-1")]));
+    let facts = Facts { offloading: Some(&selecting), nodes: &nodes, pods: &pods };
+    assert!(problem(plan(&Request { to: Some(&milan), ..NOTHING }, &facts)).contains("does not select milan"));
+    let to_turin = plan(&Request { to: Some(&turin), ..NOTHING }, &facts).unwrap();
+    assert!(to_turin.cordoned_nodes.is_empty(), "milan gets no pods of this namespace anyway");
+    assert!(plan(&Request { from: Some(&turin), ..NOTHING }, &facts).is_err());
+}
+
+#[test]
+fn pods_without_a_controller_are_refused_by_name() {
+    let milan = peer("milan");
+    let alone = with(pod("alone", "milan"), "/metadata/ownerReferences", json!([]));
+    let all = [pod("a", "milan"), alone];
+    let request = Request { from: Some(&milan), ..NOTHING };
+    let text = problem(planned(&request, "LocalAndRemote", &[node("milan")], &all));
+    assert!(text.contains(": alone.") && text.contains("--force"), "{text}");
+    let forced = planned(&Request { force: true, ..request }, "LocalAndRemote", &[node("milan")], &all).unwrap();
+    assert_eq!(names(&forced), ["a", "alone"]);
+    let named = ["a".to_owned()];
+    let others = planned(&Request { names: &named, ..request }, "LocalAndRemote", &[node("milan")], &all).unwrap();
+    assert_eq!(names(&others), ["a"]);
+}
+
+#[test]
+fn a_named_pod_that_cannot_move_is_an_error() {
+    let milan = peer("milan");
+    let refused = |name: &str| {
+        let named = [name.to_owned()];
+        let request = Request { from: Some(&milan), names: &named, ..NOTHING };
+        problem(planned(&request, "LocalAndRemote", &[node("milan")], &[pod("b", "rome-1")]))
+    };
+    assert!(refused("b").contains("it is not at milan, but on node rome-1"));
+    assert!(refused("c").contains("there is no pod c in namespace demo"));
+}
+
+#[test]
+fn each_pod_is_shown_with_the_one_that_replaced_it() {
+    let milan = peer("milan");
+    let before = [pod("web-a", "milan"), pod("web-b", "milan"), pod("web-c", "rome-1")];
+    let plan = planned(&Request { from: Some(&milan), ..NOTHING }, "LocalAndRemote", &[node("milan")], &before).unwrap();
+    let known: BTreeSet<String> = ["web-a", "web-b", "web-c"].map(str::to_owned).into();
+    let waiting = json!([{ "type": "PodScheduled", "status": "False", "message": "0/2 nodes are available" }]);
+    let unscheduled = with(with(pod("web-e", ""), "/status/conditions", waiting), "/spec/nodeName", Value::Null);
+    let found = moved(&plan, &known, &pods(&[pod("web-c", "rome-1"), pod("web-d", "rome-1")]));
+    assert_eq!(found[0].new_pod.as_deref(), Some("web-d"));
+    assert_eq!((found[0].to.as_deref(), &found[0].waits), (Some("rome-1"), &None));
+    assert_eq!(missing(&found).unwrap(), "ReplicaSet web has not created a pod instead of web-b yet");
+    let found = moved(&plan, &known, &pods(&[pod("web-d", "rome-1"), unscheduled]));
+    assert_eq!(missing(&found).unwrap(), "web-e has no node: 0/2 nodes are available");
+    assert_eq!(missing(&moved(&plan, &known, &pods(&[pod("web-d", "rome-1"), pod("web-e", "turin")]))), None);
+}
+
+#[test]
+fn a_pod_of_a_stateful_set_is_replaced_by_the_one_of_the_same_name() {
+    let milan = peer("milan");
+    let of_set = |name: &str, uid: &str, node: &str| {
+        with(with(pod(name, node), "/metadata/ownerReferences/0/kind", json!("StatefulSet")), "/metadata/uid", json!(uid))
+    };
+    let before = [of_set("db-0", "0", "milan"), of_set("db-1", "1", "milan")];
+    let plan = planned(&Request { from: Some(&milan), ..NOTHING }, "LocalAndRemote", &[node("milan")], &before).unwrap();
+    let known: BTreeSet<String> = ["0", "1"].map(str::to_owned).into();
+    let found = moved(&plan, &known, &pods(&[of_set("db-1", "2", "rome-1")]));
+    assert_eq!((found[0].new_pod.as_deref(), found[1].new_pod.as_deref()), (None, Some("db-1")));
+    assert!(missing(&found).unwrap().contains("db-0"));
+}

@@ -1,0 +1,149 @@
+//! `liqoctl move pods`: Kubernetes cannot move a running pod, so this evicts it, and its controller creates another one elsewhere.
+//!
+//! The user's objects do not change. Where the new pods go follows from which virtual nodes are cordoned for the time of the move.
+
+pub mod decide;
+
+use std::time::Duration;
+
+use anyhow::bail;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt as _, api::ListParams};
+
+use crate::{
+    cluster::{Cluster, Explained as _},
+    evict::{
+        self,
+        cordon::{Uncordon, with_cordon},
+        decide::{Leaving, named},
+    },
+    offload, output,
+    progress::Progress,
+    unpeer,
+    wait::{Poll, until},
+};
+use decide::{Facts, Moved, Peer, Plan, Request};
+
+/// Which pods to move, and where.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub namespace: String,
+    /// Names of pods; if there are none, all of the namespace.
+    pub names: Vec<String>,
+    /// Label selector for pods.
+    pub selector: Option<String>,
+    /// Name or ID of the peer that they leave.
+    pub from: Option<String>,
+    /// Name or ID of the peer to which they go.
+    pub to: Option<String>,
+    /// Also end pods that no controller creates again.
+    pub force: bool,
+}
+
+/// What a move would do. Changes nothing.
+pub async fn plan(cluster: &Cluster, options: &Options) -> anyhow::Result<Plan> {
+    let (from, to) = (peer(cluster, options.from.as_deref()).await?, peer(cluster, options.to.as_deref()).await?);
+    let (nodes, pods) = (evict::virtual_nodes(cluster).await?, pods(cluster, options).await?);
+    let offloading = offload::present(cluster, &options.namespace).await?;
+    let request = Request {
+        namespace: &options.namespace,
+        names: &options.names,
+        from: from.as_ref(),
+        to: to.as_ref(),
+        force: options.force,
+    };
+    decide::plan(&request, &Facts { offloading: offloading.as_ref(), nodes: &nodes, pods: &pods })
+}
+
+async fn peer(cluster: &Cluster, name: Option<&str>) -> anyhow::Result<Option<Peer>> {
+    let Some(name) = name else { return Ok(None) };
+    let foreign = unpeer::find(cluster, name).await?;
+    let nodes = unpeer::nodes_of(cluster, &foreign.spec.cluster_id).await?;
+    let name = foreign.name_any();
+    if nodes.is_empty() {
+        bail!("{name} has no virtual node: this cluster borrows nothing from it");
+    }
+    Ok(Some(Peer { name, nodes }))
+}
+
+async fn pods(cluster: &Cluster, options: &Options) -> anyhow::Result<Vec<Pod>> {
+    let selected =
+        options.selector.as_deref().map_or_else(ListParams::default, |selector| ListParams::default().labels(selector));
+    list(cluster, &options.namespace, &selected).await
+}
+
+async fn list(cluster: &Cluster, namespace: &str, parameters: &ListParams) -> anyhow::Result<Vec<Pod>> {
+    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+    Ok(api.list(parameters).await.doing(format!("list the pods of namespace {namespace}"))?.items)
+}
+
+/// Moves the pods, and waits until those that replace them are ready. The virtual nodes that were cordoned for that are uncordoned, even
+/// after a failure or an interruption.
+pub async fn run(cluster: &Cluster, plan: &Plan, timeout: Duration, progress: &Progress) -> anyhow::Result<Vec<Moved>> {
+    // Pods that are created from now on may replace those that move.
+    let known = list(cluster, &plan.namespace, &ListParams::default()).await?.iter().filter_map(kube::ResourceExt::uid).collect();
+    let moved = Box::pin(async {
+        evict::evict(cluster, "Evicting the pods", timeout, progress, || leaving(cluster, plan)).await?;
+        let step = "Waiting for the new pods";
+        let ready = until(
+            "the new pods are ready",
+            timeout,
+            |text| progress.message(step, text),
+            || async {
+                let moved = decide::moved(plan, &known, &list(cluster, &plan.namespace, &ListParams::default()).await?);
+                Ok(decide::missing(&moved).map_or(Poll::Done(moved), Poll::NotYet))
+            },
+        );
+        progress.step(step, ready).await
+    });
+    with_cordon(cluster, &plan.cordoned_nodes, Uncordon::Always, moved).await
+}
+
+/// The pods of the plan that have not left yet. One that ends at a cluster that does not answer is not waited for.
+async fn leaving(cluster: &Cluster, plan: &Plan) -> anyhow::Result<Vec<Leaving>> {
+    let silent: Vec<String> =
+        evict::virtual_nodes(cluster).await?.into_iter().filter(|node| !node.answers).map(|node| node.name).collect();
+    let pods = list(cluster, &plan.namespace, &ListParams::default()).await?;
+    let planned = |pod: &Leaving| plan.pods.iter().any(|one| one.uid == pod.uid);
+    let waits = |pod: &Leaving| planned(pod) && !(pod.ends && silent.contains(&pod.node));
+    Ok(pods.iter().filter_map(Leaving::of).filter(waits).collect())
+}
+
+/// The question to ask first.
+pub fn question(plan: &Plan) -> String {
+    let pods: Vec<&str> = plan.pods.iter().map(|one| one.pod.as_str()).collect();
+    let lost: Vec<&str> = plan.pods.iter().filter(|one| one.controller.is_none()).map(|one| one.pod.as_str()).collect();
+    let nodes: Vec<&String> = plan.cordoned_nodes.iter().collect();
+    let what = format!("This evicts pods of namespace {}, as disruption budgets allow: {}.", plan.namespace, named(&pods));
+    let lost = (!lost.is_empty()).then(|| format!("No controller creates these again: {}.", named(&lost)));
+    let cordoned = (!nodes.is_empty())
+        .then(|| format!("Until the new pods are ready, these nodes take no new pods of any namespace: {}.", named(&nodes)));
+    [Some(what), lost, cordoned, Some("Continue?".to_owned())].into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+/// What would be done, as text for people.
+pub fn preview(plan: &Plan) -> String {
+    let mut lines = Vec::new();
+    if plan.pods.is_empty() {
+        lines.push(format!("There is no pod to move in namespace {}.", plan.namespace));
+    } else {
+        let row = |one: &decide::Moving| {
+            let controller = one.controller.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name));
+            vec![one.pod.clone(), one.node.clone(), controller.unwrap_or_else(|| "-".to_owned())]
+        };
+        lines.push(output::table(&["POD", "NODE", "CONTROLLER"], plan.pods.iter().map(row)));
+        let nodes: Vec<&str> = plan.cordoned_nodes.iter().map(String::as_str).collect();
+        if !nodes.is_empty() {
+            lines.push(format!("Cordoned meanwhile: {}.", nodes.join(", ")));
+        }
+    }
+    lines.extend(plan.staying.iter().map(|one| format!("Pod {} stays: {}.", one.pod, one.reason)));
+    lines.join("\n")
+}
+
+/// The result as text for people.
+pub fn table(moved: &[Moved]) -> String {
+    let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    let row = |one: &Moved| vec![one.pod.clone(), one.from.clone(), or_none(&one.new_pod), or_none(&one.to)];
+    output::table(&["POD", "FROM", "NEW POD", "TO"], moved.iter().map(row))
+}

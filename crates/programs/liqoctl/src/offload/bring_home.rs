@@ -1,0 +1,102 @@
+//! Brings the pods of a namespace home, as disruption budgets allow, before its offloading ends.
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy};
+use serde_json::json;
+
+use super::{NOT_REPORTED, present};
+use crate::{
+    apply::FIELD_MANAGER,
+    cluster::{Cluster, Explained as _},
+    evict,
+    progress::Progress,
+    wait::{Poll, until},
+};
+
+/// Evicts the pods of a namespace that run in other clusters; new ones run in this cluster. Pods at a cluster that does not answer
+/// stay: they are deleted when the offloading ends.
+pub async fn bring_home(cluster: &Cluster, namespace: &str, timeout: Duration, progress: &Progress) -> anyhow::Result<()> {
+    let leaving = || async { evict::leaving(cluster, Some(namespace), &evict::answering_nodes(cluster).await?).await };
+    let Some(offloading) = present(cluster, namespace).await? else { return Ok(()) };
+    if offloading.metadata.deletion_timestamp.is_some() || leaving().await?.is_empty() {
+        return Ok(());
+    }
+    let strategy = offloading.spec.pod_offloading_strategy;
+    let step = format!("Bringing the pods of namespace {namespace} home");
+    let brought = async {
+        if strategy != PodOffloadingStrategy::Local {
+            keep_new_pods_here(cluster, namespace, timeout).await?;
+        }
+        evict::evict(cluster, &step, timeout, progress, leaving).await
+    };
+    brought.await.map_err(|error| anyhow!("{error:#}. {}", unfinished(namespace, strategy)))
+}
+
+/// Changes the strategy, so that pods that replace evicted ones stay in this cluster; waits until the controllers know it.
+async fn keep_new_pods_here(cluster: &Cluster, namespace: &str, timeout: Duration) -> anyhow::Result<()> {
+    let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
+    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let change = json!({ "spec": { "podOffloadingStrategy": PodOffloadingStrategy::Local } });
+    let changed = api.patch(NAMESPACE_OFFLOADING, &parameters, &Patch::Merge(&change)).await;
+    let generation = changed.doing(format!("change the NamespaceOffloading of namespace {namespace}"))?.metadata.generation;
+    until(
+        "the controllers know that new pods stay in this cluster",
+        timeout,
+        |_| {},
+        || async {
+            let live = api.get(NAMESPACE_OFFLOADING).await.doing("read the NamespaceOffloading")?;
+            let known = is_known(&live, generation);
+            Ok(if known { Poll::Done(()) } else { Poll::NotYet(NOT_REPORTED.to_owned()) })
+        },
+    )
+    .await
+}
+
+/// Whether the controllers reported on this generation.
+fn is_known(offloading: &NamespaceOffloading, generation: Option<i64>) -> bool {
+    let conditions = offloading.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|condition| condition.observed_generation >= generation)
+}
+
+/// What is left after a failure, and what to do.
+fn unfinished(namespace: &str, before: PodOffloadingStrategy) -> String {
+    let back = match before {
+        PodOffloadingStrategy::Local => String::new(),
+        before => format!(". `liqoctl offload namespace {namespace} --pod-offloading-strategy {before:?}` takes it back"),
+    };
+    format!(
+        "Namespace {namespace} is still offloaded, but its new pods run in this cluster. Run the command again, or with --now, which deletes the remaining pods at once{back}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_on_an_older_generation_says_nothing() {
+        let offloading = |observed: i64| -> NamespaceOffloading {
+            let ready = json!({ "type": "Ready", "status": "True", "reason": "R", "message": "m", "observedGeneration": observed,
+                "lastTransitionTime": "2026-01-01T00:00:00Z" });
+            serde_json::from_value(
+                json!({ "metadata": { "name": "offloading" }, "spec": {}, "status": { "conditions": [ready] } }),
+            )
+            .unwrap()
+        };
+        assert!(is_known(&offloading(3), Some(3)) && !is_known(&offloading(2), Some(3)));
+    }
+
+    #[test]
+    fn a_failure_says_what_is_left_and_how_to_take_it_back() {
+        let text = unfinished("demo", PodOffloadingStrategy::Remote);
+        assert!(text.contains("still offloaded") && text.contains("--now"), "{text}");
+        assert!(text.contains("`liqoctl offload namespace demo --pod-offloading-strategy Remote`"), "{text}");
+        assert!(!unfinished("demo", PodOffloadingStrategy::Local).contains("takes it back"));
+    }
+}
