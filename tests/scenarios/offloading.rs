@@ -241,6 +241,11 @@ pub async fn a_pod_that_the_webhook_did_not_see_is_repaired_while_it_has_no_node
     let manager = "--as=system:serviceaccount:liqo:liqo-controller-manager";
     let label = rome.try_kubectl(&["-n", "missed", "label", "pod", "early", "changed=true", manager]).await?;
     ensure!(!label.success, "the manager could label a pod of a user");
+    let nowhere = "  nodeSelector: { kubernetes.io/hostname: none }\n";
+    rome.apply(&pod("missed", "stuck", "Always", "sleep 600").replace("spec:\n", &format!("spec:\n{nowhere}"))).await?;
+    let add = r#"[{"op":"add","path":"/spec/tolerations/-","value":{"key":"spot","operator":"Exists"}}]"#;
+    let another = rome.try_kubectl(&["-n", "missed", "patch", "pod", "stuck", "--type=json", "-p", add, manager]).await?;
+    ensure!(!another.success && another.stderr.contains("Liqo does not"), "another toleration: {another:?}");
     rome.delete_namespace("missed").await
 }
 

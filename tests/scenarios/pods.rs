@@ -7,7 +7,10 @@ use std::{
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
-use kube::ResourceExt as _;
+use kube::{
+    ResourceExt as _,
+    api::{Patch, PatchParams},
+};
 use liqo_tests::{World, eventually};
 use serde_json::json;
 
@@ -340,6 +343,18 @@ pub async fn an_ephemeral_container_runs_at_the_peer_or_shows_why_not(world: Arc
     eventually("an event tells of the refusal", Duration::from_secs(30), || async {
         let events = ["-n", "ephemeral", "events", "--field-selector", "reason=EphemeralContainerRefused"];
         Ok((!rome.items(&events).await?.is_empty()).then_some(()))
+    })
+    .await?;
+    // What it names follows it, and it reads about itself what it would read at home.
+    rome.kubectl(&["-n", "ephemeral", "create", "configmap", "settings", "--from-literal=WORD=hello"]).await?;
+    let here = json!({ "name": "HERE", "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } });
+    let reader = json!({ "name": "reader", "image": "localhost/busybox:1", "command": ["sleep", "600"], "env": [here],
+        "envFrom": [{ "configMapRef": { "name": "settings" } }] });
+    let patch = Patch::Strategic(json!({ "spec": { "ephemeralContainers": [reader] } }));
+    rome.api::<Pod>("ephemeral").patch_subresource("ephemeralcontainers", "web", &PatchParams::default(), &patch).await?;
+    eventually("it has its variables", Duration::from_secs(60), || async {
+        let say = ["-n", "ephemeral", "exec", "web", "-c", "reader", "--", "sh", "-c", "echo $WORD from $HERE"];
+        Ok((rome.try_kubectl(&say).await?.stdout == "hello from ephemeral\n").then_some(()))
     })
     .await?;
     rome.delete_namespace("ephemeral").await

@@ -228,6 +228,28 @@ mod tests {
     }
 
     #[test]
+    fn of_a_users_pod_the_manager_changes_only_the_toleration_for_virtual_nodes() {
+        let named =
+            |object: &&DynamicObject| kind(object) == "ValidatingAdmissionPolicy" && object.name_any() == "liqo-manager-writes";
+        let policy = rendered().iter().find(named).unwrap().data["spec"].clone();
+        let mut variables = policy["variables"].as_array().unwrap().iter();
+        let allowed = variables.find(|variable| variable["name"] == "toleration").unwrap()["expression"].as_str().unwrap();
+        let ours = liqo_offloading_rules::pod::scheduling::tolerations(&json!({})).remove(0);
+        assert_eq!(ours.as_object().map(serde_json::Map::len), Some(3));
+        let word = |field: &str| ours[field].as_str().unwrap();
+        // Exactly one more, and those before it unchanged: a test of single fields would let others through.
+        let exact = format!(
+            "object.spec.?tolerations.orValue([]) == oldObject.spec.?tolerations.orValue([]) \
+             + [{{'key': '{}', 'operator': '{}', 'effect': '{}'}}]",
+            word("key"),
+            word("operator"),
+            word("effect")
+        );
+        assert!(allowed.contains(&exact), "{allowed}");
+        assert_eq!(allowed.matches("tolerations").count(), 2, "{allowed}");
+    }
+
+    #[test]
     fn a_consumer_never_writes_what_the_provider_says() {
         let writes = |rule: &Value| ["create", "update", "patch", "delete"].iter().any(|verb| lists(rule, "verbs", verb));
         for rule in rules(&role(liqo_api::roles::TENANT)) {

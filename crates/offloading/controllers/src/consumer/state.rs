@@ -2,6 +2,7 @@
 //! decides which key of a queue is due; that is what [`triggers`](super::triggers) are for.
 
 mod peer;
+mod pod_index;
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -256,6 +256,10 @@ pub fn local_pod(old: Option<&LocalPod>, new: Option<&LocalPod>) -> Vec<Trigger>
     // What a new pod names is recorded before it is sent.
     let gone = old.filter(|old| new.is_none_or(|new| new.uid != old.uid));
     let named = gone.into_iter().flat_map(Reference::all).map(|one| records(Records::One(one)).after(DELETED_POD_DELAY));
+    // An ephemeral container may name more.
+    let grown = old.zip(new).filter(|(old, new)| old.uid == new.uid && old.refs != new.refs);
+    let more = grown.into_iter().flat_map(|(old, new)| Reference::all(new).into_iter().filter(|one| !one.is_named_by(old)));
+    let more = more.map(|one| records(Records::One(one)));
     // A pod that is sent needs a token; one that ended, or is annotated so, needs none any more.
     let uses = |pod: &LocalPod| (pod.api_server, pod.finished, pod.sent_to.clone());
     let token = old.zip(new).filter(|(old, new)| uses(old) != uses(new));
@@ -264,7 +268,7 @@ pub fn local_pod(old: Option<&LocalPod>, new: Option<&LocalPod>) -> Vec<Trigger>
     let runs = |pod: Option<&LocalPod>| pod.is_some_and(|pod| !pod.finished);
     let changed = old.or(new).filter(|_| runs(old) != runs(new));
     let watch = changed.map(|pod| events(Events::Watch(pod.key.namespace.clone())).after(EVENT_WATCH_DELAY));
-    named.chain(token).chain(both).chain(watch).collect()
+    named.chain(more).chain(token).chain(both).chain(watch).collect()
 }
 
 /// A pod of an offloaded namespace that has no node changed. One that got a node, or is gone, is due no more.

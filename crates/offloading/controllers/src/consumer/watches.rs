@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     net::IpAddr,
     sync::{Arc, OnceLock, Weak},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use futures::StreamExt as _;
@@ -47,7 +47,6 @@ use liqo_offloading_rules::pod::local_state::JsonPod;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::remote_events;
-use liqo_offloading_rules::pod::remote_events::Rate;
 use liqo_offloading_rules::pod::remote_events::RemoteEvent;
 use liqo_offloading_rules::pod::unscheduled::UnscheduledPod;
 use liqo_offloading_rules::replica::kind::Kind;
@@ -62,10 +61,6 @@ use liqo_offloading_rules::replica::record::object_of;
 
 /// A watch at a peer is started again after this time, so that one which died silently is noticed.
 const WATCH_SECONDS: u32 = 120;
-
-/// How many events of one namespace at a peer are read at once, and how often one more.
-const EVENTS_AT_ONCE: u32 = 1000;
-const EVENT_PACE: Duration = Duration::from_millis(5);
 
 /// Starts the watches of this cluster. Providers that are added to the state are sent to the receiver.
 pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPeer>) {
@@ -242,12 +237,9 @@ pub fn remote_events(
     let (stop, consumer, peer) = (remote.stop.child_token(), Arc::downgrade(consumer), peer.clone());
     let (ended, namespace, here) = (stop.clone(), namespace.to_owned(), mapped.to_owned());
     tokio::spawn(ended.run_until_cancelled_owned(async move {
-        let mut pace = Rate::new(EVENTS_AT_ONCE, EVENT_PACE);
         while let Some(event) = seen.next().await {
-            let now = Instant::now();
-            pace.take(now);
             // What the provider sends faster waits there.
-            tokio::time::sleep(pace.wait(now)).await;
+            tokio::time::sleep(peer.event_delay(Instant::now())).await;
             let Some(consumer) = consumer.upgrade() else { return };
             remote_event(&consumer, &peer, &namespace, RemoteEvent::of(event, &here, Timestamp::now()));
         }

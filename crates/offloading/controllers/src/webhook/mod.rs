@@ -205,7 +205,7 @@ fn respond(request: &AdmissionRequest<DynamicObject>, offloading: Option<&Offloa
         Err(error) => return AdmissionResponse::invalid(error),
     };
     let placement = offloading.place(&pod, Timestamp::now());
-    response.warnings = placement.warning.map(|warning| vec![warning]);
+    response.warnings = placement.warning().map(|warning| vec![warning]);
     if placement.patch.is_empty() {
         return response;
     }

@@ -58,13 +58,30 @@ pub fn remote_name(namespace: &str, offloading: &NamespaceOffloading, us: (&str,
     }
 }
 
-/// The merge patch from a map to the wanted mappings; `None` if they are equal. A mapping keeps its name, whatever this cluster is
-/// called now, unless the provider refused that name.
-pub fn patch(map: &NamespaceMap, wanted: &BTreeMap<String, WantedNamespace>) -> Option<Value> {
+/// Whether a namespace has a name at the provider that an earlier `NamespaceOffloading` chose: the namespace was unoffloaded and
+/// offloaded again with another strategy while the provider did not answer. It gets the name that is `wanted` now when nothing runs
+/// in it any more. That this cluster (`us`) is called differently now is no reason.
+pub fn is_outdated(map: &NamespaceMap, namespace: &str, wanted: &str, us: &ClusterId) -> bool {
+    let ending = format!("-{}", us.short());
+    let is_chosen = |name: &str| name == namespace || !name.ends_with(&ending);
+    let standing = map.spec.mappings.get(namespace).map(|standing| standing.remote_name.as_str());
+    standing.is_some_and(|standing| standing != wanted && (is_chosen(standing) || is_chosen(wanted)))
+}
+
+/// The merge patch from a map to the wanted mappings; `None` if they are equal. A mapping keeps its name, unless the provider refused
+/// that name, or the name is outdated and nothing `runs` in the namespace there.
+pub fn patch(
+    map: &NamespaceMap,
+    wanted: &BTreeMap<String, WantedNamespace>,
+    us: &ClusterId,
+    runs: impl Fn(&str) -> bool,
+) -> Option<Value> {
     let standing = &map.spec.mappings;
     let refused = |namespace: &str| matches!(namespace_state(Some(map), namespace), NamespaceState::Refused { .. });
-    let added = wanted.iter().filter(|(namespace, mapping)| {
-        standing.get(*namespace).is_none_or(|standing| standing != *mapping && refused(namespace))
+    let renamed = |namespace: &str, name: &str| is_outdated(map, namespace, name, us) && !runs(namespace);
+    let added = wanted.iter().filter(|(namespace, mapping)| match standing.get(*namespace) {
+        Some(standing) => standing != *mapping && (refused(namespace) || renamed(namespace, &mapping.remote_name)),
+        None => true,
     });
     let removed = standing.keys().filter(|namespace| !wanted.contains_key(*namespace));
     let changes: Map<String, Value> = added
@@ -76,7 +93,10 @@ pub fn patch(map: &NamespaceMap, wanted: &BTreeMap<String, WantedNamespace>) -> 
 
 /// The state of a namespace at a provider, for its pods.
 pub fn namespace_state(map: Option<&NamespaceMap>, namespace: &str) -> NamespaceState {
+    let asked = map.and_then(|map| map.spec.mappings.get(namespace)).map(|asked| &asked.remote_name);
     let mapped = map.and_then(|map| map.status.as_ref()?.namespaces.get(namespace));
+    // An answer about an earlier name says nothing about this one.
+    let mapped = mapped.filter(|mapped| asked.is_none_or(|asked| *asked == mapped.remote_name));
     match mapped.map(|mapped| mapped.phase) {
         Some(MappedNamespacePhase::Ready) => NamespaceState::Ready,
         Some(MappedNamespacePhase::Refused) => {
@@ -99,13 +119,18 @@ pub struct Provider<'a> {
     pub answers: bool,
 }
 
-/// The remote namespace at one selected provider.
-pub fn remote_namespace(namespace: &str, default_name: &str, provider: &Provider) -> RemoteNamespace {
+/// The remote namespace at one selected provider, where it should have the name `wanted`; `us` is this cluster.
+pub fn remote_namespace(namespace: &str, wanted: &str, us: &ClusterId, provider: &Provider) -> RemoteNamespace {
     let mapped = provider.map.and_then(|map| map.status.as_ref()?.namespaces.get(namespace));
-    let asked = provider.map.and_then(|map| map.spec.mappings.get(namespace)).map(|wanted| wanted.remote_name.as_str());
-    let ready = provider.answers && mapped.is_some_and(|mapped| mapped.phase == MappedNamespacePhase::Ready);
+    let asked = provider.map.and_then(|map| map.spec.mappings.get(namespace)).map(|asked| asked.remote_name.as_str());
     let message = match mapped {
         _ if !provider.answers => Some("the cluster does not answer".to_owned()),
+        _ if provider.map.is_some_and(|map| is_outdated(map, namespace, wanted, us)) => Some(format!(
+            "it has another name there from an earlier offloading; it becomes {wanted} when its pods there are gone"
+        )),
+        Some(mapped) if asked.is_some_and(|asked| asked != mapped.remote_name) => {
+            Some(format!("its earlier namespace {} is deleted first", mapped.remote_name))
+        }
         Some(mapped) if mapped.phase == MappedNamespacePhase::Ready => None,
         Some(mapped) => Some(mapped.message.clone().unwrap_or_else(|| format!("the cluster says {:?}", mapped.phase))),
         None => Some("the cluster has not answered yet".to_owned()),
@@ -113,8 +138,8 @@ pub fn remote_namespace(namespace: &str, default_name: &str, provider: &Provider
     RemoteNamespace {
         cluster_id: provider.cluster_id.clone(),
         cluster_name: provider.cluster_name.chars().take(63).collect(),
-        namespace: mapped.map(|mapped| mapped.remote_name.as_str()).or(asked).unwrap_or(default_name).to_owned(),
-        ready,
+        namespace: asked.or(mapped.map(|mapped| mapped.remote_name.as_str())).unwrap_or(wanted).to_owned(),
+        ready: message.is_none(),
         message: message.map(|message| message.chars().filter(|character| !character.is_control()).take(1000).collect()),
         exposed: Vec::new(),
     }
@@ -248,6 +273,7 @@ mod tests {
     #[test]
     fn nothing_is_written_when_the_mappings_stand() {
         let standing = map_of(&[("demo", "demo-rome-x"), ("old", "old-rome-x")], MappedNamespacePhase::Ready);
+        let patch = |map: &NamespaceMap, wanted| patch(map, wanted, &us(), |_| false);
         assert_eq!(patch(&standing, &standing.spec.mappings), None);
         let other = map_of(&[("demo", "demo-rome-x"), ("new", "new-rome-x")], MappedNamespacePhase::Ready);
         let changes = json!({"spec": {"mappings": {"new": {"remoteName": "new-rome-x"}, "old": null}}});
@@ -256,11 +282,42 @@ mod tests {
 
     #[test]
     fn a_mapping_keeps_its_name_unless_it_was_refused() {
-        let renamed = map_of(&[("demo", "demo-roma-x")], MappedNamespacePhase::Ready).spec.mappings;
-        assert_eq!(patch(&map_of(&[("demo", "demo-rome-x")], MappedNamespacePhase::Ready), &renamed), None);
-        let refused = map_of(&[("demo", "demo-rome-x")], MappedNamespacePhase::Refused);
-        assert_eq!(patch(&refused, &renamed), Some(json!({"spec": {"mappings": {"demo": {"remoteName": "demo-roma-x"}}}})));
+        let (before, now) = (mapped_namespace("demo", "rome", &us()), mapped_namespace("demo", "turin", &us()));
+        let patch = |map: &NamespaceMap, wanted| patch(map, wanted, &us(), |_| false);
+        let renamed = map_of(&[("demo", &now)], MappedNamespacePhase::Ready).spec.mappings;
+        assert_eq!(patch(&map_of(&[("demo", &before)], MappedNamespacePhase::Ready), &renamed), None);
+        let refused = map_of(&[("demo", &before)], MappedNamespacePhase::Refused);
+        assert_eq!(patch(&refused, &renamed), Some(json!({"spec": {"mappings": {"demo": {"remoteName": now}}}})));
         assert_eq!(patch(&refused, &refused.spec.mappings), None);
+    }
+
+    #[test]
+    fn a_namespace_that_is_offloaded_again_with_another_strategy_gets_its_new_name_when_nothing_runs_there() {
+        let default = mapped_namespace("demo", "rome", &us());
+        for (before, now) in [(default.as_str(), "demo"), ("demo", default.as_str()), ("team-a", "team-b"), ("demo", "team-a")] {
+            let map = map_of(&[("demo", before)], MappedNamespacePhase::Ready);
+            let wanted = map_of(&[("demo", now)], MappedNamespacePhase::Ready).spec.mappings;
+            let with = |runs: bool| patch(&map, &wanted, &us(), |_| runs);
+            assert_eq!(with(false), Some(json!({"spec": {"mappings": {"demo": {"remoteName": now}}}})));
+            assert_eq!(with(true), None, "{before} has pods");
+            assert!(is_outdated(&map, "demo", now, &us()) && !is_outdated(&map, "demo", before, &us()));
+            let (id, answers) = (us(), true);
+            let provider = Provider { cluster_id: &id, cluster_name: "milan", map: Some(&map), answers };
+            let shown = remote_namespace("demo", now, &us(), &provider);
+            assert!(!shown.ready && shown.namespace == before && shown.message.unwrap().contains(&format!("becomes {now} ")));
+        }
+    }
+
+    #[test]
+    fn the_answer_about_an_earlier_name_says_nothing_about_this_one() {
+        let mut map = map_of(&[("demo", "demo")], MappedNamespacePhase::Ready);
+        map.status.as_mut().unwrap().namespaces.get_mut("demo").unwrap().remote_name = "earlier".into();
+        assert_eq!(namespace_state(Some(&map), "demo"), NamespaceState::Waiting);
+        let id = us();
+        let provider = Provider { cluster_id: &id, cluster_name: "milan", map: Some(&map), answers: true };
+        let shown = remote_namespace("demo", "demo", &id, &provider);
+        assert_eq!((shown.ready, shown.namespace.as_str()), (false, "demo"));
+        assert_eq!(shown.message.as_deref(), Some("its earlier namespace earlier is deleted first"));
     }
 
     #[test]
@@ -276,7 +333,8 @@ mod tests {
     fn the_status_says_where_the_namespace_is_missing_and_why() {
         let id = us();
         let remote_with = |map: &NamespaceMap, answers| {
-            remote_namespace("demo", "demo-rome-y", &Provider { cluster_id: &id, cluster_name: "milan", map: Some(map), answers })
+            let provider = Provider { cluster_id: &id, cluster_name: "milan", map: Some(map), answers };
+            remote_namespace("demo", "demo-rome-y", &id, &provider)
         };
         let fine = remote_with(&map(MappedNamespacePhase::Ready), true);
         assert!(fine.ready && fine.message.is_none() && fine.namespace == "demo-x");

@@ -24,7 +24,7 @@ use liqo_api::{OffloadedReason, ReflectedKind, Usage, annotations, finalizers, l
 use serde_json::{Map, Value, json};
 
 use crate::json::{domain, items, name, text};
-use crate::pod::{ephemeral, references};
+use crate::pod::references;
 
 use crate::pod::carry::api_server::ApiServerChoice;
 pub(crate) use volumes::ALLOWED_VOLUMES;
@@ -65,6 +65,9 @@ const DROPPED: &[&str] = &[
     "serviceAccountName",
     "topologySpreadConstraints",
 ];
+
+/// The lists of containers in a `PodSpec`.
+const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// Whether a pod has a token for the API server of the cluster that it runs in.
 const AUTOMOUNT: &str = "automountServiceAccountToken";
@@ -181,7 +184,7 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     placement::confine(&mut spec, &rules.nodes);
     containers::request_explicitly(&mut spec, &rules.default_requests);
     // Only a pod that asks for a token has one.
-    let wants_token = carried.pointer("/spec/automountServiceAccountToken") == Some(&Value::Bool(true));
+    let wants_token = wants_token(carried);
     if wants_token && !rules.api_server {
         return Err(Refusal::new(
             OffloadedReason::ApiServerNotAllowed.as_str(),
@@ -231,6 +234,21 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
         pod["metadata"]["annotations"][annotations::HOME_LABELS] = home_labels.into();
     }
     Ok(pod)
+}
+
+/// The provider's side: an ephemeral container to add to the pod. The same rules apply to it as to the other containers.
+pub(crate) fn ephemeral_container(carried: &Value, container: &Value, rules: &ProviderRules) -> Result<Value, Refusal> {
+    let reduced = containers::reduce(&json!([container]), &volumes::injected(carried))?.unwrap_or_default();
+    reflected(&json!({ "spec": { "containers": reduced } }), &rules.reflected_kinds, &rules.policy)?;
+    let mut spec = Map::from_iter([("ephemeralContainers".to_owned(), reduced)]);
+    if !wants_token(carried) {
+        downward::refer_to_local_values(&mut spec);
+    }
+    Ok(spec["ephemeralContainers"][0].take())
+}
+
+fn wants_token(carried: &Value) -> bool {
+    carried.pointer("/spec/automountServiceAccountToken") == Some(&Value::Bool(true))
 }
 
 /// The changes to a running remote pod after its local pod changed: labels, annotations, images and the deadline, which may change
@@ -310,7 +328,7 @@ fn reduce(
             "containers" | "initContainers" => containers::reduce(value, &injected)?,
             // An empty list says that all have ended.
             "ephemeralContainers" => {
-                Some(containers::reduce(&ephemeral::unfinished(pod), &injected)?.unwrap_or_else(|| json!([])))
+                Some(containers::reduce(&containers::unfinished_ephemeral(pod), &injected)?.unwrap_or_else(|| json!([])))
             }
             "nodeSelector" => placement::node_selector(value, advertised),
             "affinity" => placement::affinity(value, advertised),
@@ -351,7 +369,7 @@ fn refuse_claims(value: &Value) -> Result<Option<Value>, Refusal> {
     ))
 }
 
-/// Refuses a pod that needs an object to start which the provider's policy does not let consumers reflect.
+/// Refuses containers that need an object to start which the provider's policy does not let consumers reflect.
 fn reflected(pod: &Value, kinds: &[ReflectedKind], policy: &str) -> Result<(), Refusal> {
     let needed = references::required(pod);
     for (kind, names) in [(ReflectedKind::ConfigMap, &needed.config_maps), (ReflectedKind::Secret, &needed.secrets)] {

@@ -1,20 +1,28 @@
 //! Ephemeral containers, as `kubectl debug` adds them to a running pod.
 //!
-//! They travel with the other changes of a pod. An API server takes them only for a pod that exists, through a subresource of their
-//! own, where Pod Security judges them like all containers. One that the provider's API server refuses is shown as ended: it never
-//! starts, and nobody can change it.
+//! They travel with the other changes of a pod, by the same rules as its other containers. An API server takes them only for a pod
+//! that exists, through a subresource of their own, where Pod Security judges them like all containers. They can have neither ports
+//! nor resources; the limits of the pod's cgroup hold for them, too. One that the provider or its API server refuses is shown as
+//! ended: it never starts, and nobody can change it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use liqo_api::OffloadedReason;
 use serde_json::{Value, json};
 
+use crate::dns_names;
 use crate::json::{items, name, text};
+use crate::pod::carry::{ProviderRules, ephemeral_container};
 use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES, cut};
 use crate::pod::reported_status::PodStatusText;
+use crate::pod::usage::not_shared;
 
-/// Maximum number in a remote pod. Kubernetes has none, and they cannot be removed.
+/// Maximum number in a remote pod. Kubernetes has none, and they cannot be removed. At most as many more are refused at once: the
+/// next ones follow when the local pod shows these as ended.
 const MAX_COUNT: usize = 32;
+
+const TOO_MANY: &str = "a pod in another cluster has at most 32 ephemeral containers, and they cannot be removed; delete the pod, so \
+     that its controller creates it again without them";
 
 /// The exit code of a container that never started, as a kubelet reports it.
 const NOT_STARTED: i32 = 128;
@@ -22,30 +30,28 @@ const NOT_STARTED: i32 = 128;
 /// Why containers were refused, by their names.
 pub type RefusedContainers = BTreeMap<String, String>;
 
-/// The consumer's side: those that may still run. An ephemeral container never starts twice, not even in the next remote pod.
-pub(crate) fn unfinished(pod: &Value) -> Value {
-    let has_ended = |container: &Value| {
-        let statuses = items(pod, &format!("/status/{EPHEMERAL_STATUSES}"));
-        statuses.iter().any(|status| name(status) == name(container) && status.pointer("/state/terminated").is_some())
-    };
-    items(pod, EPHEMERAL_CONTAINERS).iter().filter(|container| !has_ended(container)).cloned().collect()
-}
-
 /// The names of a pod's ephemeral containers. Nothing else of them ever changes.
 pub(crate) fn names(pod: &Value) -> BTreeSet<&str> {
     items(pod, EPHEMERAL_CONTAINERS).iter().map(name).collect()
 }
 
-/// The provider's side: those that the remote pod lacks.
-pub fn missing(carried: &Value, live: &Value) -> Vec<Value> {
+/// The provider's side: the names of those that the remote pod lacks, with what to add, or why that is refused. Without `rules`, no
+/// policy selects the consumer any more.
+pub fn missing(carried: &Value, live: &Value, rules: Option<&ProviderRules>) -> Vec<(String, Result<Value, String>)> {
     let existing = names(live);
     let room = MAX_COUNT.saturating_sub(existing.len());
-    items(carried, EPHEMERAL_CONTAINERS)
+    let missing = items(carried, EPHEMERAL_CONTAINERS)
         .iter()
-        .filter(|container| !existing.contains(name(container)))
-        .take(room)
-        .cloned()
-        .collect()
+        .filter(|container| dns_names::is_label(name(container)) && !existing.contains(name(container)));
+    let judged = |(position, container): (usize, &Value)| {
+        let allowed = match rules {
+            _ if position >= room => Err(TOO_MANY.to_owned()),
+            None => Err(not_shared().message),
+            Some(rules) => ephemeral_container(carried, container, rules).map_err(|refusal| refusal.message),
+        };
+        (name(container).to_owned(), allowed)
+    };
+    missing.take(room + MAX_COUNT).enumerate().map(judged).collect()
 }
 
 /// The reported status with the containers that were refused.
@@ -80,7 +86,10 @@ pub fn newly_refused(home: &Value, remote: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use liqo_api::ReflectedKind;
+
     use super::*;
+    use crate::pod::carry::outgoing;
 
     fn pod(containers: &[&str], ended: &[&str]) -> Value {
         let containers: Vec<Value> = containers.iter().map(|name| json!({ "name": name, "image": "busybox" })).collect();
@@ -90,17 +99,62 @@ mod tests {
 
     #[test]
     fn what_has_ended_is_not_sent_again() {
-        let sent = unfinished(&pod(&["a", "b"], &["a"]));
-        assert_eq!(sent, json!([{ "name": "b", "image": "busybox" }]));
+        let sent = outgoing(&pod(&["a", "b"], &["a"]), &BTreeSet::new()).unwrap();
+        assert_eq!(sent["spec"]["ephemeralContainers"], json!([{ "name": "b", "image": "busybox" }]));
+    }
+
+    fn rules() -> ProviderRules {
+        ProviderRules { policy: "partners".into(), reflected_kinds: vec![ReflectedKind::ConfigMap], ..ProviderRules::default() }
+    }
+
+    /// The one container that a pod lacks.
+    fn judged(container: &Value, rules: Option<&ProviderRules>) -> Result<Value, String> {
+        let mut carried = pod(&[], &[]);
+        carried["spec"]["ephemeralContainers"] = json!([container]);
+        missing(&carried, &pod(&[], &[]), rules).remove(0).1
     }
 
     #[test]
-    fn a_remote_pod_gets_what_it_lacks_and_not_without_limit() {
-        let names_of = |all: Vec<Value>| all.iter().map(|one| name(one).to_owned()).collect::<Vec<_>>();
-        assert_eq!(names_of(missing(&pod(&["a", "b"], &[]), &pod(&["a"], &[]))), ["b"]);
+    fn a_remote_pod_gets_what_it_lacks_and_the_rest_is_refused_in_words() {
+        let found = |carried: &[&str]| missing(&pod(carried, &[]), &pod(&["a"], &[]), Some(&rules()));
+        assert_eq!(found(&["a", "b", "", "../x"]), [("b".to_owned(), Ok(json!({ "name": "b", "image": "busybox" })))]);
         let many: Vec<String> = (0..100).map(|number| format!("c{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert_eq!(missing(&pod(&many, &[]), &pod(&["a"], &[])).len(), MAX_COUNT - 1);
+        let (added, refused): (Vec<_>, Vec<_>) = found(&many).into_iter().partition(|(_, judged)| judged.is_ok());
+        assert_eq!((added.len(), refused.len()), (MAX_COUNT - 1, MAX_COUNT));
+        assert_eq!(refused[0], ("c31".to_owned(), Err(TOO_MANY.to_owned())));
+        assert!(TOO_MANY.contains(&format!("at most {MAX_COUNT} ")));
+    }
+
+    #[test]
+    fn the_providers_rules_for_containers_hold_for_ephemeral_ones() {
+        let with = |key: &str, value: Value| {
+            let mut container = json!({ "name": "debug", "image": "i" });
+            container[key] = value;
+            judged(&container, Some(&rules()))
+        };
+        assert!(with("ports", json!([{ "hostPort": 80 }])).unwrap_err().contains("hostPort"));
+        assert!(with("envFrom", json!([{ "secretRef": { "name": "login" } }])).unwrap_err().contains("the Secret login"));
+        for allowed in
+            [json!([{ "configMapRef": { "name": "m" } }]), json!([{ "secretRef": { "name": "login", "optional": true } }])]
+        {
+            assert_eq!(with("envFrom", allowed.clone()).unwrap()["envFrom"], allowed);
+        }
+        let refusal = judged(&json!({ "name": "debug", "image": "i" }), None).unwrap_err();
+        assert_eq!(refusal, not_shared().message);
+    }
+
+    #[test]
+    fn an_ephemeral_container_reads_about_itself_what_it_would_read_at_home() {
+        let field = |path: &str| json!({ "name": "X", "valueFrom": { "fieldRef": { "fieldPath": path } } });
+        let env = ["metadata.namespace", "metadata.uid", "spec.nodeName", "metadata.name"].map(field);
+        let home = json!({ "metadata": { "name": "web", "namespace": "demo" }, "spec": { "nodeName": "milan", "containers": [],
+            "ephemeralContainers": [{ "name": "debug", "image": "i", "env": env }] } });
+        let carried = outgoing(&home, &BTreeSet::new()).unwrap();
+        let added = missing(&carried, &pod(&[], &[]), Some(&rules())).remove(0).1.unwrap();
+        let expected = json!([field("metadata.labels['liqo.io/home-namespace']"), field("metadata.labels['liqo.io/shadow-pod']"),
+            { "name": "X", "value": "milan" }, field("metadata.name")]);
+        assert_eq!(added["env"], expected);
     }
 
     #[test]

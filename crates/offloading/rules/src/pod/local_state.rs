@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::json::{fingerprint, items, name, text};
 use crate::pod::carry::api_server::{ApiServerChoice, choose, secret, uses};
 use crate::pod::carry::{Refusal, outgoing};
+use crate::pod::controller::Controller;
 use crate::pod::ephemeral;
 use crate::pod::local_status::is_final;
 use crate::pod::references::{References, refs};
@@ -57,12 +58,6 @@ pub struct OffloadedCondition {
     pub since: Timestamp,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Controller {
-    pub kind: String,
-    pub uid: String,
-}
-
 impl LocalPod {
     /// Reduces a pod on the node of this `VirtualNode`.
     pub fn of(pod: JsonPod, virtual_node: &Key) -> Option<Self> {
@@ -70,7 +65,7 @@ impl LocalPod {
         let uid = metadata.uid.clone()?;
         let key = Key::new(metadata.namespace.clone()?, metadata.name.clone()?);
         let deletion = metadata.deletion_timestamp.is_some().then(|| metadata.deletion_grace_period_seconds.unwrap_or(0));
-        let controller = controller(&metadata);
+        let controller = Controller::among(&json!(metadata.owner_references));
         let sent_to = metadata.annotations.as_ref().and_then(|all| all.get(annotations::SENT_TO)).cloned();
         let whole = json!({ "metadata": travelling(metadata), "spec": spec, "status": status });
         Some(Self {
@@ -109,11 +104,6 @@ fn travelling(metadata: ObjectMeta) -> Value {
         "labels": metadata.labels.unwrap_or_default(),
         "annotations": metadata.annotations.unwrap_or_default(),
     })
-}
-
-pub(crate) fn controller(metadata: &ObjectMeta) -> Option<Controller> {
-    let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
-    Some(Controller { kind: owner.kind.clone(), uid: owner.uid.clone() })
 }
 
 fn offloaded(pod: &Value) -> Option<OffloadedCondition> {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::json::{items, text};
+use crate::pod::local_status::EPHEMERAL_CONTAINERS;
 
 /// The `ConfigMap` that every cluster's own controller manager writes into every namespace, and restores: it would overwrite a
 /// replica again and again.
@@ -20,26 +21,27 @@ pub struct References {
 ///
 /// Optional references count like the others: an object that is not there yet is reflected when it appears.
 pub(crate) fn refs(pod: &Value) -> References {
-    let mut found = named(pod, &|_| true);
+    let mut found = named(pod, &["/spec/containers", "/spec/initContainers", EPHEMERAL_CONTAINERS], &|_| true);
     for secret in items(pod, "/spec/imagePullSecrets") {
         found.secret(text(secret, "/name"));
     }
     found
 }
 
-/// The objects without which its containers do not start: neither optional ones nor those of `imagePullSecrets`.
+/// The objects without which its containers do not start: neither optional ones nor those of `imagePullSecrets`. Ephemeral
+/// containers do not count, because the others start without them.
 pub fn required(pod: &Value) -> References {
-    named(pod, &|reference| reference.get("optional") != Some(&Value::Bool(true)))
+    named(pod, &["/spec/containers", "/spec/initContainers"], &|reference| reference.get("optional") != Some(&Value::Bool(true)))
 }
 
-/// The objects in `env`, `envFrom`, volumes and projected volumes, from references that count.
-fn named(pod: &Value, counts: &dyn Fn(&Value) -> bool) -> References {
+/// The objects in volumes and projected volumes, and in `env` and `envFrom` of these lists of containers, from references that count.
+fn named(pod: &Value, lists: &[&str], counts: &dyn Fn(&Value) -> bool) -> References {
     let mut found = References::default();
     let name = |holder: &Value, reference: &str, field: &str| {
         let reference = holder.pointer(reference).filter(|reference| counts(reference))?;
         reference.get(field).and_then(Value::as_str).map(str::to_owned)
     };
-    for list in ["/spec/containers", "/spec/initContainers"] {
+    for list in lists {
         for container in items(pod, list) {
             for variable in items(container, "/env") {
                 found.config_map(name(variable, "/valueFrom/configMapKeyRef", "name").as_deref());
@@ -96,6 +98,16 @@ mod tests {
             "imagePullSecrets": [{"name": "s-pull"}]}}));
         assert_eq!(names(&found.config_maps), ["cm-env", "cm-from", "cm-init", "cm-proj", "cm-vol"]);
         assert_eq!(names(&found.secrets), ["s-env", "s-from", "s-proj", "s-pull", "s-vol"]);
+    }
+
+    #[test]
+    fn an_ephemeral_container_names_objects_that_the_pod_can_start_without() {
+        let env = json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]);
+        let pod =
+            json!({"spec": {"ephemeralContainers": [{"name": "e", "env": env, "envFrom": [{"configMapRef": {"name": "cm"}}]}]}});
+        let found = refs(&pod);
+        assert_eq!((names(&found.config_maps), names(&found.secrets)), (vec!["cm"], vec!["s"]));
+        assert_eq!(required(&pod), References::default());
     }
 
     #[test]

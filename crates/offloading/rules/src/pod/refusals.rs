@@ -8,12 +8,14 @@ use liqo_api::{ClusterId, OffloadedReason};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::json::{items, text};
+use crate::json::text;
+use crate::pod::controller::Controller;
 
 /// After this time a provider is tried again: its policy may have changed.
 const LIFETIME: SignedDuration = SignedDuration::from_hours(1);
 
-/// Maximum number of entries; the oldest ones go first.
+/// Maximum number of entries. A full list keeps those that it has: if each new one took the place of an older one, refused pods of
+/// more owners than that would go back to the provider in turns, without end.
 const MAX_ENTRIES: usize = 32;
 
 /// A provider that refused a pod of an owner.
@@ -46,15 +48,14 @@ impl Refusals {
         serde_json::to_string(&self.0).unwrap_or_default()
     }
 
-    /// The list with one more refusal; `None` if it contains that already.
+    /// The list with one more refusal, and without expired ones; `None` if it contains that already, or is full.
     pub fn with(&self, owner: &str, cluster: (&ClusterId, &str), reason: OffloadedReason, now: Timestamp) -> Option<Self> {
         let (cluster_id, cluster_name) = cluster;
         let mut valid: Vec<RefusedOwner> = self.0.iter().filter(|one| one.until > now).cloned().collect();
-        if valid.iter().any(|one| one.owner == owner && one.cluster_id == *cluster_id) {
+        let is_known = valid.iter().any(|one| one.owner == owner && one.cluster_id == *cluster_id);
+        if is_known || valid.len() >= MAX_ENTRIES {
             return None;
         }
-        let excess = (valid.len() + 1).saturating_sub(MAX_ENTRIES);
-        valid.drain(..excess);
         valid.push(RefusedOwner {
             owner: owner.to_owned(),
             cluster_id: cluster_id.clone(),
@@ -67,12 +68,21 @@ impl Refusals {
 
     /// The refusals of pods of the same owner as this pod.
     pub fn of_pod(&self, pod: &Value, now: Timestamp) -> Vec<&RefusedOwner> {
-        let is_controller = |owner: &&Value| owner.get("controller") == Some(&Value::Bool(true));
-        let controller = items(pod, "/metadata/ownerReferences").iter().find(is_controller);
-        let Some(uid) = controller.and_then(|controller| text(controller, "/uid")) else { return Vec::new() };
-        let owner = owner(uid, pod);
+        let Some(controller) = Controller::of(pod) else { return Vec::new() };
+        let owner = owner(&controller.uid, pod);
         self.0.iter().filter(|one| one.owner == owner && one.until > now).collect()
     }
+}
+
+/// Why a pod is not sent to providers that refused another one of its owner.
+pub fn avoided(refusals: &[&RefusedOwner]) -> String {
+    let each = refusals.iter().map(|one| {
+        format!("{} (it refused one for {}) before {}", one.cluster_name, one.reason, one.until.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    });
+    format!(
+        "pods with this template are not sent to {}; a changed template is tried at once",
+        each.collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// What pods with the same template have in common: the UID of their controller, and its revision if it keeps its UID when the
@@ -176,15 +186,18 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_bounded() {
+    fn a_full_list_keeps_what_it_has_until_that_expires() {
         let name = "n".repeat(300);
         let mut refusals = Refusals::default();
-        for number in 0..100 {
+        let with = |refusals: &Refusals, number: usize, minute: i64| {
             let owner = owner(&format!("{number:036}"), &pod("o", Some(&name)));
-            refusals = refusals.with(&owner, (&milan(), &name), OffloadedReason::NotAllowed, at(0)).unwrap();
+            refusals.with(&owner, (&milan(), &name), OffloadedReason::NotAllowed, at(minute))
+        };
+        for number in 0..MAX_ENTRIES {
+            refusals = with(&refusals, number, 0).unwrap();
         }
-        assert_eq!(refusals.0.len(), MAX_ENTRIES);
-        assert!(refusals.0[0].owner.starts_with(&format!("{:036}", 68)), "the oldest went first");
+        assert_eq!(with(&refusals, MAX_ENTRIES, 59), None);
+        assert_eq!(with(&refusals, MAX_ENTRIES, 60).unwrap().0.len(), 1);
         assert!(refusals.to_annotation().len() < 20_000, "{}", refusals.to_annotation().len());
         assert_eq!(Refusals::parse(Some("nonsense")), Refusals::default());
     }

@@ -98,7 +98,7 @@ pub struct Snapshot {
     pub reclaim: Option<String>,
     /// UID of the pod that was evicted for that; the watch may not show it yet.
     pub evicted_uid: Option<String>,
-    /// Ephemeral containers that the API server refused.
+    /// Ephemeral containers that were refused.
     pub refused_containers: RefusedContainers,
     pub now: Timestamp,
 }

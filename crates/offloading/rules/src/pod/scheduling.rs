@@ -9,17 +9,23 @@ use liqo_api::{PodOffloadingStrategy, labels, pods};
 use serde_json::{Value, json};
 
 use crate::json::{items, text};
+use crate::pod::carry::Refusal;
 use crate::pod::carry::obstacle::obstacle;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Placement {
     /// JSON patch operations; empty if the pod needs no change.
     pub patch: Vec<Value>,
-    /// A warning for the person who creates the pod: it stays in this cluster.
-    pub warning: Option<String>,
+    /// Why the pod stays in this cluster, whatever its namespace says; `None` if it may leave.
+    pub obstacle: Option<Refusal>,
 }
 
 impl Placement {
+    /// For the person who creates the pod.
+    pub fn warning(&self) -> Option<String> {
+        self.obstacle.as_ref().map(|obstacle| format!("the pod runs in this cluster only: {obstacle}"))
+    }
+
     /// Whether Kubernetes would let the patch be applied to a pod that exists.
     pub fn adds_only_a_toleration(&self) -> bool {
         self.patch.iter().all(|operation| text(operation, "/path").is_some_and(|path| path.starts_with(TOLERATIONS)))
@@ -37,10 +43,7 @@ pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Va
         return Placement::default();
     }
     if let Some(obstacle) = obstacle(pod) {
-        return Placement {
-            patch: require(pod, &[at_home()]).into_iter().collect(),
-            warning: Some(format!("the pod runs in this cluster only: {obstacle}")),
-        };
+        return Placement { patch: require(pod, &[at_home()]).into_iter().collect(), obstacle: Some(obstacle) };
     }
     let remote = remote_terms(selector, avoided);
     let wanted = match strategy {
@@ -50,7 +53,7 @@ pub fn place(pod: &Value, strategy: PodOffloadingStrategy, selector: Option<&[Va
         _ => [vec![at_home()], remote].concat(),
     };
     let patch = tolerate(pod).into_iter().chain(require(pod, &wanted)).collect();
-    Placement { patch, warning: None }
+    Placement { patch, obstacle: None }
 }
 
 fn expression(key: &str, operator: &str, values: &[&str]) -> Value {
@@ -305,7 +308,7 @@ mod tests {
         ] {
             spec["tolerations"] = json!([{"operator": "Exists"}]);
             for strategy in [Remote, LocalAndRemote] {
-                let warning = place(&pod(&spec), strategy, None, &[]).warning.unwrap();
+                let warning = place(&pod(&spec), strategy, None, &[]).warning().unwrap();
                 assert!(warning.starts_with("the pod runs in this cluster only: "), "{warning}");
                 let spec = placed(&spec, strategy, None);
                 assert_eq!(terms(&spec), &json!([{"matchExpressions": [not_virtual_node()]}]));

@@ -10,9 +10,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::json::{items, text};
-use crate::pod::local_state::{Controller, JsonPod, controller};
+use crate::pod::controller::Controller;
+use crate::pod::local_state::JsonPod;
 use crate::pod::local_status::is_final;
-use crate::pod::refusals::RefusedOwner;
+use crate::pod::refusals::{RefusedOwner, avoided};
 use crate::pod::scheduling::Placement;
 
 /// A pod gets this much time to be scheduled before anything but a toleration is due.
@@ -56,7 +57,7 @@ impl UnscheduledPod {
             return None;
         }
         Some(Self {
-            controller: controller(&metadata),
+            controller: Controller::of(&whole),
             uid: metadata.uid?,
             created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             gated: !items(&whole, "/spec/schedulingGates").is_empty(),
@@ -107,7 +108,7 @@ const UNSEEN: &str = "the pod lacks node affinity for other clusters, and so did
 pub fn repair(facts: &Facts) -> Repair {
     let Facts { pod, placement, refusals, recreated_since, now } = *facts;
     let is_handled = placement.patch.is_empty();
-    if placement.warning.is_some() || (is_handled && refusals.is_empty()) {
+    if placement.obstacle.is_some() || (is_handled && refusals.is_empty()) {
         return Repair::Nothing;
     }
     if !is_handled && refusals.is_empty() && placement.adds_only_a_toleration() {
@@ -130,17 +131,6 @@ pub fn repair(facts: &Facts) -> Repair {
         Some(since) if pod.created >= since => Repair::Tell(UNSEEN.to_owned()),
         _ => Repair::Recreate,
     }
-}
-
-/// Why a pod is not sent to providers that refused another one of its owner.
-fn avoided(refusals: &[&RefusedOwner]) -> String {
-    let each = refusals.iter().map(|one| {
-        format!("{} (it refused one for {}) before {}", one.cluster_name, one.reason, one.until.strftime("%Y-%m-%dT%H:%M:%SZ"))
-    });
-    format!(
-        "pods with this template are not sent to {}; a changed template is tried at once",
-        each.collect::<Vec<_>>().join(", ")
-    )
 }
 
 #[cfg(test)]

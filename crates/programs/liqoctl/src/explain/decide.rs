@@ -4,7 +4,11 @@ use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, PodStatus, Taint};
 use kube::ResourceExt as _;
 use liqo_api::{
     ClusterId, ForeignCluster, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy, RemoteNamespace, ShadowPod,
-    ShadowPodPhase, links, pods,
+    ShadowPodPhase, annotations, links, pods,
+};
+use liqo_offloading_rules::pod::{
+    carry::obstacle::obstacle,
+    refusals::{Refusals, RefusedOwner, avoided},
 };
 
 use super::{
@@ -39,12 +43,19 @@ fn steps(facts: &PodFacts) -> Vec<Step> {
     let mut steps = vec![local_pod(facts)];
     if facts.node_name().is_none() {
         steps.push(namespace(facts, None));
+        if let Some(kept) = kept_at_home(facts) {
+            steps.push(kept);
+            return steps;
+        }
+        let refusals = refusals(facts);
+        steps.extend(avoids(facts, &refusals, Verdict::Warn));
         steps.extend(toleration(facts));
-        steps.push(candidates(facts));
+        steps.push(candidates(facts, &refusals));
         return steps;
     }
     steps.push(virtual_node(facts));
     if matches!(&facts.node, Ok(Some(node)) if !is_virtual(node)) {
+        steps.extend(kept_at_home(facts).or_else(|| avoids(facts, &refusals(facts), Verdict::Ok)));
         return steps;
     }
     let provider = facts.provider_id();
@@ -164,14 +175,42 @@ fn state(node: &Node) -> NodeState {
     }
 }
 
+/// Why the pod of an offloaded namespace runs in this cluster only, whatever its providers allow.
+fn kept_at_home(facts: &PodFacts) -> Option<Step> {
+    facts.remote_offloading()?;
+    let obstacle = obstacle(&serde_json::to_value(&facts.pod).unwrap_or_default())?;
+    let what = format!("the pod runs in this cluster only: {}: {obstacle}", obstacle.reason);
+    Some(Step::new(StepName::Placement, Verdict::Skipped, what))
+}
+
+/// The providers that refused another pod of the same owner. Where pods may run only at providers, that keeps none away from them.
+fn refusals(facts: &PodFacts) -> Vec<RefusedOwner> {
+    let avoids = |one: &&NamespaceOffloading| one.spec.pod_offloading_strategy == PodOffloadingStrategy::LocalAndRemote;
+    let Some(offloading) = facts.remote_offloading().filter(avoids) else { return Vec::new() };
+    let all = Refusals::parse(offloading.annotations().get(annotations::REFUSED_PODS).map(String::as_str));
+    let pod = serde_json::to_value(&facts.pod).unwrap_or_default();
+    all.of_pod(&pod, facts.read_at).into_iter().cloned().collect()
+}
+
+fn avoids(facts: &PodFacts, refusals: &[RefusedOwner], verdict: Verdict) -> Option<Step> {
+    if refusals.is_empty() {
+        return None;
+    }
+    let (namespace, annotation) = (facts.pod.namespace().unwrap_or_default(), annotations::REFUSED_PODS);
+    let step = Step::new(StepName::Placement, verdict, avoided(&refusals.iter().collect::<Vec<_>>()));
+    Some(step.advise(format!(
+        "to try earlier: `kubectl -n {namespace} annotate namespaceoffloading offloading {annotation}-`, and delete the pod"
+    )))
+}
+
 /// The virtual nodes that a pod without a node could get.
-fn candidates(facts: &PodFacts) -> Step {
+fn candidates(facts: &PodFacts, refusals: &[RefusedOwner]) -> Step {
     let step = StepName::VirtualNode;
     let nodes = match &facts.virtual_nodes {
         Ok(nodes) => nodes,
         Err(why) => return Step::new(step, Verdict::Unknown, why),
     };
-    let shown: Vec<(bool, String)> = nodes.iter().map(|node| candidate(node, facts)).collect();
+    let shown: Vec<(bool, String)> = nodes.iter().map(|node| candidate(node, facts, refusals)).collect();
     let what = shown.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("; ");
     if nodes.is_empty() {
         return Step::new(step, Verdict::Warn, "there is no virtual node").advise("`liqoctl peer` borrows from another cluster");
@@ -183,24 +222,23 @@ fn candidates(facts: &PodFacts) -> Step {
         .advise("`liqoctl status` shows the peering behind each node; `kubectl uncordon` opens a cordoned node")
 }
 
-fn candidate(node: &Node, facts: &PodFacts) -> (bool, String) {
+fn candidate(node: &Node, facts: &PodFacts, refusals: &[RefusedOwner]) -> (bool, String) {
     let name = node.name_any();
     let id: Option<ClusterId> = node.labels().get(liqo_api::labels::REMOTE_CLUSTER_ID).and_then(|id| id.parse().ok());
-    let has_namespace = id.is_some_and(|id| facts.remote_namespace(&id).is_some_and(|remote| remote.ready));
+    let has_namespace = id.as_ref().is_some_and(|id| facts.remote_namespace(id).is_some_and(|remote| remote.ready));
+    let has_refused = id.is_some_and(|id| refusals.iter().any(|one| one.cluster_id == id));
     match state(node) {
         NodeState::NotReady(why) => (false, format!("{name} is not Ready: {why}")),
         NodeState::Closed(why) => (false, format!("{name} is Ready, but {why}")),
         NodeState::Open if !has_namespace => (false, format!("{name} is Ready, but its cluster does not have the namespace")),
+        NodeState::Open if has_refused => (false, format!("{name} is Ready, but its cluster refused a pod with this template")),
         NodeState::Open => (true, format!("{name} is Ready and takes pods")),
     }
 }
 
 /// Whether a pod of an offloaded namespace may go to virtual nodes at all.
 fn toleration(facts: &PodFacts) -> Option<Step> {
-    let offloading = facts.offloading.as_ref().ok()?.as_ref()?;
-    if offloading.spec.pod_offloading_strategy == PodOffloadingStrategy::Local {
-        return None;
-    }
+    facts.remote_offloading()?;
     let tolerations = facts.pod.spec.as_ref().and_then(|spec| spec.tolerations.as_ref());
     let tolerates = tolerations.into_iter().flatten().any(|one| match one.key.as_deref() {
         Some(key) if !key.is_empty() => key == pods::VIRTUAL_NODE_TAINT,

@@ -1,10 +1,11 @@
 //! What is read about one pod, here and at its provider.
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use liqo_api::{
-    ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, RemoteNamespace, ShadowPod, labels, provider_namespace,
-    tenant_namespace,
+    ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, RemoteNamespace, ShadowPod,
+    labels, provider_namespace, tenant_namespace,
 };
 use liqo_peering::credential::{self, CREDENTIAL_SECRET};
 
@@ -25,6 +26,7 @@ pub struct PodFacts {
     pub offloading: Read<Option<NamespaceOffloading>>,
     /// What the provider has of the pod; nothing if the pod is on no virtual node.
     pub provider: Option<AtProvider>,
+    pub read_at: Timestamp,
 }
 
 /// What this cluster's credential may read at the provider.
@@ -38,6 +40,12 @@ impl PodFacts {
     /// Name of the pod's node.
     pub fn node_name(&self) -> Option<&str> {
         self.pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// The `NamespaceOffloading`, if it lets pods of the namespace run elsewhere.
+    pub fn remote_offloading(&self) -> Option<&NamespaceOffloading> {
+        let offloading = self.offloading.as_ref().ok()?.as_ref()?;
+        (offloading.spec.pod_offloading_strategy != PodOffloadingStrategy::Local).then_some(offloading)
     }
 
     /// The cluster behind the pod's node.
@@ -74,7 +82,7 @@ pub async fn collect(cluster: &Cluster, own: &ClusterId, namespace: &str, name: 
         Some(node) if !node.is_empty() => reader.get_cluster_wide::<Node>(node).await,
         _ => Ok(None),
     };
-    let mut facts = PodFacts { pod, node, virtual_nodes, peers, offloading, provider: None };
+    let mut facts = PodFacts { pod, node, virtual_nodes, peers, offloading, provider: None, read_at: Timestamp::now() };
     if let Some(provider) = facts.provider_id() {
         facts.provider = Some(at_provider(&reader, own, &provider, &facts).await);
     }

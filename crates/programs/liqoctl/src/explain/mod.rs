@@ -36,6 +36,8 @@ pub struct Explanation {
 #[serde(rename_all = "kebab-case")]
 pub enum StepName {
     LocalPod,
+    /// Why the admission webhook keeps the pod in this cluster, or away from a provider.
+    Placement,
     /// The toleration that the admission webhook gives a pod.
     Toleration,
     VirtualNode,
@@ -53,6 +55,7 @@ impl StepName {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::LocalPod => "local-pod",
+            Self::Placement => "placement",
             Self::Toleration => "toleration",
             Self::VirtualNode => "virtual-node",
             Self::Peering => "peering",

@@ -35,6 +35,7 @@ use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::namespace::placement::Provider;
 use liqo_offloading_rules::namespace::unoffloaded::comes_home;
 use liqo_offloading_rules::node::object::Outage;
+use liqo_offloading_rules::pod::local::Sent;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 
@@ -111,11 +112,16 @@ async fn reconcile_map(consumer: &Consumer, id: &ClusterId) -> Result<Next, Erro
         pods.iter().any(|pod| pod.key.namespace == namespace && peer.may_run(pod))
             || shadows.iter().any(|(_, shadow)| shadow.home.namespace == namespace)
     };
-    let cluster_name = consumer.context.config().spec.cluster_name.clone();
+    // A pod that waits for the namespace may start under another name.
+    let runs = |namespace: &str| {
+        pods.iter().any(|pod| pod.key.namespace == namespace && peer.sent(&pod.uid) != Sent::No)
+            || shadows.iter().any(|(_, shadow)| shadow.home.namespace == namespace)
+    };
+    let (cluster_name, us) = (consumer.context.config().spec.cluster_name.clone(), &consumer.context.cluster_id);
     let wanted = placement::wanted(
         offloadings.iter().map(|(key, offloading)| (key.namespace.as_str(), offloading.as_ref())),
         &nodes,
-        (&cluster_name, &consumer.context.cluster_id),
+        (&cluster_name, us),
         in_use,
     );
     let api: Api<NamespaceMap> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
@@ -123,7 +129,7 @@ async fn reconcile_map(consumer: &Consumer, id: &ClusterId) -> Result<Next, Erro
     let failed = |source| Error::Map { cluster: id.clone(), source };
     match remote.map() {
         Some(live) => {
-            if let Some(patch) = placement::patch(&live, &wanted) {
+            if let Some(patch) = placement::patch(&live, &wanted, us, runs) {
                 let answer = call(api.patch(NAMESPACE_MAP, &PatchParams::default(), &Patch::Merge(&patch))).await;
                 answer.step("change", "NamespaceMap", key).map_err(failed)?;
             }
@@ -201,7 +207,7 @@ fn remote_namespace(
     }
     let map = peer.remote().and_then(|remote| remote.map());
     let provider = Provider { cluster_id: id, cluster_name: name, map: map.as_deref(), answers };
-    let mut remote_namespace = placement::remote_namespace(namespace, asked, &provider);
+    let mut remote_namespace = placement::remote_namespace(namespace, asked, &consumer.context.cluster_id, &provider);
     // A provider that does not answer keeps what it showed last.
     remote_namespace.exposed = match answering {
         Some(remote) => exposed(consumer, &remote, namespace),

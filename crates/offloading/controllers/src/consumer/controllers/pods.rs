@@ -164,7 +164,12 @@ fn namespace_state(consumer: &Consumer, remote: &RemoteState, node: &VirtualNode
         let message = format!("the clusterSelector of the NamespaceOffloading of {namespace} does not select node {name}");
         return NamespaceState::Refused { reason: OffloadedReason::ClusterNotSelected.as_str(), message };
     }
-    placement::namespace_state(remote.map().as_deref(), namespace)
+    let (map, cluster_name) = (remote.map(), consumer.context.config().spec.cluster_name.clone());
+    let wanted = placement::remote_name(namespace, &offloading, (&cluster_name, &consumer.context.cluster_id));
+    if map.as_ref().is_some_and(|map| placement::is_outdated(map, namespace, &wanted, &consumer.context.cluster_id)) {
+        return NamespaceState::Waiting;
+    }
+    placement::namespace_state(map.as_deref(), namespace)
 }
 
 /// Removes a shadow pod without local pod, once the API server itself says that the pod is gone: a pod that is missing in the cache

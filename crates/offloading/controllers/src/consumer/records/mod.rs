@@ -29,6 +29,7 @@ use liqo_controller_runtime::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::state::{Consumer, PeerState, RemoteState};
 use liqo_offloading_rules::json::fingerprint;
@@ -161,7 +162,13 @@ async fn reconcile_namespaced(
         return Ok(Next::OnChange);
     }
     write_object(peer, remote, reference, record, wanted).await?;
-    if let Some(problem) = record.and_then(|record| problem(consumer, remote, record)) {
+    let problem = record.and_then(|record| problem(consumer, remote, record));
+    let passing = problem.as_deref().filter(|problem| may_pass(reference.kind, problem));
+    let patience = peer.patience(reference, passing, Instant::now());
+    if let Some(rest) = patience.filter(|rest| !rest.is_zero()) {
+        return Ok(Next::After(rest));
+    }
+    if let Some(problem) = problem {
         let reason = REASONS.iter().find(|reason| problem.starts_with(**reason)).unwrap_or(&"");
         if peer.may_warn_about(reference, reason) {
             let message = format!("cluster {} does not have it as it is here: {problem}", peer.id);
@@ -173,6 +180,11 @@ async fn reconcile_namespaced(
         warn(consumer, reference, NARROWED, message).await;
     }
     Ok(Next::OnChange)
+}
+
+/// Whether the provider's problem may pass by itself: a pod ends there a moment before its endpoint is taken back here.
+fn may_pass(kind: Kind, problem: &str) -> bool {
+    kind == Kind::EndpointSlice && problem.starts_with(pods::ADDRESS_REFUSED)
 }
 
 /// What the provider lacks: of this object or, for an Ingress, of the Secrets that it names.

@@ -12,12 +12,13 @@ use parking_lot::{Mutex, RwLock};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::pod_index::PodIndex;
 use liqo_offloading_rules::node::object::DOWN_AFTER;
 use liqo_offloading_rules::node::object::Outage;
 use liqo_offloading_rules::pod::local;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::local_state::Shadow;
-use liqo_offloading_rules::pod::remote_events::Journal;
+use liqo_offloading_rules::pod::remote_events::{Journal, Rate};
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
@@ -27,6 +28,13 @@ const NOT_ACCEPTED_RETRY: Duration = Duration::from_secs(60);
 
 /// Minimum time between two events of the same reason on one object.
 const EVENT_INTERVAL: Duration = Duration::from_secs(600);
+
+/// A problem that may pass by itself is reported if it lasts this long.
+const PASSING: Duration = Duration::from_secs(30);
+
+/// How many events of one provider are read at once, and how often one more.
+const EVENTS_AT_ONCE: u32 = 1000;
+const EVENT_PACE: Duration = Duration::from_millis(5);
 
 /// A key of a provider's queue of events.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,11 +102,15 @@ pub struct PeerState {
     pub event_queue: Queue<EventKey>,
     /// The last warnings about remote pods.
     pub journal: Mutex<Journal>,
-    /// The pods on its virtual nodes, by UID.
-    pods: RwLock<HashMap<String, Arc<LocalPod>>>,
+    /// How fast events of its namespaces are read.
+    event_pace: Mutex<Rate>,
+    /// The pods on its virtual nodes.
+    pods: RwLock<PodIndex>,
     remote: RwLock<Option<Arc<RemoteState>>>,
     /// What this process remembers of pods, by UID.
     memory: Mutex<HashMap<String, PodMemory>>,
+    /// Since when the provider reports a problem that may pass by itself.
+    passing_problems: Mutex<HashMap<Reference, (String, Instant)>>,
     /// When an object got its last event, by the reason of the event.
     record_events: Mutex<HashMap<(Reference, &'static str), Instant>>,
     /// What this process recorded over the present connection, until the watch shows it.
@@ -201,9 +213,11 @@ impl PeerState {
             record_queue: Queue::new(),
             event_queue: Queue::new(),
             journal: Mutex::default(),
+            event_pace: Mutex::new(Rate::new(EVENTS_AT_ONCE, EVENT_PACE)),
             pods: RwLock::default(),
             remote: RwLock::default(),
             memory: Mutex::default(),
+            passing_problems: Mutex::default(),
             record_events: Mutex::default(),
             recorded: Mutex::default(),
             recording: tokio::sync::Mutex::default(),
@@ -240,28 +254,29 @@ impl PeerState {
 
     /// The pod with this name.
     pub fn pod_named(&self, key: &Key) -> Option<Arc<LocalPod>> {
-        self.pods.read().values().find(|pod| pod.key == *key).cloned()
+        self.pods.read().named(key).cloned()
     }
 
     /// All pods on the virtual nodes of this provider.
     pub fn pods(&self) -> Vec<Arc<LocalPod>> {
-        self.pods.read().values().cloned().collect()
+        self.pods.read().all().cloned().collect()
     }
 
     /// Takes over a change that the watch of a virtual node's pods reported.
     pub fn pod_changed(&self, old: Option<&Arc<LocalPod>>, new: Option<&Arc<LocalPod>>) {
-        let mut pods = self.pods.write();
-        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
-            pods.remove(&old.uid);
-        }
-        if let Some(new) = new {
-            pods.insert(new.uid.clone(), new.clone());
-        }
+        self.pods.write().changed(old, new);
     }
 
     /// Forgets the pods on this virtual node.
     pub fn forget_pods_on(&self, virtual_node: &Key) {
-        self.pods.write().retain(|_, pod| pod.virtual_node != *virtual_node);
+        self.pods.write().retain(|pod| pod.virtual_node != *virtual_node);
+    }
+
+    /// How long to wait before the next event of this provider is read. All watches of its namespaces share one pace.
+    pub fn event_delay(&self, now: std::time::Instant) -> Duration {
+        let mut pace = self.event_pace.lock();
+        pace.take(now);
+        pace.wait(now)
     }
 
     /// Whether this pod runs at the provider, or may: its condition does not deny it, or there is a record of it.
@@ -340,8 +355,23 @@ impl PeerState {
         is_due
     }
 
+    /// How long a problem of this object that may pass by itself has to last before it is reported; `None` if it has none.
+    pub fn patience(&self, reference: &Reference, problem: Option<&str>, now: Instant) -> Option<Duration> {
+        let mut problems = self.passing_problems.lock();
+        let Some(problem) = problem else {
+            problems.remove(reference);
+            return None;
+        };
+        let (known, since) = problems.entry(reference.clone()).or_insert_with(|| (problem.to_owned(), now));
+        if known != problem {
+            (*known, *since) = (problem.to_owned(), now);
+        }
+        Some(PASSING.saturating_sub(now.duration_since(*since)))
+    }
+
     /// The record of this object is no longer wanted.
     pub fn forget_events(&self, reference: &Reference) {
+        self.passing_problems.lock().remove(reference);
         self.record_events.lock().retain(|(about, _), _| about != reference);
     }
 
@@ -433,6 +463,16 @@ mod tests {
     }
 
     #[test]
+    fn all_watches_of_a_provider_read_events_at_one_pace() {
+        let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        let now = std::time::Instant::now();
+        let delays: Vec<Duration> = (0..2 * EVENTS_AT_ONCE).map(|_| peer.event_delay(now)).collect();
+        let burst = usize::try_from(EVENTS_AT_ONCE).unwrap();
+        assert_eq!(delays[burst - 2..][..3], [0, 1, 2].map(|waiting| waiting * EVENT_PACE));
+        assert_eq!(delays.last(), Some(&((EVENTS_AT_ONCE + 1) * EVENT_PACE)));
+    }
+
+    #[test]
     fn an_object_gets_one_event_for_each_reason_until_its_record_is_removed() {
         let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
         let reference = |name: &str| Reference { kind: Kind::Service, namespace: "demo".into(), name: name.into() };
@@ -441,6 +481,21 @@ mod tests {
         assert!(peer.may_warn_about(&reference("web"), "Invalid") && peer.may_warn_about(&reference("db"), "NameTaken"));
         peer.forget_events(&reference("web"));
         assert!(peer.may_warn_about(&reference("web"), "NameTaken") && !peer.may_warn_about(&reference("db"), "NameTaken"));
+    }
+
+    #[test]
+    fn a_problem_that_may_pass_is_reported_when_it_lasts() {
+        let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
+        let slice = Reference { kind: Kind::EndpointSlice, namespace: "demo".into(), name: "web-x".into() };
+        let start = Instant::now();
+        let rest = |problem, after| peer.patience(&slice, problem, start + after);
+        let (one, other) = (Some("AddressRefused: 10.0.0.1"), Some("AddressRefused: 10.0.0.2"));
+        assert_eq!(rest(one, Duration::ZERO), Some(PASSING));
+        assert_eq!(rest(one, PASSING / 2), Some(PASSING / 2));
+        assert_eq!(rest(other, PASSING / 2), Some(PASSING), "the next pod ended");
+        assert_eq!(rest(None, PASSING), None);
+        assert_eq!(rest(other, PASSING), Some(PASSING), "it had passed");
+        assert_eq!(rest(other, 2 * PASSING), Some(Duration::ZERO));
     }
 
     #[test]

@@ -239,7 +239,10 @@ fn a_pod_is_due_when_it_changes_and_what_it_named_when_it_is_gone() {
     let ended = local(&json!({ "status": { "phase": "Succeeded" } }));
     assert!(local_pod(Some(&pod), Some(&ended)).contains(&watch), "it may be the last one that ran");
     let another = local(&json!({ "metadata": { "uid": "v" } }));
-    assert_eq!(local_pod(Some(&pod), Some(&another)), [named, own, pods(Pods::One("v".into()))], "it has the name now");
+    assert_eq!(local_pod(Some(&pod), Some(&another)), [named, own.clone(), pods(Pods::One("v".into()))], "it has the name now");
+    let debugged =
+        local(&json!({ "spec": { "ephemeralContainers": [{ "name": "d", "envFrom": [{ "secretRef": { "name": "s" } }] }] } }));
+    assert_eq!(local_pod(Some(&pod), Some(&debugged)), [one(Kind::Secret, "s"), own.clone(), own]);
 }
 
 #[test]

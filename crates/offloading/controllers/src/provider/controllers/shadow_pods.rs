@@ -15,7 +15,7 @@ use liqo_controller_runtime::events::object_ref;
 use liqo_controller_runtime::eviction::{self, Outcome};
 use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove_finalizer_at, unless_changed, unless_gone};
 use liqo_controller_runtime::{Key, Next};
-use liqo_offloading_rules::json::{OFFER_RECLAIMED, items, name};
+use liqo_offloading_rules::json::{OFFER_RECLAIMED, items};
 use liqo_offloading_rules::namespace::mapped::Destination;
 use liqo_offloading_rules::pod::admission::{Account, Refusal, negative_quantity};
 use liqo_offloading_rules::pod::carry::{RemoteIdentity, remote_patch, remote_pod};
@@ -77,7 +77,7 @@ struct Memory {
     unreported_since: Option<Instant>,
     /// The API server's last refusal.
     refused: Option<RefusedPod>,
-    /// Ephemeral containers that the API server refused.
+    /// Ephemeral containers that were refused.
     refused_containers: RefusedContainers,
     /// Its finalizer was removed, and the watch does not show that yet.
     released: bool,
@@ -488,16 +488,24 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Adds the ephemeral containers that the pod lacks. Remembers those that the API server refuses.
+    /// Adds the ephemeral containers that the pod lacks. Remembers those that the rules or the API server refuse.
     async fn add_ephemeral_containers(&mut self, pod: &RemotePod, carried: &Value, live: &Value) -> Result<(), Error> {
-        let missing = ephemeral::missing(carried, live);
-        self.memory.refused_containers.retain(|refused, _| missing.iter().any(|container| name(container) == refused));
+        let rules = self.provider.policy_of(&pod.consumer).map(|policy| policy.rules(None));
+        let missing = ephemeral::missing(carried, live, rules.as_ref());
+        self.memory.refused_containers.retain(|refused, _| missing.iter().any(|(name, _)| name == refused));
         let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
-        for container in missing {
-            let added = name(&container).to_owned();
+        for (added, container) in missing {
             if self.memory.refused_containers.contains_key(&added) {
                 continue;
             }
+            let container = match container {
+                Ok(container) => container,
+                Err(message) => {
+                    tracing::info!(pod = %pod.key, container = added, reason = message, "an ephemeral container was refused");
+                    self.memory.refused_containers.insert(added, message);
+                    continue;
+                }
+            };
             let patch = json!({ "metadata": { "uid": pod.uid }, "spec": { "ephemeralContainers": [container] } });
             let params = PatchParams::default();
             let answer = api.patch_subresource("ephemeralcontainers", &pod.key.name, &params, &Patch::Strategic(&patch)).await;

@@ -13,8 +13,8 @@ use liqo_api::{OffloadedReason, annotations};
 use serde_json::{Map, Value, json};
 
 use crate::json::{items, name, text};
-use crate::pod::carry::Refusal;
 use crate::pod::carry::volumes::injected;
+use crate::pod::carry::{CONTAINER_LISTS, Refusal};
 
 /// The names of an API server in its own cluster; clients use the first.
 const HOSTS: [&str; 3] = ["kubernetes.default.svc", "kubernetes.default", "kubernetes.default.svc.cluster.local"];
@@ -128,7 +128,7 @@ pub fn give(carried: &mut Value, home: &Value, secret: &str, addresses: &[IpAddr
     put_first(spec, "hostAliases", addresses.iter().map(|address| json!({ "ip": address, "hostnames": HOSTS })).collect());
     let source = json!({ "secretName": secret, "defaultMode": 0o644 });
     put_first(spec, "volumes", injected.iter().map(|name| json!({ "name": name, "secret": source })).collect());
-    for list in ["initContainers", "containers"] {
+    for list in CONTAINER_LISTS {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             let before = items(home, &format!("/spec/{list}")).iter().find(|before| name(before) == name(container));
             let mounts = before.map_or(&[][..], |before| items(before, "/volumeMounts"));
@@ -150,7 +150,7 @@ pub fn withhold(carried: &mut Value, home: &Value) {
     if choose(home) == Ok(ApiServerChoice::Remote) {
         return;
     }
-    for list in ["initContainers", "containers"] {
+    for list in CONTAINER_LISTS {
         let containers = carried.get_mut("spec").and_then(|spec| spec.get_mut(list)).and_then(Value::as_array_mut);
         containers.into_iter().flatten().filter_map(Value::as_object_mut).for_each(clear_variables);
     }
@@ -298,6 +298,27 @@ mod tests {
         assert!(spec["initContainers"][0].get("volumeMounts").is_none());
         assert_eq!(spec["automountServiceAccountToken"], false);
         assert!(uses(&carried, "liqo-api-server-u") && !uses(&carried, "liqo-api-server-v"));
+    }
+
+    #[test]
+    fn an_ephemeral_container_finds_the_api_server_if_it_mounts_the_token_and_otherwise_none() {
+        let mut home = pod("reader", None);
+        let mount = home["spec"]["containers"][0]["volumeMounts"][1].clone();
+        home["spec"]["ephemeralContainers"] =
+            json!([{ "name": "with", "image": "i", "volumeMounts": [mount] }, { "name": "without", "image": "i" }]);
+        let hosts = |carried: &Value| {
+            let containers = items(carried, "/spec/ephemeralContainers").iter();
+            containers.map(|one| text(one, "/env/0/value").map(str::to_owned)).collect::<Vec<_>>()
+        };
+        let (none, ours) = (Some(String::new()), Some(HOSTS[0].to_owned()));
+        let mut given = outgoing(&home, &[].into()).unwrap();
+        give(&mut given, &home, "liqo-api-server-u", &["10.71.0.2".parse().unwrap()]);
+        assert_eq!(hosts(&given), [ours, none.clone()]);
+        assert_eq!(given["spec"]["ephemeralContainers"][0]["volumeMounts"], json!([mount]));
+        let mut withheld = outgoing(&home, &[].into()).unwrap();
+        withhold(&mut withheld, &home);
+        assert_eq!(hosts(&withheld), [none.clone(), none]);
+        assert_eq!(withheld["spec"]["ephemeralContainers"][0]["volumeMounts"], json!([]));
     }
 
     #[test]

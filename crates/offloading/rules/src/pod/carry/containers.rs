@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::json::{items, name};
 use crate::pod::carry::Refusal;
+use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES};
 
 /// The containers without mounts of injected volumes; a refusal for the first that cannot travel.
 pub fn reduce(containers: &Value, injected: &BTreeSet<String>) -> Result<Option<Value>, Refusal> {
@@ -25,6 +26,15 @@ pub fn reduce(containers: &Value, injected: &BTreeSet<String>) -> Result<Option<
         kept.push(container);
     }
     Ok((!kept.is_empty()).then_some(kept.into()))
+}
+
+/// The ephemeral containers that may still run. One that ended never starts again, not even in the next remote pod.
+pub fn unfinished_ephemeral(pod: &Value) -> Value {
+    let has_ended = |container: &Value| {
+        let statuses = items(pod, &format!("/status/{EPHEMERAL_STATUSES}"));
+        statuses.iter().any(|status| name(status) == name(container) && status.pointer("/state/terminated").is_some())
+    };
+    items(pod, EPHEMERAL_CONTAINERS).iter().filter(|container| !has_ended(container)).cloned().collect()
 }
 
 fn check(container: &Value) -> Result<(), Refusal> {

@@ -19,6 +19,7 @@ use liqo_api::{annotations, labels};
 use serde_json::{Map, Value};
 
 use crate::json::{items, text};
+use crate::pod::carry::CONTAINER_LISTS;
 use crate::pod::carry::api_server::account;
 
 /// The consumer's side: writes as plain values what only this cluster knows.
@@ -85,7 +86,7 @@ pub(super) fn as_file(pod_labels: &Map<String, Value>) -> String {
 }
 
 fn each_variable(spec: &mut Map<String, Value>, mut change: impl FnMut(&mut Value)) {
-    for list in ["containers", "initContainers"] {
+    for list in CONTAINER_LISTS {
         for container in elements(spec.get_mut(list)) {
             elements(container.get_mut("env")).for_each(&mut change);
         }

@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use liqo_api::OffloadedReason;
 use serde_json::Value;
 
-use crate::json::{items, text};
 use crate::pod::carry::{Refusal, outgoing};
+use crate::pod::controller::Controller;
 
 /// Why a pod can run at no provider; `None` if some provider may accept it.
 ///
 /// Privileged containers are no obstacle: an administrator may let a mapped namespace run them.
 pub fn obstacle(pod: &Value) -> Option<Refusal> {
-    let of_controller = controller_kind(pod).and_then(obstacle_of_controller);
+    let of_controller = Controller::of(pod).and_then(|controller| obstacle_of_controller(&controller.kind));
     // Labels that a provider advertises never make the difference.
     of_controller.or_else(|| outgoing(pod, &BTreeSet::new()).err())
 }
@@ -29,12 +29,6 @@ pub(crate) fn obstacle_of_controller(kind: &str) -> Option<Refusal> {
         "pods of a {kind} belong to their node, and a virtual node has no machine of its own; keep them off nodes with the label liqo.io/type=virtual-node"
     );
     Some(Refusal::new(reason.as_str(), message))
-}
-
-fn controller_kind(pod: &Value) -> Option<&str> {
-    let owners = items(pod, "/metadata/ownerReferences");
-    let controller = owners.iter().find(|owner| owner.get("controller") == Some(&Value::Bool(true)))?;
-    text(controller, "/kind")
 }
 
 #[cfg(test)]

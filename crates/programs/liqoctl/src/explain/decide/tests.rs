@@ -57,6 +57,7 @@ fn running() -> PodFacts {
         peers: healthy().liqo.peers,
         offloading: Ok(Some(offloading("LocalAndRemote", true))),
         provider: Some(AtProvider { shadow_pod: Ok(Some(shadow(json!({ "phase": "Created" })))), remote_pod: Ok(Some(remote)) }),
+        read_at: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
 }
 
@@ -196,6 +197,49 @@ fn a_pod_that_the_webhook_did_not_see_is_named() {
     assert_eq!(waits_for(&facts), Some(StepName::Toleration));
     facts.offloading = Ok(Some(offloading("Local", true)));
     assert!(explain(&facts).steps.iter().all(|step| step.step != StepName::Toleration));
+}
+
+#[test]
+fn a_pod_that_cannot_travel_is_explained_by_that_and_not_by_what_it_lacks_for_virtual_nodes() {
+    let mut facts = unscheduled();
+    let spec = facts.pod.spec.as_mut().unwrap();
+    (spec.tolerations, spec.host_network) = (None, Some(true));
+    let step = find(&facts, StepName::Placement);
+    assert_eq!(step.verdict, Verdict::Skipped);
+    assert!(step.what.starts_with("the pod runs in this cluster only: HostNamespace: "), "{}", step.what);
+    let shown: Vec<StepName> = explain(&facts).steps.iter().map(|step| step.step).collect();
+    assert_eq!(shown, [StepName::LocalPod, StepName::Namespace, StepName::Placement]);
+    assert_eq!(waits_for(&facts), Some(StepName::LocalPod));
+    facts.pod.spec.as_mut().unwrap().node_name = Some("rome-1".into());
+    facts.node = Ok(Some(of(json!({ "metadata": { "name": "rome-1" } }))));
+    assert_eq!(find(&facts, StepName::Placement).verdict, Verdict::Skipped);
+    facts.offloading = Ok(Some(offloading("Local", true)));
+    assert!(explain(&facts).steps.iter().all(|step| step.step != StepName::Placement), "no pod of the namespace leaves");
+}
+
+#[test]
+fn a_pod_whose_owner_was_refused_says_by_whom_until_the_provider_is_tried_again() {
+    let refused = json!([{ "owner": "o", "clusterID": milan(), "clusterName": "milan", "reason": "NotAllowed",
+        "until": "2026-01-01T00:30:00Z" }]);
+    let with = |facts: PodFacts, strategy: &str| {
+        let mut facts = PodFacts { offloading: Ok(Some(offloading(strategy, true))), ..facts };
+        let offloading = facts.offloading.as_mut().unwrap().as_mut().unwrap();
+        offloading.metadata.annotations = Some([(annotations::REFUSED_PODS.to_owned(), refused.to_string())].into());
+        facts.pod.metadata.owner_references = of(json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web",
+            "uid": "o", "controller": true }]));
+        facts
+    };
+    let mut facts = with(unscheduled(), "LocalAndRemote");
+    let step = find(&facts, StepName::Placement);
+    let expected = "pods with this template are not sent to milan (it refused one for NotAllowed) before 2026-01-01T00:30:00Z; \
+                    a changed template is tried at once";
+    assert_eq!((step.verdict, step.what.as_str()), (Verdict::Warn, expected));
+    assert_eq!(find(&facts, StepName::VirtualNode).what, "milan is Ready, but its cluster refused a pod with this template");
+    assert_eq!(waits_for(&facts), Some(StepName::Placement));
+    facts.read_at = "2026-01-01T00:30:00Z".parse().unwrap();
+    assert_eq!(find(&facts, StepName::VirtualNode).what, "milan is Ready and takes pods");
+    let facts = with(unscheduled(), "Remote");
+    assert!(explain(&facts).steps.iter().all(|step| step.step != StepName::Placement), "it has no other place to run");
 }
 
 #[test]

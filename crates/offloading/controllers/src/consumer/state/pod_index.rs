@@ -1,0 +1,81 @@
+//! The pods on the virtual nodes of one provider, by UID and by name.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use liqo_controller_runtime::Key;
+use liqo_offloading_rules::pod::local_state::LocalPod;
+
+#[derive(Default)]
+pub struct PodIndex {
+    by_uid: HashMap<String, Arc<LocalPod>>,
+    /// UIDs.
+    by_name: HashMap<Key, String>,
+}
+
+impl PodIndex {
+    pub fn get(&self, uid: &str) -> Option<&Arc<LocalPod>> {
+        self.by_uid.get(uid)
+    }
+
+    pub fn named(&self, key: &Key) -> Option<&Arc<LocalPod>> {
+        self.get(self.by_name.get(key)?)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Arc<LocalPod>> {
+        self.by_uid.values()
+    }
+
+    /// Takes over a change that the watch of a virtual node's pods reported.
+    pub fn changed(&mut self, old: Option<&Arc<LocalPod>>, new: Option<&Arc<LocalPod>>) {
+        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+            self.by_uid.remove(&old.uid);
+            // A later pod of the same name may be on another virtual node already.
+            if self.by_name.get(&old.key) == Some(&old.uid) {
+                self.by_name.remove(&old.key);
+            }
+        }
+        if let Some(new) = new {
+            self.by_uid.insert(new.uid.clone(), new.clone());
+            self.by_name.insert(new.key.clone(), new.uid.clone());
+        }
+    }
+
+    pub fn retain(&mut self, stays: impl Fn(&LocalPod) -> bool) {
+        self.by_uid.retain(|_, pod| stays(pod));
+        self.by_name.retain(|_, uid| self.by_uid.contains_key(uid));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(uid: &str, name: &str) -> Arc<LocalPod> {
+        let pod = json!({ "metadata": { "namespace": "demo", "name": name, "uid": uid }, "spec": { "containers": [] } });
+        Arc::new(LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("p", "default")).unwrap())
+    }
+
+    #[test]
+    fn a_pod_is_found_by_its_name_until_it_is_gone_or_another_one_has_the_name() {
+        let (mut index, web) = (PodIndex::default(), Key::new("demo", "web"));
+        let (first, second) = (pod("a", "web"), pod("b", "web"));
+        let found = |index: &PodIndex| index.named(&web).map(|pod| pod.uid.clone());
+        index.changed(None, Some(&first));
+        index.changed(Some(&first), Some(&first));
+        assert_eq!(found(&index).as_deref(), Some("a"));
+        // Another virtual node's watch is faster than that of the first pod's node.
+        index.changed(None, Some(&second));
+        index.changed(Some(&first), None);
+        assert_eq!((found(&index).as_deref(), index.all().count()), (Some("b"), 1));
+        index.changed(Some(&second), Some(&first));
+        assert_eq!((found(&index).as_deref(), index.get("b").is_some()), (Some("a"), false));
+        index.changed(None, Some(&pod("c", "db")));
+        index.retain(|pod| pod.uid == "c");
+        assert_eq!((found(&index), index.by_name.len(), index.all().count()), (None, 1, 1));
+        index.changed(Some(&pod("c", "db")), None);
+        assert!(index.by_name.is_empty() && index.by_uid.is_empty());
+    }
+}
