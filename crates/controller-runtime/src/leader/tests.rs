@@ -64,7 +64,7 @@ fn a_replica_that_waits_takes_over_from_one_that_died_within_the_limit_but_not_b
     for timing in [Timing::ALONE, Timing::WITH_STANDBY] {
         for died_at in (20_000..24_000).step_by(130).map(Duration::from_millis) {
             for first_poll in (0..1000).step_by(90).map(Duration::from_millis) {
-                let silence = taken_at(timing, died_at, first_poll) - died_at;
+                let silence = taken_at(timing, died_at, first_poll).saturating_sub(died_at);
                 assert!(silence <= timing.takeover_limit(), "{timing:?}, died at {died_at:?}: {silence:?}");
                 assert!(
                     silence + timing.renew_period() > timing.renew_deadline(),

@@ -66,7 +66,7 @@ struct Arguments {
     auth_port: u16,
     /// How long another replica waits before it replaces a leader that died. This one gives up after two thirds of that time without
     /// the API server.
-    #[arg(long, default_value_t = Timing::ALONE.lease_seconds(), value_parser = clap::value_parser!(u64).range(5..=60))]
+    #[arg(long, env = "LEASE_SECONDS", default_value_t = Timing::ALONE.lease_seconds(), value_parser = clap::value_parser!(u64).range(5..=60))]
     lease_seconds: u64,
     /// Format of log lines. The environment variable `RUST_LOG` sets their level, for example `info,liqo_offloading=debug`.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]

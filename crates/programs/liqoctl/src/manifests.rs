@@ -121,9 +121,10 @@ fn fill(document: &mut Value, values: &Values) {
             let container = &mut document["spec"]["template"]["spec"]["containers"][0];
             container["image"] = json!(image);
             if is_manager {
-                if let Some(arguments) = container["args"].as_array_mut() {
+                // A variable, because an image of an older version, which a user chose, would not start with an unknown argument.
+                if let Some(variables) = container["env"].as_array_mut() {
                     let timing = if values.replicas > 1 { Timing::WITH_STANDBY } else { Timing::ALONE };
-                    arguments.push(json!(format!("--lease-seconds={}", timing.lease_seconds())));
+                    variables.push(json!({ "name": "LEASE_SECONDS", "value": timing.lease_seconds().to_string() }));
                 }
                 document["spec"]["replicas"] = json!(values.replicas);
             }
@@ -364,8 +365,8 @@ mod tests {
         assert!(fabric["affinity"].to_string().contains("kwok.x-k8s.io/node"));
         assert_eq!(of("PeeringPolicy").data["spec"]["provide"]["percentage"], json!(30));
         assert_eq!(of("Deployment").data["spec"]["replicas"], json!(2));
-        let arguments = &of("Deployment").data["spec"]["template"]["spec"]["containers"][0]["args"];
-        assert!(arguments.as_array().unwrap().contains(&json!("--lease-seconds=7")), "{arguments}");
+        let variables = &of("Deployment").data["spec"]["template"]["spec"]["containers"][0]["env"];
+        assert!(variables.as_array().unwrap().contains(&json!({ "name": "LEASE_SECONDS", "value": "7" })), "{variables}");
         let deployment: Deployment = serde_json::from_value(json!(of("Deployment"))).unwrap();
         let avoided = avoided_nodes(&deployment);
         assert!(avoided.iter().eq(

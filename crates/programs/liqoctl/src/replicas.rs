@@ -67,6 +67,7 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
     fn node(labels: Value, spec: Value, ready: &str) -> Node {
         let status = json!({ "conditions": [{ "type": "Ready", "status": ready }] });
         serde_json::from_value(json!({ "metadata": { "name": "n", "labels": labels }, "spec": spec, "status": status })).unwrap()

@@ -199,8 +199,8 @@ mod tests {
             "used": { "cpu": "1500m" }, "free": { "cpu": "500m" }, "pods": 3 }]);
         assert_eq!(status["peers"][0]["borrowing"]["nodes"], expected);
         assert_eq!(status["peers"][0]["network"]["prefixes"], json!({ "10.244.0.0/16": "10.65.0.0/16" }));
-        let note = status["cluster"]["replicasNote"].as_str().unwrap();
-        assert!(note.contains("one replica, although 2 nodes"), "{note}");
+        let misfit = status["cluster"]["replicasNote"].as_str().unwrap();
+        assert!(misfit.contains("one replica, although 2 nodes"), "{misfit}");
         objects.offers = Err("cannot list resourceoffers".to_owned());
         assert_eq!(summarize("kind", &objects, &usage).unwrap_err(), "cannot list resourceoffers");
     }
