@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, NodeSpec, Pod};
 use kube::ResourceExt as _;
+use liqo_api::{CONTROLLER_MANAGER, labels};
 
-use crate::{inspect::is_virtual, manifests::MANAGER, readiness};
+use crate::readiness;
 
 /// Nodes on which a replica of the manager can start now: Ready real nodes that take new pods without special tolerations, except
 /// those that Liqo avoids.
@@ -15,6 +16,7 @@ pub fn usable<'a>(nodes: impl IntoIterator<Item = &'a Node>, avoided: &BTreeMap<
         spec.unschedulable != Some(true) && !spec.taints.iter().flatten().any(|taint| keeps_off(&taint.effect))
     };
     let is_avoided = |node: &Node| avoided.iter().any(|(key, value)| node.labels().get(key) == Some(value));
+    let is_virtual = |node: &Node| node.labels().get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE);
     let fits = |node: &Node| {
         !is_virtual(node) && readiness::node(node) && node.spec.as_ref().is_none_or(takes_pods) && !is_avoided(node)
     };
@@ -52,7 +54,7 @@ pub fn misfit(replicas: i32, usable: usize) -> Option<Misfit> {
 /// The only node of all replicas, if there are several replicas and another node could run one of them.
 pub fn shared_node(pods: &[Pod], usable: usize) -> Option<String> {
     let is_manager = |pod: &&Pod| {
-        let is_named = pod.labels().get("app.kubernetes.io/name").is_some_and(|name| name == MANAGER);
+        let is_named = pod.labels().get("app.kubernetes.io/name").is_some_and(|name| name == CONTROLLER_MANAGER);
         is_named && pod.metadata.deletion_timestamp.is_none()
     };
     let managers: Vec<&Pod> = pods.iter().filter(is_manager).collect();
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn replicas_that_share_a_node_without_need_are_shown() {
         let pod = |node: &str, deleted: Value| -> Pod {
-            let metadata = json!({ "labels": { "app.kubernetes.io/name": MANAGER }, "deletionTimestamp": deleted });
+            let metadata = json!({ "labels": { "app.kubernetes.io/name": CONTROLLER_MANAGER }, "deletionTimestamp": deleted });
             serde_json::from_value(json!({ "metadata": metadata, "spec": { "nodeName": node, "containers": [] } })).unwrap()
         };
         let stays = |node: &str| pod(node, Value::Null);

@@ -1,19 +1,18 @@
 //! The API server, and the installation of Liqo.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::{
-    api::discovery::v1::EndpointSlice, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    api::{apps::v1::Deployment, discovery::v1::EndpointSlice},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::ResourceExt as _;
 use liqo_api::{ADDRESSES_KNOWN, AddressesKnownReason};
 use serde_json::{Value, json};
 
-use super::{leader, nodes::with_fabric, some, unread, workloads};
+use super::{leader, some, unread, workloads};
 use crate::{
     doctor::{Check, Finding},
     inspect::{Facts, WebhookCertificate},
-    manifests::{INSTALLED_BY, MANAGER, MANAGER_LOGS},
+    manifests::{INSTALLED_BY, MANAGER, MANAGER_LOGS, avoided_nodes},
     preflight::{OLDEST_MINOR, POLICIES_SINCE},
     readiness, replicas,
     version::CLIENT,
@@ -169,14 +168,14 @@ fn manager(facts: &Facts) -> Finding {
     } else if available < wanted {
         Finding::warn(check, what, "see pods below, and `kubectl -n liqo describe pods`")
     } else {
-        spread(facts, wanted).unwrap_or_else(|| Finding::ok(check, what))
+        spread(facts, deployment, wanted).unwrap_or_else(|| Finding::ok(check, what))
     }
 }
 
 /// A warning if the replicas do not fit the nodes, where both are known.
-fn spread(facts: &Facts, wanted: i32) -> Option<Finding> {
+fn spread(facts: &Facts, deployment: &Deployment, wanted: i32) -> Option<Finding> {
     let check = Check::Manager;
-    let usable = replicas::usable(with_fabric(facts).ok()?, &BTreeMap::new());
+    let usable = replicas::usable(facts.real_nodes().ok()?, &avoided_nodes(deployment));
     if let Some(misfit) = replicas::misfit(wanted, usable) {
         return Some(Finding::warn(check, misfit.what, misfit.advice));
     }
