@@ -40,6 +40,7 @@ mod scripted_plugin;
 mod services;
 mod settled;
 mod sharing;
+mod takeover;
 mod through_tunnel;
 
 use std::process::ExitCode;
@@ -216,6 +217,9 @@ fn network() -> Set {
             network_policies:
                 policies_are_translated_and_follow_the_pods_at_home,
                 a_hostile_consumer_opens_nothing_of_the_provider;
+            // It kills the managers of turin and milan.
+            takeover:
+                a_rollout_completes_although_the_leaders_of_both_clusters_die;
             // It restarts milan's manager and gateway.
             through_tunnel:
                 a_consumer_borrows_from_a_provider_that_exposes_only_its_tunnel;

@@ -178,7 +178,7 @@ impl Cluster {
         config["status"]["clusterID"].as_str().map(str::to_owned).context("the cluster has no ID yet")
     }
 
-    /// Restarts the manager by deleting its pod, and waits until the new one is available.
+    /// Restarts the manager, and waits until the new one is available.
     pub async fn restart_manager(&self) -> Result<()> {
         self.kubectl(&["-n", "liqo", "rollout", "restart", "deployment/liqo-controller-manager"]).await?;
         self.start_manager().await

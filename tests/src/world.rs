@@ -158,7 +158,8 @@ impl World {
         // A pod on a fake node never runs.
         let (key, value) = FAKE_NODE_LABEL;
         let avoid = format!("controllerManager.avoidNodes={key}={value}");
-        let mut settings = vec![name.as_str(), &image, &fabric, &avoid];
+        // The machine is slower than its clusters need, and scenarios restart managers. `takeover` has two replicas.
+        let mut settings = vec![name.as_str(), &image, &fabric, &avoid, "controllerManager.replicas=1"];
         if self.kind.dual_stack {
             settings.extend(DUAL_STACK_SETTINGS);
         }
@@ -272,9 +273,9 @@ impl World {
 
     /// Prints the last log lines of each manager, to explain a failure on another machine.
     async fn show_manager_logs(&self) {
+        let logs = ["-n", "liqo", "logs", "-l", "app.kubernetes.io/name=liqo-controller-manager", "--prefix", "--tail=60"];
         for cluster in self.clusters() {
-            if let Ok(log) = cluster.try_kubectl(&["-n", "liqo", "logs", "deployment/liqo-controller-manager", "--tail=60"]).await
-            {
+            if let Ok(log) = cluster.try_kubectl(&logs).await {
                 eprintln!("== manager of {} ({})\n{}{}", cluster.name, self.kind.instance, log.stdout, log.stderr);
             }
         }

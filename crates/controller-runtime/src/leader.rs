@@ -2,6 +2,9 @@
 //!
 //! A holder whose lease has not changed for a while, by the local monotonic clock, counts as dead. The times in the lease do not
 //! matter, so clocks may differ.
+//!
+//! The holder writes into the lease how long it is valid, and others wait that long. So replicas with different [`Timing`]s may take
+//! part in one election, for example during an update.
 
 use std::time::Duration;
 
@@ -17,18 +20,64 @@ use kube::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How long a lease is valid after its last renewal.
-pub const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// How long the holder tries to renew before it gives up: less than [`LEASE_DURATION`], so that it ends before another one starts.
-pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// Time between two attempts.
-pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
+/// Maximum time between two reads of the lease by a replica that waits.
+const POLL_PERIOD: Duration = Duration::from_secs(1);
+/// Delay before the next attempt after a renewal that failed.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// The times of one participant. A short lease lets others replace a dead holder soon, but a slow API server ends a holder soon, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Whole seconds for which the lease is valid after a renewal.
+    lease_seconds: u64,
+}
+
+impl Timing {
+    /// For a single replica: a new pod replaces it, and nothing is won if it gives up early.
+    pub const ALONE: Self = Self::of_lease(15);
+    /// Where another replica waits.
+    pub const WITH_STANDBY: Self = Self::of_lease(7);
+
+    pub const fn of_lease(lease_seconds: u64) -> Self {
+        Self { lease_seconds }
+    }
+
+    pub const fn lease_seconds(self) -> u64 {
+        self.lease_seconds
+    }
+
+    pub const fn lease_duration(self) -> Duration {
+        Duration::from_secs(self.lease_seconds)
+    }
+
+    /// How long the holder tries to renew before it gives up: less than the lease, so that it ends before another one starts.
+    const fn renew_deadline(self) -> Duration {
+        Duration::from_millis(self.lease_seconds * 2000 / 3)
+    }
+
+    /// Time between two renewals.
+    const fn renew_period(self) -> Duration {
+        Duration::from_millis(self.lease_seconds * 1000 / 7)
+    }
+
+    /// How long one attempt may take.
+    const fn request_timeout(self) -> Duration {
+        Duration::from_millis(self.lease_seconds * 1000 / 3)
+    }
+
+    /// How long after the death of the holder another replica has the lease at the latest, if the API server answers at once. The
+    /// other replica may have seen the last renewal one poll late.
+    pub const fn takeover_limit(self) -> Duration {
+        Duration::from_secs(self.lease_seconds + POLL_PERIOD.as_secs())
+    }
+}
 
 /// Takes part in the election for one Lease.
 pub struct Election {
     api: Api<Lease>,
     name: String,
     identity: String,
+    timing: Timing,
 }
 
 /// The lease as it was last seen.
@@ -38,28 +87,53 @@ struct Observed {
     changed_at: Option<Instant>,
 }
 
+impl Observed {
+    fn holder(&self) -> Option<&str> {
+        self.lease.as_ref()?.spec.as_ref()?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
+    }
+}
+
 #[derive(Debug, PartialEq)]
 enum Decision {
     Create,
     TakeOrRenew,
-    Wait,
+    /// Read the lease again after this time.
+    Wait(Duration),
 }
 
-/// Takes a lease that is free, ours, or unchanged for its whole duration; waits otherwise.
+/// The outcome of one step.
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    /// The lease is ours, since before or from now on.
+    Held {
+        /// The holder that was silent for too long, and that we replaced.
+        replaced: Option<String>,
+    },
+    /// It is not ours: read it again after this time.
+    Waits(Duration),
+}
+
+/// Takes a lease that is free, ours, or unchanged for its whole duration; waits otherwise, at most until that duration is over.
 fn decide(observed: &Observed, identity: &str, now: Instant) -> Decision {
     let Some(lease) = &observed.lease else { return Decision::Create };
-    let spec = lease.spec.clone().unwrap_or_default();
-    let holder = spec.holder_identity.unwrap_or_default();
-    let duration =
-        spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).map_or(LEASE_DURATION, Duration::from_secs);
-    let silent = observed.changed_at.is_none_or(|at| now.duration_since(at) >= duration);
-    if holder.is_empty() || holder == identity || silent { Decision::TakeOrRenew } else { Decision::Wait }
+    match observed.holder() {
+        None => return Decision::TakeOrRenew,
+        Some(holder) if holder == identity => return Decision::TakeOrRenew,
+        Some(_) => {}
+    }
+    let seconds = lease.spec.as_ref().and_then(|spec| u64::try_from(spec.lease_duration_seconds?).ok());
+    let duration = seconds.map_or(Timing::ALONE.lease_duration(), Duration::from_secs);
+    let silent_for = observed.changed_at.map_or(duration, |at| now.saturating_duration_since(at));
+    match duration.checked_sub(silent_for) {
+        Some(left) if !left.is_zero() => Decision::Wait(left.min(POLL_PERIOD)),
+        _ => Decision::TakeOrRenew,
+    }
 }
 
 impl Election {
     /// Takes part as `identity` (the pod's name) in the election for Lease `name`.
-    pub fn new(client: Client, namespace: &str, name: &str, identity: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: name.to_owned(), identity: identity.to_owned() }
+    pub fn new(client: Client, namespace: &str, name: &str, identity: &str, timing: Timing) -> Self {
+        Self { api: Api::namespaced(client, namespace), name: name.to_owned(), identity: identity.to_owned(), timing }
     }
 
     /// Waits until this process is the leader. Returns `None` after `stop`.
@@ -68,47 +142,53 @@ impl Election {
         let mut announced = String::new();
         loop {
             let asked_at = Instant::now();
-            match self.step(&mut observed).await {
-                Ok(true) => return Some(Leadership { election: self, observed, renewed_at: asked_at }),
-                Ok(false) => {
-                    let holder = observed
-                        .lease
-                        .as_ref()
-                        .and_then(|lease| lease.spec.as_ref()?.holder_identity.clone())
-                        .unwrap_or_default();
+            let wait = match self.step(&mut observed).await {
+                Ok(Outcome::Held { replaced }) => {
+                    return Some(Leadership { election: self, observed, renewed_at: asked_at, replaced });
+                }
+                Ok(Outcome::Waits(wait)) => {
+                    let holder = observed.holder().unwrap_or_default();
                     if holder != announced {
                         tracing::info!(holder, "waiting for leadership");
-                        announced = holder;
+                        announced = holder.to_owned();
                     }
+                    wait
                 }
-                Err(error) => tracing::warn!(%error, "leader election: cannot read or write the lease"),
-            }
+                Err(error) => {
+                    tracing::warn!(%error, "leader election: cannot read or write the lease");
+                    POLL_PERIOD
+                }
+            };
             tokio::select! {
                 () = stop.cancelled() => return None,
-                () = tokio::time::sleep(RETRY_PERIOD) => {}
+                () = tokio::time::sleep(wait) => {}
             }
         }
     }
 
-    /// Reads, decides and writes once. Returns whether the lease is ours now.
-    async fn step(&self, observed: &mut Observed) -> kube::Result<bool> {
-        let current = tokio::time::timeout(RENEW_DEADLINE / 2, self.api.get_opt(&self.name)).await.map_err(timed_out)??;
+    /// Reads, decides and writes once.
+    async fn step(&self, observed: &mut Observed) -> kube::Result<Outcome> {
+        let limit = self.timing.request_timeout();
+        let current = tokio::time::timeout(limit, self.api.get_opt(&self.name)).await.map_err(timed_out)??;
         let version = |lease: &Option<Lease>| lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
         if observed.changed_at.is_none() || version(&current) != version(&observed.lease) {
             *observed = Observed { lease: current, changed_at: Some(Instant::now()) };
         }
+        let replaced = observed.holder().filter(|holder| *holder != self.identity).map(str::to_owned);
         let written = match decide(observed, &self.identity, Instant::now()) {
-            Decision::Wait => return Ok(false),
+            Decision::Wait(wait) => return Ok(Outcome::Waits(wait)),
             Decision::Create => self.write(None).await,
             Decision::TakeOrRenew => self.write(observed.lease.as_ref()).await,
         };
         match written {
             Ok(lease) => {
                 *observed = Observed { lease: Some(lease), changed_at: Some(Instant::now()) };
-                Ok(true)
+                Ok(Outcome::Held { replaced })
             }
             // Somebody else was faster: try again in the next round.
-            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => Ok(false),
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {
+                Ok(Outcome::Waits(POLL_PERIOD))
+            }
             Err(error) => Err(error),
         }
     }
@@ -119,7 +199,7 @@ impl Election {
         let now = MicroTime(Timestamp::now());
         let spec = LeaseSpec {
             holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
+            lease_duration_seconds: i32::try_from(self.timing.lease_seconds()).ok(),
             acquire_time: if ours { old.acquire_time } else { Some(now.clone()) },
             renew_time: Some(now),
             lease_transitions: Some(old.lease_transitions.unwrap_or(0) + i32::from(!ours && before.is_some())),
@@ -138,7 +218,7 @@ impl Election {
                 }
             }
         };
-        tokio::time::timeout(RENEW_DEADLINE / 2, request).await.map_err(timed_out)?
+        tokio::time::timeout(self.timing.request_timeout(), request).await.map_err(timed_out)?
     }
 }
 
@@ -152,26 +232,38 @@ pub struct Leadership<'a> {
     observed: Observed,
     /// When the last renewal was requested: others may have seen it long before its answer arrived.
     renewed_at: Instant,
+    replaced: Option<String>,
 }
 
 impl Leadership<'_> {
+    /// The former holder, if it did not give up the lease but was silent for too long: it is dead, or cut off.
+    pub fn replaced(&self) -> Option<&str> {
+        self.replaced.as_deref()
+    }
+
     /// Renews the lease. Returns `false` when the lease is lost: end the process at once. Returns `true` after `stop`: call
     /// [`Leadership::release`] when the work has ended.
     pub async fn renew(&mut self, stop: &CancellationToken) -> bool {
+        let timing = self.election.timing;
+        let mut wait = timing.renew_period();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return true,
-                () = tokio::time::sleep(RETRY_PERIOD) => {}
+                () = tokio::time::sleep(wait) => {}
             }
             let asked_at = Instant::now();
-            let left = RENEW_DEADLINE.saturating_sub(self.renewed_at.elapsed()).min(RENEW_DEADLINE / 2);
+            let left = timing.renew_deadline().saturating_sub(self.renewed_at.elapsed()).min(timing.request_timeout());
+            wait = RETRY_DELAY;
             match tokio::time::timeout(left, self.election.step(&mut self.observed)).await {
-                Ok(Ok(true)) => self.renewed_at = asked_at,
-                Ok(Ok(false)) => return false,
+                Ok(Ok(Outcome::Held { .. })) => {
+                    self.renewed_at = asked_at;
+                    wait = timing.renew_period();
+                }
+                Ok(Ok(Outcome::Waits(_))) => return false,
                 Ok(Err(error)) => tracing::warn!(%error, "lease not renewed, trying again"),
                 Err(_) => tracing::warn!("lease not renewed: the API server does not answer, trying again"),
             }
-            if self.renewed_at.elapsed() >= RENEW_DEADLINE {
+            if self.renewed_at.elapsed() >= timing.renew_deadline() {
                 return false;
             }
         }
@@ -192,28 +284,4 @@ impl Leadership<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn observed(holder: &str, changed_at: Instant) -> Observed {
-        let spec =
-            LeaseSpec { holder_identity: Some(holder.to_owned()), lease_duration_seconds: Some(15), ..LeaseSpec::default() };
-        Observed { lease: Some(Lease { spec: Some(spec), ..Lease::default() }), changed_at: Some(changed_at) }
-    }
-
-    #[tokio::test]
-    async fn a_holder_that_renews_is_left_alone_and_a_silent_one_is_replaced() {
-        let start = Instant::now();
-        let seen = observed("other", start);
-        assert_eq!(decide(&seen, "me", start + Duration::from_secs(14)), Decision::Wait);
-        assert_eq!(decide(&seen, "me", start + Duration::from_secs(15)), Decision::TakeOrRenew);
-    }
-
-    #[tokio::test]
-    async fn a_free_or_own_lease_is_taken_and_an_absent_one_made() {
-        let now = Instant::now();
-        assert_eq!(decide(&observed("", now), "me", now), Decision::TakeOrRenew);
-        assert_eq!(decide(&observed("me", now), "me", now), Decision::TakeOrRenew);
-        assert_eq!(decide(&Observed { lease: None, changed_at: Some(now) }, "me", now), Decision::Create);
-    }
-}
+mod tests;

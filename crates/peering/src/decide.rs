@@ -276,7 +276,10 @@ impl ConsumerHeartbeat {
 
 #[cfg(test)]
 mod tests {
+    use liqo_controller_runtime::leader::Timing;
+
     use super::*;
+    use crate::{session, tenancy};
 
     const PEER: Peer = Peer {
         wants_outgoing: false,
@@ -377,6 +380,16 @@ mod tests {
         assert_eq!(heartbeat.health(start + Duration::from_secs(8)), PeerHealth::AccessDenied);
         heartbeat.answered_with(Some("1".into()), start + Duration::from_secs(9));
         assert_eq!(heartbeat.health(start + Duration::from_secs(9)), PeerHealth::Reachable);
+    }
+
+    #[test]
+    fn a_replica_that_takes_over_does_so_before_the_peer_counts_its_cluster_as_gone() {
+        // Until another replica leads, its controllers have started, and it has sent its first heartbeat.
+        let takeover = Timing::WITH_STANDBY.takeover_limit() + Duration::from_secs(3);
+        assert!(session::HEARTBEAT_INTERVAL + takeover < CONSUMER_TIMEOUT, "the provider does not see a silent consumer");
+        // The consumer reads the provider's lease only with its own heartbeats.
+        let silence = tenancy::HEARTBEAT_INTERVAL + takeover + session::HEARTBEAT_INTERVAL;
+        assert!(silence < MANAGER_TIMEOUT, "the consumer does not see a silent provider");
     }
 
     #[test]

@@ -52,7 +52,7 @@ use crate::{
     protocol::{Grant, Refusal, SecretText},
 };
 
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent requests.
 const MAX_CONCURRENT: usize = 16;
 /// How many objects of one kind are removed from an ending tenancy in one step.

@@ -55,7 +55,7 @@ pub use self::tunnel_connections::{TunnelConnections, gateways_to_call};
 pub use self::view::{Granted, View};
 use self::view::{for_reason, granted, granted_condition, reachable_condition, reason_of, verified_text};
 
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(3);
+pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(3);
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
 /// If the first heartbeat is refused, how often and at which interval to try again.
 const MAX_FIRST_HEARTBEATS: u32 = 10;

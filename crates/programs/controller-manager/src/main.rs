@@ -13,34 +13,34 @@
 //! ```
 //!
 //! If any part ends, or the lease is lost, the process ends: the kubelet starts it again, and another replica takes over. SIGTERM
-//! ends it in order, and releases the lease at once.
+//! ends it in order: the lease is free as soon as the leader's parts have ended, and the webhook answers until the API server knows
+//! that this replica is ending.
 
 mod config;
+mod leader_pod;
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
-use liqo_api::{CONTROLLER_MANAGER, labels};
+use kube::Api;
+use liqo_api::CONTROLLER_MANAGER;
 use liqo_controller_runtime::{
     Context, Peers,
     context::every_address,
     events::Events,
-    leader::Election,
+    leader::{Election, Leadership, Timing},
     process::{self, LogFormat, Readiness},
 };
 use liqo_peering::identity::ClusterIdentity;
-use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// How long the parts may take to end.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the webhook still answers after SIGTERM: until then, kube-proxy may send calls to this pod.
+const WEBHOOK_LINGER: Duration = Duration::from_secs(3);
 
 /// Runs every controller of Liqo in this cluster.
 #[derive(Parser)]
@@ -64,6 +64,10 @@ struct Arguments {
     /// Port of the auth endpoint.
     #[arg(long, default_value_t = 8443)]
     auth_port: u16,
+    /// How long another replica waits before it replaces a leader that died. This one gives up after two thirds of that time without
+    /// the API server.
+    #[arg(long, env = "LEASE_SECONDS", default_value_t = Timing::ALONE.lease_seconds(), value_parser = clap::value_parser!(u64).range(5..=60))]
+    lease_seconds: u64,
     /// Format of log lines. The environment variable `RUST_LOG` sets their level, for example `info,liqo_offloading=debug`.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
@@ -80,7 +84,7 @@ async fn main() -> anyhow::Result<()> {
 async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken) -> anyhow::Result<()> {
     let client = process::client().await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &arguments.namespace);
-    set_leader_label(&pods, &arguments.pod_name, false).await.context("removing the leader's label from this pod")?;
+    leader_pod::unmark(&pods, &arguments.pod_name).await.context("removing the leader's label from this pod")?;
     let secrets = Api::namespaced(client.clone(), &arguments.namespace);
     let identity = Arc::new(ClusterIdentity::load_or_create(&secrets).await.context("loading the identity of this cluster")?);
     tracing::info!(cluster = %identity.id(), version = env!("CARGO_PKG_VERSION"), "this cluster");
@@ -99,24 +103,57 @@ async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken
         events: Events::new(client.clone(), Some(arguments.pod_name.clone())),
         stop: stop.clone(),
     };
-    let webhook = context.clone();
-    let mut parts: JoinSet<anyhow::Result<()>> = JoinSet::new();
-    parts.spawn(async move {
-        liqo_offloading::webhook::serve(webhook, arguments.webhook_port, move || readiness.ready("ok".to_owned()))
-            .await
-            .context("the admission webhook")
-    });
+    let mut webhook = start_webhook(&context, arguments.webhook_port, readiness);
 
-    let election = Election::new(client, &arguments.namespace, CONTROLLER_MANAGER, &arguments.pod_name);
+    let timing = Timing::of_lease(arguments.lease_seconds);
+    let election = Election::new(client, &arguments.namespace, CONTROLLER_MANAGER, &arguments.pod_name, timing);
     let leadership = tokio::select! {
         leadership = election.acquire(&stop) => leadership,
-        ended = parts.join_next() => return part_ended(ended, &stop),
+        ended = webhook.join_next() => return part_ended(ended, &stop),
     };
-    let Some(mut leadership) = leadership else { return finish(parts).await };
-    tracing::info!("leading");
+    let outcome = match leadership {
+        None => Ok(()),
+        Some(leadership) => {
+            let replaced = leadership.replaced().map(str::to_owned);
+            tracing::info!(replaced, "leading");
+            let parts = start_leading(&context, identity, arguments.auth_port);
+            let unmarkable = async {
+                match leader_pod::mark(&pods, &arguments.pod_name, replaced.as_deref()).await {
+                    Ok(()) => std::future::pending().await,
+                    Err(error) => anyhow::Error::new(error).context("labelling this pod as the leader"),
+                }
+            };
+            lead(leadership, parts, &mut webhook, unmarkable, &stop).await
+        }
+    };
+    let finished = finish(webhook).await;
+    tracing::info!("ended in order");
+    outcome.and(finished)
+}
+
+/// Starts what every replica does. It continues for a while after `context.stop`.
+fn start_webhook(context: &Context, port: u16, readiness: Readiness) -> JoinSet<anyhow::Result<()>> {
+    let (stop, lingering) = (context.stop.clone(), CancellationToken::new());
+    let context = Context { stop: lingering.clone(), ..context.clone() };
+    tokio::spawn(async move {
+        stop.cancelled().await;
+        tokio::time::sleep(WEBHOOK_LINGER).await;
+        lingering.cancel();
+    });
+    let mut parts = JoinSet::new();
+    parts.spawn(async move {
+        let ready = move || readiness.ready("ok".to_owned());
+        liqo_offloading::webhook::serve(context, port, ready).await.context("the admission webhook")
+    });
+    parts
+}
+
+/// Starts what only the leader does.
+fn start_leading(context: &Context, identity: Arc<ClusterIdentity>, auth_port: u16) -> JoinSet<anyhow::Result<()>> {
+    let mut parts = JoinSet::new();
     parts.spawn({
         let context = context.clone();
-        async move { liqo_peering::run(context, identity, arguments.auth_port).await.context("peering") }
+        async move { liqo_peering::run(context, identity, auth_port).await.context("peering") }
     });
     parts.spawn({
         let context = context.clone();
@@ -126,15 +163,27 @@ async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken
         let context = context.clone();
         async move { liqo_network_negotiation::run(context).await.context("network negotiation") }
     });
+    let context = context.clone();
     parts.spawn(async move { liqo_offloading::run(context).await.context("offloading") });
-    set_leader_label(&pods, &arguments.pod_name, true).await.context("labelling this pod as the leader")?;
+    parts
+}
 
-    // Renew the lease until the last part has ended, so that no other replica leads meanwhile. Then release it.
+/// Renews the lease until the last of the leader's `parts` has ended, so that no other replica leads meanwhile. Then releases it.
+/// `unmarkable` returns why this pod cannot be marked as the leader's, and otherwise never.
+async fn lead(
+    mut leadership: Leadership<'_>,
+    mut parts: JoinSet<anyhow::Result<()>>,
+    webhook: &mut JoinSet<anyhow::Result<()>>,
+    unmarkable: impl Future<Output = anyhow::Error>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     let renewing = CancellationToken::new();
     let working = async {
         let outcome = tokio::select! {
             () = stop.cancelled() => Ok(()),
-            ended = parts.join_next() => part_ended(ended, &stop),
+            ended = parts.join_next() => part_ended(ended, stop),
+            ended = webhook.join_next() => part_ended(ended, stop),
+            error = unmarkable => Err(error),
         };
         stop.cancel();
         let finished = finish(parts).await;
@@ -175,20 +224,6 @@ async fn finish(mut parts: JoinSet<anyhow::Result<()>>) -> anyhow::Result<()> {
     if tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await.is_err() {
         tracing::warn!("not everything ended in time");
         parts.shutdown().await;
-    }
-    tracing::info!("ended in order");
-    Ok(())
-}
-
-/// The Services of what only the leader serves select its pod by this label. After a restart of the container, the pod may still have
-/// it, so the start removes it. Writes nothing if nothing changes.
-async fn set_leader_label(pods: &Api<Pod>, name: &str, leader: bool) -> kube::Result<()> {
-    let Some(pod) = pods.get_metadata_opt(name).await? else { return Ok(()) };
-    let labelled = pod.metadata.labels.unwrap_or_default().contains_key(labels::LEADER);
-    if labelled != leader {
-        let value = if leader { json!("true") } else { json!(null) };
-        let patch = json!({ "metadata": { "labels": { labels::LEADER: value } } });
-        pods.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
     }
     Ok(())
 }

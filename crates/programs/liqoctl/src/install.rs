@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
-    core::v1::Pod,
+    core::v1::{Node, Pod},
 };
 use kube::{
     Api, ResourceExt as _,
@@ -17,10 +17,10 @@ use serde::Serialize;
 use crate::{
     apply,
     cluster::{Cluster, Explained as _, is_absent, list_or_none},
-    manifests::{self, FABRIC, FABRIC_NAMESPACE, MANAGER, NAMESPACE, group, kind},
+    manifests::{self, FABRIC, FABRIC_NAMESPACE, LEADER_LOG, MANAGER, NAMESPACE, group, kind},
     preflight,
     progress::Progress,
-    readiness, rollout,
+    readiness, replicas, rollout,
     settings::{Present, Settings, Values},
     wait::{Poll, until},
 };
@@ -45,6 +45,9 @@ pub struct Installed {
     pub changed: Option<Vec<&'static str>>,
     /// How many peers it has.
     pub peers: usize,
+    /// What would fit the nodes better than the present number of replicas, if anything would.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas_note: Option<String>,
     /// Why the cluster cannot be a provider, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
@@ -53,16 +56,19 @@ pub struct Installed {
 /// Installs or upgrades Liqo. Idempotent.
 pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) -> anyhow::Result<Installed> {
     let findings = progress.step("Checking the cluster", preflight::check(cluster)).await?;
-    let (values, changed) = values(cluster, &options.settings).await?;
+    let Resolved { values, changed, replicas_note } = values(cluster, &options.settings).await?;
     let objects = manifests::render(&values)?;
     progress
         .step("Applying Liqo's objects", async {
-            for stage in stages(&objects, findings.admission_policies) {
+            for stage in stages(&objects, &values, findings.admission_policies) {
                 for object in &stage {
                     apply::apply(&cluster.client, object).await?;
                 }
                 let definitions: Vec<_> = stage.into_iter().filter(|object| kind(object) == "CustomResourceDefinition").collect();
                 apply::established(&cluster.client, &definitions, options.timeout).await?;
+            }
+            for object in objects.iter().filter(|object| !has_a_use(object, &values)) {
+                apply::delete(&apply::api_of(&cluster.client, object)?, &object.name_any()).await?;
             }
             anyhow::Ok(())
         })
@@ -82,14 +88,13 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
     let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let peers = list_or_none(&peers, &ListParams::default()).await.doing("list the peers")?.len();
     Ok(Installed {
-        cluster_id: status
-            .cluster_id
-            .context("the identity has disappeared: see `kubectl -n liqo logs deployment/liqo-controller-manager`")?,
+        cluster_id: status.cluster_id.with_context(|| format!("the identity has disappeared: see `{LEADER_LOG}`"))?,
         cluster_name: config.spec.cluster_name,
         kubernetes: findings.version,
         image: values.image,
         changed,
         peers,
+        replicas_note,
         warning: status
             .conditions
             .iter()
@@ -101,12 +106,20 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
 /// The objects that would be applied.
 pub async fn dry_run(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Vec<DynamicObject>> {
     let findings = preflight::check(cluster).await?;
-    let objects = manifests::render(&values(cluster, settings).await?.0)?;
-    Ok(stages(&objects, findings.admission_policies).into_iter().flatten().cloned().collect())
+    let values = values(cluster, settings).await?.values;
+    let objects = manifests::render(&values)?;
+    Ok(stages(&objects, &values, findings.admission_policies).into_iter().flatten().cloned().collect())
 }
 
-/// The resulting values, and those that change an existing installation.
-async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<(Values, Option<Vec<&'static str>>)> {
+/// What the settings mean in this cluster.
+struct Resolved {
+    values: Values,
+    /// The settings that change an existing installation.
+    changed: Option<Vec<&'static str>>,
+    replicas_note: Option<String>,
+}
+
+async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolved> {
     let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
     let policy = match policies.get_opt("default").await {
         Err(error) if is_absent(&error) => None,
@@ -118,6 +131,7 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<(Value
     let spec = deployment.and_then(|deployment| deployment.spec);
     let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
     let set = sets.get_opt(FABRIC).await.doing("read DaemonSet liqo-fabric")?.and_then(|set| set.spec);
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
     let present = Present {
         config: cluster.config().await?,
         policy,
@@ -125,13 +139,18 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<(Value
         image: spec.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
         fabric_image: set.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
         avoid_nodes,
+        nodes: nodes.list(&ListParams::default()).await.doing("list the nodes")?.items,
     };
     let wanted = Values::resolve(settings, &present, &cluster.context);
     let mut before = Values::resolve(&Settings::default(), &present, &cluster.context);
     before.image = present.image.unwrap_or_default();
     before.fabric_image = present.fabric_image.unwrap_or_default();
     let changed = present.config.is_some().then(|| changes(&before, &wanted));
-    Ok((wanted, changed))
+    let usable = replicas::usable(&present.nodes, &wanted.avoid_nodes);
+    // Whoever sets a number knows why.
+    let misfit = replicas::misfit(wanted.replicas.into(), usable).filter(|_| settings.replicas.is_none());
+    let replicas_note = misfit.map(|misfit| format!("{}; {}", misfit.what, misfit.advice));
+    Ok(Resolved { values: wanted, changed, replicas_note })
 }
 
 fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
@@ -151,9 +170,15 @@ fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
     parts.into_iter().filter_map(|(part, changed)| changed.then_some(part)).collect()
 }
 
+/// Whether the cluster should have this object. A disruption budget says nothing about a single replica.
+fn has_a_use(object: &DynamicObject, values: &Values) -> bool {
+    kind(object) != "PodDisruptionBudget" || values.replicas > 1
+}
+
 /// The custom resource definitions must be served before the rest is applied.
-fn stages(objects: &[DynamicObject], admission_policies: bool) -> Vec<Vec<&DynamicObject>> {
-    let fits = |object: &&DynamicObject| admission_policies || !kind(object).starts_with("ValidatingAdmissionPolicy");
+fn stages<'a>(objects: &'a [DynamicObject], values: &Values, admission_policies: bool) -> Vec<Vec<&'a DynamicObject>> {
+    let is_served = |object: &DynamicObject| admission_policies || !kind(object).starts_with("ValidatingAdmissionPolicy");
+    let fits = |object: &&DynamicObject| is_served(object) && has_a_use(object, values);
     let (definitions, rest): (Vec<_>, Vec<_>) =
         objects.iter().filter(fits).partition(|object| group(object) == "apiextensions.k8s.io");
     vec![definitions, rest]
@@ -171,9 +196,10 @@ pub async fn available(cluster: &Cluster, timeout: Duration, news: impl FnMut(&s
         let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={MANAGER}"));
         let pods = pods.list(&ours).await.doing("list the pods of the controller manager")?;
         let obstacle = pods.items.iter().find_map(|pod| Some((pod, readiness::obstacle(pod.status.as_ref()?)?)));
-        Ok(Poll::NotYet(match obstacle {
-            Some((pod, obstacle)) => format!("pod {}: {obstacle}", pod.name_any()),
-            None => "its pods are starting".to_owned(),
+        Ok(Poll::NotYet(match (obstacle, readiness::refusal(&deployment)) {
+            (_, Some(refusal)) => format!("its pods are refused: {refusal}"),
+            (Some((pod, obstacle)), None) => format!("pod {}: {obstacle}", pod.name_any()),
+            (None, None) => "its pods are starting".to_owned(),
         }))
     })
     .await
@@ -218,8 +244,8 @@ pub fn table(installed: &Installed) -> String {
         Some([]) => text += " Its settings are unchanged.",
         Some(changed) => text = format!("{text} Changed: {}.", changed.join(", ")),
     }
-    if let Some(warning) = &installed.warning {
-        text = format!("{text}\nNote: {warning}");
+    for note in installed.replicas_note.iter().chain(&installed.warning) {
+        text = format!("{text}\nNote: {note}");
     }
     let peer = "`liqoctl peer --remote-kubeconfig FILE` to borrow from another cluster, ";
     format!("{text}\nNext: {}`liqoctl status` to see the cluster.", if installed.peers == 0 { peer } else { "" })
@@ -233,16 +259,30 @@ mod tests {
 
     #[test]
     fn admission_policies_are_left_out_where_they_are_not_served() {
-        let objects = manifests::render(&Values::resolve(&Settings::default(), &Present::default(), "x")).unwrap();
+        let values = Values::resolve(&Settings::default(), &Present::default(), "x");
+        let objects = manifests::render(&values).unwrap();
         let count = |served| {
-            stages(&objects, served)
+            stages(&objects, &values, served)
                 .concat()
                 .iter()
                 .filter(|object| kind(object).starts_with("ValidatingAdmissionPolicy"))
                 .count()
         };
         assert_eq!((count(true), count(false)), (10, 0));
-        assert!(stages(&objects, true)[0].iter().all(|object| kind(object) == "CustomResourceDefinition"));
+        assert!(stages(&objects, &values, true)[0].iter().all(|object| kind(object) == "CustomResourceDefinition"));
+    }
+
+    #[test]
+    fn only_several_replicas_have_a_disruption_budget_which_lets_one_of_them_go() {
+        let budget = |set: &str| {
+            let values = Values::resolve(&Settings::parse(&[set]).unwrap(), &Present::default(), "x");
+            let objects = manifests::render(&values).unwrap();
+            let applied = stages(&objects, &values, true).concat();
+            applied.into_iter().find(|object| kind(object) == "PodDisruptionBudget").map(|budget| budget.data["spec"].clone())
+        };
+        assert_eq!(budget("controllerManager.replicas=1"), None);
+        let two = budget("controllerManager.replicas=2").unwrap();
+        assert_eq!((&two["maxUnavailable"], &two["minAvailable"]), (&json!(1), &serde_json::Value::Null));
     }
 
     #[test]
@@ -259,6 +299,7 @@ mod tests {
                 image: name("i"),
                 changed,
                 peers,
+                replicas_note: None,
                 warning: None,
             })
         };

@@ -53,6 +53,7 @@ pub mod program;
 pub mod progress;
 pub mod readiness;
 pub mod renew;
+pub mod replicas;
 pub mod rollout;
 pub mod selector;
 pub mod settings;

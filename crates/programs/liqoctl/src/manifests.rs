@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::NetworkSettings;
+use liqo_controller_runtime::leader::Timing;
 use serde_json::{Value, json};
 
 use crate::settings::Values;
@@ -18,13 +19,19 @@ pub use liqo_api::SYSTEM_NAMESPACE as NAMESPACE;
 /// Name of the Deployment, its `ServiceAccount` and its roles.
 pub const MANAGER: &str = liqo_api::CONTROLLER_MANAGER;
 
+/// Prints the log of the manager that leads; the others only wait and serve the webhook.
+pub const LEADER_LOG: &str = "kubectl -n liqo logs -l liqo.io/leader=true --tail=1000";
+
+/// Prints the logs of all replicas of the manager.
+pub const MANAGER_LOGS: &str = "kubectl -n liqo logs -l app.kubernetes.io/name=liqo-controller-manager --prefix --tail=1000";
+
 /// Name of the `DaemonSet` of the agent on each node, its `ServiceAccount` and its roles.
 pub const FABRIC: &str = "liqo-fabric";
 
 /// Namespace of the agent on each node.
 pub use liqo_api::FABRIC_NAMESPACE;
 
-const FILES: [(&str, &str); 11] = [
+const FILES: [(&str, &str); 12] = [
     ("namespace.yaml", include_str!("../../../../deploy/liqo/namespace.yaml")),
     ("rbac-bound.yaml", include_str!("../../../../deploy/liqo/rbac-bound.yaml")),
     ("rbac-manager.yaml", include_str!("../../../../deploy/liqo/rbac-manager.yaml")),
@@ -35,6 +42,7 @@ const FILES: [(&str, &str); 11] = [
     ("clusterconfig.yaml", include_str!("../../../../deploy/liqo/clusterconfig.yaml")),
     ("policy.yaml", include_str!("../../../../deploy/liqo/policy.yaml")),
     ("fabric.yaml", include_str!("../../../../deploy/liqo/fabric.yaml")),
+    ("disruption-budget.yaml", include_str!("../../../../deploy/liqo/disruption-budget.yaml")),
     ("deployment.yaml", include_str!("../../../../deploy/liqo/deployment.yaml")),
 ];
 
@@ -109,11 +117,17 @@ fn fill(document: &mut Value, values: &Values) {
         Some("PeeringPolicy") => document["spec"] = json!(values.policy),
         Some(workload @ ("Deployment" | "DaemonSet")) => {
             let is_manager = workload == "Deployment";
+            let image = if is_manager { &values.image } else { &values.fabric_image };
+            let container = &mut document["spec"]["template"]["spec"]["containers"][0];
+            container["image"] = json!(image);
             if is_manager {
+                // A variable, because an image of an older version, which a user chose, would not start with an unknown argument.
+                if let Some(variables) = container["env"].as_array_mut() {
+                    let timing = if values.replicas > 1 { Timing::WITH_STANDBY } else { Timing::ALONE };
+                    variables.push(json!({ "name": "LEASE_SECONDS", "value": timing.lease_seconds().to_string() }));
+                }
                 document["spec"]["replicas"] = json!(values.replicas);
             }
-            let image = if is_manager { &values.image } else { &values.fabric_image };
-            document["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image);
             let avoided =
                 values.avoid_nodes.iter().map(|(key, value)| json!({ "key": key, "operator": "NotIn", "values": [value] }));
             if let Some(expressions) = document.pointer_mut(NODE_EXPRESSIONS).and_then(Value::as_array_mut) {
@@ -311,6 +325,28 @@ mod tests {
     }
 
     #[test]
+    fn an_update_never_stops_the_last_replica_and_a_full_cluster_keeps_liqo() {
+        let objects = rendered();
+        let spec = |wanted: &str| &objects.iter().find(|object| kind(object) == wanted).unwrap().data["spec"];
+        let (deployment, set) = (spec("Deployment"), spec("DaemonSet"));
+        assert_eq!(deployment["strategy"]["rollingUpdate"], json!({ "maxSurge": 1, "maxUnavailable": 0 }));
+        assert_eq!(deployment["template"]["spec"]["priorityClassName"], json!("system-cluster-critical"));
+        assert_eq!(set["template"]["spec"]["priorityClassName"], json!("system-node-critical"));
+        // Only preferred: where there is one node, all replicas run there.
+        let apart = &deployment["template"]["spec"]["affinity"]["podAntiAffinity"];
+        let term = &apart["preferredDuringSchedulingIgnoredDuringExecution"][0]["podAffinityTerm"];
+        assert_eq!(term["topologyKey"], json!("kubernetes.io/hostname"));
+        assert_eq!(term["labelSelector"], deployment["selector"]);
+        assert_eq!(spec("PodDisruptionBudget")["selector"], deployment["selector"]);
+    }
+
+    #[test]
+    fn the_log_of_the_leader_is_selected_by_the_labels_of_its_pod() {
+        assert!(LEADER_LOG.contains(&format!("-l {}=true ", liqo_api::labels::LEADER)));
+        assert!(MANAGER_LOGS.contains(&format!("-l app.kubernetes.io/name={MANAGER} ")));
+    }
+
+    #[test]
     fn the_program_on_each_node_has_two_capabilities_and_never_runs_on_a_virtual_node() {
         let set = rendered().into_iter().find(|object| kind(object) == "DaemonSet").unwrap();
         assert_eq!(set.namespace().as_deref(), Some(FABRIC_NAMESPACE));
@@ -351,6 +387,8 @@ mod tests {
         assert!(fabric["affinity"].to_string().contains("kwok.x-k8s.io/node"));
         assert_eq!(of("PeeringPolicy").data["spec"]["provide"]["percentage"], json!(30));
         assert_eq!(of("Deployment").data["spec"]["replicas"], json!(2));
+        let variables = &of("Deployment").data["spec"]["template"]["spec"]["containers"][0]["env"];
+        assert!(variables.as_array().unwrap().contains(&json!({ "name": "LEASE_SECONDS", "value": "7" })), "{variables}");
         let deployment: Deployment = serde_json::from_value(json!(of("Deployment"))).unwrap();
         let avoided = avoided_nodes(&deployment);
         assert!(avoided.iter().eq(

@@ -30,7 +30,7 @@ pub struct Findings {
 }
 
 /// Rights that the installation needs: verb, group, resource, namespace.
-const NEEDED: [(&str, &str, &str, Option<&str>); 13] = [
+const NEEDED: [(&str, &str, &str, Option<&str>); 14] = [
     ("create", "", "namespaces", None),
     ("create", "apiextensions.k8s.io", "customresourcedefinitions", None),
     ("patch", "apiextensions.k8s.io", "customresourcedefinitions", None),
@@ -41,6 +41,7 @@ const NEEDED: [(&str, &str, &str, Option<&str>); 13] = [
     ("create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", None),
     ("create", "config.liqo.io", "clusterconfigs", None),
     ("patch", "apps", "deployments", Some(NAMESPACE)),
+    ("create", "policy", "poddisruptionbudgets", Some(NAMESPACE)),
     ("create", "", "secrets", Some(NAMESPACE)),
     ("create", "rbac.authorization.k8s.io", "roles", Some("kube-node-lease")),
     ("create", "rbac.authorization.k8s.io", "rolebindings", Some("kube-system")),

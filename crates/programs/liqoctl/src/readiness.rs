@@ -1,6 +1,9 @@
 //! Whether nodes and pods are ready, and why a pod is not.
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Node, Pod, PodStatus},
+};
 
 /// Whether a node is Ready.
 pub fn node(node: &Node) -> bool {
@@ -30,6 +33,13 @@ pub fn obstacle(status: &PodStatus) -> Option<String> {
     let unscheduled =
         status.conditions.iter().flatten().find(|condition| condition.type_ == "PodScheduled" && condition.status == "False")?;
     words(unscheduled.reason.as_ref(), unscheduled.message.as_ref())
+}
+
+/// Why the API server refuses the pods of a Deployment, for example because of a quota.
+pub fn refusal(deployment: &Deployment) -> Option<String> {
+    let conditions = deployment.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let refused = |kind: &str, status: &str| kind == "ReplicaFailure" && status == "True";
+    conditions.into_iter().flatten().find(|condition| refused(&condition.type_, &condition.status))?.message.clone()
 }
 
 #[cfg(test)]

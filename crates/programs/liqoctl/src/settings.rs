@@ -2,9 +2,12 @@
 
 use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
+use k8s_openapi::api::core::v1::Node;
 use liqo_api::{
     ClusterConfig, ClusterId, NetworkSettings, PeeringPolicy, PeeringPolicySpec, PluginGeneration, PluginSource, Source,
 };
+
+use crate::replicas;
 
 mod network;
 
@@ -32,7 +35,7 @@ pub struct Settings {
     /// `controllerManager.config.resourcePluginGeneration`.
     pub plugin_generation: Option<PluginGeneration>,
     /// `controllerManager.replicas`.
-    pub replicas: Option<u16>,
+    pub replicas: Option<Replicas>,
     /// `controllerManager.avoidNodes`.
     pub avoid_nodes: Option<BTreeMap<String, String>>,
     /// `controllerManager.image`.
@@ -43,6 +46,14 @@ pub struct Settings {
     pub network: NetworkChanges,
     /// Notes for the user about the settings.
     pub notes: Vec<String>,
+}
+
+/// How many replicas of the controller manager a user wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replicas {
+    Count(u16),
+    /// As many as fit the nodes.
+    ByNodes,
 }
 
 /// Why a `--set` argument is not valid.
@@ -227,6 +238,8 @@ pub struct Present {
     pub fabric_image: Option<String>,
     /// Labels of the nodes that it avoids.
     pub avoid_nodes: BTreeMap<String, String>,
+    /// The nodes of the cluster.
+    pub nodes: Vec<Node>,
 }
 
 /// The image of this program's version.
@@ -254,6 +267,14 @@ impl Values {
         let chosen_image = |name: &str, present: &Option<String>| present.clone().filter(|image| !is_of_a_version(name, image));
         let (image, fabric_image) = (&present.image, &present.fabric_image);
         let policy = present.policy.as_ref().map(|policy| policy.spec.clone()).unwrap_or_default();
+        let avoid_nodes = settings.avoid_nodes.clone().unwrap_or_else(|| present.avoid_nodes.clone());
+        let by_nodes = || replicas::by_nodes(replicas::usable(&present.nodes, &avoid_nodes));
+        let replicas = match settings.replicas {
+            Some(Replicas::Count(count)) => count,
+            Some(Replicas::ByNodes) => by_nodes(),
+            // Whoever scaled the Deployment had a reason, and a node that is away for an hour is none.
+            None => present.replicas.unwrap_or_else(by_nodes),
+        };
         Self {
             cluster_name: settings.cluster_name.clone().or(kept_name).unwrap_or_else(|| name_from(context)),
             cluster_labels: settings.cluster_labels.clone().unwrap_or(config.cluster_labels),
@@ -261,8 +282,8 @@ impl Values {
             api_server_ca: chosen(&settings.api_server_ca, config.api_server.ca),
             authentication_address: chosen(&settings.authentication_address, config.authentication.address),
             policy: settings.policy(policy),
-            replicas: settings.replicas.or(present.replicas).unwrap_or(1),
-            avoid_nodes: settings.avoid_nodes.clone().unwrap_or_else(|| present.avoid_nodes.clone()),
+            replicas,
+            avoid_nodes,
             image: settings.image.clone().or_else(|| chosen_image(IMAGE_NAME, image)).unwrap_or_else(default_image),
             fabric_image: (settings.fabric_image.clone())
                 .or_else(|| chosen_image(FABRIC_IMAGE_NAME, fabric_image))
@@ -407,8 +428,12 @@ fn percentage(text: &str) -> Result<u8, String> {
     number.parse().ok().filter(|percent| *percent <= 100).ok_or_else(|| "it must be a whole number from 0 to 100".to_owned())
 }
 
-fn replicas(text: &str) -> Result<u16, String> {
-    text.parse().ok().filter(|count| (1..=9).contains(count)).ok_or_else(|| "it must be a whole number from 1 to 9".to_owned())
+fn replicas(text: &str) -> Result<Replicas, String> {
+    if text.is_empty() {
+        return Ok(Replicas::ByNodes);
+    }
+    let count = text.parse().ok().filter(|count| (1..=9).contains(count));
+    count.map(Replicas::Count).ok_or_else(|| "it must be a whole number from 1 to 9, or empty to follow the nodes".to_owned())
 }
 
 fn image(text: &str) -> Result<String, String> {
@@ -450,7 +475,7 @@ mod tests {
         assert_eq!((labels["region"].as_str(), labels["liqo.io/provider"].as_str()), ("eu", "kind"));
         assert_eq!(settings.api_server_address.as_deref(), Some("https://203.0.113.5:6443"));
         assert_eq!(settings.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
-        assert_eq!((settings.percentage, settings.threshold, settings.replicas), (Some(70), Some(0), Some(2)));
+        assert_eq!((settings.percentage, settings.threshold, settings.replicas), (Some(70), Some(0), Some(Replicas::Count(2))));
         assert_eq!(settings.avoid_nodes.clone().unwrap()["kwok.x-k8s.io/node"], "fake");
         assert!(settings.notes[0].contains("no effect"), "{:?}", settings.notes);
         let plugin = settings.policy(PeeringPolicySpec::default()).provide.source.plugin.unwrap();
@@ -532,6 +557,7 @@ mod tests {
             image: Some("localhost/liqo/controller-manager:0.0.1".into()),
             fabric_image: Some("localhost/liqo/fabric:mine".into()),
             avoid_nodes: [("spot".to_owned(), "yes".to_owned())].into(),
+            nodes: Vec::new(),
         };
         let kept = Values::resolve(&Settings::default(), &present, "other");
         assert_eq!((kept.cluster_name.as_str(), kept.policy.provide.percentage, kept.replicas), ("rome", 40, 2));
@@ -545,5 +571,22 @@ mod tests {
         let unset = Settings::parse(&["authentication.address=", "controllerManager.avoidNodes="]).unwrap();
         let unset = Values::resolve(&unset, &present, "other");
         assert_eq!((unset.authentication_address, unset.avoid_nodes.len()), (None, 0));
+    }
+
+    #[test]
+    fn the_nodes_decide_on_the_replicas_only_until_there_is_a_number_and_when_the_user_says_so() {
+        let node: Node = serde_json::from_value(serde_json::json!({
+            "metadata": { "name": "n" },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+        }))
+        .unwrap();
+        let replicas = |set: &[&str], nodes: usize, replicas: Option<u16>| {
+            let present = Present { replicas, nodes: vec![node.clone(); nodes], ..Present::default() };
+            Values::resolve(&Settings::parse(set).unwrap(), &present, "x").replicas
+        };
+        assert_eq!([replicas(&[], 1, None), replicas(&[], 2, None)], [1, 2], "the first installation");
+        assert_eq!([replicas(&[], 2, Some(1)), replicas(&[], 1, Some(2))], [1, 2], "a later one keeps the number");
+        assert_eq!(replicas(&["controllerManager.replicas="], 2, Some(1)), 2);
+        assert_eq!(replicas(&["controllerManager.replicas=3"], 1, Some(1)), 3);
     }
 }

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     cluster::{Cluster, full_name},
     manifests::{self, FABRIC, FABRIC_NAMESPACE, MANAGER, NAMESPACE},
-    readiness,
+    readiness, replicas,
     settings::{Present, Settings, Values},
 };
 
@@ -99,7 +99,10 @@ pub async fn usage(reader: &Reader, objects: &LiqoObjects) -> Read<Usage> {
     let nodes = join_all(names.map(|name| reader.node_usage(name))).await;
     let peers = objects.peers.as_ref().map_err(Clone::clone)?;
     let tenants: Vec<String> = peers.iter().filter_map(|peer| peer.status.as_ref()?.tenant_namespace.clone()).collect();
+    let avoided = objects.manager.as_ref().ok().and_then(Option::as_ref).map(manifests::avoided_nodes).unwrap_or_default();
+    let all_nodes = reader.list::<Node>(&ListParams::default()).await.ok();
     Ok(Usage {
+        nodes_for_manager: all_nodes.map(|nodes| replicas::usable(&nodes, &avoided)),
         nodes: nodes.into_iter().filter_map(Read::transpose).collect::<Read<_>>()?,
         shadow_pods: reader.list_in_all(&tenants).await?,
     })

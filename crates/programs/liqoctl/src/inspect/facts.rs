@@ -42,6 +42,8 @@ pub struct LiqoObjects {
 pub struct Usage {
     /// The Nodes of virtual nodes, by name. A name without a Node is absent.
     pub nodes: BTreeMap<String, NodeUsage>,
+    /// How many nodes can run a replica of the manager; unknown to users who may not list nodes.
+    pub nodes_for_manager: Option<usize>,
     pub shadow_pods: Vec<ShadowPod>,
 }
 

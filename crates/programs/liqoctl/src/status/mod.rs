@@ -65,6 +65,9 @@ pub struct ThisCluster {
     pub conditions: Vec<Link>,
     /// Replicas of the controller manager.
     pub manager: Replicas,
+    /// Why another number of replicas would fit the nodes better.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas_note: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

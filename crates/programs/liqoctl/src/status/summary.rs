@@ -10,11 +10,14 @@ use super::{
     Borrowing, Lending, Link, Networking, Offer, OffloadedNamespace, Peer, RemoteNamespaceStatus, Replicas, Status, ThisCluster,
     Through, VirtualNode, borrows,
 };
-use crate::inspect::{LiqoObjects, Read, Usage};
+use crate::{
+    inspect::{LiqoObjects, Read, Usage},
+    replicas,
+};
 
 /// The status of the cluster that the kubeconfig calls `context`; an error if an object that it needs could not be read.
 pub fn summarize(context: &str, objects: &LiqoObjects, usage: &Usage) -> Read<Status> {
-    let cluster = this_cluster(context, objects)?;
+    let cluster = this_cluster(context, objects, usage)?;
     let mut known: Vec<&ForeignCluster> = read(&objects.peers)?.iter().collect();
     known.sort_by_key(|foreign| foreign.name_any());
     let peers = known.into_iter().map(|foreign| peer(foreign, objects, usage)).collect::<Read<_>>()?;
@@ -26,12 +29,13 @@ fn read<T>(value: &Read<T>) -> Read<&T> {
     value.as_ref().map_err(Clone::clone)
 }
 
-fn this_cluster(context: &str, objects: &LiqoObjects) -> Read<ThisCluster> {
+fn this_cluster(context: &str, objects: &LiqoObjects, usage: &Usage) -> Read<ThisCluster> {
     let config = read(&objects.config)?.as_ref();
     let manager = read(&objects.manager)?.as_ref().map(|deployment| Replicas {
         available: deployment.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0),
         wanted: deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1),
     });
+    let misfit = manager.zip(usage.nodes_for_manager).and_then(|(manager, nodes)| replicas::misfit(manager.wanted, nodes));
     let status = config.and_then(|config| config.status.clone()).unwrap_or_default();
     Ok(ThisCluster {
         name: config.map_or(context, |config| config.spec.cluster_name.as_str()).to_owned(),
@@ -42,6 +46,7 @@ fn this_cluster(context: &str, objects: &LiqoObjects) -> Read<ThisCluster> {
         api_server_url: status.api_server_url,
         conditions: status.conditions.iter().map(Link::from).collect(),
         manager: manager.unwrap_or_default(),
+        replicas_note: misfit.map(|misfit| format!("{}; {}", misfit.what, misfit.advice)),
     })
 }
 
@@ -187,13 +192,15 @@ mod tests {
         objects.virtual_nodes = Ok(vec![of(node(&provider_namespace(&milan()))), of(node("liqo-provider-another"))]);
         let requests = [("cpu", "1500m".parse().unwrap()), ("memory", "1Gi".parse().unwrap())].into();
         let used = NodeUsage { ready: true, pods: 3, requests };
-        let usage = Usage { nodes: [("milan".to_owned(), used)].into(), shadow_pods: Vec::new() };
+        let usage = Usage { nodes: [("milan".to_owned(), used)].into(), nodes_for_manager: Some(2), shadow_pods: Vec::new() };
         let status = serde_json::to_value(summarize("kind", &objects, &usage).unwrap()).unwrap();
         assert_eq!((&status["cluster"]["name"], &status["cluster"]["manager"]["available"]), (&json!("rome"), &json!(1)));
         let expected = json!([{ "pool": "default", "node": "milan", "ready": true, "resources": { "cpu": "2" },
             "used": { "cpu": "1500m" }, "free": { "cpu": "500m" }, "pods": 3 }]);
         assert_eq!(status["peers"][0]["borrowing"]["nodes"], expected);
         assert_eq!(status["peers"][0]["network"]["prefixes"], json!({ "10.244.0.0/16": "10.65.0.0/16" }));
+        let misfit = status["cluster"]["replicasNote"].as_str().unwrap();
+        assert!(misfit.contains("one replica, although 2 nodes"), "{misfit}");
         objects.offers = Err("cannot list resourceoffers".to_owned());
         assert_eq!(summarize("kind", &objects, &usage).unwrap_err(), "cannot list resourceoffers");
     }

@@ -61,12 +61,14 @@ fn this_cluster(cluster: &ThisCluster, paint: Paint) -> Branch {
     text += &paint.faint(&format!(" (ID {id}, Liqo {})", cluster.version.as_deref().unwrap_or("of an unknown version")));
     let manager = cluster.manager;
     let works = manager.available >= manager.wanted && manager.available > 0;
-    let mut children = vec![Branch::leaf(format!(
+    let replicas = format!(
         "{} controller manager: {} of {} replicas available",
         mark(Some(works), paint),
         manager.available,
         manager.wanted
-    ))];
+    );
+    let note = cluster.replicas_note.iter().map(|note| Branch::leaf(paint.unsure(note)));
+    let mut children = vec![Branch { text: replicas, children: note.collect() }];
     children.extend(cluster.conditions.iter().map(|condition| link(condition, paint)));
     if let (Some(auth), Some(api)) = (&cluster.auth_url, &cluster.api_server_url) {
         children.push(Branch::leaf(paint.faint(&format!("peers reach it at {auth} and {api}"))));
@@ -334,6 +336,7 @@ mod tests {
                 api_server_url: Some("https://203.0.113.5:6443".into()),
                 conditions: vec![link("AddressesKnown", "True")],
                 manager: Replicas { available: 1, wanted: 1 },
+                replicas_note: Some("one replica".into()),
             },
             peers: vec![
                 milan(),
@@ -373,6 +376,7 @@ mod tests {
             "\
 rome (ID {rome}, Liqo 0.1.0)
 ├─ ✓ controller manager: 1 of 1 replicas available
+│  └─ one replica
 ├─ ✓ AddressesKnown
 ├─ peers reach it at https://203.0.113.5:30443 and https://203.0.113.5:6443
 ├─ milan (ID {milan})

@@ -1,7 +1,8 @@
 //! The API server, and the installation of Liqo.
 
 use k8s_openapi::{
-    api::discovery::v1::EndpointSlice, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    api::{apps::v1::Deployment, discovery::v1::EndpointSlice},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::ResourceExt as _;
 use liqo_api::{ADDRESSES_KNOWN, AddressesKnownReason};
@@ -11,8 +12,9 @@ use super::{leader, some, unread, workloads};
 use crate::{
     doctor::{Check, Finding},
     inspect::{Facts, WebhookCertificate},
-    manifests::{INSTALLED_BY, MANAGER},
+    manifests::{INSTALLED_BY, MANAGER, MANAGER_LOGS, avoided_nodes},
     preflight::{OLDEST_MINOR, POLICIES_SINCE},
+    readiness, replicas,
     version::CLIENT,
 };
 
@@ -153,7 +155,10 @@ fn manager(facts: &Facts) -> Finding {
     };
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     let available = deployment.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0);
-    let what = format!("{available} of {wanted} replicas available");
+    let what = match readiness::refusal(deployment) {
+        Some(refusal) => format!("{available} of {wanted} replicas available; new ones are refused: {refusal}"),
+        None => format!("{available} of {wanted} replicas available"),
+    };
     if wanted == 0 {
         let advice = format!("`kubectl -n liqo scale deployment {MANAGER} --replicas=1`");
         Finding::fail(check, "the Deployment is scaled to zero: nothing changes in this cluster", advice)
@@ -163,8 +168,22 @@ fn manager(facts: &Facts) -> Finding {
     } else if available < wanted {
         Finding::warn(check, what, "see pods below, and `kubectl -n liqo describe pods`")
     } else {
-        Finding::ok(check, what)
+        spread(facts, deployment, wanted).unwrap_or_else(|| Finding::ok(check, what))
     }
+}
+
+/// A warning if the replicas do not fit the nodes, where both are known.
+fn spread(facts: &Facts, deployment: &Deployment, wanted: i32) -> Option<Finding> {
+    let check = Check::Manager;
+    let usable = replicas::usable(facts.real_nodes().ok()?, &avoided_nodes(deployment));
+    if let Some(misfit) = replicas::misfit(wanted, usable) {
+        return Some(Finding::warn(check, misfit.what, misfit.advice));
+    }
+    let node = replicas::shared_node(facts.pods.as_deref().ok()?, usable)?;
+    let advice = format!(
+        "the scheduler moves no pod that runs: delete one that does not lead, `kubectl -n liqo delete pod -l app.kubernetes.io/name={MANAGER},liqo.io/leader!=true`"
+    );
+    Some(Finding::warn(check, format!("all replicas run on node {node}, and fail with it"), advice))
 }
 
 fn leads(facts: &Facts) -> Finding {
@@ -176,7 +195,7 @@ fn leads(facts: &Facts) -> Finding {
         None => Finding::fail(
             check,
             "no manager leads",
-            "see manager and pods; the log says why no replica could take the Lease: `kubectl -n liqo logs deployment/liqo-controller-manager`",
+            format!("see manager and pods; the log says why no replica could take the Lease: `{MANAGER_LOGS}`"),
         ),
         Some((holder, heartbeat)) if heartbeat.is_fresh(facts.now()) => Finding::ok(check, format!("{holder} leads")),
         Some((holder, heartbeat)) => {

@@ -24,7 +24,7 @@ const ENDING_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
 
 /// Advice where a controller has not done its work in time.
 const OVERDUE: &str =
-    "the manager should have reported this by now: see leader, and `kubectl -n liqo logs deployment/liqo-controller-manager`";
+    "the manager should have reported this by now: see leader, and `kubectl -n liqo logs -l liqo.io/leader=true --tail=1000`";
 
 const BORROWING: [(&str, Check); 6] = [
     (links::IDENTITY_VERIFIED, Check::IdentityVerified),
@@ -330,7 +330,7 @@ fn ending(peer: &ForeignCluster, facts: &Facts) -> Option<Finding> {
         Finding::warn(
             check,
             format!("the peering has been ending since {since}"),
-            "pods there end first, then their nodes: see leader, pods-ending, and `kubectl -n liqo logs deployment/liqo-controller-manager`",
+            "pods there end first, then their nodes: see leader, pods-ending, and `kubectl -n liqo logs -l liqo.io/leader=true --tail=1000`",
         )
     })
 }

@@ -112,9 +112,48 @@ fn a_manager_that_is_not_there_is_shown() {
         facts.liqo.manager = Ok(Some(of(deployment)));
         verdict(&facts, Check::Manager).verdict
     };
-    assert_eq!([with(2, 2), with(2, 1), with(2, 0), with(0, 0)], [Verdict::Ok, Verdict::Warn, Verdict::Fail, Verdict::Fail]);
+    assert_eq!([with(1, 1), with(2, 1), with(2, 0), with(0, 0)], [Verdict::Ok, Verdict::Warn, Verdict::Fail, Verdict::Fail]);
     facts.liqo.manager = Ok(None);
     assert_eq!(verdict(&facts, Check::Manager).verdict, Verdict::Fail);
+}
+
+#[test]
+fn replicas_that_do_not_fit_the_nodes_are_shown() {
+    let mut facts = facts();
+    let mut with = |wanted: i32, nodes: usize, pods: &[&str]| {
+        let status = json!({ "availableReplicas": wanted });
+        let spec = json!({ "replicas": wanted, "selector": {}, "template": {} });
+        facts.liqo.manager = Ok(Some(of(json!({ "spec": spec, "status": status }))));
+        let first = facts.nodes.as_ref().unwrap()[0].clone();
+        facts.nodes = Ok(vec![first; nodes]);
+        let pod = |node: &&str| {
+            let metadata = json!({ "name": "m", "namespace": "liqo", "labels": { "app.kubernetes.io/name": MANAGER } });
+            of(json!({ "metadata": metadata, "spec": { "nodeName": node, "containers": [] } }))
+        };
+        facts.pods = Ok(pods.iter().map(pod).collect());
+        let found = verdict(&facts, Check::Manager);
+        (found.verdict, found.what)
+    };
+    assert_eq!(with(2, 2, &["a", "b"]).0, Verdict::Ok);
+    for (found, what) in [
+        (with(1, 2, &["a"]), "one replica"),
+        (with(2, 1, &["a", "a"]), "only one node"),
+        (with(2, 2, &["a", "a"]), "run on node a"),
+    ] {
+        assert!(found.0 == Verdict::Warn && found.1.contains(what), "{found:?}");
+    }
+}
+
+#[test]
+fn a_quota_that_refuses_replicas_is_named() {
+    let mut facts = facts();
+    let refused = json!({ "type": "ReplicaFailure", "status": "True", "message": "insufficient quota to match these scopes" });
+    facts.liqo.manager = Ok(Some(of(json!({
+        "spec": { "replicas": 1, "selector": {}, "template": {} },
+        "status": { "conditions": [refused] },
+    }))));
+    let found = verdict(&facts, Check::Manager);
+    assert!(found.verdict == Verdict::Fail && found.what.contains("insufficient quota"), "{}", found.what);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use Advice::{Decide, Nothing, Repair};
 
 /// For reasons that say no more than the message.
 const OTHER: Advice =
-    Repair("the message says what is wrong; `kubectl -n liqo logs deployment/liqo-controller-manager` says more");
+    Repair("the message says what is wrong; `kubectl -n liqo logs -l liqo.io/leader=true --tail=1000` says more");
 
 const APPROVE_THERE: &str = "the peer's owner has to decide: `liqoctl approve` there";
 const NO_UDP: &str = "let UDP pass from this gateway to that address, or the other way round: check firewalls of nodes and clouds, the forwarded port, and network.gateways.addresses at the peer. `--remote-kubeconfig` compares both sides";
@@ -150,7 +150,7 @@ fn resources_requested(reason: ResourcesRequestedReason) -> Advice {
     match reason {
         ResourcesRequestedReason::Requested => Nothing,
         ResourcesRequestedReason::RequestFailed => Repair(
-            "the provider's API server refused the request: `liqoctl doctor` there (rights), and `kubectl -n liqo logs deployment/liqo-controller-manager` here",
+            "the provider's API server refused the request: `liqoctl doctor` there (rights), and `kubectl -n liqo logs -l liqo.io/leader=true --tail=1000` here",
         ),
     }
 }

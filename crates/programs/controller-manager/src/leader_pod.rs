@@ -1,0 +1,100 @@
+//! The label of the leader's pod. The Service of the auth endpoint, which only the leader serves, selects by it.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
+};
+use liqo_api::{labels, rfc3339};
+use liqo_controller_runtime::writes::unless_gone;
+use serde_json::{Value, json};
+
+/// Removes the label from this pod, which still has it if its container was restarted. Writes nothing if nothing changes.
+pub async fn unmark(pods: &Api<Pod>, own: &str) -> kube::Result<()> {
+    let labelled = pods.get_metadata_opt(own).await?.is_some_and(|pod| pod.labels().contains_key(labels::LEADER));
+    if labelled { label(pods, own, &Value::Null).await } else { Ok(()) }
+}
+
+/// Moves the label to this pod.
+///
+/// If the former leader was silent for too long, it is dead or cut off, but Kubernetes notices the death of a node only after most of
+/// a minute. Until then, Services would send calls to it, so this marks it as not ready, too. If its kubelet lives, that soon writes
+/// the true state.
+pub async fn mark(pods: &Api<Pod>, own: &str, replaced: Option<&str>) -> kube::Result<()> {
+    let labelled = pods.list_metadata(&ListParams::default().labels(labels::LEADER)).await?;
+    for former in labelled.iter().map(kube::ResourceExt::name_any).filter(|name| name != own) {
+        label(pods, &former, &Value::Null).await?;
+    }
+    label(pods, own, &json!("true")).await?;
+    if let Some(replaced) = replaced {
+        let patch = Patch::Strategic(not_ready(&rfc3339(Timestamp::now())));
+        unless_gone(pods.patch_status(replaced, &PatchParams::default(), &patch).await)?;
+    }
+    Ok(())
+}
+
+/// Sets the label, or removes it. A pod that is gone needs none.
+async fn label(pods: &Api<Pod>, name: &str, value: &Value) -> kube::Result<()> {
+    let patch = Patch::Merge(json!({ "metadata": { "labels": { labels::LEADER: value } } }));
+    unless_gone(pods.patch_metadata(name, &PatchParams::default(), &patch).await).map(drop)
+}
+
+fn not_ready(now: &str) -> Value {
+    json!({ "status": { "conditions": [{
+        "type": "Ready",
+        "status": "False",
+        "reason": "LeaseExpired",
+        "message": "it led, and did not renew its Lease in time: another replica leads now",
+        "lastTransitionTime": now,
+    }] } })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, sync::Arc};
+
+    use kube::{Client, client::Body};
+    use tokio::sync::Mutex;
+
+    use super::*;
+
+    /// The writes to an API server with these labelled pods. Pod `gone` is in the list, and does not exist any more.
+    async fn writes(labelled: &'static [&'static str], replaced: Option<&str>) -> Vec<String> {
+        let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+        let record = seen.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let record = record.clone();
+            async move {
+                let path = request.uri().path().trim_start_matches("/api/v1/namespaces/liqo/pods").to_owned();
+                let pod = |name: &str| json!({ "metadata": { "name": name } });
+                let (code, answer) = match request.method().as_str() {
+                    "GET" => (200, json!({ "metadata": {}, "items": labelled.iter().map(|name| pod(name)).collect::<Vec<_>>() })),
+                    _ if path == "/gone" => (404, json!({ "code": 404, "reason": "NotFound" })),
+                    _ => (200, pod("a")),
+                };
+                if request.method() == "PATCH" {
+                    let body: Value = serde_json::from_slice(&request.into_body().collect_bytes().await.unwrap()).unwrap();
+                    let label = &body["metadata"]["labels"][labels::LEADER];
+                    record.lock().await.push(format!("{path} {label}"));
+                }
+                let body = Body::from(answer.to_string().into_bytes());
+                Ok::<_, Infallible>(http::Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        mark(&Api::namespaced(Client::new(service, "liqo"), "liqo"), "own", replaced).await.unwrap();
+        let writes = seen.lock().await;
+        writes.clone()
+    }
+
+    #[tokio::test]
+    async fn only_one_pod_has_the_label_even_if_the_former_leader_cannot_remove_its_own() {
+        assert_eq!(writes(&["former", "own", "gone"], None).await, ["/former null", "/gone null", "/own \"true\""]);
+    }
+
+    #[tokio::test]
+    async fn a_leader_that_was_silent_leaves_every_service_at_once() {
+        assert_eq!(writes(&["former"], Some("former")).await, ["/former null", "/own \"true\"", "/former/status null"]);
+        assert_eq!(not_ready("now").pointer("/status/conditions/0/status"), Some(&json!("False")));
+    }
+}

@@ -1,0 +1,119 @@
+//! How many replicas of the controller manager fit a cluster. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Node, NodeSpec, Pod};
+use kube::ResourceExt as _;
+use liqo_api::{CONTROLLER_MANAGER, labels};
+
+use crate::readiness;
+
+/// Nodes on which a replica of the manager can start now: Ready real nodes that take new pods without special tolerations, except
+/// those that Liqo avoids.
+pub fn usable<'a>(nodes: impl IntoIterator<Item = &'a Node>, avoided: &BTreeMap<String, String>) -> usize {
+    let takes_pods = |spec: &NodeSpec| {
+        let keeps_off = |effect: &str| matches!(effect, "NoSchedule" | "NoExecute");
+        spec.unschedulable != Some(true) && !spec.taints.iter().flatten().any(|taint| keeps_off(&taint.effect))
+    };
+    let is_avoided = |node: &Node| avoided.iter().any(|(key, value)| node.labels().get(key) == Some(value));
+    let is_virtual = |node: &Node| node.labels().get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE);
+    let fits = |node: &Node| {
+        !is_virtual(node) && readiness::node(node) && node.spec.as_ref().is_none_or(takes_pods) && !is_avoided(node)
+    };
+    nodes.into_iter().filter(|node| fits(node)).count()
+}
+
+/// The number where nobody chose one: a second replica only where it can survive the node of the first.
+pub fn by_nodes(usable: usize) -> u16 {
+    if usable >= 2 { 2 } else { 1 }
+}
+
+/// A number of replicas that is not the best one for the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    pub what: String,
+    pub advice: String,
+}
+
+/// Whether this number fits the number of usable nodes. Zero replicas are another fault.
+pub fn misfit(replicas: i32, usable: usize) -> Option<Misfit> {
+    let set = |count: u8| format!("`liqoctl install --set controllerManager.replicas={count}`");
+    match (replicas, usable) {
+        (1, 2..) => Some(Misfit {
+            what: format!("one replica, although {usable} nodes could run one: until it is replaced, nothing in Liqo changes"),
+            advice: format!("{} adds one that takes over within ten seconds", set(2)),
+        }),
+        (2.., 1) => Some(Misfit {
+            what: format!("{replicas} replicas, but only one node that takes them: they fail with it"),
+            advice: format!("check the other nodes (Ready, cordons, taints), or {}", set(1)),
+        }),
+        _ => None,
+    }
+}
+
+/// The only node of all replicas, if there are several replicas and another node could run one of them.
+pub fn shared_node(pods: &[Pod], usable: usize) -> Option<String> {
+    let is_manager = |pod: &&Pod| {
+        let is_named = pod.labels().get("app.kubernetes.io/name").is_some_and(|name| name == CONTROLLER_MANAGER);
+        is_named && pod.metadata.deletion_timestamp.is_none()
+    };
+    let managers: Vec<&Pod> = pods.iter().filter(is_manager).collect();
+    let nodes: BTreeSet<&str> = managers.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
+    let only = nodes.first().filter(|_| nodes.len() == 1 && managers.len() > 1 && usable > 1)?;
+    Some((*only).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+    fn node(labels: Value, spec: Value, ready: &str) -> Node {
+        let status = json!({ "conditions": [{ "type": "Ready", "status": ready }] });
+        serde_json::from_value(json!({ "metadata": { "name": "n", "labels": labels }, "spec": spec, "status": status })).unwrap()
+    }
+
+    #[test]
+    fn only_nodes_count_on_which_the_manager_can_start() {
+        let taint = |effect: &str| json!({ "taints": [{ "key": "k", "effect": effect }] });
+        let nodes = [
+            node(json!({}), json!({}), "True"),
+            node(json!({}), taint("PreferNoSchedule"), "True"),
+            node(json!({}), json!({}), "Unknown"),
+            node(json!({}), json!({ "unschedulable": true }), "True"),
+            node(json!({}), taint("NoSchedule"), "True"),
+            node(json!({}), taint("NoExecute"), "True"),
+            node(json!({ "liqo.io/type": "virtual-node" }), json!({}), "True"),
+            node(json!({ "spot": "yes" }), json!({}), "True"),
+        ];
+        assert_eq!(usable(&nodes, &[("spot".to_owned(), "yes".to_owned())].into()), 2);
+        assert_eq!(usable(&nodes, &BTreeMap::new()), 3);
+    }
+
+    #[test]
+    fn a_second_replica_needs_a_second_node() {
+        assert_eq!([0, 1, 2, 9].map(by_nodes), [1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn a_number_that_does_not_fit_comes_with_the_one_that_does() {
+        assert_eq!([misfit(1, 1), misfit(2, 2), misfit(3, 2), misfit(1, 0), misfit(2, 0)], [None, None, None, None, None]);
+        assert!(misfit(1, 3).unwrap().advice.contains("controllerManager.replicas=2"));
+        assert!(misfit(2, 1).unwrap().advice.contains("controllerManager.replicas=1"));
+    }
+
+    #[test]
+    fn replicas_that_share_a_node_without_need_are_shown() {
+        let pod = |node: &str, deleted: Value| -> Pod {
+            let metadata = json!({ "labels": { "app.kubernetes.io/name": CONTROLLER_MANAGER }, "deletionTimestamp": deleted });
+            serde_json::from_value(json!({ "metadata": metadata, "spec": { "nodeName": node, "containers": [] } })).unwrap()
+        };
+        let stays = |node: &str| pod(node, Value::Null);
+        assert_eq!(shared_node(&[stays("a"), stays("a")], 2).as_deref(), Some("a"));
+        assert_eq!(shared_node(&[stays("a"), stays("a")], 1), None, "there is no other node");
+        assert_eq!(shared_node(&[stays("a"), stays("b")], 2), None);
+        assert_eq!(shared_node(&[stays("a"), pod("a", json!("2026-01-01T00:00:00Z"))], 2), None, "one is being replaced");
+    }
+}

@@ -1,0 +1,156 @@
+//! Another replica of the manager takes over when the leader dies.
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{ResourceExt as _, api::DeleteParams};
+use liqo_api::labels;
+use liqo_tests::{Cluster, World, eventually};
+use serde_json::Value;
+
+use crate::pods::{deployment, node_of};
+
+const NAMESPACE: &str = "takeover";
+const PODS: usize = 30;
+/// Timeout until another replica leads. How long it really takes is printed.
+const TIMEOUT: Duration = Duration::from_secs(45);
+const MANAGERS: &str = "app.kubernetes.io/name=liqo-controller-manager";
+
+async fn set_replicas(cluster: &Cluster, replicas: &str) -> Result<()> {
+    let setting = format!("controllerManager.replicas={replicas}");
+    cluster.liqoctl(&["install", "--set", &setting]).await.map(drop)
+}
+
+/// The pod of the leader: it holds the Lease, and it alone has the leader's label.
+async fn leader(cluster: &Cluster) -> Result<Pod> {
+    let lease = cluster.object(&["-n", "liqo", "lease", "liqo-controller-manager"]).await?.unwrap_or_default();
+    let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+    let mut labelled = cluster.pods("liqo", &format!("{}=true", labels::LEADER)).await?;
+    match (labelled.pop(), labelled.is_empty()) {
+        (Some(pod), true) if pod.name_any() == holder => Ok(pod),
+        (pod, _) => bail!("{} has the label, {holder} the Lease", pod.map(|pod| pod.name_any()).unwrap_or_default()),
+    }
+}
+
+/// Kills the leader, and removes its pod before the kubelet starts the container again: so only another replica can take over.
+async fn kill_leader(world: &World, cluster: &Cluster) -> Result<()> {
+    let pod = leader(cluster).await?.name_any();
+    let variable = format!("POD_NAME={pod}");
+    let is_in_pod = |pid: i32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|one| one == variable.as_bytes())
+    };
+    let processes = world.machinery(cluster)?.processes();
+    let mut managers = processes.iter().filter(|process| process.program == "liqo-controller-manager");
+    let process = managers.find(|process| is_in_pod(process.pid)).with_context(|| format!("pod {pod} has no process"))?;
+    world.shell(&format!("kill -9 {}", process.pid), 10).await?;
+    cluster.api::<Pod>("liqo").delete(&pod, &DeleteParams::default().grace_period(0)).await?;
+    succeeded(cluster, &pod, "was killed").await
+}
+
+/// Deletes the pod of the leader, which may end in order.
+async fn delete_leader(cluster: &Cluster) -> Result<()> {
+    let pod = leader(cluster).await?.name_any();
+    cluster.api::<Pod>("liqo").delete(&pod, &DeleteParams::default()).await?;
+    succeeded(cluster, &pod, "was deleted").await
+}
+
+/// Waits until another replica leads, and shows how long that takes.
+async fn succeeded(cluster: &Cluster, former: &str, what: &str) -> Result<()> {
+    let begun = Instant::now();
+    eventually(&format!("another replica leads in {}", cluster.name), TIMEOUT, || async {
+        Ok((leader(cluster).await?.name_any() != former).then_some(()))
+    })
+    .await?;
+    println!("{}: another replica led {:.1} s after the leader {what}", cluster.name, begun.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Begins a rollout, and returns when some pods are new, but not all.
+async fn begin_rollout(turin: &Cluster, version: &str) -> Result<()> {
+    turin.kubectl(&["-n", NAMESPACE, "set", "env", "deployment/web", &format!("VERSION={version}")]).await?;
+    eventually("the rollout has begun", Duration::from_secs(30), || async {
+        let web = turin.object(&["-n", NAMESPACE, "deployment", "web"]).await?.unwrap_or_default();
+        let is_observed = web["status"]["observedGeneration"] == web["metadata"]["generation"];
+        Ok((is_observed && web["status"]["updatedReplicas"].as_u64().unwrap_or(0) > 0).then_some(()))
+    })
+    .await
+}
+
+/// Waits until the rollout is complete: all pods are ready, and the provider runs each of them once, and no other.
+async fn end_rollout(world: &World, remote: &str) -> Result<()> {
+    let (turin, milan) = (&world.turin, &world.milan);
+    turin.kubectl(&["-n", NAMESPACE, "rollout", "status", "deployment/web", "--timeout=90s"]).await?;
+    let pods = turin.ready_pods(NAMESPACE, "app=web", PODS).await?;
+    let uids: BTreeSet<String> = pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
+    eventually("the provider runs each pod once, and no other", Duration::from_secs(30), || async {
+        let there = milan.pods(remote, "app=web").await?;
+        let mut theirs: Vec<&String> = there.iter().filter_map(|pod| pod.labels().get(labels::SHADOW_POD)).collect();
+        theirs.sort();
+        ensure!(theirs.iter().copied().eq(&uids), "{} pods there are {theirs:?}, {} here are {uids:?}", there.len(), pods.len());
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// Checks that the API server finds the kubelet API of the virtual node at the leader.
+async fn the_virtual_node_follows(turin: &Cluster) -> Result<()> {
+    eventually("the virtual node has the leader's address, and logs come through it", Duration::from_secs(30), || async {
+        let address = leader(turin).await?.status.and_then(|status| status.pod_ip).context("the leader has no address")?;
+        let node = turin.object(&["node", "milan"]).await?.unwrap_or_default();
+        let addresses = node["status"]["addresses"].as_array().cloned().unwrap_or_default();
+        ensure!(addresses.iter().any(|one| one["address"] == address.as_str()), "{addresses:?} instead of {address}");
+        let logs = turin.try_kubectl(&["-n", NAMESPACE, "logs", "deployment/web"]).await?;
+        ensure!(logs.success && logs.stdout.contains("started"), "{logs:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// Checks that a cluster with two nodes has two replicas, on different nodes, if nobody chose a number.
+async fn two_nodes_have_two_replicas(turin: &Cluster) -> Result<()> {
+    set_replicas(turin, "").await?;
+    let nodes: BTreeSet<String> =
+        turin.ready_pods("liqo", MANAGERS, 2).await?.iter().map(|pod| node_of(pod).to_owned()).collect();
+    ensure!(nodes.len() == 2, "both replicas run on {nodes:?}");
+    let budget = turin.object(&["-n", "liqo", "poddisruptionbudget", "liqo-controller-manager"]).await?;
+    ensure!(budget.is_some(), "there is no disruption budget");
+    let status: Value = serde_json::from_str(&turin.liqoctl(&["status", "-o", "json"]).await?)?;
+    ensure!(status["cluster"]["replicasNote"].is_null(), "{}", status["cluster"]);
+    Ok(())
+}
+
+pub async fn a_rollout_completes_although_the_leaders_of_both_clusters_die(world: Arc<World>) -> Result<()> {
+    let (turin, milan) = (&world.turin, &world.milan);
+    tokio::try_join!(two_nodes_have_two_replicas(turin), set_replicas(milan, "2"))?;
+    turin.liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
+    turin.offloaded_namespace(NAMESPACE, "Remote").await?;
+    let quick = "  replicas: 30\n  strategy: { rollingUpdate: { maxSurge: 50%, maxUnavailable: 50% } }\n";
+    turin.apply(&deployment(NAMESPACE, "web", 30).replace("  replicas: 30\n", quick)).await?;
+    turin.ready_pods(NAMESPACE, "app=web", PODS).await?;
+    let remote = turin.remote_namespace(NAMESPACE, milan).await?;
+
+    begin_rollout(turin, "2").await?;
+    tokio::try_join!(kill_leader(&world, turin), kill_leader(&world, milan))?;
+    end_rollout(&world, &remote).await?;
+    the_virtual_node_follows(turin).await?;
+
+    // Two replicas again, or nobody could take over at once.
+    tokio::try_join!(turin.ready_pods("liqo", MANAGERS, 2), milan.ready_pods("liqo", MANAGERS, 2))?;
+    begin_rollout(turin, "3").await?;
+    tokio::try_join!(delete_leader(turin), delete_leader(milan))?;
+    end_rollout(&world, &remote).await?;
+    the_virtual_node_follows(turin).await?;
+
+    turin.delete_namespace(NAMESPACE).await?;
+    turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
+    tokio::try_join!(set_replicas(turin, "1"), set_replicas(milan, "1"))?;
+    let budget = turin.object(&["-n", "liqo", "poddisruptionbudget", "liqo-controller-manager"]).await?;
+    ensure!(budget.is_none(), "the disruption budget stays");
+    Ok(())
+}
