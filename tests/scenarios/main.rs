@@ -24,6 +24,7 @@ mod isolation;
 mod jobs;
 mod lending;
 mod matrix;
+mod names;
 mod network;
 mod network_only;
 mod network_policies;
@@ -73,6 +74,8 @@ fn pods_and_policies() -> Set {
                 pods_reach_each_other_both_ways_and_see_who_calls,
                 a_service_spans_both_clusters_by_its_usual_name,
                 the_status_shows_latency_and_loss_of_the_path_to_a_peer;
+            names:
+                a_remote_pod_resolves_names_as_at_home;
             pods:
                 a_deployments_replicas_run_at_the_peer_and_are_ready_at_home,
                 logs_work_with_follow_tail_previous_and_since,

@@ -168,8 +168,9 @@ pub async fn a_hostile_consumer_opens_nothing_of_the_provider(world: Arc<World>)
         let labels = &peer["namespaceSelector"]["matchLabels"];
         let cidr = peer["ipBlock"]["cidr"].as_str();
         let is_tenant = labels["liqo.io/consumer-id"] == rome.cluster_id().await?;
-        let is_dns =
-            labels["kubernetes.io/metadata.name"] == "kube-system" && peer["podSelector"]["matchLabels"]["k8s-app"] == "kube-dns";
+        let (namespace, pods) = (&labels["kubernetes.io/metadata.name"], &peer["podSelector"]["matchLabels"]);
+        let is_dns = (namespace == "kube-system" && pods["k8s-app"] == "kube-dns")
+            || (namespace == "liqo" && pods["app.kubernetes.io/name"] == "liqo-dns");
         let is_seen =
             cidr.is_some_and(|cidr| cidr.starts_with(&format!("{romes_at_milan}.")) || seen.iter().any(|one| one == cidr));
         let is_elsewhere = is_seen || cidr.is_some_and(|cidr| !cidr.starts_with("10."));

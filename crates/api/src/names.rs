@@ -11,6 +11,12 @@ pub const FABRIC_NAMESPACE: &str = "liqo-fabric";
 /// Name of the manager's Deployment, `ServiceAccount` and leader election Lease, and the source of its events.
 pub const CONTROLLER_MANAGER: &str = "liqo-controller-manager";
 
+/// Name of the resolver's Deployment, Service and `ServiceAccount`: DNS for remote pods.
+pub const RESOLVER: &str = "liqo-dns";
+
+/// The port at which pods of the resolver answer, over UDP and TCP. Its Service has the usual port 53.
+pub const RESOLVER_PORT: u16 = 1053;
+
 /// Name of the Service of the auth endpoint.
 pub const AUTH_SERVICE: &str = "liqo-auth";
 

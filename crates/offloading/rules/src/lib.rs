@@ -27,3 +27,4 @@ pub mod namespace;
 pub mod node;
 pub mod pod;
 pub mod replica;
+pub mod resolv_conf;

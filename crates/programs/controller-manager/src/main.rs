@@ -1,4 +1,4 @@
-//! `liqo-controller-manager`: the one process of Liqo in a cluster.
+//! `liqo-controller-manager`: the one process that runs all controllers of Liqo in a cluster.
 //!
 //! It only starts the parts; each part is a crate.
 //!
@@ -12,11 +12,14 @@
 //!   +---------------------------+     +--------------------------------------------------+
 //! ```
 //!
+//! `liqo-controller-manager dns` is another process: the resolver for remote pods, in a Deployment of its own. See `dns`.
+//!
 //! If any part ends, or the lease is lost, the process ends: the kubelet starts it again, and another replica takes over. SIGTERM
 //! ends it in order: the lease is free as soon as the leader's parts have ended, and the webhook answers until the API server knows
 //! that this replica is ending.
 
 mod config;
+mod dns;
 mod leader_pod;
 
 use std::{sync::Arc, time::Duration};
@@ -44,7 +47,11 @@ const WEBHOOK_LINGER: Duration = Duration::from_secs(3);
 
 /// Runs every controller of Liqo in this cluster.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(
+    version,
+    about,
+    after_help = "`liqo-controller-manager dns` runs the resolver for remote pods instead: see `liqo-controller-manager dns --help`."
+)]
 struct Arguments {
     /// Namespace that Liqo runs in.
     #[arg(long, env = "POD_NAMESPACE", default_value = liqo_api::SYSTEM_NAMESPACE)]
@@ -75,6 +82,9 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    if std::env::args_os().nth(1).is_some_and(|first| first == dns::COMMAND) {
+        return dns::main().await;
+    }
     let arguments = Arguments::parse();
     let health_address = every_address(arguments.pod_ip, arguments.health_port);
     let readiness = Readiness::waiting("the webhook does not answer yet");

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::{
     apply,
     cluster::{Cluster, Explained as _, is_absent, list_or_none},
-    manifests::{self, FABRIC, FABRIC_NAMESPACE, LEADER_LOG, MANAGER, NAMESPACE, group, kind},
+    manifests::{self, FABRIC, FABRIC_NAMESPACE, LEADER_LOG, MANAGER, NAMESPACE, RESOLVER, group, kind},
     preflight,
     progress::Progress,
     readiness, replicas, rollout,
@@ -74,7 +74,9 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
         })
         .await?;
     let step = "Waiting for the controller manager";
-    progress.step(step, available(cluster, options.timeout, |text| progress.message(step, text))).await?;
+    progress.step(step, available(cluster, MANAGER, options.timeout, |text| progress.message(step, text))).await?;
+    let step = "Waiting for the resolver";
+    progress.step(step, available(cluster, RESOLVER, options.timeout, |text| progress.message(step, text))).await?;
     let step = "Waiting for the program on each node";
     let news = |text: &str| progress.message(step, text);
     let away = progress.step(step, rollout::finished(cluster, options.timeout, false, news)).await?.away;
@@ -184,17 +186,17 @@ fn stages<'a>(objects: &'a [DynamicObject], values: &Values, admission_policies:
     vec![definitions, rest]
 }
 
-/// Waits until every replica of the current version of the Deployment is available.
-pub async fn available(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<()> {
+/// Waits until every replica of the current version of a Deployment is available.
+async fn available(cluster: &Cluster, name: &str, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    until("the controller manager is available", timeout, news, || async {
-        let deployment = deployments.get(MANAGER).await.doing("read the Deployment of the controller manager")?;
+    until(&format!("Deployment {name} is available"), timeout, news, || async {
+        let deployment = deployments.get(name).await.doing(format!("read Deployment {name}"))?;
         if is_available(&deployment) {
             return Ok(Poll::Done(()));
         }
-        let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={MANAGER}"));
-        let pods = pods.list(&ours).await.doing("list the pods of the controller manager")?;
+        let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={name}"));
+        let pods = pods.list(&ours).await.doing(format!("list the pods of Deployment {name}"))?;
         let obstacle = pods.items.iter().find_map(|pod| Some((pod, readiness::obstacle(pod.status.as_ref()?)?)));
         Ok(Poll::NotYet(match (obstacle, readiness::refusal(&deployment)) {
             (_, Some(refusal)) => format!("its pods are refused: {refusal}"),

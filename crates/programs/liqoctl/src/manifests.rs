@@ -24,6 +24,8 @@ pub const LEADER_LOG: &str = "kubectl -n liqo logs -l liqo.io/leader=true --tail
 
 /// Prints the logs of all replicas of the manager.
 pub const MANAGER_LOGS: &str = "kubectl -n liqo logs -l app.kubernetes.io/name=liqo-controller-manager --prefix --tail=1000";
+/// Name of the Deployment, the Service and the account of the resolver for remote pods.
+pub use liqo_api::RESOLVER;
 
 /// Name of the `DaemonSet` of the agent on each node, its `ServiceAccount` and its roles.
 pub const FABRIC: &str = "liqo-fabric";
@@ -31,7 +33,7 @@ pub const FABRIC: &str = "liqo-fabric";
 /// Namespace of the agent on each node.
 pub use liqo_api::FABRIC_NAMESPACE;
 
-const FILES: [(&str, &str); 12] = [
+const FILES: [(&str, &str); 13] = [
     ("namespace.yaml", include_str!("../../../../deploy/liqo/namespace.yaml")),
     ("rbac-bound.yaml", include_str!("../../../../deploy/liqo/rbac-bound.yaml")),
     ("rbac-manager.yaml", include_str!("../../../../deploy/liqo/rbac-manager.yaml")),
@@ -43,6 +45,7 @@ const FILES: [(&str, &str); 12] = [
     ("policy.yaml", include_str!("../../../../deploy/liqo/policy.yaml")),
     ("fabric.yaml", include_str!("../../../../deploy/liqo/fabric.yaml")),
     ("disruption-budget.yaml", include_str!("../../../../deploy/liqo/disruption-budget.yaml")),
+    ("dns.yaml", include_str!("../../../../deploy/liqo/dns.yaml")),
     ("deployment.yaml", include_str!("../../../../deploy/liqo/deployment.yaml")),
 ];
 
@@ -116,8 +119,10 @@ fn fill(document: &mut Value, values: &Values) {
         Some("ClusterConfig") => document["spec"] = configuration(values),
         Some("PeeringPolicy") => document["spec"] = json!(values.policy),
         Some(workload @ ("Deployment" | "DaemonSet")) => {
-            let is_manager = workload == "Deployment";
-            let image = if is_manager { &values.image } else { &values.fabric_image };
+            // The resolver has the manager's image.
+            let is_deployment = workload == "Deployment";
+            let image = if is_deployment { &values.image } else { &values.fabric_image };
+            let is_manager = document["metadata"]["name"] == MANAGER;
             let container = &mut document["spec"]["template"]["spec"]["containers"][0];
             container["image"] = json!(image);
             if is_manager {
@@ -126,6 +131,8 @@ fn fill(document: &mut Value, values: &Values) {
                     let timing = if values.replicas > 1 { Timing::WITH_STANDBY } else { Timing::ALONE };
                     variables.push(json!({ "name": "LEASE_SECONDS", "value": timing.lease_seconds().to_string() }));
                 }
+            }
+            if is_deployment {
                 document["spec"]["replicas"] = json!(values.replicas);
             }
             let avoided =
@@ -311,17 +318,39 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_runs_without_privileges_and_never_on_a_virtual_node() {
-        let deployment = rendered().into_iter().find(|object| kind(object) == "Deployment").unwrap();
-        let pod = &deployment.data["spec"]["template"]["spec"];
-        let container = &pod["containers"][0];
-        assert_eq!(pod["securityContext"]["runAsNonRoot"], json!(true));
-        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], json!("RuntimeDefault"));
-        assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], json!(true));
-        assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
-        let term = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0];
-        assert_eq!(term["matchExpressions"][0]["key"], json!(liqo_api::labels::TYPE));
-        assert_eq!(term["matchExpressions"][0]["operator"], json!("NotIn"));
+    fn the_pods_run_without_privileges_and_never_on_a_virtual_node() {
+        let deployments: Vec<_> = rendered().into_iter().filter(|object| kind(object) == "Deployment").collect();
+        assert_eq!(deployments.iter().map(DynamicObject::name_any).collect::<Vec<_>>(), [RESOLVER, MANAGER]);
+        for deployment in deployments {
+            let pod = &deployment.data["spec"]["template"]["spec"];
+            let container = &pod["containers"][0];
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], json!(true));
+            assert_eq!(pod["securityContext"]["seccompProfile"]["type"], json!("RuntimeDefault"));
+            assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], json!(true));
+            assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
+            let term = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0];
+            assert_eq!(term["matchExpressions"][0]["key"], json!(liqo_api::labels::TYPE));
+            assert_eq!(term["matchExpressions"][0]["operator"], json!("NotIn"));
+        }
+    }
+
+    #[test]
+    fn the_resolver_only_reads_namespaces_and_pods_and_answers_at_the_port_that_policies_open() {
+        let objects = rendered();
+        let of = |wanted: &str| objects.iter().find(|object| kind(object) == wanted && object.name_any() == RESOLVER).unwrap();
+        let read = json!([{ "apiGroups": [""], "resources": ["namespaces", "pods"], "verbs": ["get", "list", "watch"] }]);
+        assert_eq!(of("ClusterRole").data["rules"], read);
+        let ports = |object: &str, pointer: &str, field: &str| -> Vec<Value> {
+            let ports = of(object).data.pointer(pointer).and_then(Value::as_array).unwrap().clone();
+            ports.iter().filter(|port| port["name"] != "metrics").map(|port| json!([port["protocol"], port[field]])).collect()
+        };
+        let port = liqo_api::RESOLVER_PORT;
+        let listening = ports("Deployment", "/spec/template/spec/containers/0/ports", "containerPort");
+        assert_eq!(listening, [json!(["UDP", port]), json!(["TCP", port])]);
+        assert_eq!(ports("Service", "/spec/ports", "port"), [json!(["UDP", 53]), json!(["TCP", 53])]);
+        let labels = json!({ "app.kubernetes.io/name": RESOLVER });
+        assert_eq!(of("Service").data["spec"]["selector"], labels);
+        assert_eq!(of("PodDisruptionBudget").data["spec"]["selector"]["matchLabels"], labels);
     }
 
     #[test]
@@ -377,7 +406,7 @@ mod tests {
         ])
         .unwrap();
         let objects = render(&Values::resolve(&settings, &Present::default(), "x")).unwrap();
-        let of = |wanted: &str| objects.iter().find(|object| kind(object) == wanted).unwrap();
+        let of = |wanted: &str| objects.iter().rfind(|object| kind(object) == wanted).unwrap();
         let spec: liqo_api::ClusterConfigSpec = serde_json::from_value(of("ClusterConfig").data["spec"].clone()).unwrap();
         assert_eq!((spec.cluster_name.as_str(), spec.cluster_labels["region"].as_str()), ("milan", "eu"));
         assert_eq!(spec.authentication.address.as_deref(), Some("https://203.0.113.5:30443"));
@@ -394,7 +423,11 @@ mod tests {
         assert!(avoided.iter().eq(
             [("kwok.x-k8s.io/node", "fake"), ("spot", "")].map(|(a, b)| (a.to_owned(), b.to_owned())).iter().map(|(a, b)| (a, b))
         ));
-        assert_eq!(of("Deployment").data["spec"]["template"]["spec"]["containers"][0]["image"], json!("example.org/manager:7"));
+        for deployment in objects.iter().filter(|object| kind(object) == "Deployment") {
+            let pod = &deployment.data["spec"]["template"]["spec"];
+            assert_eq!(pod["containers"][0]["image"], json!("example.org/manager:7"));
+            assert!(pod["affinity"].to_string().contains("kwok.x-k8s.io/node"));
+        }
     }
 
     #[test]
@@ -404,6 +437,7 @@ mod tests {
         assert_eq!(position("Namespace"), 0);
         assert!(position("CustomResourceDefinition") < position("ClusterConfig"));
         assert!(position("ClusterRole") < position("ClusterRoleBinding"));
-        assert_eq!(position("Deployment"), objects.len() - 1);
+        assert_eq!(objects.last().map(|object| (kind(object), object.name_any())), Some(("Deployment", MANAGER.to_owned())));
+        assert!(position("Deployment") > position("DaemonSet"));
     }
 }

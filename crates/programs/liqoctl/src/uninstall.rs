@@ -23,7 +23,7 @@ use serde_json::json;
 use crate::{
     apply,
     cluster::{Cluster, Explained as _, is_absent, list_or_none},
-    manifests::{self, FABRIC, FABRIC_NAMESPACE, INSTALLED_BY, MANAGER, NAMESPACE, kind},
+    manifests::{self, FABRIC, FABRIC_NAMESPACE, INSTALLED_BY, MANAGER, NAMESPACE, RESOLVER, kind},
     offload,
     progress::Progress,
     rollout,
@@ -225,10 +225,13 @@ fn of_kind(cluster: &Cluster, group: &str, version: &str, kind: &str, namespace:
 /// Removes the webhook first: without the manager it would refuse pods.
 async fn stop_manager(cluster: &Cluster, timeout: Duration) -> anyhow::Result<()> {
     apply::delete(&of_kind(cluster, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", None), "liqo").await?;
-    apply::delete(&of_kind(cluster, "apps", "v1", "Deployment", Some(NAMESPACE)), MANAGER).await?;
+    // Pods of consumers, which ask the resolver, have ended.
+    for name in [MANAGER, RESOLVER] {
+        apply::delete(&of_kind(cluster, "apps", "v1", "Deployment", Some(NAMESPACE)), name).await?;
+    }
     rollout::forget_pods(cluster, NAMESPACE, &rollout::away(cluster).await?).await?;
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
-    let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={MANAGER}"));
+    let ours = ListParams::default().labels(&format!("app.kubernetes.io/name in ({MANAGER},{RESOLVER})"));
     until(
         "the controller manager has stopped",
         timeout,

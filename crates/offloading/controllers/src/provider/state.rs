@@ -26,6 +26,7 @@ use liqo_controller_runtime::writes::StepError;
 use liqo_controller_runtime::{Cache, Context, Key, Queue, cache::whole, foreign_clusters};
 use liqo_offloading_rules::namespace::mapped::{self, ConsumerNamespace, Destination, DestinationState, NamespaceKind};
 use liqo_offloading_rules::pod::admission::Offer;
+use liqo_offloading_rules::pod::carry::home_names::{Resolver, is_renamed};
 use liqo_offloading_rules::pod::ledger::Ledger;
 use liqo_offloading_rules::pod::remote_pod::{PodIndex, RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::shadow_pod::Shadow;
@@ -37,6 +38,7 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
+use super::resolver::ResolverService;
 use super::triggers::{self, ReplicaGroup, Target, Trigger};
 use crate::networks::Networks;
 
@@ -74,6 +76,7 @@ pub struct Provider {
     runtime_classes: Cache<ResourceList>,
     /// The networks of each real node that are not private.
     nodes: Cache<BTreeSet<IpNet>>,
+    resolver: ResolverService,
     pub index: Arc<Mutex<PodIndex>>,
     pub ledger: Arc<Mutex<Ledger>>,
     /// The Secrets of each tenant namespace.
@@ -246,6 +249,7 @@ impl Provider {
             records: watches.records(&maps),
             nodes: watches.nodes(),
             networks: watches.networks(&namespaces),
+            resolver: ResolverService::follow(&context),
             queues: watches.queues,
             index: watches.index,
             ledger: watches.ledger,
@@ -274,6 +278,7 @@ impl Provider {
             && self.runtime_classes.synced().await
             && self.networks.synced().await
             && self.nodes.synced().await
+            && self.resolver.synced().await
     }
 
     /// The tenant that this namespace belongs to, if it is a tenant namespace.
@@ -320,6 +325,14 @@ impl Provider {
         self.namespace(namespace).is_some_and(|found| {
             matches!(found.kind, NamespaceKind::Mapped { .. }) && tenant_namespace(&found.consumer) == tenant
         })
+    }
+
+    /// The resolver that new pods of this consumer in this namespace ask. `None` if all names are as at home, or while no resolver
+    /// answers.
+    pub fn resolver_for(&self, consumer: &ClusterId, namespace: &str) -> Option<Resolver> {
+        let here = || self.namespace(namespace).is_some_and(|found| is_renamed(namespace, &found, consumer));
+        let elsewhere = || self.namespaces.all().iter().any(|(key, found)| is_renamed(&key.name, found, consumer));
+        self.resolver.current().filter(|_| here() || elsewhere())
     }
 
     /// What this consumer may use now. `None` if no policy selects it.

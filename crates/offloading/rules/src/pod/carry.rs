@@ -5,12 +5,14 @@
 //! mean something at home only are dropped; all remaining ones are refused by name. Fields inside containers pass unchanged, known
 //! or not: Pod Security Admission in the mapped namespace decides what they may do.
 //!
-//! What a pod reads about itself through the downward API is what it would read at home, see `downward`.
+//! What a pod reads about itself through the downward API is what it would read at home, see `downward`. Names of Services, too,
+//! see [`home_names`].
 //! `enableServiceLinks` passes unchanged: a mapped namespace contains only services that came from home.
 
 pub mod api_server;
 mod containers;
 mod downward;
+pub mod home_names;
 pub mod obstacle;
 mod placement;
 #[cfg(test)]

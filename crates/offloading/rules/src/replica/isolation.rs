@@ -15,7 +15,7 @@
 //! | at most | these, and the internet where the consumer's policy says so | these, the internet, DNS |
 //!
 //! The internet is what is not private and belongs neither to this cluster nor to a peer, see [`internal_networks`]. DNS is our
-//! own, at port 53. Where the consumer's pods may use our API server, they reach it in the same way.
+//! own, at port 53, and Liqo's resolver, which asks it. Where the consumer's pods may use our API server, they reach it in the same way.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ use std::{
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
-use liqo_api::{ClusterConfig, ClusterId, labels};
+use liqo_api::{ClusterConfig, ClusterId, RESOLVER_PORT, labels};
 use serde_json::Value;
 
 use crate::json::managed_object;
@@ -149,7 +149,7 @@ impl IsolationPolicy {
             }
         };
         let rules = Rule { peers: Some(peers), ports: rule.ports.clone() }.unless_empty().into_iter();
-        let dns = (is_egress && resolves).then(|| dns_rule(rule.ports.as_ref()).unless_empty()).flatten();
+        let dns = dns_rules(rule.ports.as_ref()).into_iter().filter_map(Rule::unless_empty).filter(|_| is_egress && resolves);
         let is_everybody = is_egress && rule.peers.is_none();
         rules.chain(dns).chain(is_everybody.then(|| self.api_server_rules(rule.ports.as_ref())).into_iter().flatten()).collect()
     }
@@ -191,7 +191,8 @@ impl IsolationPolicy {
     pub fn own_policies(&self, policies: &[NetworkPolicy]) -> BTreeMap<String, NetworkPolicy> {
         let to = |peers: BTreeSet<RulePeer>| Rule { peers: Some(peers), ports: None };
         let ingress = vec![to(self.tenant().chain(self.ingress_sources.iter().cloned()).collect())];
-        let mut egress = vec![to(self.tenant().chain(self.internet().map(RulePeer::Block)).collect()), dns_rule(None)];
+        let mut egress = vec![to(self.tenant().chain(self.internet().map(RulePeer::Block)).collect())];
+        egress.extend(dns_rules(None));
         egress.extend(self.api_server_rules(None));
         let others = |says: fn(&NetworkPolicy) -> bool| {
             let selectors: BTreeSet<Selector> =
@@ -228,11 +229,15 @@ impl IsolationPolicy {
     }
 }
 
-/// Our DNS, at those of its ports that these ports contain.
-fn dns_rule(ports: Option<&BTreeSet<Port>>) -> Rule {
+/// Our DNS and Liqo's resolver, over those of their protocols for which these ports contain the port of DNS. The resolver's pods
+/// listen at another port, behind its Service.
+fn dns_rules(ports: Option<&BTreeSet<Port>>) -> [Rule; 2] {
     let has = |protocol: &&str| ports.is_none_or(|ports| ports.iter().any(|port| port.has(protocol, 53, &DNS_PORT_NAMES)));
-    let port = |protocol: &str| Port { protocol: protocol.to_owned(), port: Some(PortNumber::Number(53)), end: None };
-    Rule { peers: Some([RulePeer::dns()].into()), ports: Some(["TCP", "UDP"].iter().copied().filter(has).map(port).collect()) }
+    let at = |peer: RulePeer, port: u16| {
+        let port = |protocol: &str| Port { protocol: protocol.to_owned(), port: Some(PortNumber::Number(port)), end: None };
+        Rule { peers: Some([peer].into()), ports: Some(["TCP", "UDP"].iter().copied().filter(has).map(port).collect()) }
+    };
+    [at(RulePeer::dns(), 53), at(RulePeer::resolver(), RESOLVER_PORT)]
 }
 
 /// Whether a policy of this name is our own.

@@ -7,6 +7,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
+use liqo_api::{RESOLVER, SYSTEM_NAMESPACE};
 use liqo_network_model::space::overlap;
 use serde_json::{Map, Value, json};
 
@@ -197,6 +198,12 @@ impl Rule {
 }
 
 impl RulePeer {
+    /// The pods of Liqo's resolver, which pods in mapped namespaces ask.
+    pub(crate) fn resolver() -> Self {
+        let namespaces = Selector::exactly(&[("kubernetes.io/metadata.name", SYSTEM_NAMESPACE)]);
+        Self::Elsewhere { namespaces, pods: Some(Selector::exactly(&[("app.kubernetes.io/name", RESOLVER)])) }
+    }
+
     /// The DNS pods of this cluster.
     pub(crate) fn dns() -> Self {
         let namespaces = Selector::exactly(&[("kubernetes.io/metadata.name", DNS_NAMESPACE)]);

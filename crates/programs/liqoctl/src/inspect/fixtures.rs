@@ -172,7 +172,7 @@ pub fn facts() -> Facts {
         leases: Ok(vec![lease(MANAGER, "manager-1", 1, 0), gateway()]),
         node_leases: Ok(vec![lease("rome-1", "rome-1", 5, 0)]),
         tenant_leases: Ok(Vec::new()),
-        slices: Ok(vec![slice("liqo-auth", true), slice("liqo-webhook", true)]),
+        slices: Ok(["liqo-auth", "liqo-webhook", "liqo-dns"].map(|service| slice(service, true)).into()),
         webhook: Ok(Some(of(json!({ "metadata": { "name": "liqo" } })))),
         webhook_certificate: Ok(None),
         roles: wanted_roles(),

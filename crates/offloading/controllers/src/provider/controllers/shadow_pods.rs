@@ -18,6 +18,7 @@ use liqo_controller_runtime::{Key, Next};
 use liqo_offloading_rules::json::{OFFER_RECLAIMED, items};
 use liqo_offloading_rules::namespace::mapped::Destination;
 use liqo_offloading_rules::pod::admission::{Account, Refusal, negative_quantity};
+use liqo_offloading_rules::pod::carry::home_names::ask_resolver;
 use liqo_offloading_rules::pod::carry::{RemoteIdentity, remote_patch, remote_pod};
 use liqo_offloading_rules::pod::ephemeral::{self, RefusedContainers};
 use liqo_offloading_rules::pod::ledger::AdmissionRequest;
@@ -415,8 +416,11 @@ impl Pass<'_> {
             home_namespace: &shadow.namespace,
         };
         let offer = self.provider.offers.get(&Key::new(self.key.namespace.clone(), shadow.pool.clone()));
-        let pod = remote_pod(&input.pod, &identity, &input.policy.rules(offer.as_deref()))
+        let mut pod = remote_pod(&input.pod, &identity, &input.policy.rules(offer.as_deref()))
             .map_err(|refusal| Refusal { reason: refusal.reason, message: refusal.message })?;
+        if let Some(resolver) = self.provider.resolver_for(&input.consumer, &key.namespace) {
+            ask_resolver(&mut pod["spec"], &shadow.namespace, &resolver);
+        }
         let spec = PodSpec::deserialize(&pod["spec"]).map_err(|error| Refusal {
             reason: OffloadedReason::Invalid.as_str(),
             message: format!("the pod cannot be read: {error}"),

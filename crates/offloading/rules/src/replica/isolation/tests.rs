@@ -65,6 +65,12 @@ fn everybody_there_is() -> Vec<Other> {
         tenant("a stranger's", "10.244.0.20", STRANGER, "shop", "web"),
         pod_here("the provider's", "10.244.0.30", &[("kubernetes.io/metadata.name", "prod")], &[("app", "web")]),
         pod_here("dns", "10.244.0.2", &[("kubernetes.io/metadata.name", "kube-system")], &[("k8s-app", "kube-dns")]),
+        pod_here(
+            "liqo's resolver",
+            "10.244.0.3",
+            &[("kubernetes.io/metadata.name", "liqo")],
+            &[("app.kubernetes.io/name", "liqo-dns")],
+        ),
         outside("a node", "192.168.1.1"),
         outside("a node in public", "203.0.113.5"),
         outside("the metadata service", "169.254.169.254"),
@@ -113,6 +119,7 @@ fn by_default_pods_meet_their_like_and_reach_the_internet_and_names() {
     assert_eq!(reaches(&policies, &pod, false, 80), TENANT);
     assert_eq!(reaches(&policies, &pod, true, 80), with(&["the internet"]));
     assert_eq!(reaches(&policies, &pod, true, 53), with(&["the internet", "dns"]));
+    assert_eq!(reaches(&policies, &pod, true, RESOLVER_PORT), with(&["the internet", "liqo's resolver"]));
     let names: Vec<String> = isolation().own_policies(&[]).into_keys().collect();
     assert_eq!(names, ["liqo", "liqo-egress", "liqo-ingress"]);
 }
@@ -193,6 +200,10 @@ fn names_are_resolved_at_the_ports_that_the_policy_opens() {
     assert_eq!(ports(json!([{ "protocol": "UDP", "port": "dns" }])), json!([udp]));
     assert_eq!(ports(json!([{ "port": 1, "endPort": 65535 }])), json!([tcp]));
     assert_eq!(ports(json!([{ "protocol": "UDP", "port": 5353 }])), json!(null));
+    let spec = json!({ "podSelector": {}, "policyTypes": ["Egress"], "egress": [{ "to": [dns], "ports": [{ "protocol": "UDP", "port": 53 }] }] });
+    let policies = namespace_with(&[spec]);
+    let reached = |port| reaches(&policies, &labels_of(&[]), true, port);
+    assert_eq!((reached(53), reached(RESOLVER_PORT), reached(80)), (vec!["dns"], vec!["liqo's resolver"], vec![]));
     let ingress = clamp(&json!({ "podSelector": {}, "ingress": [{ "from": [dns] }] }));
     assert_eq!(ingress.ingress, Some(Vec::new()), "nobody asks pods for names from there");
 }

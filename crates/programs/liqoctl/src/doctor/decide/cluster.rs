@@ -12,7 +12,7 @@ use super::{leader, some, unread, workloads};
 use crate::{
     doctor::{Check, Finding},
     inspect::{Facts, WebhookCertificate},
-    manifests::{INSTALLED_BY, MANAGER, MANAGER_LOGS, avoided_nodes},
+    manifests::{INSTALLED_BY, MANAGER, MANAGER_LOGS, RESOLVER, avoided_nodes},
     preflight::{OLDEST_MINOR, POLICIES_SINCE},
     readiness, replicas,
     version::CLIENT,
@@ -238,14 +238,15 @@ fn services(facts: &Facts) -> Finding {
         Ok(slices) => slices,
         Err(why) => return unread(check, why),
     };
-    let empty: Vec<&str> = [liqo_api::AUTH_SERVICE, "liqo-webhook"].into_iter().filter(|name| ready(slices, name) == 0).collect();
+    let all = [liqo_api::AUTH_SERVICE, "liqo-webhook", RESOLVER];
+    let empty: Vec<&str> = all.into_iter().filter(|name| ready(slices, name) == 0).collect();
     if empty.is_empty() {
-        return Finding::ok(check, "liqo-auth and liqo-webhook have endpoints");
+        return Finding::ok(check, "liqo-auth, liqo-webhook and liqo-dns have endpoints");
     }
     Finding::fail(
         check,
         format!("no ready endpoint: Service {}", empty.join(", ")),
-        "peers call liqo-auth, and the API server shows new pods of offloaded namespaces to liqo-webhook: see manager, leader and pods",
+        "peers call liqo-auth, the API server shows new pods of offloaded namespaces to liqo-webhook, and pods of consumers ask liqo-dns for names: see manager, leader and pods",
     )
 }
 

@@ -9,7 +9,7 @@ use super::{count, some, unread};
 use crate::{
     doctor::{Check, Finding},
     inspect::{Facts, wanted_roles},
-    manifests::{FABRIC, MANAGER, kind},
+    manifests::{FABRIC, MANAGER, RESOLVER, kind},
 };
 
 pub fn decide(facts: &Facts) -> Vec<Finding> {
@@ -37,7 +37,8 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
 /// The check for the program that the object gives rights to.
 fn check_of(object: &DynamicObject) -> Check {
     match object.name_any().as_str() {
-        MANAGER => Check::ManagerRights,
+        // The resolver is the same program.
+        MANAGER | RESOLVER => Check::ManagerRights,
         FABRIC => Check::FabricRights,
         _ => Check::BoundRoles,
     }

@@ -186,7 +186,7 @@ fn a_service_without_endpoints_is_named() {
     let mut facts = facts();
     facts.slices = Ok(vec![slice("liqo-auth", false), slice("liqo-webhook", true)]);
     let found = verdict(&facts, Check::Services);
-    assert!(found.verdict == Verdict::Fail && found.what.ends_with("Service liqo-auth"), "{}", found.what);
+    assert!(found.verdict == Verdict::Fail && found.what.ends_with("Service liqo-auth, liqo-dns"), "{}", found.what);
 }
 
 #[test]

@@ -1,0 +1,91 @@
+//! Liqo's resolver as pods in mapped namespaces can use it.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use kube::{Api, runtime::watcher::Config};
+use liqo_api::RESOLVER;
+use liqo_controller_runtime::{Cache, Context, Key};
+use liqo_offloading_rules::pod::carry::home_names::Resolver;
+use liqo_offloading_rules::resolv_conf::{self, ResolvConf};
+
+/// The Service of the resolver, and whether it answers.
+pub struct ResolverService {
+    namespace: String,
+    services: Cache<Vec<IpAddr>>,
+    /// For each slice of the Service whether an endpoint is ready.
+    slices: Cache<bool>,
+    /// The domain of this cluster, from this process's own `/etc/resolv.conf`.
+    domain: Option<String>,
+}
+
+impl ResolverService {
+    /// Starts the watches.
+    pub fn follow(context: &Context) -> Self {
+        let (client, namespace, stop) = (&context.client, context.namespace.clone(), &context.stop);
+        let only = Config::default().fields(&format!("metadata.name={RESOLVER}"));
+        let services = Api::namespaced(client.clone(), &namespace);
+        let of_service = Config::default().labels(&format!("kubernetes.io/service-name={RESOLVER}"));
+        let slices = Api::namespaced(client.clone(), &namespace);
+        let domain = std::fs::read_to_string(resolv_conf::PATH).ok().and_then(|text| ResolvConf::parse(&text).domain);
+        if domain.is_none() {
+            tracing::warn!("{} names no domain of the cluster: remote pods do not resolve names as at home", resolv_conf::PATH);
+        }
+        Self {
+            namespace,
+            services: Cache::watch(services, only, stop.clone(), |service| Some(addresses(service)), |_, _, _| {}),
+            slices: Cache::watch(slices, of_service, stop.clone(), |slice| Some(has_ready_endpoint(&slice)), |_, _, _| {}),
+            domain,
+        }
+    }
+
+    /// Waits for the initial lists. `false` if a watch ended before.
+    pub async fn synced(&self) -> bool {
+        self.services.synced().await && self.slices.synced().await
+    }
+
+    /// The resolver, if it answers now.
+    pub fn current(&self) -> Option<Resolver> {
+        let addresses = self.services.get(&Key::new(self.namespace.clone(), RESOLVER))?.to_vec();
+        let answers = !addresses.is_empty() && self.slices.all().iter().any(|(_, is_ready)| **is_ready);
+        let domain = self.domain.clone().filter(|_| answers)?;
+        Some(Resolver { addresses, domain })
+    }
+}
+
+fn addresses(service: Service) -> Vec<IpAddr> {
+    let addresses = service.spec.and_then(|spec| spec.cluster_ips).unwrap_or_default();
+    addresses.iter().filter_map(|address| address.parse().ok()).collect()
+}
+
+fn has_ready_endpoint(slice: &EndpointSlice) -> bool {
+    let mut conditions = slice.endpoints.iter().map(|endpoint| endpoint.conditions.as_ref());
+    conditions.any(|conditions| conditions.is_none_or(|conditions| conditions.ready != Some(false)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_service_has_an_address_of_each_family_unless_it_has_none() {
+        let found = |addresses_of: serde_json::Value| {
+            addresses(serde_json::from_value(json!({ "spec": { "clusterIPs": addresses_of } })).unwrap())
+        };
+        assert_eq!(found(json!(["10.96.5.5", "fd00::5"])).len(), 2);
+        assert_eq!(found(json!(["None"])), [] as [IpAddr; 0]);
+    }
+
+    #[test]
+    fn a_slice_counts_only_with_a_ready_endpoint() {
+        let is_ready = |endpoints: serde_json::Value| {
+            let slice = json!({ "addressType": "IPv4", "endpoints": endpoints });
+            has_ready_endpoint(&serde_json::from_value(slice).unwrap())
+        };
+        let endpoint = |ready: bool| json!({ "addresses": ["10.244.0.9"], "conditions": { "ready": ready } });
+        assert!(is_ready(json!([endpoint(false), endpoint(true)])));
+        assert!(!is_ready(json!([endpoint(false)])) && !is_ready(json!([])));
+    }
+}

@@ -1,0 +1,165 @@
+use super::*;
+
+fn rome() -> ClusterId {
+    ClusterId::of_public_key(&[1; 32])
+}
+
+fn turin() -> ClusterId {
+    ClusterId::of_public_key(&[2; 32])
+}
+
+fn mapped(consumer: ClusterId, home: &str) -> Mapped {
+    Mapped { consumer, home: home.to_owned(), terminating: false }
+}
+
+fn address(last: u8) -> IpAddr {
+    IpAddr::from([10, 244, 0, last])
+}
+
+fn name(text: &str) -> Name {
+    Name::parse(text).unwrap()
+}
+
+fn domain() -> Name {
+    name("cluster.local")
+}
+
+/// rome has `demo`, `shop` and `same` here, and turin has `demo` and `bank`. The address of a pod of rome's `demo` ends with 1, of
+/// turin's with 2.
+fn directory() -> Directory {
+    let mut directory = Directory::default();
+    for (here, consumer, home) in [
+        ("demo-rome-1", rome(), "demo"),
+        ("shop-rome-1", rome(), "shop"),
+        ("same", rome(), "same"),
+        ("demo-turin-2", turin(), "demo"),
+        ("bank-turin-2", turin(), "bank"),
+    ] {
+        directory.namespace_changed(here, None, Some(&mapped(consumer, home)));
+    }
+    directory.pod_changed(&Key::new("demo-rome-1", "web"), &[], &[address(1)]);
+    directory.pod_changed(&Key::new("demo-turin-2", "web"), &[], &[address(2)]);
+    directory
+}
+
+/// The name that is asked for a pod; the same one if the question passes unchanged.
+fn asked(directory: &Directory, pod: u8, text: &str) -> String {
+    match directory.decide(address(pod), &name(text), 1, &domain()) {
+        Decision::Unchanged => text.to_owned(),
+        Decision::Translate { name, .. } => written(&name),
+        other => format!("{other:?}"),
+    }
+}
+
+fn written(name: &Name) -> String {
+    name.labels().iter().map(|label| String::from_utf8_lossy(label).into_owned()).collect::<Vec<_>>().join(".")
+}
+
+#[test]
+fn names_of_all_namespaces_of_the_same_consumer_become_those_of_this_cluster() {
+    let directory = directory();
+    for (from, to) in [
+        ("web.demo.svc.cluster.local", "web.demo-rome-1.svc.cluster.local"),
+        ("web.shop.svc.cluster.local", "web.shop-rome-1.svc.cluster.local"),
+        ("web-0.web.demo.svc.cluster.local", "web-0.web.demo-rome-1.svc.cluster.local"),
+        ("_http._tcp.web.demo.svc.cluster.local", "_http._tcp.web.demo-rome-1.svc.cluster.local"),
+        ("demo.svc.cluster.local", "demo-rome-1.svc.cluster.local"),
+        ("10-244-0-7.demo.pod.cluster.local", "10-244-0-7.demo-rome-1.pod.cluster.local"),
+        ("Web.DEMO.Svc.Cluster.LOCAL", "Web.demo-rome-1.Svc.Cluster.LOCAL"),
+        // What search domains make of `web.shop`.
+        ("web.shop.demo.svc.cluster.local", "web.shop.demo-rome-1.svc.cluster.local"),
+        ("demo.demo.svc.cluster.local", "demo.demo-rome-1.svc.cluster.local"),
+    ] {
+        assert_eq!(asked(&directory, 1, from), to);
+    }
+    assert_eq!(asked(&directory, 2, "web.demo.svc.cluster.local"), "web.demo-turin-2.svc.cluster.local");
+}
+
+#[test]
+fn other_names_pass_unchanged() {
+    let directory = directory();
+    for text in [
+        "example.org",
+        "web.demo",
+        "web.demo.svc",
+        "demo",
+        "cluster.local",
+        "svc.cluster.local",
+        "web.demo.svc.example.org",
+        "web.demo.svc.cluster.local.example.org",
+        "web.demo.other.cluster.local",
+        "web.same.svc.cluster.local",
+        "kubernetes.default.svc.cluster.local",
+        "kube-dns.kube-system.svc.cluster.local",
+        // As it is called here, and namespaces of other consumers.
+        "web.demo-rome-1.svc.cluster.local",
+        "web.bank.svc.cluster.local",
+        "web.bank-turin-2.svc.cluster.local",
+    ] {
+        assert_eq!(asked(&directory, 1, text), text);
+    }
+}
+
+#[test]
+fn who_asks_is_known_by_address_only() {
+    let mut directory = directory();
+    let text = "web.demo.svc.cluster.local";
+    assert_eq!(asked(&directory, 9, text), "UnknownPod");
+    assert_eq!(asked(&directory, 9, "web.prod.svc.cluster.local"), "web.prod.svc.cluster.local");
+    assert_eq!(asked(&directory, 9, "example.org"), "example.org");
+    // The address moves to another pod before the former one is seen to end.
+    directory.pod_changed(&Key::new("demo-turin-2", "db"), &[], &[address(1)]);
+    directory.pod_changed(&Key::new("demo-rome-1", "web"), &[address(1)], &[]);
+    assert_eq!(asked(&directory, 1, text), "web.demo-turin-2.svc.cluster.local");
+    directory.pod_changed(&Key::new("demo-turin-2", "db"), &[address(1)], &[]);
+    assert_eq!(asked(&directory, 1, text), "UnknownPod");
+}
+
+#[test]
+fn a_namespace_that_is_gone_has_no_name_and_a_renamed_one_its_new_name() {
+    let mut directory = directory();
+    let (old, text) = (mapped(rome(), "shop"), "web.shop.svc.cluster.local");
+    let ending = Mapped { terminating: true, ..old.clone() };
+    directory.namespace_changed("shop-rome-1", Some(&old), Some(&ending));
+    assert_eq!(asked(&directory, 1, text), "web.shop-rome-1.svc.cluster.local", "there is no other");
+    directory.namespace_changed("zoo", None, Some(&old));
+    assert_eq!(asked(&directory, 1, text), "web.zoo.svc.cluster.local");
+    directory.namespace_changed("shop-rome-1", Some(&ending), None);
+    directory.namespace_changed("zoo", Some(&old), None);
+    assert_eq!(asked(&directory, 1, text), text);
+    for (here, consumer, home) in [
+        ("demo-rome-1", rome(), "demo"),
+        ("same", rome(), "same"),
+        ("demo-turin-2", turin(), "demo"),
+        ("bank-turin-2", turin(), "bank"),
+    ] {
+        directory.namespace_changed(here, Some(&mapped(consumer, home)), None);
+    }
+    assert!(directory.consumers.is_empty() && directory.namespaces.is_empty());
+}
+
+#[test]
+fn answers_have_the_names_of_home_and_only_those_of_the_same_consumer() {
+    let directory = directory();
+    let home = |text: &str| directory.at_home(&rome(), &name(text), &domain()).map(|name| written(&name));
+    assert_eq!(home("web-0.web.demo-rome-1.svc.cluster.local").as_deref(), Some("web-0.web.demo.svc.cluster.local"));
+    for text in
+        ["web.demo-turin-2.svc.cluster.local", "web.same.svc.cluster.local", "web.demo.svc.cluster.local", "ns.dns.cluster.local"]
+    {
+        assert_eq!(home(text), None, "{text}");
+    }
+}
+
+#[test]
+fn the_name_of_an_address_is_translated_in_the_answer() {
+    let name = name("7.0.244.10.in-addr.arpa");
+    let decision = directory().decide(address(1), &name, PTR, &domain());
+    assert_eq!(decision, Decision::Translate { name: name.clone(), consumer: rome() });
+    assert_eq!(directory().decide(address(9), &name, PTR, &domain()), Decision::Unchanged);
+}
+
+#[test]
+fn a_name_that_would_be_too_long_here_does_not_exist() {
+    let long = format!("{0}.{0}.{0}.{1}.demo.svc.cluster.local", "a".repeat(63), "b".repeat(38));
+    assert_eq!(directory().decide(address(1), &name(&long), 1, &domain()), Decision::TooLong);
+}

@@ -1,0 +1,356 @@
+//! Reads and writes DNS messages (RFC 1035) as far as names go. Everything else in a message is copied as it is. Pure.
+//!
+//! It is written by hand because a translated answer must keep what this module does not know: all bits of the header, EDNS with
+//! its flags and options, and records of unknown types.
+
+use std::{collections::HashMap, ops::Range};
+
+/// Length of a header in bytes.
+pub const HEADER_LEN: usize = 12;
+/// Maximum length of a name in bytes, with its root label.
+const MAX_NAME_LEN: usize = 255;
+/// Maximum length of a label in bytes.
+const MAX_LABEL_LEN: usize = 63;
+/// A compression pointer has 14 bits.
+const MAX_POINTER: usize = 0x3fff;
+/// Maximum length of a message over UDP without EDNS, in bytes.
+const MAX_UDP_LEN: usize = 512;
+
+/// The response codes that this resolver sets itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseCode {
+    FormatError = 1,
+    ServerFailure = 2,
+    NoSuchName = 3,
+    NotImplemented = 4,
+}
+
+/// Types of records whose data contains names.
+mod types {
+    pub const NS: u16 = 2;
+    pub const CNAME: u16 = 5;
+    pub const SOA: u16 = 6;
+    pub const PTR: u16 = 12;
+    pub const MX: u16 = 15;
+    pub const SRV: u16 = 33;
+    pub const DNAME: u16 = 39;
+    pub const OPT: u16 = 41;
+}
+pub use types::PTR;
+
+/// A message that ends too early, has a name that is too long, or a pointer that does not point back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a malformed DNS message")]
+pub struct Malformed;
+
+/// A name: its labels without the root. Comparisons ignore the case of ASCII letters.
+#[derive(Clone, Debug)]
+pub struct Name(Vec<Vec<u8>>);
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len() && self.ends_with(other)
+    }
+}
+
+impl Eq for Name {}
+
+impl Name {
+    /// A name in its usual form, such as `web.demo.svc.cluster.local`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let labels = text.strip_suffix('.').unwrap_or(text).split('.');
+        let name = Self(labels.map(|label| label.as_bytes().to_vec()).collect());
+        let fits = |label: &Vec<u8>| (1..=MAX_LABEL_LEN).contains(&label.len());
+        (name.0.iter().all(fits) && name.wire_len() <= MAX_NAME_LEN).then_some(name)
+    }
+
+    pub fn labels(&self) -> &[Vec<u8>] {
+        &self.0
+    }
+
+    pub fn ends_with(&self, end: &Self) -> bool {
+        let same = |(mine, theirs): (&Vec<u8>, &Vec<u8>)| mine.eq_ignore_ascii_case(theirs);
+        self.0.len() >= end.0.len() && self.0.iter().rev().zip(end.0.iter().rev()).all(same)
+    }
+
+    /// The same name with another label at this index. `None` if that is too long.
+    pub fn with_label(&self, index: usize, label: &str) -> Option<Self> {
+        let mut name = self.clone();
+        *name.0.get_mut(index)? = label.as_bytes().to_vec();
+        (label.len() <= MAX_LABEL_LEN && name.wire_len() <= MAX_NAME_LEN).then_some(name)
+    }
+
+    /// Length in bytes without compression.
+    fn wire_len(&self) -> usize {
+        self.0.iter().map(|label| label.len() + 1).sum::<usize>() + 1
+    }
+
+    /// Reads the name at `position`, and moves `position` behind it. A pointer points to what is before the name, so this ends.
+    fn read(message: &[u8], position: &mut usize) -> Result<Self, Malformed> {
+        let (mut labels, mut length, mut at, mut end) = (Vec::new(), 1, *position, None);
+        let mut earliest = *position;
+        loop {
+            let first = usize::from(*message.get(at).ok_or(Malformed)?);
+            match first {
+                0 => {
+                    *position = end.unwrap_or(at + 1);
+                    return Ok(Self(labels));
+                }
+                1..=MAX_LABEL_LEN => {
+                    length += first + 1;
+                    if length > MAX_NAME_LEN {
+                        return Err(Malformed);
+                    }
+                    labels.push(message.get(at + 1..at + 1 + first).ok_or(Malformed)?.to_vec());
+                    at += 1 + first;
+                }
+                0xc0..=0xff => {
+                    let second = usize::from(*message.get(at + 1).ok_or(Malformed)?);
+                    end = end.or(Some(at + 2));
+                    at = ((first & 0x3f) << 8) | second;
+                    if at >= earliest {
+                        return Err(Malformed);
+                    }
+                    earliest = at;
+                }
+                _ => return Err(Malformed),
+            }
+        }
+    }
+}
+
+fn number(message: &[u8], at: usize) -> Result<u16, Malformed> {
+    let bytes = message.get(at..at + 2).ok_or(Malformed)?;
+    Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
+}
+
+/// The ID of a message; 0 if it is shorter than a header.
+pub fn id(message: &[u8]) -> u16 {
+    number(message, 0).unwrap_or_default()
+}
+
+/// Replaces the ID of a message.
+pub fn set_id(message: &mut [u8], id: u16) {
+    if let Some(bytes) = message.get_mut(..2) {
+        bytes.copy_from_slice(&id.to_be_bytes());
+    }
+}
+
+/// A question of a client.
+#[derive(Clone, Debug)]
+pub struct Query {
+    pub name: Name,
+    pub kind: u16,
+    /// The question, without the header.
+    question: Range<usize>,
+    /// Whether nothing follows the question but the record of EDNS, so that the name can be replaced.
+    pub is_simple: bool,
+    /// Maximum length of an answer over UDP, in bytes.
+    pub udp_len: usize,
+}
+
+/// Why a message is not a question that can be asked upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Not even its header can be read, or it is an answer: nobody gets an answer.
+    Drop,
+    Answer(ResponseCode),
+}
+
+impl Query {
+    pub fn read(message: &[u8]) -> Result<Self, Fault> {
+        let flags = number(message, 2).map_err(|_| Fault::Drop)?;
+        if message.len() < HEADER_LEN || flags & 0x8000 != 0 {
+            return Err(Fault::Drop);
+        }
+        if flags & 0x7800 != 0 {
+            return Err(Fault::Answer(ResponseCode::NotImplemented));
+        }
+        Self::read_body(message).map_err(|Malformed| Fault::Answer(ResponseCode::FormatError))
+    }
+
+    fn read_body(message: &[u8]) -> Result<Self, Malformed> {
+        let [questions, answers, authorities, additional] = counts(message)?;
+        if (questions, answers, authorities) != (1, 0, 0) {
+            return Err(Malformed);
+        }
+        let mut at = HEADER_LEN;
+        let name = Name::read(message, &mut at)?;
+        let kind = number(message, at)?;
+        number(message, at + 2)?;
+        let question = HEADER_LEN..at + 4;
+        let edns = edns_len(message, question.end).filter(|_| additional == 1);
+        let is_simple = edns.is_some() || (additional == 0 && message.len() == question.end);
+        Ok(Self { name, kind, question, is_simple, udp_len: edns.unwrap_or_default().max(MAX_UDP_LEN) })
+    }
+
+    /// The same message with another name in its question.
+    pub fn with_name(&self, message: &[u8], name: &Name) -> Vec<u8> {
+        let mut writer = Writer { bytes: message[..HEADER_LEN].to_vec(), known: HashMap::new() };
+        writer.name(name, false);
+        writer.bytes.extend_from_slice(&message[self.question.end - 4..]);
+        writer.bytes
+    }
+}
+
+/// The length that EDNS allows, if the rest of the message is its record and nothing else.
+fn edns_len(message: &[u8], at: usize) -> Option<usize> {
+    let is_opt = message.get(at) == Some(&0) && number(message, at + 1) == Ok(types::OPT);
+    let data = usize::from(number(message, at + 9).ok()?);
+    let allowed = usize::from(number(message, at + 3).ok()?);
+    (is_opt && message.len() == at + 11 + data).then_some(allowed)
+}
+
+fn counts(message: &[u8]) -> Result<[u16; 4], Malformed> {
+    Ok([number(message, 4)?, number(message, 6)?, number(message, 8)?, number(message, 10)?])
+}
+
+/// The answer to a message without any record. Its question is repeated if it can be read.
+pub fn refusal(message: &[u8], code: ResponseCode) -> Vec<u8> {
+    let question = Query::read(message).map(|query| query.question).unwrap_or(HEADER_LEN..HEADER_LEN);
+    let mut answer = message.get(..question.end).unwrap_or_default().to_vec();
+    answer.resize(answer.len().max(HEADER_LEN), 0);
+    let asks_recursion = answer[2] & 1;
+    answer[2] = 0x80 | (answer[2] & 0x78) | asks_recursion;
+    answer[3] = 0x80 | code as u8;
+    answer[4..HEADER_LEN].fill(0);
+    answer[5] = u8::from(!question.is_empty());
+    answer
+}
+
+/// Whether this is an answer to what was asked: the same ID and the same question. A server that could not read the question
+/// may leave it out.
+pub fn is_answer(asked: &[u8], answer: &[u8]) -> bool {
+    let same = || {
+        let flags = number(answer, 2)?;
+        let [questions, ..] = counts(answer)?;
+        if id(asked) != id(answer) || flags & 0x8000 == 0 || answer.len() < HEADER_LEN {
+            return Ok(false);
+        }
+        if questions == 0 {
+            return Ok(flags & 0xf != 0);
+        }
+        let (mut here, mut there) = (HEADER_LEN, HEADER_LEN);
+        let names = Name::read(asked, &mut here)? == Name::read(answer, &mut there)?;
+        let kinds = asked.get(here..here + 4).ok_or(Malformed)? == answer.get(there..there + 4).ok_or(Malformed)?;
+        Ok::<bool, Malformed>(questions == 1 && names && kinds)
+    };
+    same().unwrap_or(false)
+}
+
+/// An answer with other names.
+#[derive(Clone, Debug)]
+pub struct Translated {
+    message: Vec<u8>,
+    /// End of the question.
+    question_end: usize,
+    /// The record of EDNS.
+    edns: Option<Range<usize>>,
+}
+
+impl Translated {
+    /// The whole message.
+    pub fn whole(self) -> Vec<u8> {
+        self.message
+    }
+
+    /// The message if it fits into this length, or else only its question, with the bit that says so: the client asks again over TCP.
+    pub fn fitting(self, max_len: usize) -> Vec<u8> {
+        if self.message.len() <= max_len {
+            return self.message;
+        }
+        let mut short = self.message[..self.question_end].to_vec();
+        short[2] |= 2;
+        short[6..HEADER_LEN].fill(0);
+        if let Some(edns) = self.edns {
+            short.extend_from_slice(&self.message[edns]);
+            short[11] = 1;
+        }
+        short
+    }
+}
+
+/// Replaces the names in an answer: of questions, of owners, and in the data of records that refer to other names.
+pub fn translate(answer: &[u8], replace: impl Fn(&Name) -> Option<Name>) -> Result<Translated, Malformed> {
+    let [questions, records @ ..] = counts(answer)?;
+    let mut writer = Writer { bytes: answer[..HEADER_LEN].to_vec(), known: HashMap::new() };
+    let mut at = HEADER_LEN;
+    let read = |at: &mut usize| -> Result<Name, Malformed> {
+        let name = Name::read(answer, at)?;
+        Ok(replace(&name).unwrap_or(name))
+    };
+    for _ in 0..questions {
+        writer.name(&read(&mut at)?, true);
+        writer.copy(answer, &mut at, 4)?;
+    }
+    let question_end = writer.bytes.len();
+    let mut edns = None;
+    for _ in 0..records.iter().map(|count| u32::from(*count)).sum::<u32>() {
+        let begin = writer.bytes.len();
+        writer.name(&read(&mut at)?, true);
+        let kind = number(answer, at)?;
+        writer.copy(answer, &mut at, 8)?;
+        let end = at + 2 + usize::from(number(answer, at)?);
+        let length_at = writer.bytes.len();
+        writer.copy(answer, &mut at, 2)?;
+        // How many bytes are before the names, how many names there are, and whether they may be compressed (RFC 3597, section 4).
+        let (before, names, compress) = match kind {
+            types::NS | types::CNAME | types::PTR => (0, 1, true),
+            types::DNAME => (0, 1, false),
+            types::MX => (2, 1, true),
+            types::SRV => (6, 1, false),
+            types::SOA => (0, 2, true),
+            _ => (0, 0, false),
+        };
+        writer.copy(answer, &mut at, before)?;
+        for _ in 0..names {
+            writer.name(&read(&mut at)?, compress);
+        }
+        let rest = end.checked_sub(at).ok_or(Malformed)?;
+        writer.copy(answer, &mut at, rest)?;
+        let length = u16::try_from(writer.bytes.len() - length_at - 2).map_err(|_| Malformed)?;
+        writer.bytes[length_at..length_at + 2].copy_from_slice(&length.to_be_bytes());
+        if writer.bytes.len() > usize::from(u16::MAX) {
+            return Err(Malformed);
+        }
+        if kind == types::OPT {
+            edns = Some(begin..writer.bytes.len());
+        }
+    }
+    Ok(Translated { message: writer.bytes, question_end, edns })
+}
+
+/// Writes a message with compressed names.
+struct Writer {
+    bytes: Vec<u8>,
+    /// Where the ends of names are, in lower case.
+    known: HashMap<Vec<Vec<u8>>, u16>,
+}
+
+impl Writer {
+    fn name(&mut self, name: &Name, compress: bool) {
+        for (index, label) in name.0.iter().enumerate() {
+            let rest: Vec<Vec<u8>> = name.0[index..].iter().map(|label| label.to_ascii_lowercase()).collect();
+            if let Some(pointer) = self.known.get(&rest).filter(|_| compress) {
+                self.bytes.extend_from_slice(&(0xc000 | pointer).to_be_bytes());
+                return;
+            }
+            if let Some(here) = u16::try_from(self.bytes.len()).ok().filter(|here| usize::from(*here) <= MAX_POINTER) {
+                self.known.entry(rest).or_insert(here);
+            }
+            // Labels have at most 63 bytes.
+            self.bytes.push(u8::try_from(label.len()).unwrap_or_default());
+            self.bytes.extend_from_slice(label);
+        }
+        self.bytes.push(0);
+    }
+
+    fn copy(&mut self, message: &[u8], at: &mut usize, length: usize) -> Result<(), Malformed> {
+        self.bytes.extend_from_slice(message.get(*at..*at + length).ok_or(Malformed)?);
+        *at += length;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,278 @@
+use std::net::Ipv4Addr;
+
+use liqo_api::{ClusterId, Key};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::directory::Mapped;
+use crate::message::tests::{Builder, name};
+use crate::message::{id, set_id};
+
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// `web.demo` as the pod knows it, and as it is called here.
+const AT_HOME: &str = "web.demo.svc.cluster.local";
+const MAPPED: &str = "web.demo-rome-1.svc.cluster.local";
+
+fn question(id: u16, name: &str) -> Vec<u8> {
+    Builder::new(id, 0x0100, [1, 0, 0, 1]).question(name, 1).edns(1232).done()
+}
+
+fn answer(id: u16, name: &str) -> Vec<u8> {
+    Builder::new(id, 0x8580, [1, 1, 0, 1]).question(name, 1).record(name, 1, &[10, 96, 7, 7]).edns(1232).done()
+}
+
+/// Names and addresses in the answer, however it is compressed.
+fn same(found: &[u8], wanted: &[u8]) -> bool {
+    let whole = |message: &[u8]| translate(message, |_| None).unwrap().whole();
+    whole(found) == whole(wanted)
+}
+
+/// A name server that answers what it is asked over UDP by a function.
+async fn upstream(reply: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> (SocketAddr, JoinHandle<()>) {
+    let socket = UdpSocket::bind((HERE, 0)).await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let task = tokio::spawn(async move {
+        let mut buffer = vec![0; 65535];
+        loop {
+            let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
+            for answer in reply(&buffer[..length]) {
+                socket.send_to(&answer, from).await.unwrap();
+            }
+        }
+    });
+    (address, task)
+}
+
+/// A name server that knows [`MAPPED`] alone, and repeats questions about other names.
+fn knows(asked: &[u8]) -> Vec<Vec<u8>> {
+    let query = Query::read(asked).unwrap();
+    let mut found = if query.name == name(MAPPED) { answer(0, MAPPED) } else { refusal(asked, ResponseCode::NoSuchName) };
+    set_id(&mut found, id(asked));
+    vec![found]
+}
+
+fn know(known: &Known, pod: IpAddr) {
+    let rome = Mapped { consumer: ClusterId::of_public_key(&[1; 32]), home: "demo".to_owned(), terminating: false };
+    known.change(|directory| directory.namespace_changed("demo-rome-1", None, Some(&rome)));
+    known.change(|directory| directory.pod_changed(&Key::new("demo-rome-1", "web"), &[], &[pod]));
+}
+
+struct Served {
+    udp: SocketAddr,
+    tcp: SocketAddr,
+    known: Arc<Known>,
+    resolver: Resolver,
+    stop: CancellationToken,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn serve(upstreams: Vec<SocketAddr>) -> Served {
+    let (known, stop) = (Arc::new(Known::default()), CancellationToken::new());
+    let resolver = Resolver::new(known.clone(), Upstream::new(upstreams), Some(name("cluster.local")));
+    let udp = UdpSocket::bind((HERE, 0)).await.unwrap();
+    let tcp = TcpListener::bind((HERE, 0)).await.unwrap();
+    let (udp_address, tcp_address) = (udp.local_addr().unwrap(), tcp.local_addr().unwrap());
+    tokio::spawn(resolver.clone().serve_udp(udp, stop.clone()));
+    tokio::spawn(resolver.clone().serve_tcp(tcp, stop.clone()));
+    Served { udp: udp_address, tcp: tcp_address, known, resolver, stop }
+}
+
+async fn client(served: &Served) -> UdpSocket {
+    let socket = UdpSocket::bind((HERE, 0)).await.unwrap();
+    socket.connect(served.udp).await.unwrap();
+    socket
+}
+
+async fn ask(socket: &UdpSocket, message: &[u8]) -> Vec<u8> {
+    socket.send(message).await.unwrap();
+    receive(socket).await
+}
+
+async fn receive(socket: &UdpSocket) -> Vec<u8> {
+    let mut buffer = vec![0; 65535];
+    let length = timeout(Duration::from_secs(20), socket.recv(&mut buffer)).await.expect("no answer").unwrap();
+    buffer[..length].to_vec()
+}
+
+#[tokio::test]
+async fn a_name_of_home_is_answered_under_that_name_and_others_as_they_are() {
+    let (cluster_dns, task) = upstream(knows).await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, HERE);
+    let socket = client(&served).await;
+    for asked in [AT_HOME, "Web.Demo.svc.cluster.local"] {
+        let found = ask(&socket, &question(4711, asked)).await;
+        assert!(same(&found, &answer(4711, asked)), "{found:?}");
+        assert_eq!(found[13..16], asked.as_bytes()[..3], "upper and lower case");
+    }
+    let unknown = question(4712, "example.org");
+    assert_eq!(ask(&socket, &unknown).await, refusal(&unknown, ResponseCode::NoSuchName));
+    // As the namespace is called here, nothing is changed, not even the way in which names are compressed.
+    assert_eq!(ask(&socket, &question(4713, MAPPED)).await, answer(4713, MAPPED));
+    task.abort();
+}
+
+#[tokio::test]
+async fn a_question_of_a_new_pod_waits_until_the_pod_is_known() {
+    let (cluster_dns, task) = upstream(knows).await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, IpAddr::from([10, 0, 0, 9]));
+    let socket = client(&served).await;
+    socket.send(&question(1, AT_HOME)).await.unwrap();
+    let other = ask(&socket, &question(2, "example.org")).await;
+    assert_eq!(id(&other), 2, "questions about other names do not wait");
+    served.known.change(|directory| directory.pod_changed(&Key::new("demo-rome-1", "new"), &[], &[HERE]));
+    assert!(same(&receive(&socket).await, &answer(1, AT_HOME)));
+    task.abort();
+}
+
+#[tokio::test]
+async fn a_pod_that_stays_unknown_is_answered_as_by_the_name_server() {
+    let (cluster_dns, task) = upstream(knows).await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, IpAddr::from([10, 0, 0, 9]));
+    let asked = question(1, AT_HOME);
+    assert_eq!(ask(&client(&served).await, &asked).await, refusal(&asked, ResponseCode::NoSuchName));
+    task.abort();
+}
+
+#[tokio::test]
+async fn forged_answers_are_ignored_and_each_question_has_another_id() {
+    let seen = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let ids = seen.clone();
+    let (cluster_dns, task) = upstream(move |asked| {
+        ids.lock().push(id(asked));
+        let mut forged = answer(id(asked).wrapping_add(1), MAPPED);
+        let other = answer(id(asked), "web.evil.svc.cluster.local");
+        forged.truncate(forged.len() - 1);
+        [vec![forged, other, b"x".to_vec(), Vec::new()], knows(asked)].concat()
+    })
+    .await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, HERE);
+    let socket = client(&served).await;
+    for _ in 0..8 {
+        assert!(same(&ask(&socket, &question(5, AT_HOME)).await, &answer(5, AT_HOME)));
+    }
+    let mut ids = seen.lock().clone();
+    ids.sort_unstable();
+    ids.dedup();
+    assert!(ids.len() >= 7, "{ids:?}");
+    task.abort();
+}
+
+#[tokio::test]
+async fn a_malformed_answer_is_a_failure_of_the_server() {
+    let (cluster_dns, task) = upstream(|asked| {
+        let mut broken = answer(id(asked), MAPPED);
+        broken.truncate(broken.len() - 20);
+        vec![broken]
+    })
+    .await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, HERE);
+    let asked = question(5, AT_HOME);
+    assert_eq!(ask(&client(&served).await, &asked).await, refusal(&asked, ResponseCode::ServerFailure));
+    task.abort();
+}
+
+#[tokio::test]
+async fn hostile_packets_are_refused_or_dropped_and_disturb_nobody() {
+    let (cluster_dns, task) = upstream(knows).await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, HERE);
+    let socket = client(&served).await;
+    let pointer = Builder::new(9, 0x0100, [1, 0, 0, 0]).bytes(b"\xc0\x0c\0\x01\0\x01").done();
+    assert_eq!(ask(&socket, &pointer).await, Builder::new(9, 0x8181, [0; 4]).done());
+    for dropped in [b"x".to_vec(), answer(3, AT_HOME), vec![0; MAX_QUESTION_LEN + 1]] {
+        socket.send(&dropped).await.unwrap();
+    }
+    assert_eq!(id(&ask(&socket, &question(5, AT_HOME)).await), 5, "nothing answers the packets before");
+    task.abort();
+}
+
+#[tokio::test]
+async fn the_next_name_server_is_asked_if_one_is_silent() {
+    let (silent, quiet) = upstream(|_| Vec::new()).await;
+    let (cluster_dns, task) = upstream(knows).await;
+    let served = serve(vec![silent, cluster_dns]).await;
+    know(&served.known, HERE);
+    assert!(same(&ask(&client(&served).await, &question(5, AT_HOME)).await, &answer(5, AT_HOME)));
+    quiet.abort();
+    task.abort();
+}
+
+#[tokio::test]
+async fn truncation_is_passed_on_and_the_whole_answer_comes_over_tcp() {
+    let big = |id| {
+        let records = (0..100_u8).fold(Builder::new(id, 0x8580, [1, 100, 0, 0]).question(MAPPED, 1), |message, last| {
+            message.record(MAPPED, 1, &[10, 0, 0, last])
+        });
+        records.done()
+    };
+    let (cluster_dns, task) =
+        upstream(|asked| vec![Builder::new(id(asked), 0x8780, [1, 0, 0, 0]).question(MAPPED, 1).done()]).await;
+    let listener = TcpListener::bind(cluster_dns).await.unwrap();
+    let tcp = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let asked = read_message(&mut stream, 65535).await.unwrap();
+            assert!(Query::read(&asked).unwrap().name == name(MAPPED));
+            write_message(&mut stream, &big(id(&asked))).await.unwrap();
+        }
+    });
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, HERE);
+    let found = ask(&client(&served).await, &question(5, AT_HOME)).await;
+    assert_eq!(found, Builder::new(5, 0x8780, [1, 0, 0, 0]).question(AT_HOME, 1).done());
+
+    // Two questions over one connection.
+    let mut stream = TcpStream::connect(served.tcp).await.unwrap();
+    for number in [6, 7] {
+        write_message(&mut stream, &question(number, AT_HOME)).await.unwrap();
+        let found = read_message(&mut stream, 65535).await.unwrap();
+        let home = |found: &Name| (*found == name(MAPPED)).then(|| name(AT_HOME));
+        assert_eq!(found, translate(&big(number), home).unwrap().whole());
+    }
+    task.abort();
+    tcp.abort();
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_useful_are_closed_and_their_number_is_limited() {
+    let (cluster_dns, task) = upstream(knows).await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, HERE);
+    for message in [&b"x"[..], &[0; MAX_QUESTION_LEN + 1]] {
+        let mut stream = TcpStream::connect(served.tcp).await.unwrap();
+        let _ = write_message(&mut stream, message).await;
+        assert!(read_message(&mut stream, 65535).await.is_err());
+    }
+    let all: Vec<Permit> = (0..MAX_CONNECTIONS.1).map_while(|_| served.resolver.connections.enter(HERE)).collect();
+    let mut refused = TcpStream::connect(served.tcp).await.unwrap();
+    let _ = write_message(&mut refused, &question(5, AT_HOME)).await;
+    assert!(read_message(&mut refused, 65535).await.is_err());
+    drop(all);
+    task.abort();
+}
+
+#[tokio::test]
+async fn a_pod_that_asks_too_much_gets_no_answer_and_others_do() {
+    let (cluster_dns, task) = upstream(knows).await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, HERE);
+    let all: Vec<Permit> = (0..MAX_QUESTIONS.1).map_while(|_| served.resolver.questions.enter(HERE)).collect();
+    assert!(served.resolver.questions.enter(IpAddr::from([10, 0, 0, 9])).is_some());
+    let socket = client(&served).await;
+    socket.send(&question(1, AT_HOME)).await.unwrap();
+    let mut buffer = [0; 512];
+    assert!(timeout(Duration::from_millis(300), socket.recv(&mut buffer)).await.is_err());
+    drop(all);
+    assert_eq!(id(&ask(&socket, &question(2, AT_HOME)).await), 2);
+    task.abort();
+}

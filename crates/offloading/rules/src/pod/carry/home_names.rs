@@ -1,0 +1,143 @@
+//! How a remote pod resolves names as at home, where its namespaces have other names: `web.demo` is a Service in the home namespace
+//! `demo`, which is called `demo-rome-x7k2qd` here.
+//!
+//! The pod asks Liqo's resolver instead of the cluster's own, with the search domains that it would have at home: then its
+//! `/etc/resolv.conf` differs only in the address of the name server. The resolver translates the names.
+
+use std::net::IpAddr;
+
+use liqo_api::ClusterId;
+use serde_json::{Map, Value, json};
+
+use crate::json::{items, name, text};
+use crate::namespace::mapped::{ConsumerNamespace, NamespaceKind};
+
+/// Maximum number of name servers of a pod, as the API server allows.
+const MAX_SERVERS: usize = 3;
+/// Maximum number of search domains of a pod, as the API server allows.
+const MAX_SEARCHES: usize = 32;
+/// Maximum length of all search domains of a pod in characters, with spaces between them, as the API server allows.
+const MAX_SEARCHES_LEN: usize = 2048;
+
+/// Liqo's resolver in this cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolver {
+    /// The addresses of its Service.
+    pub addresses: Vec<IpAddr>,
+    /// The domain of this cluster, such as `cluster.local`.
+    pub domain: String,
+}
+
+/// Whether this mapped namespace of a consumer has another name at home.
+pub fn is_renamed(name: &str, namespace: &ConsumerNamespace, consumer: &ClusterId) -> bool {
+    namespace.consumer == *consumer && matches!(&namespace.kind, NamespaceKind::Mapped { home } if home != name)
+}
+
+/// Lets a pod of this home namespace ask the resolver, unless the pod chose other name servers than the cluster's.
+pub fn ask_resolver(spec: &mut Value, home_namespace: &str, resolver: &Resolver) {
+    if !matches!(text(spec, "/dnsPolicy"), None | Some("ClusterFirst" | "ClusterFirstWithHostNet")) {
+        return;
+    }
+    let domain = &resolver.domain;
+    let texts = |field: &str| -> Vec<String> {
+        items(spec, &format!("/dnsConfig/{field}")).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let servers = distinct(resolver.addresses.iter().map(ToString::to_string).chain(texts("nameservers")));
+    let cluster = [format!("{home_namespace}.svc.{domain}"), format!("svc.{domain}"), domain.clone()];
+    let mut length = 0;
+    let searches = distinct(cluster.into_iter().chain(texts("searches"))).into_iter().take(MAX_SEARCHES).take_while(|search| {
+        length += search.len() + 1;
+        length <= MAX_SEARCHES_LEN
+    });
+    let own = items(spec, "/dnsConfig/options");
+    let ndots = json!({ "name": "ndots", "value": "5" });
+    let options = Some(&ndots).filter(|_| own.iter().all(|option| name(option) != "ndots")).into_iter().chain(own);
+    // What the kubelet does for ClusterFirst: the cluster's servers, search domains and options first, and then those of the pod.
+    let config = json!({
+        "nameservers": servers.into_iter().take(MAX_SERVERS).collect::<Vec<_>>(),
+        "searches": searches.collect::<Vec<_>>(),
+        "options": options.collect::<Vec<_>>(),
+    });
+    if let Some(spec) = spec.as_object_mut() {
+        spec.extend(Map::from_iter([("dnsPolicy".to_owned(), "None".into()), ("dnsConfig".to_owned(), config)]));
+    }
+}
+
+/// The texts without repetitions, in the same order.
+fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let mut found = Vec::new();
+    for text in texts {
+        if !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{consumer, mapped, tenant};
+
+    fn resolver() -> Resolver {
+        Resolver { addresses: ["10.96.5.5", "fd00::5"].map(|one| one.parse().unwrap()).into(), domain: "cluster.local".into() }
+    }
+
+    fn asking(spec: Value) -> Value {
+        let mut spec = spec;
+        ask_resolver(&mut spec, "demo", &resolver());
+        spec
+    }
+
+    #[test]
+    fn a_pod_has_the_search_domains_of_its_home_namespace() {
+        let usual = json!({ "nameservers": ["10.96.5.5", "fd00::5"],
+            "searches": ["demo.svc.cluster.local", "svc.cluster.local", "cluster.local"],
+            "options": [{ "name": "ndots", "value": "5" }] });
+        for policy in ["ClusterFirst", "ClusterFirstWithHostNet"] {
+            let found = asking(json!({ "hostname": "web", "dnsPolicy": policy }));
+            assert_eq!(found, json!({ "hostname": "web", "dnsPolicy": "None", "dnsConfig": usual }));
+        }
+        assert_eq!(asking(json!({})), json!({ "dnsPolicy": "None", "dnsConfig": usual }));
+    }
+
+    #[test]
+    fn a_pod_that_chose_its_own_name_servers_keeps_them() {
+        for spec in
+            [json!({ "dnsPolicy": "Default" }), json!({ "dnsPolicy": "None", "dnsConfig": { "nameservers": ["1.1.1.1"] } })]
+        {
+            assert_eq!(asking(spec.clone()), spec);
+        }
+    }
+
+    #[test]
+    fn what_a_pod_adds_to_the_clusters_configuration_is_added() {
+        let own = json!({ "nameservers": ["1.1.1.1", "10.96.5.5", "9.9.9.9"], "searches": ["example.org", "cluster.local"],
+            "options": [{ "name": "ndots", "value": "2" }, { "name": "edns0" }] });
+        let found = asking(json!({ "dnsPolicy": "ClusterFirst", "dnsConfig": own }));
+        let wanted = json!({ "nameservers": ["10.96.5.5", "fd00::5", "1.1.1.1"],
+            "searches": ["demo.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.org"],
+            "options": [{ "name": "ndots", "value": "2" }, { "name": "edns0" }] });
+        assert_eq!(found["dnsConfig"], wanted);
+        let options = asking(json!({ "dnsConfig": { "options": [{ "name": "edns0" }] } }))["dnsConfig"]["options"].clone();
+        assert_eq!(options, json!([{ "name": "ndots", "value": "5" }, { "name": "edns0" }]));
+    }
+
+    #[test]
+    fn search_domains_stay_within_what_the_api_server_allows() {
+        let count = |searches: Vec<String>| {
+            let found = asking(json!({ "dnsConfig": { "searches": searches } }));
+            items(&found, "/dnsConfig/searches").len()
+        };
+        assert_eq!(count((0..32).map(|number| format!("d{number}")).collect()), 32);
+        assert_eq!(count((0..20).map(|number| format!("{number}{}", "d".repeat(198))).collect()), 3 + 9);
+    }
+
+    #[test]
+    fn only_a_mapped_namespace_with_another_name_is_renamed() {
+        let demo = mapped("demo", "u1");
+        assert!(is_renamed("demo-rome", &demo, &consumer()) && !is_renamed("demo", &demo, &consumer()));
+        assert!(!is_renamed("demo-rome", &demo, &ClusterId::of_public_key(&[8; 32])));
+        assert!(!is_renamed("liqo-tenant", &tenant(), &consumer()));
+    }
+}

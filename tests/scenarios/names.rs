@@ -1,0 +1,68 @@
+//! Names of Services, as remote pods resolve them.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use kube::ResourceExt as _;
+use liqo_tests::{World, eventually};
+use serde_json::{Value, json};
+
+use crate::network::{ABROAD, connected, exec, servers, service};
+
+pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    connected(rome, milan).await?;
+    for namespace in ["names", "names-too"] {
+        rome.offloaded_namespace(namespace, "Remote").await?;
+        rome.apply(&service(namespace, "web")).await?;
+    }
+    rome.apply(&servers("names", "far", "web", 1, ABROAD)).await?;
+    // A pod with a name of its own, behind a headless Service.
+    let mut too: Value = serde_json::from_str(&servers("names-too", "far-too", "web", 1, ABROAD))?;
+    too["spec"]["template"]["spec"]["hostname"] = "web-0".into();
+    too["spec"]["template"]["spec"]["subdomain"] = "members".into();
+    rome.apply(&too.to_string()).await?;
+    let headless = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "members", "namespace": "names-too" },
+        "spec": { "clusterIP": "None", "selector": { "app": "web" }, "ports": [{ "port": 8080 }] } });
+    rome.apply(&headless.to_string()).await?;
+    let far = rome.ready_pods("names", "server=far", 1).await?.remove(0).name_any();
+    rome.ready_pods("names-too", "server=far-too", 1).await?;
+
+    let resolver = milan.object(&["-n", "liqo", "service", "liqo-dns"]).await?.context("there is no Service liqo-dns")?;
+    let address = resolver["spec"]["clusterIP"].as_str().context("Service liqo-dns has no address")?;
+    let file = exec(rome, "names", &far, "cat /etc/resolv.conf").await?;
+    let wanted = ["search names.svc.cluster.local svc.cluster.local cluster.local", &format!("nameserver {address}"), "ndots:5"];
+    ensure!(wanted.iter().all(|text| file.contains(text)), "{file}");
+
+    let there = rome.remote_namespace("names-too", milan).await?;
+    ensure!(there != "names-too", "the namespace has its own name at milan");
+    let cases: [(&str, &str); 8] = [
+        ("web", far.as_str()),
+        ("web.names", &far),
+        ("web.names-too", "web-0"),
+        ("web.names-too.svc", "web-0"),
+        ("web.names-too.svc.cluster.local", "web-0"),
+        ("web-0.members.names-too:8080", "web-0"),
+        ("web-0.members.names-too.svc.cluster.local:8080", "web-0"),
+        (&format!("web.{there}.svc.cluster.local"), "web-0"),
+    ];
+    for (name, answers) in cases {
+        eventually(&format!("{answers} answers for {name}"), Duration::from_secs(60), || async {
+            let answer = exec(rome, "names", &far, &format!("timeout 10 wget -qO- http://{name}")).await?;
+            ensure!(answer.contains(answers), "{answer}");
+            Ok(Some(()))
+        })
+        .await?;
+    }
+    // A name that is nobody's at home is the provider's, and the answer has the name that was asked.
+    let dns = milan.object(&["-n", "kube-system", "service", "kube-dns"]).await?.context("there is no Service kube-dns")?;
+    for (name, address) in [
+        ("kube-dns.kube-system.svc.cluster.local", dns["spec"]["clusterIP"].as_str().unwrap_or_default()),
+        ("web.names-too.svc.cluster.local", "web.names-too.svc.cluster.local"),
+    ] {
+        let found = exec(rome, "names", &far, &format!("nslookup {name}; true")).await?;
+        ensure!(found.contains(address) && found.contains(name) && !found.contains(&there), "{found}");
+    }
+    rome.delete_namespace("names").await?;
+    rome.delete_namespace("names-too").await
+}
