@@ -12,6 +12,7 @@
 
 mod api_access;
 mod approval;
+mod as_at_home;
 mod command_line;
 mod doctor;
 mod dual_stack;
@@ -236,6 +237,8 @@ fn sharing() -> Set {
             ..Clusters::default()
         },
         parallel: scenarios! {
+            as_at_home:
+                kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer;
             plugins:
                 the_manifests_of_all_plugins_and_of_a_new_one_start_a_ready_pod;
             enforcement:
