@@ -89,7 +89,13 @@ async fn ready(rome: &Cluster, namespace: &str) -> Result<()> {
 fn judge(compared: &[Compared], listed: &BTreeSet<String>) -> Result<()> {
     let names: BTreeSet<_> = compared.iter().map(|row| row.name.clone()).collect();
     let different: Vec<_> = compared.iter().filter(|row| !row.is_equal()).collect();
-    eprintln!("{} rows: {} equal, {} different, {} listed", names.len(), names.len() - different.len(), different.len(), listed.len());
+    eprintln!(
+        "{} rows: {} equal, {} different, {} listed",
+        names.len(),
+        names.len() - different.len(),
+        different.len(),
+        listed.len()
+    );
     let unexpected: Vec<_> = different.iter().filter(|row| !listed.contains(&row.name)).collect();
     let equal: Vec<_> = listed.iter().filter(|name| !different.iter().any(|row| row.name == **name)).collect();
     let show = |row: &&&Compared| format!("--- {}\nat home:\n{}\nat the peer:\n{}\n", row.name, row.outputs[0], row.outputs[1]);

@@ -25,6 +25,7 @@ mod isolation;
 mod jobs;
 mod lending;
 mod matrix;
+mod metrics;
 mod network;
 mod network_only;
 mod network_policies;
@@ -233,10 +234,13 @@ fn sharing() -> Set {
             instance: "test3",
             nodes_of_turin: 1,
             dual_stack: true,
+            metrics: true,
             milans_node_grace_seconds: Some(20),
             ..Clusters::default()
         },
         parallel: scenarios! {
+            metrics:
+                remote_pods_are_measured_and_scaled_by_what_they_use;
             as_at_home:
                 kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer;
             plugins:

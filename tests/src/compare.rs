@@ -78,7 +78,8 @@ impl Normalizer {
     }
 
     pub fn normalize(&self, output: &str) -> String {
-        let replaced = self.0.iter().fold(output.to_owned(), |text, (pattern, with)| pattern.replace_all(&text, *with).into_owned());
+        let replaced =
+            self.0.iter().fold(output.to_owned(), |text, (pattern, with)| pattern.replace_all(&text, *with).into_owned());
         replaced.lines().map(str::trim).collect::<Vec<_>>().join("\n")
     }
 }
