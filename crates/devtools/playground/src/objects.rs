@@ -126,7 +126,7 @@ async fn metrics_server(writer: &Writer<'_>) -> Result<()> {
                         "name": NAME,
                         "image": METRICS_SERVER,
                         "args": ["--secure-port=10250", "--cert-dir=/tmp", "--kubelet-insecure-tls", "--kubelet-preferred-address-types=InternalIP",
-                            "--kubelet-use-node-status-port", "--metric-resolution=10s"],
+                            "--kubelet-use-node-status-port", "--metric-resolution=10s", "--kubelet-request-timeout=5s"],
                         "ports": [{ "containerPort": 10250, "name": "https" }],
                         "readinessProbe": { "httpGet": { "path": "/livez", "port": "https", "scheme": "HTTPS" }, "periodSeconds": 2 },
                         "resources": { "requests": { "cpu": "10m", "memory": "40Mi" } },
