@@ -12,6 +12,7 @@
 
 mod api_access;
 mod approval;
+mod as_at_home;
 mod command_line;
 mod doctor;
 mod dual_stack;
@@ -24,6 +25,7 @@ mod isolation;
 mod jobs;
 mod lending;
 mod matrix;
+mod metrics;
 mod names;
 mod network;
 mod network_only;
@@ -243,10 +245,15 @@ fn sharing() -> Set {
             instance: "test3",
             nodes_of_turin: 1,
             dual_stack: true,
+            metrics: true,
             milans_node_grace_seconds: Some(20),
             ..Clusters::default()
         },
         parallel: scenarios! {
+            metrics:
+                remote_pods_are_measured_and_scaled_by_what_they_use;
+            as_at_home:
+                kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer;
             plugins:
                 the_manifests_of_all_plugins_and_of_a_new_one_start_a_ready_pod;
             enforcement:

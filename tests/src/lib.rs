@@ -12,6 +12,7 @@
 
 mod baseline;
 mod cluster;
+pub mod compare;
 mod get;
 mod wait;
 mod world;

@@ -29,6 +29,8 @@ pub struct Clusters {
     pub dual_stack: bool,
     /// Whether milan enforces `NetworkPolicies`.
     pub network_policies: bool,
+    /// Whether rome and milan run metrics-server.
+    pub metrics: bool,
     /// Seconds of silence after which a node of milan is dead; `None` for Kubernetes' default.
     pub milans_node_grace_seconds: Option<u16>,
 }
@@ -93,7 +95,7 @@ impl World {
     /// Starts the clusters, installs Liqo and peers rome with milan. Only one set starts its clusters at a time: this uses the whole machine,
     /// and the other sets find the programs that the first set builds.
     pub async fn build(wanted: Clusters, built: &Built, starting: &Mutex<()>) -> Result<Self> {
-        let Clusters { instance, nodes_of_turin, dual_stack, network_policies, milans_node_grace_seconds } = wanted;
+        let Clusters { instance, nodes_of_turin, dual_stack, network_policies, metrics, milans_node_grace_seconds } = wanted;
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
         let supervision =
             if keep { Supervision::Detached(built.program("liqo-playground")?.to_owned()) } else { Supervision::ThisProcess };
@@ -103,9 +105,10 @@ impl World {
         let fake_nodes = FakeNodes { count: 1, resources: fake_node_resources(nothing), taint: false };
         // The default is a minute, which would only make scenarios slower.
         let spec = |name: &str| ClusterSpec { dual_stack, pod_sync_seconds: Some(10), ..ClusterSpec::new(name) };
-        let milan = ClusterSpec { fake_nodes, network_policies, node_grace_seconds: milans_node_grace_seconds, ..spec("milan") };
+        let milan =
+            ClusterSpec { fake_nodes, network_policies, metrics, node_grace_seconds: milans_node_grace_seconds, ..spec("milan") };
         let turin = ClusterSpec { nodes: nodes_of_turin, ..spec("turin") };
-        let specs = [spec("rome"), turin, milan];
+        let specs = [ClusterSpec { metrics, ..spec("rome") }, turin, milan];
         let one_at_a_time = starting.lock().await;
         if !keep {
             // A run that was killed may have left something behind.

@@ -70,6 +70,9 @@ pub struct Up {
     /// Enforce network policies, from now on until the clusters are taken down
     #[arg(long)]
     pub network_policies: bool,
+    /// Run metrics-server, for `kubectl top` and autoscalers, from now on until the clusters are taken down
+    #[arg(long)]
+    pub metrics: bool,
     /// Start only the clusters, without Liqo
     #[arg(long, conflicts_with = "bare_peering")]
     pub bare: bool,

@@ -30,6 +30,7 @@ pub fn specs(arguments: &Up, present: &[ClusterSpec]) -> Vec<ClusterSpec> {
         spec.fake_nodes.taint = arguments.fake_node_taint.unwrap_or(spec.fake_nodes.taint);
         spec.dual_stack |= arguments.dual_stack;
         spec.network_policies |= arguments.network_policies;
+        spec.metrics |= arguments.metrics;
         if let Some(resources) = &resources {
             spec.fake_nodes.resources = resources.clone();
         }
@@ -78,6 +79,8 @@ mod tests {
         assert_eq!((both[0].dual_stack, &specs(&up(&[]), &both)), (true, &both));
         let enforced = specs(&up(&["--network-policies"]), &[]);
         assert_eq!((enforced[0].network_policies, &specs(&up(&[]), &enforced)), (true, &enforced));
+        let measured = specs(&up(&["--metrics"]), &[]);
+        assert_eq!((measured[0].metrics, &specs(&up(&[]), &measured)), (true, &measured));
         let untainted = specs(&up(&["--fake-node-taint=false", "--fake-node-resources=cpu=4,pods=10"]), &first);
         assert!(!untainted[0].fake_nodes.taint);
         assert_eq!(untainted[0].fake_nodes.resources.to_string(), "cpu=4, memory=256Gi, pods=10");

@@ -79,6 +79,14 @@ static KUBE_ROUTER_MODULE: Module = Module {
     linker_flags: "-s -w -X github.com/cloudnativelabs/kube-router/v2/pkg/version.Version=v2.1.0",
 };
 
+static METRICS_SERVER_MODULE: Module = Module {
+    name: "metrics-server",
+    version: "v0.9.0",
+    go_mod: include_str!("../go/metrics-server/go.mod"),
+    go_sum: include_str!("../go/metrics-server/go.sum"),
+    linker_flags: "-s -w -X k8s.io/client-go/pkg/version.gitVersion=v0.9.0",
+};
+
 static WIREGUARD: Module = Module {
     name: "wireguard",
     version: "v0.0.0-20260522210424-ecfc5a8d5446",
@@ -102,6 +110,16 @@ pub(crate) struct Programs {
     pub kwok: Option<PathBuf>,
     /// Only for clusters that enforce `NetworkPolicies`.
     pub kube_router: Option<PathBuf>,
+    /// Only for clusters that serve the metrics API.
+    pub metrics_server: Option<PathBuf>,
+}
+
+/// Programs that only some clusters need.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extras {
+    pub fake_nodes: bool,
+    pub network_policies: bool,
+    pub metrics: bool,
 }
 
 const fn kubernetes(name: &'static str, package: &'static str) -> Program {
@@ -131,6 +149,14 @@ static KUBE_ROUTER: Program = Program {
     name: "kube-router",
     module: &KUBE_ROUTER_MODULE,
     package: "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
+    version_flag: "--version",
+};
+
+/// Only for clusters that serve the metrics API.
+static METRICS_SERVER: Program = Program {
+    name: "metrics-server",
+    module: &METRICS_SERVER_MODULE,
+    package: "sigs.k8s.io/metrics-server/cmd/metrics-server",
     version_flag: "--version",
 };
 
@@ -211,18 +237,14 @@ pub(crate) async fn check() -> Result<()> {
 }
 
 /// Builds the programs that are missing; returns the paths of all programs.
-pub(crate) async fn provide(
-    containerd: PathBuf,
-    fake_nodes: bool,
-    network_policies: bool,
-    progress: &dyn Progress,
-) -> Result<Programs> {
+pub(crate) async fn provide(containerd: PathBuf, extras: Extras, progress: &dyn Progress) -> Result<Programs> {
     let (mut found, missing) = locate().await;
     for program in missing {
         found.insert(program.name, build(program, progress).await?);
     }
-    let kwok = if fake_nodes { Some(provide_one(&KWOK, progress).await?) } else { None };
-    let kube_router = if network_policies { Some(provide_one(&KUBE_ROUTER, progress).await?) } else { None };
+    let kwok = provide_if(extras.fake_nodes, &KWOK, progress).await?;
+    let kube_router = provide_if(extras.network_policies, &KUBE_ROUTER, progress).await?;
+    let metrics_server = provide_if(extras.metrics, &METRICS_SERVER, progress).await?;
     // The map contains every name of the table now.
     let mut path = |name: &str| found.remove(name).unwrap_or_default();
     Ok(Programs {
@@ -236,7 +258,12 @@ pub(crate) async fn provide(
         containerd,
         kwok,
         kube_router,
+        metrics_server,
     })
+}
+
+async fn provide_if(wanted: bool, program: &Program, progress: &dyn Progress) -> Result<Option<PathBuf>> {
+    if wanted { provide_one(program, progress).await.map(Some) } else { Ok(None) }
 }
 
 async fn provide_one(program: &Program, progress: &dyn Progress) -> Result<PathBuf> {

@@ -279,6 +279,7 @@ mod tests {
             containerd: program.clone(),
             kwok: Some(program.clone()),
             kube_router: Some(program),
+            metrics_server: None,
         };
         definitions(&layout, &programs)
     }

@@ -26,6 +26,8 @@ pub const PAUSE: &str = "localhost/pause:1";
 pub const BUSYBOX: &str = "localhost/busybox:1";
 /// The cluster's name server.
 pub(crate) const COREDNS: &str = "localhost/coredns:1.12.4";
+/// What serves the metrics API.
+pub(crate) const METRICS_SERVER: &str = "localhost/metrics-server:0.9.0";
 /// The user of images that do not need root.
 pub const NONROOT: u32 = 65532;
 
@@ -237,8 +239,8 @@ pub(crate) async fn import(node: &NodeLayout, archive: &Archive) -> Result<()> {
     result.map(drop)
 }
 
-/// The images that every cluster needs.
-pub(crate) async fn base_images(coredns: &Path) -> Result<Vec<Archive>> {
+/// The images that every cluster needs, and that of metrics-server if one of them runs it.
+pub(crate) async fn base_images(coredns: &Path, metrics_server: Option<&Path>) -> Result<Vec<Archive>> {
     let busybox = PathBuf::from("/bin/busybox");
     let pause = ImageSpec { arguments: vec!["sleep".to_owned(), "infinity".to_owned()], ..ImageSpec::new(PAUSE, &busybox) };
     let applets = run("busybox", &["--list"]).await?;
@@ -251,7 +253,12 @@ pub(crate) async fn base_images(coredns: &Path) -> Result<Vec<Archive>> {
     };
     // Port 53.
     let dns = ImageSpec { user: 0, ..ImageSpec::new(COREDNS, coredns) };
-    Ok(vec![archive(&pause).await?, archive(&shell).await?, archive(&dns).await?])
+    let metrics = metrics_server.map(|program| ImageSpec::new(METRICS_SERVER, program));
+    let mut images = Vec::new();
+    for spec in [pause, shell, dns].iter().chain(&metrics) {
+        images.push(archive(spec).await?);
+    }
+    Ok(images)
 }
 
 #[cfg(test)]

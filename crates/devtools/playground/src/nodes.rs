@@ -61,8 +61,12 @@ impl Nodes<'_> {
         let name_server = format!("{name}: name server");
         self.progress.started(&name_server);
         let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), "kube-system");
-        let complete = |deployment: Deployment| is_on_every_node(&deployment, self.cluster.nodes.len()).then_some(());
-        self.wait("name server", 120, || async { deployments.get("coredns").await.ok().and_then(complete) }).await?;
+        let complete = |deployment: Deployment, nodes: usize| is_on_every_node(&deployment, nodes).then_some(());
+        let nodes = self.cluster.nodes.len();
+        self.wait("name server", 120, || async { complete(deployments.get("coredns").await.ok()?, nodes) }).await?;
+        if self.cluster.spec.metrics {
+            self.wait("metrics server", 120, || async { complete(deployments.get("metrics-server").await.ok()?, 1) }).await?;
+        }
         self.progress.finished(&name_server);
         Ok(())
     }

@@ -7,6 +7,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Node, Pod, Service, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ListParams, Patch, PatchParams},
@@ -18,7 +19,7 @@ use crate::{
     configuration::cluster_info,
     error::{Error, Result},
     fake_nodes,
-    image::COREDNS,
+    image::{COREDNS, METRICS_SERVER},
     layout::{ClusterLayout, DNS_SERVICE_ADDRESS, NodeLayout, POD_RANGE, POD_RANGE_V6},
     node_kind::{FAKE_NODE, NODE_KIND_LABEL, REAL_NODE},
     spec::MAX_NODES,
@@ -75,7 +76,82 @@ pub(crate) async fn apply(cluster: &ClusterLayout, client: &Client, ca: &str) ->
     if cluster.spec.network_policies {
         kube_router(&writer).await?;
     }
+    if cluster.spec.metrics {
+        metrics_server(&writer).await?;
+    }
     name_server(&writer, cluster.nodes.len()).await
+}
+
+/// Serves `metrics.k8s.io`, for `kubectl top` and autoscalers. It asks all kubelets every ten seconds, the shortest interval that it allows.
+async fn metrics_server(writer: &Writer<'_>) -> Result<()> {
+    const NAME: &str = "metrics-server";
+    let (labels, account) =
+        (json!({ "k8s-app": NAME }), json!({ "kind": "ServiceAccount", "name": NAME, "namespace": "kube-system" }));
+    writer.namespaced::<ServiceAccount>("kube-system", NAME, json!({})).await?;
+    writer
+        .cluster_wide::<ClusterRole>(
+            "system:metrics-server",
+            json!({
+                "rules": [
+                    { "apiGroups": [""], "resources": ["nodes/metrics"], "verbs": ["get"] },
+                    { "apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"] },
+                ],
+            }),
+        )
+        .await?;
+    for (binding, role) in
+        [("system:metrics-server", "system:metrics-server"), ("metrics-server:system:auth-delegator", "system:auth-delegator")]
+    {
+        let body = json!({ "roleRef": role_ref("ClusterRole", role), "subjects": [account] });
+        writer.cluster_wide::<ClusterRoleBinding>(binding, body).await?;
+    }
+    let reader = json!({ "roleRef": role_ref("Role", "extension-apiserver-authentication-reader"), "subjects": [account] });
+    writer.namespaced::<RoleBinding>("kube-system", "metrics-server-auth-reader", reader).await?;
+    let service = json!({ "spec": { "selector": labels, "ports": [{ "name": "https", "port": 443, "targetPort": "https" }] } });
+    writer.namespaced::<Service>("kube-system", NAME, service).await?;
+    writer.namespaced::<Deployment>("kube-system", NAME, json!({
+        "metadata": { "labels": labels },
+        "spec": {
+            "replicas": 1,
+            "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": {
+                    "serviceAccountName": NAME,
+                    "priorityClassName": "system-cluster-critical",
+                    "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{ "matchExpressions": [{ "key": NODE_KIND_LABEL, "operator": "NotIn", "values": [FAKE_NODE] }] }],
+                    } } },
+                    "containers": [{
+                        "name": NAME,
+                        "image": METRICS_SERVER,
+                        "args": ["--secure-port=10250", "--cert-dir=/tmp", "--kubelet-insecure-tls", "--kubelet-preferred-address-types=InternalIP",
+                            "--kubelet-use-node-status-port", "--metric-resolution=10s", "--kubelet-request-timeout=5s"],
+                        "ports": [{ "containerPort": 10250, "name": "https" }],
+                        "readinessProbe": { "httpGet": { "path": "/livez", "port": "https", "scheme": "HTTPS" }, "periodSeconds": 2 },
+                        "resources": { "requests": { "cpu": "10m", "memory": "40Mi" } },
+                        "volumeMounts": [{ "name": "tmp", "mountPath": "/tmp" }],
+                    }],
+                    "volumes": [{ "name": "tmp", "emptyDir": {} }],
+                },
+            },
+        },
+    })).await?;
+    writer
+        .cluster_wide::<APIService>(
+            "v1beta1.metrics.k8s.io",
+            json!({
+                "spec": {
+                    "group": "metrics.k8s.io",
+                    "version": "v1beta1",
+                    "groupPriorityMinimum": 100,
+                    "versionPriority": 100,
+                    "insecureSkipTLSVerify": true,
+                    "service": { "name": NAME, "namespace": "kube-system" },
+                },
+            }),
+        )
+        .await
 }
 
 /// Rights to read, and none to write.

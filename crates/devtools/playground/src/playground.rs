@@ -8,7 +8,9 @@ use kube::{Api, Client, ResourceExt};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    api, binaries, cgroups,
+    api,
+    binaries::{self, Extras},
+    cgroups,
     cluster::{Cluster, NodeInfo},
     components::Definition,
     error::{Error, Result},
@@ -106,9 +108,12 @@ impl Playground {
         requirements.install(progress).await?;
         let containerd = binaries::search("containerd", &binaries::search_path());
         let containerd = containerd.ok_or_else(|| Error::MissingPrograms { programs: "containerd".to_owned() })?;
-        let fake_nodes = all.iter().any(|spec| spec.fake_nodes.count > 0);
-        let network_policies = all.iter().any(|spec| spec.network_policies);
-        let programs = binaries::provide(containerd, fake_nodes, network_policies, progress).await?;
+        let extras = Extras {
+            fake_nodes: all.iter().any(|spec| spec.fake_nodes.count > 0),
+            network_policies: all.iter().any(|spec| spec.network_policies),
+            metrics: all.iter().any(|spec| spec.metrics),
+        };
+        let programs = binaries::provide(containerd, extras, progress).await?;
         let root = &self.instance.root;
         make_directory(root)?;
         let _lock = InstanceLock::take(&self.instance).await?;
@@ -136,7 +141,8 @@ impl Playground {
         self.ensure_supervisor().await?;
         self.start_what_was_stopped().await?;
         let control_planes = try_join_all(layouts.iter().map(|cluster| self.bring_up_control_plane(cluster, progress)));
-        let (clients, images) = try_join(control_planes, image::base_images(&programs.coredns)).await?;
+        let (clients, images) =
+            try_join(control_planes, image::base_images(&programs.coredns, programs.metrics_server.as_deref())).await?;
         let all: Vec<_> = layouts
             .iter()
             .zip(&clients)

@@ -11,6 +11,7 @@ pub const MAX_NODES: u8 = 128;
 const FAKE_NODE_RESOURCES: [(&str, &str); 3] = [("cpu", "32"), ("memory", "256Gi"), ("pods", "110")];
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools)] // Options that do not depend on each other.
 pub struct ClusterSpec {
     /// 1 to 16 lower-case letters, digits and dashes.
     pub name: String,
@@ -26,6 +27,9 @@ pub struct ClusterSpec {
     /// when the program ends.
     #[serde(default)]
     pub network_policies: bool,
+    /// Run [metrics-server](https://github.com/kubernetes-sigs/metrics-server), for `kubectl top` and autoscalers.
+    #[serde(default)]
+    pub metrics: bool,
     /// Raise the client limits of controller manager and scheduler, whose defaults of 20 requests a second hide everything else in benchmarks.
     /// They are always raised where there are fake nodes.
     #[serde(default)]
@@ -76,6 +80,7 @@ impl ClusterSpec {
             fake_nodes: FakeNodes::default(),
             dual_stack: false,
             network_policies: false,
+            metrics: false,
             raised_client_limits: false,
             node_grace_seconds: None,
             pod_sync_seconds: None,

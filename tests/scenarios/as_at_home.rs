@@ -1,0 +1,143 @@
+//! Whoever knows kubectl knows Liqo: about 200 commands are run on pods at home and on the same pods at the peer, and their outputs
+//! compared.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, future::try_join, stream, try_join};
+use liqo_tests::{
+    Cluster, World,
+    compare::{Normalizer, Row, Section, listed, sections},
+};
+use tokio::process::Command;
+
+/// Where pods run at home, and where at the peer.
+const NAMESPACES: [&str; 2] = ["as-here", "as-there"];
+
+/// How many sections run at a time.
+const CONCURRENCY: usize = 4;
+
+/// How long a command may take. Those of kubectl that wait end before.
+const TIMEOUT: Duration = Duration::from_secs(150);
+
+/// What the lines use: kubectl in the namespace, a request through `kubectl port-forward`, and waiting for an event about a pod.
+const FUNCTIONS: &str = r#"
+k() { $KUBECTL -n "$NS" "$@"; }
+forward() {
+    timeout 60 $KUBECTL -n "$NS" port-forward "$1" ":$2" >"$TMP/forward" 2>&1 &
+    forwarder=$!
+    until grep -q Forwarding "$TMP/forward" || ! kill -0 $forwarder 2>/dev/null; do sleep 0.1; done
+    port=$(sed -n 's/.*127.0.0.1:\([0-9]*\) .*/\1/p' "$TMP/forward" | head -1)
+    timeout 10 busybox wget -qO- "http://127.0.0.1:$port"
+    kill $forwarder; wait $forwarder 2>/dev/null
+}
+event() {
+    until k get events --field-selector "involvedObject.name=$1,reason=$2" -o name | grep -q .; do sleep 1; done
+}
+exec 2>&1
+"#;
+
+/// A row with both outputs.
+struct Compared {
+    name: String,
+    outputs: [String; 2],
+}
+
+impl Compared {
+    fn is_equal(&self) -> bool {
+        self.outputs[0] == self.outputs[1]
+    }
+}
+
+pub async fn kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer(world: Arc<World>) -> Result<()> {
+    let rome = &world.rome;
+    let [here, there] = NAMESPACES;
+    rome.kubectl(&["create", "namespace", here]).await?;
+    rome.offloaded_namespace(there, "Remote").await?;
+    let objects = include_str!("as_at_home/objects.yaml");
+    let file = world.scratch("as-at-home.yaml");
+    std::fs::write(&file, objects)?;
+    let file = file.display().to_string();
+    for namespace in NAMESPACES {
+        rome.kubectl(&["-n", namespace, "apply", "-f", &file]).await?;
+    }
+    try_join!(ready(rome, here), ready(rome, there))?;
+
+    let all = sections(include_str!("as_at_home/rows.txt"))?;
+    let (last, first): (Vec<_>, Vec<_>) = all.into_iter().partition(|section| section.is_alone);
+    let mut compared = Vec::new();
+    let mut side_by_side = stream::iter(first).map(|section| run(&world, section)).buffer_unordered(CONCURRENCY);
+    while let Some(section) = side_by_side.next().await {
+        compared.extend(section?);
+    }
+    for section in last {
+        compared.extend(run(&world, section).await?);
+    }
+    judge(&compared, &listed(include_str!("../../docs/kubectl.md")))?;
+    try_join(rome.delete_namespace(here), rome.delete_namespace(there)).await.map(drop)
+}
+
+/// Waits until the pods that most rows use are ready.
+async fn ready(rome: &Cluster, namespace: &str) -> Result<()> {
+    for (selector, count) in [("app=web", 2), ("app=db", 2), ("app=main", 1), ("app=account", 1)] {
+        rome.ready_pods(namespace, selector, count).await?;
+    }
+    Ok(())
+}
+
+/// Prints how many rows are equal, and fails if others differ than those that are listed.
+fn judge(compared: &[Compared], listed: &BTreeSet<String>) -> Result<()> {
+    let names: BTreeSet<_> = compared.iter().map(|row| row.name.clone()).collect();
+    let different: Vec<_> = compared.iter().filter(|row| !row.is_equal()).collect();
+    eprintln!(
+        "{} rows: {} equal, {} different, {} listed",
+        names.len(),
+        names.len() - different.len(),
+        different.len(),
+        listed.len()
+    );
+    let unexpected: Vec<_> = different.iter().filter(|row| !listed.contains(&row.name)).collect();
+    let equal: Vec<_> = listed.iter().filter(|name| !different.iter().any(|row| row.name == **name)).collect();
+    let show = |row: &&&Compared| format!("--- {}\nat home:\n{}\nat the peer:\n{}\n", row.name, row.outputs[0], row.outputs[1]);
+    ensure!(unexpected.is_empty(), "not in docs/kubectl.md:\n{}", unexpected.iter().map(show).collect::<String>());
+    ensure!(equal.is_empty(), "docs/kubectl.md lists rows that are equal, or do not exist: {equal:?}");
+    Ok(())
+}
+
+async fn run(world: &World, section: Section) -> Result<Vec<Compared>> {
+    let (begun, mut compared) = (Instant::now(), Vec::new());
+    for row in section.rows {
+        let [here, there] = NAMESPACES;
+        let (at_home, at_peer) = try_join!(output(world, here, &row), output(world, there, &row))?;
+        compared.push(Compared { name: row.name, outputs: [at_home, at_peer] });
+    }
+    eprintln!("{} s: the rows of section {}", begun.elapsed().as_secs(), section.name);
+    Ok(compared)
+}
+
+/// What a row prints in a namespace, standard error included, and its exit code if that is not 0.
+async fn output(world: &World, namespace: &str, row: &Row) -> Result<String> {
+    let scratch = world.scratch(&format!("{namespace}-{}", row.name));
+    std::fs::create_dir_all(&scratch)?;
+    let kubectl = world.rome.kubectl_line("");
+    let script = format!("{FUNCTIONS}{}", row.line);
+    let answer = tokio::time::timeout(TIMEOUT, bash(&script, &scratch, namespace, kubectl.trim())).await;
+    let answer = answer.unwrap_or_else(|_| Ok("it did not end".to_owned()))?;
+    let answer = answer.replace(&scratch.display().to_string(), "TMP").replace(kubectl.trim(), "kubectl");
+    Ok(Normalizer::new(namespace, &["milan", "rome-1"])?.normalize(&answer))
+}
+
+async fn bash(script: &str, scratch: &Path, namespace: &str, kubectl: &str) -> Result<String> {
+    let mut command = Command::new("bash");
+    command.args(["-c", script]).env("NS", namespace).env("TMP", scratch).env("KUBECTL", kubectl);
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.context("starting bash")?;
+    let code = output.status.code().filter(|code| *code != 0);
+    let code = code.map(|code| format!("\nexit code {code}")).unwrap_or_default();
+    Ok(format!("{}{code}", String::from_utf8_lossy(&output.stdout)))
+}
