@@ -131,8 +131,10 @@ pub async fn a_lost_gateway_is_replaced_and_connections_continue(world: Arc<Worl
     let summary = |text: String| text.lines().find(|line| line.contains("packet loss")).unwrap_or("no summary").to_owned();
     println!("a gateway's node dies, ten pings a second: {}", summary(lost?));
     println!("it comes back, ten pings a second: {}", summary(lost_after?));
-    ensure!(all_arrived(streams?), "numbers are missing after a gateway died");
-    ensure!(all_arrived(streams_after?), "numbers are missing after it came back");
+    let streams = streams.context("while a gateway died")?;
+    ensure!(all_arrived(streams), "numbers are missing after a gateway died");
+    let streams_after = streams_after.context("while it came back")?;
+    ensure!(all_arrived(streams_after), "numbers are missing after it came back");
     turin.wait_for(&["node/turin-2"], "condition=Ready", 90).await?;
     two_gateways(&world).await?;
     ensure!(all_arrived(count().await?), "numbers are missing");

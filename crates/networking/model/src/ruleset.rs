@@ -203,6 +203,16 @@ fn body(fabric: &Fabric, node: &str, family: Family) -> String {
                 format!("iifname \"{TUNNEL}\" tcp flags syn / syn,rst tcp option maxseg size set rt mtu"),
             ],
         );
+        // A connection that is picked up in its middle keeps its port, or its server would reset it. The kernel changes the port while it
+        // still knows the connection by its former path. A packet that is dropped here is not remembered, and is sent again.
+        chain(
+            &mut text,
+            "ports",
+            "type filter hook postrouting priority srcnat + 50; policy accept;",
+            &[format!(
+                "oifname != \"{TUNNEL}\" {keyword} saddr @remote ct state new ct status snat tcp flags & (fin | syn | rst | ack) != syn counter drop"
+            )],
+        );
         postrouting.push(format!("oifname \"{TUNNEL}\" {keyword} daddr vmap {{ {} }}", by_peer("to")));
     }
     mark_chains(&mut text, fabric, node, family);

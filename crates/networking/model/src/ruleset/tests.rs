@@ -72,6 +72,10 @@ table ip liqo {{
 		oifname "liqo.tunnel" tcp flags syn / syn,rst tcp option maxseg size set rt mtu
 		iifname "liqo.tunnel" tcp flags syn / syn,rst tcp option maxseg size set rt mtu
 	}}
+	chain ports {{
+		type filter hook postrouting priority srcnat + 50; policy accept;
+		oifname != "liqo.tunnel" ip saddr @remote ct state new ct status snat tcp flags & (fin | syn | rst | ack) != syn counter drop
+	}}
 	chain via_0 {{
 		meta mark set meta mark & 0xffffff0f | 0x00000010
 	}}
