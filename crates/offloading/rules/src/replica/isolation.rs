@@ -30,7 +30,7 @@ use serde_json::Value;
 use crate::json::managed_object;
 use crate::namespace::mapped::MAPPED;
 use crate::replica::label_selector::{Selector, complement};
-use crate::replica::network_policy::{Block, NetworkPolicy, Port, PortNumber, Rule, RulePeer, everywhere, is_private};
+use crate::replica::network_policy::{Block, NetworkPolicy, Port, PortNumber, Rule, RulePeer, everywhere, is_private, sorted};
 
 /// The policy that closes all pods, and the prefix of the names of our other policies.
 const OWN: &str = "liqo";
@@ -194,6 +194,7 @@ impl IsolationPolicy {
         let mut egress = vec![to(self.tenant().chain(self.internet().map(RulePeer::Block)).collect())];
         egress.extend(dns_rules(None));
         egress.extend(self.api_server_rules(None));
+        let egress = sorted(egress.into_iter());
         let others = |says: fn(&NetworkPolicy) -> bool| {
             let selectors: BTreeSet<Selector> =
                 policies.iter().filter(|policy| says(policy)).map(|policy| policy.pods.clone()).collect();

@@ -157,8 +157,8 @@ impl NetworkPolicy {
     }
 }
 
-/// Their order has no meaning.
-fn sorted(rules: impl Iterator<Item = Rule>) -> Vec<Rule> {
+/// Their order has no meaning: [`NetworkPolicy::of`] reads them in this one, so that equal policies are equal.
+pub(super) fn sorted(rules: impl Iterator<Item = Rule>) -> Vec<Rule> {
     rules.collect::<BTreeSet<_>>().into_iter().collect()
 }
 

@@ -382,6 +382,21 @@ fn through_entrances_the_world_comes_to_pods_that_are_open_to_everybody_and_to_n
 }
 
 #[test]
+fn our_own_policies_are_read_back_as_they_were_written() {
+    let sources = [everywhere().map(RulePeer::Block).into_iter().next()].into_iter().flatten().collect();
+    let isolations = [
+        isolation(),
+        IsolationPolicy { ingress_sources: sources, ..isolation() },
+        IsolationPolicy { prefixes: Vec::new(), ..isolation() },
+    ];
+    for isolation in isolations {
+        for (name, written) in isolation.own_policies(&[]) {
+            assert_eq!(NetworkPolicy::of(&written.to_json()).to_json(), written.to_json(), "{name} is written again and again");
+        }
+    }
+}
+
+#[test]
 fn names_of_our_own_policies_are_no_others() {
     for (name, own) in [("liqo", true), ("liqo-egress", true), ("liqo-ingress-2", true), ("liqor", false), ("allow-liqo", false)]
     {
