@@ -26,7 +26,8 @@ const CONCURRENCY: usize = 2;
 /// How long a command may take. Those of kubectl that wait end before.
 const TIMEOUT: Duration = Duration::from_secs(150);
 
-/// What the lines use: kubectl in the namespace, a request through `kubectl port-forward`, and waiting for an event about a pod.
+/// What the lines use: kubectl in the namespace, a request through `kubectl port-forward`, and waiting for a number of restarts, of pods
+/// behind the Service, and for an event about a pod.
 const FUNCTIONS: &str = r#"
 k() { $KUBECTL -n "$NS" "$@"; }
 forward() {
@@ -36,6 +37,12 @@ forward() {
     port=$(sed -n 's/.*127.0.0.1:\([0-9]*\) .*/\1/p' "$TMP/forward" | head -1)
     timeout 10 busybox wget -qO- "http://127.0.0.1:$port"
     kill $forwarder; wait $forwarder 2>/dev/null
+}
+restarts() {
+    until [ "$(k get pod "$1" -o jsonpath='{.status.containerStatuses[0].restartCount}')" -ge "$2" ] 2>/dev/null; do sleep 1; done
+}
+pods() {
+    until [ "$(k get pods -l app=web -o name | wc -l)" = "$1" ]; do sleep 0.5; done
 }
 event() {
     until k get events --field-selector "involvedObject.name=$1,reason=$2" -o name | grep -q .; do sleep 1; done

@@ -16,7 +16,8 @@ use serde_json::Value;
 use crate::pods::{deployment, node_of};
 
 const NAMESPACE: &str = "takeover";
-const PODS: usize = 30;
+/// Enough for a rollout of several steps; two cores start about two pods a second.
+const PODS: usize = 12;
 /// Timeout until another replica leads. How long it really takes is printed.
 const TIMEOUT: Duration = Duration::from_secs(45);
 const MANAGERS: &str = "app.kubernetes.io/name=liqo-controller-manager";
@@ -85,7 +86,7 @@ async fn begin_rollout(turin: &Cluster, version: &str) -> Result<()> {
 /// Waits until the rollout is complete: all pods are ready, and the provider runs each of them once, and no other.
 async fn end_rollout(world: &World, remote: &str) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
-    turin.kubectl(&["-n", NAMESPACE, "rollout", "status", "deployment/web", "--timeout=90s"]).await?;
+    turin.kubectl(&["-n", NAMESPACE, "rollout", "status", "deployment/web", "--timeout=150s"]).await?;
     let pods = turin.ready_pods(NAMESPACE, "app=web", PODS).await?;
     let uids: BTreeSet<String> = pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
     eventually("the provider runs each pod once, and no other", Duration::from_secs(30), || async {
@@ -130,8 +131,9 @@ pub async fn a_rollout_completes_although_the_leaders_of_both_clusters_die(world
     tokio::try_join!(two_nodes_have_two_replicas(turin), set_replicas(milan, "2"))?;
     turin.liqoctl(&["peer", "--remote-kubeconfig", &milan.kubeconfig.display().to_string()]).await?;
     turin.offloaded_namespace(NAMESPACE, "Remote").await?;
-    let quick = "  replicas: 30\n  strategy: { rollingUpdate: { maxSurge: 50%, maxUnavailable: 50% } }\n";
-    turin.apply(&deployment(NAMESPACE, "web", 30).replace("  replicas: 30\n", quick)).await?;
+    let replicas = format!("  replicas: {PODS}\n");
+    let quick = format!("{replicas}  strategy: {{ rollingUpdate: {{ maxSurge: 50%, maxUnavailable: 50% }} }}\n");
+    turin.apply(&deployment(NAMESPACE, "web", u32::try_from(PODS)?).replace(&replicas, &quick)).await?;
     turin.ready_pods(NAMESPACE, "app=web", PODS).await?;
     let remote = turin.remote_namespace(NAMESPACE, milan).await?;
 

@@ -259,7 +259,9 @@ impl Leadership<'_> {
                     self.renewed_at = asked_at;
                     wait = timing.renew_period();
                 }
-                Ok(Ok(Outcome::Waits(_))) => return false,
+                Ok(Ok(Outcome::Waits(_))) if self.observed.holder() != Some(self.election.identity.as_str()) => return false,
+                // For example a renewal whose answer was lost, and which was stored after the lease was read again.
+                Ok(Ok(Outcome::Waits(_))) => tracing::warn!("lease not renewed: it changed meanwhile, trying again"),
                 Ok(Err(error)) => tracing::warn!(%error, "lease not renewed, trying again"),
                 Err(_) => tracing::warn!("lease not renewed: the API server does not answer, trying again"),
             }
@@ -277,7 +279,10 @@ impl Leadership<'_> {
             spec.holder_identity = None;
             spec.renew_time = Some(MicroTime(Timestamp::now()));
         }
-        if let Err(error) = self.election.api.replace(&self.election.name, &PostParams::default(), &lease).await {
+        let params = PostParams::default();
+        let request = self.election.api.replace(&self.election.name, &params, &lease);
+        let answer = tokio::time::timeout(self.election.timing.request_timeout(), request).await.map_err(timed_out);
+        if let Err(error) = answer.and_then(|answer| answer) {
             tracing::warn!(%error, "lease not released; it expires by itself");
         }
     }

@@ -1,5 +1,7 @@
 //! The label of the leader's pod. The Service of the auth endpoint, which only the leader serves, selects by it.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -9,6 +11,32 @@ use kube::{
 use liqo_api::{labels, rfc3339};
 use liqo_controller_runtime::writes::unless_gone;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// How often the labels are looked at again: somebody may have removed one.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Keeps the label at this pod, and at no other, until `stop`. A take-over often comes when the API server is slow, so an error is
+/// only logged, and tried again.
+pub async fn keep_marked(pods: Api<Pod>, own: String, mut replaced: Option<String>, stop: CancellationToken) {
+    loop {
+        let wait = match mark(&pods, &own, replaced.as_deref()).await {
+            Ok(()) => {
+                replaced = None;
+                CHECK_INTERVAL
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot label this pod as the leader, trying again");
+                RETRY_DELAY
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
 
 /// Removes the label from this pod, which still has it if its container was restarted. Writes nothing if nothing changes.
 pub async fn unmark(pods: &Api<Pod>, own: &str) -> kube::Result<()> {
@@ -16,17 +44,19 @@ pub async fn unmark(pods: &Api<Pod>, own: &str) -> kube::Result<()> {
     if labelled { label(pods, own, &Value::Null).await } else { Ok(()) }
 }
 
-/// Moves the label to this pod.
+/// Moves the label to this pod. Writes nothing if nothing changes.
 ///
 /// If the former leader was silent for too long, it is dead or cut off, but Kubernetes notices the death of a node only after most of
 /// a minute. Until then, Services would send calls to it, so this marks it as not ready, too. If its kubelet lives, that soon writes
 /// the true state.
-pub async fn mark(pods: &Api<Pod>, own: &str, replaced: Option<&str>) -> kube::Result<()> {
+async fn mark(pods: &Api<Pod>, own: &str, replaced: Option<&str>) -> kube::Result<()> {
     let labelled = pods.list_metadata(&ListParams::default().labels(labels::LEADER)).await?;
     for former in labelled.iter().map(kube::ResourceExt::name_any).filter(|name| name != own) {
         label(pods, &former, &Value::Null).await?;
     }
-    label(pods, own, &json!("true")).await?;
+    if labelled.iter().all(|pod| pod.name_any() != own) {
+        label(pods, own, &json!("true")).await?;
+    }
     if let Some(replaced) = replaced {
         let patch = Patch::Strategic(not_ready(&rfc3339(Timestamp::now())));
         unless_gone(pods.patch_status(replaced, &PatchParams::default(), &patch).await)?;
@@ -89,7 +119,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_one_pod_has_the_label_even_if_the_former_leader_cannot_remove_its_own() {
-        assert_eq!(writes(&["former", "own", "gone"], None).await, ["/former null", "/gone null", "/own \"true\""]);
+        assert_eq!(writes(&["former", "own", "gone"], None).await, ["/former null", "/gone null"]);
     }
 
     #[tokio::test]

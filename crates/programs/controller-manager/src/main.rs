@@ -126,14 +126,13 @@ async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken
         Some(leadership) => {
             let replaced = leadership.replaced().map(str::to_owned);
             tracing::info!(replaced, "leading");
-            let parts = start_leading(&context, identity, arguments.auth_port);
-            let unmarkable = async {
-                match leader_pod::mark(&pods, &arguments.pod_name, replaced.as_deref()).await {
-                    Ok(()) => std::future::pending().await,
-                    Err(error) => anyhow::Error::new(error).context("labelling this pod as the leader"),
-                }
-            };
-            lead(leadership, parts, &mut webhook, unmarkable, &stop).await
+            let mut parts = start_leading(&context, identity, arguments.auth_port);
+            let marked = leader_pod::keep_marked(pods, arguments.pod_name.clone(), replaced, stop.clone());
+            parts.spawn(async move {
+                marked.await;
+                Ok(())
+            });
+            lead(leadership, parts, &mut webhook, &stop).await
         }
     };
     let finished = finish(webhook).await;
@@ -179,12 +178,10 @@ fn start_leading(context: &Context, identity: Arc<ClusterIdentity>, auth_port: u
 }
 
 /// Renews the lease until the last of the leader's `parts` has ended, so that no other replica leads meanwhile. Then releases it.
-/// `unmarkable` returns why this pod cannot be marked as the leader's, and otherwise never.
 async fn lead(
     mut leadership: Leadership<'_>,
     mut parts: JoinSet<anyhow::Result<()>>,
     webhook: &mut JoinSet<anyhow::Result<()>>,
-    unmarkable: impl Future<Output = anyhow::Error>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let renewing = CancellationToken::new();
@@ -193,7 +190,6 @@ async fn lead(
             () = stop.cancelled() => Ok(()),
             ended = parts.join_next() => part_ended(ended, stop),
             ended = webhook.join_next() => part_ended(ended, stop),
-            error = unmarkable => Err(error),
         };
         stop.cancel();
         let finished = finish(parts).await;

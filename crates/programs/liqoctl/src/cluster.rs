@@ -85,6 +85,9 @@ impl Cluster {
         // Proxies in the environment are for the internet; this program connects to clusters directly.
         config.proxy_url = None;
         config.connect_timeout = Some(Duration::from_secs(10));
+        // The client would wait as long as the answer "429" says, and try again 15 times. The answer to an eviction that a disruption
+        // budget does not allow is of that kind.
+        config.default_retry = false;
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).context("cannot use the kubeconfig")?;
         Ok(Self { client, access: access.clone(), context, server })
