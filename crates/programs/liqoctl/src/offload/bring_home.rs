@@ -93,7 +93,38 @@ fn unfinished(namespace: &str, before: PodOffloadingStrategy) -> String {
 
 #[cfg(test)]
 mod tests {
+    use http::{Method, Request, Response};
+    use kube::{Client, client::Body};
+    use serde_json::Value;
+
     use super::*;
+    use crate::cluster::Access;
+
+    /// A cluster with a pod of namespace `demo` on node `milan`. It refuses all changes.
+    fn refusing() -> Cluster {
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            let list = |item: Value| (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": [item] }));
+            let (code, answer) = match (request.method(), request.uri().path().rsplit('/').next().unwrap_or_default()) {
+                (&Method::GET, "nodes") => list(json!({ "metadata": { "name": "milan" } })),
+                (&Method::GET, "pods") => list(json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "w" } })),
+                (&Method::GET, NAMESPACE_OFFLOADING) => {
+                    let spec = json!({ "podOffloadingStrategy": "Remote" });
+                    (200, json!({ "metadata": { "name": NAMESPACE_OFFLOADING, "namespace": "demo" }, "spec": spec }))
+                }
+                _ => (403, json!({ "kind": "Status", "status": "Failure", "message": "no", "code": 403 })),
+            };
+            let body = Body::from(serde_json::to_vec(&answer).unwrap());
+            Ok::<_, kube::Error>(Response::builder().status(code).body(body).unwrap())
+        });
+        let client = Client::new(service, "default");
+        Cluster { client, access: Access::default(), context: "rome".into(), server: "https://rome".into() }
+    }
+
+    #[tokio::test]
+    async fn a_change_that_is_refused_leaves_nothing_to_take_back() {
+        let error = bring_home(&refusing(), "demo", Duration::ZERO, &Progress::silent()).await.unwrap_err();
+        assert_eq!(format!("{error:#}"), "cannot change the NamespaceOffloading of namespace demo: no");
+    }
 
     #[test]
     fn a_report_on_an_older_generation_says_nothing() {
