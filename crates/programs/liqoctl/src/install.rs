@@ -149,7 +149,7 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolv
     before.fabric_image = present.fabric_image.unwrap_or_default();
     let changed = present.config.is_some().then(|| changes(&before, &wanted));
     let usable = replicas::usable(&present.nodes, &wanted.avoid_nodes);
-    // Whoever sets a number knows why.
+    // A user who sets a number has a reason.
     let misfit = replicas::misfit(wanted.replicas.into(), usable).filter(|_| settings.replicas.is_none());
     let replicas_note = misfit.map(|misfit| format!("{}; {}", misfit.what, misfit.advice));
     Ok(Resolved { values: wanted, changed, replicas_note })

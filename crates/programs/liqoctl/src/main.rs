@@ -248,7 +248,7 @@ async fn move_pods(global: &Global, arguments: &MovePods) -> anyhow::Result<()> 
     }
     ask::confirm(&move_pods::question(&plan), arguments.yes)?;
     let moved = move_pods::run(&cluster, &plan, arguments.timeout, &Progress::new()).await?;
-    output::write_out(&move_pods::table(&moved))
+    output::write_out(&move_pods::table(&plan, &moved))
 }
 
 async fn offers(global: &Global, command: Offer) -> anyhow::Result<()> {

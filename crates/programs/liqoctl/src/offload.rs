@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::bail;
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Namespace, Node, NodeSelector, Pod};
+use k8s_openapi::api::core::v1::{Namespace, NodeSelector, Pod};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use crate::{
     apply::FIELD_MANAGER,
     cluster::{Cluster, Explained as _, is_absent},
+    evict::{self, decide::is_finished},
     progress::Progress,
     wait::{Poll, until},
 };
@@ -202,7 +203,7 @@ pub async fn offload(cluster: &Cluster, namespace: &str, options: &Options, prog
         remote,
         note,
     };
-    if virtual_nodes(cluster).await?.is_empty() {
+    if evict::virtual_nodes(cluster).await?.is_empty() {
         let note = "there is no virtual node yet: the namespace is offloaded as soon as there is a peer (`liqoctl peer`)";
         return Ok(offloaded(Vec::new(), Some(note.to_owned())));
     }
@@ -250,42 +251,39 @@ fn missing(status: &NamespaceOffloadingStatus, generation: Option<i64>) -> Optio
     }
 }
 
-/// The names of all virtual nodes.
-pub async fn virtual_nodes(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
-    let nodes: Api<Node> = Api::all(cluster.client.clone());
-    let ours = ListParams::default().labels(&format!("{}={}", labels::TYPE, labels::TYPE_VIRTUAL_NODE));
-    Ok(nodes.list_metadata(&ours).await.doing("list the virtual nodes")?.iter().map(kube::ResourceExt::name_any).collect())
-}
-
 /// The unfinished pods of a namespace that run in other clusters: they are lost when it is no longer offloaded.
 pub async fn remote_pods(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<String>> {
-    let nodes = virtual_nodes(cluster).await?;
+    let nodes = evict::virtual_nodes(cluster).await?.into_iter().map(|node| node.name).collect();
+    Ok(on_nodes(&pods(cluster, namespace).await?, &nodes))
+}
+
+async fn pods(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<Pod>> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    let pods = api.list(&ListParams::default()).await.doing(format!("list the pods of namespace {namespace}"))?;
-    Ok(pods.items.iter().filter(|pod| is_remote(pod, &nodes)).map(kube::ResourceExt::name_any).collect())
+    Ok(api.list(&ListParams::default()).await.doing(format!("list the pods of namespace {namespace}"))?.items)
+}
+
+/// The names of the unfinished pods on these nodes.
+fn on_nodes(pods: &[Pod], nodes: &BTreeSet<String>) -> Vec<String> {
+    pods.iter().filter(|pod| is_remote(pod, nodes)).map(kube::ResourceExt::name_any).collect()
 }
 
 fn is_remote(pod: &Pod, nodes: &BTreeSet<String>) -> bool {
-    let finished = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref())
-        .is_some_and(|phase| matches!(phase, "Succeeded" | "Failed"));
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    !finished && node.is_some_and(|node| nodes.contains(node))
+    !is_finished(pod) && node.is_some_and(|node| nodes.contains(node))
 }
 
 /// What [`unoffload`] would end, of those namespaces that are offloaded. Ends nothing.
 pub async fn to_end(cluster: &Cluster, namespaces: &[String]) -> anyhow::Result<Vec<Ending>> {
+    let all = evict::virtual_nodes(cluster).await?;
+    let nodes: BTreeSet<String> = all.iter().map(|node| node.name.clone()).collect();
+    let silent: BTreeSet<String> = all.iter().filter(|node| !node.answers).map(|node| node.name.clone()).collect();
     let mut found = Vec::new();
     for namespace in namespaces {
         let Some(offloading) = present(cluster, namespace).await? else { continue };
-        let lost_pods = remote_pods(cluster, namespace).await?;
-        found.push(Ending {
-            namespace: namespace.clone(),
-            pod_offloading_strategy: offloading.spec.pod_offloading_strategy,
-            lost_pods,
-        });
+        let pod_offloading_strategy = offloading.spec.pod_offloading_strategy;
+        let pods = pods(cluster, namespace).await?;
+        let (lost_pods, silent_pods) = (on_nodes(&pods, &nodes), on_nodes(&pods, &silent));
+        found.push(Ending { namespace: namespace.clone(), pod_offloading_strategy, lost_pods, silent_pods });
     }
     Ok(found)
 }
@@ -298,12 +296,15 @@ pub struct Ending {
     pub pod_offloading_strategy: PodOffloadingStrategy,
     /// Its pods that run in other clusters.
     pub lost_pods: Vec<String>,
+    /// Those of them whose cluster does not answer. They are deleted at once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub silent_pods: Vec<String>,
 }
 
 /// The question to ask first; nothing if no pod ends. `now`: they are not evicted, but deleted.
 pub fn question(endings: &[Ending], now: bool) -> Option<String> {
-    let how = if now { "They are deleted at once" } else { "They are evicted as disruption budgets allow" };
     let lost: Vec<&Ending> = endings.iter().filter(|ending| !ending.lost_pods.is_empty()).collect();
+    let how = how_they_end(&lost, now);
     match lost.as_slice() {
         [] => None,
         [one] => {
@@ -311,11 +312,37 @@ pub fn question(endings: &[Ending], now: bool) -> Option<String> {
             Some(format!("This ends the pods of namespace {namespace} that run in other clusters: {pods}. {how}. Continue?"))
         }
         several => {
-            let pods = |one: &&Ending| format!("{} (namespace {})", one.lost_pods.join(", "), one.namespace);
-            let pods: Vec<String> = several.iter().map(pods).collect();
-            Some(format!("This ends the pods that run in other clusters: {}. {how}. Continue?", pods.join("; ")))
+            let pods = by_namespace(several, |one| &one.lost_pods);
+            Some(format!("This ends the pods that run in other clusters: {pods}. {how}. Continue?"))
         }
     }
+}
+
+fn how_they_end(lost: &[&Ending], now: bool) -> String {
+    let count = |pods: fn(&Ending) -> &Vec<String>| lost.iter().map(|one| pods(one).len()).sum::<usize>();
+    let (all, silent) = (count(|one| &one.lost_pods), count(|one| &one.silent_pods));
+    if now {
+        return "They are deleted at once".to_owned();
+    }
+    if silent == 0 {
+        return "They are evicted as disruption budgets allow".to_owned();
+    }
+    if silent == all {
+        return "They are deleted at once, because their cluster does not answer".to_owned();
+    }
+    let pods = match lost {
+        [one] => one.silent_pods.join(", "),
+        several => by_namespace(several, |one| &one.silent_pods),
+    };
+    format!(
+        "They are evicted as disruption budgets allow, except those whose cluster does not answer, which are deleted at once: {pods}"
+    )
+}
+
+/// `x, y (namespace a); z (namespace b)`.
+fn by_namespace(endings: &[&Ending], pods: fn(&Ending) -> &Vec<String>) -> String {
+    let endings = endings.iter().filter(|one| !pods(one).is_empty());
+    endings.map(|one| format!("{} (namespace {})", pods(one).join(", "), one.namespace)).collect::<Vec<_>>().join("; ")
 }
 
 /// Ends the offloading of a namespace: remote pods that it still has are deleted, and its remote namespaces are removed.
@@ -445,6 +472,7 @@ mod tests {
             namespace: namespace.into(),
             pod_offloading_strategy: PodOffloadingStrategy::Remote,
             lost_pods: pods.iter().map(ToString::to_string).collect(),
+            silent_pods: Vec::new(),
         };
         assert_eq!(question(&[ending("a", &[])], false), None);
         assert_eq!(
@@ -455,6 +483,17 @@ mod tests {
             question(&[ending("a", &["x"]), ending("b", &["z"])], true).unwrap(),
             "This ends the pods that run in other clusters: x (namespace a); z (namespace b). They are deleted at once. Continue?"
         );
+        let silent =
+            |ending: Ending, pods: &[&str]| Ending { silent_pods: pods.iter().map(ToString::to_string).collect(), ..ending };
+        let one = silent(ending("a", &["x", "y"]), &["y"]);
+        let text = question(std::slice::from_ref(&one), false).unwrap();
+        let except = "They are evicted as disruption budgets allow, except those whose cluster does not answer, which are deleted at once: ";
+        assert!(text.ends_with(&format!(": x, y. {except}y. Continue?")), "{text}");
+        let text = question(&[one.clone(), ending("b", &["z"])], false).unwrap();
+        assert!(text.ends_with(&format!("{except}y (namespace a). Continue?")), "{text}");
+        assert!(question(&[one], true).unwrap().ends_with("x, y. They are deleted at once. Continue?"));
+        let all = question(&[silent(ending("a", &["x"]), &["x"])], false).unwrap();
+        assert!(all.ends_with("x. They are deleted at once, because their cluster does not answer. Continue?"), "{all}");
     }
 
     #[test]

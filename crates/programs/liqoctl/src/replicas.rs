@@ -51,8 +51,16 @@ pub fn misfit(replicas: i32, usable: usize) -> Option<Misfit> {
     }
 }
 
+/// The node that runs all replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedNode {
+    pub name: String,
+    /// A pod there that does not lead.
+    pub follower: String,
+}
+
 /// The only node of all replicas, if there are several replicas and another node could run one of them.
-pub fn shared_node(pods: &[Pod], usable: usize) -> Option<String> {
+pub fn shared_node(pods: &[Pod], usable: usize) -> Option<SharedNode> {
     let is_manager = |pod: &&Pod| {
         let is_named = pod.labels().get("app.kubernetes.io/name").is_some_and(|name| name == CONTROLLER_MANAGER);
         is_named && pod.metadata.deletion_timestamp.is_none()
@@ -60,7 +68,9 @@ pub fn shared_node(pods: &[Pod], usable: usize) -> Option<String> {
     let managers: Vec<&Pod> = pods.iter().filter(is_manager).collect();
     let nodes: BTreeSet<&str> = managers.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
     let only = nodes.first().filter(|_| nodes.len() == 1 && managers.len() > 1 && usable > 1)?;
-    Some((*only).to_owned())
+    let leads = |pod: &Pod| pod.labels().get(labels::LEADER).is_some_and(|value| value == "true");
+    let follower = managers.iter().find(|pod| !leads(pod)).or(managers.last())?;
+    Some(SharedNode { name: (*only).to_owned(), follower: follower.name_any() })
 }
 
 #[cfg(test)]
@@ -107,11 +117,17 @@ mod tests {
     #[test]
     fn replicas_that_share_a_node_without_need_are_shown() {
         let pod = |node: &str, deleted: Value| -> Pod {
-            let metadata = json!({ "labels": { "app.kubernetes.io/name": CONTROLLER_MANAGER }, "deletionTimestamp": deleted });
+            let labels = json!({ "app.kubernetes.io/name": CONTROLLER_MANAGER });
+            let metadata = json!({ "name": "follower", "labels": labels, "deletionTimestamp": deleted });
             serde_json::from_value(json!({ "metadata": metadata, "spec": { "nodeName": node, "containers": [] } })).unwrap()
         };
         let stays = |node: &str| pod(node, Value::Null);
-        assert_eq!(shared_node(&[stays("a"), stays("a")], 2).as_deref(), Some("a"));
+        let mut leader = stays("a");
+        leader.metadata.name = Some("leader".into());
+        leader.labels_mut().insert(labels::LEADER.into(), "true".into());
+        for pods in [[leader.clone(), stays("a")], [stays("a"), leader]] {
+            assert_eq!(shared_node(&pods, 2), Some(SharedNode { name: "a".into(), follower: "follower".into() }));
+        }
         assert_eq!(shared_node(&[stays("a"), stays("a")], 1), None, "there is no other node");
         assert_eq!(shared_node(&[stays("a"), stays("b")], 2), None);
         assert_eq!(shared_node(&[stays("a"), pod("a", json!("2026-01-01T00:00:00Z"))], 2), None, "one is being replaced");

@@ -272,7 +272,7 @@ impl Values {
         let replicas = match settings.replicas {
             Some(Replicas::Count(count)) => count,
             Some(Replicas::ByNodes) => by_nodes(),
-            // Whoever scaled the Deployment had a reason, and a node that is away for an hour is none.
+            // A user who sets a number has a reason. A node that is away for an hour is none.
             None => present.replicas.unwrap_or_else(by_nodes),
         };
         Self {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{anyhow, bail};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -79,25 +79,32 @@ pub async fn unpeer(
 ) -> anyhow::Result<Unpeered> {
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let name = foreign.name_any();
-    if !options.now {
-        evict_pods(cluster, foreign, options.timeout, progress).await?;
-    }
     let still_lending = lends_to(foreign) && !options.incoming;
-    if still_lending {
-        // The peer still borrows from this cluster, so the ForeignCluster stays.
-        let change = json!({ "spec": { "outgoingPeering": PeeringIntent::No, "tokenSecretName": null } });
-        api.patch(&name, &PatchParams::default(), &Patch::Merge(&change)).await.doing(format!("change ForeignCluster {name}"))?;
+    let end = end(&api, &name, still_lending);
+    if options.now {
+        end.await?;
     } else {
-        match api.delete(&name, &DeleteParams::background()).await {
-            Err(error) if is_absent(&error) => {}
-            deleted => drop(deleted.doing(format!("delete ForeignCluster {name}"))?),
-        }
+        evict_pods(cluster, foreign, options.timeout, progress, end).await?;
     }
     let step = format!("Ending the peering with {name}");
     let what = format!("the peering with {name} is ended");
     let ended = until(&what, options.timeout, |text| progress.message(&step, text), || left(cluster, foreign, still_lending));
     progress.step(&step, ended).await?;
     Ok(Unpeered { name, still_lending })
+}
+
+/// Tells the controllers that this cluster borrows no more.
+async fn end(api: &Api<ForeignCluster>, name: &str, still_lending: bool) -> anyhow::Result<()> {
+    if still_lending {
+        // The peer still borrows from this cluster, so the ForeignCluster stays.
+        let change = json!({ "spec": { "outgoingPeering": PeeringIntent::No, "tokenSecretName": null } });
+        api.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await.doing(format!("change ForeignCluster {name}"))?;
+        return Ok(());
+    }
+    match api.delete(name, &DeleteParams::background()).await {
+        Err(error) if is_absent(&error) => Ok(()),
+        deleted => deleted.doing(format!("delete ForeignCluster {name}")).map(drop),
+    }
 }
 
 /// The question to ask first.
@@ -107,30 +114,53 @@ pub async fn question(cluster: &Cluster, foreign: &ForeignCluster, options: &Opt
     if options.incoming && lends_to(foreign) {
         text += ", and takes back what it borrows from this cluster";
     }
-    if let Some(lost) = lost(cluster, &foreign.spec.cluster_id).await? {
-        text = text + &lost + if options.now { " at once" } else { ", as disruption budgets allow" };
-    }
-    Ok(text + ". Continue?")
+    let nodes = nodes_of(cluster, &foreign.spec.cluster_id).await?;
+    let (answering, silent) = by_answer(nodes, &evict::answering_nodes(cluster).await?);
+    let (answering, silent) = (count_pods(cluster, &answering).await?, count_pods(cluster, &silent).await?);
+    Ok(text + &how_pods_end(answering, silent, options.now) + ". Continue?")
 }
 
-/// Evicts the pods that run at a peer, while its virtual nodes take no new ones. Pods at a peer that does not answer stay: they are
-/// deleted with their node.
-async fn evict_pods(cluster: &Cluster, foreign: &ForeignCluster, timeout: Duration, progress: &Progress) -> anyhow::Result<()> {
+/// The end of a sentence: how the pods of a provider end, by whether it answers.
+fn how_pods_end(answering: usize, silent: usize, now: bool) -> String {
+    let deleted = deleted(answering + silent).unwrap_or_default();
+    match (answering, silent) {
+        (0, 0) => String::new(),
+        _ if now => format!("{deleted} at once"),
+        (_, 0) => format!("{deleted}, as disruption budgets allow"),
+        (0, _) => format!("{deleted} at once, because the peer does not answer"),
+        _ => format!("{deleted}: {answering} as disruption budgets allow, and {silent} at once, on nodes that are not ready"),
+    }
+}
+
+/// Evicts the pods that run at a peer and then runs `end`, while its virtual nodes take no new ones. Pods at a peer that does not answer
+/// stay: they are deleted with their node.
+async fn evict_pods(
+    cluster: &Cluster,
+    foreign: &ForeignCluster,
+    timeout: Duration,
+    progress: &Progress,
+    end: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
     let (name, nodes) = (foreign.name_any(), nodes_of(cluster, &foreign.spec.cluster_id).await?);
-    let answering = || async {
-        let answering = evict::answering_nodes(cluster).await?;
-        anyhow::Ok(nodes.intersection(&answering).cloned().collect::<BTreeSet<String>>())
-    };
-    let leaving = || async { evict::leaving(cluster, None, &answering().await?).await };
+    let (nodes, _) = by_answer(nodes, &evict::answering_nodes(cluster).await?);
+    let leaving = || evict::leaving(cluster, None, &nodes);
     if leaving().await?.is_empty() {
-        return Ok(());
+        return end.await;
     }
     let step = format!("Evicting the pods that run at {name}");
-    let evicted = Box::pin(evict::evict(cluster, &step, timeout, progress, leaving));
-    let evicted = with_cordon(cluster, &answering().await?, Uncordon::OnFailure, evicted).await;
-    evicted.map_err(|error| {
+    let evicted_and_ended = Box::pin(async {
+        evict::evict(cluster, &step, timeout, progress, leaving).await?;
+        // If this fails, the peering goes on, so the nodes must take pods again.
+        end.await
+    });
+    with_cordon(cluster, &nodes, Uncordon::OnFailure, evicted_and_ended).await.map_err(|error| {
         anyhow!("{error:#}. The peering goes on. Run the command again, or with --now, which deletes the remaining pods at once")
     })
+}
+
+/// The nodes whose cluster answers, and the others.
+fn by_answer(nodes: BTreeSet<String>, answering: &BTreeSet<String>) -> (BTreeSet<String>, BTreeSet<String>) {
+    nodes.into_iter().partition(|node| answering.contains(node))
 }
 
 /// The names of the virtual nodes of a provider.
@@ -142,17 +172,24 @@ pub async fn nodes_of(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result
 
 /// The end of a sentence: how many pods end with the virtual nodes of a provider; empty if none does.
 pub async fn lost(cluster: &Cluster, provider: &ClusterId) -> anyhow::Result<Option<String>> {
-    let mut pods = 0;
-    for node in nodes_of(cluster, provider).await? {
-        let on_it = ListParams::default().fields(&format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"));
-        let api: Api<Pod> = Api::all(cluster.client.clone());
-        pods += api.list_metadata(&on_it).await.doing(format!("list the pods of Node {node}"))?.items.len();
-    }
-    Ok(match pods {
+    Ok(deleted(count_pods(cluster, &nodes_of(cluster, provider).await?).await?))
+}
+
+fn deleted(pods: usize) -> Option<String> {
+    match pods {
         0 => None,
         1 => Some("; the pod that runs there is deleted".to_owned()),
         _ => Some(format!("; {pods} pods that run there are deleted")),
-    })
+    }
+}
+
+/// How many unfinished pods these nodes have.
+async fn count_pods(cluster: &Cluster, nodes: &BTreeSet<String>) -> anyhow::Result<usize> {
+    let mut pods = 0;
+    for node in nodes {
+        pods += evict::pods_on(cluster, None, node).await?.len();
+    }
+    Ok(pods)
 }
 
 /// What is left of a peering.
@@ -190,7 +227,112 @@ pub fn table(unpeered: &Unpeered) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use http::{Method, Request, Response};
+    use kube::{Client, client::Body};
+    use parking_lot::Mutex;
+    use serde_json::Value;
+
     use super::*;
+    use crate::cluster::Access;
+
+    /// A cluster with a pod on node `milan`.
+    #[derive(Default)]
+    struct State {
+        /// The budget allows the eviction.
+        may_evict: bool,
+        evicted: bool,
+        /// How often the nodes were listed. The provider answers only at the first time.
+        node_lists: u32,
+        cordons: Vec<bool>,
+    }
+
+    /// Its API server. It refuses to delete the `ForeignCluster`.
+    fn server(state: Arc<Mutex<State>>, milan: ClusterId) -> Cluster {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (state, milan) = (state.clone(), milan.clone());
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await?;
+                let (code, answer) = answer(&mut state.lock(), &parts.method, parts.uri.path(), &body, &milan);
+                let answer = Body::from(serde_json::to_vec(&answer).unwrap());
+                Ok::<_, kube::Error>(Response::builder().status(code).body(answer).unwrap())
+            }
+        });
+        let client = Client::new(service, "default");
+        Cluster { client, access: Access::default(), context: "rome".into(), server: "https://rome".into() }
+    }
+
+    fn answer(state: &mut State, method: &Method, path: &str, body: &[u8], milan: &ClusterId) -> (u16, Value) {
+        let list = |items: Vec<Value>| (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items }));
+        let refused = |code: u16| (code, json!({ "kind": "Status", "status": "Failure", "message": "no", "code": code }));
+        let node = |reachable: &str| {
+            let conditions = json!([{ "type": "Ready", "status": "True" }, { "type": "PeerReachable", "status": reachable }]);
+            json!({ "metadata": { "name": "milan" }, "status": { "conditions": conditions } })
+        };
+        match (method, path.rsplit('/').next().unwrap_or_default()) {
+            (&Method::GET, "virtualnodes") => {
+                let spec = json!({ "clusterID": milan, "clusterName": "milan", "pool": "default", "resources": {} });
+                list(vec![json!({ "metadata": { "name": "default" }, "spec": spec, "status": { "nodeName": "milan" } })])
+            }
+            (&Method::GET, "nodes") => {
+                state.node_lists += 1;
+                list(vec![node(if state.node_lists == 1 { "True" } else { "False" })])
+            }
+            (&Method::GET, "milan") => (200, node("True")),
+            (&Method::PATCH, "milan") => {
+                let change: Value = serde_json::from_slice(body).unwrap();
+                state.cordons.push(change["spec"]["unschedulable"] == json!(true));
+                (200, node("True"))
+            }
+            (&Method::GET, "pods") if state.evicted => list(Vec::new()),
+            (&Method::GET, "pods") => list(vec![json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "w" } })]),
+            (&Method::POST, "eviction") if state.may_evict => {
+                state.evicted = true;
+                (201, json!({ "kind": "Status", "status": "Success" }))
+            }
+            (&Method::POST, "eviction") => refused(429),
+            _ => refused(403),
+        }
+    }
+
+    async fn failure(state: &Arc<Mutex<State>>) -> String {
+        let foreign = known("milan", 1);
+        let cluster = server(state.clone(), foreign.spec.cluster_id.clone());
+        let options = Options { incoming: false, now: false, timeout: Duration::from_secs(1) };
+        format!("{:#}", unpeer(&cluster, &foreign, &options, &Progress::silent()).await.unwrap_err())
+    }
+
+    #[tokio::test]
+    async fn a_provider_that_falls_silent_meanwhile_does_not_make_pods_end_against_their_budget() {
+        let state = Arc::<Mutex<State>>::default();
+        let text = failure(&state).await;
+        assert!(text.contains("demo/web waits") && text.contains("--now"), "{text}");
+        let state = state.lock();
+        assert_eq!((state.evicted, state.cordons.as_slice()), (false, &[true, false][..]));
+    }
+
+    #[tokio::test]
+    async fn the_nodes_are_uncordoned_if_the_peering_cannot_be_ended() {
+        let state = Arc::new(Mutex::new(State { may_evict: true, ..State::default() }));
+        let text = failure(&state).await;
+        assert!(text.contains("cannot delete ForeignCluster milan: no") && text.contains("The peering goes on"), "{text}");
+        let state = state.lock();
+        assert_eq!((state.evicted, state.cordons.as_slice()), (true, &[true, false][..]));
+    }
+
+    #[test]
+    fn the_question_says_which_pods_end_at_once() {
+        assert_eq!(how_pods_end(0, 0, false), "");
+        assert_eq!(how_pods_end(2, 0, false), "; 2 pods that run there are deleted, as disruption budgets allow");
+        assert_eq!(how_pods_end(2, 1, true), "; 3 pods that run there are deleted at once");
+        let silent = "; the pod that runs there is deleted at once, because the peer does not answer";
+        assert_eq!(how_pods_end(0, 1, false), silent);
+        let some =
+            "; 3 pods that run there are deleted: 2 as disruption budgets allow, and 1 at once, on nodes that are not ready";
+        assert_eq!(how_pods_end(2, 1, false), some);
+    }
 
     fn known(name: &str, seed: u8) -> ForeignCluster {
         let id = ClusterId::of_public_key(&[seed; 32]);

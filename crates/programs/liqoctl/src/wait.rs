@@ -22,7 +22,22 @@ pub enum Poll<T> {
 
 /// Polls until it is done or `timeout` has passed. `news` gets what is missing, once that has not changed for a second. Single failed
 /// requests are ignored.
-pub async fn until<T, F, Fut>(what: &str, timeout: Duration, mut news: impl FnMut(&str), mut look: F) -> anyhow::Result<T>
+pub async fn until<T, F, Fut>(what: &str, timeout: Duration, news: impl FnMut(&str), look: F) -> anyhow::Result<T>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = anyhow::Result<Poll<T>>>,
+{
+    until_every(POLL_INTERVAL, what, timeout, news, look).await
+}
+
+/// The same with another time between two polls: for polls that list pods.
+pub async fn until_every<T, F, Fut>(
+    interval: Duration,
+    what: &str,
+    timeout: Duration,
+    mut news: impl FnMut(&str),
+    mut look: F,
+) -> anyhow::Result<T>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = anyhow::Result<Poll<T>>>,
@@ -53,7 +68,7 @@ where
         if Instant::now() >= deadline {
             bail!("timed out after {} s waiting until {what}: {missing}", timeout.as_secs());
         }
-        sleep(POLL_INTERVAL).await;
+        sleep(interval).await;
     }
 }
 

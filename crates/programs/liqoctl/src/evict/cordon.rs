@@ -1,8 +1,9 @@
 //! Keeps new pods off nodes while pods leave them.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, io, time::Duration};
 
 use anyhow::anyhow;
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api,
@@ -10,9 +11,22 @@ use kube::{
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::{Instant, sleep, timeout},
+};
 
+use super::CONCURRENCY;
 use crate::cluster::{Cluster, Explained as _, is_absent};
+
+/// How long the command tries to uncordon the nodes.
+const UNCORDON_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long one of these requests may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Delay before a request that failed is sent again.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// The exit code of a program that a signal ended, as shells have it for SIGINT.
+const INTERRUPTED: i32 = 130;
 
 /// When the nodes are uncordoned again. One that was cordoned before stays so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,31 +43,40 @@ pub async fn with_cordon<T>(
     uncordon: Uncordon,
     work: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
+    let mut interrupts = Interrupts::listen()?;
+    let outcome = run(cluster, nodes, uncordon, work, interrupts.next()).await;
+    exit_when_interrupted();
+    outcome
+}
+
+async fn run<T>(
+    cluster: &Cluster,
+    nodes: &BTreeSet<String>,
+    uncordon: Uncordon,
+    work: impl Future<Output = anyhow::Result<T>>,
+    interrupted: impl Future<Output = ()>,
+) -> anyhow::Result<T> {
     let api: Api<Node> = Api::all(cluster.client.clone());
-    let cordoned = Mutex::new(Vec::new());
-    let outcome = interruptible(Box::pin(async {
+    let cordoned = Mutex::new(BTreeSet::new());
+    let work = Box::pin(async {
         for node in nodes {
-            let live = api.get(node).await.doing(format!("read Node {node}"))?;
-            if live.spec.is_some_and(|spec| spec.unschedulable == Some(true)) {
-                continue;
-            }
-            // Before the request: an interruption may come while it is on its way.
-            cordoned.lock().push(node.clone());
-            set(&api, node, json!(true)).await.doing(format!("cordon Node {node}"))?;
+            cordon(&api, node, &cordoned).await?;
         }
         work.await
-    }))
-    .await;
+    });
+    let outcome = tokio::select! {
+        done = work => done,
+        () = interrupted => Err(anyhow!("interrupted")),
+    };
     if outcome.is_ok() && uncordon == Uncordon::OnFailure {
         return outcome;
     }
-    let mut left = Vec::new();
-    for node in cordoned.into_inner() {
-        match set(&api, &node, Value::Null).await {
-            Err(error) if !is_absent(&error) => left.push(node),
-            _ => {}
-        }
+    // A second Ctrl-C ends this, too.
+    tokio::select! {
+        () = uncordon_all(&api, &cordoned) => {}
+        _ = tokio::signal::ctrl_c() => {}
     }
+    let left: Vec<String> = cordoned.into_inner().into_iter().collect();
     if left.is_empty() {
         return outcome;
     }
@@ -64,17 +87,86 @@ pub async fn with_cordon<T>(
     }
 }
 
+/// Cordons a node and adds it to `cordoned`, unless it is cordoned already or gone.
+async fn cordon(api: &Api<Node>, node: &str, cordoned: &Mutex<BTreeSet<String>>) -> anyhow::Result<()> {
+    let Some(live) = api.get_opt(node).await.doing(format!("read Node {node}"))? else { return Ok(()) };
+    if live.spec.is_some_and(|spec| spec.unschedulable == Some(true)) {
+        return Ok(());
+    }
+    // Before the request: an interruption may come while it is on its way.
+    cordoned.lock().insert(node.to_owned());
+    let answer = set(api, node, json!(true)).await;
+    // After a refusal it is not cordoned. After other errors it may be.
+    if matches!(&answer, Err(kube::Error::Api(status)) if status.code < 500) {
+        cordoned.lock().remove(node);
+    }
+    match answer {
+        Err(error) if is_absent(&error) => Ok(()),
+        answer => answer.doing(format!("cordon Node {node}")),
+    }
+}
+
+/// Uncordons these nodes and removes them from the set. Repeats requests that fail, for some time.
+async fn uncordon_all(api: &Api<Node>, cordoned: &Mutex<BTreeSet<String>>) {
+    let deadline = Instant::now() + UNCORDON_TIMEOUT;
+    loop {
+        let nodes = cordoned.lock().clone();
+        let requests = futures::stream::iter(nodes).for_each_concurrent(CONCURRENCY, |node| async move {
+            let is_done = match timeout(REQUEST_TIMEOUT, set(api, &node, Value::Null)).await {
+                Ok(Ok(())) => true,
+                Ok(Err(error)) => is_absent(&error),
+                Err(_) => false,
+            };
+            if is_done {
+                cordoned.lock().remove(&node);
+            }
+        });
+        requests.await;
+        if cordoned.lock().is_empty() || Instant::now() >= deadline {
+            return;
+        }
+        sleep(RETRY_DELAY).await;
+    }
+}
+
 async fn set(api: &Api<Node>, node: &str, unschedulable: Value) -> kube::Result<()> {
     let change = json!({ "spec": { "unschedulable": unschedulable } });
     api.patch_metadata(node, &PatchParams::default(), &Patch::Merge(&change)).await.map(drop)
 }
 
-async fn interruptible<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        done = work => done,
-        _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted")),
-        _ = terminate.recv() => Err(anyhow!("interrupted")),
+/// The signals by which a user, a terminal that closes, or a system that stops ends a program.
+struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Interrupts {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Returns at the next signal that comes after [`Self::listen`].
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.hangup.recv() => {}
+        }
+    }
+}
+
+/// Lets the next signal end the program. It would do nothing otherwise, because tokio's handlers stay as long as the program runs.
+fn exit_when_interrupted() {
+    if let Ok(mut interrupts) = Interrupts::listen() {
+        tokio::spawn(async move {
+            interrupts.next().await;
+            std::process::exit(INTERRUPTED);
+        });
     }
 }
 
@@ -91,23 +183,36 @@ mod tests {
 
     type Cordoned = Arc<Mutex<BTreeMap<String, bool>>>;
 
-    /// An API server that only knows these nodes.
-    fn server(nodes: &[(&str, bool)]) -> (Cluster, Cordoned) {
+    /// An API server that only knows these nodes. It answers changes with these codes, one after another, and then accepts them.
+    fn server(nodes: &[(&str, bool)], codes: &[u16]) -> (Cluster, Cordoned) {
         let nodes: Cordoned =
             Arc::new(Mutex::new(nodes.iter().map(|(name, cordoned)| ((*name).to_owned(), *cordoned)).collect()));
-        let known = nodes.clone();
+        let (known, codes) = (nodes.clone(), Arc::new(Mutex::new(codes.to_vec())));
         let service = tower::service_fn(move |request: Request<Body>| {
-            let known = known.clone();
+            let (known, codes) = (known.clone(), codes.clone());
             async move {
                 let (parts, body) = request.into_parts();
                 let name = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
+                let mut code = if known.lock().contains_key(&name) { 200 } else { 404 };
                 if parts.method == Method::PATCH {
                     let change: Value = serde_json::from_slice(&body.collect_bytes().await?).unwrap();
-                    known.lock().insert(name.clone(), change["spec"]["unschedulable"] == json!(true));
+                    let mut codes = codes.lock();
+                    if !codes.is_empty() {
+                        code = codes.remove(0);
+                    }
+                    if code == 200 {
+                        known.lock().insert(name.clone(), change["spec"]["unschedulable"] == json!(true));
+                    }
                 }
-                let spec = json!({ "unschedulable": known.lock()[&name] });
-                let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name }, "spec": spec });
-                Ok::<_, kube::Error>(Response::new(Body::from(serde_json::to_vec(&node).unwrap())))
+                let answer = if code == 200 {
+                    let spec = json!({ "unschedulable": known.lock()[&name] });
+                    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name }, "spec": spec })
+                } else {
+                    let reason = if code == 404 { "NotFound" } else { "Other" };
+                    json!({ "kind": "Status", "status": "Failure", "message": "no", "reason": reason, "code": code })
+                };
+                let body = Body::from(serde_json::to_vec(&answer).unwrap());
+                Ok::<_, kube::Error>(Response::builder().status(code).body(body).unwrap())
             }
         });
         let client = Client::new(service, "default");
@@ -117,8 +222,8 @@ mod tests {
     #[tokio::test]
     async fn nodes_are_uncordoned_again_except_those_that_were_cordoned_before() {
         let before = [("milan", false), ("turin", true)];
-        let (cluster, nodes) = server(&before);
-        let all: BTreeSet<String> = ["milan", "turin"].map(str::to_owned).into();
+        let (cluster, nodes) = server(&before, &[]);
+        let all: BTreeSet<String> = ["gone", "milan", "turin"].map(str::to_owned).into();
         let cordoned = async { Ok(nodes.lock().values().all(|cordoned| *cordoned)) };
         assert!(with_cordon(&cluster, &all, Uncordon::Always, cordoned).await.unwrap());
         let as_before: BTreeMap<String, bool> = before.map(|(name, cordoned)| (name.to_owned(), cordoned)).into();
@@ -130,5 +235,29 @@ mod tests {
 
         with_cordon(&cluster, &all, Uncordon::OnFailure, async { Ok(()) }).await.unwrap();
         assert!(nodes.lock()["milan"], "the virtual node goes next");
+    }
+
+    #[tokio::test]
+    async fn a_node_is_uncordoned_after_an_interruption_and_although_a_request_fails() {
+        let (cluster, nodes) = server(&[("milan", false)], &[200, 503]);
+        let milan: BTreeSet<String> = ["milan".to_owned()].into();
+        let (started, interrupted) = tokio::sync::oneshot::channel();
+        let work = async {
+            assert!(nodes.lock()["milan"]);
+            started.send(()).unwrap();
+            std::future::pending().await
+        };
+        let interrupted = async { interrupted.await.unwrap() };
+        let error = run::<()>(&cluster, &milan, Uncordon::OnFailure, work, interrupted).await.unwrap_err();
+        assert_eq!(error.to_string(), "interrupted");
+        assert!(!nodes.lock()["milan"]);
+    }
+
+    #[tokio::test]
+    async fn a_cordon_that_is_refused_leaves_nothing_to_uncordon() {
+        let (cluster, _) = server(&[("milan", false)], &[403; 99]);
+        let milan: BTreeSet<String> = ["milan".to_owned()].into();
+        let error = with_cordon(&cluster, &milan, Uncordon::Always, async { Ok(()) }).await.unwrap_err();
+        assert_eq!(format!("{error:#}"), "cannot cordon Node milan: no");
     }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 use liqo_api::{Key, pods};
 use tokio::time::Instant;
 
@@ -53,17 +53,22 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    /// Nothing for a pod that has no node or has ended, that only a finalizer keeps, or that belongs to its node, as one of a
+    /// Returns nothing for a pod that has no node or has ended, that only a finalizer keeps, or that belongs to its node, as one of a
     /// `DaemonSet` does.
     pub fn of(pod: &Pod) -> Option<Self> {
-        let node = pod.spec.as_ref()?.node_name.clone()?;
+        let node = pod.spec.as_ref()?.node_name.as_deref()?;
+        if is_finished(pod) { None } else { Self::from_node(pod, node) }
+    }
+
+    /// The same for an unfinished pod on this node; needs only its metadata.
+    pub fn from_node(pod: &impl ResourceExt, node: &str) -> Option<Self> {
         let belongs_to_node = controller(pod).is_some_and(|owner| ["DaemonSet", "Node"].contains(&owner.kind.as_str()));
-        let is_kept = pod.metadata.deletion_grace_period_seconds == Some(0);
-        if is_finished(pod) || belongs_to_node || is_kept {
+        let is_kept = pod.meta().deletion_grace_period_seconds == Some(0);
+        if belongs_to_node || is_kept {
             return None;
         }
         let key = Key::new(pod.namespace().unwrap_or_default(), pod.name_any());
-        Some(Self { key, uid: pod.uid()?, node, ends: pod.metadata.deletion_timestamp.is_some() })
+        Some(Self { key, uid: pod.uid()?, node: node.to_owned(), ends: pod.meta().deletion_timestamp.is_some() })
     }
 }
 
@@ -74,7 +79,7 @@ pub fn is_finished(pod: &Pod) -> bool {
 }
 
 /// The controller that creates the pod again.
-pub fn controller(pod: &Pod) -> Option<&OwnerReference> {
+pub fn controller(pod: &impl ResourceExt) -> Option<&OwnerReference> {
     pod.owner_references().iter().find(|owner| owner.controller == Some(true))
 }
 

@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{Api, api::ListParams};
+use kube::{Api, api::ListParams, core::PartialObjectMeta};
 use liqo_api::labels;
 use liqo_controller_runtime::eviction::{self, Outcome};
 use parking_lot::Mutex;
@@ -22,12 +22,18 @@ use tokio::time::Instant;
 use crate::{
     cluster::{Cluster, Explained as _},
     progress::Progress,
-    wait::{Poll, give_up, until},
+    wait::{Poll, give_up, until_every},
 };
 use decide::{Leaving, Refused, VirtualNode};
 
 /// Evictions that are requested at the same time.
 const CONCURRENCY: usize = 16;
+
+/// Time between two lists of the pods that are left.
+pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Field selector for pods whose phase is not final.
+const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// Evicts the pods that `leaving` returns, until it returns none.
 pub async fn evict<F, Fut>(
@@ -42,7 +48,8 @@ where
     Fut: Future<Output = anyhow::Result<Vec<Leaving>>>,
 {
     let refused = Mutex::new(Refused::default());
-    let empty = until(
+    let empty = until_every(
+        POLL_INTERVAL,
         "no pod is left there",
         timeout,
         |text| progress.message(step, text),
@@ -59,26 +66,33 @@ where
     progress.step(step, empty).await
 }
 
-/// Requests evictions, and notes which were not allowed.
+/// Requests all these evictions, and notes which were not allowed. If some fail, returns the first error.
 async fn request(cluster: &Cluster, pods: Vec<Leaving>, refused: &Mutex<Refused>) -> anyhow::Result<()> {
     let requests = pods.into_iter().map(|pod| async move {
         let answer = eviction::evict(&cluster.client, &pod.key, &pod.uid, None).await;
         (pod, answer)
     });
     let mut requests = futures::stream::iter(requests).buffer_unordered(CONCURRENCY);
+    let mut result = Ok(());
     while let Some((pod, answer)) = requests.next().await {
-        match answer {
-            Ok(Outcome::Accepted | Outcome::Gone) => refused.lock().clear(&pod.uid),
-            Ok(Outcome::NotAllowed(why)) => refused.lock().note(&pod.uid, why, Instant::now()),
-            // The API server answers so if more than one budget selects the pod.
-            Err(kube::Error::Api(status)) if status.code == 500 => {
-                refused.lock().note(&pod.uid, status.message.clone(), Instant::now());
-            }
-            Err(kube::Error::Api(status)) if status.code < 500 => {
-                return Err(give_up(format!("cannot evict pod {}: {}", pod.key, status.message)));
-            }
-            Err(error) => return Err(error).doing(format!("evict pod {}", pod.key)),
+        result = result.and(note(&pod, answer, refused));
+    }
+    result
+}
+
+/// Notes the answer to one request.
+fn note(pod: &Leaving, answer: kube::Result<Outcome>, refused: &Mutex<Refused>) -> anyhow::Result<()> {
+    match answer {
+        Ok(Outcome::Accepted | Outcome::Gone) => refused.lock().clear(&pod.uid),
+        Ok(Outcome::NotAllowed(why)) => refused.lock().note(&pod.uid, why, Instant::now()),
+        // The API server answers so if more than one budget selects the pod.
+        Err(kube::Error::Api(status)) if status.code == 500 => {
+            refused.lock().note(&pod.uid, status.message.clone(), Instant::now());
         }
+        Err(kube::Error::Api(status)) if status.code < 500 => {
+            return Err(give_up(format!("cannot evict pod {}: {}", pod.key, status.message)));
+        }
+        Err(error) => return Err(error).doing(format!("evict pod {}", pod.key)),
     }
     Ok(())
 }
@@ -91,20 +105,40 @@ pub async fn virtual_nodes(cluster: &Cluster) -> anyhow::Result<Vec<VirtualNode>
 }
 
 /// The names of the virtual nodes whose cluster answers. Pods on others do not end before it answers again.
+///
+/// A command reads this once, before it evicts. If it asked again later, a cluster that is silent for some seconds would seem to have
+/// no pods left, and the command would delete them without regard to budgets.
 pub async fn answering_nodes(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
     let nodes = virtual_nodes(cluster).await?;
     Ok(nodes.into_iter().filter(|node| node.answers).map(|node| node.name).collect())
 }
 
+/// The unfinished pods of a namespace, or of all, on a node.
+pub async fn pods_on(cluster: &Cluster, namespace: Option<&str>, node: &str) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
+    unfinished(cluster, namespace, &format!("spec.nodeName={node},{UNFINISHED}"), &format!("of Node {node}")).await
+}
+
+/// The unfinished pods of a namespace.
+pub async fn pods_in(cluster: &Cluster, namespace: &str) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
+    unfinished(cluster, Some(namespace), UNFINISHED, &format!("of namespace {namespace}")).await
+}
+
+async fn unfinished(
+    cluster: &Cluster,
+    namespace: Option<&str>,
+    fields: &str,
+    which: &str,
+) -> anyhow::Result<Vec<PartialObjectMeta<Pod>>> {
+    let client = cluster.client.clone();
+    let api: Api<Pod> = namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
+    Ok(api.list_metadata(&ListParams::default().fields(fields)).await.doing(format!("list the pods {which}"))?.items)
+}
+
 /// The pods of a namespace, or of all, that should leave these nodes.
 pub async fn leaving(cluster: &Cluster, namespace: Option<&str>, nodes: &BTreeSet<String>) -> anyhow::Result<Vec<Leaving>> {
-    let client = cluster.client.clone();
     let mut found = Vec::new();
     for node in nodes {
-        let api: Api<Pod> = namespace.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
-        let on_it = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let pods = api.list(&on_it).await.doing(format!("list the pods of Node {node}"))?;
-        found.extend(pods.iter().filter_map(Leaving::of));
+        found.extend(pods_on(cluster, namespace, node).await?.iter().filter_map(|pod| Leaving::from_node(pod, node)));
     }
     Ok(found)
 }
@@ -146,9 +180,14 @@ mod tests {
                         (code, status(code, "The disruption budget web needs 1 healthy pods and has 1 currently"))
                     }
                 } else {
-                    let pod = |name: &String| json!({ "metadata": { "name": name, "namespace": "demo", "uid": name }, "spec": { "nodeName": "milan", "containers": [] } });
+                    let accept = request.headers()[http::header::ACCEPT].to_str().unwrap();
+                    assert!(accept.contains("PartialObjectMetadataList"), "{accept}");
+                    let query = request.uri().query().unwrap_or_default();
+                    assert!(query.contains("milan") && query.contains("phase") && query.contains("Succeeded"), "{query}");
+                    let pod = |name: &String| json!({ "metadata": { "name": name, "namespace": "demo", "uid": name } });
                     let items: Vec<Value> = state.0.iter().map(pod).collect();
-                    (200, json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items }))
+                    let list = json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": items });
+                    (200, list)
                 };
                 let body = Body::from(serde_json::to_vec(&body).unwrap());
                 Ok::<_, kube::Error>(Response::builder().status(code).body(body).unwrap())
@@ -183,5 +222,14 @@ mod tests {
         let (cluster, _) = server(&["web"], &[403; 9]);
         let error = evicted_from_milan(&cluster, Duration::from_secs(60)).await.unwrap_err().to_string();
         assert!(error.contains("cannot evict pod demo/web"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_eviction_that_fails_does_not_stop_the_others() {
+        let names: Vec<String> = (0..3 * CONCURRENCY).map(|index| format!("web-{index}")).collect();
+        let (cluster, evicted) = server(&names.iter().map(String::as_str).collect::<Vec<_>>(), &[403]);
+        let error = evicted_from_milan(&cluster, Duration::from_secs(60)).await.unwrap_err().to_string();
+        assert!(error.contains("cannot evict pod demo/web-"), "{error}");
+        assert_eq!(evicted.lock().len(), names.len() - 1);
     }
 }

@@ -1,10 +1,10 @@
 //! Which pods move, whether there is a place for them, and which pods replaced them. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{bail, ensure};
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
-use kube::ResourceExt as _;
+use kube::{ResourceExt as _, api::DynamicObject};
 use liqo_api::{NamespaceOffloading, PodOffloadingStrategy};
 use liqo_offloading_rules::{namespace::node_selector, pod::carry::obstacle::obstacle};
 use serde::Serialize;
@@ -70,6 +70,8 @@ pub struct Moving {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
+    #[serde(skip)]
+    pub api_version: String,
     pub kind: String,
     pub name: String,
     #[serde(skip)]
@@ -144,6 +146,7 @@ fn moving(request: &Request, pod: &Pod) -> Result<Moving, Stays> {
         }
     }
     let owner = |owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| Owner {
+        api_version: owner.api_version.clone(),
         kind: owner.kind.clone(),
         name: owner.name.clone(),
         uid: owner.uid.clone(),
@@ -227,7 +230,7 @@ pub fn moved(plan: &Plan, known: &BTreeSet<String>, pods: &[Pod]) -> Vec<Moved> 
         let Some(owner) = owner else { return moved };
         // A pod of a StatefulSet is replaced by the one of the same name.
         let replaces = |pod: &&Pod| {
-            controller(pod).is_some_and(|its| its.uid == owner.uid) && (owner.kind != "StatefulSet" || pod.name_any() == one.pod)
+            controller(*pod).is_some_and(|its| its.uid == owner.uid) && (owner.kind != "StatefulSet" || pod.name_any() == one.pod)
         };
         let Some(index) = new.iter().position(replaces) else {
             moved.waits = Some(format!("{} {} has not created a pod instead of {} yet", owner.kind, owner.name, one.pod));
@@ -260,6 +263,42 @@ fn waits(pod: &Pod) -> Option<String> {
         (None, Some(why)) => format!("{name} has no node: {why}"),
         (None, None) => format!("{name} has no node yet"),
     })
+}
+
+/// How many pods controllers want, by their UID.
+pub type Wanted = BTreeMap<String, u64>;
+
+/// How many pods a controller wants. `found` is the object that has its name now.
+pub fn wanted(owner: &Owner, found: Option<&DynamicObject>) -> u64 {
+    let lives = |one: &&DynamicObject| one.uid().as_ref() == Some(&owner.uid) && one.metadata.deletion_timestamp.is_none();
+    // The API server writes the default, which is 1.
+    found.filter(lives).map_or(0, |one| one.data.pointer("/spec/replicas").and_then(serde_json::Value::as_u64).unwrap_or(1))
+}
+
+/// The controllers whose new pods are not there or not ready yet.
+pub fn owners_that_wait(plan: &Plan, moved: &[Moved]) -> Vec<Owner> {
+    let waiting = plan.pods.iter().zip(moved).filter(|(_, moved)| moved.waits.is_some());
+    let owners = waiting.filter_map(|(one, _)| one.controller.as_ref());
+    owners.map(|owner| (owner.uid.as_str(), owner)).collect::<BTreeMap<_, _>>().into_values().cloned().collect()
+}
+
+/// Clears what pods wait for if their controller need not create them: a Job may count the old pod as failed, and any other controller
+/// may have all the ready pods that it wants, for example because it was scaled down, replaced by a rollout, or deleted.
+pub fn skip_needless_waits(plan: &Plan, moved: &mut [Moved], wanted: &Wanted, pods: &[Pod]) {
+    let is_ready = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none() && waits(pod).is_none() && !is_finished(pod);
+    let mut ready: BTreeMap<&str, u64> = BTreeMap::new();
+    for owner in pods.iter().filter(is_ready).filter_map(controller) {
+        *ready.entry(&owner.uid).or_default() += 1;
+    }
+    let is_needless = |owner: &Owner| {
+        let has = ready.get(owner.uid.as_str()).copied().unwrap_or(0);
+        owner.kind == "Job" || wanted.get(&owner.uid).is_some_and(|wanted| *wanted <= has)
+    };
+    for (one, moved) in plan.pods.iter().zip(moved) {
+        if one.controller.as_ref().is_some_and(is_needless) {
+            moved.waits = None;
+        }
+    }
 }
 
 /// What the new pods wait for, in one text.

@@ -4,11 +4,18 @@
 
 pub mod decide;
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use anyhow::bail;
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, ResourceExt as _, api::ListParams};
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::{
+    apps::v1::{ReplicaSet, StatefulSet},
+    core::v1::{Pod, ReplicationController},
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{ApiResource, DynamicObject, ListParams},
+};
 
 use crate::{
     cluster::{Cluster, Explained as _},
@@ -20,9 +27,12 @@ use crate::{
     offload, output,
     progress::Progress,
     unpeer,
-    wait::{Poll, until},
+    wait::{Poll, until_every},
 };
-use decide::{Facts, Moved, Peer, Plan, Request};
+use decide::{Facts, Moved, Owner, Peer, Plan, Request, Wanted};
+
+/// Controllers that are read at the same time.
+const CONCURRENCY: usize = 16;
 
 /// Which pods to move, and where.
 #[derive(Clone, Debug, Default)]
@@ -81,16 +91,23 @@ async fn list(cluster: &Cluster, namespace: &str, parameters: &ListParams) -> an
 /// after a failure or an interruption.
 pub async fn run(cluster: &Cluster, plan: &Plan, timeout: Duration, progress: &Progress) -> anyhow::Result<Vec<Moved>> {
     // Pods that are created from now on may replace those that move.
-    let known = list(cluster, &plan.namespace, &ListParams::default()).await?.iter().filter_map(kube::ResourceExt::uid).collect();
+    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &plan.namespace);
+    let known = api.list_metadata(&ListParams::default()).await;
+    let known = known.doing(format!("list the pods of namespace {}", plan.namespace))?;
+    let known = known.iter().filter_map(kube::ResourceExt::uid).collect();
     let moved = Box::pin(async {
         evict::evict(cluster, "Evicting the pods", timeout, progress, || leaving(cluster, plan)).await?;
         let step = "Waiting for the new pods";
-        let ready = until(
+        let ready = until_every(
+            evict::POLL_INTERVAL,
             "the new pods are ready",
             timeout,
             |text| progress.message(step, text),
             || async {
-                let moved = decide::moved(plan, &known, &list(cluster, &plan.namespace, &ListParams::default()).await?);
+                let pods = list(cluster, &plan.namespace, &ListParams::default()).await?;
+                let mut moved = decide::moved(plan, &known, &pods);
+                let wanted = wanted(cluster, &plan.namespace, decide::owners_that_wait(plan, &moved)).await?;
+                decide::skip_needless_waits(plan, &mut moved, &wanted, &pods);
                 Ok(decide::missing(&moved).map_or(Poll::Done(moved), Poll::NotYet))
             },
         );
@@ -103,10 +120,33 @@ pub async fn run(cluster: &Cluster, plan: &Plan, timeout: Duration, progress: &P
 async fn leaving(cluster: &Cluster, plan: &Plan) -> anyhow::Result<Vec<Leaving>> {
     let silent: Vec<String> =
         evict::virtual_nodes(cluster).await?.into_iter().filter(|node| !node.answers).map(|node| node.name).collect();
-    let pods = list(cluster, &plan.namespace, &ListParams::default()).await?;
-    let planned = |pod: &Leaving| plan.pods.iter().any(|one| one.uid == pod.uid);
-    let waits = |pod: &Leaving| planned(pod) && !(pod.ends && silent.contains(&pod.node));
-    Ok(pods.iter().filter_map(Leaving::of).filter(waits).collect())
+    let nodes: HashMap<&str, &str> = plan.pods.iter().map(|one| (one.uid.as_str(), one.node.as_str())).collect();
+    let pods = evict::pods_in(cluster, &plan.namespace).await?;
+    let planned = pods.iter().filter_map(|pod| Leaving::from_node(pod, nodes.get(pod.metadata.uid.as_deref()?)?));
+    Ok(planned.filter(|pod| !(pod.ends && silent.contains(&pod.node))).collect())
+}
+
+/// How many pods these controllers want, by their UID. A kind that liqoctl does not know, or that the user may not read, is missing.
+async fn wanted(cluster: &Cluster, namespace: &str, owners: Vec<Owner>) -> anyhow::Result<Wanted> {
+    let requests = owners.into_iter().map(|owner| async move {
+        let wanted = wanted_by(cluster, namespace, &owner).await?;
+        anyhow::Ok(wanted.map(|wanted| (owner.uid, wanted)))
+    });
+    futures::stream::iter(requests).buffer_unordered(CONCURRENCY).try_filter_map(|one| async move { Ok(one) }).try_collect().await
+}
+
+async fn wanted_by(cluster: &Cluster, namespace: &str, owner: &Owner) -> anyhow::Result<Option<u64>> {
+    let resource = match (owner.api_version.as_str(), owner.kind.as_str()) {
+        ("apps/v1", "ReplicaSet") => ApiResource::erase::<ReplicaSet>(&()),
+        ("apps/v1", "StatefulSet") => ApiResource::erase::<StatefulSet>(&()),
+        ("v1", "ReplicationController") => ApiResource::erase::<ReplicationController>(&()),
+        _ => return Ok(None),
+    };
+    let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), namespace, &resource);
+    match api.get_opt(&owner.name).await {
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
+        found => Ok(Some(decide::wanted(owner, found.doing(format!("read {} {}", owner.kind, owner.name))?.as_ref()))),
+    }
 }
 
 /// The question to ask first.
@@ -114,11 +154,14 @@ pub fn question(plan: &Plan) -> String {
     let pods: Vec<&str> = plan.pods.iter().map(|one| one.pod.as_str()).collect();
     let lost: Vec<&str> = plan.pods.iter().filter(|one| one.controller.is_none()).map(|one| one.pod.as_str()).collect();
     let nodes: Vec<&String> = plan.cordoned_nodes.iter().collect();
+    let staying: Vec<&str> = plan.staying.iter().map(|one| one.pod.as_str()).collect();
     let what = format!("This evicts pods of namespace {}, as disruption budgets allow: {}.", plan.namespace, named(&pods));
     let lost = (!lost.is_empty()).then(|| format!("No controller creates these again: {}.", named(&lost)));
     let cordoned = (!nodes.is_empty())
         .then(|| format!("Until the new pods are ready, these nodes take no new pods of any namespace: {}.", named(&nodes)));
-    [Some(what), lost, cordoned, Some("Continue?".to_owned())].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    let stay =
+        (!staying.is_empty()).then(|| format!("These stay, because they can run in no other cluster: {}.", named(&staying)));
+    [Some(what), stay, lost, cordoned, Some("Continue?".to_owned())].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 /// What would be done, as text for people.
@@ -137,13 +180,39 @@ pub fn preview(plan: &Plan) -> String {
             lines.push(format!("Cordoned meanwhile: {}.", nodes.join(", ")));
         }
     }
-    lines.extend(plan.staying.iter().map(|one| format!("Pod {} stays: {}.", one.pod, one.reason)));
+    lines.extend(staying(plan));
     lines.join("\n")
 }
 
+/// Why pods that were asked for stay.
+fn staying(plan: &Plan) -> impl Iterator<Item = String> {
+    plan.staying.iter().map(|one| format!("Pod {} stays: {}.", one.pod, one.reason))
+}
+
 /// The result as text for people.
-pub fn table(moved: &[Moved]) -> String {
+pub fn table(plan: &Plan, moved: &[Moved]) -> String {
     let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     let row = |one: &Moved| vec![one.pod.clone(), one.from.clone(), or_none(&one.new_pod), or_none(&one.to)];
-    output::table(&["POD", "FROM", "NEW POD", "TO"], moved.iter().map(row))
+    let table = output::table(&["POD", "FROM", "NEW POD", "TO"], moved.iter().map(row));
+    [table].into_iter().chain(staying(plan)).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use decide::{Moving, Staying};
+
+    #[test]
+    fn a_user_learns_which_pods_stay_before_and_after_the_move() {
+        let web = Moving { pod: "web".into(), node: "turin".into(), controller: None, uid: "w".into() };
+        let bound = Staying { pod: "bound".into(), reason: "volume v is a hostPath".into() };
+        let plan = Plan { namespace: "demo".into(), cordoned_nodes: [].into(), pods: vec![web], staying: vec![bound] };
+        assert!(question(&plan).contains(" These stay, because they can run in no other cluster: bound."));
+        let moved = Moved { pod: "web".into(), from: "turin".into(), new_pod: None, to: None, waits: None };
+        let (preview, table) = (preview(&plan), table(&plan, &[moved]));
+        for text in [preview, table] {
+            assert!(text.ends_with("\nPod bound stays: volume v is a hostPath."), "{text}");
+        }
+        assert!(!question(&Plan { staying: Vec::new(), ..plan }).contains("stay"));
+    }
 }

@@ -22,40 +22,56 @@ use crate::{
 /// Evicts the pods of a namespace that run in other clusters; new ones run in this cluster. Pods at a cluster that does not answer
 /// stay: they are deleted when the offloading ends.
 pub async fn bring_home(cluster: &Cluster, namespace: &str, timeout: Duration, progress: &Progress) -> anyhow::Result<()> {
-    let leaving = || async { evict::leaving(cluster, Some(namespace), &evict::answering_nodes(cluster).await?).await };
+    let nodes = evict::answering_nodes(cluster).await?;
+    let leaving = || evict::leaving(cluster, Some(namespace), &nodes);
     let Some(offloading) = present(cluster, namespace).await? else { return Ok(()) };
     if offloading.metadata.deletion_timestamp.is_some() || leaving().await?.is_empty() {
         return Ok(());
     }
     let strategy = offloading.spec.pod_offloading_strategy;
+    // If this fails, nothing has changed.
+    let generation = if strategy == PodOffloadingStrategy::Local { None } else { keep_new_pods_here(cluster, namespace).await? };
     let step = format!("Bringing the pods of namespace {namespace} home");
     let brought = async {
-        if strategy != PodOffloadingStrategy::Local {
-            keep_new_pods_here(cluster, namespace, timeout).await?;
-        }
+        wait_until_known(cluster, namespace, generation, timeout, progress).await?;
         evict::evict(cluster, &step, timeout, progress, leaving).await
     };
     brought.await.map_err(|error| anyhow!("{error:#}. {}", unfinished(namespace, strategy)))
 }
 
-/// Changes the strategy, so that pods that replace evicted ones stay in this cluster; waits until the controllers know it.
-async fn keep_new_pods_here(cluster: &Cluster, namespace: &str, timeout: Duration) -> anyhow::Result<()> {
+/// Changes the strategy, so that pods that replace evicted ones stay in this cluster. Returns the generation of the change.
+async fn keep_new_pods_here(cluster: &Cluster, namespace: &str) -> anyhow::Result<Option<i64>> {
     let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
     let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let change = json!({ "spec": { "podOffloadingStrategy": PodOffloadingStrategy::Local } });
     let changed = api.patch(NAMESPACE_OFFLOADING, &parameters, &Patch::Merge(&change)).await;
-    let generation = changed.doing(format!("change the NamespaceOffloading of namespace {namespace}"))?.metadata.generation;
-    until(
+    Ok(changed.doing(format!("change the NamespaceOffloading of namespace {namespace}"))?.metadata.generation)
+}
+
+/// Waits until the controllers know this generation, if there is one.
+async fn wait_until_known(
+    cluster: &Cluster,
+    namespace: &str,
+    generation: Option<i64>,
+    timeout: Duration,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    if generation.is_none() {
+        return Ok(());
+    }
+    let api: Api<NamespaceOffloading> = Api::namespaced(cluster.client.clone(), namespace);
+    let step = format!("Keeping new pods of namespace {namespace} in this cluster");
+    let known = until(
         "the controllers know that new pods stay in this cluster",
         timeout,
-        |_| {},
+        |text| progress.message(&step, text),
         || async {
             let live = api.get(NAMESPACE_OFFLOADING).await.doing("read the NamespaceOffloading")?;
             let known = is_known(&live, generation);
             Ok(if known { Poll::Done(()) } else { Poll::NotYet(NOT_REPORTED.to_owned()) })
         },
-    )
-    .await
+    );
+    progress.step(&step, known).await
 }
 
 /// Whether the controllers reported on this generation.
@@ -77,7 +93,38 @@ fn unfinished(namespace: &str, before: PodOffloadingStrategy) -> String {
 
 #[cfg(test)]
 mod tests {
+    use http::{Method, Request, Response};
+    use kube::{Client, client::Body};
+    use serde_json::Value;
+
     use super::*;
+    use crate::cluster::Access;
+
+    /// A cluster with a pod of namespace `demo` on node `milan`. It refuses all changes.
+    fn refusing() -> Cluster {
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            let list = |item: Value| (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": [item] }));
+            let (code, answer) = match (request.method(), request.uri().path().rsplit('/').next().unwrap_or_default()) {
+                (&Method::GET, "nodes") => list(json!({ "metadata": { "name": "milan" } })),
+                (&Method::GET, "pods") => list(json!({ "metadata": { "name": "web", "namespace": "demo", "uid": "w" } })),
+                (&Method::GET, NAMESPACE_OFFLOADING) => {
+                    let spec = json!({ "podOffloadingStrategy": "Remote" });
+                    (200, json!({ "metadata": { "name": NAMESPACE_OFFLOADING, "namespace": "demo" }, "spec": spec }))
+                }
+                _ => (403, json!({ "kind": "Status", "status": "Failure", "message": "no", "code": 403 })),
+            };
+            let body = Body::from(serde_json::to_vec(&answer).unwrap());
+            Ok::<_, kube::Error>(Response::builder().status(code).body(body).unwrap())
+        });
+        let client = Client::new(service, "default");
+        Cluster { client, access: Access::default(), context: "rome".into(), server: "https://rome".into() }
+    }
+
+    #[tokio::test]
+    async fn a_change_that_is_refused_leaves_nothing_to_take_back() {
+        let error = bring_home(&refusing(), "demo", Duration::ZERO, &Progress::silent()).await.unwrap_err();
+        assert_eq!(format!("{error:#}"), "cannot change the NamespaceOffloading of namespace demo: no");
+    }
 
     #[test]
     fn a_report_on_an_older_generation_says_nothing() {

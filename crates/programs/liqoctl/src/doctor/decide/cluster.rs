@@ -181,9 +181,10 @@ fn spread(facts: &Facts, deployment: &Deployment, wanted: i32) -> Option<Finding
     }
     let node = replicas::shared_node(facts.pods.as_deref().ok()?, usable)?;
     let advice = format!(
-        "the scheduler moves no pod that runs: delete one that does not lead, `kubectl -n liqo delete pod -l app.kubernetes.io/name={MANAGER},liqo.io/leader!=true`"
+        "the scheduler moves no pod that runs: delete one that does not lead, `kubectl -n liqo delete pod {}`",
+        node.follower
     );
-    Some(Finding::warn(check, format!("all replicas run on node {node}, and fail with it"), advice))
+    Some(Finding::warn(check, format!("all replicas run on node {}, and fail with it", node.name), advice))
 }
 
 fn leads(facts: &Facts) -> Finding {

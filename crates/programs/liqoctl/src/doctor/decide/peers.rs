@@ -15,6 +15,7 @@ use super::{gateways, manager_speaks};
 use crate::{
     doctor::{Check, Finding, Verdict},
     inspect::Facts,
+    manifests::LEADER_LOG,
 };
 
 /// A condition that is Unknown for longer is a failure.
@@ -23,8 +24,9 @@ const UNKNOWN_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 const ENDING_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
 
 /// Advice where a controller has not done its work in time.
-const OVERDUE: &str =
-    "the manager should have reported this by now: see leader, and `kubectl -n liqo logs -l liqo.io/leader=true --tail=1000`";
+fn overdue() -> String {
+    format!("the manager should have reported this by now: see leader, and `{LEADER_LOG}`")
+}
 
 const BORROWING: [(&str, Check); 6] = [
     (links::IDENTITY_VERIFIED, Check::IdentityVerified),
@@ -178,7 +180,7 @@ impl Chains<'_> {
             "False" => match advice.text(self.peer) {
                 Some(text) if matches!(advice, Advice::Repair(_)) => Finding::fail(check, said, text),
                 Some(text) => Finding::warn(check, said, text),
-                None => Finding::fail(check, said, OVERDUE),
+                None => Finding::fail(check, said, overdue()),
             },
             _ => undecided(check, &said, condition.last_transition_time.0, now, advice.text(self.peer)),
         }
@@ -190,7 +192,7 @@ fn undecided(check: Check, said: &str, since: Timestamp, now: Timestamp, advice:
     if now.duration_since(since) < UNKNOWN_TIMEOUT {
         return Finding::unknown(check, format!("{said}; check again in a minute"));
     }
-    Finding::fail(check, format!("{said}, since {since}"), advice.unwrap_or_else(|| OVERDUE.to_owned()))
+    Finding::fail(check, format!("{said}, since {since}"), advice.unwrap_or_else(overdue))
 }
 
 fn credential(peer: &ForeignCluster, facts: &Facts, is_broken: bool) -> Option<Finding> {
@@ -330,7 +332,7 @@ fn ending(peer: &ForeignCluster, facts: &Facts) -> Option<Finding> {
         Finding::warn(
             check,
             format!("the peering has been ending since {since}"),
-            "pods there end first, then their nodes: see leader, pods-ending, and `kubectl -n liqo logs -l liqo.io/leader=true --tail=1000`",
+            format!("pods there end first, then their nodes: see leader, pods-ending, and `{LEADER_LOG}`"),
         )
     })
 }

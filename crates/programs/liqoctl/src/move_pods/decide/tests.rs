@@ -174,3 +174,48 @@ fn a_pod_of_a_stateful_set_is_replaced_by_the_one_of_the_same_name() {
     assert_eq!((found[0].new_pod.as_deref(), found[1].new_pod.as_deref()), (None, Some("db-1")));
     assert!(missing(&found).unwrap().contains("db-0"));
 }
+
+#[test]
+fn a_controller_that_has_all_the_pods_it_wants_is_not_waited_for() {
+    let milan = peer("milan");
+    let before = [pod("web-a", "milan"), pod("web-b", "milan")];
+    let plan = planned(&Request { from: Some(&milan), ..NOTHING }, "LocalAndRemote", &[node("milan")], &before).unwrap();
+    let known: BTreeSet<String> = ["web-a", "web-b"].map(str::to_owned).into();
+    let ending = with(pod("web-b", "milan"), "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+    let now = pods(&[pod("web-c", "rome-1"), ending]);
+    let found = moved(&plan, &known, &now);
+    let owners = owners_that_wait(&plan, &found);
+    assert_eq!(owners.iter().map(|owner| owner.name.as_str()).collect::<Vec<_>>(), ["web"]);
+    let still_waits = |wanted: Option<u64>| {
+        let (mut found, wanted) = (found.clone(), wanted.map(|count| ("r".to_owned(), count)).into_iter().collect());
+        skip_needless_waits(&plan, &mut found, &wanted, &now);
+        missing(&found).is_some()
+    };
+    assert!(still_waits(Some(2)), "the pod that ends does not count");
+    assert!(still_waits(None), "nobody knows what it wants");
+    assert!(!still_waits(Some(1)) && !still_waits(Some(0)));
+}
+
+#[test]
+fn a_job_that_counts_the_old_pod_as_failed_is_not_waited_for() {
+    let milan = peer("milan");
+    let of_job = with(pod("task-a", "milan"), "/metadata/ownerReferences/0/kind", json!("Job"));
+    let plan = planned(&Request { from: Some(&milan), ..NOTHING }, "LocalAndRemote", &[node("milan")], &[of_job]).unwrap();
+    let mut found = moved(&plan, &["task-a".to_owned()].into(), &[]);
+    assert!(missing(&found).is_some());
+    skip_needless_waits(&plan, &mut found, &Wanted::new(), &[]);
+    assert_eq!(missing(&found), None);
+}
+
+#[test]
+fn a_controller_that_is_gone_wants_no_pods() {
+    let owner = Owner { api_version: "apps/v1".into(), kind: "ReplicaSet".into(), name: "web".into(), uid: "r".into() };
+    let found = |uid: &str, deleted: Value| -> DynamicObject {
+        let metadata = json!({ "name": "web", "uid": uid, "deletionTimestamp": deleted });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": { "replicas": 3 } })).unwrap()
+    };
+    assert_eq!(wanted(&owner, Some(&found("r", Value::Null))), 3);
+    assert_eq!(wanted(&owner, Some(&found("another", Value::Null))), 0);
+    assert_eq!(wanted(&owner, Some(&found("r", json!("2026-01-01T00:00:00Z")))), 0);
+    assert_eq!(wanted(&owner, None), 0);
+}

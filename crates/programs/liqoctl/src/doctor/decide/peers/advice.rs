@@ -7,10 +7,12 @@ use liqo_api::{
     TunnelReason, VirtualNodesReadyReason, links,
 };
 
+use crate::manifests::LEADER_LOG;
+
 /// What a reason asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Something is broken: how to repair it. `PEER` is the name of the peer.
+    /// Something is broken: how to repair it. `PEER` means the name of the peer, `LEADER_LOG` the command.
     Repair(&'static str),
     /// Nothing is broken: somebody has to decide, or decided so.
     Decide(&'static str),
@@ -21,8 +23,7 @@ pub enum Advice {
 use Advice::{Decide, Nothing, Repair};
 
 /// For reasons that say no more than the message.
-const OTHER: Advice =
-    Repair("the message says what is wrong; `kubectl -n liqo logs -l liqo.io/leader=true --tail=1000` says more");
+const OTHER: Advice = Repair("the message says what is wrong; `LEADER_LOG` says more");
 
 const APPROVE_THERE: &str = "the peer's owner has to decide: `liqoctl approve` there";
 const NO_UDP: &str = "let UDP pass from this gateway to that address, or the other way round: check firewalls of nodes and clouds, the forwarded port, and network.gateways.addresses at the peer. `--remote-kubeconfig` compares both sides";
@@ -56,7 +57,7 @@ impl Advice {
     /// The text, with the name of the peer; nothing where there is nothing to do.
     pub fn text(&self, peer: &ForeignCluster) -> Option<String> {
         match self {
-            Repair(text) | Decide(text) => Some(text.replace("PEER", &peer.name_any())),
+            Repair(text) | Decide(text) => Some(text.replace("LEADER_LOG", LEADER_LOG).replace("PEER", &peer.name_any())),
             Nothing => None,
         }
     }
@@ -149,9 +150,9 @@ fn peer_reachable(reason: PeerReachableReason) -> Advice {
 fn resources_requested(reason: ResourcesRequestedReason) -> Advice {
     match reason {
         ResourcesRequestedReason::Requested => Nothing,
-        ResourcesRequestedReason::RequestFailed => Repair(
-            "the provider's API server refused the request: `liqoctl doctor` there (rights), and `kubectl -n liqo logs -l liqo.io/leader=true --tail=1000` here",
-        ),
+        ResourcesRequestedReason::RequestFailed => {
+            Repair("the provider's API server refused the request: `liqoctl doctor` there (rights), and `LEADER_LOG` here")
+        }
     }
 }
 
@@ -276,6 +277,7 @@ mod tests {
             usual.iter().filter_map(|(kind, reason)| of(kind, reason, peer).text(peer)).collect();
         assert_eq!(all.len(), usual.len());
         assert!(!all.contains(&OTHER.text(peer).unwrap()) && all.iter().all(|advice| !advice.contains("PEER")));
+        assert!(OTHER.text(peer).unwrap().contains(LEADER_LOG) && all.iter().all(|advice| !advice.contains("LEADER_LOG")));
         assert_eq!(of(links::TUNNEL_CONNECTED, "SomethingNew", peer), OTHER);
     }
 }
