@@ -119,12 +119,12 @@ impl Directory {
         self.unknown.get(&source).is_none_or(|since| now.saturating_duration_since(*since) >= NO_WAIT)
     }
 
-    /// A question of this address waited, and the address is still unknown.
+    /// A question of this address waited until now. Remembers the address if it is still unknown.
     pub fn waited(&mut self, source: IpAddr, now: Instant) {
         if self.unknown.len() >= MAX_UNKNOWN {
             self.unknown.retain(|_, since| now.saturating_duration_since(*since) < NO_WAIT);
         }
-        if self.unknown.len() < MAX_UNKNOWN {
+        if self.unknown.len() < MAX_UNKNOWN && self.consumer_of(source).is_none() {
             self.unknown.insert(source, now);
         }
     }

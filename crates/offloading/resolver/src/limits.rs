@@ -94,14 +94,14 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    fn consumer(number: u8) -> Option<ClusterId> {
-        Some(ClusterId::of_public_key(&[number; 32]))
+    fn consumer(number: u8) -> ClusterId {
+        ClusterId::of_public_key(&[number; 32])
     }
 
     #[test]
     fn no_address_and_no_consumer_takes_more_than_its_share_and_all_together_no_more_than_the_sum() {
         let limit = Limit::new(Maximum { total: 4, per_consumer: 3, per_source: 2 });
-        let enter = |last, number| limit.enter(address(last), consumer(number));
+        let enter = |last, number| limit.enter(address(last), Some(consumer(number)));
         let refused = |last, number| enter(last, number).unwrap_err();
         let first = enter(1, 1).unwrap();
         let second = enter(1, 1).unwrap();
@@ -122,7 +122,7 @@ mod tests {
         let limit = Limit::new(Maximum { total: 9, per_consumer: 2, per_source: 2 });
         let unknown = [1, 2].map(|last| limit.enter(address(last), None).unwrap());
         assert_eq!(limit.enter(address(3), None).unwrap_err(), Refused::Consumer);
-        assert!(limit.enter(address(3), consumer(1)).is_ok());
+        assert!(limit.enter(address(3), Some(consumer(1))).is_ok());
         drop(unknown);
         assert!(limit.enter(address(3), None).is_ok());
     }

@@ -184,8 +184,11 @@ fn an_address_that_stayed_unknown_waits_again_after_a_while_or_a_change() {
     assert!(!directory.may_wait(address(9), begin + NO_WAIT / 2) && directory.may_wait(address(8), begin));
     assert!(directory.may_wait(address(9), begin + NO_WAIT));
     directory.pod_changed(&Key::new("demo-rome-1", "new"), &[], &[address(9)]);
-    assert!(directory.may_wait(address(9), begin), "it was known");
     directory.waited(address(9), begin);
+    assert!(directory.may_wait(address(9), begin), "it is known");
+    directory.pod_changed(&Key::new("demo-rome-1", "new"), &[address(9)], &[]);
+    directory.waited(address(9), begin);
+    assert!(!directory.may_wait(address(9), begin));
     directory.namespace_changed("zoo", None, Some(&mapped(rome(), "zoo")));
     assert!(directory.may_wait(address(9), begin), "its namespace may be the new one");
 }

@@ -156,7 +156,7 @@ async fn a_question_of_a_new_pod_waits_until_the_pod_is_known() {
 }
 
 #[tokio::test]
-async fn a_pod_that_stays_unknown_gets_no_service_of_another_namespace_and_does_not_wait_again() {
+async fn a_pod_that_stays_unknown_gets_no_service_of_another_namespace() {
     // The provider has a namespace of its own with that name.
     let (cluster_dns, task) = upstream(|asked| vec![answer(id(asked), AT_HOME)]).await;
     let timeouts = Timeouts { new_pod: Duration::from_millis(50), answer: Duration::from_secs(60) };
@@ -167,7 +167,18 @@ async fn a_pod_that_stays_unknown_gets_no_service_of_another_namespace_and_does_
     assert_eq!(ask(&socket, &asked).await, refusal(&asked, ResponseCode::NoSuchName));
     assert!(begin.elapsed() >= timeouts.new_pod, "it waits first");
     assert!(!served.known.directory.read().may_wait(HERE, Instant::now().into_std()));
-    assert_eq!(ask(&socket, &asked).await, refusal(&asked, ResponseCode::NoSuchName));
+    task.abort();
+}
+
+#[tokio::test]
+async fn an_address_that_stayed_unknown_does_not_wait_again() {
+    let (cluster_dns, task) = upstream(knows).await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, IpAddr::from([10, 0, 0, 9]));
+    served.known.change(|directory| directory.waited(HERE, Instant::now().into_std()));
+    // Otherwise, the wait would be longer than that for the answer.
+    let asked = question(1, AT_HOME);
+    assert_eq!(ask(&client(&served).await, &asked).await, refusal(&asked, ResponseCode::NoSuchName));
     task.abort();
 }
 
