@@ -12,7 +12,7 @@
 //!
 //! * `message`: reads and writes messages; pure.
 //! * `directory`: whose pod asks, and which name it means; pure.
-//! * `server`, `upstream`, `limits`: sockets, and how much may be in progress.
+//! * `server`, `upstream`, `limits`, `metrics`: sockets, and how much may be in progress.
 //!
 //! All other questions and answers pass unchanged. Every replica answers; there is no leader, and nothing is stored or written. The
 //! resolver has no rights but to read namespaces and pods.
@@ -20,6 +20,7 @@
 mod directory;
 mod limits;
 mod message;
+mod metrics;
 mod server;
 mod upstream;
 mod watches;
@@ -41,7 +42,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use message::Name;
-use server::{Known, Resolver};
+use server::{Resolver, SharedDirectory};
 use upstream::Upstream;
 
 /// The port of name servers.
@@ -57,11 +58,14 @@ pub enum Error {
     NoNameServer,
     #[error("listening on {address} for questions")]
     Listen { address: SocketAddr, source: io::Error },
+    #[error("a watch ended before all namespaces and pods were known; restart the process")]
+    Watch,
     #[error("a server ended by itself; restart the process")]
     Ended,
 }
 
-/// Answers at these addresses of the pod until a moment after `stop`. Calls `ready` when all namespaces and pods are known.
+/// Answers at these addresses of the pod as soon as all namespaces and pods are known, until a moment after `stop`. Calls `ready` when
+/// it begins.
 pub async fn run(client: Client, addresses: &[IpAddr], ready: impl FnOnce(), stop: CancellationToken) -> Result<(), Error> {
     let text = tokio::fs::read_to_string(resolv_conf::PATH).await.map_err(Error::ResolvConf)?;
     let ResolvConf { servers, domain } = ResolvConf::parse(&text);
@@ -73,10 +77,27 @@ pub async fn run(client: Client, addresses: &[IpAddr], ready: impl FnOnce(), sto
         tracing::warn!("{} names no domain of the cluster, so all questions pass unchanged", resolv_conf::PATH);
     }
     let upstream = Upstream::new(servers.into_iter().map(|server| SocketAddr::new(server, DNS_PORT)).collect());
-    let known = Arc::new(Known::default());
+    let known = Arc::new(SharedDirectory::default());
     let (namespaces, pods) = watches::start(&client, &known, &stop);
     let resolver = Resolver::new(known, upstream, domain);
+    let addresses: Vec<SocketAddr> = addresses.iter().map(|address| SocketAddr::new(*address, RESOLVER_PORT)).collect();
+    let synced = async { namespaces.synced().await && pods.synced().await };
+    serve(&resolver, &addresses, synced, ready, stop).await
+}
 
+/// Opens the sockets only when everything is known: an answer before could be that of another namespace.
+async fn serve(
+    resolver: &Resolver,
+    addresses: &[SocketAddr],
+    synced: impl Future<Output = bool>,
+    ready: impl FnOnce(),
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    match stop.run_until_cancelled(synced).await {
+        Some(true) => {}
+        Some(false) if !stop.is_cancelled() => return Err(Error::Watch),
+        _ => return Ok(()),
+    }
     let closing = CancellationToken::new();
     let _close = tokio::spawn({
         let (stop, closing) = (stop.clone(), closing.clone());
@@ -87,17 +108,42 @@ pub async fn run(client: Client, addresses: &[IpAddr], ready: impl FnOnce(), sto
         }
     });
     let mut servers = JoinSet::new();
-    for address in addresses {
-        let address = SocketAddr::new(*address, RESOLVER_PORT);
+    for &address in addresses {
         let listen = |source| Error::Listen { address, source };
         servers.spawn(resolver.clone().serve_udp(UdpSocket::bind(address).await.map_err(listen)?, closing.clone()));
         servers.spawn(resolver.clone().serve_tcp(TcpListener::bind(address).await.map_err(listen)?, closing.clone()));
     }
-    let synced = async { namespaces.synced().await && pods.synced().await };
-    if stop.run_until_cancelled(synced).await == Some(true) {
-        tracing::info!(?addresses, "answering questions of remote pods");
-        ready();
-    }
+    tracing::info!(?addresses, "answering questions of remote pods");
+    ready();
     let ended = servers.join_next().await;
     if stop.is_cancelled() || ended.is_none() { Ok(()) } else { Err(Error::Ended) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, future};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_answers_only_when_everything_is_known() {
+        let resolver = Resolver::new(Arc::default(), Upstream::new(Vec::new()), None);
+        // An address at which it cannot listen, so an error shows that it tried.
+        let taken = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let addresses = [taken.local_addr().unwrap()];
+        let is_ready = Cell::new(false);
+        let ready = || is_ready.set(true);
+        let stop = CancellationToken::new();
+
+        let found = serve(&resolver, &addresses, future::ready(true), ready, stop.clone()).await;
+        assert!(matches!(found, Err(Error::Listen { .. })), "{found:?}");
+        let found = serve(&resolver, &addresses, future::ready(false), ready, stop.clone()).await;
+        assert!(matches!(found, Err(Error::Watch)), "{found:?}");
+        let waiting =
+            tokio::time::timeout(Duration::from_millis(50), serve(&resolver, &addresses, future::pending(), ready, stop.clone()));
+        assert!(waiting.await.is_err());
+        stop.cancel();
+        assert!(serve(&resolver, &addresses, future::pending(), ready, stop).await.is_ok());
+        assert!(!is_ready.get());
+    }
 }

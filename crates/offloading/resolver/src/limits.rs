@@ -1,43 +1,70 @@
-//! How much may be in progress at the same time, in sum and for each address.
+//! How much may be in progress at the same time: in sum, of each consumer, and of each address.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::{collections::HashMap, hash::Hash, net::IpAddr, sync::Arc};
 
+use liqo_api::ClusterId;
 use parking_lot::Mutex;
+
+/// How many may be in progress.
+#[derive(Clone, Copy, Debug)]
+pub struct Maximum {
+    pub total: usize,
+    /// For each consumer, and for all unknown addresses together.
+    pub per_consumer: usize,
+    pub per_source: usize,
+}
+
+/// Which limit is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    Source,
+    Consumer,
+    Total,
+}
 
 /// A limit. Clones share it.
 #[derive(Clone)]
 pub struct Limit {
-    total: usize,
-    per_source: usize,
+    maximum: Maximum,
     used: Arc<Mutex<Used>>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Used {
     total: usize,
+    by_consumer: HashMap<Option<ClusterId>, usize>,
     by_source: HashMap<IpAddr, usize>,
 }
 
-/// What counts until it is dropped.
+/// Counts against the limit until it is dropped.
+#[derive(Debug)]
 pub struct Permit {
     source: IpAddr,
+    consumer: Option<ClusterId>,
     used: Arc<Mutex<Used>>,
 }
 
 impl Limit {
-    pub fn new(total: usize, per_source: usize) -> Self {
-        Self { total, per_source, used: Arc::default() }
+    pub fn new(maximum: Maximum) -> Self {
+        Self { maximum, used: Arc::default() }
     }
 
-    /// `None` if the limit is reached.
-    pub fn enter(&self, source: IpAddr) -> Option<Permit> {
+    /// Counts one more of this address, which belongs to a pod of this consumer if that is known.
+    pub fn enter(&self, source: IpAddr, consumer: Option<ClusterId>) -> Result<Permit, Refused> {
         let mut used = self.used.lock();
-        if used.total >= self.total || used.by_source.get(&source).is_some_and(|count| *count >= self.per_source) {
-            return None;
+        if used.by_source.get(&source).is_some_and(|count| *count >= self.maximum.per_source) {
+            return Err(Refused::Source);
+        }
+        if used.by_consumer.get(&consumer).is_some_and(|count| *count >= self.maximum.per_consumer) {
+            return Err(Refused::Consumer);
+        }
+        if used.total >= self.maximum.total {
+            return Err(Refused::Total);
         }
         used.total += 1;
+        *used.by_consumer.entry(consumer.clone()).or_default() += 1;
         *used.by_source.entry(source).or_default() += 1;
-        Some(Permit { source, used: self.used.clone() })
+        Ok(Permit { source, consumer, used: self.used.clone() })
     }
 }
 
@@ -45,11 +72,16 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut used = self.used.lock();
         used.total -= 1;
-        if let Some(count) = used.by_source.get_mut(&self.source) {
-            *count -= 1;
-            if *count == 0 {
-                used.by_source.remove(&self.source);
-            }
+        one_less(&mut used.by_consumer, &self.consumer);
+        one_less(&mut used.by_source, &self.source);
+    }
+}
+
+fn one_less<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
         }
     }
 }
@@ -58,18 +90,40 @@ impl Drop for Permit {
 mod tests {
     use super::*;
 
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    fn consumer(number: u8) -> ClusterId {
+        ClusterId::of_public_key(&[number; 32])
+    }
+
     #[test]
-    fn no_address_takes_more_than_its_share_and_all_together_no_more_than_the_sum() {
-        let limit = Limit::new(3, 2);
-        let address = |last: u8| IpAddr::from([10, 0, 0, last]);
-        let first = limit.enter(address(1));
-        let second = limit.enter(address(1));
-        assert!(first.is_some() && second.is_some() && limit.enter(address(1)).is_none());
-        let third = limit.enter(address(2));
-        assert!(third.is_some() && limit.enter(address(3)).is_none());
+    fn no_address_and_no_consumer_takes_more_than_its_share_and_all_together_no_more_than_the_sum() {
+        let limit = Limit::new(Maximum { total: 4, per_consumer: 3, per_source: 2 });
+        let enter = |last, number| limit.enter(address(last), Some(consumer(number)));
+        let refused = |last, number| enter(last, number).unwrap_err();
+        let first = enter(1, 1).unwrap();
+        let second = enter(1, 1).unwrap();
+        assert_eq!(refused(1, 1), Refused::Source);
+        let third = enter(2, 1).unwrap();
+        assert_eq!(refused(3, 1), Refused::Consumer);
+        let fourth = enter(4, 2).unwrap();
+        assert_eq!(refused(5, 2), Refused::Total);
         drop(first);
-        assert!(limit.enter(address(3)).is_some());
-        drop((second, third));
-        assert!(limit.used.lock().by_source.is_empty());
+        assert!(enter(5, 2).is_ok());
+        drop((second, third, fourth));
+        let used = limit.used.lock();
+        assert!(used.total == 0 && used.by_source.is_empty() && used.by_consumer.is_empty());
+    }
+
+    #[test]
+    fn all_unknown_addresses_share_one_part() {
+        let limit = Limit::new(Maximum { total: 9, per_consumer: 2, per_source: 2 });
+        let unknown = [1, 2].map(|last| limit.enter(address(last), None).unwrap());
+        assert_eq!(limit.enter(address(3), None).unwrap_err(), Refused::Consumer);
+        assert!(limit.enter(address(3), Some(consumer(1))).is_ok());
+        drop(unknown);
+        assert!(limit.enter(address(3), None).is_ok());
     }
 }

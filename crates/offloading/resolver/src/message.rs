@@ -13,8 +13,12 @@ const MAX_NAME_LEN: usize = 255;
 const MAX_LABEL_LEN: usize = 63;
 /// A compression pointer has 14 bits.
 const MAX_POINTER: usize = 0x3fff;
+/// Maximum number of pointers in a name. A name has at most 127 labels, so a useful one needs no more.
+const MAX_POINTERS: usize = 127;
 /// Maximum length of a message over UDP without EDNS, in bytes.
 const MAX_UDP_LEN: usize = 512;
+/// Maximum length of an answer over UDP with EDNS, in bytes. Longer ones come over TCP.
+const MAX_EDNS_LEN: u16 = 4096;
 
 /// The response codes that this resolver sets itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +72,12 @@ impl Name {
         &self.0
     }
 
+    /// Whether this is a name that belongs to an address: `7.0.244.10.in-addr.arpa`.
+    pub fn is_reverse(&self) -> bool {
+        let [.., zone, arpa] = self.0.as_slice() else { return false };
+        arpa.eq_ignore_ascii_case(b"arpa") && [&b"in-addr"[..], b"ip6"].iter().any(|reverse| zone.eq_ignore_ascii_case(reverse))
+    }
+
     pub fn ends_with(&self, end: &Self) -> bool {
         let same = |(mine, theirs): (&Vec<u8>, &Vec<u8>)| mine.eq_ignore_ascii_case(theirs);
         self.0.len() >= end.0.len() && self.0.iter().rev().zip(end.0.iter().rev()).all(same)
@@ -88,7 +98,7 @@ impl Name {
     /// Reads the name at `position`, and moves `position` behind it. A pointer points to what is before the name, so this ends.
     fn read(message: &[u8], position: &mut usize) -> Result<Self, Malformed> {
         let (mut labels, mut length, mut at, mut end) = (Vec::new(), 1, *position, None);
-        let mut earliest = *position;
+        let (mut earliest, mut pointers) = (*position, 0);
         loop {
             let first = usize::from(*message.get(at).ok_or(Malformed)?);
             match first {
@@ -108,7 +118,8 @@ impl Name {
                     let second = usize::from(*message.get(at + 1).ok_or(Malformed)?);
                     end = end.or(Some(at + 2));
                     at = ((first & 0x3f) << 8) | second;
-                    if at >= earliest {
+                    pointers += 1;
+                    if at >= earliest || pointers > MAX_POINTERS {
                         return Err(Malformed);
                     }
                     earliest = at;
@@ -181,7 +192,24 @@ impl Query {
         let question = HEADER_LEN..at + 4;
         let edns = edns_len(message, question.end).filter(|_| additional == 1);
         let is_simple = edns.is_some() || (additional == 0 && message.len() == question.end);
-        Ok(Self { name, kind, question, is_simple, udp_len: edns.unwrap_or_default().max(MAX_UDP_LEN) })
+        // What the client of another question allows is not known.
+        let allowed = if is_simple { edns.unwrap_or_default() } else { usize::from(MAX_EDNS_LEN) };
+        let udp_len = allowed.clamp(MAX_UDP_LEN, usize::from(MAX_EDNS_LEN));
+        Ok(Self { name, kind, question, is_simple, udp_len })
+    }
+
+    /// The same message, which allows answers of at most [`MAX_EDNS_LEN`].
+    pub fn capped(&self, message: &[u8]) -> Vec<u8> {
+        let mut capped = message.to_vec();
+        // Where EDNS says it, if there is more than the question.
+        let at = self.question.end + 3;
+        if self.is_simple
+            && let Some(bytes) = capped.get_mut(at..at + 2)
+            && number(bytes, 0).is_ok_and(|allowed| allowed > MAX_EDNS_LEN)
+        {
+            bytes.copy_from_slice(&MAX_EDNS_LEN.to_be_bytes());
+        }
+        capped
     }
 
     /// The same message with another name in its question.
@@ -323,24 +351,35 @@ pub fn translate(answer: &[u8], replace: impl Fn(&Name) -> Option<Name>) -> Resu
 /// Writes a message with compressed names.
 struct Writer {
     bytes: Vec<u8>,
-    /// Where the ends of names are, in lower case.
-    known: HashMap<Vec<Vec<u8>>, u16>,
+    /// Where the ends of names are: labels with their lengths, in lower case.
+    known: HashMap<Vec<u8>, u16>,
 }
 
 impl Writer {
     fn name(&mut self, name: &Name, compress: bool) {
-        for (index, label) in name.0.iter().enumerate() {
-            let rest: Vec<Vec<u8>> = name.0[index..].iter().map(|label| label.to_ascii_lowercase()).collect();
-            if let Some(pointer) = self.known.get(&rest).filter(|_| compress) {
+        let mut whole = Vec::with_capacity(name.wire_len());
+        for label in &name.0 {
+            // Labels have at most 63 bytes.
+            whole.push(u8::try_from(label.len()).unwrap_or_default());
+            whole.extend_from_slice(label);
+        }
+        // Lengths are less than the code of any letter, so they stay.
+        let lower = whole.to_ascii_lowercase();
+        let mut at = 0;
+        for label in &name.0 {
+            let rest = &lower[at..];
+            let pointer = self.known.get(rest);
+            if let Some(pointer) = pointer.filter(|_| compress) {
                 self.bytes.extend_from_slice(&(0xc000 | pointer).to_be_bytes());
                 return;
             }
-            if let Some(here) = u16::try_from(self.bytes.len()).ok().filter(|here| usize::from(*here) <= MAX_POINTER) {
-                self.known.entry(rest).or_insert(here);
+            let here = u16::try_from(self.bytes.len()).ok().filter(|here| usize::from(*here) <= MAX_POINTER);
+            if let Some(here) = here.filter(|_| pointer.is_none()) {
+                self.known.insert(rest.to_vec(), here);
             }
-            // Labels have at most 63 bytes.
-            self.bytes.push(u8::try_from(label.len()).unwrap_or_default());
-            self.bytes.extend_from_slice(label);
+            let next = at + 1 + label.len();
+            self.bytes.extend_from_slice(&whole[at..next]);
+            at = next;
         }
         self.bytes.push(0);
     }

@@ -16,36 +16,50 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::directory::{Decision, Directory};
-use crate::limits::{Limit, Permit};
+use crate::limits::{Limit, Maximum, Permit};
 use crate::message::{Fault, Name, Query, ResponseCode, refusal, translate};
+use crate::metrics;
 use crate::upstream::{Transport, Upstream, read_message, write_message};
 
 /// Maximum length of a question in bytes: with EDNS, usual ones have less than 300.
 const MAX_QUESTION_LEN: usize = 4096;
-/// Questions in progress, in sum and of one address.
-const MAX_QUESTIONS: (usize, usize) = (1000, 100);
-/// TCP connections, in sum and of one address.
-const MAX_CONNECTIONS: (usize, usize) = (200, 10);
+/// Questions in progress. Each has a socket to a name server, and each connection is a socket, too: together they stay below the usual
+/// limit of 1024 open files. One consumer never takes more than 30 %, so that others are answered.
+const MAX_QUESTIONS: Maximum = Maximum { total: 600, per_consumer: 180, per_source: 60 };
+const MAX_CONNECTIONS: Maximum = Maximum { total: 200, per_consumer: 60, per_source: 10 };
 /// How long a client may take for its next question over TCP, and to read an answer.
 const TCP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a question waits until the pod that asks it is known: the watch shows a pod's address a moment after it has it.
-const NEW_POD_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay after a failed read or accept: for a moment there may be no memory or no file descriptors.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
+/// How long an answer may take.
+#[derive(Clone, Copy, Debug)]
+struct Timeouts {
+    /// How long a question waits until the pod that asks it is known: the watch shows a pod's address a moment after it has it.
+    new_pod: Duration,
+    /// With that wait and all attempts to ask a name server. Usual clients wait for five seconds.
+    answer: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { new_pod: Duration::from_secs(2), answer: Duration::from_millis(4500) }
+    }
+}
+
 /// What the watches tell the servers.
-pub struct Known {
+pub struct SharedDirectory {
     directory: RwLock<Directory>,
     changed: watch::Sender<()>,
 }
 
-impl Default for Known {
+impl Default for SharedDirectory {
     fn default() -> Self {
         Self { directory: RwLock::default(), changed: watch::Sender::new(()) }
     }
 }
 
-impl Known {
+impl SharedDirectory {
     /// Changes the directory, and lets questions that wait for a new pod look again.
     pub fn change(&self, change: impl FnOnce(&mut Directory)) {
         change(&mut self.directory.write());
@@ -56,23 +70,31 @@ impl Known {
 /// Answers questions. Clones share everything.
 #[derive(Clone)]
 pub struct Resolver {
-    known: Arc<Known>,
+    known: Arc<SharedDirectory>,
     upstream: Upstream,
     /// The domain of this cluster. Without it, no name is translated.
     domain: Option<Arc<Name>>,
     questions: Limit,
     connections: Limit,
+    timeouts: Timeouts,
 }
 
 impl Resolver {
-    pub fn new(known: Arc<Known>, upstream: Upstream, domain: Option<Name>) -> Self {
+    pub fn new(known: Arc<SharedDirectory>, upstream: Upstream, domain: Option<Name>) -> Self {
         Self {
             known,
             upstream,
             domain: domain.map(Arc::new),
-            questions: Limit::new(MAX_QUESTIONS.0, MAX_QUESTIONS.1),
-            connections: Limit::new(MAX_CONNECTIONS.0, MAX_CONNECTIONS.1),
+            questions: Limit::new(MAX_QUESTIONS),
+            connections: Limit::new(MAX_CONNECTIONS),
+            timeouts: Timeouts::default(),
         }
+    }
+
+    /// Counts a question or connection of this address. `None` if a limit is reached.
+    fn enter(&self, limit: &Limit, what: &'static str, source: IpAddr) -> Option<Permit> {
+        let consumer = self.known.directory.read().consumer_of(source).cloned();
+        limit.enter(source, consumer).inspect_err(|reason| metrics::refused(what, *reason)).ok()
     }
 
     /// The answer to a message. `None` if it is not even a question.
@@ -82,10 +104,23 @@ impl Resolver {
             Err(Fault::Drop) => return None,
             Err(Fault::Answer(code)) => return Some(refusal(message, code)),
         };
-        let failure = || refusal(message, ResponseCode::ServerFailure);
-        Some(match self.decision(source, &query).await {
-            Decision::Unchanged | Decision::UnknownPod => self.upstream.ask(message, transport).await.unwrap_or_else(failure),
-            Decision::TooLong => refusal(message, ResponseCode::NoSuchName),
+        let answer = timeout(self.timeouts.answer, self.answer_to(source, &query, message, transport)).await;
+        Some(answer.ok().flatten().unwrap_or_else(|| refusal(message, ResponseCode::ServerFailure)))
+    }
+
+    /// `None` if no name server answers, or the answer cannot be read.
+    async fn answer_to(&self, source: IpAddr, query: &Query, message: &[u8], transport: Transport) -> Option<Vec<u8>> {
+        let asked = query.capped(message);
+        match self.decision(source, query).await {
+            Decision::Unchanged => {
+                let answer = self.upstream.ask(&asked, transport).await?;
+                if transport == Transport::Tcp || answer.len() <= query.udp_len {
+                    return Some(answer);
+                }
+                Some(translate(&answer, |_| None).ok()?.fitting(query.udp_len))
+            }
+            // The cluster's DNS would answer for a namespace of the provider, or of another consumer.
+            Decision::UnknownPod | Decision::TooLong => Some(refusal(message, ResponseCode::NoSuchName)),
             Decision::Translate { name, consumer } => {
                 let at_home = |here: &Name| {
                     let domain = self.domain.as_deref()?;
@@ -95,24 +130,29 @@ impl Resolver {
                     }
                     self.known.directory.read().at_home(&consumer, here, domain)
                 };
-                let answer = self.upstream.ask(&query.with_name(message, &name), transport).await;
-                match answer.and_then(|answer| translate(&answer, at_home).ok()) {
-                    Some(translated) if transport == Transport::Udp => translated.fitting(query.udp_len),
-                    Some(translated) => translated.whole(),
-                    None => failure(),
-                }
+                let answer = self.upstream.ask(&query.with_name(&asked, &name), transport).await?;
+                let translated = translate(&answer, at_home).ok()?;
+                Some(if transport == Transport::Udp { translated.fitting(query.udp_len) } else { translated.whole() })
             }
-        })
+        }
     }
 
     /// Waits a moment for a new pod to be known.
     async fn decision(&self, source: IpAddr, query: &Query) -> Decision {
         let Some(domain) = self.domain.as_deref().filter(|_| query.is_simple) else { return Decision::Unchanged };
-        let deadline = Instant::now() + NEW_POD_TIMEOUT;
+        let deadline = Instant::now() + self.timeouts.new_pod;
         let mut changes = self.known.changed.subscribe();
         loop {
-            let decision = self.known.directory.read().decide(source, &query.name, query.kind, domain);
-            if decision != Decision::UnknownPod || !matches!(timeout_at(deadline, changes.changed()).await, Ok(Ok(()))) {
+            let decision = {
+                let directory = self.known.directory.read();
+                let decision = directory.decide(source, &query.name, query.kind, domain);
+                if decision != Decision::UnknownPod || !directory.may_wait(source, Instant::now().into_std()) {
+                    return decision;
+                }
+                decision
+            };
+            if !matches!(timeout_at(deadline, changes.changed()).await, Ok(Ok(()))) {
+                self.known.directory.write().waited(source, Instant::now().into_std());
                 return decision;
             }
         }
@@ -131,8 +171,11 @@ impl Resolver {
                     continue;
                 }
             };
-            // Who asks too much asks again later.
-            let Some(permit) = self.questions.enter(client.ip()).filter(|_| length <= MAX_QUESTION_LEN) else { continue };
+            if length > MAX_QUESTION_LEN {
+                continue;
+            }
+            // A client over its limit gets no answer and asks again.
+            let Some(permit) = self.enter(&self.questions, "question", client.ip()) else { continue };
             let (resolver, socket, message) = (self.clone(), socket.clone(), buffer[..length].to_vec());
             tokio::spawn(async move {
                 if let Some(answer) = resolver.answer(client.ip(), &message, Transport::Udp).await
@@ -150,7 +193,7 @@ impl Resolver {
         while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
             match accepted {
                 Ok((stream, client)) => {
-                    if let Some(permit) = self.connections.enter(client.ip()) {
+                    if let Some(permit) = self.enter(&self.connections, "connection", client.ip()) {
                         tokio::spawn(self.clone().connection(stream, client, permit));
                     }
                 }
@@ -173,8 +216,10 @@ impl Resolver {
     async fn questions_of(&self, stream: &mut TcpStream, source: IpAddr) -> io::Result<()> {
         loop {
             let message = timeout(TCP_TIMEOUT, read_message(stream, MAX_QUESTION_LEN)).await??;
-            let Some(_permit) = self.questions.enter(source) else { return Ok(()) };
+            let Some(permit) = self.enter(&self.questions, "question", source) else { return Ok(()) };
             let Some(answer) = self.answer(source, &message, Transport::Tcp).await else { return Ok(()) };
+            // A client that reads slowly takes no more than a connection.
+            drop(permit);
             timeout(TCP_TIMEOUT, write_message(stream, &answer)).await??;
         }
     }

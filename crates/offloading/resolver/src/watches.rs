@@ -11,7 +11,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use tokio_util::sync::CancellationToken;
 
 use crate::directory::Mapped;
-use crate::server::Known;
+use crate::server::SharedDirectory;
 
 /// A pod, of which only the addresses are read.
 type WatchedPod = Object<IgnoredAny, Status>;
@@ -32,14 +32,19 @@ struct Address {
     ip: String,
 }
 
+/// How long the API server keeps a watch, in seconds: a watch that is silently dead is replaced after about this time.
+const WATCH_TIMEOUT: u32 = 60;
+/// Page size of lists of pods: each may be as large as the API server allows, and only little of it is kept.
+const POD_PAGE: u32 = 50;
+
 /// Starts both watches, which run until `stop`.
-pub fn start(client: &Client, known: &Arc<Known>, stop: &CancellationToken) -> (Cache<Mapped>, Cache<Vec<IpAddr>>) {
-    let mapped = Config::default().labels(&format!("{}={MAPPED}", labels::NAMESPACE_KIND));
+pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationToken) -> (Cache<Mapped>, Cache<Vec<IpAddr>>) {
+    let mapped = Config::default().labels(&format!("{}={MAPPED}", labels::NAMESPACE_KIND)).timeout(WATCH_TIMEOUT);
     let directory = known.clone();
     let namespaces = Cache::watch(Api::all(client.clone()), mapped, stop.clone(), reduce_namespace, move |key, old, new| {
         directory.change(|directory| directory.namespace_changed(&key.name, old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
     });
-    let remote = Config::default().labels(labels::SHADOW_POD);
+    let remote = Config::default().labels(labels::SHADOW_POD).page_size(POD_PAGE).timeout(WATCH_TIMEOUT);
     let api: Api<WatchedPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
     let directory = known.clone();
     let pods = Cache::watch(api, remote, stop.clone(), reduce_pod, move |key: &Key, old, new| {

@@ -109,8 +109,17 @@ fn who_asks_is_known_by_address_only() {
     assert_eq!(asked(&directory, 9, "example.org"), "example.org");
     // The address moves to another pod before the former one is seen to end.
     directory.pod_changed(&Key::new("demo-turin-2", "db"), &[], &[address(1)]);
+    assert_eq!(asked(&directory, 1, text), "UnknownPod", "it belongs to pods of two consumers");
+    assert_eq!(directory.consumer_of(address(1)), None);
+    // The same state again.
+    directory.pod_changed(&Key::new("demo-turin-2", "db"), &[], &[address(1)]);
     directory.pod_changed(&Key::new("demo-rome-1", "web"), &[address(1)], &[]);
     assert_eq!(asked(&directory, 1, text), "web.demo-turin-2.svc.cluster.local");
+    // And to another pod of the same consumer.
+    directory.pod_changed(&Key::new("bank-turin-2", "db"), &[], &[address(1)]);
+    assert_eq!(asked(&directory, 1, text), "web.demo-turin-2.svc.cluster.local");
+    assert_eq!(directory.consumer_of(address(1)), Some(&turin()));
+    directory.pod_changed(&Key::new("bank-turin-2", "db"), &[address(1)], &[]);
     directory.pod_changed(&Key::new("demo-turin-2", "db"), &[address(1)], &[]);
     assert_eq!(asked(&directory, 1, text), "UnknownPod");
 }
@@ -135,7 +144,7 @@ fn a_namespace_that_is_gone_has_no_name_and_a_renamed_one_its_new_name() {
     ] {
         directory.namespace_changed(here, Some(&mapped(consumer, home)), None);
     }
-    assert!(directory.consumers.is_empty() && directory.namespaces.is_empty());
+    assert!(directory.by_home.is_empty() && directory.namespaces.is_empty());
 }
 
 #[test]
@@ -156,10 +165,42 @@ fn the_name_of_an_address_is_translated_in_the_answer() {
     let decision = directory().decide(address(1), &name, PTR, &domain());
     assert_eq!(decision, Decision::Translate { name: name.clone(), consumer: rome() });
     assert_eq!(directory().decide(address(9), &name, PTR, &domain()), Decision::Unchanged);
+    let other = super::tests::name("7.0.244.10.example.org");
+    assert_eq!(directory().decide(address(1), &other, PTR, &domain()), Decision::Unchanged, "not the name of an address");
 }
 
 #[test]
 fn a_name_that_would_be_too_long_here_does_not_exist() {
     let long = format!("{0}.{0}.{0}.{1}.demo.svc.cluster.local", "a".repeat(63), "b".repeat(38));
     assert_eq!(directory().decide(address(1), &name(&long), 1, &domain()), Decision::TooLong);
+}
+
+#[test]
+fn an_address_that_stayed_unknown_waits_again_after_a_while_or_a_change() {
+    let mut directory = directory();
+    let begin = Instant::now();
+    assert!(directory.may_wait(address(9), begin));
+    directory.waited(address(9), begin);
+    assert!(!directory.may_wait(address(9), begin + NO_WAIT / 2) && directory.may_wait(address(8), begin));
+    assert!(directory.may_wait(address(9), begin + NO_WAIT));
+    directory.pod_changed(&Key::new("demo-rome-1", "new"), &[], &[address(9)]);
+    directory.waited(address(9), begin);
+    assert!(directory.may_wait(address(9), begin), "it is known");
+    directory.pod_changed(&Key::new("demo-rome-1", "new"), &[address(9)], &[]);
+    directory.waited(address(9), begin);
+    assert!(!directory.may_wait(address(9), begin));
+    directory.namespace_changed("zoo", None, Some(&mapped(rome(), "zoo")));
+    assert!(directory.may_wait(address(9), begin), "its namespace may be the new one");
+}
+
+#[test]
+fn only_some_unknown_addresses_are_remembered() {
+    let mut directory = directory();
+    let begin = Instant::now();
+    let addresses = || (0..u32::try_from(MAX_UNKNOWN).unwrap()).map(|number| IpAddr::from(number.to_be_bytes()));
+    addresses().for_each(|address| directory.waited(address, begin));
+    directory.waited(address(9), begin);
+    assert!(directory.unknown.len() == MAX_UNKNOWN && directory.may_wait(address(9), begin));
+    directory.waited(address(9), begin + NO_WAIT);
+    assert!(directory.unknown.len() == 1 && !directory.may_wait(address(9), begin + NO_WAIT));
 }

@@ -82,6 +82,21 @@ fn a_question_with_another_name_keeps_everything_else() {
 }
 
 #[test]
+fn a_question_allows_answers_of_at_most_4096_bytes() {
+    let asked = |allowed| Builder::new(7, 0x0120, [1, 0, 0, 1]).question("web.x", 1).edns(allowed).done();
+    for (allowed, capped) in [(100, 100), (512, 512), (4096, 4096), (4097, 4096), (u16::MAX, 4096)] {
+        let query = Query::read(&asked(allowed)).unwrap();
+        assert_eq!(query.capped(&asked(allowed)), asked(capped));
+        assert_eq!(query.udp_len, usize::from(capped.max(512)));
+    }
+    let plain = Builder::new(7, 0x0100, [1, 0, 0, 0]).question("web.x", 1).done();
+    assert_eq!(Query::read(&plain).unwrap().capped(&plain), plain);
+    let two = Builder::new(7, 0, [1, 0, 0, 2]).question("a", 1).edns(u16::MAX).edns(512).done();
+    let query = Query::read(&two).unwrap();
+    assert_eq!((query.capped(&two), query.udp_len), (two, 4096), "a signed question must stay as it is");
+}
+
+#[test]
 fn a_question_with_more_than_edns_is_not_simple() {
     let signed = Builder::new(7, 0, [1, 0, 0, 1]).question("a", 1).record("key", 250, &[1, 2]).done();
     let two = Builder::new(7, 0, [1, 0, 0, 2]).question("a", 1).edns(512).edns(512).done();
@@ -196,6 +211,49 @@ fn compressed_names_are_read_and_written() {
         .data(1, &[10, 0, 0, 1])
         .done();
     assert_eq!(translated(&answer), wanted);
+}
+
+#[test]
+fn a_name_has_at_most_127_pointers() {
+    // The root at 12, and then pointers, each to the one before it.
+    let chained = |pointers: usize| {
+        let chain = (0..pointers).flat_map(|index| {
+            let to = if index == 0 { HEADER_LEN } else { HEADER_LEN + 2 * index - 1 };
+            u16::try_from(0xc000 | to).unwrap().to_be_bytes()
+        });
+        let message: Vec<u8> = [0; HEADER_LEN + 1].into_iter().chain(chain).collect();
+        let mut at = message.len() - 2;
+        Name::read(&message, &mut at)
+    };
+    assert_eq!(chained(MAX_POINTERS), Ok(Name(Vec::new())));
+    assert_eq!(chained(MAX_POINTERS + 1), Err(Malformed));
+}
+
+#[test]
+fn names_are_compressed_only_by_what_pointers_reach() {
+    let long = format!("{0}.{0}.{0}.x", "a".repeat(60));
+    let mut writer = Writer { bytes: vec![0; MAX_POINTER - 1], known: HashMap::new() };
+    writer.name(&name("A.b"), true);
+    // `b` is out of reach.
+    writer.name(&name("a.B"), true);
+    writer.name(&name("c.b"), true);
+    assert_eq!(writer.bytes[MAX_POINTER - 1..], *b"\x01A\x01b\0\xff\xfe\x01c\x01b\0");
+    assert_eq!(writer.known.len(), 1);
+    // Without compression, a name is still known to those after it.
+    let mut writer = Writer { bytes: Vec::new(), known: HashMap::new() };
+    writer.name(&name(&long), false);
+    writer.name(&name(&long), false);
+    writer.name(&name("x"), true);
+    assert_eq!(writer.bytes.len(), 2 * name(&long).wire_len() + 2);
+    assert_eq!(writer.bytes[writer.bytes.len() - 2..], [0xc0, 183]);
+}
+
+#[test]
+fn names_of_addresses_are_known() {
+    let reverse = ["7.0.244.10.in-addr.arpa", "1.0.IP6.Arpa", "in-addr.arpa"];
+    assert!(reverse.iter().all(|text| name(text).is_reverse()));
+    let others = ["arpa", "x.arpa", "in-addr.arpa.example.org", "in-addr", "_http._tcp.web.demo.svc.cluster.local"];
+    assert!(!others.iter().any(|text| name(text).is_reverse()));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::directory::Mapped;
+use crate::limits::Refused;
 use crate::message::tests::{Builder, name};
 use crate::message::{id, set_id};
 
@@ -29,7 +30,11 @@ fn same(found: &[u8], wanted: &[u8]) -> bool {
 
 /// A name server that answers what it is asked over UDP by a function.
 async fn upstream(reply: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> (SocketAddr, JoinHandle<()>) {
-    let socket = UdpSocket::bind((HERE, 0)).await.unwrap();
+    upstream_at(UdpSocket::bind((HERE, 0)).await.unwrap(), reply)
+}
+
+/// The same at this socket.
+fn upstream_at(socket: UdpSocket, reply: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> (SocketAddr, JoinHandle<()>) {
     let address = socket.local_addr().unwrap();
     let task = tokio::spawn(async move {
         let mut buffer = vec![0; 65535];
@@ -43,6 +48,16 @@ async fn upstream(reply: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> (So
     (address, task)
 }
 
+/// Sockets for UDP and TCP with the same number.
+async fn udp_and_tcp() -> (UdpSocket, TcpListener) {
+    loop {
+        let tcp = TcpListener::bind((HERE, 0)).await.unwrap();
+        if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()).await {
+            return (udp, tcp);
+        }
+    }
+}
+
 /// A name server that knows [`MAPPED`] alone, and repeats questions about other names.
 fn knows(asked: &[u8]) -> Vec<Vec<u8>> {
     let query = Query::read(asked).unwrap();
@@ -51,8 +66,12 @@ fn knows(asked: &[u8]) -> Vec<Vec<u8>> {
     vec![found]
 }
 
-fn know(known: &Known, pod: IpAddr) {
-    let rome = Mapped { consumer: ClusterId::of_public_key(&[1; 32]), home: "demo".to_owned(), terminating: false };
+fn rome() -> ClusterId {
+    ClusterId::of_public_key(&[1; 32])
+}
+
+fn know(known: &SharedDirectory, pod: IpAddr) {
+    let rome = Mapped { consumer: rome(), home: "demo".to_owned(), terminating: false };
     known.change(|directory| directory.namespace_changed("demo-rome-1", None, Some(&rome)));
     known.change(|directory| directory.pod_changed(&Key::new("demo-rome-1", "web"), &[], &[pod]));
 }
@@ -60,7 +79,7 @@ fn know(known: &Known, pod: IpAddr) {
 struct Served {
     udp: SocketAddr,
     tcp: SocketAddr,
-    known: Arc<Known>,
+    known: Arc<SharedDirectory>,
     resolver: Resolver,
     stop: CancellationToken,
 }
@@ -72,8 +91,13 @@ impl Drop for Served {
 }
 
 async fn serve(upstreams: Vec<SocketAddr>) -> Served {
-    let (known, stop) = (Arc::new(Known::default()), CancellationToken::new());
+    serve_with(upstreams, Timeouts { new_pod: Duration::from_secs(60), answer: Duration::from_secs(60) }).await
+}
+
+async fn serve_with(upstreams: Vec<SocketAddr>, timeouts: Timeouts) -> Served {
+    let (known, stop) = (Arc::new(SharedDirectory::default()), CancellationToken::new());
     let resolver = Resolver::new(known.clone(), Upstream::new(upstreams), Some(name("cluster.local")));
+    let resolver = Resolver { timeouts, ..resolver };
     let udp = UdpSocket::bind((HERE, 0)).await.unwrap();
     let tcp = TcpListener::bind((HERE, 0)).await.unwrap();
     let (udp_address, tcp_address) = (udp.local_addr().unwrap(), tcp.local_addr().unwrap());
@@ -132,12 +156,74 @@ async fn a_question_of_a_new_pod_waits_until_the_pod_is_known() {
 }
 
 #[tokio::test]
-async fn a_pod_that_stays_unknown_is_answered_as_by_the_name_server() {
+async fn a_pod_that_stays_unknown_gets_no_service_of_another_namespace() {
+    // The provider has a namespace of its own with that name.
+    let (cluster_dns, task) = upstream(|asked| vec![answer(id(asked), AT_HOME)]).await;
+    let timeouts = Timeouts { new_pod: Duration::from_millis(50), answer: Duration::from_secs(60) };
+    let served = serve_with(vec![cluster_dns], timeouts).await;
+    know(&served.known, IpAddr::from([10, 0, 0, 9]));
+    let (socket, asked) = (client(&served).await, question(1, AT_HOME));
+    let begin = Instant::now();
+    assert_eq!(ask(&socket, &asked).await, refusal(&asked, ResponseCode::NoSuchName));
+    assert!(begin.elapsed() >= timeouts.new_pod, "it waits first");
+    assert!(!served.known.directory.read().may_wait(HERE, Instant::now().into_std()));
+    task.abort();
+}
+
+#[tokio::test]
+async fn an_address_that_stayed_unknown_does_not_wait_again() {
     let (cluster_dns, task) = upstream(knows).await;
     let served = serve(vec![cluster_dns]).await;
     know(&served.known, IpAddr::from([10, 0, 0, 9]));
+    served.known.change(|directory| directory.waited(HERE, Instant::now().into_std()));
+    // Otherwise, the wait would be longer than that for the answer.
     let asked = question(1, AT_HOME);
     assert_eq!(ask(&client(&served).await, &asked).await, refusal(&asked, ResponseCode::NoSuchName));
+    task.abort();
+}
+
+#[tokio::test]
+async fn a_name_that_is_too_long_here_does_not_exist() {
+    let (cluster_dns, task) = upstream(|asked| vec![answer(id(asked), AT_HOME)]).await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, HERE);
+    let long = format!("{0}.{0}.{0}.{1}.demo.svc.cluster.local", "a".repeat(63), "b".repeat(38));
+    let asked = question(1, &long);
+    assert_eq!(ask(&client(&served).await, &asked).await, refusal(&asked, ResponseCode::NoSuchName));
+    task.abort();
+}
+
+#[tokio::test]
+async fn an_answer_takes_no_longer_than_the_client_waits() {
+    let (silent, quiet) = upstream(|_| Vec::new()).await;
+    let timeouts = Timeouts { new_pod: Duration::from_secs(60), answer: Duration::from_millis(50) };
+    let served = serve_with(vec![silent], timeouts).await;
+    know(&served.known, IpAddr::from([10, 0, 0, 9]));
+    let socket = client(&served).await;
+    // One waits for the name server, the other one for the pod.
+    for name in ["example.org", AT_HOME] {
+        let asked = question(1, name);
+        assert_eq!(ask(&socket, &asked).await, refusal(&asked, ResponseCode::ServerFailure), "{name}");
+    }
+    quiet.abort();
+}
+
+#[tokio::test]
+async fn an_unchanged_answer_is_cut_off_where_the_client_or_the_resolver_says() {
+    // It answers with as much as EDNS allows, and a little more.
+    let (cluster_dns, task) = upstream(|asked| {
+        let allowed = u16::from_be_bytes([asked[asked.len() - 14], asked[asked.len() - 13]]);
+        let data = vec![7; usize::from(allowed)];
+        vec![Builder::new(id(asked), 0x8180, [1, 1, 0, 0]).question("example.org", 1).record("x", 16, &data).done()]
+    })
+    .await;
+    let served = serve(vec![cluster_dns]).await;
+    let socket = client(&served).await;
+    for allowed in [1232, u16::MAX] {
+        let asked = Builder::new(7, 0x0100, [1, 0, 0, 1]).question("example.org", 1).edns(allowed).done();
+        let wanted = Builder::new(7, 0x8380, [1, 0, 0, 0]).question("example.org", 1).done();
+        assert_eq!(ask(&socket, &asked).await, wanted);
+    }
     task.abort();
 }
 
@@ -215,9 +301,9 @@ async fn truncation_is_passed_on_and_the_whole_answer_comes_over_tcp() {
         });
         records.done()
     };
+    let (socket, listener) = udp_and_tcp().await;
     let (cluster_dns, task) =
-        upstream(|asked| vec![Builder::new(id(asked), 0x8780, [1, 0, 0, 0]).question(MAPPED, 1).done()]).await;
-    let listener = TcpListener::bind(cluster_dns).await.unwrap();
+        upstream_at(socket, |asked| vec![Builder::new(id(asked), 0x8780, [1, 0, 0, 0]).question(MAPPED, 1).done()]);
     let tcp = tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -253,7 +339,8 @@ async fn connections_that_say_nothing_useful_are_closed_and_their_number_is_limi
         let _ = write_message(&mut stream, message).await;
         assert!(read_message(&mut stream, 65535).await.is_err());
     }
-    let all: Vec<Permit> = (0..MAX_CONNECTIONS.1).map_while(|_| served.resolver.connections.enter(HERE)).collect();
+    let enter = |_| served.resolver.connections.enter(HERE, Some(rome())).unwrap();
+    let all: Vec<Permit> = (0..MAX_CONNECTIONS.per_source).map(enter).collect();
     let mut refused = TcpStream::connect(served.tcp).await.unwrap();
     let _ = write_message(&mut refused, &question(5, AT_HOME)).await;
     assert!(read_message(&mut refused, 65535).await.is_err());
@@ -266,13 +353,32 @@ async fn a_pod_that_asks_too_much_gets_no_answer_and_others_do() {
     let (cluster_dns, task) = upstream(knows).await;
     let served = serve(vec![cluster_dns]).await;
     know(&served.known, HERE);
-    let all: Vec<Permit> = (0..MAX_QUESTIONS.1).map_while(|_| served.resolver.questions.enter(HERE)).collect();
-    assert!(served.resolver.questions.enter(IpAddr::from([10, 0, 0, 9])).is_some());
+    let enter = |_| served.resolver.questions.enter(HERE, Some(rome())).unwrap();
+    let all: Vec<Permit> = (0..MAX_QUESTIONS.per_source).map(enter).collect();
     let socket = client(&served).await;
     socket.send(&question(1, AT_HOME)).await.unwrap();
-    let mut buffer = [0; 512];
-    assert!(timeout(Duration::from_millis(300), socket.recv(&mut buffer)).await.is_err());
+    // The server reads one question after another, so it has read the one before when it answers this one.
+    let other = UdpSocket::bind("127.0.0.2:0").await.unwrap();
+    other.connect(served.udp).await.unwrap();
+    assert_eq!(id(&ask(&other, &question(2, "example.org")).await), 2);
+    let nothing = socket.try_recv(&mut [0; 512]).unwrap_err();
+    assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
     drop(all);
-    assert_eq!(id(&ask(&socket, &question(2, AT_HOME)).await), 2);
+    assert_eq!(id(&ask(&socket, &question(3, AT_HOME)).await), 3);
     task.abort();
+}
+
+#[tokio::test]
+async fn the_pods_of_a_consumer_share_its_part() {
+    let served = serve(Vec::new()).await;
+    know(&served.known, HERE);
+    let other = |number: usize| IpAddr::from([10, 0, 1, u8::try_from(number / MAX_QUESTIONS.per_source).unwrap()]);
+    let enter = |number| served.resolver.questions.enter(other(number), Some(rome())).unwrap();
+    let all: Vec<Permit> = (0..MAX_QUESTIONS.per_consumer).map(enter).collect();
+    assert!(served.resolver.enter(&served.resolver.questions, "question", HERE).is_none());
+    assert_eq!(served.resolver.questions.enter(HERE, Some(rome())).unwrap_err(), Refused::Consumer);
+    let unknown = IpAddr::from([10, 0, 0, 9]);
+    assert!(served.resolver.enter(&served.resolver.questions, "question", unknown).is_some());
+    assert!(liqo_controller_runtime::metrics::render().contains("liqo_dns_refused_total{what=\"question\",reason=\"consumer\"}"));
+    drop(all);
 }
