@@ -27,8 +27,13 @@ async fn set_replicas(cluster: &Cluster, replicas: &str) -> Result<()> {
     cluster.liqoctl(&["install", "--set", &setting]).await.map(drop)
 }
 
-/// The pod of the leader: it holds the Lease, and it alone has the leader's label.
+/// Waits for a leader, and returns its pod.
 async fn leader(cluster: &Cluster) -> Result<Pod> {
+    eventually(&format!("{} has a leader", cluster.name), TIMEOUT, || async { leader_now(cluster).await.map(Some) }).await
+}
+
+/// The pod of the leader: it holds the Lease, and it alone has the leader's label.
+async fn leader_now(cluster: &Cluster) -> Result<Pod> {
     let lease = cluster.object(&["-n", "liqo", "lease", "liqo-controller-manager"]).await?.unwrap_or_default();
     let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
     let mut labelled = cluster.pods("liqo", &format!("{}=true", labels::LEADER)).await?;
@@ -65,7 +70,7 @@ async fn delete_leader(cluster: &Cluster) -> Result<()> {
 async fn succeeded(cluster: &Cluster, former: &str, what: &str) -> Result<()> {
     let begun = Instant::now();
     eventually(&format!("another replica leads in {}", cluster.name), TIMEOUT, || async {
-        Ok((leader(cluster).await?.name_any() != former).then_some(()))
+        Ok((leader_now(cluster).await?.name_any() != former).then_some(()))
     })
     .await?;
     println!("{}: another replica led {:.1} s after the leader {what}", cluster.name, begun.elapsed().as_secs_f64());

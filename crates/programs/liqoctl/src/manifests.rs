@@ -356,7 +356,10 @@ mod tests {
     #[test]
     fn an_update_never_stops_the_last_replica_and_a_full_cluster_keeps_liqo() {
         let objects = rendered();
-        let spec = |wanted: &str| &objects.iter().find(|object| kind(object) == wanted).unwrap().data["spec"];
+        let spec = |wanted: &str| {
+            let is_wanted = |object: &&DynamicObject| kind(object) == wanted && object.name_any() != RESOLVER;
+            &objects.iter().find(is_wanted).unwrap().data["spec"]
+        };
         let (deployment, set) = (spec("Deployment"), spec("DaemonSet"));
         assert_eq!(deployment["strategy"]["rollingUpdate"], json!({ "maxSurge": 1, "maxUnavailable": 0 }));
         assert_eq!(deployment["template"]["spec"]["priorityClassName"], json!("system-cluster-critical"));
