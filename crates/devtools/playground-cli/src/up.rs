@@ -17,7 +17,7 @@ use liqo_api::{PeeringPolicy, PodOffloadingStrategy};
 use liqo_playground::{ClusterSpec, DUAL_STACK_SETTINGS, FAKE_NODE, ImageSpec, NODE_KIND_LABEL, Playground, Requirements};
 use liqoctl::{
     cluster::{Access, Cluster, Explained as _},
-    install, offload, peer,
+    evict, install, offload, peer,
     progress::Progress,
     settings::{Settings, default_fabric_image, default_image},
 };
@@ -197,7 +197,7 @@ async fn summary(arguments: &Up, clusters: &[Cluster], demo: Vec<DemoPod>) -> an
             name: argument.name.clone(),
             kubeconfig: cluster.access.kubeconfig.clone().unwrap_or_default(),
             cluster_id: cluster.config().await?.and_then(|config| Some(config.status?.cluster_id?.to_string())),
-            virtual_nodes: offload::virtual_nodes(cluster).await?.into_iter().collect(),
+            virtual_nodes: evict::virtual_nodes(cluster).await?.into_iter().map(|node| node.name).collect(),
         });
     }
     let commands = commands(&shown, &demo);
