@@ -268,13 +268,14 @@ fn sharing() -> Set {
                 a_consumer_that_nobody_approves_expires;
             offers:
                 a_person_accepts_refuses_and_forgets_an_offer;
-            // They change nothing of turin, but keep two cores busy.
-            as_at_home:
-                kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer;
+            // It changes nothing of turin, but keeps two cores busy.
             metrics:
                 remote_pods_are_measured_and_scaled_by_what_they_use;
         },
         alone: scenarios! {
+            // Beside others its hundreds of commands would take so much that managers lose their Leases.
+            as_at_home:
+                kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer;
             settled:
                 a_settled_system_writes_only_leases;
             // They change milan's offer to rome, or milan's nodes.
