@@ -134,11 +134,16 @@ async fn unfinished(
     Ok(api.list_metadata(&ListParams::default().fields(fields)).await.doing(format!("list the pods {which}"))?.items)
 }
 
-/// The pods of a namespace, or of all, that should leave these nodes.
+/// The pods of a namespace, or of all, that should leave these nodes. A pod that ends at a cluster which has fallen silent is not
+/// waited for: it cannot end before that cluster answers again.
 pub async fn leaving(cluster: &Cluster, namespace: Option<&str>, nodes: &BTreeSet<String>) -> anyhow::Result<Vec<Leaving>> {
     let mut found = Vec::new();
     for node in nodes {
         found.extend(pods_on(cluster, namespace, node).await?.iter().filter_map(|pod| Leaving::from_node(pod, node)));
+    }
+    if found.iter().any(|pod| pod.ends) {
+        let answering = answering_nodes(cluster).await?;
+        found.retain(|pod| !pod.ends || answering.contains(&pod.node));
     }
     Ok(found)
 }
