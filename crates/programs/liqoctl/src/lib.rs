@@ -35,6 +35,7 @@ pub mod gateways;
 pub mod generate;
 pub mod inspect;
 pub mod install;
+mod interrupts;
 pub mod manifests;
 pub mod move_pods;
 pub mod network_bench;

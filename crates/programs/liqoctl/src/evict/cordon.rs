@@ -1,6 +1,6 @@
 //! Keeps new pods off nodes while pods leave them.
 
-use std::{collections::BTreeSet, io, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::anyhow;
 use futures::StreamExt as _;
@@ -11,13 +11,13 @@ use kube::{
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::CONCURRENCY;
-use crate::cluster::{Cluster, Explained as _, is_absent};
+use crate::{
+    cluster::{Cluster, Explained as _, is_absent},
+    interrupts::{Interrupts, exit_when_interrupted},
+};
 
 /// How long the command tries to uncordon the nodes.
 const UNCORDON_TIMEOUT: Duration = Duration::from_secs(30);
@@ -25,8 +25,6 @@ const UNCORDON_TIMEOUT: Duration = Duration::from_secs(30);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay before a request that failed is sent again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The exit code of a program that a signal ended, as shells have it for SIGINT.
-const INTERRUPTED: i32 = 130;
 
 /// When the nodes are uncordoned again. One that was cordoned before stays so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,42 +130,6 @@ async fn uncordon_all(api: &Api<Node>, cordoned: &Mutex<BTreeSet<String>>) {
 async fn set(api: &Api<Node>, node: &str, unschedulable: Value) -> kube::Result<()> {
     let change = json!({ "spec": { "unschedulable": unschedulable } });
     api.patch_metadata(node, &PatchParams::default(), &Patch::Merge(&change)).await.map(drop)
-}
-
-/// The signals by which a user, a terminal that closes, or a system that stops ends a program.
-struct Interrupts {
-    interrupt: Signal,
-    terminate: Signal,
-    hangup: Signal,
-}
-
-impl Interrupts {
-    fn listen() -> io::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// Returns at the next signal that comes after [`Self::listen`].
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = self.hangup.recv() => {}
-        }
-    }
-}
-
-/// Lets the next signal end the program. It would do nothing otherwise, because tokio's handlers stay as long as the program runs.
-fn exit_when_interrupted() {
-    if let Ok(mut interrupts) = Interrupts::listen() {
-        tokio::spawn(async move {
-            interrupts.next().await;
-            std::process::exit(INTERRUPTED);
-        });
-    }
 }
 
 #[cfg(test)]

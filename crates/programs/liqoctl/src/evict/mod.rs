@@ -106,8 +106,8 @@ pub async fn virtual_nodes(cluster: &Cluster) -> anyhow::Result<Vec<VirtualNode>
 
 /// The names of the virtual nodes whose cluster answers. Pods on others do not end before it answers again.
 ///
-/// A command reads this once, before it evicts. If it asked again later, a cluster that is silent for some seconds would seem to have
-/// no pods left, and the command would delete them without regard to budgets.
+/// A command chooses its nodes once, before it evicts. If it chose again later, a cluster that is silent for some seconds would seem
+/// to have no pods left, and the command would delete them without regard to budgets.
 pub async fn answering_nodes(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
     let nodes = virtual_nodes(cluster).await?;
     Ok(nodes.into_iter().filter(|node| node.answers).map(|node| node.name).collect())
@@ -134,18 +134,24 @@ async fn unfinished(
     Ok(api.list_metadata(&ListParams::default().fields(fields)).await.doing(format!("list the pods {which}"))?.items)
 }
 
-/// The pods of a namespace, or of all, that should leave these nodes. A pod that ends at a cluster which has fallen silent is not
-/// waited for: it cannot end before that cluster answers again.
+/// The pods of a namespace, or of all, that should leave these nodes, see [`that_can_end`].
 pub async fn leaving(cluster: &Cluster, namespace: Option<&str>, nodes: &BTreeSet<String>) -> anyhow::Result<Vec<Leaving>> {
     let mut found = Vec::new();
     for node in nodes {
         found.extend(pods_on(cluster, namespace, node).await?.iter().filter_map(|pod| Leaving::from_node(pod, node)));
     }
-    if found.iter().any(|pod| pod.ends) {
-        let answering = answering_nodes(cluster).await?;
-        found.retain(|pod| !pod.ends || answering.contains(&pod.node));
+    that_can_end(cluster, found).await
+}
+
+/// Leaves out pods that are ending at a cluster that does not answer now: they cannot end before it answers again. Those that were not
+/// evicted yet remain, because budgets count for them, too.
+pub async fn that_can_end(cluster: &Cluster, mut pods: Vec<Leaving>) -> anyhow::Result<Vec<Leaving>> {
+    if pods.iter().any(|pod| pod.ends) {
+        let nodes = virtual_nodes(cluster).await?;
+        let is_silent = |pod: &Leaving| nodes.iter().any(|node| node.name == pod.node && !node.answers);
+        pods.retain(|pod| !(pod.ends && is_silent(pod)));
     }
-    Ok(found)
+    Ok(pods)
 }
 
 #[cfg(test)]

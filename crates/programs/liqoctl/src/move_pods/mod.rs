@@ -116,14 +116,12 @@ pub async fn run(cluster: &Cluster, plan: &Plan, timeout: Duration, progress: &P
     with_cordon(cluster, &plan.cordoned_nodes, Uncordon::Always, moved).await
 }
 
-/// The pods of the plan that have not left yet. One that ends at a cluster that does not answer is not waited for.
+/// The pods of the plan that have not left yet, see [`evict::that_can_end`].
 async fn leaving(cluster: &Cluster, plan: &Plan) -> anyhow::Result<Vec<Leaving>> {
-    let silent: Vec<String> =
-        evict::virtual_nodes(cluster).await?.into_iter().filter(|node| !node.answers).map(|node| node.name).collect();
     let nodes: HashMap<&str, &str> = plan.pods.iter().map(|one| (one.uid.as_str(), one.node.as_str())).collect();
     let pods = evict::pods_in(cluster, &plan.namespace).await?;
     let planned = pods.iter().filter_map(|pod| Leaving::from_node(pod, nodes.get(pod.metadata.uid.as_deref()?)?));
-    Ok(planned.filter(|pod| !(pod.ends && silent.contains(&pod.node))).collect())
+    evict::that_can_end(cluster, planned.collect()).await
 }
 
 /// How many pods these controllers want, by their UID. A kind that liqoctl does not know, or that the user may not read, is missing.

@@ -18,6 +18,7 @@ use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::{
     cluster::{Cluster, Explained as _, is_absent},
+    interrupts::Interrupts,
     offload::{self, Offloaded},
     progress::Progress,
     wait::{Poll, until},
@@ -63,7 +64,7 @@ impl Stage {
         Self { suffix, over_at, keep, created: Mutex::default(), creating: Mutex::default() }
     }
 
-    /// Runs `work` until it is done, the time limit is over, or the user presses Ctrl-C. Then removes everything that was created, whatever
+    /// Runs `work` until it is done, the time limit is over, or the user interrupts it. Then removes everything that was created, whatever
     /// the outcome. The result lists what could not be removed.
     pub async fn play<T>(
         &self,
@@ -71,13 +72,12 @@ impl Stage {
         progress: &Progress,
         work: impl Future<Output = anyhow::Result<T>>,
     ) -> anyhow::Result<Played<T>> {
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        let mut interrupts = Interrupts::listen()?;
         let outcome = tokio::select! {
             done = tokio::time::timeout(limit, work) => {
                 done.unwrap_or_else(|_| Err(anyhow!("it was not finished after {} s: see --timeout", limit.as_secs())))
             }
-            _ = tokio::signal::ctrl_c() => Err(anyhow!("interrupted")),
-            _ = terminate.recv() => Err(anyhow!("interrupted")),
+            () = interrupts.next() => Err(anyhow!("interrupted")),
         };
         if self.keep {
             for (cluster, namespace) in self.created.lock().iter() {
