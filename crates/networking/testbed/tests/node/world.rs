@@ -5,14 +5,15 @@ use std::{
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
     sync::Mutex,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use ipnet::IpNet;
 use liqo_api::{ApiServerEndpoint, ClusterId};
 use liqo_datapath::{
     node::{self, KernelState, NetlinkLinks, NetlinkRoutes, Nft, Node, Step},
-    tunnel::{Endpoint, PrivateKey, Remote, Tunnel as _, UserspaceTunnel},
+    tunnel::{Endpoint, PrivateKey, Remote, Tunnel as _, TunnelError, UserspaceTunnel},
 };
 use liqo_datapath_testbed::namespace::Namespace;
 use liqo_network_model::{
@@ -278,9 +279,22 @@ impl World {
         self.start_tunnel(node_id)
     }
 
+    /// Tries again for a while, as the agent does: a child process that another test is just starting has a copy of the former device and
+    /// sockets until it executes its program, and the kernel refuses them to us meanwhile.
     fn start_tunnel(&self, node_id: NodeId) -> io::Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(10);
         let (tunnel, endpoint) = &self.tunnels[&node_id];
-        self.nodes[&node_id].run(|| tunnel.apply(endpoint))?.map_err(io::Error::other)
+        let deadline = Instant::now() + PATIENCE;
+        self.nodes[&node_id].run(|| {
+            loop {
+                match tunnel.apply(endpoint) {
+                    Err(TunnelError::Device { .. } | TunnelError::Listen { .. }) if Instant::now() < deadline => {
+                        thread::sleep(Duration::from_millis(10));
+                    }
+                    outcome => return outcome.map_err(io::Error::other),
+                }
+            }
+        })?
     }
 
     /// A gateway dies: its tunnel stops, and all others learn of it. Its node and the pod on it stay.
