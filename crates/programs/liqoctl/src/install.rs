@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
     core::v1::{Node, Pod},
@@ -24,6 +24,9 @@ use crate::{
     settings::{Present, Settings, Values},
     wait::{Poll, until},
 };
+
+/// Exit code of a program that does not know its arguments.
+const UNKNOWN_ARGUMENT: i32 = 2;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -186,17 +189,23 @@ fn stages<'a>(objects: &'a [DynamicObject], values: &Values, admission_policies:
     vec![definitions, rest]
 }
 
-/// Waits until every replica of the current version of a Deployment is available.
+/// Waits until every replica of the current version of a Deployment is available. Fails at once if its image does not know the program.
 async fn available(cluster: &Cluster, name: &str, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     until(&format!("Deployment {name} is available"), timeout, news, || async {
         let deployment = deployments.get(name).await.doing(format!("read Deployment {name}"))?;
         if is_available(&deployment) {
-            return Ok(Poll::Done(()));
+            return Ok(Poll::Done(Ok(())));
         }
         let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={name}"));
         let pods = pods.list(&ours).await.doing(format!("list the pods of Deployment {name}"))?;
+        if let Some(image) = too_old_image(&deployment, &pods.items) {
+            return Ok(Poll::Done(Err(anyhow!(
+                "image {image} has no {name}: it is older than this liqoctl. All objects are applied; what the image has runs. \
+                 Set controllerManager.image to one of this version, or install with the liqoctl of the image's version"
+            ))));
+        }
         let obstacle = pods.items.iter().find_map(|pod| Some((pod, readiness::obstacle(pod.status.as_ref()?)?)));
         Ok(Poll::NotYet(match (obstacle, readiness::refusal(&deployment)) {
             (_, Some(refusal)) => format!("its pods are refused: {refusal}"),
@@ -204,7 +213,21 @@ async fn available(cluster: &Cluster, name: &str, timeout: Duration, news: impl 
             (None, None) => "its pods are starting".to_owned(),
         }))
     })
-    .await
+    .await?
+}
+
+/// The image of a Deployment if its program ended because it does not know its arguments.
+fn too_old_image<'a>(deployment: &'a Deployment, pods: &[Pod]) -> Option<&'a str> {
+    let wanted = deployment.spec.as_ref()?.template.spec.as_ref()?.containers.first()?.image.as_deref()?;
+    let is_wanted = |pod: &Pod| {
+        pod.spec.as_ref().is_some_and(|spec| spec.containers[..].first().and_then(|one| one.image.as_deref()) == Some(wanted))
+    };
+    let ended = |pod: &Pod| {
+        let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref()).into_iter().flatten();
+        let mut states = statuses.flat_map(|status| [&status.state, &status.last_state]).flatten();
+        states.any(|state| state.terminated.as_ref().is_some_and(|ended| ended.exit_code == UNKNOWN_ARGUMENT))
+    };
+    pods.iter().any(|pod| is_wanted(pod) && ended(pod)).then_some(wanted)
 }
 
 /// Whether all replicas run the current version of the Deployment.
@@ -311,6 +334,28 @@ mod tests {
         );
         assert!(text(Some(changes(&before, &before)), 1).contains("unchanged"));
         assert!(text(None, 0).contains("Kubernetes v1).\nNext: `liqoctl peer"));
+    }
+
+    #[test]
+    fn an_image_without_the_program_is_told_from_one_that_only_crashes() {
+        let deployment: Deployment = serde_json::from_value(json!({ "spec": { "selector": {},
+            "template": { "spec": { "containers": [{ "name": "dns", "image": "example.org/manager:1" }] } } } }))
+        .unwrap();
+        let pod = |image: &str, state: &str, exit_code: i32| -> Pod {
+            serde_json::from_value(json!({
+                "spec": { "containers": [{ "name": "dns", "image": image }] },
+                "status": { "containerStatuses": [{ "name": "dns", "image": "", "imageID": "", "ready": false, "restartCount": 1,
+                    state: { "terminated": { "exitCode": exit_code } } }] },
+            }))
+            .unwrap()
+        };
+        let found = |pod: Pod| too_old_image(&deployment, &[pod]).map(str::to_owned);
+        for state in ["state", "lastState"] {
+            assert_eq!(found(pod("example.org/manager:1", state, 2)).as_deref(), Some("example.org/manager:1"));
+            assert_eq!(found(pod("example.org/manager:1", state, 1)), None);
+            assert_eq!(found(pod("example.org/manager:0", state, 2)), None, "a pod of the version before, which goes");
+        }
+        assert_eq!(too_old_image(&deployment, &[]), None);
     }
 
     #[test]
