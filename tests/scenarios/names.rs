@@ -25,6 +25,14 @@ pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result
     let headless = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "members", "namespace": "names-too" },
         "spec": { "clusterIP": "None", "selector": { "app": "web" }, "ports": [{ "port": 8080 }] } });
     rome.apply(&headless.to_string()).await?;
+    // The second stands for the first one, the last one for a host that no DNS knows.
+    for (name, target) in
+        [("alias", "web.names-too.svc.cluster.local"), ("alias-2", "alias.names.svc.cluster.local"), ("nobody", "nobody.invalid")]
+    {
+        let external = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": "names" },
+            "spec": { "type": "ExternalName", "externalName": target } });
+        rome.apply(&external.to_string()).await?;
+    }
     let far = rome.ready_pods("names", "server=far", 1).await?.remove(0).name_any();
     rome.ready_pods("names-too", "server=far-too", 1).await?;
 
@@ -36,7 +44,7 @@ pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result
 
     let there = rome.remote_namespace("names-too", milan).await?;
     ensure!(there != "names-too", "the namespace has its own name at milan");
-    let cases: [(&str, &str); 8] = [
+    let cases: [(&str, &str); 11] = [
         ("web", far.as_str()),
         ("web.names", &far),
         ("web.names-too", "web-0"),
@@ -45,6 +53,9 @@ pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result
         ("web-0.members.names-too:8080", "web-0"),
         ("web-0.members.names-too.svc.cluster.local:8080", "web-0"),
         (&format!("web.{there}.svc.cluster.local"), "web-0"),
+        ("alias", "web-0"),
+        ("alias.names", "web-0"),
+        ("alias-2.names.svc.cluster.local", "web-0"),
     ];
     for (name, answers) in cases {
         eventually(&format!("{answers} answers for {name}"), Duration::from_secs(60), || async {
@@ -54,6 +65,12 @@ pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result
         })
         .await?;
     }
+    let found = exec(rome, "names", &far, "nslookup nobody.names.svc.cluster.local; true").await?;
+    ensure!(found.contains("nobody.invalid") || found.contains("NXDOMAIN"), "{found}");
+    // What stands for another name is no such Service at milan, whose Ingresses would reach any host through it.
+    let mapped = rome.remote_namespace("names", milan).await?;
+    let alias = milan.object(&["-n", &mapped, "service", "alias"]).await?.context("Service alias is not reflected")?;
+    ensure!(alias["spec"]["type"] == "ClusterIP" && alias["spec"]["clusterIP"] == "None", "{alias}");
     // A name that is nobody's at home is the provider's, and the answer has the name that was asked.
     let dns = milan.object(&["-n", "kube-system", "service", "kube-dns"]).await?.context("there is no Service kube-dns")?;
     for (name, address) in [

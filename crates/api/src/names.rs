@@ -60,6 +60,12 @@ pub fn tenant_namespace(consumer: &ClusterId) -> String {
     format!("liqo-tenant-{consumer}")
 }
 
+/// The consumer whose tenant namespace has this name.
+pub fn consumer_of_tenant_namespace(namespace: &str) -> Option<ClusterId> {
+    let consumer = namespace.rsplit('-').next()?.parse().ok()?;
+    (tenant_namespace(&consumer) == namespace).then_some(consumer)
+}
+
 /// The namespace on the consumer that belongs to one provider.
 pub fn provider_namespace(provider: &ClusterId) -> String {
     format!("liqo-provider-{provider}")
@@ -184,6 +190,10 @@ pub mod annotations {
     /// On a Service of type `LoadBalancer` or an Ingress of an offloaded namespace: its class in other clusters, or `none` to make it
     /// unreachable from outside there. On its replica: the class that it got.
     pub const REMOTE_CLASS: &str = "liqo.io/remote-class";
+    /// On the replica of a Service of type `ExternalName`: the name that it stands for. Only the resolver for remote pods reads it.
+    pub const EXTERNAL_NAME: &str = "liqo.io/external-name";
+    /// On a `NamespaceMap`: the DNS domain of the consumer's cluster, such as `cluster.local`.
+    pub const CLUSTER_DOMAIN: &str = "liqo.io/cluster-domain";
     /// On a `NamespaceOffloading`: which providers refused a pod of which owner (JSON). Pods of these owners are not sent there again
     /// for a while.
     pub const REFUSED_PODS: &str = "liqo.io/refused-pods";

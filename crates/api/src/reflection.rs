@@ -5,11 +5,15 @@ use k8s_openapi::api::core::v1::Service;
 use kube::{Resource, ResourceExt as _};
 
 /// Whether this Service may be reflected, if its namespace is offloaded and [`passes`]. Not reflected are the Service `kubernetes`, which
-/// every cluster has, Services of type `ExternalName`, which have no endpoints, and Services that a user denies.
+/// every cluster has, and Services that a user denies.
 pub fn is_reflected(service: &Service) -> bool {
     let is_api_server = service.namespace().as_deref() == Some("default") && service.name_any() == "kubernetes";
-    let is_external_name = service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName");
-    !(is_api_server || is_external_name || is_denied(service))
+    !(is_api_server || is_denied(service))
+}
+
+/// Whether this Service only names another host: no pods are behind it.
+pub fn is_external_name(service: &Service) -> bool {
+    service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName")
 }
 
 /// Whether the user excludes this object from reflection, by annotation.
@@ -49,8 +53,14 @@ mod tests {
         assert!(is_reflected(&service("shop", "web", "ClusterIP", "allow")));
         assert!(is_reflected(&service("shop", "kubernetes", "NodePort", "")));
         assert!(!is_reflected(&service("default", "kubernetes", "ClusterIP", "")));
-        assert!(!is_reflected(&service("shop", "web", "ExternalName", "")));
+        assert!(is_reflected(&service("shop", "web", "ExternalName", "")));
         assert!(!is_reflected(&service("shop", "web", "ClusterIP", "deny")));
+    }
+
+    #[test]
+    fn a_service_of_type_external_name_has_no_pods() {
+        let is_external_name = |kind: &str| is_external_name(&service("shop", "web", kind, ""));
+        assert!(is_external_name("ExternalName") && !is_external_name("ClusterIP") && !is_external_name(""));
     }
 
     #[test]

@@ -97,9 +97,10 @@ pub fn offloading(offloading: NamespaceOffloading) -> Option<(BTreeSet<ClusterId
     Some((clusters, offloading.spec.reflection))
 }
 
-/// Keeps Services that may be reflected; `true` if their annotation allows it explicitly.
+/// Keeps Services that may be reflected and may have pods; `true` if their annotation allows it explicitly.
 pub fn service(service: &Service) -> Option<bool> {
-    reflection::is_reflected(service).then(|| reflection::is_allowed(service))
+    let opens = reflection::is_reflected(service) && !reflection::is_external_name(service);
+    opens.then(|| reflection::is_allowed(service))
 }
 
 /// The pods behind a Service, or some of them.

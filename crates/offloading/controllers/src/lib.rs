@@ -28,6 +28,7 @@
 //! - [`kubelet`]: the kubelet API of the virtual nodes, for `kubectl logs`, `exec` and the like,
 //! - [`webhook`]: keeps new pods of offloaded namespaces where their namespace says.
 
+mod cluster_domain;
 pub mod consumer;
 pub mod kubelet;
 mod networks;

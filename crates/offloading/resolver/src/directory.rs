@@ -1,4 +1,4 @@
-//! Which names a question is about: whose pod asks, and what its namespaces are called at home. Pure.
+//! Which names a question is about: whose pod asks, and what its namespaces and its cluster's domain are called at home. Pure.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -10,8 +10,10 @@ use liqo_api::{ClusterId, Key};
 
 use crate::message::{Name, PTR};
 
+/// The part of a cluster's domain that contains Services.
+const SERVICES: &[u8] = b"svc";
 /// The parts of a cluster's domain that contain namespaces.
-const PARTS: [&[u8]; 2] = [b"svc", b"pod"];
+const PARTS: [&[u8]; 2] = [SERVICES, b"pod"];
 
 /// How long questions of an address do not wait again after one waited and the address stayed unknown.
 const NO_WAIT: Duration = Duration::from_secs(30);
@@ -23,22 +25,28 @@ const MAX_UNKNOWN: usize = 1000;
 pub enum Decision {
     /// Question and answer pass unchanged.
     Unchanged,
-    /// The address belongs to no known pod, or to pods of more than one consumer, and the name may be one of an offloaded
-    /// namespace: the pod may be too new.
+    /// The address belongs to no known pod, or to pods of more than one consumer, and the name means something else for the pods of
+    /// some consumer: the pod may be too new.
     UnknownPod,
-    /// The question is about a namespace that has another name here, and the name with it is too long: it cannot exist.
+    /// The name as it is here is too long: it cannot exist.
     TooLong,
     /// Ask for this name, and write the names in the answer back for this consumer.
     Translate { name: Name, consumer: ClusterId },
+    /// The name is a Service of type `ExternalName`, an alias of this name as it is at home.
+    Alias { target: Name },
 }
 
-/// The mapped namespaces and the addresses of remote pods.
+/// The mapped namespaces, the domains of their consumers, the external names in them, and the addresses of remote pods.
 #[derive(Default)]
 pub struct Directory {
     /// Consumer and home name of each mapped namespace.
     namespaces: HashMap<String, (ClusterId, String)>,
     /// The mapped namespaces of each consumer's home namespaces. More than one only while a former one is being deleted.
     by_home: HashMap<ClusterId, HashMap<String, BTreeSet<Candidate>>>,
+    /// The domain of the cluster of each consumer that announces one. The others have the domain of this cluster.
+    domains: HashMap<ClusterId, Name>,
+    /// The names that Services stand for.
+    external_names: HashMap<Key, Name>,
     /// The pods with each address. More than one only until a former one is seen to end.
     pods: HashMap<IpAddr, Vec<Key>>,
     /// Addresses that stayed unknown while a question waited, and when the wait ended.
@@ -107,6 +115,22 @@ impl Directory {
         }
     }
 
+    /// The domain that a consumer announces changed.
+    pub fn domain_changed(&mut self, consumer: &ClusterId, domain: Option<&Name>) {
+        match domain {
+            Some(domain) => _ = self.domains.insert(consumer.clone(), domain.clone()),
+            None => _ = self.domains.remove(consumer),
+        }
+    }
+
+    /// The name that a Service stands for changed.
+    pub fn external_name_changed(&mut self, service: &Key, name: Option<&Name>) {
+        match name {
+            Some(name) => _ = self.external_names.insert(service.clone(), name.clone()),
+            None => _ = self.external_names.remove(service),
+        }
+    }
+
     /// The consumer of the pod with this address. `None` if that is not certain.
     pub fn consumer_of(&self, source: IpAddr) -> Option<&ClusterId> {
         let mut owners = self.pods.get(&source)?.iter().map(|pod| Some(&self.namespaces.get(&pod.namespace)?.0));
@@ -131,37 +155,52 @@ impl Directory {
 
     /// What happens to a question of the pod with this address, in a cluster with this domain.
     pub fn decide(&self, source: IpAddr, name: &Name, kind: u16, domain: &Name) -> Decision {
-        let place = namespace_of(name, domain);
         let Some(consumer) = self.consumer_of(source) else {
-            let is_offloaded = place.is_some_and(|(_, home)| self.by_home.values().any(|homes| homes.contains_key(&home)));
-            return if is_offloaded { Decision::UnknownPod } else { Decision::Unchanged };
+            let is_same = |consumer| self.decide_for(consumer, name, domain) == Decision::Unchanged;
+            return if self.by_home.keys().all(is_same) { Decision::Unchanged } else { Decision::UnknownPod };
         };
-        let unchanged = || {
-            if kind == PTR && name.is_reverse() {
+        match self.decide_for(consumer, name, domain) {
+            Decision::Unchanged if kind == PTR && name.is_reverse() => {
                 Decision::Translate { name: name.clone(), consumer: consumer.clone() }
-            } else {
-                Decision::Unchanged
             }
-        };
-        let Some((index, home)) = place else { return unchanged() };
-        match self.mapped(consumer, &home) {
-            Some(mapped) if mapped != home => match name.with_label(index, mapped) {
-                Some(name) => Decision::Translate { name, consumer: consumer.clone() },
-                None => Decision::TooLong,
-            },
-            _ => unchanged(),
+            decision => decision,
+        }
+    }
+
+    /// What a name means for the pods of this consumer.
+    fn decide_for(&self, consumer: &ClusterId, name: &Name, domain: &Name) -> Decision {
+        // Pods that were created before their cluster announced its domain ask for names in the one of this cluster.
+        let mut domains = self.domains.get(consumer).into_iter().chain([domain]);
+        let Some((index, home)) = domains.find_map(|domain| namespace_of(name, domain)) else { return Decision::Unchanged };
+        let mapped = self.mapped(consumer, &home);
+        if let Some(target) = mapped.and_then(|mapped| self.external_name(mapped, name, index)) {
+            return Decision::Alias { target: target.clone() };
+        }
+        match name.with_end(index + 2, domain).with_label(index, mapped.unwrap_or(&home)) {
+            Some(here) if here == *name => Decision::Unchanged,
+            Some(here) => Decision::Translate { name: here, consumer: consumer.clone() },
+            None => Decision::TooLong,
         }
     }
 
     /// A name of a namespace of this consumer as it is at home. `None` if it is another name, or the same.
     pub fn at_home(&self, consumer: &ClusterId, name: &Name, domain: &Name) -> Option<Name> {
         let (index, here) = namespace_of(name, domain)?;
-        let (owner, home) = self.namespaces.get(&here)?;
-        (owner == consumer && *home != here).then(|| name.with_label(index, home)).flatten()
+        let (_, home) = self.namespaces.get(&here).filter(|(owner, _)| owner == consumer)?;
+        let at_home = name.with_end(index + 2, self.domains.get(consumer).unwrap_or(domain)).with_label(index, home)?;
+        (at_home != *name).then_some(at_home)
     }
 
     fn mapped(&self, consumer: &ClusterId, home: &str) -> Option<&str> {
         Some(self.by_home.get(consumer)?.get(home)?.first()?.name.as_str())
+    }
+
+    /// What a name stands for that is a Service in this mapped namespace. `index` is that of the label of the namespace.
+    fn external_name(&self, mapped: &str, name: &Name, index: usize) -> Option<&Name> {
+        let [service, _, part, ..] = name.labels() else { return None };
+        let is_service = index == 1 && part.eq_ignore_ascii_case(SERVICES);
+        let service = std::str::from_utf8(service).ok().filter(|_| is_service)?;
+        self.external_names.get(&Key::new(mapped, service.to_ascii_lowercase()))
     }
 }
 

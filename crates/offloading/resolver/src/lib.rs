@@ -1,7 +1,7 @@
 //! DNS for remote pods: they resolve the names of their namespaces as at home.
 //!
-//! A namespace `demo` of a consumer may be called `demo-rome-x7k2qd` here. The provider points pods in mapped namespaces to this
-//! resolver (`liqo_offloading_rules::pod::carry::home_names`), which asks the cluster's own name servers:
+//! A namespace `demo` of a consumer may be called `demo-rome-x7k2qd` here. The provider points all remote pods to this resolver
+//! (`liqo_offloading_rules::pod::carry::home_names`), which asks the cluster's own name servers:
 //!
 //! ```text
 //!   remote pod                 resolver                                           cluster's name servers
@@ -14,8 +14,11 @@
 //! * `directory`: whose pod asks, and which name it means; pure.
 //! * `server`, `upstream`, `limits`, `metrics`: sockets, and how much may be in progress.
 //!
+//! Names in the domain of the consumer's cluster become names in the domain of this one. The replica of a Service of type `ExternalName`
+//! is an alias: the resolver answers as if the pod had asked for what it stands for, so a pod gets no name that it could not ask for.
+//!
 //! All other questions and answers pass unchanged. Every replica answers; there is no leader, and nothing is stored or written. The
-//! resolver has no rights but to read namespaces and pods.
+//! resolver has no rights but to read namespaces, maps of namespaces, Services and pods.
 
 mod directory;
 mod limits;
@@ -58,13 +61,13 @@ pub enum Error {
     NoNameServer,
     #[error("listening on {address} for questions")]
     Listen { address: SocketAddr, source: io::Error },
-    #[error("a watch ended before all namespaces and pods were known; restart the process")]
+    #[error("a watch ended before all namespaces, Services and pods were known; restart the process")]
     Watch,
     #[error("a server ended by itself; restart the process")]
     Ended,
 }
 
-/// Answers at these addresses of the pod as soon as all namespaces and pods are known, until a moment after `stop`. Calls `ready` when
+/// Answers at these addresses of the pod as soon as all namespaces, Services and pods are known, until a moment after `stop`. Calls `ready` when
 /// it begins.
 pub async fn run(client: Client, addresses: &[IpAddr], ready: impl FnOnce(), stop: CancellationToken) -> Result<(), Error> {
     let text = tokio::fs::read_to_string(resolv_conf::PATH).await.map_err(Error::ResolvConf)?;
@@ -78,11 +81,10 @@ pub async fn run(client: Client, addresses: &[IpAddr], ready: impl FnOnce(), sto
     }
     let upstream = Upstream::new(servers.into_iter().map(|server| SocketAddr::new(server, DNS_PORT)).collect());
     let known = Arc::new(SharedDirectory::default());
-    let (namespaces, pods) = watches::start(&client, &known, &stop);
+    let watches = watches::start(&client, &known, &stop);
     let resolver = Resolver::new(known, upstream, domain);
     let addresses: Vec<SocketAddr> = addresses.iter().map(|address| SocketAddr::new(*address, RESOLVER_PORT)).collect();
-    let synced = async { namespaces.synced().await && pods.synced().await };
-    serve(&resolver, &addresses, synced, ready, stop).await
+    serve(&resolver, &addresses, watches.synced(), ready, stop).await
 }
 
 /// Opens the sockets only when everything is known: an answer before could be that of another namespace.

@@ -20,9 +20,17 @@ const MAX_UDP_LEN: usize = 512;
 /// Maximum length of an answer over UDP with EDNS, in bytes. Longer ones come over TCP.
 const MAX_EDNS_LEN: u16 = 4096;
 
+/// Time to live of the records that this resolver adds, in seconds: what the DNS of a cluster gives by default.
+const ALIAS_TTL: u32 = 5;
+/// The bit AD in the fourth byte of a header: all records are authentic (RFC 4035).
+const AUTHENTIC_DATA: u8 = 0x20;
+/// The class of the internet.
+const IN: u16 = 1;
+
 /// The response codes that this resolver sets itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseCode {
+    NoError = 0,
     FormatError = 1,
     ServerFailure = 2,
     NoSuchName = 3,
@@ -40,7 +48,7 @@ mod types {
     pub const DNAME: u16 = 39;
     pub const OPT: u16 = 41;
 }
-pub use types::PTR;
+pub use types::{CNAME, PTR};
 
 /// A message that ends too early, has a name that is too long, or a pointer that does not point back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,6 +96,15 @@ impl Name {
         let mut name = self.clone();
         *name.0.get_mut(index)? = label.as_bytes().to_vec();
         (label.len() <= MAX_LABEL_LEN && name.wire_len() <= MAX_NAME_LEN).then_some(name)
+    }
+
+    /// The same name that ends with `end` instead of its labels from this index on. It may be too long.
+    #[must_use]
+    pub fn with_end(&self, index: usize, end: &Self) -> Self {
+        if self.0.len() == index + end.0.len() && self.ends_with(end) {
+            return self.clone();
+        }
+        Self(self.0.iter().take(index).chain(&end.0).cloned().collect())
     }
 
     /// Length in bytes without compression.
@@ -299,7 +316,10 @@ impl Translated {
 }
 
 /// Replaces the names in an answer: of questions, of owners, and in the data of records that refer to other names.
-pub fn translate(answer: &[u8], replace: impl Fn(&Name) -> Option<Name>) -> Result<Translated, Malformed> {
+///
+/// With `names`, the answer is about the last of them. It becomes the answer about the first one, in which each name is an alias of the
+/// next.
+pub fn translate(answer: &[u8], names: &[Name], replace: impl Fn(&Name) -> Option<Name>) -> Result<Translated, Malformed> {
     let [questions, records @ ..] = counts(answer)?;
     let mut writer = Writer { bytes: answer[..HEADER_LEN].to_vec(), known: HashMap::new() };
     let mut at = HEADER_LEN;
@@ -308,10 +328,12 @@ pub fn translate(answer: &[u8], replace: impl Fn(&Name) -> Option<Name>) -> Resu
         Ok(replace(&name).unwrap_or(name))
     };
     for _ in 0..questions {
-        writer.name(&read(&mut at)?, true);
+        let asked = read(&mut at)?;
+        writer.name(names.first().unwrap_or(&asked), true);
         writer.copy(answer, &mut at, 4)?;
     }
     let question_end = writer.bytes.len();
+    writer.aliases(names, records[0])?;
     let mut edns = None;
     for _ in 0..records.iter().map(|count| u32::from(*count)).sum::<u32>() {
         let begin = writer.bytes.len();
@@ -382,6 +404,30 @@ impl Writer {
             at = next;
         }
         self.bytes.push(0);
+    }
+
+    /// Writes that each of these names is an alias of the next, as the first of the answers, which were this many.
+    fn aliases(&mut self, names: &[Name], answers: u16) -> Result<(), Malformed> {
+        let added = u16::try_from(names.len().saturating_sub(1)).map_err(|_| Malformed)?;
+        if added == 0 {
+            return Ok(());
+        }
+        self.bytes[6..8].copy_from_slice(&answers.checked_add(added).ok_or(Malformed)?.to_be_bytes());
+        // No server of the internet vouches for these records.
+        self.bytes[3] &= !AUTHENTIC_DATA;
+        for pair in names.windows(2) {
+            self.name(&pair[0], true);
+            for field in [types::CNAME, IN] {
+                self.bytes.extend_from_slice(&field.to_be_bytes());
+            }
+            self.bytes.extend_from_slice(&ALIAS_TTL.to_be_bytes());
+            let length_at = self.bytes.len();
+            self.bytes.extend_from_slice(&[0, 0]);
+            self.name(&pair[1], true);
+            let length = u16::try_from(self.bytes.len() - length_at - 2).map_err(|_| Malformed)?;
+            self.bytes[length_at..length_at + 2].copy_from_slice(&length.to_be_bytes());
+        }
+        Ok(())
     }
 
     fn copy(&mut self, message: &[u8], at: &mut usize, length: usize) -> Result<(), Malformed> {

@@ -17,12 +17,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::directory::{Decision, Directory};
 use crate::limits::{Limit, Maximum, Permit};
-use crate::message::{Fault, Name, Query, ResponseCode, refusal, translate};
+use crate::message::{CNAME, Fault, Name, Query, ResponseCode, refusal, translate};
 use crate::metrics;
 use crate::upstream::{Transport, Upstream, read_message, write_message};
 
 /// Maximum length of a question in bytes: with EDNS, usual ones have less than 300.
 const MAX_QUESTION_LEN: usize = 4096;
+/// Maximum number of Services of type `ExternalName` that stand for one another in one answer.
+const MAX_ALIASES: usize = 8;
 /// Questions in progress. Each has a socket to a name server, and each connection is a socket, too: together they stay below the usual
 /// limit of 1024 open files. One consumer never takes more than 30 %, so that others are answered.
 const MAX_QUESTIONS: Maximum = Maximum { total: 600, per_consumer: 180, per_source: 60 };
@@ -108,44 +110,78 @@ impl Resolver {
         Some(answer.ok().flatten().unwrap_or_else(|| refusal(message, ResponseCode::ServerFailure)))
     }
 
-    /// `None` if no name server answers, or the answer cannot be read.
+    /// `None` if no name server answers, the answer cannot be read, or Services of type `ExternalName` stand for one another.
     async fn answer_to(&self, source: IpAddr, query: &Query, message: &[u8], transport: Transport) -> Option<Vec<u8>> {
-        let asked = query.capped(message);
-        match self.decision(source, query).await {
-            Decision::Unchanged => {
-                let answer = self.upstream.ask(&asked, transport).await?;
-                if transport == Transport::Tcp || answer.len() <= query.udp_len {
-                    return Some(answer);
-                }
-                Some(translate(&answer, |_| None).ok()?.fitting(query.udp_len))
+        let mut aliases = Vec::new();
+        let mut name = query.name.clone();
+        loop {
+            let target = match self.decision(source, &name, query).await {
+                Decision::Alias { target } => target,
+                decision => return self.final_answer(decision, name, aliases, query, message, transport).await,
+            };
+            aliases.push(std::mem::replace(&mut name, target));
+            if query.kind == CNAME {
+                aliases.push(name);
+                return Some(translate(&refusal(message, ResponseCode::NoError), &aliases, |_| None).ok()?.whole());
             }
-            // The cluster's DNS would answer for a namespace of the provider, or of another consumer.
-            Decision::UnknownPod | Decision::TooLong => Some(refusal(message, ResponseCode::NoSuchName)),
-            Decision::Translate { name, consumer } => {
-                let at_home = |here: &Name| {
-                    let domain = self.domain.as_deref()?;
-                    // As the client wrote it, because some clients compare upper and lower case.
-                    if *here == name {
-                        return Some(query.name.clone());
-                    }
-                    self.known.directory.read().at_home(&consumer, here, domain)
-                };
-                let answer = self.upstream.ask(&query.with_name(&asked, &name), transport).await?;
-                let translated = translate(&answer, at_home).ok()?;
-                Some(if transport == Transport::Udp { translated.fitting(query.udp_len) } else { translated.whole() })
+            if aliases.len() > MAX_ALIASES {
+                return None;
             }
         }
     }
 
+    /// The answer about a name, which is what the last of these aliases stands for. The first one is the name that the client asks for.
+    async fn final_answer(
+        &self,
+        decision: Decision,
+        name: Name,
+        mut aliases: Vec<Name>,
+        query: &Query,
+        message: &[u8],
+        transport: Transport,
+    ) -> Option<Vec<u8>> {
+        let asked = query.capped(message);
+        let is_alias = !aliases.is_empty();
+        // As the client wrote it, because some clients compare upper and lower case.
+        aliases.push(name.clone());
+        let translated = match decision {
+            Decision::Unchanged => {
+                let asked = if is_alias { query.with_name(&asked, &name) } else { asked };
+                let answer = self.upstream.ask(&asked, transport).await?;
+                let is_whole = transport == Transport::Tcp || answer.len() <= query.udp_len;
+                if is_whole && !is_alias {
+                    return Some(answer);
+                }
+                translate(&answer, &aliases, |_| None).ok()?
+            }
+            Decision::Translate { name: here, consumer } => {
+                let at_home = |found: &Name| {
+                    let domain = self.domain.as_deref()?;
+                    if *found == here {
+                        return Some(name.clone());
+                    }
+                    self.known.directory.read().at_home(&consumer, found, domain)
+                };
+                let answer = self.upstream.ask(&query.with_name(&asked, &here), transport).await?;
+                translate(&answer, &aliases, at_home).ok()?
+            }
+            // The cluster's DNS would answer for a namespace of the provider, or of another consumer.
+            Decision::UnknownPod | Decision::TooLong | Decision::Alias { .. } => {
+                translate(&refusal(message, ResponseCode::NoSuchName), &aliases, |_| None).ok()?
+            }
+        };
+        Some(if transport == Transport::Udp { translated.fitting(query.udp_len) } else { translated.whole() })
+    }
+
     /// Waits a moment for a new pod to be known.
-    async fn decision(&self, source: IpAddr, query: &Query) -> Decision {
+    async fn decision(&self, source: IpAddr, name: &Name, query: &Query) -> Decision {
         let Some(domain) = self.domain.as_deref().filter(|_| query.is_simple) else { return Decision::Unchanged };
         let deadline = Instant::now() + self.timeouts.new_pod;
         let mut changes = self.known.changed.subscribe();
         loop {
             let decision = {
                 let directory = self.known.directory.read();
-                let decision = directory.decide(source, &query.name, query.kind, domain);
+                let decision = directory.decide(source, name, query.kind, domain);
                 if decision != Decision::UnknownPod || !directory.may_wait(source, Instant::now().into_std()) {
                     return decision;
                 }

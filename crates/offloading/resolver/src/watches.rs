@@ -1,16 +1,18 @@
-//! Follows mapped namespaces and the addresses of remote pods.
+//! Follows mapped namespaces, the domains of their consumers, the external names in them, and the addresses of remote pods.
 
 use std::{net::IpAddr, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::{Api, Client, api::ApiResource, core::Object, runtime::watcher::Config};
-use liqo_api::{Key, labels};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use kube::{Api, Client, ResourceExt as _, api::ApiResource, core::Object, runtime::watcher::Config};
+use liqo_api::{Key, NAMESPACE_MAP, NamespaceMap, annotations, consumer_of_tenant_namespace, labels};
 use liqo_controller_runtime::Cache;
 use liqo_offloading_rules::namespace::mapped::{ConsumerNamespace, MAPPED, NamespaceKind};
+use liqo_offloading_rules::pod::carry::home_names::announced_domain;
 use serde::{Deserialize, de::IgnoredAny};
 use tokio_util::sync::CancellationToken;
 
 use crate::directory::Mapped;
+use crate::message::Name;
 use crate::server::SharedDirectory;
 
 /// A pod, of which only the addresses are read.
@@ -36,13 +38,45 @@ struct Address {
 const WATCH_TIMEOUT: u32 = 60;
 /// Page size of lists of pods: each may be as large as the API server allows, and only little of it is kept.
 const POD_PAGE: u32 = 50;
+/// Page size of lists of maps: each may have a thousand namespaces, and only an annotation of it is kept.
+const MAP_PAGE: u32 = 10;
 
-/// Starts both watches, which run until `stop`.
-pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationToken) -> (Cache<Mapped>, Cache<Vec<IpAddr>>) {
+/// What the watches follow.
+pub struct Watches {
+    namespaces: Cache<Mapped>,
+    domains: Cache<Name>,
+    external_names: Cache<Name>,
+    pods: Cache<Vec<IpAddr>>,
+}
+
+impl Watches {
+    /// Waits for all initial lists. `false` if a watch ended before.
+    pub async fn synced(&self) -> bool {
+        self.namespaces.synced().await
+            && self.domains.synced().await
+            && self.external_names.synced().await
+            && self.pods.synced().await
+    }
+}
+
+/// Starts the watches, which run until `stop`.
+pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationToken) -> Watches {
     let mapped = Config::default().labels(&format!("{}={MAPPED}", labels::NAMESPACE_KIND)).timeout(WATCH_TIMEOUT);
     let directory = known.clone();
     let namespaces = Cache::watch(Api::all(client.clone()), mapped, stop.clone(), reduce_namespace, move |key, old, new| {
         directory.change(|directory| directory.namespace_changed(&key.name, old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
+    });
+    let maps = Config::default().page_size(MAP_PAGE).timeout(WATCH_TIMEOUT);
+    let directory = known.clone();
+    let domains = Cache::watch(Api::all(client.clone()), maps, stop.clone(), reduce_map, move |key: &Key, _, new| {
+        if let Some(consumer) = consumer_of_tenant_namespace(&key.namespace) {
+            directory.change(|directory| directory.domain_changed(&consumer, new.map(AsRef::as_ref)));
+        }
+    });
+    let reflected = Config::default().labels(&format!("{}=true", labels::REFLECTED)).timeout(WATCH_TIMEOUT);
+    let directory = known.clone();
+    let external_names = Cache::watch(Api::all(client.clone()), reflected, stop.clone(), reduce_service, move |key, _, new| {
+        directory.change(|directory| directory.external_name_changed(key, new.map(AsRef::as_ref)));
     });
     let remote = Config::default().labels(labels::SHADOW_POD).page_size(POD_PAGE).timeout(WATCH_TIMEOUT);
     let api: Api<WatchedPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
@@ -51,7 +85,7 @@ pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationT
         let addresses = |pod: Option<&Arc<Vec<IpAddr>>>| pod.map(|pod| pod.as_slice().to_vec()).unwrap_or_default();
         directory.change(|directory| directory.pod_changed(key, &addresses(old), &addresses(new)));
     });
-    (namespaces, pods)
+    Watches { namespaces, domains, external_names, pods }
 }
 
 fn reduce_namespace(namespace: Namespace) -> Option<Mapped> {
@@ -60,6 +94,18 @@ fn reduce_namespace(namespace: Namespace) -> Option<Mapped> {
         NamespaceKind::Mapped { home } => Some(Mapped { consumer, home, terminating }),
         NamespaceKind::Tenant { .. } => None,
     }
+}
+
+/// The domain that a consumer's map announces.
+#[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+fn reduce_map(map: NamespaceMap) -> Option<Name> {
+    announced_domain(&map).filter(|_| map.name_any() == NAMESPACE_MAP).and_then(Name::parse)
+}
+
+/// The name that a replica stands for.
+#[allow(clippy::needless_pass_by_value, reason = "what a watch's reduction takes")]
+fn reduce_service(service: Service) -> Option<Name> {
+    Name::parse(service.annotations().get(annotations::EXTERNAL_NAME)?)
 }
 
 /// The addresses that belong to this pod alone. A pod that ended may have given them to another one.
@@ -75,6 +121,7 @@ fn reduce_pod(pod: WatchedPod) -> Option<Vec<IpAddr>> {
 
 #[cfg(test)]
 mod tests {
+    use liqo_api::NamespaceMapSpec;
     use serde_json::json;
 
     use super::*;
@@ -83,6 +130,22 @@ mod tests {
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web" }, "spec": {}, "status": status });
         let addresses = reduce_pod(serde_json::from_value(pod).unwrap()).unwrap_or_default();
         addresses.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_domain_comes_from_the_map_of_its_name_and_an_external_name_from_an_annotation() {
+        let map = |name: &str, domain: &str| {
+            let mut map = NamespaceMap::new(name, NamespaceMapSpec::default());
+            map.metadata.annotations = Some([(annotations::CLUSTER_DOMAIN.to_owned(), domain.to_owned())].into());
+            reduce_map(map)
+        };
+        assert_eq!(map(NAMESPACE_MAP, "corp.local"), Name::parse("corp.local"));
+        assert_eq!((map("other", "corp.local"), map(NAMESPACE_MAP, "corp..local")), (None, None));
+        let service = |annotations: serde_json::Value| {
+            reduce_service(serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap())
+        };
+        assert_eq!(service(json!({ annotations::EXTERNAL_NAME: "db.example.org" })), Name::parse("db.example.org"));
+        assert_eq!((service(json!({})), service(json!({ annotations::EXTERNAL_NAME: "a..b" }))), (None, None));
     }
 
     #[test]

@@ -16,6 +16,11 @@ pub(crate) fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_part)
 }
 
+/// Whether this is a name that DNS can answer: labels of at most 63 characters, together at most 253.
+pub(crate) fn is_dns_name(name: &str) -> bool {
+    is_subdomain(name) && name.split('.').all(is_label)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,6 +33,8 @@ mod tests {
         assert!(
             is_label("demo-1") && is_subdomain("demo-1") && is_subdomain("kube-root-ca.crt") && !is_label("kube-root-ca.crt")
         );
+        let long = [&"a".repeat(63), "b"].join(".");
+        assert!(is_dns_name(&long) && !is_dns_name(&"a".repeat(64)) && !is_dns_name("") && !is_dns_name("a.b."));
         assert!(!is_label(&"a".repeat(64)) && is_subdomain(&"a".repeat(253)) && !is_subdomain(&"a".repeat(254)));
     }
 }

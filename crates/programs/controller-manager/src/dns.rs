@@ -1,6 +1,6 @@
 //! `liqo-controller-manager dns`: the resolver for remote pods.
 //!
-//! Every replica answers. It stores nothing, writes nothing, and its account may only read namespaces and pods.
+//! Every replica answers. It stores nothing, writes nothing, and its account may only read what names come from.
 
 use std::net::IpAddr;
 
@@ -34,7 +34,7 @@ struct Arguments {
 pub async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse_from(std::env::args_os().skip(1));
     let first = *arguments.pod_ips.first().context("the pod has no address")?;
-    let readiness = Readiness::waiting("not all namespaces and pods are known yet");
+    let readiness = Readiness::waiting("not all namespaces, Services and pods are known yet");
     let health_address = every_address(first, arguments.health_port);
     process::run(arguments.log_format, health_address, readiness.clone(), |stop| run(arguments, readiness, stop)).await
 }

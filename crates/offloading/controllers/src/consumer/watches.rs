@@ -38,6 +38,7 @@ use super::state::{
 use super::triggers;
 use super::triggers::{Trigger, enqueue, enqueue_everywhere, enqueue_keys};
 use crate::{
+    cluster_domain::cluster_domain,
     kubelet::{KubeletApi, client_ca},
     networks::Networks,
     webhook,
@@ -87,6 +88,7 @@ pub fn start(context: Context) -> (Arc<Consumer>, mpsc::UnboundedReceiver<NewPee
         unoffloaded: Mutex::default(),
         chosen: tokio::sync::Mutex::default(),
         client_authority,
+        domain: cluster_domain(),
         version: OnceCell::new(),
     });
     (consumer, new_peers)

@@ -1,4 +1,4 @@
-//! Liqo's resolver as pods in mapped namespaces can use it.
+//! Liqo's resolver as pods in mapped namespaces use it.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,8 @@ use kube::{Api, runtime::watcher::Config};
 use liqo_api::RESOLVER;
 use liqo_controller_runtime::{Cache, Context, Key};
 use liqo_offloading_rules::pod::carry::home_names::Resolver;
-use liqo_offloading_rules::resolv_conf::{self, ResolvConf};
+
+use crate::cluster_domain::cluster_domain;
 
 /// The Service of the resolver, and whether it answers.
 pub struct ResolverService {
@@ -15,7 +16,7 @@ pub struct ResolverService {
     services: Cache<Vec<IpAddr>>,
     /// For each slice of the Service whether an endpoint is ready.
     slices: Cache<bool>,
-    /// The domain of this cluster, from this process's own `/etc/resolv.conf`.
+    /// The domain of this cluster, if it is known.
     domain: Option<String>,
 }
 
@@ -27,15 +28,11 @@ impl ResolverService {
         let services = Api::namespaced(client.clone(), &namespace);
         let of_service = Config::default().labels(&format!("kubernetes.io/service-name={RESOLVER}"));
         let slices = Api::namespaced(client.clone(), &namespace);
-        let domain = std::fs::read_to_string(resolv_conf::PATH).ok().and_then(|text| ResolvConf::parse(&text).domain);
-        if domain.is_none() {
-            tracing::warn!("{} names no domain of the cluster: remote pods do not resolve names as at home", resolv_conf::PATH);
-        }
         Self {
             namespace,
             services: Cache::watch(services, only, stop.clone(), |service| Some(addresses(service)), |_, _, _| {}),
             slices: Cache::watch(slices, of_service, stop.clone(), |slice| Some(has_ready_endpoint(&slice)), |_, _, _| {}),
-            domain,
+            domain: cluster_domain(),
         }
     }
 
@@ -44,12 +41,13 @@ impl ResolverService {
         self.services.synced().await && self.slices.synced().await
     }
 
-    /// The resolver, if it answers now.
-    pub fn current(&self) -> Option<Resolver> {
+    /// The resolver, for pods of a cluster with this domain, or with ours if it announces none. `None` if there is none. Pods ask it
+    /// even if no pod of it is ready now, because they keep their name servers for life.
+    pub fn for_pods_of(&self, home_domain: Option<&str>) -> Option<Resolver> {
         let addresses = self.services.get(&Key::new(self.namespace.clone(), RESOLVER))?.to_vec();
-        let answers = !addresses.is_empty() && self.slices.all().iter().any(|(_, is_ready)| **is_ready);
-        let domain = self.domain.clone().filter(|_| answers)?;
-        Some(Resolver { addresses, domain })
+        let domain = self.domain.clone().filter(|_| !addresses.is_empty())?;
+        let is_ready = self.slices.all().iter().any(|(_, is_ready)| **is_ready);
+        Some(Resolver { addresses, domain: home_domain.map_or(domain, str::to_owned), is_ready })
     }
 }
 

@@ -26,7 +26,7 @@ use liqo_controller_runtime::writes::StepError;
 use liqo_controller_runtime::{Cache, Context, Key, Queue, cache::whole, foreign_clusters};
 use liqo_offloading_rules::namespace::mapped::{self, ConsumerNamespace, Destination, DestinationState, NamespaceKind};
 use liqo_offloading_rules::pod::admission::Offer;
-use liqo_offloading_rules::pod::carry::home_names::{Resolver, is_renamed};
+use liqo_offloading_rules::pod::carry::home_names::{Resolver, announced_domain};
 use liqo_offloading_rules::pod::ledger::Ledger;
 use liqo_offloading_rules::pod::remote_pod::{PodIndex, RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::shadow_pod::Shadow;
@@ -327,12 +327,9 @@ impl Provider {
         })
     }
 
-    /// The resolver that new pods of this consumer in this namespace ask. `None` if all names are as at home, or while no resolver
-    /// answers.
-    pub fn resolver_for(&self, consumer: &ClusterId, namespace: &str) -> Option<Resolver> {
-        let here = || self.namespace(namespace).is_some_and(|found| is_renamed(namespace, &found, consumer));
-        let elsewhere = || self.namespaces.all().iter().any(|(key, found)| is_renamed(&key.name, found, consumer));
-        self.resolver.current().filter(|_| here() || elsewhere())
+    /// The resolver that new pods of this tenant ask. `None` if there is none.
+    pub fn resolver_for(&self, tenant: &str) -> Option<Resolver> {
+        self.resolver.for_pods_of(self.map(tenant).as_deref().and_then(announced_domain))
     }
 
     /// What this consumer may use now. `None` if no policy selects it.

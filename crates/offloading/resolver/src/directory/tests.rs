@@ -148,6 +148,73 @@ fn a_namespace_that_is_gone_has_no_name_and_a_renamed_one_its_new_name() {
 }
 
 #[test]
+fn names_in_the_domain_of_home_become_those_of_this_cluster_and_come_back() {
+    let mut directory = directory();
+    directory.domain_changed(&rome(), Some(&name("corp.local")));
+    for (from, to) in [
+        ("web.demo.svc.corp.local", "web.demo-rome-1.svc.cluster.local"),
+        ("web-0.web.demo.svc.Corp.Local", "web-0.web.demo-rome-1.svc.cluster.local"),
+        ("10-244-0-7.demo.pod.corp.local", "10-244-0-7.demo-rome-1.pod.cluster.local"),
+        ("web.same.svc.corp.local", "web.same.svc.cluster.local"),
+        ("kube-dns.kube-system.svc.corp.local", "kube-dns.kube-system.svc.cluster.local"),
+        // Pods that were created before the domain was known.
+        ("web.demo.svc.cluster.local", "web.demo-rome-1.svc.cluster.local"),
+        // Hosts that have nothing to do with the cluster.
+        ("mail.corp.local", "mail.corp.local"),
+        ("corp.local", "corp.local"),
+        ("svc.corp.local", "svc.corp.local"),
+    ] {
+        assert_eq!(asked(&directory, 1, from), to);
+    }
+    assert_eq!(asked(&directory, 2, "web.demo.svc.corp.local"), "web.demo.svc.corp.local", "the domain is another consumer's");
+    assert_eq!(asked(&directory, 9, "web.same.svc.corp.local"), "UnknownPod", "the pod may be too new");
+    let home = |text: &str| directory.at_home(&rome(), &name(text), &domain()).map(|name| written(&name));
+    assert_eq!(home("web-0.web.demo-rome-1.svc.cluster.local").as_deref(), Some("web-0.web.demo.svc.corp.local"));
+    assert_eq!(home("web.same.svc.cluster.local").as_deref(), Some("web.same.svc.corp.local"));
+    assert_eq!((home("web.demo-turin-2.svc.cluster.local"), home("mail.corp.local")), (None, None));
+    directory.domain_changed(&rome(), None);
+    assert_eq!(asked(&directory, 1, "web.demo.svc.corp.local"), "web.demo.svc.corp.local");
+}
+
+#[test]
+fn a_service_that_stands_for_another_name_is_an_alias_for_pods_of_the_same_consumer() {
+    let mut directory = directory();
+    let target = name("db.example.org");
+    for namespace in ["demo-rome-1", "same", "kube-system"] {
+        directory.external_name_changed(&Key::new(namespace, "db"), Some(&target));
+    }
+    let alias = Decision::Alias { target: target.clone() };
+    let decide = |directory: &Directory, pod: u8, text: &str| directory.decide(address(pod), &name(text), 1, &domain());
+    for text in ["db.demo.svc.cluster.local", "DB.Demo.svc.cluster.local", "db.same.svc.cluster.local"] {
+        assert_eq!(decide(&directory, 1, text), alias, "{text}");
+    }
+    for text in [
+        "x.db.demo.svc.cluster.local",
+        "db.demo.pod.cluster.local",
+        "web.demo.svc.cluster.local",
+        "db.kube-system.svc.cluster.local",
+        "db.demo-rome-1.svc.cluster.local",
+    ] {
+        assert!(!matches!(decide(&directory, 1, text), Decision::Alias { .. }), "{text}");
+    }
+    assert_eq!(asked(&directory, 2, "db.demo.svc.cluster.local"), "db.demo-turin-2.svc.cluster.local");
+    assert_eq!(decide(&directory, 9, "db.same.svc.cluster.local"), Decision::UnknownPod, "the pod may be too new");
+    directory.domain_changed(&rome(), Some(&name("corp.local")));
+    assert_eq!(decide(&directory, 1, "db.demo.svc.corp.local"), alias);
+    directory.external_name_changed(&Key::new("demo-rome-1", "db"), None);
+    assert_eq!(asked(&directory, 1, "db.demo.svc.cluster.local"), "db.demo-rome-1.svc.cluster.local");
+}
+
+#[test]
+fn a_pod_whose_address_is_hidden_resolves_names_that_mean_the_same_for_everybody() {
+    let mut directory = directory();
+    let text = "web.same.svc.cluster.local";
+    assert_eq!(asked(&directory, 9, text), text);
+    directory.namespace_changed("same-turin-2", None, Some(&mapped(turin(), "same")));
+    assert_eq!(asked(&directory, 9, text), "UnknownPod", "it may be a pod of turin");
+}
+
+#[test]
 fn answers_have_the_names_of_home_and_only_those_of_the_same_consumer() {
     let directory = directory();
     let home = |text: &str| directory.at_home(&rome(), &name(text), &domain()).map(|name| written(&name));

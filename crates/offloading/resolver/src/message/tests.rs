@@ -65,7 +65,7 @@ fn home(name: &Name) -> Option<Name> {
 }
 
 fn translated(answer: &[u8]) -> Vec<u8> {
-    translate(answer, home).unwrap().whole()
+    translate(answer, &[], home).unwrap().whole()
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn names_of_addresses_are_known() {
 fn an_answer_that_no_longer_fits_is_cut_off_at_its_question_and_says_so() {
     let answer =
         Builder::new(7, 0x8180, [1, 1, 0, 1]).question("web.long-name.x", 1).record("y", 16, &[5; 600]).edns(1232).done();
-    let translated = translate(&answer, home).unwrap();
+    let translated = translate(&answer, &[], home).unwrap();
     assert_eq!(translated.clone().fitting(1232), translated.clone().whole());
     let short = Builder::new(7, 0x8380, [1, 0, 0, 1]).question("web.short.x", 1).edns(1232).done();
     assert_eq!(translated.fitting(512), short);
@@ -279,7 +279,7 @@ fn malformed_answers_are_errors() {
         head().name("a").data(33, &[1]).done(),
         Builder::new(7, 0x8180, [9, 0, 0, 0]).question("a", 1).done(),
     ] {
-        assert!(translate(&message, home).is_err(), "{message:?}");
+        assert!(translate(&message, &[], home).is_err(), "{message:?}");
     }
 }
 
@@ -291,7 +291,7 @@ fn an_answer_that_grows_beyond_a_message_is_an_error() {
     for _ in 0..3000 {
         answer = answer.bytes(&[0xc0, 12]).data(33, &[0, 0, 0, 0, 0, 1, 0xc0, 12]);
     }
-    assert!(translate(&answer.done(), home).is_err());
+    assert!(translate(&answer.done(), &[], home).is_err());
 }
 
 #[test]
@@ -319,6 +319,31 @@ fn names_have_limits() {
     assert!(name("web.demo").with_label(0, &"a".repeat(64)).is_none());
 }
 
+#[test]
+fn a_name_gets_another_end() {
+    let moved = |end: &str| name("Web.demo.svc.Corp.local").with_end(3, &name(end));
+    assert_eq!(moved("cluster.local").labels(), name("Web.demo.svc.cluster.local").labels());
+    assert_eq!(moved("corp.local").labels(), name("Web.demo.svc.Corp.local").labels(), "upper and lower case stay");
+    assert_eq!(moved("local").labels(), name("Web.demo.svc.local").labels());
+}
+
+#[test]
+fn an_alias_comes_before_what_it_stands_for() {
+    let answer = Builder::new(7, 0x81a0, [1, 1, 0, 1]).question("db.example.org", 1);
+    let answer = answer.record("db.example.org", 1, &[192, 0, 2, 1]).edns(1232).done();
+    let names = [name("db.demo"), name("other.demo"), name("db.example.org")];
+    let found = translate(&answer, &names, |_| None).unwrap();
+    let wanted = Builder::new(7, 0x8180, [1, 3, 0, 1]).question("db.demo", 1);
+    let wanted = wanted.record("db.demo", 5, &wire("other.demo")).record("other.demo", 5, &wire("db.example.org"));
+    let wanted = wanted.record("db.example.org", 1, &[192, 0, 2, 1]).edns(1232).done();
+    assert_eq!(expanded(&found.clone().whole()), expanded(&wanted));
+    let short = Builder::new(7, 0x8380, [1, 0, 0, 1]).question("db.demo", 1).edns(1232).done();
+    assert_eq!(found.fitting(60), short, "all of it comes over TCP");
+    // The header of an answer that does not exist yet says how many answers there are.
+    let full = Builder::new(7, 0x8180, [0, u16::MAX, 0, 0]).done();
+    assert!(translate(&full, &names, |_| None).is_err());
+}
+
 proptest! {
     #[test]
     fn no_message_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), questions in 0..3_u8, records in 0..9_u8) {
@@ -327,7 +352,7 @@ proptest! {
             message[2] &= 0x07;
             message[4..HEADER_LEN].copy_from_slice(&[0, questions, 0, records, 0, 0, 0, 1]);
         }
-        let _ = translate(&message, home).map(|translated| translated.fitting(20));
+        let _ = translate(&message, &[], home).map(|translated| translated.fitting(20));
         if let Ok(query) = Query::read(&message) {
             let _ = query.with_name(&message, &name("a.b"));
         }

@@ -24,7 +24,7 @@ fn answer(id: u16, name: &str) -> Vec<u8> {
 
 /// Names and addresses in the answer, however it is compressed.
 fn same(found: &[u8], wanted: &[u8]) -> bool {
-    let whole = |message: &[u8]| translate(message, |_| None).unwrap().whole();
+    let whole = |message: &[u8]| translate(message, &[], |_| None).unwrap().whole();
     whole(found) == whole(wanted)
 }
 
@@ -167,6 +167,86 @@ async fn a_pod_that_stays_unknown_gets_no_service_of_another_namespace() {
     assert_eq!(ask(&socket, &asked).await, refusal(&asked, ResponseCode::NoSuchName));
     assert!(begin.elapsed() >= timeouts.new_pod, "it waits first");
     assert!(!served.known.directory.read().may_wait(HERE, Instant::now().into_std()));
+    task.abort();
+}
+
+fn know_external_name(known: &SharedDirectory, service: &str, target: &str) {
+    let (service, target) = (Key::new("demo-rome-1", service), name(target));
+    known.change(|directory| directory.external_name_changed(&service, Some(&target)));
+}
+
+fn wire(text: &str) -> Vec<u8> {
+    Builder::new(0, 0, [0; 4]).name(text).done()[12..].to_vec()
+}
+
+#[tokio::test]
+async fn an_external_name_is_answered_with_what_it_stands_for() {
+    let host = "db.example.org";
+    let (cluster_dns, task) = upstream(move |asked| {
+        if Query::read(asked).unwrap().name != name(host) {
+            return knows(asked);
+        }
+        let found = Builder::new(id(asked), 0x8180, [1, 1, 0, 0]).question(host, 1).record(host, 1, &[192, 0, 2, 1]);
+        vec![found.done()]
+    })
+    .await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, HERE);
+    for (service, target) in [("db", host), ("db-2", "DB.demo.svc.cluster.local"), ("own", AT_HOME), ("gone", "gone.example.org")]
+    {
+        know_external_name(&served.known, service, target);
+    }
+    let socket = client(&served).await;
+    let full = |service: &str| format!("{service}.demo.svc.cluster.local");
+    let ask_for = async |service: &str, kind| {
+        ask(&socket, &Builder::new(5, 0x0100, [1, 0, 0, 0]).question(&full(service), kind).done()).await
+    };
+    let answers = |service: &str, count| Builder::new(5, 0x8180, [1, count, 0, 0]).question(&full(service), 1);
+
+    let wanted = answers("db", 2).record(&full("db"), 5, &wire(host)).record(host, 1, &[192, 0, 2, 1]).done();
+    assert!(same(&ask_for("db", 1).await, &wanted));
+    // One that stands for another one.
+    let wanted = answers("db-2", 3).record(&full("db-2"), 5, &wire(&full("DB"))).record(&full("DB"), 5, &wire(host));
+    assert!(same(&ask_for("db-2", 1).await, &wanted.record(host, 1, &[192, 0, 2, 1]).done()));
+    // A Service of home, which has another name here.
+    let wanted = Builder::new(5, 0x8580, [1, 2, 0, 1]).question(&full("own"), 1).record(&full("own"), 5, &wire(AT_HOME));
+    assert!(same(&ask_for("own", 1).await, &wanted.record(AT_HOME, 1, &[10, 96, 7, 7]).edns(1232).done()));
+    // The alias itself, without asking anybody.
+    let wanted = Builder::new(5, 0x8180, [1, 1, 0, 0]).question(&full("gone"), 5);
+    assert!(same(&ask_for("gone", 5).await, &wanted.record(&full("gone"), 5, &wire("gone.example.org")).done()));
+    let wanted = Builder::new(5, 0x8183, [1, 1, 0, 0]).question(&full("gone"), 1);
+    assert!(same(&ask_for("gone", 1).await, &wanted.record(&full("gone"), 5, &wire("gone.example.org")).done()));
+    task.abort();
+}
+
+#[tokio::test]
+async fn external_names_that_stand_for_one_another_are_a_failure_of_the_server() {
+    let served = serve(Vec::new()).await;
+    know(&served.known, HERE);
+    know_external_name(&served.known, "a", "b.demo.svc.cluster.local");
+    know_external_name(&served.known, "b", "a.demo.svc.cluster.local");
+    let asked = question(5, "a.demo.svc.cluster.local");
+    assert_eq!(ask(&client(&served).await, &asked).await, refusal(&asked, ResponseCode::ServerFailure));
+}
+
+#[tokio::test]
+async fn an_external_name_leads_to_no_name_of_another_consumer() {
+    // Another consumer and the provider have a namespace `demo`, too.
+    let (cluster_dns, task) = upstream(|asked| {
+        let query = Query::read(asked).unwrap();
+        assert!(query.name == name(MAPPED), "{query:?}");
+        knows(asked)
+    })
+    .await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, HERE);
+    let turin = Mapped { consumer: ClusterId::of_public_key(&[2; 32]), home: "demo".to_owned(), terminating: false };
+    served.known.change(|directory| directory.namespace_changed("demo-turin-2", None, Some(&turin)));
+    know_external_name(&served.known, "a", AT_HOME);
+    let found = ask(&client(&served).await, &question(5, "a.demo.svc.cluster.local")).await;
+    let wanted = Builder::new(5, 0x8580, [1, 2, 0, 1]).question("a.demo.svc.cluster.local", 1);
+    let wanted = wanted.record("a.demo.svc.cluster.local", 5, &wire(AT_HOME)).record(AT_HOME, 1, &[10, 96, 7, 7]);
+    assert!(same(&found, &wanted.edns(1232).done()), "{found:?}");
     task.abort();
 }
 
@@ -323,7 +403,7 @@ async fn truncation_is_passed_on_and_the_whole_answer_comes_over_tcp() {
         write_message(&mut stream, &question(number, AT_HOME)).await.unwrap();
         let found = read_message(&mut stream, 65535).await.unwrap();
         let home = |found: &Name| (*found == name(MAPPED)).then(|| name(AT_HOME));
-        assert_eq!(found, translate(&big(number), home).unwrap().whole());
+        assert_eq!(found, translate(&big(number), &[], home).unwrap().whole());
     }
     task.abort();
     tcp.abort();

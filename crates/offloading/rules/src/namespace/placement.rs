@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
     ClusterId, MappedNamespacePhase, NamespaceMap, NamespaceMappingStrategy, NamespaceOffloading, NamespaceReadyReason,
-    OffloadedReason, RemoteNamespace, WantedNamespace, mapped_namespace,
+    OffloadedReason, RemoteNamespace, WantedNamespace, annotations, mapped_namespace,
 };
 use serde_json::{Map, Value, json};
 
@@ -89,6 +89,17 @@ pub fn patch(
         .chain(removed.map(|namespace| (namespace.clone(), Value::Null)))
         .collect();
     (!changes.is_empty()).then(|| json!({ "spec": { "mappings": changes } }))
+}
+
+/// Adds to the patch of a map that it announces this domain of our cluster, unless it does already.
+pub fn announce_domain(patch: Option<Value>, map: &NamespaceMap, domain: Option<&str>) -> Option<Value> {
+    let standing = map.metadata.annotations.as_ref().and_then(|all| all.get(annotations::CLUSTER_DOMAIN));
+    if standing.map(String::as_str) == domain {
+        return patch;
+    }
+    let mut patch = patch.unwrap_or_else(|| json!({}));
+    patch["metadata"]["annotations"][annotations::CLUSTER_DOMAIN] = json!(domain);
+    Some(patch)
 }
 
 /// The state of a namespace at a provider, for its pods.
@@ -278,6 +289,21 @@ mod tests {
         let other = map_of(&[("demo", "demo-rome-x"), ("new", "new-rome-x")], MappedNamespacePhase::Ready);
         let changes = json!({"spec": {"mappings": {"new": {"remoteName": "new-rome-x"}, "old": null}}});
         assert_eq!(patch(&standing, &other.spec.mappings), Some(changes));
+    }
+
+    #[test]
+    fn a_map_announces_the_domain_of_our_cluster_once() {
+        let mut map = map_of(&[], MappedNamespacePhase::Ready);
+        let patch = |map: &NamespaceMap, domain| announce_domain(None, map, domain);
+        assert_eq!(patch(&map, None), None);
+        let announced = json!({ "metadata": { "annotations": { annotations::CLUSTER_DOMAIN: "corp.local" } } });
+        assert_eq!(patch(&map, Some("corp.local")), Some(announced));
+        let with_mappings = announce_domain(Some(json!({ "spec": { "mappings": {} } })), &map, Some("corp.local")).unwrap();
+        assert!(with_mappings["spec"].is_object() && with_mappings["metadata"].is_object());
+        map.metadata.annotations = Some([(annotations::CLUSTER_DOMAIN.to_owned(), "corp.local".to_owned())].into());
+        assert_eq!(patch(&map, Some("corp.local")), None, "nothing is written when it stands there");
+        let gone = json!({ "metadata": { "annotations": { annotations::CLUSTER_DOMAIN: null } } });
+        assert_eq!(patch(&map, None), Some(gone));
     }
 
     #[test]

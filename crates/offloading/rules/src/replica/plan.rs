@@ -236,6 +236,9 @@ pub fn replica(kind: Kind, content: &Value, name: &str, namespace: &str, home: &
     let class = exposure::class(kind, content).map(str::to_owned);
     replica.insert("metadata".into(), json!({ "name": name, "namespace": namespace, "labels": all }));
     let mut replica = Value::from(replica);
+    if let Some(target) = service::external_name(content).filter(|_| kind == Kind::Service) {
+        replica["metadata"]["annotations"] = json!({ annotations::EXTERNAL_NAME: target });
+    }
     if let Some(class) = class {
         let mut said = metadata.get_mut("annotations").and_then(Value::as_object_mut).map(std::mem::take).unwrap_or_default();
         let made: BTreeSet<&String> = said.keys().collect();

@@ -9,6 +9,7 @@
 //! | the family of a single-stack Service | travels; a cluster without it uses the family that it has |
 //! | which of two families is the first | stays: the Service has addresses of both |
 //! | type | `LoadBalancer` travels, and the provider limits it to its policy; all others become `ClusterIP` |
+//! | `externalName` of type `ExternalName` | becomes an annotation of a headless Service, which only Liqo's resolver reads. A Service of that type would make any name of the provider the backend of an Ingress there |
 //! | `loadBalancerSourceRanges`, `allocateLoadBalancerNodePorts: false` | travel with it: they only close |
 //! | `loadBalancerClass` | the one that the annotation names for other clusters, see [`exposure`] |
 //! | selector | stays: endpoints come from the consumer's slices |
@@ -21,8 +22,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use liqo_api::annotations::EXTERNAL_NAME;
 use serde_json::{Map, Value, json};
 
+use crate::dns_names;
 use crate::json::{fields, items, text};
 use crate::replica::exposure::{self, Request};
 use crate::replica::ingress;
@@ -31,6 +34,7 @@ use crate::replica::ingress;
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Label of slices that kube-proxy ignores.
 const HEADLESS: &str = "service.kubernetes.io/headless";
+const EXTERNAL_NAME_TYPE: &str = "ExternalName";
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 /// Kubernetes' default for session affinity, in seconds.
 const AFFINITY_TIMEOUT: u32 = 10_800;
@@ -39,7 +43,13 @@ const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ran
 
 /// The fields of a Service that leave the consumer's cluster.
 pub(crate) fn leaving(object: &Value) -> Map<String, Value> {
+    if text(object, "/spec/type") == Some(EXTERNAL_NAME_TYPE) {
+        return leaving_external(object);
+    }
     let mut whole = object.clone();
+    if let Some(annotations) = whole.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+        annotations.remove(EXTERNAL_NAME);
+    }
     let request = match exposure::request(object) {
         // The cloud here knows the annotation that keeps the load balancer internal; another cloud does not.
         Request::Any if is_internal(object) => Request::Nothing,
@@ -55,6 +65,26 @@ pub(crate) fn leaving(object: &Value) -> Map<String, Value> {
         whole["spec"]["loadBalancerSourceRanges"] = json!(ranges);
     }
     service(&whole)
+}
+
+/// A Service of type `ExternalName` as it leaves. A provider that does not know the type takes it for a headless Service.
+fn leaving_external(object: &Value) -> Map<String, Value> {
+    let mut spec = json!({ "type": EXTERNAL_NAME_TYPE, "clusterIP": "None" });
+    if let Some(target) = external_name(object) {
+        spec["externalName"] = target.into();
+    }
+    Map::from_iter([("spec".to_owned(), spec)])
+}
+
+/// The name that a Service of type `ExternalName` stands for, or the replica of one. `None` if DNS cannot answer it, or if it looks
+/// like an address, for which a cluster's DNS does not answer either.
+pub fn external_name(object: &Value) -> Option<&str> {
+    let name = match text(object, "/spec/type") {
+        Some(EXTERNAL_NAME_TYPE) => text(object, "/spec/externalName"),
+        _ => annotation(object, EXTERNAL_NAME),
+    }?;
+    let name = name.strip_suffix('.').unwrap_or(name);
+    (dns_names::is_dns_name(name) && name.parse::<IpAddr>().is_err()).then_some(name)
 }
 
 /// Whether a cloud's annotation says that the load balancer is internal.
@@ -76,6 +106,13 @@ pub fn closed(mut object: Value) -> Value {
 
 /// The fields of a Service that mean the same in another cluster.
 pub fn service(object: &Value) -> Map<String, Value> {
+    if let Some(target) = external_name(object) {
+        let mut spec =
+            Map::from_iter([("type", "ClusterIP"), ("clusterIP", "None")].map(|(key, value)| (key.to_owned(), value.into())));
+        insert_families(&mut spec, object);
+        let metadata = json!({ "annotations": { EXTERNAL_NAME: target } });
+        return Map::from_iter([("metadata".to_owned(), metadata), ("spec".to_owned(), spec.into())]);
+    }
     let balanced = text(object, "/spec/type") == Some("LoadBalancer");
     let mut spec = Map::from_iter([("type".to_owned(), json!(if balanced { "LoadBalancer" } else { "ClusterIP" }))]);
     if balanced {
@@ -91,11 +128,7 @@ pub fn service(object: &Value) -> Map<String, Value> {
     if text(object, "/spec/clusterIP") == Some("None") {
         spec.insert("clusterIP".into(), "None".into());
     }
-    let both = matches!(text(object, "/spec/ipFamilyPolicy"), Some("PreferDualStack" | "RequireDualStack"));
-    spec.insert("ipFamilyPolicy".into(), if both { "PreferDualStack" } else { "SingleStack" }.into());
-    if let (false, Some(family)) = (both, first_family(object)) {
-        spec.insert("ipFamilies".into(), json!([family]));
-    }
+    insert_families(&mut spec, object);
     let ports: Vec<Value> = items(object, "/spec/ports").iter().map(service_port).collect();
     if !ports.is_empty() {
         spec.insert("ports".into(), ports.into());
@@ -110,6 +143,14 @@ pub fn service(object: &Value) -> Map<String, Value> {
         spec.insert("publishNotReadyAddresses".into(), true.into());
     }
     Map::from_iter([("spec".to_owned(), spec.into())])
+}
+
+fn insert_families(spec: &mut Map<String, Value>, object: &Value) {
+    let both = matches!(text(object, "/spec/ipFamilyPolicy"), Some("PreferDualStack" | "RequireDualStack"));
+    spec.insert("ipFamilyPolicy".into(), if both { "PreferDualStack" } else { "SingleStack" }.into());
+    if let (false, Some(family)) = (both, first_family(object)) {
+        spec.insert("ipFamilies".into(), json!([family]));
+    }
 }
 
 /// The family of the first address of a Service.
@@ -263,6 +304,46 @@ mod tests {
         assert_eq!(at(&both, &["10.96.0.0/12", "fd00:10:96::/112"]), None);
         let unsaid = home("SingleStack", json!([]));
         assert_eq!((at(&unsaid, &["fd00:10:96::/112"]), at(&unsaid, &[])), (Some("IPv6"), None));
+    }
+
+    #[test]
+    fn an_external_name_is_an_annotation_of_a_headless_service() {
+        let home = |name: &str| {
+            json!({ "metadata": { "name": "db" }, "spec": { "type": "ExternalName", "externalName": name, "externalIPs": ["192.0.2.1"],
+                "ports": [{ "port": 80 }], "selector": { "app": "web" }, "clusterIP": "10.96.0.7" } })
+        };
+        let made = json!({ "metadata": { "annotations": { EXTERNAL_NAME: "db.example.org" } },
+            "spec": { "type": "ClusterIP", "clusterIP": "None", "ipFamilyPolicy": "SingleStack" } });
+        for name in ["db.example.org", "db.example.org."] {
+            let sent = Value::from(leaving(&home(name)));
+            assert_eq!(sent["spec"], json!({ "type": "ExternalName", "clusterIP": "None", "externalName": "db.example.org" }));
+            assert_eq!(Value::from(service(&sent)), made);
+        }
+        assert_eq!(Value::from(service(&made)), made, "what the provider made is rebuilt the same");
+        let mut at_provider = made.clone();
+        at_provider["spec"]["ipFamilies"] = json!(["IPv4"]);
+        assert_eq!(Value::from(service(&at_provider)), of_families(made, &["IPv4"]));
+    }
+
+    #[test]
+    fn an_external_name_that_dns_cannot_answer_stands_for_nothing() {
+        let long = format!("{0}.{0}.{0}.{1}", "a".repeat(63), "b".repeat(62));
+        for name in ["192.0.2.1", "", "..", "a_b", "A.example.org", "a b", &"a".repeat(64), &long, "a\n", "fd00::1"] {
+            let sent = Value::from(leaving(&json!({ "spec": { "type": "ExternalName", "externalName": name } })));
+            assert_eq!(sent["spec"], json!({ "type": "ExternalName", "clusterIP": "None" }), "{name}");
+            let hostile = json!({ "spec": { "type": "ExternalName", "externalName": name, "clusterIP": "None" } });
+            for object in [sent, hostile] {
+                let made = json!({ "spec": { "type": "ClusterIP", "clusterIP": "None", "ipFamilyPolicy": "SingleStack" } });
+                assert_eq!(Value::from(service(&object)), made, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_annotation_at_home_makes_no_external_name() {
+        let home =
+            json!({ "metadata": { "annotations": { EXTERNAL_NAME: "db.example.org" } }, "spec": { "ports": [{ "port": 80 }] } });
+        assert_eq!(leaving(&home), service(&json!({ "spec": { "ports": [{ "port": 80 }] } })));
     }
 
     #[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]

@@ -17,7 +17,7 @@ use kube::{
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
     CONTROLLER_MANAGER, ClusterId, Exposed, NAMESPACE_MAP, NAMESPACE_OFFLOADING, NamespaceMap, NamespaceMapSpec,
-    NamespaceOffloading, RemoteNamespace, finalizers, labels, may_be_offloaded, roles,
+    NamespaceOffloading, RemoteNamespace, annotations, finalizers, labels, may_be_offloaded, roles,
 };
 use liqo_controller_runtime::{
     Key, Next,
@@ -127,9 +127,11 @@ async fn reconcile_map(consumer: &Consumer, id: &ClusterId) -> Result<Next, Erro
     let api: Api<NamespaceMap> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
     let key = Key::new(&remote.connection.tenant_namespace, NAMESPACE_MAP);
     let failed = |source| Error::Map { cluster: id.clone(), source };
+    let domain = consumer.domain.as_deref();
     match remote.map() {
         Some(live) => {
-            if let Some(patch) = placement::patch(&live, &wanted, us, runs) {
+            let patch = placement::patch(&live, &wanted, us, runs);
+            if let Some(patch) = placement::announce_domain(patch, &live, domain) {
                 let answer = call(api.patch(NAMESPACE_MAP, &PatchParams::default(), &Patch::Merge(&patch))).await;
                 answer.step("change", "NamespaceMap", key).map_err(failed)?;
             }
@@ -138,6 +140,7 @@ async fn reconcile_map(consumer: &Consumer, id: &ClusterId) -> Result<Next, Erro
         None => {
             let mut map = NamespaceMap::new(NAMESPACE_MAP, NamespaceMapSpec { mappings: wanted });
             map.labels_mut().insert(labels::MANAGED.into(), "true".into());
+            map.annotations_mut().extend(domain.map(|domain| (annotations::CLUSTER_DOMAIN.into(), domain.into())));
             match call(api.create(&PostParams::default(), &map)).await {
                 // The watch lags; its event triggers us again.
                 Err(PeerError::Api(kube::Error::Api(status))) if status.is_already_exists() => {}

@@ -64,7 +64,7 @@ pub async fn run(provider: Arc<Provider>) {
 impl Controller {
     /// Reconciles all mapped namespaces of one tenant.
     async fn reconcile(&self, tenant_namespace: &str) -> Result<Next, Error> {
-        let Some(consumer) = consumer_of(tenant_namespace) else { return Ok(Next::OnChange) };
+        let Some(consumer) = liqo_api::consumer_of_tenant_namespace(tenant_namespace) else { return Ok(Next::OnChange) };
         let provider = &self.provider;
         let (tenant, map) = (provider.tenant(tenant_namespace), provider.map(tenant_namespace));
         let mut namespaces = provider.all_namespaces();
@@ -214,10 +214,4 @@ impl Controller {
     fn api(&self) -> Api<Namespace> {
         Api::all(self.provider.context.client.clone())
     }
-}
-
-/// The consumer whose tenant namespace has this name.
-fn consumer_of(tenant_namespace: &str) -> Option<ClusterId> {
-    let id: ClusterId = tenant_namespace.rsplit('-').next()?.parse().ok()?;
-    (liqo_api::tenant_namespace(&id) == tenant_namespace).then_some(id)
 }

@@ -18,7 +18,7 @@ use liqo_controller_runtime::{Key, Next};
 use liqo_offloading_rules::json::{OFFER_RECLAIMED, items};
 use liqo_offloading_rules::namespace::mapped::Destination;
 use liqo_offloading_rules::pod::admission::{Account, Refusal, negative_quantity};
-use liqo_offloading_rules::pod::carry::home_names::ask_resolver;
+use liqo_offloading_rules::pod::carry::home_names::{self, ask_resolver};
 use liqo_offloading_rules::pod::carry::{RemoteIdentity, remote_patch, remote_pod};
 use liqo_offloading_rules::pod::ephemeral::{self, RefusedContainers};
 use liqo_offloading_rules::pod::ledger::AdmissionRequest;
@@ -369,6 +369,7 @@ impl Pass<'_> {
                     // Admission plugins of this cluster may have raised what it requests.
                     self.provider.ledger.lock().created(self.key, &pod.charge);
                     self.memory.created = Some(pod.uid.clone());
+                    self.warn_about_names(pod, &input.pod["spec"]).await;
                 }
                 Ok(Ok(live))
             }
@@ -385,6 +386,15 @@ impl Pass<'_> {
                 Ok(Err(refusal))
             }
             Err(error) => Ok(Err(error).step("create", "Pod", key)?),
+        }
+    }
+
+    /// Tells with an event that a new pod does not resolve names as at home. The consumer shows it on the local pod.
+    async fn warn_about_names(&self, pod: &RemotePod, carried: &Value) {
+        let resolver = self.provider.resolver_for(&self.key.namespace);
+        if let Some((reason, message)) = home_names::warning(resolver.as_ref()).filter(|_| home_names::asks_cluster(carried)) {
+            let reference = object_ref("v1", "Pod", &pod.key, Some(pod.uid.clone()));
+            self.provider.context.events.warning(&reference, reason, message).await;
         }
     }
 
@@ -418,7 +428,7 @@ impl Pass<'_> {
         let offer = self.provider.offers.get(&Key::new(self.key.namespace.clone(), shadow.pool.clone()));
         let mut pod = remote_pod(&input.pod, &identity, &input.policy.rules(offer.as_deref()))
             .map_err(|refusal| Refusal { reason: refusal.reason, message: refusal.message })?;
-        if let Some(resolver) = self.provider.resolver_for(&input.consumer, &key.namespace) {
+        if let Some(resolver) = self.provider.resolver_for(&self.key.namespace) {
             ask_resolver(&mut pod["spec"], &shadow.namespace, &resolver);
         }
         let spec = PodSpec::deserialize(&pod["spec"]).map_err(|error| Refusal {

@@ -16,8 +16,10 @@ use crate::json::{items, name, text};
 use crate::pod::carry::volumes::injected;
 use crate::pod::carry::{CONTAINER_LISTS, Refusal};
 
-/// The names of an API server in its own cluster; clients use the first.
-const HOSTS: [&str; 3] = ["kubernetes.default.svc", "kubernetes.default", "kubernetes.default.svc.cluster.local"];
+/// The names of an API server in its own cluster, without those with the cluster's domain; clients use the first.
+const HOSTS: [&str; 2] = ["kubernetes.default.svc", "kubernetes.default"];
+/// The domain of most clusters, and of those whose domain is unknown.
+const USUAL_DOMAIN: &str = "cluster.local";
 const HOST_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 /// The port of the Service `kubernetes`.
 const PORT: &str = "443";
@@ -121,11 +123,13 @@ pub fn bound_at(pod: &Value) -> Option<Timestamp> {
     text(scheduled, "/lastTransitionTime")?.parse().ok()
 }
 
-/// Makes the carried form of a local pod find its home API server at these addresses of the provider.
-pub fn give(carried: &mut Value, home: &Value, secret: &str, addresses: &[IpAddr]) {
+/// Makes the carried form of a local pod of a cluster with this domain find its home API server at these addresses of the provider.
+pub fn give(carried: &mut Value, home: &Value, secret: &str, addresses: &[IpAddr], domain: Option<&str>) {
     let injected = injected(home);
     let Some(spec) = carried.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    put_first(spec, "hostAliases", addresses.iter().map(|address| json!({ "ip": address, "hostnames": HOSTS })).collect());
+    let full = format!("{}.{}", HOSTS[0], domain.unwrap_or(USUAL_DOMAIN));
+    let hosts = [HOSTS[0], HOSTS[1], full.as_str()];
+    put_first(spec, "hostAliases", addresses.iter().map(|address| json!({ "ip": address, "hostnames": hosts })).collect());
     let source = json!({ "secretName": secret, "defaultMode": 0o644 });
     put_first(spec, "volumes", injected.iter().map(|name| json!({ "name": name, "secret": source })).collect());
     for list in CONTAINER_LISTS {
@@ -264,7 +268,7 @@ mod tests {
     fn what_a_client_goes_by_stands_where_it_stands_at_home_and_the_provider_takes_it_as_it_is() {
         let home = pod("reader", None);
         let mut carried = outgoing(&home, &[].into()).unwrap();
-        give(&mut carried, &home, "liqo-api-server-u", &["10.71.0.2".parse().unwrap()]);
+        give(&mut carried, &home, "liqo-api-server-u", &["10.71.0.2".parse().unwrap()], Some("corp.local"));
         let identity = RemoteIdentity {
             namespace: "demo-rome-x",
             name: "web",
@@ -291,7 +295,11 @@ mod tests {
             json!([{ "name": "KUBERNETES_SERVICE_HOST", "value": "kubernetes.default.svc" },
                 { "name": "KUBERNETES_SERVICE_PORT_HTTPS", "value": "443" }, { "name": "KUBERNETES_SERVICE_PORT", "value": "8443" }])
         );
-        assert_eq!(spec["hostAliases"][0], json!({ "ip": "10.71.0.2", "hostnames": HOSTS }));
+        assert_eq!(
+            spec["hostAliases"][0],
+            json!({ "ip": "10.71.0.2",
+            "hostnames": ["kubernetes.default.svc", "kubernetes.default", "kubernetes.default.svc.corp.local"] })
+        );
         assert_eq!(spec["hostAliases"][1]["ip"], "192.0.2.1");
         let hosts = items(&spec["initContainers"][0], "/env").iter().map(|variable| text(variable, "/value"));
         assert_eq!(hosts.collect::<Vec<_>>(), [Some(""); 3], "what has no token there has none here");
@@ -312,7 +320,7 @@ mod tests {
         };
         let (none, ours) = (Some(String::new()), Some(HOSTS[0].to_owned()));
         let mut given = outgoing(&home, &[].into()).unwrap();
-        give(&mut given, &home, "liqo-api-server-u", &["10.71.0.2".parse().unwrap()]);
+        give(&mut given, &home, "liqo-api-server-u", &["10.71.0.2".parse().unwrap()], None);
         assert_eq!(hosts(&given), [ours, none.clone()]);
         assert_eq!(given["spec"]["ephemeralContainers"][0]["volumeMounts"], json!([mount]));
         let mut withheld = outgoing(&home, &[].into()).unwrap();

@@ -1,16 +1,16 @@
-//! How a remote pod resolves names as at home, where its namespaces have other names: `web.demo` is a Service in the home namespace
-//! `demo`, which is called `demo-rome-x7k2qd` here.
+//! How a remote pod resolves names as at home: `web.demo` is a Service in the home namespace `demo`, which may be called
+//! `demo-rome-x7k2qd` here, in a cluster with another domain.
 //!
 //! The pod asks Liqo's resolver instead of the cluster's own, with the search domains that it would have at home: then its
 //! `/etc/resolv.conf` differs only in the address of the name server. The resolver translates the names.
 
 use std::net::IpAddr;
 
-use liqo_api::ClusterId;
+use liqo_api::{NamespaceMap, annotations};
 use serde_json::{Map, Value, json};
 
+use crate::dns_names;
 use crate::json::{items, name, text};
-use crate::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 
 /// Maximum number of name servers of a pod, as the API server allows.
 const MAX_SERVERS: usize = 3;
@@ -18,24 +18,54 @@ const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 /// Maximum length of all search domains of a pod in characters, with spaces between them, as the API server allows.
 const MAX_SEARCHES_LEN: usize = 2048;
+/// Maximum length of a cluster's domain: the search domain of a namespace with the longest name is a valid name.
+const MAX_DOMAIN_LEN: usize = 253 - 63 - ".svc.".len();
 
 /// Liqo's resolver in this cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolver {
     /// The addresses of its Service.
     pub addresses: Vec<IpAddr>,
-    /// The domain of this cluster, such as `cluster.local`.
+    /// The domain of the pods' home cluster, such as `cluster.local`.
     pub domain: String,
+    /// Whether one of its pods is ready.
+    pub is_ready: bool,
 }
 
-/// Whether this mapped namespace of a consumer has another name at home.
-pub fn is_renamed(name: &str, namespace: &ConsumerNamespace, consumer: &ClusterId) -> bool {
-    namespace.consumer == *consumer && matches!(&namespace.kind, NamespaceKind::Mapped { home } if home != name)
+/// The domain that a consumer announces for its cluster. `None` if it announces none, or no valid one.
+pub fn announced_domain(map: &NamespaceMap) -> Option<&str> {
+    let domain = map.metadata.annotations.as_ref()?.get(annotations::CLUSTER_DOMAIN)?;
+    (domain.len() <= MAX_DOMAIN_LEN && dns_names::is_dns_name(domain)).then_some(domain)
+}
+
+/// Reason and message of an event of a new pod that does not resolve names as at home.
+pub fn warning(resolver: Option<&Resolver>) -> Option<(&'static str, &'static str)> {
+    match resolver {
+        None => Some((
+            "NoResolver",
+            "the cluster that runs the pod has no Service liqo-dns: the pod resolves names as they are there, not as at home, \
+             until it is created again",
+        )),
+        Some(Resolver { is_ready: false, .. }) => Some((
+            "ResolverNotReady",
+            "no pod of liqo-dns is ready in the cluster that runs the pod: the pod resolves no name until one is",
+        )),
+        Some(_) => None,
+    }
+}
+
+/// Whether a pod asks the name servers of its cluster. One in the network of its node asks those of the node, unless it says otherwise.
+pub fn asks_cluster(spec: &Value) -> bool {
+    let is_in_host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
+    match text(spec, "/dnsPolicy") {
+        None | Some("ClusterFirst") => !is_in_host_network,
+        policy => policy == Some("ClusterFirstWithHostNet"),
+    }
 }
 
 /// Lets a pod of this home namespace ask the resolver, unless the pod chose other name servers than the cluster's.
 pub fn ask_resolver(spec: &mut Value, home_namespace: &str, resolver: &Resolver) {
-    if !matches!(text(spec, "/dnsPolicy"), None | Some("ClusterFirst" | "ClusterFirstWithHostNet")) {
+    if !asks_cluster(spec) {
         return;
     }
     let domain = &resolver.domain;
@@ -77,10 +107,11 @@ fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{consumer, mapped, tenant};
+    use crate::fixtures::map;
 
     fn resolver() -> Resolver {
-        Resolver { addresses: ["10.96.5.5", "fd00::5"].map(|one| one.parse().unwrap()).into(), domain: "cluster.local".into() }
+        let addresses = ["10.96.5.5", "fd00::5"].map(|one| one.parse().unwrap()).into();
+        Resolver { addresses, domain: "cluster.local".into(), is_ready: true }
     }
 
     fn asking(spec: Value) -> Value {
@@ -134,10 +165,32 @@ mod tests {
     }
 
     #[test]
-    fn only_a_mapped_namespace_with_another_name_is_renamed() {
-        let demo = mapped("demo", "u1");
-        assert!(is_renamed("demo-rome", &demo, &consumer()) && !is_renamed("demo", &demo, &consumer()));
-        assert!(!is_renamed("demo-rome", &demo, &ClusterId::of_public_key(&[8; 32])));
-        assert!(!is_renamed("liqo-tenant", &tenant(), &consumer()));
+    fn only_a_valid_domain_is_announced() {
+        let announced = |domain: &str| {
+            let mut map = map(&[], &[]);
+            map.metadata.annotations = Some([(annotations::CLUSTER_DOMAIN.to_owned(), domain.to_owned())].into());
+            announced_domain(&map).map(str::to_owned)
+        };
+        assert_eq!(announced("corp.local").as_deref(), Some("corp.local"));
+        let long = vec!["a".repeat(61); 3].join(".");
+        assert_eq!(long.len(), MAX_DOMAIN_LEN);
+        assert!(announced(&long).is_some(), "a search domain with the longest namespace is a name");
+        for domain in
+            ["", ".", "corp.local.", "Corp.local", "a b", "a\nnameserver 192.0.2.1", &"a".repeat(64), &format!("{long}a")]
+        {
+            assert_eq!(announced(domain), None, "{domain}");
+        }
+        assert_eq!(announced_domain(&map(&[], &[])), None);
+    }
+
+    #[test]
+    fn a_pod_that_does_not_resolve_names_as_at_home_says_so() {
+        let reason = |resolver: Option<Resolver>| warning(resolver.as_ref()).map(|(reason, _)| reason);
+        assert_eq!(reason(Some(resolver())), None);
+        assert_eq!(reason(Some(Resolver { is_ready: false, ..resolver() })), Some("ResolverNotReady"));
+        assert_eq!(reason(None), Some("NoResolver"));
+        assert!(asks_cluster(&json!({})) && !asks_cluster(&json!({ "dnsPolicy": "Default" })));
+        let in_host_network = |policy: &str| asks_cluster(&json!({ "hostNetwork": true, "dnsPolicy": policy }));
+        assert!(in_host_network("ClusterFirstWithHostNet") && !in_host_network("ClusterFirst"));
     }
 }

@@ -249,6 +249,44 @@ fn a_service_is_rebuilt_from_what_may_be_in_it() {
 }
 
 #[test]
+fn an_external_name_is_only_an_annotation_here_and_follows_home() {
+    let sent = |target: &str| {
+        let home = service(|service| {
+            service["spec"] = json!({ "type": "ExternalName", "externalName": target, "clusterIP": "None" });
+            // The provider writes the annotation itself.
+            service["metadata"]["annotations"] = json!({ annotations::EXTERNAL_NAME: "kube-dns.kube-system.svc.cluster.local" });
+        });
+        object("service-1", &home, |_| {}).of_families(&["IPv4"])
+    };
+    let source = sent("db.example.org");
+    let made = replica(Kind::Service, &source.content().unwrap(), "web", "x", "demo");
+    assert_eq!(made["metadata"]["annotations"], json!({ annotations::EXTERNAL_NAME: "db.example.org" }));
+    assert_eq!((&made["spec"]["type"], &made["spec"]["externalName"]), (&json!("ClusterIP"), &Value::Null));
+    let live = |annotations: Value| {
+        let mut live = made.clone();
+        for (field, value) in
+            [("clusterIPs", json!(["None"])), ("sessionAffinity", json!("None")), ("ipFamilies", json!(["IPv4"]))]
+        {
+            live["spec"][field] = value;
+        }
+        live["metadata"]["annotations"] = annotations;
+        replica_of(Kind::Service, live)
+    };
+    let current = live(json!({ annotations::EXTERNAL_NAME: "db.example.org", "example.org/theirs": "stays" }));
+    let steps = |source: &Source, live: &Replica| plan(one(source), one(live), &BTreeSet::from([Kind::Service]), None);
+    assert_eq!(steps(&source, &current), []);
+    for (source, live) in [(sent("other.example.org"), &current), (source.clone(), &live(json!({})))] {
+        assert_eq!(steps(&source, live), [Step::Change(source.clone(), live.clone())]);
+        assert!(!live.must_be_recreated_for(&source.content().unwrap()));
+    }
+    let usual = object("service-1", &service(|_| {}), |_| {});
+    assert!(current.must_be_recreated_for(&usual.content().unwrap()), "it has no address");
+    let standing = json!({ "metadata": { "annotations": { annotations::EXTERNAL_NAME: "db.example.org" } } });
+    let wanted = replacement(&standing, replica(Kind::Service, &usual.content().unwrap(), "web", "x", "demo"));
+    assert_eq!(wanted["metadata"]["annotations"], json!({}), "it is not left over");
+}
+
+#[test]
 fn what_the_api_server_adds_to_a_service_is_no_change_and_what_a_person_adds_is() {
     let source = object("service-1", &service(|_| {}), |_| {}).of_families(&["IPv4"]);
     let live = |change: &dyn Fn(&mut Value)| {

@@ -247,7 +247,7 @@ fn services(facts: &Facts) -> Finding {
     Finding::fail(
         check,
         format!("no ready endpoint: Service {}", empty.join(", ")),
-        "peers call liqo-auth, the API server shows new pods of offloaded namespaces to liqo-webhook, and pods of consumers ask liqo-dns for names: see manager, leader and pods",
+        "peers call liqo-auth, the API server shows new pods of offloaded namespaces to liqo-webhook, and pods of consumers resolve no name while nothing answers at liqo-dns: see manager, leader and pods",
     )
 }
 

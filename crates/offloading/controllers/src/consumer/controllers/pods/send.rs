@@ -124,7 +124,7 @@ impl Pass<'_> {
             }
             Verdict::Send { mut carried, api_server, without_api_server } => {
                 if let Some(addresses) = api_server {
-                    give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses);
+                    give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses, self.consumer.domain.as_deref());
                     records::ensure_token(self.consumer, self.peer, remote, self.pod).await;
                 } else {
                     withhold(&mut carried, &self.pod.json());
@@ -235,7 +235,7 @@ impl Pass<'_> {
         // While the addresses are unknown, those that the shadow pod has stay.
         let whole = whole && !(uses_api_server && addresses.is_empty());
         if uses_api_server {
-            give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses);
+            give(&mut carried, &self.pod.json(), &secret(&self.pod.uid), &addresses, self.consumer.domain.as_deref());
         } else {
             withhold(&mut carried, &self.pod.json());
         }
