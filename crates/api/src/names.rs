@@ -285,6 +285,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_tenant_namespace_names_its_consumer() {
+        let consumer = ClusterId::of_public_key(&[1; 32]);
+        assert_eq!(consumer_of_tenant_namespace(&tenant_namespace(&consumer)), Some(consumer.clone()));
+        for other in [provider_namespace(&consumer), consumer.to_string(), "liqo-tenant-".to_owned(), String::new()] {
+            assert_eq!(consumer_of_tenant_namespace(&other), None, "{other}");
+        }
+    }
+
+    #[test]
     fn namespaces_of_kubernetes_and_of_liqo_are_not_offloaded() {
         for namespace in
             ["default", "kube-system", "kube-public", "openshift-monitoring", "liqo-fabric", "liqo-tenant-x", "elsewhere"]

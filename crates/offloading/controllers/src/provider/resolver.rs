@@ -45,10 +45,15 @@ impl ResolverService {
     /// even if no pod of it is ready now, because they keep their name servers for life.
     pub fn for_pods_of(&self, home_domain: Option<&str>) -> Option<Resolver> {
         let addresses = self.services.get(&Key::new(self.namespace.clone(), RESOLVER))?.to_vec();
-        let domain = self.domain.clone().filter(|_| !addresses.is_empty())?;
         let is_ready = self.slices.all().iter().any(|(_, is_ready)| **is_ready);
-        Some(Resolver { addresses, domain: home_domain.map_or(domain, str::to_owned), is_ready })
+        resolver(addresses, is_ready, self.domain.as_deref(), home_domain)
     }
+}
+
+/// Without a domain of this cluster, the resolver translates nothing.
+fn resolver(addresses: Vec<IpAddr>, is_ready: bool, domain: Option<&str>, home_domain: Option<&str>) -> Option<Resolver> {
+    let domain = domain.filter(|_| !addresses.is_empty())?;
+    Some(Resolver { addresses, domain: home_domain.unwrap_or(domain).to_owned(), is_ready })
 }
 
 fn addresses(service: Service) -> Vec<IpAddr> {
@@ -74,6 +79,18 @@ mod tests {
         };
         assert_eq!(found(json!(["10.96.5.5", "fd00::5"])).len(), 2);
         assert_eq!(found(json!(["None"])), [] as [IpAddr; 0]);
+    }
+
+    #[test]
+    fn pods_ask_a_resolver_that_is_not_ready_yet_in_the_domain_of_their_home() {
+        let found = |is_ready, domain, home_domain| resolver(vec![[10, 96, 5, 5].into()], is_ready, domain, home_domain);
+        let of = |domain: &str, is_ready| {
+            Some(Resolver { addresses: vec![[10, 96, 5, 5].into()], domain: domain.to_owned(), is_ready })
+        };
+        assert_eq!(found(true, Some("cluster.local"), None), of("cluster.local", true));
+        assert_eq!(found(false, Some("cluster.local"), Some("corp.local")), of("corp.local", false));
+        assert_eq!(found(true, None, Some("corp.local")), None);
+        assert_eq!(resolver(Vec::new(), true, Some("cluster.local"), None), None, "the Service has no address");
     }
 
     #[test]
