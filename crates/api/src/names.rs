@@ -161,6 +161,8 @@ pub mod annotations {
     pub const PUBLIC_KEY: &str = "liqo.io/public-key";
     /// On a tenant namespace and others: the friendly name of the cluster.
     pub const CLUSTER_NAME: &str = "liqo.io/cluster-name";
+    /// On a Node: the commands that keep new pods off it, separated by commas. The last one of them uncordons the node.
+    pub const CORDONED_BY: &str = "liqo.io/cordoned-by";
     /// On the Lease of a gateway: its WireGuard key (base64).
     pub const GATEWAY_KEY: &str = "liqo.io/gateway-key";
     /// On the Lease of a gateway whose key was renewed: its first key (base64). The flows that it carries follow from this key.
