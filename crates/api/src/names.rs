@@ -151,7 +151,7 @@ pub mod annotations {
     /// On a local pod that may run only once, or that gets tokens: UID of the `NamespaceMap` of the tenancy to which it is sent. The
     /// consumer sets it before it sends the pod.
     pub const SENT_TO: &str = "liqo.io/sent-to";
-    /// On a remote pod: the labels and annotations that it got from the local pod. When one is gone from the local pod, the provider removes it.
+    /// On a remote pod: which labels, annotations, images, requests and limits it got from the local pod, so that the provider sees changes.
     pub const TRAVELLED: &str = "liqo.io/travelled";
     /// What the containers of former remote pods did, on the one that replaces them.
     pub const EARLIER_RUNS: &str = "liqo.io/earlier-runs";
