@@ -26,8 +26,8 @@ const CONCURRENCY: usize = 2;
 /// How long a command may take. Those of kubectl that wait end before.
 const TIMEOUT: Duration = Duration::from_secs(150);
 
-/// What the lines use: kubectl in the namespace, a request through `kubectl port-forward`, and waiting for a number of restarts, of pods
-/// behind the Service, and for an event about a pod.
+/// What the lines use: kubectl in the namespace, a request through `kubectl port-forward`, another size for a pod's container, and
+/// waiting for a number of restarts, of pods behind the Service, and for an event about a pod.
 const FUNCTIONS: &str = r#"
 k() { $KUBECTL -n "$NS" "$@"; }
 forward() {
@@ -37,6 +37,9 @@ forward() {
     port=$(sed -n 's/.*127.0.0.1:\([0-9]*\) .*/\1/p' "$TMP/forward" | head -1)
     timeout 10 busybox wget -qO- "http://127.0.0.1:$port"
     kill $forwarder; wait $forwarder 2>/dev/null
+}
+size() {
+    k patch pod "$1" --subresource=resize -p '{"spec":{"containers":[{"name":"main","resources":'"$2"'}]}}'
 }
 restarts() {
     until [ "$(k get pod "$1" -o jsonpath='{.status.containerStatuses[0].restartCount}')" -ge "$2" ] 2>/dev/null; do sleep 1; done
@@ -98,7 +101,7 @@ async fn apply(world: &World, namespace: &str, name: &str, manifests: &str) -> R
 
 /// Waits until the pods that most rows use are ready.
 async fn ready(rome: &Cluster, namespace: &str) -> Result<()> {
-    for (selector, count) in [("app=web", 2), ("app=db", 2), ("app=main", 1), ("app=account", 1)] {
+    for (selector, count) in [("app=web", 2), ("app=db", 2), ("app=main", 1), ("app=sized", 1), ("app=account", 1)] {
         rome.ready_pods(namespace, selector, count).await?;
     }
     Ok(())

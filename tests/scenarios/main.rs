@@ -93,7 +93,7 @@ fn pods_and_policies() -> Set {
                 label_changes_arrive_at_the_peer,
                 a_remote_pod_reads_what_it_would_read_at_home,
                 config_maps_and_secrets_of_a_pod_are_reflected,
-                a_remote_pod_cannot_be_resized_and_shows_that;
+                a_remote_pod_is_resized_in_place_within_the_offer;
             install:
                 a_manager_has_no_more_rights_than_it_needs;
             // Their unknown clusters have their own keys, and the one that is accepted requests no resources.
@@ -222,9 +222,10 @@ fn network() -> Set {
             network_policies:
                 policies_are_translated_and_follow_the_pods_at_home,
                 a_hostile_consumer_opens_nothing_of_the_provider;
-            // It kills the managers of turin and milan.
+            // They kill or delete the managers of turin, rome and milan.
             takeover:
-                a_rollout_completes_although_the_leaders_of_both_clusters_die;
+                a_rollout_completes_although_the_leaders_of_both_clusters_die,
+                rollouts_complete_whenever_all_managers_are_deleted;
             // It restarts milan's manager and gateway.
             through_tunnel:
                 a_consumer_borrows_from_a_provider_that_exposes_only_its_tunnel;

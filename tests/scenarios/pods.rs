@@ -12,7 +12,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use liqo_tests::{World, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A Deployment whose pods sleep, and end at once on SIGTERM.
 pub fn deployment(namespace: &str, name: &str, replicas: u32) -> String {
@@ -503,44 +503,54 @@ spec:
     rome.delete_namespace("config").await
 }
 
-pub async fn a_remote_pod_cannot_be_resized_and_shows_that(world: Arc<World>) -> Result<()> {
-    let rome = &world.rome;
+pub async fn a_remote_pod_is_resized_in_place_within_the_offer(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
     rome.offloaded_namespace("sizes", "Remote").await?;
     let needs = "    envFrom: [{ secretRef: { name: late } }]\n    resources:";
     rome.apply(&pod("sizes", "web", "Always", "sleep 600").replace("    resources:", needs)).await?;
-    let status = || async { Ok::<_, anyhow::Error>(rome.api::<Pod>("sizes").get("web").await?.status.unwrap_or_default()) };
-    eventually("the remote pod waits for its Secret", Duration::from_secs(60), || async {
-        Ok(status().await?.container_statuses.is_some().then_some(()))
-    })
-    .await?;
+    let remote = rome.remote_namespace("sizes", milan).await?;
     let resize = |cpu: &str| {
         let patch =
             json!({ "spec": { "containers": [{ "name": "main", "resources": { "requests": { "cpu": cpu } } }] } }).to_string();
-        async move { rome.try_kubectl(&["-n", "sizes", "patch", "pod", "web", "--subresource=resize", "-p", &patch]).await }
+        async move { rome.kubectl(&["-n", "sizes", "patch", "pod", "web", "--subresource=resize", "-p", &patch]).await.map(drop) }
     };
-    let resize_is_pending = |wanted: bool| async move {
-        eventually(&format!("the pod shows that its resize is infeasible: {wanted}"), Duration::from_secs(30), || async {
-            let pending = status().await?.conditions.into_iter().flatten().find(|one| one.type_ == "PodResizePending");
-            let reason = pending.as_ref().and_then(|one| one.reason.as_deref());
-            Ok((reason == wanted.then_some("Infeasible")).then_some(()))
+    let remote_pod_asks_for = |cpu: &'static str| {
+        let remote = &remote;
+        async move {
+            eventually(&format!("the remote pod asks for {cpu}"), Duration::from_secs(60), || async {
+                let pod = milan.object(&["-n", remote, "pod", "web"]).await?.unwrap_or_default();
+                let asked = pod.pointer("/spec/containers/0/resources/requests/cpu");
+                ensure!(asked.is_some_and(|asked| asked == cpu), "{asked:?}");
+                Ok(Some(()))
+            })
+            .await
+        }
+    };
+    let shown = |what: &'static str, pointer: &'static str, wanted: Option<&'static str>| async move {
+        eventually(what, Duration::from_secs(60), || async {
+            let pod = rome.object(&["-n", "sizes", "pod", "web"]).await?.unwrap_or_default();
+            let conditions = pod.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
+            let pending = conditions.filter(|one| one["type"] == "PodResizePending").find_map(|one| one["reason"].as_str());
+            let found = if pointer.is_empty() { pending } else { pod.pointer(pointer).and_then(Value::as_str) };
+            ensure!(found == wanted, "{found:?}");
+            Ok(Some(()))
         })
         .await
     };
-    ensure!(resize("20m").await?.success, "the API server refused to resize a pod that does not run");
-    resize_is_pending(true).await?;
-    // Other changes of the pod do not transfer the new size.
-    rome.kubectl(&["-n", "sizes", "label", "pod", "web", "tier=gold"]).await?;
-    let remote = rome.remote_namespace("sizes", &world.milan).await?;
-    eventually("the label arrives", Duration::from_secs(30), || async {
-        Ok((!world.milan.pods(&remote, "tier=gold").await?.is_empty()).then_some(()))
-    })
-    .await?;
-    resize_is_pending(true).await?;
-    ensure!(resize("10m").await?.success, "the old size was refused");
-    resize_is_pending(false).await?;
+    // The pod does not run yet, because its Secret is missing.
+    remote_pod_asks_for("10m").await?;
+    resize("20m").await?;
+    remote_pod_asks_for("20m").await?;
+    resize("1000").await?;
+    shown("more than the offer is infeasible", "", Some("Infeasible")).await?;
+    remote_pod_asks_for("20m").await?;
+    resize("30m").await?;
+    shown("a smaller size is feasible", "", None).await?;
+    remote_pod_asks_for("30m").await?;
     rome.kubectl(&["-n", "sizes", "create", "secret", "generic", "late", "--from-literal=a=b"]).await?;
     rome.ready_pods("sizes", "app=web", 1).await?;
-    let refused = resize("20m").await?;
-    ensure!(!refused.success && refused.stderr.contains("without support for resize"), "{refused:?}");
+    resize("40m").await?;
+    remote_pod_asks_for("40m").await?;
+    shown("the kubelet there has applied it", "/status/containerStatuses/0/resources/requests/cpu", Some("40m")).await?;
     rome.delete_namespace("sizes").await
 }

@@ -18,9 +18,18 @@ use crate::pods::{deployment, node_of};
 const NAMESPACE: &str = "takeover";
 /// Enough for a rollout of several steps; two cores start about two pods a second.
 const PODS: usize = 12;
-/// Timeout until another replica leads. How long it really takes is printed.
+/// Maximum time until another replica leads, for a machine that is busy. How long it really takes is printed, and told in
+/// docs/install.md.
 const TIMEOUT: Duration = Duration::from_secs(45);
 const MANAGERS: &str = "app.kubernetes.io/name=liqo-controller-manager";
+
+const DELETED_MANAGERS: &str = "deleted-managers";
+/// Pods of the rollouts during which all managers are deleted.
+const MANY_PODS: usize = 30;
+/// How many rollouts there are, unless `LIQO_TEST_ROUNDS` says so.
+const ROUNDS: u64 = 3;
+/// The managers are deleted at most this long after the rollout began; it takes about as long.
+const MAX_DELAY_MILLIS: u64 = 12_000;
 
 async fn set_replicas(cluster: &Cluster, replicas: &str) -> Result<()> {
     let setting = format!("controllerManager.replicas={replicas}");
@@ -93,9 +102,14 @@ async fn end_rollout(world: &World, remote: &str) -> Result<()> {
     let (turin, milan) = (&world.turin, &world.milan);
     turin.kubectl(&["-n", NAMESPACE, "rollout", "status", "deployment/web", "--timeout=150s"]).await?;
     let pods = turin.ready_pods(NAMESPACE, "app=web", PODS).await?;
+    runs_each_once(milan, remote, &pods.iter().collect::<Vec<_>>()).await
+}
+
+/// Waits until the provider runs each of these local pods once, and no other.
+async fn runs_each_once(provider: &Cluster, remote: &str, pods: &[&Pod]) -> Result<()> {
     let uids: BTreeSet<String> = pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
-    eventually("the provider runs each pod once, and no other", Duration::from_secs(30), || async {
-        let there = milan.pods(remote, "app=web").await?;
+    eventually("the provider runs each pod once, and no other", Duration::from_secs(60), || async {
+        let there = provider.pods(remote, "app=web").await?;
         let mut theirs: Vec<&String> = there.iter().filter_map(|pod| pod.labels().get(labels::SHADOW_POD)).collect();
         theirs.sort();
         ensure!(theirs.iter().copied().eq(&uids), "{} pods there are {theirs:?}, {} here are {uids:?}", there.len(), pods.len());
@@ -160,4 +174,68 @@ pub async fn a_rollout_completes_although_the_leaders_of_both_clusters_die(world
     let budget = turin.object(&["-n", "liqo", "poddisruptionbudget", "liqo-controller-manager"]).await?;
     ensure!(budget.is_none(), "the disruption budget stays");
     Ok(())
+}
+
+/// Numbers that follow from a seed (xorshift), so that a run can be repeated.
+struct Random(u64);
+
+impl Random {
+    /// Up to `max`.
+    fn up_to(&mut self, max: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % (max + 1)
+    }
+}
+
+/// The number in an environment variable.
+fn setting(variable: &str) -> Result<Option<u64>> {
+    let value = std::env::var(variable).ok();
+    value.map(|value| value.parse().with_context(|| format!("{variable} is no number: {value}"))).transpose()
+}
+
+/// Deletes all managers of a cluster after this many milliseconds, and does not wait for new ones.
+async fn delete_managers(cluster: &Cluster, delay: u64) -> Result<()> {
+    tokio::time::sleep(Duration::from_millis(delay)).await;
+    cluster.kubectl(&["-n", "liqo", "delete", "pod", "-l", MANAGERS, "--wait=false"]).await.map(drop)
+}
+
+/// Rolls the Deployment out, deletes all managers meanwhile, and checks that every pod runs in the end, each once.
+async fn round(world: &World, remote: &str, number: u64, delays: (u64, u64)) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    rome.kubectl(&["-n", DELETED_MANAGERS, "set", "env", "deployment/web", &format!("ROUND={number}")]).await?;
+    tokio::try_join!(delete_managers(rome, delays.0), delete_managers(milan, delays.1))?;
+    rome.kubectl(&["-n", DELETED_MANAGERS, "rollout", "status", "deployment/web", "--timeout=240s"]).await?;
+    // All of them are Ready, so none waits for a node, with or without the toleration for virtual nodes.
+    let pods = rome.ready_pods(DELETED_MANAGERS, "app=web", MANY_PODS).await?;
+    let offloaded: Vec<&Pod> = pods.iter().filter(|pod| node_of(pod) == "milan").collect();
+    println!("round {number}: {} of {} pods run at the provider", offloaded.len(), pods.len());
+    runs_each_once(milan, remote, &offloaded).await
+}
+
+pub async fn rollouts_complete_whenever_all_managers_are_deleted(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let rounds = setting("LIQO_TEST_ROUNDS")?.unwrap_or(ROUNDS);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    let seed = setting("LIQO_TEST_SEED")?.unwrap_or(now.as_secs()).max(1);
+    println!("{rounds} rounds with LIQO_TEST_SEED={seed}");
+    rome.offloaded_namespace(DELETED_MANAGERS, "LocalAndRemote").await?;
+    let replicas = format!("  replicas: {MANY_PODS}\n");
+    let quick = format!("{replicas}  strategy: {{ rollingUpdate: {{ maxSurge: 100%, maxUnavailable: 50% }} }}\n");
+    rome.apply(&deployment(DELETED_MANAGERS, "web", u32::try_from(MANY_PODS)?).replace(&replicas, &quick)).await?;
+    rome.kubectl(&["-n", DELETED_MANAGERS, "rollout", "status", "deployment/web", "--timeout=240s"]).await?;
+    let remote = rome.remote_namespace(DELETED_MANAGERS, milan).await?;
+
+    let mut random = Random(seed);
+    for number in 1..=rounds {
+        let delays = (random.up_to(MAX_DELAY_MILLIS), random.up_to(MAX_DELAY_MILLIS));
+        println!("round {number}: the managers of rome are deleted after {} ms, those of milan after {} ms", delays.0, delays.1);
+        let outcome = round(&world, &remote, number, delays).await;
+        outcome.with_context(|| format!("round {number} of the run with LIQO_TEST_SEED={seed}"))?;
+    }
+    for cluster in [rome, milan] {
+        cluster.kubectl(&["-n", "liqo", "rollout", "status", "deployment/liqo-controller-manager", "--timeout=90s"]).await?;
+    }
+    rome.delete_namespace(DELETED_MANAGERS).await
 }

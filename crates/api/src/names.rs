@@ -157,7 +157,7 @@ pub mod annotations {
     /// On a local pod that may run only once, or that gets tokens: UID of the `NamespaceMap` of the tenancy to which it is sent. The
     /// consumer sets it before it sends the pod.
     pub const SENT_TO: &str = "liqo.io/sent-to";
-    /// On a remote pod: the labels and annotations that it got from the local pod. When one is gone from the local pod, the provider removes it.
+    /// On a remote pod: which labels, annotations, images, requests and limits it got from the local pod, so that the provider sees changes.
     pub const TRAVELLED: &str = "liqo.io/travelled";
     /// What the containers of former remote pods did, on the one that replaces them.
     pub const EARLIER_RUNS: &str = "liqo.io/earlier-runs";
@@ -167,6 +167,8 @@ pub mod annotations {
     pub const PUBLIC_KEY: &str = "liqo.io/public-key";
     /// On a tenant namespace and others: the friendly name of the cluster.
     pub const CLUSTER_NAME: &str = "liqo.io/cluster-name";
+    /// On a Node: the commands that keep new pods off it, separated by commas. The last one of them uncordons the node.
+    pub const CORDONED_BY: &str = "liqo.io/cordoned-by";
     /// On the Lease of a gateway: its WireGuard key (base64).
     pub const GATEWAY_KEY: &str = "liqo.io/gateway-key";
     /// On the Lease of a gateway whose key was renewed: its first key (base64). The flows that it carries follow from this key.

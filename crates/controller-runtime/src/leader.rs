@@ -85,6 +85,9 @@ pub struct Election {
 struct Observed {
     lease: Option<Lease>,
     changed_at: Option<Instant>,
+    /// The silent holder that our last write was to replace. If the answer to that write was lost, the next read may show that it was
+    /// stored.
+    replacing: Option<String>,
 }
 
 impl Observed {
@@ -172,17 +175,24 @@ impl Election {
         let current = tokio::time::timeout(limit, self.api.get_opt(&self.name)).await.map_err(timed_out)??;
         let version = |lease: &Option<Lease>| lease.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
         if observed.changed_at.is_none() || version(&current) != version(&observed.lease) {
-            *observed = Observed { lease: current, changed_at: Some(Instant::now()) };
+            observed.lease = current;
+            observed.changed_at = Some(Instant::now());
         }
-        let replaced = observed.holder().filter(|holder| *holder != self.identity).map(str::to_owned);
+        let replaced = match observed.holder() {
+            Some(holder) if holder == self.identity => observed.replacing.clone(),
+            other => other.map(str::to_owned),
+        };
         let written = match decide(observed, &self.identity, Instant::now()) {
             Decision::Wait(wait) => return Ok(Outcome::Waits(wait)),
             Decision::Create => self.write(None).await,
-            Decision::TakeOrRenew => self.write(observed.lease.as_ref()).await,
+            Decision::TakeOrRenew => {
+                observed.replacing.clone_from(&replaced);
+                self.write(observed.lease.as_ref()).await
+            }
         };
         match written {
             Ok(lease) => {
-                *observed = Observed { lease: Some(lease), changed_at: Some(Instant::now()) };
+                *observed = Observed { lease: Some(lease), changed_at: Some(Instant::now()), replacing: None };
                 Ok(Outcome::Held { replaced })
             }
             // Somebody else was faster: try again in the next round.

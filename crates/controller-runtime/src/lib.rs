@@ -19,6 +19,7 @@
 //! * [`put`]: writes what one controller owns completely.
 //! * [`writes`]: creates, deletes, handles finalizers; the error of a step.
 //! * `process`: logs, signals and the health server of a program (feature `process`).
+//! * [`start`]: tries again what a program needs to start.
 //! * [`leader`]: leader election.
 //! * [`context`]: what every part gets when it starts.
 //!
@@ -39,6 +40,7 @@ pub mod policies;
 pub mod process;
 pub mod put;
 pub mod queue;
+pub mod start;
 pub mod unread;
 pub mod writes;
 

@@ -105,9 +105,17 @@ fn stop_on_signal(stop: CancellationToken) -> Result<(), ProcessError> {
     Ok(())
 }
 
-/// A client for the API server, with the pod's service account or a kubeconfig.
+/// A client for the API server, with the pod's service account or a kubeconfig. It makes each request once: queues and loops try again
+/// what failed, and what a program needs to start is tried by [`at_start`](crate::start::at_start).
 pub async fn client() -> Result<Client, ProcessError> {
-    Ok(Client::try_from(Config::infer().await?)?)
+    Ok(Client::try_from(without_retries(Config::infer().await?))?)
+}
+
+/// By default the client waits as long as an answer "429" says, and tries again 15 times. The answer to an eviction that a disruption
+/// budget does not allow is of that kind: it would hold up a controller for minutes.
+fn without_retries(mut config: Config) -> Config {
+    config.default_retry = false;
+    config
 }
 
 /// The answer of `/readyz`. Clones share it.
@@ -152,6 +160,12 @@ async fn serve_health(address: SocketAddr, readiness: Readiness, stop: Cancellat
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_client_makes_each_request_once() {
+        let config = Config::new("https://192.0.2.1".parse().unwrap());
+        assert!(config.default_retry && !without_retries(config).default_retry);
+    }
 
     #[test]
     fn a_program_is_ready_once_it_is_as_it_should_be_and_says_why_it_is_not() {

@@ -53,8 +53,9 @@ impl Token {
 /// The peer may be hostile, so the client reads at most [`MAX_ANSWER_LEN`] of each answer.
 ///
 /// With a `tunnel` every connection goes through the peer's tunnel. The address and the CA of `config` still say what the API
-/// server's certificate must prove.
-pub fn client(config: Config, token: Token, tunnel: Option<Arc<TunnelConnection>>) -> kube::Result<Client> {
+/// server's certificate must prove. Each request is made once; whoever calls a peer tries again.
+pub fn client(mut config: Config, token: Token, tunnel: Option<Arc<TunnelConnection>>) -> kube::Result<Client> {
+    config.default_retry = false;
     let Some(tunnel) = tunnel else {
         return Ok(ClientBuilder::try_from(config)?.with_layer(&PeerLayer { token }).build());
     };

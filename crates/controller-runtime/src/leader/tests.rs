@@ -10,7 +10,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn observed(holder: &str, changed_at: Instant) -> Observed {
     let spec = LeaseSpec { holder_identity: Some(holder.to_owned()), lease_duration_seconds: Some(15), ..LeaseSpec::default() };
-    Observed { lease: Some(Lease { spec: Some(spec), ..Lease::default() }), changed_at: Some(changed_at) }
+    Observed { lease: Some(Lease { spec: Some(spec), ..Lease::default() }), changed_at: Some(changed_at), replacing: None }
 }
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn a_free_or_own_lease_is_taken_and_an_absent_one_made() {
     let now = Instant::now();
     assert_eq!(decide(&observed("", now), "me", now), Decision::TakeOrRenew);
     assert_eq!(decide(&observed("me", now), "me", now), Decision::TakeOrRenew);
-    assert_eq!(decide(&Observed { lease: None, changed_at: Some(now) }, "me", now), Decision::Create);
+    assert_eq!(decide(&Observed { changed_at: Some(now), ..Observed::default() }, "me", now), Decision::Create);
 }
 
 #[test]
@@ -80,6 +80,8 @@ fn a_replica_that_waits_takes_over_from_one_that_died_within_the_limit_but_not_b
 struct Server {
     lease: Arc<Mutex<Option<Value>>>,
     is_away: Arc<Mutex<bool>>,
+    /// It stores the next write of this holder, and its answer is lost.
+    loses_answer_to: Arc<Mutex<Option<&'static str>>>,
 }
 
 impl Server {
@@ -108,7 +110,11 @@ impl Server {
                     let next = known.map_or(1, |known| known.parse::<u64>().unwrap() + 1);
                     lease["metadata"]["resourceVersion"] = next.to_string().into();
                     *stored = Some(lease.clone());
-                    (200, lease)
+                    let holder = lease["spec"]["holderIdentity"].as_str();
+                    match self.loses_answer_to.lock().take_if(|loser| holder == Some(*loser)) {
+                        Some(_) => (504, json!({ "code": 504, "reason": "Timeout" })),
+                        None => (200, lease),
+                    }
                 } else {
                     (409, json!({ "code": 409, "reason": "Conflict" }))
                 }
@@ -133,6 +139,20 @@ async fn a_replica_waits_as_long_as_the_holder_promised_and_knows_whom_it_replac
     let (leadership, took) = acquired(&second).await;
     assert_eq!(leadership.replaced(), Some("first"));
     assert!(took >= Duration::from_secs(2), "after {took:?}");
+}
+
+#[tokio::test]
+async fn who_was_replaced_is_known_even_if_the_answer_to_the_write_was_lost() {
+    let server = Server::default();
+    let (first, second) = (server.election("first", Timing::of_lease(1)), server.election("second", Timing::of_lease(1)));
+    let _dead = acquired(&first).await;
+    *server.loses_answer_to.lock() = Some("second");
+    let (mut leadership, _) = acquired(&second).await;
+    assert_eq!(*server.loses_answer_to.lock(), None);
+    assert_eq!(leadership.replaced(), Some("first"));
+    // A renewal replaces nobody.
+    let renewed = second.step(&mut leadership.observed).await.unwrap();
+    assert_eq!(renewed, Outcome::Held { replaced: None });
 }
 
 #[tokio::test]

@@ -37,6 +37,7 @@ pub mod server;
 pub mod webhook;
 
 use liqo_controller_runtime::Context;
+use tokio_util::sync::CancellationToken;
 
 /// A part of offloading ended although nobody stopped it.
 #[derive(Debug, thiserror::Error)]
@@ -54,10 +55,61 @@ pub enum Error {
 /// Runs both sides, and the webhook's configuration, until the context's `stop`. Only on the leader.
 pub async fn run(context: Context) -> Result<(), Error> {
     let stop = context.stop.clone();
+    let configured = webhook::keep_configured(context.clone());
+    let (consumer, provider) = (Box::pin(consumer::run(context.clone())), Box::pin(provider::run(context)));
+    until_all_ended(&stop, consumer, provider, Box::pin(configured)).await
+}
+
+/// Runs the parts until all of them have ended, which they do after `stop`. None is dropped then: the consumer's side still tells whoever
+/// follows a command or a log that its stream was cut. A part that ends before is an error, and ends the others.
+async fn until_all_ended(
+    stop: &CancellationToken,
+    consumer: impl Future<Output = ()>,
+    provider: impl Future<Output = ()>,
+    configured: impl Future<Output = Result<(), webhook::Error>>,
+) -> Result<(), Error> {
     let ended = |error| if stop.is_cancelled() { Ok(()) } else { Err(error) };
-    tokio::select! {
-        () = consumer::run(context.clone()) => ended(Error::ConsumerEnded),
-        () = provider::run(context.clone()) => ended(Error::ProviderEnded),
-        kept = webhook::keep_configured(context) => { kept?; ended(Error::WebhookEnded) }
+    let consumer = async {
+        consumer.await;
+        ended(Error::ConsumerEnded)
+    };
+    let provider = async {
+        provider.await;
+        ended(Error::ProviderEnded)
+    };
+    let configured = async {
+        configured.await?;
+        ended(Error::WebhookEnded)
+    };
+    tokio::try_join!(consumer, provider, configured).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::pending, time::Duration};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn after_the_stop_every_part_may_end_in_its_own_time() {
+        let (stop, mut told) = (CancellationToken::new(), false);
+        let consumer = async {
+            stop.cancelled().await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            told = true;
+        };
+        let configured = async {
+            stop.cancel();
+            Ok(())
+        };
+        until_all_ended(&stop, consumer, stop.cancelled(), configured).await.unwrap();
+        assert!(told, "the others ended first");
+    }
+
+    #[tokio::test]
+    async fn a_part_that_ends_by_itself_ends_the_others() {
+        let stop = CancellationToken::new();
+        let ended = until_all_ended(&stop, pending(), async {}, pending()).await;
+        assert!(matches!(ended, Err(Error::ProviderEnded)), "{ended:?}");
     }
 }

@@ -35,6 +35,7 @@ use liqo_controller_runtime::{
     events::Events,
     leader::{Election, Leadership, Timing},
     process::{self, LogFormat, Readiness},
+    start::at_start,
 };
 use liqo_peering::identity::ClusterIdentity;
 use tokio::task::JoinSet;
@@ -94,9 +95,11 @@ async fn main() -> anyhow::Result<()> {
 async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken) -> anyhow::Result<()> {
     let client = process::client().await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &arguments.namespace);
-    leader_pod::unmark(&pods, &arguments.pod_name).await.context("removing the leader's label from this pod")?;
+    let unmarked = at_start(|| leader_pod::unmark(&pods, &arguments.pod_name)).await;
+    unmarked.context("removing the leader's label from this pod")?;
     let secrets = Api::namespaced(client.clone(), &arguments.namespace);
-    let identity = Arc::new(ClusterIdentity::load_or_create(&secrets).await.context("loading the identity of this cluster")?);
+    let identity = at_start(|| ClusterIdentity::load_or_create(&secrets)).await;
+    let identity = Arc::new(identity.context("loading the identity of this cluster")?);
     tracing::info!(cluster = %identity.id(), version = env!("CARGO_PKG_VERSION"), "this cluster");
 
     let config = tokio::select! {

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Node, NodeSpec, Pod};
 use kube::ResourceExt as _;
 use liqo_api::{CONTROLLER_MANAGER, labels};
 
-use crate::readiness;
+use crate::{inspect::is_virtual, readiness};
 
 /// Nodes on which a replica of the manager can start now: Ready real nodes that take new pods without special tolerations, except
 /// those that Liqo avoids.
@@ -16,7 +16,6 @@ pub fn usable<'a>(nodes: impl IntoIterator<Item = &'a Node>, avoided: &BTreeMap<
         spec.unschedulable != Some(true) && !spec.taints.iter().flatten().any(|taint| keeps_off(&taint.effect))
     };
     let is_avoided = |node: &Node| avoided.iter().any(|(key, value)| node.labels().get(key) == Some(value));
-    let is_virtual = |node: &Node| node.labels().get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE);
     let fits = |node: &Node| {
         !is_virtual(node) && readiness::node(node) && node.spec.as_ref().is_none_or(takes_pods) && !is_avoided(node)
     };

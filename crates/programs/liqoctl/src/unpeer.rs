@@ -246,6 +246,8 @@ mod tests {
         /// How often the nodes were listed. The provider answers only at the first time.
         node_lists: u32,
         cordons: Vec<bool>,
+        /// The annotations of the node.
+        annotations: Value,
     }
 
     /// Its API server. It refuses to delete the `ForeignCluster`.
@@ -280,10 +282,16 @@ mod tests {
                 state.node_lists += 1;
                 list(vec![node(if state.node_lists == 1 { "True" } else { "False" })])
             }
-            (&Method::GET, "milan") => (200, node("True")),
+            (&Method::GET, "milan") => {
+                let mut node = node("True");
+                node["metadata"]["annotations"] = state.annotations.clone();
+                node["spec"] = json!({ "unschedulable": state.cordons.last() });
+                (200, node)
+            }
             (&Method::PATCH, "milan") => {
                 let change: Value = serde_json::from_slice(body).unwrap();
                 state.cordons.push(change["spec"]["unschedulable"] == json!(true));
+                state.annotations = change["metadata"]["annotations"].clone();
                 (200, node("True"))
             }
             (&Method::GET, "pods") if state.evicted => list(Vec::new()),

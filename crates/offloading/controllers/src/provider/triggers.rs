@@ -4,7 +4,7 @@
 //! |---|---|
 //! | a tenant or mapped namespace | the tenant's namespaces, pods, Secrets (a tenant's) and replicas (a mapped namespace's) |
 //! | a `NamespaceMap` | the tenant's namespaces and pods, and the replicas of every namespace that it names |
-//! | a `ResourceOffer` | its account, and the pods that wait |
+//! | a `ResourceOffer` | its account, and the pods that wait for room, also to be resized |
 //! | a shadow pod's spec, deletion or finalizers | the shadow pod |
 //! | a remote pod | its shadow pod and account; once it is gone, the tenant's namespaces and the endpoints that named it |
 //! | a record or Secret in a tenant namespace | its group of replicas; all Services, if it no longer (or now) asks for a load balancer |

@@ -35,6 +35,7 @@ use kube::{Api, Client, ResourceExt as _};
 use liqo_api::{NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, annotations};
 use liqo_controller_runtime::Key;
 use liqo_controller_runtime::context::every_address;
+use liqo_controller_runtime::start::at_start;
 use liqo_controller_runtime::{Cache, Context};
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -125,7 +126,7 @@ struct Webhook {
 /// Serves the webhook until `context.stop`. Calls `ready` as soon as it answers.
 pub async fn serve(context: Context, port: u16, ready: impl FnOnce()) -> Result<(), Error> {
     let secrets = Api::<Secret>::namespaced(context.client.clone(), &context.namespace);
-    let material = certificate::load_or_create(&secrets, &context.namespace, Timestamp::now()).await?;
+    let material = at_start(|| certificate::load_or_create(&secrets, &context.namespace, Timestamp::now())).await?;
     let certificate = Arc::new(material.certificate()?);
     let listener =
         TcpListener::bind(every_address(context.pod_ip, port)).await.map_err(|source| Error::Listen { port, source })?;

@@ -15,6 +15,7 @@ mod downward;
 pub mod home_names;
 pub mod obstacle;
 mod placement;
+pub mod resize;
 #[cfg(test)]
 mod tests;
 mod volumes;
@@ -211,7 +212,10 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     }
 
     let (mut pod_labels, mut pod_annotations) = travelling(carried, rules);
-    pod_annotations.insert(annotations::TRAVELLED.into(), travelled(carried, &pod_labels, &pod_annotations).into());
+    pod_annotations.insert(
+        annotations::TRAVELLED.into(),
+        travelled(carried, &pod_labels, &pod_annotations, Some(&resize::sizes(carried))).into(),
+    );
     let home_labels = downward::as_file(&pod_labels);
     for (key, value) in [
         (labels::MANAGED, "true"),
@@ -257,12 +261,14 @@ fn wants_token(carried: &Value) -> bool {
 /// at home. A strategic merge patch; `None` if nothing changed.
 ///
 /// Labels and annotations of others on the remote pod stay. Images are compared with the last ones that travelled, not with the
-/// live ones, which the provider's own admission may have changed.
-pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Value> {
+/// live ones, which the provider's own admission may have changed. Amounts are changed before, see [`resize`]; `is_resized` tells
+/// whether the pod has those that travel.
+pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules, is_resized: bool) -> Option<Value> {
     let recorded = live.pointer("/metadata/annotations").and_then(|all| all.get(annotations::TRAVELLED)).and_then(Value::as_str);
     let before: Value = recorded.and_then(|recorded| serde_json::from_str(recorded).ok()).unwrap_or_default();
     let (pod_labels, mut pod_annotations) = travelling(carried, rules);
-    let now = travelled(carried, &pod_labels, &pod_annotations);
+    let sizes = if is_resized { Some(resize::sizes(carried)) } else { resize::recorded(live) };
+    let now = travelled(carried, &pod_labels, &pod_annotations, sizes.as_ref());
     pod_annotations.insert(annotations::TRAVELLED.into(), now.into());
     if downward::reads_labels(live) {
         pod_annotations.insert(annotations::HOME_LABELS.into(), downward::as_file(&pod_labels).into());
@@ -412,11 +418,16 @@ fn travelling(carried: &Value, rules: &ProviderRules) -> (Map<String, Value>, Ma
     (texts(carried, "/metadata/labels", kept), texts(carried, "/metadata/annotations", kept))
 }
 
-/// The record of the labels and annotations that travelled. It shows which ones were removed later.
-fn travelled(carried: &Value, pod_labels: &Map<String, Value>, pod_annotations: &Map<String, Value>) -> String {
+/// The record of what travelled. It shows which labels and annotations were removed later, and which images and amounts changed.
+fn travelled(
+    carried: &Value,
+    pod_labels: &Map<String, Value>,
+    pod_annotations: &Map<String, Value>,
+    sizes: Option<&Value>,
+) -> String {
     let keys = |map: &Map<String, Value>| map.keys().cloned().collect::<BTreeSet<_>>();
     let containers = items(carried, "/spec/containers").iter().chain(items(carried, "/spec/initContainers"));
     let images: Map<String, Value> =
         containers.filter_map(|container| Some((name(container).to_owned(), container.get("image")?.clone()))).collect();
-    json!({"labels": keys(pod_labels), "annotations": keys(pod_annotations), "images": images}).to_string()
+    json!({"labels": keys(pod_labels), "annotations": keys(pod_annotations), "images": images, "resources": sizes}).to_string()
 }

@@ -25,6 +25,12 @@ impl Controller {
     }
 }
 
+/// Whether a controller of this kind has one pod for each node, as a `DaemonSet` and, for static pods, the Node itself do. These pods
+/// belong to their nodes: if one is evicted, the same node gets it again.
+pub fn has_pods_for_nodes(kind: &str) -> bool {
+    ["DaemonSet", "Node"].contains(&kind)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

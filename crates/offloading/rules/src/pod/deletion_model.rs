@@ -299,6 +299,8 @@ impl World {
                 reclaim: None,
                 evicted_uid: None,
                 refused_containers: RefusedContainers::new(),
+                pending_resize: None,
+                resize_retry: None,
                 now: "2026-01-01T00:00:00Z".parse().unwrap(),
             };
             match remote::decide(&snapshot) {

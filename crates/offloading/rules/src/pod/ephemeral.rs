@@ -17,8 +17,8 @@ use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES, cut};
 use crate::pod::reported_status::PodStatusText;
 use crate::pod::usage::not_shared;
 
-/// Maximum number in a remote pod. Kubernetes has none, and they cannot be removed. At most as many more are refused at once: the
-/// next ones follow when the local pod shows these as ended.
+/// Maximum number in a remote pod. Kubernetes has none, and they cannot be removed. At most as many more are looked at at once: the
+/// next ones follow when the local pod shows refused ones as ended.
 const MAX_COUNT: usize = 32;
 
 const TOO_MANY: &str = "a pod in another cluster has at most 32 ephemeral containers, and they cannot be removed; delete the pod, so \
@@ -35,23 +35,31 @@ pub(crate) fn names(pod: &Value) -> BTreeSet<&str> {
     items(pod, EPHEMERAL_CONTAINERS).iter().map(name).collect()
 }
 
+/// How many more a remote pod can get. Refused ones do not count.
+pub fn room(live: &Value) -> usize {
+    MAX_COUNT.saturating_sub(names(live).len())
+}
+
+/// What to add, unless the pod has no room for it.
+pub fn within(room: usize, judged: Result<Value, String>) -> Result<Value, String> {
+    judged.and_then(|container| if room > 0 { Ok(container) } else { Err(TOO_MANY.to_owned()) })
+}
+
 /// The provider's side: the names of those that the remote pod lacks, with what to add, or why that is refused. Without `rules`, no
 /// policy selects the consumer any more.
 pub fn missing(carried: &Value, live: &Value, rules: Option<&ProviderRules>) -> Vec<(String, Result<Value, String>)> {
     let existing = names(live);
-    let room = MAX_COUNT.saturating_sub(existing.len());
     let missing = items(carried, EPHEMERAL_CONTAINERS)
         .iter()
         .filter(|container| dns_names::is_label(name(container)) && !existing.contains(name(container)));
-    let judged = |(position, container): (usize, &Value)| {
+    let judged = |container: &Value| {
         let allowed = match rules {
-            _ if position >= room => Err(TOO_MANY.to_owned()),
             None => Err(not_shared().message),
             Some(rules) => ephemeral_container(carried, container, rules).map_err(|refusal| refusal.message),
         };
         (name(container).to_owned(), allowed)
     };
-    missing.take(room + MAX_COUNT).enumerate().map(judged).collect()
+    missing.take(room(live) + MAX_COUNT).map(judged).collect()
 }
 
 /// The reported status with the containers that were refused.
@@ -120,9 +128,11 @@ mod tests {
         assert_eq!(found(&["a", "b", "", "../x"]), [("b".to_owned(), Ok(json!({ "name": "b", "image": "busybox" })))]);
         let many: Vec<String> = (0..100).map(|number| format!("c{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let (added, refused): (Vec<_>, Vec<_>) = found(&many).into_iter().partition(|(_, judged)| judged.is_ok());
-        assert_eq!((added.len(), refused.len()), (MAX_COUNT - 1, MAX_COUNT));
-        assert_eq!(refused[0], ("c31".to_owned(), Err(TOO_MANY.to_owned())));
+        assert_eq!(found(&many).len(), MAX_COUNT - 1 + MAX_COUNT, "the next ones follow later");
+        let one = || Ok(json!({ "name": "b" }));
+        assert_eq!((room(&pod(&["a"], &[])), within(1, one())), (MAX_COUNT - 1, one()));
+        assert_eq!((room(&pod(&many, &[])), within(0, one())), (0, Err(TOO_MANY.to_owned())));
+        assert_eq!(within(0, Err("violates PodSecurity".to_owned())), Err("violates PodSecurity".to_owned()));
         assert!(TOO_MANY.contains(&format!("at most {MAX_COUNT} ")));
     }
 

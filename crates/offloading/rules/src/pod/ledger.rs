@@ -8,6 +8,8 @@
 //! pod before it needs; a pod that does not fit blocks nobody. Shadow pods wait from their creation on, so the order survives a
 //! restart, in whatever order the controller reconciles them then.
 
+mod resize;
+
 use std::collections::{BTreeMap, HashMap};
 
 use liqo_api::requests::Effective;
@@ -16,6 +18,8 @@ use liqo_quantity::{Quantity, ResourceList};
 
 use crate::pod::admission::{Account, NO_OFFER, OFFER_EXCEEDED, Offer, POOL_WITHDRAWN, Refusal, Turn};
 use crate::pod::remote_pod::RemotePod;
+
+pub use resize::ResizeRequest;
 
 /// A pod that wants room.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +51,10 @@ pub struct Ledger {
     waiting: HashMap<Account, BTreeMap<Turn, Waiting>>,
     /// The account and turn of each waiting shadow pod.
     turns: HashMap<Key, (Account, Turn)>,
+    /// Pods that are resized, until the watch shows it, by shadow pod.
+    resizing: HashMap<Key, ResizeRequest>,
+    /// Pods whose resize waits for room, by shadow pod.
+    deferred: HashMap<Key, ResizeRequest>,
     /// Sums that are still valid, with what they sum up.
     sums: HashMap<Account, (Charge, ResourceList)>,
 }
@@ -54,7 +62,7 @@ pub struct Ledger {
 impl Ledger {
     /// Records a change of a pod; returns the shadow pods that may fit now.
     pub fn pod_changed(&mut self, old: Option<&RemotePod>, new: Option<&RemotePod>) -> Vec<Key> {
-        let mut freed = Vec::new();
+        let mut freed = self.resize_changed(old, new);
         let same = old.zip(new).is_some_and(|(old, new)| {
             let of = |pod: &RemotePod| (pod.account(), pod.shadow_key(), pod.counts());
             (&old.uid, &old.charge) == (&new.uid, &new.charge) && of(old) == of(new)
@@ -62,7 +70,7 @@ impl Ledger {
         if let Some(old) = old.filter(|old| !same && old.counts()) {
             let account = old.account();
             self.remove_pod(&account, old);
-            freed = self.refused(&account);
+            freed.extend(self.refused(&account));
             self.sums.remove(&account);
         }
         if let Some(new) = new.filter(|_| !same) {
@@ -139,6 +147,7 @@ impl Ledger {
     /// Releases the room reserved for this shadow pod and ends its wait; returns the shadow pods that may fit now.
     pub fn forget(&mut self, shadow: &Key) -> Vec<Key> {
         let mut freed = self.stop_waiting(shadow);
+        freed.extend(self.end_resize(shadow));
         freed.extend(self.release(shadow));
         freed
     }
@@ -159,10 +168,11 @@ impl Ledger {
         if let Some((_, sum)) = self.sums.get(account).filter(|(summed, _)| *summed == charge) {
             return sum.clone();
         }
+        let resizes = self.added_by_resizes(account, charge, &ours);
         let namespaces = self.pods.get(account).into_iter().flatten().filter(|(namespace, _)| ours(namespace));
         let existing = namespaces.flat_map(|(_, pods)| pods.values());
         let reserved = self.reserved.values().filter(|(reserving, _)| reserving == account).map(|(_, held)| held);
-        let sum: ResourceList = existing.chain(reserved).map(|held| held.charged(charge)).sum();
+        let sum = existing.chain(reserved).map(|held| held.charged(charge)).sum::<ResourceList>() + &resizes;
         self.sums.insert(account.clone(), (charge, sum.clone()));
         sum
     }
@@ -218,10 +228,12 @@ impl Ledger {
         Some(account)
     }
 
-    /// The refused shadow pods, the earliest first.
+    /// The shadow pods that have no room: those of pods that are to be resized, then the refused ones, the earliest first.
     fn refused(&self, account: &Account) -> Vec<Key> {
+        let deferred = self.deferred.iter().filter(|(_, request)| request.is_for(account)).map(|(shadow, _)| shadow);
         let waiting = self.waiting.get(account).into_iter().flat_map(BTreeMap::values);
-        waiting.filter(|waiting| waiting.refused).map(|waiting| waiting.shadow.clone()).collect()
+        let refused = waiting.filter(|waiting| waiting.refused).map(|waiting| &waiting.shadow);
+        deferred.chain(refused).cloned().collect()
     }
 }
 

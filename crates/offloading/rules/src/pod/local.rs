@@ -82,7 +82,7 @@ pub enum Action {
         /// Write [`SENDING`] on the local pod first.
         mark: bool,
     },
-    /// Update the shadow pod: the local pod's labels, annotations, images or deadline changed.
+    /// Update the shadow pod: the local pod's labels, annotations, images, deadline or amounts changed.
     UpdateShadow {
         /// Update all of the pod, because the provider has not created the remote pod yet.
         whole: bool,
@@ -227,10 +227,9 @@ fn running(facts: &Facts, home: &LocalPod, shadow: &Shadow) -> Decision {
             }
         }
     };
-    // A remote pod that does not exist yet may still get another size.
+    // Every field may still change of a remote pod that does not exist yet.
     let whole = matches!(shadow.phase, ShadowPodPhase::Pending | ShadowPodPhase::Refused);
-    let resized = whole && home.resources != shadow.resources;
-    let changed = home.carried.as_ref().is_ok_and(|carried| resized || *carried != shadow.carried);
+    let changed = home.carried.as_ref().is_ok_and(|carried| *carried != shadow.carried);
     if changed && !shadow.terminating && !shadow.phase.is_final() {
         decision.actions.push(Action::UpdateShadow { whole });
     }

@@ -43,8 +43,6 @@ pub struct LocalPod {
     pub api_server: ApiServerChoice,
     /// Its changeable fields, see `changeable`; or why it cannot travel.
     pub carried: Result<String, Refusal>,
-    /// Its requests and limits, see [`resources`].
-    pub resources: u64,
     json: Box<str>,
 }
 
@@ -83,7 +81,6 @@ impl LocalPod {
             api_server: choose(&whole).unwrap_or(ApiServerChoice::None),
             // The result does not depend on the labels that the provider advertises.
             carried: outgoing(&whole, &BTreeSet::new()).map(|carried| changeable(&carried)),
-            resources: resources(&whole),
             json: whole.to_string().into(),
         })
     }
@@ -135,8 +132,6 @@ pub struct Shadow {
     pub message: String,
     /// The changeable fields of the carried pod, see `changeable`.
     pub carried: String,
-    /// The requests and limits of the carried pod, see [`resources`].
-    pub resources: u64,
     /// The pod at the provider finds our API server, as the provider shows it.
     pub uses_api_server: bool,
     /// UID of the remote pod.
@@ -160,7 +155,6 @@ impl Shadow {
             reason: status.reason.unwrap_or_default(),
             message: status.message.unwrap_or_default(),
             carried: changeable(&shadow.spec.pod),
-            resources: resources(&shadow.spec.pod),
             uses_api_server: shadow.metadata.name.is_some_and(|uid| uses(&shadow.spec.pod, &secret(&uid))),
             remote_uid: status.remote_uid,
             status: status.pod.map(|pod| pod.to_string().into()),
@@ -179,8 +173,8 @@ impl Shadow {
     }
 }
 
-/// The fields of a carried pod that may change while it runs: labels, annotations, images, the deadline and ephemeral containers. Two
-/// carried pods with equal text need no update.
+/// The fields of a carried pod that may change while it runs: labels, annotations, images, the deadline, ephemeral containers, and
+/// requests and limits. Two carried pods with equal text need no update.
 pub(crate) fn changeable(carried: &Value) -> String {
     let images: Map<String, Value> = ["/spec/initContainers", "/spec/containers"]
         .iter()
@@ -192,11 +186,11 @@ pub(crate) fn changeable(carried: &Value) -> String {
         entries.collect::<BTreeMap<_, _>>()
     };
     let deadline = carried.pointer("/spec/activeDeadlineSeconds");
-    json!([sorted("/metadata/labels"), sorted("/metadata/annotations"), images, deadline, ephemeral::names(carried)]).to_string()
+    let (labels, annotations) = (sorted("/metadata/labels"), sorted("/metadata/annotations"));
+    json!([labels, annotations, images, deadline, ephemeral::names(carried), resources(carried)]).to_string()
 }
 
-/// Updates only the fields of a shadow pod that may change while the pod runs. The requests stay as they were when the remote pod
-/// was created.
+/// Updates only the fields of a shadow pod that may change while the pod runs.
 pub fn change(carried: &Value) -> Patch {
     let add = |path: &[&str], value: &Value| {
         let path = PointerBuf::from_tokens(["spec", "pod"].iter().chain(path).copied());
@@ -205,22 +199,28 @@ pub fn change(carried: &Value) -> Patch {
     let mut patch = vec![add(&["metadata"], &carried["metadata"])];
     for list in ["initContainers", "containers"] {
         for (index, container) in items(carried, &format!("/spec/{list}")).iter().enumerate() {
-            patch.extend(container.get("image").map(|image| add(&["spec", list, &index.to_string(), "image"], image)));
+            let index = index.to_string();
+            patch.extend(container.get("image").map(|image| add(&["spec", list, &index, "image"], image)));
+            patch.push(add(&["spec", list, &index, "resources"], &resources_of(container)));
         }
     }
-    for field in ["activeDeadlineSeconds", "ephemeralContainers"] {
+    for field in ["activeDeadlineSeconds", "ephemeralContainers", "resources"] {
         patch.extend(carried["spec"].get(field).map(|value| add(&["spec", field], value)));
     }
     Patch(patch)
 }
 
 /// Equal for pods whose containers have equal requests and limits, which a resize in place changes.
-pub fn resources(pod: &Value) -> u64 {
+fn resources(pod: &Value) -> u64 {
     let mut asked = Map::from_iter([("/".to_owned(), pod.pointer("/spec/resources").cloned().unwrap_or_default())]);
     for container in ["/spec/initContainers", "/spec/containers"].iter().flat_map(|list| items(pod, list)) {
-        asked.insert(name(container).to_owned(), container.get("resources").cloned().unwrap_or_default());
+        asked.insert(name(container).to_owned(), resources_of(container));
     }
     fingerprint(&asked.into())
+}
+
+fn resources_of(container: &Value) -> Value {
+    container.get("resources").filter(|resources| resources.is_object()).cloned().unwrap_or_else(|| json!({}))
 }
 
 #[cfg(test)]
@@ -267,13 +267,14 @@ mod tests {
             changeable(&json!({"metadata": {"labels": {"a": label}},
                 "spec": {"containers": [{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}}]}}))
         };
-        assert_eq!(carried("i:1", "x", "1"), carried("i:1", "x", "2"));
+        assert_eq!(carried("i:1", "x", "1"), carried("i:1", "x", "1"));
+        assert_ne!(carried("i:1", "x", "1"), carried("i:1", "x", "2"));
         assert_ne!(carried("i:1", "x", "1"), carried("i:2", "x", "1"));
         assert_ne!(carried("i:1", "x", "1"), carried("i:1", "y", "1"));
     }
 
     #[test]
-    fn what_changes_while_a_pod_runs_is_carried_without_its_new_size() {
+    fn what_changes_while_a_pod_runs_is_carried_and_then_nothing_is_left_to_carry() {
         let pod = |image: &str, label: &str, cpu: &str| {
             json!({"metadata": {"name": "web", "labels": {"a": label}}, "spec": {"activeDeadlineSeconds": cpu.len(),
                 "initContainers": [{"name": "i", "image": image}],
@@ -284,12 +285,11 @@ mod tests {
         changed["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "busybox"}]);
         assert_ne!(changeable(&changed), changeable(&pod("i:2", "y", "100m")));
         json_patch::patch(&mut shadow, &change(&changed)).unwrap();
-        let mut expected = pod("i:2", "y", "1");
+        let mut expected = pod("i:2", "y", "100m");
         expected["spec"]["ephemeralContainers"] = changed["spec"]["ephemeralContainers"].clone();
-        expected["spec"]["activeDeadlineSeconds"] = 4.into();
+        expected["spec"]["initContainers"][0]["resources"] = json!({});
         assert_eq!(shadow["spec"]["pod"], expected);
-        assert_ne!(resources(&shadow["spec"]["pod"]), resources(&pod("i:2", "y", "100m")));
-        assert_eq!(resources(&shadow["spec"]["pod"]), resources(&pod("i:1", "x", "1")));
+        assert_eq!(changeable(&shadow["spec"]["pod"]), changeable(&changed), "a container without amounts is not sent again");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The status of a local pod: the remote pod's status is merged into it, not copied.
 //!
 //! Liqo writes phase, reason, message, start time, the statuses of containers in the home spec, and the conditions Initialized,
-//! `PodReadyToStartContainers`, `ContainersReady` and Ready. The home cluster writes everything else. All functions return the body
+//! `PodReadyToStartContainers`, `ContainersReady`, Ready and those of a resize. The home cluster writes everything else. All functions return the body
 //! of a strategic merge patch for `pods/status`, or `None` if nothing changes.
 //!
 //! The API server accepts almost any change of a status, so this module makes sure that a terminal phase stays terminal.
@@ -35,8 +35,6 @@ pub struct Link<'a> {
     pub peer_answers: bool,
     /// A problem although the provider accepted the pod: a reason, and a message for people.
     pub amiss: Option<(&'a str, &'a str)>,
-    /// Whether the pod was resized after the remote pod was created.
-    pub resized: bool,
     pub now: Timestamp,
 }
 
@@ -74,10 +72,12 @@ pub fn local_status_patch(home: &Value, remote: &Value, link: &Link<'_>) -> Opti
     }
     remote_scheduling(&mut conditions, home, remote);
     offloaded(&mut conditions, home, link.amiss);
-    if link.resized {
-        conditions.set(RESIZE_PENDING, "True", Some("Infeasible"), Some(RESIZE_INFEASIBLE));
-    } else if is_told_of_resize(home) {
-        conditions.remove(RESIZE_PENDING);
+    for kind in RESIZE_CONDITIONS {
+        if let Some(theirs) = condition(remote, "/conditions", kind) {
+            conditions.set(kind, yes_or_no(theirs), text(theirs, "/reason"), text(theirs, "/message"));
+        } else if condition(home, "/status/conditions", kind).is_some() {
+            conditions.remove(kind);
+        }
     }
     conditions.put_into(&mut status);
     let generation = home.pointer("/metadata/generation").and_then(Value::as_i64);
@@ -156,23 +156,16 @@ pub fn not_ready_patch(home: &Value, now: Timestamp) -> Option<Value> {
     patch(Map::new(), status)
 }
 
-/// Whether the pod's status says already that it cannot be resized.
-pub fn is_told_of_resize(home: &Value) -> bool {
-    condition(home, "/status/conditions", RESIZE_PENDING).is_some()
-}
-
 /// Whether a pod has ended for good.
 pub fn is_final(pod: &Value) -> bool {
     matches!(text(pod, "/status/phase"), Some("Succeeded" | "Failed"))
 }
 
-/// Why a pod is not resized in place, in the condition that a kubelet would write. The API server refuses to resize a running pod
-/// here, because its container statuses contain no resources; it accepts the resize of a pod that does not run yet.
-pub const RESIZE_INFEASIBLE: &str =
-    "a pod in another cluster cannot be resized in place: set the old size again, or delete the pod for a new one";
+/// The condition of a resize that was not begun. Source: KEP-1287 (in-place update of pod resources).
+pub(crate) const RESIZE_PENDING: &str = "PodResizePending";
 
-/// The condition of a resize that was not done. Source: KEP-1287 (in-place update of pod resources).
-const RESIZE_PENDING: &str = "PodResizePending";
+/// The conditions of a pod that is being resized. They exist only until it has its new size.
+pub(crate) const RESIZE_CONDITIONS: [&str; 2] = [RESIZE_PENDING, "PodResizeInProgress"];
 
 /// The list of ephemeral containers in a pod.
 pub(crate) const EPHEMERAL_CONTAINERS: &str = "/spec/ephemeralContainers";

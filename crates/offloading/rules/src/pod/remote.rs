@@ -31,6 +31,7 @@ use serde_json::Value;
 use crate::json::OFFER_RECLAIMED;
 use crate::namespace::mapped::{Destination, DestinationState};
 use crate::pod::admission::Refusal;
+use crate::pod::carry::resize::{self, PendingResize};
 use crate::pod::ephemeral::{self, RefusedContainers};
 use crate::pod::local_status::EPHEMERAL_STATUSES;
 use crate::pod::remote_pod::{End, RemotePod};
@@ -90,7 +91,7 @@ pub struct Snapshot {
     pub refusal: Option<Refusal>,
     /// Where the pod belongs.
     pub destination: Destination,
-    /// The generation of the shadow pod whose labels, annotations and images the remote pod has.
+    /// The generation of the shadow pod that the remote pod was updated to.
     pub applied_generation: Option<i64>,
     /// How long a detail has been unreported.
     pub unreported_for: Duration,
@@ -100,6 +101,10 @@ pub struct Snapshot {
     pub evicted_uid: Option<String>,
     /// Ephemeral containers that were refused.
     pub refused_containers: RefusedContainers,
+    /// Why the pod is not resized as its shadow pod asks.
+    pub pending_resize: Option<PendingResize>,
+    /// Time until that is tried again; zero means now, `None` that nothing but a change makes it possible.
+    pub resize_retry: Option<Duration>,
     pub now: Timestamp,
 }
 
@@ -115,7 +120,7 @@ pub enum Step {
     Create,
     /// Write this status.
     Report(ReportedStatus),
-    /// Update labels, annotations and images of the pod.
+    /// Update labels, annotations, images and amounts of the pod.
     Update(Arc<RemotePod>),
     /// Delete the pod, with this grace or its own.
     Delete(Arc<RemotePod>, Option<i64>),
@@ -281,6 +286,8 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
     let reclaimed = snapshot.reclaimed(pod);
     let mut wanted = status_of(pod);
     wanted.pod = ephemeral::with_refused(wanted.pod, &snapshot.refused_containers);
+    let resize_retry = snapshot.resize_retry.filter(|_| pod.end.is_none());
+    wanted.pod = resize::with_pending(wanted.pod, snapshot.pending_resize.as_ref().filter(|_| pod.end.is_none()));
     let succeeded = pod.end == Some(End::Succeeded) && !shadow.restarts;
     if let Some(reason) = reclaimed.as_ref().filter(|_| !succeeded) {
         wanted = if pod.end.is_some() || given_up {
@@ -306,11 +313,11 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
     if !leaving && !snapshot.is_evicted(pod) && reclaimed.is_some() && reclaimed == snapshot.reported_reclaim() {
         return Step::Evict(pod.clone(), bounded_grace(pod));
     }
-    if !leaving && snapshot.applied_generation != Some(shadow.generation) {
+    if !leaving && (snapshot.applied_generation != Some(shadow.generation) || resize_retry == Some(Duration::ZERO)) {
         return Step::Update(pod.clone());
     }
     let untold = (news == News::Detail).then(|| DETAIL_DELAY.saturating_sub(snapshot.unreported_for));
-    untold.into_iter().chain(time_until_given_up).min().map_or(Step::Wait, Step::WaitFor)
+    untold.into_iter().chain(time_until_given_up).chain(resize_retry.filter(|_| !leaving)).min().map_or(Step::Wait, Step::WaitFor)
 }
 
 /// No pod is known.

@@ -39,6 +39,8 @@ pub struct RemotePod {
     pub shadow_pod: String,
     pub pool: String,
     pub charge: Effective,
+    /// The amounts in its spec, if it is charged others because it is being resized.
+    pub asked: Option<Effective>,
     /// The reduced status that the consumer gets.
     pub status: PodStatusText,
     /// `None` if it has not ended.
@@ -70,6 +72,10 @@ impl RemotePod {
         let addresses = if end.is_none() { addresses(&status) } else { Vec::new() };
         let mut reduced = reduce_status(&json!({ "status": status }));
         add_earlier_runs(&mut reduced, meta.annotations.as_ref(), meta.creation_timestamp.as_ref().map(|created| created.0));
+        let asked = Effective::of_pod(&pod.spec);
+        let own_grace = pod.spec.termination_grace_period_seconds.unwrap_or(30);
+        let is_scheduled = pod.spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
+        let charge = Effective::of_bound_pod(pod.spec, &PodStatus::deserialize(&status).unwrap_or_default());
         Some(Self {
             addresses,
             key,
@@ -77,9 +83,10 @@ impl RemotePod {
             consumer: label(labels::CONSUMER_ID)?.parse().ok()?,
             shadow_pod: label(labels::SHADOW_POD)?,
             pool: label(labels::POOL)?,
-            own_grace: pod.spec.termination_grace_period_seconds.unwrap_or(30),
-            is_scheduled: pod.spec.node_name.as_ref().is_some_and(|node| !node.is_empty()),
-            charge: Effective::of_bound_pod(pod.spec, &PodStatus::deserialize(&status).unwrap_or_default()),
+            own_grace,
+            is_scheduled,
+            asked: (asked != charge).then_some(asked),
+            charge,
             status: PodStatusText::of(&reduced),
             end,
             deletion_due: meta.deletion_timestamp.as_ref().map(|due| due.0),
@@ -94,6 +101,11 @@ impl RemotePod {
 
     pub fn account(&self) -> Account {
         Account { tenant: tenant_namespace(&self.consumer), pool: self.pool.clone() }
+    }
+
+    /// The amounts in its spec.
+    pub fn asked(&self) -> &Effective {
+        self.asked.as_ref().unwrap_or(&self.charge)
     }
 
     /// Whether it is charged to its offer.

@@ -1,14 +1,19 @@
 //! Keeps new pods off nodes while pods leave them.
+//!
+//! Several commands may need the same node at the same time. Each adds its mark to an annotation of the Node; the last one uncordons
+//! the node. A node that is cordoned without a mark was cordoned by somebody else, and stays so.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::anyhow;
 use futures::StreamExt as _;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api,
+    Api, ResourceExt as _,
     api::{Patch, PatchParams},
 };
+use liqo_api::annotations::CORDONED_BY;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
@@ -25,6 +30,8 @@ const UNCORDON_TIMEOUT: Duration = Duration::from_secs(30);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay before a request that failed is sent again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// How often a node is read again because somebody else changed it meanwhile.
+const MAX_CONFLICTS: usize = 10;
 
 /// When the nodes are uncordoned again. One that was cordoned before stays so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,10 +62,11 @@ async fn run<T>(
     interrupted: impl Future<Output = ()>,
 ) -> anyhow::Result<T> {
     let api: Api<Node> = Api::all(cluster.client.clone());
+    let mark = format!("{}-{}", std::process::id(), Timestamp::now().as_nanosecond());
     let cordoned = Mutex::new(BTreeSet::new());
     let work = Box::pin(async {
         for node in nodes {
-            cordon(&api, node, &cordoned).await?;
+            cordon(&api, node, &mark, &cordoned).await?;
         }
         work.await
     });
@@ -71,7 +79,7 @@ async fn run<T>(
     }
     // A second Ctrl-C ends this, too.
     tokio::select! {
-        () = uncordon_all(&api, &cordoned) => {}
+        () = uncordon_all(&api, &mark, &cordoned) => {}
         _ = tokio::signal::ctrl_c() => {}
     }
     let left: Vec<String> = cordoned.into_inner().into_iter().collect();
@@ -85,32 +93,35 @@ async fn run<T>(
     }
 }
 
-/// Cordons a node and adds it to `cordoned`, unless it is cordoned already or gone.
-async fn cordon(api: &Api<Node>, node: &str, cordoned: &Mutex<BTreeSet<String>>) -> anyhow::Result<()> {
-    let Some(live) = api.get_opt(node).await.doing(format!("read Node {node}"))? else { return Ok(()) };
-    if live.spec.is_some_and(|spec| spec.unschedulable == Some(true)) {
-        return Ok(());
+/// Cordons a node and adds it to `cordoned`, unless somebody else cordoned it, or it is gone.
+async fn cordon(api: &Api<Node>, node: &str, mark: &str, cordoned: &Mutex<BTreeSet<String>>) -> anyhow::Result<()> {
+    for _ in 0..MAX_CONFLICTS {
+        let Some(live) = api.get_opt(node).await.doing(format!("read Node {node}"))? else { return Ok(()) };
+        let Some(change) = with_mark(&live, mark) else { return Ok(()) };
+        // Before the request: an interruption may come while it is on its way.
+        cordoned.lock().insert(node.to_owned());
+        let answer = patch(api, node, &change).await;
+        // After a refusal it is not cordoned. After other errors it may be.
+        if matches!(&answer, Err(kube::Error::Api(status)) if status.code < 500) {
+            cordoned.lock().remove(node);
+        }
+        match answer {
+            Err(error) if is_absent(&error) => return Ok(()),
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            answer => return answer.doing(format!("cordon Node {node}")),
+        }
     }
-    // Before the request: an interruption may come while it is on its way.
-    cordoned.lock().insert(node.to_owned());
-    let answer = set(api, node, json!(true)).await;
-    // After a refusal it is not cordoned. After other errors it may be.
-    if matches!(&answer, Err(kube::Error::Api(status)) if status.code < 500) {
-        cordoned.lock().remove(node);
-    }
-    match answer {
-        Err(error) if is_absent(&error) => Ok(()),
-        answer => answer.doing(format!("cordon Node {node}")),
-    }
+    Err(anyhow!("cannot cordon Node {node}: others change it all the time; run the command again"))
 }
 
-/// Uncordons these nodes and removes them from the set. Repeats requests that fail, for some time.
-async fn uncordon_all(api: &Api<Node>, cordoned: &Mutex<BTreeSet<String>>) {
+/// Removes the mark from these nodes, uncordons those without another one, and removes them from the set. Repeats requests that fail,
+/// for some time.
+async fn uncordon_all(api: &Api<Node>, mark: &str, cordoned: &Mutex<BTreeSet<String>>) {
     let deadline = Instant::now() + UNCORDON_TIMEOUT;
     loop {
         let nodes = cordoned.lock().clone();
         let requests = futures::stream::iter(nodes).for_each_concurrent(CONCURRENCY, |node| async move {
-            let is_done = match timeout(REQUEST_TIMEOUT, set(api, &node, Value::Null)).await {
+            let is_done = match timeout(REQUEST_TIMEOUT, uncordon(api, &node, mark)).await {
                 Ok(Ok(())) => true,
                 Ok(Err(error)) => is_absent(&error),
                 Err(_) => false,
@@ -127,9 +138,52 @@ async fn uncordon_all(api: &Api<Node>, cordoned: &Mutex<BTreeSet<String>>) {
     }
 }
 
-async fn set(api: &Api<Node>, node: &str, unschedulable: Value) -> kube::Result<()> {
-    let change = json!({ "spec": { "unschedulable": unschedulable } });
-    api.patch_metadata(node, &PatchParams::default(), &Patch::Merge(&change)).await.map(drop)
+async fn uncordon(api: &Api<Node>, node: &str, mark: &str) -> kube::Result<()> {
+    let live = api.get(node).await?;
+    match without_mark(&live, mark) {
+        Some(change) => patch(api, node, &change).await,
+        None => Ok(()),
+    }
+}
+
+async fn patch(api: &Api<Node>, node: &str, change: &Value) -> kube::Result<()> {
+    api.patch_metadata(node, &PatchParams::default(), &Patch::Merge(change)).await.map(drop)
+}
+
+/// The change that cordons a node with this mark; `None` if somebody else cordoned it.
+fn with_mark(node: &Node, mark: &str) -> Option<Value> {
+    let mut marks = marks(node);
+    if is_cordoned(node) && marks.is_empty() {
+        return None;
+    }
+    marks.insert(mark);
+    Some(change(node, &marks))
+}
+
+/// The change that removes this mark from a node, and uncordons it if no other one is left; `None` if the node does not have the mark.
+fn without_mark(node: &Node, mark: &str) -> Option<Value> {
+    let mut marks = marks(node);
+    marks.remove(mark).then(|| change(node, &marks))
+}
+
+/// The commands that keep a node cordoned. The marks on a node that is not cordoned mean nothing: a person uncordoned it.
+fn marks(node: &Node) -> BTreeSet<&str> {
+    let marks = node.annotations().get(CORDONED_BY).filter(|_| is_cordoned(node));
+    marks.into_iter().flat_map(|marks| marks.split(',')).filter(|mark| !mark.is_empty()).collect()
+}
+
+fn is_cordoned(node: &Node) -> bool {
+    node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
+}
+
+/// Sets the marks, if the node is still as it was read.
+fn change(node: &Node, marks: &BTreeSet<&str>) -> Value {
+    let joined = marks.iter().copied().collect::<Vec<_>>().join(",");
+    let (annotation, unschedulable) = if marks.is_empty() { (Value::Null, Value::Null) } else { (json!(joined), json!(true)) };
+    json!({
+        "metadata": { "resourceVersion": node.metadata.resource_version, "annotations": { CORDONED_BY: annotation } },
+        "spec": { "unschedulable": unschedulable },
+    })
 }
 
 #[cfg(test)]
@@ -150,8 +204,9 @@ mod tests {
         let nodes: Cordoned =
             Arc::new(Mutex::new(nodes.iter().map(|(name, cordoned)| ((*name).to_owned(), *cordoned)).collect()));
         let (known, codes) = (nodes.clone(), Arc::new(Mutex::new(codes.to_vec())));
+        let marks: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
         let service = tower::service_fn(move |request: Request<Body>| {
-            let (known, codes) = (known.clone(), codes.clone());
+            let (known, codes, marks) = (known.clone(), codes.clone(), marks.clone());
             async move {
                 let (parts, body) = request.into_parts();
                 let name = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
@@ -164,11 +219,14 @@ mod tests {
                     }
                     if code == 200 {
                         known.lock().insert(name.clone(), change["spec"]["unschedulable"] == json!(true));
+                        marks.lock().insert(name.clone(), change["metadata"]["annotations"].clone());
                     }
                 }
                 let answer = if code == 200 {
                     let spec = json!({ "unschedulable": known.lock()[&name] });
-                    json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name }, "spec": spec })
+                    let marks = marks.lock().get(&name).filter(|marks| marks[CORDONED_BY].is_string()).cloned();
+                    let metadata = json!({ "name": name, "annotations": marks.unwrap_or_else(|| json!({})) });
+                    json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec })
                 } else {
                     let reason = if code == 404 { "NotFound" } else { "Other" };
                     json!({ "kind": "Status", "status": "Failure", "message": "no", "reason": reason, "code": code })
@@ -213,6 +271,50 @@ mod tests {
         let error = run::<()>(&cluster, &milan, Uncordon::OnFailure, work, interrupted).await.unwrap_err();
         assert_eq!(error.to_string(), "interrupted");
         assert!(!nodes.lock()["milan"]);
+    }
+
+    #[tokio::test]
+    async fn the_last_one_of_two_commands_at_once_uncordons_the_node() {
+        let (cluster, nodes) = server(&[("milan", false)], &[]);
+        let milan: BTreeSet<String> = ["milan".to_owned()].into();
+        let cordoned = || nodes.lock()["milan"];
+        let command = |work| run(&cluster, &milan, Uncordon::Always, work, std::future::pending());
+        let (second_began, wait_for_second) = tokio::sync::oneshot::channel();
+        let (first_ended, wait_for_first) = tokio::sync::oneshot::channel();
+        let first = async {
+            command(Box::pin(async { wait_for_second.await.map_err(Into::into) }) as Work<'_>).await.unwrap();
+            first_ended.send(cordoned()).unwrap();
+        };
+        let second = command(Box::pin(async {
+            second_began.send(()).unwrap();
+            anyhow::ensure!(wait_for_first.await?, "the first command uncordoned the node");
+            Ok(())
+        }));
+        let ((), second) = tokio::join!(first, second);
+        second.unwrap();
+        assert!(!cordoned());
+    }
+
+    type Work<'a> = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>> + 'a>>;
+
+    #[test]
+    fn marks_on_a_node_that_a_person_uncordoned_mean_nothing() {
+        let node = |cordoned: bool, marks: Option<&str>| -> Node {
+            let metadata = json!({ "name": "milan", "resourceVersion": "7", "annotations": { CORDONED_BY: marks } });
+            let mut node: Value = json!({ "metadata": metadata, "spec": { "unschedulable": cordoned } });
+            if marks.is_none() {
+                node["metadata"]["annotations"] = json!({});
+            }
+            serde_json::from_value(node).unwrap()
+        };
+        let marks = |change: Option<Value>| change.map(|change| change["metadata"]["annotations"][CORDONED_BY].clone());
+        assert_eq!(marks(with_mark(&node(false, Some("a,b")), "c")), Some(json!("c")));
+        assert_eq!(marks(with_mark(&node(true, Some("a,b")), "c")), Some(json!("a,b,c")));
+        assert_eq!(with_mark(&node(true, None), "c"), None, "somebody else cordoned it");
+        assert_eq!(marks(without_mark(&node(true, Some("a,c")), "c")), Some(json!("a")));
+        let last = without_mark(&node(true, Some("c")), "c").unwrap();
+        assert_eq!((&last["spec"]["unschedulable"], &last["metadata"]["resourceVersion"]), (&Value::Null, &json!("7")));
+        assert_eq!(without_mark(&node(false, Some("c")), "c"), None);
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use k8s_openapi::{
 };
 use kube::ResourceExt;
 use liqo_api::{Key, pods};
+use liqo_offloading_rules::pod::controller::has_pods_for_nodes;
 use tokio::time::Instant;
 
 /// Delay before an eviction that was not allowed is requested again.
@@ -62,7 +63,7 @@ impl Leaving {
 
     /// The same for an unfinished pod on this node; needs only its metadata.
     pub fn from_node(pod: &impl ResourceExt, node: &str) -> Option<Self> {
-        let belongs_to_node = controller(pod).is_some_and(|owner| ["DaemonSet", "Node"].contains(&owner.kind.as_str()));
+        let belongs_to_node = controller(pod).is_some_and(|owner| has_pods_for_nodes(&owner.kind));
         let is_kept = pod.meta().deletion_grace_period_seconds == Some(0);
         if belongs_to_node || is_kept {
             return None;

@@ -26,6 +26,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteEx
 use crate::{
     cli::{Global, Others},
     cluster::{Access, Cluster, Explained as _},
+    inspect::is_virtual,
     manifests::{FABRIC, MANAGER, NAMESPACE, avoided_nodes},
     output, readiness, unpeer,
 };
@@ -194,8 +195,7 @@ fn sort(nodes: Vec<Node>, pods: &[Pod], avoided: &BTreeMap<String, String>) -> F
         let on_it: Vec<&Pod> =
             pods.iter().filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&name)).collect();
         let is_avoided = avoided.iter().any(|(key, value)| node.labels().get(key) == Some(value));
-        let is_virtual = node.labels().get(labels::TYPE).is_some_and(|kind| kind == labels::TYPE_VIRTUAL_NODE);
-        if is_virtual || (is_avoided && on_it.is_empty()) {
+        if is_virtual(&node) || (is_avoided && on_it.is_empty()) {
             continue;
         }
         let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());

@@ -47,10 +47,8 @@ use liqo_offloading_rules::pod::local::decide;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 use liqo_offloading_rules::pod::local_state::Shadow;
 use liqo_offloading_rules::pod::local_status::Link;
-use liqo_offloading_rules::pod::local_status::RESIZE_INFEASIBLE;
 use liqo_offloading_rules::pod::local_status::cut;
 use liqo_offloading_rules::pod::local_status::evicted_patch;
-use liqo_offloading_rules::pod::local_status::is_told_of_resize;
 use liqo_offloading_rules::pod::local_status::local_status_patch;
 use liqo_offloading_rules::pod::local_status::lost_patch;
 use liqo_offloading_rules::pod::local_status::not_ready_patch;
@@ -260,13 +258,11 @@ impl Pass<'_> {
         let missing = self.remote.and_then(|remote| missing(remote, self.pod));
         let missing = missing.map(|message| (pods::NOT_REFLECTED, message));
         let problem = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));
-        let resized = self.pod.resources != shadow.resources;
         let link = Link {
             pod_ips: &addresses.here,
             host_ip: Some(self.consumer.context.pod_ip),
             peer_answers: true,
             amiss: problem.as_ref().map(|(reason, message)| (*reason, message.as_str())),
-            resized,
             now,
         };
         let local = self.pod.json();
@@ -277,9 +273,6 @@ impl Pass<'_> {
                 tracing::warn!(peer = %self.peer.id, pod = %self.pod.key, reason, message, "not all of the pod is as it should be");
                 self.warn(reason, &message).await;
             }
-        }
-        if resized && !is_told_of_resize(&local) {
-            self.warn("ResizeInfeasible", RESIZE_INFEASIBLE).await;
         }
         if is_newly_recreated(&local, &status) {
             self.warn(RECREATED, RECREATED_MESSAGE).await;

@@ -163,13 +163,14 @@ async fn reconcile_namespaced(
     }
     write_object(peer, remote, reference, record, wanted).await?;
     let problem = record.and_then(|record| problem(consumer, remote, record));
-    let passing = problem.as_deref().filter(|problem| may_pass(reference.kind, problem));
+    let reason = problem.as_deref().map(reason_of);
+    let passing = reason.filter(|reason| may_pass(reference.kind, reason));
     let patience = peer.patience(reference, passing, Instant::now());
     if let Some(rest) = patience.filter(|rest| !rest.is_zero()) {
         return Ok(Next::After(rest));
     }
     if let Some(problem) = problem {
-        let reason = REASONS.iter().find(|reason| problem.starts_with(**reason)).unwrap_or(&"");
+        let reason = reason.unwrap_or_default();
         if peer.may_warn_about(reference, reason) {
             let message = format!("cluster {} does not have it as it is here: {problem}", peer.id);
             warn(consumer, reference, pods::NOT_REFLECTED, message).await;
@@ -183,8 +184,13 @@ async fn reconcile_namespaced(
 }
 
 /// Whether the provider's problem may pass by itself: a pod ends there a moment before its endpoint is taken back here.
-fn may_pass(kind: Kind, problem: &str) -> bool {
-    kind == Kind::EndpointSlice && problem.starts_with(pods::ADDRESS_REFUSED)
+fn may_pass(kind: Kind, reason: &str) -> bool {
+    kind == Kind::EndpointSlice && reason == pods::ADDRESS_REFUSED
+}
+
+/// The known reason that a problem begins with, whatever its words are.
+fn reason_of(problem: &str) -> &'static str {
+    REASONS.into_iter().find(|reason| problem.starts_with(reason)).unwrap_or_default()
 }
 
 /// What the provider lacks: of this object or, for an Ingress, of the Secrets that it names.

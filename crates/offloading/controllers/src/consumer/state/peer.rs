@@ -110,7 +110,7 @@ pub struct PeerState {
     /// What this process remembers of pods, by UID.
     memory: Mutex<HashMap<String, PodMemory>>,
     /// Since when the provider reports a problem that may pass by itself.
-    passing_problems: Mutex<HashMap<Reference, (String, Instant)>>,
+    passing_problems: Mutex<HashMap<Reference, (&'static str, Instant)>>,
     /// When an object got its last event, by the reason of the event.
     record_events: Mutex<HashMap<(Reference, &'static str), Instant>>,
     /// What this process recorded over the present connection, until the watch shows it.
@@ -355,16 +355,17 @@ impl PeerState {
         is_due
     }
 
-    /// How long a problem of this object that may pass by itself has to last before it is reported; `None` if it has none.
-    pub fn patience(&self, reference: &Reference, problem: Option<&str>, now: Instant) -> Option<Duration> {
+    /// How long a problem of this object that may pass by itself has to last before it is reported; `None` if it has none. It lasts as
+    /// long as its reason does: its words may change with each pod that ends.
+    pub fn patience(&self, reference: &Reference, reason: Option<&'static str>, now: Instant) -> Option<Duration> {
         let mut problems = self.passing_problems.lock();
-        let Some(problem) = problem else {
+        let Some(reason) = reason else {
             problems.remove(reference);
             return None;
         };
-        let (known, since) = problems.entry(reference.clone()).or_insert_with(|| (problem.to_owned(), now));
-        if known != problem {
-            (*known, *since) = (problem.to_owned(), now);
+        let (known, since) = problems.entry(reference.clone()).or_insert((reason, now));
+        if *known != reason {
+            (*known, *since) = (reason, now);
         }
         Some(PASSING.saturating_sub(now.duration_since(*since)))
     }
@@ -488,11 +489,11 @@ mod tests {
         let peer = PeerState::new(ClusterId::of_public_key(&[1; 32]), CancellationToken::new());
         let slice = Reference { kind: Kind::EndpointSlice, namespace: "demo".into(), name: "web-x".into() };
         let start = Instant::now();
-        let rest = |problem, after| peer.patience(&slice, problem, start + after);
-        let (one, other) = (Some("AddressRefused: 10.0.0.1"), Some("AddressRefused: 10.0.0.2"));
+        let rest = |reason, after| peer.patience(&slice, reason, start + after);
+        let (one, other) = (Some("AddressRefused"), Some("NoService"));
         assert_eq!(rest(one, Duration::ZERO), Some(PASSING));
         assert_eq!(rest(one, PASSING / 2), Some(PASSING / 2));
-        assert_eq!(rest(other, PASSING / 2), Some(PASSING), "the next pod ended");
+        assert_eq!(rest(other, PASSING / 2), Some(PASSING), "another reason");
         assert_eq!(rest(None, PASSING), None);
         assert_eq!(rest(other, PASSING), Some(PASSING), "it had passed");
         assert_eq!(rest(other, 2 * PASSING), Some(Duration::ZERO));

@@ -31,6 +31,7 @@ pub async fn run(provider: Arc<Provider>) {
             let shadows = pods.shadows.all();
             let shadows = shadows.iter().map(|(key, shadow)| (key, shadow.as_ref()));
             pods.queues.add(triggers::tenant_pods_changed(&tenant, all, shadows));
+            pods.queues.add(triggers::shadow_pods(pods.ledger.lock().deferred_resizes(&tenant)));
             done()
         }),
         queues.usage.run("usage", 1, stop.clone(), move |()| {

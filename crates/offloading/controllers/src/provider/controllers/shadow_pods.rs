@@ -1,5 +1,7 @@
 //! Runs the pods of shadow pods. This is the hot path: it creates pods and sends merge patches, and writes nothing that does not change.
 
+mod resize;
+
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
@@ -34,6 +36,7 @@ use serde::{Deserialize as _, de::IgnoredAny};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use self::resize::Unresized;
 use crate::provider::state::{Error, Provider};
 use crate::provider::triggers;
 
@@ -80,6 +83,8 @@ struct Memory {
     refused: Option<RefusedPod>,
     /// Ephemeral containers that were refused.
     refused_containers: RefusedContainers,
+    /// Why the pod is not resized as the shadow pod asks.
+    unresized: Option<Unresized>,
     /// Its finalizer was removed, and the watch does not show that yet.
     released: bool,
 }
@@ -292,6 +297,8 @@ impl Pass<'_> {
             reclaim: self.provider.reclaim_of(self.key, &shadow.pool),
             evicted_uid: self.memory.evicted.clone(),
             refused_containers: self.memory.refused_containers.clone(),
+            pending_resize: self.memory.unresized.as_ref().map(|unresized| unresized.pending.clone()),
+            resize_retry: self.resize_retry(&shadow.pool),
             now: Timestamp::now(),
             reported,
             shadow,
@@ -364,6 +371,7 @@ impl Pass<'_> {
                 // Ephemeral containers are added to a pod that exists, so it needs an update.
                 let is_complete = items(&input.pod, "/spec/ephemeralContainers").is_empty();
                 self.memory.applied = Some(if is_complete { input.generation } else { NO_GENERATION });
+                self.memory.unresized = None;
                 let live = self.owner_of(created);
                 if let Live::Ours(pod) = &live {
                     // Admission plugins of this cluster may have raised what it requests.
@@ -472,14 +480,19 @@ impl Pass<'_> {
         Ok(exists)
     }
 
-    /// Updates labels, annotations, images, deadline and ephemeral containers of the pod to those of the shadow pod.
+    /// Updates amounts, labels, annotations, images, deadline and ephemeral containers of the pod to those of the shadow pod.
     async fn update(&mut self, pod: &RemotePod, generation: i64) -> Result<(), Error> {
         let Some(shadow) = self.shadow_now().await? else { return Ok(()) };
         let request = Request::new(Pod::url_path(&(), Some(&pod.key.namespace))).get(&pod.key.name, &GetParams::default());
         let request = request.map_err(kube::Error::BuildRequest).step("read", "Pod", &pod.key)?;
         let live = unless_gone(self.provider.context.client.request::<Value>(request).await).step("read", "Pod", &pod.key)?;
+        // Before the patch that records what travelled.
+        let is_resized = match &live {
+            Some(live) => self.resize(pod, &shadow.spec.pod, live).await?,
+            None => true,
+        };
         let rules = ConsumerPolicy::default().rules(None);
-        if let Some(mut patch) = live.as_ref().and_then(|live| remote_patch(&shadow.spec.pod, live, &rules)) {
+        if let Some(mut patch) = live.as_ref().and_then(|live| remote_patch(&shadow.spec.pod, live, &rules, is_resized)) {
             patch["metadata"]["uid"] = pod.uid.as_str().into();
             let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
             match api.patch(&pod.key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
@@ -508,11 +521,12 @@ impl Pass<'_> {
         let missing = ephemeral::missing(carried, live, rules.as_ref());
         self.memory.refused_containers.retain(|refused, _| missing.iter().any(|(name, _)| name == refused));
         let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+        let mut room = ephemeral::room(live);
         for (added, container) in missing {
             if self.memory.refused_containers.contains_key(&added) {
                 continue;
             }
-            let container = match container {
+            let container = match ephemeral::within(room, container) {
                 Ok(container) => container,
                 Err(message) => {
                     tracing::info!(pod = %pod.key, container = added, reason = message, "an ephemeral container was refused");
@@ -533,6 +547,7 @@ impl Pass<'_> {
                     if unless_gone(answer).step("change", "Pod", &pod.key)?.is_none() {
                         return Ok(());
                     }
+                    room -= 1;
                 }
             }
         }

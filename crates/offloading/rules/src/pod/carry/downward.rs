@@ -189,10 +189,10 @@ mod tests {
 
         local["metadata"]["labels"] = json!({ "app": "web", "tier": "2" });
         let carried = outgoing(&local, &[].into()).unwrap();
-        let patch = remote_patch(&carried, &live, &rules()).unwrap();
+        let patch = remote_patch(&carried, &live, &rules(), true).unwrap();
         assert_eq!(patch["metadata"]["annotations"]["liqo.io/home-labels"], "app=\"web\"\ntier=\"2\"");
         json_patch::merge(&mut live, &patch);
-        assert_eq!(remote_patch(&carried, &live, &rules()), None);
+        assert_eq!(remote_patch(&carried, &live, &rules(), true), None);
     }
 
     #[test]

@@ -535,26 +535,26 @@ fn a_pod_of_a_strange_shape_is_refused() {
 
 #[test]
 fn nothing_is_patched_when_nothing_changed() {
-    assert_eq!(remote_patch(&carried("", json!(null)), &remote("", json!(null)), &rules()), None);
+    assert_eq!(remote_patch(&carried("", json!(null)), &remote("", json!(null)), &rules(), true), None);
 }
 
 #[test]
 fn labels_that_changed_came_or_went_are_patched_and_those_of_others_stay() {
     let mut live = remote("/metadata/labels", json!({"app": "web", "old": "1"}));
     live["metadata"]["labels"]["providers-own"] = json!("x");
-    let patch = remote_patch(&carried("/metadata/labels", json!({"app": "api", "new": "2"})), &live, &rules()).unwrap();
+    let patch = remote_patch(&carried("/metadata/labels", json!({"app": "api", "new": "2"})), &live, &rules(), true).unwrap();
     assert_eq!(patch["metadata"]["labels"], json!({"app": "api", "new": "2", "old": null}));
     json_patch::merge(&mut live, &patch);
     assert_eq!(live["metadata"]["labels"]["providers-own"], "x");
     assert_eq!(live["metadata"]["labels"]["liqo.io/consumer-id"], "rome-id");
-    assert_eq!(remote_patch(&carried("/metadata/labels", json!({"app": "api", "new": "2"})), &live, &rules()), None);
+    assert_eq!(remote_patch(&carried("/metadata/labels", json!({"app": "api", "new": "2"})), &live, &rules(), true), None);
 }
 
 #[test]
 fn a_hostile_record_cannot_remove_our_labels() {
     let mut live = remote("", json!(null));
     live["metadata"]["annotations"]["liqo.io/travelled"] = json!(r#"{"labels":["liqo.io/consumer-id"]}"#);
-    let patch = remote_patch(&carried("", json!(null)), &live, &rules()).unwrap();
+    let patch = remote_patch(&carried("", json!(null)), &live, &rules(), true).unwrap();
     assert_eq!(patch["metadata"].get("labels"), None);
 }
 
@@ -562,15 +562,16 @@ fn a_hostile_record_cannot_remove_our_labels() {
 fn a_new_image_is_patched_and_one_that_the_provider_rewrote_is_left() {
     let mut live = remote("", json!(null));
     live["spec"]["containers"][0]["image"] = json!("mirror.local/nginx:1");
-    assert_eq!(remote_patch(&carried("", json!(null)), &live, &rules()), None);
+    assert_eq!(remote_patch(&carried("", json!(null)), &live, &rules(), true), None);
     let changed = carried("/spec/containers", json!([{"name": "c", "image": "nginx:2"}, {"name": "unknown", "image": "y"}]));
-    let patch = remote_patch(&changed, &live, &rules()).unwrap();
+    let patch = remote_patch(&changed, &live, &rules(), true).unwrap();
     assert_eq!(patch["spec"], json!({"containers": [{"name": "c", "image": "nginx:2"}]}));
 }
 
 #[test]
 fn a_new_deadline_is_patched() {
-    let patch = remote_patch(&carried("/spec/activeDeadlineSeconds", json!(9)), &remote("", json!(null)), &rules()).unwrap();
+    let patch =
+        remote_patch(&carried("/spec/activeDeadlineSeconds", json!(9)), &remote("", json!(null)), &rules(), true).unwrap();
     assert_eq!(patch, json!({"spec": {"activeDeadlineSeconds": 9}}));
 }
 

@@ -184,6 +184,7 @@ fn changed_labels_annotations_and_images_are_carried_again() {
         json!({"metadata": {"annotations": {"a": "b"}}}),
         json!({"spec": {"containers": [{"name": "c", "image": "i:2"}]}}),
         json!({"spec": {"activeDeadlineSeconds": 9}}),
+        json!({"spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}),
     ] {
         let pod = home(changes);
         assert_eq!(
@@ -197,8 +198,7 @@ fn changed_labels_annotations_and_images_are_carried_again() {
 
 #[test]
 fn what_means_something_at_home_only_is_not_carried_again() {
-    let pod = home(json!({"metadata": {"annotations": {"liqo.io/remote-pod-ip": "10.0.0.1", "liqo.io/sent-to": "t"}},
-        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}));
+    let pod = home(json!({"metadata": {"annotations": {"liqo.io/remote-pod-ip": "10.0.0.1", "liqo.io/sent-to": "t"}}}));
     assert_eq!(actions(Some(&pod), Some(&shadow(json!({})))), [Action::PatchLocalStatus]);
 }
 
@@ -436,9 +436,8 @@ fn a_pod_of_a_daemon_set_stays_pending() {
 }
 
 #[test]
-fn a_new_size_is_carried_only_before_the_provider_made_the_pod() {
+fn a_pod_that_the_provider_did_not_make_yet_is_carried_again_as_a_whole() {
     let pod = home(json!({"spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}}));
-    assert_eq!(actions(Some(&pod), Some(&shadow(json!({})))), [Action::PatchLocalStatus]);
     for phase in ["Pending", "Refused"] {
         let waits = shadow(json!({"status": {"phase": phase, "reason": "OfferExceeded", "message": "m", "pod": null}}));
         let actions = actions(Some(&pod), Some(&waits));

@@ -1,6 +1,8 @@
 //! The statuses of the containers in the home spec, in its order.
 
 use jiff::Timestamp;
+use liqo_quantity::Quantity;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::json::{items, name, text};
@@ -16,6 +18,7 @@ pub fn merged(home: &Value, remote: &Value, field: &str, list: &str) -> Option<V
             let now = ours.iter().find(|status| name(status) == name(container));
             let said = theirs.iter().find(|status| name(status) == name(container));
             let said = said.map(|said| with_own_mounts(reduce::container_status(said), container));
+            let said = said.map(|said| with_own_amounts(said, container, now));
             match now.filter(|now| has_ended_for_good(home, list, container, now)) {
                 // A container that ended for good cannot run again, and the API server refuses a status that says so.
                 Some(now) if said.as_ref().is_none_or(|said| said.pointer("/state/terminated").is_none()) => Some(now.clone()),
@@ -63,12 +66,36 @@ fn with_own_mounts(mut status: Value, container: &Value) -> Value {
     status
 }
 
+/// Only the amounts that the local container names; its remote one may have others, because every remote container requests something.
+/// The home cluster adds them up, so an amount of more than twice what the pod asks for, or asked for before a resize, is not believed:
+/// kernels round.
+fn with_own_amounts(mut status: Value, container: &Value, now: Option<&Value>) -> Value {
+    let parsed = |resources: Option<&Value>, kind: &str, resource: &str| {
+        resources.and_then(|resources| Quantity::deserialize(resources.get(kind)?.get(resource)?).ok())
+    };
+    let is_credible = |kind: &str, resource: &str, amount: &Value| {
+        let amount = Quantity::deserialize(amount).unwrap_or_default();
+        let shown = parsed(now.and_then(|now| now.get("resources")), kind, resource).unwrap_or_default();
+        parsed(container.get("resources"), kind, resource).is_some_and(|asked| amount <= (asked + asked).max(shown))
+    };
+    let Some(Value::Object(resources)) = status.get_mut("resources") else { return status };
+    for (kind, amounts) in resources.iter_mut() {
+        if let Value::Object(amounts) = amounts {
+            amounts.retain(|resource, amount| is_credible(kind, resource, amount));
+        }
+    }
+    resources.retain(|_, amounts| amounts.as_object().is_some_and(|amounts| !amounts.is_empty()));
+    status
+}
+
 /// The wanted status without fields that an API server drops where it does not know them, or where their feature is off. They are
 /// sent with other changes, but never for themselves: that would be a write for each look.
 fn without_dropped(wanted: &Value, now: &Value) -> Value {
     let mut wanted = wanted.clone();
     if let Some(fields) = wanted.as_object_mut() {
-        fields.retain(|field, _| !["allocatedResources", "volumeMounts"].contains(&field.as_str()) || now.get(field).is_some());
+        fields.retain(|field, _| {
+            !["allocatedResources", "resources", "volumeMounts"].contains(&field.as_str()) || now.get(field).is_some()
+        });
     }
     wanted
 }

@@ -6,7 +6,7 @@ use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use crate::json::{items, text};
-use crate::pod::local_status::{EPHEMERAL_STATUSES, stamp};
+use crate::pod::local_status::{EPHEMERAL_STATUSES, RESIZE_CONDITIONS, stamp};
 
 /// Maximum length of one text: the kubelet's own limit for a termination message.
 const MAX_LEN: usize = 4096;
@@ -34,7 +34,9 @@ pub(crate) fn reduce_status(remote_pod: &Value) -> Value {
     if addresses.len() > 1 {
         reduced.insert("podIPs".into(), addresses.into_iter().map(|ip| json!({"ip": ip})).collect());
     }
-    let is_shown = |condition: &&Value| text(condition, "/type").is_some_and(|kind| CONDITIONS.contains(&kind));
+    let is_shown = |condition: &&Value| {
+        text(condition, "/type").is_some_and(|kind| CONDITIONS.contains(&kind) || RESIZE_CONDITIONS.contains(&kind))
+    };
     let conditions: Vec<Value> = items(remote_pod, "/status/conditions").iter().filter(is_shown).map(condition).collect();
     if !conditions.is_empty() {
         reduced.insert("conditions".into(), conditions.into());
@@ -72,10 +74,19 @@ pub(crate) fn container_status(status: &Value) -> Value {
     let fields = [
         ("containerID", text_of(status, "containerID")),
         ("allocatedResources", quantities(&status["allocatedResources"])),
+        ("resources", requirements(&status["resources"])),
         ("volumeMounts", volume_mounts(status)),
     ];
     reduced.extend(fields.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))));
     reduced.into()
+}
+
+/// The requests and limits that a container has. A kubelet that can resize reports them, even if they are empty.
+fn requirements(resources: &Value) -> Option<Value> {
+    resources.is_object().then(|| {
+        let kinds = ["requests", "limits"].into_iter();
+        kinds.filter_map(|kind| Some((kind.to_owned(), quantities(&resources[kind])?))).collect::<Map<_, _>>().into()
+    })
 }
 
 /// Amounts of resources. An invalid one is left out, as an invalid time is.

@@ -6,14 +6,7 @@ const THEN: &str = "2026-01-01T00:00:00Z";
 const NOW: &str = "2026-01-01T01:00:00Z";
 
 fn link() -> Link<'static> {
-    Link {
-        pod_ips: &[],
-        host_ip: "10.0.0.5".parse().ok(),
-        peer_answers: true,
-        amiss: None,
-        resized: false,
-        now: NOW.parse().unwrap(),
-    }
+    Link { pod_ips: &[], host_ip: "10.0.0.5".parse().ok(), peer_answers: true, amiss: None, now: NOW.parse().unwrap() }
 }
 
 fn running(name: &str) -> Value {
@@ -150,13 +143,30 @@ fn the_quality_of_service_class_is_never_sent() {
 }
 
 #[test]
-fn resize_and_resources_are_never_sent_so_that_the_api_server_refuses_to_resize_a_running_pod() {
-    let mut remote = remote();
-    remote["resize"] = json!("Proposed");
-    remote["containerStatuses"][0]["resources"] = json!({"requests": {"cpu": "1"}});
-    let patch = local_status_patch(&home(), &remote, &link()).unwrap();
-    assert_eq!(patch["status"].get("resize"), None);
-    assert_eq!(patch["status"]["containerStatuses"], json!([running("c")]));
+fn a_container_shows_those_amounts_that_its_spec_names_as_far_as_they_are_credible() {
+    let shown = |spec: Value, before: Value, said: Value| {
+        let (mut home, mut remote) = (home(), remote());
+        home["spec"]["containers"][0]["resources"] = spec;
+        if before.is_object() {
+            home["status"]["containerStatuses"] = json!([running("c")]);
+            home["status"]["containerStatuses"][0]["resources"] = before;
+        }
+        remote["resize"] = json!("Proposed");
+        remote["containerStatuses"][0]["resources"] = said;
+        let reported = reduce_status(&json!({ "status": remote }));
+        let pod = merged_with(home, &reported, &link());
+        assert_eq!(pod["status"].get("resize"), None);
+        pod["status"]["containerStatuses"][0].get("resources").cloned()
+    };
+    let cpu = |amount: &str| json!({"requests": {"cpu": amount}});
+    let remote_ones = json!({"requests": {"cpu": "1", "memory": "32Mi"}, "limits": {"cpu": "2"}});
+    assert_eq!(shown(cpu("1"), Value::Null, remote_ones.clone()), Some(cpu("1")), "not the defaults of the provider");
+    assert_eq!(shown(json!({}), Value::Null, remote_ones), Some(json!({})), "without it the API server refuses to resize");
+    assert_eq!(shown(cpu("1"), cpu("3"), cpu("3")), Some(cpu("3")), "it has not become smaller yet");
+    assert_eq!(shown(cpu("10m"), Value::Null, cpu("20m")), Some(cpu("20m")), "kernels round");
+    assert_eq!(shown(cpu("1"), cpu("1"), cpu("64")), Some(json!({})), "the home cluster would count it");
+    assert_eq!(shown(cpu("1"), Value::Null, cpu("much")), Some(json!({})));
+    assert_eq!(shown(cpu("1"), Value::Null, Value::Null), None, "a kubelet that cannot resize reports none");
 }
 
 /// A container that runs, with what else its kubelet reports.
@@ -164,6 +174,7 @@ fn detailed() -> Value {
     let mut status = running("c");
     status["containerID"] = json!("containerd://abc");
     status["allocatedResources"] = json!({"cpu": "100m", "example.com/gpu": "1"});
+    status["resources"] = json!({"limits": {"cpu": "100m"}});
     status["volumeMounts"] = json!([{"name": "tmp", "mountPath": "/tmp", "readOnly": true, "recursiveReadOnly": "Disabled"}]);
     status
 }
@@ -173,6 +184,7 @@ fn ids_allocated_resources_mounts_and_the_observed_generation_are_shown() {
     let mut home = home();
     home["metadata"]["generation"] = json!(3);
     home["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "tmp", "mountPath": "/tmp"}]);
+    home["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "100m"}});
     let mut said = detailed();
     said["volumeMounts"].as_array_mut().unwrap().push(json!({"name": "kube-api-access-x", "mountPath": "/var/run"}));
     said["allocatedResources"]["memory"] = json!("much");
@@ -189,10 +201,11 @@ fn ids_allocated_resources_mounts_and_the_observed_generation_are_shown() {
 fn fields_that_the_api_server_drops_are_not_written_again_and_again() {
     let mut home = home();
     home["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "tmp", "mountPath": "/tmp"}]);
+    home["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "100m"}});
     let reported = reduce_status(&json!({"status": {"phase": "Running", "containerStatuses": [detailed()]}}));
     let mut pod = merged_with(home, &reported, &link());
     let kept = pod["status"]["containerStatuses"][0].as_object_mut().unwrap();
-    assert!(kept.remove("allocatedResources").is_some() && kept.remove("volumeMounts").is_some());
+    assert!(["allocatedResources", "resources", "volumeMounts"].into_iter().all(|field| kept.remove(field).is_some()));
     assert_eq!(local_status_patch(&pod, &reported, &link()), None);
     pod["status"]["containerStatuses"][0]["containerID"] = json!("containerd://old");
     assert!(local_status_patch(&pod, &reported, &link()).is_some());
@@ -469,10 +482,16 @@ fn objects_that_the_provider_does_not_have_show_on_the_pod_until_it_has_them() {
 }
 
 #[test]
-fn a_resize_that_cannot_be_done_is_told_until_it_is_taken_back() {
-    let pod = merged_with(home(), &remote(), &Link { resized: true, ..link() });
-    let shown = condition(&pod, "/status/conditions", "PodResizePending").unwrap();
-    assert_eq!((&shown["status"], &shown["reason"]), (&json!("True"), &json!("Infeasible")));
-    assert!(is_told_of_resize(&pod));
-    assert!(!is_told_of_resize(&merged_with(pod, &remote(), &link())));
+fn the_conditions_of_a_resize_are_the_remote_ones_and_end_with_them() {
+    for (kind, reason) in [("PodResizePending", "Infeasible"), ("PodResizePending", "Deferred"), ("PodResizeInProgress", "Error")]
+    {
+        let mut resized = remote();
+        let theirs = json!({"type": kind, "status": "True", "reason": reason, "message": "cpu: 1 short"});
+        resized["conditions"].as_array_mut().unwrap().push(theirs);
+        let reported = reduce_status(&json!({ "status": resized }));
+        let pod = merged_with(home(), &reported, &link());
+        let shown = condition(&pod, "/status/conditions", kind).unwrap();
+        assert_eq!((&shown["reason"], &shown["message"]), (&json!(reason), &json!("cpu: 1 short")));
+        assert_eq!(condition(&merged_with(pod, &remote(), &link()), "/status/conditions", kind), None);
+    }
 }

@@ -39,6 +39,8 @@ fn snapshot(shadow: Arc<Shadow>) -> Snapshot {
         reclaim: None,
         evicted_uid: None,
         refused_containers: RefusedContainers::new(),
+        pending_resize: None,
+        resize_retry: None,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
 }
@@ -303,4 +305,26 @@ fn a_refused_ephemeral_container_is_reported_at_once() {
     assert_eq!(status["ephemeralContainerStatuses"][0]["state"]["terminated"]["reason"], "NotAllowed");
     refused.reported.pod = Some(PodStatusText::of(&status));
     assert_eq!(decide(&refused), Step::Wait);
+}
+
+#[test]
+fn a_resize_that_was_refused_is_reported_and_tried_again_when_it_is_due() {
+    let mut refused = snapshot(created("Always", |_| {}));
+    refused.seen = vec![live("u1", "Running")];
+    refused.pending_resize = Some(PendingResize::deferred("pool default is too small"));
+    assert_eq!(decide(&refused), Step::WaitFor(DETAIL_DELAY));
+    refused.unreported_for = DETAIL_DELAY;
+    let status = recorded(decide(&refused)).pod.unwrap();
+    assert_eq!(status.value()["conditions"][0]["reason"], "Deferred");
+    refused.reported.pod = Some(status);
+    assert_eq!(decide(&refused), Step::Wait, "only room makes it possible");
+    refused.resize_retry = Some(REFUSED_RETRY);
+    assert_eq!(decide(&refused), Step::WaitFor(REFUSED_RETRY));
+    refused.resize_retry = Some(Duration::ZERO);
+    assert_eq!(decide(&refused), Step::Update(live("u1", "Running")));
+    // A pod that has ended or is going is not resized.
+    refused.seen = vec![going("Running", false, 30)];
+    assert!(matches!(decide(&refused), Step::WaitFor(_)), "until it is given up");
+    refused.seen = vec![live("u1", "Failed")];
+    assert_eq!(recorded(decide(&refused)).pod.unwrap().value().get("conditions"), None);
 }

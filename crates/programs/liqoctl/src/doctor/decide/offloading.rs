@@ -13,6 +13,7 @@ use super::{count, some, unread};
 use crate::{
     cluster::full_name,
     doctor::{Check, Finding},
+    evict::decide::is_finished,
     inspect::{Facts, is_virtual},
 };
 
@@ -99,12 +100,7 @@ fn remote<'a>(all: &'a [Pod], nodes: &[Node]) -> Vec<&'a Pod> {
     let nodes: BTreeSet<String> = nodes.iter().filter(|node| is_virtual(node)).map(ResourceExt::name_any).collect();
     let is_there =
         |pod: &&Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).is_some_and(|node| nodes.contains(node));
-    all.iter().filter(is_there).filter(|pod| !is_final(pod)).collect()
-}
-
-fn is_final(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+    all.iter().filter(is_there).filter(|pod| !is_finished(pod)).collect()
 }
 
 fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
@@ -183,7 +179,7 @@ fn waiting(all: &[Pod], there: &[&Pod], offloadings: &[NamespaceOffloading], fac
     if let Some(what) = unplaced {
         return Finding::warn(check, what, advice::UNPLACED);
     }
-    let unscheduled = all.iter().filter(|pod| is_remote(pod) && !is_final(pod)).find_map(|pod| {
+    let unscheduled = all.iter().filter(|pod| is_remote(pod) && !is_finished(pod)).find_map(|pod| {
         let condition = condition(pod, "PodScheduled").filter(|condition| condition.status == "False")?;
         Some(format!("{} has no node: {}", full_name(pod), condition.message.as_deref().unwrap_or_default()))
     });

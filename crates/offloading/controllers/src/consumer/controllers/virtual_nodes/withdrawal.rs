@@ -25,6 +25,7 @@ use super::Error;
 use crate::consumer::node_objects;
 use crate::consumer::state::{Consumer, DelayedEvictions, EvictionDelay};
 use liqo_offloading_rules::json::text;
+use liqo_offloading_rules::pod::controller::has_pods_for_nodes;
 use liqo_offloading_rules::pod::local_state::LocalPod;
 
 /// Annotation on a Node that we cordoned, with the time at which its pool goes. A Node without it was cordoned by somebody else.
@@ -128,7 +129,7 @@ fn cordon_patch(live: &Value, withdrawal: Option<Timestamp>) -> Option<Value> {
 
 /// Whether a pod is evicted now. One of a `DaemonSet` would be created again at once, and a static one belongs to its node.
 fn is_due(pod: &LocalPod, delayed: &DelayedEvictions, now: Instant) -> bool {
-    let belongs_to_node = pod.controller.as_ref().is_some_and(|one| ["DaemonSet", "Node"].contains(&one.kind.as_str()));
+    let belongs_to_node = pod.controller.as_ref().is_some_and(|one| has_pods_for_nodes(&one.kind));
     let waits = delayed.get(&pod.uid).is_some_and(|delay| delay.until > now);
     !pod.finished && pod.deletion.is_none() && !belongs_to_node && !waits
 }

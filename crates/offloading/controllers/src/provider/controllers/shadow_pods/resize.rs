@@ -1,0 +1,122 @@
+//! Resizes remote pods as their shadow pods ask, within what the offer has left.
+
+use std::time::Duration;
+
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use liqo_controller_runtime::events::object_ref;
+use liqo_controller_runtime::writes::{Step as _, unless_gone};
+use liqo_offloading_rules::pod::admission::Refusal;
+use liqo_offloading_rules::pod::carry::resize::{PendingResize, Resize};
+use liqo_offloading_rules::pod::ledger::ResizeRequest;
+use liqo_offloading_rules::pod::remote::REFUSED_RETRY;
+use liqo_offloading_rules::pod::remote_pod::RemotePod;
+use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{MetadataOnly, Pass};
+use crate::provider::state::Error;
+use crate::provider::triggers;
+
+const NO_SUBRESOURCE: &str = "the provider's API server does not resize pods in place; Kubernetes does from 1.33 on. Set the old size \
+     again, or delete the pod for a new one";
+
+/// A resize that was refused.
+pub(super) struct Unresized {
+    pub(super) pending: PendingResize,
+    /// Whether it waits for room. Otherwise it is tried again after a while.
+    waits_for_room: bool,
+    at: Instant,
+}
+
+impl Pass<'_> {
+    /// Gives the pod the amounts of its shadow pod. Returns whether it has them now, as far as this cluster's API server decides that.
+    pub(super) async fn resize(&mut self, pod: &RemotePod, carried: &Value, live: &Value) -> Result<bool, Error> {
+        let policy = self.provider.policy_of(&pod.consumer);
+        let rules = policy.clone().unwrap_or_default().rules(None);
+        let wanted = if pod.end.is_none() { Resize::of(carried, live, &rules) } else { None };
+        let Some(resize) = wanted else {
+            self.end_resize();
+            self.memory.unresized = None;
+            return Ok(true);
+        };
+        if let Err((pending, waits_for_room)) = self.admit_resize(pod, &resize, policy.as_ref()) {
+            self.refuse_resize(pod, pending, waits_for_room).await;
+            return Ok(false);
+        }
+        let mut patch = resize.patch;
+        patch["metadata"]["uid"] = pod.uid.as_str().into();
+        let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+        let params = PatchParams::default();
+        let refusal = match api.patch_subresource("resize", &pod.key.name, &params, &Patch::Strategic(&patch)).await {
+            // The pod existed a moment ago. If it is gone, its shadow pod gets a new one of the new size.
+            Err(kube::Error::Api(status)) if status.code == 404 => NO_SUBRESOURCE.to_owned(),
+            Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => Refusal::of(&status).message,
+            // After an error it stays charged, because the API server may have accepted it. The queue tries again.
+            answer => {
+                unless_gone(answer).step("resize", "Pod", &pod.key)?;
+                tracing::debug!(pod = %pod.key, "resized a remote pod");
+                self.memory.unresized = None;
+                return Ok(true);
+            }
+        };
+        self.end_resize();
+        self.refuse_resize(pod, PendingResize::infeasible(refusal), false).await;
+        Ok(false)
+    }
+
+    /// Charges what the resize adds. Otherwise tells why not, and whether it waits for room.
+    fn admit_resize(
+        &self,
+        pod: &RemotePod,
+        resize: &Resize,
+        policy: Option<&ConsumerPolicy>,
+    ) -> Result<(), (PendingResize, bool)> {
+        let charge = policy
+            .ok_or_else(|| PendingResize::infeasible(usage::not_shared().message))
+            .and_then(|policy| Ok((resize.charge(policy)?, policy.usage.charge)));
+        let (amounts, charge) = charge.map_err(|pending| {
+            self.end_resize();
+            (pending, false)
+        })?;
+        let offer = self.provider.offers.get(&pod.account().offer());
+        let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
+        let mut ledger = self.provider.ledger.lock();
+        let verdict = ledger.resize(ResizeRequest::new(pod, amounts), offer.as_deref(), charge, ours);
+        verdict.map_err(|pending| (pending, true))
+    }
+
+    /// Remembers why the pod is not resized, and reports each reason once.
+    async fn refuse_resize(&mut self, pod: &RemotePod, pending: PendingResize, waits_for_room: bool) {
+        let before = self.memory.unresized.take();
+        let is_known = before.is_some_and(|before| before.pending.reason == pending.reason);
+        self.memory.unresized = Some(Unresized { pending: pending.clone(), waits_for_room, at: Instant::now() });
+        if !is_known {
+            tracing::info!(pod = %pod.key, reason = pending.reason, message = pending.message, "a remote pod is not resized");
+            let reference = object_ref("v1", "Pod", &pod.key, Some(pod.uid.clone()));
+            self.provider.context.events.warning(&reference, &pending.event(), pending.message).await;
+        }
+    }
+
+    /// Nothing is charged for a resize any more.
+    fn end_resize(&self) {
+        let freed = self.provider.ledger.lock().end_resize(self.key);
+        self.provider.queues.add(triggers::shadow_pods(freed));
+    }
+
+    /// Time until a refused resize is tried again; `None` if there is none, or no room for it.
+    pub(super) fn resize_retry(&self, pool: &str) -> Option<Duration> {
+        let unresized = self.memory.unresized.as_ref()?;
+        if !unresized.waits_for_room {
+            return Some(REFUSED_RETRY.saturating_sub(unresized.at.elapsed()));
+        }
+        let tenant = &self.key.namespace;
+        let offer = self.provider.offers.get(&liqo_api::Key::new(tenant.clone(), pool));
+        let (charge, ours) = (self.provider.charge(tenant), |namespace: &str| self.provider.is_mapped_for(namespace, tenant));
+        let has_room = self.provider.ledger.lock().may_resize(self.key, offer.as_deref(), charge, ours);
+        has_room.then_some(Duration::ZERO)
+    }
+}

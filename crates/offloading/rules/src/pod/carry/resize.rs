@@ -1,0 +1,269 @@
+//! Resizing in place: the requests and limits of a pod change while it runs (KEP-1287, `kubectl patch pod --subresource resize`).
+//!
+//! The new amounts travel with the other changes of a pod. The provider charges what is added before it asks its API server, which
+//! accepts other amounts only through a subresource; the kubelet there does the rest and reports it in the pod's status. If the
+//! provider refuses, it adds the condition that a kubelet would write.
+
+use k8s_openapi::api::core::v1::PodSpec;
+use liqo_api::annotations;
+use liqo_api::requests::Effective;
+use liqo_quantity::Quantity;
+use serde::Deserialize as _;
+use serde_json::{Map, Value, json};
+
+use crate::json::{items, name};
+use crate::pod::admission::negative_quantity;
+use crate::pod::carry::{ProviderRules, containers::request_explicitly};
+use crate::pod::local_status::{RESIZE_PENDING, cut};
+use crate::pod::reported_status::PodStatusText;
+use crate::pod::usage::ConsumerPolicy;
+
+/// The resources that Kubernetes changes in place.
+const RESIZABLE: [&str; 2] = ["cpu", "memory"];
+
+const LISTS: [&str; 2] = ["containers", "initContainers"];
+
+/// The key of the amounts of the pod as a whole. No container has this name.
+const WHOLE_POD: &str = "/";
+
+/// Why a pod is not resized, as a kubelet says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingResize {
+    pub reason: &'static str,
+    /// The obstacle, and what to do about it.
+    pub message: String,
+}
+
+impl PendingResize {
+    /// The pod can be resized later.
+    pub fn deferred(message: impl Into<String>) -> Self {
+        Self { reason: "Deferred", message: message.into() }
+    }
+
+    /// The pod cannot be resized to these amounts.
+    pub fn infeasible(message: impl Into<String>) -> Self {
+        Self { reason: "Infeasible", message: message.into() }
+    }
+
+    /// The reason of an event about it; a kubelet's own word.
+    pub fn event(&self) -> String {
+        format!("Resize{}", self.reason)
+    }
+}
+
+/// A remote pod with other amounts than it has.
+#[derive(Debug, PartialEq)]
+pub struct Resize {
+    /// The strategic merge patch of the pod's subresource `resize`.
+    pub patch: Value,
+    /// The pod's spec with the new amounts.
+    spec: Value,
+}
+
+impl Resize {
+    /// The provider's side: the resize that makes the pod follow what travels now; `None` if nothing is to change.
+    ///
+    /// Amounts are compared with the last ones that travelled, not with the live ones, which the provider's own admission may have
+    /// changed.
+    pub fn of(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Self> {
+        let (now, before) = (sizes(carried), recorded(live));
+        let mut wanted: Map<String, Value> = LISTS
+            .into_iter()
+            .chain(["resources"])
+            .filter_map(|field| Some((field.to_owned(), carried.get("spec")?.get(field)?.clone())))
+            .collect();
+        request_explicitly(&mut wanted, &rules.default_requests);
+        let wanted = json!({ "spec": wanted });
+        let has_changed = |key: &str| before.as_ref().is_none_or(|before| before.get(key) != now.get(key));
+
+        let (mut spec, mut patch) = (live["spec"].clone(), Map::new());
+        for list in LISTS {
+            let mut changes = Vec::new();
+            for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+                let wanted = items(&wanted, &format!("/spec/{list}")).iter().find(|wanted| name(wanted) == name(container));
+                let Some(size) = wanted.filter(|_| has_changed(name(container))).map(|wanted| size(&wanted["resources"])) else {
+                    continue;
+                };
+                if !has(&container["resources"], &size) {
+                    changes.push(json!({ "name": name(container), "resources": size }));
+                    resize(&mut container["resources"], &size);
+                }
+            }
+            if !changes.is_empty() {
+                patch.insert(list.into(), changes.into());
+            }
+        }
+        let whole = size(&wanted["spec"]["resources"]);
+        if has_changed(WHOLE_POD) && !has(&spec["resources"], &whole) {
+            resize(&mut spec["resources"], &whole);
+            patch.insert("resources".into(), whole);
+        }
+        (!patch.is_empty()).then(|| Self { patch: json!({ "spec": patch }), spec })
+    }
+
+    /// What the pod will be charged, or why it may not have these amounts.
+    pub fn charge(&self, policy: &ConsumerPolicy) -> Result<Effective, PendingResize> {
+        let spec = PodSpec::deserialize(&self.spec)
+            .map_err(|error| PendingResize::infeasible(format!("the new size of the pod cannot be read: {error}")))?;
+        match negative_quantity(&spec).or_else(|| policy.missing_limit(&spec)) {
+            Some(refusal) => Err(PendingResize::infeasible(refusal.message)),
+            None => Ok(Effective::of_pod(&spec)),
+        }
+    }
+}
+
+/// The amounts of a carried pod that can change in place, by container.
+pub(crate) fn sizes(carried: &Value) -> Value {
+    let containers = LISTS.into_iter().flat_map(|list| items(carried, &format!("/spec/{list}")));
+    let sizes = containers.map(|container| (name(container).to_owned(), size(&container["resources"])));
+    let whole = carried.pointer("/spec/resources").map(|whole| (WHOLE_POD.to_owned(), size(whole)));
+    sizes.chain(whole).collect::<Map<_, _>>().into()
+}
+
+/// The amounts that travelled last; `None` for a pod of an earlier version.
+pub(crate) fn recorded(live: &Value) -> Option<Value> {
+    let record = live.pointer("/metadata/annotations")?.get(annotations::TRAVELLED)?.as_str()?;
+    let mut record: Value = serde_json::from_str(record).ok()?;
+    record.get_mut("resources").map(Value::take).filter(Value::is_object)
+}
+
+/// The reported status with the condition of a resize that was refused.
+pub(crate) fn with_pending(status: Option<PodStatusText>, pending: Option<&PendingResize>) -> Option<PodStatusText> {
+    let Some(pending) = pending else { return status };
+    let mut status = status.map(|status| status.value()).unwrap_or_default();
+    let others = items(&status, "/conditions").iter().filter(|condition| condition["type"] != RESIZE_PENDING);
+    let shown = json!({ "type": RESIZE_PENDING, "status": "True", "reason": pending.reason, "message": cut(&pending.message) });
+    status["conditions"] = others.cloned().chain([shown]).collect();
+    Some(PodStatusText::of(&status))
+}
+
+/// The requests and limits that can change in place.
+fn size(resources: &Value) -> Value {
+    let amounts = |kind: &str| {
+        let amounts = RESIZABLE.into_iter().filter_map(|name| Some((name.to_owned(), resources.get(kind)?.get(name)?.clone())));
+        let amounts: Map<String, Value> = amounts.collect();
+        (!amounts.is_empty()).then(|| (kind.to_owned(), amounts.into()))
+    };
+    ["requests", "limits"].into_iter().filter_map(amounts).collect::<Map<_, _>>().into()
+}
+
+/// Whether all these amounts are there.
+fn has(resources: &Value, size: &Value) -> bool {
+    let parsed = |amount: &Value| Quantity::deserialize(amount).ok();
+    amounts(size).all(|(kind, name, amount)| {
+        let found = resources.get(kind).and_then(|amounts| amounts.get(name));
+        found.is_some_and(|found| found == amount || (parsed(found).is_some() && parsed(found) == parsed(amount)))
+    })
+}
+
+/// Sets these amounts; others stay, as with the patch.
+fn resize(resources: &mut Value, size: &Value) {
+    for (kind, name, amount) in amounts(size) {
+        resources[kind][name] = amount.clone();
+    }
+}
+
+fn amounts(size: &Value) -> impl Iterator<Item = (&String, &String, &Value)> {
+    let kinds = size.as_object().into_iter().flatten();
+    kinds.flat_map(|(kind, amounts)| amounts.as_object().into_iter().flatten().map(move |(name, amount)| (kind, name, amount)))
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+mod tests {
+    use liqo_api::Charge;
+
+    use super::*;
+    use crate::fixtures::policy;
+
+    fn carried(resources: Value) -> Value {
+        json!({ "metadata": { "name": "web" }, "spec": { "containers": [
+            { "name": "c", "image": "i", "resources": resources }, { "name": "other", "image": "i" }] } })
+    }
+
+    /// The pod that the provider created from these amounts.
+    fn live(resources: Value) -> Value {
+        let mut pod = carried(resources);
+        let record = json!({ "labels": [], "annotations": [], "images": {}, "resources": sizes(&pod) }).to_string();
+        request_explicitly(pod["spec"].as_object_mut().unwrap(), &ProviderRules::default().default_requests);
+        pod["metadata"]["annotations"] = json!({ annotations::TRAVELLED: record });
+        pod
+    }
+
+    fn cpu(amount: &str) -> Value {
+        json!({ "requests": { "cpu": amount } })
+    }
+
+    fn resize_of(carried: &Value, live: &Value) -> Option<Resize> {
+        Resize::of(carried, live, &ProviderRules::default())
+    }
+
+    #[test]
+    fn only_the_container_whose_amounts_changed_is_resized_and_charged_its_new_amounts() {
+        let found = resize_of(&carried(cpu("2")), &live(cpu("1"))).unwrap();
+        let new = json!({ "requests": { "cpu": "2", "memory": "32Mi" } });
+        assert_eq!(found.patch, json!({ "spec": { "containers": [{ "name": "c", "resources": new }] } }));
+        let charge = found.charge(&policy(json!({}))).unwrap();
+        assert_eq!(charge.charged(Charge::Requests).get("cpu").to_string(), "2010m");
+        assert_eq!(resize_of(&carried(cpu("1")), &live(cpu("1"))), None);
+    }
+
+    #[test]
+    fn sidecars_and_the_pod_as_a_whole_are_resized_too() {
+        let with = |amount: &str| {
+            let mut pod = live(cpu("1"));
+            pod["spec"]["initContainers"] = json!([{ "name": "s", "restartPolicy": "Always", "resources": cpu(amount) }]);
+            pod["spec"]["resources"] = json!({ "limits": { "cpu": amount } });
+            let record = json!({ "resources": sizes(&pod) }).to_string();
+            pod["metadata"]["annotations"] = json!({ annotations::TRAVELLED: record });
+            pod
+        };
+        let patch = resize_of(&with("3"), &with("2")).unwrap().patch;
+        assert_eq!(patch["spec"]["initContainers"][0]["resources"]["requests"]["cpu"], "3");
+        assert_eq!(patch["spec"]["resources"], json!({ "requests": { "cpu": "3" }, "limits": { "cpu": "3" } }));
+        assert_eq!(patch["spec"].get("containers"), None);
+    }
+
+    #[test]
+    fn what_the_providers_admission_set_stays_until_the_consumer_asks_for_another_size() {
+        let mut raised = live(cpu("1"));
+        raised["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("1500m");
+        raised["spec"]["containers"][0]["resources"]["limits"] = json!({ "ephemeral-storage": "1Gi" });
+        assert_eq!(resize_of(&carried(cpu("1")), &raised), None);
+        let found = resize_of(&carried(cpu("2")), &raised).unwrap();
+        assert_eq!(found.spec["containers"][0]["resources"]["limits"], json!({ "ephemeral-storage": "1Gi" }));
+        // A pod of an earlier version has no record of its amounts.
+        raised["metadata"]["annotations"] = json!({ annotations::TRAVELLED: "{}" });
+        assert!(resize_of(&carried(cpu("1")), &raised).is_some());
+        assert_eq!(resize_of(&carried(cpu("1500m")), &raised), None);
+        assert_eq!(resize_of(&carried(cpu("1.5")), &raised), None, "the same amount in other words");
+    }
+
+    #[test]
+    fn only_processors_and_memory_are_resized() {
+        let more = json!({ "requests": { "cpu": "1", "example.com/gpu": "8" }, "claims": [{ "name": "device" }] });
+        assert_eq!(resize_of(&carried(more), &live(cpu("1"))), None);
+    }
+
+    #[test]
+    fn a_size_that_is_none_and_one_without_the_limits_of_the_policy_are_infeasible() {
+        let charge = |size: Value, usage: Value| resize_of(&carried(size), &live(cpu("1"))).unwrap().charge(&policy(usage));
+        let reason = |size: Value, usage: Value| charge(size, usage).unwrap_err().reason;
+        assert_eq!(reason(cpu("-1"), json!({})), "Infeasible");
+        assert_eq!(reason(json!({ "requests": { "cpu": { "a": 1 } } }), json!({})), "Infeasible");
+        assert_eq!(reason(cpu("2"), json!({ "charge": "Limits" })), "Infeasible");
+        assert!(charge(cpu("2"), json!({})).is_ok());
+    }
+
+    #[test]
+    fn a_refused_resize_shows_in_place_of_what_the_kubelet_said_before() {
+        let said = json!({ "conditions": [{ "type": "Ready", "status": "True" },
+            { "type": RESIZE_PENDING, "status": "True", "reason": "Deferred" }] });
+        let pending = PendingResize::infeasible("too much");
+        let shown = with_pending(Some(PodStatusText::of(&said)), Some(&pending)).unwrap().value();
+        let refused = json!({ "type": RESIZE_PENDING, "status": "True", "reason": "Infeasible", "message": "too much" });
+        assert_eq!(shown["conditions"], json!([{ "type": "Ready", "status": "True" }, refused]));
+        assert_eq!(pending.event(), "ResizeInfeasible");
+        assert_eq!(with_pending(Some(PodStatusText::of(&said)), None), Some(PodStatusText::of(&said)));
+    }
+}

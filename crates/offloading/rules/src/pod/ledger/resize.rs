@@ -1,0 +1,297 @@
+//! Pods that are resized in place. What a resize adds must fit into what is free. It is charged from before the API server is asked
+//! until the watch shows the new amounts; from then on the pod is charged the larger of what it has and what it asks for.
+//!
+//! A resize that has no room holds up nobody, and is tried again whenever room may have become free.
+
+use liqo_api::requests::Effective;
+use liqo_api::{Charge, Key};
+use liqo_quantity::{Quantity, ResourceList};
+
+use crate::pod::admission::{Account, Offer};
+use crate::pod::carry::resize::PendingResize;
+use crate::pod::ledger::{Ledger, usable};
+use crate::pod::remote_pod::RemotePod;
+
+/// A pod that is to have other amounts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResizeRequest {
+    account: Account,
+    shadow: Key,
+    namespace: String,
+    uid: String,
+    /// The amounts that it is to have.
+    charge: Effective,
+}
+
+impl ResizeRequest {
+    pub fn new(pod: &RemotePod, charge: Effective) -> Self {
+        let (namespace, uid) = (pod.key.namespace.clone(), pod.uid.clone());
+        Self { account: pod.account(), shadow: pod.shadow_key(), namespace, uid, charge }
+    }
+
+    pub(super) fn is_for(&self, account: &Account) -> bool {
+        self.account == *account
+    }
+
+    /// Whether this pod, as the watch shows it, asks for these amounts.
+    fn is_shown_by(&self, pod: &RemotePod) -> bool {
+        let asks = |charge| self.charge.charged(charge).fits_in(pod.asked().charged(charge)).is_ok();
+        asks(Charge::Requests) && asks(Charge::Limits)
+    }
+}
+
+impl Ledger {
+    /// Decides whether a pod may have other amounts now, and if so charges them until the watch shows the pod with them, or
+    /// [`end_resize`](Self::end_resize) is called. Otherwise the resize waits for room.
+    pub fn resize(
+        &mut self,
+        request: ResizeRequest,
+        offer: Option<&Offer>,
+        charge: Charge,
+        ours: impl Fn(&str) -> bool,
+    ) -> Result<(), PendingResize> {
+        self.end_resize(&request.shadow);
+        let verdict = self.has_room(&request, offer, charge, ours);
+        self.sums.remove(&request.account);
+        let list = if verdict.is_ok() { &mut self.resizing } else { &mut self.deferred };
+        list.insert(request.shadow.clone(), request);
+        verdict
+    }
+
+    /// Whether there is room now for a resize that waits for it.
+    pub fn may_resize(&mut self, shadow: &Key, offer: Option<&Offer>, charge: Charge, ours: impl Fn(&str) -> bool) -> bool {
+        let request = self.deferred.get(shadow).cloned();
+        request.is_some_and(|request| self.has_room(&request, offer, charge, ours).is_ok())
+    }
+
+    /// Ends a resize that was refused, or is not wanted any more. Returns the shadow pods that may fit now.
+    pub fn end_resize(&mut self, shadow: &Key) -> Vec<Key> {
+        self.deferred.remove(shadow);
+        let Some(ResizeRequest { account, .. }) = self.resizing.remove(shadow) else { return Vec::new() };
+        self.sums.remove(&account);
+        self.refused(&account)
+    }
+
+    /// The shadow pods of a tenant whose resize waits for room.
+    pub fn deferred_resizes(&self, tenant: &str) -> Vec<Key> {
+        self.deferred.keys().filter(|shadow| shadow.namespace == tenant).cloned().collect()
+    }
+
+    /// The watch shows a change of a pod: the resize ends if that shows the new amounts, or if the pod ended.
+    pub(super) fn resize_changed(&mut self, old: Option<&RemotePod>, new: Option<&RemotePod>) -> Vec<Key> {
+        let is_over = |request: &ResizeRequest| match (old, new) {
+            (_, Some(new)) if new.uid == request.uid => !new.counts() || request.is_shown_by(new),
+            (Some(old), _) => old.uid == request.uid,
+            _ => false,
+        };
+        let shadow = new.or(old).map(RemotePod::shadow_key);
+        let over = shadow.filter(|shadow| self.resizing.get(shadow).is_some_and(is_over));
+        over.map(|shadow| self.end_resize(&shadow)).unwrap_or_default()
+    }
+
+    /// What resizes add to what the pods of an account are charged.
+    pub(super) fn added_by_resizes(&self, account: &Account, charge: Charge, ours: impl Fn(&str) -> bool) -> ResourceList {
+        let resizing = self.resizing.values().filter(|request| request.account == *account && ours(&request.namespace));
+        resizing.fold(ResourceList::new(), |sum, request| sum + &self.added(request, charge))
+    }
+
+    fn added(&self, request: &ResizeRequest, charge: Charge) -> ResourceList {
+        let pods = self.pods.get(&request.account).and_then(|namespaces| namespaces.get(&request.namespace));
+        // The watch may not show a new pod yet.
+        let created = || self.reserved.get(&request.shadow).map(|(_, held)| held);
+        let held = pods.and_then(|pods| pods.get(&request.uid)).or_else(created);
+        let wanted = request.charge.charged(charge);
+        held.map_or_else(|| wanted.clone(), |held| wanted.saturating_sub(held.charged(charge)))
+    }
+
+    fn has_room(
+        &mut self,
+        request: &ResizeRequest,
+        offer: Option<&Offer>,
+        charge: Charge,
+        ours: impl Fn(&str) -> bool,
+    ) -> Result<(), PendingResize> {
+        let added = self.added(request, charge);
+        if added.is_zero() {
+            return Ok(());
+        }
+        let pool = &request.account.pool;
+        let offer = usable(offer, pool).map_err(|refusal| PendingResize::infeasible(refusal.message))?;
+        let mut growing = request.charge.charged(charge).clone();
+        growing.retain(|name, _| added.get(name) > Quantity::ZERO);
+        growing.fits_in(&offer.hard).map_err(|short| {
+            let short: Vec<String> = short.iter().map(ToString::to_string).collect();
+            PendingResize::infeasible(format!(
+                "the provider offers less in pool {pool} than the pod asks for: {}",
+                short.join(", ")
+            ))
+        })?;
+        let free = offer.hard.saturating_sub(&self.charged(&request.account, charge, ours));
+        added.fits_in(&free).map_err(|short| {
+            let short: Vec<String> = short.iter().map(ToString::to_string).collect();
+            PendingResize::deferred(format!(
+                "pool {pool} is too small for what the pod asks for in addition: {}; it is resized when other pods end or when more is offered",
+                short.join(", ")
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::needless_pass_by_value, reason = "JSON literals are written in place")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures::pod;
+
+    fn offer(cpu: &str) -> Offer {
+        let hard = [("cpu".to_owned(), cpu.parse().unwrap()), ("pods".to_owned(), Quantity::from_units(10))];
+        let hard = hard.into_iter().collect();
+        Offer { hard, accepted: true, withdrawal: None, reclaim: None, advertised: Vec::new(), nodes: Vec::new() }
+    }
+
+    fn requests(cpu: &str) -> Value {
+        json!({ "requests": { "cpu": cpu } })
+    }
+
+    /// A pod that has one amount and asks for another one.
+    fn running(has: &str, asks: &str, conditions: Value) -> RemotePod {
+        pod("web", "u1", |object| {
+            object["spec"]["containers"][0]["resources"] = requests(asks);
+            object["status"] = json!({ "phase": "Running", "conditions": conditions,
+                "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                    "resources": requests(has), "allocatedResources": { "cpu": has } }] });
+        })
+    }
+
+    fn settled(cpu: &str) -> RemotePod {
+        running(cpu, cpu, json!([]))
+    }
+
+    fn other(cpu: &str) -> RemotePod {
+        pod("other", "u2", |object| {
+            object["metadata"]["labels"]["liqo.io/shadow-pod"] = "other".into();
+            object["spec"]["containers"][0]["resources"] = requests(cpu);
+        })
+    }
+
+    fn ledger(pods: &[&RemotePod]) -> Ledger {
+        let mut ledger = Ledger::default();
+        for pod in pods {
+            ledger.pod_changed(None, Some(pod));
+        }
+        ledger
+    }
+
+    fn resize(ledger: &mut Ledger, to: &str, offer: &Offer) -> Result<(), PendingResize> {
+        let pod = settled("1");
+        ledger.resize(ResizeRequest::new(&pod, settled(to).charge), Some(offer), Charge::Requests, |_| true)
+    }
+
+    fn charged(ledger: &mut Ledger) -> String {
+        ledger.charged(&settled("1").account(), Charge::Requests, |_| true).get("cpu").to_string()
+    }
+
+    #[test]
+    fn a_resize_is_charged_before_it_is_asked_for_and_never_twice() {
+        let (pod, offer) = (settled("1"), offer("4"));
+        let mut ledger = ledger(&[&pod]);
+        assert_eq!(resize(&mut ledger, "3", &offer), Ok(()));
+        assert_eq!(charged(&mut ledger), "3");
+        // Something else of the pod changes before the watch shows its new amounts.
+        let labelled = pod_with_label(&pod);
+        ledger.pod_changed(Some(&pod), Some(&labelled));
+        assert_eq!(charged(&mut ledger), "3");
+        let resized = running("1", "3", json!([]));
+        ledger.pod_changed(Some(&labelled), Some(&resized));
+        assert_eq!(charged(&mut ledger), "3");
+        assert!(ledger.resizing.is_empty());
+        ledger.pod_changed(Some(&resized), Some(&settled("3")));
+        assert_eq!(charged(&mut ledger), "3");
+    }
+
+    fn pod_with_label(pod: &RemotePod) -> RemotePod {
+        RemotePod { is_scheduled: false, ..pod.clone() }
+    }
+
+    #[test]
+    fn what_a_resize_takes_away_is_free_only_when_the_kubelet_has_released_it() {
+        let (pod, offer) = (settled("2"), offer("2"));
+        let mut ledger = ledger(&[&pod]);
+        assert_eq!(resize(&mut ledger, "1", &offer), Ok(()));
+        assert_eq!(charged(&mut ledger), "2");
+        let shrinking = running("2", "1", json!([]));
+        ledger.pod_changed(Some(&pod), Some(&shrinking));
+        assert_eq!(charged(&mut ledger), "2");
+        ledger.pod_changed(Some(&shrinking), Some(&settled("1")));
+        assert_eq!(charged(&mut ledger), "1");
+    }
+
+    #[test]
+    fn a_resize_that_the_node_can_never_do_is_not_charged_once_it_shows() {
+        let (pod, offer) = (settled("1"), offer("4"));
+        let mut ledger = ledger(&[&pod]);
+        resize(&mut ledger, "3", &offer).unwrap();
+        let pending = json!([{ "type": "PodResizePending", "status": "True", "reason": "Infeasible" }]);
+        ledger.pod_changed(Some(&pod), Some(&running("1", "3", pending)));
+        assert_eq!(charged(&mut ledger), "1");
+        assert!(ledger.resizing.is_empty());
+    }
+
+    #[test]
+    fn beyond_what_is_free_a_resize_waits_and_beyond_the_offer_it_is_infeasible() {
+        let (pod, neighbour, offer) = (settled("1"), other("2"), offer("4"));
+        let mut ledger = ledger(&[&pod, &neighbour]);
+        let refused = resize(&mut ledger, "3", &offer).unwrap_err();
+        assert_eq!(refused.reason, "Deferred");
+        assert!(refused.message.contains("cpu: 1 short"), "{}", refused.message);
+        assert_eq!(charged(&mut ledger), "3", "a refused resize is not charged");
+        let shadow = pod.shadow_key();
+        assert_eq!(ledger.deferred_resizes(&shadow.namespace), std::slice::from_ref(&shadow));
+        assert!(!ledger.may_resize(&shadow, Some(&offer), Charge::Requests, |_| true));
+        assert_eq!(ledger.pod_changed(Some(&neighbour), None), std::slice::from_ref(&shadow));
+        assert!(ledger.may_resize(&shadow, Some(&offer), Charge::Requests, |_| true));
+        assert_eq!(resize(&mut ledger, "5", &offer).unwrap_err().reason, "Infeasible");
+        assert_eq!(resize(&mut ledger, "4", &offer), Ok(()));
+        assert!(ledger.deferred_resizes(&shadow.namespace).is_empty());
+    }
+
+    #[test]
+    fn a_pod_becomes_smaller_whatever_is_offered_and_larger_only_in_an_offer_that_stays() {
+        let pod = settled("2");
+        let mut ledger = ledger(&[&pod]);
+        let withdrawn = Offer { withdrawal: Some("2026-01-02T03:04:05Z".parse().unwrap()), ..offer("9") };
+        for offer in [&offer("1"), &withdrawn] {
+            assert_eq!(resize(&mut ledger, "1", offer), Ok(()));
+            assert_eq!(resize(&mut ledger, "3", offer).unwrap_err().reason, "Infeasible");
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_pod_that_ends_or_that_nobody_wants() {
+        let (pod, offer) = (settled("1"), offer("4"));
+        let mut ledger = ledger(&[&pod]);
+        resize(&mut ledger, "3", &offer).unwrap();
+        ledger.pod_changed(Some(&pod), None);
+        assert_eq!((charged(&mut ledger), ledger.resizing.len()), ("0".into(), 0));
+        ledger.pod_changed(None, Some(&pod));
+        resize(&mut ledger, "3", &offer).unwrap();
+        ledger.forget(&pod.shadow_key());
+        assert_eq!((charged(&mut ledger), ledger.resizing.len()), ("1".into(), 0));
+        resize(&mut ledger, "9", &offer).unwrap_err();
+        ledger.forget(&pod.shadow_key());
+        assert!(ledger.deferred.is_empty());
+    }
+
+    #[test]
+    fn a_resize_takes_no_room_that_a_pod_was_admitted_to() {
+        let (pod, offer) = (settled("1"), offer("3"));
+        let mut ledger = ledger(&[&pod]);
+        resize(&mut ledger, "2", &offer).unwrap();
+        let free = offer.hard.saturating_sub(&ledger.charged(&pod.account(), Charge::Requests, |_| true));
+        assert_eq!(free.get("cpu").to_string(), "1");
+        assert_eq!(resize(&mut ledger, "3", &offer), Ok(()), "the one before it does not count");
+        assert_eq!(charged(&mut ledger), "3");
+    }
+}
