@@ -86,9 +86,8 @@ fn api_server(live: Arc<Mutex<Value>>, wanted: &'static str, codes: Vec<u16>) ->
                 live["spec"]["containers"][0]["resources"] = change["spec"]["containers"][0]["resources"].clone();
                 live.clone()
             } else if path.ends_with("/pods/web") {
-                if parts.method == Method::PATCH {
-                    let annotations = &change["metadata"]["annotations"];
-                    live["metadata"]["annotations"][annotations::TRAVELLED] = annotations[annotations::TRAVELLED].clone();
+                if let Some(record @ Value::String(_)) = change["metadata"]["annotations"].get(annotations::TRAVELLED) {
+                    live["metadata"]["annotations"][annotations::TRAVELLED] = record.clone();
                 }
                 live.clone()
             } else if path.ends_with("/shadowpods/web") {
