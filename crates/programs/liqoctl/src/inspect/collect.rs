@@ -136,8 +136,9 @@ impl Reader {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let pods = self.read(&format!("list the pods of Node {name}"), pods.list(&parameters)).await?.items;
         let mut usage = NodeUsage { ready: readiness::node(&node), pods: pods.len(), requests: ResourceList::new() };
-        for Pod { spec, status, .. } in pods {
-            usage.requests += &spec.map(|spec| requests::of_bound_pod(spec, &status.unwrap_or_default())).unwrap_or_default();
+        for Pod { metadata, spec, status } in pods {
+            let held = |spec| requests::of_bound_pod(metadata.generation, spec, &status.unwrap_or_default());
+            usage.requests += &spec.map(held).unwrap_or_default();
         }
         Ok(Some((name.to_owned(), usage)))
     }

@@ -234,6 +234,10 @@ impl Pass<'_> {
                 Progress::Finished(Next::OnChange)
             }
             Step::WaitFor(delay) => {
+                self.memory.unreported_since = None;
+                Progress::Finished(Next::After(delay))
+            }
+            Step::WaitToReport(delay) => {
                 self.memory.unreported_since.get_or_insert_with(Instant::now);
                 Progress::Finished(Next::After(delay))
             }
@@ -355,6 +359,8 @@ impl Pass<'_> {
         if let Some(refused) = self.memory.refused.as_ref().filter(|refused| refused.is_still_refused(&input)) {
             return Ok(Err(refused.refusal.clone()));
         }
+        // The new pod gets the size that is wanted now.
+        self.memory.unresized = None;
         let mut pod = match self.admit(shadow, &key, &input) {
             Ok(pod) => pod,
             Err(refusal) => return Ok(Err(refusal)),
@@ -371,7 +377,6 @@ impl Pass<'_> {
                 // Ephemeral containers are added to a pod that exists, so it needs an update.
                 let is_complete = items(&input.pod, "/spec/ephemeralContainers").is_empty();
                 self.memory.applied = Some(if is_complete { input.generation } else { NO_GENERATION });
-                self.memory.unresized = None;
                 let live = self.owner_of(created);
                 if let Live::Ours(pod) = &live {
                     // Admission plugins of this cluster may have raised what it requests.
@@ -482,6 +487,8 @@ impl Pass<'_> {
 
     /// Updates amounts, labels, annotations, images, deadline and ephemeral containers of the pod to those of the shadow pod.
     async fn update(&mut self, pod: &RemotePod, generation: i64) -> Result<(), Error> {
+        // After an error the queue tries all of it again.
+        self.memory.applied = Some(NO_GENERATION);
         let Some(shadow) = self.shadow_now().await? else { return Ok(()) };
         let request = Request::new(Pod::url_path(&(), Some(&pod.key.namespace))).get(&pod.key.name, &GetParams::default());
         let request = request.map_err(kube::Error::BuildRequest).step("read", "Pod", &pod.key)?;
@@ -489,7 +496,10 @@ impl Pass<'_> {
         // Before the patch that records what travelled.
         let is_resized = match &live {
             Some(live) => self.resize(pod, &shadow.spec.pod, live).await?,
-            None => true,
+            None => {
+                self.memory.unresized = None;
+                true
+            }
         };
         let rules = ConsumerPolicy::default().rules(None);
         if let Some(mut patch) = live.as_ref().and_then(|live| remote_patch(&shadow.spec.pod, live, &rules, is_resized)) {
