@@ -294,13 +294,8 @@ async fn name_server(writer: &Writer<'_>, cluster: &ClusterLayout) -> Result<()>
             }),
         )
         .await?;
-    writer
-        .namespaced::<ConfigMap>(
-            "kube-system",
-            "coredns",
-            json!({ "data": { "Corefile": corefile(&cluster.spec.cluster_domain) } }),
-        )
-        .await?;
+    let configuration = json!({ "data": { "Corefile": corefile(&cluster.spec.cluster_domain) } });
+    writer.namespaced::<ConfigMap>("kube-system", "coredns", configuration).await?;
     writer
         .namespaced::<Service>(
             "kube-system",
