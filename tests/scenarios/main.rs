@@ -62,10 +62,16 @@ macro_rules! scenarios {
     };
 }
 
-/// Pods and policies for them. Milan enforces `NetworkPolicies`. At the end Liqo is uninstalled.
+/// Pods and policies for them. Milan enforces `NetworkPolicies`, and rome has another domain. At the end Liqo is uninstalled.
 fn pods_and_policies() -> Set {
     Set {
-        clusters: Clusters { instance: "test", nodes_of_turin: 1, network_policies: true, ..Clusters::default() },
+        clusters: Clusters {
+            instance: "test",
+            nodes_of_turin: 1,
+            network_policies: true,
+            romes_domain: Some(names::ROMES_DOMAIN),
+            ..Clusters::default()
+        },
         parallel: scenarios! {
             // It closes the API server to all pods for a while. No other scenario in this list has pods that use it.
             api_access:
