@@ -494,12 +494,11 @@ impl Pass<'_> {
         let request = request.map_err(kube::Error::BuildRequest).step("read", "Pod", &pod.key)?;
         let live = unless_gone(self.provider.context.client.request::<Value>(request).await).step("read", "Pod", &pod.key)?;
         // Before the patch that records what travelled.
-        let is_resized = match &live {
-            Some(live) => self.resize(pod, &shadow.spec.pod, live).await?,
-            None => {
-                self.memory.unresized = None;
-                true
-            }
+        let is_resized = if let Some(live) = &live {
+            self.resize(pod, &shadow.spec.pod, live).await?
+        } else {
+            self.memory.unresized = None;
+            true
         };
         let rules = ConsumerPolicy::default().rules(None);
         if let Some(mut patch) = live.as_ref().and_then(|live| remote_patch(&shadow.spec.pod, live, &rules, is_resized)) {
