@@ -87,11 +87,9 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
     }
     let step = "Waiting for the cluster's identity";
     let config = progress.step(step, identity(cluster, options.timeout, |text| progress.message(step, text))).await?;
-    if values.resolver {
-        // Last, because everything else works without it.
-        let step = "Waiting for the resolver";
-        progress.step(step, available(cluster, RESOLVER, options.timeout, |text| progress.message(step, text))).await?;
-    }
+    // Last, because everything else works without it.
+    let step = "Waiting for the resolver";
+    progress.step(step, available(cluster, RESOLVER, options.timeout, |text| progress.message(step, text))).await?;
     let status = config.status.clone().unwrap_or_default();
     let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let peers = list_or_none(&peers, &ListParams::default()).await.doing("list the peers")?.len();
@@ -136,7 +134,6 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolv
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let deployment = deployments.get_opt(MANAGER).await.doing("read the Deployment of the controller manager")?;
     let avoid_nodes = deployment.as_ref().map(manifests::avoided_nodes).unwrap_or_default();
-    let without_resolver = deployment.as_ref().is_some_and(|deployment| !manifests::has_resolver(deployment));
     let spec = deployment.and_then(|deployment| deployment.spec);
     let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), FABRIC_NAMESPACE);
     let set = sets.get_opt(FABRIC).await.doing("read DaemonSet liqo-fabric")?.and_then(|set| set.spec);
@@ -148,7 +145,6 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolv
         image: spec.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
         fabric_image: set.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
         avoid_nodes,
-        without_resolver,
         nodes: nodes.list(&ListParams::default()).await.doing("list the nodes")?.items,
     };
     let wanted = Values::resolve(settings, &present, &cluster.context);
@@ -175,7 +171,6 @@ fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
         ("the nodes to avoid", before.avoid_nodes != after.avoid_nodes),
         ("the manager's image", before.image != after.image),
         ("the image of the program on each node", before.fabric_image != after.fabric_image),
-        ("the resolver", before.resolver != after.resolver),
         ("the network", before.network != after.network),
     ];
     parts.into_iter().filter_map(|(part, changed)| changed.then_some(part)).collect()
@@ -183,7 +178,7 @@ fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
 
 /// Whether the cluster should have this object. A disruption budget says nothing about a single replica.
 fn has_a_use(object: &DynamicObject, values: &Values) -> bool {
-    (kind(object) != "PodDisruptionBudget" || values.replicas > 1) && (object.name_any() != RESOLVER || values.resolver)
+    kind(object) != "PodDisruptionBudget" || values.replicas > 1
 }
 
 /// The custom resource definitions must be served before the rest is applied.
@@ -317,16 +312,6 @@ mod tests {
         assert_eq!(budget("controllerManager.replicas=1"), None);
         let two = budget("controllerManager.replicas=2").unwrap();
         assert_eq!((&two["maxUnavailable"], &two["minAvailable"]), (&json!(1), &serde_json::Value::Null));
-    }
-
-    #[test]
-    fn without_the_resolver_nothing_of_it_is_installed() {
-        let found = |set: &str| {
-            let values = Values::resolve(&Settings::parse(&[set]).unwrap(), &Present::default(), "x");
-            let objects = manifests::render(&values).unwrap();
-            stages(&objects, &values, true).concat().into_iter().filter(|object| object.name_any() == RESOLVER).count()
-        };
-        assert_eq!((found("dns.enabled=true"), found("dns.enabled=false")), (5, 0));
     }
 
     #[test]

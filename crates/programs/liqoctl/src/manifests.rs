@@ -72,14 +72,6 @@ pub fn avoided_nodes(deployment: &Deployment) -> BTreeMap<String, String> {
     avoided.filter_map(label).collect()
 }
 
-/// Annotation of a manager's Deployment: a user left out the resolver.
-const WITHOUT_RESOLVER: &str = "liqo.io/without-resolver";
-
-/// Whether the resolver belongs to an installation with this manager.
-pub fn has_resolver(manager: &Deployment) -> bool {
-    manager.metadata.annotations.as_ref().is_none_or(|all| !all.contains_key(WITHOUT_RESOLVER))
-}
-
 /// All objects in the order of creation: custom resource definitions first, the Deployment last.
 pub fn render(values: &Values) -> Result<Vec<DynamicObject>, ManifestError> {
     let mut objects = definitions()?;
@@ -131,9 +123,6 @@ fn fill(document: &mut Value, values: &Values) {
             let is_deployment = workload == "Deployment";
             let image = if is_deployment { &values.image } else { &values.fabric_image };
             let is_manager = document["metadata"]["name"] == MANAGER;
-            if is_manager && !values.resolver {
-                document["metadata"]["annotations"][WITHOUT_RESOLVER] = json!("true");
-            }
             let container = &mut document["spec"]["template"]["spec"]["containers"][0];
             container["image"] = json!(image);
             if is_manager {
@@ -364,16 +353,6 @@ mod tests {
         let labels = json!({ "app.kubernetes.io/name": RESOLVER });
         assert_eq!(of("Service").data["spec"]["selector"], labels);
         assert_eq!(of("PodDisruptionBudget").data["spec"]["selector"]["matchLabels"], labels);
-    }
-
-    #[test]
-    fn an_installation_remembers_that_it_has_no_resolver() {
-        let with = |set: &str| {
-            let values = Values::resolve(&Settings::parse(&[set]).unwrap(), &Present::default(), "x");
-            let manager = render(&values).unwrap().into_iter().find(|one| kind(one) == "Deployment" && one.name_any() == MANAGER);
-            has_resolver(&serde_json::from_value(json!(manager.unwrap())).unwrap())
-        };
-        assert!(with("dns.enabled=true") && !with("dns.enabled=false"));
     }
 
     #[test]

@@ -42,8 +42,6 @@ pub struct Settings {
     pub image: Option<String>,
     /// `fabric.image`.
     pub fabric_image: Option<String>,
-    /// `dns.enabled`.
-    pub resolver: Option<bool>,
     /// `network.*`.
     pub network: NetworkChanges,
     /// Notes for the user about the settings.
@@ -89,13 +87,12 @@ const AVOID_NODES: &str = "controllerManager.avoidNodes";
 const IMAGE: &str = "controllerManager.image";
 const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
 const FABRIC_IMAGE: &str = "fabric.image";
-const RESOLVER: &str = "dns.enabled";
 
 const IMAGE_NAME: &str = "localhost/liqo/controller-manager";
 const FABRIC_IMAGE_NAME: &str = "localhost/liqo/fabric";
 
 /// The keys that `--set` takes.
-pub const KEYS: [&str; 15 + network::KEYS.len()] = with_network([
+pub const KEYS: [&str; 14 + network::KEYS.len()] = with_network([
     CLUSTER_NAME,
     CLUSTER_LABELS,
     API_SERVER_ADDRESS,
@@ -110,12 +107,11 @@ pub const KEYS: [&str; 15 + network::KEYS.len()] = with_network([
     IMAGE,
     KUBELET_IMAGE,
     FABRIC_IMAGE,
-    RESOLVER,
 ]);
 
 /// All keys; those of the network come last.
-const fn with_network(others: [&'static str; 15]) -> [&'static str; 15 + network::KEYS.len()] {
-    let mut all = [""; 15 + network::KEYS.len()];
+const fn with_network(others: [&'static str; 14]) -> [&'static str; 14 + network::KEYS.len()] {
+    let mut all = [""; 14 + network::KEYS.len()];
     let mut index = 0;
     while index < all.len() {
         all[index] = if index < others.len() { others[index] } else { network::KEYS[index - others.len()] };
@@ -171,7 +167,6 @@ impl Settings {
             AVOID_NODES => self.avoid_nodes = Some(labels(value).map_err(bad(AVOID_NODES))?),
             IMAGE => self.image = Some(image(value).map_err(bad(IMAGE))?),
             FABRIC_IMAGE => self.fabric_image = Some(image(value).map_err(bad(FABRIC_IMAGE))?),
-            RESOLVER => self.resolver = Some(network::boolean(value).map_err(bad(RESOLVER))?),
             KUBELET_IMAGE => self.notes.push(format!(
                 "{KUBELET_IMAGE} has no effect: virtual nodes are served by the controller manager and have no image of their own"
             )),
@@ -226,8 +221,6 @@ pub struct Values {
     pub image: String,
     /// The image of the program on each node.
     pub fabric_image: String,
-    /// Whether there is a resolver for pods of consumers.
-    pub resolver: bool,
     /// The network to other clusters.
     pub network: NetworkSettings,
 }
@@ -245,8 +238,6 @@ pub struct Present {
     pub fabric_image: Option<String>,
     /// Labels of the nodes that it avoids.
     pub avoid_nodes: BTreeMap<String, String>,
-    /// Whether a user left out the resolver.
-    pub without_resolver: bool,
     /// The nodes of the cluster.
     pub nodes: Vec<Node>,
 }
@@ -297,7 +288,6 @@ impl Values {
             fabric_image: (settings.fabric_image.clone())
                 .or_else(|| chosen_image(FABRIC_IMAGE_NAME, fabric_image))
                 .unwrap_or_else(default_fabric_image),
-            resolver: settings.resolver.unwrap_or(!present.without_resolver),
             network: settings.network.applied_to(config.network),
         }
     }
@@ -567,15 +557,11 @@ mod tests {
             image: Some("localhost/liqo/controller-manager:0.0.1".into()),
             fabric_image: Some("localhost/liqo/fabric:mine".into()),
             avoid_nodes: [("spot".to_owned(), "yes".to_owned())].into(),
-            without_resolver: true,
             nodes: Vec::new(),
         };
         let kept = Values::resolve(&Settings::default(), &present, "other");
         assert_eq!((kept.cluster_name.as_str(), kept.policy.provide.percentage, kept.replicas), ("rome", 40, 2));
-        assert_eq!((&kept.avoid_nodes, kept.resolver), (&present.avoid_nodes, false));
-        let with_resolver = Settings::parse(&["dns.enabled=true"]).unwrap();
-        assert!(first.resolver && Values::resolve(&with_resolver, &present, "other").resolver);
-        assert!(Settings::parse(&["dns.enabled=no"]).is_err());
+        assert_eq!(kept.avoid_nodes, present.avoid_nodes);
         assert_eq!(kept.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
         // Replaces the default image of another version, and keeps an image that a user chose.
         assert_eq!((kept.image, kept.fabric_image.as_str()), (default_image(), "localhost/liqo/fabric:mine"));

@@ -20,8 +20,6 @@ use liqo_api::{
 };
 use liqo_network_model::gateways::{self, GatewayLease, LossRule};
 
-use crate::manifests;
-
 /// What was read, or why it could not be.
 pub type Read<T> = Result<T, String>;
 
@@ -156,11 +154,6 @@ impl LiqoObjects {
 
     pub fn network(&self) -> Option<&NetworkSettings> {
         Some(&self.configuration()?.spec.network)
-    }
-
-    /// Whether there should be a resolver for pods of consumers.
-    pub fn has_resolver(&self) -> bool {
-        self.manager.as_ref().ok().and_then(Option::as_ref).is_none_or(manifests::has_resolver)
     }
 
     pub fn id(&self) -> Option<&ClusterId> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
-    api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::Pod, discovery::v1::EndpointSlice},
+    api::{coordination::v1::Lease, core::v1::Pod, discovery::v1::EndpointSlice},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::ResourceExt as _;
@@ -69,15 +69,6 @@ pub fn slice(service: &str, ready: bool) -> EndpointSlice {
         "metadata": { "labels": { "kubernetes.io/service-name": service } },
         "addressType": "IPv4",
         "endpoints": [{ "addresses": ["10.244.0.3"], "conditions": { "ready": ready } }],
-    }))
-}
-
-/// The manager of a cluster whose user left out the resolver.
-pub fn without_resolver() -> Deployment {
-    of(json!({
-        "metadata": { "annotations": { "liqo.io/without-resolver": "true" } },
-        "spec": { "replicas": 1, "selector": {}, "template": {} },
-        "status": { "availableReplicas": 1 },
     }))
 }
 

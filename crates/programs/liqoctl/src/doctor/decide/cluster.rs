@@ -240,10 +240,9 @@ fn services(facts: &Facts) -> Finding {
         Err(why) => return unread(check, why),
     };
     let all = [liqo_api::AUTH_SERVICE, "liqo-webhook", RESOLVER];
-    let wanted = all.into_iter().filter(|name| *name != RESOLVER || facts.liqo.has_resolver());
-    let (empty, full): (Vec<&str>, Vec<&str>) = wanted.partition(|name| ready(slices, name) == 0);
+    let empty: Vec<&str> = all.into_iter().filter(|name| ready(slices, name) == 0).collect();
     if empty.is_empty() {
-        return Finding::ok(check, format!("{} have endpoints", full.join(", ")));
+        return Finding::ok(check, "liqo-auth, liqo-webhook and liqo-dns have endpoints");
     }
     Finding::fail(
         check,

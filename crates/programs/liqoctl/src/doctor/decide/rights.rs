@@ -20,9 +20,7 @@ pub fn decide(facts: &Facts) -> Vec<Finding> {
         Err(why) => return checks.into_iter().map(|check| unread(check, &why)).collect(),
     };
     let of = |check| {
-        let is_wanted =
-            |object: &&DynamicObject| check_of(object) == check && (object.name_any() != RESOLVER || facts.liqo.has_resolver());
-        let wanted: Vec<&DynamicObject> = wanted.iter().filter(is_wanted).collect();
+        let wanted: Vec<&DynamicObject> = wanted.iter().filter(|object| check_of(object) == check).collect();
         let missing: Vec<String> = wanted.iter().filter_map(|wanted| missing(wanted, present)).collect();
         if missing.is_empty() {
             return Finding::ok(check, format!("{} as this program installs them", count(wanted.len(), "object")));
@@ -127,10 +125,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        doctor::Verdict,
-        inspect::fixtures::{facts, without_resolver},
-    };
+    use crate::{doctor::Verdict, inspect::fixtures::facts};
 
     fn found(roles: Vec<DynamicObject>) -> Vec<Finding> {
         let mut facts = facts();
@@ -146,16 +141,6 @@ mod tests {
     fn what_this_program_installs_is_enough() {
         let found = found(wanted_roles().unwrap());
         assert_eq!(found.iter().map(|one| one.verdict).collect::<Vec<_>>(), [Verdict::Ok; 3]);
-    }
-
-    #[test]
-    fn the_resolver_needs_its_rights_unless_a_user_left_it_out() {
-        let mut facts = facts();
-        let roles = wanted_roles().unwrap().into_iter().filter(|role| role.name_any() != RESOLVER);
-        facts.roles = Ok(roles.collect());
-        assert_eq!(decide(&facts)[0].verdict, Verdict::Fail);
-        facts.liqo.manager = Ok(Some(without_resolver()));
-        assert_eq!(decide(&facts)[0].verdict, Verdict::Ok);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use super::*;
 use crate::{
     doctor::Verdict,
-    inspect::fixtures::{NOW, condition, facts, lease, of, slice, without_resolver},
+    inspect::fixtures::{NOW, condition, facts, lease, of, slice},
 };
 
 fn verdict(facts: &Facts, check: Check) -> Finding {
@@ -187,10 +187,6 @@ fn a_service_without_endpoints_is_named() {
     facts.slices = Ok(vec![slice("liqo-auth", false), slice("liqo-webhook", true)]);
     let found = verdict(&facts, Check::Services);
     assert!(found.verdict == Verdict::Fail && found.what.ends_with("Service liqo-auth, liqo-dns"), "{}", found.what);
-    // A user left out the resolver.
-    facts.liqo.manager = Ok(Some(without_resolver()));
-    facts.slices = Ok(["liqo-auth", "liqo-webhook"].map(|service| slice(service, true)).into());
-    assert_eq!(verdict(&facts, Check::Services).verdict, Verdict::Ok);
 }
 
 #[test]
