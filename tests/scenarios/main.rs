@@ -143,20 +143,27 @@ fn pods_and_policies() -> Set {
             jobs:
                 a_finished_job_never_runs_again,
                 a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
-            // They restart or disable the network.
-            network:
-                connections_survive_restarts_of_the_fabric_and_of_the_managers,
-                tls_replaces_udp_while_udp_is_blocked,
-                gateways_renew_their_keys_and_lose_nothing,
-                a_network_that_is_disabled_ends_on_both_sides_and_comes_back;
-            // They give rome and milan more virtual nodes.
-            peering:
-                two_way_peering_works,
-                a_hostile_node_name_or_label_does_nothing;
         }
         .into_iter()
+        .chain(network_and_nodes())
         .chain(doctor_and_the_end())
         .collect(),
+    }
+}
+
+/// Changes of the network and of virtual nodes.
+fn network_and_nodes() -> Vec<Scenario> {
+    scenarios! {
+        // They restart or disable the network.
+        network:
+            connections_survive_restarts_of_the_fabric_and_of_the_managers,
+            tls_replaces_udp_while_udp_is_blocked,
+            gateways_renew_their_keys_and_lose_nothing,
+            a_network_that_is_disabled_ends_on_both_sides_and_comes_back;
+        // They give rome and milan more virtual nodes.
+        peering:
+            two_way_peering_works,
+            a_hostile_node_name_or_label_does_nothing;
     }
 }
 
