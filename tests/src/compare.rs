@@ -72,6 +72,8 @@ impl Normalizer {
             // The age in the last column of a table, if it is whole minutes.
             (r"(?m)\s\d+m$", " AGE"),
             (r"(?m)^E\d{4} .*Unknown stream id \d, discarding message\n", ""),
+            // kubectl attached too late: the program had ended.
+            (r"(?m)^warning: couldn't attach to pod/.*, falling back to streaming logs: .*\n", ""),
             (r"(\b|<)(\d+h)?(\d+m)?\d+(\.\d+)?m?s\b( ago)?|<invalid>", "AGE"),
             (r"\b([a-z][a-z0-9-]*)-[bcdfghjklmnpqrstvwxz2456789]{8,10}\b", "$1-TEMPLATE"),
             (r"\b([a-z][a-zA-Z0-9-]*)-[bcdfghjklmnpqrstvwxz2456789]{5}\b", "$1-NAME"),
@@ -120,6 +122,7 @@ mod tests {
             ("unhealthy_there(x) fd64::13 fd00:10:244::8", "unhealthy_NAMESPACE(x) ADDRESS ADDRESS"),
             ("web 1/1 4m", "web 1/1 AGE"),
             ("restarted 3 (14s ago)", "restarted 3 (AGE)"),
+            ("warning: couldn't attach to pod/once, falling back to streaming logs: Internal error\nran once", "ran once"),
         ];
         for (output, expected) in same {
             assert_eq!(normalizer.normalize(output), expected);
