@@ -15,6 +15,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use liqo_api::record_text::{self, MAX_OBJECT_LEN, MAX_SECRET_LEN, RecordTextError};
 use liqo_api::reflection::{is_allowed, is_denied, is_reflected};
 use liqo_api::{Exposure, Key, ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
 use liqo_network_model::{Here, PeerMaps};
@@ -102,8 +103,9 @@ pub struct ReflectionRecord {
 impl ReflectionRecord {
     /// Reduces a record; `None` if it is not one of ours.
     pub fn of_object(object: ReflectedObject) -> Option<Self> {
-        let name = text(&object.spec.object, "/metadata/name")?.to_owned();
-        let kind = Kind::of(&object.spec.object).filter(|kind| *kind != Kind::Secret)?;
+        let content = record_text::read(&object.spec.object, MAX_OBJECT_LEN).ok()?;
+        let name = text(&content, "/metadata/name")?.to_owned();
+        let kind = Kind::of(&content).filter(|kind| *kind != Kind::Secret)?;
         let reference = Reference { kind, namespace: object.spec.namespace, name };
         let terminating = object.metadata.deletion_timestamp.is_some();
         let said = object.status.as_ref().and_then(|status| Some((status.reason.clone()?, status.message.clone()?)));
@@ -111,7 +113,7 @@ impl ReflectionRecord {
         let said = said.filter(|(reason, _)| reason != "NamespaceNotReady");
         let problem = said.map(|(reason, message)| cut(&format!("{reason}: {message}")));
         let exposure = object.status.and_then(|status| exposure::clean(status.exposure?));
-        let fingerprint = fingerprint(&object.spec.object);
+        let fingerprint = fingerprint(&content);
         Some(Self { reference, fingerprint, terminating, problem, exposure, renew_at: None })
     }
 
@@ -251,12 +253,20 @@ impl LocalSlice {
     }
 }
 
-pub fn record_of(reference: &Reference, object: Value) -> ReflectedObject {
-    ReflectedObject {
+/// The record of an object, if that is not too large to travel.
+pub fn record_of(reference: &Reference, object: &Value) -> Result<ReflectedObject, RecordTextError> {
+    let object = record_text::write(object, MAX_OBJECT_LEN)?;
+    Ok(ReflectedObject {
         metadata: metadata(reference),
         spec: ReflectedObjectSpec { namespace: reference.namespace.clone(), object },
         status: None,
-    }
+    })
+}
+
+/// Why a Secret is too large to travel.
+pub fn too_large(secret: &Secret) -> Option<RecordTextError> {
+    let len: usize = secret.data.iter().flatten().map(|(key, ByteString(value))| key.len() + value.len()).sum();
+    (len > MAX_SECRET_LEN).then_some(RecordTextError::TooLong(len, MAX_SECRET_LEN))
 }
 
 /// The record of a Secret is a Secret, so that encryption at rest covers it; `None` if it does not travel.
@@ -308,7 +318,7 @@ mod tests {
     }
 
     fn record_of_config_map(reference: &Reference, map: &ConfigMap) -> ReflectedObject {
-        record_of(reference, object_of(map))
+        record_of(reference, &object_of(map)).unwrap()
     }
 
     fn config_map(value: Value) -> ConfigMap {
@@ -350,7 +360,7 @@ mod tests {
         let read = ReflectionRecord::of_object(serde_json::from_value(serde_json::to_value(&record).unwrap()).unwrap()).unwrap();
         assert_eq!(read.reference, reference(Kind::ConfigMap, "m"));
         assert_eq!(read.fingerprint, fingerprint(&object_of(&map)));
-        assert_eq!(record.spec.object["binaryData"]["x"], "AAEC");
+        assert!(record.spec.object.contains(r#""binaryData":{"x":"AAEC"}"#), "{}", record.spec.object);
     }
 
     #[test]
@@ -441,6 +451,22 @@ mod tests {
     }
 
     #[test]
+    fn an_object_that_is_too_large_does_not_travel_and_says_how_large_it_is() {
+        let map = |bytes: usize| {
+            let map = config_map(json!({"metadata": {"name": "m"}, "data": {"x": "x".repeat(bytes)}}));
+            record_of(&reference(Kind::ConfigMap, "m"), &object_of(&map)).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(map(MAX_OBJECT_LEN - 200), Ok(()));
+        assert!(map(MAX_OBJECT_LEN).unwrap_err().ends_with("at most 65536 bytes travel"));
+        let secret = |bytes: usize| {
+            let data = Some([("x".to_owned(), ByteString(vec![0; bytes]))].into());
+            too_large(&Secret { data, ..Secret::default() })
+        };
+        assert_eq!(secret(MAX_SECRET_LEN - 1), None);
+        assert_eq!(secret(MAX_SECRET_LEN), Some(RecordTextError::TooLong(MAX_SECRET_LEN + 1, MAX_SECRET_LEN)));
+    }
+
+    #[test]
     fn tokens_of_the_home_cluster_never_travel() {
         for kind in NEVER {
             let secret = Secret { type_: Some(kind.into()), ..Secret::default() };
@@ -465,7 +491,7 @@ mod tests {
         assert_eq!(object["metadata"], json!({ "name": "web", "labels": { "app": "web" }, "annotations": {} }));
         assert_eq!((object["spec"].get("selector"), &object["spec"]["ports"][0]["targetPort"]), (None, &json!(80)));
         let web = reference(Kind::Service, "web");
-        let record = ReflectionRecord::of_object(record_of(&web, object.clone())).unwrap();
+        let record = ReflectionRecord::of_object(record_of(&web, &object).unwrap()).unwrap();
         assert_eq!((record.reference, record.fingerprint), (web, fingerprint(&object)));
     }
 

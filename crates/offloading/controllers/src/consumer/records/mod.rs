@@ -20,7 +20,7 @@ use kube::{
     Api, Resource, ResourceExt as _,
     api::{DeleteParams, DynamicObject, PostParams},
 };
-use liqo_api::{ReflectedObject, pods};
+use liqo_api::{ReflectedObject, pods, record_text::RecordTextError};
 use liqo_controller_runtime::{
     Next,
     events::object_ref,
@@ -40,6 +40,7 @@ use liqo_offloading_rules::replica::record::fingerprint_of_secret;
 use liqo_offloading_rules::replica::record::object_of;
 use liqo_offloading_rules::replica::record::record_of;
 use liqo_offloading_rules::replica::record::record_of_secret;
+use liqo_offloading_rules::replica::record::too_large;
 use wanted::Wanted;
 
 pub use tokens::ensure as ensure_token;
@@ -60,6 +61,8 @@ const REASONS: [&str; 9] = [
     "LimitReached",
 ];
 
+/// Reason of an object that is too large to travel.
+const TOO_LARGE: &str = "TooLarge";
 /// Reason of the event about a policy that opens less at a provider than here, and why it may.
 const NARROWED: &str = "Narrowed";
 const WHY_NARROWED: &str = "the policy is too long, names too many pods that are not there, or labels of Liqo's own, or has a field that Liqo does not know; what \
@@ -116,13 +119,29 @@ async fn write_named(
     let (client, namespace) = (consumer.context.client.clone(), &reference.namespace);
     if reference.kind == Kind::Secret {
         let local = read(reference, Api::<Secret>::namespaced(client, namespace)).await?;
+        if let Some(error) = local.as_ref().and_then(too_large) {
+            show_too_large(consumer, peer, reference, &error).await;
+            return Ok(());
+        }
+        peer.fits(reference);
         let wanted = local.and_then(|secret| record_of_secret(reference, &secret));
         let fingerprint = wanted.as_ref().map(fingerprint_of_secret);
         write(peer, remote, reference, record, wanted.zip(fingerprint)).await
     } else {
         let local = read(reference, Api::<ConfigMap>::namespaced(client, namespace)).await?;
-        write_object(peer, remote, reference, record, local.map(|map| object_of(&map))).await
+        write_object(consumer, peer, remote, reference, record, local.map(|map| object_of(&map))).await
     }
+}
+
+/// Shows that an object does not travel because it is too large: on the pods that name it, and by an event. The provider keeps what it
+/// has of it.
+async fn show_too_large(consumer: &Consumer, peer: &PeerState, reference: &Reference, error: &RecordTextError) {
+    let problem = format!("{TOO_LARGE}: {error}");
+    if peer.may_warn_about(reference, TOO_LARGE) {
+        warn(consumer, reference, pods::NOT_REFLECTED, format!("cluster {} does not get it as it is here: {problem}", peer.id))
+            .await;
+    }
+    peer.does_not_fit(reference, problem);
 }
 
 async fn read<K>(reference: &Reference, api: Api<K>) -> Result<Option<K>, StepError>
@@ -161,7 +180,7 @@ async fn reconcile_namespaced(
         remove(peer, remote, reference).await?;
         return Ok(Next::OnChange);
     }
-    write_object(peer, remote, reference, record, wanted).await?;
+    write_object(consumer, peer, remote, reference, record, wanted).await?;
     let problem = record.and_then(|record| problem(consumer, remote, record));
     let passing = problem.as_deref().filter(|problem| may_pass(reference.kind, problem));
     let patience = peer.patience(reference, passing, Instant::now());
@@ -212,14 +231,24 @@ async fn warn(consumer: &Consumer, reference: &Reference, reason: &str, message:
 
 /// Writes the record of an object that is no Secret, or removes it.
 async fn write_object(
+    consumer: &Consumer,
     peer: &PeerState,
     remote: &RemoteState,
     reference: &Reference,
     record: Option<&ReflectionRecord>,
     wanted: Option<Value>,
 ) -> Result<(), RequestError> {
-    let wanted = wanted.map(|object| (fingerprint(&object), record_of(reference, object)));
-    write(peer, remote, reference, record, wanted.map(|(fingerprint, record)| (record, fingerprint))).await
+    let with_fingerprint = |object: Value| Ok((record_of(reference, &object)?, fingerprint(&object)));
+    match wanted.map(with_fingerprint).transpose() {
+        Ok(wanted) => {
+            peer.fits(reference);
+            write(peer, remote, reference, record, wanted).await
+        }
+        Err(error) => {
+            show_too_large(consumer, peer, reference, &error).await;
+            Ok(())
+        }
+    }
 }
 
 /// Creates, replaces or removes a record, unless it is as wanted.
@@ -269,6 +298,7 @@ async fn remove(peer: &PeerState, remote: &RemoteState, reference: &Reference) -
     let (client, namespace, name) = (remote.connection.client.clone(), &remote.connection.tenant_namespace, reference.record());
     let parameters = DeleteParams::default();
     peer.record_seen(reference);
+    peer.fits(reference);
     let deleted = if reference.kind == Kind::Secret {
         call(delete_if_present(&Api::<Secret>::namespaced(client, namespace), &name, &parameters)).await
     } else {

@@ -115,6 +115,8 @@ pub struct PeerState {
     record_events: Mutex<HashMap<(Reference, &'static str), Instant>>,
     /// What this process recorded over the present connection, until the watch shows it.
     recorded: Mutex<HashSet<Reference>>,
+    /// Why objects that pods name are not sent.
+    too_large: Mutex<HashMap<Reference, String>>,
     /// Held while a pod waits for what it names to be recorded.
     pub recording: tokio::sync::Mutex<()>,
     /// Since when there is no connection; meaningful while there is none.
@@ -220,6 +222,7 @@ impl PeerState {
             passing_problems: Mutex::default(),
             record_events: Mutex::default(),
             recorded: Mutex::default(),
+            too_large: Mutex::default(),
             recording: tokio::sync::Mutex::default(),
             disconnected: Mutex::new(Instant::now()),
             _workers: workers.drop_guard(),
@@ -402,6 +405,20 @@ impl PeerState {
     /// The watch shows the record of this object, or the record is removed.
     pub fn record_seen(&self, reference: &Reference) {
         self.recorded.lock().remove(reference);
+    }
+
+    /// Why this object is not sent, if it is too large.
+    pub fn too_large(&self, reference: &Reference) -> Option<String> {
+        self.too_large.lock().get(reference).cloned()
+    }
+
+    pub fn does_not_fit(&self, reference: &Reference, problem: String) {
+        self.too_large.lock().insert(reference.clone(), problem);
+    }
+
+    /// The object is small enough, or not wanted any more.
+    pub fn fits(&self, reference: &Reference) {
+        self.too_large.lock().remove(reference);
     }
 
     /// How bad the silence is.
