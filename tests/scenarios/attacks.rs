@@ -66,7 +66,7 @@ impl Attacker {
             object["metadata"][field] = value.clone();
         }
         self.refused(
-            &format!("a Secret of type {kind} and {bytes} bytes with {metadata:.60}"),
+            &format!("a Secret of type {kind} and {bytes} bytes with {:.60}", metadata.to_string()),
             (CORE, "secrets"),
             object,
             403,
@@ -77,13 +77,13 @@ impl Attacker {
 }
 
 /// A shadow pod with this pod in it, which is usually text.
-fn shadow_pod(pod: Value) -> Value {
+fn shadow_pod(pod: &Value) -> Value {
     json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
         "metadata": { "generateName": "attack-", "labels": { LABEL: "yes" } },
         "spec": { "namespace": NAMESPACE, "pool": "default", "pod": pod } })
 }
 
-fn reflected_object(object: Value) -> Value {
+fn reflected_object(object: &Value) -> Value {
     json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
         "metadata": { "generateName": "attack-", "labels": { LABEL: "yes" } },
         "spec": { "namespace": NAMESPACE, "object": object } })
@@ -117,16 +117,16 @@ fn managers(world: &World) -> Result<BTreeMap<i32, u64>> {
 /// What the schemas and the policy refuse.
 async fn the_api_server_refuses(attacker: &Attacker) -> Result<()> {
     let pods = (RECORDS, "shadowpods");
-    attacker.refused("a pod that is no text", pods, shadow_pod(tiny_values()), 422, "spec.pod").await?;
-    attacker.refused("a pod of 1.4 MB", pods, shadow_pod(json!("x".repeat(LARGE))), 422, TOO_LONG).await?;
-    let ten =
-        (0..10).map(|_| attacker.refused("one of ten pods of 1.4 MB", pods, shadow_pod(json!("x".repeat(LARGE))), 422, TOO_LONG));
+    attacker.refused("a pod that is no text", pods, shadow_pod(&tiny_values()), 422, "spec.pod").await?;
+    attacker.refused("a pod of 1.4 MB", pods, shadow_pod(&json!("x".repeat(LARGE))), 422, TOO_LONG).await?;
+    let ten = (0..10)
+        .map(|_| attacker.refused("one of ten pods of 1.4 MB", pods, shadow_pod(&json!("x".repeat(LARGE))), 422, TOO_LONG));
     futures::future::try_join_all(ten).await?;
-    let many = shadow_pod(json!(with_resources(100_000).to_string()));
+    let many = shadow_pod(&json!(with_resources(100_000).to_string()));
     attacker.refused("a pod that names 100,000 resources", pods, many, 422, TOO_LONG).await?;
-    attacker.refused("an escaped text", pods, shadow_pod(json!("<")), 422, "printable ASCII").await?;
+    attacker.refused("an escaped text", pods, shadow_pod(&json!("<")), 422, "printable ASCII").await?;
     let objects = (RECORDS, "reflectedobjects");
-    attacker.refused("an object of 1.4 MB", objects, reflected_object(json!("x".repeat(LARGE))), 422, TOO_LONG).await?;
+    attacker.refused("an object of 1.4 MB", objects, reflected_object(&json!("x".repeat(LARGE))), 422, TOO_LONG).await?;
     let resources: Map<String, Value> = (0..100_000).map(|n| (format!("r{n}"), json!("1"))).collect();
     let request = json!({ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
         "metadata": { "name": "attack" }, "spec": { "resources": resources } });
@@ -148,7 +148,7 @@ async fn the_manager_refuses(attacker: &Attacker, milan: &Cluster) -> Result<()>
     let texts = (0..150).map(|_| tiny_values().to_string()).chain([with_resources(1500).to_string()]);
     stream::iter(texts)
         .map(|text| async move {
-            let refused = attacker.create(RECORDS, "shadowpods", &shadow_pod(json!(text))).await?;
+            let refused = attacker.create(RECORDS, "shadowpods", &shadow_pod(&json!(text))).await?;
             ensure!(refused.is_none(), "a pod of less than 64 KiB: {refused:?}");
             Ok(())
         })

@@ -3,16 +3,12 @@
 use std::{collections::BTreeMap, ops::AddAssign};
 
 use crate::Charge;
+pub use crate::schema::{MAX_RESOURCE_NAME_LEN, MAX_RESOURCES};
 use k8s_openapi::{
     api::core::v1::{Container, PodSpec, PodStatus, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 use liqo_quantity::{Quantity, ResourceList};
-
-/// Maximum number of resources that a pod may name, or a request.
-pub const MAX_RESOURCES: usize = 64;
-/// Maximum length of the name of a resource: a domain, a slash and a name.
-const MAX_RESOURCE_NAME_LEN: usize = 317;
 
 /// Effective amounts of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -4,7 +4,11 @@ use k8s_openapi::api::core::v1::Toleration;
 use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
 use crate::record_text::{MAX_OBJECT_LEN, MAX_POD_LEN};
-use crate::requests::MAX_RESOURCES;
+
+/// Maximum number of resources that a pod may name, or a request.
+pub const MAX_RESOURCES: usize = 64;
+/// Maximum length of the name of a resource: a domain, a slash and a name.
+pub const MAX_RESOURCE_NAME_LEN: usize = 317;
 
 /// An object of any shape. The API server keeps all its fields.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
@@ -39,7 +43,7 @@ pub fn requested_resources(generator: &mut SchemaGenerator) -> Schema {
     let mut list = liqo_quantity::ResourceList::json_schema(generator);
     list.insert("maxProperties".to_owned(), MAX_RESOURCES.into());
     let rule = serde_json::json!([{
-        "rule": "self.all(name, name.size() <= 317)",
+        "rule": format!("self.all(name, name.size() <= {MAX_RESOURCE_NAME_LEN})"),
         "message": "the name of a resource has at most 317 characters",
     }]);
     list.insert("x-kubernetes-validations".to_owned(), rule);

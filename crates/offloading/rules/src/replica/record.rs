@@ -17,7 +17,7 @@ use k8s_openapi::{
 };
 use liqo_api::record_text::{self, MAX_OBJECT_LEN, MAX_SECRET_LEN, RecordTextError};
 use liqo_api::reflection::{is_allowed, is_denied, is_reflected};
-use liqo_api::{Exposure, Key, ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
+use liqo_api::{Exposure, Key, OffloadedReason, ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
 use liqo_network_model::{Here, PeerMaps};
 use serde_json::{Value, json};
 
@@ -28,8 +28,21 @@ use crate::pod::local_status::cut;
 use crate::replica::kind::Kind;
 use crate::replica::{exposure, ingress, service};
 
+/// Types of Secrets that may be reflected. Never the credentials of a `ServiceAccount`.
+pub const SECRET_TYPES: [&str; 6] = [
+    "Opaque",
+    "kubernetes.io/basic-auth",
+    "kubernetes.io/dockercfg",
+    "kubernetes.io/dockerconfigjson",
+    "kubernetes.io/ssh-auth",
+    "kubernetes.io/tls",
+];
+
 /// Secrets of these types belong to the home cluster's own controllers.
 const NEVER: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
+
+/// Reason of an object that is too large to travel.
+pub const TOO_LARGE: &str = OffloadedReason::TooLarge.as_str();
 
 /// An object at home that is reflected.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -263,10 +276,15 @@ pub fn record_of(reference: &Reference, object: &Value) -> Result<ReflectedObjec
     })
 }
 
-/// Why a Secret is too large to travel.
-pub fn too_large(secret: &Secret) -> Option<RecordTextError> {
+/// Why a Secret has a replica nowhere: reason and message. Both sides ask this, because the provider's admission policy refuses the
+/// record of such a Secret.
+pub fn obstacle_of_secret(secret: &Secret) -> Option<(&'static str, String)> {
+    let type_ = secret.type_.as_deref().unwrap_or("Opaque");
+    if !SECRET_TYPES.contains(&type_) {
+        return Some(("KindNotAllowed", format!("Secrets of type {type_:.100} are not reflected to other clusters")));
+    }
     let len: usize = secret.data.iter().flatten().map(|(key, ByteString(value))| key.len() + value.len()).sum();
-    (len > MAX_SECRET_LEN).then_some(RecordTextError::TooLong(len, MAX_SECRET_LEN))
+    (len > MAX_SECRET_LEN).then(|| (TOO_LARGE, RecordTextError::TooLong(len, MAX_SECRET_LEN).to_string()))
 }
 
 /// The record of a Secret is a Secret, so that encryption at rest covers it; `None` if it does not travel.
@@ -460,10 +478,13 @@ mod tests {
         assert!(map(MAX_OBJECT_LEN).unwrap_err().ends_with("at most 65536 bytes travel"));
         let secret = |bytes: usize| {
             let data = Some([("x".to_owned(), ByteString(vec![0; bytes]))].into());
-            too_large(&Secret { data, ..Secret::default() })
+            obstacle_of_secret(&Secret { data, ..Secret::default() })
         };
         assert_eq!(secret(MAX_SECRET_LEN - 1), None);
-        assert_eq!(secret(MAX_SECRET_LEN), Some(RecordTextError::TooLong(MAX_SECRET_LEN + 1, MAX_SECRET_LEN)));
+        let (reason, message) = secret(MAX_SECRET_LEN).unwrap();
+        assert_eq!((reason, message.as_str()), ("TooLarge", "it takes 32769 bytes, and at most 32768 bytes travel"));
+        let own = Secret { type_: Some("example.com/own".into()), ..Secret::default() };
+        assert_eq!(obstacle_of_secret(&own).unwrap().0, "KindNotAllowed");
     }
 
     #[test]

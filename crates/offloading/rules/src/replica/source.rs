@@ -16,19 +16,9 @@ use crate::pod::reported_status::sorted;
 use crate::replica::isolation::{self, IsolationPolicy};
 use crate::replica::kind::Kind;
 use crate::replica::network_policy::NetworkPolicy;
-use crate::replica::record::too_large;
+use crate::replica::record::obstacle_of_secret;
 use crate::replica::{exposure, ingress, service};
 use crate::{dns_names, finalizer};
-
-/// Types of Secrets that may be reflected. Never the credentials of a `ServiceAccount`.
-pub const SECRET_TYPES: [&str; 6] = [
-    "Opaque",
-    "kubernetes.io/basic-auth",
-    "kubernetes.io/dockercfg",
-    "kubernetes.io/dockerconfigjson",
-    "kubernetes.io/ssh-auth",
-    "kubernetes.io/tls",
-];
 
 /// The `ConfigMap` that every cluster's controller manager writes into every namespace, and restores.
 pub(super) const ROOT_CA: &str = "kube-root-ca.crt";
@@ -188,14 +178,11 @@ impl Source {
         let key = Key::of(&secret);
         let home = secret.labels().get(labels::HOME_NAMESPACE)?.clone();
         let name = bounded_name(secret.annotations().get(annotations::HOME_NAME)?);
-        let type_ = secret.type_.as_deref().unwrap_or("Opaque");
-        let problem = if !SECRET_TYPES.contains(&type_) {
-            Some(Problem::new("KindNotAllowed", format!("Secrets of type {type_:.100} are not reflected to this cluster")))
-        } else if !dns_names::is_subdomain(&name) {
-            Some(Problem::new("Invalid", "the Secret has no valid name"))
-        } else {
-            too_large(&secret).map(|why| Problem::new("Invalid", why.to_string()))
-        };
+        let problem = obstacle_of_secret(&secret).map(|(reason, message)| Problem::new(reason, message));
+        let problem = problem.or_else(|| {
+            let is_valid = dns_names::is_subdomain(&name);
+            (!is_valid).then(|| Problem::new("Invalid", "the Secret has no valid name"))
+        });
         let reported = secret.annotations().get(annotations::NOT_REFLECTED).map(|text| Problem::of_annotation(&cut(text)));
         let (uid, deleted) = (secret.metadata.uid.clone().unwrap_or_default(), secret.metadata.deletion_timestamp.is_some());
         let fingerprint = fingerprint(Kind::Secret, &serde_json::to_value(secret).ok()?);

@@ -2,7 +2,7 @@
 //!
 //! This is the hot path. Each pod is one key in its provider's queue, so its writes never overlap, and changes that arrive
 //! during a reconciliation become one further reconciliation. Objects are created and patched without reading more than the
-//! metadata of the answer.
+//! metadata of the answer; only a change of a running pod reads its record before.
 
 mod send;
 
@@ -197,7 +197,7 @@ async fn delete_shadow(remote: &RemoteState, uid: &str, pod: &Key) -> Result<(),
 
 /// The objects that a pod names and the provider lacks, and why, in a sentence.
 fn missing(peer: &PeerState, remote: &RemoteState, pod: &LocalPod) -> Option<String> {
-    let problem = |one: &Reference| peer.too_large(one).or_else(|| remote.record(one)?.problem.clone());
+    let problem = |one: &Reference| peer.obstacle(one).or_else(|| remote.record(one)?.problem.clone());
     let problems: Vec<String> = Reference::all(pod)
         .iter()
         .filter_map(|one| Some(format!("{} {}: {}", one.kind.name(), one.name, problem(one)?)))

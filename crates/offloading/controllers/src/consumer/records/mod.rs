@@ -20,7 +20,7 @@ use kube::{
     Api, Resource, ResourceExt as _,
     api::{DeleteParams, DynamicObject, PostParams},
 };
-use liqo_api::{ReflectedObject, pods, record_text::RecordTextError};
+use liqo_api::{ReflectedObject, pods};
 use liqo_controller_runtime::{
     Next,
     events::object_ref,
@@ -36,11 +36,12 @@ use liqo_offloading_rules::json::fingerprint;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
+use liqo_offloading_rules::replica::record::TOO_LARGE;
 use liqo_offloading_rules::replica::record::fingerprint_of_secret;
 use liqo_offloading_rules::replica::record::object_of;
+use liqo_offloading_rules::replica::record::obstacle_of_secret;
 use liqo_offloading_rules::replica::record::record_of;
 use liqo_offloading_rules::replica::record::record_of_secret;
-use liqo_offloading_rules::replica::record::too_large;
 use wanted::Wanted;
 
 pub use tokens::ensure as ensure_token;
@@ -49,7 +50,8 @@ pub use tokens::ensure as ensure_token;
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The reasons that providers give. Any other one counts as the reason "".
-const REASONS: [&str; 9] = [
+const REASONS: [&str; 10] = [
+    TOO_LARGE,
     "AnnotationNotAllowed",
     "NameTaken",
     "KindNotAllowed",
@@ -61,8 +63,6 @@ const REASONS: [&str; 9] = [
     "LimitReached",
 ];
 
-/// Reason of an object that is too large to travel.
-const TOO_LARGE: &str = "TooLarge";
 /// Reason of the event about a policy that opens less at a provider than here, and why it may.
 const NARROWED: &str = "Narrowed";
 const WHY_NARROWED: &str = "the policy is too long, names too many pods that are not there, or labels of Liqo's own, or has a field that Liqo does not know; what \
@@ -100,7 +100,8 @@ pub async fn reconcile(consumer: &Arc<Consumer>, peer: &PeerState, reference: &R
     }
     match wanted::named(consumer, peer, &remote, reference) {
         _ if record.as_ref().is_some_and(|record| record.terminating) => {}
-        None | Some(false) if record.is_none() => {}
+        Some(false) if record.is_none() => peer.travels(reference),
+        None if record.is_none() => {}
         None => return Ok(Next::After(POLL_INTERVAL)),
         Some(false) => remove(peer, &remote, reference).await?,
         Some(true) => write_named(consumer, peer, &remote, reference, record.as_deref()).await?,
@@ -119,11 +120,15 @@ async fn write_named(
     let (client, namespace) = (consumer.context.client.clone(), &reference.namespace);
     if reference.kind == Kind::Secret {
         let local = read(reference, Api::<Secret>::namespaced(client, namespace)).await?;
-        if let Some(error) = local.as_ref().and_then(too_large) {
-            show_too_large(consumer, peer, reference, &error).await;
+        if let Some((reason, message)) = local.as_ref().and_then(obstacle_of_secret) {
+            // A Secret of another type is another Secret.
+            if reason != TOO_LARGE && record.is_some() {
+                remove(peer, remote, reference).await?;
+            }
+            show_obstacle(consumer, peer, reference, reason, &message).await;
             return Ok(());
         }
-        peer.fits(reference);
+        peer.travels(reference);
         let wanted = local.and_then(|secret| record_of_secret(reference, &secret));
         let fingerprint = wanted.as_ref().map(fingerprint_of_secret);
         write(peer, remote, reference, record, wanted.zip(fingerprint)).await
@@ -133,15 +138,14 @@ async fn write_named(
     }
 }
 
-/// Shows that an object does not travel because it is too large: on the pods that name it, and by an event. The provider keeps what it
-/// has of it.
-async fn show_too_large(consumer: &Consumer, peer: &PeerState, reference: &Reference, error: &RecordTextError) {
-    let problem = format!("{TOO_LARGE}: {error}");
-    if peer.may_warn_about(reference, TOO_LARGE) {
-        warn(consumer, reference, pods::NOT_REFLECTED, format!("cluster {} does not get it as it is here: {problem}", peer.id))
-            .await;
+/// Shows why an object does not travel: on the pods that name it, and by an event. The provider keeps what it has of it.
+async fn show_obstacle(consumer: &Consumer, peer: &PeerState, reference: &Reference, reason: &'static str, message: &str) {
+    let obstacle = format!("{reason}: {message}");
+    if peer.may_warn_about(reference, reason) {
+        let message = format!("cluster {} does not have it as it is here: {obstacle}", peer.id);
+        warn(consumer, reference, pods::NOT_REFLECTED, message).await;
     }
-    peer.does_not_fit(reference, problem);
+    peer.does_not_travel(reference, obstacle);
 }
 
 async fn read<K>(reference: &Reference, api: Api<K>) -> Result<Option<K>, StepError>
@@ -181,7 +185,7 @@ async fn reconcile_namespaced(
         return Ok(Next::OnChange);
     }
     write_object(consumer, peer, remote, reference, record, wanted).await?;
-    let problem = record.and_then(|record| problem(consumer, remote, record));
+    let problem = record.and_then(|record| problem(consumer, peer, remote, record));
     let passing = problem.as_deref().filter(|problem| may_pass(reference.kind, problem));
     let patience = peer.patience(reference, passing, Instant::now());
     if let Some(rest) = patience.filter(|rest| !rest.is_zero()) {
@@ -207,13 +211,13 @@ fn may_pass(kind: Kind, problem: &str) -> bool {
 }
 
 /// What the provider lacks: of this object or, for an Ingress, of the Secrets that it names.
-fn problem(consumer: &Consumer, remote: &RemoteState, record: &ReflectionRecord) -> Option<String> {
+fn problem(consumer: &Consumer, peer: &PeerState, remote: &RemoteState, record: &ReflectionRecord) -> Option<String> {
     let of_secrets = || {
         let Reference { kind, namespace, .. } = &record.reference;
         let ingress = (*kind == Kind::Ingress).then(|| consumer.ingress(&record.reference.key())).flatten()?;
         ingress.secrets.iter().find_map(|name| {
             let secret = Reference { kind: Kind::Secret, namespace: namespace.clone(), name: name.clone() };
-            let problem = remote.record(&secret)?.problem.clone()?;
+            let problem = peer.obstacle(&secret).or_else(|| remote.record(&secret)?.problem.clone())?;
             Some(format!("{problem} (Secret {name})"))
         })
     };
@@ -238,14 +242,14 @@ async fn write_object(
     record: Option<&ReflectionRecord>,
     wanted: Option<Value>,
 ) -> Result<(), RequestError> {
-    let with_fingerprint = |object: Value| Ok((record_of(reference, &object)?, fingerprint(&object)));
+    let with_fingerprint = |object: Value| record_of(reference, &object).map(|record| (record, fingerprint(&object)));
     match wanted.map(with_fingerprint).transpose() {
         Ok(wanted) => {
-            peer.fits(reference);
+            peer.travels(reference);
             write(peer, remote, reference, record, wanted).await
         }
         Err(error) => {
-            show_too_large(consumer, peer, reference, &error).await;
+            show_obstacle(consumer, peer, reference, TOO_LARGE, &error.to_string()).await;
             Ok(())
         }
     }
@@ -298,7 +302,7 @@ async fn remove(peer: &PeerState, remote: &RemoteState, reference: &Reference) -
     let (client, namespace, name) = (remote.connection.client.clone(), &remote.connection.tenant_namespace, reference.record());
     let parameters = DeleteParams::default();
     peer.record_seen(reference);
-    peer.fits(reference);
+    peer.travels(reference);
     let deleted = if reference.kind == Kind::Secret {
         call(delete_if_present(&Api::<Secret>::namespaced(client, namespace), &name, &parameters)).await
     } else {

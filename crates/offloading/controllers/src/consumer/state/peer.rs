@@ -115,8 +115,8 @@ pub struct PeerState {
     record_events: Mutex<HashMap<(Reference, &'static str), Instant>>,
     /// What this process recorded over the present connection, until the watch shows it.
     recorded: Mutex<HashSet<Reference>>,
-    /// Why objects that pods name are not sent.
-    too_large: Mutex<HashMap<Reference, String>>,
+    /// Why objects that should be recorded are not sent.
+    obstacles: Mutex<HashMap<Reference, String>>,
     /// Held while a pod waits for what it names to be recorded.
     pub recording: tokio::sync::Mutex<()>,
     /// Since when there is no connection; meaningful while there is none.
@@ -222,7 +222,7 @@ impl PeerState {
             passing_problems: Mutex::default(),
             record_events: Mutex::default(),
             recorded: Mutex::default(),
-            too_large: Mutex::default(),
+            obstacles: Mutex::default(),
             recording: tokio::sync::Mutex::default(),
             disconnected: Mutex::new(Instant::now()),
             _workers: workers.drop_guard(),
@@ -407,18 +407,18 @@ impl PeerState {
         self.recorded.lock().remove(reference);
     }
 
-    /// Why this object is not sent, if it is too large.
-    pub fn too_large(&self, reference: &Reference) -> Option<String> {
-        self.too_large.lock().get(reference).cloned()
+    /// Why this object is not sent, if it cannot travel.
+    pub fn obstacle(&self, reference: &Reference) -> Option<String> {
+        self.obstacles.lock().get(reference).cloned()
     }
 
-    pub fn does_not_fit(&self, reference: &Reference, problem: String) {
-        self.too_large.lock().insert(reference.clone(), problem);
+    pub fn does_not_travel(&self, reference: &Reference, obstacle: String) {
+        self.obstacles.lock().insert(reference.clone(), obstacle);
     }
 
-    /// The object is small enough, or not wanted any more.
-    pub fn fits(&self, reference: &Reference) {
-        self.too_large.lock().remove(reference);
+    /// The object can travel, or is not wanted any more.
+    pub fn travels(&self, reference: &Reference) {
+        self.obstacles.lock().remove(reference);
     }
 
     /// How bad the silence is.

@@ -97,7 +97,7 @@ fn a_record_that_is_too_large_is_refused_with_the_reason_and_not_kept() {
         assert_eq!((source.kind, source.name.as_str(), &source.content), (None, "", &None));
         let problem = source.problem.clone().unwrap();
         assert!(problem.reason == "Invalid" && problem.message.contains(why), "{problem:?}");
-        assert_eq!(plan(&[source.clone()], &[], &both(), None), [Step::ReportProblem(source, Some(problem))]);
+        assert_eq!(plan(one(&source), &[], &both(), None), [Step::ReportProblem(source.clone(), Some(problem))]);
     }
 }
 
