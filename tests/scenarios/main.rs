@@ -13,6 +13,7 @@
 mod api_access;
 mod approval;
 mod as_at_home;
+mod attacks;
 mod command_line;
 mod doctor;
 mod dual_stack;
@@ -132,6 +133,8 @@ fn pods_and_policies() -> Set {
                 limits_are_charged_if_the_policy_says_so,
                 a_namespace_has_its_own_name_at_a_provider_whose_policy_allows_that;
             // They stop managers.
+            attacks:
+                a_consumer_cannot_exhaust_the_memory_of_its_provider;
             pods:
                 a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete;
             jobs:

@@ -205,7 +205,7 @@ pub mod annotations {
     pub const USED_BY: &str = "liqo.io/used-by";
     /// On a `ForeignCluster`: time since which a consumer waits for approval (RFC 3339).
     pub const PENDING_APPROVAL: &str = "liqo.io/pending-approval";
-    /// On a reflected object or Secret: its name in the consumer cluster.
+    /// On a shadow pod, a reflected object or a Secret in a tenant namespace: the name of the object in the consumer cluster.
     pub const HOME_NAME: &str = "liqo.io/home-name";
     /// On a Secret in a tenant namespace: reason and message why the provider has no replica of it. Secrets have no status.
     pub const NOT_REFLECTED: &str = "liqo.io/not-reflected";

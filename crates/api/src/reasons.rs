@@ -278,6 +278,8 @@ reasons! {
         LimitMissing = "LimitMissing",
         Invalid = "Invalid",
         Malformed = "Malformed",
+        /// The pod is larger than what travels.
+        TooLarge = "TooLarge",
         UnknownField = "UnknownField",
         HostNamespace = "HostNamespace",
         HostPath = "HostPath",

@@ -42,6 +42,9 @@ use super::resolver::ResolverService;
 use super::triggers::{self, ReplicaGroup, Target, Trigger};
 use crate::networks::Networks;
 
+/// Page size for remote pods: each may be as large as a record.
+const PODS_PAGE: u32 = 50;
+
 /// A step of a controller failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -81,6 +84,8 @@ pub struct Provider {
     pub ledger: Arc<Mutex<Ledger>>,
     /// The Secrets of each tenant namespace.
     secrets: Mutex<HashMap<String, TenantSecrets>>,
+    /// Held while the pod in a record is parsed and converted.
+    pub parsing: Mutex<()>,
     /// Shadow pods whose pods must end because their room is taken back, by offer, with the reason for users.
     pub ending: Mutex<HashMap<Key, BTreeMap<Key, String>>>,
 }
@@ -168,7 +173,11 @@ impl Watches<'_> {
     }
 
     fn maps(&self) -> Cache<NamespaceMap> {
-        let reduce = |map: NamespaceMap| if map.metadata.name.as_deref() == Some(NAMESPACE_MAP) { whole(map) } else { None };
+        let reduce = |mut map: NamespaceMap| {
+            // The consumer writes them, and nobody reads them.
+            (map.metadata.labels, map.metadata.annotations) = (None, None);
+            if map.metadata.name.as_deref() == Some(NAMESPACE_MAP) { whole(map) } else { None }
+        };
         self.all(Config::default(), reduce, |key, old, new| triggers::map_changed(&key.namespace, old, new))
     }
 
@@ -190,7 +199,7 @@ impl Watches<'_> {
 
     fn pods(&self, namespaces: &Cache<ConsumerNamespace>) -> Cache<RemotePod> {
         let api: Api<WatchedPod> = Api::all_with(self.context.client.clone(), &ApiResource::erase::<Pod>(&()));
-        let config = Config::default().labels(labels::SHADOW_POD);
+        let config = Config::default().labels(labels::SHADOW_POD).page_size(PODS_PAGE);
         let (queues, index, ledger) = (self.queues.clone(), self.index.clone(), self.ledger.clone());
         let namespaces = namespaces.clone();
         Cache::watch(api, config, self.context.stop.clone(), RemotePod::reduce, move |_, old, new| {
@@ -260,6 +269,7 @@ impl Provider {
             foreign_clusters,
             runtime_classes,
             secrets: Mutex::default(),
+            parsing: Mutex::default(),
             ending: Mutex::default(),
             context,
         }

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::core::Status;
+use liqo_api::requests::{Effective, MAX_RESOURCES};
 use liqo_api::{Key, OfferPhase, OffloadedReason, ResourceOffer, requests};
 use liqo_quantity::ResourceList;
 use serde_json::Value;
@@ -102,6 +103,12 @@ impl Refusal {
         let reason = if status.code == 403 { OffloadedReason::NotAllowed.as_str() } else { OffloadedReason::Invalid.as_str() };
         Self { reason, message: status.message.chars().take(MAX_MESSAGE_LEN).collect() }
     }
+}
+
+/// The refusal of a pod that names so many resources that its charge is not kept.
+pub fn too_many_resources(charge: &Effective) -> Option<Refusal> {
+    let message = format!("the pod names more than {MAX_RESOURCES} resources, or one by an overlong name; request fewer");
+    (!charge.is_bounded()).then(|| Refusal { reason: OffloadedReason::Invalid.as_str(), message })
 }
 
 /// The refusal of a pod with negative requests, which would make room for others that does not exist.

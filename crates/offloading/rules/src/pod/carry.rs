@@ -23,6 +23,7 @@ mod volumes;
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Toleration;
+use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{OffloadedReason, ReflectedKind, Usage, annotations, finalizers, labels};
 use serde_json::{Map, Value, json};
 
@@ -74,6 +75,9 @@ const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralCo
 
 /// Whether a pod has a token for the API server of the cluster that it runs in.
 const AUTOMOUNT: &str = "automountServiceAccountToken";
+
+/// Length in bytes of what [`api_server::give`] adds to a pod of a few containers.
+const API_SERVER_LEN: usize = 2048;
 
 /// Why a pod cannot run at the provider, for its owner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -166,14 +170,26 @@ pub fn outgoing(local_pod: &Value, advertised: &BTreeSet<String>) -> Result<Valu
         downward::write_local_values(&mut spec, local_pod);
     }
     let kept = |key: &str| !is_ours(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
-    Ok(json!({
+    let carried = json!({
         "metadata": {
             "name": text(local_pod, "/metadata/name"),
             "labels": texts(local_pod, "/metadata/labels", kept),
             "annotations": texts(local_pod, "/metadata/annotations", kept),
         },
         "spec": spec,
-    }))
+    });
+    record(&carried, MAX_POD_LEN - API_SERVER_LEN).map(|_| carried)
+}
+
+/// The text of a carried pod, of at most this length.
+pub fn record(carried: &Value, max_len: usize) -> Result<String, Refusal> {
+    record_text::write(carried, max_len).map_err(|error| {
+        let advice = "move what is long into a ConfigMap, or keep the pod in its own cluster";
+        Refusal::new(
+            OffloadedReason::TooLarge.as_str(),
+            format!("the pod is too large to run in another cluster: {error}; {advice}"),
+        )
+    })
 }
 
 /// The provider's side: the pod to create in the mapped namespace.

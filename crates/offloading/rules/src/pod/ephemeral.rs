@@ -30,6 +30,9 @@ const NOT_STARTED: i32 = 128;
 /// Why containers were refused, by their names.
 pub type RefusedContainers = BTreeMap<String, String>;
 
+/// The name of a container that a remote pod lacks, and what to add, or why that is refused.
+pub type MissingContainer = (String, Result<Value, String>);
+
 /// The names of a pod's ephemeral containers. Nothing else of them ever changes.
 pub(crate) fn names(pod: &Value) -> BTreeSet<&str> {
     items(pod, EPHEMERAL_CONTAINERS).iter().map(name).collect()
@@ -47,7 +50,7 @@ pub fn within(room: usize, judged: Result<Value, String>) -> Result<Value, Strin
 
 /// The provider's side: the names of those that the remote pod lacks, with what to add, or why that is refused. Without `rules`, no
 /// policy selects the consumer any more.
-pub fn missing(carried: &Value, live: &Value, rules: Option<&ProviderRules>) -> Vec<(String, Result<Value, String>)> {
+pub fn missing(carried: &Value, live: &Value, rules: Option<&ProviderRules>) -> Vec<MissingContainer> {
     let existing = names(live);
     let missing = items(carried, EPHEMERAL_CONTAINERS)
         .iter()

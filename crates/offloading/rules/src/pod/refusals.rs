@@ -132,7 +132,8 @@ pub fn lasting(reason: &str) -> Option<OffloadedReason> {
         | Reason::VolumeType
         | Reason::TokenProjection
         | Reason::ResourceClaims
-        | Reason::KindNotAllowed => Some(reason),
+        | Reason::KindNotAllowed
+        | Reason::TooLarge => Some(reason),
     }
 }
 

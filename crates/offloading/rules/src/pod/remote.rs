@@ -339,7 +339,11 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
         return Step::Report(lost(snapshot.reported.clone(), why));
     }
     let (reported, otherwise) = if shadow.pod_name.is_empty() {
-        (refused(OffloadedReason::Invalid.as_str(), "the pod has no valid name".to_owned()), Step::Wait)
+        let message = match &shadow.unreadable {
+            Some(why) => format!("the record of the pod is refused: {why}"),
+            None => "the pod has no valid name".to_owned(),
+        };
+        (refused(OffloadedReason::Invalid.as_str(), message), Step::Wait)
     } else if let Some(refusal) = &snapshot.refusal {
         let again = if refusal.is_about_offer() { Step::Wait } else { Step::WaitFor(REFUSED_RETRY) };
         (refused(refusal.reason, refusal.message.clone()), again)

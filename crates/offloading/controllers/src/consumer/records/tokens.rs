@@ -211,10 +211,10 @@ mod tests {
 
     /// What the provider shows of it: with this Secret, and as if it ran.
     fn shadow(secret: &str) -> Shadow {
+        let pod = json!({ "metadata": { "name": "web" }, "spec": { "volumes": [{ "name": "v", "secret": { "secretName": secret } }] } });
         let shadow = json!({
             "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": { "name": "u" },
-            "spec": { "namespace": "demo", "pool": "default", "pod": { "metadata": { "name": "web" },
-                "spec": { "volumes": [{ "name": "v", "secret": { "secretName": secret } }] } } },
+            "spec": { "namespace": "demo", "pool": "default", "pod": pod.to_string() },
             "status": { "phase": "Created", "pod": { "phase": "Running" } } });
         Shadow::of(serde_json::from_value(shadow).unwrap()).unwrap()
     }

@@ -103,8 +103,9 @@ impl Resize {
 
     /// What the pod will be charged, or why it may not have these amounts.
     pub fn charge(&self, policy: &ConsumerPolicy) -> Result<Effective, PendingResize> {
-        let spec = PodSpec::deserialize(&self.spec)
-            .map_err(|error| PendingResize::infeasible(format!("the new size of the pod cannot be read: {error}")))?;
+        let spec = PodSpec::deserialize(&self.spec).map_err(|error| {
+            PendingResize::infeasible(format!("the new size of the pod cannot be read: {:.200}", error.to_string()))
+        })?;
         match negative_quantity(&spec).or_else(|| policy.missing_limit(&spec)) {
             Some(refusal) => Err(PendingResize::infeasible(refusal.message)),
             None => Ok(Effective::of_pod(&spec)),
@@ -252,6 +253,8 @@ mod tests {
         assert_eq!(reason(cpu("-1"), json!({})), "Infeasible");
         assert_eq!(reason(json!({ "requests": { "cpu": { "a": 1 } } }), json!({})), "Infeasible");
         assert_eq!(reason(cpu("2"), json!({ "charge": "Limits" })), "Infeasible");
+        let unreadable = json!({ "requests": { "cpu": ["x".repeat(2000)], "x".repeat(2000): 1 } });
+        assert!(charge(unreadable, json!({})).unwrap_err().message.len() < 300, "its message is bounded");
         assert!(charge(cpu("2"), json!({})).is_ok());
     }
 

@@ -599,3 +599,16 @@ fn a_pod_stays_on_the_nodes_of_its_pool_whatever_it_asks_for_itself() {
     crate::pod::carry::placement::confine(&mut spec, &[]);
     assert!(spec.is_empty());
 }
+
+#[test]
+fn a_pod_that_is_too_large_stays_at_home_with_a_reason() {
+    let pod = |bytes: usize| {
+        let container = json!({"name": "c", "image": "i", "args": ["x".repeat(bytes)]});
+        let pod = json!({"metadata": {"namespace": "demo", "name": "web"}, "spec": {"containers": [container]}});
+        outgoing(&pod, &BTreeSet::new()).map(drop)
+    };
+    assert_eq!(pod(64 * 1024), Ok(()));
+    let refusal = pod(80 * 1024).unwrap_err();
+    assert_eq!(refusal.reason, "TooLarge");
+    assert!(refusal.message.contains("bytes travel; move what is long into a ConfigMap"), "{}", refusal.message);
+}

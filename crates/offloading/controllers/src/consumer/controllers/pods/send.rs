@@ -4,10 +4,11 @@ use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
 use kube::{
-    Client, Resource as _,
+    Api, Client, Resource as _,
     api::{Patch, PostParams},
     core::{PartialObjectMeta, Request},
 };
+use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{OffloadedReason, ShadowPod, VirtualNode, annotations, finalizers, labels, pods, rfc3339};
 use liqo_controller_runtime::{
     Cache,
@@ -30,9 +31,10 @@ use liqo_offloading_rules::pod::carry::api_server::how_to_start;
 use liqo_offloading_rules::pod::carry::api_server::secret;
 use liqo_offloading_rules::pod::carry::api_server::withhold;
 use liqo_offloading_rules::pod::carry::outgoing;
+use liqo_offloading_rules::pod::carry::record;
 use liqo_offloading_rules::pod::local::SENDING;
 use liqo_offloading_rules::pod::local_state::Shadow;
-use liqo_offloading_rules::pod::local_state::change;
+use liqo_offloading_rules::pod::local_state::changed;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 
@@ -129,11 +131,18 @@ impl Pass<'_> {
                 } else {
                     withhold(&mut carried, &self.pod.json());
                 }
+                let record = match record(&carried, MAX_POD_LEN) {
+                    Ok(record) => record,
+                    Err(refusal) => {
+                        self.refuse(refusal.reason, &refusal.message, now).await?;
+                        return Ok(None);
+                    }
+                };
                 records::ensure(self.consumer, self.peer, remote, &Reference::all(self.pod)).await;
                 if mark && !self.mark(remote).await? {
                     return Ok(Some(UNMARKED_RETRY));
                 }
-                let again = self.create(remote, node, carried).await?;
+                let again = self.create(remote, node, record).await?;
                 if again.is_none() && without_api_server {
                     let message = format!("the pod runs without access to an API server: {NO_API_SERVER}");
                     self.warn(pods::NO_API_SERVER, &message).await;
@@ -173,7 +182,7 @@ impl Pass<'_> {
     }
 
     /// Creates the shadow pod. Returns when to try again, if the provider's API server does not accept it.
-    async fn create(&self, remote: &RemoteState, node: &VirtualNode, carried: Value) -> Result<Option<Duration>, RequestError> {
+    async fn create(&self, remote: &RemoteState, node: &VirtualNode, record: String) -> Result<Option<Duration>, RequestError> {
         let shadow = json!({
             "apiVersion": ShadowPod::api_version(&()),
             "kind": ShadowPod::kind(&()),
@@ -185,9 +194,11 @@ impl Pass<'_> {
                     labels::POOL: node.spec.pool,
                     labels::HOME_NAMESPACE: self.pod.key.namespace,
                 },
+                // Shown by `kubectl get shadowpods`.
+                "annotations": { annotations::HOME_NAME: self.pod.key.name },
                 "finalizers": [finalizers::SHADOW_POD],
             },
-            "spec": { "namespace": self.pod.key.namespace, "pool": node.spec.pool, "pod": carried },
+            "spec": { "namespace": self.pod.key.namespace, "pool": node.spec.pool, "pod": record },
         });
         match call(create(&remote.connection.client, &remote.connection.tenant_namespace, &shadow)).await {
             // Its name is the pod's UID: it is this pod's, whoever was faster.
@@ -239,14 +250,23 @@ impl Pass<'_> {
         } else {
             withhold(&mut carried, &self.pod.json());
         }
-        let replaced = |carried| {
-            json_patch::Patch(vec![json_patch::PatchOperation::Replace(json_patch::ReplaceOperation {
-                path: json_patch::jsonptr::PointerBuf::from_tokens(["spec", "pod"]),
-                value: carried,
-            })])
-        };
-        let patch = if whole { replaced(carried) } else { change(&carried) };
-        self.patch_shadow("change the ShadowPod of", &Patch::Json::<()>(patch)).await
+        if !whole {
+            let Some(recorded) = self.recorded_pod().await? else { return Ok(()) };
+            carried = changed(recorded, &carried);
+        }
+        // A running pod stays as it is when its labels become too many.
+        let Ok(record) = record(&carried, MAX_POD_LEN) else { return Ok(()) };
+        let patch = json!({ "spec": { "pod": record } });
+        self.patch_shadow("change the ShadowPod of", &Patch::Merge(patch)).await
+    }
+
+    /// The pod in the shadow pod, as the provider shows it. `None` if the shadow pod is gone.
+    async fn recorded_pod(&self) -> Result<Option<Value>, RequestError> {
+        let Some(remote) = self.remote else { return Ok(None) };
+        let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);
+        let live = call(Api::<ShadowPod>::namespaced(client, namespace).get_opt(&self.pod.uid)).await;
+        let live = live.step("read the ShadowPod of", "Pod", &self.pod.key)?;
+        Ok(live.map(|live| record_text::read(&live.spec.pod, MAX_POD_LEN).unwrap_or_default()))
     }
 }
 

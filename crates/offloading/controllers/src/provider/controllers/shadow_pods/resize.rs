@@ -6,6 +6,8 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
+use liqo_api::Charge;
+use liqo_api::requests::Effective;
 use liqo_controller_runtime::events::object_ref;
 use liqo_controller_runtime::writes::{Step as _, unless_gone};
 use liqo_offloading_rules::pod::admission::Refusal;
@@ -32,22 +34,38 @@ pub(super) struct Unresized {
     at: Instant,
 }
 
+/// A resize that the shadow pod asks for.
+pub(super) struct WantedResize {
+    /// Of the subresource `resize`.
+    patch: Value,
+    /// What the pod will be charged, or why it may not have these amounts.
+    charge: Result<(Effective, Charge), PendingResize>,
+}
+
+impl WantedResize {
+    /// `None` if the pod has the amounts of its record, or has ended.
+    pub(super) fn of(pod: &RemotePod, carried: &Value, live: &Value, policy: Option<&ConsumerPolicy>) -> Option<Self> {
+        let rules = policy.cloned().unwrap_or_default().rules(None);
+        let resize = Resize::of(carried, live, &rules).filter(|_| pod.end.is_none())?;
+        let charge = policy
+            .ok_or_else(|| PendingResize::infeasible(usage::not_shared().message))
+            .and_then(|policy| Ok((resize.charge(policy)?, policy.usage.charge)));
+        Some(Self { patch: resize.patch, charge })
+    }
+}
+
 impl Pass<'_> {
     /// Gives the pod the amounts of its shadow pod. Returns whether it has them now, as far as this cluster's API server decides that.
-    pub(super) async fn resize(&mut self, pod: &RemotePod, carried: &Value, live: &Value) -> Result<bool, Error> {
-        let policy = self.provider.policy_of(&pod.consumer);
-        let rules = policy.clone().unwrap_or_default().rules(None);
-        let wanted = if pod.end.is_none() { Resize::of(carried, live, &rules) } else { None };
-        let Some(resize) = wanted else {
+    pub(super) async fn resize(&mut self, pod: &RemotePod, wanted: Option<WantedResize>) -> Result<bool, Error> {
+        let Some(WantedResize { mut patch, charge }) = wanted else {
             self.end_resize();
             self.memory.unresized = None;
             return Ok(true);
         };
-        if let Err((pending, waits_for_room)) = self.admit_resize(pod, &resize, policy.as_ref()) {
+        if let Err((pending, waits_for_room)) = self.admit_resize(pod, charge) {
             self.refuse_resize(pod, pending, waits_for_room).await;
             return Ok(false);
         }
-        let mut patch = resize.patch;
         patch["metadata"]["uid"] = pod.uid.as_str().into();
         let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
         let params = PatchParams::default();
@@ -72,12 +90,8 @@ impl Pass<'_> {
     fn admit_resize(
         &self,
         pod: &RemotePod,
-        resize: &Resize,
-        policy: Option<&ConsumerPolicy>,
+        charge: Result<(Effective, Charge), PendingResize>,
     ) -> Result<(), (PendingResize, bool)> {
-        let charge = policy
-            .ok_or_else(|| PendingResize::infeasible(usage::not_shared().message))
-            .and_then(|policy| Ok((resize.charge(policy)?, policy.usage.charge)));
         let (amounts, charge) = charge.map_err(|pending| {
             self.end_resize();
             (pending, false)

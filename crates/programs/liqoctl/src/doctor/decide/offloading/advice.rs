@@ -54,6 +54,7 @@ pub fn of_refusal(reason: &str) -> &'static str {
             | Reason::TokenProjection
             | Reason::ResourceClaims
             | Reason::UnknownField
+            | Reason::TooLarge
             | Reason::DaemonSet
             | Reason::Node,
         ) => {
