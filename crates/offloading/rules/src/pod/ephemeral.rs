@@ -117,7 +117,14 @@ mod tests {
     #[test]
     fn a_remote_pod_gets_what_it_lacks_and_the_rest_is_refused_in_words() {
         let found = |carried: &[&str]| missing(&pod(carried, &[]), &pod(&["a"], &[]), Some(&rules()));
-        assert_eq!(found(&["a", "b", "", "../x"]), [("b".to_owned(), Ok(json!({ "name": "b", "image": "busybox" })))]);
+        assert_eq!(
+            found(&["a", "b", "", "../x"]),
+            [(
+                "b".to_owned(),
+                Ok(json!({ "name": "b", "image": "busybox",
+            "securityContext": { "capabilities": { "drop": ["NET_RAW"] } } }))
+            )]
+        );
         let many: Vec<String> = (0..100).map(|number| format!("c{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let (added, refused): (Vec<_>, Vec<_>) = found(&many).into_iter().partition(|(_, judged)| judged.is_ok());
