@@ -19,7 +19,7 @@ use liqo_offloading_rules::json::{OFFER_RECLAIMED, items};
 use liqo_offloading_rules::namespace::mapped::Destination;
 use liqo_offloading_rules::pod::admission::{Account, Refusal, negative_quantity};
 use liqo_offloading_rules::pod::carry::home_names::ask_resolver;
-use liqo_offloading_rules::pod::carry::{RemoteIdentity, remote_patch, remote_pod};
+use liqo_offloading_rules::pod::carry::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
 use liqo_offloading_rules::pod::ephemeral::{self, RefusedContainers};
 use liqo_offloading_rules::pod::ledger::AdmissionRequest;
 use liqo_offloading_rules::pod::recreated::earlier_runs;
@@ -34,6 +34,7 @@ use serde::{Deserialize as _, de::IgnoredAny};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::provider::named_objects;
 use crate::provider::state::{Error, Provider};
 use crate::provider::triggers;
 
@@ -352,6 +353,9 @@ impl Pass<'_> {
             Ok(pod) => pod,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        if let Some(refusal) = named_objects::refusal(self.provider, &input.pod, &key.namespace).await? {
+            return Ok(Err(refusal));
+        }
         if let Some(runs) = former.and_then(earlier_runs) {
             pod["metadata"]["annotations"][annotations::EARLIER_RUNS] = runs.into();
         }
@@ -468,7 +472,9 @@ impl Pass<'_> {
         let request = Request::new(Pod::url_path(&(), Some(&pod.key.namespace))).get(&pod.key.name, &GetParams::default());
         let request = request.map_err(kube::Error::BuildRequest).step("read", "Pod", &pod.key)?;
         let live = unless_gone(self.provider.context.client.request::<Value>(request).await).step("read", "Pod", &pod.key)?;
-        let rules = ConsumerPolicy::default().rules(None);
+        // A consumer that no policy selects any more gets no other image.
+        let nothing = || ProviderRules { images: Some(Vec::new()), ..ProviderRules::default() };
+        let rules = self.provider.policy_of(&pod.consumer).map_or_else(nothing, |policy| policy.rules(None));
         if let Some(mut patch) = live.as_ref().and_then(|live| remote_patch(&shadow.spec.pod, live, &rules)) {
             patch["metadata"]["uid"] = pod.uid.as_str().into();
             let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
@@ -502,6 +508,14 @@ impl Pass<'_> {
             if self.memory.refused_containers.contains_key(&added) {
                 continue;
             }
+            let container = match container {
+                Ok(container) => {
+                    let alone = json!({ "spec": { "ephemeralContainers": [&container] } });
+                    let refusal = named_objects::refusal(self.provider, &alone, &pod.key.namespace).await?;
+                    refusal.map_or(Ok(container), |refusal| Err(refusal.message))
+                }
+                refused => refused,
+            };
             let container = match container {
                 Ok(container) => container,
                 Err(message) => {
