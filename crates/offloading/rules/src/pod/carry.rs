@@ -297,6 +297,13 @@ pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules) -> Opt
     if let Some(spec) = live.get("spec").and_then(Value::as_object) {
         pod_annotations.extend(downward::local_values(spec, carried));
     }
+    if !wants_token(carried) {
+        // They are added when this patch is applied.
+        let ephemeral = carried.pointer("/spec/ephemeralContainers").cloned().unwrap_or_default();
+        let mut added = Map::from_iter([("ephemeralContainers".to_owned(), ephemeral)]);
+        downward::refer_to_local_values(&mut added, rules);
+        pod_annotations.extend(downward::local_values(&added, carried));
+    }
 
     let mut metadata = Map::new();
     for (field, wanted) in [("labels", pod_labels), ("annotations", pod_annotations)] {

@@ -307,6 +307,18 @@ mod tests {
     }
 
     #[test]
+    fn an_ephemeral_container_reads_such_a_label_from_its_start() {
+        let mut local = local_pod(&json!([]), &json!([]));
+        local["metadata"]["labels"] = json!({ "app": "web", "example.com/tier": "1" });
+        let live = remote(&local);
+        let env = [field("X", "metadata.labels['example.com/tier']")];
+        local["spec"]["ephemeralContainers"] = json!([{ "name": "debug", "image": "i", "env": env }]);
+        let carried = outgoing(&local, &[].into()).unwrap();
+        let patch = remote_patch(&carried, &live, &rules()).unwrap();
+        assert_eq!(patch["metadata"]["annotations"]["example.com.label.home.liqo.io/tier"], "1");
+    }
+
+    #[test]
     fn files_have_the_escapes_of_a_kubelet() {
         for (text, file) in [
             ("a b", "a b"),
