@@ -21,6 +21,7 @@ mod enforced_network_policies;
 mod enforcement;
 mod events;
 mod exposure;
+mod hostile_pods;
 mod install;
 mod isolation;
 mod jobs;
@@ -132,6 +133,8 @@ fn pods_and_policies() -> Set {
                 a_policy_cannot_allow_pods_on_the_providers_virtual_nodes,
                 limits_are_charged_if_the_policy_says_so,
                 a_namespace_has_its_own_name_at_a_provider_whose_policy_allows_that;
+            hostile_pods:
+                images_annotations_and_raw_sockets_follow_the_policy;
             // They stop managers.
             attacks:
                 a_consumer_cannot_exhaust_the_memory_of_its_provider;
@@ -157,7 +160,7 @@ fn pods_and_policies() -> Set {
     }
 }
 
-/// Namespaces that are offloaded, and what the command line says of them.
+/// Namespaces that are offloaded, what the command line says of them, and pods there that ask for too much.
 fn offloaded_namespaces() -> Vec<Scenario> {
     scenarios! {
         offloading:
@@ -175,6 +178,10 @@ fn offloaded_namespaces() -> Vec<Scenario> {
             an_offloaded_namespace_keeps_the_settings_that_are_not_named,
             the_way_of_a_pod_is_explained_up_to_the_provider,
             unoffloading_evicts_pods_as_disruption_budgets_allow;
+        hostile_pods:
+            a_pod_that_asks_for_nothing_is_charged_and_limited_and_keeps_its_own_labels,
+            a_pod_reads_no_secret_of_the_provider_and_probes_none_of_its_nodes,
+            no_token_leaves_a_namespace_that_does_not_allow_it;
     }
 }
 

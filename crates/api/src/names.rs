@@ -163,6 +163,8 @@ pub mod annotations {
     pub const EARLIER_RUNS: &str = "liqo.io/earlier-runs";
     /// On a remote pod that reads its labels from a volume: those that it got from the local pod, one in each line.
     pub const HOME_LABELS: &str = "liqo.io/home-labels";
+    /// On a remote pod that reads its annotations from a volume: those of the local pod, one in each line.
+    pub const HOME_ANNOTATIONS: &str = "liqo.io/home-annotations";
     /// On a tenant namespace, and on the `ForeignCluster` of a consumer that waited for approval: the consumer's public key (base64).
     pub const PUBLIC_KEY: &str = "liqo.io/public-key";
     /// On a tenant namespace and others: the friendly name of the cluster.

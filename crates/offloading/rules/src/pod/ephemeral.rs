@@ -128,7 +128,14 @@ mod tests {
     #[test]
     fn a_remote_pod_gets_what_it_lacks_and_the_rest_is_refused_in_words() {
         let found = |carried: &[&str]| missing(&pod(carried, &[]), &pod(&["a"], &[]), Some(&rules()));
-        assert_eq!(found(&["a", "b", "", "../x"]), [("b".to_owned(), Ok(json!({ "name": "b", "image": "busybox" })))]);
+        assert_eq!(
+            found(&["a", "b", "", "../x"]),
+            [(
+                "b".to_owned(),
+                Ok(json!({ "name": "b", "image": "busybox",
+            "securityContext": { "capabilities": { "drop": ["NET_RAW"] } } }))
+            )]
+        );
         let many: Vec<String> = (0..100).map(|number| format!("c{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert_eq!(found(&many).len(), MAX_COUNT - 1 + MAX_COUNT, "the next ones follow later");

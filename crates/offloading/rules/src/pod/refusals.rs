@@ -133,7 +133,9 @@ pub fn lasting(reason: &str) -> Option<OffloadedReason> {
         | Reason::TokenProjection
         | Reason::ResourceClaims
         | Reason::KindNotAllowed
-        | Reason::TooLarge => Some(reason),
+        | Reason::TooLarge
+        | Reason::ImageNotAllowed
+        | Reason::ProbeHost => Some(reason),
     }
 }
 

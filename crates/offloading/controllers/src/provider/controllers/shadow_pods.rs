@@ -22,10 +22,11 @@ use liqo_offloading_rules::json::{OFFER_RECLAIMED, items};
 use liqo_offloading_rules::namespace::mapped::Destination;
 use liqo_offloading_rules::pod::admission::{Account, Refusal, negative_quantity, too_many_resources};
 use liqo_offloading_rules::pod::carry::home_names::{self, ask_resolver};
-use liqo_offloading_rules::pod::carry::{RemoteIdentity, remote_patch, remote_pod};
+use liqo_offloading_rules::pod::carry::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
 use liqo_offloading_rules::pod::ephemeral::{self, MissingContainer, RefusedContainers};
 use liqo_offloading_rules::pod::ledger::AdmissionRequest;
 use liqo_offloading_rules::pod::recreated::earlier_runs;
+use liqo_offloading_rules::pod::references::{References, refs};
 use liqo_offloading_rules::pod::remote::{Live, NAME_TAKEN, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key};
 use liqo_offloading_rules::pod::remote_pod::{RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::reported_status::{PodStatusText, ReportedStatus};
@@ -38,6 +39,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use self::resize::{Unresized, WantedResize};
+use crate::provider::named_objects;
 use crate::provider::state::{Error, Provider};
 use crate::provider::triggers;
 
@@ -119,6 +121,8 @@ struct AdmittedPod {
     is_complete: bool,
     /// Whether it asks the name servers of its cluster.
     asks_cluster: bool,
+    /// The objects that it names, in its ephemeral containers, too.
+    references: References,
 }
 
 /// What has to change in a remote pod, so that it becomes what its record says.
@@ -385,10 +389,17 @@ impl Pass<'_> {
         if let Some(refused) = self.memory.refused.as_ref().filter(|refused| refused.is_still_refused(&input)) {
             return Ok(Err(refused.refusal.clone()));
         }
-        let AdmittedPod { body, is_complete, asks_cluster } = match self.admit(shadow, &key, &input, former) {
+        let AdmittedPod { body, is_complete, asks_cluster, references } = match self.admit(shadow, &key, &input, former) {
             Ok(pod) => pod,
             Err(refusal) => return Ok(Err(refusal)),
         };
+        let named = named_objects::refusal(self.provider, &references, &key.namespace).await;
+        if !matches!(named, Ok(None)) {
+            self.release_room();
+        }
+        if let Some(refusal) = named? {
+            return Ok(Err(refusal));
+        }
         let request = Request::new(Pod::url_path(&(), Some(&key.namespace))).create(&PostParams::default(), body);
         let request = request.map_err(kube::Error::BuildRequest).step("create", "Pod", &key)?;
         match self.provider.context.client.request::<WatchedPod>(request).await {
@@ -421,6 +432,12 @@ impl Pass<'_> {
             }
             Err(error) => Ok(Err(error).step("create", "Pod", key)?),
         }
+    }
+
+    /// The pod is not created: others may have its room.
+    fn release_room(&self) {
+        let freed = self.provider.ledger.lock().release(self.key);
+        self.provider.queues.add(triggers::shadow_pods(freed));
     }
 
     /// Tells with an event that a new pod does not resolve names as at home. The consumer shows it on the local pod.
@@ -497,7 +514,7 @@ impl Pass<'_> {
         // Ephemeral containers are added to a pod that exists, so it needs an update.
         let is_complete = items(&carried, "/spec/ephemeralContainers").is_empty();
         let asks_cluster = home_names::asks_cluster(&carried["spec"]);
-        Ok(AdmittedPod { body: pod.to_string().into_bytes(), is_complete, asks_cluster })
+        Ok(AdmittedPod { body: pod.to_string().into_bytes(), is_complete, asks_cluster, references: refs(&carried) })
     }
 
     /// Writes the status. Returns whether the shadow pod still exists.
@@ -564,12 +581,15 @@ impl Pass<'_> {
             }
         };
         let policy = self.provider.policy_of(&pod.consumer);
-        let default_rules = ConsumerPolicy::default().rules(None);
+        let rules = policy.as_ref().map(|policy| policy.rules(None));
+        // A consumer that no policy selects any more gets no other image.
+        let nothing = || ProviderRules { images: Some(Vec::new()), ..ProviderRules::default() };
+        let of_patch = rules.clone().unwrap_or_else(nothing);
         Changes {
             resize: WantedResize::of(pod, &carried, live, policy.as_ref()),
-            if_resized: remote_patch(&carried, live, &default_rules, true),
-            if_not_resized: remote_patch(&carried, live, &default_rules, false),
-            missing: ephemeral::missing(&carried, live, policy.map(|policy| policy.rules(None)).as_ref()),
+            if_resized: remote_patch(&carried, live, &of_patch, true),
+            if_not_resized: remote_patch(&carried, live, &of_patch, false),
+            missing: ephemeral::missing(&carried, live, rules.as_ref()),
             room: ephemeral::room(live),
         }
     }
@@ -588,6 +608,14 @@ impl Pass<'_> {
                 continue;
             }
             let container = match ephemeral::within(room, container) {
+                Ok(container) => {
+                    let named = refs(&json!({ "spec": { "ephemeralContainers": [&container] } }));
+                    let refusal = named_objects::refusal(self.provider, &named, &pod.key.namespace).await?;
+                    refusal.map_or(Ok(container), |refusal| Err(refusal.message))
+                }
+                refused => refused,
+            };
+            let container = match container {
                 Ok(container) => container,
                 Err(message) => {
                     tracing::info!(pod = %pod.key, container = added, reason = message, "an ephemeral container was refused");

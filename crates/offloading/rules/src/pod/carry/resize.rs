@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::json::{items, name};
 use crate::pod::admission::negative_quantity;
-use crate::pod::carry::{ProviderRules, containers::request_explicitly};
+use crate::pod::carry::{ProviderRules, amounts};
 use crate::pod::local_status::{RESIZE_PENDING, cut};
 use crate::pod::reported_status::PodStatusText;
 use crate::pod::usage::ConsumerPolicy;
@@ -63,28 +63,22 @@ pub struct Resize {
 impl Resize {
     /// The provider's side: the resize that makes the pod follow what travels now; `None` if nothing is to change.
     ///
-    /// Amounts are compared with the last ones that travelled, not with the live ones, which the provider's own admission may have
-    /// changed.
+    /// A resized pod gets the amounts that a new pod of its size would get. They are compared with those of the size that travelled
+    /// last, not with the live ones, which the provider's own admission may have changed. A pod of an earlier version has no record
+    /// of that size: its live amounts count as what travelled.
     pub fn of(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Self> {
-        let (now, before) = (sizes(carried), recorded(live));
-        let mut wanted: Map<String, Value> = LISTS
-            .into_iter()
-            .chain(["resources"])
-            .filter_map(|field| Some((field.to_owned(), carried.get("spec")?.get(field)?.clone())))
-            .collect();
-        request_explicitly(&mut wanted, &rules.default_requests);
-        let wanted = json!({ "spec": wanted });
-        let has_changed = |key: &str| before.as_ref().is_none_or(|before| before.get(key) != now.get(key));
+        let before = completed(&recorded(live).unwrap_or_else(|| sizes(live)), carried, rules);
+        let now = completed(&sizes(carried), carried, rules);
+        let wanted = |key: &str, resources: &Value| {
+            let changed = difference(now.get(key)?, before.get(key));
+            (!has(resources, &changed)).then_some(changed)
+        };
 
         let (mut spec, mut patch) = (live["spec"].clone(), Map::new());
         for list in LISTS {
             let mut changes = Vec::new();
             for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-                let wanted = items(&wanted, &format!("/spec/{list}")).iter().find(|wanted| name(wanted) == name(container));
-                let Some(size) = wanted.filter(|_| has_changed(name(container))).map(|wanted| size(&wanted["resources"])) else {
-                    continue;
-                };
-                if !has(&container["resources"], &size) {
+                if let Some(size) = wanted(name(container), &container["resources"]) {
                     changes.push(json!({ "name": name(container), "resources": size }));
                     resize(&mut container["resources"], &size);
                 }
@@ -93,10 +87,9 @@ impl Resize {
                 patch.insert(list.into(), changes.into());
             }
         }
-        let whole = size(&wanted["spec"]["resources"]);
-        if has_changed(WHOLE_POD) && !has(&spec["resources"], &whole) {
-            resize(&mut spec["resources"], &whole);
-            patch.insert("resources".into(), whole);
+        if let Some(size) = wanted(WHOLE_POD, &spec["resources"]) {
+            resize(&mut spec["resources"], &size);
+            patch.insert("resources".into(), size);
         }
         (!patch.is_empty()).then(|| Self { patch: json!({ "spec": patch }), spec })
     }
@@ -119,6 +112,19 @@ pub(crate) fn sizes(carried: &Value) -> Value {
     let sizes = containers.map(|container| (name(container).to_owned(), size(&container["resources"])));
     let whole = carried.pointer("/spec/resources").map(|whole| (WHOLE_POD.to_owned(), size(whole)));
     sizes.chain(whole).collect::<Map<_, _>>().into()
+}
+
+/// The sizes that a new pod with these containers and sizes would get.
+fn completed(asked: &Value, carried: &Value, rules: &ProviderRules) -> Value {
+    let mut spec = Map::new();
+    for list in LISTS {
+        let containers = items(carried, &format!("/spec/{list}")).iter().map(name);
+        let containers = containers.map(|name| json!({ "name": name, "resources": asked.get(name) }));
+        spec.insert(list.to_owned(), containers.collect());
+    }
+    spec.extend(asked.get(WHOLE_POD).map(|whole| ("resources".to_owned(), whole.clone())));
+    amounts::complete(&mut spec, &rules.amounts);
+    sizes(&json!({ "spec": spec }))
 }
 
 /// The amounts that travelled last; `None` for a pod of an earlier version.
@@ -148,10 +154,21 @@ fn size(resources: &Value) -> Value {
     ["requests", "limits"].into_iter().filter_map(amounts).collect::<Map<_, _>>().into()
 }
 
+/// The amounts that are new or were different before.
+fn difference(size: &Value, before: Option<&Value>) -> Value {
+    let mut changed = json!({});
+    for (kind, name, amount) in amounts_of(size) {
+        if before.and_then(|before| before.get(kind)?.get(name)) != Some(amount) {
+            changed[kind][name] = amount.clone();
+        }
+    }
+    changed
+}
+
 /// Whether all these amounts are there.
 fn has(resources: &Value, size: &Value) -> bool {
     let parsed = |amount: &Value| Quantity::deserialize(amount).ok();
-    amounts(size).all(|(kind, name, amount)| {
+    amounts_of(size).all(|(kind, name, amount)| {
         let found = resources.get(kind).and_then(|amounts| amounts.get(name));
         found.is_some_and(|found| found == amount || (parsed(found).is_some() && parsed(found) == parsed(amount)))
     })
@@ -159,12 +176,12 @@ fn has(resources: &Value, size: &Value) -> bool {
 
 /// Sets these amounts; others stay, as with the patch.
 fn resize(resources: &mut Value, size: &Value) {
-    for (kind, name, amount) in amounts(size) {
+    for (kind, name, amount) in amounts_of(size) {
         resources[kind][name] = amount.clone();
     }
 }
 
-fn amounts(size: &Value) -> impl Iterator<Item = (&String, &String, &Value)> {
+fn amounts_of(size: &Value) -> impl Iterator<Item = (&String, &String, &Value)> {
     let kinds = size.as_object().into_iter().flatten();
     kinds.flat_map(|(kind, amounts)| amounts.as_object().into_iter().flatten().map(move |(name, amount)| (kind, name, amount)))
 }
@@ -186,7 +203,7 @@ mod tests {
     fn live(resources: Value) -> Value {
         let mut pod = carried(resources);
         let record = json!({ "labels": [], "annotations": [], "images": {}, "resources": sizes(&pod) }).to_string();
-        request_explicitly(pod["spec"].as_object_mut().unwrap(), &ProviderRules::default().default_requests);
+        amounts::complete(pod["spec"].as_object_mut().unwrap(), &ProviderRules::default().amounts);
         pod["metadata"]["annotations"] = json!({ annotations::TRAVELLED: record });
         pod
     }
@@ -202,7 +219,7 @@ mod tests {
     #[test]
     fn only_the_container_whose_amounts_changed_is_resized_and_charged_its_new_amounts() {
         let found = resize_of(&carried(cpu("2")), &live(cpu("1"))).unwrap();
-        let new = json!({ "requests": { "cpu": "2", "memory": "32Mi" } });
+        let new = json!({ "requests": { "cpu": "2" } });
         assert_eq!(found.patch, json!({ "spec": { "containers": [{ "name": "c", "resources": new }] } }));
         let charge = found.charge(&policy(json!({}))).unwrap();
         assert_eq!(charge.charged(Charge::Requests).get("cpu").to_string(), "2010m");
@@ -238,6 +255,42 @@ mod tests {
         assert!(resize_of(&carried(cpu("1")), &raised).is_some());
         assert_eq!(resize_of(&carried(cpu("1500m")), &raised), None);
         assert_eq!(resize_of(&carried(cpu("1.5")), &raised), None, "the same amount in other words");
+    }
+
+    #[test]
+    fn a_resized_pod_has_the_amounts_of_a_new_one_of_its_size() {
+        let memory = |request: &str| json!({ "requests": { "memory": request } });
+        let limited = |limit: &str| json!({ "requests": { "memory": "16Mi" }, "limits": { "memory": limit } });
+        for (before, now) in [
+            (memory("1Gi"), memory("2Gi")),
+            (memory("1Gi"), memory("0")),
+            (memory("1Gi"), memory("1")),
+            (cpu("1"), cpu("1m")),
+            (memory("16Mi"), limited("1Ti")),
+            (limited("1Ti"), memory("16Mi")),
+            (limited("64Mi"), limited("32Mi")),
+        ] {
+            let found = resize_of(&carried(now.clone()), &live(before.clone())).unwrap();
+            assert_eq!(found.spec["containers"], live(now.clone())["spec"]["containers"], "from {before} to {now}");
+        }
+        let smallest = resize_of(&carried(memory("0")), &live(memory("1Gi"))).unwrap();
+        let size = json!({ "requests": { "memory": "16Mi" }, "limits": { "memory": "128Mi" } });
+        assert_eq!(smallest.patch["spec"]["containers"][0]["resources"], size);
+        assert_eq!(resize_of(&carried(memory("1")), &live(memory("0"))), None, "both are raised to the least");
+    }
+
+    #[test]
+    fn a_pod_without_the_limits_of_today_runs_on_without_them_until_its_memory_is_resized() {
+        let mut old = live(cpu("1"));
+        for container in old["spec"]["containers"].as_array_mut().unwrap() {
+            container["resources"]["limits"].take();
+        }
+        for record in [old["metadata"]["annotations"].clone(), json!({ annotations::TRAVELLED: "{}" })] {
+            old["metadata"]["annotations"] = record;
+            assert_eq!(resize_of(&carried(cpu("1")), &old), None);
+            let patch = resize_of(&carried(cpu("2")), &old).unwrap().patch;
+            assert_eq!(patch["spec"]["containers"], json!([{ "name": "c", "resources": { "requests": { "cpu": "2" } } }]));
+        }
     }
 
     #[test]
