@@ -80,22 +80,6 @@ fn pods_and_policies() -> Set {
                 the_status_shows_latency_and_loss_of_the_path_to_a_peer;
             names:
                 a_remote_pod_resolves_names_as_at_home;
-            pods:
-                a_deployments_replicas_run_at_the_peer_and_are_ready_at_home,
-                logs_work_with_follow_tail_previous_and_since,
-                exec_with_a_terminal_works,
-                a_deleted_pods_grace_period_is_honoured,
-                a_deletion_takes_four_writes,
-                a_stateful_set_keeps_its_names,
-                rolling_updates_and_scaling_look_as_they_do_locally,
-                init_containers_sidecars_and_probes_work,
-                a_crashing_container_is_restarted_and_counted_at_home,
-                an_ephemeral_container_runs_at_the_peer_or_shows_why_not,
-                a_pod_that_was_deleted_at_the_peer_shows_a_restart,
-                label_changes_arrive_at_the_peer,
-                a_remote_pod_reads_what_it_would_read_at_home,
-                config_maps_and_secrets_of_a_pod_are_reflected,
-                a_remote_pod_is_resized_in_place_within_the_offer;
             install:
                 a_manager_has_no_more_rights_than_it_needs;
             // Their unknown clusters have their own keys, and the one that is accepted requests no resources.
@@ -105,6 +89,7 @@ fn pods_and_policies() -> Set {
                 a_foreign_key_cannot_claim_a_known_id;
         }
         .into_iter()
+        .chain(pods_of_an_offloaded_namespace())
         .chain(offloaded_namespaces())
         .collect(),
         with_turin: scenarios! {
@@ -157,6 +142,28 @@ fn pods_and_policies() -> Set {
         .into_iter()
         .chain(doctor_and_the_end())
         .collect(),
+    }
+}
+
+/// What users do with remote pods.
+fn pods_of_an_offloaded_namespace() -> Vec<Scenario> {
+    scenarios! {
+        pods:
+            a_deployments_replicas_run_at_the_peer_and_are_ready_at_home,
+            logs_work_with_follow_tail_previous_and_since,
+            exec_with_a_terminal_works,
+            a_deleted_pods_grace_period_is_honoured,
+            a_deletion_takes_four_writes,
+            a_stateful_set_keeps_its_names,
+            rolling_updates_and_scaling_look_as_they_do_locally,
+            init_containers_sidecars_and_probes_work,
+            a_crashing_container_is_restarted_and_counted_at_home,
+            an_ephemeral_container_runs_at_the_peer_or_shows_why_not,
+            a_pod_that_was_deleted_at_the_peer_shows_a_restart,
+            label_changes_arrive_at_the_peer,
+            a_remote_pod_reads_what_it_would_read_at_home,
+            config_maps_and_secrets_of_a_pod_are_reflected,
+            a_remote_pod_is_resized_in_place_within_the_offer;
     }
 }
 
