@@ -9,6 +9,7 @@ use liqo_api::{DEFAULT_POOL, Quantity, ResourceOffer};
 use liqo_tests::{Cluster, World, eventually, still};
 use serde_json::json;
 
+use crate::names::ROMES_DOMAIN;
 use crate::network::{ABROAD, AT_HOME, connected, servers, service};
 use crate::pods::{deployment, pod};
 
@@ -234,7 +235,7 @@ pub async fn a_namespace_has_its_own_name_at_a_provider_whose_policy_allows_that
     rome.apply(&servers(name, "far", "other", 1, ABROAD)).await?;
     rome.ready_pods(name, "server=near", 1).await?;
     let far = rome.ready_pods(name, "server=far", 1).await?.remove(0);
-    for host in ["web.same-name", "web.same-name.svc.cluster.local"] {
+    for host in ["web.same-name".to_owned(), format!("web.same-name.svc.{ROMES_DOMAIN}")] {
         eventually(&format!("a remote pod reaches {host}"), Duration::from_secs(30), || async {
             let line = format!("timeout 3 wget -qO- http://{host}");
             let far = far.metadata.name.as_deref().unwrap_or_default();

@@ -64,10 +64,16 @@ macro_rules! scenarios {
     };
 }
 
-/// Pods and policies for them. Milan enforces `NetworkPolicies`. At the end Liqo is uninstalled.
+/// Pods and policies for them. Milan enforces `NetworkPolicies`, and rome has another domain. At the end Liqo is uninstalled.
 fn pods_and_policies() -> Set {
     Set {
-        clusters: Clusters { instance: "test", nodes_of_turin: 1, network_policies: true, ..Clusters::default() },
+        clusters: Clusters {
+            instance: "test",
+            nodes_of_turin: 1,
+            network_policies: true,
+            romes_domain: Some(names::ROMES_DOMAIN),
+            ..Clusters::default()
+        },
         parallel: scenarios! {
             // It closes the API server to all pods for a while. No other scenario in this list has pods that use it.
             api_access:
@@ -128,18 +134,9 @@ fn pods_and_policies() -> Set {
             jobs:
                 a_finished_job_never_runs_again,
                 a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
-            // They restart or disable the network.
-            network:
-                connections_survive_restarts_of_the_fabric_and_of_the_managers,
-                tls_replaces_udp_while_udp_is_blocked,
-                gateways_renew_their_keys_and_lose_nothing,
-                a_network_that_is_disabled_ends_on_both_sides_and_comes_back;
-            // They give rome and milan more virtual nodes.
-            peering:
-                two_way_peering_works,
-                a_hostile_node_name_or_label_does_nothing;
         }
         .into_iter()
+        .chain(network_and_nodes())
         .chain(doctor_and_the_end())
         .collect(),
     }
@@ -164,6 +161,22 @@ fn pods_of_an_offloaded_namespace() -> Vec<Scenario> {
             a_remote_pod_reads_what_it_would_read_at_home,
             config_maps_and_secrets_of_a_pod_are_reflected,
             a_remote_pod_is_resized_in_place_within_the_offer;
+    }
+}
+
+/// Changes of the network and of virtual nodes.
+fn network_and_nodes() -> Vec<Scenario> {
+    scenarios! {
+        // They restart or disable the network.
+        network:
+            connections_survive_restarts_of_the_fabric_and_of_the_managers,
+            tls_replaces_udp_while_udp_is_blocked,
+            gateways_renew_their_keys_and_lose_nothing,
+            a_network_that_is_disabled_ends_on_both_sides_and_comes_back;
+        // They give rome and milan more virtual nodes.
+        peering:
+            two_way_peering_works,
+            a_hostile_node_name_or_label_does_nothing;
     }
 }
 

@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use crate::network::{ABROAD, connected, exec, servers, service};
 
+/// The domain of rome, from which remote pods come. Milan has the usual one.
+pub const ROMES_DOMAIN: &str = "rome.example";
+
 pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
     connected(rome, milan).await?;
@@ -26,8 +29,9 @@ pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result
         "spec": { "clusterIP": "None", "selector": { "app": "web" }, "ports": [{ "port": 8080 }] } });
     rome.apply(&headless.to_string()).await?;
     // The second stands for the first one, the last one for a host that no DNS knows.
+    let full = |name: &str| format!("{name}.svc.{ROMES_DOMAIN}");
     for (name, target) in
-        [("alias", "web.names-too.svc.cluster.local"), ("alias-2", "alias.names.svc.cluster.local"), ("nobody", "nobody.invalid")]
+        [("alias", full("web.names-too")), ("alias-2", full("alias.names")), ("nobody", "nobody.invalid".to_owned())]
     {
         let external = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": "names" },
             "spec": { "type": "ExternalName", "externalName": target } });
@@ -39,23 +43,26 @@ pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result
     let resolver = milan.object(&["-n", "liqo", "service", "liqo-dns"]).await?.context("there is no Service liqo-dns")?;
     let address = resolver["spec"]["clusterIP"].as_str().context("Service liqo-dns has no address")?;
     let file = exec(rome, "names", &far, "cat /etc/resolv.conf").await?;
-    let wanted = ["search names.svc.cluster.local svc.cluster.local cluster.local", &format!("nameserver {address}"), "ndots:5"];
+    let search = format!("search {} svc.{ROMES_DOMAIN} {ROMES_DOMAIN}\n", full("names"));
+    let wanted = [search, format!("nameserver {address}"), "ndots:5".to_owned()];
     ensure!(wanted.iter().all(|text| file.contains(text)), "{file}");
 
     let there = rome.remote_namespace("names-too", milan).await?;
     ensure!(there != "names-too", "the namespace has its own name at milan");
-    let cases: [(&str, &str); 11] = [
+    let cases: [(&str, &str); 12] = [
         ("web", far.as_str()),
         ("web.names", &far),
         ("web.names-too", "web-0"),
         ("web.names-too.svc", "web-0"),
-        ("web.names-too.svc.cluster.local", "web-0"),
+        (&full("web.names-too"), "web-0"),
         ("web-0.members.names-too:8080", "web-0"),
-        ("web-0.members.names-too.svc.cluster.local:8080", "web-0"),
+        (&format!("{}:8080", full("web-0.members.names-too")), "web-0"),
+        // In the domain of milan, too.
+        ("web.names-too.svc.cluster.local", "web-0"),
         (&format!("web.{there}.svc.cluster.local"), "web-0"),
         ("alias", "web-0"),
         ("alias.names", "web-0"),
-        ("alias-2.names.svc.cluster.local", "web-0"),
+        (&full("alias-2.names"), "web-0"),
     ];
     for (name, answers) in cases {
         eventually(&format!("{answers} answers for {name}"), Duration::from_secs(60), || async {
@@ -66,7 +73,7 @@ pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result
         .await?;
     }
     eventually("the name that nobody has is an alias all the same", Duration::from_secs(30), || async {
-        let found = exec(rome, "names", &far, "nslookup -type=cname nobody.names.svc.cluster.local; true").await?;
+        let found = exec(rome, "names", &far, &format!("nslookup -type=cname {}; true", full("nobody.names"))).await?;
         ensure!(found.contains("nobody.invalid"), "{found}");
         Ok(Some(()))
     })
@@ -75,14 +82,19 @@ pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result
     let mapped = rome.remote_namespace("names", milan).await?;
     let alias = milan.object(&["-n", &mapped, "service", "alias"]).await?.context("Service alias is not reflected")?;
     ensure!(alias["spec"]["type"] == "ClusterIP" && alias["spec"]["clusterIP"] == "None", "{alias}");
-    // A name that is nobody's at home is the provider's, and the answer has the name that was asked.
+    // In the domain of milan, a namespace that rome does not have there is milan's. The answer has the name that was asked.
     let dns = milan.object(&["-n", "kube-system", "service", "kube-dns"]).await?.context("there is no Service kube-dns")?;
     for (name, address) in [
         ("kube-dns.kube-system.svc.cluster.local", dns["spec"]["clusterIP"].as_str().unwrap_or_default()),
-        ("web.names-too.svc.cluster.local", "web.names-too.svc.cluster.local"),
+        (full("web.names-too").as_str(), full("web.names-too").as_str()),
     ] {
         let found = exec(rome, "names", &far, &format!("nslookup {name}; true")).await?;
         ensure!(found.contains(address) && found.contains(name) && !found.contains(&there), "{found}");
+    }
+    // In the domain of rome, milan has nothing else, and no question leaves milan: its DNS would refuse names outside its own domain.
+    for name in [full("kube-dns.kube-system"), format!("x.{ROMES_DOMAIN}"), format!("api.example.org.{ROMES_DOMAIN}")] {
+        let found = exec(rome, "names", &far, &format!("nslookup {name}; true")).await?;
+        ensure!(found.contains("NXDOMAIN"), "{found}");
     }
     rome.delete_namespace("names").await?;
     rome.delete_namespace("names-too").await

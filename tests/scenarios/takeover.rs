@@ -226,6 +226,8 @@ pub async fn rollouts_complete_whenever_all_managers_are_deleted(world: Arc<Worl
     rome.apply(&deployment(DELETED_MANAGERS, "web", u32::try_from(MANY_PODS)?).replace(&replicas, &quick)).await?;
     rome.kubectl(&["-n", DELETED_MANAGERS, "rollout", "status", "deployment/web", "--timeout=240s"]).await?;
     let remote = rome.remote_namespace(DELETED_MANAGERS, milan).await?;
+    let pods = rome.ready_pods(DELETED_MANAGERS, "app=web", MANY_PODS).await?;
+    ensure!(pods.iter().any(|pod| node_of(pod) == "milan"), "no pod runs at milan, so the rounds would not show anything");
 
     let mut random = Random(seed);
     for number in 1..=rounds {

@@ -17,7 +17,7 @@ use tokio::{io::AsyncWriteExt as _, process::Command};
 use crate::{eventually, get::Kinds, wait::show_long};
 
 /// Timeout of a command.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(180);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The outcome of a command.
 #[derive(Debug, Clone)]

@@ -33,6 +33,8 @@ pub struct Clusters {
     pub metrics: bool,
     /// Seconds of silence after which a node of milan is dead; `None` for Kubernetes' default.
     pub milans_node_grace_seconds: Option<u16>,
+    /// The domain of Services in rome; `None` for the usual one, which the others have.
+    pub romes_domain: Option<&'static str>,
 }
 
 /// The programs and examples of this workspace, built in the profile of the tests.
@@ -95,7 +97,8 @@ impl World {
     /// Starts the clusters, installs Liqo and peers rome with milan. Only one set starts its clusters at a time: this uses the whole machine,
     /// and the other sets find the programs that the first set builds.
     pub async fn build(wanted: Clusters, built: &Built, starting: &Mutex<()>) -> Result<Self> {
-        let Clusters { instance, nodes_of_turin, dual_stack, network_policies, metrics, milans_node_grace_seconds } = wanted;
+        let Clusters { instance, nodes_of_turin, dual_stack, network_policies, metrics, milans_node_grace_seconds, romes_domain } =
+            wanted;
         let keep = std::env::var_os("LIQO_TEST_KEEP").is_some();
         let supervision =
             if keep { Supervision::Detached(built.program("liqo-playground")?.to_owned()) } else { Supervision::ThisProcess };
@@ -108,7 +111,9 @@ impl World {
         let milan =
             ClusterSpec { fake_nodes, network_policies, metrics, node_grace_seconds: milans_node_grace_seconds, ..spec("milan") };
         let turin = ClusterSpec { nodes: nodes_of_turin, ..spec("turin") };
-        let specs = [ClusterSpec { metrics, ..spec("rome") }, turin, milan];
+        let mut rome = ClusterSpec { metrics, ..spec("rome") };
+        rome.cluster_domain = romes_domain.map_or(rome.cluster_domain, str::to_owned);
+        let specs = [rome, turin, milan];
         let one_at_a_time = starting.lock().await;
         if !keep {
             // A run that was killed may have left something behind.

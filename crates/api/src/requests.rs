@@ -28,8 +28,16 @@ impl Effective {
     }
 
     /// The amounts of a pod that has a node.
-    pub fn of_bound_pod(spec: PodSpec, status: &PodStatus) -> Self {
-        Self::of_pod(&with_actual_amounts(spec, status))
+    pub fn of_bound_pod(generation: Option<i64>, spec: PodSpec, status: &PodStatus) -> Self {
+        Self::of_pod(&with_actual_amounts(generation, spec, status))
+    }
+
+    /// The larger of both, for each resource.
+    #[must_use]
+    pub fn max(&self, other: &Self) -> Self {
+        let limits = self.charged(Charge::Limits).max(other.charged(Charge::Limits));
+        let requests = self.requests.max(&other.requests);
+        Self { limits: (limits != requests).then_some(limits), requests }
     }
 
     /// Whether it names at most [`MAX_RESOURCES`] resources, so that it can be kept.
@@ -82,11 +90,11 @@ pub fn of_pod(spec: &PodSpec) -> ResourceList {
 }
 
 /// The effective requests of a pod that has a node. While a container is resized in place, the larger of its old and its new amount
-/// counts; if the node can never resize it, the old amount.
+/// counts; if the node can never resize it, the old amount. `generation` is that of the pod: the node may have said so of an earlier one.
 ///
 /// Source: KEP-1287 (in-place update of pod resources).
-pub fn of_bound_pod(spec: PodSpec, status: &PodStatus) -> ResourceList {
-    of_pod(&with_actual_amounts(spec, status))
+pub fn of_bound_pod(generation: Option<i64>, spec: PodSpec, status: &PodStatus) -> ResourceList {
+    of_pod(&with_actual_amounts(generation, spec, status))
 }
 
 /// The rule for requests and for limits. `of_container` and `of_pod` choose which of the two it reads.
@@ -121,9 +129,13 @@ fn effective(
 }
 
 /// The pod with the amounts that its containers have now instead of those in their specs.
-fn with_actual_amounts(mut spec: PodSpec, status: &PodStatus) -> PodSpec {
+fn with_actual_amounts(generation: Option<i64>, mut spec: PodSpec, status: &PodStatus) -> PodSpec {
     let infeasible = status.conditions.iter().flatten().any(|condition| {
-        condition.type_ == "PodResizePending" && condition.status == "True" && condition.reason.as_deref() == Some("Infeasible")
+        let is_current = condition.observed_generation.is_none() || condition.observed_generation == generation;
+        condition.type_ == "PodResizePending"
+            && condition.status == "True"
+            && condition.reason.as_deref() == Some("Infeasible")
+            && is_current
     });
     let holds = |given: ResourceList, wanted: ResourceList| if infeasible { given } else { given.max(&wanted) };
     let statuses = [&status.container_statuses, &status.init_container_statuses];
@@ -228,7 +240,7 @@ mod tests {
                 }]
             });
             let (spec, status) = (serde_json::from_value(spec).unwrap(), serde_json::from_value(status).unwrap());
-            of_bound_pod(spec, &status).get("cpu").to_string()
+            of_bound_pod(Some(2), spec, &status).get("cpu").to_string()
         };
         assert_eq!(holds("2", "1", "Deferred"), "2", "it grows");
         assert_eq!(holds("1", "2", "Deferred"), "2", "it shrinks");
@@ -236,9 +248,28 @@ mod tests {
     }
 
     #[test]
+    fn what_the_node_said_of_an_earlier_generation_makes_nothing_free() {
+        let holds = |observed: Option<i64>, generation: Option<i64>| {
+            let spec = json!({ "containers": [container("3")] });
+            let status = json!({
+                "conditions": [{ "type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": observed }],
+                "containerStatuses": [{
+                    "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0, "allocatedResources": { "cpu": "1" }
+                }]
+            });
+            let (spec, status) = (serde_json::from_value(spec).unwrap(), serde_json::from_value(status).unwrap());
+            of_bound_pod(generation, spec, &status).get("cpu").to_string()
+        };
+        assert_eq!(holds(Some(2), Some(3)), "3");
+        assert_eq!(holds(Some(2), None), "3");
+        assert_eq!(holds(Some(3), Some(3)), "1");
+        assert_eq!(holds(None, Some(3)), "1", "a kubelet that does not say of which generation");
+    }
+
+    #[test]
     fn a_pod_without_statuses_counts_with_its_requests() {
         let spec = serde_json::from_value(json!({ "containers": [container("2")] })).unwrap();
-        assert_eq!(of_bound_pod(spec, &PodStatus::default()).get("cpu").to_string(), "2");
+        assert_eq!(of_bound_pod(None, spec, &PodStatus::default()).get("cpu").to_string(), "2");
     }
 
     fn limited(cpu: &str, limit: &str) -> serde_json::Value {
@@ -289,6 +320,17 @@ mod tests {
     }
 
     #[test]
+    fn the_larger_amounts_of_two_are_the_larger_requests_and_the_larger_limits() {
+        let of = |container: serde_json::Value| {
+            Effective::of_pod(&serde_json::from_value(json!({ "containers": [container] })).unwrap())
+        };
+        for (first, second) in [(limited("1", "2"), container("3")), (limited("3", "3"), limited("1", "2"))] {
+            assert_eq!(of(first).max(&of(second)), of(container("3")));
+        }
+        assert_eq!(of(limited("1", "4")).max(&of(container("2"))), of(limited("2", "4")));
+    }
+
+    #[test]
     fn overhead_is_added_to_both() {
         let spec = serde_json::from_value(json!({ "containers": [limited("1", "2")] })).unwrap();
         let held = Effective::of_pod(&spec).with_overhead(&[("cpu", "250m".parse().unwrap())].into());
@@ -304,7 +346,7 @@ mod tests {
             "resources": { "requests": { "cpu": "1" }, "limits": { "cpu": "4" } }
         }] });
         let (spec, status) = (serde_json::from_value(spec).unwrap(), serde_json::from_value(status).unwrap());
-        assert_eq!(Effective::of_bound_pod(spec, &status).charged(Charge::Limits).get("cpu").to_string(), "4");
+        assert_eq!(Effective::of_bound_pod(None, spec, &status).charged(Charge::Limits).get("cpu").to_string(), "4");
     }
 
     #[test]

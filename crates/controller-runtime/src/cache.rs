@@ -20,7 +20,7 @@ use crate::{
 
 /// How often a watch may be forbidden before a warning is logged: about five seconds.
 const FORBIDDEN_AT_FIRST: u32 = 3;
-/// Page size for objects that peers wrote. Each may take the 1.5 MiB that etcd allows, so a page takes at most 24 MiB.
+/// Maximum page size for objects that peers wrote. Each may take the 1.5 MiB that etcd allows, so a page takes at most 24 MiB.
 const UNREAD_PAGE: u32 = 16;
 
 /// The reduced objects of one watch. Clones share the same content.
@@ -170,8 +170,13 @@ where
         });
         (key, read.ok())
     };
-    let pages = config.page_size(UNREAD_PAGE);
-    watcher(unread(api), pages).default_backoff().map(move |event| event.map(|event| each(event, &read))).boxed()
+    watcher(unread(api), small_pages(config)).default_backoff().map(move |event| event.map(|event| each(event, &read))).boxed()
+}
+
+/// The same, with pages of at most [`UNREAD_PAGE`] objects.
+fn small_pages(config: watcher::Config) -> watcher::Config {
+    let pages = config.page_size.unwrap_or(UNREAD_PAGE).min(UNREAD_PAGE);
+    config.page_size(pages)
 }
 
 fn each<T, U>(event: watcher::Event<T>, convert: impl FnOnce(T) -> U) -> watcher::Event<U> {
@@ -267,6 +272,14 @@ mod tests {
 
     fn record(seen: &mut Seen) -> impl FnMut(&Key, Option<&Arc<u32>>, Option<&Arc<u32>>) {
         |key, old, new| seen.push((key.to_string(), old.map(|v| **v), new.map(|v| **v)))
+    }
+
+    #[test]
+    fn pages_of_what_peers_write_are_as_small_as_the_watch_wants_or_smaller() {
+        let page = |config| small_pages(config).page_size;
+        let wanted = |size| page(watcher::Config::default().page_size(size));
+        assert_eq!((wanted(10), wanted(51), page(watcher::Config::default())), (Some(10), Some(UNREAD_PAGE), Some(UNREAD_PAGE)));
+        assert_eq!(page(watcher::Config { page_size: None, ..watcher::Config::default() }), Some(UNREAD_PAGE));
     }
 
     #[test]

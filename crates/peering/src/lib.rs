@@ -48,7 +48,7 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, runtime::watcher};
 use liqo_api::{ClusterId, ForeignCluster, GatewayAddress, PeeringPolicy, TunnelEndpoint, conditions::owners, labels};
-use liqo_controller_runtime::{Cache, Context, Queue, cache, context::every_address, writes::StepError};
+use liqo_controller_runtime::{Cache, Context, Queue, cache, context::every_address, start::at_start, writes::StepError};
 use parking_lot::Mutex;
 use tokio::{
     net::TcpListener,
@@ -102,7 +102,7 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
     if !(foreign_clusters.synced().await && namespaces.synced().await && policies.synced().await && tunnels.synced().await) {
         return Ok(());
     }
-    for stray in tenants.strays().await? {
+    for stray in at_start(|| tenants.strays()).await? {
         queue.add(stray);
     }
     let lifecycle = Arc::new(Lifecycle {

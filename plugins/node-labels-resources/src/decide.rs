@@ -58,7 +58,7 @@ pub fn pod(pod: core::Pod) -> Option<BoundPod> {
     let spec = pod.spec?;
     let node = spec.node_name.clone().filter(|name| !name.is_empty())?;
     let consumer = pod.metadata.labels.and_then(|mut found| found.remove(labels::CONSUMER_ID));
-    Some(BoundPod { node, requests: requests::of_bound_pod(spec, &status), consumer })
+    Some(BoundPod { node, requests: requests::of_bound_pod(pod.metadata.generation, spec, &status), consumer })
 }
 
 /// The consumer of a mapped namespace.

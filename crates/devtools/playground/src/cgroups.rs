@@ -9,6 +9,10 @@ use crate::error::{Error, Result};
 
 const UNIFIED: &str = "/sys/fs/cgroup";
 
+/// The share of the processors that all pods of a node get when programs compete, in the file of cgroup v1 and of v2: as much as ten
+/// programs outside of cgroups. With the kernel's default, it would be as much as one, and there are dozens.
+const SHARES: [(&str, &str); 2] = [("cpu.shares", "10240"), ("cpu.weight", "1000")];
+
 /// The mount points of all hierarchies: one with cgroup v2, several with v1.
 fn hierarchies() -> Vec<PathBuf> {
     if Path::new(UNIFIED).join("cgroup.controllers").exists() {
@@ -35,6 +39,11 @@ pub(crate) fn ensure(name: &str) -> Result<()> {
             if parent.exists() && fs::read_to_string(&own).is_ok_and(|text| text.trim().is_empty()) {
                 let text = fs::read_to_string(&parent).map_err(Error::file("read", &parent))?;
                 fs::write(&own, text).map_err(Error::file("write", &own))?;
+            }
+        }
+        for (file, share) in SHARES.map(|(file, share)| (directory.join(file), share)) {
+            if file.exists() {
+                fs::write(&file, share).map_err(Error::file("write", &file))?;
             }
         }
         enable_controllers(&directory);

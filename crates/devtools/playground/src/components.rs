@@ -127,6 +127,7 @@ fn kube_apiserver(cluster: &ClusterLayout) -> Vec<String> {
         flag("audit-policy-file", cluster.dir.join("audit-policy.json")),
         flag("audit-log-path", cluster.audit_log()),
         format!("--service-cluster-ip-range={}", cluster.service_ranges()),
+        format!("--service-account-issuer=https://kubernetes.default.svc.{}", cluster.spec.cluster_domain),
     ];
     flags.extend(
         [
@@ -135,7 +136,6 @@ fn kube_apiserver(cluster: &ClusterLayout) -> Vec<String> {
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
-            "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             // Names of nodes do not resolve here.
             "--kubelet-preferred-address-types=InternalIP",
             "--requestheader-allowed-names=front-proxy-client",

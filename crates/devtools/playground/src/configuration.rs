@@ -107,7 +107,7 @@ pub(crate) fn kubelet(cluster: &ClusterLayout, node: &NodeLayout) -> Value {
         "tlsPrivateKeyFile": cluster.pki(&format!("{}-server.key", node.name)),
         "containerRuntimeEndpoint": format!("unix://{}", node.containerd_socket().display()),
         "clusterDNS": [DNS_SERVICE_ADDRESS],
-        "clusterDomain": "cluster.local",
+        "clusterDomain": cluster.spec.cluster_domain,
         "resolvConf": node.dir.join("resolv.conf"),
         "podLogsDir": node.dir.join("pod-logs"),
         "volumePluginDir": node.dir.join("volume-plugins"),

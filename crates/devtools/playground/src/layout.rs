@@ -58,6 +58,11 @@ impl InstanceState {
                 let reason = format!("it was brought up with {families}, and stays so until the playground is taken down");
                 return Err(Error::ClusterSpec { cluster: spec.name.clone(), reason });
             }
+            if let Some(known) = known.filter(|known| known.spec.cluster_domain != spec.cluster_domain) {
+                let domain = &known.spec.cluster_domain;
+                let reason = format!("its domain is {domain}, and stays so until the playground is taken down");
+                return Err(Error::ClusterSpec { cluster: spec.name.clone(), reason });
+            }
             let position = self.clusters.iter().position(|cluster| cluster.spec.name == spec.name).unwrap_or_else(|| {
                 self.clusters.push(ClusterState { spec: spec.clone(), nodes: Vec::new() });
                 self.clusters.len() - 1
@@ -381,6 +386,16 @@ mod tests {
         let addresses: Vec<_> = layout.nodes[1].addresses().iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["172.30.207.128", "fd00:172:30:207::128"]);
         assert_eq!(layout.gateway_v6.to_string(), "fd00:172:30:207::1");
+    }
+
+    #[test]
+    fn a_cluster_keeps_its_domain() {
+        let mut state = InstanceState { subnet: 0, clusters: Vec::new() };
+        let spec = ClusterSpec { cluster_domain: "rome.example".to_owned(), ..ClusterSpec::new("rome") };
+        state.want("t", std::slice::from_ref(&spec)).unwrap();
+        assert!(state.want("t", &[spec]).is_ok());
+        let error = state.want("t", &[ClusterSpec::new("rome")]).unwrap_err().to_string();
+        assert!(error.contains("rome.example"), "{error}");
     }
 
     #[test]

@@ -32,19 +32,6 @@ pub(crate) const KWOK_USER: &str = "kwok";
 pub(crate) const KUBE_ROUTER_USER: &str = "kube-router";
 /// Annotation of the nodes with a kubelet that the playground created.
 const REAL_NODE_ANNOTATION: &str = "liqo-playground/real-node";
-const COREFILE: &str = ".:53 {
-    errors
-    health
-    ready
-    kubernetes cluster.local in-addr.arpa ip6.arpa {
-        pods insecure
-        fallthrough in-addr.arpa ip6.arpa
-        ttl 30
-    }
-    cache 30
-    reload
-}
-";
 
 /// Applies all objects. Objects that are already as wanted do not change.
 pub(crate) async fn apply(cluster: &ClusterLayout, client: &Client, ca: &str) -> Result<()> {
@@ -79,7 +66,7 @@ pub(crate) async fn apply(cluster: &ClusterLayout, client: &Client, ca: &str) ->
     if cluster.spec.metrics {
         metrics_server(&writer).await?;
     }
-    name_server(&writer, cluster.nodes.len()).await
+    name_server(&writer, cluster).await
 }
 
 /// Serves `metrics.k8s.io`, for `kubectl top` and autoscalers. It asks all kubelets every ten seconds, the shortest interval that it allows.
@@ -268,9 +255,28 @@ pub(crate) async fn drain(cluster: &ClusterLayout, client: &Client, node: &NodeL
 fn is_drained(pod: &Pod) -> bool {
     pod.owner_references().iter().all(|owner| owner.kind != "DaemonSet")
 }
+/// The configuration of a name server for this domain.
+fn corefile(domain: &str) -> String {
+    format!(
+        ".:53 {{
+    errors
+    health
+    ready
+    kubernetes {domain} in-addr.arpa ip6.arpa {{
+        pods insecure
+        fallthrough in-addr.arpa ip6.arpa
+        ttl 30
+    }}
+    cache 30
+    reload
+}}
+"
+    )
+}
 
 /// One replica on every real node, so the loss of a node affects no other node.
-async fn name_server(writer: &Writer<'_>, nodes: usize) -> Result<()> {
+async fn name_server(writer: &Writer<'_>, cluster: &ClusterLayout) -> Result<()> {
+    let nodes = cluster.nodes.len();
     let labels = json!({ "k8s-app": "kube-dns" });
     writer.namespaced::<ServiceAccount>("kube-system", "coredns", json!({})).await?;
     writer.cluster_wide::<ClusterRole>("system:coredns", json!({
@@ -288,7 +294,8 @@ async fn name_server(writer: &Writer<'_>, nodes: usize) -> Result<()> {
             }),
         )
         .await?;
-    writer.namespaced::<ConfigMap>("kube-system", "coredns", json!({ "data": { "Corefile": COREFILE } })).await?;
+    let configuration = json!({ "data": { "Corefile": corefile(&cluster.spec.cluster_domain) } });
+    writer.namespaced::<ConfigMap>("kube-system", "coredns", configuration).await?;
     writer
         .namespaced::<Service>(
             "kube-system",
@@ -392,6 +399,11 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_server_answers_for_the_domain_of_the_cluster() {
+        assert!(corefile("rome.example").contains("\n    kubernetes rome.example in-addr.arpa ip6.arpa {\n"));
+    }
 
     #[test]
     fn a_node_gets_the_first_range_that_no_other_has() {

@@ -42,7 +42,7 @@ fn leaves(cluster: &ClusterLayout) -> Vec<Leaf> {
                 "kubernetes",
                 "kubernetes.default",
                 "kubernetes.default.svc",
-                "kubernetes.default.svc.cluster.local",
+                &format!("kubernetes.default.svc.{}", cluster.spec.cluster_domain),
                 "localhost",
                 "127.0.0.1",
                 API_SERVICE_ADDRESS,
@@ -181,6 +181,15 @@ mod tests {
         let second = leaves.iter().find(|leaf| leaf.file == "rome-2-server").unwrap();
         assert_eq!(second.common_name, "system:node:rome-2");
         assert!(second.alternative_names.contains(&"172.30.7.12".to_owned()));
+    }
+
+    #[test]
+    fn the_api_server_has_a_name_in_the_domain_of_the_cluster() {
+        let spec = ClusterSpec { cluster_domain: "rome.example".to_owned(), ..ClusterSpec::new("rome") };
+        let layout = Instance::new("test").unwrap().layout(7, &ClusterState { spec, nodes: vec![10] });
+        let leaves = leaves(&layout);
+        let api_server = leaves.iter().find(|leaf| leaf.file == "apiserver").unwrap();
+        assert!(api_server.alternative_names.contains(&"kubernetes.default.svc.rome.example".to_owned()));
     }
 
     #[test]

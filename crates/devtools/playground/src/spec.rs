@@ -41,6 +41,13 @@ pub struct ClusterSpec {
     /// into a volume.
     #[serde(default)]
     pub pod_sync_seconds: Option<u16>,
+    /// The domain of Services. This cannot change later: certificates and running pods contain it.
+    #[serde(default = "default_cluster_domain")]
+    pub cluster_domain: String,
+}
+
+fn default_cluster_domain() -> String {
+    "cluster.local".to_owned()
 }
 
 /// Nodes that are only objects: [kwok](https://kwok.sigs.k8s.io) simulates their kubelets, and their pods become ready without running.
@@ -84,6 +91,7 @@ impl ClusterSpec {
             raised_client_limits: false,
             node_grace_seconds: None,
             pod_sync_seconds: None,
+            cluster_domain: default_cluster_domain(),
         }
     }
 
@@ -101,6 +109,13 @@ impl ClusterSpec {
         }
         if self.dual_stack && self.network_policies {
             return failed("it cannot enforce NetworkPolicies and have IPv6: kube-router fails on ranges of IPv6".to_owned());
+        }
+        let is_label = |label: &str| {
+            let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            (1..=63).contains(&label.len()) && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+        };
+        if !self.cluster_domain.split('.').all(is_label) {
+            return failed(format!("{:?} is no domain: ask for one like cluster.local", self.cluster_domain));
         }
         if let Some(seconds) = self.node_grace_seconds.filter(|seconds| *seconds < 8) {
             return failed(format!("a node cannot be dead after {seconds} s: ask for 8 s or more"));
@@ -136,6 +151,9 @@ mod tests {
         assert!(ClusterSpec { nodes: 0, ..ClusterSpec::new("rome") }.check().is_err());
         assert!(ClusterSpec { nodes: 129, ..ClusterSpec::new("rome") }.check().is_err());
         assert!(ClusterSpec { node_grace_seconds: Some(3), ..ClusterSpec::new("rome") }.check().is_err());
+        for domain in ["", "rome.", "Rome", "a b {"] {
+            assert!(ClusterSpec { cluster_domain: domain.to_owned(), ..ClusterSpec::new("rome") }.check().is_err(), "{domain}");
+        }
         assert!(ClusterSpec { dual_stack: true, network_policies: true, ..ClusterSpec::new("rome") }.check().is_err());
         assert!(ClusterSpec { nodes: 128, node_grace_seconds: Some(8), ..ClusterSpec::new("rome") }.check().is_ok());
     }

@@ -28,8 +28,8 @@ pub enum Decision {
     /// The address belongs to no known pod, or to pods of more than one consumer, and the name means something else for the pods of
     /// some consumer: the pod may be too new.
     UnknownPod,
-    /// The name as it is here is too long: it cannot exist.
-    TooLong,
+    /// There is no such name: it would be too long here, or is in a namespace of home that is not here.
+    NoSuchName,
     /// Ask for this name, and write the names in the answer back for this consumer.
     Translate { name: Name, consumer: ClusterId },
     /// The name is a Service of type `ExternalName`, an alias of this name as it is at home.
@@ -156,10 +156,12 @@ impl Directory {
     /// What happens to a question of the pod with this address, in a cluster with this domain.
     pub fn decide(&self, source: IpAddr, name: &Name, kind: u16, domain: &Name) -> Decision {
         let Some(consumer) = self.consumer_of(source) else {
-            let is_same = |consumer| self.decide_for(consumer, name, domain) == Decision::Unchanged;
+            // Other names in the domains of consumers do not count: one that announces `com` would make them fail for the pods of others.
+            let is_same = |consumer| matches!(self.in_namespace(consumer, name, domain), None | Some(Decision::Unchanged));
             return if self.by_home.keys().all(is_same) { Decision::Unchanged } else { Decision::UnknownPod };
         };
-        match self.decide_for(consumer, name, domain) {
+        let decision = self.in_namespace(consumer, name, domain).or_else(|| self.in_domain(consumer, name, domain));
+        match decision.unwrap_or(Decision::Unchanged) {
             Decision::Unchanged if kind == PTR && name.is_reverse() => {
                 Decision::Translate { name: name.clone(), consumer: consumer.clone() }
             }
@@ -167,20 +169,42 @@ impl Directory {
         }
     }
 
-    /// What a name means for the pods of this consumer.
-    fn decide_for(&self, consumer: &ClusterId, name: &Name, domain: &Name) -> Decision {
+    /// The domain of a consumer's cluster, if it is not this one.
+    pub fn own_domain(&self, consumer: &ClusterId, domain: &Name) -> Option<&Name> {
+        self.domains.get(consumer).filter(|own| *own != domain)
+    }
+
+    /// What a name in a namespace means for the pods of this consumer. `None` if it is another name.
+    fn in_namespace(&self, consumer: &ClusterId, name: &Name, domain: &Name) -> Option<Decision> {
+        let own = self.own_domain(consumer, domain).and_then(|own| namespace_of(name, own));
+        let is_own = own.is_some();
         // Pods that were created before their cluster announced its domain ask for names in the one of this cluster.
-        let mut domains = self.domains.get(consumer).into_iter().chain([domain]);
-        let Some((index, home)) = domains.find_map(|domain| namespace_of(name, domain)) else { return Decision::Unchanged };
+        let (index, home) = own.or_else(|| namespace_of(name, domain))?;
         let mapped = self.mapped(consumer, &home);
         if let Some(target) = mapped.and_then(|mapped| self.external_name(mapped, name, index)) {
-            return Decision::Alias { target: target.clone() };
+            return Some(Decision::Alias { target: target.clone() });
         }
-        match name.with_end(index + 2, domain).with_label(index, mapped.unwrap_or(&home)) {
-            Some(here) if here == *name => Decision::Unchanged,
-            Some(here) => Decision::Translate { name: here, consumer: consumer.clone() },
-            None => Decision::TooLong,
+        let namespace = match mapped {
+            Some(mapped) => mapped,
+            // The namespace of this cluster with that name has nothing to do with the one of home.
+            None if is_own => return Some(Decision::NoSuchName),
+            None => &home,
+        };
+        Some(asked_as(name, name.with_end(index + 2, domain).with_label(index, namespace), consumer))
+    }
+
+    /// What any other name in the domain of this consumer's cluster means for its pods. `None` if it is not in that domain.
+    ///
+    /// At home, the cluster's DNS answers for the whole domain. Here, that name goes to the cluster's DNS in its own domain, and not to a
+    /// name server of the internet: most such names only have the search domain at their end.
+    fn in_domain(&self, consumer: &ClusterId, name: &Name, domain: &Name) -> Option<Decision> {
+        let own = self.own_domain(consumer, domain).filter(|own| name.ends_with(own))?;
+        // The cluster's DNS knows names in its domain, even if that is in the announced one.
+        if domain.ends_with(own) && name.ends_with(domain) {
+            return None;
         }
+        let here = name.with_end(name.labels().len() - own.labels().len(), domain);
+        Some(asked_as(name, here.checked(), consumer))
     }
 
     /// A name of a namespace of this consumer as it is at home. `None` if it is another name, or the same.
@@ -201,6 +225,15 @@ impl Directory {
         let is_service = index == 1 && part.eq_ignore_ascii_case(SERVICES);
         let service = std::str::from_utf8(service).ok().filter(|_| is_service)?;
         self.external_names.get(&Key::new(mapped, service.to_ascii_lowercase()))
+    }
+}
+
+/// The decision to ask for this other name instead; `None` if that is too long.
+fn asked_as(name: &Name, here: Option<Name>, consumer: &ClusterId) -> Decision {
+    match here {
+        Some(here) if here == *name => Decision::Unchanged,
+        Some(here) => Decision::Translate { name: here, consumer: consumer.clone() },
+        None => Decision::NoSuchName,
     }
 }
 

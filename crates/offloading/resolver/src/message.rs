@@ -95,7 +95,12 @@ impl Name {
     pub fn with_label(&self, index: usize, label: &str) -> Option<Self> {
         let mut name = self.clone();
         *name.0.get_mut(index)? = label.as_bytes().to_vec();
-        (label.len() <= MAX_LABEL_LEN && name.wire_len() <= MAX_NAME_LEN).then_some(name)
+        name.checked().filter(|_| label.len() <= MAX_LABEL_LEN)
+    }
+
+    /// The same name. `None` if it is too long.
+    pub fn checked(self) -> Option<Self> {
+        (self.wire_len() <= MAX_NAME_LEN).then_some(self)
     }
 
     /// The same name that ends with `end` instead of its labels from this index on. It may be too long.

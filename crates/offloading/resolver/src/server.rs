@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::directory::{Decision, Directory};
 use crate::limits::{Limit, Maximum, Permit};
-use crate::message::{CNAME, Fault, Name, Query, ResponseCode, refusal, translate};
+use crate::message::{CNAME, Fault, Name, Query, ResponseCode, Translated, refusal, translate};
 use crate::metrics;
 use crate::upstream::{Transport, Upstream, read_message, write_message};
 
@@ -122,7 +122,8 @@ impl Resolver {
             aliases.push(std::mem::replace(&mut name, target));
             if query.kind == CNAME {
                 aliases.push(name);
-                return Some(translate(&refusal(message, ResponseCode::NoError), &aliases, |_| None).ok()?.whole());
+                let answer = translate(&refusal(message, ResponseCode::NoError), &aliases, |_| None).ok()?;
+                return Some(sized(answer, query, transport));
             }
             if aliases.len() > MAX_ALIASES {
                 return None;
@@ -160,17 +161,22 @@ impl Resolver {
                     if *found == here {
                         return Some(name.clone());
                     }
-                    self.known.directory.read().at_home(&consumer, found, domain)
+                    let directory = self.known.directory.read();
+                    // The zone, in the SOA record of an answer without the records that the client wants.
+                    if found == domain {
+                        return directory.own_domain(&consumer, domain).filter(|own| name.ends_with(own)).cloned();
+                    }
+                    directory.at_home(&consumer, found, domain)
                 };
                 let answer = self.upstream.ask(&query.with_name(&asked, &here), transport).await?;
                 translate(&answer, &aliases, at_home).ok()?
             }
             // The cluster's DNS would answer for a namespace of the provider, or of another consumer.
-            Decision::UnknownPod | Decision::TooLong | Decision::Alias { .. } => {
+            Decision::UnknownPod | Decision::NoSuchName | Decision::Alias { .. } => {
                 translate(&refusal(message, ResponseCode::NoSuchName), &aliases, |_| None).ok()?
             }
         };
-        Some(if transport == Transport::Udp { translated.fitting(query.udp_len) } else { translated.whole() })
+        Some(sized(translated, query, transport))
     }
 
     /// Waits a moment for a new pod to be known.
@@ -258,6 +264,14 @@ impl Resolver {
             drop(permit);
             timeout(TCP_TIMEOUT, write_message(stream, &answer)).await??;
         }
+    }
+}
+
+/// As much of an answer as fits.
+fn sized(answer: Translated, query: &Query, transport: Transport) -> Vec<u8> {
+    match transport {
+        Transport::Udp => answer.fitting(query.udp_len),
+        Transport::Tcp => answer.whole(),
     }
 }
 

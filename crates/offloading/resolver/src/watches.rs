@@ -66,9 +66,8 @@ pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationT
     let namespaces = Cache::watch(Api::all(client.clone()), mapped, stop.clone(), reduce_namespace, move |key, old, new| {
         directory.change(|directory| directory.namespace_changed(&key.name, old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
     });
-    let maps = Config::default().page_size(MAP_PAGE).timeout(WATCH_TIMEOUT);
     let directory = known.clone();
-    let domains = Cache::watch(Api::all(client.clone()), maps, stop.clone(), reduce_map, move |key: &Key, _, new| {
+    let domains = Cache::watch(Api::all(client.clone()), maps(), stop.clone(), reduce_map, move |key: &Key, _, new| {
         if let Some(consumer) = consumer_of_tenant_namespace(&key.namespace) {
             directory.change(|directory| directory.domain_changed(&consumer, new.map(AsRef::as_ref)));
         }
@@ -86,6 +85,11 @@ pub fn start(client: &Client, known: &Arc<SharedDirectory>, stop: &CancellationT
         directory.change(|directory| directory.pod_changed(key, &addresses(old), &addresses(new)));
     });
     Watches { namespaces, domains, external_names, pods }
+}
+
+/// Which maps are watched: one of each consumer, however many it creates.
+fn maps() -> Config {
+    Config::default().fields(&format!("metadata.name={NAMESPACE_MAP}")).page_size(MAP_PAGE).timeout(WATCH_TIMEOUT)
 }
 
 fn reduce_namespace(namespace: Namespace) -> Option<Mapped> {
@@ -146,6 +150,13 @@ mod tests {
         };
         assert_eq!(service(json!({ annotations::EXTERNAL_NAME: "db.example.org" })), Name::parse("db.example.org"));
         assert_eq!((service(json!({})), service(json!({ annotations::EXTERNAL_NAME: "a..b" }))), (None, None));
+    }
+
+    #[test]
+    fn only_the_map_of_its_name_is_read_and_few_of_them_at_a_time() {
+        let config = maps();
+        assert_eq!(config.field_selector.as_deref(), Some(format!("metadata.name={NAMESPACE_MAP}").as_str()));
+        assert_eq!(config.page_size, Some(MAP_PAGE));
     }
 
     #[test]

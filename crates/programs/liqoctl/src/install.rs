@@ -78,8 +78,6 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
         .await?;
     let step = "Waiting for the controller manager";
     progress.step(step, available(cluster, MANAGER, options.timeout, |text| progress.message(step, text))).await?;
-    let step = "Waiting for the resolver";
-    progress.step(step, available(cluster, RESOLVER, options.timeout, |text| progress.message(step, text))).await?;
     let step = "Waiting for the program on each node";
     let news = |text: &str| progress.message(step, text);
     let away = progress.step(step, rollout::finished(cluster, options.timeout, false, news)).await?.away;
@@ -89,6 +87,9 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
     }
     let step = "Waiting for the cluster's identity";
     let config = progress.step(step, identity(cluster, options.timeout, |text| progress.message(step, text))).await?;
+    // Last, because everything else works without it.
+    let step = "Waiting for the resolver";
+    progress.step(step, available(cluster, RESOLVER, options.timeout, |text| progress.message(step, text))).await?;
     let status = config.status.clone().unwrap_or_default();
     let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let peers = list_or_none(&peers, &ListParams::default()).await.doing("list the peers")?.len();
@@ -189,7 +190,7 @@ fn stages<'a>(objects: &'a [DynamicObject], values: &Values, admission_policies:
     vec![definitions, rest]
 }
 
-/// Waits until every replica of the current version of a Deployment is available. Fails at once if its image does not know the program.
+/// Waits until every replica of the current version of a Deployment is available. Fails at once if its image has no resolver.
 async fn available(cluster: &Cluster, name: &str, timeout: Duration, news: impl FnMut(&str)) -> anyhow::Result<()> {
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), NAMESPACE);
@@ -202,7 +203,7 @@ async fn available(cluster: &Cluster, name: &str, timeout: Duration, news: impl 
         let pods = pods.list(&ours).await.doing(format!("list the pods of Deployment {name}"))?;
         if let Some(image) = too_old_image(&deployment, &pods.items) {
             return Ok(Poll::Done(Err(anyhow!(
-                "image {image} has no {name}: it is older than this liqoctl. All objects are applied; what the image has runs. \
+                "image {image} has no {name}: it is older than this liqoctl. Liqo runs, but remote pods resolve names as in this cluster. \
                  Set controllerManager.image to one of this version, or install with the liqoctl of the image's version"
             ))));
         }
@@ -216,8 +217,11 @@ async fn available(cluster: &Cluster, name: &str, timeout: Duration, news: impl 
     .await?
 }
 
-/// The image of a Deployment if its program ended because it does not know its arguments.
+/// The image of the resolver's Deployment if its program ended because it does not know the resolver. Every version knows the manager.
 fn too_old_image<'a>(deployment: &'a Deployment, pods: &[Pod]) -> Option<&'a str> {
+    if deployment.metadata.name.as_deref() != Some(RESOLVER) {
+        return None;
+    }
     let wanted = deployment.spec.as_ref()?.template.spec.as_ref()?.containers.first()?.image.as_deref()?;
     let is_wanted = |pod: &Pod| {
         pod.spec.as_ref().is_some_and(|spec| spec.containers[..].first().and_then(|one| one.image.as_deref()) == Some(wanted))
@@ -338,9 +342,12 @@ mod tests {
 
     #[test]
     fn an_image_without_the_program_is_told_from_one_that_only_crashes() {
-        let deployment: Deployment = serde_json::from_value(json!({ "spec": { "selector": {},
-            "template": { "spec": { "containers": [{ "name": "dns", "image": "example.org/manager:1" }] } } } }))
-        .unwrap();
+        let deployment = |name: &str| -> Deployment {
+            serde_json::from_value(json!({ "metadata": { "name": name }, "spec": { "selector": {},
+                "template": { "spec": { "containers": [{ "name": "dns", "image": "example.org/manager:1" }] } } } }))
+            .unwrap()
+        };
+        let (deployment, manager) = (deployment(RESOLVER), deployment(MANAGER));
         let pod = |image: &str, state: &str, exit_code: i32| -> Pod {
             serde_json::from_value(json!({
                 "spec": { "containers": [{ "name": "dns", "image": image }] },
@@ -356,6 +363,7 @@ mod tests {
             assert_eq!(found(pod("example.org/manager:0", state, 2)), None, "a pod of the version before, which goes");
         }
         assert_eq!(too_old_image(&deployment, &[]), None);
+        assert_eq!(too_old_image(&manager, &[pod("example.org/manager:1", "state", 2)]), None, "every image has the manager");
     }
 
     #[test]

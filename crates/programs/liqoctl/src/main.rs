@@ -39,7 +39,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     let global = cli.global;
     let format = global.output;
     match cli.command {
-        Command::Install(arguments) => install(&global, arguments).await,
+        Command::Install(arguments) => Box::pin(install(&global, arguments)).await,
         Command::Uninstall(arguments) => uninstall(&global, &arguments).await,
         Command::Peer(arguments) => peer(&global, *arguments).await,
         Command::Unpeer(arguments) => unpeer(&global, &arguments).await,

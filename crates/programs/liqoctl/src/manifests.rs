@@ -381,7 +381,8 @@ mod tests {
     fn the_resolver_only_reads_what_names_come_from_and_answers_at_the_port_that_policies_open() {
         let objects = rendered();
         let of = |wanted: &str| objects.iter().find(|object| kind(object) == wanted && object.name_any() == RESOLVER).unwrap();
-        let read = |group: &str, resources: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"] });
+        let read =
+            |group: &str, resources: &[&str]| json!({ "apiGroups": [group], "resources": resources, "verbs": ["list", "watch"] });
         let read = json!([read("", &["namespaces", "pods", "services"]), read("virtualkubelet.liqo.io", &["namespacemaps"])]);
         assert_eq!(of("ClusterRole").data["rules"], read);
         let ports = |object: &str, pointer: &str, field: &str| -> Vec<Value> {

@@ -79,8 +79,8 @@ pub fn pod(pod: core::Pod) -> Option<PodUsage> {
     Some(PodUsage {
         waits_for_node: node.is_none() && spec.scheduling_gates.iter().flatten().next().is_none() && !wants_virtual_node(&spec),
         resources: match owner {
-            Some(_) => Effective::of_bound_pod(spec, &status),
-            None => requests::of_bound_pod(spec, &status).into(),
+            Some(_) => Effective::of_bound_pod(pod.metadata.generation, spec, &status),
+            None => requests::of_bound_pod(pod.metadata.generation, spec, &status).into(),
         },
         node,
         owner,

@@ -6,7 +6,7 @@ use liqo_datapath::node::KernelState;
 
 use super::{
     all_reach_all,
-    traffic::{self, EchoConnection},
+    traffic::{self, EchoConnection, until},
     world::{self, BOTH, Family, NodeId, World, pod_addresses},
 };
 
@@ -214,6 +214,28 @@ fn connections_survive_the_death_and_the_return_of_a_gateway() {
         world.regain(lost).expect("applied");
         go_on("after it came back");
     }
+}
+
+#[test]
+fn connections_survive_if_peers_use_another_gateway_before_its_own_cluster_does() {
+    let mut world = World::with_gateways(1, 2).expect("a world");
+    world.serve().expect("servers");
+    // The servers run on the gateway that takes over. It knows their connections already, by the path over the other gateway.
+    let (client, server, left) = ((0, 0), (1, 1), (1, 0));
+    let addresses: Vec<IpAddr> = BOTH.iter().flat_map(|family| world.all_seen_from(0, server, *family)).collect();
+    let talk = |address: &IpAddr| world.pod(client).run(|| EchoConnection::with(*address)).expect("ran").expect("a connection");
+    let mut talks: Vec<EchoConnection> = addresses.iter().map(talk).collect();
+    talks.iter_mut().try_for_each(|talk| talk.exchange(1)).expect("at first");
+    world.set_used_by_peers(left, false).expect("applied");
+    talks.iter_mut().try_for_each(|talk| talk.say(2)).expect("sent");
+    // Packets of connections that the other gateway carried were dropped, and are sent again.
+    for family in BOTH {
+        let list = || world.node(server).command("nft", &["list", "chain", family.keyword(), "liqo", "ports"], "").expect("nft");
+        until("dropped packets", || list().contains("counter packets") && !list().contains("counter packets 0 "));
+    }
+    world.set_used_by_its_cluster(left, false).expect("applied");
+    talks.iter_mut().try_for_each(|talk| talk.hear(2)).expect("after its own cluster did so, too");
+    talks.iter_mut().try_for_each(|talk| talk.exchange(3)).expect("and from then on");
 }
 
 #[test]

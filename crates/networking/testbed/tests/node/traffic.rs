@@ -65,10 +65,27 @@ impl EchoConnection {
 
     /// Sends one byte and receives it back.
     pub fn exchange(&mut self, byte: u8) -> io::Result<()> {
-        self.0.write_all(&[byte])?;
+        self.say(byte)?;
+        self.hear(byte)
+    }
+
+    pub fn say(&mut self, byte: u8) -> io::Result<()> {
+        self.0.write_all(&[byte])
+    }
+
+    pub fn hear(&mut self, byte: u8) -> io::Result<()> {
         let mut heard = [0];
         self.0.read_exact(&mut heard)?;
         if heard == [byte] { Ok(()) } else { Err(io::Error::other("something else came back")) }
+    }
+}
+
+/// Waits until this is so. Panics after a while.
+pub fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + IDLE_TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -317,10 +317,12 @@ impl World {
     }
 
     fn set_gateway(&mut self, node_id: NodeId, is_gateway: bool) -> Result<(), String> {
-        let gateway = gateway(&self.keys, node_id).filter(|_| is_gateway);
-        if let Some(node) = self.fabrics[node_id.0].nodes.get_mut(&node_id.1.to_string()) {
-            node.gateway = gateway;
-        }
+        self.set_used_by_peers(node_id, is_gateway)?;
+        self.set_used_by_its_cluster(node_id, is_gateway)
+    }
+
+    /// Whether peers send by this gateway.
+    pub fn set_used_by_peers(&mut self, node_id: NodeId, is_gateway: bool) -> Result<(), String> {
         let lost = self.keys[&node_id].public();
         for (_, endpoint) in self.tunnels.values_mut() {
             for remote in endpoint.remotes.iter_mut().filter(|remote| remote.public_key == lost) {
@@ -329,6 +331,15 @@ impl World {
         }
         for peer in self.tunnels.keys().filter(|peer| peer.0 != node_id.0) {
             self.start_tunnel(*peer).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the other nodes of its cluster send by this gateway.
+    pub fn set_used_by_its_cluster(&mut self, node_id: NodeId, is_gateway: bool) -> Result<(), String> {
+        let gateway = gateway(&self.keys, node_id).filter(|_| is_gateway);
+        if let Some(node) = self.fabrics[node_id.0].nodes.get_mut(&node_id.1.to_string()) {
+            node.gateway = gateway;
         }
         let others = self.node_ids().into_iter().filter(|other| other.0 == node_id.0 && *other != node_id);
         others.into_iter().try_for_each(|other| self.apply(other).map(drop))

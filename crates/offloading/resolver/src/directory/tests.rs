@@ -156,24 +156,55 @@ fn names_in_the_domain_of_home_become_those_of_this_cluster_and_come_back() {
         ("web-0.web.demo.svc.Corp.Local", "web-0.web.demo-rome-1.svc.cluster.local"),
         ("10-244-0-7.demo.pod.corp.local", "10-244-0-7.demo-rome-1.pod.cluster.local"),
         ("web.same.svc.corp.local", "web.same.svc.cluster.local"),
-        ("kube-dns.kube-system.svc.corp.local", "kube-dns.kube-system.svc.cluster.local"),
+        // Namespaces that are not here: those of the provider with such a name are others.
+        ("kube-dns.kube-system.svc.corp.local", "NoSuchName"),
+        ("bank.svc.corp.local", "NoSuchName"),
+        ("web.demo-turin-2.svc.corp.local", "NoSuchName"),
         // Pods that were created before the domain was known.
         ("web.demo.svc.cluster.local", "web.demo-rome-1.svc.cluster.local"),
-        // Hosts that have nothing to do with the cluster.
-        ("mail.corp.local", "mail.corp.local"),
-        ("corp.local", "corp.local"),
-        ("svc.corp.local", "svc.corp.local"),
+        ("kube-dns.kube-system.svc.cluster.local", "kube-dns.kube-system.svc.cluster.local"),
+        // At home, the cluster's DNS answers for the whole domain. The first one is what the last search domain makes of a host.
+        ("api.example.org.Corp.Local", "api.example.org.cluster.local"),
+        ("mail.corp.local", "mail.cluster.local"),
+        ("corp.local", "cluster.local"),
+        ("svc.corp.local", "svc.cluster.local"),
+        ("api.example.org", "api.example.org"),
+        ("mycorp.local", "mycorp.local"),
     ] {
         assert_eq!(asked(&directory, 1, from), to);
     }
     assert_eq!(asked(&directory, 2, "web.demo.svc.corp.local"), "web.demo.svc.corp.local", "the domain is another consumer's");
     assert_eq!(asked(&directory, 9, "web.same.svc.corp.local"), "UnknownPod", "the pod may be too new");
+    assert_eq!(asked(&directory, 9, "mail.corp.local"), "mail.corp.local");
     let home = |text: &str| directory.at_home(&rome(), &name(text), &domain()).map(|name| written(&name));
     assert_eq!(home("web-0.web.demo-rome-1.svc.cluster.local").as_deref(), Some("web-0.web.demo.svc.corp.local"));
     assert_eq!(home("web.same.svc.cluster.local").as_deref(), Some("web.same.svc.corp.local"));
     assert_eq!((home("web.demo-turin-2.svc.cluster.local"), home("mail.corp.local")), (None, None));
     directory.domain_changed(&rome(), None);
     assert_eq!(asked(&directory, 1, "web.demo.svc.corp.local"), "web.demo.svc.corp.local");
+}
+
+#[test]
+fn a_consumer_that_announces_a_domain_of_others_harms_only_itself() {
+    let mut directory = directory();
+    directory.domain_changed(&rome(), Some(&name("com")));
+    for (pod, asked_for) in [(1, "example.cluster.local"), (2, "example.com"), (9, "example.com")] {
+        assert_eq!(asked(&directory, pod, "example.com"), asked_for);
+    }
+    // A domain that contains the one of this cluster.
+    directory.domain_changed(&rome(), Some(&name("local")));
+    for (from, to) in [
+        ("web.demo.svc.local", "web.demo-rome-1.svc.cluster.local"),
+        ("web.demo.svc.cluster.local", "web.demo-rome-1.svc.cluster.local"),
+        ("other.cluster.local", "other.cluster.local"),
+        ("printer.local", "printer.cluster.local"),
+    ] {
+        assert_eq!(asked(&directory, 1, from), to);
+    }
+    // One that this cluster's contains.
+    directory.domain_changed(&rome(), Some(&name("rome.cluster.local")));
+    assert_eq!(asked(&directory, 1, "printer.rome.cluster.local"), "printer.cluster.local");
+    assert_eq!(asked(&directory, 1, "printer.cluster.local"), "printer.cluster.local");
 }
 
 #[test]
@@ -239,7 +270,11 @@ fn the_name_of_an_address_is_translated_in_the_answer() {
 #[test]
 fn a_name_that_would_be_too_long_here_does_not_exist() {
     let long = format!("{0}.{0}.{0}.{1}.demo.svc.cluster.local", "a".repeat(63), "b".repeat(38));
-    assert_eq!(directory().decide(address(1), &name(&long), 1, &domain()), Decision::TooLong);
+    assert_eq!(directory().decide(address(1), &name(&long), 1, &domain()), Decision::NoSuchName);
+    let mut directory = directory();
+    directory.domain_changed(&rome(), Some(&name("x")));
+    let long = format!("{0}.{0}.{0}.{1}.x", "a".repeat(63), "b".repeat(55));
+    assert_eq!(directory.decide(address(1), &name(&long), 1, &domain()), Decision::NoSuchName);
 }
 
 #[test]

@@ -220,13 +220,77 @@ async fn an_external_name_is_answered_with_what_it_stands_for() {
 }
 
 #[tokio::test]
-async fn external_names_that_stand_for_one_another_are_a_failure_of_the_server() {
+async fn an_answer_follows_eight_aliases_and_more_are_a_failure_of_the_server() {
+    let (cluster_dns, task) = upstream(knows).await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, HERE);
+    let full = |service: &str| format!("{service}.demo.svc.cluster.local");
+    // `a1` stands for the Service of home, `a2` for `a1`, and so on.
+    know_external_name(&served.known, "a1", AT_HOME);
+    for number in 2..=9 {
+        know_external_name(&served.known, &format!("a{number}"), &full(&format!("a{}", number - 1)));
+    }
+    know_external_name(&served.known, "b", &full("c"));
+    know_external_name(&served.known, "c", &full("b"));
+    let socket = client(&served).await;
+    let mut wanted = Builder::new(5, 0x8580, [1, 9, 0, 1]).question(&full("a8"), 1);
+    for number in (2..=8).rev() {
+        wanted = wanted.record(&full(&format!("a{number}")), 5, &wire(&full(&format!("a{}", number - 1))));
+    }
+    let wanted = wanted.record(&full("a1"), 5, &wire(AT_HOME)).record(AT_HOME, 1, &[10, 96, 7, 7]).edns(1232).done();
+    assert!(same(&ask(&socket, &question(5, &full("a8"))).await, &wanted));
+    for service in ["a9", "b"] {
+        let asked = question(6, &full(service));
+        assert_eq!(ask(&socket, &asked).await, refusal(&asked, ResponseCode::ServerFailure), "{service}");
+    }
+    task.abort();
+}
+
+#[tokio::test]
+async fn an_alias_that_is_too_long_for_udp_comes_over_tcp() {
     let served = serve(Vec::new()).await;
     know(&served.known, HERE);
-    know_external_name(&served.known, "a", "b.demo.svc.cluster.local");
-    know_external_name(&served.known, "b", "a.demo.svc.cluster.local");
-    let asked = question(5, "a.demo.svc.cluster.local");
-    assert_eq!(ask(&client(&served).await, &asked).await, refusal(&asked, ResponseCode::ServerFailure));
+    let domain = vec!["a".repeat(61); 3].join(".");
+    served.known.change(|directory| directory.domain_changed(&rome(), Some(&name(&domain))));
+    let (service, target) = ("d".repeat(54), vec!["b".repeat(62); 4].join("."));
+    know_external_name(&served.known, &service, &target);
+    let full = format!("{service}.demo.svc.{domain}");
+    let asked = Builder::new(5, 0x0100, [1, 0, 0, 0]).question(&full, 5).done();
+    let cut = Builder::new(5, 0x8380, [1, 0, 0, 0]).question(&full, 5).done();
+    assert_eq!(ask(&client(&served).await, &asked).await, cut);
+    let mut stream = TcpStream::connect(served.tcp).await.unwrap();
+    write_message(&mut stream, &asked).await.unwrap();
+    let wanted = Builder::new(5, 0x8180, [1, 1, 0, 0]).question(&full, 5).record(&full, 5, &wire(&target)).done();
+    assert!(same(&read_message(&mut stream, 65535).await.unwrap(), &wanted));
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_has_in_the_domain_of_home_is_answered_with_that_zone() {
+    let missing = |id: u16, asked: &str, zone: &str| {
+        let soa = [wire("ns.dns.cluster.local"), wire("hostmaster.cluster.local"), vec![0; 20]].concat();
+        Builder::new(id, 0x8583, [1, 0, 1, 0]).question(asked, 1).record(zone, 6, &soa).done()
+    };
+    let (cluster_dns, task) = upstream(move |asked| {
+        let name = Query::read(asked).unwrap().name.labels().join(&b'.');
+        let name = String::from_utf8(name).unwrap();
+        assert!(name.ends_with("cluster.local"), "{name} leaves the cluster");
+        vec![missing(id(asked), &name, "cluster.local")]
+    })
+    .await;
+    let served = serve(vec![cluster_dns]).await;
+    know(&served.known, HERE);
+    served.known.change(|directory| directory.domain_changed(&rome(), Some(&name("corp.local"))));
+    let socket = client(&served).await;
+    for (asked, zone) in [
+        ("api.example.org.corp.local", "corp.local"),
+        ("gone.demo.svc.corp.local", "corp.local"),
+        // A pod that was created before the domain was announced.
+        ("gone.demo.svc.cluster.local", "cluster.local"),
+    ] {
+        let found = ask(&socket, &Builder::new(5, 0x0100, [1, 0, 0, 0]).question(asked, 1).done()).await;
+        assert!(same(&found, &missing(5, asked, zone)), "{asked}: {found:?}");
+    }
+    task.abort();
 }
 
 #[tokio::test]

@@ -91,10 +91,11 @@ pub fn patch(
     (!changes.is_empty()).then(|| json!({ "spec": { "mappings": changes } }))
 }
 
-/// Adds to the patch of a map that it announces this domain of our cluster, unless it does already.
+/// Adds to the patch of a map that it announces this domain of our cluster, unless it does already. If the domain is unknown for now, the
+/// announced one stays: pods at the provider use it.
 pub fn announce_domain(patch: Option<Value>, map: &NamespaceMap, domain: Option<&str>) -> Option<Value> {
     let standing = map.metadata.annotations.as_ref().and_then(|all| all.get(annotations::CLUSTER_DOMAIN));
-    if standing.map(String::as_str) == domain {
+    if domain.is_none() || standing.map(String::as_str) == domain {
         return patch;
     }
     let mut patch = patch.unwrap_or_else(|| json!({}));
@@ -302,8 +303,9 @@ mod tests {
         assert!(with_mappings["spec"].is_object() && with_mappings["metadata"].is_object());
         map.metadata.annotations = Some([(annotations::CLUSTER_DOMAIN.to_owned(), "corp.local".to_owned())].into());
         assert_eq!(patch(&map, Some("corp.local")), None, "nothing is written when it stands there");
-        let gone = json!({ "metadata": { "annotations": { annotations::CLUSTER_DOMAIN: null } } });
-        assert_eq!(patch(&map, None), Some(gone));
+        assert_eq!(patch(&map, None), None, "an unknown domain does not take the announced one away");
+        let mappings = json!({ "spec": { "mappings": { "old": null } } });
+        assert_eq!(announce_domain(Some(mappings.clone()), &map, None), Some(mappings));
     }
 
     #[test]

@@ -304,7 +304,7 @@ impl World {
                 now: "2026-01-01T00:00:00Z".parse().unwrap(),
             };
             match remote::decide(&snapshot) {
-                Step::Wait | Step::WaitFor(_) => return,
+                Step::Wait | Step::WaitFor(_) | Step::WaitToReport(_) => return,
                 Step::ReadLive => live = self.remote.as_ref().map_or(Live::Absent, |pod| Live::Ours(reduced(pod))),
                 Step::Create => {
                     self.create_remote();

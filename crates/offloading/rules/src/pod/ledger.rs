@@ -19,6 +19,7 @@ use liqo_quantity::{Quantity, ResourceList};
 use crate::pod::admission::{Account, NO_OFFER, OFFER_EXCEEDED, Offer, POOL_WITHDRAWN, Refusal, Turn};
 use crate::pod::remote_pod::RemotePod;
 
+use resize::ResizeInFlight;
 pub use resize::ResizeRequest;
 
 /// A pod that wants room.
@@ -40,11 +41,19 @@ struct Waiting {
     refused: bool,
 }
 
+/// A pod as the watch shows it.
+#[derive(Debug)]
+struct Charged {
+    charge: Effective,
+    /// The amounts in its spec, if they are others.
+    asked: Option<Box<Effective>>,
+}
+
 /// What is charged to each account, and which pods wait for room.
 #[derive(Default)]
 pub struct Ledger {
     /// Unfinished pods, by their namespace.
-    pods: HashMap<Account, BTreeMap<String, HashMap<String, Effective>>>,
+    pods: HashMap<Account, BTreeMap<String, HashMap<String, Charged>>>,
     /// Pods that are being created and that the watch has not shown yet, by shadow pod.
     reserved: HashMap<Key, (Account, Effective)>,
     /// Shadow pods without a pod, in the order of admission.
@@ -52,7 +61,7 @@ pub struct Ledger {
     /// The account and turn of each waiting shadow pod.
     turns: HashMap<Key, (Account, Turn)>,
     /// Pods that are resized, until the watch shows it, by shadow pod.
-    resizing: HashMap<Key, ResizeRequest>,
+    resizing: HashMap<Key, ResizeInFlight>,
     /// Pods whose resize waits for room, by shadow pod.
     deferred: HashMap<Key, ResizeRequest>,
     /// Sums that are still valid, with what they sum up.
@@ -65,7 +74,7 @@ impl Ledger {
         let mut freed = self.resize_changed(old, new);
         let same = old.zip(new).is_some_and(|(old, new)| {
             let of = |pod: &RemotePod| (pod.account(), pod.shadow_key(), pod.counts());
-            (&old.uid, &old.charge) == (&new.uid, &new.charge) && of(old) == of(new)
+            (&old.uid, &old.charge, &old.asked) == (&new.uid, &new.charge, &new.asked) && of(old) == of(new)
         });
         if let Some(old) = old.filter(|old| !same && old.counts()) {
             let account = old.account();
@@ -77,7 +86,8 @@ impl Ledger {
             let account = new.account();
             if new.counts() {
                 let namespace = self.pods.entry(account.clone()).or_default().entry(new.key.namespace.clone()).or_default();
-                namespace.insert(new.uid.clone(), new.charge.clone());
+                let asked = new.asked.clone().map(Box::new);
+                namespace.insert(new.uid.clone(), Charged { charge: new.charge.clone(), asked });
             }
             let shadow = new.shadow_key();
             if let Some((reserving, _)) = self.reserved.remove(&shadow) {
@@ -147,7 +157,7 @@ impl Ledger {
     /// Releases the room reserved for this shadow pod and ends its wait; returns the shadow pods that may fit now.
     pub fn forget(&mut self, shadow: &Key) -> Vec<Key> {
         let mut freed = self.stop_waiting(shadow);
-        freed.extend(self.end_resize(shadow));
+        freed.extend(self.forget_resize(shadow));
         freed.extend(self.release(shadow));
         freed
     }
@@ -170,7 +180,7 @@ impl Ledger {
         }
         let resizes = self.added_by_resizes(account, charge, &ours);
         let namespaces = self.pods.get(account).into_iter().flatten().filter(|(namespace, _)| ours(namespace));
-        let existing = namespaces.flat_map(|(_, pods)| pods.values());
+        let existing = namespaces.flat_map(|(_, pods)| pods.values().map(|pod| &pod.charge));
         let reserved = self.reserved.values().filter(|(reserving, _)| reserving == account).map(|(_, held)| held);
         let sum = existing.chain(reserved).map(|held| held.charged(charge)).sum::<ResourceList>() + &resizes;
         self.sums.insert(account.clone(), (charge, sum.clone()));

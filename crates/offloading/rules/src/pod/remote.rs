@@ -117,6 +117,8 @@ pub enum Step {
     Wait,
     /// Nothing, until something changes or this time is over.
     WaitFor(Duration),
+    /// The same, while something is not reported yet.
+    WaitToReport(Duration),
     /// Ask the API server for the pod with the wanted name, not a cache.
     ReadLive,
     /// Create the pod, if the offer has room.
@@ -320,7 +322,8 @@ fn running(snapshot: &Snapshot, shadow: &Shadow, pod: &Arc<RemotePod>) -> Step {
         return Step::Update(pod.clone());
     }
     let untold = (news == News::Detail).then(|| DETAIL_DELAY.saturating_sub(snapshot.unreported_for));
-    untold.into_iter().chain(time_until_given_up).chain(resize_retry.filter(|_| !leaving)).min().map_or(Step::Wait, Step::WaitFor)
+    let wait = if untold.is_some() { Step::WaitToReport } else { Step::WaitFor };
+    untold.into_iter().chain(time_until_given_up).chain(resize_retry.filter(|_| !leaving)).min().map_or(Step::Wait, wait)
 }
 
 /// No pod is known.
@@ -376,7 +379,7 @@ fn absent(snapshot: &Snapshot, shadow: &Shadow) -> Step {
     let other_words_only = same_word && reported.message != snapshot.reported.message && snapshot.expected_uid.is_none();
     if other_words_only && snapshot.unreported_for < WORDS_DELAY {
         // The missing amount changes with every other pod; that is not worth a write each time.
-        return Step::WaitFor(WORDS_DELAY.saturating_sub(snapshot.unreported_for));
+        return Step::WaitToReport(WORDS_DELAY.saturating_sub(snapshot.unreported_for));
     }
     snapshot.record(reported).unwrap_or(otherwise)
 }

@@ -75,7 +75,7 @@ impl RemotePod {
         let asked = Effective::of_pod(&pod.spec);
         let own_grace = pod.spec.termination_grace_period_seconds.unwrap_or(30);
         let is_scheduled = pod.spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
-        let charge = Effective::of_bound_pod(pod.spec, &PodStatus::deserialize(&status).unwrap_or_default());
+        let charge = Effective::of_bound_pod(meta.generation, pod.spec, &PodStatus::deserialize(&status).unwrap_or_default());
         Some(Self {
             addresses,
             key,

@@ -3,7 +3,10 @@
 //! Several commands may need the same node at the same time. Each adds its mark to an annotation of the Node; the last one uncordons
 //! the node. A node that is cordoned without a mark was cordoned by somebody else, and stays so.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::anyhow;
 use futures::StreamExt as _;
@@ -30,6 +33,8 @@ const UNCORDON_TIMEOUT: Duration = Duration::from_secs(30);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay before a request that failed is sent again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// How long a cordon whose answer was lost may still take effect.
+const LATE_CORDON: Duration = Duration::from_secs(5);
 /// How often a node is read again because somebody else changed it meanwhile.
 const MAX_CONFLICTS: usize = 10;
 
@@ -40,6 +45,9 @@ pub enum Uncordon {
     /// If the work failed, or the user interrupted it.
     OnFailure,
 }
+
+/// The nodes that the command cordoned, and whether the API server confirmed that. Otherwise it may happen later.
+type Cordoned = Mutex<BTreeMap<String, bool>>;
 
 /// Cordons nodes and runs `work`, until it is done or the user interrupts it. Then uncordons the nodes.
 pub async fn with_cordon<T>(
@@ -63,7 +71,7 @@ async fn run<T>(
 ) -> anyhow::Result<T> {
     let api: Api<Node> = Api::all(cluster.client.clone());
     let mark = format!("{}-{}", std::process::id(), Timestamp::now().as_nanosecond());
-    let cordoned = Mutex::new(BTreeSet::new());
+    let cordoned = Cordoned::default();
     let work = Box::pin(async {
         for node in nodes {
             cordon(&api, node, &mark, &cordoned).await?;
@@ -78,11 +86,15 @@ async fn run<T>(
         return outcome;
     }
     // A second Ctrl-C ends this, too.
+    let others = Mutex::new(BTreeMap::new());
     tokio::select! {
-        () = uncordon_all(&api, &mark, &cordoned) => {}
+        () = uncordon_all(&api, &mark, &cordoned, &others) => {}
         _ = tokio::signal::ctrl_c() => {}
     }
-    let left: Vec<String> = cordoned.into_inner().into_iter().collect();
+    for (node, marks) in others.into_inner() {
+        eprintln!("{}", stays_cordoned(&node, &marks, &cluster.access.flags()));
+    }
+    let left: Vec<String> = cordoned.into_inner().into_keys().collect();
     if left.is_empty() {
         return outcome;
     }
@@ -94,16 +106,22 @@ async fn run<T>(
 }
 
 /// Cordons a node and adds it to `cordoned`, unless somebody else cordoned it, or it is gone.
-async fn cordon(api: &Api<Node>, node: &str, mark: &str, cordoned: &Mutex<BTreeSet<String>>) -> anyhow::Result<()> {
+async fn cordon(api: &Api<Node>, node: &str, mark: &str, cordoned: &Cordoned) -> anyhow::Result<()> {
     for _ in 0..MAX_CONFLICTS {
         let Some(live) = api.get_opt(node).await.doing(format!("read Node {node}"))? else { return Ok(()) };
         let Some(change) = with_mark(&live, mark) else { return Ok(()) };
         // Before the request: an interruption may come while it is on its way.
-        cordoned.lock().insert(node.to_owned());
+        cordoned.lock().insert(node.to_owned(), false);
         let answer = patch(api, node, &change).await;
-        // After a refusal it is not cordoned. After other errors it may be.
-        if matches!(&answer, Err(kube::Error::Api(status)) if status.code < 500) {
-            cordoned.lock().remove(node);
+        match &answer {
+            Ok(()) => {
+                cordoned.lock().insert(node.to_owned(), true);
+            }
+            // After a refusal it is not cordoned. After other errors it may be.
+            Err(kube::Error::Api(status)) if status.code < 500 => {
+                cordoned.lock().remove(node);
+            }
+            Err(_) => {}
         }
         match answer {
             Err(error) if is_absent(&error) => return Ok(()),
@@ -115,14 +133,20 @@ async fn cordon(api: &Api<Node>, node: &str, mark: &str, cordoned: &Mutex<BTreeS
 }
 
 /// Removes the mark from these nodes, uncordons those without another one, and removes them from the set. Repeats requests that fail,
-/// for some time.
-async fn uncordon_all(api: &Api<Node>, mark: &str, cordoned: &Mutex<BTreeSet<String>>) {
-    let deadline = Instant::now() + UNCORDON_TIMEOUT;
+/// for some time. Adds the marks of nodes that other commands keep cordoned to `others`.
+async fn uncordon_all(api: &Api<Node>, mark: &str, cordoned: &Cordoned, others: &Mutex<BTreeMap<String, BTreeSet<String>>>) {
+    let begun = Instant::now();
     loop {
         let nodes = cordoned.lock().clone();
-        let requests = futures::stream::iter(nodes).for_each_concurrent(CONCURRENCY, |node| async move {
+        let requests = futures::stream::iter(nodes).for_each_concurrent(CONCURRENCY, |(node, is_confirmed)| async move {
             let is_done = match timeout(REQUEST_TIMEOUT, uncordon(api, &node, mark)).await {
-                Ok(Ok(())) => true,
+                Ok(Ok(Some(left))) => {
+                    if !left.is_empty() {
+                        others.lock().insert(node.clone(), left);
+                    }
+                    true
+                }
+                Ok(Ok(None)) => is_confirmed || begun.elapsed() >= LATE_CORDON,
                 Ok(Err(error)) => is_absent(&error),
                 Err(_) => false,
             };
@@ -131,19 +155,29 @@ async fn uncordon_all(api: &Api<Node>, mark: &str, cordoned: &Mutex<BTreeSet<Str
             }
         });
         requests.await;
-        if cordoned.lock().is_empty() || Instant::now() >= deadline {
+        if cordoned.lock().is_empty() || begun.elapsed() >= UNCORDON_TIMEOUT {
             return;
         }
         sleep(RETRY_DELAY).await;
     }
 }
 
-async fn uncordon(api: &Api<Node>, node: &str, mark: &str) -> kube::Result<()> {
+/// Removes the mark from a node, and uncordons it if no other one is left. Returns those that are left; `None` if the node does not have
+/// the mark.
+async fn uncordon(api: &Api<Node>, node: &str, mark: &str) -> kube::Result<Option<BTreeSet<String>>> {
     let live = api.get(node).await?;
-    match without_mark(&live, mark) {
-        Some(change) => patch(api, node, &change).await,
-        None => Ok(()),
-    }
+    let Some(change) = without_mark(&live, mark) else { return Ok(None) };
+    patch(api, node, &change).await?;
+    Ok(Some(marks(&live).into_iter().filter(|left| *left != mark).map(str::to_owned).collect()))
+}
+
+/// Why a node stays cordoned, and what to do if none of the other commands runs any more.
+fn stays_cordoned(node: &str, marks: &BTreeSet<String>, flags: &str) -> String {
+    let marks = marks.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    format!(
+        "Node {node} stays cordoned for other commands ({marks}); the last one uncordons it. If they were killed: \
+         `kubectl{flags} uncordon {node}`"
+    )
 }
 
 async fn patch(api: &Api<Node>, node: &str, change: &Value) -> kube::Result<()> {
@@ -188,7 +222,7 @@ fn change(node: &Node, marks: &BTreeSet<&str>) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, sync::Arc};
+    use std::sync::Arc;
 
     use anyhow::bail;
     use http::{Method, Request, Response};
@@ -197,12 +231,12 @@ mod tests {
     use super::*;
     use crate::cluster::Access;
 
-    type Cordoned = Arc<Mutex<BTreeMap<String, bool>>>;
+    type Nodes = Arc<Mutex<BTreeMap<String, bool>>>;
 
-    /// An API server that only knows these nodes. It answers changes with these codes, one after another, and then accepts them.
-    fn server(nodes: &[(&str, bool)], codes: &[u16]) -> (Cluster, Cordoned) {
-        let nodes: Cordoned =
-            Arc::new(Mutex::new(nodes.iter().map(|(name, cordoned)| ((*name).to_owned(), *cordoned)).collect()));
+    /// An API server that only knows these nodes. It answers changes with these codes, one after another, and then accepts them. It
+    /// makes a change that it answered with 504 a little later.
+    fn server(nodes: &[(&str, bool)], codes: &[u16]) -> (Cluster, Nodes) {
+        let nodes: Nodes = Arc::new(Mutex::new(nodes.iter().map(|(name, cordoned)| ((*name).to_owned(), *cordoned)).collect()));
         let (known, codes) = (nodes.clone(), Arc::new(Mutex::new(codes.to_vec())));
         let marks: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -217,9 +251,18 @@ mod tests {
                     if !codes.is_empty() {
                         code = codes.remove(0);
                     }
+                    let (node, known, marks) = (name.clone(), known.clone(), marks.clone());
+                    let apply = move || {
+                        known.lock().insert(node.clone(), change["spec"]["unschedulable"] == json!(true));
+                        marks.lock().insert(node, change["metadata"]["annotations"].clone());
+                    };
                     if code == 200 {
-                        known.lock().insert(name.clone(), change["spec"]["unschedulable"] == json!(true));
-                        marks.lock().insert(name.clone(), change["metadata"]["annotations"].clone());
+                        apply();
+                    } else if code == 504 {
+                        tokio::spawn(async move {
+                            sleep(RETRY_DELAY + RETRY_DELAY / 2).await;
+                            apply();
+                        });
                     }
                 }
                 let answer = if code == 200 {
@@ -293,6 +336,33 @@ mod tests {
         let ((), second) = tokio::join!(first, second);
         second.unwrap();
         assert!(!cordoned());
+    }
+
+    #[tokio::test]
+    async fn a_cordon_that_takes_effect_after_its_answer_was_lost_is_removed_too() {
+        let (cluster, nodes) = server(&[("milan", false)], &[504]);
+        let milan: BTreeSet<String> = ["milan".to_owned()].into();
+        with_cordon(&cluster, &milan, Uncordon::Always, async { Ok(()) }).await.unwrap_err();
+        sleep(RETRY_DELAY * 2).await;
+        assert!(!nodes.lock()["milan"]);
+    }
+
+    #[tokio::test]
+    async fn a_command_says_which_others_keep_the_node_cordoned_after_it() {
+        let (cluster, _) = server(&[("milan", false)], &[]);
+        let api: Api<Node> = Api::all(cluster.client);
+        let cordoned = Cordoned::default();
+        for mark in ["killed", "ours"] {
+            cordon(&api, "milan", mark, &cordoned).await.unwrap();
+        }
+        let left = uncordon(&api, "milan", "ours").await.unwrap().unwrap();
+        assert_eq!(
+            stays_cordoned("milan", &left, " --context rome"),
+            "Node milan stays cordoned for other commands (killed); the last one uncordons it. If they were killed: \
+             `kubectl --context rome uncordon milan`"
+        );
+        assert_eq!(uncordon(&api, "milan", "ours").await.unwrap(), None);
+        assert_eq!(uncordon(&api, "milan", "killed").await.unwrap(), Some(BTreeSet::new()));
     }
 
     type Work<'a> = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>> + 'a>>;

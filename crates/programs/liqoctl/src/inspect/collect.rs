@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::{StreamExt as _, future::join_all, stream};
+use futures::{StreamExt as _, TryStreamExt as _, future::join_all, stream};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -18,8 +18,8 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
 };
 use liqo_api::{
-    CLUSTER_CONFIG, ClusterId, ForeignCluster, NamespaceOffloading, PeeringIntent, ResourceList, labels, provider_namespace,
-    requests, tenant_namespace,
+    CLUSTER_CONFIG, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, NamespaceOffloading, PeeringIntent, ResourceList,
+    annotations, consumer_of_tenant_namespace, labels, provider_namespace, requests, tenant_namespace,
 };
 
 use super::{
@@ -29,7 +29,7 @@ use super::{
     reader::{MAX_CONCURRENT, Reader, TIMEOUT},
 };
 use crate::{
-    cluster::{Cluster, full_name},
+    cluster::{Cluster, full_name, is_absent},
     manifests::{self, FABRIC, FABRIC_NAMESPACE, MANAGER, NAMESPACE},
     readiness, replicas,
     settings::{Present, Settings, Values},
@@ -59,13 +59,14 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
         known().filter(|peer| peer.spec.outgoing_peering == PeeringIntent::Yes).map(|peer| peer.spec.cluster_id.clone());
     let tenants: Vec<String> =
         known().filter(|peer| is_tenant(peer)).map(|peer| tenant_namespace(&peer.spec.cluster_id)).collect();
-    let (nodes, node_leases, namespaces, components, credentials, tenant_leases, local_pods, diagnostics) = tokio::join!(
+    let (nodes, node_leases, namespaces, components, credentials, tenant_leases, announced_domains, local_pods, diagnostics) = tokio::join!(
         reader.list(&all),
         reader.list_in("kube-node-lease", &all),
         reader.list(&of_liqo),
         reader.components(),
         reader.credentials(providers.collect()),
         reader.list_in_all(&tenants),
+        reader.announced_domains(&tenants),
         reader.local_pods(&liqo.offloadings),
         reader.pod_diagnostics(pods.as_deref().unwrap_or_default()),
     );
@@ -86,6 +87,7 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
         nodes,
         components,
         namespaces,
+        announced_domains,
         credentials,
         local_pods,
         refused: reader.refused(),
@@ -128,6 +130,26 @@ impl Reader {
         LiqoObjects { config, manager, peers, tunnels, offers, virtual_nodes, offloadings }
     }
 
+    /// The domains that consumers announce in these tenant namespaces. Reads only the metadata of a map, which may be large.
+    async fn announced_domains(&self, tenants: &[String]) -> Read<BTreeMap<ClusterId, Option<String>>> {
+        let domain = |tenant: &String| {
+            let (api, consumer) = (Api::<NamespaceMap>::namespaced(self.client(), tenant), consumer_of_tenant_namespace(tenant));
+            let what = format!("read NamespaceMap {tenant}/{NAMESPACE_MAP}");
+            async move {
+                let map = self.read(&what, async {
+                    match api.get_metadata_opt(NAMESPACE_MAP).await {
+                        Err(error) if is_absent(&error) => Ok(None),
+                        answer => answer,
+                    }
+                });
+                let domain = map.await?.map(|map| map.annotations().get(annotations::CLUSTER_DOMAIN).cloned());
+                Ok::<_, String>(consumer.zip(domain))
+            }
+        };
+        let domains: Vec<_> = stream::iter(tenants).map(domain).buffered(MAX_CONCURRENT).try_collect().await?;
+        Ok(domains.into_iter().flatten().collect())
+    }
+
     /// A Node and the number of its unfinished pods.
     async fn node_usage(&self, name: &str) -> Read<Option<(String, NodeUsage)>> {
         let Some(node) = self.get_cluster_wide::<Node>(name).await? else { return Ok(None) };
@@ -136,8 +158,9 @@ impl Reader {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let pods = self.read(&format!("list the pods of Node {name}"), pods.list(&parameters)).await?.items;
         let mut usage = NodeUsage { ready: readiness::node(&node), pods: pods.len(), requests: ResourceList::new() };
-        for Pod { spec, status, .. } in pods {
-            usage.requests += &spec.map(|spec| requests::of_bound_pod(spec, &status.unwrap_or_default())).unwrap_or_default();
+        for Pod { metadata, spec, status } in pods {
+            let held = |spec| requests::of_bound_pod(metadata.generation, spec, &status.unwrap_or_default());
+            usage.requests += &spec.map(held).unwrap_or_default();
         }
         Ok(Some((name.to_owned(), usage)))
     }

@@ -84,6 +84,8 @@ pub struct Facts {
     pub components: ClusterComponents,
     /// Namespaces that Liqo created.
     pub namespaces: Read<Vec<Namespace>>,
+    /// The domain that each consumer announces in its map of namespaces here, if it announces one. Consumers without a map are absent.
+    pub announced_domains: Read<BTreeMap<ClusterId, Option<String>>>,
     /// The credential for each provider.
     pub credentials: BTreeMap<ClusterId, Read<Option<Credential>>>,
     /// Pods in offloaded namespaces.

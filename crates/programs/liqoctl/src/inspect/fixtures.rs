@@ -185,6 +185,7 @@ pub fn facts() -> Facts {
         }))]),
         components: components(),
         namespaces: Ok(Vec::new()),
+        announced_domains: Ok(BTreeMap::new()),
         credentials: BTreeMap::from([(milan(), Ok(Some(credential)))]),
         local_pods: Ok(Vec::new()),
     }

@@ -24,7 +24,7 @@ use liqo_offloading_rules::pod::admission::{Account, Refusal, negative_quantity,
 use liqo_offloading_rules::pod::carry::home_names::{self, ask_resolver};
 use liqo_offloading_rules::pod::carry::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
 use liqo_offloading_rules::pod::ephemeral::{self, MissingContainer, RefusedContainers};
-use liqo_offloading_rules::pod::ledger::AdmissionRequest;
+use liqo_offloading_rules::pod::ledger::{AdmissionRequest, ResizeRequest};
 use liqo_offloading_rules::pod::recreated::earlier_runs;
 use liqo_offloading_rules::pod::references::{References, refs};
 use liqo_offloading_rules::pod::remote::{Live, NAME_TAKEN, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key};
@@ -128,6 +128,8 @@ struct AdmittedPod {
 /// What has to change in a remote pod, so that it becomes what its record says.
 #[derive(Default)]
 struct Changes {
+    /// What the API server says that the pod asks for.
+    asked: Option<ResizeRequest>,
     resize: Option<WantedResize>,
     /// The patch of a pod that has the amounts of its record.
     if_resized: Option<Value>,
@@ -268,6 +270,10 @@ impl Pass<'_> {
                 Progress::Finished(Next::OnChange)
             }
             Step::WaitFor(delay) => {
+                self.memory.unreported_since = None;
+                Progress::Finished(Next::After(delay))
+            }
+            Step::WaitToReport(delay) => {
                 self.memory.unreported_since.get_or_insert_with(Instant::now);
                 Progress::Finished(Next::After(delay))
             }
@@ -389,6 +395,8 @@ impl Pass<'_> {
         if let Some(refused) = self.memory.refused.as_ref().filter(|refused| refused.is_still_refused(&input)) {
             return Ok(Err(refused.refusal.clone()));
         }
+        // The new pod gets the size that is wanted now.
+        self.memory.unresized = None;
         let AdmittedPod { body, is_complete, asks_cluster, references } = match self.admit(shadow, &key, &input, former) {
             Ok(pod) => pod,
             Err(refusal) => return Ok(Err(refusal)),
@@ -406,7 +414,6 @@ impl Pass<'_> {
             Ok(created) => {
                 tracing::debug!(pod = %key, shadow_pod = %self.key, "created a remote pod");
                 self.memory.applied = Some(if is_complete { input.generation } else { NO_GENERATION });
-                self.memory.unresized = None;
                 let live = self.owner_of(created);
                 if let Live::Ours(pod) = &live {
                     // Admission plugins of this cluster may have raised what it requests.
@@ -541,14 +548,16 @@ impl Pass<'_> {
 
     /// Updates amounts, labels, annotations, images, deadline and ephemeral containers of the pod to those of the shadow pod.
     async fn update(&mut self, pod: &RemotePod, generation: i64) -> Result<(), Error> {
+        // After an error the queue tries all of it again.
+        self.memory.applied = Some(NO_GENERATION);
         let Some(shadow) = self.shadow_now().await? else { return Ok(()) };
         let request = Request::new(Pod::url_path(&(), Some(&pod.key.namespace))).get(&pod.key.name, &GetParams::default());
         let request = request.map_err(kube::Error::BuildRequest).step("read", "Pod", &pod.key)?;
         let live = unless_gone(self.provider.context.client.request::<Value>(request).await).step("read", "Pod", &pod.key)?;
-        let Changes { resize, if_resized, if_not_resized, missing, room } =
+        let Changes { asked, resize, if_resized, if_not_resized, missing, room } =
             live.map(|live| self.changes(pod, &shadow.spec.pod, &live)).unwrap_or_default();
         // Before the patch that records what travelled.
-        let is_resized = self.resize(pod, resize).await?;
+        let is_resized = self.resize(pod, asked, resize).await?;
         if let Some(mut patch) = if is_resized { if_resized } else { if_not_resized } {
             patch["metadata"]["uid"] = pod.uid.as_str().into();
             let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
@@ -573,11 +582,12 @@ impl Pass<'_> {
     /// What has to change in a remote pod. Nothing if its record cannot be read: the pod runs on as it is.
     fn changes(&self, pod: &RemotePod, record: &str, live: &Value) -> Changes {
         let _one_at_a_time = self.provider.parsing.lock();
+        let asked = WatchedPod::deserialize(live).ok().and_then(|live| resize::as_asked(pod, live));
         let carried = match record_text::read(record, MAX_POD_LEN) {
             Ok(carried) => carried,
             Err(error) => {
                 tracing::info!(shadow_pod = %self.key, %error, "a changed record is refused");
-                return Changes::default();
+                return Changes { asked, ..Changes::default() };
             }
         };
         let policy = self.provider.policy_of(&pod.consumer);
@@ -586,6 +596,7 @@ impl Pass<'_> {
         let nothing = || ProviderRules { images: Some(Vec::new()), ..ProviderRules::default() };
         let of_patch = rules.clone().unwrap_or_else(nothing);
         Changes {
+            asked,
             resize: WantedResize::of(pod, &carried, live, policy.as_ref()),
             if_resized: remote_patch(&carried, live, &of_patch, true),
             if_not_resized: remote_patch(&carried, live, &of_patch, false),

@@ -43,8 +43,8 @@ pub fn warning(resolver: Option<&Resolver>) -> Option<(&'static str, &'static st
     match resolver {
         None => Some((
             "NoResolver",
-            "the cluster that runs the pod has no Service liqo-dns: the pod resolves names as they are there, not as at home, \
-             until it is created again",
+            "the cluster that runs the pod has no Service liqo-dns, or its manager does not know the cluster's domain: the pod resolves \
+             names as they are there, not as at home, until it is created again",
         )),
         Some(Resolver { is_ready: false, .. }) => Some((
             "ResolverNotReady",
@@ -54,13 +54,9 @@ pub fn warning(resolver: Option<&Resolver>) -> Option<(&'static str, &'static st
     }
 }
 
-/// Whether a pod asks the name servers of its cluster. One in the network of its node asks those of the node, unless it says otherwise.
+/// Whether a pod asks the name servers of its cluster. No remote pod is in the network of its node.
 pub fn asks_cluster(spec: &Value) -> bool {
-    let is_in_host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
-    match text(spec, "/dnsPolicy") {
-        None | Some("ClusterFirst") => !is_in_host_network,
-        policy => policy == Some("ClusterFirstWithHostNet"),
-    }
+    matches!(text(spec, "/dnsPolicy"), None | Some("ClusterFirst" | "ClusterFirstWithHostNet"))
 }
 
 /// Lets a pod of this home namespace ask the resolver, unless the pod chose other name servers than the cluster's.
@@ -189,8 +185,7 @@ mod tests {
         assert_eq!(reason(Some(resolver())), None);
         assert_eq!(reason(Some(Resolver { is_ready: false, ..resolver() })), Some("ResolverNotReady"));
         assert_eq!(reason(None), Some("NoResolver"));
+        assert!(warning(None).unwrap().1.contains("or its manager does not know the cluster's domain"));
         assert!(asks_cluster(&json!({})) && !asks_cluster(&json!({ "dnsPolicy": "Default" })));
-        let in_host_network = |policy: &str| asks_cluster(&json!({ "hostNetwork": true, "dnsPolicy": policy }));
-        assert!(in_host_network("ClusterFirstWithHostNet") && !in_host_network("ClusterFirst"));
     }
 }

@@ -4,7 +4,7 @@
 //! accepts other amounts only through a subresource; the kubelet there does the rest and reports it in the pod's status. If the
 //! provider refuses, it adds the condition that a kubelet would write.
 
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
 use liqo_api::annotations;
 use liqo_api::requests::Effective;
 use liqo_quantity::Quantity;
@@ -58,16 +58,34 @@ pub struct Resize {
     pub patch: Value,
     /// The pod's spec with the new amounts.
     spec: Value,
+    /// The pod's status, without what its kubelet said about other amounts.
+    status: Value,
+}
+
+/// What a pod is charged for a resize.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResizeCharge {
+    /// The amounts in its spec.
+    pub asked: Effective,
+    /// The larger ones of these and of those that its kubelet has not released.
+    pub held: Effective,
+}
+
+impl ResizeCharge {
+    #[must_use]
+    pub(crate) fn max(&self, other: &Self) -> Self {
+        Self { asked: self.asked.max(&other.asked), held: self.held.max(&other.held) }
+    }
 }
 
 impl Resize {
     /// The provider's side: the resize that makes the pod follow what travels now; `None` if nothing is to change.
     ///
     /// A resized pod gets the amounts that a new pod of its size would get. They are compared with those of the size that travelled
-    /// last, not with the live ones, which the provider's own admission may have changed. A pod of an earlier version has no record
-    /// of that size: its live amounts count as what travelled.
+    /// last, not with the live ones, which the provider's own admission may have changed. The amounts of a pod without a record, which
+    /// an earlier version created, are only recorded.
     pub fn of(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Self> {
-        let before = completed(&recorded(live).unwrap_or_else(|| sizes(live)), carried, rules);
+        let before = completed(&recorded(live)?, carried, rules);
         let now = completed(&sizes(carried), carried, rules);
         let wanted = |key: &str, resources: &Value| {
             let changed = difference(now.get(key)?, before.get(key));
@@ -91,18 +109,23 @@ impl Resize {
             resize(&mut spec["resources"], &size);
             patch.insert("resources".into(), size);
         }
-        (!patch.is_empty()).then(|| Self { patch: json!({ "spec": patch }), spec })
+        let mut status = live.get("status").cloned().unwrap_or_default();
+        if let Some(fields) = status.as_object_mut() {
+            fields.remove("conditions");
+        }
+        (!patch.is_empty()).then(|| Self { patch: json!({ "spec": patch }), spec, status })
     }
 
     /// What the pod will be charged, or why it may not have these amounts.
-    pub fn charge(&self, policy: &ConsumerPolicy) -> Result<Effective, PendingResize> {
+    pub fn charge(&self, policy: &ConsumerPolicy) -> Result<ResizeCharge, PendingResize> {
         let spec = PodSpec::deserialize(&self.spec).map_err(|error| {
             PendingResize::infeasible(format!("the new size of the pod cannot be read: {:.200}", error.to_string()))
         })?;
-        match negative_quantity(&spec).or_else(|| policy.missing_limit(&spec)) {
-            Some(refusal) => Err(PendingResize::infeasible(refusal.message)),
-            None => Ok(Effective::of_pod(&spec)),
+        if let Some(refusal) = negative_quantity(&spec).or_else(|| policy.missing_limit(&spec)) {
+            return Err(PendingResize::infeasible(refusal.message));
         }
+        let (asked, status) = (Effective::of_pod(&spec), PodStatus::deserialize(&self.status).unwrap_or_default());
+        Ok(ResizeCharge { asked, held: Effective::of_bound_pod(None, spec, &status) })
     }
 }
 
@@ -222,7 +245,8 @@ mod tests {
         let new = json!({ "requests": { "cpu": "2" } });
         assert_eq!(found.patch, json!({ "spec": { "containers": [{ "name": "c", "resources": new }] } }));
         let charge = found.charge(&policy(json!({}))).unwrap();
-        assert_eq!(charge.charged(Charge::Requests).get("cpu").to_string(), "2010m");
+        assert_eq!(charge.asked, charge.held);
+        assert_eq!(charge.asked.charged(Charge::Requests).get("cpu").to_string(), "2010m");
         assert_eq!(resize_of(&carried(cpu("1")), &live(cpu("1"))), None);
     }
 
@@ -250,11 +274,28 @@ mod tests {
         assert_eq!(resize_of(&carried(cpu("1")), &raised), None);
         let found = resize_of(&carried(cpu("2")), &raised).unwrap();
         assert_eq!(found.spec["containers"][0]["resources"]["limits"], json!({ "ephemeral-storage": "1Gi" }));
-        // A pod of an earlier version has no record of its amounts.
-        raised["metadata"]["annotations"] = json!({ annotations::TRAVELLED: "{}" });
-        assert!(resize_of(&carried(cpu("1")), &raised).is_some());
-        assert_eq!(resize_of(&carried(cpu("1500m")), &raised), None);
         assert_eq!(resize_of(&carried(cpu("1.5")), &raised), None, "the same amount in other words");
+        // A pod of an earlier version has no record of its amounts, so nobody knows who chose them.
+        raised["metadata"]["annotations"] = json!({ annotations::TRAVELLED: "{}" });
+        assert_eq!(resize_of(&carried(cpu("2")), &raised), None);
+    }
+
+    #[test]
+    fn a_pod_holds_what_its_kubelet_has_not_released_whatever_else_grows() {
+        let with = |one: &str, other: &str| {
+            let mut pod = live(cpu(one));
+            pod["spec"]["containers"][1]["resources"] = cpu(other);
+            pod["metadata"]["annotations"] = json!({ annotations::TRAVELLED: json!({ "resources": sizes(&pod) }).to_string() });
+            let has = json!({ "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "allocatedResources": { "cpu": "2" } });
+            // What the kubelet said about the amounts before.
+            let condition = json!({ "type": RESIZE_PENDING, "status": "True", "reason": "Infeasible" });
+            pod["status"] = json!({ "conditions": [condition], "containerStatuses": [has] });
+            pod
+        };
+        let charge = resize_of(&with("1", "3"), &with("1", "1")).unwrap().charge(&policy(json!({}))).unwrap();
+        let cpu = |charge: &Effective| charge.charged(Charge::Requests).get("cpu").to_string();
+        assert_eq!((cpu(&charge.asked), cpu(&charge.held)), ("4".to_owned(), "5".to_owned()));
     }
 
     #[test]
@@ -285,12 +326,9 @@ mod tests {
         for container in old["spec"]["containers"].as_array_mut().unwrap() {
             container["resources"]["limits"].take();
         }
-        for record in [old["metadata"]["annotations"].clone(), json!({ annotations::TRAVELLED: "{}" })] {
-            old["metadata"]["annotations"] = record;
-            assert_eq!(resize_of(&carried(cpu("1")), &old), None);
-            let patch = resize_of(&carried(cpu("2")), &old).unwrap().patch;
-            assert_eq!(patch["spec"]["containers"], json!([{ "name": "c", "resources": { "requests": { "cpu": "2" } } }]));
-        }
+        assert_eq!(resize_of(&carried(cpu("1")), &old), None);
+        let patch = resize_of(&carried(cpu("2")), &old).unwrap().patch;
+        assert_eq!(patch["spec"]["containers"], json!([{ "name": "c", "resources": { "requests": { "cpu": "2" } } }]));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Pods that are resized in place. What a resize adds must fit into what is free. It is charged from before the API server is asked
 //! until the watch shows the new amounts; from then on the pod is charged the larger of what it has and what it asks for.
 //!
+//! A request whose answer was lost may have been accepted, so only the watch ends a resize that is in flight. Until then it is charged
+//! what the API server says that the pod asks for.
+//!
 //! A resize that has no room holds up nobody, and is tried again whenever room may have become free.
 
 use liqo_api::requests::Effective;
@@ -8,8 +11,8 @@ use liqo_api::{Charge, Key};
 use liqo_quantity::{Quantity, ResourceList};
 
 use crate::pod::admission::{Account, Offer};
-use crate::pod::carry::resize::PendingResize;
-use crate::pod::ledger::{Ledger, usable};
+use crate::pod::carry::resize::{PendingResize, ResizeCharge};
+use crate::pod::ledger::{Charged, Ledger, usable};
 use crate::pod::remote_pod::RemotePod;
 
 /// A pod that is to have other amounts.
@@ -20,29 +23,62 @@ pub struct ResizeRequest {
     namespace: String,
     uid: String,
     /// The amounts that it is to have.
-    charge: Effective,
+    charge: ResizeCharge,
 }
 
 impl ResizeRequest {
-    pub fn new(pod: &RemotePod, charge: Effective) -> Self {
+    pub fn new(pod: &RemotePod, charge: ResizeCharge) -> Self {
         let (namespace, uid) = (pod.key.namespace.clone(), pod.uid.clone());
         Self { account: pod.account(), shadow: pod.shadow_key(), namespace, uid, charge }
+    }
+
+    /// A pod that is to have the amounts that it asks for.
+    pub fn as_asked(pod: &RemotePod) -> Self {
+        Self::new(pod, ResizeCharge { asked: pod.asked().clone(), held: pod.charge.clone() })
     }
 
     pub(super) fn is_for(&self, account: &Account) -> bool {
         self.account == *account
     }
 
-    /// Whether this pod, as the watch shows it, asks for these amounts.
-    fn is_shown_by(&self, pod: &RemotePod) -> bool {
-        let asks = |charge| self.charge.charged(charge).fits_in(pod.asked().charged(charge)).is_ok();
-        asks(Charge::Requests) && asks(Charge::Limits)
+    /// Whether this change is the end of the pod.
+    fn is_ended_by(&self, old: Option<&RemotePod>, new: Option<&RemotePod>) -> bool {
+        match (old, new) {
+            (_, Some(new)) if new.uid == self.uid => !new.counts(),
+            (Some(old), _) => old.uid == self.uid,
+            _ => false,
+        }
     }
 }
 
+/// A resize that the API server may have accepted, and that the watch has not shown.
+#[derive(Debug)]
+pub(super) struct ResizeInFlight {
+    request: ResizeRequest,
+    /// What resizes before it asked for, as long as the watch has not shown these amounts either.
+    earlier: Option<ResizeCharge>,
+}
+
+impl ResizeInFlight {
+    fn charge(&self) -> ResizeCharge {
+        self.earlier.as_ref().map_or_else(|| self.request.charge.clone(), |earlier| earlier.max(&self.request.charge))
+    }
+
+    /// The watch shows that the pod asks for these amounts. Returns whether it has shown the resize.
+    fn shown(&mut self, asked: &Effective) -> bool {
+        self.earlier.take_if(|earlier| covers(asked, &earlier.asked));
+        self.earlier.is_none() && covers(asked, &self.request.charge.asked)
+    }
+}
+
+/// Whether a pod that asks for these amounts has room for the others.
+fn covers(asked: &Effective, others: &Effective) -> bool {
+    [Charge::Requests, Charge::Limits].into_iter().all(|charge| others.charged(charge).fits_in(asked.charged(charge)).is_ok())
+}
+
 impl Ledger {
-    /// Decides whether a pod may have other amounts now, and if so charges them until the watch shows the pod with them, or
-    /// [`end_resize`](Self::end_resize) is called. Otherwise the resize waits for room.
+    /// Decides whether a pod may have other amounts now, and if so charges them until the watch shows the pod with them. Otherwise the
+    /// resize waits for room.
     pub fn resize(
         &mut self,
         request: ResizeRequest,
@@ -50,26 +86,50 @@ impl Ledger {
         charge: Charge,
         ours: impl Fn(&str) -> bool,
     ) -> Result<(), PendingResize> {
-        self.end_resize(&request.shadow);
-        let verdict = self.has_room(&request, offer, charge, ours);
+        let verdict = self.has_room_instead(&request, offer, charge, ours);
+        let shadow = request.shadow.clone();
+        if verdict.is_err() {
+            self.deferred.insert(shadow, request);
+            return verdict;
+        }
+        self.deferred.remove(&shadow);
+        let before = self.resizing.remove(&shadow).filter(|before| before.request.uid == request.uid);
         self.sums.remove(&request.account);
-        let list = if verdict.is_ok() { &mut self.resizing } else { &mut self.deferred };
-        list.insert(request.shadow.clone(), request);
+        self.resizing.insert(shadow, ResizeInFlight { request, earlier: before.map(|before| before.charge()) });
         verdict
     }
 
     /// Whether there is room now for a resize that waits for it.
     pub fn may_resize(&mut self, shadow: &Key, offer: Option<&Offer>, charge: Charge, ours: impl Fn(&str) -> bool) -> bool {
         let request = self.deferred.get(shadow).cloned();
-        request.is_some_and(|request| self.has_room(&request, offer, charge, ours).is_ok())
+        request.is_some_and(|request| self.has_room_instead(&request, offer, charge, ours).is_ok())
     }
 
-    /// Ends a resize that was refused, or is not wanted any more. Returns the shadow pods that may fit now.
-    pub fn end_resize(&mut self, shadow: &Key) -> Vec<Key> {
-        self.deferred.remove(shadow);
-        let Some(ResizeRequest { account, .. }) = self.resizing.remove(shadow) else { return Vec::new() };
+    /// Records what the API server says that a pod asks for. A resize in flight is charged that, and none waits for room any more.
+    /// Returns the shadow pods that may fit now.
+    pub fn pod_asks(&mut self, live: ResizeRequest) -> Vec<Key> {
+        let (shadow, account) = (live.shadow.clone(), live.account.clone());
+        self.deferred.remove(&shadow);
+        let asked = self.watched(&live).map(|pod| pod.asked.as_deref().unwrap_or(&pod.charge).clone());
+        let Some(in_flight) = self.resizing.get_mut(&shadow) else { return Vec::new() };
+        if in_flight.request.uid != live.uid || in_flight.request.charge.asked == live.charge.asked {
+            return Vec::new();
+        }
+        in_flight.request = live;
+        // The watch reported that already, and will not report it again.
+        if asked.is_some_and(|asked| in_flight.shown(&asked)) {
+            self.resizing.remove(&shadow);
+        }
         self.sums.remove(&account);
         self.refused(&account)
+    }
+
+    /// Ends the resize of a pod that is gone or is created again. Returns the shadow pods that may fit now.
+    pub(super) fn forget_resize(&mut self, shadow: &Key) -> Vec<Key> {
+        self.deferred.remove(shadow);
+        let Some(ResizeInFlight { request, .. }) = self.resizing.remove(shadow) else { return Vec::new() };
+        self.sums.remove(&request.account);
+        self.refused(&request.account)
     }
 
     /// The shadow pods of a tenant whose resize waits for room.
@@ -79,29 +139,60 @@ impl Ledger {
 
     /// The watch shows a change of a pod: the resize ends if that shows the new amounts, or if the pod ended.
     pub(super) fn resize_changed(&mut self, old: Option<&RemotePod>, new: Option<&RemotePod>) -> Vec<Key> {
-        let is_over = |request: &ResizeRequest| match (old, new) {
-            (_, Some(new)) if new.uid == request.uid => !new.counts() || request.is_shown_by(new),
-            (Some(old), _) => old.uid == request.uid,
-            _ => false,
-        };
-        let shadow = new.or(old).map(RemotePod::shadow_key);
-        let over = shadow.filter(|shadow| self.resizing.get(shadow).is_some_and(is_over));
-        over.map(|shadow| self.end_resize(&shadow)).unwrap_or_default()
+        let Some(shadow) = new.or(old).map(RemotePod::shadow_key) else { return Vec::new() };
+        if self.deferred.get(&shadow).is_some_and(|request| request.is_ended_by(old, new)) {
+            self.deferred.remove(&shadow);
+        }
+        let Some(in_flight) = self.resizing.get_mut(&shadow) else { return Vec::new() };
+        let had_earlier = in_flight.earlier.is_some();
+        let is_over = in_flight.request.is_ended_by(old, new)
+            || new.is_some_and(|new| new.uid == in_flight.request.uid && in_flight.shown(new.asked()));
+        if !is_over && in_flight.earlier.is_some() == had_earlier {
+            return Vec::new();
+        }
+        let account = in_flight.request.account.clone();
+        if is_over {
+            self.resizing.remove(&shadow);
+        }
+        self.sums.remove(&account);
+        self.refused(&account)
     }
 
     /// What resizes add to what the pods of an account are charged.
     pub(super) fn added_by_resizes(&self, account: &Account, charge: Charge, ours: impl Fn(&str) -> bool) -> ResourceList {
-        let resizing = self.resizing.values().filter(|request| request.account == *account && ours(&request.namespace));
-        resizing.fold(ResourceList::new(), |sum, request| sum + &self.added(request, charge))
+        let resizing = self.resizing.values().filter(|one| one.request.account == *account && ours(&one.request.namespace));
+        resizing.fold(ResourceList::new(), |sum, one| sum + &self.added(&one.request, &one.charge(), charge))
     }
 
-    fn added(&self, request: &ResizeRequest, charge: Charge) -> ResourceList {
-        let pods = self.pods.get(&request.account).and_then(|namespaces| namespaces.get(&request.namespace));
+    /// What the pod of this request is charged more than now if it is charged these amounts.
+    fn added(&self, request: &ResizeRequest, amounts: &ResizeCharge, charge: Charge) -> ResourceList {
         // The watch may not show a new pod yet.
         let created = || self.reserved.get(&request.shadow).map(|(_, held)| held);
-        let held = pods.and_then(|pods| pods.get(&request.uid)).or_else(created);
-        let wanted = request.charge.charged(charge);
+        let held = self.watched(request).map(|pod| &pod.charge).or_else(created);
+        let wanted = amounts.held.charged(charge);
         held.map_or_else(|| wanted.clone(), |held| wanted.saturating_sub(held.charged(charge)))
+    }
+
+    fn watched(&self, request: &ResizeRequest) -> Option<&Charged> {
+        self.pods.get(&request.account)?.get(&request.namespace)?.get(&request.uid)
+    }
+
+    /// Whether there is room, if a resize of the same pod that is in flight is not charged.
+    fn has_room_instead(
+        &mut self,
+        request: &ResizeRequest,
+        offer: Option<&Offer>,
+        charge: Charge,
+        ours: impl Fn(&str) -> bool,
+    ) -> Result<(), PendingResize> {
+        let Some(in_flight) = self.resizing.remove(&request.shadow) else {
+            return self.has_room(request, offer, charge, ours);
+        };
+        self.sums.remove(&request.account);
+        let verdict = self.has_room(request, offer, charge, ours);
+        self.resizing.insert(request.shadow.clone(), in_flight);
+        self.sums.remove(&request.account);
+        verdict
     }
 
     fn has_room(
@@ -111,13 +202,13 @@ impl Ledger {
         charge: Charge,
         ours: impl Fn(&str) -> bool,
     ) -> Result<(), PendingResize> {
-        let added = self.added(request, charge);
+        let added = self.added(request, &request.charge, charge);
         if added.is_zero() {
             return Ok(());
         }
         let pool = &request.account.pool;
         let offer = usable(offer, pool).map_err(|refusal| PendingResize::infeasible(refusal.message))?;
-        let mut growing = request.charge.charged(charge).clone();
+        let mut growing = request.charge.asked.charged(charge).clone();
         growing.retain(|name, _| added.get(name) > Quantity::ZERO);
         growing.fits_in(&offer.hard).map_err(|short| {
             let short: Vec<String> = short.iter().map(ToString::to_string).collect();
@@ -186,7 +277,9 @@ mod tests {
 
     fn resize(ledger: &mut Ledger, to: &str, offer: &Offer) -> Result<(), PendingResize> {
         let pod = settled("1");
-        ledger.resize(ResizeRequest::new(&pod, settled(to).charge), Some(offer), Charge::Requests, |_| true)
+        let to = settled(to).charge;
+        let request = ResizeRequest::new(&pod, ResizeCharge { asked: to.clone(), held: to });
+        ledger.resize(request, Some(offer), Charge::Requests, |_| true)
     }
 
     fn charged(ledger: &mut Ledger) -> String {
@@ -282,6 +375,73 @@ mod tests {
         resize(&mut ledger, "9", &offer).unwrap_err();
         ledger.forget(&pod.shadow_key());
         assert!(ledger.deferred.is_empty());
+    }
+
+    #[test]
+    fn a_resize_that_the_api_server_accepted_is_charged_until_the_watch_shows_it() {
+        let (pod, offer) = (settled("1"), offer("4"));
+        let mut ledger = ledger(&[&pod]);
+        resize(&mut ledger, "3", &offer).unwrap();
+        // The next pass reads the pod, and wants nothing more.
+        ledger.pod_asks(ResizeRequest::as_asked(&running("1", "3", json!([]))));
+        assert_eq!(charged(&mut ledger), "3");
+        // Another size that the offer refuses, and then a smaller one.
+        assert_eq!(resize(&mut ledger, "9", &offer).unwrap_err().reason, "Infeasible");
+        assert_eq!(charged(&mut ledger), "3");
+        resize(&mut ledger, "1", &offer).unwrap();
+        ledger.pod_asks(ResizeRequest::as_asked(&settled("1")));
+        assert_eq!(charged(&mut ledger), "3", "the kubelet may have seen the larger size");
+        let larger = running("1", "3", json!([]));
+        ledger.pod_changed(Some(&pod), Some(&larger));
+        assert!(ledger.resizing.is_empty());
+        ledger.pod_changed(Some(&larger), Some(&settled("1")));
+        assert_eq!(charged(&mut ledger), "1");
+    }
+
+    #[test]
+    fn a_resize_that_never_arrived_is_charged_until_the_api_server_says_so() {
+        let (pod, offer) = (settled("1"), offer("4"));
+        let mut ledger = ledger(&[&pod]);
+        resize(&mut ledger, "3", &offer).unwrap();
+        ledger.pod_asks(ResizeRequest::as_asked(&pod));
+        assert_eq!((charged(&mut ledger), ledger.resizing.len()), ("1".into(), 0));
+    }
+
+    #[test]
+    fn what_admission_adds_to_a_resize_is_charged_as_soon_as_the_api_server_answers() {
+        let (pod, offer) = (settled("1"), offer("4"));
+        let mut ledger = ledger(&[&pod]);
+        resize(&mut ledger, "2", &offer).unwrap();
+        ledger.pod_asks(ResizeRequest::as_asked(&running("1", "3", json!([]))));
+        assert_eq!(charged(&mut ledger), "3");
+        // The watch may be faster than the answer, and admission may take something away.
+        let resized = running("1", "2", json!([]));
+        resize(&mut ledger, "4", &offer).unwrap();
+        ledger.pod_changed(Some(&pod), Some(&running("1", "3", json!([]))));
+        ledger.pod_changed(Some(&running("1", "3", json!([]))), Some(&resized));
+        ledger.pod_asks(ResizeRequest::as_asked(&resized));
+        assert_eq!((charged(&mut ledger), ledger.resizing.len()), ("2".into(), 0));
+    }
+
+    #[test]
+    fn what_a_kubelet_has_not_released_leaves_no_room_for_another_container_to_grow() {
+        let (pod, offer) = (settled("2"), offer("2"));
+        let mut ledger = ledger(&[&pod]);
+        let charge = ResizeCharge { asked: settled("2").charge, held: settled("3").charge };
+        let refused = ledger.resize(ResizeRequest::new(&pod, charge), Some(&offer), Charge::Requests, |_| true).unwrap_err();
+        assert_eq!(refused.reason, "Deferred");
+    }
+
+    #[test]
+    fn no_resize_waits_for_room_for_a_pod_that_ended_or_is_gone() {
+        let (pod, offer) = (settled("1"), offer("4"));
+        let ended = RemotePod { end: Some(crate::pod::remote_pod::End::Failed), ..pod.clone() };
+        for (old, new) in [(&pod, Some(&ended)), (&pod, None), (&ended, None)] {
+            let mut ledger = ledger(&[&pod, &other("2")]);
+            resize(&mut ledger, "3", &offer).unwrap_err();
+            ledger.pod_changed(Some(old), new);
+            assert!(ledger.deferred.is_empty());
+        }
     }
 
     #[test]

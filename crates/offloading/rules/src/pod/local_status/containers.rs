@@ -73,18 +73,30 @@ fn with_own_amounts(mut status: Value, container: &Value, now: Option<&Value>) -
     let parsed = |resources: Option<&Value>, kind: &str, resource: &str| {
         resources.and_then(|resources| Quantity::deserialize(resources.get(kind)?.get(resource)?).ok())
     };
-    let is_credible = |kind: &str, resource: &str, amount: &Value| {
+    let is_credible = |kind: &str, resource: &str, amount: &Value, shown: Option<Quantity>| {
         let amount = Quantity::deserialize(amount).unwrap_or_default();
-        let shown = parsed(now.and_then(|now| now.get("resources")), kind, resource).unwrap_or_default();
-        parsed(container.get("resources"), kind, resource).is_some_and(|asked| amount <= (asked + asked).max(shown))
+        let asked = parsed(container.get("resources"), kind, resource);
+        !amount.is_negative() && asked.is_some_and(|asked| amount <= (asked + asked).max(shown.unwrap_or_default()))
     };
-    let Some(Value::Object(resources)) = status.get_mut("resources") else { return status };
-    for (kind, amounts) in resources.iter_mut() {
-        if let Value::Object(amounts) = amounts {
-            amounts.retain(|resource, amount| is_credible(kind, resource, amount));
+    if let Some(Value::Object(resources)) = status.get_mut("resources") {
+        for (kind, amounts) in resources.iter_mut() {
+            if let Value::Object(amounts) = amounts {
+                let shown = |resource: &str| parsed(now.and_then(|now| now.get("resources")), kind, resource);
+                amounts.retain(|resource, amount| is_credible(kind, resource, amount, shown(resource)));
+            }
+        }
+        resources.retain(|_, amounts| amounts.as_object().is_some_and(|amounts| !amounts.is_empty()));
+    }
+    // The kubelet allocates requests.
+    if let Some(Value::Object(allocated)) = status.get_mut("allocatedResources") {
+        let shown = |resource: &str| parsed(now, "allocatedResources", resource);
+        allocated.retain(|resource, amount| is_credible("requests", resource, amount, shown(resource)));
+        if allocated.is_empty()
+            && let Some(fields) = status.as_object_mut()
+        {
+            fields.remove("allocatedResources");
         }
     }
-    resources.retain(|_, amounts| amounts.as_object().is_some_and(|amounts| !amounts.is_empty()));
     status
 }
 

@@ -166,10 +166,30 @@ fn a_container_shows_those_amounts_that_its_spec_names_as_far_as_they_are_credib
     assert_eq!(shown(cpu("10m"), Value::Null, cpu("20m")), Some(cpu("20m")), "kernels round");
     assert_eq!(shown(cpu("1"), cpu("1"), cpu("64")), Some(json!({})), "the home cluster would count it");
     assert_eq!(shown(cpu("1"), Value::Null, cpu("much")), Some(json!({})));
+    assert_eq!(shown(cpu("1"), Value::Null, cpu("-1")), Some(json!({})));
     assert_eq!(shown(cpu("1"), Value::Null, Value::Null), None, "a kubelet that cannot resize reports none");
 }
 
 /// A container that runs, with what else its kubelet reports.
+#[test]
+fn what_is_allocated_to_a_container_is_shown_by_the_same_rule_as_its_resources() {
+    let shown = |before: Value, said: Value| {
+        let (mut home, mut remote) = (home(), remote());
+        home["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}});
+        home["status"]["containerStatuses"] = json!([running("c")]);
+        home["status"]["containerStatuses"][0]["allocatedResources"] = before;
+        remote["containerStatuses"][0]["allocatedResources"] = said;
+        let pod = merged_with(home, &reduce_status(&json!({ "status": remote })), &link());
+        pod["status"]["containerStatuses"][0].get("allocatedResources").cloned()
+    };
+    let cpu = |amount: &str| json!({"cpu": amount});
+    assert_eq!(shown(cpu("1"), json!({"cpu": "2", "memory": "32Mi"})), Some(cpu("2")), "not the defaults of the provider");
+    assert_eq!(shown(cpu("3"), cpu("3")), Some(cpu("3")), "it has not become smaller yet");
+    for amount in ["64", "-1"] {
+        assert_eq!(shown(cpu("1"), cpu(amount)), None, "the home cluster would count it");
+    }
+}
+
 fn detailed() -> Value {
     let mut status = running("c");
     status["containerID"] = json!("containerd://abc");
@@ -184,7 +204,8 @@ fn ids_allocated_resources_mounts_and_the_observed_generation_are_shown() {
     let mut home = home();
     home["metadata"]["generation"] = json!(3);
     home["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "tmp", "mountPath": "/tmp"}]);
-    home["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "100m"}});
+    let named = json!({"cpu": "100m", "example.com/gpu": "1"});
+    home["spec"]["containers"][0]["resources"] = json!({"requests": named, "limits": named});
     let mut said = detailed();
     said["volumeMounts"].as_array_mut().unwrap().push(json!({"name": "kube-api-access-x", "mountPath": "/var/run"}));
     said["allocatedResources"]["memory"] = json!("much");
@@ -201,7 +222,7 @@ fn ids_allocated_resources_mounts_and_the_observed_generation_are_shown() {
 fn fields_that_the_api_server_drops_are_not_written_again_and_again() {
     let mut home = home();
     home["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "tmp", "mountPath": "/tmp"}]);
-    home["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "100m"}});
+    home["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "100m"}, "limits": {"cpu": "100m"}});
     let reported = reduce_status(&json!({"status": {"phase": "Running", "containerStatuses": [detailed()]}}));
     let mut pod = merged_with(home, &reported, &link());
     let kept = pod["status"]["containerStatuses"][0].as_object_mut().unwrap();

@@ -89,7 +89,7 @@ fn a_pod_that_runs_once_is_recorded_at_once_and_one_that_restarts_with_the_next_
 
     let mut restarting = snapshot(shadow("Always", |_| {}));
     restarting.seen = vec![live("u1", "Pending")];
-    assert_eq!(decide(&restarting), Step::WaitFor(DETAIL_DELAY));
+    assert_eq!(decide(&restarting), Step::WaitToReport(DETAIL_DELAY));
     restarting.unreported_for = DETAIL_DELAY;
     assert_eq!(recorded(decide(&restarting)).remote_uid.as_deref(), Some("u1"));
     restarting.unreported_for = Duration::ZERO;
@@ -120,7 +120,7 @@ fn details_wait_for_news_but_not_for_ever() {
     let mut detail = snapshot(created("Always", |_| {}));
     let with_ip = pod("web", "u1", |object| object["status"] = json!({ "phase": "Running", "podIP": "10.0.0.1" }));
     detail.seen = vec![Arc::new(with_ip)];
-    assert_eq!(decide(&detail), Step::WaitFor(DETAIL_DELAY));
+    assert_eq!(decide(&detail), Step::WaitToReport(DETAIL_DELAY));
     detail.unreported_for = DETAIL_DELAY;
     assert!(recorded(decide(&detail)).pod.is_some());
 }
@@ -142,7 +142,7 @@ fn readiness_restarts_and_a_container_that_cannot_start_are_told_at_once() {
         object["status"] = json!({ "phase": "Pending", "startTime": "2026-01-01T00:00:00Z", "containerStatuses": [
             { "name": "c", "restartCount": 0, "state": { "waiting": { "reason": "ContainerCreating" } } }] });
     }))];
-    assert_eq!(decide(&starting), Step::WaitFor(DETAIL_DELAY));
+    assert_eq!(decide(&starting), Step::WaitToReport(DETAIL_DELAY));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_refused_pod_is_told_once_why() {
     refused.reported = reported;
     assert_eq!(decide(&refused), Step::Wait);
     refused.refusal = Some(Refusal { reason: "OfferExceeded", message: "cpu: 2 short".into() });
-    assert_eq!(decide(&refused), Step::WaitFor(WORDS_DELAY));
+    assert_eq!(decide(&refused), Step::WaitToReport(WORDS_DELAY));
     refused.unreported_for = WORDS_DELAY;
     assert!(recorded(decide(&refused)).message.unwrap().contains("2 short"));
     refused.refusal = None;
@@ -349,8 +349,11 @@ fn a_refused_ephemeral_container_is_reported_at_once() {
 fn a_resize_that_was_refused_is_reported_and_tried_again_when_it_is_due() {
     let mut refused = snapshot(created("Always", |_| {}));
     refused.seen = vec![live("u1", "Running")];
+    refused.resize_retry = Some(REFUSED_RETRY);
+    assert_eq!(decide(&refused), Step::WaitFor(REFUSED_RETRY), "there is nothing to report");
     refused.pending_resize = Some(PendingResize::deferred("pool default is too small"));
-    assert_eq!(decide(&refused), Step::WaitFor(DETAIL_DELAY));
+    assert_eq!(decide(&refused), Step::WaitToReport(DETAIL_DELAY));
+    refused.resize_retry = None;
     refused.unreported_for = DETAIL_DELAY;
     let status = recorded(decide(&refused)).pod.unwrap();
     assert_eq!(status.value()["conditions"][0]["reason"], "Deferred");

@@ -100,8 +100,11 @@ fn time(one: &Facts, other: &Facts) -> Finding {
     }
 }
 
+fn version(facts: &Facts) -> Option<String> {
+    facts.liqo.configuration().and_then(|config| config.status.as_ref()?.version.clone())
+}
+
 fn versions(one: &Facts, other: &Facts) -> Finding {
-    let version = |facts: &Facts| facts.liqo.configuration().and_then(|config| config.status.as_ref()?.version.clone());
     match (version(one), version(other)) {
         (Some(first), Some(second)) if first == second => Finding::ok(Check::Versions, format!("both run Liqo {first}")),
         (Some(first), Some(second)) => Finding::warn(
@@ -117,13 +120,32 @@ fn domains(one: &Facts, other: &Facts) -> Finding {
     let check = Check::ClusterDomains;
     match (cluster_domain(one), cluster_domain(other)) {
         (Some(first), Some(second)) if first == second => Finding::ok(check, format!("both have {first}")),
-        // The resolver translates full names (`service.namespace.svc.DOMAIN`).
-        (Some(first), Some(second)) => Finding::ok(
-            check,
-            format!("{} has {first}, {} has {second}: a remote pod uses that of its own cluster", one.name, other.name),
-        ),
+        (Some(first), Some(second)) => {
+            let what = format!("{} has {first}, {} has {second}", one.name, other.name);
+            match [(one, &first, other), (other, &second, one)]
+                .map(|(consumer, domain, provider)| knows(provider, consumer, domain))
+            {
+                [Err(why), _] | [_, Err(why)] => unread(check, why),
+                // The resolver of the provider translates full names.
+                [Ok(true), Ok(true)] if version(one).is_some() && version(one) == version(other) => {
+                    Finding::ok(check, format!("{what}: a remote pod uses that of its own cluster"))
+                }
+                _ => Finding::warn(
+                    check,
+                    what,
+                    "full names (`service.namespace.svc.DOMAIN`) may resolve on one side only: let both clusters run the same version of Liqo; until then, use `service` or `service.namespace.svc` in pods",
+                ),
+            }
+        }
         _ => Finding::unknown(check, "the domain of a cluster is not in ConfigMap kube-system/coredns"),
     }
+}
+
+/// Whether the provider knows the domain of a consumer that has namespaces there.
+fn knows<'a>(provider: &'a Facts, consumer: &Facts, domain: &str) -> Result<bool, &'a String> {
+    let announced = provider.announced_domains.as_ref()?;
+    let announced = consumer.liqo.id().and_then(|id| announced.get(id));
+    Ok(announced.is_none_or(|announced| announced.as_deref() == Some(domain)))
 }
 
 /// Whether `of` uses the address that `peer` announces.
@@ -347,7 +369,27 @@ mod tests {
         two.components.corefile = Ok(Some("kubernetes cluster.milan {".to_owned()));
         assert_eq!(verdict(&one, &two, Check::Versions).verdict, Verdict::Warn);
         let found = verdict(&one, &two, Check::ClusterDomains);
-        assert!(found.verdict == Verdict::Ok && found.what.contains("cluster.milan"), "{}", found.what);
+        assert!(found.verdict == Verdict::Warn && found.what.contains("cluster.milan"), "{}", found.what);
+    }
+
+    #[test]
+    fn domains_may_differ_where_the_provider_knows_the_one_of_the_consumer() {
+        let (one, mut two) = (facts(), other());
+        two.components.corefile = Ok(Some("kubernetes cluster.milan {".to_owned()));
+        let found = |two: &Facts| verdict(&one, two, Check::ClusterDomains).verdict;
+        assert_eq!(found(&two), Verdict::Ok, "rome has no namespace there");
+        let announced = |domain: Option<&str>| Ok([(rome(), domain.map(str::to_owned))].into());
+        two.announced_domains = announced(Some("cluster.local"));
+        assert_eq!(found(&two), Verdict::Ok);
+        for domain in [None, Some("corp.local")] {
+            two.announced_domains = announced(domain);
+            assert_eq!(found(&two), Verdict::Warn, "{domain:?}");
+        }
+        two.announced_domains = Err("cannot read: forbidden".to_owned());
+        assert_eq!(found(&two), Verdict::Unknown);
+        two.announced_domains = announced(Some("cluster.local"));
+        two.liqo.config.as_mut().unwrap().as_mut().unwrap().status.as_mut().unwrap().version = Some("9.9.9".to_owned());
+        assert_eq!(found(&two), Verdict::Warn);
     }
 
     #[test]

@@ -5,21 +5,21 @@ use std::time::Duration;
 use kube::{
     Api,
     api::{Patch, PatchParams},
+    core::Status,
 };
 use liqo_api::Charge;
-use liqo_api::requests::Effective;
 use liqo_controller_runtime::events::object_ref;
 use liqo_controller_runtime::writes::{Step as _, unless_gone};
 use liqo_offloading_rules::pod::admission::Refusal;
-use liqo_offloading_rules::pod::carry::resize::{PendingResize, Resize};
+use liqo_offloading_rules::pod::carry::resize::{PendingResize, Resize, ResizeCharge};
 use liqo_offloading_rules::pod::ledger::ResizeRequest;
 use liqo_offloading_rules::pod::remote::REFUSED_RETRY;
-use liqo_offloading_rules::pod::remote_pod::RemotePod;
+use liqo_offloading_rules::pod::remote_pod::{RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{MetadataOnly, Pass};
+use super::Pass;
 use crate::provider::state::Error;
 use crate::provider::triggers;
 
@@ -39,7 +39,7 @@ pub(super) struct WantedResize {
     /// Of the subresource `resize`.
     patch: Value,
     /// What the pod will be charged, or why it may not have these amounts.
-    charge: Result<(Effective, Charge), PendingResize>,
+    charge: Result<(ResizeCharge, Charge), PendingResize>,
 }
 
 impl WantedResize {
@@ -54,11 +54,28 @@ impl WantedResize {
     }
 }
 
+/// What the API server says that the pod asks for; `None` for another pod of its name.
+pub(super) fn as_asked(pod: &RemotePod, answer: WatchedPod) -> Option<ResizeRequest> {
+    let live = RemotePod::reduce(answer).filter(|live| live.uid == pod.uid)?;
+    Some(ResizeRequest::as_asked(&live))
+}
+
+/// Whether the API server's answer names this object. An answer about a subresource that it does not have names none.
+fn is_about(status: &Status, name: &str) -> bool {
+    status.details.as_ref().is_some_and(|details| details.name == name)
+}
+
 impl Pass<'_> {
-    /// Gives the pod the amounts of its shadow pod. Returns whether it has them now, as far as this cluster's API server decides that.
-    pub(super) async fn resize(&mut self, pod: &RemotePod, wanted: Option<WantedResize>) -> Result<bool, Error> {
+    /// Gives the pod the amounts of its shadow pod. `asked` is what it asks for now. Returns whether it has these amounts now, as far as
+    /// this cluster's API server decides that.
+    pub(super) async fn resize(
+        &mut self,
+        pod: &RemotePod,
+        asked: Option<ResizeRequest>,
+        wanted: Option<WantedResize>,
+    ) -> Result<bool, Error> {
+        self.record(asked.clone());
         let Some(WantedResize { mut patch, charge }) = wanted else {
-            self.end_resize();
             self.memory.unresized = None;
             return Ok(true);
         };
@@ -67,21 +84,25 @@ impl Pass<'_> {
             return Ok(false);
         }
         patch["metadata"]["uid"] = pod.uid.as_str().into();
-        let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
+        let api: Api<WatchedPod> = self.pods(&pod.key.namespace);
         let params = PatchParams::default();
         let refusal = match api.patch_subresource("resize", &pod.key.name, &params, &Patch::Strategic(&patch)).await {
-            // The pod existed a moment ago. If it is gone, its shadow pod gets a new one of the new size.
-            Err(kube::Error::Api(status)) if status.code == 404 => NO_SUBRESOURCE.to_owned(),
+            Err(kube::Error::Api(status)) if status.code == 404 && !is_about(&status, &pod.key.name) => NO_SUBRESOURCE.to_owned(),
             Err(kube::Error::Api(status)) if Refusal::is_meant_by(&status) => Refusal::of(&status).message,
             // After an error it stays charged, because the API server may have accepted it. The queue tries again.
             answer => {
-                unless_gone(answer).step("resize", "Pod", &pod.key)?;
-                tracing::debug!(pod = %pod.key, "resized a remote pod");
+                // If the pod is gone, its shadow pod gets a new one of the new size.
+                let resized = unless_gone(answer).step("resize", "Pod", &pod.key)?;
+                if resized.is_some() {
+                    tracing::debug!(pod = %pod.key, "resized a remote pod");
+                }
+                // Admission plugins of this cluster may have changed what it requests.
+                self.record(resized.and_then(|resized| as_asked(pod, resized)));
                 self.memory.unresized = None;
                 return Ok(true);
             }
         };
-        self.end_resize();
+        self.record(asked);
         self.refuse_resize(pod, PendingResize::infeasible(refusal), false).await;
         Ok(false)
     }
@@ -90,12 +111,9 @@ impl Pass<'_> {
     fn admit_resize(
         &self,
         pod: &RemotePod,
-        charge: Result<(Effective, Charge), PendingResize>,
+        charge: Result<(ResizeCharge, Charge), PendingResize>,
     ) -> Result<(), (PendingResize, bool)> {
-        let (amounts, charge) = charge.map_err(|pending| {
-            self.end_resize();
-            (pending, false)
-        })?;
+        let (amounts, charge) = charge.map_err(|pending| (pending, false))?;
         let offer = self.provider.offers.get(&pod.account().offer());
         let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
         let mut ledger = self.provider.ledger.lock();
@@ -115,9 +133,10 @@ impl Pass<'_> {
         }
     }
 
-    /// Nothing is charged for a resize any more.
-    fn end_resize(&self) {
-        let freed = self.provider.ledger.lock().end_resize(self.key);
+    /// Charges what the API server says that the pod asks for, if the watch does not show it yet.
+    fn record(&self, asked: Option<ResizeRequest>) {
+        let Some(asked) = asked else { return };
+        let freed = self.provider.ledger.lock().pod_asks(asked);
         self.provider.queues.add(triggers::shadow_pods(freed));
     }
 
@@ -134,3 +153,6 @@ impl Pass<'_> {
         has_room.then_some(Duration::ZERO)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -79,7 +79,7 @@ impl Model {
                         return;
                     }
                     Step::Delete(..) | Step::Update(_) | Step::Release => panic!("nobody wanted that"),
-                    Step::Wait | Step::WaitFor(_) => return,
+                    Step::Wait | Step::WaitFor(_) | Step::WaitToReport(_) => return,
                 }
                 crashed |= self.chance(10);
             }
