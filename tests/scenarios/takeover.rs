@@ -27,7 +27,7 @@ const DELETED_MANAGERS: &str = "deleted-managers";
 /// Pods of the rollouts during which all managers are deleted.
 const MANY_PODS: usize = 30;
 /// How many rollouts there are, unless `LIQO_TEST_ROUNDS` says so.
-const ROUNDS: u64 = 3;
+const ROUNDS: u64 = 1;
 /// The managers are deleted at most this long after the rollout began; it takes about as long.
 const MAX_DELAY_MILLIS: u64 = 12_000;
 
