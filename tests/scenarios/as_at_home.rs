@@ -143,19 +143,18 @@ async fn run(world: &World, section: Section, listed: &BTreeSet<String>) -> Resu
 
 async fn compare(world: &World, row: Row, tries: usize) -> Result<Compared> {
     let [here, there] = NAMESPACES;
-    let (at_home, at_peer) = try_join!(output(world, here, &row), output(world, there, &row))?;
-    let mut compared = Compared { name: row.name.clone(), outputs: [at_home, at_peer] };
-    for _ in 1..tries {
-        if compared.is_equal() {
-            break;
-        }
+    let mut attempt = 1;
+    loop {
         let (at_home, at_peer) = try_join!(output(world, here, &row), output(world, there, &row))?;
-        compared.outputs = [at_home, at_peer];
-        if compared.is_equal() {
+        let is_equal = at_home == at_peer;
+        if is_equal && attempt > 1 {
             eprintln!("row {} differed at first", row.name);
         }
+        if is_equal || attempt == tries {
+            return Ok(Compared { name: row.name, outputs: [at_home, at_peer] });
+        }
+        attempt += 1;
     }
-    Ok(compared)
 }
 
 /// What a row prints in a namespace, standard error included, and its exit code if that is not 0.

@@ -85,8 +85,7 @@ pub struct Election {
 struct Observed {
     lease: Option<Lease>,
     changed_at: Option<Instant>,
-    /// The silent holder that our last write was to replace. If the answer to that write was lost, the next read may show that it was
-    /// stored.
+    /// The silent holder whom our last write replaces, if it was stored: its answer may have been lost.
     replacing: Option<String>,
 }
 

@@ -322,8 +322,8 @@ impl Translated {
 
 /// Replaces the names in an answer: of questions, of owners, and in the data of records that refer to other names.
 ///
-/// With `names`, the answer is about the last of them. It becomes the answer about the first one, in which each name is an alias of the
-/// next.
+/// With `names`, the answer is about the last of them. It becomes the answer about the first one: each name is an alias of the one after
+/// it.
 pub fn translate(answer: &[u8], names: &[Name], replace: impl Fn(&Name) -> Option<Name>) -> Result<Translated, Malformed> {
     let [questions, records @ ..] = counts(answer)?;
     let mut writer = Writer { bytes: answer[..HEADER_LEN].to_vec(), known: HashMap::new() };
