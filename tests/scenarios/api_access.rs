@@ -13,9 +13,10 @@ use crate::network::{connected, disable_network, enable_network};
 
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// Creates a namespace with a `ServiceAccount` that may read its pods.
+/// Creates a namespace with a `ServiceAccount` that may read its pods, and whose tokens providers may get.
 async fn namespace(rome: &Cluster, name: &str) -> Result<()> {
     rome.offloaded_namespace(name, "Remote").await?;
+    rome.liqoctl(&["offload", "namespace", name, "--api-server", "true"]).await?;
     let metadata = json!({ "name": "reader", "namespace": name });
     let group = "rbac.authorization.k8s.io";
     for object in [

@@ -74,6 +74,8 @@ pub async fn kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer(world
     let [here, there] = NAMESPACES;
     rome.kubectl(&["create", "namespace", here]).await?;
     rome.offloaded_namespace(there, "Remote").await?;
+    // One of the pods uses the API server with an account of its own.
+    rome.liqoctl(&["offload", "namespace", there, "--api-server", "true"]).await?;
     // Not all at once: two cores start some pods at a time.
     for namespace in NAMESPACES {
         apply(&world, namespace, "objects", include_str!("as_at_home/objects.yaml")).await?;

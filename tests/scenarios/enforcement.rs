@@ -14,7 +14,7 @@ use crate::network::{ABROAD, AT_HOME, connected, servers, service};
 use crate::pods::{deployment, pod};
 
 /// Applies a policy at milan for rome's pods.
-async fn policy(world: &World, usage: &serde_json::Value) -> Result<()> {
+pub async fn policy(world: &World, usage: &serde_json::Value) -> Result<()> {
     let policy = json!({
         "apiVersion": "sharing.liqo.io/v1alpha1",
         "kind": "PeeringPolicy",
@@ -24,7 +24,7 @@ async fn policy(world: &World, usage: &serde_json::Value) -> Result<()> {
     world.milan.apply(&policy.to_string()).await
 }
 
-async fn no_policy(world: &World) -> Result<()> {
+pub async fn no_policy(world: &World) -> Result<()> {
     world.milan.kubectl(&["delete", "peeringpolicy", "strict", "--ignore-not-found"]).await.map(drop)
 }
 
@@ -38,7 +38,7 @@ async fn level(milan: &Cluster, namespace: &str, wanted: &str) -> Result<()> {
 }
 
 /// Waits until the local pod shows with this reason and these words why it does not run.
-async fn refused(rome: &Cluster, namespace: &str, name: &str, reason: &str, words: &[&str]) -> Result<()> {
+pub async fn refused(rome: &Cluster, namespace: &str, name: &str, reason: &str, words: &[&str]) -> Result<()> {
     let what = format!("pod {name} is refused with {reason}, {words:?}");
     eventually(&what, Duration::from_secs(30), || async {
         let status = rome.api::<Pod>(namespace).get(name).await?.status.unwrap_or_default();
@@ -160,12 +160,14 @@ pub async fn a_pod_shows_which_of_its_objects_the_provider_does_not_have(world: 
     rome.kubectl(&["-n", "papers", "create", "configmap", "settings", "--from-literal=whose=rome's"]).await?;
     let needs = "    envFrom: [{ secretRef: { name: login } }, { configMapRef: { name: settings } }]\n    resources:";
     rome.apply(&pod("papers", "reader", "Always", "sleep 600").replace("    resources:", needs)).await?;
-    accepted(rome, "reader", "NotReflected", &["Secret login: KindNotAllowed: ", "ConfigMap settings: NameTaken: "]).await?;
+    refused(rome, "papers", "reader", "NameTaken", &["ConfigMap settings"]).await?;
+    ensure!(milan.pods(&remote, "app=reader").await?.is_empty(), "a pod reads what is milan's own");
+    milan.kubectl(&["-n", &remote, "delete", "configmap", "settings"]).await?;
+    accepted(rome, "reader", "NotReflected", &["Secret login: KindNotAllowed: "]).await?;
     let events =
         rome.kubectl(&["-n", "papers", "get", "events", "-o", "jsonpath={range .items[*]}{.reason} {.message}\n{end}"]).await?;
     ensure!(events.lines().any(|line| line.starts_with("NotReflected ")), "no event says it:\n{events}");
 
-    milan.kubectl(&["-n", &remote, "delete", "configmap", "settings"]).await?;
     rome.kubectl(&["-n", "papers", "delete", "secret", "login"]).await?;
     secret("Opaque").await?;
     rome.ready_pods("papers", "app=reader", 1).await?;

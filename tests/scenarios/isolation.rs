@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::pods::deployment;
 
 /// The token of `consumer` for milan.
-async fn token(world: &World, consumer: &Cluster) -> Result<String> {
+pub async fn token(world: &World, consumer: &Cluster) -> Result<String> {
     let namespace = provider_namespace(&world.milan.cluster_id().await?.parse()?);
     let secret = consumer.api::<Secret>(&namespace).get("credential").await?;
     let token = secret.data.unwrap_or_default().remove("token").context("the credential holds no token")?;
@@ -103,10 +103,11 @@ async fn an_intruder_is_refused(world: &World, as_turin: &Cluster, own_tenant: &
         "spec": {
             "namespace": "secret-plans",
             "pool": "default",
-            "pod": {
+            "pod": json!({
                 "metadata": { "name": "intruder" },
                 "spec": { "containers": [{ "name": "main", "image": "localhost/busybox:1", "command": ["sleep", "600"] }] },
-            },
+            })
+            .to_string(),
         },
     });
     as_turin.apply(&intruder.to_string()).await?;

@@ -13,6 +13,7 @@
 mod api_access;
 mod approval;
 mod as_at_home;
+mod attacks;
 mod command_line;
 mod doctor;
 mod dual_stack;
@@ -20,6 +21,7 @@ mod enforced_network_policies;
 mod enforcement;
 mod events;
 mod exposure;
+mod hostile_pods;
 mod install;
 mod isolation;
 mod jobs;
@@ -84,22 +86,6 @@ fn pods_and_policies() -> Set {
                 the_status_shows_latency_and_loss_of_the_path_to_a_peer;
             names:
                 a_remote_pod_resolves_names_as_at_home;
-            pods:
-                a_deployments_replicas_run_at_the_peer_and_are_ready_at_home,
-                logs_work_with_follow_tail_previous_and_since,
-                exec_with_a_terminal_works,
-                a_deleted_pods_grace_period_is_honoured,
-                a_deletion_takes_four_writes,
-                a_stateful_set_keeps_its_names,
-                rolling_updates_and_scaling_look_as_they_do_locally,
-                init_containers_sidecars_and_probes_work,
-                a_crashing_container_is_restarted_and_counted_at_home,
-                an_ephemeral_container_runs_at_the_peer_or_shows_why_not,
-                a_pod_that_was_deleted_at_the_peer_shows_a_restart,
-                label_changes_arrive_at_the_peer,
-                a_remote_pod_reads_what_it_would_read_at_home,
-                config_maps_and_secrets_of_a_pod_are_reflected,
-                a_remote_pod_is_resized_in_place_within_the_offer;
             install:
                 a_manager_has_no_more_rights_than_it_needs;
             // Their unknown clusters have their own keys, and the one that is accepted requests no resources.
@@ -109,6 +95,7 @@ fn pods_and_policies() -> Set {
                 a_foreign_key_cannot_claim_a_known_id;
         }
         .into_iter()
+        .chain(pods_of_an_offloaded_namespace())
         .chain(offloaded_namespaces())
         .collect(),
         with_turin: scenarios! {
@@ -137,7 +124,11 @@ fn pods_and_policies() -> Set {
                 a_policy_cannot_allow_pods_on_the_providers_virtual_nodes,
                 limits_are_charged_if_the_policy_says_so,
                 a_namespace_has_its_own_name_at_a_provider_whose_policy_allows_that;
+            hostile_pods:
+                images_annotations_and_raw_sockets_follow_the_policy;
             // They stop managers.
+            attacks:
+                a_consumer_cannot_exhaust_the_memory_of_its_provider;
             pods:
                 a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete;
             jobs:
@@ -148,6 +139,28 @@ fn pods_and_policies() -> Set {
         .chain(network_and_nodes())
         .chain(doctor_and_the_end())
         .collect(),
+    }
+}
+
+/// What users do with remote pods.
+fn pods_of_an_offloaded_namespace() -> Vec<Scenario> {
+    scenarios! {
+        pods:
+            a_deployments_replicas_run_at_the_peer_and_are_ready_at_home,
+            logs_work_with_follow_tail_previous_and_since,
+            exec_with_a_terminal_works,
+            a_deleted_pods_grace_period_is_honoured,
+            a_deletion_takes_four_writes,
+            a_stateful_set_keeps_its_names,
+            rolling_updates_and_scaling_look_as_they_do_locally,
+            init_containers_sidecars_and_probes_work,
+            a_crashing_container_is_restarted_and_counted_at_home,
+            an_ephemeral_container_runs_at_the_peer_or_shows_why_not,
+            a_pod_that_was_deleted_at_the_peer_shows_a_restart,
+            label_changes_arrive_at_the_peer,
+            a_remote_pod_reads_what_it_would_read_at_home,
+            config_maps_and_secrets_of_a_pod_are_reflected,
+            a_remote_pod_is_resized_in_place_within_the_offer;
     }
 }
 
@@ -167,7 +180,7 @@ fn network_and_nodes() -> Vec<Scenario> {
     }
 }
 
-/// Namespaces that are offloaded, and what the command line says of them.
+/// Namespaces that are offloaded, what the command line says of them, and pods there that ask for too much.
 fn offloaded_namespaces() -> Vec<Scenario> {
     scenarios! {
         offloading:
@@ -185,6 +198,10 @@ fn offloaded_namespaces() -> Vec<Scenario> {
             an_offloaded_namespace_keeps_the_settings_that_are_not_named,
             the_way_of_a_pod_is_explained_up_to_the_provider,
             unoffloading_evicts_pods_as_disruption_budgets_allow;
+        hostile_pods:
+            a_pod_that_asks_for_nothing_is_charged_and_limited_and_keeps_its_own_labels,
+            a_pod_reads_no_secret_of_the_provider_and_probes_none_of_its_nodes,
+            no_token_leaves_a_namespace_that_does_not_allow_it;
     }
 }
 

@@ -206,7 +206,10 @@ pub async fn pods_reach_each_other_both_ways_and_see_who_calls(world: Arc<World>
         let large = exec(rome, namespace, &name, &format!("timeout 30 wget -qO- http://{address}:8080/large | md5sum")).await?;
         let sent = exec(rome, namespace, &called.name_any(), "md5sum < /tmp/w/large").await?;
         ensure!(large == sent, "a large answer arrives damaged");
-        exec(rome, namespace, &name, &format!("ping -c 2 -W 3 {address}")).await?;
+        // Only at home may a pod send pings: at the provider it has no raw sockets.
+        if name == near.name_any() {
+            exec(rome, namespace, &name, &format!("ping -c 2 -W 3 {address}")).await?;
+        }
     }
     rome.delete_namespace(namespace).await
 }

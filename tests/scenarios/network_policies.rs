@@ -150,7 +150,7 @@ pub async fn a_hostile_consumer_opens_nothing_of_the_provider(world: Arc<World>)
             json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": name }, "spec": spec });
         json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
             "metadata": { "name": format!("networkpolicy-{}", short_hash(&format!("closed/{name}"))), "namespace": tenant },
-            "spec": { "namespace": "closed", "object": object } })
+            "spec": { "namespace": "closed", "object": object.to_string() } })
         .to_string()
     };
     // Without its manager, rome writes what a hostile consumer would write.

@@ -188,7 +188,7 @@ pub async fn a_hostile_consumer_adds_no_endpoints_outside_its_prefixes_and_servi
     let named = |kind: &str, name: &str| format!("{kind}-{}", short_hash(&format!("hostile/{name}")));
     let record = |name: &str, object: &Value| {
         json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
-            "metadata": { "name": name, "namespace": tenant }, "spec": { "namespace": "hostile", "object": object } })
+            "metadata": { "name": name, "namespace": tenant }, "spec": { "namespace": "hostile", "object": object.to_string() } })
         .to_string()
     };
     let service = |name: &str| {

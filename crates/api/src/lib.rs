@@ -39,6 +39,7 @@ mod network_config;
 mod peering_policy;
 pub mod policies;
 mod reasons;
+pub mod record_text;
 mod reflected_object;
 pub mod reflection;
 pub mod requests;

@@ -163,6 +163,8 @@ pub mod annotations {
     pub const EARLIER_RUNS: &str = "liqo.io/earlier-runs";
     /// On a remote pod that reads its labels from a volume: those that it got from the local pod, one in each line.
     pub const HOME_LABELS: &str = "liqo.io/home-labels";
+    /// On a remote pod that reads its annotations from a volume: those of the local pod, one in each line.
+    pub const HOME_ANNOTATIONS: &str = "liqo.io/home-annotations";
     /// On a tenant namespace, and on the `ForeignCluster` of a consumer that waited for approval: the consumer's public key (base64).
     pub const PUBLIC_KEY: &str = "liqo.io/public-key";
     /// On a tenant namespace and others: the friendly name of the cluster.
@@ -205,7 +207,7 @@ pub mod annotations {
     pub const USED_BY: &str = "liqo.io/used-by";
     /// On a `ForeignCluster`: time since which a consumer waits for approval (RFC 3339).
     pub const PENDING_APPROVAL: &str = "liqo.io/pending-approval";
-    /// On a reflected object or Secret: its name in the consumer cluster.
+    /// On a shadow pod, a reflected object or a Secret in a tenant namespace: the name of the object in the consumer cluster.
     pub const HOME_NAME: &str = "liqo.io/home-name";
     /// On a Secret in a tenant namespace: reason and message why the provider has no replica of it. Secrets have no status.
     pub const NOT_REFLECTED: &str = "liqo.io/not-reflected";

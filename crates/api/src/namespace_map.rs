@@ -25,7 +25,13 @@ use serde::{Deserialize, Serialize};
 pub struct NamespaceMapSpec {
     /// The namespaces that the consumer wants at the provider.
     #[serde(default)]
-    #[schemars(extend("maxProperties" = 1000))]
+    #[schemars(extend(
+        "maxProperties" = 1000,
+        "x-kubernetes-validations" = [{
+            "rule": "self.all(name, name.size() <= 63)",
+            "message": "the name of a namespace has at most 63 characters",
+        }]
+    ))]
     pub mappings: BTreeMap<String, WantedNamespace>,
 }
 

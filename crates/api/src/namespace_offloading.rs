@@ -43,6 +43,10 @@ pub struct NamespaceOffloadingSpec {
     /// Which of its Services and Ingresses are reflected to the providers.
     #[serde(default, skip_serializing_if = "Reflection::is_default")]
     pub reflection: Reflection,
+    /// Whether pods at providers get tokens of their `ServiceAccounts` for the API server here. A provider can do with such a token
+    /// whatever the pod can do. If false, a pod there runs without one, and a pod that requires one is not sent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub api_server: bool,
     /// Virtual nodes on which pods may run. If absent or empty, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_selector: Option<NodeSelector>,

@@ -381,6 +381,31 @@ pub struct Usage {
     pub api_server: bool,
     /// Which amounts of their pods are charged to their offers.
     pub charge: Charge,
+    /// Limits of memory and of ephemeral storage for containers that have none, in percent of what they request. With 0 they get none.
+    #[schemars(range(max = 100_000))]
+    pub default_limit_percentage: u32,
+    /// Labels with a domain that their pods keep here, in addition to those of Kubernetes' controllers. A `*` at the end matches
+    /// everything.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub pod_labels: Vec<String>,
+    /// Annotations that their pods keep here. A `*` at the end matches everything. Annotations may ask the node, the network and the
+    /// controllers here for something.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub pod_annotations: Vec<String>,
+    /// How the names of the images begin that their pods may use: a registry, or a path in it, as in `docker.io/library`. If absent,
+    /// all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub images: Option<Vec<String>>,
+    /// Whether a node asks the registry for every image that one of their pods starts with. If false, a pod may start with an image that is
+    /// on the node already, although its owner has no right to pull it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub always_pull_images: bool,
+    /// What containers get that do not choose it themselves.
+    #[serde(skip_serializing_if = "Hardening::is_runtime_default")]
+    pub hardening: Hardening,
 }
 
 impl Default for Usage {
@@ -402,6 +427,12 @@ impl Default for Usage {
             reflected_kinds: vec![ReflectedKind::ConfigMap, ReflectedKind::Secret, ReflectedKind::Service],
             api_server: false,
             charge: Charge::default(),
+            default_limit_percentage: 800,
+            pod_labels: Vec::new(),
+            pod_annotations: Vec::new(),
+            images: None,
+            always_pull_images: false,
+            hardening: Hardening::default(),
         }
     }
 }
@@ -440,6 +471,23 @@ pub enum Charge {
     /// For each resource its limit, or its request if that is larger. The provider refuses a pod with a container that has no limit of
     /// cpu or memory.
     Limits,
+}
+
+/// What containers get that do not choose it themselves.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hardening {
+    /// The runtime's seccomp profile, and no raw sockets (the capability `NET_RAW`).
+    #[default]
+    RuntimeDefault,
+    /// What the nodes give to every container.
+    None,
+}
+
+impl Hardening {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+    fn is_runtime_default(&self) -> bool {
+        *self == Self::RuntimeDefault
+    }
 }
 
 /// A kind that can be reflected.

@@ -278,6 +278,8 @@ reasons! {
         LimitMissing = "LimitMissing",
         Invalid = "Invalid",
         Malformed = "Malformed",
+        /// The pod is larger than what travels.
+        TooLarge = "TooLarge",
         UnknownField = "UnknownField",
         HostNamespace = "HostNamespace",
         HostPath = "HostPath",
@@ -287,6 +289,9 @@ reasons! {
         TokenProjection = "TokenProjection",
         ResourceClaims = "ResourceClaims",
         KindNotAllowed = "KindNotAllowed",
+        ImageNotAllowed = "ImageNotAllowed",
+        /// A probe or hook names a host.
+        ProbeHost = "ProbeHost",
         /// Pods of a `DaemonSet` belong to their node.
         DaemonSet = "DaemonSet",
         /// Static pods belong to their node.

@@ -1,9 +1,8 @@
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use crate::schema;
+use crate::{record_text, schema};
 
 /// The record of one object of a consumer that the provider creates in a mapped namespace. It is in the tenant namespace. The provider
 /// checks it before it creates the object. Secrets travel as Secrets instead, so that encryption at rest applies to them.
@@ -20,19 +19,21 @@ use crate::schema;
     doc = "The record of one object of a consumer that this cluster creates in a mapped namespace",
     derive = "PartialEq",
     printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.namespace"),
-    printcolumn(name = "Kind", type_ = "string", json_path = ".spec.object.kind"),
-    printcolumn(name = "Name", type_ = "string", json_path = ".spec.object.metadata.name"),
+    printcolumn(name = "Object", type_ = "string", json_path = ".metadata.annotations['liqo\\.io/home-name']"),
     printcolumn(name = "Refused", type_ = "string", json_path = ".status.reason"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ReflectedObjectSpec {
     /// Namespace of the object in the consumer cluster.
+    #[schemars(length(max = 63))]
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the namespace of a reflected object does not change"))]
     pub namespace: String,
-    /// The object: apiVersion, kind, metadata (name, labels, annotations) and content.
-    #[schemars(schema_with = "schema::any_object")]
-    pub object: Value,
+    /// The object, as JSON text: apiVersion, kind, metadata (name, labels, annotations) and content. Non-ASCII characters and `<`, `>` and `&`
+    /// are escaped.
+    #[serde(deserialize_with = "record_text::text_or_nothing")]
+    #[schemars(schema_with = "schema::object_text")]
+    pub object: String,
 }
 
 /// Whether the object exists at the provider: if `reason` is set, it does not exist, or only in part.

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, ops::AddAssign};
 
 use crate::Charge;
+pub use crate::schema::{MAX_RESOURCE_NAME_LEN, MAX_RESOURCES};
 use k8s_openapi::{
     api::core::v1::{Container, PodSpec, PodStatus, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
@@ -39,6 +40,11 @@ impl Effective {
         Self { limits: (limits != requests).then_some(limits), requests }
     }
 
+    /// Whether it names at most [`MAX_RESOURCES`] resources, so that it can be kept.
+    pub fn is_bounded(&self) -> bool {
+        [Some(&self.requests), self.limits.as_ref()].into_iter().flatten().all(is_bounded)
+    }
+
     /// The amounts that are charged to an offer.
     pub fn charged(&self, charge: Charge) -> &ResourceList {
         match charge {
@@ -67,6 +73,11 @@ impl From<ResourceList> for Effective {
     fn from(requests: ResourceList) -> Self {
         Self { requests, limits: None }
     }
+}
+
+/// Whether a list names at most [`MAX_RESOURCES`] resources, and none by an overlong name.
+pub fn is_bounded(list: &ResourceList) -> bool {
+    list.len() <= MAX_RESOURCES && list.names().all(|name| name.len() <= MAX_RESOURCE_NAME_LEN)
 }
 
 /// The effective requests of a pod: the larger of the sum of the running containers and each init container (with the sidecars that start
@@ -336,6 +347,19 @@ mod tests {
         }] });
         let (spec, status) = (serde_json::from_value(spec).unwrap(), serde_json::from_value(status).unwrap());
         assert_eq!(Effective::of_bound_pod(None, spec, &status).charged(Charge::Limits).get("cpu").to_string(), "4");
+    }
+
+    #[test]
+    fn a_pod_names_at_most_64_resources() {
+        let pod = |names: Vec<String>| {
+            let amounts: serde_json::Map<String, serde_json::Value> = names.into_iter().map(|name| (name, "1".into())).collect();
+            let spec = json!({ "containers": [{ "name": "c", "resources": { "limits": amounts } }] });
+            Effective::of_pod(&serde_json::from_value(spec).unwrap()).is_bounded()
+        };
+        let names = |number: usize| (0..number).map(|n| format!("example.com/r{n}")).collect();
+        // `pods` is one of them.
+        assert!(pod(names(MAX_RESOURCES - 1)) && !pod(names(MAX_RESOURCES)));
+        assert!(pod(vec!["x".repeat(MAX_RESOURCE_NAME_LEN)]) && !pod(vec!["x".repeat(MAX_RESOURCE_NAME_LEN + 1)]));
     }
 
     #[test]

@@ -24,8 +24,9 @@ use crate::{Condition, schema};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceRequestSpec {
-    /// Maximum amount of each resource. Resources that are not listed are not limited.
+    /// Maximum amount of each resource, for at most 64 resources. Resources that are not listed are not limited.
     #[serde(default, skip_serializing_if = "ResourceList::is_empty")]
+    #[schemars(schema_with = "schema::requested_resources")]
     pub resources: ResourceList,
 }
 

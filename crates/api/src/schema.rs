@@ -3,9 +3,51 @@
 use k8s_openapi::api::core::v1::Toleration;
 use schemars::{JsonSchema as _, Schema, SchemaGenerator, json_schema};
 
+use crate::record_text::{MAX_OBJECT_LEN, MAX_POD_LEN};
+
+/// Maximum number of resources that a pod may name, or a request.
+pub const MAX_RESOURCES: usize = 64;
+/// Maximum length of the name of a resource: a domain, a slash and a name.
+pub const MAX_RESOURCE_NAME_LEN: usize = 317;
+
 /// An object of any shape. The API server keeps all its fields.
 pub fn any_object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}
+
+/// The text of a pod in a record.
+pub fn pod_text(_: &mut SchemaGenerator) -> Schema {
+    record_text(MAX_POD_LEN)
+}
+
+/// The text of another object in a record.
+pub fn object_text(_: &mut SchemaGenerator) -> Schema {
+    record_text(MAX_OBJECT_LEN)
+}
+
+/// Plain ASCII, so that the number of characters, which the schema limits, is about the number of bytes in etcd. A pattern would do,
+/// but the API server repeats the whole text when it refuses it by a pattern.
+fn record_text(max_len: usize) -> Schema {
+    json_schema!({
+        "type": "string",
+        "maxLength": max_len,
+        "x-kubernetes-validations": [{
+            "rule": r#"self.matches("^[ -%'-;=?-~]*$")"#,
+            "message": "JSON text of a record is printable ASCII; other characters and <, > and & are escaped as \\uXXXX",
+        }],
+    })
+}
+
+/// Maximum amounts of at most [`MAX_RESOURCES`] resources.
+pub fn requested_resources(generator: &mut SchemaGenerator) -> Schema {
+    let mut list = liqo_quantity::ResourceList::json_schema(generator);
+    list.insert("maxProperties".to_owned(), MAX_RESOURCES.into());
+    let rule = serde_json::json!([{
+        "rule": format!("self.all(name, name.size() <= {MAX_RESOURCE_NAME_LEN})"),
+        "message": "the name of a resource has at most 317 characters",
+    }]);
+    list.insert("x-kubernetes-validations".to_owned(), rule);
+    list
 }
 
 /// Tolerations of named taints that are not Liqo's own. Without the maximum lengths the API server rejects the rule as too costly.
@@ -56,7 +98,15 @@ pub fn prefixes(_: &mut SchemaGenerator) -> Schema {
 
 /// A map whose keys are address prefixes.
 pub fn prefix_map(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "object", "maxProperties": 1024, "additionalProperties": { "type": "string", "maxLength": MAX_PREFIX_LEN } })
+    json_schema!({
+        "type": "object",
+        "maxProperties": 1024,
+        "additionalProperties": { "type": "string", "maxLength": MAX_PREFIX_LEN },
+        "x-kubernetes-validations": [{
+            "rule": format!("self.all(prefix, prefix.size() <= {MAX_PREFIX_LEN})"),
+            "message": "the text of a prefix is too long",
+        }],
+    })
 }
 
 /// The conditions of an object: a list keyed by type, so that each writer applies only its own.

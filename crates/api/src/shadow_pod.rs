@@ -3,7 +3,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::schema;
+use crate::{record_text, schema};
 
 /// The record of one offloaded pod, in the tenant namespace. Its name is the UID of the local pod, so two pods of the same name are never
 /// confused. The consumer writes the spec, the provider writes the status.
@@ -21,7 +21,7 @@ use crate::schema;
     derive = "PartialEq",
     validation = kube::core::Rule::new("!has(oldSelf.status) || !has(oldSelf.status.phase) || !(oldSelf.status.phase in ['Succeeded', 'Failed', 'Lost']) || (has(self.status) && has(self.status.phase) && self.status.phase == oldSelf.status.phase)").message("a terminal phase never changes"),
     printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.namespace"),
-    printcolumn(name = "Pod", type_ = "string", json_path = ".spec.pod.metadata.name"),
+    printcolumn(name = "Pod", type_ = "string", json_path = ".metadata.annotations['liqo\\.io/home-name']"),
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
@@ -30,14 +30,17 @@ use crate::schema;
 #[serde(rename_all = "camelCase")]
 pub struct ShadowPodSpec {
     /// Namespace of the local pod. The `NamespaceMap` contains its name at the provider.
+    #[schemars(length(max = 63))]
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the namespace of a shadow pod does not change"))]
     pub namespace: String,
     /// Name of the pool whose resources it uses.
+    #[schemars(length(max = 253))]
     #[x_kube(validation = kube::core::Rule::new("self == oldSelf").message("the pool of a shadow pod does not change"))]
     pub pool: String,
-    /// The pod to run: metadata and spec, of any Kubernetes version.
-    #[schemars(schema_with = "schema::any_object")]
-    pub pod: Value,
+    /// The pod to run, as JSON text: metadata and spec, of any Kubernetes version. Non-ASCII characters and `<`, `>` and `&` are escaped.
+    #[serde(deserialize_with = "record_text::text_or_nothing")]
+    #[schemars(schema_with = "schema::pod_text")]
+    pub pod: String,
     /// How to delete the remote pod. Set when the local pod is being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion: Option<WantedDeletion>,

@@ -20,8 +20,8 @@ use crate::{
 
 /// How often a watch may be forbidden before a warning is logged: about five seconds.
 const FORBIDDEN_AT_FIRST: u32 = 3;
-/// Maximum page size for objects that peers wrote: each may be as large as the API server allows.
-const UNREAD_PAGE: u32 = 50;
+/// Maximum page size for objects that peers wrote. Each may take the 1.5 MiB that etcd allows, so a page takes at most 24 MiB.
+const UNREAD_PAGE: u32 = 16;
 
 /// The reduced objects of one watch. Clones share the same content.
 pub struct Cache<R> {

@@ -144,15 +144,16 @@ pub fn session_secret(consumer: &ClusterId) -> Secret {
     Secret { metadata, type_: Some("Opaque".into()), ..Secret::default() }
 }
 
-/// The maximum number of objects in a tenant namespace.
+/// The maximum number of objects in a tenant namespace. Kubernetes' quotas do not limit bytes: these numbers, times the maximum sizes of
+/// [`record_text`](liqo_api::record_text), do. They suffice for 2,000 pods, each with a token of its own, while some are replaced.
 pub fn quota() -> ResourceQuota {
     let hard = [
-        ("count/shadowpods.virtualkubelet.liqo.io", "5000"),
-        ("count/reflectedobjects.virtualkubelet.liqo.io", "5000"),
+        ("count/shadowpods.virtualkubelet.liqo.io", "2500"),
+        ("count/reflectedobjects.virtualkubelet.liqo.io", "1500"),
         ("count/namespacemaps.virtualkubelet.liqo.io", "10"),
         ("count/resourcerequests.discovery.liqo.io", "10"),
         ("count/networkconfigs.net.liqo.io", "10"),
-        ("count/secrets", "2000"),
+        ("count/secrets", "2500"),
     ];
     let hard = hard.into_iter().map(|(name, number)| (name.to_owned(), Quantity(number.to_owned()))).collect();
     ResourceQuota {
@@ -213,6 +214,8 @@ fn named(name: &str) -> ObjectMeta {
 
 #[cfg(test)]
 mod tests {
+    use liqo_api::record_text::{MAX_OBJECT_LEN, MAX_POD_LEN, MAX_SECRET_LEN};
+
     use super::*;
 
     #[test]
@@ -246,6 +249,16 @@ mod tests {
         assert!(hard.keys().all(|name| name == "count/secrets" || used[name].0 == "0"));
         object.status = Some(status);
         assert_eq!(first_count(&object), None);
+    }
+
+    #[test]
+    fn a_tenant_fills_no_more_than_350_mib_and_may_run_2000_pods() {
+        let hard = quota().spec.unwrap().hard.unwrap();
+        let number = |kind: &str| hard[&format!("count/{kind}")].0.parse::<usize>().unwrap();
+        let (pods, secrets) = (number("shadowpods.virtualkubelet.liqo.io"), number("secrets"));
+        assert!(pods >= 2000 && secrets >= 2000);
+        let objects = number("reflectedobjects.virtualkubelet.liqo.io");
+        assert!(pods * MAX_POD_LEN + secrets * MAX_SECRET_LEN + objects * MAX_OBJECT_LEN <= 350 << 20);
     }
 
     #[test]

@@ -55,8 +55,8 @@ use crate::{
 pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent requests.
 const MAX_CONCURRENT: usize = 16;
-/// How many objects of one kind are removed from an ending tenancy in one step.
-const CLEAR_PAGE_SIZE: u32 = 500;
+/// How many objects of an ending tenancy are listed at once. The metadata of each may take the 1.5 MiB that etcd allows.
+const CLEAR_PAGE_SIZE: u32 = 16;
 /// Prefix of the names of our own finalizers.
 const OUR_FINALIZERS: &str = "liqo.io/";
 /// Lifetime of a credential.
@@ -310,15 +310,21 @@ impl Tenants {
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()> + 'static,
     {
         let api = unread(Api::<PartialObjectMeta<K>>::namespaced(self.client.clone(), namespace));
-        let page = ListParams::default().limit(CLEAR_PAGE_SIZE);
-        let found = api.list(&page).await.step("list every", K::kind(&()), Key::new(namespace, ""))?.items;
-        futures::stream::iter(&found)
-            .map(Ok)
-            .try_for_each_concurrent(MAX_CONCURRENT, async |object| {
-                remove(&api, object, mapped).await.step("remove", K::kind(&()), Key::new(namespace, object.name_any()))
-            })
-            .await?;
-        Ok(!found.is_empty())
+        let (mut page, mut any) = (ListParams::default().limit(CLEAR_PAGE_SIZE), false);
+        loop {
+            let found = api.list(&page).await.step("list every", K::kind(&()), Key::new(namespace, ""))?;
+            any |= !found.items.is_empty();
+            futures::stream::iter(&found.items)
+                .map(Ok)
+                .try_for_each_concurrent(MAX_CONCURRENT, async |object| {
+                    remove(&api, object, mapped).await.step("remove", K::kind(&()), Key::new(namespace, object.name_any()))
+                })
+                .await?;
+            match found.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(any),
+            }
+        }
     }
 
     async fn has_mapped_namespaces(&self, consumer: &ClusterId) -> Result<bool, StepError> {

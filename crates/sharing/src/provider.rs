@@ -36,6 +36,8 @@ pub const DEBOUNCE: Duration = Duration::from_millis(200);
 /// The same for changes that somebody waits for.
 pub const PROMPT_DELAY: Duration = Duration::from_millis(20);
 
+/// Page size for pods: consumers' pods may be as large as what they may send.
+const PODS_PAGE: u32 = 100;
 /// HTTP status of an object that violates its schema.
 const INVALID: u16 = 422;
 
@@ -71,7 +73,7 @@ impl ProviderController {
         let pod_sums: Arc<Mutex<Arc<Pods>>> = Arc::default();
         let sums = pod_sums.clone();
         // Finished pods use nothing, so the API server does not send them.
-        let unfinished = Config::default().fields("status.phase!=Succeeded,status.phase!=Failed");
+        let unfinished = Config::default().fields("status.phase!=Succeeded,status.phase!=Failed").page_size(PODS_PAGE);
         let of_consumers = Config::default().labels(&format!("{},{}", labels::NAMESPACE_KIND, labels::CONSUMER_ID));
         Arc::new(Self {
             context: context.clone(),

@@ -29,6 +29,8 @@ use crate::{
 
 /// Changes come in groups; after this time they are processed together.
 const SETTLE: Duration = Duration::from_millis(70);
+/// Page size of lists of remote pods: each may be as large as a consumer's record.
+const POD_PAGE: u32 = 50;
 
 /// The input that comes from other watches.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -104,7 +106,7 @@ impl ExposureWatches {
         Self {
             pods: Cache::watch(
                 Api::<Pod>::all(client.clone()),
-                all().labels(labels::SHADOW_POD),
+                all().labels(labels::SHADOW_POD).page_size(POD_PAGE),
                 stop.clone(),
                 view::remote_pod,
                 notify(dirty),

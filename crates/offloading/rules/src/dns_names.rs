@@ -1,5 +1,8 @@
 //! What may be a name in Kubernetes. Names that a peer gives become parts of request paths here, so they are checked first.
 
+/// Maximum length of a DNS subdomain.
+pub(crate) const MAX_SUBDOMAIN_LEN: usize = 253;
+
 /// Whether this is a DNS label, as the name of a namespace must be (RFC 1123).
 pub(crate) fn is_label(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -13,7 +16,7 @@ pub(crate) fn is_subdomain(name: &str) -> bool {
         let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
     };
-    name.len() <= 253 && name.split('.').all(is_part)
+    name.len() <= MAX_SUBDOMAIN_LEN && name.split('.').all(is_part)
 }
 
 /// Whether this is a name that DNS can answer: labels of at most 63 characters, together at most 253.

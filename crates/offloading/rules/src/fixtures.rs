@@ -81,6 +81,7 @@ pub fn object(object_name: &str, content: &Value, change: impl FnOnce(&mut Value
         "metadata": { "name": object_name, "namespace": "t", "uid": "o" }, "spec": { "namespace": "demo", "object": content },
     });
     change(&mut object);
+    object["spec"]["object"] = object["spec"]["object"].to_string().into();
     Source::of_object(serde_json::from_value(object).unwrap())
 }
 

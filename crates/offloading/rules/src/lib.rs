@@ -25,6 +25,7 @@ mod fixtures;
 pub mod json;
 pub mod namespace;
 pub mod node;
+mod patterns;
 pub mod pod;
 pub mod replica;
 pub mod resolv_conf;

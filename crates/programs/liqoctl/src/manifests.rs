@@ -33,12 +33,13 @@ pub const FABRIC: &str = "liqo-fabric";
 /// Namespace of the agent on each node.
 pub use liqo_api::FABRIC_NAMESPACE;
 
-const FILES: [(&str, &str); 13] = [
+const FILES: [(&str, &str); 14] = [
     ("namespace.yaml", include_str!("../../../../deploy/liqo/namespace.yaml")),
     ("rbac-bound.yaml", include_str!("../../../../deploy/liqo/rbac-bound.yaml")),
     ("rbac-manager.yaml", include_str!("../../../../deploy/liqo/rbac-manager.yaml")),
     ("rbac-fabric.yaml", include_str!("../../../../deploy/liqo/rbac-fabric.yaml")),
     ("admission-policies.yaml", include_str!("../../../../deploy/liqo/admission-policies.yaml")),
+    ("flow-control.yaml", include_str!("../../../../deploy/liqo/flow-control.yaml")),
     ("services.yaml", include_str!("../../../../deploy/liqo/services.yaml")),
     ("webhook.yaml", include_str!("../../../../deploy/liqo/webhook.yaml")),
     ("clusterconfig.yaml", include_str!("../../../../deploy/liqo/clusterconfig.yaml")),
@@ -245,6 +246,48 @@ mod tests {
         assert_eq!(rules[0]["resources"], json!(["rolebindings"]));
         for rule in self::rules(&role(MANAGER)).iter().filter(|rule| lists(rule, "resources", "namespaceoffloadings")) {
             assert!(!lists(rule, "verbs", "create"), "{rule}");
+        }
+    }
+
+    #[test]
+    fn consumers_create_only_secrets_that_are_reflected_and_only_as_large_ones() {
+        let named =
+            |object: &&DynamicObject| kind(object) == "ValidatingAdmissionPolicy" && object.name_any() == "liqo-consumer-writes";
+        let spec = rendered().iter().find(named).unwrap().data["spec"].clone();
+        let account = liqo_api::consumer_service_account(&liqo_api::ClusterId::of_public_key(&[1; 32]));
+        let condition = spec["matchConditions"][0]["expression"].as_str().unwrap();
+        let prefix = condition.split('\'').nth(1).unwrap();
+        assert!(format!("system:serviceaccount:{NAMESPACE}:{account}").starts_with(prefix), "{prefix}");
+        let expressions: Vec<&str> =
+            spec["validations"].as_array().unwrap().iter().filter_map(|one| one["expression"].as_str()).collect();
+        let types: Vec<&str> = expressions[0].split('\'').filter(|word| word.contains('/') || *word == "Opaque").collect();
+        // The first one is the default.
+        assert_eq!(types[1..], liqo_offloading_rules::replica::record::SECRET_TYPES);
+        let limit: usize = expressions[1].rsplit(' ').next().unwrap().parse().unwrap();
+        let in_base64 = liqo_api::record_text::MAX_SECRET_LEN.div_ceil(3) * 4;
+        assert!(limit >= in_base64 && limit <= in_base64 + 2048, "{limit}");
+    }
+
+    #[test]
+    fn consumers_have_few_seats_and_no_program_of_liqo_waits_behind_them() {
+        let objects = rendered();
+        let find = |wanted: &str, name: &str| {
+            let found = objects.iter().find(|object| kind(object) == wanted && object.name_any() == name);
+            found.unwrap_or_else(|| panic!("no {wanted} {name}")).data["spec"].clone()
+        };
+        let (programs, consumers) = (find("FlowSchema", "liqo-programs"), find("FlowSchema", "liqo-consumers"));
+        assert!(programs["matchingPrecedence"].as_u64() < consumers["matchingPrecedence"].as_u64());
+        assert_eq!(consumers["distinguisherMethod"]["type"], json!("ByUser"));
+        let level = find("PriorityLevelConfiguration", consumers["priorityLevelConfiguration"]["name"].as_str().unwrap());
+        assert_eq!(level["limited"]["nominalConcurrencyShares"], json!(2));
+        assert_eq!(level["limited"]["borrowingLimitPercent"], json!(0));
+        let subjects = |schema: &Value| -> Vec<Value> {
+            schema["rules"][0]["subjects"].as_array().unwrap().iter().map(|one| one["serviceAccount"].clone()).collect()
+        };
+        assert_eq!(subjects(&consumers), [json!({ "name": "*", "namespace": NAMESPACE })]);
+        let accounts = objects.iter().filter(|object| kind(object) == "ServiceAccount");
+        for account in accounts.filter(|account| account.namespace().as_deref() == Some(NAMESPACE)) {
+            assert!(subjects(&programs).contains(&json!({ "name": account.name_any(), "namespace": NAMESPACE })), "{account:?}");
         }
     }
 

@@ -36,6 +36,8 @@ pub struct Options {
     pub strategy: Option<PodOffloadingStrategy>,
     /// Which Services and Ingresses to reflect.
     pub reflection: Option<Reflection>,
+    /// Whether pods elsewhere get tokens for the API server here.
+    pub api_server: Option<bool>,
     /// How the namespace is called in other clusters.
     pub mapping: Option<NamespaceMappingStrategy>,
     /// Its name in other clusters, for `SelectedName`.
@@ -129,6 +131,9 @@ fn changes(options: &Options) -> Value {
     }
     if let Some(reflection) = options.reflection {
         spec["reflection"] = json!(reflection);
+    }
+    if let Some(api_server) = options.api_server {
+        spec["apiServer"] = json!(api_server);
     }
     if let Some(mapping) = options.mapping {
         spec["namespaceMappingStrategy"] = json!(mapping);
@@ -442,6 +447,8 @@ mod tests {
         });
         assert_eq!((&kept["spec"], &kept["metadata"]["namespace"]), (&expected, &json!("demo")));
         assert_eq!(wanted("demo", None, &options())["spec"], json!({ "podOffloadingStrategy": "LocalAndRemote" }));
+        let tokens = Options { api_server: Some(true), ..options() };
+        assert_eq!(wanted("demo", Some(&present), &tokens)["spec"]["apiServer"], true);
         let everywhere = Options { clusters: Some(Clusters::All), ..options() };
         assert_eq!(changes(&everywhere), json!({ "clusterSelector": null }));
         assert!(wanted("demo", Some(&present), &everywhere)["spec"].get("clusterSelector").is_none());

@@ -30,7 +30,7 @@ pub struct Findings {
 }
 
 /// Rights that the installation needs: verb, group, resource, namespace.
-const NEEDED: [(&str, &str, &str, Option<&str>); 14] = [
+const NEEDED: [(&str, &str, &str, Option<&str>); 16] = [
     ("create", "", "namespaces", None),
     ("create", "apiextensions.k8s.io", "customresourcedefinitions", None),
     ("patch", "apiextensions.k8s.io", "customresourcedefinitions", None),
@@ -39,6 +39,8 @@ const NEEDED: [(&str, &str, &str, Option<&str>); 14] = [
     ("create", "rbac.authorization.k8s.io", "clusterrolebindings", None),
     ("bind", "rbac.authorization.k8s.io", "clusterroles", None),
     ("create", "admissionregistration.k8s.io", "mutatingwebhookconfigurations", None),
+    ("create", "flowcontrol.apiserver.k8s.io", "flowschemas", None),
+    ("create", "flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations", None),
     ("create", "config.liqo.io", "clusterconfigs", None),
     ("patch", "apps", "deployments", Some(NAMESPACE)),
     ("create", "policy", "poddisruptionbudgets", Some(NAMESPACE)),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{self as core, Affinity, PodSpec};
 use kube::core::DeserializeGuard;
-use liqo_api::requests::{self, Effective};
+use liqo_api::requests::{self, Effective, MAX_RESOURCES, is_bounded};
 use liqo_api::{ClusterId, Condition, DEFAULT_POOL, ResourceList, ResourceRequest, labels, tenant_namespace};
 
 /// A node that is not virtual.
@@ -134,6 +134,9 @@ pub fn namespace(namespace: core::Namespace) -> Option<ConsumerNamespace> {
     managed.then(|| ConsumerNamespace { uid: meta.uid.unwrap_or_default(), consumer, tenant, terminating })
 }
 
+/// Maximum length of the error about a request that cannot be read.
+const MAX_ERROR_LEN: usize = 500;
+
 /// A consumer's `ResourceRequest`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
@@ -150,11 +153,16 @@ pub fn request(request: DeserializeGuard<ResourceRequest>) -> Option<Request> {
         Ok(request) => {
             let conditions = request.status.map(|status| status.conditions).unwrap_or_default();
             let deleted = request.metadata.deletion_timestamp.is_some();
-            (!deleted).then_some(Request { resources: Ok(request.spec.resources), conditions })
+            let resources = Some(request.spec.resources).filter(is_bounded);
+            let resources =
+                resources.ok_or_else(|| format!("it names more than {MAX_RESOURCES} resources, or one by an overlong name"));
+            (!deleted).then_some(Request { resources, conditions })
         }
         Err(invalid) => {
             let deleted = invalid.metadata.deletion_timestamp.is_some();
-            (!deleted).then_some(Request { resources: Err(invalid.error), conditions: Vec::new() })
+            // The error repeats what the consumer wrote.
+            let error = invalid.error.chars().take(MAX_ERROR_LEN).collect();
+            (!deleted).then_some(Request { resources: Err(error), conditions: Vec::new() })
         }
     }
 }
@@ -271,5 +279,21 @@ mod tests {
         };
         assert_eq!(read("2"), Ok(list("cpu=2")));
         assert!(read("1e99999999999999999999").is_err());
+        assert!(read(&"x".repeat(100_000)).unwrap_err().len() <= MAX_ERROR_LEN);
+    }
+
+    #[test]
+    fn a_request_that_names_many_resources_is_unreadable_and_not_kept() {
+        let read = |number: usize| {
+            let resources: serde_json::Map<String, Value> =
+                (0..number).map(|n| (format!("example.com/r{n}"), json!("1"))).collect();
+            let value = json!({
+                "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
+                "metadata": { "name": "request" }, "spec": { "resources": resources }
+            });
+            request(from_value(value).unwrap()).unwrap().resources.map(|resources| resources.len())
+        };
+        assert_eq!(read(MAX_RESOURCES), Ok(MAX_RESOURCES));
+        assert!(read(100_000).unwrap_err().contains("more than 64 resources"));
     }
 }

@@ -247,6 +247,11 @@ impl Consumer {
         self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some()
     }
 
+    /// Whether providers get tokens of the `ServiceAccount`s of this namespace.
+    pub fn gives_tokens(&self, namespace: &str) -> bool {
+        self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING)).is_some_and(|offloading| offloading.spec.api_server)
+    }
+
     /// Whether the reflection list of the namespace lets an object travel.
     pub fn is_on_list(&self, namespace: &str, is_allowed: bool) -> bool {
         let offloading = self.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING));

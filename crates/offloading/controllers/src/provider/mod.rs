@@ -21,6 +21,7 @@
 //! `deploy/liqo/rbac-bound.yaml`, and `crates/peering/src/objects.rs` binds them in each tenant namespace and limits the numbers.
 
 mod controllers;
+mod named_objects;
 mod resolver;
 mod state;
 mod triggers;

@@ -20,7 +20,7 @@ use kube::{Api, Resource, api::ApiResource, runtime::watcher::Config};
 use liqo_api::policies::without_status;
 use liqo_api::{
     Charge, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, PeeringPolicy, ReflectedObject, ResourceOffer, ShadowPod,
-    labels, requests, tenant_namespace,
+    annotations, labels, requests, tenant_namespace,
 };
 use liqo_controller_runtime::writes::StepError;
 use liqo_controller_runtime::{Cache, Context, Key, Queue, cache::whole, foreign_clusters};
@@ -41,6 +41,9 @@ use tokio_util::sync::CancellationToken;
 use super::resolver::ResolverService;
 use super::triggers::{self, ReplicaGroup, Target, Trigger};
 use crate::networks::Networks;
+
+/// Page size for remote pods: each may be as large as a record.
+const PODS_PAGE: u32 = 50;
 
 /// A step of a controller failed.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +84,8 @@ pub struct Provider {
     pub ledger: Arc<Mutex<Ledger>>,
     /// The Secrets of each tenant namespace.
     secrets: Mutex<HashMap<String, TenantSecrets>>,
+    /// Held while the pod in a record is parsed and converted.
+    pub parsing: Mutex<()>,
     /// Shadow pods whose pods must end because their room is taken back, by offer, with the reason for users.
     pub ending: Mutex<HashMap<Key, BTreeMap<Key, String>>>,
 }
@@ -168,8 +173,7 @@ impl Watches<'_> {
     }
 
     fn maps(&self) -> Cache<NamespaceMap> {
-        let reduce = |map: NamespaceMap| if map.metadata.name.as_deref() == Some(NAMESPACE_MAP) { whole(map) } else { None };
-        self.all(Config::default(), reduce, |key, old, new| triggers::map_changed(&key.namespace, old, new))
+        self.all(Config::default(), reduce_map, |key, old, new| triggers::map_changed(&key.namespace, old, new))
     }
 
     fn shadows(&self) -> Cache<Shadow> {
@@ -190,7 +194,7 @@ impl Watches<'_> {
 
     fn pods(&self, namespaces: &Cache<ConsumerNamespace>) -> Cache<RemotePod> {
         let api: Api<WatchedPod> = Api::all_with(self.context.client.clone(), &ApiResource::erase::<Pod>(&()));
-        let config = Config::default().labels(labels::SHADOW_POD);
+        let config = Config::default().labels(labels::SHADOW_POD).page_size(PODS_PAGE);
         let (queues, index, ledger) = (self.queues.clone(), self.index.clone(), self.ledger.clone());
         let namespaces = namespaces.clone();
         Cache::watch(api, config, self.context.stop.clone(), RemotePod::reduce, move |_, old, new| {
@@ -260,6 +264,7 @@ impl Provider {
             foreign_clusters,
             runtime_classes,
             secrets: Mutex::default(),
+            parsing: Mutex::default(),
             ending: Mutex::default(),
             context,
         }
@@ -419,6 +424,14 @@ fn by_name(namespaces: &Cache<ConsumerNamespace>) -> BTreeMap<String, Arc<Consum
     namespaces.all().into_iter().map(|(key, namespace)| (key.name, namespace)).collect()
 }
 
+/// The map of a consumer. Its metadata holds only what is read of it, because the consumer writes that.
+fn reduce_map(mut map: NamespaceMap) -> Option<NamespaceMap> {
+    let domain = announced_domain(&map).map(|domain| (annotations::CLUSTER_DOMAIN.to_owned(), domain.to_owned()));
+    map.metadata.labels = None;
+    map.metadata.annotations = domain.map(|domain| [domain].into());
+    if map.metadata.name.as_deref() == Some(NAMESPACE_MAP) { whole(map) } else { None }
+}
+
 /// A `ForeignCluster` without the fields that change often and do not tell which policy selects it.
 fn without_volatile(mut cluster: ForeignCluster) -> ForeignCluster {
     cluster.status = None;
@@ -450,6 +463,22 @@ mod tests {
 
     fn overhead_of(class: RuntimeClass) -> String {
         overhead(class).iter().map(|(name, quantity)| format!("{name}={quantity}")).collect::<Vec<_>>().join(",")
+    }
+
+    #[test]
+    fn of_the_metadata_that_a_consumer_writes_only_the_domain_of_its_cluster_is_kept() {
+        let reduced = |name: &str, domain: &str| {
+            let map = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "NamespaceMap",
+                "metadata": { "name": name, "labels": { "a": "b" },
+                    "annotations": { "a": "b", annotations::CLUSTER_DOMAIN: domain } },
+                "spec": {} });
+            reduce_map(serde_json::from_value(map).unwrap())
+        };
+        let map = reduced(NAMESPACE_MAP, "rome.example").unwrap();
+        assert_eq!((announced_domain(&map), map.metadata.labels.as_ref()), (Some("rome.example"), None));
+        assert_eq!(map.metadata.annotations.map(|all| all.len()), Some(1));
+        assert_eq!(reduced(NAMESPACE_MAP, "rome..example").unwrap().metadata.annotations, None);
+        assert_eq!(reduced("other", "rome.example"), None);
     }
 
     #[test]

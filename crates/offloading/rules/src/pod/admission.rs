@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::core::Status;
+use liqo_api::requests::{Effective, MAX_RESOURCES};
 use liqo_api::{Key, OfferPhase, OffloadedReason, ResourceOffer, requests};
 use liqo_quantity::ResourceList;
 use serde_json::Value;
@@ -81,10 +82,21 @@ pub struct Refusal {
 pub(crate) const NO_OFFER: &str = OffloadedReason::NoOffer.as_str();
 /// Reason: the pool has no room.
 pub(crate) const OFFER_EXCEEDED: &str = OffloadedReason::OfferExceeded.as_str();
+/// Reason: an object that the pod names is not the consumer's.
+pub(crate) const OBJECT_TAKEN: &str = OffloadedReason::NameTaken.as_str();
 /// Reason: the provider is taking back the pool.
 pub(crate) const POOL_WITHDRAWN: &str = OffloadedReason::PoolWithdrawn.as_str();
 
 impl Refusal {
+    /// The refusal of a pod that names an object of the provider's own in the mapped namespace.
+    pub fn not_a_replica(kind: &str, name: &str) -> Self {
+        let message = format!(
+            "the pod names the {kind} {name:.253}, and one of that name in its namespace at the provider is not this cluster's: the pod \
+             does not get to read it; rename the one here, or wait until that one is gone"
+        );
+        Self { reason: OBJECT_TAKEN, message }
+    }
+
     /// Whether it ends only with a change of the offer or of what is charged to it.
     pub fn is_about_offer(&self) -> bool {
         [NO_OFFER, OFFER_EXCEEDED, POOL_WITHDRAWN].contains(&self.reason)
@@ -102,6 +114,12 @@ impl Refusal {
         let reason = if status.code == 403 { OffloadedReason::NotAllowed.as_str() } else { OffloadedReason::Invalid.as_str() };
         Self { reason, message: status.message.chars().take(MAX_MESSAGE_LEN).collect() }
     }
+}
+
+/// The refusal of a pod that names so many resources that its charge is not kept.
+pub fn too_many_resources(charge: &Effective) -> Option<Refusal> {
+    let message = format!("the pod names more than {MAX_RESOURCES} resources, or one by an overlong name; request fewer");
+    (!charge.is_bounded()).then(|| Refusal { reason: OffloadedReason::Invalid.as_str(), message })
 }
 
 /// The refusal of a pod with negative requests, which would make room for others that does not exist.

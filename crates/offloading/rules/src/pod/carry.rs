@@ -1,18 +1,23 @@
 //! The parts of a pod that travel to the provider. There is one function for each side, and both apply the same rules, because the
 //! provider trusts nothing.
 //!
-//! Of the metadata only labels and annotations travel. Of the `PodSpec` only fields that are known to be safe do. Other fields that
-//! mean something at home only are dropped; all remaining ones are refused by name. Fields inside containers pass unchanged, known
-//! or not: Pod Security Admission in the mapped namespace decides what they may do.
+//! Of the metadata only labels and annotations travel, and the provider takes few of them, see `metadata`. Of the `PodSpec` only fields
+//! that are known to be safe do. Other fields that mean something at home only are dropped; all remaining ones are refused by name.
+//! Fields inside containers pass unchanged, known or not: Pod Security Admission in the mapped namespace decides what they may do.
+//! The provider then completes what a pod leaves to the node: `amounts`, `images`, `hardening`.
 //!
 //! What a pod reads about itself through the downward API is what it would read at home, see `downward`. Names of Services, too,
 //! see [`home_names`].
 //! `enableServiceLinks` passes unchanged: a mapped namespace contains only services that came from home.
 
+pub(crate) mod amounts;
 pub mod api_server;
 mod containers;
 mod downward;
+mod hardening;
 pub mod home_names;
+mod images;
+mod metadata;
 pub mod obstacle;
 mod placement;
 pub mod resize;
@@ -23,13 +28,17 @@ mod volumes;
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Toleration;
+use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{OffloadedReason, ReflectedKind, Usage, annotations, finalizers, labels};
 use serde_json::{Map, Value, json};
 
-use crate::json::{domain, items, name, text};
+use crate::json::{items, name, text};
 use crate::pod::references;
 
+use crate::pod::carry::amounts::Amounts;
 use crate::pod::carry::api_server::ApiServerChoice;
+pub(crate) use crate::pod::carry::metadata::is_label_of_remote_pod;
+use crate::pod::carry::metadata::{is_ours, texts, travelling};
 pub(crate) use volumes::ALLOWED_VOLUMES;
 
 /// Fields of a `PodSpec` that travel unchanged.
@@ -75,6 +84,9 @@ const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralCo
 /// Whether a pod has a token for the API server of the cluster that it runs in.
 const AUTOMOUNT: &str = "automountServiceAccountToken";
 
+/// Length in bytes of what [`api_server::give`] adds to a pod of a few containers.
+const API_SERVER_LEN: usize = 2048;
+
 /// Why a pod cannot run at the provider, for its owner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -96,8 +108,16 @@ impl Refusal {
 pub struct ProviderRules {
     /// Name of the `PeeringPolicy`, for messages.
     pub policy: String,
-    /// Labels and annotations with these prefixes are dropped.
-    pub deny_prefixes: Vec<String>,
+    /// Patterns of labels that pods keep in addition to those of users and of Kubernetes' controllers.
+    pub pod_labels: Vec<String>,
+    /// Patterns of annotations that pods keep.
+    pub pod_annotations: Vec<String>,
+    /// How the names of allowed images begin; `None` for all images.
+    pub images: Option<Vec<String>>,
+    /// Whether nodes ask the registry for every image.
+    pub always_pull_images: bool,
+    /// Whether containers get the runtime's seccomp profile and no raw sockets, unless they choose otherwise.
+    pub hardened: bool,
     /// Keys of the node labels that the offer advertises: pods may select nodes by these.
     pub advertised: BTreeSet<String>,
     /// The nodes of the pod's pool, as terms of a node selector; empty for all nodes.
@@ -107,8 +127,8 @@ pub struct ProviderRules {
     pub tolerations: Vec<Toleration>,
     /// Kinds of objects that are reflected: a pod that cannot start without an object of another kind is refused.
     pub reflected_kinds: Vec<ReflectedKind>,
-    /// Requests of containers that have none, as in the mapped namespace's `LimitRange`.
-    pub default_requests: Vec<(String, String)>,
+    /// Requests, as in the mapped namespace's `LimitRange`, and limits of containers that have none.
+    pub amounts: Amounts,
     /// Set on every remote pod.
     pub priority_class: Option<String>,
     /// Set on every remote pod.
@@ -121,17 +141,19 @@ pub struct ProviderRules {
 
 impl Default for ProviderRules {
     fn default() -> Self {
-        // With these annotations a pod would ask the node or the network for more than an ordinary pod gets.
-        let denied = ["kubernetes.io/config.", "k8s.v1.cni.cncf.io/", "k8s.ovn.org/", "cni.projectcalico.org/"];
         Self {
             policy: String::new(),
-            deny_prefixes: denied.map(str::to_owned).to_vec(),
+            pod_labels: Vec::new(),
+            pod_annotations: Vec::new(),
+            images: None,
+            always_pull_images: false,
+            hardened: true,
             advertised: BTreeSet::new(),
             nodes: Vec::new(),
             volume_types: ALLOWED_VOLUMES.iter().map(|&kind| kind.to_owned()).collect(),
             tolerations: Vec::new(),
             reflected_kinds: Usage::default().reflected_kinds,
-            default_requests: vec![("cpu".into(), "10m".into()), ("memory".into(), "32Mi".into())],
+            amounts: Amounts::default(),
             priority_class: None,
             runtime_class: None,
             api_server: false,
@@ -166,14 +188,26 @@ pub fn outgoing(local_pod: &Value, advertised: &BTreeSet<String>) -> Result<Valu
         downward::write_local_values(&mut spec, local_pod);
     }
     let kept = |key: &str| !is_ours(key) && key != "kubectl.kubernetes.io/last-applied-configuration";
-    Ok(json!({
+    let carried = json!({
         "metadata": {
             "name": text(local_pod, "/metadata/name"),
             "labels": texts(local_pod, "/metadata/labels", kept),
             "annotations": texts(local_pod, "/metadata/annotations", kept),
         },
         "spec": spec,
-    }))
+    });
+    record(&carried, MAX_POD_LEN - API_SERVER_LEN).map(|_| carried)
+}
+
+/// The text of a carried pod, of at most this length.
+pub fn record(carried: &Value, max_len: usize) -> Result<String, Refusal> {
+    record_text::write(carried, max_len).map_err(|error| {
+        let advice = "move what is long into a ConfigMap, or keep the pod in its own cluster";
+        Refusal::new(
+            OffloadedReason::TooLarge.as_str(),
+            format!("the pod is too large to run in another cluster: {error}; {advice}"),
+        )
+    })
 }
 
 /// The provider's side: the pod to create in the mapped namespace.
@@ -184,8 +218,15 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     reflected(carried, &rules.reflected_kinds, &rules.policy)?;
     // They can only be added to a pod that exists.
     spec.remove("ephemeralContainers");
+    images::allowed(&spec, rules)?;
     placement::confine(&mut spec, &rules.nodes);
-    containers::request_explicitly(&mut spec, &rules.default_requests);
+    amounts::complete(&mut spec, &rules.amounts);
+    if rules.always_pull_images {
+        images::always_pull(&mut spec);
+    }
+    if rules.hardened {
+        hardening::harden(&mut spec);
+    }
     // Only a pod that asks for a token has one.
     let wants_token = wants_token(carried);
     if wants_token && !rules.api_server {
@@ -199,7 +240,7 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     }
     spec.insert(AUTOMOUNT.into(), wants_token.into());
     if !wants_token {
-        downward::refer_to_local_values(&mut spec);
+        downward::refer_to_local_values(&mut spec, rules);
     }
     for (field, value) in [
         ("priorityClassName", &rules.priority_class),
@@ -214,9 +255,9 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     let (mut pod_labels, mut pod_annotations) = travelling(carried, rules);
     pod_annotations.insert(
         annotations::TRAVELLED.into(),
-        travelled(carried, &pod_labels, &pod_annotations, Some(&resize::sizes(carried))).into(),
+        travelled(carried, &pod_labels, &pod_annotations, Some(&resize::sizes(carried)), rules).into(),
     );
-    let home_labels = downward::as_file(&pod_labels);
+    pod_annotations.extend(downward::local_values(&spec, carried));
     for (key, value) in [
         (labels::MANAGED, "true"),
         (labels::CONSUMER_ID, identity.consumer),
@@ -235,11 +276,7 @@ pub fn remote_pod(carried: &Value, identity: &RemoteIdentity, rules: &ProviderRu
     if spec.get("restartPolicy").and_then(Value::as_str).is_some_and(|policy| policy != "Always") {
         metadata["finalizers"] = json!([finalizers::FINAL_STATUS]);
     }
-    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
-    if downward::reads_labels(&pod) {
-        pod["metadata"]["annotations"][annotations::HOME_LABELS] = home_labels.into();
-    }
-    Ok(pod)
+    Ok(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
 }
 
 /// The provider's side: an ephemeral container to add to the pod. The same rules apply to it as to the other containers.
@@ -247,8 +284,15 @@ pub(crate) fn ephemeral_container(carried: &Value, container: &Value, rules: &Pr
     let reduced = containers::reduce(&json!([container]), &volumes::injected(carried))?.unwrap_or_default();
     reflected(&json!({ "spec": { "containers": reduced } }), &rules.reflected_kinds, &rules.policy)?;
     let mut spec = Map::from_iter([("ephemeralContainers".to_owned(), reduced)]);
+    images::allowed(&spec, rules)?;
+    if rules.always_pull_images {
+        images::always_pull(&mut spec);
+    }
+    if rules.hardened {
+        hardening::harden_containers(&mut spec);
+    }
     if !wants_token(carried) {
-        downward::refer_to_local_values(&mut spec);
+        downward::refer_to_local_values(&mut spec, rules);
     }
     Ok(spec["ephemeralContainers"][0].take())
 }
@@ -261,17 +305,24 @@ fn wants_token(carried: &Value) -> bool {
 /// at home. A strategic merge patch; `None` if nothing changed.
 ///
 /// Labels and annotations of others on the remote pod stay. Images are compared with the last ones that travelled, not with the
-/// live ones, which the provider's own admission may have changed. Amounts are changed before, see [`resize`]; `is_resized` tells
-/// whether the pod has those that travel.
+/// live ones, which the provider's own admission may have changed. An image that the policy does not allow is left out: the container
+/// keeps the one that it has. Amounts are changed before, see [`resize`]; `is_resized` tells whether the pod has those that travel.
 pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules, is_resized: bool) -> Option<Value> {
     let recorded = live.pointer("/metadata/annotations").and_then(|all| all.get(annotations::TRAVELLED)).and_then(Value::as_str);
     let before: Value = recorded.and_then(|recorded| serde_json::from_str(recorded).ok()).unwrap_or_default();
     let (pod_labels, mut pod_annotations) = travelling(carried, rules);
     let sizes = if is_resized { Some(resize::sizes(carried)) } else { resize::recorded(live) };
-    let now = travelled(carried, &pod_labels, &pod_annotations, sizes.as_ref());
+    let now = travelled(carried, &pod_labels, &pod_annotations, sizes.as_ref(), rules);
     pod_annotations.insert(annotations::TRAVELLED.into(), now.into());
-    if downward::reads_labels(live) {
-        pod_annotations.insert(annotations::HOME_LABELS.into(), downward::as_file(&pod_labels).into());
+    if let Some(spec) = live.get("spec").and_then(Value::as_object) {
+        pod_annotations.extend(downward::local_values(spec, carried));
+    }
+    if !wants_token(carried) {
+        // They are added when this patch is applied.
+        let ephemeral = carried.pointer("/spec/ephemeralContainers").cloned().unwrap_or_default();
+        let mut added = Map::from_iter([("ephemeralContainers".to_owned(), ephemeral)]);
+        downward::refer_to_local_values(&mut added, rules);
+        pod_annotations.extend(downward::local_values(&added, carried));
     }
 
     let mut metadata = Map::new();
@@ -286,6 +337,9 @@ pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules, is_res
         let gone =
             gone.filter(|key| !is_ours(key) && !wanted.contains_key(*key) && live.is_some_and(|live| live.contains_key(*key)));
         changes.extend(gone.map(|key| (key.to_owned(), Value::Null)));
+        let outdated =
+            live.into_iter().flat_map(Map::keys).filter(|key| downward::is_local_value(key) && !wanted.contains_key(*key));
+        changes.extend(outdated.map(|key| (key.clone(), Value::Null)));
         if !changes.is_empty() {
             metadata.insert(field.into(), changes.into());
         }
@@ -297,6 +351,7 @@ pub fn remote_patch(carried: &Value, live: &Value, rules: &ProviderRules, is_res
             .iter()
             .filter(|&container| items(live, &format!("/spec/{list}")).iter().any(|known| name(known) == name(container)))
             .filter(|&container| before.get("images").and_then(|images| images.get(name(container))) != container.get("image"))
+            .filter(|&container| text(container, "/image").is_some_and(|image| images::is_allowed(image, rules)))
             .map(|container| json!({"name": name(container), "image": container.get("image")}))
             .collect();
         if !changed.is_empty() {
@@ -393,41 +448,18 @@ fn reflected(pod: &Value, kinds: &[ReflectedKind], policy: &str) -> Result<(), R
     Ok(())
 }
 
-/// Whether a label of a local pod is also on its remote pod.
-pub(crate) fn is_label_of_remote_pod(key: &str) -> bool {
-    is_taken_over(key, &ProviderRules::default())
-}
-
-/// Whether the provider accepts a label or annotation.
-fn is_taken_over(key: &str, rules: &ProviderRules) -> bool {
-    !is_ours(key) && !rules.deny_prefixes.iter().any(|prefix| key.starts_with(prefix.as_str()))
-}
-
-fn is_ours(key: &str) -> bool {
-    domain(key).ends_with(labels::DOMAIN)
-}
-
-/// The entries of a map of texts whose keys pass the filter.
-fn texts(value: &Value, pointer: &str, kept: impl Fn(&str) -> bool) -> Map<String, Value> {
-    let entries = value.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
-    entries.filter(|(key, value)| kept(key) && value.is_string()).map(|(key, value)| (key.clone(), value.clone())).collect()
-}
-
-fn travelling(carried: &Value, rules: &ProviderRules) -> (Map<String, Value>, Map<String, Value>) {
-    let kept = |key: &str| is_taken_over(key, rules);
-    (texts(carried, "/metadata/labels", kept), texts(carried, "/metadata/annotations", kept))
-}
-
 /// The record of what travelled. It shows which labels and annotations were removed later, and which images and amounts changed.
 fn travelled(
     carried: &Value,
     pod_labels: &Map<String, Value>,
     pod_annotations: &Map<String, Value>,
     sizes: Option<&Value>,
+    rules: &ProviderRules,
 ) -> String {
     let keys = |map: &Map<String, Value>| map.keys().cloned().collect::<BTreeSet<_>>();
     let containers = items(carried, "/spec/containers").iter().chain(items(carried, "/spec/initContainers"));
+    let image = |container: &Value| text(container, "/image").filter(|image| images::is_allowed(image, rules)).map(Value::from);
     let images: Map<String, Value> =
-        containers.filter_map(|container| Some((name(container).to_owned(), container.get("image")?.clone()))).collect();
+        containers.filter_map(|container| Some((name(container).to_owned(), image(container)?))).collect();
     json!({"labels": keys(pod_labels), "annotations": keys(pod_annotations), "images": images, "resources": sizes}).to_string()
 }

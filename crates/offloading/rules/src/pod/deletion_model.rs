@@ -236,10 +236,10 @@ impl World {
                     json!({
                         "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
                         "metadata": { "name": "home-uid", "namespace": "t", "uid": "s", "generation": 1, "finalizers": [finalizers::SHADOW_POD] },
-                        "spec": { "namespace": "demo", "pool": "default", "pod": {
+                        "spec": { "namespace": "demo", "pool": "default", "pod": json!({
                             "metadata": { "name": "web" },
                             "spec": { "restartPolicy": if self.runs_once { "Never" } else { "Always" }, "containers": [{ "name": "c", "image": "i" }] },
-                        } },
+                        }).to_string() },
                     })
                 });
             }

@@ -30,6 +30,9 @@ const NOT_STARTED: i32 = 128;
 /// Why containers were refused, by their names.
 pub type RefusedContainers = BTreeMap<String, String>;
 
+/// The name of a container that a remote pod lacks, and what to add, or why that is refused.
+pub type MissingContainer = (String, Result<Value, String>);
+
 /// The names of a pod's ephemeral containers. Nothing else of them ever changes.
 pub(crate) fn names(pod: &Value) -> BTreeSet<&str> {
     items(pod, EPHEMERAL_CONTAINERS).iter().map(name).collect()
@@ -47,7 +50,7 @@ pub fn within(room: usize, judged: Result<Value, String>) -> Result<Value, Strin
 
 /// The provider's side: the names of those that the remote pod lacks, with what to add, or why that is refused. Without `rules`, no
 /// policy selects the consumer any more.
-pub fn missing(carried: &Value, live: &Value, rules: Option<&ProviderRules>) -> Vec<(String, Result<Value, String>)> {
+pub fn missing(carried: &Value, live: &Value, rules: Option<&ProviderRules>) -> Vec<MissingContainer> {
     let existing = names(live);
     let missing = items(carried, EPHEMERAL_CONTAINERS)
         .iter()
@@ -125,7 +128,14 @@ mod tests {
     #[test]
     fn a_remote_pod_gets_what_it_lacks_and_the_rest_is_refused_in_words() {
         let found = |carried: &[&str]| missing(&pod(carried, &[]), &pod(&["a"], &[]), Some(&rules()));
-        assert_eq!(found(&["a", "b", "", "../x"]), [("b".to_owned(), Ok(json!({ "name": "b", "image": "busybox" })))]);
+        assert_eq!(
+            found(&["a", "b", "", "../x"]),
+            [(
+                "b".to_owned(),
+                Ok(json!({ "name": "b", "image": "busybox",
+            "securityContext": { "capabilities": { "drop": ["NET_RAW"] } } }))
+            )]
+        );
         let many: Vec<String> = (0..100).map(|number| format!("c{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert_eq!(found(&many).len(), MAX_COUNT - 1 + MAX_COUNT, "the next ones follow later");

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Object;
+use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods};
 use serde_json::{Map, Value, json};
 
@@ -143,9 +143,10 @@ impl Shadow {
     /// Reduces a shadow pod.
     pub fn of(shadow: ShadowPod) -> Option<Self> {
         let status = shadow.status.unwrap_or_default();
-        let own_grace = shadow.spec.pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
+        let pod = record_text::read(&shadow.spec.pod, MAX_POD_LEN).unwrap_or_default();
+        let own_grace = pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
         Some(Self {
-            home: Key::new(shadow.spec.namespace, text(&shadow.spec.pod, "/metadata/name").unwrap_or_default()),
+            home: Key::new(shadow.spec.namespace, text(&pod, "/metadata/name").unwrap_or_default()),
             pool: shadow.spec.pool,
             terminating: shadow.metadata.deletion_timestamp.is_some(),
             wanted_deletion: shadow.spec.deletion.map(|deletion| deletion.grace_period_seconds),
@@ -154,8 +155,8 @@ impl Shadow {
             phase: status.phase,
             reason: status.reason.unwrap_or_default(),
             message: status.message.unwrap_or_default(),
-            carried: changeable(&shadow.spec.pod),
-            uses_api_server: shadow.metadata.name.is_some_and(|uid| uses(&shadow.spec.pod, &secret(&uid))),
+            carried: changeable(&pod),
+            uses_api_server: shadow.metadata.name.is_some_and(|uid| uses(&pod, &secret(&uid))),
             remote_uid: status.remote_uid,
             status: status.pod.map(|pod| pod.to_string().into()),
         })
@@ -190,24 +191,29 @@ pub(crate) fn changeable(carried: &Value) -> String {
     json!([labels, annotations, images, deadline, ephemeral::names(carried), resources(carried)]).to_string()
 }
 
-/// Updates only the fields of a shadow pod that may change while the pod runs.
-pub fn change(carried: &Value) -> Patch {
-    let add = |path: &[&str], value: &Value| {
-        let path = PointerBuf::from_tokens(["spec", "pod"].iter().chain(path).copied());
-        PatchOperation::Add(AddOperation { path, value: value.clone() })
-    };
-    let mut patch = vec![add(&["metadata"], &carried["metadata"])];
+/// The pod in a shadow pod with only those fields of `carried` that may change while the pod runs.
+#[must_use]
+pub fn changed(recorded: Value, carried: &Value) -> Value {
+    let Value::Object(mut pod) = recorded else { return carried.clone() };
+    // The provider may have made anything of it.
+    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return carried.clone() };
     for list in ["initContainers", "containers"] {
-        for (index, container) in items(carried, &format!("/spec/{list}")).iter().enumerate() {
-            let index = index.to_string();
-            patch.extend(container.get("image").map(|image| add(&["spec", list, &index, "image"], image)));
-            patch.push(add(&["spec", list, &index, "resources"], &resources_of(container)));
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for (container, wanted) in containers.zip(items(carried, &format!("/spec/{list}"))) {
+            let Some(container) = container.as_object_mut() else { continue };
+            if let Some(image) = wanted.get("image") {
+                container.insert("image".to_owned(), image.clone());
+            }
+            container.insert("resources".to_owned(), resources_of(wanted));
         }
     }
     for field in ["activeDeadlineSeconds", "ephemeralContainers", "resources"] {
-        patch.extend(carried["spec"].get(field).map(|value| add(&["spec", field], value)));
+        if let Some(value) = carried["spec"].get(field) {
+            spec.insert(field.to_owned(), value.clone());
+        }
     }
-    Patch(patch)
+    pod.insert("metadata".to_owned(), carried["metadata"].clone());
+    pod.into()
 }
 
 /// Equal for pods whose containers have equal requests and limits, which a resize in place changes.
@@ -280,23 +286,27 @@ mod tests {
                 "initContainers": [{"name": "i", "image": image}],
                 "containers": [{"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}}]}})
         };
-        let mut shadow = json!({"spec": {"namespace": "demo", "pod": pod("i:1", "x", "1")}});
-        let mut changed = pod("i:2", "y", "100m");
-        changed["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "busybox"}]);
-        assert_ne!(changeable(&changed), changeable(&pod("i:2", "y", "100m")));
-        json_patch::patch(&mut shadow, &change(&changed)).unwrap();
-        let mut expected = pod("i:2", "y", "100m");
-        expected["spec"]["ephemeralContainers"] = changed["spec"]["ephemeralContainers"].clone();
+        let recorded = pod("i:1", "x", "1");
+        let mut wanted = pod("i:2", "y", "100m");
+        wanted["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "busybox"}]);
+        wanted["spec"]["resources"] = json!({"limits": {"cpu": "2"}});
+        assert_ne!(changeable(&wanted), changeable(&pod("i:2", "y", "100m")));
+        let now = changed(recorded, &wanted);
+        let mut expected = wanted.clone();
         expected["spec"]["initContainers"][0]["resources"] = json!({});
-        assert_eq!(shadow["spec"]["pod"], expected);
-        assert_eq!(changeable(&shadow["spec"]["pod"]), changeable(&changed), "a container without amounts is not sent again");
+        assert_eq!(now, expected);
+        assert_eq!(changeable(&now), changeable(&wanted), "a container without amounts is not sent again");
+        // Whatever a provider made of the record.
+        for strange in [Value::Null, json!([]), json!({"spec": 3}), json!({"spec": {"containers": [3]}})] {
+            assert_eq!(changed(strange, &wanted)["metadata"]["name"], "web");
+        }
     }
 
     #[test]
     fn an_end_without_a_status_is_still_an_end() {
         let shadow: ShadowPod = serde_json::from_value(json!({
             "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": {"name": "u"},
-            "spec": {"namespace": "demo", "pool": "default", "pod": {"metadata": {"name": "web"}}},
+            "spec": {"namespace": "demo", "pool": "default", "pod": r#"{"metadata": {"name": "web"}}"#},
             "status": {"phase": "Failed", "reason": "DeadlineExceeded"}}))
         .unwrap();
         let shadow = Shadow::of(shadow).unwrap();

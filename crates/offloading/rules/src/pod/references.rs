@@ -20,7 +20,7 @@ pub struct References {
 /// The objects that a pod names in `env`, `envFrom`, volumes, projected volumes and `imagePullSecrets`.
 ///
 /// Optional references count like the others: an object that is not there yet is reflected when it appears.
-pub(crate) fn refs(pod: &Value) -> References {
+pub fn refs(pod: &Value) -> References {
     let mut found = named(pod, &["/spec/containers", "/spec/initContainers", EPHEMERAL_CONTAINERS], &|_| true);
     for secret in items(pod, "/spec/imagePullSecrets") {
         found.secret(text(secret, "/name"));
@@ -64,6 +64,14 @@ fn named(pod: &Value, lists: &[&str], counts: &dyn Fn(&Value) -> bool) -> Refere
     found
 }
 
+/// The first of these objects that exists in the mapped namespace and is no replica: somebody of the provider made it for its own
+/// purposes. `own` has the names of all such objects.
+pub fn first_of_provider<'a>(named: &'a References, own: &References) -> Option<(&'static str, &'a str)> {
+    let first = |named: &'a BTreeSet<String>, own: &BTreeSet<String>| named.iter().find(|name| own.contains(*name));
+    let config_map = first(&named.config_maps, &own.config_maps).map(|name| ("ConfigMap", name.as_str()));
+    config_map.or_else(|| first(&named.secrets, &own.secrets).map(|name| ("Secret", name.as_str())))
+}
+
 impl References {
     fn config_map(&mut self, name: Option<&str>) {
         self.config_maps.extend(name.filter(|name| !name.is_empty() && *name != ROOT_CA).map(str::to_owned));
@@ -98,6 +106,26 @@ mod tests {
             "imagePullSecrets": [{"name": "s-pull"}]}}));
         assert_eq!(names(&found.config_maps), ["cm-env", "cm-from", "cm-init", "cm-proj", "cm-vol"]);
         assert_eq!(names(&found.secrets), ["s-env", "s-from", "s-proj", "s-pull", "s-vol"]);
+    }
+
+    #[test]
+    fn an_object_of_the_provider_is_found_wherever_the_pod_names_it() {
+        let of = |config_maps: &[&str], secrets: &[&str]| References {
+            config_maps: config_maps.iter().map(|&name| name.to_owned()).collect(),
+            secrets: secrets.iter().map(|&name| name.to_owned()).collect(),
+        };
+        let own = of(&["kube-root-ca.crt", "settings"], &["registry"]);
+        let found = |spec: serde_json::Value| {
+            let named = refs(&json!({ "spec": spec }));
+            first_of_provider(&named, &own).map(|(kind, name)| format!("{kind} {name}"))
+        };
+        assert_eq!(found(json!({ "imagePullSecrets": [{ "name": "registry" }] })).as_deref(), Some("Secret registry"));
+        let optional = json!({ "volumes": [{ "name": "v", "secret": { "secretName": "registry", "optional": true } }] });
+        assert_eq!(found(optional).as_deref(), Some("Secret registry"));
+        let debug = json!({ "ephemeralContainers": [{ "name": "e", "envFrom": [{ "configMapRef": { "name": "settings" } }] }] });
+        assert_eq!(found(debug).as_deref(), Some("ConfigMap settings"));
+        let other_kind = json!({ "containers": [{ "name": "c", "envFrom": [{ "configMapRef": { "name": "registry" } }] }] });
+        assert_eq!(found(other_kind), None);
     }
 
     #[test]

@@ -132,7 +132,10 @@ pub fn lasting(reason: &str) -> Option<OffloadedReason> {
         | Reason::VolumeType
         | Reason::TokenProjection
         | Reason::ResourceClaims
-        | Reason::KindNotAllowed => Some(reason),
+        | Reason::KindNotAllowed
+        | Reason::TooLarge
+        | Reason::ImageNotAllowed
+        | Reason::ProbeHost => Some(reason),
     }
 }
 

@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 use liqo_api::policies::{self, PolicyPeer};
-use liqo_api::{Charge, ClusterId, ForeignCluster, OffloadedReason, PeeringPolicy, PodSecurity, Usage};
+use liqo_api::{Charge, ClusterId, ForeignCluster, Hardening, OffloadedReason, PeeringPolicy, PodSecurity, Usage};
 use liqo_quantity::Quantity;
 
 use crate::namespace::mapped::ConsumerNamespace;
+pub use crate::patterns::is_named;
 use crate::pod::admission::{Offer, Refusal};
+use crate::pod::carry::amounts::{Amounts, EPHEMERAL_STORAGE, MEMORY};
 use crate::pod::carry::{ALLOWED_VOLUMES, ProviderRules};
 use crate::replica::kind::Kind;
 
@@ -59,8 +61,30 @@ impl ConsumerPolicy {
             priority_class: self.usage.priority_class_name.clone(),
             runtime_class: self.usage.runtime_class_name.clone(),
             api_server: self.usage.api_server,
+            pod_labels: self.usage.pod_labels.clone(),
+            pod_annotations: self.usage.pod_annotations.clone(),
+            images: self.usage.images.clone(),
+            always_pull_images: self.usage.always_pull_images,
+            hardened: self.usage.hardening == Hardening::RuntimeDefault,
+            amounts: self.amounts(offer),
             ..ProviderRules::default()
         }
+    }
+
+    /// Where limits are charged, the pod sets them itself, and a limit of ephemeral storage would be charged.
+    fn amounts(&self, offer: Option<&Offer>) -> Amounts {
+        let is_offered = offer.is_some_and(|offer| offer.hard.get(EPHEMERAL_STORAGE) > Quantity::ZERO);
+        let limited = match self.usage.charge {
+            Charge::Requests => vec![MEMORY, EPHEMERAL_STORAGE],
+            Charge::Limits if is_offered => vec![EPHEMERAL_STORAGE],
+            Charge::Limits => Vec::new(),
+        };
+        let mut amounts = Amounts { limited, limit_percentage: self.usage.default_limit_percentage, ..Amounts::default() };
+        if amounts.limited.contains(&EPHEMERAL_STORAGE) {
+            // Without a request, the API server would take the limit for it, and not every node of a pool may have that much.
+            amounts.default_requests.push((EPHEMERAL_STORAGE.to_owned(), "0".to_owned()));
+        }
+        amounts
     }
 
     /// The refusal of a pod that is charged its limits, but whose limits do not cover its use. To a kubelet a limit of zero is no
@@ -91,14 +115,6 @@ impl ConsumerPolicy {
     pub(crate) fn reflects(&self, kind: Kind) -> bool {
         kind == Kind::EndpointSlice || kind.word().is_none_or(|word| self.usage.reflected_kinds.contains(&word))
     }
-}
-
-/// Whether one of these patterns matches a name; `*` at the end of a pattern matches any text.
-pub fn is_named(patterns: &[String], name: &str) -> bool {
-    patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => pattern == name,
-    })
 }
 
 /// The value of the label for a standard.
@@ -157,6 +173,45 @@ mod tests {
         assert_eq!((rules.reflected_kinds, rules.policy.as_str()), (vec![ReflectedKind::ConfigMap], "partners"));
         assert_eq!(policy(json!({})).rules(None).volume_types, ProviderRules::default().volume_types);
         assert!(policy(json!({ "volumeTypes": [] })).rules(None).volume_types.is_empty());
+    }
+
+    #[test]
+    fn ephemeral_storage_is_limited_and_not_charged_unless_the_policy_charges_limits() {
+        let offer = |hard: &[(&str, &str)]| Offer {
+            hard: hard.iter().map(|&(name, amount)| (name, amount.parse().unwrap())).collect(),
+            accepted: true,
+            withdrawal: None,
+            reclaim: None,
+            advertised: Vec::new(),
+            nodes: Vec::new(),
+        };
+        let storage = |usage: Value, hard: &[(&str, &str)]| {
+            let amounts = policy(usage).rules(Some(&offer(hard))).amounts;
+            let request = amounts.default_requests.into_iter().find(|(name, _)| name == EPHEMERAL_STORAGE);
+            (request.map(|(_, amount)| amount), amounts.limited)
+        };
+        let all = [("ephemeral-storage", "10Gi"), ("cpu", "1")];
+        for hard in [&all[..], &[]] {
+            assert_eq!(storage(json!({}), hard), (Some("0".to_owned()), vec![MEMORY, EPHEMERAL_STORAGE]));
+        }
+        let limits = json!({ "charge": "Limits" });
+        assert_eq!(storage(limits.clone(), &all), (Some("0".to_owned()), vec![EPHEMERAL_STORAGE]));
+        assert_eq!(storage(limits, &[]), (None, vec![]));
+        assert_eq!(policy(json!({ "defaultLimitPercentage": 100 })).rules(None).amounts.limit_percentage, 100);
+    }
+
+    #[test]
+    fn what_the_policy_says_of_images_and_metadata_becomes_the_rules_for_them() {
+        let usage = json!({ "podLabels": ["example.com/*"], "podAnnotations": ["prometheus.io/scrape"], "images": ["docker.io"],
+            "alwaysPullImages": true, "hardening": "None" });
+        let rules = policy(usage).rules(None);
+        assert_eq!(
+            (rules.pod_labels, rules.pod_annotations),
+            (vec!["example.com/*".into()], vec!["prometheus.io/scrape".into()])
+        );
+        assert_eq!((rules.images, rules.always_pull_images, rules.hardened), (Some(vec!["docker.io".into()]), true, false));
+        let default = policy(json!({})).rules(None);
+        assert!(default.images.is_none() && !default.always_pull_images && default.hardened);
     }
 
     #[test]

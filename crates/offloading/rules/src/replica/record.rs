@@ -15,8 +15,9 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use liqo_api::record_text::{self, MAX_OBJECT_LEN, MAX_SECRET_LEN, RecordTextError};
 use liqo_api::reflection::{is_allowed, is_denied, is_reflected};
-use liqo_api::{Exposure, Key, ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
+use liqo_api::{Exposure, Key, OffloadedReason, ReflectedObject, ReflectedObjectSpec, annotations, labels, short_hash};
 use liqo_network_model::{Here, PeerMaps};
 use serde_json::{Value, json};
 
@@ -27,8 +28,21 @@ use crate::pod::local_status::cut;
 use crate::replica::kind::Kind;
 use crate::replica::{exposure, ingress, service};
 
+/// Types of Secrets that may be reflected. Never the credentials of a `ServiceAccount`.
+pub const SECRET_TYPES: [&str; 6] = [
+    "Opaque",
+    "kubernetes.io/basic-auth",
+    "kubernetes.io/dockercfg",
+    "kubernetes.io/dockerconfigjson",
+    "kubernetes.io/ssh-auth",
+    "kubernetes.io/tls",
+];
+
 /// Secrets of these types belong to the home cluster's own controllers.
 const NEVER: [&str; 2] = ["kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"];
+
+/// Reason of an object that is too large to travel.
+pub const TOO_LARGE: &str = OffloadedReason::TooLarge.as_str();
 
 /// An object at home that is reflected.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,8 +116,9 @@ pub struct ReflectionRecord {
 impl ReflectionRecord {
     /// Reduces a record; `None` if it is not one of ours.
     pub fn of_object(object: ReflectedObject) -> Option<Self> {
-        let name = text(&object.spec.object, "/metadata/name")?.to_owned();
-        let kind = Kind::of(&object.spec.object).filter(|kind| *kind != Kind::Secret)?;
+        let content = record_text::read(&object.spec.object, MAX_OBJECT_LEN).ok()?;
+        let name = text(&content, "/metadata/name")?.to_owned();
+        let kind = Kind::of(&content).filter(|kind| *kind != Kind::Secret)?;
         let reference = Reference { kind, namespace: object.spec.namespace, name };
         let terminating = object.metadata.deletion_timestamp.is_some();
         let said = object.status.as_ref().and_then(|status| Some((status.reason.clone()?, status.message.clone()?)));
@@ -111,7 +126,7 @@ impl ReflectionRecord {
         let said = said.filter(|(reason, _)| reason != "NamespaceNotReady");
         let problem = said.map(|(reason, message)| cut(&format!("{reason}: {message}")));
         let exposure = object.status.and_then(|status| exposure::clean(status.exposure?));
-        let fingerprint = fingerprint(&object.spec.object);
+        let fingerprint = fingerprint(&content);
         Some(Self { reference, fingerprint, terminating, problem, exposure, renew_at: None })
     }
 
@@ -251,12 +266,25 @@ impl LocalSlice {
     }
 }
 
-pub fn record_of(reference: &Reference, object: Value) -> ReflectedObject {
-    ReflectedObject {
+/// The record of an object, if that is not too large to travel.
+pub fn record_of(reference: &Reference, object: &Value) -> Result<ReflectedObject, RecordTextError> {
+    let object = record_text::write(object, MAX_OBJECT_LEN)?;
+    Ok(ReflectedObject {
         metadata: metadata(reference),
         spec: ReflectedObjectSpec { namespace: reference.namespace.clone(), object },
         status: None,
+    })
+}
+
+/// Why a Secret has a replica nowhere: reason and message. Both sides ask this, because the provider's admission policy refuses the
+/// record of such a Secret.
+pub fn obstacle_of_secret(secret: &Secret) -> Option<(&'static str, String)> {
+    let type_ = secret.type_.as_deref().unwrap_or("Opaque");
+    if !SECRET_TYPES.contains(&type_) {
+        return Some(("KindNotAllowed", format!("Secrets of type {type_:.100} are not reflected to other clusters")));
     }
+    let len: usize = secret.data.iter().flatten().map(|(key, ByteString(value))| key.len() + value.len()).sum();
+    (len > MAX_SECRET_LEN).then(|| (TOO_LARGE, RecordTextError::TooLong(len, MAX_SECRET_LEN).to_string()))
 }
 
 /// The record of a Secret is a Secret, so that encryption at rest covers it; `None` if it does not travel.
@@ -308,7 +336,7 @@ mod tests {
     }
 
     fn record_of_config_map(reference: &Reference, map: &ConfigMap) -> ReflectedObject {
-        record_of(reference, object_of(map))
+        record_of(reference, &object_of(map)).unwrap()
     }
 
     fn config_map(value: Value) -> ConfigMap {
@@ -350,7 +378,7 @@ mod tests {
         let read = ReflectionRecord::of_object(serde_json::from_value(serde_json::to_value(&record).unwrap()).unwrap()).unwrap();
         assert_eq!(read.reference, reference(Kind::ConfigMap, "m"));
         assert_eq!(read.fingerprint, fingerprint(&object_of(&map)));
-        assert_eq!(record.spec.object["binaryData"]["x"], "AAEC");
+        assert!(record.spec.object.contains(r#""binaryData":{"x":"AAEC"}"#), "{}", record.spec.object);
     }
 
     #[test]
@@ -441,6 +469,25 @@ mod tests {
     }
 
     #[test]
+    fn an_object_that_is_too_large_does_not_travel_and_says_how_large_it_is() {
+        let map = |bytes: usize| {
+            let map = config_map(json!({"metadata": {"name": "m"}, "data": {"x": "x".repeat(bytes)}}));
+            record_of(&reference(Kind::ConfigMap, "m"), &object_of(&map)).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(map(MAX_OBJECT_LEN - 200), Ok(()));
+        assert!(map(MAX_OBJECT_LEN).unwrap_err().ends_with("at most 65536 bytes travel"));
+        let secret = |bytes: usize| {
+            let data = Some([("x".to_owned(), ByteString(vec![0; bytes]))].into());
+            obstacle_of_secret(&Secret { data, ..Secret::default() })
+        };
+        assert_eq!(secret(MAX_SECRET_LEN - 1), None);
+        let (reason, message) = secret(MAX_SECRET_LEN).unwrap();
+        assert_eq!((reason, message.as_str()), ("TooLarge", "it takes 32769 bytes, and at most 32768 bytes travel"));
+        let own = Secret { type_: Some("example.com/own".into()), ..Secret::default() };
+        assert_eq!(obstacle_of_secret(&own).unwrap().0, "KindNotAllowed");
+    }
+
+    #[test]
     fn tokens_of_the_home_cluster_never_travel() {
         for kind in NEVER {
             let secret = Secret { type_: Some(kind.into()), ..Secret::default() };
@@ -465,7 +512,7 @@ mod tests {
         assert_eq!(object["metadata"], json!({ "name": "web", "labels": { "app": "web" }, "annotations": {} }));
         assert_eq!((object["spec"].get("selector"), &object["spec"]["ports"][0]["targetPort"]), (None, &json!(80)));
         let web = reference(Kind::Service, "web");
-        let record = ReflectionRecord::of_object(record_of(&web, object.clone())).unwrap();
+        let record = ReflectionRecord::of_object(record_of(&web, &object).unwrap()).unwrap();
         assert_eq!((record.reference, record.fingerprint), (web, fingerprint(&object)));
     }
 

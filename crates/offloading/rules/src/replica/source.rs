@@ -6,32 +6,25 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
+use liqo_api::record_text::{self, MAX_OBJECT_LEN};
 use liqo_api::{Exposure, Key, ReflectedObject, annotations, finalizers, labels, short_hash};
 use serde_json::{Map, Value, json};
 
 use crate::json::text;
+use crate::pod::local_status::cut;
 use crate::pod::reported_status::sorted;
 use crate::replica::isolation::{self, IsolationPolicy};
 use crate::replica::kind::Kind;
 use crate::replica::network_policy::NetworkPolicy;
+use crate::replica::record::obstacle_of_secret;
 use crate::replica::{exposure, ingress, service};
 use crate::{dns_names, finalizer};
-
-/// Types of Secrets that may be reflected. Never the credentials of a `ServiceAccount`.
-const SECRET_TYPES: [&str; 6] = [
-    "Opaque",
-    "kubernetes.io/basic-auth",
-    "kubernetes.io/dockercfg",
-    "kubernetes.io/dockerconfigjson",
-    "kubernetes.io/ssh-auth",
-    "kubernetes.io/tls",
-];
 
 /// The `ConfigMap` that every cluster's controller manager writes into every namespace, and restores.
 pub(super) const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// Maximum stored size of a Service, slice or `NetworkPolicy` in bytes of JSON: twice what Kubernetes' own controllers produce for a
-/// hundred pods. All objects of one consumer together take at most 80 MiB.
+/// hundred pods. All objects of one consumer together take at most 24 MiB.
 const MAX_LEN: usize = 16 * 1024;
 
 /// How many `NetworkPolicy`s of one namespace are read after each change.
@@ -138,17 +131,22 @@ pub struct Source {
 impl Source {
     /// Reduces a reflected object.
     pub fn of_object(object: ReflectedObject) -> Self {
-        let content = &object.spec.object;
-        let name = text(content, "/metadata/name").unwrap_or_default().to_owned();
+        let (content, unreadable) = match record_text::read(&object.spec.object, MAX_OBJECT_LEN) {
+            Ok(content) => (content, None),
+            Err(error) => (Value::Null, Some(error)),
+        };
+        let content = &content;
+        let name = bounded_name(text(content, "/metadata/name").unwrap_or_default());
         let kind = Kind::of(content).filter(|kind| *kind != Kind::Secret);
         let kept =
             kind.filter(|kind| kind.is_of_namespace()).map(|kind| Value::from(travelling_fields(kind, content)).to_string());
-        let problem = match kind {
-            None => {
+        let problem = match (kind, unreadable) {
+            (_, Some(error)) => Some(Problem::new("Invalid", format!("the record is refused: {error}"))),
+            (None, _) => {
                 let kind = text(content, "/kind").unwrap_or_default();
                 Some(Problem::new("KindNotAllowed", format!("objects of kind {kind:.60} are not reflected to this cluster")))
             }
-            Some(kind) => problem_of(kind, &name, kept.as_deref()),
+            (Some(kind), _) => problem_of(kind, &name, kept.as_deref()),
         };
         let reported = object.status.as_ref().and_then(|status| {
             Some(Problem { reason: status.reason.clone()?, message: status.message.clone().unwrap_or_default() })
@@ -179,16 +177,13 @@ impl Source {
     pub fn of_secret(secret: Secret) -> Option<Self> {
         let key = Key::of(&secret);
         let home = secret.labels().get(labels::HOME_NAMESPACE)?.clone();
-        let name = secret.annotations().get(annotations::HOME_NAME)?.clone();
-        let type_ = secret.type_.as_deref().unwrap_or("Opaque");
-        let problem = if !SECRET_TYPES.contains(&type_) {
-            Some(Problem::new("KindNotAllowed", format!("Secrets of type {type_:.100} are not reflected to this cluster")))
-        } else if !dns_names::is_subdomain(&name) {
-            Some(Problem::new("Invalid", "the Secret has no valid name"))
-        } else {
-            None
-        };
-        let reported = secret.annotations().get(annotations::NOT_REFLECTED).map(|text| Problem::of_annotation(text));
+        let name = bounded_name(secret.annotations().get(annotations::HOME_NAME)?);
+        let problem = obstacle_of_secret(&secret).map(|(reason, message)| Problem::new(reason, message));
+        let problem = problem.or_else(|| {
+            let is_valid = dns_names::is_subdomain(&name);
+            (!is_valid).then(|| Problem::new("Invalid", "the Secret has no valid name"))
+        });
+        let reported = secret.annotations().get(annotations::NOT_REFLECTED).map(|text| Problem::of_annotation(&cut(text)));
         let (uid, deleted) = (secret.metadata.uid.clone().unwrap_or_default(), secret.metadata.deletion_timestamp.is_some());
         let fingerprint = fingerprint(Kind::Secret, &serde_json::to_value(secret).ok()?);
         Some(Self {
@@ -291,6 +286,11 @@ impl Source {
         }
         self
     }
+}
+
+/// A name as it is kept: an overlong one stays invalid.
+fn bounded_name(name: &str) -> String {
+    name.chars().take(dns_names::MAX_SUBDOMAIN_LEN + 1).collect()
 }
 
 /// Why an object of this kind and name can have no replica. `kept` is the text of its content, if that is kept.

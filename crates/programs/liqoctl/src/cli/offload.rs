@@ -33,6 +33,10 @@ pub struct OffloadNamespace {
     /// Which of its Services and Ingresses to reflect to the other clusters [default: `DenyList`, or as before]
     #[arg(long, value_enum, ignore_case = true, value_name = "LIST")]
     pub reflection: Option<ReflectionList>,
+    /// Whether its pods in other clusters get tokens of their `ServiceAccounts`, to use the API server of this cluster. The other
+    /// cluster can use these tokens, too [default: false, or as before]
+    #[arg(long, value_name = "BOOL")]
+    pub api_server: Option<bool>,
     /// How the namespace is called in the other clusters. It does not change while the namespace is offloaded
     #[arg(long, value_enum, value_name = "STRATEGY")]
     pub namespace_mapping_strategy: Option<MappingStrategy>,
@@ -61,6 +65,7 @@ impl OffloadNamespace {
         Ok(offload::Options {
             strategy: self.pod_offloading_strategy.map(Into::into),
             reflection: self.reflection.map(Into::into),
+            api_server: self.api_server,
             mapping: self.namespace_mapping_strategy.map(Into::into),
             remote_name: self.remote_namespace_name.clone(),
             clusters: if self.all_clusters { Some(offload::Clusters::All) } else { selected },
@@ -299,6 +304,9 @@ mod tests {
         assert_eq!(several.namespaces.names, ["a", "b"]);
         let options = several.options().unwrap();
         assert_eq!((options.strategy, options.reflection, options.clusters), (None, None, None));
+        assert_eq!(options.api_server, None);
+        let tokens = offload_namespace(&["ns", "a", "--api-server", "true"]).unwrap();
+        assert_eq!(tokens.options().unwrap().api_server, Some(true));
         let everywhere = offload_namespace(&["ns", "--namespace-selector", "team=a", "--all-clusters"]).unwrap();
         assert_eq!(everywhere.options().unwrap().clusters, Some(offload::Clusters::All));
         let named = offload_namespace(&["ns", "a", "-n", "b", "-n", "a"]).unwrap().namespaces.named();

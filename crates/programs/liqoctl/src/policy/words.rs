@@ -2,7 +2,9 @@
 
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use liqo_api::selectors::label_selector;
-use liqo_api::{Accept, Approval, Charge, Consume, PeerSelector, PeeringPolicySpec, PodSecurity, PoolBy, Provide, Source, Usage};
+use liqo_api::{
+    Accept, Approval, Charge, Consume, Hardening, PeerSelector, PeeringPolicySpec, PodSecurity, PoolBy, Provide, Source, Usage,
+};
 use serde::Serialize;
 
 /// The meaning of one field of a policy.
@@ -162,6 +164,7 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
         let text = "pods count with their limits, and each container must have limits of cpu and memory";
         all.push(sentence("provide.usage.charge", text));
     }
+    all.extend(of_containers(usage));
     let kinds: Vec<String> = usage.reflected_kinds.iter().map(|kind| format!("{kind:?}")).collect();
     let kinds = if kinds.is_empty() {
         "nothing is reflected here".to_owned()
@@ -169,6 +172,40 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
         format!("may be reflected here: {}", kinds.join(", "))
     };
     all.push(sentence("provide.usage.reflectedKinds", kinds));
+    all
+}
+
+/// What their containers may run and get. Leaves out defaults.
+fn of_containers(usage: &Usage) -> Vec<Sentence> {
+    let (default, mut all) = (Usage::default(), Vec::new());
+    let mut names = |field: &str, what: &str, names: &[String]| {
+        if !names.is_empty() {
+            all.push(sentence(field, format!("{what} {}", names.join(", "))));
+        }
+    };
+    names("provide.usage.podLabels", "they keep the labels", &usage.pod_labels);
+    names("provide.usage.podAnnotations", "they keep the annotations", &usage.pod_annotations);
+    match usage.images.as_deref() {
+        None => {}
+        Some([]) => all.push(sentence("provide.usage.images", "they may use no image")),
+        Some(images) => all.push(sentence("provide.usage.images", format!("they may use images of {} only", images.join(", ")))),
+    }
+    if usage.always_pull_images {
+        all.push(sentence("provide.usage.alwaysPullImages", "nodes ask the registry for every image that they start with"));
+    }
+    if usage.default_limit_percentage != default.default_limit_percentage {
+        let text = match usage.default_limit_percentage {
+            0 => "containers without limits of memory and ephemeral storage get none".to_owned(),
+            percentage => {
+                format!("containers without limits of memory and ephemeral storage get {percentage} percent of their requests")
+            }
+        };
+        all.push(sentence("provide.usage.defaultLimitPercentage", text));
+    }
+    if usage.hardening == Hardening::None {
+        let text = "containers may have raw sockets, and run without a seccomp profile unless they name one";
+        all.push(sentence("provide.usage.hardening", text));
+    }
     all
 }
 

@@ -2,7 +2,7 @@
 //!
 //! This is the hot path. Each pod is one key in its provider's queue, so its writes never overlap, and changes that arrive
 //! during a reconciliation become one further reconciliation. Objects are created and patched without reading more than the
-//! metadata of the answer.
+//! metadata of the answer; only a change of a running pod reads its record before.
 
 mod send;
 
@@ -194,10 +194,11 @@ async fn delete_shadow(remote: &RemoteState, uid: &str, pod: &Key) -> Result<(),
 }
 
 /// The objects that a pod names and the provider lacks, and why, in a sentence.
-fn missing(remote: &RemoteState, pod: &LocalPod) -> Option<String> {
+fn missing(peer: &PeerState, remote: &RemoteState, pod: &LocalPod) -> Option<String> {
+    let problem = |one: &Reference| peer.obstacle(one).or_else(|| remote.record(one)?.problem.clone());
     let problems: Vec<String> = Reference::all(pod)
         .iter()
-        .filter_map(|one| Some(format!("{} {}: {}", one.kind.name(), one.name, remote.record(one)?.problem.as_ref()?)))
+        .filter_map(|one| Some(format!("{} {}: {}", one.kind.name(), one.name, problem(one)?)))
         .collect();
     let all = problems.join("; ");
     (!problems.is_empty()).then(|| cut(&format!("the provider accepted the pod, but not all objects that it refers to: {all}")))
@@ -255,7 +256,7 @@ impl Pass<'_> {
         let network = self.consumer.networks.of(&self.peer.id);
         let network = network.filter(|network| network.works);
         let addresses = network.map(|network| pod_addresses(&status, &network.maps.imported)).unwrap_or_default();
-        let missing = self.remote.and_then(|remote| missing(remote, self.pod));
+        let missing = self.remote.and_then(|remote| missing(self.peer, remote, self.pod));
         let missing = missing.map(|message| (pods::NOT_REFLECTED, message));
         let problem = missing.or(addresses.refused.map(|message| (pods::ADDRESS_REFUSED, message)));
         let link = Link {

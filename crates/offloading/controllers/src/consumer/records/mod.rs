@@ -36,8 +36,10 @@ use liqo_offloading_rules::json::fingerprint;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 use liqo_offloading_rules::replica::record::ReflectionRecord;
+use liqo_offloading_rules::replica::record::TOO_LARGE;
 use liqo_offloading_rules::replica::record::fingerprint_of_secret;
 use liqo_offloading_rules::replica::record::object_of;
+use liqo_offloading_rules::replica::record::obstacle_of_secret;
 use liqo_offloading_rules::replica::record::record_of;
 use liqo_offloading_rules::replica::record::record_of_secret;
 use wanted::Wanted;
@@ -48,7 +50,8 @@ pub use tokens::ensure as ensure_token;
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The reasons that providers give. Any other one counts as the reason "".
-const REASONS: [&str; 9] = [
+const REASONS: [&str; 10] = [
+    TOO_LARGE,
     "AnnotationNotAllowed",
     "NameTaken",
     "KindNotAllowed",
@@ -97,7 +100,8 @@ pub async fn reconcile(consumer: &Arc<Consumer>, peer: &PeerState, reference: &R
     }
     match wanted::named(consumer, peer, &remote, reference) {
         _ if record.as_ref().is_some_and(|record| record.terminating) => {}
-        None | Some(false) if record.is_none() => {}
+        Some(false) if record.is_none() => peer.travels(reference),
+        None if record.is_none() => {}
         None => return Ok(Next::After(POLL_INTERVAL)),
         Some(false) => remove(peer, &remote, reference).await?,
         Some(true) => write_named(consumer, peer, &remote, reference, record.as_deref()).await?,
@@ -116,13 +120,32 @@ async fn write_named(
     let (client, namespace) = (consumer.context.client.clone(), &reference.namespace);
     if reference.kind == Kind::Secret {
         let local = read(reference, Api::<Secret>::namespaced(client, namespace)).await?;
+        if let Some((reason, message)) = local.as_ref().and_then(obstacle_of_secret) {
+            // A Secret of another type is another Secret.
+            if reason != TOO_LARGE && record.is_some() {
+                remove(peer, remote, reference).await?;
+            }
+            show_obstacle(consumer, peer, reference, reason, &message).await;
+            return Ok(());
+        }
+        peer.travels(reference);
         let wanted = local.and_then(|secret| record_of_secret(reference, &secret));
         let fingerprint = wanted.as_ref().map(fingerprint_of_secret);
         write(peer, remote, reference, record, wanted.zip(fingerprint)).await
     } else {
         let local = read(reference, Api::<ConfigMap>::namespaced(client, namespace)).await?;
-        write_object(peer, remote, reference, record, local.map(|map| object_of(&map))).await
+        write_object(consumer, peer, remote, reference, record, local.map(|map| object_of(&map))).await
     }
+}
+
+/// Shows why an object does not travel: on the pods that name it, and by an event. The provider keeps what it has of it.
+async fn show_obstacle(consumer: &Consumer, peer: &PeerState, reference: &Reference, reason: &'static str, message: &str) {
+    let obstacle = format!("{reason}: {message}");
+    if peer.may_warn_about(reference, reason) {
+        let message = format!("cluster {} does not have it as it is here: {obstacle}", peer.id);
+        warn(consumer, reference, pods::NOT_REFLECTED, message).await;
+    }
+    peer.does_not_travel(reference, obstacle);
 }
 
 async fn read<K>(reference: &Reference, api: Api<K>) -> Result<Option<K>, StepError>
@@ -161,8 +184,8 @@ async fn reconcile_namespaced(
         remove(peer, remote, reference).await?;
         return Ok(Next::OnChange);
     }
-    write_object(peer, remote, reference, record, wanted).await?;
-    let problem = record.and_then(|record| problem(consumer, remote, record));
+    write_object(consumer, peer, remote, reference, record, wanted).await?;
+    let problem = record.and_then(|record| problem(consumer, peer, remote, record));
     let reason = problem.as_deref().map(reason_of);
     let passing = reason.filter(|reason| may_pass(reference.kind, reason));
     let patience = peer.patience(reference, passing, Instant::now());
@@ -194,13 +217,13 @@ fn reason_of(problem: &str) -> &'static str {
 }
 
 /// What the provider lacks: of this object or, for an Ingress, of the Secrets that it names.
-fn problem(consumer: &Consumer, remote: &RemoteState, record: &ReflectionRecord) -> Option<String> {
+fn problem(consumer: &Consumer, peer: &PeerState, remote: &RemoteState, record: &ReflectionRecord) -> Option<String> {
     let of_secrets = || {
         let Reference { kind, namespace, .. } = &record.reference;
         let ingress = (*kind == Kind::Ingress).then(|| consumer.ingress(&record.reference.key())).flatten()?;
         ingress.secrets.iter().find_map(|name| {
             let secret = Reference { kind: Kind::Secret, namespace: namespace.clone(), name: name.clone() };
-            let problem = remote.record(&secret)?.problem.clone()?;
+            let problem = peer.obstacle(&secret).or_else(|| remote.record(&secret)?.problem.clone())?;
             Some(format!("{problem} (Secret {name})"))
         })
     };
@@ -218,14 +241,24 @@ async fn warn(consumer: &Consumer, reference: &Reference, reason: &str, message:
 
 /// Writes the record of an object that is no Secret, or removes it.
 async fn write_object(
+    consumer: &Consumer,
     peer: &PeerState,
     remote: &RemoteState,
     reference: &Reference,
     record: Option<&ReflectionRecord>,
     wanted: Option<Value>,
 ) -> Result<(), RequestError> {
-    let wanted = wanted.map(|object| (fingerprint(&object), record_of(reference, object)));
-    write(peer, remote, reference, record, wanted.map(|(fingerprint, record)| (record, fingerprint))).await
+    let with_fingerprint = |object: Value| record_of(reference, &object).map(|record| (record, fingerprint(&object)));
+    match wanted.map(with_fingerprint).transpose() {
+        Ok(wanted) => {
+            peer.travels(reference);
+            write(peer, remote, reference, record, wanted).await
+        }
+        Err(error) => {
+            show_obstacle(consumer, peer, reference, TOO_LARGE, &error.to_string()).await;
+            Ok(())
+        }
+    }
 }
 
 /// Creates, replaces or removes a record, unless it is as wanted.
@@ -275,6 +308,7 @@ async fn remove(peer: &PeerState, remote: &RemoteState, reference: &Reference) -
     let (client, namespace, name) = (remote.connection.client.clone(), &remote.connection.tenant_namespace, reference.record());
     let parameters = DeleteParams::default();
     peer.record_seen(reference);
+    peer.travels(reference);
     let deleted = if reference.kind == Kind::Secret {
         call(delete_if_present(&Api::<Secret>::namespaced(client, namespace), &name, &parameters)).await
     } else {

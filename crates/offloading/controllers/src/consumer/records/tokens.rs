@@ -68,7 +68,7 @@ struct Facts<'a> {
     namespace: &'a str,
     /// Whether that namespace is offloaded.
     is_offloaded: bool,
-    /// Whether pods there may use our API server, if that is known.
+    /// Whether pods of that namespace may use our API server from there, if that is known.
     is_open: Option<bool>,
     shadow: Option<&'a Shadow>,
 }
@@ -87,6 +87,13 @@ fn need(facts: &Facts) -> Need {
     }
 }
 
+/// Whether pods of this namespace may use our API server from this provider: the namespace and the policy say so. `None` while that
+/// is not known.
+fn is_open(consumer: &Consumer, peer: &PeerState, namespace: &str) -> Option<bool> {
+    let open = || consumer.networks.of(&peer.id).is_some_and(|network| network.api_server);
+    consumer.networks.is_synced().then(|| consumer.gives_tokens(namespace) && open())
+}
+
 /// Brings the Secret of the pod with this UID to what is wanted.
 pub async fn reconcile(
     consumer: &Consumer,
@@ -101,7 +108,7 @@ pub async fn reconcile(
         pod: pod.as_deref(),
         namespace: &reference.namespace,
         is_offloaded: consumer.is_offloaded(&reference.namespace),
-        is_open: consumer.networks.is_synced().then(|| consumer.networks.of(&peer.id).is_some_and(|network| network.api_server)),
+        is_open: is_open(consumer, peer, &reference.namespace),
         shadow: shadow.as_deref(),
     };
     match (need(&facts), &pod) {
@@ -211,10 +218,10 @@ mod tests {
 
     /// What the provider shows of it: with this Secret, and as if it ran.
     fn shadow(secret: &str) -> Shadow {
+        let pod = json!({ "metadata": { "name": "web" }, "spec": { "volumes": [{ "name": "v", "secret": { "secretName": secret } }] } });
         let shadow = json!({
             "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod", "metadata": { "name": "u" },
-            "spec": { "namespace": "demo", "pool": "default", "pod": { "metadata": { "name": "web" },
-                "spec": { "volumes": [{ "name": "v", "secret": { "secretName": secret } }] } } },
+            "spec": { "namespace": "demo", "pool": "default", "pod": pod.to_string() },
             "status": { "phase": "Created", "pod": { "phase": "Running" } } });
         Shadow::of(serde_json::from_value(shadow).unwrap()).unwrap()
     }

@@ -115,6 +115,8 @@ pub struct PeerState {
     record_events: Mutex<HashMap<(Reference, &'static str), Instant>>,
     /// What this process recorded over the present connection, until the watch shows it.
     recorded: Mutex<HashSet<Reference>>,
+    /// Why objects that should be recorded are not sent.
+    obstacles: Mutex<HashMap<Reference, String>>,
     /// Held while a pod waits for what it names to be recorded.
     pub recording: tokio::sync::Mutex<()>,
     /// Since when there is no connection; meaningful while there is none.
@@ -220,6 +222,7 @@ impl PeerState {
             passing_problems: Mutex::default(),
             record_events: Mutex::default(),
             recorded: Mutex::default(),
+            obstacles: Mutex::default(),
             recording: tokio::sync::Mutex::default(),
             disconnected: Mutex::new(Instant::now()),
             _workers: workers.drop_guard(),
@@ -403,6 +406,20 @@ impl PeerState {
     /// The watch shows the record of this object, or the record is removed.
     pub fn record_seen(&self, reference: &Reference) {
         self.recorded.lock().remove(reference);
+    }
+
+    /// Why this object is not sent, if it cannot travel.
+    pub fn obstacle(&self, reference: &Reference) -> Option<String> {
+        self.obstacles.lock().get(reference).cloned()
+    }
+
+    pub fn does_not_travel(&self, reference: &Reference, obstacle: String) {
+        self.obstacles.lock().insert(reference.clone(), obstacle);
+    }
+
+    /// The object can travel, or is not wanted any more.
+    pub fn travels(&self, reference: &Reference) {
+        self.obstacles.lock().remove(reference);
     }
 
     /// How bad the silence is.

@@ -129,7 +129,7 @@ impl Controller {
                 }
             }
             Step::Prepare { name, uid } => {
-                let requests = ProviderRules::default().default_requests;
+                let requests = ProviderRules::default().amounts.default_requests;
                 for wanted in manifests::contents(name, consumer, &self.provider.context.namespace, &requests) {
                     self.ensure(&wanted).await?;
                 }

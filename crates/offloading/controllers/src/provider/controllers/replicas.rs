@@ -12,6 +12,7 @@ use kube::{
     api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::PartialObjectMeta,
 };
+use liqo_api::record_text::{self, MAX_OBJECT_LEN};
 use liqo_api::{ClusterId, Exposure, ReflectedObject, annotations, finalizers, labels};
 use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove_finalizer_at, unless_changed};
 use liqo_controller_runtime::{Key, Next};
@@ -33,6 +34,8 @@ use crate::provider::triggers::{self, Group, ReplicaGroup};
 
 /// How many groups are reconciled at the same time.
 const WORKERS: usize = 4;
+/// How many replicas are read at once: each may hold as much as a consumer may send.
+const PAGE_SIZE: u32 = 50;
 /// How often a group is checked although nothing changed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(300);
 /// How often a name that is taken is tried again.
@@ -275,12 +278,18 @@ impl Pass<'_> {
     }
 
     async fn replicas(&self, kinds: &[Kind]) -> Result<Vec<Replica>, Error> {
-        let reflected = ListParams::default().labels(&format!("{}=true", labels::REFLECTED));
         let mut replicas = Vec::new();
         for &kind in kinds {
-            let found = self.api(kind, self.namespace).list(&reflected).await;
-            let found = found.step("read", kind.name(), self.key(""))?;
-            replicas.extend(found.items.into_iter().filter_map(|object| Replica::of(kind, object)));
+            let mut page = ListParams::default().labels(&format!("{}=true", labels::REFLECTED)).limit(PAGE_SIZE);
+            loop {
+                let found = self.api(kind, self.namespace).list(&page).await;
+                let found = found.step("read", kind.name(), self.key(""))?;
+                replicas.extend(found.items.into_iter().filter_map(|object| Replica::of(kind, object)));
+                match found.metadata.continue_.filter(|token| !token.is_empty()) {
+                    Some(token) => page = page.continue_token(&token),
+                    None => break,
+                }
+            }
         }
         Ok(replicas)
     }
@@ -392,7 +401,10 @@ impl Pass<'_> {
             }
             Kind::ConfigMap => {
                 let found = self.records(source).get_opt(&source.key.name).await;
-                found.map(|object| object.map(|object| (object.metadata.uid, object.spec.object)))
+                let readable = |object: ReflectedObject| {
+                    Some((object.metadata.uid, record_text::read(&object.spec.object, MAX_OBJECT_LEN).ok()?))
+                };
+                found.map(|object| object.and_then(readable))
             }
             Kind::Secret => {
                 let found = self.api(Kind::Secret, &source.key.namespace).get_opt(&source.key.name).await;

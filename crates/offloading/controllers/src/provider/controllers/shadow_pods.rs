@@ -11,6 +11,7 @@ use kube::{
     api::{ApiResource, DeleteParams, GetParams, Patch, PatchParams, PostParams},
     core::{Object, Request},
 };
+use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::requests::Effective;
 use liqo_api::{ClusterId, OffloadedReason, ShadowPod, ShadowPodPhase, annotations, finalizers};
 use liqo_controller_runtime::events::object_ref;
@@ -19,12 +20,13 @@ use liqo_controller_runtime::writes::{Step as _, delete_if_present, only, remove
 use liqo_controller_runtime::{Key, Next};
 use liqo_offloading_rules::json::{OFFER_RECLAIMED, items};
 use liqo_offloading_rules::namespace::mapped::Destination;
-use liqo_offloading_rules::pod::admission::{Account, Refusal, negative_quantity};
+use liqo_offloading_rules::pod::admission::{Account, Refusal, negative_quantity, too_many_resources};
 use liqo_offloading_rules::pod::carry::home_names::{self, ask_resolver};
-use liqo_offloading_rules::pod::carry::{RemoteIdentity, remote_patch, remote_pod};
-use liqo_offloading_rules::pod::ephemeral::{self, RefusedContainers};
-use liqo_offloading_rules::pod::ledger::AdmissionRequest;
+use liqo_offloading_rules::pod::carry::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
+use liqo_offloading_rules::pod::ephemeral::{self, MissingContainer, RefusedContainers};
+use liqo_offloading_rules::pod::ledger::{AdmissionRequest, ResizeRequest};
 use liqo_offloading_rules::pod::recreated::earlier_runs;
+use liqo_offloading_rules::pod::references::{References, refs};
 use liqo_offloading_rules::pod::remote::{Live, NAME_TAKEN, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key};
 use liqo_offloading_rules::pod::remote_pod::{RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::reported_status::{PodStatusText, ReportedStatus};
@@ -36,7 +38,8 @@ use serde::{Deserialize as _, de::IgnoredAny};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use self::resize::Unresized;
+use self::resize::{Unresized, WantedResize};
+use crate::provider::named_objects;
 use crate::provider::state::{Error, Provider};
 use crate::provider::triggers;
 
@@ -101,12 +104,45 @@ struct RefusedPod {
 
 /// What the pod of a shadow pod is created from.
 struct PodInput {
-    pod: Arc<Value>,
+    /// JSON text.
+    pod: Arc<str>,
     generation: i64,
     consumer: ClusterId,
     policy: ConsumerPolicy,
     overhead: ResourceList,
     pod_security: Vec<(String, String)>,
+}
+
+/// A pod that the rules allow.
+struct AdmittedPod {
+    /// The JSON text of the pod to create.
+    body: Vec<u8>,
+    /// Whether it has no ephemeral containers to be added.
+    is_complete: bool,
+    /// Whether it asks the name servers of its cluster.
+    asks_cluster: bool,
+    /// The objects that it names, in its ephemeral containers, too.
+    references: References,
+}
+
+/// What has to change in a remote pod, so that it becomes what its record says.
+#[derive(Default)]
+struct Changes {
+    /// What the API server says that the pod asks for.
+    asked: Option<ResizeRequest>,
+    resize: Option<WantedResize>,
+    /// The patch of a pod that has the amounts of its record.
+    if_resized: Option<Value>,
+    /// The patch of one that keeps those that it has.
+    if_not_resized: Option<Value>,
+    /// The ephemeral containers to add.
+    missing: Vec<MissingContainer>,
+    /// How many of them the pod can get.
+    room: usize,
+}
+
+fn invalid(message: String) -> Refusal {
+    Refusal { reason: OffloadedReason::Invalid.as_str(), message }
 }
 
 impl RefusedPod {
@@ -361,28 +397,31 @@ impl Pass<'_> {
         }
         // The new pod gets the size that is wanted now.
         self.memory.unresized = None;
-        let mut pod = match self.admit(shadow, &key, &input) {
+        let AdmittedPod { body, is_complete, asks_cluster, references } = match self.admit(shadow, &key, &input, former) {
             Ok(pod) => pod,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        if let Some(runs) = former.and_then(earlier_runs) {
-            pod["metadata"]["annotations"][annotations::EARLIER_RUNS] = runs.into();
+        let named = named_objects::refusal(self.provider, &references, &key.namespace).await;
+        if !matches!(named, Ok(None)) {
+            self.release_room();
         }
-        let body = serde_json::to_vec(&pod).step("encode", "Pod", &key)?;
+        if let Some(refusal) = named? {
+            return Ok(Err(refusal));
+        }
         let request = Request::new(Pod::url_path(&(), Some(&key.namespace))).create(&PostParams::default(), body);
         let request = request.map_err(kube::Error::BuildRequest).step("create", "Pod", &key)?;
         match self.provider.context.client.request::<WatchedPod>(request).await {
             Ok(created) => {
                 tracing::debug!(pod = %key, shadow_pod = %self.key, "created a remote pod");
-                // Ephemeral containers are added to a pod that exists, so it needs an update.
-                let is_complete = items(&input.pod, "/spec/ephemeralContainers").is_empty();
                 self.memory.applied = Some(if is_complete { input.generation } else { NO_GENERATION });
                 let live = self.owner_of(created);
                 if let Live::Ours(pod) = &live {
                     // Admission plugins of this cluster may have raised what it requests.
                     self.provider.ledger.lock().created(self.key, &pod.charge);
                     self.memory.created = Some(pod.uid.clone());
-                    self.warn_about_names(pod, &input.pod["spec"]).await;
+                    if asks_cluster {
+                        self.warn_about_names(pod).await;
+                    }
                 }
                 Ok(Ok(live))
             }
@@ -402,10 +441,16 @@ impl Pass<'_> {
         }
     }
 
+    /// The pod is not created: others may have its room.
+    fn release_room(&self) {
+        let freed = self.provider.ledger.lock().release(self.key);
+        self.provider.queues.add(triggers::shadow_pods(freed));
+    }
+
     /// Tells with an event that a new pod does not resolve names as at home. The consumer shows it on the local pod.
-    async fn warn_about_names(&self, pod: &RemotePod, carried: &Value) {
+    async fn warn_about_names(&self, pod: &RemotePod) {
         let resolver = self.provider.resolver_for(&self.key.namespace);
-        if let Some((reason, message)) = home_names::warning(resolver.as_ref()).filter(|_| home_names::asks_cluster(carried)) {
+        if let Some((reason, message)) = home_names::warning(resolver.as_ref()) {
             let reference = object_ref("v1", "Pod", &pod.key, Some(pod.uid.clone()));
             self.provider.context.events.warning(&reference, reason, message).await;
         }
@@ -417,7 +462,7 @@ impl Pass<'_> {
             Some(pod) => (pod.clone(), shadow.generation),
             // The cache does not keep pods that ran before, or are large.
             None => match self.shadow_now().await? {
-                Some(now) => (Arc::new(now.spec.pod), now.metadata.generation.unwrap_or_default()),
+                Some(now) => (now.spec.pod.into(), now.metadata.generation.unwrap_or_default()),
                 None => return Ok(None),
             },
         };
@@ -428,8 +473,18 @@ impl Pass<'_> {
         Ok(Some(Ok(PodInput { pod, generation, consumer: tenant.consumer.clone(), policy, overhead, pod_security })))
     }
 
-    /// The pod to create, if the rules allow it. Its room is reserved then.
-    fn admit(&self, shadow: &Shadow, key: &Key, input: &PodInput) -> Result<Value, Refusal> {
+    /// The pod to create, if the rules allow it. Its room is reserved then. `former` is the last status of the pod that it replaces.
+    fn admit(
+        &self,
+        shadow: &Shadow,
+        key: &Key,
+        input: &PodInput,
+        former: Option<&PodStatusText>,
+    ) -> Result<AdmittedPod, Refusal> {
+        // Parsed pods take a hundred times their length: there is one at a time, and none during a request.
+        let _one_at_a_time = self.provider.parsing.lock();
+        let carried =
+            record_text::read(&input.pod, MAX_POD_LEN).map_err(|error| invalid(format!("its record is refused: {error}")))?;
         let identity = RemoteIdentity {
             namespace: &key.namespace,
             name: &key.name,
@@ -439,28 +494,34 @@ impl Pass<'_> {
             home_namespace: &shadow.namespace,
         };
         let offer = self.provider.offers.get(&Key::new(self.key.namespace.clone(), shadow.pool.clone()));
-        let mut pod = remote_pod(&input.pod, &identity, &input.policy.rules(offer.as_deref()))
+        let mut pod = remote_pod(&carried, &identity, &input.policy.rules(offer.as_deref()))
             .map_err(|refusal| Refusal { reason: refusal.reason, message: refusal.message })?;
         if let Some(resolver) = self.provider.resolver_for(&self.key.namespace) {
             ask_resolver(&mut pod["spec"], &shadow.namespace, &resolver);
         }
-        let spec = PodSpec::deserialize(&pod["spec"]).map_err(|error| Refusal {
-            reason: OffloadedReason::Invalid.as_str(),
-            message: format!("the pod cannot be read: {error}"),
-        })?;
-        if let Some(refusal) = negative_quantity(&spec).or_else(|| input.policy.missing_limit(&spec)) {
+        let spec = PodSpec::deserialize(&pod["spec"])
+            .map_err(|error| invalid(format!("the pod cannot be read: {:.200}", error.to_string())))?;
+        // The API server adds the overhead of the RuntimeClass.
+        let charge = Effective::of_pod(&spec).with_overhead(&input.overhead);
+        let refusal = negative_quantity(&spec).or_else(|| too_many_resources(&charge));
+        if let Some(refusal) = refusal.or_else(|| input.policy.missing_limit(&spec)) {
             return Err(refusal);
+        }
+        if let Some(runs) = former.and_then(earlier_runs) {
+            pod["metadata"]["annotations"][annotations::EARLIER_RUNS] = runs.into();
         }
         let request = AdmissionRequest {
             account: Account { tenant: self.key.namespace.clone(), pool: shadow.pool.clone() },
             shadow: self.key.clone(),
             turn: shadow.turn(&self.key.name),
-            // The API server adds the overhead of the RuntimeClass.
-            charge: Effective::of_pod(&spec).with_overhead(&input.overhead),
+            charge,
         };
         let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
         self.provider.ledger.lock().admit(request, offer.as_deref(), input.policy.usage.charge, ours)?;
-        Ok(pod)
+        // Ephemeral containers are added to a pod that exists, so it needs an update.
+        let is_complete = items(&carried, "/spec/ephemeralContainers").is_empty();
+        let asks_cluster = home_names::asks_cluster(&carried["spec"]);
+        Ok(AdmittedPod { body: pod.to_string().into_bytes(), is_complete, asks_cluster, references: refs(&carried) })
     }
 
     /// Writes the status. Returns whether the shadow pod still exists.
@@ -493,15 +554,11 @@ impl Pass<'_> {
         let request = Request::new(Pod::url_path(&(), Some(&pod.key.namespace))).get(&pod.key.name, &GetParams::default());
         let request = request.map_err(kube::Error::BuildRequest).step("read", "Pod", &pod.key)?;
         let live = unless_gone(self.provider.context.client.request::<Value>(request).await).step("read", "Pod", &pod.key)?;
+        let Changes { asked, resize, if_resized, if_not_resized, missing, room } =
+            live.map(|live| self.changes(pod, &shadow.spec.pod, &live)).unwrap_or_default();
         // Before the patch that records what travelled.
-        let is_resized = if let Some(live) = &live {
-            self.resize(pod, &shadow.spec.pod, live).await?
-        } else {
-            self.memory.unresized = None;
-            true
-        };
-        let rules = ConsumerPolicy::default().rules(None);
-        if let Some(mut patch) = live.as_ref().and_then(|live| remote_patch(&shadow.spec.pod, live, &rules, is_resized)) {
+        let is_resized = self.resize(pod, asked, resize).await?;
+        if let Some(mut patch) = if is_resized { if_resized } else { if_not_resized } {
             patch["metadata"]["uid"] = pod.uid.as_str().into();
             let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
             match api.patch(&pod.key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
@@ -516,26 +573,60 @@ impl Pass<'_> {
                 }
             }
         }
-        if let Some(live) = &live {
-            self.add_ephemeral_containers(pod, &shadow.spec.pod, live).await?;
-        }
+        self.add_ephemeral_containers(pod, missing, room).await?;
         // The watch shows what changed in the meantime.
         self.memory.applied = Some(generation);
         Ok(())
     }
 
+    /// What has to change in a remote pod. Nothing if its record cannot be read: the pod runs on as it is.
+    fn changes(&self, pod: &RemotePod, record: &str, live: &Value) -> Changes {
+        let _one_at_a_time = self.provider.parsing.lock();
+        let asked = WatchedPod::deserialize(live).ok().and_then(|live| resize::as_asked(pod, live));
+        let carried = match record_text::read(record, MAX_POD_LEN) {
+            Ok(carried) => carried,
+            Err(error) => {
+                tracing::info!(shadow_pod = %self.key, %error, "a changed record is refused");
+                return Changes { asked, ..Changes::default() };
+            }
+        };
+        let policy = self.provider.policy_of(&pod.consumer);
+        let rules = policy.as_ref().map(|policy| policy.rules(None));
+        // A consumer that no policy selects any more gets no other image.
+        let nothing = || ProviderRules { images: Some(Vec::new()), ..ProviderRules::default() };
+        let of_patch = rules.clone().unwrap_or_else(nothing);
+        Changes {
+            asked,
+            resize: WantedResize::of(pod, &carried, live, policy.as_ref()),
+            if_resized: remote_patch(&carried, live, &of_patch, true),
+            if_not_resized: remote_patch(&carried, live, &of_patch, false),
+            missing: ephemeral::missing(&carried, live, rules.as_ref()),
+            room: ephemeral::room(live),
+        }
+    }
+
     /// Adds the ephemeral containers that the pod lacks. Remembers those that the rules or the API server refuse.
-    async fn add_ephemeral_containers(&mut self, pod: &RemotePod, carried: &Value, live: &Value) -> Result<(), Error> {
-        let rules = self.provider.policy_of(&pod.consumer).map(|policy| policy.rules(None));
-        let missing = ephemeral::missing(carried, live, rules.as_ref());
+    async fn add_ephemeral_containers(
+        &mut self,
+        pod: &RemotePod,
+        missing: Vec<MissingContainer>,
+        mut room: usize,
+    ) -> Result<(), Error> {
         self.memory.refused_containers.retain(|refused, _| missing.iter().any(|(name, _)| name == refused));
         let api: Api<MetadataOnly> = self.pods(&pod.key.namespace);
-        let mut room = ephemeral::room(live);
         for (added, container) in missing {
             if self.memory.refused_containers.contains_key(&added) {
                 continue;
             }
             let container = match ephemeral::within(room, container) {
+                Ok(container) => {
+                    let named = refs(&json!({ "spec": { "ephemeralContainers": [&container] } }));
+                    let refusal = named_objects::refusal(self.provider, &named, &pod.key.namespace).await?;
+                    refusal.map_or(Ok(container), |refusal| Err(refusal.message))
+                }
+                refused => refused,
+            };
+            let container = match container {
                 Ok(container) => container,
                 Err(message) => {
                     tracing::info!(pod = %pod.key, container = added, reason = message, "an ephemeral container was refused");

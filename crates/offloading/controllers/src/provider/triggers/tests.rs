@@ -40,7 +40,7 @@ fn shadow(change: impl FnOnce(&mut Value)) -> Shadow {
     let mut object = json!({
         "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
         "metadata": { "name": "s", "namespace": tenant(), "uid": "u", "generation": 1 },
-        "spec": { "namespace": "demo", "pool": "default", "pod": { "metadata": { "name": "web" }, "spec": { "containers": [] } } },
+        "spec": { "namespace": "demo", "pool": "default", "pod": r#"{"metadata": {"name": "web"}, "spec": {"containers": []}}"# },
     });
     change(&mut object);
     Shadow::reduce(serde_json::from_value::<ShadowPod>(object).unwrap())
@@ -51,7 +51,7 @@ fn record(kind: &str, api_version: &str, spec: &Value) -> Source {
     Source::of_object(
         serde_json::from_value(json!({
             "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
-            "metadata": { "name": "r", "namespace": tenant(), "uid": "u" }, "spec": { "namespace": "demo", "object": object },
+            "metadata": { "name": "r", "namespace": tenant(), "uid": "u" }, "spec": { "namespace": "demo", "object": object.to_string() },
         }))
         .unwrap(),
     )

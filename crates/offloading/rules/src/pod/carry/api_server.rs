@@ -101,12 +101,17 @@ pub enum Start {
     Without,
     /// Refuse it.
     Refuse,
+    /// Its namespace gives providers no tokens: send it without, and say so, or refuse it if it requires one.
+    NotAllowed { required: bool },
 }
 
-/// How to send a pod that was bound to its node `bound_for` ago; `addresses` are those of the API server at the provider.
-pub fn how_to_start(required: bool, addresses: Vec<IpAddr>, bound_for: Option<Duration>) -> Start {
+/// How to send a pod that was bound to its node `bound_for` ago; `addresses` are those of the API server at the provider. `allowed`
+/// says whether providers get tokens of the pod's namespace.
+pub fn how_to_start(required: bool, allowed: bool, addresses: Vec<IpAddr>, bound_for: Option<Duration>) -> Start {
     let rest = bound_for.map_or(Duration::ZERO, |bound_for| NETWORK_TIMEOUT.saturating_sub(bound_for));
-    if !addresses.is_empty() {
+    if !allowed {
+        Start::NotAllowed { required }
+    } else if !addresses.is_empty() {
         Start::With(addresses)
     } else if required {
         Start::Refuse
@@ -382,14 +387,23 @@ mod tests {
     fn without_a_way_there_a_pod_that_requires_it_stays_and_another_waits_a_little_and_starts() {
         let address: IpAddr = "10.71.0.2".parse().unwrap();
         let seconds = |seconds| Some(Duration::from_secs(seconds));
-        assert_eq!(how_to_start(true, vec![address], seconds(0)), Start::With(vec![address]));
-        assert_eq!(how_to_start(true, vec![], seconds(100)), Start::Refuse);
-        assert_eq!(how_to_start(false, vec![], seconds(4)), Start::Wait(Duration::from_secs(6)));
-        assert_eq!(how_to_start(false, vec![], seconds(10)), Start::Without);
-        assert_eq!(how_to_start(false, vec![], None), Start::Without);
+        let start = |required, addresses, bound_for| how_to_start(required, true, addresses, bound_for);
+        assert_eq!(start(true, vec![address], seconds(0)), Start::With(vec![address]));
+        assert_eq!(start(true, vec![], seconds(100)), Start::Refuse);
+        assert_eq!(start(false, vec![], seconds(4)), Start::Wait(Duration::from_secs(6)));
+        assert_eq!(start(false, vec![], seconds(10)), Start::Without);
+        assert_eq!(start(false, vec![], None), Start::Without);
         let pod =
             json!({ "status": { "conditions": [{ "type": "PodScheduled", "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
         assert_eq!(bound_at(&pod), "2026-01-01T00:00:00Z".parse().ok());
+    }
+
+    #[test]
+    fn where_the_namespace_does_not_allow_it_no_pod_is_sent_with_a_token_even_if_there_is_a_way() {
+        let address: IpAddr = "10.71.0.2".parse().unwrap();
+        for required in [true, false] {
+            assert_eq!(how_to_start(required, false, vec![address], None), Start::NotAllowed { required });
+        }
     }
 
     #[test]

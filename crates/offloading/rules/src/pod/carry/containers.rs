@@ -1,13 +1,11 @@
-//! Containers travel unchanged, without the mounts of the injected volume.
+//! Containers travel without the mounts of the injected volume. Those that ask for something of the node are refused.
 
 use std::collections::BTreeSet;
 
 use liqo_api::OffloadedReason;
-use liqo_quantity::Quantity;
-use serde::Deserialize as _;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::json::{items, name};
+use crate::json::{items, name, text};
 use crate::pod::carry::Refusal;
 use crate::pod::local_status::{EPHEMERAL_CONTAINERS, EPHEMERAL_STATUSES};
 
@@ -56,71 +54,25 @@ fn check(container: &Value) -> Result<(), Refusal> {
             ),
         ));
     }
+    if let Some((field, host)) = named_host(container) {
+        return Err(Refusal::new(
+            OffloadedReason::ProbeHost.as_str(),
+            format!(
+                "container {title} names the host {host:.253} in {field}, which a node of another cluster would call; leave host out, so that the pod itself is called, or keep the pod in its own cluster"
+            ),
+        ));
+    }
     Ok(())
 }
 
-/// Sets the requests of every container explicitly, so the ledger charges what the provider's scheduler sees, whatever the defaults
-/// of the namespace are.
-///
-/// As in Kubernetes, a limit without a request is also the request. If the pod as a whole has requests, the containers get none:
-/// the sum of theirs may not exceed the pod's.
-///
-/// To a kubelet a limit of zero is no limit, so it is removed here: no request could be valid with it.
-pub(crate) fn request_explicitly(spec: &mut Map<String, Value>, defaults: &[(String, String)]) {
-    let mut whole_pod = BTreeSet::new();
-    if spec.contains_key("resources") {
-        edit(spec, "resources", |resources| {
-            for (resource, _) in defaults {
-                drop_zero_limit(resources, resource);
-                if let Some(amount) = amount(resources, "requests", resource).or_else(|| amount(resources, "limits", resource)) {
-                    whole_pod.insert(resource.clone());
-                    edit(resources, "requests", |requests| _ = requests.insert(resource.clone(), amount));
-                }
-            }
-        });
-    }
-    for list in ["containers", "initContainers"] {
-        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
-            edit(container, "resources", |resources| {
-                for (resource, default) in defaults {
-                    drop_zero_limit(resources, resource);
-                    let otherwise = if whole_pod.contains(resource) { "0" } else { default };
-                    let wanted = amount(resources, "limits", resource).unwrap_or_else(|| otherwise.into());
-                    edit(resources, "requests", |requests| _ = requests.entry(resource).or_insert(wanted));
-                }
-            });
-        }
-    }
-}
-
-/// Removes a limit of zero, and the request of zero that the home API server derives from it: together they mean nothing.
-fn drop_zero_limit(resources: &mut Map<String, Value>, resource: &str) {
-    let is_zero = |kind: &str| {
-        let amount = resources.get(kind).and_then(|amounts| amounts.get(resource));
-        amount.and_then(|amount| Quantity::deserialize(amount).ok()) == Some(Quantity::ZERO)
-    };
-    if !is_zero("limits") {
-        return;
-    }
-    let kinds: &[&str] = if is_zero("requests") { &["limits", "requests"] } else { &["limits"] };
-    for kind in kinds {
-        if let Some(amounts) = resources.get_mut(*kind).and_then(Value::as_object_mut) {
-            amounts.remove(resource);
-        }
-    }
-}
-
-/// The amount of one resource in the requests or limits.
-fn amount(resources: &Map<String, Value>, kind: &str, resource: &str) -> Option<Value> {
-    resources.get(kind)?.get(resource).filter(|amount| !amount.is_null()).cloned()
-}
-
-/// Changes the object at a key; creates it if there is none.
-fn edit(map: &mut Map<String, Value>, key: &str, change: impl FnOnce(&mut Map<String, Value>)) {
-    let mut object = match map.get_mut(key).map(Value::take) {
-        Some(Value::Object(object)) => object,
-        _ => Map::new(),
-    };
-    change(&mut object);
-    map.insert(key.into(), object.into());
+/// A host that a probe or hook names, with its field. The node calls it, so it would tell which ports are open there and around it.
+fn named_host(container: &Value) -> Option<(String, &str)> {
+    let users = ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
+    users.iter().find_map(|user| {
+        let of = |action: &str| {
+            let host = text(container, &format!("/{user}/{action}/host")).filter(|host| !host.is_empty())?;
+            Some((format!("{}.{action}.host", user.replace('/', ".")), host))
+        };
+        of("httpGet").or_else(|| of("tcpSocket"))
+    })
 }

@@ -3,24 +3,28 @@
 //!
 //! | field | what the remote pod reads |
 //! |---|---|
-//! | `metadata.name`, one label, one annotation | its own, which are the same |
+//! | `metadata.name`, one label or annotation that travels | its own, which is the same |
+//! | one label or annotation that does not travel | the local pod's: the provider keeps it in an annotation of Liqo |
 //! | `metadata.namespace`, `metadata.uid` | the local pod's: the provider has them in Liqo's labels |
-//! | `metadata.labels` | the labels that travelled: the provider keeps them in an annotation, which follows changes |
-//! | `metadata.annotations` | its own, with what Liqo and the provider's cluster add |
+//! | `metadata.labels`, `metadata.annotations` | the local pod's: the provider keeps them in an annotation, which follows changes |
 //! | `spec.nodeName`, `spec.serviceAccountName` | the local pod's: the consumer writes them as plain values |
 //! | `status.podIP`, `status.hostIP`, and the lists of both | its own, because a program binds to the address that its interface has |
 //! | `resourceFieldRef` | its own requests and limits, which travel |
 //!
+//! Liqo's own labels and annotations of the local pod do not leave its cluster.
+//!
 //! A pod that uses the provider's API server reads everything about its remote pod, which is the one that exists there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use liqo_api::{annotations, labels};
 use serde_json::{Map, Value};
 
-use crate::json::{items, text};
-use crate::pod::carry::CONTAINER_LISTS;
+use crate::json::{domain, items, text};
 use crate::pod::carry::api_server::account;
+use crate::pod::carry::metadata::{is_ours, keeps_annotation, keeps_label, texts};
+use crate::pod::carry::{CONTAINER_LISTS, ProviderRules};
 
 /// The consumer's side: writes as plain values what only this cluster knows.
 pub(super) fn write_local_values(spec: &mut Map<String, Value>, local_pod: &Value) {
@@ -38,8 +42,9 @@ pub(super) fn write_local_values(spec: &mut Map<String, Value>, local_pod: &Valu
     });
 }
 
-/// The provider's side: refers to the labels and the annotation of the remote pod that hold the values of the local pod.
-pub(super) fn refer_to_local_values(spec: &mut Map<String, Value>) {
+/// The provider's side: refers to the labels and annotations of the remote pod that hold the values of the local pod.
+pub(super) fn refer_to_local_values(spec: &mut Map<String, Value>, rules: &ProviderRules) {
+    let refer_to_local_value = |path: Option<&mut Value>| refer_to_local_value(path, rules);
     each_variable(spec, |variable| refer_to_local_value(variable.pointer_mut("/valueFrom/fieldRef/fieldPath")));
     for volume in elements(spec.get_mut("volumes")) {
         for item in elements(volume.pointer_mut("/downwardAPI/items")) {
@@ -53,36 +58,109 @@ pub(super) fn refer_to_local_values(spec: &mut Map<String, Value>) {
     }
 }
 
-fn refer_to_local_value(path: Option<&mut Value>) {
+fn refer_to_local_value(path: Option<&mut Value>, rules: &ProviderRules) {
     let Some(path) = path else { return };
-    let instead = match path.as_str() {
-        Some("metadata.namespace") => format!("metadata.labels['{}']", labels::HOME_NAMESPACE),
-        Some("metadata.uid") => format!("metadata.labels['{}']", labels::SHADOW_POD),
-        Some("metadata.labels") => path_of_labels(),
-        _ => return,
+    let Some(said) = path.as_str() else { return };
+    let instead = match said {
+        "metadata.namespace" => format!("metadata.labels['{}']", labels::HOME_NAMESPACE),
+        "metadata.uid" => format!("metadata.labels['{}']", labels::SHADOW_POD),
+        "metadata.labels" => annotation_path(annotations::HOME_LABELS),
+        "metadata.annotations" => annotation_path(annotations::HOME_ANNOTATIONS),
+        one => {
+            let key = |field: &str| one.strip_prefix(field)?.strip_prefix("['")?.strip_suffix("']");
+            let label = key("metadata.labels").filter(|key| !is_ours(key) && !keeps_label(key, rules));
+            let annotation = key("metadata.annotations").filter(|key| !is_ours(key) && !keeps_annotation(key, rules));
+            match label.map(|key| local_value(LABEL, key)).or(annotation.map(|key| local_value(ANNOTATION, key))) {
+                Some(kept) => annotation_path(&kept),
+                None => return,
+            }
+        }
     };
     *path = instead.into();
 }
 
-/// Whether a pod reads the annotation that holds its labels.
-pub(super) fn reads_labels(pod: &Value) -> bool {
-    let reads = |source: &Value| {
-        let mut paths = items(source, "/downwardAPI/items").iter().filter_map(|item| text(item, "/fieldRef/fieldPath"));
-        paths.any(|path| path == path_of_labels())
-    };
-    items(pod, "/spec/volumes").iter().any(|volume| reads(volume) || items(volume, "/projected/sources").iter().any(reads))
+fn annotation_path(key: &str) -> String {
+    format!("metadata.annotations['{key}']")
 }
 
-fn path_of_labels() -> String {
-    format!("metadata.annotations['{}']", annotations::HOME_LABELS)
+/// The annotation of the remote pod with the value of a label or annotation of the local pod that does not travel:
+/// `example.com/tier` becomes `example.com.label.home.liqo.io/tier`.
+fn local_value(kind: &str, key: &str) -> String {
+    match key.split_once('/') {
+        Some((domain, name)) => format!("{domain}.{kind}{LOCAL_VALUES}/{name}"),
+        None => format!("{kind}{LOCAL_VALUES}/{key}"),
+    }
 }
 
-/// The labels as a kubelet writes them into a file: one line for each, in the order of their keys. Neither keys nor values of
-/// labels contain characters that would need an escape.
-pub(super) fn as_file(pod_labels: &Map<String, Value>) -> String {
-    let ordered: BTreeMap<&String, &Value> = pod_labels.iter().collect();
-    let lines = ordered.into_iter().map(|(key, value)| format!("{key}=\"{}\"", value.as_str().unwrap_or_default()));
+const LABEL: &str = "label";
+const ANNOTATION: &str = "annotation";
+/// End of the domain of annotations that hold such a value.
+const LOCAL_VALUES: &str = ".home.liqo.io";
+
+/// Whether an annotation of a remote pod holds a value of its local pod that a container reads.
+pub(super) fn is_local_value(key: &str) -> bool {
+    domain(key).ends_with(LOCAL_VALUES)
+}
+
+/// The annotations with values of the local pod that the containers and volumes of this remote pod read.
+pub(super) fn local_values(spec: &Map<String, Value>, carried: &Value) -> Map<String, Value> {
+    let read = annotations_read(spec);
+    let of_home = |field: &str| texts(carried, &format!("/metadata/{field}"), |key| !is_ours(key));
+    let (home_labels, home_annotations) = (of_home("labels"), of_home("annotations"));
+    let mut values = Map::new();
+    for (kind, entries, file) in
+        [(LABEL, &home_labels, annotations::HOME_LABELS), (ANNOTATION, &home_annotations, annotations::HOME_ANNOTATIONS)]
+    {
+        if read.contains(file) {
+            values.insert(file.to_owned(), as_file(entries).into());
+        }
+        let single = entries.iter().map(|(key, value)| (local_value(kind, key), value.clone()));
+        values.extend(single.filter(|(key, _)| read.contains(key.as_str())));
+    }
+    values
+}
+
+/// The keys of the annotations that a pod reads one by one.
+fn annotations_read(spec: &Map<String, Value>) -> BTreeSet<&str> {
+    let list = |field: &str| spec.get(field).and_then(Value::as_array).into_iter().flatten();
+    let variables = CONTAINER_LISTS.iter().flat_map(|field| list(field)).flat_map(|container| items(container, "/env"));
+    let variables = variables.filter_map(|variable| text(variable, "/valueFrom/fieldRef/fieldPath"));
+    let sources = list("volumes").flat_map(|volume| [volume].into_iter().chain(items(volume, "/projected/sources")));
+    let files = sources.flat_map(|source| items(source, "/downwardAPI/items"));
+    let files = files.filter_map(|item| text(item, "/fieldRef/fieldPath"));
+    variables.chain(files).filter_map(|path| path.strip_prefix("metadata.annotations['")?.strip_suffix("']")).collect()
+}
+
+/// Labels or annotations as a kubelet writes them into a file: one line for each, in the order of their keys.
+fn as_file(entries: &Map<String, Value>) -> String {
+    let ordered: BTreeMap<&String, &Value> = entries.iter().collect();
+    let lines = ordered.into_iter().map(|(key, value)| format!("{key}={}", quoted(value.as_str().unwrap_or_default())));
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A text in quotes, with the escapes of Go's `%q`, which a kubelet uses.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for character in text.chars() {
+        let written = match character {
+            '"' | '\\' => write!(quoted, "\\{character}"),
+            '\n' => write!(quoted, "\\n"),
+            '\r' => write!(quoted, "\\r"),
+            '\t' => write!(quoted, "\\t"),
+            '\u{7}' => write!(quoted, "\\a"),
+            '\u{8}' => write!(quoted, "\\b"),
+            '\u{b}' => write!(quoted, "\\v"),
+            '\u{c}' => write!(quoted, "\\f"),
+            ' ' => write!(quoted, " "),
+            '\0'..='\u{7f}' if character.is_control() => write!(quoted, "\\x{:02x}", u32::from(character)),
+            _ if character.is_control() || character.is_whitespace() => write!(quoted, "\\u{:04x}", u32::from(character)),
+            _ => write!(quoted, "{character}"),
+        };
+        // Writing to a text cannot fail.
+        let _ = written;
+    }
+    quoted.push('"');
+    quoted
 }
 
 fn each_variable(spec: &mut Map<String, Value>, mut change: impl FnMut(&mut Value)) {
@@ -180,7 +258,7 @@ mod tests {
             "metadata.labels['liqo.io/home-namespace']",
             "metadata.labels['liqo.io/shadow-pod']",
             "metadata.annotations['liqo.io/home-labels']",
-            "metadata.annotations",
+            "metadata.annotations['liqo.io/home-annotations']",
             "metadata.name",
         ];
         assert_eq!(of(&live["spec"]["volumes"][0]["downwardAPI"]["items"]), wanted);
@@ -193,6 +271,65 @@ mod tests {
         assert_eq!(patch["metadata"]["annotations"]["liqo.io/home-labels"], "app=\"web\"\ntier=\"2\"");
         json_patch::merge(&mut live, &patch);
         assert_eq!(remote_patch(&carried, &live, &rules(), true), None);
+    }
+
+    #[test]
+    fn a_label_or_annotation_that_does_not_travel_is_read_all_the_same_and_follows_changes() {
+        let read = ["metadata.labels['example.com/tier']", "metadata.annotations['note']", "metadata.annotations['liqo.io/x']"];
+        let mut local = local_pod(&read.map(|path| field("X", path)).to_vec().into(), &json!(["metadata.annotations"]));
+        local["metadata"]["labels"] = json!({ "app": "web", "example.com/tier": "1", "example.com/unread": "2" });
+        local["metadata"]["annotations"] = json!({ "note": "a\"b", "example.com/unread": "c" });
+        let mut live = remote(&local);
+        let paths: Vec<_> =
+            items(&live["spec"]["containers"][0], "/env").iter().map(|one| text(one, "/valueFrom/fieldRef/fieldPath")).collect();
+        let kept = ["example.com.label.home.liqo.io/tier", "annotation.home.liqo.io/note", "liqo.io/x"];
+        let kept = kept.map(|key| format!("metadata.annotations['{key}']"));
+        assert_eq!(paths, kept.each_ref().map(|path| Some(path.as_str())));
+        let held = |pod: &Value| {
+            let mut all = pod["metadata"]["annotations"].as_object().unwrap().clone();
+            all.remove(annotations::TRAVELLED);
+            Value::from(all)
+        };
+        assert_eq!(live["metadata"]["labels"].get("example.com/tier"), None);
+        assert_eq!(
+            held(&live),
+            json!({ "example.com.label.home.liqo.io/tier": "1", "annotation.home.liqo.io/note": "a\"b",
+                "liqo.io/home-annotations": "example.com/unread=\"c\"\nnote=\"a\\\"b\"" })
+        );
+
+        local["metadata"]["labels"] = json!({ "app": "web", "example.com/tier": "2" });
+        local["metadata"]["annotations"] = json!({});
+        let carried = outgoing(&local, &[].into()).unwrap();
+        let patch = remote_patch(&carried, &live, &rules(), true).unwrap();
+        json_patch::merge(&mut live, &patch);
+        assert_eq!(held(&live), json!({ "example.com.label.home.liqo.io/tier": "2", "liqo.io/home-annotations": "" }));
+        assert_eq!(remote_patch(&carried, &live, &rules(), true), None);
+    }
+
+    #[test]
+    fn an_ephemeral_container_reads_such_a_label_from_its_start() {
+        let mut local = local_pod(&json!([]), &json!([]));
+        local["metadata"]["labels"] = json!({ "app": "web", "example.com/tier": "1" });
+        let live = remote(&local);
+        let env = [field("X", "metadata.labels['example.com/tier']")];
+        local["spec"]["ephemeralContainers"] = json!([{ "name": "debug", "image": "i", "env": env }]);
+        let carried = outgoing(&local, &[].into()).unwrap();
+        let patch = remote_patch(&carried, &live, &rules(), true).unwrap();
+        assert_eq!(patch["metadata"]["annotations"]["example.com.label.home.liqo.io/tier"], "1");
+    }
+
+    #[test]
+    fn files_have_the_escapes_of_a_kubelet() {
+        for (text, file) in [
+            ("a b", "a b"),
+            ("\"\\", "\\\"\\\\"),
+            ("\n\t\r", "\\n\\t\\r"),
+            ("\u{1}\u{7f}", "\\x01\\x7f"),
+            ("\u{85}\u{a0}", "\\u0085\\u00a0"),
+            ("ü€", "ü€"),
+        ] {
+            assert_eq!(quoted(text), format!("\"{file}\""));
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::json::{items, name};
 use crate::pod::admission::negative_quantity;
-use crate::pod::carry::{ProviderRules, containers::request_explicitly};
+use crate::pod::carry::{ProviderRules, amounts};
 use crate::pod::local_status::{RESIZE_PENDING, cut};
 use crate::pod::reported_status::PodStatusText;
 use crate::pod::usage::ConsumerPolicy;
@@ -81,28 +81,22 @@ impl ResizeCharge {
 impl Resize {
     /// The provider's side: the resize that makes the pod follow what travels now; `None` if nothing is to change.
     ///
-    /// Amounts are compared with the last ones that travelled, not with the live ones, which the provider's own admission may have
-    /// changed. The amounts of a pod without a record, which an earlier version created, are only recorded.
+    /// A resized pod gets the amounts that a new pod of its size would get. They are compared with those of the size that travelled
+    /// last, not with the live ones, which the provider's own admission may have changed. The amounts of a pod without a record, which
+    /// an earlier version created, are only recorded.
     pub fn of(carried: &Value, live: &Value, rules: &ProviderRules) -> Option<Self> {
-        let (now, before) = (sizes(carried), recorded(live)?);
-        let mut wanted: Map<String, Value> = LISTS
-            .into_iter()
-            .chain(["resources"])
-            .filter_map(|field| Some((field.to_owned(), carried.get("spec")?.get(field)?.clone())))
-            .collect();
-        request_explicitly(&mut wanted, &rules.default_requests);
-        let wanted = json!({ "spec": wanted });
-        let has_changed = |key: &str| before.get(key) != now.get(key);
+        let before = completed(&recorded(live)?, carried, rules);
+        let now = completed(&sizes(carried), carried, rules);
+        let wanted = |key: &str, resources: &Value| {
+            let changed = difference(now.get(key)?, before.get(key));
+            (!has(resources, &changed)).then_some(changed)
+        };
 
         let (mut spec, mut patch) = (live["spec"].clone(), Map::new());
         for list in LISTS {
             let mut changes = Vec::new();
             for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-                let wanted = items(&wanted, &format!("/spec/{list}")).iter().find(|wanted| name(wanted) == name(container));
-                let Some(size) = wanted.filter(|_| has_changed(name(container))).map(|wanted| size(&wanted["resources"])) else {
-                    continue;
-                };
-                if !has(&container["resources"], &size) {
+                if let Some(size) = wanted(name(container), &container["resources"]) {
                     changes.push(json!({ "name": name(container), "resources": size }));
                     resize(&mut container["resources"], &size);
                 }
@@ -111,10 +105,9 @@ impl Resize {
                 patch.insert(list.into(), changes.into());
             }
         }
-        let whole = size(&wanted["spec"]["resources"]);
-        if has_changed(WHOLE_POD) && !has(&spec["resources"], &whole) {
-            resize(&mut spec["resources"], &whole);
-            patch.insert("resources".into(), whole);
+        if let Some(size) = wanted(WHOLE_POD, &spec["resources"]) {
+            resize(&mut spec["resources"], &size);
+            patch.insert("resources".into(), size);
         }
         let mut status = live.get("status").cloned().unwrap_or_default();
         if let Some(fields) = status.as_object_mut() {
@@ -125,8 +118,9 @@ impl Resize {
 
     /// What the pod will be charged, or why it may not have these amounts.
     pub fn charge(&self, policy: &ConsumerPolicy) -> Result<ResizeCharge, PendingResize> {
-        let spec = PodSpec::deserialize(&self.spec)
-            .map_err(|error| PendingResize::infeasible(format!("the new size of the pod cannot be read: {error}")))?;
+        let spec = PodSpec::deserialize(&self.spec).map_err(|error| {
+            PendingResize::infeasible(format!("the new size of the pod cannot be read: {:.200}", error.to_string()))
+        })?;
         if let Some(refusal) = negative_quantity(&spec).or_else(|| policy.missing_limit(&spec)) {
             return Err(PendingResize::infeasible(refusal.message));
         }
@@ -141,6 +135,19 @@ pub(crate) fn sizes(carried: &Value) -> Value {
     let sizes = containers.map(|container| (name(container).to_owned(), size(&container["resources"])));
     let whole = carried.pointer("/spec/resources").map(|whole| (WHOLE_POD.to_owned(), size(whole)));
     sizes.chain(whole).collect::<Map<_, _>>().into()
+}
+
+/// The sizes that a new pod with these containers and sizes would get.
+fn completed(asked: &Value, carried: &Value, rules: &ProviderRules) -> Value {
+    let mut spec = Map::new();
+    for list in LISTS {
+        let containers = items(carried, &format!("/spec/{list}")).iter().map(name);
+        let containers = containers.map(|name| json!({ "name": name, "resources": asked.get(name) }));
+        spec.insert(list.to_owned(), containers.collect());
+    }
+    spec.extend(asked.get(WHOLE_POD).map(|whole| ("resources".to_owned(), whole.clone())));
+    amounts::complete(&mut spec, &rules.amounts);
+    sizes(&json!({ "spec": spec }))
 }
 
 /// The amounts that travelled last; `None` for a pod of an earlier version.
@@ -170,10 +177,21 @@ fn size(resources: &Value) -> Value {
     ["requests", "limits"].into_iter().filter_map(amounts).collect::<Map<_, _>>().into()
 }
 
+/// The amounts that are new or were different before.
+fn difference(size: &Value, before: Option<&Value>) -> Value {
+    let mut changed = json!({});
+    for (kind, name, amount) in amounts_of(size) {
+        if before.and_then(|before| before.get(kind)?.get(name)) != Some(amount) {
+            changed[kind][name] = amount.clone();
+        }
+    }
+    changed
+}
+
 /// Whether all these amounts are there.
 fn has(resources: &Value, size: &Value) -> bool {
     let parsed = |amount: &Value| Quantity::deserialize(amount).ok();
-    amounts(size).all(|(kind, name, amount)| {
+    amounts_of(size).all(|(kind, name, amount)| {
         let found = resources.get(kind).and_then(|amounts| amounts.get(name));
         found.is_some_and(|found| found == amount || (parsed(found).is_some() && parsed(found) == parsed(amount)))
     })
@@ -181,12 +199,12 @@ fn has(resources: &Value, size: &Value) -> bool {
 
 /// Sets these amounts; others stay, as with the patch.
 fn resize(resources: &mut Value, size: &Value) {
-    for (kind, name, amount) in amounts(size) {
+    for (kind, name, amount) in amounts_of(size) {
         resources[kind][name] = amount.clone();
     }
 }
 
-fn amounts(size: &Value) -> impl Iterator<Item = (&String, &String, &Value)> {
+fn amounts_of(size: &Value) -> impl Iterator<Item = (&String, &String, &Value)> {
     let kinds = size.as_object().into_iter().flatten();
     kinds.flat_map(|(kind, amounts)| amounts.as_object().into_iter().flatten().map(move |(name, amount)| (kind, name, amount)))
 }
@@ -208,7 +226,7 @@ mod tests {
     fn live(resources: Value) -> Value {
         let mut pod = carried(resources);
         let record = json!({ "labels": [], "annotations": [], "images": {}, "resources": sizes(&pod) }).to_string();
-        request_explicitly(pod["spec"].as_object_mut().unwrap(), &ProviderRules::default().default_requests);
+        amounts::complete(pod["spec"].as_object_mut().unwrap(), &ProviderRules::default().amounts);
         pod["metadata"]["annotations"] = json!({ annotations::TRAVELLED: record });
         pod
     }
@@ -224,7 +242,7 @@ mod tests {
     #[test]
     fn only_the_container_whose_amounts_changed_is_resized_and_charged_its_new_amounts() {
         let found = resize_of(&carried(cpu("2")), &live(cpu("1"))).unwrap();
-        let new = json!({ "requests": { "cpu": "2", "memory": "32Mi" } });
+        let new = json!({ "requests": { "cpu": "2" } });
         assert_eq!(found.patch, json!({ "spec": { "containers": [{ "name": "c", "resources": new }] } }));
         let charge = found.charge(&policy(json!({}))).unwrap();
         assert_eq!(charge.asked, charge.held);
@@ -281,6 +299,39 @@ mod tests {
     }
 
     #[test]
+    fn a_resized_pod_has_the_amounts_of_a_new_one_of_its_size() {
+        let memory = |request: &str| json!({ "requests": { "memory": request } });
+        let limited = |limit: &str| json!({ "requests": { "memory": "16Mi" }, "limits": { "memory": limit } });
+        for (before, now) in [
+            (memory("1Gi"), memory("2Gi")),
+            (memory("1Gi"), memory("0")),
+            (memory("1Gi"), memory("1")),
+            (cpu("1"), cpu("1m")),
+            (memory("16Mi"), limited("1Ti")),
+            (limited("1Ti"), memory("16Mi")),
+            (limited("64Mi"), limited("32Mi")),
+        ] {
+            let found = resize_of(&carried(now.clone()), &live(before.clone())).unwrap();
+            assert_eq!(found.spec["containers"], live(now.clone())["spec"]["containers"], "from {before} to {now}");
+        }
+        let smallest = resize_of(&carried(memory("0")), &live(memory("1Gi"))).unwrap();
+        let size = json!({ "requests": { "memory": "16Mi" }, "limits": { "memory": "128Mi" } });
+        assert_eq!(smallest.patch["spec"]["containers"][0]["resources"], size);
+        assert_eq!(resize_of(&carried(memory("1")), &live(memory("0"))), None, "both are raised to the least");
+    }
+
+    #[test]
+    fn a_pod_without_the_limits_of_today_runs_on_without_them_until_its_memory_is_resized() {
+        let mut old = live(cpu("1"));
+        for container in old["spec"]["containers"].as_array_mut().unwrap() {
+            container["resources"]["limits"].take();
+        }
+        assert_eq!(resize_of(&carried(cpu("1")), &old), None);
+        let patch = resize_of(&carried(cpu("2")), &old).unwrap().patch;
+        assert_eq!(patch["spec"]["containers"], json!([{ "name": "c", "resources": { "requests": { "cpu": "2" } } }]));
+    }
+
+    #[test]
     fn only_processors_and_memory_are_resized() {
         let more = json!({ "requests": { "cpu": "1", "example.com/gpu": "8" }, "claims": [{ "name": "device" }] });
         assert_eq!(resize_of(&carried(more), &live(cpu("1"))), None);
@@ -293,6 +344,8 @@ mod tests {
         assert_eq!(reason(cpu("-1"), json!({})), "Infeasible");
         assert_eq!(reason(json!({ "requests": { "cpu": { "a": 1 } } }), json!({})), "Infeasible");
         assert_eq!(reason(cpu("2"), json!({ "charge": "Limits" })), "Infeasible");
+        let unreadable = json!({ "requests": { "cpu": ["x".repeat(2000)], "x".repeat(2000): 1 } });
+        assert!(charge(unreadable, json!({})).unwrap_err().message.len() < 300, "its message is bounded");
         assert!(charge(cpu("2"), json!({})).is_ok());
     }
 

@@ -95,13 +95,22 @@ fn labels_and_annotations_of_liqo_never_travel() {
 }
 
 #[test]
-fn labels_and_annotations_with_a_denied_prefix_are_dropped_by_the_provider() {
-    let mut rules = rules();
-    rules.deny_prefixes.push("mesh.example/".into());
-    let sent =
+fn labels_and_annotations_that_the_policy_does_not_name_are_dropped_by_the_provider() {
+    let mut sent =
         carried("/metadata/annotations", json!({"mesh.example/inject": "true", "kubernetes.io/config.mirror": "m", "note": "x"}));
-    let annotations = remote_pod(&sent, &IDENTITY, &rules).unwrap()["metadata"]["annotations"].clone();
-    assert_eq!(annotations.as_object().unwrap().keys().collect::<Vec<_>>(), ["note", "liqo.io/travelled"]);
+    sent["metadata"]["labels"] = json!({"app": "web", "mesh.example/inject": "true"});
+    let of = |rules: &ProviderRules| {
+        let metadata = remote_pod(&sent, &IDENTITY, rules).unwrap()["metadata"].clone();
+        let keys = |field: &str| {
+            let keys = metadata[field].as_object().unwrap().keys().filter(|key| !is_ours(key));
+            keys.cloned().collect::<BTreeSet<String>>()
+        };
+        (keys("labels"), keys("annotations"))
+    };
+    assert_eq!(of(&rules()), (keys(["app"]), keys([])));
+    let named = vec!["mesh.example/*".to_owned()];
+    let open = ProviderRules { pod_labels: named.clone(), pod_annotations: named, ..rules() };
+    assert_eq!(of(&open), (keys(["app", "mesh.example/inject"]), keys(["mesh.example/inject"])));
 }
 
 #[test]
@@ -345,7 +354,7 @@ fn a_limit_of_zero_is_none_and_makes_no_container_free() {
     let defaults = json!({"cpu": "10m", "memory": "32Mi"});
     for zero in [json!("0"), json!("0m"), json!("0Mi"), json!(0)] {
         let limits = json!({"cpu": zero, "memory": zero});
-        let cleared = json!({"limits": {}, "requests": defaults});
+        let cleared = json!({"limits": {"memory": "256Mi"}, "requests": defaults});
         assert_eq!(resources(json!({"limits": limits})), cleared, "{zero}");
         // As the home API server stores it.
         assert_eq!(resources(json!({"limits": limits, "requests": limits})), cleared, "{zero}");
@@ -355,13 +364,17 @@ fn a_limit_of_zero_is_none_and_makes_no_container_free() {
     }
     let half = resources(json!({"limits": {"cpu": "0", "memory": "1Gi", "example.com/gpu": "0"}, "requests": {"memory": "0"}}));
     assert_eq!(half["limits"], json!({"memory": "1Gi", "example.com/gpu": "0"}));
-    assert_eq!(half["requests"], json!({"cpu": "10m", "memory": "0"}), "requests next to a limit stay");
+    assert_eq!(
+        half["requests"],
+        json!({"cpu": "10m", "memory": "128Mi"}),
+        "a request of zero is raised to an eighth of the limit"
+    );
 }
 
 #[test]
 fn requests_of_the_whole_pod_stay_valid() {
-    let pod = remote("/spec/resources", json!({"requests": {"cpu": "5m"}}));
-    assert_eq!(pod["spec"]["resources"], json!({"requests": {"cpu": "5m"}}));
+    let pod = remote("/spec/resources", json!({"requests": {"cpu": "15m"}}));
+    assert_eq!(pod["spec"]["resources"], json!({"requests": {"cpu": "15m"}}));
     assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"], json!({"cpu": "0", "memory": "32Mi"}));
     let pod = remote("/spec/resources", json!({"limits": {"memory": "1Gi"}}));
     assert_eq!(pod["spec"]["resources"]["requests"], json!({"memory": "1Gi"}));
@@ -397,6 +410,54 @@ fn a_user_namespace_of_its_own_travels_and_the_hosts_is_the_default() {
 #[test]
 fn a_host_port_is_refused() {
     assert_eq!(refused("/spec/containers", json!([{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}])), "HostPort");
+}
+
+#[test]
+fn a_probe_or_hook_that_names_a_host_is_refused() {
+    for user in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        for action in ["httpGet", "tcpSocket"] {
+            let container = |host: &str| json!([{"name": "c", "image": "i", user: {action: {"port": 80, "host": host}}}]);
+            assert_eq!(refused("/spec/containers", container("127.0.0.1")), "ProbeHost", "{user} {action}");
+            assert_eq!(refused("/spec/initContainers", container("node.internal")), "ProbeHost", "{user} {action}");
+            assert!(outgoing(&local_pod("/spec/containers", container("")), &keys([])).is_ok());
+        }
+    }
+    for hook in ["postStart", "preStop"] {
+        let containers = json!([{"name": "c", "lifecycle": {hook: {"httpGet": {"port": 80, "host": "10.0.0.1"}}}}]);
+        assert_eq!(refused("/spec/containers", containers), "ProbeHost", "{hook}");
+    }
+    let header = json!([{"name": "c", "image": "i",
+        "livenessProbe": {"httpGet": {"port": 80, "httpHeaders": [{"name": "Host", "value": "shop.example"}]}}}]);
+    assert!(outgoing(&local_pod("/spec/containers", header), &keys([])).is_ok(), "a header is sent to the pod");
+}
+
+#[test]
+fn an_image_that_the_policy_does_not_allow_is_refused_at_creation_and_left_out_of_a_change() {
+    let open = rules();
+    let rules = ProviderRules { images: Some(vec!["docker.io/library".into()]), policy: "partners".into(), ..rules() };
+    let pod = |image: &str| carried("/spec/containers", json!([{"name": "c", "image": image}]));
+    assert_eq!(remote_pod(&pod("example.com/private"), &IDENTITY, &rules).unwrap_err().reason, "ImageNotAllowed");
+    let volume = carried("/spec/volumes", json!([{"name": "v", "image": {"reference": "example.com/private"}}]));
+    assert_eq!(remote_pod(&volume, &IDENTITY, &rules).unwrap_err().reason, "ImageNotAllowed");
+    let mut live = remote_pod(&pod("nginx:1"), &IDENTITY, &rules).unwrap();
+    let patch = remote_patch(&pod("example.com/private"), &live, &rules, true).unwrap();
+    assert_eq!(patch.get("spec"), None, "{patch}");
+    json_patch::merge(&mut live, &patch);
+    let patch = remote_patch(&pod("example.com/private"), &live, &open, true).unwrap();
+    assert_eq!(patch["spec"]["containers"][0]["image"], "example.com/private", "the policy allows it now");
+    let patch = remote_patch(&pod("nginx:2"), &live, &rules, true).unwrap();
+    assert_eq!(patch["spec"]["containers"][0]["image"], "nginx:2");
+}
+
+#[test]
+fn a_policy_can_make_nodes_pull_every_image_and_leave_out_the_hardening() {
+    let container =
+        |rules: &ProviderRules| remote_pod(&carried("", json!(null)), &IDENTITY, rules).unwrap()["spec"]["containers"][0].clone();
+    assert_eq!(container(&rules()).get("imagePullPolicy"), None);
+    assert_eq!(container(&rules())["securityContext"], json!({"capabilities": {"drop": ["NET_RAW"]}}));
+    let other = container(&ProviderRules { always_pull_images: true, hardened: false, ..rules() });
+    assert_eq!(other["imagePullPolicy"], "Always");
+    assert_eq!(other.get("securityContext"), None);
 }
 
 #[test]
@@ -458,7 +519,7 @@ fn safe_fields_travel_unchanged() {
         ("hostname", json!("web-0")),
         ("imagePullSecrets", json!([{"name": "registry"}])),
         ("os", json!({"name": "linux"})),
-        ("securityContext", json!({"runAsUser": 1000})),
+        ("securityContext", json!({"runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}})),
         ("setHostnameAsFQDN", json!(true)),
         ("shareProcessNamespace", json!(true)),
         ("subdomain", json!("web")),
@@ -598,4 +659,17 @@ fn a_pod_stays_on_the_nodes_of_its_pool_whatever_it_asks_for_itself() {
     let mut spec = serde_json::Map::new();
     crate::pod::carry::placement::confine(&mut spec, &[]);
     assert!(spec.is_empty());
+}
+
+#[test]
+fn a_pod_that_is_too_large_stays_at_home_with_a_reason() {
+    let pod = |bytes: usize| {
+        let container = json!({"name": "c", "image": "i", "args": ["x".repeat(bytes)]});
+        let pod = json!({"metadata": {"namespace": "demo", "name": "web"}, "spec": {"containers": [container]}});
+        outgoing(&pod, &BTreeSet::new()).map(drop)
+    };
+    assert_eq!(pod(64 * 1024), Ok(()));
+    let refusal = pod(80 * 1024).unwrap_err();
+    assert_eq!(refusal.reason, "TooLarge");
+    assert!(refusal.message.contains("bytes travel; move what is long into a ConfigMap"), "{}", refusal.message);
 }

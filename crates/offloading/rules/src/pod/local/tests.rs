@@ -46,6 +46,7 @@ fn shadow(changes: Value) -> Shadow {
             "pod": {"metadata": {"name": "web"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}},
         "status": {"phase": "Created", "pod": {"phase": "Running"}}});
     json_patch::merge(&mut shadow, &changes);
+    shadow["spec"]["pod"] = shadow["spec"]["pod"].to_string().into();
     Shadow::of(serde_json::from_value::<ShadowPod>(shadow).unwrap()).unwrap()
 }
 

@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use liqo_api::finalizers;
+use liqo_api::record_text::{MAX_POD_LEN, MAX_VALUES};
 
 use super::*;
 use crate::fixtures::{consumer, pod};
@@ -20,6 +21,7 @@ fn shadow(restart_policy: &str, change: impl FnOnce(&mut Value)) -> Arc<Shadow> 
             "pod": { "metadata": { "name": "web" }, "spec": { "restartPolicy": restart_policy, "containers": [] } } },
     });
     change(&mut object);
+    object["spec"]["pod"] = object["spec"]["pod"].to_string().into();
     Arc::new(Shadow::reduce(serde_json::from_value(object).unwrap()))
 }
 
@@ -198,6 +200,20 @@ fn a_vanished_pod_is_made_again_only_if_it_restarts_always() {
 }
 
 #[test]
+fn a_pod_that_names_an_object_of_the_provider_waits_until_that_is_gone() {
+    let mut refused = snapshot(shadow("Always", |_| {}));
+    refused.refusal = Some(Refusal::not_a_replica("Secret", "registry"));
+    let reported = recorded(decide(&refused));
+    assert_eq!((reported.phase, reported.reason.as_deref()), (ShadowPodPhase::Pending, Some(NAME_TAKEN)));
+    assert!(reported.message.as_deref().unwrap_or_default().contains("Secret registry"), "{reported:?}");
+    refused.reported = reported;
+    refused.live = Live::Absent;
+    assert_eq!(decide(&refused), Step::WaitFor(OBJECT_TAKEN_RETRY));
+    refused.refusal = None;
+    assert_eq!(decide(&refused), Step::Create);
+}
+
+#[test]
 fn a_pod_of_the_same_name_is_never_taken_for_ours() {
     let mut taken = snapshot(shadow("Always", |_| {}));
     taken.name_taken = true;
@@ -262,6 +278,28 @@ fn a_shadow_pod_of_a_strange_shape_is_refused_and_can_be_deleted() {
     };
     assert_eq!(recorded(decide(&snapshot(strange(false)))).reason.as_deref(), Some("Invalid"));
     assert_eq!(decide(&snapshot(strange(true))), Step::Release);
+}
+
+#[test]
+fn a_record_that_is_too_large_is_refused_with_the_reason_and_not_kept() {
+    let refused = |change: &dyn Fn(&mut Value)| {
+        let shadow = shadow("Always", |object| change(&mut object["spec"]["pod"]));
+        assert_eq!((shadow.pod.as_ref(), shadow.charge.as_ref(), shadow.pod_name.as_str()), (None, None, ""));
+        recorded(decide(&snapshot(shadow))).message.unwrap_or_default()
+    };
+    let long = refused(&|pod| pod["spec"]["padding"] = "x".repeat(MAX_POD_LEN).into());
+    assert!(long.contains("at most 73728 bytes travel"), "{long}");
+    let tiny = refused(&|pod| pod["spec"]["containers"] = vec![0; MAX_VALUES].into());
+    assert!(tiny.contains("more than 10000 values"), "{tiny}");
+}
+
+#[test]
+fn a_pod_that_names_many_resources_waits_for_no_room() {
+    let many: serde_json::Map<String, Value> = (0..1000).map(|n| (format!("example.com/r{n}"), "1".into())).collect();
+    let shadow = shadow("Always", |object| {
+        object["spec"]["pod"]["spec"]["containers"] = json!([{ "name": "c", "resources": { "limits": many } }]);
+    });
+    assert_eq!(shadow.charge, None);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::fixtures::{object, policy};
 use crate::replica::exposure_grant::ExposureGrant;
 use crate::replica::isolation::IsolationPolicy;
 use liqo_api::finalizers;
+use liqo_api::record_text::{MAX_OBJECT_LEN, MAX_VALUES};
 
 use crate::replica::network_policy::NetworkPolicy;
 use crate::replica::source::{MAX_POLICIES, ROOT_CA, clamp_policies, fingerprint};
@@ -86,6 +87,34 @@ fn an_object_of_an_unknown_kind_is_refused_by_name_and_taken_for_no_other() {
     assert!(matches!(&steps[..], [Step::ReportProblem(_, Some(same))] if same == problem));
     let leaving = Source { deleted: true, ..refused };
     assert_eq!(plan(one(&leaving), &[], &both(), None), [Step::Release(leaving.clone(), 0)]);
+}
+
+#[test]
+fn a_record_that_is_too_large_is_refused_with_the_reason_and_not_kept() {
+    let long = object("a", &config("settings", &"x".repeat(MAX_OBJECT_LEN)), |_| ());
+    let tiny = object("a", &json!(vec![0; MAX_VALUES]), |_| ());
+    for (source, why) in [(long, "at most 65536 bytes travel"), (tiny, "more than 10000 values")] {
+        assert_eq!((source.kind, source.name.as_str(), &source.content), (None, "", &None));
+        let problem = source.problem.clone().unwrap();
+        assert!(problem.reason == "Invalid" && problem.message.contains(why), "{problem:?}");
+        assert_eq!(plan(one(&source), &[], &both(), None), [Step::ReportProblem(source.clone(), Some(problem))]);
+    }
+}
+
+#[test]
+fn what_a_consumer_writes_around_a_secret_is_kept_only_in_part() {
+    let annotated = |name: &str, said: &str, bytes: usize| {
+        let secret = json!({ "metadata": { "name": "x", "namespace": "t", "labels": { "liqo.io/home-namespace": "demo" },
+            "annotations": { "liqo.io/home-name": name, "liqo.io/not-reflected": said } },
+            "data": { "key": data_encoding::BASE64.encode(&vec![0; bytes]) } });
+        Source::of_secret(serde_json::from_value(secret).unwrap()).unwrap()
+    };
+    let long = "x".repeat(200_000);
+    let source = annotated(&long, &long, 10);
+    assert!(source.name.len() < 300 && source.reported.clone().unwrap().reason.len() <= 4096);
+    assert_eq!(source.problem.unwrap().reason, "Invalid");
+    assert_eq!(annotated("s", "", 30_000).problem, None);
+    assert!(annotated("s", "", 40_000).problem.unwrap().message.contains("at most 32768 bytes travel"));
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn pod(node: Option<&str>, status: Value) -> Pod {
 fn shadow(status: Value) -> ShadowPod {
     of(json!({
         "metadata": { "name": UID, "namespace": "liqo-tenant-x" },
-        "spec": { "namespace": "demo", "pool": "default", "pod": {} },
+        "spec": { "namespace": "demo", "pool": "default", "pod": "{}" },
         "status": status,
     }))
 }

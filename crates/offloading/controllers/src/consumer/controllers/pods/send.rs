@@ -4,10 +4,11 @@ use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
 use kube::{
-    Client, Resource as _,
+    Api, Client, Resource as _,
     api::{Patch, PostParams},
     core::{PartialObjectMeta, Request},
 };
+use liqo_api::record_text::{self, MAX_POD_LEN};
 use liqo_api::{OffloadedReason, ShadowPod, VirtualNode, annotations, finalizers, labels, pods, rfc3339};
 use liqo_controller_runtime::{
     Cache,
@@ -30,9 +31,10 @@ use liqo_offloading_rules::pod::carry::api_server::how_to_start;
 use liqo_offloading_rules::pod::carry::api_server::secret;
 use liqo_offloading_rules::pod::carry::api_server::withhold;
 use liqo_offloading_rules::pod::carry::outgoing;
+use liqo_offloading_rules::pod::carry::record;
 use liqo_offloading_rules::pod::local::SENDING;
 use liqo_offloading_rules::pod::local_state::Shadow;
-use liqo_offloading_rules::pod::local_state::change;
+use liqo_offloading_rules::pod::local_state::changed;
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::record::Reference;
 
@@ -53,6 +55,9 @@ const NO_API_SERVER_RETRY: Duration = Duration::from_secs(10);
 
 const NO_API_SERVER: &str = "the provider has no way to this cluster's API server. See `liqoctl status` for the network between the two, and \
      network.apiServer of the PeeringPolicy here; or annotate the pod with liqo.io/api-server: none";
+
+const NO_TOKENS: &str = "the pod's namespace gives providers no tokens of its ServiceAccounts, because a provider can use them. To allow it: \
+     `liqoctl offload namespace NAMESPACE --api-server true`; otherwise annotate the pod with liqo.io/api-server: none";
 
 /// What decides whether a pod can be sent now.
 struct Readiness {
@@ -75,8 +80,8 @@ enum Verdict {
         carried: Value,
         /// The addresses at which the pod reaches our API server from there.
         api_server: Option<Vec<IpAddr>>,
-        /// The pod uses our API server and goes without it.
-        without_api_server: bool,
+        /// Why the pod goes without our API server, if it uses it.
+        without_api_server: Option<&'static str>,
     },
     Wait(Duration),
     /// Shows a reason and a message on the pod.
@@ -105,8 +110,11 @@ fn prerequisites(readiness: Readiness) -> Verdict {
         }
         (_, _, Some(Start::Wait(rest))) => Verdict::Wait(rest),
         (_, _, Some(Start::Refuse)) => refuse(pods::NO_API_SERVER, NO_API_SERVER, Some(NO_API_SERVER_RETRY)),
-        (_, Ok(carried), Some(Start::With(addresses))) => send(carried, Some(addresses), false),
-        (_, Ok(carried), start) => send(carried, None, start == Some(Start::Without)),
+        (_, _, Some(Start::NotAllowed { required: true })) => refuse(pods::NO_API_SERVER, NO_TOKENS, Some(NO_API_SERVER_RETRY)),
+        (_, Ok(carried), Some(Start::With(addresses))) => send(carried, Some(addresses), None),
+        (_, Ok(carried), Some(Start::NotAllowed { .. })) => send(carried, None, Some(NO_TOKENS)),
+        (_, Ok(carried), Some(Start::Without)) => send(carried, None, Some(NO_API_SERVER)),
+        (_, Ok(carried), None) => send(carried, None, None),
     }
 }
 
@@ -129,13 +137,20 @@ impl Pass<'_> {
                 } else {
                     withhold(&mut carried, &self.pod.json());
                 }
+                let record = match record(&carried, MAX_POD_LEN) {
+                    Ok(record) => record,
+                    Err(refusal) => {
+                        self.refuse(refusal.reason, &refusal.message, now).await?;
+                        return Ok(None);
+                    }
+                };
                 records::ensure(self.consumer, self.peer, remote, &Reference::all(self.pod)).await;
                 if mark && !self.mark(remote).await? {
                     return Ok(Some(UNMARKED_RETRY));
                 }
-                let again = self.create(remote, node, carried).await?;
-                if again.is_none() && without_api_server {
-                    let message = format!("the pod runs without access to an API server: {NO_API_SERVER}");
+                let again = self.create(remote, node, record).await?;
+                if let Some(why) = without_api_server.filter(|_| again.is_none()) {
+                    let message = format!("the pod runs without access to an API server: {why}");
                     self.warn(pods::NO_API_SERVER, &message).await;
                 }
                 Ok(again)
@@ -173,7 +188,7 @@ impl Pass<'_> {
     }
 
     /// Creates the shadow pod. Returns when to try again, if the provider's API server does not accept it.
-    async fn create(&self, remote: &RemoteState, node: &VirtualNode, carried: Value) -> Result<Option<Duration>, RequestError> {
+    async fn create(&self, remote: &RemoteState, node: &VirtualNode, record: String) -> Result<Option<Duration>, RequestError> {
         let shadow = json!({
             "apiVersion": ShadowPod::api_version(&()),
             "kind": ShadowPod::kind(&()),
@@ -185,9 +200,11 @@ impl Pass<'_> {
                     labels::POOL: node.spec.pool,
                     labels::HOME_NAMESPACE: self.pod.key.namespace,
                 },
+                // Shown by `kubectl get shadowpods`.
+                "annotations": { annotations::HOME_NAME: self.pod.key.name },
                 "finalizers": [finalizers::SHADOW_POD],
             },
-            "spec": { "namespace": self.pod.key.namespace, "pool": node.spec.pool, "pod": carried },
+            "spec": { "namespace": self.pod.key.namespace, "pool": node.spec.pool, "pod": record },
         });
         match call(create(&remote.connection.client, &remote.connection.tenant_namespace, &shadow)).await {
             // Its name is the pod's UID: it is this pod's, whoever was faster.
@@ -214,7 +231,8 @@ impl Pass<'_> {
     fn api_server(&self, bound_for: Option<Duration>) -> Option<Start> {
         let ApiServerChoice::Home { required } = self.pod.api_server else { return None };
         let has_network = self.consumer.context.config().spec.network.enabled;
-        Some(how_to_start(required, self.api_server_addresses(), bound_for.filter(|_| has_network)))
+        let allowed = self.consumer.gives_tokens(&self.pod.key.namespace);
+        Some(how_to_start(required, allowed, self.api_server_addresses(), bound_for.filter(|_| has_network)))
     }
 
     /// Where pods at this provider reach our API servers; nothing where they may not, or cannot.
@@ -239,14 +257,23 @@ impl Pass<'_> {
         } else {
             withhold(&mut carried, &self.pod.json());
         }
-        let replaced = |carried| {
-            json_patch::Patch(vec![json_patch::PatchOperation::Replace(json_patch::ReplaceOperation {
-                path: json_patch::jsonptr::PointerBuf::from_tokens(["spec", "pod"]),
-                value: carried,
-            })])
-        };
-        let patch = if whole { replaced(carried) } else { change(&carried) };
-        self.patch_shadow("change the ShadowPod of", &Patch::Json::<()>(patch)).await
+        if !whole {
+            let Some(recorded) = self.recorded_pod().await? else { return Ok(()) };
+            carried = changed(recorded, &carried);
+        }
+        // A running pod stays as it is when its labels become too many.
+        let Ok(record) = record(&carried, MAX_POD_LEN) else { return Ok(()) };
+        let patch = json!({ "spec": { "pod": record } });
+        self.patch_shadow("change the ShadowPod of", &Patch::Merge(patch)).await
+    }
+
+    /// The pod in the shadow pod, as the provider shows it. `None` if the shadow pod is gone.
+    async fn recorded_pod(&self) -> Result<Option<Value>, RequestError> {
+        let Some(remote) = self.remote else { return Ok(None) };
+        let (client, namespace) = (remote.connection.client.clone(), &remote.connection.tenant_namespace);
+        let live = call(Api::<ShadowPod>::namespaced(client, namespace).get_opt(&self.pod.uid)).await;
+        let live = live.step("read the ShadowPod of", "Pod", &self.pod.key)?;
+        Ok(live.map(|live| record_text::read(&live.spec.pod, MAX_POD_LEN).unwrap_or_default()))
     }
 }
 
@@ -311,12 +338,21 @@ mod tests {
     fn a_pod_that_uses_the_api_server_here_is_sent_with_its_addresses_or_as_its_annotation_says() {
         let with = |start| prerequisites(Readiness { api_server: Some(start), ..ready() });
         let addresses = vec!["10.0.0.1".parse::<IpAddr>().unwrap()];
-        let sent = Verdict::Send { carried: json!({}), api_server: Some(addresses.clone()), without_api_server: false };
+        let sent = Verdict::Send { carried: json!({}), api_server: Some(addresses.clone()), without_api_server: None };
         assert_eq!(with(Start::With(addresses)), sent);
         let rest = Duration::from_secs(3);
         assert_eq!(with(Start::Wait(rest)), Verdict::Wait(rest));
         assert!(matches!(with(Start::Refuse), Verdict::Refuse { again: Some(NO_API_SERVER_RETRY), .. }));
-        assert!(matches!(with(Start::Without), Verdict::Send { without_api_server: true, .. }));
-        assert!(matches!(prerequisites(ready()), Verdict::Send { api_server: None, without_api_server: false, .. }));
+        assert!(matches!(with(Start::Without), Verdict::Send { without_api_server: Some(NO_API_SERVER), .. }));
+        assert!(matches!(prerequisites(ready()), Verdict::Send { api_server: None, without_api_server: None, .. }));
+    }
+
+    #[test]
+    fn a_pod_whose_namespace_gives_no_tokens_goes_without_and_says_so_or_stays_if_it_requires_one() {
+        let with = |required| prerequisites(Readiness { api_server: Some(Start::NotAllowed { required }), ..ready() });
+        let sent = Verdict::Send { carried: json!({}), api_server: None, without_api_server: Some(NO_TOKENS) };
+        assert_eq!(with(false), sent);
+        let Verdict::Refuse { reason, message, again: Some(_) } = with(true) else { panic!("it is sent") };
+        assert!(reason == pods::NO_API_SERVER && message.contains("--api-server true"), "{message}");
     }
 }

@@ -195,9 +195,10 @@ async fn a_provider_that_is_not_selected_gets_no_key_whatever_it_writes_itself()
         "metadata": { "namespace": "demo", "name": "shop", "resourceVersion": "1" },
         "spec": { "rules": [{ "host": "shop.example.com" }], "tls": [{ "hosts": ["shop.example.com"], "secretName": "cert" }] } });
     let of_ingress = Reference { kind: Kind::Ingress, namespace: "demo".into(), name: "shop".into() };
+    let object = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "shop" } });
     let record = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
         "metadata": { "namespace": "tenant", "name": of_ingress.record(), "resourceVersion": "1" },
-        "spec": { "namespace": "demo", "object": { "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "shop" } } },
+        "spec": { "namespace": "demo", "object": object.to_string() },
         "status": { "exposure": { "class": "public" } } });
     let key = Reference { kind: Kind::Secret, namespace: "demo".into(), name: "cert".into() };
     let names = async |offloading: Value| {

@@ -18,7 +18,7 @@ fn warning(uid: &str, pod: &str, pod_uid: &str) -> Value {
 fn there(events: &[Value]) -> Client {
     let shadow = json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
         "metadata": { "namespace": "tenant", "name": "u", "resourceVersion": "1" },
-        "spec": { "namespace": "demo", "pool": "default", "pod": { "metadata": { "name": "web" } } },
+        "spec": { "namespace": "demo", "pool": "default", "pod": r#"{"metadata": {"name": "web"}}"# },
         "status": { "phase": "Created", "remoteUID": "r" } });
     let objects = json!({ "namespacemaps": [mapping()], "shadowpods": [shadow], "events": events });
     api_server(objects, |_, _| std::future::ready(true))

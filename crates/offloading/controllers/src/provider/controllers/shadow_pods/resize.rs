@@ -7,15 +7,15 @@ use kube::{
     api::{Patch, PatchParams},
     core::Status,
 };
+use liqo_api::Charge;
 use liqo_controller_runtime::events::object_ref;
 use liqo_controller_runtime::writes::{Step as _, unless_gone};
 use liqo_offloading_rules::pod::admission::Refusal;
-use liqo_offloading_rules::pod::carry::resize::{PendingResize, Resize};
+use liqo_offloading_rules::pod::carry::resize::{PendingResize, Resize, ResizeCharge};
 use liqo_offloading_rules::pod::ledger::ResizeRequest;
 use liqo_offloading_rules::pod::remote::REFUSED_RETRY;
 use liqo_offloading_rules::pod::remote_pod::{RemotePod, WatchedPod};
 use liqo_offloading_rules::pod::usage::{self, ConsumerPolicy};
-use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -34,27 +34,55 @@ pub(super) struct Unresized {
     at: Instant,
 }
 
+/// A resize that the shadow pod asks for.
+pub(super) struct WantedResize {
+    /// Of the subresource `resize`.
+    patch: Value,
+    /// What the pod will be charged, or why it may not have these amounts.
+    charge: Result<(ResizeCharge, Charge), PendingResize>,
+}
+
+impl WantedResize {
+    /// `None` if the pod has the amounts of its record, or has ended.
+    pub(super) fn of(pod: &RemotePod, carried: &Value, live: &Value, policy: Option<&ConsumerPolicy>) -> Option<Self> {
+        let rules = policy.cloned().unwrap_or_default().rules(None);
+        let resize = Resize::of(carried, live, &rules).filter(|_| pod.end.is_none())?;
+        let charge = policy
+            .ok_or_else(|| PendingResize::infeasible(usage::not_shared().message))
+            .and_then(|policy| Ok((resize.charge(policy)?, policy.usage.charge)));
+        Some(Self { patch: resize.patch, charge })
+    }
+}
+
+/// What the API server says that the pod asks for; `None` for another pod of its name.
+pub(super) fn as_asked(pod: &RemotePod, answer: WatchedPod) -> Option<ResizeRequest> {
+    let live = RemotePod::reduce(answer).filter(|live| live.uid == pod.uid)?;
+    Some(ResizeRequest::as_asked(&live))
+}
+
 /// Whether the API server's answer names this object. An answer about a subresource that it does not have names none.
 fn is_about(status: &Status, name: &str) -> bool {
     status.details.as_ref().is_some_and(|details| details.name == name)
 }
 
 impl Pass<'_> {
-    /// Gives the pod the amounts of its shadow pod. Returns whether it has them now, as far as this cluster's API server decides that.
-    pub(super) async fn resize(&mut self, pod: &RemotePod, carried: &Value, live: &Value) -> Result<bool, Error> {
-        self.record(pod, WatchedPod::deserialize(live).ok());
-        let policy = self.provider.policy_of(&pod.consumer);
-        let rules = policy.clone().unwrap_or_default().rules(None);
-        let wanted = if pod.end.is_none() { Resize::of(carried, live, &rules) } else { None };
-        let Some(resize) = wanted else {
+    /// Gives the pod the amounts of its shadow pod. `asked` is what it asks for now. Returns whether it has these amounts now, as far as
+    /// this cluster's API server decides that.
+    pub(super) async fn resize(
+        &mut self,
+        pod: &RemotePod,
+        asked: Option<ResizeRequest>,
+        wanted: Option<WantedResize>,
+    ) -> Result<bool, Error> {
+        self.record(asked.clone());
+        let Some(WantedResize { mut patch, charge }) = wanted else {
             self.memory.unresized = None;
             return Ok(true);
         };
-        if let Err((pending, waits_for_room)) = self.admit_resize(pod, &resize, policy.as_ref()) {
+        if let Err((pending, waits_for_room)) = self.admit_resize(pod, charge) {
             self.refuse_resize(pod, pending, waits_for_room).await;
             return Ok(false);
         }
-        let mut patch = resize.patch;
         patch["metadata"]["uid"] = pod.uid.as_str().into();
         let api: Api<WatchedPod> = self.pods(&pod.key.namespace);
         let params = PatchParams::default();
@@ -69,12 +97,12 @@ impl Pass<'_> {
                     tracing::debug!(pod = %pod.key, "resized a remote pod");
                 }
                 // Admission plugins of this cluster may have changed what it requests.
-                self.record(pod, resized);
+                self.record(resized.and_then(|resized| as_asked(pod, resized)));
                 self.memory.unresized = None;
                 return Ok(true);
             }
         };
-        self.record(pod, WatchedPod::deserialize(live).ok());
+        self.record(asked);
         self.refuse_resize(pod, PendingResize::infeasible(refusal), false).await;
         Ok(false)
     }
@@ -83,12 +111,8 @@ impl Pass<'_> {
     fn admit_resize(
         &self,
         pod: &RemotePod,
-        resize: &Resize,
-        policy: Option<&ConsumerPolicy>,
+        charge: Result<(ResizeCharge, Charge), PendingResize>,
     ) -> Result<(), (PendingResize, bool)> {
-        let charge = policy
-            .ok_or_else(|| PendingResize::infeasible(usage::not_shared().message))
-            .and_then(|policy| Ok((resize.charge(policy)?, policy.usage.charge)));
         let (amounts, charge) = charge.map_err(|pending| (pending, false))?;
         let offer = self.provider.offers.get(&pod.account().offer());
         let ours = |namespace: &str| self.provider.is_mapped_for(namespace, &self.key.namespace);
@@ -110,9 +134,9 @@ impl Pass<'_> {
     }
 
     /// Charges what the API server says that the pod asks for, if the watch does not show it yet.
-    fn record(&self, pod: &RemotePod, answer: Option<WatchedPod>) {
-        let Some(live) = answer.and_then(RemotePod::reduce).filter(|live| live.uid == pod.uid) else { return };
-        let freed = self.provider.ledger.lock().pod_asks(ResizeRequest::as_asked(&live));
+    fn record(&self, asked: Option<ResizeRequest>) {
+        let Some(asked) = asked else { return };
+        let freed = self.provider.ledger.lock().pod_asks(asked);
         self.provider.queues.add(triggers::shadow_pods(freed));
     }
 

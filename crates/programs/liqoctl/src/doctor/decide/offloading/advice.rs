@@ -45,7 +45,9 @@ pub fn of_refusal(reason: &str) -> &'static str {
             | Reason::OffloadingIsLocal
             | Reason::ClusterNotSelected,
         ) => "the namespace's NamespaceOffloading does not select that cluster: see namespaces",
-        Some(Reason::NameTaken) => "a pod of that name exists at the provider: remove it there, or give this one another name",
+        Some(Reason::NameTaken) => {
+            "what the message names exists at the provider and is not this cluster's: remove it there, or give the one here another name"
+        }
         Some(
             Reason::HostNamespace
             | Reason::HostPath
@@ -53,14 +55,16 @@ pub fn of_refusal(reason: &str) -> &'static str {
             | Reason::PersistentVolumeClaim
             | Reason::TokenProjection
             | Reason::ResourceClaims
+            | Reason::ProbeHost
             | Reason::UnknownField
+            | Reason::TooLarge
             | Reason::DaemonSet
             | Reason::Node,
         ) => {
             "a pod like this runs in no other cluster, whatever the policies say: remove what the message names, or keep the pod off nodes with the label liqo.io/type=virtual-node"
         }
         Some(Reason::NoApiServer) => {
-            "pods at the provider need a network to this cluster's API server: see network-agreed and tunnel-connected, or annotate the pod with liqo.io/api-server=none"
+            "pods at the provider need a network to this cluster's API server (network-agreed, tunnel-connected), and a namespace that gives them tokens (`liqoctl offload namespace NAMESPACE --api-server true`); or annotate the pod with liqo.io/api-server=none"
         }
         Some(Reason::LimitMissing) => {
             "the provider charges limits: set limits of cpu and memory for every container, or for the pod"
@@ -77,7 +81,8 @@ pub fn of_refusal(reason: &str) -> &'static str {
             | Reason::Invalid
             | Reason::Malformed
             | Reason::VolumeType
-            | Reason::KindNotAllowed,
+            | Reason::KindNotAllowed
+            | Reason::ImageNotAllowed,
         )
         | None => {
             "the message names the field or the rule; the provider's PeeringPolicy decides (`liqoctl policy explain` there)"

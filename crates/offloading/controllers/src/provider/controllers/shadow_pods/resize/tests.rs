@@ -40,10 +40,11 @@ fn remote(name: &str, cpu: &str) -> Value {
 
 /// The shadow pod, which asks for another size than in its first generation.
 fn shadow_pod(cpu: &str) -> Value {
+    let pod = json!({ "metadata": { "name": "web" },
+        "spec": { "containers": [{ "name": "c", "image": "i", "resources": resources(cpu) }] } });
     json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
         "metadata": { "namespace": tenant_namespace(&consumer()), "name": "web", "uid": "s", "generation": 2, "resourceVersion": "1" },
-        "spec": { "namespace": "demo", "pool": "default", "pod": { "metadata": { "name": "web" },
-            "spec": { "containers": [{ "name": "c", "image": "i", "resources": resources(cpu) }] } } } })
+        "spec": { "namespace": "demo", "pool": "default", "pod": pod.to_string() } })
 }
 
 fn listed(kind: &str, live: &Value) -> Vec<Value> {
@@ -83,7 +84,10 @@ fn api_server(live: Arc<Mutex<Value>>, wanted: &'static str, codes: Vec<u16>) ->
             let object = if code != 200 {
                 json!({ "kind": "Status", "status": "Failure", "reason": "Other", "message": "no", "code": code })
             } else if path.ends_with("/pods/web/resize") {
-                live["spec"]["containers"][0]["resources"] = change["spec"]["containers"][0]["resources"].clone();
+                let requests = &change["spec"]["containers"][0]["resources"]["requests"];
+                for (name, amount) in requests.as_object().into_iter().flatten() {
+                    live["spec"]["containers"][0]["resources"]["requests"][name] = amount.clone();
+                }
                 live.clone()
             } else if path.ends_with("/pods/web") {
                 if let Some(record @ Value::String(_)) = change["metadata"]["annotations"].get(annotations::TRAVELLED) {

@@ -1,0 +1,143 @@
+//! Which images a remote pod may use, and whether a node must ask the registry for them.
+
+use std::borrow::Cow;
+
+use liqo_api::OffloadedReason;
+use serde_json::{Map, Value};
+
+use crate::json::{name, text};
+use crate::pod::carry::{CONTAINER_LISTS, ProviderRules, Refusal};
+
+/// Refuses a pod with an image that the provider's policy does not allow, in a container or in a volume.
+pub(super) fn allowed(spec: &Map<String, Value>, rules: &ProviderRules) -> Result<(), Refusal> {
+    let list = |field: &str| spec.get(field).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let containers = CONTAINER_LISTS.iter().flat_map(|field| list(field));
+    let containers = containers.filter_map(|one| Some((format!("container {}", name(one)), text(one, "/image")?)));
+    let volumes =
+        list("volumes").iter().filter_map(|one| Some((format!("volume {}", name(one)), text(one, "/image/reference")?)));
+    for (user, image) in containers.chain(volumes) {
+        if !is_allowed(image, rules) {
+            let names = rules.images.as_deref().unwrap_or_default();
+            let instead = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            return Err(Refusal::new(
+                OffloadedReason::ImageNotAllowed.as_str(),
+                format!(
+                    "{user} uses the image {image:.253}, and the provider's PeeringPolicy {} allows only images of {instead}; use another, or keep the pod in its own cluster",
+                    rules.policy
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the policy allows an image. A name of the policy matches at the end of a part of the image's name only: `example.com` is
+/// not the beginning of `example.com.evil.net/x`, nor of `example.com:5000/x`, which is another registry.
+pub(super) fn is_allowed(image: &str, rules: &ProviderRules) -> bool {
+    let Some(allowed) = &rules.images else { return true };
+    let image = full_name(image);
+    allowed.iter().any(|beginning| {
+        let ends: &[char] = if beginning.contains('/') { &['/', ':', '@'] } else { &['/'] };
+        !beginning.is_empty()
+            && image.strip_prefix(beginning.as_str()).is_some_and(|rest| {
+                rest.starts_with(ends) || (beginning.contains('/') && (rest.is_empty() || beginning.ends_with('/')))
+            })
+    })
+}
+
+/// The name of an image with its registry, as container runtimes complete it.
+fn full_name(image: &str) -> Cow<'_, str> {
+    let is_registry = |first: &str| first == "localhost" || first.contains(['.', ':']) || first.to_lowercase() != first;
+    match image.split_once('/') {
+        None => format!("docker.io/library/{image}").into(),
+        Some(("docker.io" | "index.docker.io", rest)) if !rest.contains('/') => format!("docker.io/library/{rest}").into(),
+        Some(("index.docker.io", rest)) => format!("docker.io/{rest}").into(),
+        Some((first, _)) if is_registry(first) => image.into(),
+        Some(_) => format!("docker.io/{image}").into(),
+    }
+}
+
+/// Makes nodes ask the registry for every image, so that only images start that the pod may pull.
+pub(super) fn always_pull(spec: &mut Map<String, Value>) {
+    for list in CONTAINER_LISTS {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for container in containers.filter_map(Value::as_object_mut) {
+            container.insert("imagePullPolicy".to_owned(), "Always".into());
+        }
+    }
+    let volumes = spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten();
+    for image in volumes.filter_map(|volume| volume.get_mut("image")?.as_object_mut()) {
+        image.insert("pullPolicy".to_owned(), "Always".into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn rules(images: &[&str]) -> ProviderRules {
+        let images = Some(images.iter().map(|&one| one.to_owned()).collect());
+        ProviderRules { images, policy: "partners".into(), ..ProviderRules::default() }
+    }
+
+    #[test]
+    fn an_image_is_allowed_if_its_full_name_begins_with_one_of_the_policy() {
+        for (beginning, image) in [
+            ("docker.io", "busybox"),
+            ("docker.io/library", "busybox:1"),
+            ("docker.io/library/busybox", "busybox@sha256:0"),
+            ("docker.io/library/busybox", "index.docker.io/busybox"),
+            ("docker.io/acme/", "acme/web"),
+            ("localhost", "localhost/busybox:1"),
+            ("example.com:5000", "example.com:5000/web"),
+        ] {
+            assert!(is_allowed(image, &rules(&[beginning])), "{image} with {beginning}");
+        }
+        for (beginning, image) in [
+            ("", "busybox"),
+            ("docker.io", "example.com/docker.io/x"),
+            ("example.com", "example.com.evil.net/x"),
+            ("example.com", "example.com:5000/x"),
+            ("example.com", "example.com"),
+            ("docker.io/library/busybox", "busybox-evil"),
+            ("docker.io/acme", "acme-evil/web"),
+            ("docker.io/acme", "docker.io/acme2/web"),
+        ] {
+            assert!(!is_allowed(image, &rules(&[beginning])), "{image} with {beginning}");
+        }
+        assert!(is_allowed("anything", &ProviderRules::default()) && !is_allowed("anything", &rules(&[])));
+    }
+
+    #[test]
+    fn images_of_all_containers_and_volumes_count() {
+        for field in ["containers", "initContainers", "ephemeralContainers"] {
+            let spec = json!({ field: [{ "name": "good", "image": "localhost/a" }, { "name": "bad", "image": "b" }] });
+            let refusal = allowed(spec.as_object().unwrap(), &rules(&["localhost"])).unwrap_err();
+            assert_eq!(refusal.reason, "ImageNotAllowed");
+            assert!(
+                refusal.message.starts_with("container bad uses the image b, and the provider's PeeringPolicy partners"),
+                "{refusal}"
+            );
+        }
+        let volume = json!({ "volumes": [{ "name": "v", "image": { "reference": "b" } }, { "name": "w", "emptyDir": {} }] });
+        assert!(allowed(volume.as_object().unwrap(), &rules(&["localhost"])).unwrap_err().message.starts_with("volume v "));
+        assert!(allowed(volume.as_object().unwrap(), &rules(&["docker.io"])).is_ok());
+    }
+
+    #[test]
+    fn a_node_that_must_ask_the_registry_asks_for_every_image() {
+        let mut spec = json!({ "containers": [{ "imagePullPolicy": "Never" }], "initContainers": [{}],
+            "volumes": [{ "name": "v", "image": { "reference": "b" } }, { "name": "w", "emptyDir": {} }] });
+        always_pull(spec.as_object_mut().unwrap());
+        for container in ["/containers/0", "/initContainers/0"] {
+            assert_eq!(spec.pointer(container).unwrap()["imagePullPolicy"], "Always");
+        }
+        assert_eq!(
+            spec["volumes"],
+            json!([{ "name": "v", "image": { "reference": "b", "pullPolicy": "Always" } },
+            { "name": "w", "emptyDir": {} }])
+        );
+    }
+}

@@ -1,0 +1,204 @@
+//! What a hostile consumer sends with its own credential, so that the manager or the API server of its provider runs out of memory.
+
+use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use kube::{
+    api::{ListParams, PostParams},
+    client::Body,
+    core::Request,
+};
+use liqo_api::{ShadowPod, tenant_namespace};
+use liqo_tests::{Cluster, World, eventually};
+use serde_json::{Map, Value, json};
+
+use crate::isolation::token;
+
+/// The limit of the manager's container is 512 MiB.
+const MAX_MANAGER_MEMORY_KIB: u64 = 384 * 1024;
+/// How many requests the attacker sends at the same time.
+const CONCURRENT: usize = 16;
+/// The attacker's own namespace, which milan has.
+const NAMESPACE: &str = "attacks";
+/// Label of what the attacker creates.
+const LABEL: &str = "attack";
+/// Length of what takes most of a request of 1.5 MiB.
+const LARGE: usize = 1_400_000;
+/// What a schema says of a text that is too long, and of a list that has too many entries.
+const TOO_LONG: &str = "may not be more than";
+const TOO_MANY: &str = "must have at most 64 items";
+
+const RECORDS: &str = "/apis/virtualkubelet.liqo.io/v1alpha1";
+const REQUESTS: &str = "/apis/discovery.liqo.io/v1alpha1";
+const CORE: &str = "/api/v1";
+
+/// Rome's identity at milan, and its tenant namespace there.
+struct Attacker {
+    cluster: Cluster,
+    tenant: String,
+}
+
+impl Attacker {
+    /// Creates an object. Returns code and message of the refusal; `None` if the API server accepts it.
+    async fn create(&self, api: &str, plural: &str, object: &Value) -> Result<Option<(u16, String)>> {
+        let url = format!("{api}/namespaces/{}/{plural}", self.tenant);
+        let request = Request::new(url).create(&PostParams::default(), serde_json::to_vec(object)?)?;
+        match self.cluster.client.request::<Value>(request).await {
+            Ok(_) => Ok(None),
+            Err(kube::Error::Api(status)) => Ok(Some((status.code, status.message.clone()))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Checks that the API server refuses an object with this code and these words.
+    async fn refused(&self, what: &str, (api, plural): (&str, &str), object: Value, code: u16, words: &str) -> Result<()> {
+        let answer = self.create(api, plural, &object).await?.with_context(|| format!("{what}: it was accepted"))?;
+        ensure!(answer.0 == code && answer.1.contains(words), "{what}: {} {:.500}", answer.0, answer.1);
+        Ok(())
+    }
+
+    /// Checks that the API server refuses a Secret of this type and size.
+    async fn secret_refused(&self, kind: &str, bytes: usize, metadata: &Value, words: &str) -> Result<()> {
+        let mut object = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "generateName": "attack-" }, "type": kind,
+            "stringData": { "x": "x".repeat(bytes) } });
+        for (field, value) in metadata.as_object().into_iter().flatten() {
+            object["metadata"][field] = value.clone();
+        }
+        self.refused(
+            &format!("a Secret of type {kind} and {bytes} bytes with {:.60}", metadata.to_string()),
+            (CORE, "secrets"),
+            object,
+            403,
+            words,
+        )
+        .await
+    }
+}
+
+/// A shadow pod with this pod in it, which is usually text.
+fn shadow_pod(pod: &Value) -> Value {
+    json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ShadowPod",
+        "metadata": { "generateName": "attack-", "labels": { LABEL: "yes" } },
+        "spec": { "namespace": NAMESPACE, "pool": "default", "pod": pod } })
+}
+
+fn reflected_object(object: &Value) -> Value {
+    json!({ "apiVersion": "virtualkubelet.liqo.io/v1alpha1", "kind": "ReflectedObject",
+        "metadata": { "generateName": "attack-", "labels": { LABEL: "yes" } },
+        "spec": { "namespace": NAMESPACE, "object": object } })
+}
+
+/// A pod whose JSON takes a little less than 64 KB and contains as many values as possible.
+fn tiny_values() -> Value {
+    json!({ "metadata": { "name": "attack" }, "spec": { "containers": [], "x": vec![1; 30_000] } })
+}
+
+/// A pod with a container that requests many resources.
+fn with_resources(number: usize) -> Value {
+    let limits: Map<String, Value> = (0..number).map(|n| (format!("a.b/r{n}"), json!("1"))).collect();
+    json!({ "metadata": { "name": "attack" }, "spec": { "containers": [{ "name": "c", "image": "i", "resources": { "limits": limits } }] } })
+}
+
+/// The manager's processes at milan, with the peak of the memory of each in KiB.
+fn managers(world: &World) -> Result<BTreeMap<i32, u64>> {
+    let processes = world.machinery(&world.milan)?.processes();
+    let of_manager = processes.into_iter().filter(|process| process.program == liqo_api::CONTROLLER_MANAGER);
+    let peak = |pid: i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        line.trim().strip_suffix(" kB")?.parse().ok()
+    };
+    let managers: BTreeMap<i32, u64> = of_manager.filter_map(|process| Some((process.pid, peak(process.pid)?))).collect();
+    ensure!(!managers.is_empty(), "the manager of milan does not run");
+    Ok(managers)
+}
+
+/// What the schemas and the policy refuse.
+async fn the_api_server_refuses(attacker: &Attacker) -> Result<()> {
+    let pods = (RECORDS, "shadowpods");
+    attacker.refused("a pod that is no text", pods, shadow_pod(&tiny_values()), 422, "spec.pod").await?;
+    attacker.refused("a pod of 1.4 MB", pods, shadow_pod(&json!("x".repeat(LARGE))), 422, TOO_LONG).await?;
+    let ten = (0..10)
+        .map(|_| attacker.refused("one of ten pods of 1.4 MB", pods, shadow_pod(&json!("x".repeat(LARGE))), 422, TOO_LONG));
+    futures::future::try_join_all(ten).await?;
+    let many = shadow_pod(&json!(with_resources(100_000).to_string()));
+    attacker.refused("a pod that names 100,000 resources", pods, many, 422, TOO_LONG).await?;
+    attacker.refused("an escaped text", pods, shadow_pod(&json!("<")), 422, "printable ASCII").await?;
+    let objects = (RECORDS, "reflectedobjects");
+    attacker.refused("an object of 1.4 MB", objects, reflected_object(&json!("x".repeat(LARGE))), 422, TOO_LONG).await?;
+    let resources: Map<String, Value> = (0..100_000).map(|n| (format!("r{n}"), json!("1"))).collect();
+    let request = json!({ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
+        "metadata": { "name": "attack" }, "spec": { "resources": resources } });
+    attacker.refused("a request for 100,000 resources", (REQUESTS, "resourcerequests"), request, 422, TOO_MANY).await?;
+
+    let of_account = json!({ "annotations": { "kubernetes.io/service-account.name": "default" } });
+    attacker.secret_refused("kubernetes.io/service-account-token", 10, &of_account, "no Secrets of this type").await?;
+    for bytes in [40_000, 1_000_000] {
+        attacker.secret_refused("Opaque", bytes, &json!({}), "").await?;
+    }
+    attacker.secret_refused("Opaque", 10, &json!({ "annotations": { "x": "x".repeat(200_000) } }), "annotations").await?;
+    attacker.secret_refused("Opaque", 10, &json!({ "finalizers": ["example.com/attack"] }), "finalizers").await?;
+    let owner = json!({ "apiVersion": "v1", "kind": "Secret", "name": "x", "uid": "x" });
+    attacker.secret_refused("Opaque", 10, &json!({ "ownerReferences": [owner] }), "owners").await
+}
+
+/// What only the manager refuses: 150 pods of tiny values, and one that names 1,500 resources.
+async fn the_manager_refuses(attacker: &Attacker, milan: &Cluster) -> Result<()> {
+    let texts = (0..150).map(|_| tiny_values().to_string()).chain([with_resources(1500).to_string()]);
+    stream::iter(texts)
+        .map(|text| async move {
+            let refused = attacker.create(RECORDS, "shadowpods", &shadow_pod(&json!(text))).await?;
+            ensure!(refused.is_none(), "a pod of less than 64 KiB: {refused:?}");
+            Ok(())
+        })
+        .buffer_unordered(CONCURRENT)
+        .try_collect::<Vec<()>>()
+        .await?;
+    let ours = ListParams::default().labels(LABEL);
+    eventually("the manager refuses all of them", Duration::from_secs(30), || async {
+        let all = milan.api::<ShadowPod>(&attacker.tenant).list(&ours).await?.items;
+        let mut said: BTreeMap<String, usize> = BTreeMap::new();
+        for message in all.into_iter().filter_map(|one| one.status?.message) {
+            *said.entry(message).or_default() += 1;
+        }
+        let count =
+            |words: &str| said.iter().filter(|(message, _)| message.contains(words)).map(|(_, count)| count).sum::<usize>();
+        ensure!(count("more than 10000 values") == 150 && count("more than 64 resources") == 1, "{said:?}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// Whether the API server counts the attacker's requests to the few that consumers may have at the same time.
+async fn few_requests_are_handled_at_a_time(attacker: &Attacker, milan: &Cluster) -> Result<()> {
+    let schema = milan.kubectl(&["get", "flowschema", "liqo-consumers", "-o", "jsonpath={.metadata.uid}"]).await?;
+    let url = format!("{RECORDS}/namespaces/{}/shadowpods?limit=1", attacker.tenant);
+    let answer = attacker.cluster.client.send(http::Request::get(url).body(Body::empty())?).await?;
+    let applied = answer.headers().get("x-kubernetes-pf-flowschema-uid").context("the answer names no FlowSchema")?;
+    ensure!(applied.as_bytes() == schema.as_bytes(), "FlowSchema {applied:?} applies, not {schema}");
+    Ok(())
+}
+
+pub async fn a_consumer_cannot_exhaust_the_memory_of_its_provider(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    let tenant = tenant_namespace(&rome.cluster_id().await?.parse()?);
+    rome.offloaded_namespace(NAMESPACE, "Local").await?;
+    // A running manager would delete what it did not create.
+    rome.stop_manager().await?;
+    let cluster = milan.with_token(&token(&world, rome).await?, &world.scratch("attacker.kubeconfig")).await?;
+    let attacker = Attacker { cluster, tenant };
+    let before = managers(&world)?;
+
+    few_requests_are_handled_at_a_time(&attacker, milan).await?;
+    the_api_server_refuses(&attacker).await?;
+    the_manager_refuses(&attacker, milan).await?;
+
+    let after = managers(&world)?;
+    ensure!(before.keys().eq(after.keys()), "the manager was restarted: {before:?}, {after:?}");
+    ensure!(after.values().all(|peak| *peak < MAX_MANAGER_MEMORY_KIB), "the manager took (KiB): {before:?}, {after:?}");
+    eprintln!("peak memory of milan's manager in KiB: {before:?} before, {after:?} after the attacks");
+    milan.kubectl(&["-n", &attacker.tenant, "delete", "shadowpods", "-l", LABEL, "--wait=false"]).await?;
+    rome.start_manager().await?;
+    rome.delete_namespace(NAMESPACE).await
+}
