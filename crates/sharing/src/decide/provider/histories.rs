@@ -165,8 +165,8 @@ impl Snapshot {
         source::of_all(&nodes, &own).percentage(overcommit.into()).get("cpu")
     }
 
-    /// What rome's pods use beyond what exists, on nodes outside its pool, or without a node while the pool has none. The pods
-    /// keep it as long as they run.
+    /// What pods of consumers use beyond what exists, if there are two pools: on nodes that own pods fill, and rome's without a
+    /// node while its pool has none. The pods keep it as long as they run.
     fn displaced(&self) -> Quantity {
         if self.policies.iter().all(|policy| policy.spec.provide.source.nodes.is_none()) {
             return Quantity::ZERO;
@@ -177,8 +177,8 @@ impl Snapshot {
         let has_gpu = |node: &LocalNode| node.labels.contains_key("gpu");
         let overfull = self.nodes.iter().filter(|(_, node)| !has_gpu(node)).map(|(name, node)| {
             let here = |pod: &PodUsage| pod.node.as_ref() == Some(&name.name);
-            let (own, romes) = (sum(&|pod| here(pod) && pod.owner.is_none()), sum(&|pod| here(pod) && is_of(pod, 0)));
-            (own + romes).saturating_sub(node.allocatable.get("cpu")).min(romes)
+            let (own, lent) = (sum(&|pod| here(pod) && pod.owner.is_none()), sum(&|pod| here(pod) && pod.owner.is_some()));
+            (own + lent).saturating_sub(node.allocatable.get("cpu")).min(lent)
         });
         let nowhere =
             |pod: &PodUsage| self.nodes.iter().all(|(name, node)| pod.node.as_ref() != Some(&name.name) && !has_gpu(node));
