@@ -75,6 +75,7 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     // libtest_mimic only reports, one outcome after another. This module decides what runs at the same time.
     arguments.test_threads = Some(1);
+    let filters = arguments.filter.take();
     let runtime = match Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
@@ -87,6 +88,9 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         let mut tasks = |scenarios: Vec<Scenario>| {
             let mut tasks = Vec::new();
             for scenario in scenarios {
+                if !is_named(filters.as_deref(), &arguments, scenario.name) {
+                    continue;
+                }
                 let (report, outcome) = oneshot::channel::<Outcome>();
                 trials.push(Trial::test(scenario.name, move || {
                     outcome
@@ -94,7 +98,7 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
                         .unwrap_or_else(|_| Err("the clusters were not started".to_owned()))
                         .map_err(Into::into)
                 }));
-                if is_wanted(&arguments, scenario.name) {
+                if !arguments.list && !arguments.ignored {
                     tasks.push(Task { scenario, report });
                 }
             }
@@ -122,9 +126,10 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     conclusion.exit_code()
 }
 
-fn is_wanted(arguments: &Arguments, name: &str) -> bool {
-    let named = |filter: &String| if arguments.exact { name == filter } else { name.contains(filter.as_str()) };
-    !arguments.list && !arguments.ignored && arguments.filter.as_ref().is_none_or(named) && !arguments.skip.iter().any(named)
+/// Whether the command line names the scenario: by one of the filters, which commas separate, and by no `--skip`.
+fn is_named(filters: Option<&str>, arguments: &Arguments, name: &str) -> bool {
+    let fits = |filter: &str| if arguments.exact { name == filter } else { name.contains(filter) };
+    filters.is_none_or(|filters| filters.split(',').any(fits)) && !arguments.skip.iter().any(|filter| fits(filter))
 }
 
 /// Starts the clusters of a set and runs its scenarios. After a failure it restores the clusters before others run.
