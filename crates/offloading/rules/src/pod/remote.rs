@@ -53,6 +53,9 @@ const OBJECT_TAKEN_RETRY: Duration = Duration::from_secs(30);
 /// Delay before a refused pod is tried again although nothing changed that could be the cause.
 pub const REFUSED_RETRY: Duration = Duration::from_secs(300);
 
+/// Delay before a shadow pod is looked at again whose pod was deleted before the watch showed it.
+const UNSEEN_RETRY: Duration = Duration::from_secs(10);
+
 /// A pod whose grace ended this long ago is on a node that does not respond.
 const OVERDUE: Duration = Duration::from_secs(30);
 
@@ -151,6 +154,13 @@ pub fn decide(snapshot: &Snapshot) -> Step {
 }
 
 impl Snapshot {
+    /// When to decide again after a write that lets this pod go. `None` if the watch reports its end. A pod that the watch never showed
+    /// may be gone before an interrupted watch lists the pods again, and then nothing is reported.
+    pub fn retry_after_end_of(&self, pod: &RemotePod) -> Option<Duration> {
+        let is_seen = self.seen.iter().any(|seen| seen.uid == pod.uid);
+        (!is_seen).then_some(UNSEEN_RETRY)
+    }
+
     fn pods(&self) -> Vec<Arc<RemotePod>> {
         let mut pods = self.seen.clone();
         if let Live::Ours(live) = &self.live {
