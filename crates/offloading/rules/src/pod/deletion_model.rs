@@ -42,6 +42,10 @@ enum Event {
     RemovalIsInterrupted {
         dies: bool,
     },
+    /// The same at the provider, for a remote pod that has no node.
+    RemoteRemovalIsInterrupted {
+        dies: bool,
+    },
     /// The provider's watch of shadow pods shows what there is.
     ProviderSeesShadow,
     /// The provider's watch of pods shows what there is.
@@ -81,6 +85,8 @@ struct World {
     provider_is_due: bool,
     /// How the next removal of the local pod fails, and whether the consumer dies of it.
     interruption: Option<bool>,
+    /// The same for the remote pod and the provider.
+    remote_interruption: Option<bool>,
     /// What happened.
     runs_once: bool,
     remotes: usize,
@@ -125,6 +131,7 @@ impl World {
             Event::ConsumerSeesLocal => self.consumer_sees_local(),
             Event::ConsumerSeesShadow => self.consumer_sees_shadow(),
             Event::RemovalIsInterrupted { dies } => self.interruption = Some(dies),
+            Event::RemoteRemovalIsInterrupted { dies } => self.remote_interruption = Some(dies),
             Event::ProviderSeesShadow => self.provider_sees_shadow(),
             Event::ProviderSeesRemote => self.provider_sees_remote(),
             Event::Kubelet => self.kubelet(),
@@ -231,10 +238,17 @@ impl World {
     }
 
     fn delete_remote(&mut self, uid: &str, grace: i64) {
-        if let Some(pod) = self.remote.as_mut().filter(|pod| pod["metadata"]["uid"] == uid) {
-            set_deletion(pod, grace);
-            self.remove_remote_if_free();
+        let Some(pod) = self.remote.as_mut().filter(|pod| pod["metadata"]["uid"] == uid) else { return };
+        let has_node = !pod["spec"]["nodeName"].is_null();
+        set_deletion(pod, if has_node { grace } else { 0 });
+        if !has_node && let Some(dies) = self.remote_interruption.take() {
+            self.provider_is_due = true;
+            if dies {
+                self.provider_restarts();
+            }
+            return;
         }
+        self.remove_remote_if_free();
     }
 
     fn consumer_decides(&mut self, writes: usize) {
@@ -485,6 +499,7 @@ fn event() -> impl Strategy<Value = Event> {
         5 => Just(Event::ConsumerSeesLocal),
         5 => Just(Event::ConsumerSeesShadow),
         1 => any::<bool>().prop_map(|dies| Event::RemovalIsInterrupted { dies }),
+        1 => any::<bool>().prop_map(|dies| Event::RemoteRemovalIsInterrupted { dies }),
         5 => Just(Event::ProviderSeesShadow),
         5 => Just(Event::ProviderSeesRemote),
         5 => Just(Event::Kubelet),

@@ -220,10 +220,12 @@ pub fn decide_orphan(pod: &Arc<RemotePod>) -> Step {
         .unwrap_or(Step::Wait)
 }
 
-/// The deletion to request: the first one, or one with less grace.
+/// The deletion to request: the first one, one with less grace, or one that was interrupted.
 fn delete(pod: &Arc<RemotePod>, grace: Option<i64>) -> Option<Step> {
     let needed = match pod.deletion_grace {
         None => true,
+        // The API server writes a grace of zero before it deletes the object. The kubelet repeats that for a pod that has a node.
+        Some(0) if !pod.is_scheduled && !pod.has_finalizer => true,
         Some(given) => grace.is_some_and(|wanted| wanted < given),
     };
     needed.then(|| Step::Delete(pod.clone(), grace))
@@ -270,7 +272,7 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
             return Step::Report(status_of(pod));
         }
     }
-    Step::Wait
+    pods.iter().find_map(|pod| snapshot.retry_after_end_of(pod)).map_or(Step::Wait, Step::WaitFor)
 }
 
 /// The end of the pod is recorded. The pod stays, with its logs, as long as the local pod.
