@@ -1,6 +1,6 @@
 //! A consumer's credential, stored in its own cluster, so that a restart needs no new grant.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
@@ -48,7 +48,7 @@ pub enum CredentialError {
     /// The address of the API server is not an `https://` URL.
     #[error("the provider's address of its API server is not an https:// URL: correct `--set apiServer.address` there")]
     Server,
-    /// The address of the API server means the machine itself.
+    /// The address of the API server means the machine itself, or machines of one link.
     #[error(
         "only the provider itself can reach the address that it gave for its API server: correct `--set apiServer.address` there"
     )]
@@ -142,7 +142,7 @@ impl Credential {
         }
         let url: http::Uri = self.api_server.url.parse().map_err(|_| CredentialError::Server)?;
         let host = url.host().filter(|_| url.scheme_str() == Some("https")).ok_or(CredentialError::Server)?;
-        if is_local(host) {
+        if is_local(host) || is_no_server(host) {
             return Err(CredentialError::LocalServer);
         }
         let roots: Result<Vec<Vec<u8>>, _> =
@@ -153,6 +153,19 @@ impl Credential {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.default_namespace.clone_from(&self.tenant_namespace);
         Ok(config)
+    }
+}
+
+/// Whether no API server of another cluster has this host: link-local addresses, with those of metadata services, and addresses of many.
+/// Also what looks like a name, but resolves as an IPv4 address in an unusual form, such as `2130706433` or `0x7f.1`. Private addresses are
+/// allowed, because clusters of one organisation have them.
+fn is_no_server(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_number = |label: &str| label.starts_with("0x") || label.bytes().all(|byte| byte.is_ascii_digit());
+    match host.parse::<IpAddr>().map(|address| address.to_canonical()) {
+        Ok(IpAddr::V4(address)) => address.is_link_local() || address.is_multicast() || address.is_broadcast(),
+        Ok(IpAddr::V6(address)) => address.is_unicast_link_local() || address.is_multicast(),
+        Err(_) => host.to_ascii_lowercase().trim_end_matches('.').rsplit('.').next().is_some_and(is_number),
     }
 }
 
@@ -215,6 +228,22 @@ mod tests {
         let at =
             |url: &str| Credential { api_server: ApiServer { url: url.into(), ca: good.api_server.ca.clone() }, ..good.clone() };
         assert_eq!(at("https://127.0.0.1:6443").client_config("liqo-tenant-x").unwrap_err(), CredentialError::LocalServer);
+        for nowhere in [
+            "169.254.169.254",
+            "[fe80::1]",
+            "[::ffff:169.254.169.254]",
+            "255.255.255.255",
+            "2130706433",
+            "0x7f.1",
+            "127.1",
+            "0177.0.0.1.",
+        ] {
+            let refused = at(&format!("https://{nowhere}:6443")).client_config("liqo-tenant-x");
+            assert_eq!(refused.unwrap_err(), CredentialError::LocalServer, "{nowhere}");
+        }
+        for private in ["10.0.0.7", "[fd00::7]", "api.milan.example", "api.7eleven.example"] {
+            assert!(at(&format!("https://{private}:6443")).client_config("liqo-tenant-x").is_ok(), "{private}");
+        }
         assert_eq!(at("http://203.0.113.5").client_config("liqo-tenant-x").unwrap_err(), CredentialError::Server);
         let mut bare = good.clone();
         bare.api_server.ca = "no certificate".into();

@@ -9,6 +9,7 @@
 //! The tenant namespace records the grant: the consumer has access while it exists and is not ending. Granting and ending one
 //! tenancy never run at the same time.
 
+mod kinds;
 mod records;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -22,12 +23,11 @@ use k8s_openapi::api::{
     rbac::v1::RoleBinding,
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
+    Api, Client, Resource as _, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
 };
 use liqo_api::{
-    ClusterId, ForeignCluster, NamespaceMap, PeeringIntent, PeeringPolicy, ReflectedObject, ResourceOffer, ResourceRequest,
-    ShadowPod, consumer_service_account, labels, leases, roles, tenant_namespace,
+    ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, consumer_service_account, labels, leases, roles, tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, Queue,
@@ -141,14 +141,31 @@ impl Tenants {
         Ok(true)
     }
 
-    /// Removes the rights of a consumer that has no tenant namespace.
-    pub async fn sweep(&self, consumer: &ClusterId) -> Result<(), StepError> {
+    /// Removes the rights of a consumer whose tenant namespace Kubernetes is deleting, or has deleted. Somebody may have deleted it
+    /// directly: then finalizers that the consumer wrote would hold it for ever. Returns whether it is gone.
+    pub async fn sweep(&self, consumer: &ClusterId) -> Result<bool, StepError> {
         let _alone = self.lock(consumer).await;
         self.consumer_heartbeats().remove(consumer);
-        if self.live_namespace(consumer).await?.is_some_and(|namespace| !namespace.terminating) {
-            return Ok(());
+        let found = self.live_namespace(consumer).await?;
+        if found.as_ref().is_some_and(|namespace| !namespace.terminating) {
+            return Ok(true);
         }
-        self.take_rights(consumer, false).await
+        self.take_rights(consumer, false).await?;
+        if found.is_none() {
+            return Ok(true);
+        }
+        let mapped = self.has_mapped_namespaces(consumer).await?;
+        let name = tenant_namespace(consumer);
+        for kind in kinds::of_liqo() {
+            self.clear(&kind, &name, mapped).await?;
+        }
+        // Our rights to these kinds end when Kubernetes deletes our binding there.
+        for kind in kinds::of_kubernetes() {
+            if let Err(error) = self.clear(&kind, &name, mapped).await {
+                tracing::debug!(%consumer, %error, "cannot clear a tenant namespace that is being deleted");
+            }
+        }
+        Ok(false)
     }
 
     /// Asks the API server whether a consumer has no tenant namespace.
@@ -294,30 +311,26 @@ impl Tenants {
     /// Starts to delete everything that the two clusters wrote there; other controllers clean up what they derived from it. Returns
     /// whether something is left that must be gone before the namespace is deleted, and with it our rights there.
     async fn empty(&self, namespace: &str, mapped: bool) -> Result<bool, StepError> {
-        Ok(self.clear::<ResourceRequest>(namespace, mapped).await?
-            | self.clear::<ResourceOffer>(namespace, mapped).await?
-            | self.clear::<NamespaceMap>(namespace, mapped).await?
-            | self.clear::<ShadowPod>(namespace, mapped).await?
-            | self.clear::<ReflectedObject>(namespace, mapped).await?
-            | self.clear::<Secret>(namespace, mapped).await?
-            | self.clear::<Lease>(namespace, mapped).await?)
+        let mut left = false;
+        for kind in kinds::all() {
+            left |= self.clear(&kind, namespace, mapped).await?;
+        }
+        Ok(left)
     }
 
     /// Deletes all objects of a kind. The consumer may have written anything into them, so this reads only their metadata, and deletes
     /// them one by one: the deletion of a collection would return all of them.
-    async fn clear<K>(&self, namespace: &str, mapped: bool) -> Result<bool, StepError>
-    where
-        K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()> + 'static,
-    {
-        let api = unread(Api::<PartialObjectMeta<K>>::namespaced(self.client.clone(), namespace));
+    async fn clear(&self, kind: &ApiResource, namespace: &str, mapped: bool) -> Result<bool, StepError> {
+        let api = unread(Api::<PartialObjectMeta<DynamicObject>>::namespaced_with(self.client.clone(), namespace, kind));
         let (mut page, mut any) = (ListParams::default().limit(CLEAR_PAGE_SIZE), false);
         loop {
-            let found = api.list(&page).await.step("list every", K::kind(&()), Key::new(namespace, ""))?;
+            let found = api.list(&page).await.step("list every", kind.kind.clone(), Key::new(namespace, ""))?;
             any |= !found.items.is_empty();
             futures::stream::iter(&found.items)
                 .map(Ok)
                 .try_for_each_concurrent(MAX_CONCURRENT, async |object| {
-                    remove(&api, object, mapped).await.step("remove", K::kind(&()), Key::new(namespace, object.name_any()))
+                    let key = Key::new(namespace, object.name_any());
+                    remove(&api, object, mapped).await.step("remove", kind.kind.clone(), key)
                 })
                 .await?;
             match found.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -467,13 +480,12 @@ impl Tenancies for Tenants {
     }
 }
 
+/// The metadata of an object of any kind.
+type Metadata = Unread<PartialObjectMeta<DynamicObject>>;
+
 /// Deletes an object of an ending tenancy. If it is already being deleted, removes the finalizers that are not ours, and ours as well
 /// once there is no mapped namespace, because then they protect nothing.
-async fn remove<K: Resource>(
-    api: &Api<Unread<PartialObjectMeta<K>>>,
-    object: &Unread<PartialObjectMeta<K>>,
-    mapped: bool,
-) -> kube::Result<()> {
+async fn remove(api: &Api<Metadata>, object: &Metadata, mapped: bool) -> kube::Result<()> {
     let name = object.name_any();
     let done = if object.meta().deletion_timestamp.is_none() {
         api.delete(&name, &DeleteParams::default()).await.map(drop)

@@ -26,7 +26,7 @@ use liqo_api::{
     provider_namespace, tenant_namespace,
 };
 use liqo_controller_runtime::{
-    Context, Health, Key, PeerConnection, Queue,
+    Context, Health, Key, PeerConnection, ProviderLimits, Queue,
     queue::error_chain,
     writes::{Step as _, StepError},
 };
@@ -113,6 +113,7 @@ impl Session {
             context: context.clone(),
             tunnel_connections: tunnel_connections.clone(),
             identity: Arc::clone(identity),
+            limits: context.peers.limits(&purpose.cluster_id),
             purpose: purpose.clone(),
             view: Arc::clone(&view),
             queue,
@@ -170,6 +171,8 @@ struct Worker {
     identity: Arc<ClusterIdentity>,
     tunnel_connections: Arc<TunnelConnections>,
     purpose: Purpose,
+    /// What the provider may make this process read and keep.
+    limits: Arc<ProviderLimits>,
     view: Arc<Mutex<View>>,
     queue: Queue<ClusterId>,
     stop: CancellationToken,
@@ -363,7 +366,7 @@ impl Worker {
 
     fn client(&self, credential: &Credential, token: &Token) -> Result<Client, HoldError> {
         let config = credential.client_config(&tenant_namespace(self.identity.id()))?;
-        transport::client(config, token.clone(), self.tunnel_connections.own()?).map_err(HoldError::Client)
+        transport::client(config, token.clone(), self.limits.clone(), self.tunnel_connections.own()?).map_err(HoldError::Client)
     }
 
     async fn heartbeat(
@@ -422,18 +425,22 @@ impl Worker {
             Ok(sender) => sender,
             Err(error) => return error,
         };
-        self.show(|view| view.reachable = reachable_condition(health));
+        let mut exceeded = self.limits.exceeded_lately(Instant::now());
+        self.show(|view| view.reachable = reachable_condition(health, exceeded));
         let mut ticks = tokio::time::interval(JUDGE_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let now = heartbeat.lock().health(Instant::now());
+            let lately = self.limits.exceeded_lately(Instant::now());
+            if std::mem::replace(&mut exceeded, lately) != lately || now != health {
+                self.show(|view| view.reachable = reachable_condition(now, lately));
+            }
             if now == health {
                 continue;
             }
             let was = std::mem::replace(&mut health, now);
             tracing::info!(provider = %self.purpose.cluster_id, ?was, ?now, "the provider's reachability changed");
-            self.show(|view| view.reachable = reachable_condition(now));
             match (was, now) {
                 (_, PeerHealth::Reachable) => match self.publish(credential, token, now) {
                     Ok(fresh) => sender = fresh,
@@ -459,6 +466,7 @@ impl Worker {
             tenant_namespace: credential.tenant_namespace.clone(),
             protocol_version: credential.protocol_version,
             health: receiver,
+            limits: self.limits.clone(),
             ended: CancellationToken::new(),
         };
         self.unless_stopped(|| self.context.peers.publish(connection));

@@ -175,6 +175,15 @@ impl Shadow {
         })
     }
 
+    /// Estimated memory in bytes.
+    pub fn stored_len(&self) -> usize {
+        let texts = [&self.home.namespace, &self.home.name, &self.pool, &self.reason, &self.message, &self.carried];
+        let optional = [self.remote_uid.as_deref(), self.status.as_deref()];
+        size_of::<Self>()
+            + texts.into_iter().map(String::len).sum::<usize>()
+            + optional.into_iter().flatten().map(str::len).sum::<usize>()
+    }
+
     /// The remote pod's status. If the provider recorded an end without a status, only the end.
     pub fn remote_status(&self) -> Option<Value> {
         let recorded = self.status.as_deref().and_then(|status| serde_json::from_str::<Value>(status).ok());

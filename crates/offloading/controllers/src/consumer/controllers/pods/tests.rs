@@ -120,6 +120,7 @@ pub async fn connected(consumer: &Arc<Consumer>, there: Client) -> (Arc<PeerStat
         tenant_namespace: "tenant".into(),
         protocol_version: 1,
         health,
+        limits: consumer.context.peers.limits(&id),
         ended: CancellationToken::new(),
     };
     tokio::spawn(connections::run(consumer.clone(), Arc::new(connection)));
