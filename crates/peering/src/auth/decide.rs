@@ -200,6 +200,16 @@ pub fn token_used() -> Refusal {
     )
 }
 
+/// Whether a key without tenancy and record has a valid token; if not, its request must cost the cluster nothing.
+pub fn admit_stranger(token: &TokenVerdict) -> Result<(), Refusal> {
+    judge_token(token).map(drop)
+}
+
+/// The refusal of a request that comes too soon after others, or while another one of the same consumer is in progress.
+pub fn too_often() -> Refusal {
+    refuse(reasons::BUSY, "too many requests, or another request of this cluster is in progress: try again in some seconds")
+}
+
 fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
     let Situation { signer, request, known, .. } = situation;
     let Checked { challenge, protocol_version } = situation.checked;

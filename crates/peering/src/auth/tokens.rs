@@ -1,21 +1,25 @@
 //! Tokens for the first contact: Secrets in Liqo's namespace, labelled as reusable or one-time.
 
-use std::collections::BTreeMap;
+use std::{borrow::Borrow, collections::BTreeMap, time::Duration};
 
 use data_encoding::BASE32_NOPAD;
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, ObjectMeta, Patch, PatchParams},
+    api::{ObjectMeta, Patch, PatchParams},
 };
 use liqo_api::{ClusterId, Key, annotations, labels};
-use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present, only, unless_changed};
+use liqo_controller_runtime::{
+    Cache,
+    writes::{Step as _, StepError, delete_if_present, only, unless_changed},
+};
 use ring::{
     hmac,
     rand::{SecureRandom, SystemRandom},
 };
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use super::decide::{OneTimeToken, TokenVerdict};
 
@@ -27,6 +31,12 @@ pub const REUSABLE: &str = "reusable";
 
 /// Value of the label `liqo.io/peering-token` for a token that one cluster can use.
 pub const ONE_TIME: &str = "one-time";
+
+/// How often, and at which interval, to look for a token that the cache does not show.
+const NEW_TOKEN_LOOKS: u32 = 5;
+const NEW_TOKEN_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum number of requests that wait for a token to appear.
+const MAX_WAITING: usize = 16;
 
 /// The system's random generator failed.
 #[derive(Debug, thiserror::Error)]
@@ -60,10 +70,10 @@ pub fn secret(name: &str, kind: &str, token: &str, expires_at: Option<Timestamp>
 
 /// Checks the token that a consumer presents against the Secrets that exist. If several Secrets contain it, the most permissive one
 /// counts.
-pub fn judge(secrets: &[Secret], presented: Option<&str>, consumer: &ClusterId, now: Timestamp) -> TokenVerdict {
+pub fn judge<S: Borrow<Secret>>(secrets: &[S], presented: Option<&str>, consumer: &ClusterId, now: Timestamp) -> TokenVerdict {
     let Some(presented) = presented else { return TokenVerdict::Absent };
     // Compares digests, and all of them, so that the time taken reveals nothing about any token.
-    let matching: Vec<&Secret> = secrets.iter().filter(|secret| same(secret, presented)).collect();
+    let matching: Vec<&Secret> = secrets.iter().map(Borrow::borrow).filter(|secret| same(secret, presented)).collect();
     let (valid, expired): (Vec<&Secret>, Vec<&Secret>) = matching.into_iter().partition(|secret| !has_expired(secret, now));
     if valid.iter().any(|secret| kind(secret) == Some(REUSABLE)) {
         return TokenVerdict::Reusable;
@@ -105,19 +115,36 @@ fn has_expired(secret: &Secret, now: Timestamp) -> bool {
     }
 }
 
-/// Reads the Secrets and checks a token.
-pub async fn look_up(
-    secrets: &Api<Secret>,
-    presented: Option<&str>,
-    consumer: &ClusterId,
-    now: Timestamp,
-) -> Result<TokenVerdict, StepError> {
-    if presented.is_none() {
-        return Ok(TokenVerdict::Absent);
+/// The tokens of this cluster, in a cache: whoever guesses tokens costs the API server nothing.
+pub struct Tokens {
+    secrets: Cache<Secret>,
+    waiting: Semaphore,
+}
+
+impl Tokens {
+    pub fn new(secrets: Cache<Secret>) -> Self {
+        Self { secrets, waiting: Semaphore::new(MAX_WAITING) }
     }
-    let list =
-        secrets.list(&ListParams::default().labels(labels::PEERING_TOKEN)).await.step("list", "Secrets", key(secrets, ""))?;
-    Ok(judge(&list.items, presented, consumer, now))
+
+    /// Checks a token. With `patience` waits a moment for one that is not known, because the cache may not show a new token yet.
+    pub async fn judge(&self, presented: Option<&str>, consumer: &ClusterId, patience: bool) -> TokenVerdict {
+        let verdict = || {
+            let secrets: Vec<_> = self.secrets.all().into_iter().map(|(_, secret)| secret).collect();
+            judge(&secrets, presented, consumer, Timestamp::now())
+        };
+        let first = verdict();
+        // Those who guess share few places, so that they do not hold connections.
+        let Some(_place) = self.waiting.try_acquire().ok().filter(|_| patience) else { return first };
+        let mut latest = first;
+        for _ in 0..NEW_TOKEN_LOOKS {
+            if latest != TokenVerdict::Unknown {
+                break;
+            }
+            tokio::time::sleep(NEW_TOKEN_INTERVAL).await;
+            latest = verdict();
+        }
+        latest
+    }
 }
 
 /// Writes into a one-time token that this consumer uses it. Of several consumers exactly one gets `true`; it gets it again, if what the
@@ -194,7 +221,7 @@ mod tests {
         for presented in ["", "ab", "abcd", "abd", "ABC"] {
             assert_eq!(judge(&secrets, Some(presented), &rome(), now()), TokenVerdict::Unknown, "{presented:?}");
         }
-        assert_eq!(judge(&[], Some("abc"), &rome(), now()), TokenVerdict::Unknown);
+        assert_eq!(judge::<Secret>(&[], Some("abc"), &rome(), now()), TokenVerdict::Unknown);
         assert_eq!(judge(&secrets, None, &rome(), now()), TokenVerdict::Absent);
     }
 
