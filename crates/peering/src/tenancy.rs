@@ -42,7 +42,7 @@ use tokio::{sync::watch, time::Instant};
 use crate::{
     addresses::Addresses,
     auth::{
-        decide::{ApprovalQueue, Known, OneTimeToken, TokenVerdict, reasons},
+        decide::{ApprovalQueue, Known, TokenClaim, TokenVerdict, reasons},
         server::{Consumer, Tenancies, TenancyError},
         tokens::{self, Tokens},
     },
@@ -417,12 +417,12 @@ impl Tenancies for Tenants {
         Ok(self.tokens.judge(token, consumer, !self.is_known(consumer)).await)
     }
 
-    async fn claim_token(&self, token: &OneTimeToken, consumer: &ClusterId) -> Result<bool, TenancyError> {
+    async fn claim_token(&self, token: &TokenClaim, _consumer: &ClusterId) -> Result<bool, TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        Ok(tokens::claim(&secrets, token, consumer).await?)
+        Ok(tokens::claim(&secrets, token).await?)
     }
 
-    async fn discard_token(&self, token: &OneTimeToken) -> Result<(), TenancyError> {
+    async fn discard_token(&self, token: &TokenClaim) -> Result<(), TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         Ok(tokens::discard(&secrets, token).await?)
     }

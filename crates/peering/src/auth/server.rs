@@ -35,7 +35,7 @@ use tower::ServiceExt as _;
 
 use super::{
     connections::{Connections, Proof, Registration},
-    decide::{self, ApprovalQueue, Decision, Known, OneTimeToken, Situation, TokenVerdict, reasons},
+    decide::{self, ApprovalQueue, Decision, Known, Situation, TokenClaim, TokenVerdict, reasons},
     pace::{Turn, Turns},
 };
 use crate::{
@@ -112,11 +112,11 @@ pub trait Tenancies: Send + Sync + 'static {
         consumer: &ClusterId,
     ) -> impl Future<Output = Result<TokenVerdict, TenancyError>> + Send;
 
-    /// Reserves a one-time token for a consumer: `true` for exactly one.
-    fn claim_token(&self, token: &OneTimeToken, consumer: &ClusterId) -> impl Future<Output = Result<bool, TenancyError>> + Send;
+    /// Reserves a token for a consumer: `true` for no more consumers than may use it.
+    fn claim_token(&self, token: &TokenClaim, consumer: &ClusterId) -> impl Future<Output = Result<bool, TenancyError>> + Send;
 
     /// Deletes a one-time token after its use.
-    fn discard_token(&self, token: &OneTimeToken) -> impl Future<Output = Result<(), TenancyError>> + Send;
+    fn discard_token(&self, token: &TokenClaim) -> impl Future<Output = Result<(), TenancyError>> + Send;
 
     /// Records in a `ForeignCluster` that a consumer waits for approval.
     fn note(&self, consumer: &ClusterId, key: &PublicKey, name: &str) -> impl Future<Output = Result<(), TenancyError>> + Send;
@@ -310,8 +310,8 @@ impl<T: Tenancies> Endpoint<T> {
                     Ok(false) => return Ok(PeeringAnswer::Pending(refusal)),
                     Err(refusal) => return Ok(denied(&signer, refusal)),
                 }
-                if !self.claim(token.as_ref(), &signer).await? {
-                    return Ok(PeeringAnswer::Denied(decide::token_used()));
+                if let Some(refusal) = self.claim(token.as_ref(), &signer).await? {
+                    return Ok(denied(&signer, refusal));
                 }
                 self.tenancies.note(&signer, &public_key, &request.cluster_name).await?;
                 self.discard(token.as_ref()).await;
@@ -323,8 +323,8 @@ impl<T: Tenancies> Endpoint<T> {
         if let Err(error) = self.challenges.spend(challenge, self.started.elapsed()) {
             return Ok(PeeringAnswer::Denied(decide::challenge_refusal(error)));
         }
-        if !self.claim(token.as_ref(), &signer).await? {
-            return Ok(PeeringAnswer::Denied(decide::token_used()));
+        if let Some(refusal) = self.claim(token.as_ref(), &signer).await? {
+            return Ok(denied(&signer, refusal));
         }
         let consumer = Consumer { id: signer, public_key, name: request.cluster_name, protocol_version };
         let grant = self.tenancies.ensure(&consumer).await?;
@@ -345,17 +345,16 @@ impl<T: Tenancies> Endpoint<T> {
         self.turns.of_consumer(signer, now).ok_or_else(decide::too_often)
     }
 
-    /// Reserves the token for this consumer, if there is one. Returns `false` if another consumer was faster.
-    async fn claim(&self, token: Option<&OneTimeToken>, consumer: &ClusterId) -> Result<bool, TenancyError> {
-        match token {
-            Some(token) => self.tenancies.claim_token(token, consumer).await,
-            None => Ok(true),
-        }
+    /// Reserves the token for this consumer, if there is one. Returns a refusal if another consumer was faster.
+    async fn claim(&self, token: Option<&TokenClaim>, consumer: &ClusterId) -> Result<Option<Refusal>, TenancyError> {
+        let Some(token) = token else { return Ok(None) };
+        let is_ours = self.tenancies.claim_token(token, consumer).await?;
+        Ok((!is_ours).then(|| decide::token_used(token)))
     }
 
-    /// Deletes the token, if there is one. If that fails it stays until it expires, and only for this consumer.
-    async fn discard(&self, token: Option<&OneTimeToken>) {
-        let Some(token) = token else { return };
+    /// Deletes the token, if there is one that nobody else may use. If that fails it stays until it expires, and only for this consumer.
+    async fn discard(&self, token: Option<&TokenClaim>) {
+        let Some(token) = token.filter(|token| !token.is_reusable) else { return };
         if let Err(error) = self.tenancies.discard_token(token).await {
             tracing::warn!(%error, token = token.name, "cannot delete a one-time token that was used");
         }

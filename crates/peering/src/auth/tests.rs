@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     client::{Applicant, AuthClient, ClientError},
-    decide::{ApprovalQueue, Known, OneTimeToken, TokenVerdict, reasons},
+    decide::{ApprovalQueue, Known, TokenClaim, TokenVerdict, reasons},
     server::{Consumer, Tenancies, TenancyError, serve},
 };
 use crate::{
@@ -118,23 +118,35 @@ impl Tenancies for InMemory {
         let user = token.and_then(|token| self.claimed.lock().unwrap().get(token).cloned());
         Ok(match token {
             None => TokenVerdict::Absent,
-            Some("reusable") => TokenVerdict::Reusable,
+            Some("reusable") => TokenVerdict::Valid(TokenClaim {
+                name: "reusable".to_owned(),
+                uid: "1".to_owned(),
+                resource_version: "1".to_owned(),
+                is_claimed: false,
+                is_reusable: true,
+                used_by: String::new(),
+            }),
             Some(_) if user.as_ref().is_some_and(|user| user != consumer) => TokenVerdict::Unknown,
-            Some(token) if self.one_time.lock().unwrap().contains(token) => TokenVerdict::OneTime(OneTimeToken {
+            Some(token) if self.one_time.lock().unwrap().contains(token) => TokenVerdict::Valid(TokenClaim {
                 name: token.to_owned(),
                 uid: "1".to_owned(),
                 resource_version: "1".to_owned(),
                 is_claimed: user.is_some(),
+                is_reusable: false,
+                used_by: consumer.to_string(),
             }),
             Some(_) => TokenVerdict::Unknown,
         })
     }
 
-    async fn claim_token(&self, token: &OneTimeToken, consumer: &ClusterId) -> Result<bool, TenancyError> {
+    async fn claim_token(&self, token: &TokenClaim, consumer: &ClusterId) -> Result<bool, TenancyError> {
+        if token.is_reusable {
+            return Ok(true);
+        }
         Ok(self.claimed.lock().unwrap().entry(token.name.clone()).or_insert_with(|| consumer.clone()) == consumer)
     }
 
-    async fn discard_token(&self, token: &OneTimeToken) -> Result<(), TenancyError> {
+    async fn discard_token(&self, token: &TokenClaim) -> Result<(), TenancyError> {
         self.one_time.lock().unwrap().remove(&token.name);
         Ok(())
     }
