@@ -4,6 +4,7 @@
 //!  liqo-tenant-<id>      labels and annotations: its consumer       namespace liqo
 //!    RoleBinding liqo-tenant ───────── subject ───────────────────▶ ServiceAccount liqo-consumer-<id>
 //!    ResourceQuota, Lease provider, Lease consumer                  Secret         liqo-consumer-<id> ◀── tokens are bound to it
+//!                                                                   Role and RoleBinding of that name: it may renew its token
 //! ```
 //!
 //! The tenant namespace records the grant: the consumer has access while it exists and is not ending. Granting and ending one
@@ -20,7 +21,7 @@ use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
     coordination::v1::Lease,
     core::v1::{Namespace, ResourceQuota, Secret, ServiceAccount},
-    rbac::v1::RoleBinding,
+    rbac::v1::{Role, RoleBinding},
 };
 use kube::{
     Api, Client, Resource as _, ResourceExt,
@@ -41,10 +42,11 @@ use tokio::{sync::watch, time::Instant};
 use crate::{
     addresses::Addresses,
     auth::{
-        decide::{ApprovalQueue, Known, OneTimeToken, TokenVerdict, reasons},
+        decide::{ApprovalQueue, Known, TokenClaim, TokenVerdict, reasons},
         server::{Consumer, Tenancies, TenancyError},
-        tokens,
+        tokens::{self, Tokens},
     },
+    credential::CREDENTIAL_SECONDS,
     decide::{ConsumerHealth, ConsumerHeartbeat, Waiting},
     identity::PublicKey,
     namespace::LiqoNamespace,
@@ -59,8 +61,6 @@ const MAX_CONCURRENT: usize = 16;
 const CLEAR_PAGE_SIZE: u32 = 16;
 /// Prefix of the names of our own finalizers.
 const OUR_FINALIZERS: &str = "liqo.io/";
-/// Lifetime of a credential.
-const CREDENTIAL_SECONDS: i64 = 3600;
 
 /// All consumers of this cluster.
 pub struct Tenants {
@@ -72,6 +72,7 @@ pub struct Tenants {
     foreign_clusters: Cache<ForeignCluster>,
     policies: Cache<PeeringPolicy>,
     namespaces: Cache<LiqoNamespace>,
+    tokens: Tokens,
     queue: Queue<ClusterId>,
     consumer_heartbeats: Mutex<HashMap<ClusterId, (ConsumerHeartbeat, ConsumerHealth)>>,
     locks: Mutex<HashMap<ClusterId, Arc<tokio::sync::Mutex<()>>>>,
@@ -85,6 +86,7 @@ impl Tenants {
         foreign_clusters: Cache<ForeignCluster>,
         policies: Cache<PeeringPolicy>,
         namespaces: Cache<LiqoNamespace>,
+        secrets: Cache<Secret>,
         queue: Queue<ClusterId>,
     ) -> Self {
         Self {
@@ -96,6 +98,7 @@ impl Tenants {
             foreign_clusters,
             policies,
             namespaces,
+            tokens: Tokens::new(secrets),
             queue,
             consumer_heartbeats: Mutex::default(),
             locks: Mutex::default(),
@@ -247,13 +250,20 @@ impl Tenants {
             objects::ensure_in_new(&Api::<Lease>::namespaced(client.clone(), &name), &lease).await?;
         }
         objects::ensure(&bindings, &objects::tenant_binding(consumer, own)).await?;
+        objects::ensure(&Api::<Role>::namespaced(client.clone(), own), &objects::renewal_role(consumer)).await?;
+        objects::ensure(&Api::<RoleBinding>::namespaced(client, own), &objects::renewal_binding(consumer, own)).await?;
         Ok(())
     }
 
     async fn issue_token(&self, consumer: &ClusterId) -> Result<(String, u64), StepError> {
         let name = consumer_service_account(consumer);
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let session = secrets.get(&name).await.step("read", "Secret", Key::new(&self.namespace, &name))?;
+        let mut session = secrets.get(&name).await.step("read", "Secret", Key::new(&self.namespace, &name))?;
+        // The consumer has just proved its key. Tokens that somebody else renewed over the API server end now.
+        if objects::is_session_over(session.creation_timestamp().as_ref(), Timestamp::now()) {
+            objects::delete(&secrets, &name).await?;
+            session = objects::ensure(&secrets, &objects::session_secret(consumer)).await?;
+        }
         let request = TokenRequest {
             metadata: ObjectMeta::default(),
             spec: TokenRequestSpec {
@@ -302,6 +312,8 @@ impl Tenants {
             }
         }
         let name = consumer_service_account(consumer);
+        objects::delete(&Api::<RoleBinding>::namespaced(self.client.clone(), &self.namespace), &name).await?;
+        objects::delete(&Api::<Role>::namespaced(self.client.clone(), &self.namespace), &name).await?;
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
         objects::delete(&secrets, &name).await?;
@@ -377,6 +389,10 @@ impl Tenancies for Tenants {
         self.context.config().spec.cluster_name.clone()
     }
 
+    fn is_known(&self, consumer: &ClusterId) -> bool {
+        self.namespaces.get(&Key::new("", tenant_namespace(consumer))).is_some() || self.find_record(consumer).is_some()
+    }
+
     async fn known(&self, consumer: &ClusterId, name: &str) -> Result<Known, TenancyError> {
         let namespace = self.live_namespace(consumer).await?;
         let approved = namespace.as_ref().is_some_and(|namespace| !namespace.terminating && !namespace.ending);
@@ -411,16 +427,15 @@ impl Tenancies for Tenants {
     }
 
     async fn judge_token(&self, token: Option<&str>, consumer: &ClusterId) -> Result<TokenVerdict, TenancyError> {
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        Ok(tokens::look_up(&secrets, token, consumer, Timestamp::now()).await?)
+        Ok(self.tokens.judge(token, consumer, !self.is_known(consumer)).await)
     }
 
-    async fn claim_token(&self, token: &OneTimeToken, consumer: &ClusterId) -> Result<bool, TenancyError> {
+    async fn claim_token(&self, token: &TokenClaim, _consumer: &ClusterId) -> Result<bool, TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        Ok(tokens::claim(&secrets, token, consumer).await?)
+        Ok(tokens::claim(&secrets, token).await?)
     }
 
-    async fn discard_token(&self, token: &OneTimeToken) -> Result<(), TenancyError> {
+    async fn discard_token(&self, token: &TokenClaim) -> Result<(), TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         Ok(tokens::discard(&secrets, token).await?)
     }

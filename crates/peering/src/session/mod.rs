@@ -6,9 +6,12 @@
 //!        └────── new address ──────────┴─ renew: the credential, at 60% of its life or when it is refused
 //! ```
 //!
+//! The auth endpoint renews credentials. While it does not answer, the credential renews itself at the provider's API server.
+//!
 //! One session runs for each provider, as one task. Its results are in [`View`]; the lifecycle controller writes them into
 //! the `ForeignCluster`.
 
+mod renewal;
 mod tunnel_connections;
 mod view;
 
@@ -264,11 +267,11 @@ impl Worker {
             Ok(PeeringAnswer::Granted(grant)) => self.take(Credential::granted(*grant, Timestamp::now()), token.is_some()).await,
             Ok(PeeringAnswer::Pending(refusal)) => {
                 self.tunnel_connections.answered(true);
-                Err(self.refused(&refusal, AuthenticatedReason::PendingApproval.as_str()))
+                Err(self.refused(&refusal, AuthenticatedReason::PendingApproval.as_str(), first))
             }
             Ok(PeeringAnswer::Denied(refusal)) => {
                 self.tunnel_connections.answered(false);
-                Err(self.refused(&refusal, &for_reason(&refusal.reason)))
+                Err(self.refused(&refusal, &for_reason(&refusal.reason), first))
             }
             Ok(PeeringAnswer::Ended {}) => Err(AuthFailure::Transient),
             Err(error) => {
@@ -493,7 +496,14 @@ impl Worker {
                 () = refused_from(refused, accept_refusals_from), if retry.is_none() => {}
             }
             let works = current.is_usable(Timestamp::now());
-            match self.authenticate(!works).await {
+            let mut answer = self.authenticate(!works).await;
+            if works
+                && matches!(answer, Err(AuthFailure::Transient))
+                && let Some(next) = self.renew_at_api_server(&current).await
+            {
+                answer = Ok(next);
+            }
+            match answer {
                 Ok(next) if next.serves_same_clients(&current) && token.set(&next.token.0).is_ok() => {
                     current = next;
                     retry = None;
@@ -523,10 +533,15 @@ impl Worker {
         AuthFailure::Transient
     }
 
-    fn refused(&self, refusal: &Refusal, reason: &str) -> AuthFailure {
-        self.show(|view| view.authenticated = DesiredCondition::no(links::AUTHENTICATED, reason, sanitized(&refusal.message)));
-        let soon = [reasons::BUSY, reasons::CHALLENGE_INVALID, reasons::REPLAYED];
-        if soon.contains(&refusal.reason.as_str()) { AuthFailure::Transient } else { AuthFailure::Denied }
+    fn refused(&self, refusal: &Refusal, reason: &str, first: bool) -> AuthFailure {
+        let is_transient = [reasons::BUSY, reasons::CHALLENGE_INVALID, reasons::REPLAYED].contains(&refusal.reason.as_str());
+        // While the current credential works, a provider that is busy does not matter to the user.
+        if first || !is_transient {
+            self.show(|view| {
+                view.authenticated = DesiredCondition::no(links::AUTHENTICATED, reason, sanitized(&refusal.message))
+            });
+        }
+        if is_transient { AuthFailure::Transient } else { AuthFailure::Denied }
     }
 
     fn locally_failed(&self, error: &StepError) -> AuthFailure {

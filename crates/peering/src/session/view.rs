@@ -77,8 +77,11 @@ pub(super) fn verified_text(purpose: &Purpose) -> String {
 }
 
 pub(super) fn granted_condition(credential: &Credential) -> DesiredCondition {
-    let text = format!("we may use namespace {} of {}", credential.tenant_namespace, sanitized(&credential.provider_name));
-    DesiredCondition::yes(links::AUTHENTICATED, AuthenticatedReason::Granted, text)
+    DesiredCondition::yes(links::AUTHENTICATED, AuthenticatedReason::Granted, granted_text(credential))
+}
+
+pub(super) fn granted_text(credential: &Credential) -> String {
+    format!("we may use namespace {} of {}", credential.tenant_namespace, sanitized(&credential.provider_name))
 }
 
 /// `exceeded`: what the provider sent too much of lately. It counts as reachable all the same, so its pods stay.
