@@ -149,10 +149,36 @@ impl<'de> Visitor<'de> for TextVisitor {
 
 #[cfg(test)]
 mod tests {
+    use liqo_byte_mutations::mutated_text;
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
     use crate::ShadowPod;
+
+    /// Objects of all shapes, without fractions, which are not always read exactly as they were written.
+    fn objects() -> impl Strategy<Value = Value> {
+        let value = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            "\\PC{0,20}".prop_map(Value::from),
+        ];
+        value.prop_recursive(5, 64, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::btree_map("[a-z./<&-]{1,12}", inner, 0..6).prop_map(|fields| fields.into_iter().collect()),
+            ]
+        })
+    }
+
+    fn count(value: &Value) -> usize {
+        1 + match value {
+            Value::Array(list) => list.iter().map(count).sum(),
+            Value::Object(fields) => fields.values().map(count).sum(),
+            _ => 0,
+        }
+    }
 
     #[test]
     fn an_object_is_read_as_it_was_written() {
@@ -214,6 +240,27 @@ mod tests {
             json!(null),
         ] {
             assert_eq!(text(other), "");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_as_it_was(object in objects()) {
+            let text = write(&object, MAX_OBJECT_LEN).unwrap();
+            prop_assert_eq!(read(&text, MAX_OBJECT_LEN), Ok(object));
+        }
+
+        #[test]
+        fn a_mutated_text_is_refused_or_has_few_values(text in mutated_text(objects().prop_map(|object| object.to_string()))) {
+            match read(&text, MAX_OBJECT_LEN) {
+                Ok(object) => {
+                    prop_assert!(text.len() <= MAX_OBJECT_LEN && count(&object) <= max_values(&text));
+                    if let Ok(written) = write(&object, MAX_OBJECT_LEN) {
+                        prop_assert!(read(&written, MAX_OBJECT_LEN).is_ok());
+                    }
+                }
+                Err(error) => prop_assert!(error.to_string().len() < 500),
+            }
         }
     }
 }

@@ -119,6 +119,9 @@ impl Challenges {
 
 #[cfg(test)]
 mod tests {
+    use liqo_byte_mutations::mutated_text;
+    use proptest::prelude::{Just, prop_assert_eq, proptest};
+
     use super::*;
 
     const START: Duration = Duration::from_secs(100);
@@ -198,5 +201,17 @@ mod tests {
             assert_eq!(challenges.check(text, START), Err(ChallengeError::Unknown), "{text:?}");
         }
         assert_eq!(challenges.check(&BASE64URL_NOPAD.encode(&good[..good.len() - 1]), START), Err(ChallengeError::Unknown));
+    }
+
+    proptest! {
+        #[test]
+        fn a_mutated_challenge_is_unknown(part in mutated_text(Just("A".repeat(75)))) {
+            let challenges = Challenges::new().unwrap();
+            let challenge = challenges.issue(START).unwrap();
+            for text in [part.clone(), format!("{challenge}{part}"), format!("{part}{challenge}")] {
+                let expected = if text == challenge { None } else { Some(ChallengeError::Unknown) };
+                prop_assert_eq!(challenges.check(&text, START).err(), expected);
+            }
+        }
     }
 }

@@ -260,6 +260,8 @@ pub fn stored(secret: Option<Secret>) -> Option<Credential> {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::{api::authentication::v1::TokenRequestStatus, apimachinery::pkg::apis::meta::v1::Time};
+    use liqo_byte_mutations::mutated_text;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -376,5 +378,30 @@ mod tests {
         let mut secret = credential().to_secret();
         secret.data.as_mut().unwrap().remove("token");
         assert_eq!(Credential::of_secret(&secret), None);
+    }
+
+    fn mutated_credentials() -> impl Strategy<Value = Credential> {
+        let good = credential();
+        let url = prop_oneof![Just(good.api_server.url.clone()), mutated_text(Just(good.api_server.url.clone()))];
+        let ca = prop_oneof![Just(good.api_server.ca.clone()), mutated_text(Just(good.api_server.ca.clone()))];
+        let namespace = prop_oneof![Just(good.tenant_namespace.clone()), mutated_text(Just(good.tenant_namespace.clone()))];
+        (url, ca, namespace).prop_map(move |(url, ca, tenant_namespace)| Credential {
+            api_server: ApiServer { url, ca },
+            tenant_namespace,
+            ..good.clone()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_mutated_grant_is_refused_or_leads_to_another_machine_by_https(credential in mutated_credentials()) {
+            if let Ok(config) = credential.client_config("liqo-tenant-x") {
+                prop_assert_eq!(config.cluster_url.scheme_str(), Some("https"));
+                prop_assert!(config.cluster_url.host().is_some_and(|host| !host.is_empty() && !is_local(host)));
+                prop_assert_eq!(config.default_namespace, "liqo-tenant-x");
+                prop_assert!(config.root_cert.is_some_and(|roots| !roots.is_empty()));
+            }
+            prop_assert_eq!(Credential::of_secret(&credential.to_secret()), Some(credential));
+        }
     }
 }

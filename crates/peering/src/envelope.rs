@@ -131,6 +131,9 @@ fn pre_authentication_encoding(payload_type: &str, payload: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use liqo_byte_mutations::mutated_text;
+    use proptest::prelude::{Just, ProptestConfig, prop_assert, prop_assert_eq, proptest};
+
     use super::*;
 
     const TYPE: &str = "application/vnd.liqo.test+json";
@@ -252,5 +255,41 @@ mod tests {
         assert!(Envelope::sign(&identity, TYPE, &vec![0; MAX_PAYLOAD_LEN]).unwrap().verify(TYPE).is_ok());
         envelope.payload = "A".repeat(BASE64.encode_len(MAX_PAYLOAD_LEN) + 4);
         assert_eq!(envelope.verify(TYPE), Err(EnvelopeError::TooLarge));
+    }
+
+    /// The text of an envelope that is the same in each run.
+    fn known_text() -> String {
+        let seed = [7; 32];
+        let pair = ring::signature::Ed25519KeyPair::from_seed_unchecked(&seed).unwrap();
+        let public_key: PublicKey = ring::signature::KeyPair::public_key(&pair).as_ref().try_into().unwrap();
+        let sig = BASE64.encode(pair.sign(&pre_authentication_encoding(TYPE, PAYLOAD)).as_ref());
+        let envelope = Envelope {
+            payload: BASE64.encode(PAYLOAD),
+            payload_type: TYPE.to_owned(),
+            signatures: vec![Signature { keyid: ClusterId::of_public_key(&public_key).to_string(), sig }],
+            public_key: BASE64.encode(&public_key),
+        };
+        serde_json::to_string(&envelope).unwrap()
+    }
+
+    const PAYLOAD: &[u8] = br#"{"challenge":"c","audience":"a"}"#;
+
+    #[test]
+    fn the_text_that_is_mutated_is_valid() {
+        let envelope: Envelope = serde_json::from_str(&known_text()).unwrap();
+        assert_eq!(envelope.verify(TYPE).unwrap().payload, PAYLOAD);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+
+        #[test]
+        fn a_mutated_envelope_is_refused_or_says_what_was_signed(text in mutated_text(Just(known_text()))) {
+            let Ok(envelope) = serde_json::from_str::<Envelope>(&text) else { return Ok(()) };
+            match envelope.verify(TYPE) {
+                Ok(verified) => prop_assert_eq!(verified.payload, PAYLOAD),
+                Err(error) => prop_assert!(error.to_string().len() < 200),
+            }
+        }
     }
 }

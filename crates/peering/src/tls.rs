@@ -211,6 +211,8 @@ fn subject_key(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
 mod tests {
     use std::net::SocketAddr;
 
+    use liqo_byte_mutations::mutated;
+    use proptest::prelude::{Just, prop_assert, proptest};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::{TcpListener, TcpStream},
@@ -362,5 +364,18 @@ mod tests {
         let certificate = CertificateParams::new(vec!["x".to_owned()]).unwrap().self_signed(&key).unwrap();
         assert_eq!(subject_key(certificate.der()), None);
         assert_eq!(subject_key(&CertificateDer::from(vec![0x30, 0x00])), None);
+    }
+
+    fn valid_certificate() -> Vec<u8> {
+        certificate(&ClusterIdentity::generate().unwrap(), SystemTime::now()).to_vec()
+    }
+
+    proptest! {
+        #[test]
+        fn a_mutated_certificate_has_a_key_of_32_bytes_that_it_contains_or_none(der in mutated(Just(valid_certificate()))) {
+            if let Some(key) = subject_key(&CertificateDer::from(der.clone())) {
+                prop_assert!(der.windows(key.len()).any(|part| part == key));
+            }
+        }
     }
 }

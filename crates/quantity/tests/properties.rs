@@ -3,6 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
+use liqo_byte_mutations::mutated_text;
 use liqo_quantity::{Format, Quantity, ResourceArgument, ResourceList, Unit, unit_of};
 use proptest::prelude::*;
 
@@ -91,6 +92,25 @@ proptest! {
         let _ = text.parse::<Quantity>();
         let _ = text.parse::<ResourceArgument>();
         let _ = unit_of(&text);
+    }
+
+    #[test]
+    fn a_mutated_quantity_is_read_within_bounds_or_refused_in_few_words(text in mutated_text(quantities().prop_map(|q| q.to_string()))) {
+        match text.parse::<Quantity>() {
+            Ok(read) => {
+                prop_assert!(read.nanos().abs() <= MAX_NANOS);
+                prop_assert_eq!(read.to_string().parse::<Quantity>(), Ok(read));
+            }
+            Err(error) => prop_assert!(error.to_string().len() < 2000),
+        }
+    }
+
+    #[test]
+    fn mutated_json_of_a_list_is_refused_or_read_within_bounds(text in mutated_text(lists().prop_map(|list| serde_json::to_string(&list).unwrap()))) {
+        if let Ok(list) = serde_json::from_str::<ResourceList>(&text) {
+            prop_assert!(list.iter().all(|(_, amount)| amount.nanos().abs() <= MAX_NANOS));
+            let _ = (unit_of(&text), list.clone() + &list, list.to_string());
+        }
     }
 
     #[test]

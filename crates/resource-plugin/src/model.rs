@@ -62,10 +62,12 @@ pub enum PoolId {
 
 impl fmt::Display for PoolId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // One character more than a valid name may have.
+        let begin = |name: &str| name.chars().take(64).collect::<String>();
         match self {
             Self::Unnamed => f.write_str("the pool without a name"),
-            Self::Prefix(prefix) => write!(f, "the pool with prefix {prefix:?}"),
-            Self::Name(name) => write!(f, "pool {name:?}"),
+            Self::Prefix(prefix) => write!(f, "the pool with prefix {:?}", begin(prefix)),
+            Self::Name(name) => write!(f, "pool {:?}", begin(name)),
         }
     }
 }

@@ -236,6 +236,7 @@ impl fmt::Display for Selector {
 
 #[cfg(test)]
 mod tests {
+    use liqo_byte_mutations::mutated_text;
     use proptest::prelude::*;
 
     use super::*;
@@ -345,6 +346,15 @@ mod tests {
         #[test]
         fn no_text_makes_the_parser_panic(text in "\\PC{0,40}") {
             let _ = text.parse::<Selector>();
+        }
+
+        #[test]
+        fn a_mutated_selector_is_refused_or_printed_as_it_was_read(text in mutated_text(Just("zone=a,gpu in (t4,l4),!spot,cores>9".to_owned()))) {
+            if let Ok(selector) = text.parse::<Selector>() {
+                let printed = selector.to_string();
+                prop_assert!(printed.len() <= 2 * text.len() + 16, "{}", printed);
+                prop_assert_eq!(printed.parse::<Selector>().unwrap(), selector);
+            }
         }
 
         #[test]

@@ -21,6 +21,10 @@ pub const SUBSCRIBE: &str = "/resource_reader/Subscribe";
 /// Path of the method that reports the end of a peering.
 pub const REMOVE_CLUSTER: &str = "/resource_reader/RemoveCluster";
 
+/// Maximum number of names in an error, and of characters of each: errors appear in logs and in the status of policies.
+const MAX_NAMES_IN_ERROR: usize = 10;
+const MAX_NAME_LEN_IN_ERROR: usize = 63;
+
 /// Generation of the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Generation {
@@ -94,7 +98,7 @@ pub enum AnswerError {
     Names {
         /// The pool.
         pool: PoolId,
-        /// Names of its resources.
+        /// Names of its resources, shortened, and at most ten of them.
         names: Vec<String>,
     },
     /// The pools cannot be offered together.
@@ -284,7 +288,9 @@ impl UncheckedPool {
         let mut others = Vec::new();
         for (resource, text) in self.resources {
             if ResourceArgument::new(&resource, "0").is_err() {
-                others.push(resource.escape_debug().to_string());
+                if others.len() < MAX_NAMES_IN_ERROR {
+                    others.push(resource.escape_debug().take(MAX_NAME_LEN_IN_ERROR).collect::<String>());
+                }
                 continue;
             }
             let quantity = match text.as_deref().map(str::parse::<Quantity>) {

@@ -2,12 +2,13 @@
 //! protobuf produces.
 #![allow(clippy::unwrap_used)]
 
+use liqo_byte_mutations::mutated;
 use liqo_quantity::ResourceList;
 use liqo_resource_plugin::{
     Generation::{self, P1, P2, P3},
     Pool,
     arguments::resources,
-    model::PoolsError,
+    model::{MAX_CLUSTER_ID_LEN, MAX_POOLS, MAX_RESOURCES, PoolsError},
     wire::{AnswerError, TellError, decode_answer, decode_cluster, encode_answer, encode_cluster},
 };
 use proptest::prelude::*;
@@ -137,6 +138,28 @@ fn equal_pools_and_too_many_pools_are_refused() {
     assert!(matches!(decode_answer(P3, name), Err(AnswerError::Pools(PoolsError::Name(_)))));
 }
 
+/// Errors appear in the status of a policy and in logs.
+const MAX_ERROR_LEN: usize = 4096;
+
+/// An answer of P2 with this many names that no pod can request, of 100 bytes each.
+fn unusable_names(count: usize) -> Vec<u8> {
+    let entry = |number| [&b"\n\x68\n\x64"[..], format!("{number:0100}").as_bytes(), b"\x12\x00"].concat();
+    (0..count).flat_map(entry).collect()
+}
+
+#[test]
+fn the_error_of_a_long_answer_is_short() {
+    let error = decode_answer(P2, &unusable_names(MAX_RESOURCES)).unwrap_err();
+    assert!(matches!(error, AnswerError::Names { .. }), "{error}");
+    assert!(error.to_string().len() <= MAX_ERROR_LEN, "{} bytes", error.to_string().len());
+    // One pool with a name of 16,383 bytes.
+    let name = [b"\n\x09\n\x07\n\x03cpu\x12\x00\x12\xff\x7f".as_slice(), &[b'a'; 16_383]].concat();
+    let pool = [&[0x0a], &[0x8b, 0x80, 0x01][..], &name[2..]].concat();
+    let error = decode_answer(P3, &pool).unwrap_err();
+    assert!(matches!(error, AnswerError::Pools(PoolsError::Name(_))), "{error}");
+    assert!(error.to_string().len() <= MAX_ERROR_LEN, "{} bytes", error.to_string().len());
+}
+
 proptest! {
     #[test]
     fn what_is_encoded_decodes_to_the_same(amounts in prop::collection::btree_map("[a-z]{1,8}\\.io/[a-z]{1,8}", 0_i64..1 << 50, 1..20), name in prop::option::of("[a-z]{1,8}")) {
@@ -152,6 +175,27 @@ proptest! {
                 prop_assert!(pools.iter().any(|pool| !pool.resources.is_empty()));
                 prop_assert!(pools.iter().flat_map(|pool| pool.resources.iter()).all(|(_, quantity)| !quantity.is_negative()));
             }
+        }
+    }
+
+    #[test]
+    fn a_mutated_answer_is_refused_in_few_words_or_has_few_pools_and_resources(bytes in mutated(prop_oneof![Just(THREE_POOLS.to_vec()), Just(ONE_LIST_P2.to_vec()), Just(unusable_names(40))])) {
+        for generation in [P1, P2, P3] {
+            match decode_answer(generation, &bytes) {
+                Ok(pools) => {
+                    prop_assert!(pools.len() <= MAX_POOLS && pools.iter().all(|pool| pool.resources.len() <= MAX_RESOURCES));
+                    prop_assert!(pools.iter().flat_map(|pool| pool.resources.iter()).all(|(_, quantity)| !quantity.is_negative()));
+                    prop_assert!(encode_answer(P3, &pools).is_ok());
+                }
+                Err(error) => prop_assert!(error.to_string().len() <= MAX_ERROR_LEN, "{} bytes", error.to_string().len()),
+            }
+        }
+    }
+
+    #[test]
+    fn a_mutated_notification_names_a_cluster_of_bounded_length_or_none(bytes in mutated(Just(encode_cluster("rome").to_vec()))) {
+        if let Ok(cluster) = decode_cluster(&bytes) {
+            prop_assert!(cluster.len() <= MAX_CLUSTER_ID_LEN && !cluster.chars().any(char::is_control));
         }
     }
 }

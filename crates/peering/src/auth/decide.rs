@@ -326,6 +326,9 @@ fn refuse(reason: &str, message: impl Into<String>) -> Refusal {
 mod tests {
     use std::time::Duration;
 
+    use liqo_byte_mutations::mutated_text;
+    use proptest::prelude::*;
+
     use super::*;
     use crate::{challenge::Challenges, protocol::SecretText};
 
@@ -614,5 +617,26 @@ mod tests {
         );
         request.cluster_id = ClusterId::of_public_key(&[3; 32]).to_string();
         assert_eq!(decide_end(&provider, &signer, &request, challenge).unwrap_err().reason, reasons::IDENTITY_MISMATCH);
+    }
+
+    /// Requests that are signed by who sends them, with any contents.
+    fn mutated_requests() -> impl Strategy<Value = PeeringRequest> {
+        let text = serde_json::to_string(&Case::good().request).unwrap();
+        mutated_text(Just(text)).prop_filter_map("not a request", |text| serde_json::from_str(&text).ok())
+    }
+
+    proptest! {
+        #[test]
+        fn a_mutated_request_is_denied_in_few_words_or_is_for_us_from_its_signer_under_a_valid_name(request in mutated_requests()) {
+            let case = Case { request, ..Case::good() };
+            match case.decide() {
+                Decision::Grant { protocol_version, .. } => {
+                    prop_assert_eq!(&case.request.audience, case.provider.as_str());
+                    prop_assert_eq!(&case.request.cluster_id, case.signer.as_str());
+                    prop_assert!(valid_cluster_name(&case.request.cluster_name) && (1..=2).contains(&protocol_version));
+                }
+                Decision::Deny(refusal) | Decision::Pend { refusal, .. } => prop_assert!(refusal.message.len() < 1000),
+            }
+        }
     }
 }

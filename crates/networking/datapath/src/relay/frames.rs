@@ -47,6 +47,7 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
+    use liqo_byte_mutations::mutated;
     use proptest::prelude::*;
 
     use super::*;
@@ -83,6 +84,31 @@ mod tests {
                 }
             }
             prop_assert_eq!(arrived, lengths);
+        }
+
+        #[test]
+        fn a_mutated_stream_gives_whole_datagrams_until_it_ends_and_keeps_little(
+            stream in mutated(proptest::collection::vec(32usize..2000, 1..20).prop_map(|lengths| {
+                let mut stream = BytesMut::new();
+                for length in lengths {
+                    put(&datagram(length), &mut stream);
+                }
+                stream.to_vec()
+            })),
+            cut in 1usize..3000,
+        ) {
+            let mut frames = Frames::default();
+            'stream: for part in stream.chunks(cut) {
+                frames.space().extend_from_slice(part);
+                loop {
+                    match frames.next() {
+                        Ok(Some(datagram)) => prop_assert!(datagram.len() <= MAX_DATAGRAM_LEN && message::kind(&datagram).is_some()),
+                        Ok(None) => break,
+                        Err(_) => break 'stream,
+                    }
+                }
+                prop_assert!(frames.0.len() < MAX_DATAGRAM_LEN + 2);
+            }
         }
     }
 }

@@ -472,5 +472,23 @@ mod tests {
             }
             coalescer.drain(|parts| assert!(parts.len() > 1));
         }
+
+        #[test]
+        fn mutated_packets_are_joined_to_no_more_than_a_packet_may_have(packets in proptest::collection::vec(packet::tests::mutated_packets(), 1..12)) {
+            let mut coalescer = Coalescer::new(true);
+            for packet in &packets {
+                if let Some(header) = packet::parse(packet) {
+                    coalescer.push(BytesMut::from(&packet[..header.length]), &header);
+                }
+            }
+            let (mut written, mut longest) = (0, 0);
+            coalescer.drain(|parts| {
+                let length: usize = parts.iter().map(|part| part.len()).sum();
+                (written, longest) = (written + length, longest.max(length));
+            });
+            let arrived: usize = packets.iter().map(Vec::len).sum();
+            prop_assert!(longest <= MAX_PACKET_LEN.max(packets.iter().map(Vec::len).max().unwrap()) + LENGTH, "{}", longest);
+            prop_assert!(written <= arrived + packets.len() * LENGTH, "{} of {}", written, arrived);
+        }
     }
 }

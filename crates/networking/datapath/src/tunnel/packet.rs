@@ -91,6 +91,7 @@ fn flow((source, destination): (IpAddr, IpAddr), protocol: u8, transport: &[u8],
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation)]
 pub(super) mod tests {
+    use liqo_byte_mutations::mutated;
     use proptest::prelude::*;
 
     use super::{super::checksum::Sum, *};
@@ -178,6 +179,13 @@ pub(super) mod tests {
         }
     }
 
+    /// Packets of each protocol and family with a few faults.
+    pub(in crate::tunnel) fn mutated_packets() -> impl Strategy<Value = Vec<u8>> {
+        let makes = [Make::tcp4, Make::tcp6, Make::udp4, |payload: &[u8]| Make::udp4(payload).v6()];
+        let makes = prop::sample::select(makes.to_vec());
+        mutated((makes, 0..300_usize).prop_map(|(make, length)| make(&vec![7; length]).bytes()))
+    }
+
     /// Whether all checksums of a packet are valid.
     pub(in crate::tunnel) fn is_intact(packet: &[u8]) -> bool {
         let header = parse(packet).unwrap();
@@ -236,6 +244,18 @@ pub(super) mod tests {
             if let Some(header) = parse(&bytes) {
                 prop_assert!(header.transport <= header.length && header.length <= bytes.len());
             }
+        }
+
+        #[test]
+        fn a_mutated_packet_is_refused_or_read_within_its_bytes(bytes in mutated_packets()) {
+            if let Some(header) = parse(&bytes) {
+                prop_assert!(header.transport <= header.length && header.length <= bytes.len());
+                prop_assert!(header.length <= usize::from(u16::MAX) + IPV6_HEADER);
+                let has_ports = matches!(header.flow.protocol, TCP | UDP) && !header.fragment;
+                prop_assert!(has_ports || (header.flow.source_port, header.flow.destination_port) == (0, 0));
+            }
+            // No packet is taken for a question between the ends of a tunnel.
+            prop_assert!(parse(&bytes).is_none() || super::super::probe::Probe::read(&bytes).is_none());
         }
     }
 }

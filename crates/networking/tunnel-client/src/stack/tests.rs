@@ -1,3 +1,5 @@
+use liqo_byte_mutations::mutated;
+use proptest::prelude::{Just, ProptestConfig, Strategy, prop, prop_assert, prop_oneof, proptest};
 use smoltcp::wire::{Ipv6Packet, TcpControl, TcpPacket};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -244,4 +246,65 @@ async fn no_two_connections_share_a_source_port() {
     ports.sort_unstable();
     ports.dedup();
     assert_eq!(ports.len(), 3);
+}
+
+/// The address and checksum of a segment to the other side, so that it gets beyond the first check.
+fn repaired(mut bytes: Vec<u8>, from: Role, to: Role) -> Vec<u8> {
+    let mut packet = Ipv6Packet::new_unchecked(&mut bytes[..]);
+    if packet.check_len().is_ok() {
+        packet.set_src_addr(from.address());
+        packet.set_dst_addr(to.address());
+        let mut segment = TcpPacket::new_unchecked(packet.payload_mut());
+        if segment.check_len().is_ok() {
+            segment.fill_checksum(&from.address().into(), &to.address().into());
+        }
+    }
+    bytes
+}
+
+/// Segments of a connection, in any order, with faults; most with a valid checksum.
+fn hostile_packets() -> impl Strategy<Value = Vec<(Vec<u8>, bool)>> {
+    let control =
+        prop::sample::select(vec![TcpControl::Syn, TcpControl::None, TcpControl::Psh, TcpControl::Fin, TcpControl::Rst]);
+    let valid = || {
+        let length = prop_oneof![Just(0), 1..1200_usize];
+        (0..5000_i32, control.clone(), length).prop_map(|(begin, control, length)| packet(begin, control, &vec![7; length]))
+    };
+    prop::collection::vec((prop_oneof![valid(), mutated(valid())], prop::bool::weighted(0.8)), 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn hostile_packets_open_no_more_than_the_policy_allows_and_fill_no_queue(packets in hostile_packets(), to_server in prop::bool::ANY) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let ((wanted, requests), (accepted, _streams)) = (mpsc::channel(BACKLOG), mpsc::channel(1));
+            let (_near, far) = PacketLink::pair();
+            let permits = Arc::new(Semaphore::new(3));
+            let policy = ListenPolicy { max_connections: 3, ..policy(&[PORT], &permits) };
+            let role = if to_server { Role::Server(watch::channel(policy).1) } else { Role::Client };
+            let mut driver = Driver::new(role, far, requests, accepted);
+            if !to_server {
+                // As if the client had opened a connection from the port to which the packets go.
+                driver.next_port = PORT - 1;
+                let (connected, _answer) = oneshot::channel();
+                wanted.try_send(Connect { port: 50_000, connected }).unwrap();
+            }
+            for (bytes, is_repaired) in packets {
+                let (from, to) = if to_server { (Role::Client, server(&[])) } else { (server(&[]), Role::Client) };
+                driver.packets.incoming.push_back(if is_repaired { repaired(bytes, from, to) } else { bytes });
+                std::future::poll_fn(|context| {
+                    assert!(Pin::new(&mut driver).poll(context).is_pending());
+                    Poll::Ready(())
+                })
+                .await;
+                prop_assert!(driver.sockets.iter().count() <= 3 && driver.connections.len() <= 3);
+                prop_assert!(driver.packets.outgoing.len() <= MAX_PACKETS && driver.packets.sent_up_to.len() <= 3);
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        })?;
+    }
 }

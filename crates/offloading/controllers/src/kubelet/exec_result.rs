@@ -177,6 +177,9 @@ fn websocket_frame(bytes: &[u8]) -> Option<(usize, Meaning)> {
 
 #[cfg(test)]
 mod tests {
+    use liqo_byte_mutations::mutated;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn watch(upgrade: &str, version: &str) -> Option<ResultWatch> {
@@ -284,5 +287,38 @@ mod tests {
         assert_eq!(usize::from(told[2]) * 256 + usize::from(told[3]), told.len() - 4 - 4, "the length, without the close frame");
         assert!(told.ends_with(&[0x88, 2, 0x03, 0xf3]));
         assert_eq!(message(&told), "cut");
+    }
+
+    fn frames(is_spdy: bool) -> Vec<u8> {
+        if is_spdy {
+            [data(3, &[7; 300]), data(5, b""), data(1, br#"{"status":"Success"}"#), GO_AWAY.to_vec()].concat()
+        } else {
+            let result = [&[0x82, 21, WEBSOCKET_RESULTS][..], br#"{"status":"Success"}"#].concat();
+            [&[0x82, 126, 1, 44][..], &[1; 300], &result, &[0x88, 2, 3, 232]].concat()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn mutated_frames_pass_unchanged_and_few_are_held(
+            (is_spdy, bytes) in any::<bool>().prop_flat_map(|is_spdy| (Just(is_spdy), mutated(Just(frames(is_spdy))))),
+            cut in 1..500_usize,
+        ) {
+            let mut watch = if is_spdy { spdy() } else { watch("websocket", "v4.channel.k8s.io").unwrap() };
+            let mut passed = Vec::new();
+            for part in bytes.chunks(cut) {
+                passed.extend(watch.pass(part));
+                prop_assert!(watch.held.len() <= MAX_HELD_LEN);
+            }
+            let told = watch.failure("cut");
+            prop_assert!(told.len() < 1000);
+            // Only a result may be added, once, before the end.
+            let added = (passed.len() + watch.held.len()).checked_sub(bytes.len()).unwrap();
+            prop_assert!(added == 0 || told.is_empty());
+            prop_assert!(added < 1000, "{} bytes were added", added);
+            if added == 0 {
+                prop_assert_eq!([passed, watch.held].concat(), bytes);
+            }
+        }
     }
 }

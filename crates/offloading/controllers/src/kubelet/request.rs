@@ -131,6 +131,9 @@ pub(super) fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use liqo_byte_mutations::mutated_text;
+    use proptest::prelude::*;
+
     use super::*;
 
     /// A client that is never used.
@@ -197,6 +200,39 @@ mod tests {
             assert!(usage_uri(hostile).is_err(), "namespace {hostile:?}");
             assert!(uri(&pod("demo", hostile), Action::PortForward, "").is_err(), "pod {hostile:?}");
             assert!(path(Action::Log { container: hostile }, "").is_err(), "container {hostile:?}");
+        }
+    }
+
+    const QUERY: &str =
+        "follow=true&tailLines=5&sinceTime=2026-01-01T00%3A00%3A00Z&stream=All&command=sh&command=-c&input=1&tty=1&port=80";
+
+    fn valid_names() -> impl Strategy<Value = String> {
+        prop_oneof![Just("demo-rome-x7k2qd".to_owned()), Just("web-0.example".to_owned())]
+    }
+
+    proptest! {
+        #[test]
+        fn a_mutated_call_leads_to_the_pod_itself_or_nowhere(
+            namespace in prop_oneof![valid_names(), mutated_text(valid_names())],
+            name in prop_oneof![valid_names(), mutated_text(valid_names())],
+            container in mutated_text(valid_names()),
+            query in mutated_text(Just(QUERY.to_owned())),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let _entered = runtime.enter();
+            let pod = pod(&namespace, &name);
+            let container = container.as_str();
+            for action in [Action::Log { container }, Action::Exec { container }, Action::Attach { container }, Action::PortForward] {
+                let Ok(uri) = uri(&pod, action, &query) else { continue };
+                let parsed: http::Uri = uri.parse().unwrap();
+                let segments: Vec<&str> = parsed.path().split('/').collect();
+                prop_assert_eq!(&segments[..6], &["", "api", "v1", "namespaces", namespace.as_str(), "pods"]);
+                prop_assert_eq!((segments.len(), segments[6]), (8, name.as_str()));
+                let keys = ["container", "follow", "previous", "timestamps", "tailLines", "sinceSeconds", "limitBytes", "sinceTime",
+                    "stream", "stdin", "stdout", "stderr", "tty", "command", "ports"];
+                let mut passed = form_urlencoded::parse(parsed.query().unwrap_or_default().as_bytes());
+                prop_assert!(passed.all(|(key, _)| keys.contains(&key.as_ref())), "{}", parsed);
+            }
         }
     }
 }

@@ -193,6 +193,9 @@ fn cpu_time(nano_cores: u64, period: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use liqo_byte_mutations::mutated_text;
+    use proptest::prelude::{Just, prop_assert, proptest};
+
     use super::*;
 
     fn web() -> LocalPodRef {
@@ -246,5 +249,25 @@ mod tests {
         assert_eq!(NodeUsage::default().next(&reported(&strange), at(0)).containers.len(), 0);
         let usage = NodeUsage::default().next(&reported(&[("c", "1", "1Mi")]), at(0));
         assert_eq!(usage.next(&[], at(10)).containers.len(), 0, "what is gone is forgotten");
+    }
+
+    fn valid() -> String {
+        let container = |name: &str| json!({ "name": name, "usage": { "cpu": "250m", "memory": "64Mi" } });
+        let pod = json!({ "metadata": { "name": "web" }, "containers": [container("c"), container("d")] });
+        json!({ "kind": "PodMetricsList", "items": [pod] }).to_string()
+    }
+
+    proptest! {
+        #[test]
+        fn a_mutated_list_adds_no_lines_but_those_of_its_containers(text in mutated_text(Just(valid()))) {
+            let Ok(list) = serde_json::from_str::<PodMetricsList>(&text) else { return Ok(()) };
+            let reported: Vec<_> = list.items.into_iter().map(|metrics| (web(), metrics)).collect();
+            let first = NodeUsage::default().next(&reported, at(0));
+            let usage = first.next(&reported, at(20));
+            let lines = usage.metrics().lines().count();
+            prop_assert!(lines == 5 + 2 + 3 * usage.containers.len(), "{}", usage.metrics());
+            prop_assert!(usage.containers.values().all(|one| i128::from(one.nano_cores) <= MAX_NANO_CORES));
+            let _ = usage.summary("milan");
+        }
     }
 }

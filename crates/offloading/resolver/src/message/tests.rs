@@ -1,3 +1,4 @@
+use liqo_byte_mutations::mutated;
 use proptest::prelude::*;
 
 use super::*;
@@ -369,4 +370,46 @@ proptest! {
         let message = message.done();
         prop_assert_eq!(expanded(&translated(&message)), expanded(&message));
     }
+
+    #[test]
+    fn a_mutated_question_is_refused_or_asked_with_another_name(bytes in mutated(Just(valid_question()))) {
+        match Query::read(&bytes) {
+            Ok(query) => {
+                let renamed = query.with_name(&bytes, &name("web.demo.svc.cluster.local"));
+                let read = Query::read(&renamed).map(|query| (query.name, query.kind, query.is_simple));
+                prop_assert_eq!(read, Ok((name("web.demo.svc.cluster.local"), query.kind, query.is_simple)));
+                prop_assert_eq!(query.capped(&bytes).len(), bytes.len());
+                prop_assert!((512..=4096).contains(&query.udp_len));
+            }
+            Err(Fault::Drop) => {}
+            Err(Fault::Answer(code)) => prop_assert!(refusal(&bytes, code).len() <= bytes.len().max(HEADER_LEN)),
+        }
+    }
+
+    #[test]
+    fn a_mutated_answer_is_refused_or_translated_to_one_that_can_be_read(bytes in mutated(Just(valid_answer())), aliases in 0..3_usize) {
+        let names = [name("db.demo"), name("other.demo"), name("db.example.org")];
+        if let Ok(translated) = translate(&bytes, &names[..aliases], home) {
+            prop_assert!(translated.clone().fitting(512).len() <= 512 + MAX_NAME_LEN + usize::from(u16::MAX));
+            let whole = translated.whole();
+            prop_assert!(whole.len() <= 2 * usize::from(u16::MAX));
+            prop_assert!(translate(&whole, &[], |_| None).is_ok(), "{:?}", whole);
+        }
+        let _ = is_answer(&valid_question(), &bytes);
+    }
+}
+
+fn valid_question() -> Vec<u8> {
+    Builder::new(7, 0x0120, [1, 0, 0, 1]).question("web.short.x", 28).edns(1232).done()
+}
+
+/// With a record of each type that has names in its data.
+fn valid_answer() -> Vec<u8> {
+    let soa = [wire("ns.x"), wire("mail.x"), vec![9; 20]].concat();
+    let answer = Builder::new(7, 0x8180, [1, 6, 1, 1]).question("web.long-name.x", 28);
+    let answer = answer.record("web.long-name.x", types::CNAME, &wire("db.long-name.x")).bytes(&[0xc0, 12]).data(28, &[1; 16]);
+    let answer = answer.record("a.x", types::MX, &[&[0, 1][..], &wire("b.x")].concat());
+    let answer = answer.record("a.x", types::SRV, &[&[0; 6][..], &wire("c.long-name.x")].concat());
+    let answer = answer.record("a.x", types::PTR, &[0xc0, 12]).record("a.x", 16, &[3; 40]);
+    answer.record("x", types::SOA, &soa).edns(1232).done()
 }

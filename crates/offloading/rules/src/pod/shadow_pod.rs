@@ -105,3 +105,42 @@ fn charge_of(pod: &Value) -> Option<Effective> {
     let spec = PodSpec::deserialize(pod.get("spec")?).ok()?;
     negative_quantity(&spec).is_none().then(|| Effective::of_pod(&spec)).filter(Effective::is_bounded)
 }
+
+#[cfg(test)]
+mod tests {
+    use liqo_byte_mutations::mutated_text;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn valid() -> String {
+        let container =
+            json!({ "name": "c", "image": "nginx", "resources": { "requests": { "cpu": "1500m", "memory": "1Gi" } } });
+        json!({ "metadata": { "name": "web" }, "spec": { "containers": [container], "restartPolicy": "Never" } }).to_string()
+    }
+
+    fn reduced(text: &str) -> Shadow {
+        let object = json!({ "metadata": { "name": "u" }, "spec": { "namespace": "demo", "pool": "default", "pod": text } });
+        Shadow::reduce(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn a_valid_text_has_a_name_and_a_charge() {
+        let shadow = reduced(&valid());
+        assert_eq!((shadow.pod_name.as_str(), shadow.unreadable, shadow.restarts), ("web", None, false));
+        assert_eq!(shadow.charge.unwrap().requests.get("cpu").to_string(), "1500m");
+    }
+
+    proptest! {
+        #[test]
+        fn a_mutated_text_has_a_valid_name_or_none_and_is_kept_only_if_it_is_short(text in mutated_text(Just(valid()))) {
+            let shadow = reduced(&text);
+            prop_assert!(shadow.pod_name.is_empty() || dns_names::is_subdomain(&shadow.pod_name));
+            prop_assert!(shadow.pod.as_ref().is_none_or(|pod| pod.len() <= MAX_KEPT_LEN));
+            prop_assert!(shadow.unreadable.as_ref().is_none_or(|why| why.len() < 1000));
+            prop_assert!(shadow.charge.iter().flat_map(|charge| charge.requests.iter()).all(|(_, amount)| !amount.is_negative()));
+            prop_assert!(shadow.unreadable.is_none() || (shadow.pod.is_none() && shadow.charge.is_none()));
+        }
+    }
+}

@@ -159,6 +159,9 @@ fn merged(requirements: impl Iterator<Item = Expression>) -> Selector {
 
 #[cfg(test)]
 mod tests {
+    use liqo_byte_mutations::mutated_text;
+    use proptest::prelude::{Just, prop, prop_assert, prop_assert_eq, proptest};
+
     use super::*;
 
     fn selector(value: &Value) -> Selector {
@@ -272,5 +275,30 @@ mod tests {
         let pair = |number: usize| Selector([is_in("y", ["1"]), listed(number)].into());
         assert!(complement(&(0..10).map(pair).collect()).is_some());
         assert_eq!(complement(&(0..200).map(pair).collect()), None);
+    }
+
+    /// The text of a selector of every form.
+    fn valid() -> String {
+        json!({ "matchLabels": { "app": "web" }, "matchExpressions": [
+            { "key": "tier", "operator": "In", "values": ["a", "b"] }, { "key": "stage", "operator": "NotIn", "values": ["x"] },
+            { "key": "new", "operator": "Exists" }, { "key": "old", "operator": "DoesNotExist" }] })
+        .to_string()
+    }
+
+    proptest! {
+        #[test]
+        fn a_mutated_selector_is_refused_or_written_as_it_was_read(texts in prop::collection::vec(mutated_text(Just(valid())), 1..4)) {
+            let read = |text: &String| Selector::of(&serde_json::from_str(text).ok()?);
+            let selectors: BTreeSet<Selector> = texts.iter().filter_map(read).collect();
+            for selector in &selectors {
+                prop_assert_eq!(Selector::of(&selector.to_json()), Some(selector.clone()));
+            }
+            let nothing = Labels::new();
+            if let Some(others) = complement(&selectors) {
+                prop_assert!(others.len() <= MAX_SELECTORS);
+                let selected = selectors.iter().any(|one| one.matches(&nothing));
+                prop_assert!(selected != others.iter().any(|one| one.matches(&nothing)));
+            }
+        }
     }
 }

@@ -1,3 +1,5 @@
+use liqo_byte_mutations::mutated_text;
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -672,4 +674,60 @@ fn a_pod_that_is_too_large_stays_at_home_with_a_reason() {
     let refusal = pod(80 * 1024).unwrap_err();
     assert_eq!(refusal.reason, "TooLarge");
     assert!(refusal.message.contains("bytes travel; move what is long into a ConfigMap"), "{}", refusal.message);
+}
+
+/// Texts of pods as a hostile consumer writes them: with fields that must not arrive.
+fn hostile_pods() -> impl Strategy<Value = String> {
+    let fields = [
+        ("/spec/hostNetwork", json!(true)),
+        ("/spec/hostPID", json!(true)),
+        ("/spec/nodeName", json!("node-1")),
+        ("/spec/nodeSelector", json!({ "zone": "a" })),
+        ("/spec/serviceAccountName", json!("admin")),
+        ("/spec/priority", json!(2_000_000_000)),
+        ("/spec/tolerations", json!([{ "operator": "Exists" }])),
+        ("/spec/restartPolicy", json!("Never")),
+        ("/spec/initContainers", json!([{ "name": "i", "image": "busybox", "resources": { "requests": { "cpu": "1e999" } } }])),
+        ("/spec/ephemeralContainers", json!([{ "name": "e", "image": "busybox" }])),
+        ("/spec/securityContext", json!({ "runAsUser": 0 })),
+        ("/spec/volumes", json!([{ "name": "tmp", "hostPath": { "path": "/" } }])),
+        ("/spec/volumes", json!([{ "name": "tmp", "emptyDir": { "sizeLimit": "-1" } }])),
+        ("/spec/containers", json!([{ "name": "c", "image": "nginx", "resources": { "limits": { "memory": -1 } } }])),
+        (
+            "/spec/containers",
+            json!([{ "name": "c", "env": [{ "name": "A", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } }] }]),
+        ),
+        ("/spec/containers", json!([{ "name": "c", "livenessProbe": { "httpGet": { "host": "127.0.0.1", "port": 10250 } } }])),
+        ("/metadata/labels", json!({ "liqo.io/consumer-id": "other", "app": "web" })),
+        ("/metadata/annotations", json!({ "k8s.v1.cni.cncf.io/networks": "host" })),
+    ];
+    prop::collection::vec(prop::sample::select(fields.to_vec()), 0..4).prop_map(|fields| {
+        let mut pod = local_pod("", Value::Null);
+        for (pointer, value) in fields {
+            let (parent, key) = pointer.rsplit_once('/').unwrap();
+            pod.pointer_mut(parent).unwrap()[key] = value;
+        }
+        pod.to_string()
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_hostile_pod_is_refused_or_gets_only_what_the_provider_gives(text in prop_oneof![hostile_pods(), mutated_text(hostile_pods())]) {
+        let Ok(carried) = record_text::read(&text, MAX_POD_LEN) else { return Ok(()) };
+        // What the consumer's side does with a pod of its own cluster must be as safe.
+        let _ = outgoing(&carried, &keys(["zone"]));
+        let Ok(pod) = remote_pod(&carried, &IDENTITY, &rules()) else { return Ok(()) };
+        let spec = &pod["spec"];
+        for field in ["hostNetwork", "hostPID", "hostIPC", "nodeName", "priority", "serviceAccountName", "ephemeralContainers"] {
+            prop_assert!(matches!(spec.get(field), None | Some(Value::Null | Value::Bool(false))), "{} in {}", field, spec);
+        }
+        prop_assert_eq!(&pod["metadata"]["namespace"], IDENTITY.namespace);
+        prop_assert_eq!(&pod["metadata"]["labels"]["liqo.io/consumer-id"], IDENTITY.consumer);
+        prop_assert!(items(spec, "/volumes").iter().all(|volume| volume.get("hostPath").is_none()), "{}", spec);
+        prop_assert!(items(spec, "/tolerations").iter().all(|one| one.get("key").is_some()), "{}", spec);
+        prop_assert!(pod.to_string().len() <= 4 * text.len() + 8192, "{} bytes of {}", pod.to_string().len(), text.len());
+        // A pod that exists may get any later text.
+        let _ = remote_patch(&carried, &pod, &rules(), false);
+    }
 }

@@ -1,7 +1,11 @@
 use std::slice::from_ref as one;
 
+use liqo_byte_mutations::mutated_text;
+use proptest::prelude::*;
+
 use super::*;
 use crate::fixtures::{object, policy};
+use crate::json::items;
 use crate::replica::exposure_grant::ExposureGrant;
 use crate::replica::isolation::IsolationPolicy;
 use liqo_api::finalizers;
@@ -605,4 +609,86 @@ fn policies_that_are_too_many_close_all_pods() {
     let refused: Vec<Source> = many(MAX_POLICIES + 1).into_iter().filter(|source| source.problem.is_some()).collect();
     assert_eq!(refused.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(), [format!("p{MAX_POLICIES}")]);
     assert_eq!(refused[0].policy(), NetworkPolicy::closed());
+}
+
+/// Valid texts of each kind that is reflected, and of one that is not.
+fn texts_of_objects() -> impl Strategy<Value = String> {
+    let object = |kind: &str, version: &str, content: Value| {
+        let mut object = content;
+        object["kind"] = kind.into();
+        object["apiVersion"] = version.into();
+        object["metadata"] =
+            json!({ "name": "web", "labels": { "kubernetes.io/service-name": "web" }, "annotations": { "a": "b" } });
+        object.to_string()
+    };
+    let path =
+        json!({ "path": "/", "pathType": "Prefix", "backend": { "service": { "name": "web", "port": { "number": 80 } } } });
+    let ports = json!([{ "name": "http", "port": 80, "targetPort": "http", "protocol": "TCP", "nodePort": 30080 }]);
+    let peer = json!({ "podSelector": { "matchLabels": { "app": "web" } }, "namespaceSelector": {} });
+    let block = json!({ "ipBlock": { "cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"] } });
+    prop::sample::select(vec![
+        object("ConfigMap", "v1", json!({ "data": { "key": "value" }, "binaryData": { "b": "AAEC" }, "immutable": true })),
+        object(
+            "Service",
+            "v1",
+            json!({ "spec": { "type": "LoadBalancer", "selector": { "app": "web" }, "ports": ports, "externalIPs": ["192.0.2.1"] } }),
+        ),
+        object("Service", "v1", json!({ "spec": { "type": "ExternalName", "externalName": "db.example.org" } })),
+        object(
+            "EndpointSlice",
+            "discovery.k8s.io/v1",
+            json!({ "addressType": "IPv4", "ports": [{ "port": 80 }],
+            "endpoints": [{ "addresses": ["10.1.0.5"], "conditions": { "ready": true } }] }),
+        ),
+        object(
+            "Ingress",
+            "networking.k8s.io/v1",
+            json!({ "spec": { "tls": [{ "secretName": "s" }], "rules": [{ "host": "web.example.org", "http": { "paths": [path] } }] } }),
+        ),
+        object(
+            "NetworkPolicy",
+            "networking.k8s.io/v1",
+            json!({ "spec": { "podSelector": { "matchExpressions": [{ "key": "a", "operator": "NotIn", "values": ["1", "2"] }] },
+            "policyTypes": ["Ingress", "Egress"], "ingress": [{ "from": [peer], "ports": [{ "port": 80, "endPort": 90 }] }], "egress": [{ "to": [block] }] } }),
+        ),
+        object("Role", "rbac.authorization.k8s.io/v1", json!({ "rules": [] })),
+    ])
+}
+
+/// The record of an object with this text.
+fn record_of(text: &str) -> Source {
+    let object =
+        json!({ "metadata": { "name": "r", "namespace": "t", "uid": "o" }, "spec": { "namespace": "demo", "object": text } });
+    Source::of_object(serde_json::from_value(object).unwrap())
+}
+
+proptest! {
+    #[test]
+    fn a_mutated_object_is_refused_or_has_a_replica_that_opens_nothing(text in prop_oneof![texts_of_objects(), mutated_text(texts_of_objects())]) {
+        let source = record_of(&text);
+        let message = source.problem.as_ref().map(|problem| problem.message.len()).unwrap_or_default();
+        prop_assert!(message < 2000 && source.name.len() <= 253, "{} bytes", message);
+        let Some(kind) = source.kind else { prop_assert!(source.problem.is_some()); return Ok(()) };
+        prop_assert!(kind != Kind::Secret);
+        let Some(content) = source.content() else { return Ok(()) };
+        let replica = replica(kind, &content, &source.name, "mapped", "demo");
+        prop_assert_eq!(&replica["metadata"]["namespace"], "mapped");
+        prop_assert_eq!(&replica["metadata"]["labels"][labels::MANAGED], "true");
+        if kind == Kind::Service {
+            let spec = &replica["spec"];
+            prop_assert!(spec.get("externalIPs").is_none() && spec.get("selector").is_none(), "{}", spec);
+            prop_assert!(!["NodePort", "ExternalName"].contains(&text_of(spec, "/type")), "{}", spec);
+            prop_assert!(items(spec, "/ports").iter().all(|port| port.get("nodePort").is_none()), "{}", spec);
+        }
+        if kind == Kind::NetworkPolicy {
+            let policy = source.policy();
+            prop_assert_eq!(NetworkPolicy::of(&policy.to_json()).to_json(), policy.to_json());
+        }
+        let steps = plan(one(&source), &[], &both(), None);
+        prop_assert!(steps.len() <= 3, "{:?}", steps);
+    }
+}
+
+fn text_of<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    text(value, pointer).unwrap_or_default()
 }
