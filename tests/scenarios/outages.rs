@@ -57,9 +57,25 @@ pub async fn a_short_outage_moves_no_pod(world: Arc<World>) -> Result<()> {
 
 pub async fn a_long_outage_shows_on_node_and_pods_and_heals(world: Arc<World>) -> Result<()> {
     let rome = &world.rome;
-    rome.offloaded_namespace("outage", "Remote").await?;
+    for (namespace, strategy) in [("outage", "Remote"), ("leaves-at-once", "LocalAndRemote"), ("stays", "Remote")] {
+        rome.offloaded_namespace(namespace, strategy).await?;
+    }
+    rome.liqoctl(&["offload", "namespace", "leaves-at-once", "--eviction-delay", "0s"]).await?;
     rome.apply(&deployment("outage", "web", 2)).await?;
+    rome.apply(&on_milan("leaves-at-once")).await?;
+    rome.apply(&deployment("stays", "web", 1)).await?;
     let before = uids(&rome.ready_pods("outage", "app=web", 2).await?);
+    let leaving = rome.ready_pods("leaves-at-once", "app=web", 1).await?;
+    ensure!(node_of(&leaving[0]) == "milan", "it runs on {}", node_of(&leaving[0]));
+    let staying = uids(&rome.ready_pods("stays", "app=web", 1).await?);
+    // A running pod follows the setting, too.
+    rome.liqoctl(&["offload", "namespace", "stays", "--eviction-delay", "never"]).await?;
+    eventually("the running pod has no time to leave", Duration::from_secs(20), || async {
+        let pod = rome.items(&["-n", "stays", "pods"]).await?.pop().unwrap_or_default();
+        let tolerations = pod["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
+        Ok(tolerations.iter().all(|toleration| toleration["tolerationSeconds"].is_null()).then_some(()))
+    })
+    .await?;
     world.cut("milan").await?;
     eventually("the node is not Ready", Duration::from_secs(70), || async {
         Ok((node_ready(&world).await? != "True").then_some(()))
@@ -70,13 +86,36 @@ pub async fn a_long_outage_shows_on_node_and_pods_and_heals(world: Arc<World>) -
         Ok(ready["status"]["readyReplicas"].is_null().then_some(()))
     })
     .await?;
+    eventually("the pod that leaves at once has a successor at home", Duration::from_secs(60), || async {
+        let pods = rome.items(&["-n", "leaves-at-once", "pods"]).await?;
+        Ok(pods.iter().any(|pod| pod["spec"]["nodeName"] == "rome-1" && pod["status"]["phase"] == "Running").then_some(()))
+    })
+    .await?;
     world.heal("milan").await?;
     eventually("the node is Ready again", Duration::from_secs(60), || async {
         Ok((node_ready(&world).await? == "True").then_some(()))
     })
     .await?;
     ensure!(uids(&rome.ready_pods("outage", "app=web", 2).await?) == before, "pods were replaced");
-    rome.delete_namespace("outage").await
+    ensure!(uids(&rome.ready_pods("stays", "app=web", 1).await?) == staying, "the pod that stays was replaced");
+    eventually("the pod that left has ended at milan", Duration::from_secs(60), || async {
+        Ok((rome.items(&["-n", "leaves-at-once", "pods"]).await?.len() == 1).then_some(()))
+    })
+    .await?;
+    for namespace in ["outage", "leaves-at-once", "stays"] {
+        rome.delete_namespace(namespace).await?;
+    }
+    Ok(())
+}
+
+/// A Deployment of one pod that prefers virtual nodes.
+fn on_milan(namespace: &str) -> String {
+    let preferred =
+        "{ weight: 100, preference: { matchExpressions: [{ key: liqo.io/type, operator: In, values: [virtual-node] }] } }";
+    let affinity = format!(
+        "    spec:\n      affinity: {{ nodeAffinity: {{ preferredDuringSchedulingIgnoredDuringExecution: [{preferred}] }} }}\n"
+    );
+    deployment(namespace, "web", 1).replacen("    spec:\n", &affinity, 1)
 }
 
 pub async fn unpeering_from_a_dead_peer_succeeds_and_leaves_nothing(world: Arc<World>) -> Result<()> {

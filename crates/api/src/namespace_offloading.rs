@@ -47,9 +47,51 @@ pub struct NamespaceOffloadingSpec {
     /// whatever the pod can do. If false, a pod there runs without one, and a pod that requires one is not sent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub api_server: bool,
+    /// When Kubernetes evicts pods from the node of a provider that does not answer, counted from when the node is not Ready: `Never`, or
+    /// seconds such as `30s`. It replaces the `tolerationSeconds` of pods on virtual nodes for the taints `not-ready` and `unreachable` of
+    /// `node.kubernetes.io`. If absent, those count; they are usually 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", regex(pattern = r"^(Never|[0-9]{1,9}s)$"))]
+    pub eviction_delay: Option<EvictionDelay>,
     /// Virtual nodes on which pods may run. If absent or empty, all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_selector: Option<NodeSelector>,
+}
+
+/// When Kubernetes evicts a pod from a node that does not answer. The texts are `Never` and, for example, `30s`.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(try_from = "String", into = "String")]
+pub enum EvictionDelay {
+    /// Never.
+    Never,
+    /// After the node has been not Ready for so many seconds.
+    Seconds(u32),
+}
+
+/// A text that is no [`EvictionDelay`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is neither Never nor a number of seconds such as 30s")]
+pub struct NoEvictionDelay(String);
+
+impl TryFrom<String> for EvictionDelay {
+    type Error = NoEvictionDelay;
+
+    fn try_from(text: String) -> Result<Self, NoEvictionDelay> {
+        if text == "Never" {
+            return Ok(Self::Never);
+        }
+        let seconds = text.strip_suffix('s').and_then(|seconds| seconds.parse().ok());
+        seconds.map(Self::Seconds).ok_or(NoEvictionDelay(text))
+    }
+}
+
+impl From<EvictionDelay> for String {
+    fn from(delay: EvictionDelay) -> Self {
+        match delay {
+            EvictionDelay::Never => "Never".to_owned(),
+            EvictionDelay::Seconds(seconds) => format!("{seconds}s"),
+        }
+    }
 }
 
 /// How the name of a namespace at the provider is chosen.

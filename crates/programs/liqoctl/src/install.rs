@@ -297,7 +297,7 @@ mod tests {
                 .filter(|object| kind(object).starts_with("ValidatingAdmissionPolicy"))
                 .count()
         };
-        assert_eq!((count(true), count(false)), (14, 0));
+        assert_eq!((count(true), count(false)), (16, 0));
         assert!(stages(&objects, &values, true)[0].iter().all(|object| kind(object) == "CustomResourceDefinition"));
     }
 

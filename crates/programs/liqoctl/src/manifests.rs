@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_users_pod_the_manager_changes_only_the_toleration_for_virtual_nodes() {
+    fn of_a_users_pod_the_manager_changes_only_the_toleration_for_virtual_nodes_and_its_eviction() {
         let named =
             |object: &&DynamicObject| kind(object) == "ValidatingAdmissionPolicy" && object.name_any() == "liqo-manager-writes";
         let policy = rendered().iter().find(named).unwrap().data["spec"].clone();
@@ -302,15 +302,17 @@ mod tests {
         assert_eq!(ours.as_object().map(serde_json::Map::len), Some(3));
         let word = |field: &str| ours[field].as_str().unwrap();
         // Exactly one more, and those before it unchanged: a test of single fields would let others through.
+        let others = "one, one.?key.orValue('') != '' && !(one.key in variables.unanswered)";
         let exact = format!(
-            "object.spec.?tolerations.orValue([]) == oldObject.spec.?tolerations.orValue([]) \
-             + [{{'key': '{}', 'operator': '{}', 'effect': '{}'}}]",
+            "(oldObject.spec.?nodeName.orValue('') == '' \
+             ? variables.tolerationsAfter == variables.tolerationsBefore + [{{'key': '{}', 'operator': '{}', 'effect': '{}'}}] \
+             : variables.tolerationsAfter.filter({others}) == variables.tolerationsBefore.filter({others}))",
             word("key"),
             word("operator"),
             word("effect")
         );
         assert!(allowed.contains(&exact), "{allowed}");
-        assert_eq!(allowed.matches("tolerations").count(), 2, "{allowed}");
+        assert_eq!(allowed.matches("tolerations").count(), 4, "{allowed}");
     }
 
     #[test]

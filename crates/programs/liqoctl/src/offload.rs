@@ -15,8 +15,8 @@ use kube::{
     core::PartialObjectMeta,
 };
 use liqo_api::{
-    NAMESPACE_OFFLOADING, NamespaceMappingStrategy, NamespaceOffloading, NamespaceOffloadingStatus, PodOffloadingStrategy,
-    Reflection, SYSTEM_NAMESPACE, labels, may_be_offloaded,
+    EvictionDelay, NAMESPACE_OFFLOADING, NamespaceMappingStrategy, NamespaceOffloading, NamespaceOffloadingStatus,
+    PodOffloadingStrategy, Reflection, SYSTEM_NAMESPACE, labels, may_be_offloaded,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -38,6 +38,8 @@ pub struct Options {
     pub reflection: Option<Reflection>,
     /// Whether pods elsewhere get tokens for the API server here.
     pub api_server: Option<bool>,
+    /// When Kubernetes evicts pods from the node of a cluster that does not answer.
+    pub eviction_delay: Option<Eviction>,
     /// How the namespace is called in other clusters.
     pub mapping: Option<NamespaceMappingStrategy>,
     /// Its name in other clusters, for `SelectedName`.
@@ -46,6 +48,14 @@ pub struct Options {
     pub clusters: Option<Clusters>,
     /// How long to wait for the namespace to exist there.
     pub timeout: Duration,
+}
+
+/// When Kubernetes evicts pods from the node of a cluster that does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// As their own tolerations say.
+    AsPodsSay,
+    After(EvictionDelay),
 }
 
 /// The clusters that get a namespace.
@@ -134,6 +144,11 @@ fn changes(options: &Options) -> Value {
     }
     if let Some(api_server) = options.api_server {
         spec["apiServer"] = json!(api_server);
+    }
+    match options.eviction_delay {
+        None => {}
+        Some(Eviction::AsPodsSay) => spec["evictionDelay"] = Value::Null,
+        Some(Eviction::After(delay)) => spec["evictionDelay"] = json!(delay),
     }
     if let Some(mapping) = options.mapping {
         spec["namespaceMappingStrategy"] = json!(mapping);
@@ -447,6 +462,10 @@ mod tests {
         });
         assert_eq!((&kept["spec"], &kept["metadata"]["namespace"]), (&expected, &json!("demo")));
         assert_eq!(wanted("demo", None, &options())["spec"], json!({ "podOffloadingStrategy": "LocalAndRemote" }));
+        let now = Options { eviction_delay: Some(Eviction::After(EvictionDelay::Seconds(0))), ..options() };
+        assert_eq!(wanted("demo", Some(&present), &now)["spec"]["evictionDelay"], "0s");
+        let as_before = Options { eviction_delay: Some(Eviction::AsPodsSay), ..options() };
+        assert_eq!(wanted("demo", Some(&present), &as_before)["spec"].get("evictionDelay"), None);
         let tokens = Options { api_server: Some(true), ..options() };
         assert_eq!(wanted("demo", Some(&present), &tokens)["spec"]["apiServer"], true);
         let everywhere = Options { clusters: Some(Clusters::All), ..options() };

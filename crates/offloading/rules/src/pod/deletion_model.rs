@@ -264,6 +264,7 @@ impl World {
             tenancy: Some("t"),
             sent: self.sent.unwrap_or(Sent::No),
             removed: self.removed,
+            eviction_delay: None,
             refusal_timeout: Duration::from_secs(300),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
         };
@@ -339,7 +340,7 @@ impl World {
             // The API server shows the local pod, so it is looked at again later.
             Action::DeleteShadow if self.seen_local.is_none() && self.local.is_some() => self.consumer_is_due = true,
             Action::DeleteShadow => self.delete_shadow(),
-            Action::UpdateShadow { .. } => {}
+            Action::UpdateShadow { .. } | Action::SetEvictionDelay(_) => {}
             Action::Lost(_) => {
                 if let Some(local) = self.local.as_mut().filter(|_| self.shadow.is_none() || seen.is_some()) {
                     local["status"]["phase"] = "Failed".into();

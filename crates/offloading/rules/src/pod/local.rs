@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use liqo_api::{OffloadedReason, ShadowPodPhase};
+use liqo_api::{EvictionDelay, OffloadedReason, ShadowPodPhase};
 
 use crate::json::OFFER_RECLAIMED;
 use crate::pod::carry::Refusal;
@@ -71,6 +71,8 @@ pub struct Facts<'a> {
     pub sent: Sent,
     /// The API server accepted this process's removal of the pod; the watch may not show that yet.
     pub removed: bool,
+    /// When Kubernetes evicts the pod if the peer does not answer, if its namespace says so.
+    pub eviction_delay: Option<EvictionDelay>,
     /// A refused pod that has a controller is deleted after this time.
     pub refusal_timeout: Duration,
     pub now: Timestamp,
@@ -91,6 +93,8 @@ pub enum Action {
     },
     /// Merge the remote pod's status into the local pod.
     PatchLocalStatus,
+    /// Change when Kubernetes evicts the local pod if the peer does not answer.
+    SetEvictionDelay(EvictionDelay),
     /// Take the local pod out of its Services.
     NotReady,
     /// Write into the shadow pod that the remote pod should end, with this grace in seconds.
@@ -146,19 +150,22 @@ pub fn decide(facts: &Facts) -> Decision {
             _ => Decision::nothing(),
         };
     };
-    match facts.peer {
-        PeerState::Silent => return Decision::nothing(),
-        PeerState::Down if home.finished => return Decision::nothing(),
-        PeerState::Down => return Decision::of([Action::NotReady]),
-        PeerState::Answers => {}
-    }
-    match (home.deletion, facts.shadow) {
-        (Some(grace), shadow) => deletion(facts, home, grace, shadow),
+    let mut decision = match (facts.peer, home.deletion, facts.shadow) {
+        (PeerState::Silent, ..) => Decision::nothing(),
+        (PeerState::Down, ..) if home.finished => Decision::nothing(),
+        (PeerState::Down, ..) => Decision::of([Action::NotReady]),
+        (PeerState::Answers, Some(grace), shadow) => deletion(facts, home, grace, shadow),
         // The shadow pod exists as long as the pod: it is the reason why the pod never runs again.
-        (None, _) if home.finished => Decision::nothing(),
-        (None, Some(shadow)) => running(facts, home, shadow),
-        (None, None) => not_sent(facts, home),
+        (PeerState::Answers, None, _) if home.finished => Decision::nothing(),
+        (PeerState::Answers, None, Some(shadow)) => running(facts, home, shadow),
+        (PeerState::Answers, None, None) => not_sent(facts, home),
+    };
+    // Last, so that it delays nothing.
+    if home.deletion.is_none() && !home.finished && facts.eviction_delay.is_some() && facts.eviction_delay != home.eviction_delay
+    {
+        decision.actions.extend(facts.eviction_delay.map(Action::SetEvictionDelay));
     }
+    decision
 }
 
 /// The local pod is being deleted.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::Object;
 use liqo_api::record_text::{self, MAX_POD_LEN};
-use liqo_api::{Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods};
+use liqo_api::{EvictionDelay, Key, ShadowPod, ShadowPodPhase, annotations, finalizers, pods};
 use serde_json::{Map, Value, json};
 
 use crate::json::{fingerprint, items, name, text};
@@ -14,6 +14,7 @@ use crate::pod::carry::api_server::{ApiServerChoice, choose, secret, uses};
 use crate::pod::carry::{Refusal, outgoing};
 use crate::pod::controller::Controller;
 use crate::pod::ephemeral;
+use crate::pod::eviction;
 use crate::pod::local_status::is_final;
 use crate::pod::references::{References, refs};
 use crate::pod::remote::default_grace;
@@ -43,6 +44,8 @@ pub struct LocalPod {
     pub controller: Option<Controller>,
     pub refs: References,
     pub api_server: ApiServerChoice,
+    /// When Kubernetes evicts it if its node does not answer; `None` if that depends on why.
+    pub eviction_delay: Option<EvictionDelay>,
     /// Its changeable fields, see `changeable`; or why it cannot travel.
     pub carried: Result<String, Refusal>,
     json: Box<str>,
@@ -83,6 +86,7 @@ impl LocalPod {
             refs: refs(&whole),
             // A pod with contradictory settings does not travel.
             api_server: choose(&whole).unwrap_or(ApiServerChoice::None),
+            eviction_delay: eviction::delay(&whole),
             // The result does not depend on the labels that the provider advertises.
             carried: outgoing(&whole, &BTreeSet::new()).map(|carried| changeable(&carried)),
             json: whole.to_string().into(),

@@ -4,6 +4,7 @@ pub mod admission;
 pub mod carry;
 pub mod controller;
 pub mod ephemeral;
+pub mod eviction;
 pub mod ledger;
 pub mod local;
 pub mod local_state;

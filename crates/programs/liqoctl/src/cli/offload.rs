@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
-use liqo_api::{NamespaceMappingStrategy, PodOffloadingStrategy, Reflection};
+use liqo_api::{EvictionDelay, NamespaceMappingStrategy, PodOffloadingStrategy, Reflection};
 
 use crate::{
     move_pods, offload,
@@ -37,6 +37,10 @@ pub struct OffloadNamespace {
     /// cluster can use these tokens, too [default: false, or as before]
     #[arg(long, value_name = "BOOL")]
     pub api_server: Option<bool>,
+    /// When Kubernetes evicts its pods from the node of a cluster that does not answer, after the node is not Ready: a time such as `30s`
+    /// or `10m`, `never`, or `default` for what the pods themselves say, which is usually 5m [default: `default`, or as before]
+    #[arg(long, value_parser = eviction, value_name = "DURATION")]
+    pub eviction_delay: Option<offload::Eviction>,
     /// How the namespace is called in the other clusters. It does not change while the namespace is offloaded
     #[arg(long, value_enum, value_name = "STRATEGY")]
     pub namespace_mapping_strategy: Option<MappingStrategy>,
@@ -66,12 +70,27 @@ impl OffloadNamespace {
             strategy: self.pod_offloading_strategy.map(Into::into),
             reflection: self.reflection.map(Into::into),
             api_server: self.api_server,
+            eviction_delay: self.eviction_delay,
             mapping: self.namespace_mapping_strategy.map(Into::into),
             remote_name: self.remote_namespace_name.clone(),
             clusters: if self.all_clusters { Some(offload::Clusters::All) } else { selected },
             timeout: self.timeout,
         })
     }
+}
+
+fn eviction(text: &str) -> Result<offload::Eviction, String> {
+    let after = |seconds: u64| {
+        let seconds = u32::try_from(seconds).ok().filter(|seconds| *seconds < 1_000_000_000);
+        seconds.map(EvictionDelay::Seconds).ok_or_else(|| "the time is too long: use never".to_owned())
+    };
+    let delay = match text {
+        "default" => return Ok(offload::Eviction::AsPodsSay),
+        "never" => EvictionDelay::Never,
+        "0" | "0s" => EvictionDelay::Seconds(0),
+        _ => after(token::duration(text).map_err(|error| format!("{error}, never or default"))?.as_secs())?,
+    };
+    Ok(offload::Eviction::After(delay))
 }
 
 /// The namespaces that a command is about.
@@ -307,6 +326,19 @@ mod tests {
         assert_eq!(options.api_server, None);
         let tokens = offload_namespace(&["ns", "a", "--api-server", "true"]).unwrap();
         assert_eq!(tokens.options().unwrap().api_server, Some(true));
+        let delay = |text: &str| {
+            offload_namespace(&["ns", "a", "--eviction-delay", text]).map(|one| one.options().unwrap().eviction_delay)
+        };
+        assert_eq!(options.eviction_delay, None);
+        for (text, expected) in [
+            ("default", offload::Eviction::AsPodsSay),
+            ("never", offload::Eviction::After(EvictionDelay::Never)),
+            ("0s", offload::Eviction::After(EvictionDelay::Seconds(0))),
+            ("10m", offload::Eviction::After(EvictionDelay::Seconds(600))),
+        ] {
+            assert_eq!(delay(text).unwrap(), Some(expected));
+        }
+        assert!(delay("soon").is_err() && delay("20000d").is_err());
         let everywhere = offload_namespace(&["ns", "--namespace-selector", "team=a", "--all-clusters"]).unwrap();
         assert_eq!(everywhere.options().unwrap().clusters, Some(offload::Clusters::All));
         let named = offload_namespace(&["ns", "a", "-n", "b", "-n", "a"]).unwrap().namespaces.named();

@@ -19,7 +19,8 @@ use kube::{
     core::PartialObjectMeta,
 };
 use liqo_api::{
-    NAMESPACE_OFFLOADING, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy, ShadowPod, VirtualNode, annotations, pods,
+    EvictionDelay, NAMESPACE_OFFLOADING, NamespaceOffloading, OffloadedReason, PodOffloadingStrategy, ShadowPod, VirtualNode,
+    annotations, pods,
 };
 use liqo_controller_runtime::{
     Key, Next,
@@ -39,6 +40,7 @@ use liqo_offloading_rules::json::OFFER_RECLAIMED;
 use liqo_offloading_rules::namespace::node_selector;
 use liqo_offloading_rules::namespace::placement;
 use liqo_offloading_rules::pod::ephemeral::newly_refused;
+use liqo_offloading_rules::pod::eviction;
 use liqo_offloading_rules::pod::local;
 use liqo_offloading_rules::pod::local::Action;
 use liqo_offloading_rules::pod::local::Facts;
@@ -114,6 +116,7 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         tenancy: tenancy.as_deref(),
         sent: peer.sent(uid),
         removed: peer.is_removed(uid),
+        eviction_delay: local.as_ref().and_then(|pod| eviction_delay(consumer, &pod.key.namespace)),
         refusal_timeout: Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into()),
         now: Timestamp::now(),
     };
@@ -133,6 +136,11 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         }
     }
     Ok(next)
+}
+
+/// What the user of a namespace says about pods at providers that do not answer.
+fn eviction_delay(consumer: &Consumer, namespace: &str) -> Option<EvictionDelay> {
+    consumer.offloadings.get(&Key::new(namespace, NAMESPACE_OFFLOADING))?.spec.eviction_delay
 }
 
 /// Whether pods of a namespace can run at the provider of this virtual node.
@@ -227,6 +235,7 @@ impl Pass<'_> {
                     self.show(shadow, now).await?;
                 }
             }
+            Action::SetEvictionDelay(delay) => self.set_eviction_delay(delay).await?,
             Action::NotReady => drop(self.patch_status(not_ready_patch(&self.pod.json(), now)).await?),
             Action::AskDeletion(grace) => {
                 let patch = json!({ "spec": { "deletion": { "gracePeriodSeconds": grace } } });
@@ -286,6 +295,21 @@ impl Pass<'_> {
         }
         if let Some(message) = newly_refused(&local, &status) {
             self.warn("EphemeralContainerRefused", &message).await;
+        }
+        Ok(())
+    }
+
+    /// Changes the tolerations of the local pod. If somebody added one meanwhile, the API server refuses that: none can be removed.
+    async fn set_eviction_delay(&self, delay: EvictionDelay) -> Result<(), RequestError> {
+        let tolerations = eviction::tolerations(&self.pod.json(), delay);
+        let patch = json!({ "metadata": { "uid": self.pod.uid }, "spec": { "tolerations": tolerations } });
+        let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.consumer.context.client.clone(), &self.pod.key.namespace);
+        match api.patch(&self.pod.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            // A change of the pod meanwhile, after which the watch brings us back; or a policy of this cluster.
+            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
+                tracing::warn!(pod = %self.pod.key, error = status.message, "the tolerations of a pod cannot be changed");
+            }
+            answer => drop(unless_changed(answer).step("change the tolerations of", "Pod", &self.pod.key)?),
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use liqo_api::{Key, ShadowPod};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::pod::eviction;
 
 const TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -59,6 +60,7 @@ fn facts<'a>(home: Option<&'a LocalPod>, shadow: Option<&'a Shadow>) -> Facts<'a
         tenancy: Some("t"),
         sent: Sent::No,
         removed: false,
+        eviction_delay: None,
         refusal_timeout: TIMEOUT,
         now: at(0),
     }
@@ -428,6 +430,23 @@ fn a_pod_refused_for_long_is_replaced_if_it_has_a_controller() {
     let mut alone = offloaded("False");
     alone["metadata"] = json!({"ownerReferences": null});
     assert!(!is_replaced(&decision(&home(alone), at(9_999))));
+}
+
+#[test]
+fn the_eviction_delay_of_the_namespace_reaches_pods_also_while_the_peer_is_silent() {
+    let wanted = EvictionDelay::Seconds(30);
+    let (web, there) = (home(json!({})), shadow(json!({})));
+    let set = |home: &LocalPod, peer: PeerState, wanted: Option<EvictionDelay>| {
+        let facts = Facts { peer, eviction_delay: wanted, ..facts(Some(home), Some(&there)) };
+        decide(&facts).actions.contains(&Action::SetEvictionDelay(EvictionDelay::Seconds(30)))
+    };
+    for peer in [PeerState::Answers, PeerState::Silent, PeerState::Down] {
+        assert!(set(&web, peer, Some(wanted)) && !set(&web, peer, None));
+        assert!(!set(&home(terminating(30)), peer, Some(wanted)));
+        assert!(!set(&home(json!({"status": {"phase": "Failed"}})), peer, Some(wanted)));
+    }
+    let tolerations = eviction::tolerations(&web.json(), wanted);
+    assert!(!set(&home(json!({"spec": {"tolerations": tolerations}})), PeerState::Answers, Some(wanted)));
 }
 
 #[test]

@@ -1,0 +1,144 @@
+//! When Kubernetes evicts a pod from a node that does not answer: after the `tolerationSeconds` of two tolerations.
+
+use liqo_api::EvictionDelay;
+use serde_json::{Value, json};
+
+use crate::json::{items, text};
+
+/// Taints of nodes that do not answer. Kubernetes gives each pod a toleration of both for five minutes, unless the pod has its own.
+const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
+const NO_EXECUTE: &str = "NoExecute";
+
+/// The delay that the tolerations of the pod mean; `None` if the two taints differ.
+pub fn delay(pod: &Value) -> Option<EvictionDelay> {
+    let [one, other] = TAINTS.map(|taint| delay_of(pod, taint));
+    (one == other).then_some(one)
+}
+
+/// As Kubernetes decides: without a toleration at once, with several after the shortest time that one names.
+fn delay_of(pod: &Value, taint: &str) -> EvictionDelay {
+    let tolerating: Vec<&Value> = items(pod, "/spec/tolerations").iter().filter(|one| tolerates(one, taint)).collect();
+    if tolerating.is_empty() {
+        return EvictionDelay::Seconds(0);
+    }
+    let seconds = tolerating.iter().filter_map(|one| one.get("tolerationSeconds")?.as_i64());
+    let shortest = seconds.min().map(|seconds| u32::try_from(seconds.max(0)).unwrap_or(u32::MAX));
+    shortest.map_or(EvictionDelay::Never, EvictionDelay::Seconds)
+}
+
+fn tolerates(toleration: &Value, taint: &str) -> bool {
+    let exists = text(toleration, "/operator") == Some("Exists");
+    let key = text(toleration, "/key").unwrap_or_default();
+    let effect = text(toleration, "/effect").unwrap_or_default();
+    // The taints have no value.
+    let fits = exists || text(toleration, "/value").unwrap_or_default().is_empty();
+    (key == taint && fits || key.is_empty() && exists) && (effect.is_empty() || effect == NO_EXECUTE)
+}
+
+/// The tolerations of the pod with this delay. The API server accepts that of a running pod: only times change, or tolerations are added.
+pub fn tolerations(pod: &Value, delay: EvictionDelay) -> Vec<Value> {
+    let mut all = items(pod, "/spec/tolerations").to_vec();
+    for taint in TAINTS {
+        let mut has_one = false;
+        for toleration in all.iter_mut().filter(|one| tolerates(one, taint)) {
+            let names_taint = text(toleration, "/key") == Some(taint);
+            has_one |= names_taint;
+            let has_seconds = toleration.get("tolerationSeconds").is_some();
+            let Some(fields) = toleration.as_object_mut() else { continue };
+            match delay {
+                EvictionDelay::Never => drop(fields.remove("tolerationSeconds")),
+                // One for all taints is about others, too; it only must not be shorter.
+                EvictionDelay::Seconds(seconds) if names_taint || has_seconds => {
+                    fields.insert("tolerationSeconds".to_owned(), seconds.into());
+                }
+                EvictionDelay::Seconds(_) => {}
+            }
+        }
+        if !has_one {
+            let mut toleration = json!({ "key": taint, "operator": "Exists", "effect": NO_EXECUTE });
+            if let EvictionDelay::Seconds(seconds) = delay {
+                toleration["tolerationSeconds"] = seconds.into();
+            }
+            all.push(toleration);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, option, prelude::*, sample::select};
+
+    use super::*;
+
+    fn pod(tolerations: &Value) -> Value {
+        json!({ "spec": { "tolerations": tolerations } })
+    }
+
+    fn of(key: &str, seconds: Option<i64>) -> Value {
+        let mut toleration = json!({ "key": key, "operator": "Exists", "effect": "NoExecute" });
+        if let Some(seconds) = seconds {
+            toleration["tolerationSeconds"] = seconds.into();
+        }
+        toleration
+    }
+
+    fn both(seconds: Option<i64>) -> Value {
+        json!([of(TAINTS[0], seconds), of(TAINTS[1], seconds)])
+    }
+
+    #[test]
+    fn the_delay_is_what_kubernetes_does_with_the_tolerations() {
+        use EvictionDelay::{Never, Seconds};
+        assert_eq!(delay(&pod(&both(Some(300)))), Some(Seconds(300)));
+        assert_eq!(delay(&pod(&both(None))), Some(Never));
+        assert_eq!(delay(&pod(&json!([]))), Some(Seconds(0)));
+        assert_eq!(delay(&pod(&json!([{ "operator": "Exists" }]))), Some(Never));
+        assert_eq!(
+            delay(&pod(&json!([{ "operator": "Exists" }, of(TAINTS[0], Some(-5)), of(TAINTS[1], Some(0))]))),
+            Some(Seconds(0))
+        );
+        assert_eq!(delay(&pod(&json!([of(TAINTS[0], Some(300)), of(TAINTS[1], Some(9))]))), None);
+        let other_effect = json!([{ "key": TAINTS[0], "operator": "Exists", "effect": "NoSchedule" }]);
+        assert_eq!(delay(&pod(&other_effect)), Some(Seconds(0)));
+    }
+
+    #[test]
+    fn only_the_times_of_the_usual_tolerations_change() {
+        let virtual_nodes = of("virtual-node.liqo.io/not-allowed", None);
+        let usual = json!([virtual_nodes, of(TAINTS[0], Some(300)), of(TAINTS[1], Some(300))]);
+        let wanted = json!([virtual_nodes, of(TAINTS[0], Some(0)), of(TAINTS[1], Some(0))]);
+        assert_eq!(json!(tolerations(&pod(&usual), EvictionDelay::Seconds(0))), wanted);
+        assert_eq!(json!(tolerations(&pod(&json!([])), EvictionDelay::Never)), both(None));
+    }
+
+    proptest! {
+        /// The API server refuses another change of a running pod.
+        #[test]
+        fn the_result_has_the_delay_and_keeps_all_but_times(
+            theirs in vec((select(vec!["", "gpu", TAINTS[0], TAINTS[1]]), select(vec!["", "NoExecute", "NoSchedule"]),
+                select(vec!["Exists", "Equal"]), option::of(-2..400_i64)), 0..5),
+            seconds in option::of(0..500_u32),
+        ) {
+            let theirs: Vec<Value> = theirs.into_iter().map(|(key, effect, operator, seconds)| {
+                json!({ "key": key, "effect": effect, "operator": operator, "tolerationSeconds": seconds })
+            }).map(|mut one| {
+                if one["tolerationSeconds"].is_null() {
+                    one.as_object_mut().unwrap().remove("tolerationSeconds");
+                }
+                one
+            }).collect();
+            let wanted = seconds.map_or(EvictionDelay::Never, EvictionDelay::Seconds);
+            let result = tolerations(&pod(&json!(theirs)), wanted);
+            prop_assert_eq!(delay(&pod(&json!(result))), Some(wanted));
+            let timeless = |one: &Value| {
+                let mut one = one.clone();
+                one.as_object_mut().unwrap().remove("tolerationSeconds");
+                one
+            };
+            let kept = result.iter().take(theirs.len()).map(timeless);
+            prop_assert!(kept.eq(theirs.iter().map(timeless)));
+        }
+    }
+}
