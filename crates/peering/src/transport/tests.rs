@@ -131,6 +131,15 @@ async fn an_object_of_tiny_values_is_not_parsed() {
 }
 
 #[tokio::test]
+async fn a_page_of_many_tiny_objects_is_not_parsed() {
+    let tiny = page(&vec![r#"{"metadata":{}}"#.to_owned(); 100_000], "");
+    let connection = connect(&Peers::default(), 1, hostile_secrets(move |_| Body::from(tiny.clone())).await);
+    let cache = secrets(&connection);
+    assert_eq!(exceeded_by(&connection).await, LimitExceeded::PageObjects);
+    assert!(!cache.is_synced());
+}
+
+#[tokio::test]
 async fn a_list_without_end_is_given_up() {
     let connection = connect(&Peers::default(), 1, hostile_secrets(|_| Body::from(page(&[], "more"))).await);
     let api: Api<Secret> = Api::namespaced(connection.client.clone(), "t");
