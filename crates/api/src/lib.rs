@@ -55,7 +55,7 @@ mod virtual_node;
 
 pub use cluster_config::*;
 pub use cluster_id::{ClusterId, InvalidClusterId};
-pub use derived_names::{mapped_namespace, short_hash};
+pub use derived_names::{alternative_mapped_namespace, mapped_namespace, short_hash};
 pub use foreign_cluster::*;
 pub use key::Key;
 pub use names::*;

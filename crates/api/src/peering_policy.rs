@@ -515,6 +515,11 @@ pub struct Consume {
     /// in part.
     #[serde(skip_serializing_if = "ResourceList::is_empty")]
     pub max_resources: ResourceList,
+    /// Labels with a domain that the virtual nodes of one peer take over from its offers, in addition to architecture, operating system,
+    /// region and zone. A `*` at the end matches everything. They may draw pods that select nodes by them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub node_labels: Vec<String>,
 }
 
 /// Who decides on an offer.

@@ -93,8 +93,8 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
         let url = api.resource_url().to_owned();
         let limits = allowance.as_ref().map(|allowance| allowance.limits.clone());
         let mut watched = Watched { content: objects.clone(), listed: None, allowance };
-        let begin = move || (events(api.clone(), config.clone(), limits.clone()), Instant::now());
-        let (mut events, mut begun) = begin();
+        let start_events = move || (events(api.clone(), config.clone(), limits.clone()), Instant::now());
+        let (mut events, mut begun) = start_events();
         tokio::spawn(async move {
             let mut failures = 0;
             loop {
@@ -125,7 +125,7 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
                 if exceeded {
                     watched.abort_list();
                     let _ = tokio::time::timeout(RETRY_DELAY, stop.cancelled()).await;
-                    (events, begun) = begin();
+                    (events, begun) = start_events();
                 }
             }
         });
@@ -222,14 +222,18 @@ impl<R: PartialEq> Watched<R> {
 }
 
 /// Each object that a watch shows, and each change of it, without keeping any. A broken watch is restarted with growing delays, and then
-/// shows all objects again. Reads no faster than its consumer.
-pub fn follow<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = K> + Send + Unpin + 'static
+/// shows all objects again. Reads no faster than its consumer. The objects are at a provider with these `limits`.
+pub fn follow<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    limits: Arc<ProviderLimits>,
+) -> impl Stream<Item = K> + Send + Unpin + 'static
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let url = api.resource_url().to_owned();
     let mut failures = 0;
-    let seen = events(api, config, None).filter_map(move |event| {
+    let seen = events(api, config, Some(limits)).filter_map(move |event| {
         let object = match event {
             Err(error) => {
                 failures += 1;

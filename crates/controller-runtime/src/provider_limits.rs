@@ -25,6 +25,10 @@ pub const MAX_ANSWER_LEN: usize = 2 << 20;
 pub const MAX_EVENT_ANSWER_LEN: usize = 512 << 10;
 /// Maximum number of values in a single object: parsed, each takes up to a hundred bytes.
 pub const MAX_VALUES: usize = 40_000;
+/// The same for a page of a list, and for the metrics of many pods.
+pub const MAX_PAGE_VALUES: usize = 16 * MAX_VALUES;
+/// Maximum number of objects in a page. We ask for 16, but the provider may ignore that, and each takes memory before it is read.
+pub const MAX_PAGE_OBJECTS: usize = 1_000;
 /// Maximum number of pages of one list.
 pub const MAX_PAGES: usize = 1_000;
 /// Maximum time to read one page.
@@ -65,6 +69,8 @@ pub enum LimitExceeded {
     PageTime,
     #[error("a list of more than {MAX_PAGES} pages")]
     Pages,
+    #[error("a page of more than {MAX_PAGE_OBJECTS} objects")]
+    PageObjects,
     #[error("an object of more than {MAX_VALUES} values")]
     Values,
     #[error("more than {MAX_OBJECTS} objects")]
@@ -81,6 +87,7 @@ impl LimitExceeded {
             Self::AnswerLen(_) => "answer",
             Self::PageTime => "page-time",
             Self::Pages => "pages",
+            Self::PageObjects => "page-objects",
             Self::Values => "values",
             Self::Objects => "objects",
             Self::Bytes => "bytes",
@@ -400,7 +407,7 @@ mod tests {
         let again = now + RETRY_DELAY * 2;
         limits.exceeded(LimitExceeded::Objects, again);
         let shown = |after: Duration| limits.exceeded_lately(again + after);
-        assert_eq!(shown(SHOWN_FOR - Duration::from_secs(1)), Some(LimitExceeded::Pages), "the text changes with each answer");
+        assert_eq!(shown(SHOWN_FOR / 2), Some(LimitExceeded::Pages), "the text changes with each answer");
         assert_eq!(shown(SHOWN_FOR), None);
     }
 

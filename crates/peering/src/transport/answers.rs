@@ -11,8 +11,8 @@ use std::{
 use http::Uri;
 use hyper::body::{Body, Buf, Bytes, Frame};
 use liqo_controller_runtime::provider_limits::{
-    EVENT_COST, LimitExceeded, MAX_ANSWER_LEN, MAX_EVENT_ANSWER_LEN, MAX_PAGE_LEN, MAX_VALUES, PAGE_TIMEOUT, ProviderLimits,
-    REQUEST_COST,
+    EVENT_COST, LimitExceeded, MAX_ANSWER_LEN, MAX_EVENT_ANSWER_LEN, MAX_PAGE_LEN, MAX_PAGE_OBJECTS, MAX_PAGE_VALUES, MAX_VALUES,
+    PAGE_TIMEOUT, ProviderLimits, REQUEST_COST,
 };
 use tokio::{
     sync::OwnedSemaphorePermit,
@@ -40,9 +40,14 @@ impl Answer {
         let (path, query) = (uri.path(), uri.query().unwrap_or_default());
         let has = |parameter: &str| query.split('&').any(|pair| pair.starts_with(parameter));
         let of_events = path.ends_with("/events");
-        match path.rsplit('/').next() {
+        // A pod may have the name of a subresource.
+        let subresource = match path.split('/').collect::<Vec<_>>().as_slice() {
+            ["", "api", "v1", "namespaces", _, "pods", _, subresource] => Some(*subresource),
+            _ => None,
+        };
+        match subresource {
             Some("log") => Self::Log,
-            Some("exec" | "attach" | "portforward") => Self::Object,
+            Some(_) => Self::Object,
             _ if path.starts_with("/apis/metrics.k8s.io/") => Self::Metrics,
             _ if has("watch=true") => Self::Watch(if of_events { MAX_EVENT_ANSWER_LEN } else { MAX_ANSWER_LEN }),
             _ if has("limit=") => Self::Page(if of_events { MAX_EVENT_ANSWER_LEN } else { MAX_PAGE_LEN }),
@@ -104,7 +109,7 @@ pub struct LimitedBody<B> {
     limits: Arc<ProviderLimits>,
     /// Bytes so far, of a watch in this line.
     len: usize,
-    values: ValueCount,
+    json: JsonCount,
     wait: Option<Pin<Box<Sleep>>>,
     deadline: Option<Pin<Box<Sleep>>>,
     _turn: Option<PageTurn>,
@@ -113,7 +118,7 @@ pub struct LimitedBody<B> {
 impl<B> LimitedBody<B> {
     pub fn new(inner: B, answer: Answer, limits: Arc<ProviderLimits>, turn: Option<PageTurn>) -> Self {
         let deadline = turn.as_ref().map(|turn| Box::pin(sleep_until(turn.until)));
-        Self { inner, answer, limits, len: 0, values: ValueCount::default(), wait: None, deadline, _turn: turn }
+        Self { inner, answer, limits, len: 0, json: JsonCount::default(), wait: None, deadline, _turn: turn }
     }
 
     fn count(&mut self, data: &[u8]) -> Result<(), LimitExceeded> {
@@ -138,7 +143,11 @@ impl<B> LimitedBody<B> {
             return Err(LimitExceeded::AnswerLen(max_len));
         }
         match self.answer {
-            Answer::Object if self.values.add(data) > MAX_VALUES => return Err(LimitExceeded::Values),
+            Answer::Object => self.json.add(data).check(MAX_VALUES)?,
+            Answer::Metrics | Answer::Page(_) => self.json.add(data).check(MAX_PAGE_VALUES)?,
+            Answer::Log | Answer::Watch(_) => {}
+        }
+        match self.answer {
             Answer::Watch(_) | Answer::Page(_) => {
                 let wait = self.limits.pace(cost);
                 self.wait = (wait > Duration::ZERO).then(|| Box::pin(sleep(wait)));
@@ -176,26 +185,46 @@ where
     }
 }
 
-/// The number of values in a JSON text, as it arrives.
+/// What a JSON text contains, as it arrives.
 #[derive(Default)]
-struct ValueCount {
+struct JsonCount {
     values: usize,
+    /// Objects in the lists of the outermost object: the items of a page.
+    items: usize,
+    depth: usize,
     in_string: bool,
     escaped: bool,
 }
 
-impl ValueCount {
-    fn add(&mut self, text: &[u8]) -> usize {
+impl JsonCount {
+    fn add(&mut self, text: &[u8]) -> &Self {
         for byte in text {
             match byte {
                 _ if self.escaped => self.escaped = false,
                 b'\\' if self.in_string => self.escaped = true,
                 b'"' => self.in_string = !self.in_string,
-                b',' | b'[' | b'{' if !self.in_string => self.values += 1,
+                _ if self.in_string => {}
+                b',' => self.values += 1,
+                b'[' | b'{' => {
+                    self.values += 1;
+                    self.items += usize::from(*byte == b'{' && self.depth == 2);
+                    self.depth += 1;
+                }
+                b']' | b'}' => self.depth = self.depth.saturating_sub(1),
                 _ => {}
             }
         }
-        self.values
+        self
+    }
+
+    fn check(&self, max_values: usize) -> Result<(), LimitExceeded> {
+        if self.items > MAX_PAGE_OBJECTS {
+            Err(LimitExceeded::PageObjects)
+        } else if self.values > max_values {
+            Err(LimitExceeded::Values)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -212,7 +241,8 @@ mod tests {
         assert_eq!(answer("/api/v1/namespaces/t/secrets?&labelSelector=a&limit=16"), Answer::Page(MAX_PAGE_LEN));
         assert_eq!(answer("/api/v1/namespaces/t/secrets?&watch=true&resourceVersion=0"), Answer::Watch(MAX_ANSWER_LEN));
         assert_eq!(answer("/api/v1/namespaces/m/events?&limit=16"), Answer::Page(MAX_EVENT_ANSWER_LEN));
-        assert_eq!(answer("/api/v1/namespaces/t/secrets/a"), Answer::Object);
+        assert_eq!(answer("/api/v1/namespaces/t/secrets/log"), Answer::Object);
+        assert_eq!(answer("/api/v1/namespaces/pods/pods/log"), Answer::Object);
     }
 
     #[test]
@@ -224,9 +254,20 @@ mod tests {
     }
 
     #[test]
-    fn values_are_counted_across_pieces() {
-        let mut count = ValueCount::default();
+    fn values_and_items_are_counted_across_pieces() {
+        let mut count = JsonCount::default();
         count.add(br#"{"a":"{{{,"#);
-        assert_eq!(count.add(br#"\",[","b":[1,2]}"#), 4);
+        assert_eq!(count.add(br#"\",[","b":[1,2]}"#).values, 4);
+        let mut page = JsonCount::default();
+        page.add(br#"{"metadata":{},"items":[{"a":[{},{}]"#);
+        assert_eq!(page.add(br#"},{}],"more":{}}"#).items, 2);
+    }
+
+    #[test]
+    fn an_object_may_have_fewer_values_than_a_page_and_a_page_not_any_number_of_objects() {
+        let of = |values, items| JsonCount { values, items, ..JsonCount::default() };
+        assert_eq!(of(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS).check(MAX_PAGE_VALUES), Ok(()));
+        assert_eq!(of(MAX_VALUES + 1, 0).check(MAX_VALUES), Err(LimitExceeded::Values));
+        assert_eq!(of(0, MAX_PAGE_OBJECTS + 1).check(MAX_PAGE_VALUES), Err(LimitExceeded::PageObjects));
     }
 }

@@ -16,10 +16,15 @@ use liqo_api::{
 };
 use liqo_quantity::{ResourceArgument, unit_of};
 
+use super::reduce::ADVERTISED;
+
 /// Maximum number of pools from one provider, because each becomes a node. Further ones are refused.
 pub const MAX_POOLS: usize = 16;
 /// An offer with more labels is refused.
 const MAX_LABELS: usize = 64;
+/// Maximum number of labels that a message names, and maximum length of each in characters.
+const MAX_NAMED: usize = 5;
+const MAX_KEY_LEN: usize = 80;
 /// Further resources of an offer are ignored.
 const MAX_RESOURCES: usize = 64;
 
@@ -101,7 +106,7 @@ pub fn judge(
         };
         let status = verdict.status();
         match verdict {
-            Verdict::Accept(resources) => {
+            Verdict::Accept(resources, _) => {
                 outcomes.accepted.push(name);
                 here.extend(apply_node(intent, offer, resources, local));
             }
@@ -137,8 +142,8 @@ pub fn remove_all(local: &LocalObjects) -> Vec<Action> {
 }
 
 enum Verdict {
-    /// Accepts this part of the offer.
-    Accept(ResourceList),
+    /// Accepts this part of the offer. The text names what is left out of its labels.
+    Accept(ResourceList, Option<String>),
     /// The user has to decide.
     Ask(String),
     /// The offer contains nothing useful yet.
@@ -149,7 +154,7 @@ enum Verdict {
 impl Verdict {
     fn status(&self) -> ResourceOfferStatus {
         match self {
-            Self::Accept(_) => ResourceOfferStatus { phase: OfferPhase::Accepted, message: None },
+            Self::Accept(_, left_out) => ResourceOfferStatus { phase: OfferPhase::Accepted, message: left_out.clone() },
             Self::Ask(why) => ResourceOfferStatus { phase: OfferPhase::ManualActionRequired, message: Some(why.clone()) },
             Self::Wait(why) => ResourceOfferStatus { phase: OfferPhase::Pending, message: Some(why.clone()) },
             Self::Refuse(why) => ResourceOfferStatus { phase: OfferPhase::Refused, message: Some(why.clone()) },
@@ -217,7 +222,31 @@ fn verdict(
     if !exists && resources.capped_by(&limits.resources).is_zero() {
         return Verdict::Wait("the consumer's PeeringPolicy accepts no more resources of this provider now".to_owned());
     }
-    Verdict::Accept(limits.take(&resources))
+    Verdict::Accept(limits.take(&resources), left_out(&offer.spec.labels, consume))
+}
+
+/// Whether a virtual node takes over a label of an offer. Other software gives meaning to labels with its domain: they could draw pods
+/// that are to run on certain nodes of this cluster.
+fn keeps_label(consume: &Consume, key: &str) -> bool {
+    let allowed = consume.node_labels.iter().any(|pattern| match pattern.strip_suffix('*') {
+        Some(start) => key.starts_with(start),
+        None => pattern == key,
+    });
+    allowed || !key.contains('/') || ADVERTISED.contains(&key)
+}
+
+/// Names the labels that the virtual node does not take over.
+fn left_out(labels: &BTreeMap<String, String>, consume: &Consume) -> Option<String> {
+    let dropped: Vec<String> = labels.keys().filter(|key| !keeps_label(consume, key)).map(String::as_str).map(short).collect();
+    let (first, more) =
+        (dropped.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", "), dropped.len().saturating_sub(MAX_NAMED));
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!dropped.is_empty())
+        .then(|| format!("the node has no label {first}{more}: the consumer's PeeringPolicy does not name it in nodeLabels"))
+}
+
+fn short(key: &str) -> String {
+    key.chars().take(MAX_KEY_LEN).collect()
 }
 
 /// Why an offer is invalid, whatever our policy says.
@@ -259,13 +288,14 @@ fn is_pool_name(name: &str) -> bool {
 fn apply_node(intent: &BorrowingIntent, offer: &ResourceOffer, resources: ResourceList, local: &LocalObjects) -> Option<Action> {
     let pool = offer.spec.pool.clone();
     let node = local.nodes.get(&pool);
+    let keeps = |key: &str| intent.consume.as_ref().is_some_and(|consume| keeps_label(consume, key));
     let spec = VirtualNodeSpec {
         cluster_id: intent.provider.clone(),
         cluster_name: intent.cluster_name.clone(),
         pool,
         resources,
         withdrawal_timestamp: offer.spec.withdrawal_timestamp.clone(),
-        labels: offer.spec.labels.clone(),
+        labels: offer.spec.labels.iter().filter(|(key, _)| keeps(key)).map(|(key, value)| (key.clone(), value.clone())).collect(),
     };
     // A node that is being deleted is created again when it is gone.
     let unchanged = node.is_some_and(|node| node.deleting || node.spec == spec);

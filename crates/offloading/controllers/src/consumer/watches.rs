@@ -232,15 +232,18 @@ pub fn remote_events(
     mapped: &str,
 ) -> EventWatch {
     let config = watcher::Config::default().timeout(WATCH_SECONDS).fields(remote_events::FIELD_SELECTOR);
-    let mut seen = cache::follow(Api::<Event>::namespaced(remote.connection.client.clone(), mapped), config);
+    let (client, limits) = (remote.connection.client.clone(), remote.connection.limits.clone());
+    let mut seen = cache::follow(Api::<Event>::namespaced(client, mapped), config, limits);
     let (stop, consumer, peer) = (remote.stop.child_token(), Arc::downgrade(consumer), peer.clone());
     let (ended, namespace, here) = (stop.clone(), namespace.to_owned(), mapped.to_owned());
     tokio::spawn(ended.run_until_cancelled_owned(async move {
         while let Some(event) = seen.next().await {
+            // Reduced first: a whole event takes more memory.
+            let event = RemoteEvent::of(event, &here, Timestamp::now());
             // What the provider sends faster waits there.
             tokio::time::sleep(peer.event_delay(Instant::now())).await;
             let Some(consumer) = consumer.upgrade() else { return };
-            remote_event(&consumer, &peer, &namespace, RemoteEvent::of(event, &here, Timestamp::now()));
+            remote_event(&consumer, &peer, &namespace, event);
         }
     }));
     EventWatch { mapped: mapped.to_owned(), _stop: stop.drop_guard() }

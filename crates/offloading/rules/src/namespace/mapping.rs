@@ -2,11 +2,23 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use liqo_api::{ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, is_reserved, mapped_namespace};
+use liqo_api::{
+    ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, alternative_mapped_namespace, is_reserved, mapped_namespace,
+};
 
 use crate::dns_names;
 use crate::namespace::mapped::{ConsumerNamespace, NamespaceKind};
 use crate::pod::usage::{self, ConsumerPolicy};
+
+/// How the message begins when somebody else has a namespace of the wanted name. Consumers look for it.
+pub(super) const NAME_TAKEN: &str = "NameTaken";
+
+/// Top-level domains of more than two letters that are often asked for, and those that networks use for themselves.
+const TOP_LEVEL_DOMAINS: [&str; 40] = [
+    "aero", "agency", "app", "arpa", "asia", "biz", "cat", "cloud", "com", "coop", "corp", "dev", "digital", "edu", "global",
+    "gov", "group", "home", "info", "int", "internal", "jobs", "lan", "live", "local", "mil", "mobi", "name", "net", "network",
+    "online", "org", "pro", "services", "site", "systems", "tech", "travel", "xyz", "zone",
+];
 
 /// The input of a plan.
 pub struct Snapshot<'a> {
@@ -119,11 +131,18 @@ pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
 }
 
 fn taken(name: &str) -> String {
-    format!("NameTaken: namespace {name} exists in this cluster and is not this consumer's; Liqo does not change it")
+    format!("{NAME_TAKEN}: namespace {name} exists in this cluster and is not this consumer's; Liqo does not change it")
 }
 
 fn entry(name: &str, uid: Option<&String>, phase: MappedNamespacePhase, message: &str) -> MappedNamespace {
     MappedNamespace { remote_name: name.to_owned(), uid: uid.cloned(), phase, message: Some(message.to_owned()) }
+}
+
+/// Whether pods would look up public names in a namespace of this name. With the search domain `svc.cluster.local`, `example.com` first
+/// means the Service `example` of the namespace `com`. These are the domains of countries and others that are often asked for, not all.
+fn is_top_level_domain(name: &str) -> bool {
+    let is_country = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_lowercase());
+    is_country || name.starts_with("xn--") || TOP_LEVEL_DOMAINS.contains(&name)
 }
 
 /// Whether this name is valid for the mapped namespace of this home namespace.
@@ -145,13 +164,19 @@ fn acceptable(
     }
     let others = policy.map(|policy| policy.usage.namespace_names.as_slice()).unwrap_or_default();
     if usage::is_named(others, name) {
-        return Ok(());
+        let is_domain = is_top_level_domain(name) && !others.iter().any(|other| other == name);
+        let refusal = || {
+            format!(
+                "{name} is a top-level domain: pods here would find Services of this namespace under public names; the provider's policy must contain the full name in namespaceNames"
+            )
+        };
+        return if is_domain { Err(refusal()) } else { Ok(()) };
     }
     let Some(NamespaceKind::Tenant { cluster_name: Some(cluster_name) }) = tenant.map(|tenant| &tenant.kind) else {
         return Err("the name of the consumer's cluster is not known here yet".to_owned());
     };
     let expected = mapped_namespace(home, cluster_name, consumer);
-    if expected != name {
+    if expected != name && alternative_mapped_namespace(&expected, consumer).as_deref() != Some(name) {
         return Err(if others.is_empty() {
             format!("the only name that this cluster allows for the namespace is {expected}")
         } else {
@@ -261,6 +286,31 @@ mod tests {
         assert!(refusal("demo", "../x").unwrap().contains("no name"));
         let message = refusal("demo", "other").unwrap();
         assert!(message.contains(&name("demo")) && message.contains("shared, team-*"), "{message}");
+    }
+
+    #[test]
+    fn a_consumer_whose_default_name_is_taken_may_use_the_longer_one() {
+        let longer = alternative_mapped_namespace(&name("demo"), &consumer()).unwrap();
+        let plan = planned(Some(&map(&[("demo", &longer)], &[])), &[], &[], &[]);
+        assert_eq!(plan.steps, [Step::Create { home: "demo".into(), name: longer }]);
+        let of_another = alternative_mapped_namespace(&name("shop"), &consumer()).unwrap();
+        assert!(refusal("demo", &of_another).contains("only name"));
+    }
+
+    #[test]
+    fn top_level_domains_are_namespaces_only_if_the_policy_names_them() {
+        let refusal = |names: serde_json::Value, remote: &str| {
+            let policy = policy(json!({ "namespaceNames": names }));
+            let plan = planned_by(Some(&policy), Some(&map(&[("demo", remote)], &[])), &[], &[], &[]);
+            plan.status.get("demo").and_then(|entry| entry.message.clone())
+        };
+        for name in ["com", "io", "internal", "xn--p1ai"] {
+            assert!(refusal(json!(["*"]), name).unwrap().contains("top-level domain"), "{name}");
+            assert_eq!(refusal(json!(["*", name]), name), None, "{name}");
+        }
+        for name in ["demo", "shop", "com-1", "a1"] {
+            assert_eq!(refusal(json!(["*"]), name), None, "{name}");
+        }
     }
 
     #[test]

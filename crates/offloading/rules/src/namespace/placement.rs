@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{
     ClusterId, MappedNamespacePhase, NamespaceMap, NamespaceMappingStrategy, NamespaceOffloading, NamespaceReadyReason,
-    OffloadedReason, RemoteNamespace, WantedNamespace, annotations, mapped_namespace,
+    OffloadedReason, RemoteNamespace, WantedNamespace, alternative_mapped_namespace, annotations, mapped_namespace,
 };
 use serde_json::{Map, Value, json};
 
+use crate::namespace::mapping::NAME_TAKEN;
 use crate::namespace::node_selector;
 use crate::pod::local::NamespaceState;
 
@@ -63,9 +64,23 @@ pub fn remote_name(namespace: &str, offloading: &NamespaceOffloading, us: (&str,
 /// in it any more. That this cluster (`us`) is called differently now is no reason.
 pub fn is_outdated(map: &NamespaceMap, namespace: &str, wanted: &str, us: &ClusterId) -> bool {
     let ending = format!("-{}", us.short());
-    let is_chosen = |name: &str| name == namespace || !name.ends_with(&ending);
     let standing = map.spec.mappings.get(namespace).map(|standing| standing.remote_name.as_str());
+    if standing.is_some() && standing == alternative_mapped_namespace(wanted, us).as_deref() {
+        return false;
+    }
+    let is_chosen = |name: &str| name == namespace || !name.ends_with(&ending);
     standing.is_some_and(|standing| standing != wanted && (is_chosen(standing) || is_chosen(wanted)))
+}
+
+/// The name to ask for instead of a `wanted` default name that somebody else has taken at the provider.
+fn instead_of_taken(map: &NamespaceMap, namespace: &str, wanted: &str, us: &ClusterId) -> Option<String> {
+    let alternative = alternative_mapped_namespace(wanted, us)?;
+    let standing = &map.spec.mappings.get(namespace)?.remote_name;
+    let said = map.status.as_ref()?.namespaces.get(namespace).filter(|said| said.remote_name == *standing)?;
+    let message = said.message.as_deref().unwrap_or_default();
+    let is_taken = standing == wanted && said.phase == MappedNamespacePhase::Refused && message.starts_with(NAME_TAKEN);
+    // Once chosen it stays, even if the provider refuses it, too: the two must not take turns.
+    (is_taken || *standing == alternative).then_some(alternative)
 }
 
 /// The merge patch from a map to the wanted mappings; `None` if they are equal. A mapping keeps its name, unless the provider refused
@@ -79,9 +94,14 @@ pub fn patch(
     let standing = &map.spec.mappings;
     let refused = |namespace: &str| matches!(namespace_state(Some(map), namespace), NamespaceState::Refused { .. });
     let renamed = |namespace: &str, name: &str| is_outdated(map, namespace, name, us) && !runs(namespace);
-    let added = wanted.iter().filter(|(namespace, mapping)| match standing.get(*namespace) {
-        Some(standing) => standing != *mapping && (refused(namespace) || renamed(namespace, &mapping.remote_name)),
-        None => true,
+    let added = wanted.iter().filter_map(|(namespace, mapping)| {
+        let instead = instead_of_taken(map, namespace, &mapping.remote_name, us);
+        let mapping = instead.map_or_else(|| mapping.clone(), |remote_name| WantedNamespace { remote_name });
+        let differs = match standing.get(namespace) {
+            Some(standing) => *standing != mapping && (refused(namespace) || renamed(namespace, &mapping.remote_name)),
+            None => true,
+        };
+        differs.then_some((namespace, mapping))
     });
     let removed = standing.keys().filter(|namespace| !wanted.contains_key(*namespace));
     let changes: Map<String, Value> = added
@@ -317,6 +337,33 @@ mod tests {
         let refused = map_of(&[("demo", &before)], MappedNamespacePhase::Refused);
         assert_eq!(patch(&refused, &renamed), Some(json!({"spec": {"mappings": {"demo": {"remoteName": now}}}})));
         assert_eq!(patch(&refused, &refused.spec.mappings), None);
+    }
+
+    #[test]
+    fn a_default_name_that_somebody_else_has_taken_is_replaced_once() {
+        let (wanted, longer) = (mapped_namespace("demo", "rome", &us()), {
+            let default = mapped_namespace("demo", "rome", &us());
+            alternative_mapped_namespace(&default, &us()).unwrap()
+        });
+        let said = |name: &str, phase, message: &str| {
+            let mut map = map_of(&[("demo", name)], phase);
+            map.status.as_mut().unwrap().namespaces.get_mut("demo").unwrap().message = Some(message.to_owned());
+            map
+        };
+        let mappings = map_of(&[("demo", &wanted)], MappedNamespacePhase::Ready).spec.mappings;
+        let patch = |map: &NamespaceMap| patch(map, &mappings, &us(), |_| false);
+        let taken = "NameTaken: namespace x exists in this cluster";
+        let changed = json!({"spec": {"mappings": {"demo": {"remoteName": longer}}}});
+        assert_eq!(patch(&said(&wanted, MappedNamespacePhase::Refused, taken)), Some(changed));
+        assert_eq!(patch(&said(&wanted, MappedNamespacePhase::Refused, "another reason")), None);
+        for (phase, message) in [(MappedNamespacePhase::Ready, ""), (MappedNamespacePhase::Refused, taken)] {
+            let standing = said(&longer, phase, message);
+            assert_eq!(patch(&standing), None, "{phase:?}");
+            assert!(!is_outdated(&standing, "demo", &wanted, &us()));
+        }
+        let chosen = said("shop", MappedNamespacePhase::Refused, taken);
+        let by_name = map_of(&[("demo", "shop")], MappedNamespacePhase::Ready).spec.mappings;
+        assert_eq!(super::patch(&chosen, &by_name, &us(), |_| false), None, "a name that the user chose stays");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::replica::label_selector::Selector;
 /// Networks that are not the internet: private and shared ones, loopback and link-local, those reserved for protocols and
 /// measurements, the IPv4 translation prefixes, and the address where Azure's nodes ask their host. A cluster's pods, services and
 /// nodes usually have addresses in these, so they mean different things in two clusters.
-const PRIVATE: [&str; 15] = [
+const PRIVATE: [&str; 20] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
     "100.64.0.0/10",
@@ -27,11 +27,20 @@ const PRIVATE: [&str; 15] = [
     "192.0.0.0/24",
     "192.168.0.0/16",
     "198.18.0.0/15",
+    // Multicast, and the reserved range that some clusters use for pods.
+    "224.0.0.0/3",
     "::1/128",
+    // Each address in the next four contains an IPv4 address, which may be private.
     "64:ff9b::/96",
     "64:ff9b:1::/48",
+    "2001::/32",
+    "2002::/16",
     "fc00::/7",
     "fe80::/10",
+    // Private addresses of before 2004, which some routers still carry.
+    "fec0::/10",
+    // Multicast.
+    "ff00::/8",
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]

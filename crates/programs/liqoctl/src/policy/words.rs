@@ -231,6 +231,10 @@ fn of_consume(consume: &Consume) -> Vec<Sentence> {
         );
         all.push(sentence("consume.maxResources", text));
     }
+    if !consume.node_labels.is_empty() {
+        let text = format!("its virtual nodes also take over the labels {}", consume.node_labels.join(", "));
+        all.push(sentence("consume.nodeLabels", text));
+    }
     all
 }
 

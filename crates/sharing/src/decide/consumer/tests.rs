@@ -164,6 +164,40 @@ fn invalid_offers_are_refused_with_the_reason() {
 }
 
 #[test]
+fn a_node_takes_over_the_labels_that_the_policy_allows_and_the_answer_names_the_others() {
+    let labels = [
+        ("eks.amazonaws.com/nodegroup", "gpu"),
+        ("karpenter.sh/capacity-type", "spot"),
+        ("example.com/gpu", "yes"),
+        ("kubernetes.io/arch", "arm64"),
+        ("topology.kubernetes.io/zone", "eu-1"),
+        ("tier", "gold"),
+    ];
+    let mut offer = offer("cpu=4");
+    offer.spec.labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let judged_by = |allowed: &[&str]| {
+        let mut intent = intent();
+        intent.consume.as_mut().unwrap().node_labels = allowed.iter().map(|&pattern| pattern.to_owned()).collect();
+        let offers = BTreeMap::from([("default".to_owned(), Arc::new(offer.clone()))]);
+        let actions = judge(&intent, &offers, &LocalObjects::default(), None).actions;
+        let (Some(Action::ApplyNode(node)), Some(Action::Answer(_, status))) = (actions.first(), actions.last()) else {
+            panic!("{actions:?}")
+        };
+        (node.labels.keys().cloned().collect::<Vec<_>>(), status.message.clone())
+    };
+    let (kept, message) = judged_by(&[]);
+    assert_eq!(kept, ["kubernetes.io/arch", "tier", "topology.kubernetes.io/zone"]);
+    let message = message.unwrap();
+    for (dropped, _) in &labels[..3] {
+        assert!(message.contains(dropped), "{message}");
+    }
+    let (kept, message) = judged_by(&["example.com/*", "eks.amazonaws.com/nodegroup"]);
+    assert_eq!(kept.len(), 5);
+    assert!(!kept.iter().any(|key| key.starts_with("karpenter")) && message.unwrap().contains("karpenter.sh/capacity-type"));
+    assert_eq!(judged_by(&["*"]).1, None);
+}
+
+#[test]
 fn pools_without_a_dns_label_as_name_are_refused_and_not_copied() {
     for name in ["a.b", "A", "", "-a", "a/b", &"a".repeat(64)] {
         let mut bad = offer("cpu=4");

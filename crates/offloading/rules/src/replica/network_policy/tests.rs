@@ -115,7 +115,7 @@ fn the_internet_is_what_is_not_private() {
     for private in ["10.0.0.0/8", "169.254.0.0/16", "203.0.113.7/32"] {
         assert!(all.contains(&net(private)), "{private}");
     }
-    let six = ["::1/128", "64:ff9b::/96", "64:ff9b:1::/48", "fc00::/7", "fe80::/10"];
+    let six = ["::1/128", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16", "fc00::/7", "fe80::/9", "ff00::/8"];
     assert_eq!(open("::/0").unwrap(), six.map(net).into());
     for (what, address) in [
         ("private IPv4 behind a translator", "64:ff9b::a00:1/128"),
@@ -124,6 +124,13 @@ fn the_internet_is_what_is_not_private() {
         ("metadata of Oracle's cloud", "192.0.0.192/32"),
         ("this host", "0.0.0.0/32"),
         ("a network for measurements", "198.19.255.1/32"),
+        ("a reserved range that some clusters use", "240.1.2.3/32"),
+        ("everybody in this network", "255.255.255.255/32"),
+        ("multicast", "239.1.1.1/32"),
+        ("private IPv4 in 6to4", "2002:a00:1::/128"),
+        ("private IPv4 in Teredo", "2001:0:a00:1::/128"),
+        ("former private IPv6", "fec0::1/128"),
+        ("multicast over IPv6", "ff02::1/128"),
     ] {
         assert_eq!(open(address), None, "{what}");
     }
