@@ -116,16 +116,17 @@ fn of_rules(provide: &Provide) -> Vec<Sentence> {
 /// How many namespaces, Services and endpoints the peer may have, where that is not the default.
 fn of_numbers(usage: &Usage) -> Vec<Sentence> {
     let default = Usage::default();
-    let all = [
+    let all: [(&str, &str, u32, u32); 3] = [
         ("maxNamespaces", "namespaces", usage.max_namespaces.into(), default.max_namespaces.into()),
         ("maxServices", "Services", usage.max_services.into(), default.max_services.into()),
         ("maxEndpoints", "endpoints, each counted for every port,", usage.max_endpoints, default.max_endpoints),
     ];
-    let others = all.into_iter().filter(|(_, _, number, default): &(_, _, u32, u32)| number != default);
-    let say = |(field, what, number, _)| {
-        sentence(&format!("provide.usage.{field}"), format!("maximum number of {what} for each peer: {number}"))
-    };
-    others.map(say).collect()
+    let mut sentences = Vec::new();
+    for (field, what, number, _) in all.into_iter().filter(|(_, _, number, default)| number != default) {
+        let text = format!("maximum number of {what} for each peer: {number}");
+        sentences.push(sentence(&format!("provide.usage.{field}"), text));
+    }
+    sentences
 }
 
 /// What the peer's pods may use. Leaves out defaults that allow nothing.
