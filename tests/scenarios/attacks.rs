@@ -9,7 +9,7 @@ use kube::{
     client::Body,
     core::Request,
 };
-use liqo_api::{ShadowPod, tenant_namespace};
+use liqo_api::{CONTROLLER_MANAGER, ShadowPod, consumer_service_account, tenant_namespace};
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Map, Value, json};
 
@@ -180,9 +180,34 @@ async fn few_requests_are_handled_at_a_time(attacker: &Attacker, milan: &Cluster
     Ok(())
 }
 
+/// A credential renews itself: its own account gets a token that is bound to its session and lives an hour, and no other.
+async fn only_its_own_token_is_renewed(attacker: &Attacker, account: &str, milan: &Cluster) -> Result<()> {
+    let uid = milan.kubectl(&["-n", "liqo", "get", "secret", account, "-o", "jsonpath={.metadata.uid}"]).await?;
+    let session = json!({ "apiVersion": "v1", "kind": "Secret", "name": account, "uid": uid });
+    for (of, seconds, bound, expected) in [
+        (account, 3600, &session, 201),
+        (account, 7200, &session, 403),
+        (account, 3600, &Value::Null, 403),
+        (CONTROLLER_MANAGER, 3600, &session, 403),
+    ] {
+        let body = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": { "audiences": [], "expirationSeconds": seconds, "boundObjectRef": bound } });
+        let url = format!("{CORE}/namespaces/liqo/serviceaccounts/{of}/token");
+        let request = http::Request::post(url).header("content-type", "application/json").body(serde_json::to_vec(&body)?)?;
+        let code = match attacker.cluster.client.request::<Value>(request).await {
+            Ok(_) => 201,
+            Err(kube::Error::Api(status)) => status.code,
+            Err(error) => return Err(error.into()),
+        };
+        ensure!(code == expected, "a token of {of} for {seconds} s, bound to {bound}: {code}");
+    }
+    Ok(())
+}
+
 pub async fn a_consumer_cannot_exhaust_the_memory_of_its_provider(world: Arc<World>) -> Result<()> {
     let (rome, milan) = (&world.rome, &world.milan);
-    let tenant = tenant_namespace(&rome.cluster_id().await?.parse()?);
+    let id = rome.cluster_id().await?.parse()?;
+    let tenant = tenant_namespace(&id);
     rome.offloaded_namespace(NAMESPACE, "Local").await?;
     // A running manager would delete what it did not create.
     rome.stop_manager().await?;
@@ -191,6 +216,7 @@ pub async fn a_consumer_cannot_exhaust_the_memory_of_its_provider(world: Arc<Wor
     let before = managers(&world)?;
 
     few_requests_are_handled_at_a_time(&attacker, milan).await?;
+    only_its_own_token_is_renewed(&attacker, &consumer_service_account(&id), milan).await?;
     the_api_server_refuses(&attacker).await?;
     the_manager_refuses(&attacker, milan).await?;
 

@@ -351,6 +351,15 @@ pub struct Usage {
     /// Maximum number of Services of one peer that get a load balancer.
     #[schemars(range(max = 1000))]
     pub max_load_balancers: u16,
+    /// Maximum number of namespaces of one peer here. Those that exist stay.
+    #[schemars(range(max = 1000))]
+    pub max_namespaces: u16,
+    /// Maximum number of Services of one peer here, in all its namespaces.
+    #[schemars(range(max = 10_000))]
+    pub max_services: u16,
+    /// Maximum number of endpoints of these Services, each counted for every port.
+    #[schemars(range(max = 1_000_000))]
+    pub max_endpoints: u32,
     /// Allowed ingress sources: who else may reach their pods, unless one of their `NetworkPolicies` forbids it. Each is a namespace here, such
     /// as that of an ingress controller, or an address range, such as that of load balancers.
     #[serde(rename = "entrances", skip_serializing_if = "Vec::is_empty")]
@@ -417,6 +426,9 @@ impl Default for Usage {
             ingress_annotations: Vec::new(),
             load_balancer_classes: Vec::new(),
             max_load_balancers: 10,
+            max_namespaces: 50,
+            max_services: 200,
+            max_endpoints: 5000,
             allowed_ingress_sources: Vec::new(),
             pod_security: PodSecurity::default(),
             runtime_class_name: None,

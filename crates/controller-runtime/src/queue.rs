@@ -1,7 +1,9 @@
 //! A queue of keys to reconcile: deduplicated, delayed, backed off, and never handled twice at the same time.
 
+mod lanes;
+
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet},
     fmt::Debug,
     future::Future,
     hash::Hash,
@@ -12,6 +14,8 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
+
+use lanes::Lanes;
 
 /// First delay after a failure; each further failure doubles it.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
@@ -51,7 +55,7 @@ struct Shared<K> {
 }
 
 struct State<K> {
-    ready: VecDeque<K>,
+    ready: Lanes<K>,
     waiting: HashSet<K>,
     running: HashSet<K>,
     again: HashSet<K>,
@@ -62,8 +66,13 @@ struct State<K> {
 
 impl<K: Clone + Eq + Hash + Ord + Debug + Send + 'static> Queue<K> {
     pub fn new() -> Self {
+        Self::fair(|_| String::new())
+    }
+
+    /// A queue in which keys of different lanes, such as tenants, take turns.
+    pub fn fair(lane_of: fn(&K) -> String) -> Self {
         let state = State {
-            ready: VecDeque::new(),
+            ready: Lanes::new(lane_of),
             waiting: HashSet::new(),
             running: HashSet::new(),
             again: HashSet::new(),
@@ -203,7 +212,7 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
         if self.running.contains(&key) {
             self.again.insert(key);
         } else if self.waiting.insert(key.clone()) {
-            self.ready.push_back(key);
+            self.ready.push(key);
         }
     }
 
@@ -232,7 +241,7 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
                 self.add(key);
             }
         }
-        let Some(key) = self.ready.pop_front() else {
+        let Some(key) = self.ready.pop() else {
             return (None, self.delayed.first().map(|(at, _)| *at));
         };
         self.waiting.remove(&key);

@@ -48,7 +48,7 @@ pub struct Renewal {
     pub request: TokenRequest,
 }
 
-/// The part of a ServiceAccount's token that says which account it is for, and to which Secret it is bound.
+/// The part of a `ServiceAccount`'s token that says which account it is for, and to which Secret it is bound.
 #[derive(Deserialize)]
 struct Claims {
     #[serde(rename = "kubernetes.io")]

@@ -46,8 +46,8 @@ struct InMemory {
     broken: bool,
     /// How many of the next requests fail after they claimed their token.
     fails: Mutex<usize>,
-    /// Whether each grant takes a moment.
-    slow: bool,
+    /// How long each grant takes.
+    delay: Duration,
     /// For each consumer, how many grants are in progress; and these numbers over time.
     in_progress: Mutex<HashMap<ClusterId, usize>>,
     concurrent: Mutex<Vec<usize>>,
@@ -153,10 +153,9 @@ impl Tenancies for InMemory {
 
     async fn ensure(&self, consumer: &Consumer) -> Result<Grant, TenancyError> {
         self.work()?;
-        if self.slow {
-            let _one = InProgress::begin(self, &consumer.id);
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        let one = InProgress::begin(self, &consumer.id);
+        tokio::time::sleep(self.delay).await;
+        drop(one);
         self.tenants.lock().unwrap().insert(consumer.id.clone(), consumer.name.clone());
         *self.granted.lock().unwrap() += 1;
         Ok(Grant {
@@ -552,7 +551,7 @@ async fn signed_requests_of_strangers_cost_the_cluster_nothing() {
 
 #[tokio::test]
 async fn one_tenant_that_renews_in_parallel_gets_one_turn_and_delays_nobody() {
-    let milan = Arc::new(Provider::start(InMemory { slow: true, ..InMemory::default() }).await);
+    let milan = Arc::new(Provider::start(InMemory { delay: Duration::from_millis(200), ..InMemory::default() }).await);
     let greedy = Arc::new(ClusterIdentity::generate().unwrap());
     ask(&milan, &greedy, "greedy", Some("reusable")).await;
     let renewals = (0..128).map(|_| {

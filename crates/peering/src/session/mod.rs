@@ -538,7 +538,7 @@ impl Worker {
         // While the current credential works, a provider that is busy does not matter to the user.
         if first || !is_transient {
             self.show(|view| {
-                view.authenticated = DesiredCondition::no(links::AUTHENTICATED, reason, sanitized(&refusal.message))
+                view.authenticated = DesiredCondition::no(links::AUTHENTICATED, reason, sanitized(&refusal.message));
             });
         }
         if is_transient { AuthFailure::Transient } else { AuthFailure::Denied }

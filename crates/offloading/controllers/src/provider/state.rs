@@ -98,8 +98,8 @@ struct TenantSecrets {
     stop: CancellationToken,
 }
 
-/// One queue for each kind of [`Target`].
-#[derive(Clone, Default)]
+/// One queue for each kind of [`Target`]. Tenants take turns where one of them can have many keys.
+#[derive(Clone)]
 pub struct Queues {
     pub namespaces: Queue<String>,
     pub tenant_secrets: Queue<String>,
@@ -109,6 +109,21 @@ pub struct Queues {
     pub accounts: Queue<Key>,
     pub usage: Queue<()>,
     pub isolation: Queue<()>,
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        Self {
+            namespaces: Queue::new(),
+            tenant_secrets: Queue::new(),
+            tenant_pods: Queue::new(),
+            shadow_pods: Queue::fair(|key| key.namespace.clone()),
+            replicas: Queue::fair(|group| group.tenant.clone()),
+            accounts: Queue::fair(|offer| offer.namespace.clone()),
+            usage: Queue::new(),
+            isolation: Queue::new(),
+        }
+    }
 }
 
 impl Queues {

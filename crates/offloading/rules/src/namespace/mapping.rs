@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use liqo_api::{
-    ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, alternative_mapped_namespace, is_reserved, mapped_namespace,
+    ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, Usage, alternative_mapped_namespace, is_reserved, mapped_namespace,
 };
 
 use crate::dns_names;
@@ -86,6 +86,9 @@ pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
         plan.status.insert(home.clone(), entry(name, Some(&namespace.uid), MappedNamespacePhase::Terminating, message));
     }
 
+    let is_ours =
+        |found: &Arc<ConsumerNamespace>| found.consumer == *consumer && matches!(found.kind, NamespaceKind::Mapped { .. });
+    let mut number = snapshot.namespaces.values().filter(|found| is_ours(found)).count();
     for (home, wanted) in wanted {
         // Delete a namespace under its former name first.
         if plan.status.contains_key(home) {
@@ -119,7 +122,11 @@ pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
             None => match acceptable(consumer, tenant, snapshot.policy, home, name) {
                 Err(message) => entry(name, None, MappedNamespacePhase::Refused, &message),
                 Ok(()) if (snapshot.taken)(name) => entry(name, None, MappedNamespacePhase::Refused, &taken(name)),
+                Ok(()) if number >= max_namespaces(snapshot.policy) => {
+                    entry(name, None, MappedNamespacePhase::Refused, &too_many(snapshot.policy))
+                }
                 Ok(()) => {
+                    number += 1;
                     plan.steps.push(Step::Create { home: home.clone(), name: name.clone() });
                     continue;
                 }
@@ -128,6 +135,15 @@ pub fn plan(consumer: &ClusterId, snapshot: &Snapshot) -> Plan {
         plan.status.insert(home.clone(), entry);
     }
     plan
+}
+
+fn max_namespaces(policy: Option<&ConsumerPolicy>) -> usize {
+    policy.map_or_else(|| Usage::default().max_namespaces, |policy| policy.usage.max_namespaces).into()
+}
+
+fn too_many(policy: Option<&ConsumerPolicy>) -> String {
+    let whose = policy.map_or_else(String::new, |policy| format!(", as PeeringPolicy {} says", policy.name));
+    format!("LimitReached: a consumer has at most {} namespaces in this cluster{whose}", max_namespaces(policy))
 }
 
 fn taken(name: &str) -> String {
@@ -244,6 +260,29 @@ mod tests {
         let third = planned(Some(&wanted), &made, &["u1"], &[]);
         assert_eq!((third.steps, third.status["demo"].phase), (vec![], MappedNamespacePhase::Ready));
         assert_eq!(third.status["demo"].uid.as_deref(), Some("u1"));
+    }
+
+    #[test]
+    fn a_consumer_has_only_as_many_namespaces_as_the_policy_says() {
+        let (a, b, c) = (name("a"), name("b"), name("c"));
+        let wanted = map(&[("a", &a), ("b", &b), ("c", &c)], &[]);
+        let two = policy(json!({ "maxNamespaces": 2 }));
+        let first = planned_by(Some(&two), Some(&wanted), &[], &[], &[]);
+        assert_eq!(first.steps.len(), 2);
+        assert_eq!(first.status["c"].phase, MappedNamespacePhase::Refused);
+        let message = first.status["c"].message.clone().unwrap();
+        assert!(message.contains("at most 2 namespaces"), "{message}");
+        // Those that exist stay, and are counted.
+        let one = policy(json!({ "maxNamespaces": 1 }));
+        let ours = [(a.as_str(), mapped("a", "u1")), (b.as_str(), mapped("b", "u2"))];
+        let later = planned_by(Some(&one), Some(&wanted), &ours, &["u1", "u2"], &[]);
+        assert!(later.steps.iter().all(|step| !matches!(step, Step::Delete { .. } | Step::Create { .. })), "{:?}", later.steps);
+        assert_eq!(later.status["c"].phase, MappedNamespacePhase::Refused);
+        // Nobody has more without a policy either.
+        let many: Vec<(String, String)> =
+            (0..60).map(|number| format!("n{number}")).map(|home| (home.clone(), name(&home))).collect();
+        let many: Vec<(&str, &str)> = many.iter().map(|(home, name)| (home.as_str(), name.as_str())).collect();
+        assert_eq!(planned(Some(&map(&many, &[])), &[], &[], &[]).steps.len(), 50);
     }
 
     #[test]

@@ -11,4 +11,5 @@ pub mod network_policy_translation;
 pub mod plan;
 pub mod record;
 pub mod service;
+pub mod service_quota;
 pub mod source;

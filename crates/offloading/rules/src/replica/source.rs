@@ -17,7 +17,7 @@ use crate::replica::isolation::{self, IsolationPolicy};
 use crate::replica::kind::Kind;
 use crate::replica::network_policy::NetworkPolicy;
 use crate::replica::record::obstacle_of_secret;
-use crate::replica::{exposure, ingress, service};
+use crate::replica::{exposure, ingress, service, service_quota};
 use crate::{dns_names, finalizer};
 
 /// The `ConfigMap` that every cluster's controller manager writes into every namespace, and restores.
@@ -126,6 +126,10 @@ pub struct Source {
     pub deleted: bool,
     /// Position of the finalizer that keeps it until its replica is gone.
     pub finalizer: Option<usize>,
+    /// Whether it is a Service of type `LoadBalancer`.
+    pub is_balanced: bool,
+    /// What it costs each node: the ports of a Service, the endpoints of a slice, each counted for every port. 0 for all others.
+    pub weight: usize,
 }
 
 impl Source {
@@ -138,8 +142,9 @@ impl Source {
         let content = &content;
         let name = bounded_name(text(content, "/metadata/name").unwrap_or_default());
         let kind = Kind::of(content).filter(|kind| *kind != Kind::Secret);
-        let kept =
-            kind.filter(|kind| kind.is_of_namespace()).map(|kind| Value::from(travelling_fields(kind, content)).to_string());
+        let kept = kind.filter(|kind| kind.is_of_namespace()).map(|kind| Value::from(travelling_fields(kind, content)));
+        let is_balanced = kept.as_ref().is_some_and(|kept| exposure::class(Kind::Service, kept).is_some());
+        let kept = kept.map(|kept| kept.to_string());
         let problem = match (kind, unreadable) {
             (_, Some(error)) => Some(Problem::new("Invalid", format!("the record is refused: {error}"))),
             (None, _) => {
@@ -158,6 +163,7 @@ impl Source {
         Self {
             key: Key::of(&object),
             fingerprint: kind.map(|kind| fingerprint(kind, content)).unwrap_or_default(),
+            is_balanced: is_balanced && kind == Some(Kind::Service),
             reported_exposure: object.status.as_ref().and_then(|status| status.exposure.clone()),
             since: object.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             deleted: object.metadata.deletion_timestamp.is_some(),
@@ -166,6 +172,7 @@ impl Source {
             home: object.spec.namespace,
             kind,
             name,
+            weight: kind.map_or(0, |kind| service_quota::weight(kind, content)),
             content: kept.filter(|_| problem.is_none()).map(Into::into),
             problem,
             partial,
@@ -201,6 +208,8 @@ impl Source {
             since: Timestamp::UNIX_EPOCH,
             deleted,
             finalizer: None,
+            is_balanced: false,
+            weight: 0,
         })
     }
 
@@ -235,11 +244,7 @@ impl Source {
 
     /// Whether it asks for a load balancer.
     pub fn asks_for_balancer(&self) -> bool {
-        // The search in the text spares parsing most Services.
-        let may = self.kind == Some(Kind::Service)
-            && !self.deleted
-            && self.content.as_ref().is_some_and(|text| text.contains("LoadBalancer"));
-        may && self.asked_class().is_some()
+        self.is_balanced && !self.deleted && self.content.is_some()
     }
 
     /// Gives a Service or Ingress this content, and the problem to report with it.

@@ -113,6 +113,22 @@ fn of_rules(provide: &Provide) -> Vec<Sentence> {
     ]
 }
 
+/// How many namespaces, Services and endpoints the peer may have, where that is not the default.
+fn of_numbers(usage: &Usage) -> Vec<Sentence> {
+    let default = Usage::default();
+    let all: [(&str, &str, u32, u32); 3] = [
+        ("maxNamespaces", "namespaces", usage.max_namespaces.into(), default.max_namespaces.into()),
+        ("maxServices", "Services", usage.max_services.into(), default.max_services.into()),
+        ("maxEndpoints", "endpoints, each counted for every port,", usage.max_endpoints, default.max_endpoints),
+    ];
+    let mut sentences = Vec::new();
+    for (field, what, number, _) in all.into_iter().filter(|(_, _, number, default)| number != default) {
+        let text = format!("maximum number of {what} for each peer: {number}");
+        sentences.push(sentence(&format!("provide.usage.{field}"), text));
+    }
+    sentences
+}
+
 /// What the peer's pods may use. Leaves out defaults that allow nothing.
 fn of_usage(usage: &Usage) -> Vec<Sentence> {
     let security = match usage.pod_security {
@@ -160,6 +176,7 @@ fn of_usage(usage: &Usage) -> Vec<Sentence> {
             all.push(sentence("provide.usage.volumeTypes", format!("they may have volumes of {} only", types.join(", "))));
         }
     }
+    all.extend(of_numbers(usage));
     if usage.charge == Charge::Limits {
         let text = "pods count with their limits, and each container must have limits of cpu and memory";
         all.push(sentence("provide.usage.charge", text));

@@ -50,7 +50,7 @@ pub use tokens::ensure as ensure_token;
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The reasons that providers give. Any other one counts as the reason "".
-const REASONS: [&str; 10] = [
+const REASONS: [&str; 12] = [
     TOO_LARGE,
     "AnnotationNotAllowed",
     "NameTaken",
@@ -61,6 +61,8 @@ const REASONS: [&str; 10] = [
     "ClassNotAllowed",
     "HostNotAllowed",
     "LimitReached",
+    "QuotaExceeded",
+    "TooManyPorts",
 ];
 
 /// Reason of the event about a policy that opens less at a provider than here, and why it may.

@@ -25,6 +25,7 @@ use liqo_offloading_rules::replica::isolation::{IsolationPolicy, is_own};
 use liqo_offloading_rules::replica::kind::Kind;
 use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
 use liqo_offloading_rules::replica::plan::{Replica, Step, plan, plan_without_namespace, replacement, replica};
+use liqo_offloading_rules::replica::service_quota::ServiceQuota;
 use liqo_offloading_rules::replica::source::{Problem, Source, clamp_policies};
 use liqo_offloading_rules::replica::{exposure, service};
 use serde_json::{Value, json};
@@ -38,6 +39,8 @@ const WORKERS: usize = 4;
 const PAGE_SIZE: u32 = 50;
 /// How often a group is checked although nothing changed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(300);
+/// How often objects without room are tried again.
+const QUOTA_RETRY: Duration = Duration::from_secs(60);
 /// How often a name that is taken is tried again.
 const NAME_TAKEN_RETRY: Duration = Duration::from_secs(60);
 /// How often a replica is checked that is being deleted, or is young and has no address yet.
@@ -138,7 +141,8 @@ impl Pass<'_> {
     }
 
     /// Services go first: which endpoints may exist here depends on them.
-    async fn services(&mut self, mut sources: Vec<Source>) -> Result<(), Error> {
+    async fn services(&mut self, sources: Vec<Source>) -> Result<(), Error> {
+        let mut sources = self.within_quota(sources);
         let slices = sources.extract_if(.., |source| source.kind == Some(Kind::EndpointSlice)).collect::<Vec<_>>();
         let (grant, families) = (self.exposure_grant(), self.families_of_services());
         let none = BTreeSet::new();
@@ -200,6 +204,20 @@ impl Pass<'_> {
         let records = self.provider.records.all();
         let of_tenant = records.iter().filter(|(key, _)| key.namespace == self.group.tenant);
         ExposureGrant::new(self.policy.as_ref(), of_tenant.map(|(_, source)| source.as_ref()))
+    }
+
+    /// Refuses Services and endpoints without room. Others that lost theirs, in other namespaces, are enqueued.
+    fn within_quota(&mut self, sources: Vec<Source>) -> Vec<Source> {
+        let records = self.provider.records.all();
+        let of_tenant = records.iter().filter(|(key, _)| key.namespace == self.group.tenant);
+        let quota = ServiceQuota::new(self.policy.as_ref(), of_tenant.map(|(_, source)| source.as_ref()));
+        if quota.is_exceeded() {
+            self.check_after(QUOTA_RETRY);
+        }
+        for home in quota.changed().filter(|home| **home != self.group.home) {
+            self.provider.queues.replicas.add(ReplicaGroup { home: home.clone(), ..self.group.clone() });
+        }
+        sources.into_iter().map(|source| quota.apply(source)).collect()
     }
 
     /// The address families of this cluster's Services, as far as they are known.

@@ -25,6 +25,7 @@ use liqo_offloading_rules::pod::carry::home_names::{self, ask_resolver};
 use liqo_offloading_rules::pod::carry::{ProviderRules, RemoteIdentity, remote_patch, remote_pod};
 use liqo_offloading_rules::pod::ephemeral::{self, MissingContainer, RefusedContainers};
 use liqo_offloading_rules::pod::ledger::{AdmissionRequest, ResizeRequest};
+use liqo_offloading_rules::pod::pace::Pace;
 use liqo_offloading_rules::pod::recreated::earlier_runs;
 use liqo_offloading_rules::pod::references::{References, refs};
 use liqo_offloading_rules::pod::remote::{Live, NAME_TAKEN, REFUSED_RETRY, Snapshot, Step, decide, decide_orphan, pod_key};
@@ -63,6 +64,7 @@ type MetadataOnly = Object<IgnoredAny, IgnoredAny>;
 struct Controller {
     provider: Arc<Provider>,
     memory: Mutex<HashMap<Key, Memory>>,
+    pace: Mutex<Pace>,
 }
 
 /// What is remembered of a shadow pod between two passes, because caches lag. Lost at a restart, which costs some reads.
@@ -90,6 +92,8 @@ struct Memory {
     unresized: Option<Unresized>,
     /// Its finalizer was removed, and the watch does not show that yet.
     released: bool,
+    /// From when on the pod may be created: consumers have a pace.
+    turn: Option<Instant>,
 }
 
 /// A pod that the API server refused, with everything that went into it: the same pod is not tried again after every change elsewhere.
@@ -156,7 +160,7 @@ impl RefusedPod {
 /// Runs until the context's `stop`.
 pub async fn run(provider: Arc<Provider>) {
     let (queue, stop) = (provider.queues.shadow_pods.clone(), provider.context.stop.clone());
-    let controller = Arc::new(Controller { provider, memory: Mutex::default() });
+    let controller = Arc::new(Controller { provider, memory: Mutex::default(), pace: Mutex::default() });
     let reconcile = move |key: Key| {
         let controller = controller.clone();
         async move { controller.reconcile(key).await }
@@ -186,7 +190,7 @@ impl Controller {
         if memory.reported.as_ref() == Some(&shadow.reported) {
             memory.reported = None;
         }
-        let mut pass = Pass { provider, key: &key, memory };
+        let mut pass = Pass { provider, key: &key, memory, pace: &self.pace };
         let outcome = if pass.memory.released { Ok(Next::OnChange) } else { pass.run(shadow, seen).await };
         let memory = pass.memory;
         if outcome.is_err() {
@@ -207,7 +211,7 @@ impl Controller {
             // The watch will show it.
             return Ok(Next::OnChange);
         }
-        let mut pass = Pass { provider: &self.provider, key, memory: Memory::default() };
+        let mut pass = Pass { provider: &self.provider, key, memory: Memory::default(), pace: &self.pace };
         for pod in pods {
             match decide_orphan(&pod) {
                 Step::Delete(pod, grace) => pass.delete(&pod, grace).await?,
@@ -238,6 +242,7 @@ struct Pass<'a> {
     provider: &'a Arc<Provider>,
     key: &'a Key,
     memory: Memory,
+    pace: &'a Mutex<Pace>,
 }
 
 impl Pass<'_> {
@@ -282,6 +287,9 @@ impl Pass<'_> {
                 Progress::DecideAgain
             }
             Step::Create => {
+                if let Some(delay) = self.delay() {
+                    return Ok(Progress::Finished(Next::After(delay)));
+                }
                 let former = snapshot.expected_uid.as_ref().and(snapshot.reported.pod.as_ref());
                 match self.create(&shadow, &snapshot.destination, former).await? {
                     Ok(live) => snapshot.live = live,
@@ -317,6 +325,17 @@ impl Pass<'_> {
                 }
             }
         })
+    }
+
+    /// How long to wait before the pod may be created, because its consumer creates many.
+    fn delay(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        let turn = *self
+            .memory
+            .turn
+            .get_or_insert_with(|| Instant::from_std(self.pace.lock().take(&self.key.namespace, now.into_std())));
+        let delay = turn.saturating_duration_since(now);
+        (!delay.is_zero()).then_some(delay)
     }
 
     fn snapshot(&self, shadow: Arc<Shadow>, seen: Vec<Arc<RemotePod>>, destination: Destination) -> Snapshot {
@@ -419,6 +438,8 @@ impl Pass<'_> {
                     // Admission plugins of this cluster may have raised what it requests.
                     self.provider.ledger.lock().created(self.key, &pod.charge);
                     self.memory.created = Some(pod.uid.clone());
+                    // Another one takes its own turn.
+                    self.memory.turn = None;
                     if asks_cluster {
                         self.warn_about_names(pod).await;
                     }

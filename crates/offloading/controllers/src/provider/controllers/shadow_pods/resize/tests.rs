@@ -140,7 +140,7 @@ async fn a_resize_that_got_room_is_tried_again_after_an_error_and_stays_charged(
     let pod = provider.pods.get(&Key::new(NAMESPACE, "web")).unwrap();
     let key = pod.shadow_key();
     let memory = Memory { applied: Some(1), ..Memory::default() };
-    let mut pass = Pass { provider: &provider, key: &key, memory };
+    let mut pass = Pass { provider: &provider, key: &key, memory, pace: &Mutex::default() };
     let other = reduced(remote("other", "2"));
     provider.ledger.lock().pod_changed(None, Some(&other));
 
@@ -169,7 +169,7 @@ async fn a_resize_that_is_refused_leaves_the_charge_of_what_the_pod_asks_for() {
     let provider = provider(api_server(live, "3", vec![404, 422])).await;
     let pod = provider.pods.get(&Key::new(NAMESPACE, "web")).unwrap();
     let key = pod.shadow_key();
-    let mut pass = Pass { provider: &provider, key: &key, memory: Memory::default() };
+    let mut pass = Pass { provider: &provider, key: &key, memory: Memory::default(), pace: &Mutex::default() };
     for message in ["no", NO_SUBRESOURCE] {
         pass.update(&pod, 2).await.unwrap();
         let unresized = pass.memory.unresized.as_ref().unwrap();

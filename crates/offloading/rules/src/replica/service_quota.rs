@@ -1,0 +1,194 @@
+//! How many Services and endpoints of one consumer a provider serves: each costs rules on every node.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use liqo_api::{Key, Usage};
+use serde_json::Value;
+
+use crate::json::items;
+use crate::pod::usage::ConsumerPolicy;
+use crate::replica::kind::Kind;
+use crate::replica::source::{Problem, Source};
+
+/// Maximum number of ports of one Service.
+const MAX_PORTS: usize = 20;
+const QUOTA_EXCEEDED: &str = "QuotaExceeded";
+
+/// What a Service or slice costs each node; 0 for other kinds.
+pub(super) fn weight(kind: Kind, content: &Value) -> usize {
+    match kind {
+        Kind::Service => items(content, "/spec/ports").len(),
+        // A slice without ports may have an endpoint for each port of its Service.
+        Kind::EndpointSlice => items(content, "/endpoints").len() * items(content, "/ports").len().max(1),
+        _ => 0,
+    }
+}
+
+/// Which Services and slices of one consumer have no room here.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceQuota {
+    policy: String,
+    max_services: usize,
+    max_endpoints: usize,
+    /// UIDs of the records without room.
+    over: BTreeSet<String>,
+    /// Namespaces, in the consumer's cluster, of records that lost their room and still have replicas.
+    changed: BTreeSet<String>,
+}
+
+impl ServiceQuota {
+    /// The quota of this policy for a consumer with these sources in all its namespaces. Those that have room keep it, as far as it
+    /// suffices; then the oldest get it.
+    pub fn new<'a>(policy: Option<&ConsumerPolicy>, sources: impl IntoIterator<Item = &'a Source>) -> Self {
+        let usage = policy.map_or_else(Usage::default, |policy| policy.usage.clone());
+        let (max_services, max_endpoints) =
+            (usage.max_services.into(), usize::try_from(usage.max_endpoints).unwrap_or(usize::MAX));
+        let counts = |source: &&Source| {
+            matches!(source.kind, Some(Kind::Service | Kind::EndpointSlice)) && !source.deleted && source.problem.is_none()
+        };
+        let mut all: Vec<&Source> = sources.into_iter().filter(counts).collect();
+        all.sort_by(|one, other| order(one).cmp(&order(other)));
+        let policy = policy.map(|policy| policy.name.clone()).unwrap_or_default();
+        let mut quota = Self { policy, max_services, max_endpoints, ..Self::default() };
+        let (mut services, mut endpoints) = (0, 0);
+        for source in all {
+            let (used, amount, max) = match source.kind {
+                Some(Kind::Service) => (&mut services, 1, max_services),
+                _ => (&mut endpoints, source.weight, max_endpoints),
+            };
+            if *used + amount <= max {
+                *used += amount;
+                continue;
+            }
+            quota.over.insert(source.uid.clone());
+            if !was_over(source) {
+                quota.changed.insert(source.home.clone());
+            }
+        }
+        quota
+    }
+
+    /// Refuses a Service or slice that has no room, or a Service with too many ports.
+    #[must_use]
+    pub fn apply(&self, mut source: Source) -> Source {
+        if source.problem.is_some() {
+            return source;
+        }
+        let whose = if self.policy.is_empty() { String::new() } else { format!(", as its PeeringPolicy {} says", self.policy) };
+        if source.kind == Some(Kind::Service) && source.weight > MAX_PORTS {
+            let message = format!("a Service has at most {MAX_PORTS} ports at the provider; this one has {}", source.weight);
+            source.problem = Some(Problem::new("TooManyPorts", message));
+        } else if self.over.contains(&source.uid) {
+            let message = match source.kind {
+                Some(Kind::Service) => format!("a consumer has at most {} Services at the provider{whose}", self.max_services),
+                _ => format!(
+                    "a consumer has at most {} endpoints at the provider, each counted for every port{whose}",
+                    self.max_endpoints
+                ),
+            };
+            source.problem = Some(Problem::new(QUOTA_EXCEEDED, message));
+        }
+        source
+    }
+
+    /// Whether something has no room, so that it must be tried again.
+    pub fn is_exceeded(&self) -> bool {
+        !self.over.is_empty()
+    }
+
+    /// The namespaces, in the consumer's cluster, whose Services must be looked at again.
+    pub fn changed(&self) -> impl Iterator<Item = &String> {
+        self.changed.iter()
+    }
+}
+
+/// Whether the last report says that it has no room.
+fn was_over(source: &Source) -> bool {
+    source.reported.as_ref().is_some_and(|problem| problem.reason == QUOTA_EXCEEDED)
+}
+
+/// Those that have room come first, then the oldest.
+fn order(source: &Source) -> (bool, Timestamp, &Key) {
+    (was_over(source), source.since, &source.key)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::{object, policy};
+
+    fn dated(name: &str, second: u8, content: &Value) -> Source {
+        object(name, content, |object| {
+            object["metadata"]["uid"] = name.into();
+            object["metadata"]["creationTimestamp"] = format!("2026-01-01T00:00:{second:02}Z").into();
+        })
+    }
+
+    fn service(name: &str, second: u8, ports: u16) -> Source {
+        let ports: Vec<Value> = (1..=ports).map(|port| json!({ "name": format!("p{port}"), "port": port })).collect();
+        let metadata = json!({ "name": name });
+        dated(name, second, &json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": { "ports": ports } }))
+    }
+
+    fn slice(name: &str, second: u8, endpoints: u8, ports: u16) -> Source {
+        let endpoints: Vec<Value> = (1..=endpoints).map(|last| json!({ "addresses": [format!("10.0.0.{last}")] })).collect();
+        let ports: Vec<Value> = (1..=ports).map(|port| json!({ "name": format!("p{port}"), "port": port })).collect();
+        let metadata = json!({ "name": name, "labels": { "kubernetes.io/service-name": "web" } });
+        let content = json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata,
+            "addressType": "IPv4", "endpoints": endpoints, "ports": ports });
+        dated(name, second, &content)
+    }
+
+    /// The names of the refused sources, with the reasons.
+    fn refused(usage: Value, sources: &[Source]) -> Vec<(String, String)> {
+        let quota = ServiceQuota::new(Some(&policy(usage)), sources);
+        let refused = sources.iter().filter_map(|source| Some((source.uid.clone(), quota.apply(source.clone()).problem?.reason)));
+        refused.collect()
+    }
+
+    fn limit(name: &str) -> (String, String) {
+        (name.to_owned(), QUOTA_EXCEEDED.to_owned())
+    }
+
+    #[test]
+    fn the_oldest_services_have_room_and_one_that_was_refused_takes_none_from_others() {
+        let two = json!({ "maxServices": 2 });
+        let mut all = [service("new", 9, 1), service("old", 1, 1), service("middle", 5, 1)];
+        assert_eq!(refused(two.clone(), &all), [limit("new")]);
+        all[1].reported = Some(Problem::new(QUOTA_EXCEEDED, "x"));
+        assert_eq!(refused(two.clone(), &all), [limit("old")]);
+        all[2].deleted = true;
+        assert_eq!(refused(two, &all), []);
+    }
+
+    #[test]
+    fn a_service_has_at_most_twenty_ports() {
+        let all = [service("a", 1, 20), service("b", 2, 21)];
+        assert_eq!(refused(json!({}), &all), [("b".to_owned(), "TooManyPorts".to_owned())]);
+    }
+
+    #[test]
+    fn endpoints_count_for_every_port_and_one_that_grows_takes_the_room_of_younger_ones() {
+        let budget = json!({ "maxEndpoints": 20 });
+        let all = [slice("a", 1, 5, 2), slice("b", 2, 5, 2), slice("c", 3, 1, 1)];
+        assert_eq!(refused(budget.clone(), &all), [limit("c")]);
+        let mut grown = [slice("a", 1, 9, 2), slice("b", 2, 5, 2)];
+        assert_eq!(refused(budget.clone(), &grown), [limit("b")]);
+        // Its namespace is looked at once more, until it is reported.
+        let changed = |all: &[Source]| ServiceQuota::new(Some(&policy(budget.clone())), all).changed().count();
+        assert_eq!(changed(&grown), 1);
+        grown[1].reported = Some(Problem::new(QUOTA_EXCEEDED, "x"));
+        assert_eq!(changed(&grown), 0);
+    }
+
+    #[test]
+    fn without_a_policy_the_limits_are_the_default_ones() {
+        let all: Vec<Source> = (0..250).map(|number| service(&format!("s{number}"), 1, 1)).collect();
+        let quota = ServiceQuota::new(None, &all);
+        assert_eq!(all.iter().filter(|source| quota.apply((*source).clone()).problem.is_some()).count(), 50);
+        assert!(quota.is_exceeded());
+    }
+}
