@@ -121,10 +121,11 @@ async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
         eprintln!("Note: {note}.");
     }
     let cluster = Cluster::connect(&global.access()).await?;
+    let options =
+        install::Options { settings, allow_no_policies: arguments.without_admission_policies, timeout: arguments.timeout };
     if arguments.dry_run {
-        return output::print_objects(global.output, &install::dry_run(&cluster, &settings).await?);
+        return output::print_objects(global.output, &install::dry_run(&cluster, &options).await?);
     }
-    let options = install::Options { settings, timeout: arguments.timeout };
     let installed = install::install(&cluster, &options, &Progress::new()).await?;
     output::print(global.output, &installed, install::table)
 }

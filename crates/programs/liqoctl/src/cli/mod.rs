@@ -162,6 +162,9 @@ pub struct Install {
     /// Only print the objects that would be applied
     #[arg(long)]
     pub dry_run: bool,
+    /// Install in a cluster before Kubernetes 1.30, which cannot limit what Liqo's manager writes
+    #[arg(long)]
+    pub without_admission_policies: bool,
     /// How long to wait for each step
     #[arg(long, default_value = "5m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
