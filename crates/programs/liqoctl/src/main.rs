@@ -68,6 +68,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             output::print(format, &invitation, |invitation| invitation.command.clone())
         }
         Command::Generate(Generate::Crds { directory }) => generate::write_definitions(&directory),
+        Command::Generate(Generate::Rights { page }) => generate::write_rights(&page),
         Command::Plugin(Plugin::New { name, dir, sdk }) => {
             let created = plugin::create(&plugin::Options { name, directory: dir, sdk })?;
             output::print(format, &created, plugin::table)

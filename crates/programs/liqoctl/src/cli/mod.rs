@@ -358,6 +358,13 @@ pub enum Generate {
         #[arg(long, default_value = "deploy/liqo/crds")]
         directory: PathBuf,
     },
+    /// Write the table of rights
+    #[command(hide = true)]
+    Rights {
+        /// The page that contains the table
+        #[arg(long, default_value = "docs/SECURITY.md")]
+        page: PathBuf,
+    },
 }
 
 /// Arguments of `generate peer-command`.
