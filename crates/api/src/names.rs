@@ -203,7 +203,9 @@ pub mod annotations {
     pub const REFUSED_PODS: &str = "liqo.io/refused-pods";
     /// On the Secret of a peering token: time at which the token expires (RFC 3339).
     pub const EXPIRES_AT: &str = "liqo.io/expires-at";
-    /// On the Secret of a one-time token: the ID of the cluster that uses it. No other cluster can.
+    /// On the Secret of a reusable token: how many clusters may use it.
+    pub const MAX_USES: &str = "liqo.io/max-uses";
+    /// On the Secret of a token: the IDs of the clusters that use it, separated by commas. No other cluster can use a one-time token.
     pub const USED_BY: &str = "liqo.io/used-by";
     /// On a `ForeignCluster`: time since which a consumer waits for approval (RFC 3339).
     pub const PENDING_APPROVAL: &str = "liqo.io/pending-approval";

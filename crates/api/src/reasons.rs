@@ -115,6 +115,8 @@ reasons! {
         AccessDenied = "AccessDenied",
         /// The API server answers, but the manager does not renew its Lease.
         ManagerSilent = "ManagerSilent",
+        /// The provider answers, but sent more than this cluster reads.
+        LimitExceeded = "LimitExceeded",
         InvalidGrant = "InvalidGrant",
         ..CallReason
     }

@@ -60,7 +60,7 @@ fn check(text: &str, max_len: usize) -> Result<(), RecordTextError> {
 }
 
 /// The number of values in a JSON text, or more: each but the first follows a comma or the begin of a list or object.
-fn max_values(text: &str) -> usize {
+pub fn max_values(text: &str) -> usize {
     let (mut values, mut in_string, mut escaped) = (1, false, false);
     for byte in text.bytes() {
         match byte {

@@ -1,25 +1,30 @@
 //! A watch that keeps a reduced copy of each object and reports which keys changed.
 
-use std::{collections::HashMap, fmt::Debug, sync::Arc};
+use std::{collections::HashMap, fmt::Debug, io, sync::Arc};
 
 use futures::{Stream, StreamExt as _, stream::BoxStream};
+use k8s_openapi::NamespaceResourceScope;
 use kube::{
     Api, Resource, ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher},
 };
-use liqo_api::Key;
+use liqo_api::{Key, record_text::max_values};
 use parking_lot::RwLock;
-use serde::de::DeserializeOwned;
-use tokio::sync::watch;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    peers::PeerConnection,
+    provider_limits::{Allowance, LimitExceeded, MAX_VALUES, ProviderLimits, RETRY_DELAY},
     queue::error_chain,
     unread::{Unread, is_written_by_peers, unread},
 };
 
 /// How often a watch may be forbidden before a warning is logged: about five seconds.
 const FORBIDDEN_AT_FIRST: u32 = 3;
+/// Maximum length in characters of what a peer wrote, in a log line.
+const MAX_LOGGED_LEN: usize = 200;
 /// Maximum page size for objects that peers wrote. Each may take the 1.5 MiB that etcd allows, so a page takes at most 24 MiB.
 const UNREAD_PAGE: u32 = 16;
 
@@ -47,6 +52,37 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
         config: watcher::Config,
         stop: CancellationToken,
         reduce: impl Fn(K) -> Option<R> + Send + 'static,
+        changed: impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>) + Send + 'static,
+    ) -> Self
+    where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        Self::start(api, config, stop, None, reduce, changed)
+    }
+
+    /// The same for our tenant namespace at a provider, within the [`crate::provider_limits`]; `len` estimates the memory of a reduced
+    /// object in bytes. If the provider exceeds a limit, the objects that were read before stay, and the watch starts again later.
+    pub fn watch_provider<K>(
+        connection: &PeerConnection,
+        config: watcher::Config,
+        stop: CancellationToken,
+        len: fn(&R) -> usize,
+        reduce: impl Fn(K) -> Option<R> + Send + 'static,
+        changed: impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>) + Send + 'static,
+    ) -> Self
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let api = Api::namespaced(connection.client.clone(), &connection.tenant_namespace);
+        Self::start(api, config, stop, Some(Allowance::new(connection.limits.clone(), len)), reduce, changed)
+    }
+
+    fn start<K>(
+        api: Api<K>,
+        config: watcher::Config,
+        stop: CancellationToken,
+        allowance: Option<Allowance<R>>,
+        reduce: impl Fn(K) -> Option<R> + Send + 'static,
         mut changed: impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>) + Send + 'static,
     ) -> Self
     where
@@ -54,11 +90,12 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
     {
         let objects = Arc::new(RwLock::new(HashMap::new()));
         let (synced_sender, synced) = watch::channel(false);
-        let content = objects.clone();
         let url = api.resource_url().to_owned();
-        let mut events = events(api, config, url.clone());
+        let limits = allowance.as_ref().map(|allowance| allowance.limits.clone());
+        let mut watched = Watched { content: objects.clone(), listed: None, allowance };
+        let begin = move || (events(api.clone(), config.clone(), limits.clone()), Instant::now());
+        let (mut events, mut begun) = begin();
         tokio::spawn(async move {
-            let mut listed: Option<HashMap<Key, Arc<R>>> = None;
             let mut failures = 0;
             loop {
                 let event = tokio::select! {
@@ -67,33 +104,29 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
                     () = stop.cancelled() => break,
                     event = events.next() => event,
                 };
-                match event {
+                let exceeded = match event {
                     None => break,
                     Some(Err(error)) => {
                         failures += 1;
                         log_failure(&url, &error, failures);
-                        continue;
+                        watched.exceeded_since(begun)
                     }
-                    Some(Ok(watcher::Event::Init)) => {
-                        listed = Some(HashMap::new());
+                    Some(Ok(event)) => {
                         // It only announces a list request, so it does not prove that the watch works.
-                        continue;
-                    }
-                    Some(Ok(watcher::Event::InitApply((key, object)))) => {
-                        if let (Some(new), Some(reduced)) = (listed.as_mut(), object.and_then(&reduce)) {
-                            new.insert(key, Arc::new(reduced));
+                        failures = if matches!(event, watcher::Event::Init) { failures } else { 0 };
+                        let event = each(event, |(key, object): (Key, Option<K>)| (key, object.and_then(&reduce)));
+                        let taken = watched.take(event, &mut changed);
+                        if taken == Ok(true) {
+                            synced_sender.send_replace(true);
                         }
+                        taken.is_err()
                     }
-                    Some(Ok(watcher::Event::InitDone)) => {
-                        replace(&content, listed.take().unwrap_or_default(), &mut changed);
-                        synced_sender.send_replace(true);
-                    }
-                    Some(Ok(watcher::Event::Apply((key, object)))) => {
-                        set(&content, &key, object.and_then(&reduce).map(Arc::new).as_ref(), &mut changed);
-                    }
-                    Some(Ok(watcher::Event::Delete((key, _)))) => set(&content, &key, None, &mut changed),
+                };
+                if exceeded {
+                    watched.abort_list();
+                    let _ = tokio::time::timeout(RETRY_DELAY, stop.cancelled()).await;
+                    (events, begun) = begin();
                 }
-                failures = 0;
             }
         });
         Self { objects, synced }
@@ -119,6 +152,75 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
     }
 }
 
+/// The content of a watch, and the list that it is reading.
+struct Watched<R> {
+    content: Arc<RwLock<HashMap<Key, Arc<R>>>>,
+    listed: Option<HashMap<Key, Arc<R>>>,
+    /// Only for watches of providers.
+    allowance: Option<Allowance<R>>,
+}
+
+impl<R: PartialEq> Watched<R> {
+    /// Takes over one event. Returns whether it completed a list.
+    fn take(
+        &mut self,
+        event: watcher::Event<(Key, Option<R>)>,
+        changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
+    ) -> Result<bool, LimitExceeded> {
+        match event {
+            watcher::Event::Init => {
+                self.listed = Some(HashMap::new());
+                self.allowance.iter_mut().for_each(Allowance::begin_list);
+            }
+            watcher::Event::InitApply((key, Some(object))) => {
+                let mut listed = self.listed.take().unwrap_or_default();
+                self.charge(&key, listed.get(&key).map(AsRef::as_ref), Some(&object))?;
+                listed.insert(key, Arc::new(object));
+                self.listed = Some(listed);
+            }
+            watcher::Event::InitApply((_, None)) => {}
+            watcher::Event::InitDone => {
+                replace(&self.content, self.listed.take().unwrap_or_default(), changed);
+                self.allowance.iter_mut().for_each(Allowance::end_list);
+                return Ok(true);
+            }
+            watcher::Event::Apply((key, object)) => self.set(&key, object, changed)?,
+            watcher::Event::Delete((key, _)) => self.set(&key, None, changed)?,
+        }
+        Ok(false)
+    }
+
+    fn set(
+        &mut self,
+        key: &Key,
+        new: Option<R>,
+        changed: &mut impl FnMut(&Key, Option<&Arc<R>>, Option<&Arc<R>>),
+    ) -> Result<(), LimitExceeded> {
+        if self.allowance.is_some() {
+            let old = self.content.read().get(key).cloned();
+            self.charge(key, old.as_deref(), new.as_ref())?;
+        }
+        set(&self.content, key, new.map(Arc::new).as_ref(), changed);
+        Ok(())
+    }
+
+    fn charge(&mut self, key: &Key, old: Option<&R>, new: Option<&R>) -> Result<(), LimitExceeded> {
+        let Some(allowance) = &mut self.allowance else { return Ok(()) };
+        allowance.replace(key, old, new).inspect_err(|limit| allowance.limits.exceeded(*limit, Instant::now()))
+    }
+
+    /// Whether the provider exceeded a limit a moment ago, whichever of its watches read that, and since this one `begun`.
+    fn exceeded_since(&self, begun: Instant) -> bool {
+        let last = self.allowance.as_ref().and_then(|allowance| allowance.limits.last_exceeded());
+        last.is_some_and(|last| last >= begun && last.elapsed() < RETRY_DELAY)
+    }
+
+    fn abort_list(&mut self) {
+        self.listed = None;
+        self.allowance.iter_mut().for_each(Allowance::abort_list);
+    }
+}
+
 /// Each object that a watch shows, and each change of it, without keeping any. A broken watch is restarted with growing delays, and then
 /// shows all objects again. Reads no faster than its consumer.
 pub fn follow<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = K> + Send + Unpin + 'static
@@ -127,7 +229,7 @@ where
 {
     let url = api.resource_url().to_owned();
     let mut failures = 0;
-    let seen = events(api, config, url.clone()).filter_map(move |event| {
+    let seen = events(api, config, None).filter_map(move |event| {
         let object = match event {
             Err(error) => {
                 failures += 1;
@@ -153,24 +255,36 @@ where
 type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<(Key, Option<K>)>>>;
 
 /// Objects that peers write are parsed one by one, see [`crate::unread`]. Any other object that cannot be parsed interrupts the watch,
-/// because to treat it as deleted would be worse.
-fn events<K>(api: Api<K>, config: watcher::Config, url: String) -> Events<K>
+/// because to treat it as deleted would be worse. With `limits`, the objects are at a provider, which may have written all of them.
+fn events<K>(api: Api<K>, config: watcher::Config, limits: Option<Arc<ProviderLimits>>) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    if !is_written_by_peers(&url) {
+    let url = api.resource_url().to_owned();
+    if limits.is_none() && !is_written_by_peers(&url) {
         let known = |object: K| (Key::of(&object), Some(object));
         return watcher(api, config).default_backoff().map(move |event| event.map(|event| each(event, known))).boxed();
     }
     let read = move |object: Unread<K>| {
         let key = Key::of(&object);
-        let read = object.read().inspect_err(|error| {
-            let error: String = error.to_string().chars().take(200).collect();
-            tracing::warn!(url, %key, error, "an object that cannot be parsed counts as absent");
-        });
-        (key, read.ok())
+        let read = match &limits {
+            Some(limits) if max_values(object.text()) > MAX_VALUES => {
+                limits.exceeded(LimitExceeded::Values, Instant::now());
+                None
+            }
+            limits => object.read().inspect_err(|error| log_unreadable(&url, &key, error, limits.as_deref())).ok(),
+        };
+        (key, read)
     };
     watcher(unread(api), small_pages(config)).default_backoff().map(move |event| event.map(|event| each(event, &read))).boxed()
+}
+
+fn log_unreadable(url: &str, key: &Key, error: &serde_json::Error, limits: Option<&ProviderLimits>) {
+    if limits.is_none_or(|limits| limits.may_log(Instant::now())) {
+        let short = |text: String| text.chars().take(MAX_LOGGED_LEN).collect::<String>();
+        let (key, error) = (short(key.to_string()), short(error.to_string()));
+        tracing::warn!(url, key, error, "an object that cannot be parsed counts as absent");
+    }
 }
 
 /// The same, with pages of at most [`UNREAD_PAGE`] objects.
@@ -262,6 +376,26 @@ fn replace<R: PartialEq>(
 pub fn whole<K: Resource>(mut object: K) -> Option<K> {
     object.managed_fields_mut().clear();
     Some(object)
+}
+
+/// Estimated memory of a value in bytes: its lists and maps of short texts take several times as much as their JSON.
+pub fn parsed_len<T: Serialize>(value: &T) -> usize {
+    const MEMORY_OF_JSON: usize = 8;
+    struct Len(usize);
+    impl io::Write for Len {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut len = Len(0);
+    // What the API server sent as JSON can be written as JSON.
+    let _ = serde_json::to_writer(&mut len, value);
+    len.0 * MEMORY_OF_JSON
 }
 
 #[cfg(test)]

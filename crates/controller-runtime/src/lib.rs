@@ -13,6 +13,7 @@
 //! * [`unread`]: parses objects that peers wrote one by one, so that no object spoils a list.
 //! * [`queue`]: keys to reconcile, deduplicated, with back-off for each key; never the same key twice at the same time.
 //! * [`peers`]: the clusters that we borrow from, with a client for each. Peering fills it, the other parts use it.
+//! * [`provider_limits`]: what a provider can make this process read and keep.
 //! * [`foreign_clusters`], [`policies`]: which object counts for a peer, if there are several.
 //! * [`conditions`], [`events`]: inform the user, without a write when nothing changed.
 //! * [`eviction`]: evicts pods as disruption budgets allow.
@@ -40,6 +41,7 @@ pub mod peers;
 pub mod policies;
 #[cfg(feature = "process")]
 pub mod process;
+pub mod provider_limits;
 pub mod put;
 pub mod queue;
 pub mod start;
@@ -50,4 +52,5 @@ pub use cache::Cache;
 pub use context::Context;
 pub use liqo_api::Key;
 pub use peers::{Health, PeerConnection, Peers};
+pub use provider_limits::ProviderLimits;
 pub use queue::{Next, Queue};

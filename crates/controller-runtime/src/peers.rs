@@ -12,6 +12,8 @@ use liqo_api::ClusterId;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+use crate::provider_limits::{ProviderLimits, TotalBytes};
+
 /// How long a call to a peer may take.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -36,6 +38,8 @@ pub struct PeerConnection {
     pub tenant_namespace: String,
     pub protocol_version: u32,
     pub health: watch::Receiver<Health>,
+    /// What it may make this process read and keep.
+    pub limits: Arc<ProviderLimits>,
     /// Cancelled when this connection must not be used any more.
     pub ended: CancellationToken,
 }
@@ -50,15 +54,21 @@ impl PeerConnection {
 #[derive(Clone)]
 pub struct Peers {
     connections: Arc<watch::Sender<BTreeMap<ClusterId, Arc<PeerConnection>>>>,
+    total: TotalBytes,
 }
 
 impl Default for Peers {
     fn default() -> Self {
-        Self { connections: Arc::new(watch::channel(BTreeMap::new()).0) }
+        Self { connections: Arc::new(watch::channel(BTreeMap::new()).0), total: TotalBytes::default() }
     }
 }
 
 impl Peers {
+    /// Limits for a new session with a provider.
+    pub fn limits(&self, id: &ClusterId) -> Arc<ProviderLimits> {
+        Arc::new(ProviderLimits::new(id.clone(), self.total.clone()))
+    }
+
     /// Publishes a connection. An older one to the same peer ends.
     pub fn publish(&self, connection: PeerConnection) {
         self.connections.send_modify(|all| {

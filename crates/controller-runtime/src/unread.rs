@@ -43,6 +43,13 @@ pub struct Unread<K> {
     kind: PhantomData<fn() -> K>,
 }
 
+impl<K> Unread<K> {
+    /// The object as JSON text.
+    pub fn text(&self) -> &str {
+        self.text.get()
+    }
+}
+
 impl<K: DeserializeOwned> Unread<K> {
     /// Parses the whole object.
     pub fn read(&self) -> serde_json::Result<K> {

@@ -1,12 +1,20 @@
 //! A consumer's credential, stored in its own cluster, so that a restart needs no new grant.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
+use data_encoding::BASE64URL_NOPAD;
 use jiff::Timestamp;
-use k8s_openapi::{ByteString, api::core::v1::Secret};
+use k8s_openapi::{
+    ByteString,
+    api::{
+        authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
+        core::v1::Secret,
+    },
+};
 use kube::{Config, api::ObjectMeta};
 use liqo_api::labels;
 use rustls::pki_types::{CertificateDer, pem::PemObject};
+use serde::Deserialize;
 
 use crate::{
     addresses::is_local,
@@ -15,6 +23,9 @@ use crate::{
 
 /// Name of the Secret, in the provider namespace.
 pub const CREDENTIAL_SECRET: &str = "credential";
+
+/// Lifetime of a token.
+pub const CREDENTIAL_SECONDS: i64 = 3600;
 
 /// How long connecting to a provider's API server may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -27,6 +38,35 @@ const EXPIRES_AT: &str = "expires-at";
 const TENANT_NAMESPACE: &str = "tenant-namespace";
 const PROTOCOL_VERSION: &str = "protocol-version";
 const PROVIDER_NAME: &str = "provider-name";
+
+/// What is needed to renew a credential at the provider's API server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Renewal {
+    /// The namespace of our account there.
+    pub namespace: String,
+    pub account: String,
+    pub request: TokenRequest,
+}
+
+/// The part of a ServiceAccount's token that says which account it is for, and to which Secret it is bound.
+#[derive(Deserialize)]
+struct Claims {
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: KubernetesClaims,
+}
+
+#[derive(Deserialize)]
+struct KubernetesClaims {
+    namespace: String,
+    serviceaccount: Named,
+    secret: Named,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+    uid: String,
+}
 
 /// A grant with its times, by the clock of this cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +88,7 @@ pub enum CredentialError {
     /// The address of the API server is not an `https://` URL.
     #[error("the provider's address of its API server is not an https:// URL: correct `--set apiServer.address` there")]
     Server,
-    /// The address of the API server means the machine itself.
+    /// The address of the API server means the machine itself, or machines of one link.
     #[error(
         "only the provider itself can reach the address that it gave for its API server: correct `--set apiServer.address` there"
     )]
@@ -122,6 +162,43 @@ impl Credential {
         Duration::from_secs(u64::try_from(due.saturating_sub(now.as_second())).unwrap_or(0))
     }
 
+    /// How to renew it at the provider's API server; none if its token does not say what it is bound to.
+    pub fn renewal(&self) -> Option<Renewal> {
+        Self::renewal_of(&self.token.0)
+    }
+
+    /// The same for a token.
+    pub(crate) fn renewal_of(token: &str) -> Option<Renewal> {
+        let payload = BASE64URL_NOPAD.decode(token.split('.').nth(1)?.as_bytes()).ok()?;
+        let Claims { kubernetes: KubernetesClaims { namespace, serviceaccount, secret } } =
+            serde_json::from_slice(&payload).ok()?;
+        // The provider wrote the token, and these become a path.
+        if ![&namespace, &serviceaccount.name].into_iter().all(|name| is_object_name(name)) {
+            return None;
+        }
+        let bound = BoundObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Secret".to_owned()),
+            name: Some(secret.name),
+            uid: Some(secret.uid),
+        };
+        let spec = TokenRequestSpec {
+            bound_object_ref: Some(bound),
+            expiration_seconds: Some(CREDENTIAL_SECONDS),
+            ..TokenRequestSpec::default()
+        };
+        let request = TokenRequest { metadata: ObjectMeta::default(), spec, status: None };
+        Some(Renewal { namespace, account: serviceaccount.name, request })
+    }
+
+    /// The same credential with the answer to a [`Renewal`] that arrived at `now`; none if there is no token in it.
+    pub fn renewed(&self, answer: TokenRequest, now: Timestamp) -> Option<Self> {
+        let token = answer.status.map(|status| status.token).filter(|token| !token.is_empty())?;
+        let life = answer.spec.expiration_seconds.unwrap_or(CREDENTIAL_SECONDS).clamp(0, CREDENTIAL_SECONDS);
+        let expires_at = Timestamp::from_second(now.as_second().saturating_add(life)).ok()?;
+        Some(Self { token: SecretText(token), issued_at: now, expires_at, ..self.clone() })
+    }
+
     /// Whether it has not expired.
     pub fn is_usable(&self, now: Timestamp) -> bool {
         now < self.expires_at
@@ -142,7 +219,7 @@ impl Credential {
         }
         let url: http::Uri = self.api_server.url.parse().map_err(|_| CredentialError::Server)?;
         let host = url.host().filter(|_| url.scheme_str() == Some("https")).ok_or(CredentialError::Server)?;
-        if is_local(host) {
+        if is_local(host) || is_no_server(host) {
             return Err(CredentialError::LocalServer);
         }
         let roots: Result<Vec<Vec<u8>>, _> =
@@ -156,6 +233,25 @@ impl Credential {
     }
 }
 
+/// Whether no API server of another cluster has this host: link-local addresses, with those of metadata services, and addresses of many.
+/// Also what looks like a name, but resolves as an IPv4 address in an unusual form, such as `2130706433` or `0x7f.1`. Private addresses are
+/// allowed, because clusters of one organisation have them.
+fn is_no_server(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_number = |label: &str| label.starts_with("0x") || label.bytes().all(|byte| byte.is_ascii_digit());
+    match host.parse::<IpAddr>().map(|address| address.to_canonical()) {
+        Ok(IpAddr::V4(address)) => address.is_link_local() || address.is_multicast() || address.is_broadcast(),
+        Ok(IpAddr::V6(address)) => address.is_unicast_link_local() || address.is_multicast(),
+        Err(_) => host.to_ascii_lowercase().trim_end_matches('.').rsplit('.').next().is_some_and(is_number),
+    }
+}
+
+/// Whether a text can be the name of an object, and so a part of a path.
+fn is_object_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.len() <= 253 && text.bytes().all(fits)
+}
+
 /// The credential in a Secret that is not being deleted.
 pub fn stored(secret: Option<Secret>) -> Option<Credential> {
     secret.filter(|secret| secret.metadata.deletion_timestamp.is_none()).as_ref().and_then(Credential::of_secret)
@@ -163,6 +259,7 @@ pub fn stored(secret: Option<Secret>) -> Option<Credential> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::{api::authentication::v1::TokenRequestStatus, apimachinery::pkg::apis::meta::v1::Time};
     use liqo_byte_mutations::mutated_text;
     use proptest::prelude::*;
 
@@ -218,10 +315,62 @@ mod tests {
         let at =
             |url: &str| Credential { api_server: ApiServer { url: url.into(), ca: good.api_server.ca.clone() }, ..good.clone() };
         assert_eq!(at("https://127.0.0.1:6443").client_config("liqo-tenant-x").unwrap_err(), CredentialError::LocalServer);
+        for nowhere in [
+            "169.254.169.254",
+            "[fe80::1]",
+            "[::ffff:169.254.169.254]",
+            "255.255.255.255",
+            "2130706433",
+            "0x7f.1",
+            "127.1",
+            "0177.0.0.1.",
+        ] {
+            let refused = at(&format!("https://{nowhere}:6443")).client_config("liqo-tenant-x");
+            assert_eq!(refused.unwrap_err(), CredentialError::LocalServer, "{nowhere}");
+        }
+        for private in ["10.0.0.7", "[fd00::7]", "api.milan.example", "api.7eleven.example"] {
+            assert!(at(&format!("https://{private}:6443")).client_config("liqo-tenant-x").is_ok(), "{private}");
+        }
         assert_eq!(at("http://203.0.113.5").client_config("liqo-tenant-x").unwrap_err(), CredentialError::Server);
         let mut bare = good.clone();
         bare.api_server.ca = "no certificate".into();
         assert_eq!(bare.client_config("liqo-tenant-x").unwrap_err(), CredentialError::Ca);
+    }
+
+    fn token_for(namespace: &str) -> SecretText {
+        let claims = serde_json::json!({ "sub": "x", "kubernetes.io": {
+            "namespace": namespace,
+            "serviceaccount": { "name": "liqo-consumer-x", "uid": "1" },
+            "secret": { "name": "liqo-consumer-x", "uid": "2" },
+        }});
+        SecretText(format!("e30.{}.c2ln", BASE64URL_NOPAD.encode(claims.to_string().as_bytes())))
+    }
+
+    #[test]
+    fn a_token_says_how_to_renew_it_and_cannot_name_another_path() {
+        let credential = Credential { token: token_for("liqo"), ..credential() };
+        let renewal = credential.renewal().unwrap();
+        assert_eq!((renewal.namespace.as_str(), renewal.account.as_str()), ("liqo", "liqo-consumer-x"));
+        let bound = renewal.request.spec.bound_object_ref.unwrap();
+        assert_eq!((bound.name.as_deref(), bound.uid.as_deref()), (Some("liqo-consumer-x"), Some("2")));
+        for token in [token_for("../../x"), token_for(""), SecretText("opaque".into()), SecretText("a.b.c".into())] {
+            assert_eq!(Credential { token, ..credential.clone() }.renewal(), None);
+        }
+    }
+
+    #[test]
+    fn a_renewed_credential_has_a_new_token_and_at_most_an_hour() {
+        let credential = credential();
+        let answer = |token: &str| TokenRequest {
+            spec: TokenRequestSpec { expiration_seconds: Some(i64::MAX), ..TokenRequestSpec::default() },
+            status: Some(TokenRequestStatus { token: token.to_owned(), expiration_timestamp: Time(now()) }),
+            ..TokenRequest::default()
+        };
+        let later = "2026-06-01T12:50:00Z".parse().unwrap();
+        let renewed = credential.renewed(answer("new"), later).unwrap();
+        assert_eq!((renewed.token.0.as_str(), renewed.renew_in(later)), ("new", Duration::from_secs(2160)));
+        assert!(renewed.serves_same_clients(&credential));
+        assert_eq!(credential.renewed(answer(""), later), None);
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub mod tunnel_clients;
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{Api, runtime::watcher};
 use liqo_api::{ClusterId, ForeignCluster, GatewayAddress, PeeringPolicy, TunnelEndpoint, conditions::owners, labels};
 use liqo_controller_runtime::{Cache, Context, Queue, cache, context::every_address, start::at_start, writes::StepError};
@@ -93,13 +93,19 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
     let namespaces = watch_namespaces(&context, queue.clone(), clients_changed.clone());
     let tunnels = watch_tunnels(&context, queue.clone());
     let policies = watch_policies(&context);
+    let tokens = watch_tokens(&context);
     let (found, addresses) = watch::channel(None);
     let known =
         tunnel_clients::Known { namespaces: namespaces.clone(), records: foreign_clusters.clone(), changed: clients_changed };
     let (peers, ours) = (foreign_clusters.clone(), namespaces.clone());
-    let tenants = Arc::new(Tenants::new(&context, addresses, peers, policies.clone(), ours, queue.clone()));
+    let tenants = Arc::new(Tenants::new(&context, addresses, peers, policies.clone(), ours, tokens.clone(), queue.clone()));
     // Wait for all initial lists: until then, absence proves nothing.
-    if !(foreign_clusters.synced().await && namespaces.synced().await && policies.synced().await && tunnels.synced().await) {
+    if !(foreign_clusters.synced().await
+        && namespaces.synced().await
+        && policies.synced().await
+        && tunnels.synced().await
+        && tokens.synced().await)
+    {
         return Ok(());
     }
     for stray in at_start(|| tenants.strays()).await? {
@@ -148,6 +154,13 @@ fn watch_foreign_clusters(context: &Context, queue: Queue<ClusterId>, clients_ch
 fn watch_policies(context: &Context) -> Cache<PeeringPolicy> {
     let api: Api<PeeringPolicy> = Api::all(context.client.clone());
     Cache::watch(api, watcher::Config::default(), context.stop.clone(), cache::whole, |_, _, _| ())
+}
+
+/// The tokens for the first contact. They are read when a consumer requests access, so a change triggers nothing.
+fn watch_tokens(context: &Context) -> Cache<Secret> {
+    let api: Api<Secret> = Api::namespaced(context.client.clone(), &context.namespace);
+    let config = watcher::Config::default().labels(labels::PEERING_TOKEN);
+    Cache::watch(api, config, context.stop.clone(), cache::whole, |_, _, _| ())
 }
 
 fn watch_namespaces(context: &Context, queue: Queue<ClusterId>, clients_changed: Arc<Notify>) -> Cache<LiqoNamespace> {

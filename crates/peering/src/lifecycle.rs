@@ -37,6 +37,8 @@ use crate::{
 };
 
 const CLEANUP_POLL_INTERVAL: Duration = Duration::from_millis(300);
+/// Interval between two looks at a namespace that Kubernetes is deleting.
+const TERMINATING_POLL_INTERVAL: Duration = Duration::from_secs(3);
 
 pub struct Lifecycle {
     pub context: Context,
@@ -238,7 +240,10 @@ impl Lifecycle {
                 let gone = self.tenants.end_step(id).await?;
                 Ok(if gone { Next::OnChange } else { Next::After(CLEANUP_POLL_INTERVAL) })
             }
-            Incoming::Nothing | Incoming::AwaitGone => self.tenants.sweep(id).await.map(|()| Next::OnChange),
+            Incoming::Nothing | Incoming::AwaitGone => {
+                let gone = self.tenants.sweep(id).await?;
+                Ok(if gone { Next::OnChange } else { Next::After(TERMINATING_POLL_INTERVAL) })
+            }
         }
     }
 

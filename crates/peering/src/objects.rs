@@ -8,9 +8,12 @@ use k8s_openapi::{
     api::{
         coordination::v1::{Lease, LeaseSpec},
         core::v1::{Namespace, ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus, Secret, ServiceAccount},
-        rbac::v1::{RoleBinding, RoleRef, Subject},
+        rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject},
     },
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::MicroTime},
+    apimachinery::pkg::{
+        api::resource::Quantity,
+        apis::meta::v1::{MicroTime, Time},
+    },
 };
 use kube::{
     Api, Resource, ResourceExt,
@@ -38,6 +41,9 @@ pub const KIND_MAPPED: &str = "mapped";
 
 /// Annotation on a tenant namespace: the tenancy has been ending since this time (RFC 3339).
 pub const ENDING: &str = "liqo.io/ending";
+
+/// How long a consumer's tokens may be renewed without its key.
+const SESSION_SECONDS: i64 = 24 * 3600;
 
 /// How long a new `RoleBinding` may take to have an effect.
 const RIGHTS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -111,18 +117,38 @@ fn namespace(name: String, kind: &str, id_label: &str, id: &ClusterId) -> Namesp
 
 /// The manager's own rights in a namespace that it created.
 pub fn manager_binding(liqo_namespace: &str) -> RoleBinding {
-    binding(MANAGER_BINDING, roles::OWN_NAMESPACE, CONTROLLER_MANAGER, liqo_namespace)
+    binding(MANAGER_BINDING, ("ClusterRole", roles::OWN_NAMESPACE), CONTROLLER_MANAGER, liqo_namespace)
 }
 
 /// The consumer's rights in its tenant namespace.
 pub fn tenant_binding(consumer: &ClusterId, liqo_namespace: &str) -> RoleBinding {
-    binding(roles::TENANT, roles::TENANT, &consumer_service_account(consumer), liqo_namespace)
+    binding(roles::TENANT, ("ClusterRole", roles::TENANT), &consumer_service_account(consumer), liqo_namespace)
 }
 
-fn binding(name: &str, role: &str, account: &str, account_namespace: &str) -> RoleBinding {
+/// In Liqo's namespace: the right of a consumer to renew its own token, for as long as the auth endpoint does not answer.
+pub fn renewal_role(consumer: &ClusterId) -> Role {
+    let name = consumer_service_account(consumer);
+    let rule = PolicyRule {
+        api_groups: Some(vec![String::new()]),
+        resources: Some(vec!["serviceaccounts/token".to_owned()]),
+        resource_names: Some(vec![name.clone()]),
+        verbs: vec!["create".to_owned()],
+        ..PolicyRule::default()
+    };
+    Role { metadata: named(&name), rules: Some(vec![rule]) }
+}
+
+/// Gives that right to the consumer.
+pub fn renewal_binding(consumer: &ClusterId, liqo_namespace: &str) -> RoleBinding {
+    let name = consumer_service_account(consumer);
+    binding(&name, ("Role", &name), &name, liqo_namespace)
+}
+
+/// `role`: its kind and name.
+fn binding(name: &str, role: (&str, &str), account: &str, account_namespace: &str) -> RoleBinding {
     RoleBinding {
         metadata: named(name),
-        role_ref: RoleRef { api_group: "rbac.authorization.k8s.io".into(), kind: "ClusterRole".into(), name: role.into() },
+        role_ref: RoleRef { api_group: "rbac.authorization.k8s.io".into(), kind: role.0.into(), name: role.1.into() },
         subjects: Some(vec![Subject {
             kind: "ServiceAccount".into(),
             name: account.into(),
@@ -144,6 +170,11 @@ pub fn session_secret(consumer: &ClusterId) -> Secret {
     let mut metadata = named(&consumer_service_account(consumer));
     metadata.labels.get_or_insert_default().insert(labels::CONSUMER_ID.to_owned(), consumer.to_string());
     Secret { metadata, type_: Some("Opaque".into()), ..Secret::default() }
+}
+
+/// Whether a session Secret that was created at this time is to be replaced. Who stole a token can renew it until then.
+pub fn is_session_over(created: Option<&Time>, now: Timestamp) -> bool {
+    created.is_some_and(|created| now.as_second().saturating_sub(created.0.as_second()) >= SESSION_SECONDS)
 }
 
 /// The maximum number of objects in a tenant namespace. Kubernetes' quotas do not limit bytes: these numbers, times the maximum sizes of
@@ -238,6 +269,27 @@ mod tests {
         assert_eq!(subject.namespace.as_deref(), Some("liqo"));
         assert_eq!(Some(subject.name.as_str()), account(&id).metadata.name.as_deref());
         assert_eq!(account(&id).automount_service_account_token, Some(false));
+    }
+
+    #[test]
+    fn a_consumer_may_renew_the_token_of_its_own_account_only() {
+        let id = ClusterId::of_public_key(&[1; 32]);
+        let rules = renewal_role(&id).rules.unwrap();
+        assert_eq!(rules.len(), 1);
+        assert_eq!(rules[0].resources.as_deref(), Some(["serviceaccounts/token".to_owned()].as_slice()));
+        assert_eq!(rules[0].resource_names.as_deref(), Some([consumer_service_account(&id)].as_slice()));
+        assert_eq!(rules[0].verbs, ["create"]);
+        let binding = renewal_binding(&id, "liqo");
+        assert_eq!((binding.role_ref.kind.as_str(), binding.role_ref.name), ("Role", consumer_service_account(&id)));
+        assert_eq!(binding.subjects.unwrap()[0].name, consumer_service_account(&id));
+    }
+
+    #[test]
+    fn a_session_ends_after_a_day() {
+        let hours = |hours: i64| Some(Time(Timestamp::from_second(hours * 3600).unwrap()));
+        let now = Timestamp::from_second(48 * 3600).unwrap();
+        assert!(is_session_over(hours(24).as_ref(), now) && !is_session_over(hours(25).as_ref(), now));
+        assert!(!is_session_over(None, now));
     }
 
     #[test]

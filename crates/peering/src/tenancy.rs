@@ -4,11 +4,13 @@
 //!  liqo-tenant-<id>      labels and annotations: its consumer       namespace liqo
 //!    RoleBinding liqo-tenant ───────── subject ───────────────────▶ ServiceAccount liqo-consumer-<id>
 //!    ResourceQuota, Lease provider, Lease consumer                  Secret         liqo-consumer-<id> ◀── tokens are bound to it
+//!                                                                   Role and RoleBinding of that name: it may renew its token
 //! ```
 //!
 //! The tenant namespace records the grant: the consumer has access while it exists and is not ending. Granting and ending one
 //! tenancy never run at the same time.
 
+mod kinds;
 mod records;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -19,15 +21,14 @@ use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
     coordination::v1::Lease,
     core::v1::{Namespace, ResourceQuota, Secret, ServiceAccount},
-    rbac::v1::RoleBinding,
+    rbac::v1::{Role, RoleBinding},
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
+    Api, Client, Resource as _, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, PostParams},
 };
 use liqo_api::{
-    ClusterId, ForeignCluster, NamespaceMap, PeeringIntent, PeeringPolicy, ReflectedObject, ResourceOffer, ResourceRequest,
-    ShadowPod, consumer_service_account, labels, leases, roles, tenant_namespace,
+    ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, consumer_service_account, labels, leases, roles, tenant_namespace,
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, Queue,
@@ -41,10 +42,11 @@ use tokio::{sync::watch, time::Instant};
 use crate::{
     addresses::Addresses,
     auth::{
-        decide::{ApprovalQueue, Known, OneTimeToken, TokenVerdict, reasons},
+        decide::{ApprovalQueue, Known, TokenClaim, TokenVerdict, reasons},
         server::{Consumer, Tenancies, TenancyError},
-        tokens,
+        tokens::{self, Tokens},
     },
+    credential::CREDENTIAL_SECONDS,
     decide::{ConsumerHealth, ConsumerHeartbeat, Waiting},
     identity::PublicKey,
     namespace::LiqoNamespace,
@@ -59,8 +61,6 @@ const MAX_CONCURRENT: usize = 16;
 const CLEAR_PAGE_SIZE: u32 = 16;
 /// Prefix of the names of our own finalizers.
 const OUR_FINALIZERS: &str = "liqo.io/";
-/// Lifetime of a credential.
-const CREDENTIAL_SECONDS: i64 = 3600;
 
 /// All consumers of this cluster.
 pub struct Tenants {
@@ -72,6 +72,7 @@ pub struct Tenants {
     foreign_clusters: Cache<ForeignCluster>,
     policies: Cache<PeeringPolicy>,
     namespaces: Cache<LiqoNamespace>,
+    tokens: Tokens,
     queue: Queue<ClusterId>,
     consumer_heartbeats: Mutex<HashMap<ClusterId, (ConsumerHeartbeat, ConsumerHealth)>>,
     locks: Mutex<HashMap<ClusterId, Arc<tokio::sync::Mutex<()>>>>,
@@ -85,6 +86,7 @@ impl Tenants {
         foreign_clusters: Cache<ForeignCluster>,
         policies: Cache<PeeringPolicy>,
         namespaces: Cache<LiqoNamespace>,
+        secrets: Cache<Secret>,
         queue: Queue<ClusterId>,
     ) -> Self {
         Self {
@@ -96,6 +98,7 @@ impl Tenants {
             foreign_clusters,
             policies,
             namespaces,
+            tokens: Tokens::new(secrets),
             queue,
             consumer_heartbeats: Mutex::default(),
             locks: Mutex::default(),
@@ -141,14 +144,31 @@ impl Tenants {
         Ok(true)
     }
 
-    /// Removes the rights of a consumer that has no tenant namespace.
-    pub async fn sweep(&self, consumer: &ClusterId) -> Result<(), StepError> {
+    /// Removes the rights of a consumer whose tenant namespace Kubernetes is deleting, or has deleted. Somebody may have deleted it
+    /// directly: then finalizers that the consumer wrote would hold it for ever. Returns whether it is gone.
+    pub async fn sweep(&self, consumer: &ClusterId) -> Result<bool, StepError> {
         let _alone = self.lock(consumer).await;
         self.consumer_heartbeats().remove(consumer);
-        if self.live_namespace(consumer).await?.is_some_and(|namespace| !namespace.terminating) {
-            return Ok(());
+        let found = self.live_namespace(consumer).await?;
+        if found.as_ref().is_some_and(|namespace| !namespace.terminating) {
+            return Ok(true);
         }
-        self.take_rights(consumer, false).await
+        self.take_rights(consumer, false).await?;
+        if found.is_none() {
+            return Ok(true);
+        }
+        let mapped = self.has_mapped_namespaces(consumer).await?;
+        let name = tenant_namespace(consumer);
+        for kind in kinds::of_liqo() {
+            self.clear(&kind, &name, mapped).await?;
+        }
+        // Our rights to these kinds end when Kubernetes deletes our binding there.
+        for kind in kinds::of_kubernetes() {
+            if let Err(error) = self.clear(&kind, &name, mapped).await {
+                tracing::debug!(%consumer, %error, "cannot clear a tenant namespace that is being deleted");
+            }
+        }
+        Ok(false)
     }
 
     /// Asks the API server whether a consumer has no tenant namespace.
@@ -230,13 +250,20 @@ impl Tenants {
             objects::ensure_in_new(&Api::<Lease>::namespaced(client.clone(), &name), &lease).await?;
         }
         objects::ensure(&bindings, &objects::tenant_binding(consumer, own)).await?;
+        objects::ensure(&Api::<Role>::namespaced(client.clone(), own), &objects::renewal_role(consumer)).await?;
+        objects::ensure(&Api::<RoleBinding>::namespaced(client, own), &objects::renewal_binding(consumer, own)).await?;
         Ok(())
     }
 
     async fn issue_token(&self, consumer: &ClusterId) -> Result<(String, u64), StepError> {
         let name = consumer_service_account(consumer);
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let session = secrets.get(&name).await.step("read", "Secret", Key::new(&self.namespace, &name))?;
+        let mut session = secrets.get(&name).await.step("read", "Secret", Key::new(&self.namespace, &name))?;
+        // The consumer has just proved its key. Tokens that somebody else renewed over the API server end now.
+        if objects::is_session_over(session.creation_timestamp().as_ref(), Timestamp::now()) {
+            objects::delete(&secrets, &name).await?;
+            session = objects::ensure(&secrets, &objects::session_secret(consumer)).await?;
+        }
         let request = TokenRequest {
             metadata: ObjectMeta::default(),
             spec: TokenRequestSpec {
@@ -285,6 +312,8 @@ impl Tenants {
             }
         }
         let name = consumer_service_account(consumer);
+        objects::delete(&Api::<RoleBinding>::namespaced(self.client.clone(), &self.namespace), &name).await?;
+        objects::delete(&Api::<Role>::namespaced(self.client.clone(), &self.namespace), &name).await?;
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
         objects::delete(&secrets, &name).await?;
@@ -294,30 +323,26 @@ impl Tenants {
     /// Starts to delete everything that the two clusters wrote there; other controllers clean up what they derived from it. Returns
     /// whether something is left that must be gone before the namespace is deleted, and with it our rights there.
     async fn empty(&self, namespace: &str, mapped: bool) -> Result<bool, StepError> {
-        Ok(self.clear::<ResourceRequest>(namespace, mapped).await?
-            | self.clear::<ResourceOffer>(namespace, mapped).await?
-            | self.clear::<NamespaceMap>(namespace, mapped).await?
-            | self.clear::<ShadowPod>(namespace, mapped).await?
-            | self.clear::<ReflectedObject>(namespace, mapped).await?
-            | self.clear::<Secret>(namespace, mapped).await?
-            | self.clear::<Lease>(namespace, mapped).await?)
+        let mut left = false;
+        for kind in kinds::all() {
+            left |= self.clear(&kind, namespace, mapped).await?;
+        }
+        Ok(left)
     }
 
     /// Deletes all objects of a kind. The consumer may have written anything into them, so this reads only their metadata, and deletes
     /// them one by one: the deletion of a collection would return all of them.
-    async fn clear<K>(&self, namespace: &str, mapped: bool) -> Result<bool, StepError>
-    where
-        K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()> + 'static,
-    {
-        let api = unread(Api::<PartialObjectMeta<K>>::namespaced(self.client.clone(), namespace));
+    async fn clear(&self, kind: &ApiResource, namespace: &str, mapped: bool) -> Result<bool, StepError> {
+        let api = unread(Api::<PartialObjectMeta<DynamicObject>>::namespaced_with(self.client.clone(), namespace, kind));
         let (mut page, mut any) = (ListParams::default().limit(CLEAR_PAGE_SIZE), false);
         loop {
-            let found = api.list(&page).await.step("list every", K::kind(&()), Key::new(namespace, ""))?;
+            let found = api.list(&page).await.step("list every", kind.kind.clone(), Key::new(namespace, ""))?;
             any |= !found.items.is_empty();
             futures::stream::iter(&found.items)
                 .map(Ok)
                 .try_for_each_concurrent(MAX_CONCURRENT, async |object| {
-                    remove(&api, object, mapped).await.step("remove", K::kind(&()), Key::new(namespace, object.name_any()))
+                    let key = Key::new(namespace, object.name_any());
+                    remove(&api, object, mapped).await.step("remove", kind.kind.clone(), key)
                 })
                 .await?;
             match found.metadata.continue_.filter(|token| !token.is_empty()) {
@@ -364,6 +389,10 @@ impl Tenancies for Tenants {
         self.context.config().spec.cluster_name.clone()
     }
 
+    fn is_known(&self, consumer: &ClusterId) -> bool {
+        self.namespaces.get(&Key::new("", tenant_namespace(consumer))).is_some() || self.find_record(consumer).is_some()
+    }
+
     async fn known(&self, consumer: &ClusterId, name: &str) -> Result<Known, TenancyError> {
         let namespace = self.live_namespace(consumer).await?;
         let approved = namespace.as_ref().is_some_and(|namespace| !namespace.terminating && !namespace.ending);
@@ -398,16 +427,15 @@ impl Tenancies for Tenants {
     }
 
     async fn judge_token(&self, token: Option<&str>, consumer: &ClusterId) -> Result<TokenVerdict, TenancyError> {
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        Ok(tokens::look_up(&secrets, token, consumer, Timestamp::now()).await?)
+        Ok(self.tokens.judge(token, consumer, !self.is_known(consumer)).await)
     }
 
-    async fn claim_token(&self, token: &OneTimeToken, consumer: &ClusterId) -> Result<bool, TenancyError> {
+    async fn claim_token(&self, token: &TokenClaim, _consumer: &ClusterId) -> Result<bool, TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        Ok(tokens::claim(&secrets, token, consumer).await?)
+        Ok(tokens::claim(&secrets, token).await?)
     }
 
-    async fn discard_token(&self, token: &OneTimeToken) -> Result<(), TenancyError> {
+    async fn discard_token(&self, token: &TokenClaim) -> Result<(), TenancyError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         Ok(tokens::discard(&secrets, token).await?)
     }
@@ -467,13 +495,12 @@ impl Tenancies for Tenants {
     }
 }
 
+/// The metadata of an object of any kind.
+type Metadata = Unread<PartialObjectMeta<DynamicObject>>;
+
 /// Deletes an object of an ending tenancy. If it is already being deleted, removes the finalizers that are not ours, and ours as well
 /// once there is no mapped namespace, because then they protect nothing.
-async fn remove<K: Resource>(
-    api: &Api<Unread<PartialObjectMeta<K>>>,
-    object: &Unread<PartialObjectMeta<K>>,
-    mapped: bool,
-) -> kube::Result<()> {
+async fn remove(api: &Api<Metadata>, object: &Metadata, mapped: bool) -> kube::Result<()> {
     let name = object.name_any();
     let done = if object.meta().deletion_timestamp.is_none() {
         api.delete(&name, &DeleteParams::default()).await.map(drop)

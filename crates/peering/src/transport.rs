@@ -1,5 +1,7 @@
 //! The HTTP client for a peer's API server: with a replaceable token and limited answers, and optionally through the peer's tunnel.
 
+mod answers;
+
 use std::{
     io,
     pin::Pin,
@@ -9,7 +11,6 @@ use std::{
 
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, header::AUTHORIZATION};
-use http_body_util::Limited;
 use hyper::rt::ReadBufCursor;
 use hyper_util::{
     client::legacy::connect::{Connected, Connection},
@@ -19,10 +20,13 @@ use kube::{
     Client, Config,
     client::{ClientBuilder, ConfigExt as _},
 };
+use liqo_controller_runtime::provider_limits::{LimitExceeded, ProviderLimits};
 use liqo_tunnel_client::{API_PORT, session::TunnelConnection};
 use parking_lot::RwLock;
-use tokio::io::DuplexStream;
-use tower::{Layer, Service};
+use tokio::{io::DuplexStream, time::timeout_at};
+use tower::{BoxError, Layer, Service};
+
+use self::answers::{Answer, LimitedBody, admit, exceeded};
 
 /// The bearer token of a client. It can be replaced while the client is in use.
 #[derive(Clone, Default)]
@@ -50,19 +54,25 @@ impl Token {
 }
 
 /// A client for a peer's API server whose token can be replaced. `config` carries address, CA and time-outs, no credential.
-/// The peer may be hostile, so the client reads at most [`MAX_ANSWER_LEN`] of each answer.
+/// The peer may be hostile, so the client reads its answers within `limits`.
 ///
 /// With a `tunnel` every connection goes through the peer's tunnel. The address and the CA of `config` still say what the API
 /// server's certificate must prove. Each request is made once; whoever calls a peer tries again.
-pub fn client(mut config: Config, token: Token, tunnel: Option<Arc<TunnelConnection>>) -> kube::Result<Client> {
+pub fn client(
+    mut config: Config,
+    token: Token,
+    limits: Arc<ProviderLimits>,
+    tunnel: Option<Arc<TunnelConnection>>,
+) -> kube::Result<Client> {
     config.default_retry = false;
+    let layer = PeerLayer { token, limits };
     let Some(tunnel) = tunnel else {
-        return Ok(ClientBuilder::try_from(config)?.with_layer(&PeerLayer { token }).build());
+        return Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build());
     };
     let connector = config.rustls_https_connector_with_connector(TunnelConnector(tunnel))?;
     let http = hyper_util::client::legacy::Builder::new(TokioExecutor::new()).build(connector);
     let service = tower::ServiceBuilder::new().layer(config.base_uri_layer()).service(http);
-    Ok(ClientBuilder::new(service, config.default_namespace).with_layer(&PeerLayer { token }).build())
+    Ok(ClientBuilder::new(service, config.default_namespace).with_layer(&layer).build())
 }
 
 /// Connects to the API server through the tunnel, and ignores its address.
@@ -113,24 +123,17 @@ impl hyper::rt::Write for TunnelStream {
     }
 }
 
-/// The maximum length of one answer in bytes. A watch that reaches it is resumed.
-pub const MAX_ANSWER_LEN: usize = 64 << 20;
-
-/// Logs are streamed to the caller, so their length does not matter.
-fn max_answer_len(path: &str) -> usize {
-    if path.ends_with("/log") { usize::MAX } else { MAX_ANSWER_LEN }
-}
-
 #[derive(Clone)]
 struct PeerLayer {
     token: Token,
+    limits: Arc<ProviderLimits>,
 }
 
 impl<S> Layer<S> for PeerLayer {
     type Service = PeerService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        PeerService { inner, token: self.token.clone() }
+        PeerService { inner, token: self.token.clone(), limits: self.limits.clone() }
     }
 }
 
@@ -138,57 +141,41 @@ impl<S> Layer<S> for PeerLayer {
 struct PeerService<S> {
     inner: S,
     token: Token,
+    limits: Arc<ProviderLimits>,
 }
 
 impl<S, B, R> Service<Request<B>> for PeerService<S>
 where
     S: Service<Request<B>, Response = Response<R>>,
     S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
 {
-    type Response = Response<Limited<R>>;
-    type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
+    type Response = Response<LimitedBody<R>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
-    fn poll_ready(&mut self, context: &mut TaskContext<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(context)
+    fn poll_ready(&mut self, context: &mut TaskContext<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(context).map_err(Into::into)
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         if let Some(header) = self.token.get() {
             request.headers_mut().insert(AUTHORIZATION, header);
         }
-        let max_len = max_answer_len(request.uri().path());
-        let answer = self.inner.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| Limited::new(body, max_len))) })
+        let (answer, uri, limits) = (Answer::to(request.uri()), request.uri().clone(), self.limits.clone());
+        // It sends nothing before it is polled.
+        let called = self.inner.call(request);
+        Box::pin(async move {
+            let page = admit(answer, &uri, &limits).await?;
+            let called = async { called.await.map_err(Into::into) };
+            let response = match &page {
+                Some(page) => timeout_at(page.until, called).await.map_err(|_| exceeded(&limits, LimitExceeded::PageTime))??,
+                None => called.await?,
+            };
+            Ok(response.map(|body| LimitedBody::new(body, answer, limits, page)))
+        })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{collections::VecDeque, convert::Infallible};
-
-    use http_body_util::{BodyExt as _, Full};
-    use tower::ServiceExt as _;
-
-    use super::*;
-
-    async fn read_of(path: &str, length: usize) -> bool {
-        let server = tower::service_fn(move |request: Request<()>| async move {
-            assert_eq!(request.headers()[AUTHORIZATION], "Bearer t");
-            Ok::<_, Infallible>(Response::new(Full::<VecDeque<u8>>::new(vec![0; length].into())))
-        });
-        let token = Token::default();
-        token.set("t").unwrap();
-        let request = Request::builder().uri(path).body(()).unwrap();
-        let response = PeerLayer { token }.layer(server).oneshot(request).await.unwrap();
-        response.into_body().collect().await.is_ok()
-    }
-
-    #[tokio::test]
-    async fn a_peer_cannot_fill_our_memory_with_one_answer() {
-        let list = "/apis/virtualkubelet.liqo.io/v1alpha1/namespaces/t/shadowpods";
-        assert!(read_of(list, MAX_ANSWER_LEN).await);
-        assert!(!read_of(list, MAX_ANSWER_LEN + 1).await);
-        assert!(read_of("/api/v1/namespaces/m/pods/p/log", MAX_ANSWER_LEN + 1).await);
-    }
-}
+mod tests;

@@ -11,7 +11,6 @@ use std::{
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
-    core::DeserializeGuard,
     runtime::watcher::Config,
 };
 use liqo_api::{
@@ -21,7 +20,7 @@ use liqo_api::{
 use liqo_api::{conditions::DesiredCondition, policies::PolicyPeer};
 use liqo_controller_runtime::{
     Cache, Context, Key, Next, PeerConnection, Queue,
-    cache::whole,
+    cache::{parsed_len, whole},
     conditions::namespaced,
     peers::{self, PeerError},
     policies,
@@ -138,20 +137,21 @@ impl ConsumerController {
             let (queue, id) = (self.queue.clone(), id.clone());
             move || queue.add_after(id.clone(), SETTLE_DELAY)
         };
-        let client = || connection.client.clone();
         let enqueue_changed = enqueue();
-        let offers = Cache::watch(
-            Api::<ResourceOffer>::namespaced(client(), &connection.tenant_namespace),
+        let offers = Cache::watch_provider(
+            &connection,
             Config::default(),
             stop.clone(),
-            whole,
+            parsed_len::<ResourceOffer>,
+            whole::<ResourceOffer>,
             move |_, _, _| enqueue_changed(),
         );
         let enqueue_changed = enqueue();
-        let requests = Cache::watch(
-            Api::<DeserializeGuard<ResourceRequest>>::namespaced(client(), &connection.tenant_namespace),
+        let requests = Cache::watch_provider(
+            &connection,
             Config::default().fields(&format!("metadata.name={RESOURCE_REQUEST}")),
             stop,
+            |request| parsed_len(&request.conditions) + request.resources.as_ref().map_or_else(String::len, parsed_len),
             reduce::request,
             move |_, _, _| enqueue_changed(),
         );

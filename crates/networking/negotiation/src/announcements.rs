@@ -23,6 +23,7 @@ use liqo_api::{
 };
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection, Peers, Queue,
+    cache::parsed_len,
     conditions::namespaced,
     peers,
     put::{marked, put, put_status},
@@ -91,7 +92,9 @@ impl Announcements {
         let id = connection.cluster_id.clone();
         let stop = connection.ended.child_token();
         let _guard = stop.clone().drop_guard();
-        let cache = watch(Api::namespaced(connection.client.clone(), &connection.tenant_namespace), stop, &self.queue);
+        let queue = self.queue.clone();
+        let changed = move |_: &Key, _: Option<&_>, _: Option<&_>| queue.add_after((), PEER_CHANGE_DELAY);
+        let cache = Cache::watch_provider(&connection, only_ours(), stop, stored_len, read, changed);
         let mut health = connection.health.clone();
         let follow = async {
             // Until then the announcement read over the former connection counts.
@@ -219,8 +222,16 @@ impl Announcements {
 
 fn watch(api: Api<DeserializeGuard<NetworkConfig>>, stop: CancellationToken, queue: &Queue<()>) -> Cache<ReceivedConfig> {
     let queue = queue.clone();
-    let only = Config::default().fields(&format!("metadata.name={NETWORK_CONFIG}"));
-    Cache::watch(api, only, stop, read, move |_, _, _| queue.add_after((), PEER_CHANGE_DELAY))
+    Cache::watch(api, only_ours(), stop, read, move |_, _, _| queue.add_after((), PEER_CHANGE_DELAY))
+}
+
+fn only_ours() -> Config {
+    Config::default().fields(&format!("metadata.name={NETWORK_CONFIG}"))
+}
+
+/// Estimated memory in bytes.
+fn stored_len(config: &ReceivedConfig) -> usize {
+    config.as_ref().map_or_else(String::len, parsed_len)
 }
 
 fn only(cache: &Cache<ReceivedConfig>) -> Option<Arc<ReceivedConfig>> {

@@ -48,21 +48,25 @@ pub enum TokenVerdict {
     /// Not one of ours, or used up.
     Unknown,
     Expired,
-    /// Valid for any number of consumers.
-    Reusable,
-    /// Valid for one consumer.
-    OneTime(OneTimeToken),
+    /// Reusable, and as many clusters use it as may.
+    UsedUp,
+    /// Valid for this consumer.
+    Valid(TokenClaim),
 }
 
-/// Exactly one state of the Secret of a one-time token, so that only one consumer can use it.
+/// Exactly one state of the Secret of a token, so that no more consumers use it than may.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OneTimeToken {
+pub struct TokenClaim {
     /// Name of the Secret.
     pub name: String,
     pub uid: String,
     pub resource_version: String,
     /// Whether the Secret says already that this consumer uses it: an earlier request of it failed halfway.
     pub is_claimed: bool,
+    /// Whether other consumers may use it too.
+    pub is_reusable: bool,
+    /// The consumers that use it, with this one, as the Secret says it.
+    pub used_by: String,
 }
 
 /// The result of the checks that do not depend on the signer.
@@ -86,16 +90,16 @@ pub struct Situation<'a> {
 /// What to do with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Spend the challenge, claim the token if one is named, give access, then discard the token.
+    /// Spend the challenge, claim the token if one is named, give access, then discard a one-time token.
     Grant {
         challenge: Genuine,
-        token: Option<OneTimeToken>,
+        token: Option<TokenClaim>,
         protocol_version: u32,
     },
-    /// A person has to approve the consumer first. Claim the token, if there is one, record that the consumer waits, then discard the
-    /// token.
+    /// A person has to approve the consumer first. Claim the token, if there is one, record that the consumer waits, then discard a
+    /// one-time token.
     Pend {
-        token: Option<OneTimeToken>,
+        token: Option<TokenClaim>,
         /// The answer to the consumer.
         refusal: Refusal,
     },
@@ -192,12 +196,25 @@ pub fn challenge_refusal(error: ChallengeError) -> Refusal {
     refuse(reason, error.to_string())
 }
 
-/// The refusal of a request whose one-time token another request has just used.
-pub fn token_used() -> Refusal {
+/// The refusal of a request whose token another request has just used.
+pub fn token_used(token: &TokenClaim) -> Refusal {
+    if token.is_reusable {
+        return refuse(reasons::BUSY, "another cluster uses the token at this moment: try again in some seconds");
+    }
     refuse(
         reasons::TOKEN_INVALID,
         "another request has just used the one-time token: generate a new one in the provider with `liqoctl generate peer-command`",
     )
+}
+
+/// Whether a key without tenancy and record has a valid token; if not, its request must cost the cluster nothing.
+pub fn admit_stranger(token: &TokenVerdict) -> Result<(), Refusal> {
+    judge_token(token).map(drop)
+}
+
+/// The refusal of a request that comes too soon after others, or while another one of the same consumer is in progress.
+pub fn too_often() -> Refusal {
+    refuse(reasons::BUSY, "too many requests, or another request of this cluster is in progress: try again in some seconds")
 }
 
 fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
@@ -288,13 +305,15 @@ fn check_name(known: &Known, request: &PeeringRequest) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn judge_token(token: &TokenVerdict) -> Result<Option<OneTimeToken>, Refusal> {
+fn judge_token(token: &TokenVerdict) -> Result<Option<TokenClaim>, Refusal> {
     let next = "generate one in the provider with `liqoctl generate peer-command`";
     match token {
-        TokenVerdict::Reusable => Ok(None),
-        TokenVerdict::OneTime(token) => Ok(Some(token.clone())),
+        TokenVerdict::Valid(token) => Ok(Some(token.clone())),
         TokenVerdict::Absent => Err(refuse(reasons::TOKEN_REQUIRED, format!("the first contact needs a token: {next}"))),
         TokenVerdict::Unknown => Err(refuse(reasons::TOKEN_INVALID, format!("the token is wrong or was used before: {next}"))),
+        TokenVerdict::UsedUp => {
+            Err(refuse(reasons::TOKEN_INVALID, format!("as many clusters as may use the token use it already: {next}")))
+        }
         TokenVerdict::Expired => Err(refuse(reasons::TOKEN_EXPIRED, format!("the token has expired: {next}"))),
     }
 }
@@ -341,7 +360,14 @@ mod tests {
                 features: Vec::new(),
                 token: Some(SecretText("t".into())),
             };
-            Self { provider, signer, request, challenge: Ok(genuine()), known: Known::default(), token: TokenVerdict::Reusable }
+            Self {
+                provider,
+                signer,
+                request,
+                challenge: Ok(genuine()),
+                known: Known::default(),
+                token: TokenVerdict::Valid(reusable()),
+            }
         }
 
         fn decide(&self) -> Decision {
@@ -365,14 +391,14 @@ mod tests {
             }
         }
 
-        fn spends(&self) -> Option<OneTimeToken> {
+        fn spends(&self) -> Option<TokenClaim> {
             match self.decide() {
                 Decision::Grant { token, .. } => token,
                 Decision::Deny(refusal) | Decision::Pend { refusal, .. } => panic!("{refusal:?}"),
             }
         }
 
-        fn spends_to_wait(&self) -> Option<OneTimeToken> {
+        fn spends_to_wait(&self) -> Option<TokenClaim> {
             match self.decide() {
                 Decision::Pend { token, refusal } if refusal.reason == reasons::PENDING_APPROVAL => token,
                 other => panic!("{other:?}"),
@@ -380,27 +406,44 @@ mod tests {
         }
     }
 
-    fn one_time() -> OneTimeToken {
-        OneTimeToken { name: "t1".into(), uid: "u1".into(), resource_version: "7".into(), is_claimed: false }
+    fn one_time() -> TokenClaim {
+        TokenClaim {
+            name: "t1".into(),
+            uid: "u1".into(),
+            resource_version: "7".into(),
+            is_claimed: false,
+            is_reusable: false,
+            used_by: "rome".into(),
+        }
+    }
+
+    fn reusable() -> TokenClaim {
+        TokenClaim { is_reusable: true, ..one_time() }
+    }
+
+    #[test]
+    fn who_loses_a_race_for_a_reusable_token_tries_again() {
+        assert_eq!(token_used(&reusable()).reason, reasons::BUSY);
+        assert_eq!(token_used(&one_time()).reason, reasons::TOKEN_INVALID);
     }
 
     #[test]
     fn a_stranger_with_a_reusable_token_is_let_in() {
         let case = Case::good();
-        let expected = Decision::Grant { challenge: case.challenge.unwrap(), token: None, protocol_version: 1 };
+        let expected = Decision::Grant { challenge: case.challenge.unwrap(), token: Some(reusable()), protocol_version: 1 };
         assert_eq!(case.decide(), expected);
     }
 
     #[test]
     fn a_one_time_token_is_spent_by_the_request_that_it_lets_in() {
-        let case = Case { token: TokenVerdict::OneTime(one_time()), ..Case::good() };
+        let case = Case { token: TokenVerdict::Valid(one_time()), ..Case::good() };
         assert_eq!(case.spends(), Some(one_time()));
     }
 
     #[test]
     fn a_known_key_needs_no_token_and_spends_none() {
         let known = Known { approved: true, cluster_name: Some("rome".into()), ..Known::default() };
-        for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Expired, TokenVerdict::OneTime(one_time())] {
+        for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Expired, TokenVerdict::Valid(one_time())] {
             assert_eq!(Case { known: known.clone(), token, ..Case::good() }.spends(), None);
         }
     }
@@ -409,8 +452,8 @@ mod tests {
     fn where_a_person_approves_a_token_is_spent_on_the_waiting() {
         let by_hand = Known { by_hand: true, ..Known::default() };
         let with = |token: TokenVerdict| Case { known: by_hand.clone(), token, ..Case::good() };
-        assert_eq!(with(TokenVerdict::OneTime(one_time())).spends_to_wait(), Some(one_time()));
-        assert_eq!(with(TokenVerdict::Reusable).spends_to_wait(), None);
+        assert_eq!(with(TokenVerdict::Valid(one_time())).spends_to_wait(), Some(one_time()));
+        assert_eq!(with(TokenVerdict::Valid(reusable())).spends_to_wait(), Some(reusable()));
         for (token, reason) in [(TokenVerdict::Absent, reasons::TOKEN_REQUIRED), (TokenVerdict::Expired, reasons::TOKEN_EXPIRED)]
         {
             assert_eq!(with(token).reason(), reason);
@@ -425,7 +468,7 @@ mod tests {
     #[test]
     fn who_waits_for_approval_needs_no_token_again() {
         let waits = Known { by_hand: true, waits: true, ..Known::default() };
-        for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Expired, TokenVerdict::OneTime(one_time())] {
+        for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Expired, TokenVerdict::Valid(one_time())] {
             assert_eq!(Case { known: waits.clone(), token: token.clone(), ..Case::good() }.spends_to_wait(), None);
             // The same if the policy does not require approval any more.
             let known = Known { by_hand: false, ..waits.clone() };
@@ -464,7 +507,7 @@ mod tests {
         assert_eq!(Case { known: same, ..Case::good() }.spends(), None);
         // It is not recorded either if its record has another name. If nobody has to approve, the name may change.
         assert_eq!(Case { known: seen.clone(), ..Case::good() }.reason(), reasons::IDENTITY_MISMATCH);
-        assert_eq!(Case { known: Known { by_hand: false, ..seen }, ..Case::good() }.spends(), None);
+        assert_eq!(Case { known: Known { by_hand: false, ..seen }, ..Case::good() }.spends(), Some(reusable()));
     }
 
     #[test]
@@ -484,7 +527,7 @@ mod tests {
     #[test]
     fn no_token_is_spent_while_the_last_peering_is_cleaned_up() {
         let known = Known { ending: true, ..Known::default() };
-        assert_eq!(Case { known, token: TokenVerdict::OneTime(one_time()), ..Case::good() }.reason(), reasons::BUSY);
+        assert_eq!(Case { known, token: TokenVerdict::Valid(one_time()), ..Case::good() }.reason(), reasons::BUSY);
     }
 
     #[test]
@@ -492,6 +535,7 @@ mod tests {
         for (token, reason) in [
             (TokenVerdict::Absent, reasons::TOKEN_REQUIRED),
             (TokenVerdict::Unknown, reasons::TOKEN_INVALID),
+            (TokenVerdict::UsedUp, reasons::TOKEN_INVALID),
             (TokenVerdict::Expired, reasons::TOKEN_EXPIRED),
         ] {
             assert_eq!(Case { token, ..Case::good() }.reason(), reason);
@@ -541,7 +585,7 @@ mod tests {
 
     #[test]
     fn versions_that_do_not_overlap_are_refused_before_a_token_is_spent() {
-        let mut case = Case { token: TokenVerdict::OneTime(one_time()), ..Case::good() };
+        let mut case = Case { token: TokenVerdict::Valid(one_time()), ..Case::good() };
         case.request.protocol = ProtocolRange { min: 3, max: 4 };
         assert_eq!(case.reason(), reasons::INCOMPATIBLE_VERSION);
     }

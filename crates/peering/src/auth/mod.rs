@@ -8,10 +8,13 @@
 //!         ──POST /v1/peerings/end (signed)────────▶ decide ─▶ tenancies: remove all of it
 //! ```
 //!
-//! [`decide`] decides what is allowed, from facts that [`server`] collects; [`tokens`] checks, claims and discards tokens.
+//! [`decide`] decides what is allowed, from facts that [`server`] collects; [`tokens`] checks, claims and discards tokens. `connections`
+//! says which connections stay open, and `pace` how often the endpoint works for whom.
 
 pub mod client;
+mod connections;
 pub mod decide;
+mod pace;
 pub mod server;
 pub mod tokens;
 

@@ -1,18 +1,19 @@
 //! The auth endpoint: HTTPS for strangers.
 //!
-//! Every caller is a stranger until a signature says otherwise, so every step has a limit: the number of connections,
-//! the time of a handshake, of the headers and of a whole connection, and the size of a body.
+//! Every caller is a stranger until a signature says otherwise, so every step has a limit: the number of connections, the time of a
+//! handshake, of the headers, of a body and of a whole connection, and the size of a body. A request costs the API server nothing
+//! before caches show a tenancy, a `ForeignCluster` or a valid token for its key. Each consumer has one request in progress.
 
 use std::{
     convert::Infallible,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, State},
+    extract::{DefaultBodyLimit, FromRequest, Request, State},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -21,10 +22,10 @@ use data_encoding::BASE64;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use liqo_api::ClusterId;
-use liqo_controller_runtime::writes::StepError;
+use liqo_controller_runtime::{metrics, writes::StepError};
+use prometheus_client::metrics::{counter::Counter, family::Family};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     task::JoinSet,
     time::timeout,
 };
@@ -32,7 +33,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::decide::{self, ApprovalQueue, Decision, Known, OneTimeToken, Situation, TokenVerdict, reasons};
+use super::{
+    connections::{Connections, Proof, Registration},
+    decide::{self, ApprovalQueue, Decision, Known, Situation, TokenClaim, TokenVerdict, reasons},
+    pace::{Turn, Turns},
+};
 use crate::{
     challenge::{self, ChallengeError, Challenges},
     envelope::Envelope,
@@ -48,9 +53,9 @@ use crate::{
 const MAX_BODY_LEN: usize = 64 * 1024;
 /// Maximum length of a request's head in bytes.
 const MAX_HEAD_LEN: usize = 16 * 1024;
-const MAX_CONNECTIONS: usize = 128;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection may exist, whatever it does.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -84,6 +89,9 @@ pub trait Tenancies: Send + Sync + 'static {
     /// This cluster's current name.
     fn cluster_name(&self) -> String;
 
+    /// Whether the caches show a tenancy or a `ForeignCluster` of this consumer.
+    fn is_known(&self, consumer: &ClusterId) -> bool;
+
     /// What is known about a consumer that calls itself by this valid name.
     fn known(&self, consumer: &ClusterId, name: &str) -> impl Future<Output = Result<Known, TenancyError>> + Send;
 
@@ -97,17 +105,18 @@ pub trait Tenancies: Send + Sync + 'static {
         name: &str,
     ) -> impl Future<Output = Result<ApprovalQueue, TenancyError>> + Send;
 
+    /// Checks a token, from a cache.
     fn judge_token(
         &self,
         token: Option<&str>,
         consumer: &ClusterId,
     ) -> impl Future<Output = Result<TokenVerdict, TenancyError>> + Send;
 
-    /// Reserves a one-time token for a consumer: `true` for exactly one.
-    fn claim_token(&self, token: &OneTimeToken, consumer: &ClusterId) -> impl Future<Output = Result<bool, TenancyError>> + Send;
+    /// Reserves a token for a consumer: `true` for no more consumers than may use it.
+    fn claim_token(&self, token: &TokenClaim, consumer: &ClusterId) -> impl Future<Output = Result<bool, TenancyError>> + Send;
 
     /// Deletes a one-time token after its use.
-    fn discard_token(&self, token: &OneTimeToken) -> impl Future<Output = Result<(), TenancyError>> + Send;
+    fn discard_token(&self, token: &TokenClaim) -> impl Future<Output = Result<(), TenancyError>> + Send;
 
     /// Records in a `ForeignCluster` that a consumer waits for approval.
     fn note(&self, consumer: &ClusterId, key: &PublicKey, name: &str) -> impl Future<Output = Result<(), TenancyError>> + Send;
@@ -139,25 +148,32 @@ pub async fn serve<T: Tenancies>(
 ) -> Result<(), ServeError> {
     let acceptor = TlsAcceptor::from(Arc::new(tls::server_config(identity)?));
     let router = router(identity, tenancies)?;
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut connections = JoinSet::new();
+    let connections = Arc::new(Connections::default());
+    let mut tasks = JoinSet::new();
     loop {
-        // Take a slot first: beyond the limit, callers wait in the kernel's queue.
-        let accept = async {
-            let slot = Arc::clone(&slots).acquire_owned().await.ok();
-            (slot, listener.accept().await)
-        };
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            Some(_) = connections.join_next() => {}
-            (slot, accepted) = accept => match accepted {
+            Some(_) = tasks.join_next() => {}
+            accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => {
+                    let (registration, is_full) = connections.register(from);
+                    if is_full {
+                        displaced().inc();
+                    }
+                    // Dropping the stream closes it.
+                    let Some(registration) = registration else { continue };
                     let (acceptor, router) = (acceptor.clone(), router.clone());
-                    connections.spawn(async move {
-                        if timeout(CONNECTION_TIMEOUT, serve_connection(stream, acceptor, router)).await.is_err() {
-                            tracing::debug!(%from, "closed a connection to the auth endpoint that took too long");
+                    tasks.spawn(async move {
+                        tokio::select! {
+                            ended = timeout(CONNECTION_TIMEOUT, serve_connection(stream, acceptor, router, &registration)) => {
+                                if ended.is_err() {
+                                    tracing::debug!(%from, "closed a connection to the auth endpoint that took too long");
+                                }
+                            }
+                            () = registration.evicted.notified() => {
+                                tracing::debug!(%from, "a connection to the auth endpoint made room for another one");
+                            }
                         }
-                        drop(slot);
                     });
                 }
                 Err(error) => {
@@ -170,19 +186,36 @@ pub async fn serve<T: Tenancies>(
     }
 }
 
-async fn serve_connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router) {
+async fn serve_connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router, registration: &Registration) {
     let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else { return };
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
+    let proof = registration.proof.clone();
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         let router = router.clone();
+        request.extensions_mut().insert(proof.clone());
         async move { router.oneshot(request).await.map_err(|never: Infallible| match never {}) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
+        // A connection is proven by its one request.
+        .keep_alive(false)
         .max_buf_size(MAX_HEAD_LEN)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = connection.await {
         tracing::debug!(%error, "a connection to the auth endpoint broke");
+    }
+}
+
+/// A request's body, if it arrived in time.
+struct Body(Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let body = timeout(BODY_TIMEOUT, Bytes::from_request(request, state)).await;
+        let body = body.map_err(|_| StatusCode::REQUEST_TIMEOUT.into_response())?;
+        body.map(Self).map_err(IntoResponse::into_response)
     }
 }
 
@@ -191,6 +224,7 @@ struct Endpoint<T> {
     public_key: PublicKey,
     challenges: Challenges,
     started: Instant,
+    turns: Turns,
     tenancies: Arc<T>,
 }
 
@@ -200,6 +234,7 @@ fn router<T: Tenancies>(identity: &ClusterIdentity, tenancies: Arc<T>) -> Result
         public_key: *identity.public_key(),
         challenges: Challenges::new()?,
         started: Instant::now(),
+        turns: Turns::default(),
         tenancies,
     };
     Ok(Router::new()
@@ -229,16 +264,24 @@ async fn issue_challenge<T: Tenancies>(State(endpoint): State<Arc<Endpoint<T>>>)
     }
 }
 
-async fn peer<T: Tenancies>(State(endpoint): State<Arc<Endpoint<T>>>, body: Bytes) -> Response {
-    respond(endpoint.peer(&body).await)
+async fn peer<T: Tenancies>(
+    State(endpoint): State<Arc<Endpoint<T>>>,
+    Extension(proof): Extension<Proof>,
+    Body(body): Body,
+) -> Response {
+    respond(endpoint.peer(&body, &proof).await)
 }
 
-async fn end<T: Tenancies>(State(endpoint): State<Arc<Endpoint<T>>>, body: Bytes) -> Response {
-    respond(endpoint.end(&body).await)
+async fn end<T: Tenancies>(
+    State(endpoint): State<Arc<Endpoint<T>>>,
+    Extension(proof): Extension<Proof>,
+    Body(body): Body,
+) -> Response {
+    respond(endpoint.end(&body, &proof).await)
 }
 
 impl<T: Tenancies> Endpoint<T> {
-    async fn peer(&self, body: &[u8]) -> Result<PeeringAnswer, TenancyError> {
+    async fn peer(&self, body: &[u8], proof: &Proof) -> Result<PeeringAnswer, TenancyError> {
         let (request, signer, public_key) = open::<PeeringRequest>(body, PEERING_REQUEST)?;
         // A stranger must not cause requests to the API server, so this comes first.
         let challenge = self.challenges.check(&request.challenge, self.started.elapsed());
@@ -246,8 +289,13 @@ impl<T: Tenancies> Endpoint<T> {
             Ok(checked) => checked,
             Err(refusal) => return Ok(denied(&signer, refusal)),
         };
-        let known = self.tenancies.known(&signer, &request.cluster_name).await?;
         let token = self.tenancies.judge_token(request.token.as_ref().map(|token| token.0.as_str()), &signer).await?;
+        let _turn = match self.turn(&signer, &token) {
+            Ok(turn) => turn,
+            Err(refusal) => return Ok(denied(&signer, refusal)),
+        };
+        proof.give();
+        let known = self.tenancies.known(&signer, &request.cluster_name).await?;
         let decision = decide::decide(&Situation { signer: &signer, request: &request, checked, known: &known, token: &token });
         let (challenge, token, protocol_version) = match decision {
             Decision::Grant { challenge, token, protocol_version } => (challenge, token, protocol_version),
@@ -262,8 +310,8 @@ impl<T: Tenancies> Endpoint<T> {
                     Ok(false) => return Ok(PeeringAnswer::Pending(refusal)),
                     Err(refusal) => return Ok(denied(&signer, refusal)),
                 }
-                if !self.claim(token.as_ref(), &signer).await? {
-                    return Ok(PeeringAnswer::Denied(decide::token_used()));
+                if let Some(refusal) = self.claim(token.as_ref(), &signer).await? {
+                    return Ok(denied(&signer, refusal));
                 }
                 self.tenancies.note(&signer, &public_key, &request.cluster_name).await?;
                 self.discard(token.as_ref()).await;
@@ -275,8 +323,8 @@ impl<T: Tenancies> Endpoint<T> {
         if let Err(error) = self.challenges.spend(challenge, self.started.elapsed()) {
             return Ok(PeeringAnswer::Denied(decide::challenge_refusal(error)));
         }
-        if !self.claim(token.as_ref(), &signer).await? {
-            return Ok(PeeringAnswer::Denied(decide::token_used()));
+        if let Some(refusal) = self.claim(token.as_ref(), &signer).await? {
+            return Ok(denied(&signer, refusal));
         }
         let consumer = Consumer { id: signer, public_key, name: request.cluster_name, protocol_version };
         let grant = self.tenancies.ensure(&consumer).await?;
@@ -285,29 +333,47 @@ impl<T: Tenancies> Endpoint<T> {
         Ok(PeeringAnswer::Granted(Box::new(grant)))
     }
 
-    /// Reserves the token for this consumer, if there is one. Returns `false` if another consumer was faster.
-    async fn claim(&self, token: Option<&OneTimeToken>, consumer: &ClusterId) -> Result<bool, TenancyError> {
-        match token {
-            Some(token) => self.tenancies.claim_token(token, consumer).await,
-            None => Ok(true),
+    /// Whether to read from the cluster for this consumer now. The caches and the rates decide.
+    fn turn(&self, signer: &ClusterId, token: &TokenVerdict) -> Result<Turn<'_>, Refusal> {
+        let now = self.started.elapsed();
+        if !self.tenancies.is_known(signer) {
+            decide::admit_stranger(token)?;
+            if !self.turns.of_strangers(now) {
+                return Err(decide::too_often());
+            }
         }
+        self.turns.of_consumer(signer, now).ok_or_else(decide::too_often)
     }
 
-    /// Deletes the token, if there is one. If that fails it stays until it expires, and only for this consumer.
-    async fn discard(&self, token: Option<&OneTimeToken>) {
-        let Some(token) = token else { return };
+    /// Reserves the token for this consumer, if there is one. Returns a refusal if another consumer was faster.
+    async fn claim(&self, token: Option<&TokenClaim>, consumer: &ClusterId) -> Result<Option<Refusal>, TenancyError> {
+        let Some(token) = token else { return Ok(None) };
+        let is_ours = self.tenancies.claim_token(token, consumer).await?;
+        Ok((!is_ours).then(|| decide::token_used(token)))
+    }
+
+    /// Deletes the token, if there is one that nobody else may use. If that fails it stays until it expires, and only for this consumer.
+    async fn discard(&self, token: Option<&TokenClaim>) {
+        let Some(token) = token.filter(|token| !token.is_reusable) else { return };
         if let Err(error) = self.tenancies.discard_token(token).await {
             tracing::warn!(%error, token = token.name, "cannot delete a one-time token that was used");
         }
     }
 
-    async fn end(&self, body: &[u8]) -> Result<PeeringAnswer, TenancyError> {
+    async fn end(&self, body: &[u8], proof: &Proof) -> Result<PeeringAnswer, TenancyError> {
         let (request, signer, _) = open::<EndRequest>(body, PEERING_END)?;
         let challenge = self.challenges.check(&request.challenge, self.started.elapsed());
         let challenge = match decide::decide_end(&self.id, &signer, &request, challenge) {
             Ok(challenge) => challenge,
             Err(refusal) => return Ok(PeeringAnswer::Denied(refusal)),
         };
+        let now = self.started.elapsed();
+        // The caches may not show a new tenancy yet, so a stranger is looked up too, but not often.
+        let is_let_in = self.tenancies.is_known(&signer) || self.turns.of_strangers(now);
+        let Some(_turn) = self.turns.of_consumer(&signer, now).filter(|_| is_let_in) else {
+            return Ok(denied(&signer, decide::too_often()));
+        };
+        proof.give();
         // A stranger has nothing to end, and must not fill the set of spent challenges.
         if self.tenancies.is_approved(&signer).await? {
             if let Err(error) = self.challenges.spend(challenge, self.started.elapsed()) {
@@ -320,9 +386,21 @@ impl<T: Tenancies> Endpoint<T> {
     }
 }
 
+/// Anybody can cause denials, so they are not in the log by default.
 fn denied(signer: &ClusterId, refusal: Refusal) -> PeeringAnswer {
-    tracing::info!(consumer = %signer, reason = refusal.reason, "denied a peering request");
+    static DENIALS: OnceLock<Family<[(&'static str, String); 1], Counter>> = OnceLock::new();
+    let help = "Peering requests that the auth endpoint denied";
+    let denials = DENIALS.get_or_init(|| metrics::register("auth_denials", help, Family::default()));
+    denials.get_or_create(&[("reason", refusal.reason.clone())]).inc();
+    tracing::debug!(consumer = %signer, reason = refusal.reason, "denied a peering request");
     PeeringAnswer::Denied(refusal)
+}
+
+/// How often a connection had to make room for another one, or was refused.
+fn displaced() -> &'static Counter {
+    static DISPLACED: OnceLock<Counter> = OnceLock::new();
+    let help = "Connections to the auth endpoint over its limits";
+    DISPLACED.get_or_init(|| metrics::register("auth_connections_over_limit", help, Counter::default()))
 }
 
 /// Verifies an envelope and reads what was signed.

@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     client::{Applicant, AuthClient, ClientError},
-    decide::{ApprovalQueue, Known, OneTimeToken, TokenVerdict, reasons},
+    decide::{ApprovalQueue, Known, TokenClaim, TokenVerdict, reasons},
     server::{Consumer, Tenancies, TenancyError, serve},
 };
 use crate::{
@@ -46,6 +46,11 @@ struct InMemory {
     broken: bool,
     /// How many of the next requests fail after they claimed their token.
     fails: Mutex<usize>,
+    /// Whether each grant takes a moment.
+    slow: bool,
+    /// For each consumer, how many grants are in progress; and these numbers over time.
+    in_progress: Mutex<HashMap<ClusterId, usize>>,
+    concurrent: Mutex<Vec<usize>>,
 }
 
 impl InMemory {
@@ -61,9 +66,34 @@ impl InMemory {
     }
 }
 
+/// A grant in progress, until it is dropped: a caller may not wait for the answer.
+struct InProgress<'a>(&'a InMemory, ClusterId);
+
+impl<'a> InProgress<'a> {
+    fn begin(cluster: &'a InMemory, consumer: &ClusterId) -> Self {
+        let mut all = cluster.in_progress.lock().unwrap();
+        let number = all.entry(consumer.clone()).or_default();
+        *number += 1;
+        cluster.concurrent.lock().unwrap().push(*number);
+        Self(cluster, consumer.clone())
+    }
+}
+
+impl Drop for InProgress<'_> {
+    fn drop(&mut self) {
+        *self.0.in_progress.lock().unwrap().entry(self.1.clone()).or_default() -= 1;
+    }
+}
+
 impl Tenancies for InMemory {
     fn cluster_name(&self) -> String {
         "milan".to_owned()
+    }
+
+    fn is_known(&self, consumer: &ClusterId) -> bool {
+        self.tenants.lock().unwrap().contains_key(consumer)
+            || self.waiting.lock().unwrap().contains(consumer)
+            || self.blocked.lock().unwrap().contains(consumer)
     }
 
     async fn known(&self, consumer: &ClusterId, _name: &str) -> Result<Known, TenancyError> {
@@ -88,29 +118,45 @@ impl Tenancies for InMemory {
         let user = token.and_then(|token| self.claimed.lock().unwrap().get(token).cloned());
         Ok(match token {
             None => TokenVerdict::Absent,
-            Some("reusable") => TokenVerdict::Reusable,
+            Some("reusable") => TokenVerdict::Valid(TokenClaim {
+                name: "reusable".to_owned(),
+                uid: "1".to_owned(),
+                resource_version: "1".to_owned(),
+                is_claimed: false,
+                is_reusable: true,
+                used_by: String::new(),
+            }),
             Some(_) if user.as_ref().is_some_and(|user| user != consumer) => TokenVerdict::Unknown,
-            Some(token) if self.one_time.lock().unwrap().contains(token) => TokenVerdict::OneTime(OneTimeToken {
+            Some(token) if self.one_time.lock().unwrap().contains(token) => TokenVerdict::Valid(TokenClaim {
                 name: token.to_owned(),
                 uid: "1".to_owned(),
                 resource_version: "1".to_owned(),
                 is_claimed: user.is_some(),
+                is_reusable: false,
+                used_by: consumer.to_string(),
             }),
             Some(_) => TokenVerdict::Unknown,
         })
     }
 
-    async fn claim_token(&self, token: &OneTimeToken, consumer: &ClusterId) -> Result<bool, TenancyError> {
+    async fn claim_token(&self, token: &TokenClaim, consumer: &ClusterId) -> Result<bool, TenancyError> {
+        if token.is_reusable {
+            return Ok(true);
+        }
         Ok(self.claimed.lock().unwrap().entry(token.name.clone()).or_insert_with(|| consumer.clone()) == consumer)
     }
 
-    async fn discard_token(&self, token: &OneTimeToken) -> Result<(), TenancyError> {
+    async fn discard_token(&self, token: &TokenClaim) -> Result<(), TenancyError> {
         self.one_time.lock().unwrap().remove(&token.name);
         Ok(())
     }
 
     async fn ensure(&self, consumer: &Consumer) -> Result<Grant, TenancyError> {
         self.work()?;
+        if self.slow {
+            let _one = InProgress::begin(self, &consumer.id);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
         self.tenants.lock().unwrap().insert(consumer.id.clone(), consumer.name.clone());
         *self.granted.lock().unwrap() += 1;
         Ok(Grant {
@@ -278,7 +324,7 @@ async fn nobody_looks_for_room_for_a_stranger_without_challenge_and_token() {
         assert!(matches!(ask(&milan, &rome, "rome", token).await, PeeringAnswer::Denied(_)));
     }
     assert_eq!(milan.client().end_peering(&rome).await.unwrap(), PeeringAnswer::Ended {});
-    assert_eq!(milan.cluster.looks.lock().unwrap().1, 0);
+    assert_eq!(*milan.cluster.looks.lock().unwrap(), (0, 0));
     // The same for a consumer that waits, or if nobody has to approve.
     for _ in 0..3 {
         ask(&milan, &rome, "rome", Some("reusable")).await;
@@ -445,16 +491,86 @@ async fn what_is_no_request_gets_a_plain_no() {
     assert_eq!(milan.client().ids().await.unwrap().cluster_name, "milan");
 }
 
+/// Tries again when its connection made room for others, as a consumer does, and fails after some seconds.
+async fn is_let_in_soon(provider: &Provider, identity: &ClusterIdentity) {
+    let token = SecretText("reusable".to_owned());
+    let applicant = Applicant { identity, cluster_name: "rome", token: Some(&token) };
+    let tries = async {
+        while !matches!(provider.client().request_peering(&applicant).await, Ok(PeeringAnswer::Granted(_))) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), tries).await.unwrap();
+}
+
 #[tokio::test]
-async fn connections_that_say_nothing_do_not_keep_others_out() {
+async fn silent_connections_do_not_keep_others_out() {
     let milan = Provider::start(InMemory::default()).await;
+    let rome = ClusterIdentity::generate().unwrap();
     let mut silent = Vec::new();
-    for _ in 0..100 {
+    for _ in 0..500 {
         silent.push(TcpStream::connect(milan.address).await.unwrap());
     }
-    assert_eq!(milan.client().ids().await.unwrap().cluster_name, "milan");
-    // The server closes them after the handshake timeout.
+    // The oldest made room, long before the handshake timeout.
     let mut byte = [0];
-    let closed = tokio::time::timeout(Duration::from_secs(20), silent[0].read(&mut byte)).await.unwrap();
+    let closed = tokio::time::timeout(Duration::from_secs(3), silent[0].read(&mut byte)).await.unwrap();
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    is_let_in_soon(&milan, &rome).await;
+    // The server closes the others after the handshake timeout.
+    let closed = tokio::time::timeout(Duration::from_secs(20), silent[499].read(&mut byte)).await.unwrap();
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+}
+
+#[tokio::test]
+async fn a_body_that_never_arrives_is_not_waited_for() {
+    let milan = Provider::start(InMemory::default()).await;
+    let head = "POST /v1/peerings HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n";
+    let answer = tokio::time::timeout(Duration::from_secs(10), milan.raw(head.as_bytes())).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+}
+
+#[tokio::test]
+async fn signed_requests_of_strangers_cost_the_cluster_nothing() {
+    let milan = Arc::new(Provider::start(InMemory::default()).await);
+    let flood = (0..200).map(|number| {
+        let milan = Arc::clone(&milan);
+        let token = (number % 2 == 0).then_some("guess");
+        tokio::spawn(async move { ask(&milan, &ClusterIdentity::generate().unwrap(), "rome", token).await })
+    });
+    let flood: Vec<_> = flood.collect();
+    let rome = ClusterIdentity::generate().unwrap();
+    is_let_in_soon(&milan, &rome).await;
+    for answer in flood {
+        // Some are displaced, and their clients fail.
+        if let Ok(answer) = answer.await {
+            assert!(matches!(answer, PeeringAnswer::Denied(_)), "{answer:?}");
+        }
+    }
+    let looks = *milan.cluster.looks.lock().unwrap();
+    assert!(looks.0 <= 3 && looks.1 == 0, "{looks:?}");
+}
+
+#[tokio::test]
+async fn one_tenant_that_renews_in_parallel_gets_one_turn_and_delays_nobody() {
+    let milan = Arc::new(Provider::start(InMemory { slow: true, ..InMemory::default() }).await);
+    let greedy = Arc::new(ClusterIdentity::generate().unwrap());
+    ask(&milan, &greedy, "greedy", Some("reusable")).await;
+    let renewals = (0..128).map(|_| {
+        let (milan, greedy) = (Arc::clone(&milan), Arc::clone(&greedy));
+        tokio::spawn(async move { ask(&milan, &greedy, "greedy", None).await })
+    });
+    let renewals: Vec<_> = renewals.collect();
+    let rome = ClusterIdentity::generate().unwrap();
+    is_let_in_soon(&milan, &rome).await;
+    let mut granted = 0;
+    for answer in futures::future::join_all(renewals).await {
+        match answer {
+            Ok(PeeringAnswer::Granted(_)) => granted += 1,
+            Ok(other) => assert_eq!(reason(other), reasons::BUSY),
+            // Displaced.
+            Err(_) => {}
+        }
+    }
+    assert!((1..=10).contains(&granted), "{granted}");
+    assert!(milan.cluster.concurrent.lock().unwrap().iter().all(|number| *number == 1));
 }

@@ -1,32 +1,47 @@
 //! Tokens for the first contact: Secrets in Liqo's namespace, labelled as reusable or one-time.
 
-use std::collections::BTreeMap;
+use std::{borrow::Borrow, collections::BTreeMap, time::Duration};
 
 use data_encoding::BASE32_NOPAD;
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{
     Api, ResourceExt,
-    api::{ListParams, ObjectMeta, Patch, PatchParams},
+    api::{ObjectMeta, Patch, PatchParams},
 };
 use liqo_api::{ClusterId, Key, annotations, labels};
-use liqo_controller_runtime::writes::{Step as _, StepError, delete_if_present, only, unless_changed};
+use liqo_controller_runtime::{
+    Cache,
+    writes::{Step as _, StepError, delete_if_present, only, unless_changed},
+};
 use ring::{
     hmac,
     rand::{SecureRandom, SystemRandom},
 };
 use serde_json::json;
+use tokio::sync::Semaphore;
 
-use super::decide::{OneTimeToken, TokenVerdict};
+use super::decide::{TokenClaim, TokenVerdict};
 
 /// The key in the Secret's data.
 pub const TOKEN: &str = "token";
 
-/// Value of the label `liqo.io/peering-token` for a token that any number of clusters can use.
+/// Value of the label `liqo.io/peering-token` for a token that several clusters can use.
 pub const REUSABLE: &str = "reusable";
 
 /// Value of the label `liqo.io/peering-token` for a token that one cluster can use.
 pub const ONE_TIME: &str = "one-time";
+
+/// How often, and at which interval, to look for a token that the cache does not show.
+const NEW_TOKEN_LOOKS: u32 = 5;
+const NEW_TOKEN_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum number of requests that wait for a token to appear.
+const MAX_WAITING: usize = 16;
+
+/// How many clusters may use a reusable token whose Secret does not say it.
+const DEFAULT_MAX_USES: usize = 10;
+/// Maximum number of clusters that use one token: their IDs are in an annotation.
+const MAX_USES: usize = 1000;
 
 /// The system's random generator failed.
 #[derive(Debug, thiserror::Error)]
@@ -60,26 +75,51 @@ pub fn secret(name: &str, kind: &str, token: &str, expires_at: Option<Timestamp>
 
 /// Checks the token that a consumer presents against the Secrets that exist. If several Secrets contain it, the most permissive one
 /// counts.
-pub fn judge(secrets: &[Secret], presented: Option<&str>, consumer: &ClusterId, now: Timestamp) -> TokenVerdict {
+pub fn judge<S: Borrow<Secret>>(secrets: &[S], presented: Option<&str>, consumer: &ClusterId, now: Timestamp) -> TokenVerdict {
     let Some(presented) = presented else { return TokenVerdict::Absent };
     // Compares digests, and all of them, so that the time taken reveals nothing about any token.
-    let matching: Vec<&Secret> = secrets.iter().filter(|secret| same(secret, presented)).collect();
+    let matching: Vec<&Secret> = secrets.iter().map(Borrow::borrow).filter(|secret| same(secret, presented)).collect();
     let (valid, expired): (Vec<&Secret>, Vec<&Secret>) = matching.into_iter().partition(|secret| !has_expired(secret, now));
-    if valid.iter().any(|secret| kind(secret) == Some(REUSABLE)) {
-        return TokenVerdict::Reusable;
-    }
-    let user = |secret: &Secret| secret.annotations().get(annotations::USED_BY).cloned();
-    let is_free = |secret: &Secret| user(secret).is_none_or(|user| user == consumer.as_str());
-    match valid.iter().find(|secret| kind(secret) == Some(ONE_TIME) && is_free(secret)) {
-        Some(secret) => TokenVerdict::OneTime(OneTimeToken {
-            name: secret.name_any(),
-            uid: secret.uid().unwrap_or_default(),
-            resource_version: secret.resource_version().unwrap_or_default(),
-            is_claimed: user(secret).is_some(),
-        }),
+    let found: Vec<TokenVerdict> = valid.iter().filter_map(|secret| verdict(secret, consumer)).collect();
+    let valid = found.iter().find(|verdict| matches!(verdict, TokenVerdict::Valid(_))).or(found.first());
+    match valid {
+        Some(verdict) => verdict.clone(),
         None if expired.is_empty() => TokenVerdict::Unknown,
         None => TokenVerdict::Expired,
     }
+}
+
+/// What the Secret of a valid token says about this consumer; none if another consumer uses a one-time token.
+fn verdict(secret: &Secret, consumer: &ClusterId) -> Option<TokenVerdict> {
+    let is_reusable = match kind(secret)? {
+        REUSABLE => true,
+        ONE_TIME => false,
+        _ => return None,
+    };
+    let max = if is_reusable { max_uses(secret) } else { 1 };
+    let text = secret.annotations().get(annotations::USED_BY).map(String::as_str).unwrap_or_default();
+    let mut users: Vec<&str> = text.split(',').filter(|user| !user.is_empty()).collect();
+    let is_claimed = users.contains(&consumer.as_str());
+    if !is_claimed {
+        if users.len() >= max {
+            return is_reusable.then_some(TokenVerdict::UsedUp);
+        }
+        users.push(consumer.as_str());
+    }
+    Some(TokenVerdict::Valid(TokenClaim {
+        name: secret.name_any(),
+        uid: secret.uid().unwrap_or_default(),
+        resource_version: secret.resource_version().unwrap_or_default(),
+        is_claimed,
+        is_reusable,
+        used_by: users.join(","),
+    }))
+}
+
+/// How many clusters may use a reusable token. A number that cannot be parsed allows none: its creator did not mean that.
+fn max_uses(secret: &Secret) -> usize {
+    let said = secret.annotations().get(annotations::MAX_USES);
+    said.map_or(DEFAULT_MAX_USES, |text| text.parse().unwrap_or(0)).min(MAX_USES)
 }
 
 fn kind(secret: &Secret) -> Option<&str> {
@@ -105,38 +145,55 @@ fn has_expired(secret: &Secret, now: Timestamp) -> bool {
     }
 }
 
-/// Reads the Secrets and checks a token.
-pub async fn look_up(
-    secrets: &Api<Secret>,
-    presented: Option<&str>,
-    consumer: &ClusterId,
-    now: Timestamp,
-) -> Result<TokenVerdict, StepError> {
-    if presented.is_none() {
-        return Ok(TokenVerdict::Absent);
-    }
-    let list =
-        secrets.list(&ListParams::default().labels(labels::PEERING_TOKEN)).await.step("list", "Secrets", key(secrets, ""))?;
-    Ok(judge(&list.items, presented, consumer, now))
+/// The tokens of this cluster, in a cache: whoever guesses tokens costs the API server nothing.
+pub struct Tokens {
+    secrets: Cache<Secret>,
+    waiting: Semaphore,
 }
 
-/// Writes into a one-time token that this consumer uses it. Of several consumers exactly one gets `true`; it gets it again, if what the
-/// token is for fails halfway.
-pub async fn claim(secrets: &Api<Secret>, token: &OneTimeToken, consumer: &ClusterId) -> Result<bool, StepError> {
+impl Tokens {
+    pub fn new(secrets: Cache<Secret>) -> Self {
+        Self { secrets, waiting: Semaphore::new(MAX_WAITING) }
+    }
+
+    /// Checks a token. With `patience` waits a moment for one that is not known, because the cache may not show a new token yet.
+    pub async fn judge(&self, presented: Option<&str>, consumer: &ClusterId, patience: bool) -> TokenVerdict {
+        let verdict = || {
+            let secrets: Vec<_> = self.secrets.all().into_iter().map(|(_, secret)| secret).collect();
+            judge(&secrets, presented, consumer, Timestamp::now())
+        };
+        let first = verdict();
+        // Those who guess share few places, so that they do not hold connections.
+        let Some(_place) = self.waiting.try_acquire().ok().filter(|_| patience) else { return first };
+        let mut latest = first;
+        for _ in 0..NEW_TOKEN_LOOKS {
+            if latest != TokenVerdict::Unknown {
+                break;
+            }
+            tokio::time::sleep(NEW_TOKEN_INTERVAL).await;
+            latest = verdict();
+        }
+        latest
+    }
+}
+
+/// Writes into a token that the consumer uses it. Of several consumers at the same time exactly one gets `true`; it gets it again, if what
+/// the token is for fails halfway.
+pub async fn claim(secrets: &Api<Secret>, token: &TokenClaim) -> Result<bool, StepError> {
     if token.is_claimed {
         return Ok(true);
     }
     let patch = json!({ "metadata": {
         "uid": token.uid,
         "resourceVersion": token.resource_version,
-        "annotations": { annotations::USED_BY: consumer },
+        "annotations": { annotations::USED_BY: token.used_by },
     } });
     let answer = secrets.patch(&token.name, &PatchParams::default(), &Patch::Merge(patch)).await;
     Ok(unless_changed(answer).step("change", "Secret", key(secrets, &token.name))?.is_some())
 }
 
 /// Deletes a token that was used.
-pub async fn discard(secrets: &Api<Secret>, token: &OneTimeToken) -> Result<(), StepError> {
+pub async fn discard(secrets: &Api<Secret>, token: &TokenClaim) -> Result<(), StepError> {
     let deleted = delete_if_present(secrets, &token.name, &only(token.uid.clone())).await;
     deleted.step("delete", "Secret", key(secrets, &token.name)).map(drop)
 }
@@ -157,8 +214,19 @@ mod tests {
         ClusterId::of_public_key(&[1; 32])
     }
 
-    fn one_time(name: &str) -> OneTimeToken {
-        OneTimeToken { name: name.into(), uid: "u1".into(), resource_version: "7".into(), is_claimed: false }
+    fn one_time(name: &str) -> TokenClaim {
+        TokenClaim {
+            name: name.into(),
+            uid: "u1".into(),
+            resource_version: "7".into(),
+            is_claimed: false,
+            is_reusable: false,
+            used_by: rome().to_string(),
+        }
+    }
+
+    fn reusable() -> TokenVerdict {
+        TokenVerdict::Valid(TokenClaim { is_reusable: true, ..one_time("t1") })
     }
 
     fn stored(kind: &str, token: &str, expires: Option<&str>) -> Secret {
@@ -173,9 +241,9 @@ mod tests {
 
     #[test]
     fn the_right_token_opens() {
-        assert_eq!(judge(&[stored(REUSABLE, "abc", None)], Some("abc"), &rome(), now()), TokenVerdict::Reusable);
+        assert_eq!(judge(&[stored(REUSABLE, "abc", None)], Some("abc"), &rome(), now()), reusable());
         let verdict = judge(&[stored(ONE_TIME, "abc", None)], Some("abc"), &rome(), now());
-        assert_eq!(verdict, TokenVerdict::OneTime(one_time("t1")));
+        assert_eq!(verdict, TokenVerdict::Valid(one_time("t1")));
     }
 
     #[test]
@@ -183,9 +251,40 @@ mod tests {
         let mut claimed = stored(ONE_TIME, "abc", None);
         claimed.annotations_mut().insert(annotations::USED_BY.into(), rome().to_string());
         let verdict = judge(&[claimed.clone()], Some("abc"), &rome(), now());
-        assert_eq!(verdict, TokenVerdict::OneTime(OneTimeToken { is_claimed: true, ..one_time("t1") }));
+        assert_eq!(verdict, TokenVerdict::Valid(TokenClaim { is_claimed: true, ..one_time("t1") }));
         let turin = ClusterId::of_public_key(&[2; 32]);
         assert_eq!(judge(&[claimed], Some("abc"), &turin, now()), TokenVerdict::Unknown);
+    }
+
+    #[test]
+    fn a_reusable_token_opens_to_as_many_clusters_as_it_is_for() {
+        for (said, expected) in [(None, 10), (Some("3"), 3), (Some("100000"), 1000), (Some("many"), 0), (Some("0"), 0)] {
+            let mut token = stored(REUSABLE, "abc", None);
+            if let Some(said) = said {
+                token.annotations_mut().insert(annotations::MAX_USES.into(), said.into());
+            }
+            let mut first = None;
+            let mut uses = 0;
+            for number in 0..1100_u16 {
+                let mut key = [0; 32];
+                key[..2].copy_from_slice(&number.to_be_bytes());
+                let consumer = ClusterId::of_public_key(&key);
+                match judge(std::slice::from_ref(&token), Some("abc"), &consumer, now()) {
+                    TokenVerdict::Valid(claim) => {
+                        token.annotations_mut().insert(annotations::USED_BY.into(), claim.used_by);
+                        first.get_or_insert(consumer);
+                        uses += 1;
+                    }
+                    other => assert_eq!(other, TokenVerdict::UsedUp),
+                }
+            }
+            assert_eq!(uses, expected, "{said:?}");
+            // Who uses it already may come again.
+            if let Some(first) = first {
+                let again = judge(&[token], Some("abc"), &first, now());
+                assert!(matches!(again, TokenVerdict::Valid(TokenClaim { is_claimed: true, .. })), "{again:?}");
+            }
+        }
     }
 
     #[test]
@@ -194,7 +293,7 @@ mod tests {
         for presented in ["", "ab", "abcd", "abd", "ABC"] {
             assert_eq!(judge(&secrets, Some(presented), &rome(), now()), TokenVerdict::Unknown, "{presented:?}");
         }
-        assert_eq!(judge(&[], Some("abc"), &rome(), now()), TokenVerdict::Unknown);
+        assert_eq!(judge::<Secret>(&[], Some("abc"), &rome(), now()), TokenVerdict::Unknown);
         assert_eq!(judge(&secrets, None, &rome(), now()), TokenVerdict::Absent);
     }
 
@@ -213,10 +312,7 @@ mod tests {
 
     #[test]
     fn a_token_ends_at_its_date_and_a_date_that_cannot_be_read_has_passed() {
-        assert_eq!(
-            judge(&[stored(REUSABLE, "abc", Some("2026-06-01T12:00:01Z"))], Some("abc"), &rome(), now()),
-            TokenVerdict::Reusable
-        );
+        assert_eq!(judge(&[stored(REUSABLE, "abc", Some("2026-06-01T12:00:01Z"))], Some("abc"), &rome(), now()), reusable());
         assert_eq!(
             judge(&[stored(REUSABLE, "abc", Some("2026-06-01T12:00:00Z"))], Some("abc"), &rome(), now()),
             TokenVerdict::Expired
@@ -232,7 +328,7 @@ mod tests {
         let made = secret("x", ONE_TIME, &token, Some(now()));
         assert_eq!(
             judge(&[made], Some(&token), &rome(), "2026-06-01T11:59:59Z".parse().unwrap()),
-            TokenVerdict::OneTime(OneTimeToken { uid: String::new(), resource_version: String::new(), ..one_time("x") })
+            TokenVerdict::Valid(TokenClaim { uid: String::new(), resource_version: String::new(), ..one_time("x") })
         );
     }
 
@@ -260,11 +356,11 @@ mod tests {
             Ok::<_, std::convert::Infallible>(response)
         });
         let secrets: Api<Secret> = Api::namespaced(kube::Client::new(service, "liqo"), "liqo");
-        let token = |version: &str, is_claimed| OneTimeToken { resource_version: version.into(), is_claimed, ..one_time("t1") };
-        assert!(claim(&secrets, &token("7", false), &rome()).await.unwrap());
-        assert!(!claim(&secrets, &token("8", false), &rome()).await.unwrap());
-        assert!(!claim(&secrets, &token("9", false), &rome()).await.unwrap());
+        let token = |version: &str, is_claimed| TokenClaim { resource_version: version.into(), is_claimed, ..one_time("t1") };
+        assert!(claim(&secrets, &token("7", false)).await.unwrap());
+        assert!(!claim(&secrets, &token("8", false)).await.unwrap());
+        assert!(!claim(&secrets, &token("9", false)).await.unwrap());
         // Claimed by an earlier request: nothing is written.
-        assert!(claim(&secrets, &token("9", true), &rome()).await.unwrap());
+        assert!(claim(&secrets, &token("9", true)).await.unwrap());
     }
 }

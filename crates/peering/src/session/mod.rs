@@ -6,9 +6,12 @@
 //!        └────── new address ──────────┴─ renew: the credential, at 60% of its life or when it is refused
 //! ```
 //!
+//! The auth endpoint renews credentials. While it does not answer, the credential renews itself at the provider's API server.
+//!
 //! One session runs for each provider, as one task. Its results are in [`View`]; the lifecycle controller writes them into
 //! the `ForeignCluster`.
 
+mod renewal;
 mod tunnel_connections;
 mod view;
 
@@ -26,7 +29,7 @@ use liqo_api::{
     provider_namespace, tenant_namespace,
 };
 use liqo_controller_runtime::{
-    Context, Health, Key, PeerConnection, Queue,
+    Context, Health, Key, PeerConnection, ProviderLimits, Queue,
     queue::error_chain,
     writes::{Step as _, StepError},
 };
@@ -113,6 +116,7 @@ impl Session {
             context: context.clone(),
             tunnel_connections: tunnel_connections.clone(),
             identity: Arc::clone(identity),
+            limits: context.peers.limits(&purpose.cluster_id),
             purpose: purpose.clone(),
             view: Arc::clone(&view),
             queue,
@@ -170,6 +174,8 @@ struct Worker {
     identity: Arc<ClusterIdentity>,
     tunnel_connections: Arc<TunnelConnections>,
     purpose: Purpose,
+    /// What the provider may make this process read and keep.
+    limits: Arc<ProviderLimits>,
     view: Arc<Mutex<View>>,
     queue: Queue<ClusterId>,
     stop: CancellationToken,
@@ -261,11 +267,11 @@ impl Worker {
             Ok(PeeringAnswer::Granted(grant)) => self.take(Credential::granted(*grant, Timestamp::now()), token.is_some()).await,
             Ok(PeeringAnswer::Pending(refusal)) => {
                 self.tunnel_connections.answered(true);
-                Err(self.refused(&refusal, AuthenticatedReason::PendingApproval.as_str()))
+                Err(self.refused(&refusal, AuthenticatedReason::PendingApproval.as_str(), first))
             }
             Ok(PeeringAnswer::Denied(refusal)) => {
                 self.tunnel_connections.answered(false);
-                Err(self.refused(&refusal, &for_reason(&refusal.reason)))
+                Err(self.refused(&refusal, &for_reason(&refusal.reason), first))
             }
             Ok(PeeringAnswer::Ended {}) => Err(AuthFailure::Transient),
             Err(error) => {
@@ -363,7 +369,7 @@ impl Worker {
 
     fn client(&self, credential: &Credential, token: &Token) -> Result<Client, HoldError> {
         let config = credential.client_config(&tenant_namespace(self.identity.id()))?;
-        transport::client(config, token.clone(), self.tunnel_connections.own()?).map_err(HoldError::Client)
+        transport::client(config, token.clone(), self.limits.clone(), self.tunnel_connections.own()?).map_err(HoldError::Client)
     }
 
     async fn heartbeat(
@@ -422,18 +428,22 @@ impl Worker {
             Ok(sender) => sender,
             Err(error) => return error,
         };
-        self.show(|view| view.reachable = reachable_condition(health));
+        let mut exceeded = self.limits.exceeded_lately(Instant::now());
+        self.show(|view| view.reachable = reachable_condition(health, exceeded));
         let mut ticks = tokio::time::interval(JUDGE_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let now = heartbeat.lock().health(Instant::now());
+            let lately = self.limits.exceeded_lately(Instant::now());
+            if std::mem::replace(&mut exceeded, lately) != lately || now != health {
+                self.show(|view| view.reachable = reachable_condition(now, lately));
+            }
             if now == health {
                 continue;
             }
             let was = std::mem::replace(&mut health, now);
             tracing::info!(provider = %self.purpose.cluster_id, ?was, ?now, "the provider's reachability changed");
-            self.show(|view| view.reachable = reachable_condition(now));
             match (was, now) {
                 (_, PeerHealth::Reachable) => match self.publish(credential, token, now) {
                     Ok(fresh) => sender = fresh,
@@ -459,6 +469,7 @@ impl Worker {
             tenant_namespace: credential.tenant_namespace.clone(),
             protocol_version: credential.protocol_version,
             health: receiver,
+            limits: self.limits.clone(),
             ended: CancellationToken::new(),
         };
         self.unless_stopped(|| self.context.peers.publish(connection));
@@ -485,7 +496,14 @@ impl Worker {
                 () = refused_from(refused, accept_refusals_from), if retry.is_none() => {}
             }
             let works = current.is_usable(Timestamp::now());
-            match self.authenticate(!works).await {
+            let mut answer = self.authenticate(!works).await;
+            if works
+                && matches!(answer, Err(AuthFailure::Transient))
+                && let Some(next) = self.renew_at_api_server(&current).await
+            {
+                answer = Ok(next);
+            }
+            match answer {
                 Ok(next) if next.serves_same_clients(&current) && token.set(&next.token.0).is_ok() => {
                     current = next;
                     retry = None;
@@ -515,10 +533,15 @@ impl Worker {
         AuthFailure::Transient
     }
 
-    fn refused(&self, refusal: &Refusal, reason: &str) -> AuthFailure {
-        self.show(|view| view.authenticated = DesiredCondition::no(links::AUTHENTICATED, reason, sanitized(&refusal.message)));
-        let soon = [reasons::BUSY, reasons::CHALLENGE_INVALID, reasons::REPLAYED];
-        if soon.contains(&refusal.reason.as_str()) { AuthFailure::Transient } else { AuthFailure::Denied }
+    fn refused(&self, refusal: &Refusal, reason: &str, first: bool) -> AuthFailure {
+        let is_transient = [reasons::BUSY, reasons::CHALLENGE_INVALID, reasons::REPLAYED].contains(&refusal.reason.as_str());
+        // While the current credential works, a provider that is busy does not matter to the user.
+        if first || !is_transient {
+            self.show(|view| {
+                view.authenticated = DesiredCondition::no(links::AUTHENTICATED, reason, sanitized(&refusal.message))
+            });
+        }
+        if is_transient { AuthFailure::Transient } else { AuthFailure::Denied }
     }
 
     fn locally_failed(&self, error: &StepError) -> AuthFailure {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use liqo_api::conditions::DesiredCondition;
 use liqo_api::{AuthenticatedReason, CallReason, IdentityVerifiedReason, PeerReachableReason, links};
+use liqo_controller_runtime::provider_limits::LimitExceeded;
 
 use crate::{
     auth::client::{ClientError, sanitized},
@@ -76,12 +77,20 @@ pub(super) fn verified_text(purpose: &Purpose) -> String {
 }
 
 pub(super) fn granted_condition(credential: &Credential) -> DesiredCondition {
-    let text = format!("we may use namespace {} of {}", credential.tenant_namespace, sanitized(&credential.provider_name));
-    DesiredCondition::yes(links::AUTHENTICATED, AuthenticatedReason::Granted, text)
+    DesiredCondition::yes(links::AUTHENTICATED, AuthenticatedReason::Granted, granted_text(credential))
 }
 
-pub(super) fn reachable_condition(health: PeerHealth) -> DesiredCondition {
+pub(super) fn granted_text(credential: &Credential) -> String {
+    format!("we may use namespace {} of {}", credential.tenant_namespace, sanitized(&credential.provider_name))
+}
+
+/// `exceeded`: what the provider sent too much of lately. It counts as reachable all the same, so its pods stay.
+pub(super) fn reachable_condition(health: PeerHealth, exceeded: Option<LimitExceeded>) -> DesiredCondition {
     let no = |reason: PeerReachableReason, text: &str| DesiredCondition::no(links::PEER_REACHABLE, reason, text);
+    if let (PeerHealth::Reachable, Some(limit)) = (health, exceeded) {
+        let text = format!("the provider sent {limit}: what this cluster knows of it may be out of date");
+        return no(PeerReachableReason::LimitExceeded, &text);
+    }
     match health {
         PeerHealth::Reachable => DesiredCondition::yes(
             links::PEER_REACHABLE,
@@ -156,7 +165,12 @@ mod tests {
     #[test]
     fn every_kind_of_unreachable_has_its_own_reason() {
         let all = [PeerHealth::Reachable, PeerHealth::NoAnswer, PeerHealth::AccessDenied, PeerHealth::ManagerSilent];
-        let reasons: std::collections::BTreeSet<String> = all.iter().map(|health| reachable_condition(*health).reason).collect();
+        let reason = |health: PeerHealth| reachable_condition(health, None).reason;
+        let reasons: std::collections::BTreeSet<String> = all.iter().map(|health| reason(*health)).collect();
         assert_eq!(reasons.len(), all.len());
+        let flooded = |health| reachable_condition(health, Some(LimitExceeded::Pages));
+        assert_eq!(flooded(PeerHealth::Reachable).reason, "LimitExceeded");
+        assert!(flooded(PeerHealth::Reachable).message.contains("a list of more than 1000 pages"));
+        assert_eq!(flooded(PeerHealth::NoAnswer).reason, reason(PeerHealth::NoAnswer), "the outage comes first");
     }
 }

@@ -28,8 +28,10 @@ pub const TOKEN: &str = "token";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     OneTime,
-    /// By any number of clusters.
-    Reusable,
+    /// By as many clusters.
+    Reusable {
+        max_uses: u16,
+    },
 }
 
 impl Use {
@@ -37,7 +39,7 @@ impl Use {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OneTime => "one-time",
-            Self::Reusable => "reusable",
+            Self::Reusable { .. } => "reusable",
         }
     }
 }
@@ -65,6 +67,11 @@ pub struct Shown {
     pub usage: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
+    /// How many clusters use it.
+    pub uses: usize,
+    /// How many clusters may use it, if it says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_uses: Option<u16>,
     /// The token itself; only right after its creation.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub token: String,
@@ -83,12 +90,17 @@ pub fn secret(name: &str, token: &str, labelled: Option<Use>, expires_at: Option
     if let Some(usage) = labelled {
         with.insert(labels::PEERING_TOKEN.to_owned(), usage.as_str().to_owned());
     }
+    let expires_at = expires_at.map(|at| (annotations::EXPIRES_AT.to_owned(), at.to_string()));
+    let max_uses = match labelled {
+        Some(Use::Reusable { max_uses }) => Some((annotations::MAX_USES.to_owned(), max_uses.to_string())),
+        _ => None,
+    };
     Secret {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
             namespace: Some(NAMESPACE.to_owned()),
             labels: Some(with),
-            annotations: expires_at.map(|at| BTreeMap::from([(annotations::EXPIRES_AT.to_owned(), at.to_string())])),
+            annotations: Some(expires_at.into_iter().chain(max_uses).collect()),
             ..ObjectMeta::default()
         },
         data: Some(BTreeMap::from([(TOKEN.to_owned(), ByteString(token.as_bytes().to_vec()))])),
@@ -127,7 +139,7 @@ pub async fn create(cluster: &Cluster, wanted: &Wanted) -> anyhow::Result<Shown>
         }
         created => drop(created.doing(format!("write the Secret with the token in cluster {}", cluster.context))?),
     }
-    Ok(Shown { name, usage: wanted.usage.as_str().to_owned(), expires_at: expires_at.map(|at| at.to_string()), token })
+    Ok(Shown { name, token, ..shown(&secret) })
 }
 
 /// An error if a Secret of this name is no token, or if the user does not want to replace it.
@@ -175,6 +187,8 @@ fn shown(secret: &Secret) -> Shown {
         name: secret.name_any(),
         usage: secret.labels().get(labels::PEERING_TOKEN).cloned().unwrap_or_default(),
         expires_at: secret.annotations().get(annotations::EXPIRES_AT).cloned(),
+        uses: secret.annotations().get(annotations::USED_BY).map_or(0, |users| users.split(',').count()),
+        max_uses: secret.annotations().get(annotations::MAX_USES).and_then(|number| number.parse().ok()),
         token: String::new(),
     }
 }
@@ -198,7 +212,11 @@ pub fn table(tokens: &[Shown]) -> String {
     }
     let row = |token: &Shown| {
         let expires = token.expires_at.as_deref().map_or_else(|| "never".to_owned(), output::to_the_second);
-        vec![token.name.clone(), token.usage.clone(), expires]
+        let usage = match token.max_uses {
+            Some(max) => format!("{}, {} of {max} clusters", token.usage, token.uses),
+            None => token.usage.clone(),
+        };
+        vec![token.name.clone(), usage, expires]
     };
     output::table(&["NAME", "USE", "EXPIRES"], tokens.iter().map(row))
 }
@@ -245,8 +263,9 @@ mod tests {
 
     #[test]
     fn a_listed_token_does_not_show_itself() {
-        let listed = shown(&secret("x", "hidden-value", Some(Use::Reusable), None));
-        assert_eq!(listed.usage, "reusable");
+        let listed = shown(&secret("x", "hidden-value", Some(Use::Reusable { max_uses: 3 }), None));
+        assert_eq!((listed.usage.as_str(), listed.uses, listed.max_uses), ("reusable", 0, Some(3)));
+        assert!(table(std::slice::from_ref(&listed)).contains("reusable, 0 of 3 clusters"));
         assert!(!serde_json::to_string(&listed).unwrap().contains("hidden-value"));
     }
 
@@ -265,6 +284,8 @@ mod tests {
             name: "x".into(),
             usage: "reusable".into(),
             expires_at: expires_at.map(Into::into),
+            uses: 0,
+            max_uses: None,
             token: String::new(),
         };
         let text = table(&[token(Some("2026-01-01T12:00:00.123456789Z")), token(None)]);

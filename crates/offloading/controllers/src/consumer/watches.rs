@@ -20,10 +20,10 @@ use kube::{
     runtime::watcher,
 };
 use liqo_api::reflection::is_denied;
-use liqo_api::{ForeignCluster, NamespaceMap, NamespaceOffloading, ReflectedObject, ShadowPod, VirtualNode, labels};
+use liqo_api::{ForeignCluster, NamespaceMap, NamespaceOffloading, VirtualNode, labels};
 use liqo_controller_runtime::{
     Cache, Context, Key, PeerConnection,
-    cache::{self, whole},
+    cache::{self, parsed_len, whole},
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -172,7 +172,6 @@ pub fn remote(
     connection: Arc<PeerConnection>,
     stop: &CancellationToken,
 ) -> RemoteState {
-    let (client, namespace) = (connection.client.clone(), connection.tenant_namespace.clone());
     let config = watcher::Config::default().timeout(WATCH_SECONDS);
     let at_peer = || {
         let (state, peer) = (Arc::downgrade(consumer), peer.clone());
@@ -183,22 +182,18 @@ pub fn remote(
         }
     };
     let (enqueue, seen) = (at_peer(), peer.clone());
-    let shadows = Cache::watch(
-        Api::<ShadowPod>::namespaced(client.clone(), &namespace),
-        config.clone(),
-        stop.clone(),
-        Shadow::of,
-        move |key, _, _| {
+    let shadows =
+        Cache::watch_provider(&connection, config.clone(), stop.clone(), Shadow::stored_len, Shadow::of, move |key, _, _| {
             seen.shadow_seen(&key.name);
             enqueue(triggers::shadow_pod(&key.name).into());
-        },
-    );
+        });
     let enqueue = at_peer();
-    let maps = Cache::watch(
-        Api::<NamespaceMap>::namespaced(client.clone(), &namespace),
+    let maps = Cache::watch_provider(
+        &connection,
         config.clone(),
         stop.clone(),
-        whole,
+        parsed_len::<NamespaceMap>,
+        whole::<NamespaceMap>,
         move |_, old, new| enqueue(triggers::namespace_map(old.map(AsRef::as_ref), new.map(AsRef::as_ref))),
     );
     let changed = || {
@@ -208,18 +203,20 @@ pub fn remote(
             enqueue(triggers::record(old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
         }
     };
-    let objects = Cache::watch(
-        Api::<ReflectedObject>::namespaced(client.clone(), &namespace),
+    let objects = Cache::watch_provider(
+        &connection,
         config.clone(),
         stop.clone(),
+        ReflectionRecord::stored_len,
         ReflectionRecord::of_object,
         changed(),
     );
     let reflected = config.labels(&format!("{}=true", labels::REFLECTED));
-    let secrets = Cache::watch(
-        Api::<Secret>::namespaced(client, &namespace),
+    let secrets = Cache::watch_provider(
+        &connection,
         reflected,
         stop.clone(),
+        ReflectionRecord::stored_len,
         ReflectionRecord::of_secret,
         changed(),
     );

@@ -3,7 +3,9 @@
 //! ```text
 //!   user --> local pod <-- consumer: local::decide --> shadow pod <-- provider: remote::decide --> remote pod <-- kubelet
 //! ```
-//! Each side decides by what its watches last showed, and may die after any of its writes. Each write is applied as an API server would.
+//! Each side decides by what its watches last showed, and may die after any of its writes, or while the API server removes the local
+//! pod, which takes two writes of its own. Each write is applied as an API server would. In the end a side decides again only if
+//! something made the pod due: a watch that showed a change, a restart, a request that failed, or a time that the decision named.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +16,7 @@ use serde_json::{Value, json};
 use crate::fixtures::consumer;
 use crate::namespace::mapped::{Destination, DestinationState};
 use crate::pod::ephemeral::RefusedContainers;
-use crate::pod::local::{self, Action, Facts, NamespaceState, PeerState, Sent};
+use crate::pod::local::{self, Action, Decision, Facts, NamespaceState, PeerState, Sent};
 use crate::pod::local_state::{self, LocalPod};
 use crate::pod::remote::{self, DETAIL_DELAY, Live, Snapshot, Step};
 use crate::pod::remote_pod::RemotePod;
@@ -32,8 +34,18 @@ enum Event {
     Consumer(usize),
     /// The provider decides, and dies after so many writes.
     Provider(usize),
-    /// The consumer's watches show what there is.
-    ConsumerSees,
+    /// The consumer's watch of pods shows what there is.
+    ConsumerSeesLocal,
+    /// The consumer's watch of shadow pods shows what there is.
+    ConsumerSeesShadow,
+    /// The API server does only the first half of the next removal of the local pod. A consumer learns that, or dies.
+    RemovalIsInterrupted {
+        dies: bool,
+    },
+    /// The same at the provider, for a remote pod that has no node.
+    RemoteRemovalIsInterrupted {
+        dies: bool,
+    },
     /// The provider's watch of shadow pods shows what there is.
     ProviderSeesShadow,
     /// The provider's watch of pods shows what there is.
@@ -46,6 +58,7 @@ enum Event {
     UserDeletes(i64),
     /// The consumer's manager is replaced by one of the version before, or by ours.
     ConsumerChangesVersion,
+    ProviderRestarts,
 }
 
 /// Both clusters, as far as one pod is concerned.
@@ -66,6 +79,14 @@ struct World {
     reported: Option<ReportedStatus>,
     created: Option<String>,
     older_consumer: bool,
+    removed: bool,
+    /// Whether the controllers have to decide again.
+    consumer_is_due: bool,
+    provider_is_due: bool,
+    /// How the next removal of the local pod fails, and whether the consumer dies of it.
+    interruption: Option<bool>,
+    /// The same for the remote pod and the provider.
+    remote_interruption: Option<bool>,
     /// What happened.
     runs_once: bool,
     remotes: usize,
@@ -107,7 +128,10 @@ impl World {
         match event {
             Event::Consumer(writes) => self.consumer_decides(writes),
             Event::Provider(writes) => self.provider_decides(writes),
-            Event::ConsumerSees => self.consumer_sees(),
+            Event::ConsumerSeesLocal => self.consumer_sees_local(),
+            Event::ConsumerSeesShadow => self.consumer_sees_shadow(),
+            Event::RemovalIsInterrupted { dies } => self.interruption = Some(dies),
+            Event::RemoteRemovalIsInterrupted { dies } => self.remote_interruption = Some(dies),
             Event::ProviderSeesShadow => self.provider_sees_shadow(),
             Event::ProviderSeesRemote => self.provider_sees_remote(),
             Event::Kubelet => self.kubelet(),
@@ -115,22 +139,48 @@ impl World {
             Event::UserDeletes(grace) => self.user_deletes(grace),
             Event::ConsumerChangesVersion => {
                 self.older_consumer = !self.older_consumer;
-                self.sent = None;
+                self.consumer_restarts();
             }
+            Event::ProviderRestarts => self.provider_restarts(),
         }
         assert!(self.local.is_some() || self.removed_by_force || self.remote.is_none(), "the name is free while the pod exists");
         assert!(!self.runs_once || self.runs <= 1, "a pod that may run only once ran again");
     }
 
-    fn consumer_sees(&mut self) {
+    fn consumer_sees_local(&mut self) {
+        self.consumer_is_due |= self.seen_local != self.local;
         self.seen_local.clone_from(&self.local);
+    }
+
+    fn consumer_sees_shadow(&mut self) {
+        self.consumer_is_due |= self.consumers_shadow != self.shadow;
         if self.consumers_shadow.is_some() || self.shadow.is_some() {
             self.sent = self.sent.filter(|sent| *sent == Sent::Tried && self.shadow.is_none());
         }
         self.consumers_shadow.clone_from(&self.shadow);
     }
 
+    /// Another process decides nothing before it has listed the shadow pods. It may list the local pods after that.
+    fn consumer_restarts(&mut self) {
+        (self.sent, self.removed, self.seen_local) = (None, false, None);
+        self.consumers_shadow.clone_from(&self.shadow);
+        self.consumer_is_due = true;
+    }
+
+    /// Another process decides nothing before it has listed shadow pods and pods.
+    fn provider_restarts(&mut self) {
+        (self.reported, self.created, self.gone) = (None, None, None);
+        self.providers_shadow.clone_from(&self.shadow);
+        self.seen_remote.clone_from(&self.remote);
+        self.provider_is_due = true;
+    }
+
     fn provider_sees_shadow(&mut self) {
+        let reduced = |shadow: &Value| shadow_pod::Shadow::reduce(serde_json::from_value(shadow.clone()).unwrap());
+        self.provider_is_due |= match (&self.providers_shadow, &self.shadow) {
+            (Some(old), Some(new)) => reduced(new).differs_beyond_status(&reduced(old)),
+            (old, new) => old.is_some() || new.is_some(),
+        };
         self.providers_shadow.clone_from(&self.shadow);
     }
 
@@ -139,6 +189,7 @@ impl World {
         if uid(&self.seen_remote) != uid(&self.remote) {
             self.gone = uid(&self.seen_remote);
         }
+        self.provider_is_due |= self.seen_remote != self.remote;
         self.seen_remote.clone_from(&self.remote);
     }
 
@@ -147,7 +198,7 @@ impl World {
         if !is_deleted(local) {
             self.writes = 0;
         }
-        if grace == 0 {
+        if grace == 0 && self.interruption.take().is_none() {
             (self.local, self.removed_by_force) = (None, true);
         } else {
             set_deletion(local, grace);
@@ -187,10 +238,17 @@ impl World {
     }
 
     fn delete_remote(&mut self, uid: &str, grace: i64) {
-        if let Some(pod) = self.remote.as_mut().filter(|pod| pod["metadata"]["uid"] == uid) {
-            set_deletion(pod, grace);
-            self.remove_remote_if_free();
+        let Some(pod) = self.remote.as_mut().filter(|pod| pod["metadata"]["uid"] == uid) else { return };
+        let has_node = !pod["spec"]["nodeName"].is_null();
+        set_deletion(pod, if has_node { grace } else { 0 });
+        if !has_node && let Some(dies) = self.remote_interruption.take() {
+            self.provider_is_due = true;
+            if dies {
+                self.provider_restarts();
+            }
+            return;
         }
+        self.remove_remote_if_free();
     }
 
     fn consumer_decides(&mut self, writes: usize) {
@@ -205,21 +263,38 @@ impl World {
             namespace: NamespaceState::Ready,
             tenancy: Some("t"),
             sent: self.sent.unwrap_or(Sent::No),
+            removed: self.removed,
             refusal_timeout: Duration::from_secs(300),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
         };
-        let actions = match (&home, &shadow) {
-            (Some(home), Some(shadow)) if self.older_consumer && home.deletion.is_some() => older_deletion(home, shadow),
-            _ => local::decide(&facts).actions,
+        let decision = match (&home, &shadow) {
+            (Some(home), Some(shadow)) if self.older_consumer && home.deletion.is_some() => {
+                Decision { actions: older_deletion(home, shadow), again: None }
+            }
+            _ => local::decide(&facts),
         };
-        for (done, action) in actions.into_iter().enumerate() {
+        self.consumer_is_due = decision.again.is_some();
+        for (done, action) in decision.actions.into_iter().enumerate() {
             if done == writes {
-                self.sent = None;
-                return;
+                return self.consumer_restarts();
+            }
+            if action == Action::RemoveLocalPod
+                && let Some(dies) = self.interruption.take()
+            {
+                return self.half_remove(dies);
             }
             let before = (self.local.clone(), self.shadow.clone());
             self.consumer_acts(action, shadow.as_ref());
             self.writes += usize::from(before != (self.local.clone(), self.shadow.clone()));
+        }
+    }
+
+    /// The API server writes the grace of zero, and deletes nothing.
+    fn half_remove(&mut self, dies: bool) {
+        self.local.iter_mut().for_each(|local| set_deletion(local, 0));
+        self.consumer_is_due = true;
+        if dies {
+            self.consumer_restarts();
         }
     }
 
@@ -256,8 +331,13 @@ impl World {
                     shadow["metadata"]["generation"] = (shadow["metadata"]["generation"].as_i64().unwrap() + 1).into();
                 }
             }
-            Action::RemoveLocalPod => self.last_phase = self.local.take().map(|local| local["status"]["phase"].clone()),
-            Action::DeleteShadow if self.seen_local.is_none() && self.local.is_some() => {}
+            Action::RemoveLocalPod => {
+                if let Some(local) = self.local.take() {
+                    (self.last_phase, self.removed) = (Some(local["status"]["phase"].clone()), true);
+                }
+            }
+            // The API server shows the local pod, so it is looked at again later.
+            Action::DeleteShadow if self.seen_local.is_none() && self.local.is_some() => self.consumer_is_due = true,
             Action::DeleteShadow => self.delete_shadow(),
             Action::UpdateShadow { .. } => {}
             Action::Lost(_) => {
@@ -278,6 +358,7 @@ impl World {
 
     fn provider_decides(&mut self, writes: usize) {
         let reduced = |pod: &Value| Arc::new(RemotePod::reduce(serde_json::from_value(pod.clone()).unwrap()).unwrap());
+        self.provider_is_due = false;
         let Some(shadow) = &self.providers_shadow else { return self.remove_orphan() };
         let shadow = Arc::new(shadow_pod::Shadow::reduce(serde_json::from_value(shadow.clone()).unwrap()));
         let mut live = Live::NotAsked;
@@ -304,7 +385,11 @@ impl World {
                 now: "2026-01-01T00:00:00Z".parse().unwrap(),
             };
             match remote::decide(&snapshot) {
-                Step::Wait | Step::WaitFor(_) | Step::WaitToReport(_) => return,
+                Step::Wait => return,
+                Step::WaitFor(_) | Step::WaitToReport(_) => {
+                    self.provider_is_due = true;
+                    return;
+                }
                 Step::ReadLive => live = self.remote.as_ref().map_or(Live::Absent, |pod| Live::Ours(reduced(pod))),
                 Step::Create => {
                     self.create_remote();
@@ -319,14 +404,18 @@ impl World {
                 }
                 Step::Delete(pod, grace) => {
                     self.writes += 1;
+                    self.provider_is_due = snapshot.retry_after_end_of(&pod).is_some();
                     return self.delete_remote(&pod.uid, grace.unwrap_or(pod.own_grace));
                 }
-                Step::StripFinalizer(pod) => return self.strip_finalizer(&pod.uid),
+                Step::StripFinalizer(pod) => {
+                    self.provider_is_due = snapshot.retry_after_end_of(&pod).is_some();
+                    return self.strip_finalizer(&pod.uid);
+                }
                 Step::Release => return self.release(&shadow),
                 other => panic!("nothing in this model is a reason for {other:?}"),
             }
         }
-        (self.reported, self.created, self.gone) = (None, None, None);
+        self.provider_restarts();
     }
 
     fn create_remote(&mut self) {
@@ -373,19 +462,20 @@ impl World {
         }
     }
 
-    /// Everybody does all there is to do.
+    /// Everybody does what is due.
     fn settle(&mut self) {
         for _ in 0..ROUNDS {
-            for event in [
-                Event::ConsumerSees,
-                Event::Consumer(usize::MAX),
-                Event::ProviderSeesShadow,
-                Event::ProviderSeesRemote,
-                Event::Provider(16),
-                Event::Kubelet,
-            ] {
-                self.happens(event);
+            self.happens(Event::ConsumerSeesLocal);
+            self.happens(Event::ConsumerSeesShadow);
+            if self.consumer_is_due {
+                self.happens(Event::Consumer(usize::MAX));
             }
+            self.happens(Event::ProviderSeesShadow);
+            self.happens(Event::ProviderSeesRemote);
+            if self.provider_is_due {
+                self.happens(Event::Provider(16));
+            }
+            self.happens(Event::Kubelet);
         }
     }
 
@@ -406,13 +496,17 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         6 => prop_oneof![Just(usize::MAX), 0..3_usize].prop_map(Event::Consumer),
         6 => prop_oneof![Just(16), 0..4_usize].prop_map(Event::Provider),
-        6 => Just(Event::ConsumerSees),
+        5 => Just(Event::ConsumerSeesLocal),
+        5 => Just(Event::ConsumerSeesShadow),
+        1 => any::<bool>().prop_map(|dies| Event::RemovalIsInterrupted { dies }),
+        1 => any::<bool>().prop_map(|dies| Event::RemoteRemovalIsInterrupted { dies }),
         5 => Just(Event::ProviderSeesShadow),
         5 => Just(Event::ProviderSeesRemote),
         5 => Just(Event::Kubelet),
         1 => Just(Event::Exits),
         2 => prop_oneof![8 => Just(30), 2 => 1..120_i64, 1 => Just(0)].prop_map(Event::UserDeletes),
         1 => Just(Event::ConsumerChangesVersion),
+        1 => Just(Event::ProviderRestarts),
     ]
 }
 
@@ -467,4 +561,33 @@ fn the_end_of_a_pod_that_is_deleted_after_it_succeeded_arrives_at_home_first() {
     world.settle();
     assert!(world.is_gone());
     assert_eq!(world.last_phase, Some("Succeeded".into()));
+}
+
+#[test]
+fn a_local_pod_whose_removal_was_interrupted_goes_all_the_same() {
+    for dies in [false, true] {
+        let mut world = World::new(false);
+        world.settle();
+        world.happens(Event::RemovalIsInterrupted { dies });
+        world.user_deletes(30);
+        world.settle();
+        assert!(world.is_gone(), "left: {:?}", world.local);
+    }
+}
+
+#[test]
+fn a_remote_pod_that_the_watch_never_showed_does_not_hold_its_shadow_pod() {
+    let mut world = World::new(false);
+    for event in [Event::ConsumerSeesLocal, Event::Consumer(1), Event::ProviderSeesShadow, Event::Provider(16)] {
+        world.happens(event);
+    }
+    assert!(world.remote.is_some() && world.seen_remote.is_none());
+    world.user_deletes(30);
+    for event in [Event::ConsumerSeesLocal, Event::ConsumerSeesShadow, Event::Consumer(2), Event::ProviderSeesShadow] {
+        world.happens(event);
+    }
+    world.happens(Event::Provider(16));
+    assert!(world.remote.is_none() && world.shadow.is_some(), "it had no node, so it is gone at once");
+    world.settle();
+    assert!(world.is_gone(), "left: {:?}", world.shadow);
 }

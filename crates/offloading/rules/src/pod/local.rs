@@ -69,6 +69,8 @@ pub struct Facts<'a> {
     /// Identifies our tenancy at the provider: another tenancy does not know what was sent to this one.
     pub tenancy: Option<&'a str>,
     pub sent: Sent,
+    /// The API server accepted this process's removal of the pod; the watch may not show that yet.
+    pub removed: bool,
     /// A refused pod that has a controller is deleted after this time.
     pub refusal_timeout: Duration,
     pub now: Timestamp,
@@ -164,8 +166,7 @@ fn deletion(facts: &Facts, home: &LocalPod, grace: i64, shadow: Option<&Shadow>)
     let Some(shadow) = shadow else {
         return match facts.sent {
             Sent::Created(ago) if ago < VISIBLE_WITHIN => Decision::later(VISIBLE_WITHIN.saturating_sub(ago)),
-            // Removed already; a finalizer that is not ours keeps it.
-            _ if grace == 0 => Decision::nothing(),
+            _ if facts.removed || home.only_finalizers_keep_it() => Decision::nothing(),
             _ => Decision::of([Action::RemoveLocalPod]),
         };
     };

@@ -31,6 +31,8 @@ pub struct LocalPod {
     pub virtual_node: Key,
     /// The grace in seconds, if it is being deleted.
     pub deletion: Option<i64>,
+    /// Liqo adds none to local pods.
+    pub has_finalizers: bool,
     /// Its phase is final.
     pub finished: bool,
     /// Its restart policy is Always.
@@ -63,6 +65,7 @@ impl LocalPod {
         let uid = metadata.uid.clone()?;
         let key = Key::new(metadata.namespace.clone()?, metadata.name.clone()?);
         let deletion = metadata.deletion_timestamp.is_some().then(|| metadata.deletion_grace_period_seconds.unwrap_or(0));
+        let has_finalizers = metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty());
         let controller = Controller::among(&json!(metadata.owner_references));
         let sent_to = metadata.annotations.as_ref().and_then(|all| all.get(annotations::SENT_TO)).cloned();
         let whole = json!({ "metadata": travelling(metadata), "spec": spec, "status": status });
@@ -71,6 +74,7 @@ impl LocalPod {
             key,
             virtual_node: virtual_node.clone(),
             deletion,
+            has_finalizers,
             finished: is_final(&whole),
             restarts: text(&whole, "/spec/restartPolicy").is_none_or(|policy| policy == "Always"),
             offloaded: offloaded(&whole),
@@ -83,6 +87,15 @@ impl LocalPod {
             carried: outgoing(&whole, &BTreeSet::new()).map(|carried| changeable(&carried)),
             json: whole.to_string().into(),
         })
+    }
+
+    /// Whether it was removed, and exists only until others remove their finalizers.
+    ///
+    /// A grace of zero alone does not prove that. To remove a pod that is being deleted, the API server writes a grace of zero first
+    /// and deletes the object after that. If the caller disconnects in between, or the storage fails, the pod stays until somebody
+    /// removes it again.
+    pub fn only_finalizers_keep_it(&self) -> bool {
+        self.deletion == Some(0) && self.has_finalizers
     }
 
     /// The pod as JSON: metadata (names, UID, labels, annotations), spec and status.
@@ -160,6 +173,15 @@ impl Shadow {
             remote_uid: status.remote_uid,
             status: status.pod.map(|pod| pod.to_string().into()),
         })
+    }
+
+    /// Estimated memory in bytes.
+    pub fn stored_len(&self) -> usize {
+        let texts = [&self.home.namespace, &self.home.name, &self.pool, &self.reason, &self.message, &self.carried];
+        let optional = [self.remote_uid.as_deref(), self.status.as_deref()];
+        size_of::<Self>()
+            + texts.into_iter().map(String::len).sum::<usize>()
+            + optional.into_iter().flatten().map(str::len).sum::<usize>()
     }
 
     /// The remote pod's status. If the provider recorded an end without a status, only the end.

@@ -53,6 +53,9 @@ const OBJECT_TAKEN_RETRY: Duration = Duration::from_secs(30);
 /// Delay before a refused pod is tried again although nothing changed that could be the cause.
 pub const REFUSED_RETRY: Duration = Duration::from_secs(300);
 
+/// Delay before a shadow pod is looked at again whose pod was deleted before the watch showed it.
+const UNSEEN_RETRY: Duration = Duration::from_secs(10);
+
 /// A pod whose grace ended this long ago is on a node that does not respond.
 const OVERDUE: Duration = Duration::from_secs(30);
 
@@ -151,6 +154,13 @@ pub fn decide(snapshot: &Snapshot) -> Step {
 }
 
 impl Snapshot {
+    /// When to decide again after a write that lets this pod go. `None` if the watch reports its end. A pod that the watch never showed
+    /// may be gone before an interrupted watch lists the pods again, and then nothing is reported.
+    pub fn retry_after_end_of(&self, pod: &RemotePod) -> Option<Duration> {
+        let is_seen = self.seen.iter().any(|seen| seen.uid == pod.uid);
+        (!is_seen).then_some(UNSEEN_RETRY)
+    }
+
     fn pods(&self) -> Vec<Arc<RemotePod>> {
         let mut pods = self.seen.clone();
         if let Live::Ours(live) = &self.live {
@@ -210,10 +220,12 @@ pub fn decide_orphan(pod: &Arc<RemotePod>) -> Step {
         .unwrap_or(Step::Wait)
 }
 
-/// The deletion to request: the first one, or one with less grace.
+/// The deletion to request: the first one, one with less grace, or one that was interrupted.
 fn delete(pod: &Arc<RemotePod>, grace: Option<i64>) -> Option<Step> {
     let needed = match pod.deletion_grace {
         None => true,
+        // The API server writes a grace of zero before it deletes the object. The kubelet repeats that for a pod that has a node.
+        Some(0) if !pod.is_scheduled && !pod.has_finalizer => true,
         Some(given) => grace.is_some_and(|wanted| wanted < given),
     };
     needed.then(|| Step::Delete(pod.clone(), grace))
@@ -260,7 +272,7 @@ fn ending(snapshot: &Snapshot, shadow: &Shadow) -> Step {
             return Step::Report(status_of(pod));
         }
     }
-    Step::Wait
+    pods.iter().find_map(|pod| snapshot.retry_after_end_of(pod)).map_or(Step::Wait, Step::WaitFor)
 }
 
 /// The end of the pod is recorded. The pod stays, with its logs, as long as the local pod.

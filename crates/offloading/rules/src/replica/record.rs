@@ -143,6 +143,13 @@ impl ReflectionRecord {
         Some(Self { reference, fingerprint, terminating, problem, exposure: None, renew_at })
     }
 
+    /// Estimated memory in bytes.
+    pub fn stored_len(&self) -> usize {
+        let addresses = self.exposure.iter().flat_map(|exposure| exposure.addresses.iter().chain([&exposure.class]));
+        let texts = [&self.reference.namespace, &self.reference.name].into_iter().chain(&self.problem).chain(addresses);
+        size_of::<Self>() + texts.map(|text| size_of::<String>() + text.len()).sum::<usize>()
+    }
+
     /// Whether a change concerns more than the problem and exposure that the provider reports.
     pub fn differs_beyond_problem(&self, other: &Self) -> bool {
         let rest = |record: &Self| (record.reference.clone(), record.fingerprint, record.terminating, record.renew_at);

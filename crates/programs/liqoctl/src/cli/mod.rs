@@ -327,9 +327,12 @@ pub struct TokenCreate {
     /// Replace the token of that name, which becomes invalid
     #[arg(long, requires = "name")]
     pub replace: bool,
-    /// Let any number of clusters use the token
+    /// Let several clusters use the token
     #[arg(long)]
     pub reusable: bool,
+    /// How many clusters may use a reusable token
+    #[arg(long, requires = "reusable", default_value_t = 10, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_uses: u16,
     /// How long the token is valid, for example 15m, 24h, 7d
     #[arg(long, default_value = "24h", value_parser = token::duration, value_name = "DURATION")]
     pub lifetime: Duration,
@@ -340,7 +343,7 @@ impl TokenCreate {
         token::Wanted {
             name: self.name.clone(),
             replace: self.replace,
-            usage: if self.reusable { token::Use::Reusable } else { token::Use::OneTime },
+            usage: if self.reusable { token::Use::Reusable { max_uses: self.max_uses } } else { token::Use::OneTime },
             lifetime: Some(self.lifetime),
         }
     }
@@ -453,6 +456,8 @@ mod tests {
     fn a_token_that_many_may_use_is_no_key_of_the_tunnel() {
         let parse = |arguments: &[&str]| Cli::try_parse_from([&["liqoctl", "generate", "peer-command"], arguments].concat());
         assert!(parse(&["--through-tunnel"]).is_ok() && parse(&["--reusable"]).is_ok());
+        assert!(parse(&["--reusable", "--max-uses", "3"]).is_ok());
+        assert!(parse(&["--max-uses", "3"]).is_err() && parse(&["--reusable", "--max-uses", "0"]).is_err());
         assert!(parse(&["--through-tunnel", "--reusable"]).is_err());
     }
 }

@@ -305,7 +305,7 @@ async fn end_pods(consumer: &Consumer, peer: &PeerState, namespace: &str, at_onc
     for pod in peer.pods().iter().filter(|pod| pod.key.namespace == namespace) {
         if at_once {
             // They are gone with the call, so there is nothing to wait for.
-            if pod.deletion != Some(0) {
+            if !pod.only_finalizers_keep_it() {
                 delete_pod(client, pod, DeleteParams::default().grace_period(0)).await?;
             }
         } else {
@@ -314,7 +314,7 @@ async fn end_pods(consumer: &Consumer, peer: &PeerState, namespace: &str, at_onc
                 delete_pod(client, pod, DeleteParams::default()).await?;
             }
             // A pod that only somebody's finalizer holds, or that no provider has, is not ours to wait for.
-            some_are_left |= may_run && pod.deletion != Some(0);
+            some_are_left |= may_run && !pod.only_finalizers_keep_it();
         }
     }
     Ok(some_are_left)

@@ -113,6 +113,7 @@ async fn reconcile(consumer: &Arc<Consumer>, peer: &Arc<PeerState>, uid: &str) -
         namespace,
         tenancy: tenancy.as_deref(),
         sent: peer.sent(uid),
+        removed: peer.is_removed(uid),
         refusal_timeout: Duration::from_secs(consumer.context.config().spec.offloading.refusal_timeout_seconds.into()),
         now: Timestamp::now(),
     };
@@ -190,6 +191,7 @@ async fn delete_shadow(remote: &RemoteState, uid: &str, pod: &Key) -> Result<(),
     let api: Api<ShadowPod> = Api::namespaced(remote.connection.client.clone(), &remote.connection.tenant_namespace);
     let deleted = call(delete_if_present(&api, uid, &DeleteParams::default())).await;
     deleted.step("delete the ShadowPod of", "Pod", pod)?;
+    tracing::debug!(peer = %remote.connection.cluster_id, %pod, uid, "deleted a shadow pod");
     Ok(())
 }
 
@@ -231,7 +233,11 @@ impl Pass<'_> {
                 self.patch_shadow("request the deletion of the ShadowPod of", &Patch::Merge(&patch)).await?;
             }
             Action::RemoveLocalPod => {
-                delete_pod(&self.consumer.context.client, self.pod, DeleteParams::default().grace_period(0)).await?;
+                let at_once = DeleteParams::default().grace_period(0);
+                if delete_pod(&self.consumer.context.client, self.pod, at_once).await? {
+                    self.peer.removed(&self.pod.uid);
+                }
+                tracing::debug!(peer = %self.peer.id, pod = %self.pod.key, "removed a local pod whose remote pod is gone");
             }
             Action::DeleteShadow => {
                 if let Some(remote) = self.remote {

@@ -136,6 +136,8 @@ struct PodMemory {
     warned: Option<Instant>,
     /// When this process last asked for a token for the pod.
     asked_for_token: Option<Instant>,
+    /// The API server accepted its removal.
+    removed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -327,6 +329,15 @@ impl PeerState {
     /// The watch shows the shadow pod of this pod, or that it is gone.
     pub fn shadow_seen(&self, uid: &str) {
         self.remember(uid, |pod| pod.sent = None);
+    }
+
+    /// The API server accepted the removal of this pod.
+    pub fn removed(&self, uid: &str) {
+        self.remember(uid, |pod| pod.removed = true);
+    }
+
+    pub fn is_removed(&self, uid: &str) -> bool {
+        self.recall(uid, |pod| pod.removed.then_some(())).is_some()
     }
 
     /// Nothing needs to be remembered of this pod any more.

@@ -302,12 +302,12 @@ impl Pass<'_> {
             }
             Step::Delete(pod, grace) => {
                 self.delete(&pod, grace).await?;
-                Progress::Finished(Next::OnChange)
+                Progress::Finished(snapshot.retry_after_end_of(&pod).map_or(Next::OnChange, Next::After))
             }
             Step::Evict(pod, grace) => Progress::Finished(self.evict(&pod, grace).await?),
             Step::StripFinalizer(pod) => {
                 self.strip_finalizer(&pod).await?;
-                Progress::Finished(Next::OnChange)
+                Progress::Finished(snapshot.retry_after_end_of(&pod).map_or(Next::OnChange, Next::After))
             }
             Step::Release => {
                 if self.release(&shadow).await? {

@@ -58,6 +58,7 @@ fn facts<'a>(home: Option<&'a LocalPod>, shadow: Option<&'a Shadow>) -> Facts<'a
         namespace: NamespaceState::Ready,
         tenancy: Some("t"),
         sent: Sent::No,
+        removed: false,
         refusal_timeout: TIMEOUT,
         now: at(0),
     }
@@ -335,7 +336,20 @@ fn the_home_pod_goes_when_its_remote_pod_is_gone() {
 
 #[test]
 fn a_home_pod_that_only_a_finalizer_holds_is_not_removed_again() {
-    assert_eq!(actions(Some(&home(terminating(0))), None), []);
+    let mut held = terminating(0);
+    held["metadata"]["finalizers"] = json!(["example.com/other"]);
+    assert_eq!(actions(Some(&home(held)), None), []);
+}
+
+/// The API server writes a grace of zero before it deletes the object, and may be interrupted in between.
+#[test]
+fn a_home_pod_whose_removal_was_interrupted_is_removed_again_and_not_after_that() {
+    let mut held = terminating(30);
+    held["metadata"]["finalizers"] = json!(["example.com/other"]);
+    for pod in [home(terminating(0)), once(terminating(0)), home(terminating(30)), home(held)] {
+        assert_eq!(actions(Some(&pod), None), [Action::RemoveLocalPod]);
+        assert_eq!(decide(&Facts { removed: true, ..facts(Some(&pod), None) }).actions, []);
+    }
 }
 
 #[test]

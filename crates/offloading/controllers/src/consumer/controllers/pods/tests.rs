@@ -1,6 +1,7 @@
 //! A consumer and a provider, both with an API server that says little.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{Method, Response};
 use http_body_util::BodyExt as _;
@@ -119,6 +120,7 @@ pub async fn connected(consumer: &Arc<Consumer>, there: Client) -> (Arc<PeerStat
         tenant_namespace: "tenant".into(),
         protocol_version: 1,
         health,
+        limits: consumer.context.peers.limits(&id),
         ended: CancellationToken::new(),
     };
     tokio::spawn(connections::run(consumer.clone(), Arc::new(connection)));
@@ -186,6 +188,37 @@ async fn a_pod_is_sent_after_the_policies_of_its_namespace() {
     let mut made = made.lock().clone();
     made.dedup();
     assert_eq!(made[..2], ["reflectedobjects", "shadowpods"]);
+    consumer.context.stop.cancel();
+}
+
+/// The API server writes a grace of zero before it deletes the object.
+#[tokio::test]
+async fn a_removal_that_failed_half_way_is_tried_again_and_one_that_succeeded_is_not() {
+    let removals = Arc::new(AtomicUsize::new(0));
+    let counted = removals.clone();
+    let home = api_server(here(&json!({})), move |method, name| {
+        let is_removal = *method == Method::DELETE && name == "web";
+        std::future::ready(!is_removal || counted.fetch_add(1, Ordering::SeqCst) > 0)
+    });
+    let there = api_server(json!({ "namespacemaps": [mapping()] }), |_, _| std::future::ready(true));
+    let consumer = started(home);
+    let (peer, _remote, _healthy) = connected(&consumer, there).await;
+    let pod = |grace: i64| {
+        let pod = json!({ "metadata": { "namespace": "demo", "name": "web", "uid": "u",
+            "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace }, "spec": { "containers": [] } });
+        Arc::new(LocalPod::of(serde_json::from_value(pod).unwrap(), &Key::new("tenant", "milan")).unwrap())
+    };
+    let (ending, half_removed) = (pod(30), pod(0));
+    peer.pod_changed(None, Some(&ending));
+    peer.pod_queue.add("u".to_owned());
+    until(|| (removals.load(Ordering::SeqCst) > 0).then_some(())).await;
+    peer.pod_changed(Some(&ending), Some(&half_removed));
+    until(|| peer.is_removed("u").then_some(())).await;
+    assert_eq!(removals.load(Ordering::SeqCst), 2);
+    // The watch does not show yet that it is gone.
+    peer.pod_queue.add("u".to_owned());
+    until(|| peer.pod_queue.is_empty().then_some(())).await;
+    assert_eq!(removals.load(Ordering::SeqCst), 2);
     consumer.context.stop.cancel();
 }
 

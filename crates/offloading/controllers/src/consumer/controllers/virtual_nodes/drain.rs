@@ -65,7 +65,7 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
     let mut deletions = futures::stream::iter(pods.all().into_iter().map(|(_, pod)| async move {
         match deletion(&pod, at_once) {
             Some(parameters) => delete_pod(client, &pod, parameters).await,
-            None => Ok(()),
+            None => Ok(false),
         }
     }))
     .buffer_unordered(CONCURRENCY);
@@ -89,8 +89,7 @@ pub async fn drain(consumer: &Arc<Consumer>, key: &Key, node: &VirtualNode) -> R
 fn deletion(pod: &LocalPod, at_once: bool) -> Option<DeleteParams> {
     let parameters = |grace: i64| DeleteParams::default().grace_period(u32::try_from(grace).unwrap_or_default());
     match pod.deletion {
-        // Only a finalizer holds it.
-        Some(0) => None,
+        _ if pod.only_finalizers_keep_it() => None,
         _ if at_once => Some(parameters(0)),
         Some(grace) if grace <= MAX_GRACE => None,
         _ => {
@@ -103,7 +102,7 @@ fn deletion(pod: &LocalPod, at_once: bool) -> Option<DeleteParams> {
 /// A pod of a `DaemonSet` is created again as long as the Node exists, and one that only a finalizer holds is not ours to wait
 /// for. Kubernetes collects both when the Node is gone.
 fn is_waited_for(pod: &LocalPod) -> bool {
-    pod.deletion != Some(0) && pod.controller.as_ref().is_none_or(|controller| controller.kind != "DaemonSet")
+    !pod.only_finalizers_keep_it() && pod.controller.as_ref().is_none_or(|controller| controller.kind != "DaemonSet")
 }
 
 /// Whether the watch shows every pod that the API server has on the Node: one may have been bound a moment ago.
@@ -133,6 +132,12 @@ mod tests {
         json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": grace}})
     }
 
+    fn held() -> Value {
+        let mut changes = terminating(0);
+        changes["metadata"]["finalizers"] = json!(["example.com/other"]);
+        changes
+    }
+
     fn grace(pod: &LocalPod, at_once: bool) -> Option<u32> {
         deletion(pod, at_once).and_then(|parameters| parameters.grace_period_seconds)
     }
@@ -149,7 +154,8 @@ mod tests {
     fn a_pod_of_a_dead_peer_goes_at_once_and_only_once() {
         assert_eq!(grace(&pod(json!({})), true), Some(0));
         assert_eq!(grace(&pod(terminating(30)), true), Some(0));
-        assert_eq!(grace(&pod(terminating(0)), true), None);
+        assert_eq!(grace(&pod(held()), true), None);
+        assert_eq!(grace(&pod(terminating(0)), true), Some(0), "its removal was interrupted");
     }
 
     #[test]
@@ -157,6 +163,6 @@ mod tests {
         let owner = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "o", "controller": true}]);
         assert!(is_waited_for(&pod(json!({}))));
         assert!(!is_waited_for(&pod(json!({"metadata": {"ownerReferences": owner}}))));
-        assert!(!is_waited_for(&pod(terminating(0))));
+        assert!(!is_waited_for(&pod(held())) && is_waited_for(&pod(terminating(0))));
     }
 }

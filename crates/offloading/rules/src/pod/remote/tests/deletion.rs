@@ -32,6 +32,28 @@ fn a_pod_that_never_got_a_node_does_not_wait_for_a_kubelet_to_end_it() {
 }
 
 #[test]
+fn a_deletion_that_was_interrupted_is_repeated_unless_a_kubelet_does_that() {
+    let with = |node: Value, held: bool| {
+        Arc::new(pod("web", "u1", |object| {
+            object["spec"]["nodeName"] = node;
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            object["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+            object["metadata"]["finalizers"] = if held { json!([finalizers::FINAL_STATUS]) } else { Value::Null };
+        }))
+    };
+    let mut ending =
+        snapshot(created("Always", |object| object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into()));
+    let (half_deleted, held) = (with(Value::Null, false), with(Value::Null, true));
+    ending.seen = vec![half_deleted.clone()];
+    assert_eq!(decide(&ending), Step::Delete(half_deleted.clone(), Some(30)));
+    assert_eq!(decide_orphan(&half_deleted), Step::Delete(half_deleted, Some(30)));
+    ending.seen = vec![held.clone()];
+    assert_eq!(decide(&ending), Step::StripFinalizer(held));
+    ending.seen = vec![with("n1".into(), false)];
+    assert_eq!(decide(&ending), Step::Wait);
+}
+
+#[test]
 fn the_wanted_grace_is_given_and_may_be_shortened_but_not_lengthened() {
     let wanted = |grace: i64| created("Always", |object| object["spec"]["deletion"] = json!({ "gracePeriodSeconds": grace }));
     let mut deletion = snapshot(wanted(20));
@@ -53,6 +75,8 @@ fn a_shadow_pod_goes_only_after_its_pod_is_known_to_be_gone() {
     assert_eq!(decide(&deletion), Step::ReadLive, "the watch may be late");
     deletion.live = Live::Ours(live("u1", "Running"));
     assert!(matches!(decide(&deletion), Step::Delete(_, Some(20))));
+    deletion.live = Live::Ours(going("Running", false, 20));
+    assert_eq!(decide(&deletion), Step::WaitFor(UNSEEN_RETRY), "an interrupted watch may never show it");
     for answer in [Live::Absent, Live::OtherOwner] {
         deletion.live = answer;
         assert_eq!(decide(&deletion), Step::Release);

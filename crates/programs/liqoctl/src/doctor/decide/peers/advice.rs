@@ -141,6 +141,9 @@ fn peer_reachable(reason: PeerReachableReason) -> Advice {
         PeerReachableReason::ManagerSilent => {
             Repair("`liqoctl doctor` there (manager, leader): pods that run there continue, no new ones start")
         }
+        PeerReachableReason::LimitExceeded => Repair(
+            "PEER sends more than an honest cluster has: ask its administrator, or end the peering with `liqoctl unpeer PEER`; pods that run there continue",
+        ),
         PeerReachableReason::InvalidGrant | PeerReachableReason::CallReason(_) => Repair(
             "nodes of this cluster must reach the peer's API server (TCP): is it up, do firewalls let it through, is its address right (`liqoctl doctor` there, addresses)? Pods that run there continue",
         ),

@@ -1,0 +1,232 @@
+//! What is read of each answer of a peer: so many bytes, at a limited rate, one page of a list at a time.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http::Uri;
+use hyper::body::{Body, Buf, Bytes, Frame};
+use liqo_controller_runtime::provider_limits::{
+    EVENT_COST, LimitExceeded, MAX_ANSWER_LEN, MAX_EVENT_ANSWER_LEN, MAX_PAGE_LEN, MAX_VALUES, PAGE_TIMEOUT, ProviderLimits,
+    REQUEST_COST,
+};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, Sleep, sleep, sleep_until},
+};
+use tower::BoxError;
+
+/// The kinds of answers, by what limits them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The log of a pod. It is streamed to the caller, so its length does not matter.
+    Log,
+    /// One object.
+    Object,
+    /// The metrics of many pods, in one answer.
+    Metrics,
+    /// One page of a list, of at most so many bytes.
+    Page(usize),
+    /// A stream of lines, each of at most so many bytes.
+    Watch(usize),
+}
+
+impl Answer {
+    pub fn to(uri: &Uri) -> Self {
+        let (path, query) = (uri.path(), uri.query().unwrap_or_default());
+        let has = |parameter: &str| query.split('&').any(|pair| pair.starts_with(parameter));
+        let of_events = path.ends_with("/events");
+        match path.rsplit('/').next() {
+            Some("log") => Self::Log,
+            Some("exec" | "attach" | "portforward") => Self::Object,
+            _ if path.starts_with("/apis/metrics.k8s.io/") => Self::Metrics,
+            _ if has("watch=true") => Self::Watch(if of_events { MAX_EVENT_ANSWER_LEN } else { MAX_ANSWER_LEN }),
+            _ if has("limit=") => Self::Page(if of_events { MAX_EVENT_ANSWER_LEN } else { MAX_PAGE_LEN }),
+            _ => Self::Object,
+        }
+    }
+
+    /// Maximum number of bytes, of a watch in one line.
+    fn max_len(self) -> usize {
+        match self {
+            Self::Log => usize::MAX,
+            Self::Object => MAX_ANSWER_LEN,
+            Self::Metrics => MAX_PAGE_LEN,
+            Self::Page(len) | Self::Watch(len) => len,
+        }
+    }
+}
+
+/// The permission to read one page, and until when.
+pub struct PageTurn {
+    pub until: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Waits until the peer may send this answer. Returns a turn for a page of a list.
+pub async fn admit(answer: Answer, uri: &Uri, limits: &ProviderLimits) -> Result<Option<PageTurn>, BoxError> {
+    let turn = match answer {
+        Answer::Log | Answer::Object | Answer::Metrics => return Ok(None),
+        Answer::Watch(_) => None,
+        Answer::Page(_) => {
+            let (list, continued) = list_of(uri);
+            limits.count_page(&list, !continued).map_err(|limit| exceeded(limits, limit))?;
+            Some(limits.pages.clone().acquire_owned().await?)
+        }
+    };
+    sleep(limits.pace(REQUEST_COST)).await;
+    Ok(turn.map(|permit| PageTurn { until: Instant::now() + PAGE_TIMEOUT, _permit: permit }))
+}
+
+/// The list that a page belongs to, and whether the page continues it.
+fn list_of(uri: &Uri) -> (String, bool) {
+    let is_token = |pair: &&str| pair.starts_with("continue=");
+    let query = uri.query().unwrap_or_default();
+    let rest: Vec<&str> = query.split('&').filter(|pair| !is_token(pair)).collect();
+    (format!("{}?{}", uri.path(), rest.join("&")), query.split('&').any(|pair| is_token(&pair)))
+}
+
+/// Records the exceeded limit, and returns it as an error.
+pub fn exceeded(limits: &ProviderLimits, limit: LimitExceeded) -> BoxError {
+    limits.exceeded(limit, Instant::now());
+    // As an error of the connection, so that a watch does not count it as its usual end.
+    io::Error::other(limit).into()
+}
+
+/// A body that ends with an error when it exceeds a limit.
+pub struct LimitedBody<B> {
+    inner: B,
+    answer: Answer,
+    limits: Arc<ProviderLimits>,
+    /// Bytes so far, of a watch in this line.
+    len: usize,
+    values: ValueCount,
+    wait: Option<Pin<Box<Sleep>>>,
+    deadline: Option<Pin<Box<Sleep>>>,
+    _turn: Option<PageTurn>,
+}
+
+impl<B> LimitedBody<B> {
+    pub fn new(inner: B, answer: Answer, limits: Arc<ProviderLimits>, turn: Option<PageTurn>) -> Self {
+        let deadline = turn.as_ref().map(|turn| Box::pin(sleep_until(turn.until)));
+        Self { inner, answer, limits, len: 0, values: ValueCount::default(), wait: None, deadline, _turn: turn }
+    }
+
+    fn count(&mut self, data: &[u8]) -> Result<(), LimitExceeded> {
+        let max_len = self.answer.max_len();
+        let mut cost = data.len();
+        match self.answer {
+            Answer::Watch(_) => {
+                for line in data.split_inclusive(|byte| *byte == b'\n') {
+                    self.len += line.len();
+                    if self.len > max_len {
+                        return Err(LimitExceeded::AnswerLen(max_len));
+                    }
+                    if line.ends_with(b"\n") {
+                        self.len = 0;
+                        cost += EVENT_COST;
+                    }
+                }
+            }
+            _ => self.len = self.len.saturating_add(data.len()),
+        }
+        if self.len > max_len {
+            return Err(LimitExceeded::AnswerLen(max_len));
+        }
+        match self.answer {
+            Answer::Object if self.values.add(data) > MAX_VALUES => return Err(LimitExceeded::Values),
+            Answer::Watch(_) | Answer::Page(_) => {
+                let wait = self.limits.pace(cost);
+                self.wait = (wait > Duration::ZERO).then(|| Box::pin(sleep(wait)));
+            }
+            Answer::Log | Answer::Object | Answer::Metrics => {}
+        }
+        Ok(())
+    }
+}
+
+impl<B> Body for LimitedBody<B>
+where
+    B: Body + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        if this.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(context).is_ready()) {
+            return Poll::Ready(Some(Err(exceeded(&this.limits, LimitExceeded::PageTime))));
+        }
+        if let Some(wait) = &mut this.wait {
+            ready!(wait.as_mut().poll(context));
+            this.wait = None;
+        }
+        let frame = match ready!(Pin::new(&mut this.inner).poll_frame(context)) {
+            None => return Poll::Ready(None),
+            Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+            Some(Ok(frame)) => frame.map_data(|mut data| data.copy_to_bytes(data.remaining())),
+        };
+        let counted = frame.data_ref().map_or(Ok(()), |data| this.count(data));
+        Poll::Ready(Some(counted.map(|()| frame).map_err(|limit| exceeded(&this.limits, limit))))
+    }
+}
+
+/// The number of values in a JSON text, as it arrives.
+#[derive(Default)]
+struct ValueCount {
+    values: usize,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl ValueCount {
+    fn add(&mut self, text: &[u8]) -> usize {
+        for byte in text {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' if self.in_string => self.escaped = true,
+                b'"' => self.in_string = !self.in_string,
+                b',' | b'[' | b'{' if !self.in_string => self.values += 1,
+                _ => {}
+            }
+        }
+        self.values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_request_has_the_limit_of_its_answer() {
+        let answer = |uri: &str| Answer::to(&uri.parse().unwrap());
+        assert_eq!(answer("/api/v1/namespaces/m/pods/p/log?follow=true&limitBytes=5"), Answer::Log);
+        assert_eq!(answer("/api/v1/namespaces/m/pods/p/exec?command=limit=&watch=true"), Answer::Object);
+        assert_eq!(answer("/apis/metrics.k8s.io/v1beta1/namespaces/m/pods?"), Answer::Metrics);
+        assert_eq!(answer("/api/v1/namespaces/t/secrets?&labelSelector=a&limit=16"), Answer::Page(MAX_PAGE_LEN));
+        assert_eq!(answer("/api/v1/namespaces/t/secrets?&watch=true&resourceVersion=0"), Answer::Watch(MAX_ANSWER_LEN));
+        assert_eq!(answer("/api/v1/namespaces/m/events?&limit=16"), Answer::Page(MAX_EVENT_ANSWER_LEN));
+        assert_eq!(answer("/api/v1/namespaces/t/secrets/a"), Answer::Object);
+    }
+
+    #[test]
+    fn the_pages_of_one_list_belong_together() {
+        let list = |uri: &str| list_of(&uri.parse().unwrap());
+        assert_eq!(list("/pods?limit=16"), ("/pods?limit=16".to_owned(), false));
+        assert_eq!(list("/pods?limit=16&continue=abc"), ("/pods?limit=16".to_owned(), true));
+        assert_ne!(list("/pods?limit=16&labelSelector=a").0, list("/pods?limit=16").0);
+    }
+
+    #[test]
+    fn values_are_counted_across_pieces() {
+        let mut count = ValueCount::default();
+        count.add(br#"{"a":"{{{,"#);
+        assert_eq!(count.add(br#"\",[","b":[1,2]}"#), 4);
+    }
+}

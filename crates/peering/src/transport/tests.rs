@@ -1,0 +1,261 @@
+//! A hostile API server on loopback, and the clients and watches that read it.
+
+use std::{convert::Infallible, net::SocketAddr, time::Duration};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::RawQuery,
+    routing::get,
+};
+use futures::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, runtime::watcher};
+use liqo_api::{ClusterId, ResourceOffer};
+use liqo_controller_runtime::{
+    Cache, Health, PeerConnection, Peers,
+    cache::{parsed_len, whole},
+    provider_limits::{MAX_ANSWER_LEN, MAX_OBJECTS, MAX_PAGE_LEN, MAX_PAGES},
+};
+use tokio::{
+    net::TcpListener,
+    sync::watch,
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+const SECRETS: &str = "/api/v1/namespaces/t/secrets";
+const OFFERS: &str = "/apis/sharing.liqo.io/v1alpha1/namespaces/t/resourceoffers";
+
+async fn serve(router: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+fn connect(peers: &Peers, seed: u8, server: SocketAddr) -> PeerConnection {
+    let id = ClusterId::of_public_key(&[seed; 32]);
+    let limits = peers.limits(&id);
+    let token = Token::default();
+    token.set("t").unwrap();
+    let config = Config::new(format!("http://{server}").parse().unwrap());
+    PeerConnection {
+        cluster_id: id,
+        cluster_name: "milan".into(),
+        foreign_cluster: "milan".into(),
+        client: client(config, token, limits.clone(), None).unwrap(),
+        tenant_namespace: "t".into(),
+        protocol_version: 1,
+        health: watch::channel(Health::Reachable).1,
+        limits,
+        ended: CancellationToken::new(),
+    }
+}
+
+fn secrets(connection: &PeerConnection) -> Cache<Secret> {
+    let stop = connection.ended.child_token();
+    Cache::watch_provider(connection, watcher::Config::default(), stop, parsed_len::<Secret>, whole::<Secret>, |_, _, _| ())
+}
+
+/// A body without an end.
+fn endless(piece: &'static str) -> Body {
+    Body::from_stream(stream::repeat_with(move || Ok::<_, Infallible>(Bytes::from_static(piece.as_bytes()))))
+}
+
+fn secret(name: usize) -> String {
+    format!(r#"{{"metadata":{{"name":"s{name}","namespace":"t","resourceVersion":"1"}}}}"#)
+}
+
+fn page(items: &[String], token: &str) -> String {
+    let items = items.join(",");
+    format!(r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"1","continue":"{token}"}},"items":[{items}]}}"#)
+}
+
+fn is_watch(query: Option<&str>) -> bool {
+    query.is_some_and(|query| query.contains("watch=true"))
+}
+
+/// Waits until the provider has exceeded a limit.
+async fn exceeded_by(connection: &PeerConnection) -> LimitExceeded {
+    let limit = async {
+        loop {
+            if let Some(limit) = connection.limits.exceeded_lately(Instant::now()) {
+                return limit;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), limit).await.expect("no limit")
+}
+
+async fn hostile_secrets(answer: impl Fn(Option<&str>) -> Body + Clone + Send + Sync + 'static) -> SocketAddr {
+    let answer = move |RawQuery(query): RawQuery| {
+        let body = answer(query.as_deref());
+        async move { body }
+    };
+    serve(Router::new().route(SECRETS, get(answer)).route(&format!("{SECRETS}/{{name}}"), get(|| async { endless(" ") }))).await
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_cut() {
+    let connection = connect(&Peers::default(), 1, hostile_secrets(|_| endless("        ")).await);
+    let cache = secrets(&connection);
+    assert_eq!(exceeded_by(&connection).await, LimitExceeded::AnswerLen(MAX_PAGE_LEN));
+    assert!(!cache.is_synced());
+
+    let connection = connect(&Peers::default(), 1, hostile_secrets(|_| endless(" ")).await);
+    let one: Api<Secret> = Api::namespaced(connection.client.clone(), "t");
+    assert!(one.get("a").await.is_err());
+    assert_eq!(exceeded_by(&connection).await, LimitExceeded::AnswerLen(MAX_ANSWER_LEN));
+}
+
+#[tokio::test]
+async fn an_object_of_tiny_values_is_not_parsed() {
+    let tiny = format!(r#"{{"metadata":{{"name":"a","resourceVersion":"1"}},"data":[{}]}}"#, "[],".repeat(100_000) + "[]");
+    let list = page(std::slice::from_ref(&tiny), "");
+    let server = Router::new()
+        .route(SECRETS, get(move || async move { list }))
+        .route(&format!("{SECRETS}/a"), get(move || async move { tiny }));
+    let server = serve(server).await;
+    let connection = connect(&Peers::default(), 1, server);
+    let one: Api<Secret> = Api::namespaced(connection.client.clone(), "t");
+    assert!(one.get("a").await.is_err());
+    assert_eq!(exceeded_by(&connection).await, LimitExceeded::Values);
+
+    let connection = connect(&Peers::default(), 1, server);
+    let _cache = secrets(&connection);
+    assert_eq!(exceeded_by(&connection).await, LimitExceeded::Values);
+}
+
+#[tokio::test]
+async fn a_list_without_end_is_given_up() {
+    let connection = connect(&Peers::default(), 1, hostile_secrets(|_| Body::from(page(&[], "more"))).await);
+    let api: Api<Secret> = Api::namespaced(connection.client.clone(), "t");
+    let mut parameters = kube::api::ListParams::default().limit(16);
+    let mut pages = 0;
+    // The pace would make this test slow: it counts the pages only.
+    connection.limits.count_page(&format!("{SECRETS}?&limit=16"), true).unwrap();
+    for _ in 1..MAX_PAGES {
+        connection.limits.count_page(&format!("{SECRETS}?&limit=16"), false).unwrap();
+    }
+    parameters.continue_token = Some("more".to_owned());
+    while api.list(&parameters).await.is_ok() {
+        pages += 1;
+    }
+    assert_eq!((pages, exceeded_by(&connection).await), (0, LimitExceeded::Pages));
+}
+
+#[tokio::test]
+async fn objects_without_number_are_not_kept() {
+    // Each page has other objects.
+    let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let server = hostile_secrets(move |_| {
+        let first = next.fetch_add(1_000, std::sync::atomic::Ordering::Relaxed);
+        Body::from(page(&(first..first + 1_000).map(secret).collect::<Vec<_>>(), "more"))
+    });
+    let connection = connect(&Peers::default(), 1, server.await);
+    let cache = secrets(&connection);
+    assert_eq!(exceeded_by(&connection).await, LimitExceeded::Objects);
+    assert!(cache.all().is_empty() && connection.limits.kept().objects <= MAX_OBJECTS);
+}
+
+#[tokio::test]
+async fn a_watch_of_endless_events_keeps_so_many_objects_and_those_that_it_had() {
+    let server = hostile_secrets(|query| {
+        if !is_watch(query) {
+            return Body::from(page(&[secret(0)], ""));
+        }
+        let events = stream::iter(0..).map(|name| {
+            let event = format!("{{\"type\":\"ADDED\",\"object\":{}}}\n", secret(name));
+            Ok::<_, Infallible>(Bytes::from(event))
+        });
+        Body::from_stream(events)
+    });
+    let connection = connect(&Peers::default(), 1, server.await);
+    let cache = secrets(&connection);
+    assert_eq!(exceeded_by(&connection).await, LimitExceeded::Objects);
+    assert_eq!((cache.all().len(), connection.limits.kept().objects), (MAX_OBJECTS, MAX_OBJECTS));
+}
+
+#[tokio::test]
+async fn an_event_without_end_is_cut() {
+    let server = hostile_secrets(|query| if is_watch(query) { endless("        ") } else { Body::from(page(&[secret(0)], "")) });
+    let connection = connect(&Peers::default(), 1, server.await);
+    let cache = secrets(&connection);
+    assert_eq!(exceeded_by(&connection).await, LimitExceeded::AnswerLen(MAX_ANSWER_LEN));
+    assert_eq!(cache.all().len(), 1, "what was read before stays");
+}
+
+#[tokio::test]
+async fn one_page_is_read_at_a_time_and_a_slow_one_holds_up_no_other_provider() {
+    // One byte a second.
+    let slow = || {
+        Body::from_stream(stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), ()))
+        }))
+    };
+    let offers = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let asked = offers.clone();
+    let offers_of = move || {
+        asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        async { page(&[], "") }
+    };
+    let server = Router::new().route(SECRETS, get(move || async move { slow() })).route(OFFERS, get(offers_of));
+    let peers = Peers::default();
+    let hostile = connect(&peers, 1, serve(server).await);
+    let _secrets = secrets(&hostile);
+    while hostile.limits.pages.available_permits() > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let api: Api<ResourceOffer> = Api::namespaced(hostile.client.clone(), "t");
+    let parameters = kube::api::ListParams::default().limit(16);
+    assert!(timeout(Duration::from_millis(300), api.list(&parameters)).await.is_err());
+    assert_eq!(offers.load(std::sync::atomic::Ordering::Relaxed), 0, "two pages of a provider are read at the same time");
+
+    let honest = connect(
+        &peers,
+        2,
+        hostile_secrets(|query| if is_watch(query) { Body::empty() } else { Body::from(page(&[secret(0)], "")) }).await,
+    );
+    let cache = secrets(&honest);
+    assert!(timeout(Duration::from_secs(10), cache.synced()).await.unwrap());
+    assert_eq!(honest.limits.exceeded_lately(Instant::now()), None);
+}
+
+#[tokio::test]
+async fn a_peering_ends_while_its_provider_sends_without_end() {
+    let server = hostile_secrets(|query| {
+        if !is_watch(query) {
+            return Body::from(page(&[secret(0)], ""));
+        }
+        endless(
+            "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"s0\",\"namespace\":\"t\",\"resourceVersion\":\"1\"}}}\n",
+        )
+    });
+    let peers = Peers::default();
+    let connection = connect(&peers, 1, server.await);
+    let (limits, id) = (connection.limits.clone(), connection.cluster_id.clone());
+    let cache = secrets(&connection);
+    assert!(timeout(Duration::from_secs(10), cache.synced()).await.unwrap());
+    peers.publish(connection);
+    peers.withdraw(&id);
+    let ended = async {
+        while limits.kept().objects > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), ended).await.expect("the watch goes on");
+}
+
+#[tokio::test]
+async fn a_long_log_is_read_to_its_end() {
+    let long = "x".repeat(MAX_PAGE_LEN + 1);
+    let server = serve(Router::new().route("/api/v1/namespaces/m/pods/p/log", get(move || async move { long }))).await;
+    let connection = connect(&Peers::default(), 1, server);
+    let request = Request::get("/api/v1/namespaces/m/pods/p/log").body(Vec::new()).unwrap();
+    assert_eq!(connection.client.request_text(request).await.unwrap().len(), MAX_PAGE_LEN + 1);
+}
