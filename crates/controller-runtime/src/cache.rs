@@ -93,8 +93,8 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
         let url = api.resource_url().to_owned();
         let limits = allowance.as_ref().map(|allowance| allowance.limits.clone());
         let mut watched = Watched { content: objects.clone(), listed: None, allowance };
-        let begin = move || (events(api.clone(), config.clone(), limits.clone()), Instant::now());
-        let (mut events, mut begun) = begin();
+        let open = move || (events(api.clone(), config.clone(), limits.clone()), Instant::now());
+        let (mut events, mut begun) = open();
         tokio::spawn(async move {
             let mut failures = 0;
             loop {
@@ -125,7 +125,7 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
                 if exceeded {
                     watched.abort_list();
                     let _ = tokio::time::timeout(RETRY_DELAY, stop.cancelled()).await;
-                    (events, begun) = begin();
+                    (events, begun) = open();
                 }
             }
         });

@@ -79,7 +79,7 @@ pub fn write_definitions(directory: &Path) -> anyhow::Result<()> {
 pub fn write_rights(page: &Path) -> anyhow::Result<()> {
     let failed = || format!("cannot write the rights into {}", page.display());
     let old = std::fs::read_to_string(page).with_context(failed)?;
-    let new = rights_table::page(&old, &rights_table::table(&manifests::with_defaults()?)?).with_context(failed)?;
+    let new = rights_table::page(&old, &rights_table::current()?).with_context(failed)?;
     std::fs::write(page, new).with_context(failed)
 }
 
