@@ -228,3 +228,46 @@ pub async fn a_consumer_cannot_exhaust_the_memory_of_its_provider(world: Arc<Wor
     rome.start_manager().await?;
     rome.delete_namespace(NAMESPACE).await
 }
+
+/// A certificate request in the name of a node, in base64: `openssl req -new -newkey ed25519 -subj /O=system:nodes/CN=system:node:rome-1`.
+const NODE_CERTIFICATE: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUlIV01JR0pBZ0VBTURReEZUQVRCZ05WQkFvTURITjVjM1JsYlRwdWIyUmxjekViTUJrR0ExVUVBd3dTYzNsegpkR1Z0T201dlpHVTZjbTl0WlMweE1Db3dCUVlESzJWd0F5RUFNVzg1Ym56bVgzSmxUVGJMd0NzZ0VGK3IrWHV1CmR1bVoxWG53N3RmYm9XbWdJakFnQmdrcWhraUc5dzBCQ1E0eEV6QVJNQThHQTFVZEVRUUlNQWFIQkFvQUFBRXcKQlFZREsyVndBMEVBMUVyZEh6MW9VVWRhWjhUdGtJakdjWHVKeWZmMXphc1VSTGVYYWY2V2JWVVRDamVhM0JNdQpwZm8ydTF3MHl0OEozWVJzc3VKakNKQ215THkrNGdHL0J3PT0KLS0tLS1FTkQgQ0VSVElGSUNBVEUgUkVRVUVTVC0tLS0tCg==";
+
+/// Creates a pod that does nothing, with these tolerations. A new namespace gets its account a moment later.
+async fn idle_pod(cluster: &Cluster, namespace: &str, name: &str, tolerations: &Value) -> Result<()> {
+    let overrides = json!({ "spec": { "tolerations": tolerations } }).to_string();
+    let (image, overrides) = ("--image=localhost/busybox:1", format!("--overrides={overrides}"));
+    let run = ["-n", namespace, "run", name, image, "--restart=Never", &overrides, "--command", "--", "sleep", "600"];
+    eventually(&format!("pod {namespace}/{name} is created"), Duration::from_secs(30), || async {
+        let created = cluster.try_kubectl(&run).await?;
+        Ok((created.success || created.stderr.contains("already exists")).then_some(()))
+    })
+    .await
+}
+
+pub async fn a_stolen_manager_touches_neither_pods_of_the_system_nor_certificates_of_others(world: Arc<World>) -> Result<()> {
+    const MANAGER: &str = "--as=system:serviceaccount:liqo:liqo-controller-manager";
+    let rome = &world.rome;
+    let (system, other, request) = ("kube-attacked", "attacked", "attacked-by-the-manager");
+    for namespace in [system, other] {
+        rome.kubectl(&["create", "namespace", namespace]).await?;
+        idle_pod(rome, namespace, "idle", &json!([])).await?;
+    }
+    idle_pod(rome, system, "everywhere", &json!([{ "operator": "Exists" }])).await?;
+    for (namespace, pod, is_allowed) in [(system, "idle", false), (system, "everywhere", true), (other, "idle", true)] {
+        let deleted = rome.try_kubectl(&["-n", namespace, "delete", "pod", pod, "--dry-run=server", MANAGER]).await?;
+        let as_expected = if is_allowed { deleted.success } else { deleted.stderr.contains("which is not its own") };
+        ensure!(as_expected, "the manager deletes pod {namespace}/{pod}: {deleted:?}");
+    }
+    let object = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": request },
+        "spec": { "request": NODE_CERTIFICATE, "signerName": "kubernetes.io/kubelet-serving", "usages": ["digital signature", "server auth"] },
+    });
+    rome.apply(&object.to_string()).await?;
+    let approved = rome.try_kubectl(&["certificate", "approve", request, MANAGER]).await?;
+    ensure!(approved.stderr.contains("which is not its own"), "the manager approves a certificate of a node: {approved:?}");
+    rome.kubectl(&["delete", "certificatesigningrequest", request]).await?;
+    for namespace in [system, other] {
+        rome.delete_namespace(namespace).await?;
+    }
+    Ok(())
+}

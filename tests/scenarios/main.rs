@@ -88,6 +88,8 @@ fn pods_and_policies() -> Set {
                 a_remote_pod_resolves_names_as_at_home;
             install:
                 a_manager_has_no_more_rights_than_it_needs;
+            attacks:
+                a_stolen_manager_touches_neither_pods_of_the_system_nor_certificates_of_others;
             // Their unknown clusters have their own keys, and the one that is accepted requests no resources.
             peering:
                 a_wrong_token_is_refused,

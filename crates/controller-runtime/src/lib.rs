@@ -33,6 +33,8 @@ pub mod context;
 pub mod events;
 pub mod eviction;
 pub mod foreign_clusters;
+#[cfg(feature = "process")]
+mod health;
 pub mod leader;
 pub mod metrics;
 pub mod peers;

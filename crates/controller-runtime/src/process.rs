@@ -17,6 +17,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::health;
+
 /// The default of the log filter; `RUST_LOG` adds to it. The client's warnings are off unless `RUST_LOG` names its crates: they
 /// repeat what Liqo logs, and some contain the whole text of an answer, which may contain secrets.
 const DEFAULT_LOG_FILTER: &str = "info,kube_client=error,kube_runtime=error";
@@ -33,8 +35,6 @@ pub enum ProcessError {
     Client(#[from] kube::Error),
     #[error("listening on {address} for health checks")]
     Listen { address: SocketAddr, source: io::Error },
-    #[error("answering health checks")]
-    Serve(#[source] io::Error),
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -154,7 +154,8 @@ async fn serve_health(address: SocketAddr, readiness: Readiness, stop: Cancellat
     let routes =
         Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(ready)).route("/metrics", get(metrics));
     let listener = TcpListener::bind(address).await.map_err(|source| ProcessError::Listen { address, source })?;
-    axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await.map_err(ProcessError::Serve)
+    _ = stop.run_until_cancelled(health::serve(listener, routes, health::Limits::default())).await;
+    Ok(())
 }
 
 #[cfg(test)]

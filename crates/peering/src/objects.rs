@@ -110,6 +110,8 @@ fn namespace(name: String, kind: &str, id_label: &str, id: &ClusterId) -> Namesp
     let mut all = managed();
     all.insert(labels::NAMESPACE_KIND.to_owned(), kind.to_owned());
     all.insert(id_label.to_owned(), id.to_string());
+    // Nobody has pods there.
+    all.insert("pod-security.kubernetes.io/enforce".to_owned(), "restricted".to_owned());
     Namespace { metadata: ObjectMeta { name: Some(name), labels: Some(all), ..ObjectMeta::default() }, ..Namespace::default() }
 }
 
@@ -257,6 +259,7 @@ mod tests {
         assert_eq!(object.labels()[labels::NAMESPACE_KIND], "tenant");
         assert_eq!(object.labels()[labels::CONSUMER_ID], consumer.id.to_string());
         assert_eq!(object.annotations()[annotations::CLUSTER_NAME], "rome");
+        assert_eq!(object.labels()["pod-security.kubernetes.io/enforce"], "restricted");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use crate::{cluster::Cluster, gateways, manifests, output, peer, token};
+use crate::{cluster::Cluster, gateways, manifests, output, peer, rights_table, token};
 
 /// What another cluster needs to know to borrow from this one.
 #[derive(Clone, Debug, Serialize)]
@@ -73,6 +73,14 @@ pub fn write_definitions(directory: &Path) -> anyhow::Result<()> {
         std::fs::write(directory.join(file), text).with_context(failed)?;
     }
     Ok(())
+}
+
+/// Writes the table of rights into a page.
+pub fn write_rights(page: &Path) -> anyhow::Result<()> {
+    let failed = || format!("cannot write the rights into {}", page.display());
+    let old = std::fs::read_to_string(page).with_context(failed)?;
+    let new = rights_table::page(&old, &rights_table::current()?).with_context(failed)?;
+    std::fs::write(page, new).with_context(failed)
 }
 
 #[cfg(test)]

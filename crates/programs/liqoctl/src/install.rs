@@ -31,6 +31,8 @@ const UNKNOWN_ARGUMENT: i32 = 2;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub settings: Settings,
+    /// Whether to install where Kubernetes has no admission policies.
+    pub allow_no_policies: bool,
     /// Time limit for each of: the kinds are served, the pods are available, the identity is known.
     pub timeout: Duration,
 }
@@ -58,7 +60,7 @@ pub struct Installed {
 
 /// Installs or upgrades Liqo. Idempotent.
 pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) -> anyhow::Result<Installed> {
-    let findings = progress.step("Checking the cluster", preflight::check(cluster)).await?;
+    let findings = progress.step("Checking the cluster", preflight::check(cluster, options.allow_no_policies)).await?;
     let Resolved { values, changed, replicas_note } = values(cluster, &options.settings).await?;
     let objects = manifests::render(&values)?;
     progress
@@ -110,9 +112,9 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
 }
 
 /// The objects that would be applied.
-pub async fn dry_run(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Vec<DynamicObject>> {
-    let findings = preflight::check(cluster).await?;
-    let values = values(cluster, settings).await?.values;
+pub async fn dry_run(cluster: &Cluster, options: &Options) -> anyhow::Result<Vec<DynamicObject>> {
+    let findings = preflight::check(cluster, options.allow_no_policies).await?;
+    let values = values(cluster, &options.settings).await?.values;
     let objects = manifests::render(&values)?;
     Ok(stages(&objects, &values, findings.admission_policies).into_iter().flatten().cloned().collect())
 }
@@ -297,7 +299,7 @@ mod tests {
                 .filter(|object| kind(object).starts_with("ValidatingAdmissionPolicy"))
                 .count()
         };
-        assert_eq!((count(true), count(false)), (16, 0));
+        assert_eq!((count(true), count(false)), (20, 0));
         assert!(stages(&objects, &values, true)[0].iter().all(|object| kind(object) == "CustomResourceDefinition"));
     }
 

@@ -55,6 +55,7 @@ pub mod progress;
 pub mod readiness;
 pub mod renew;
 pub mod replicas;
+pub mod rights_table;
 pub mod rollout;
 pub mod selector;
 pub mod settings;

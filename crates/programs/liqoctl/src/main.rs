@@ -68,6 +68,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             output::print(format, &invitation, |invitation| invitation.command.clone())
         }
         Command::Generate(Generate::Crds { directory }) => generate::write_definitions(&directory),
+        Command::Generate(Generate::Rights { page }) => generate::write_rights(&page),
         Command::Plugin(Plugin::New { name, dir, sdk }) => {
             let created = plugin::create(&plugin::Options { name, directory: dir, sdk })?;
             output::print(format, &created, plugin::table)
@@ -121,10 +122,11 @@ async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
         eprintln!("Note: {note}.");
     }
     let cluster = Cluster::connect(&global.access()).await?;
+    let options =
+        install::Options { settings, allow_no_policies: arguments.without_admission_policies, timeout: arguments.timeout };
     if arguments.dry_run {
-        return output::print_objects(global.output, &install::dry_run(&cluster, &settings).await?);
+        return output::print_objects(global.output, &install::dry_run(&cluster, &options).await?);
     }
-    let options = install::Options { settings, timeout: arguments.timeout };
     let installed = install::install(&cluster, &options, &Progress::new()).await?;
     output::print(global.output, &installed, install::table)
 }

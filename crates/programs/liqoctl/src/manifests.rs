@@ -8,7 +8,7 @@ use liqo_api::NetworkSettings;
 use liqo_controller_runtime::leader::Timing;
 use serde_json::{Value, json};
 
-use crate::settings::Values;
+use crate::settings::{Present, Settings, Values};
 
 /// On every object that `liqoctl install` creates; `uninstall` selects by it.
 pub const INSTALLED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "liqoctl");
@@ -88,6 +88,11 @@ pub fn render(values: &Values) -> Result<Vec<DynamicObject>, ManifestError> {
     // A namespace comes before everything in it; otherwise the order stays.
     objects.sort_by_key(|object| kind(object) != "Namespace");
     Ok(objects)
+}
+
+/// All objects with default settings. Roles do not depend on settings.
+pub fn with_defaults() -> Result<Vec<DynamicObject>, ManifestError> {
+    render(&Values::resolve(&Settings::default(), &Present::default(), ""))
 }
 
 /// The custom resource definitions, with the label of installed objects.
@@ -172,7 +177,6 @@ fn configuration(values: &Values) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Present, Settings};
 
     fn rendered() -> Vec<DynamicObject> {
         render(&Values::resolve(&Settings::default(), &Present::default(), "rome")).unwrap()
@@ -289,6 +293,57 @@ mod tests {
         for account in accounts.filter(|account| account.namespace().as_deref() == Some(NAMESPACE)) {
             assert!(subjects(&programs).contains(&json!({ "name": account.name_any(), "namespace": NAMESPACE })), "{account:?}");
         }
+    }
+
+    fn admission_policy(name: &str) -> Value {
+        let named = |object: &&DynamicObject| kind(object) == "ValidatingAdmissionPolicy" && object.name_any() == name;
+        rendered().iter().find(named).unwrap().data["spec"].clone()
+    }
+
+    fn variable(policy: &Value, name: &str) -> String {
+        let mut all = policy["variables"].as_array().unwrap().iter();
+        all.find(|variable| variable["name"] == name).unwrap()["expression"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn in_system_namespaces_the_manager_touches_only_pods_that_tolerate_virtual_nodes() {
+        let policy = admission_policy("liqo-manager-writes");
+        let system = variable(&policy, "isSystemNamespace");
+        for prefix in ["'kube-'", "'openshift-'", "'liqo'"] {
+            assert!(system.contains(prefix), "{system}");
+        }
+        assert!(variable(&policy, "mayBeOffloaded").ends_with("!variables.isSystemNamespace"));
+        let touched = variable(&policy, "homePod");
+        let (in_system, elsewhere) = touched.split_once(" : ").unwrap();
+        let toleration = liqo_offloading_rules::pod::scheduling::tolerations(&json!({})).remove(0);
+        assert!(in_system.starts_with("variables.isSystemNamespace ?") && in_system.contains("oldObject.spec.?tolerations"));
+        assert!(in_system.contains(toleration["key"].as_str().unwrap()), "{in_system}");
+        // An eviction does not show the pod.
+        assert!(!in_system.contains("pods/eviction") && elsewhere.contains("pods/eviction"), "{touched}");
+    }
+
+    #[test]
+    fn the_manager_approves_only_certificate_requests_of_its_own() {
+        let policy = admission_policy("liqo-manager-certificates");
+        let rule = &policy["matchConstraints"]["resourceRules"][0];
+        assert_eq!(rule["resources"], json!(["certificatesigningrequests", "certificatesigningrequests/*"]));
+        assert_eq!(rule["operations"], json!(["CREATE", "UPDATE", "DELETE"]));
+        let account = format!("'system:serviceaccount:{NAMESPACE}:{MANAGER}'");
+        assert!(policy["matchConditions"][0]["expression"].as_str().unwrap().ends_with(&account));
+        let validations = policy["validations"].to_string();
+        assert!(validations.contains("oldObject.spec.?username.orValue('') == request.userInfo.username"), "{validations}");
+        assert!(validations.contains("kubernetes.io/kubelet-serving"), "{validations}");
+    }
+
+    #[test]
+    fn the_program_on_a_node_writes_only_gateway_leases_and_small_reports() {
+        let leases = admission_policy("liqo-fabric-leases")["validations"].to_string();
+        let last = liqo_network_model::gateways::MAX_GATEWAYS - 1;
+        assert_eq!(liqo_api::gateway_lease(last), format!("liqo-gateway-{last}"));
+        assert!(leases.contains(&format!("matches('^liqo-gateway-[0-{last}]$')")), "{leases}");
+        let reports = admission_policy("liqo-fabric-reports");
+        assert_eq!(reports["matchConstraints"]["resourceRules"][0]["resources"], json!(["tunnelendpoints/status"]));
+        assert!(reports["validations"].to_string().contains("variables.gateways.size() <= 32"));
     }
 
     #[test]

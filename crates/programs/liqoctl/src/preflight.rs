@@ -49,12 +49,12 @@ const NEEDED: [(&str, &str, &str, Option<&str>); 16] = [
     ("create", "rbac.authorization.k8s.io", "rolebindings", Some("kube-system")),
 ];
 
-/// Checks the cluster; the error says what prevents an installation.
-pub async fn check(cluster: &Cluster) -> anyhow::Result<Findings> {
+/// Checks the cluster; the error says what prevents an installation. Clusters without admission policies need the user's consent.
+pub async fn check(cluster: &Cluster, allow_no_policies: bool) -> anyhow::Result<Findings> {
     let version = cluster.client.apiserver_version().await.doing(format!("reach {}", cluster.server))?;
     let minor = minor_of(&version.minor);
-    if minor.is_some_and(|minor| minor < OLDEST_MINOR) {
-        bail!("cluster {} runs Kubernetes {}; Liqo needs 1.{OLDEST_MINOR} or later", cluster.context, version.git_version);
+    if let Some(obstacle) = version_obstacle(minor, allow_no_policies) {
+        bail!("cluster {} runs Kubernetes {}; {obstacle}", cluster.context, version.git_version);
     }
     let missing = missing_rights(&cluster.client).await?;
     if !missing.is_empty() {
@@ -69,6 +69,20 @@ pub async fn check(cluster: &Cluster) -> anyhow::Result<Findings> {
         );
     }
     Ok(Findings { version: version.git_version, admission_policies: minor.is_none_or(|minor| minor >= POLICIES_SINCE) })
+}
+
+/// Why Liqo is not installed on this minor version of Kubernetes 1. A version that cannot be read counts as new enough.
+fn version_obstacle(minor: Option<u32>, allow_no_policies: bool) -> Option<String> {
+    let minor = minor?;
+    if minor < OLDEST_MINOR {
+        return Some(format!("Liqo needs 1.{OLDEST_MINOR} or later"));
+    }
+    (minor < POLICIES_SINCE && !allow_no_policies).then(|| {
+        format!(
+            "before 1.{POLICIES_SINCE} no admission policies limit what Liqo's manager may write, nor the size of what consumers write: \
+             upgrade it, or accept that with --without-admission-policies"
+        )
+    })
 }
 
 /// `34` of `34+`.
@@ -124,6 +138,15 @@ mod tests {
     #[test]
     fn minor_versions_of_vendors_are_understood() {
         assert_eq!((minor_of("34"), minor_of("29+"), minor_of("")), (Some(34), Some(29), None));
+    }
+
+    #[test]
+    fn a_cluster_without_admission_policies_needs_consent_and_an_older_one_is_refused() {
+        let obstacle = |minor, allow| version_obstacle(Some(minor), allow).unwrap_or_default();
+        assert!(obstacle(29, false).contains("--without-admission-policies"));
+        assert_eq!((obstacle(29, true), obstacle(30, false)), (String::new(), String::new()));
+        assert!(obstacle(28, true).contains("1.29 or later"));
+        assert_eq!(version_obstacle(None, false), None);
     }
 
     #[test]

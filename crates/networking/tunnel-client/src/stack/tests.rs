@@ -249,7 +249,7 @@ async fn no_two_connections_share_a_source_port() {
 }
 
 /// The address and checksum of a segment to the other side, so that it gets beyond the first check.
-fn repaired(mut bytes: Vec<u8>, from: Role, to: Role) -> Vec<u8> {
+fn repaired(mut bytes: Vec<u8>, from: &Role, to: &Role) -> Vec<u8> {
     let mut packet = Ipv6Packet::new_unchecked(&mut bytes[..]);
     if packet.check_len().is_ok() {
         packet.set_src_addr(from.address());
@@ -294,7 +294,7 @@ proptest! {
             }
             for (bytes, is_repaired) in packets {
                 let (from, to) = if to_server { (Role::Client, server(&[])) } else { (server(&[]), Role::Client) };
-                driver.packets.incoming.push_back(if is_repaired { repaired(bytes, from, to) } else { bytes });
+                driver.packets.incoming.push_back(if is_repaired { repaired(bytes, &from, &to) } else { bytes });
                 std::future::poll_fn(|context| {
                     assert!(Pin::new(&mut driver).poll(context).is_pending());
                     Poll::Ready(())

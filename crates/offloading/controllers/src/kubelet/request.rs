@@ -224,7 +224,8 @@ mod tests {
             let container = container.as_str();
             for action in [Action::Log { container }, Action::Exec { container }, Action::Attach { container }, Action::PortForward] {
                 let Ok(uri) = uri(&pod, action, &query) else { continue };
-                let parsed: http::Uri = uri.parse().unwrap();
+                // A longer one is refused when the request is made.
+                let Ok(parsed) = uri.parse::<http::Uri>() else { prop_assert!(uri.len() > 60_000); continue };
                 let segments: Vec<&str> = parsed.path().split('/').collect();
                 prop_assert_eq!(&segments[..6], &["", "api", "v1", "namespaces", namespace.as_str(), "pods"]);
                 prop_assert_eq!((segments.len(), segments[6]), (8, name.as_str()));

@@ -162,6 +162,9 @@ pub struct Install {
     /// Only print the objects that would be applied
     #[arg(long)]
     pub dry_run: bool,
+    /// Install in a cluster before Kubernetes 1.30, which cannot limit what Liqo's manager writes
+    #[arg(long)]
+    pub without_admission_policies: bool,
     /// How long to wait for each step
     #[arg(long, default_value = "5m", value_parser = token::duration, value_name = "DURATION")]
     pub timeout: Duration,
@@ -357,6 +360,13 @@ pub enum Generate {
         /// The directory
         #[arg(long, default_value = "deploy/liqo/crds")]
         directory: PathBuf,
+    },
+    /// Write the table of rights
+    #[command(hide = true)]
+    Rights {
+        /// The page that contains the table
+        #[arg(long, default_value = "docs/SECURITY.md")]
+        page: PathBuf,
     },
 }
 
