@@ -15,6 +15,7 @@ mod approval;
 mod as_at_home;
 mod attacks;
 mod command_line;
+mod discovery;
 mod doctor;
 mod dual_stack;
 mod enforced_network_policies;
@@ -324,6 +325,10 @@ fn sharing() -> Set {
             plugins:
                 a_plugin_that_lies_hangs_or_dies_is_reported_and_its_last_offer_stays,
                 a_plugin_that_floods_or_disconnects_does_not_keep_the_manager_busy;
+            // While turin and milan peer, milan's offer to rome changes.
+            discovery:
+                clusters_on_a_network_find_each_other_and_peer_by_a_policy,
+                clusters_of_a_dns_domain_are_found_and_a_broken_entry_does_not_matter;
             pools:
                 each_pool_is_a_virtual_node_and_its_pods_run_on_nodes_of_the_pool;
             lending:

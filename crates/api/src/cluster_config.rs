@@ -52,6 +52,37 @@ pub struct ClusterConfigSpec {
     /// Settings of the network to other clusters.
     #[serde(default)]
     pub network: NetworkSettings,
+    /// How this cluster finds others, and is found by them. A `SearchDomain` finds clusters in a DNS domain.
+    #[serde(default, skip_serializing_if = "DiscoverySettings::is_default")]
+    pub discovery: DiscoverySettings,
+}
+
+/// How this cluster finds others, and is found by them.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DiscoverySettings {
+    /// Discovery on the local network, by multicast DNS.
+    pub lan: LanDiscovery,
+}
+
+impl DiscoverySettings {
+    /// Whether all fields have their defaults.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Discovery on the local network, by multicast DNS.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LanDiscovery {
+    /// Whether this cluster announces itself on the local network, and looks for others there. Discovery alone peers with nobody: a
+    /// `PeeringPolicy` says with whom peerings start automatically.
+    pub enabled: bool,
+    /// Network interfaces of the nodes to use, such as `eth0`. If absent, all except those of pods, containers and tunnels.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 15)))]
+    pub interfaces: Vec<String>,
 }
 
 /// Settings of the network to other clusters.

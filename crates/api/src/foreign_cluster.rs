@@ -47,10 +47,11 @@ pub struct ForeignClusterSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub tunnel: Vec<GatewayAddress>,
-    /// Whether this cluster borrows from the peer. `Auto` means no.
+    /// Whether this cluster borrows from the peer. `Auto` means: if `consume.automatic` of the policy that applies to the peer says so.
     #[serde(default)]
     pub outgoing_peering: PeeringIntent,
-    /// Whether the peer may borrow from this cluster. `Auto` means: with a valid token, and approval if the policy requires it.
+    /// Whether the peer may borrow from this cluster. `Auto` means: with a valid token, unless the policy that applies to the peer
+    /// requires none, and with approval if the policy requires it.
     #[serde(default)]
     pub incoming_peering: PeeringIntent,
     /// The resources that this cluster requests from the peer.
@@ -119,6 +120,9 @@ pub struct ForeignClusterStatus {
     /// Address of the peer's gateway through which this cluster calls it now. Absent if it calls directly, or if no gateway answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub called_through: Option<String>,
+    /// Whether this cluster borrows from the peer because of the policy, where `spec.outgoingPeering` is `Auto`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub automatic_outgoing_peering: bool,
     /// One condition for each step of the peering. `liqoctl status` shows them as a tree.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
@@ -131,9 +135,16 @@ impl ForeignCluster {
         self.spec.cluster_name.clone().or_else(|| self.metadata.name.clone()).unwrap_or_default()
     }
 
-    /// Whether the user wants to borrow from the peer: the spec says so, and the object is not being deleted.
+    /// Whether the user wants to borrow from the peer: the spec says so, or leaves it to the policy, which says so. The object is not
+    /// being deleted.
     pub fn wants_outgoing(&self) -> bool {
-        self.spec.outgoing_peering == PeeringIntent::Yes && self.metadata.deletion_timestamp.is_none()
+        let by_policy = || self.status.as_ref().is_some_and(|status| status.automatic_outgoing_peering);
+        let wants = match self.spec.outgoing_peering {
+            PeeringIntent::Yes => true,
+            PeeringIntent::Auto => self.spec.auth_url.is_some() && by_policy(),
+            PeeringIntent::No => false,
+        };
+        wants && self.metadata.deletion_timestamp.is_none()
     }
 
     /// Whether the user wants to borrow resources from the peer, not only a network.
@@ -144,5 +155,27 @@ impl ForeignCluster {
     /// The condition of this type.
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn automatic_peering_needs_a_policy_that_says_so_and_a_url() {
+        let wants = |mut spec: Value, by_policy: bool| {
+            spec["clusterID"] = json!(ClusterId::of_public_key(&[1; 32]));
+            let status = json!({ "automaticOutgoingPeering": by_policy });
+            let object = json!({ "metadata": { "name": "milan" }, "spec": spec, "status": status });
+            serde_json::from_value::<ForeignCluster>(object).unwrap().wants_outgoing()
+        };
+        let url = "https://203.0.113.5:30443";
+        assert!(wants(json!({ "authURL": url }), true));
+        assert!(!wants(json!({ "authURL": url }), false) && !wants(json!({}), true));
+        assert!(!wants(json!({ "authURL": url, "outgoingPeering": "No" }), true));
+        assert!(wants(json!({ "authURL": url, "outgoingPeering": "Yes" }), false));
     }
 }

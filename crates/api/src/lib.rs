@@ -8,6 +8,7 @@
 //!
 //!   ClusterConfig  PeeringPolicy                       ClusterConfig  PeeringPolicy
 //!   ForeignCluster (the provider)                      ForeignCluster (the consumer)
+//!   SearchDomain                                       SearchDomain
 //!   NamespaceOffloading, in any namespace
 //!   TunnelEndpoint, in Liqo's own                      TunnelEndpoint, in Liqo's own
 //!   +- liqo-provider-<id> --------+                    +- liqo-tenant-<id> -----------------+
@@ -46,6 +47,7 @@ pub mod requests;
 mod resource_offer;
 mod resource_request;
 mod schema;
+mod search_domain;
 pub mod selectors;
 mod shadow_pod;
 mod suspected_gateways;
@@ -54,7 +56,7 @@ mod tunnel_endpoint;
 mod virtual_node;
 
 pub use cluster_config::*;
-pub use cluster_id::{ClusterId, InvalidClusterId};
+pub use cluster_id::{ClusterId, InvalidClusterId, valid_cluster_name};
 pub use derived_names::{alternative_mapped_namespace, mapped_namespace, short_hash};
 pub use foreign_cluster::*;
 pub use key::Key;
@@ -67,6 +69,7 @@ pub use reasons::*;
 pub use reflected_object::*;
 pub use resource_offer::*;
 pub use resource_request::*;
+pub use search_domain::*;
 pub use shadow_pod::*;
 pub use suspected_gateways::SuspectedGateways;
 pub use time::rfc3339;
@@ -84,6 +87,7 @@ pub fn custom_resource_definitions() -> Vec<CustomResourceDefinition> {
     vec![
         ClusterConfig::crd(),
         ForeignCluster::crd(),
+        SearchDomain::crd(),
         PeeringPolicy::crd(),
         ResourceRequest::crd(),
         ResourceOffer::crd(),

@@ -107,6 +107,14 @@ pub mod roles {
     pub const OWN_NAMESPACE: &str = "liqo-own-namespace";
 }
 
+/// Name of the `ConfigMap` in Liqo's namespace with the clusters that are announced on the local network. Under the key
+/// [`CLUSTERS_KEY`] it has a list (JSON), which the node that listens writes.
+pub const LAN_CLUSTERS: &str = "liqo-lan-clusters";
+/// Name of the `ConfigMap` in Liqo's namespace with the clusters that discovery finds now, in all ways. The manager writes it.
+pub const DISCOVERED_CLUSTERS: &str = "liqo-discovered-clusters";
+/// Key of the list in [`LAN_CLUSTERS`] and [`DISCOVERED_CLUSTERS`].
+pub const CLUSTERS_KEY: &str = "clusters";
+
 /// Whether the key of a label, an annotation or a taint belongs to Liqo's domain.
 pub fn is_own(key: &str) -> bool {
     key.split_once('/')

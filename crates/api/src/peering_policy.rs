@@ -28,6 +28,7 @@ use crate::{ClusterId, Condition, is_own, schema};
     printcolumn(name = "Honoured", type_ = "string", json_path = ".status.conditions[?(@.type==\"Honoured\")].status"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
+#[x_kube(validation = kube::core::Rule::new("!has(self.provide) || !has(self.provide.tokenRequired) || self.provide.tokenRequired || (has(self.peers) && (has(self.peers.clusterIDs) || has(self.peers.names) || has(self.peers.selector) || (has(self.peers.discoveredBy) && !('Manual' in self.peers.discoveredBy))))").message("tokenRequired: false needs peers by clusterIDs, names, selector, or discoveredBy without Manual: else every cluster that reaches the auth endpoint may borrow"))]
 #[serde(rename_all = "camelCase")]
 pub struct PeeringPolicySpec {
     /// Priority of this policy. If several policies select a peer, the one with the highest priority applies.
@@ -114,7 +115,7 @@ pub struct PeerSelector {
     #[serde(rename = "clusterIDs", default, skip_serializing_if = "Vec::is_empty")]
     pub cluster_ids: Vec<ClusterId>,
     /// Names of `ForeignCluster`s. A `ForeignCluster` with the label `liqo.io/managed` does not count: Liqo created it when a consumer
-    /// came, and the consumer chose its name.
+    /// came or when it found the cluster, and that cluster chose its name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
     /// Labels of `ForeignCluster`s.
@@ -122,6 +123,7 @@ pub struct PeerSelector {
     pub selector: Option<LabelSelector>,
     /// How the peers were found.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 3))]
     pub discovered_by: Vec<Discovery>,
 }
 
@@ -142,6 +144,22 @@ pub enum Discovery {
     LAN,
     /// In a DNS domain.
     DNS,
+}
+
+impl Discovery {
+    /// The value of the label `liqo.io/discovered-by`.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Manual => "Manual",
+            Self::LAN => "LAN",
+            Self::DNS => "DNS",
+        }
+    }
+
+    /// The way that a value of the label means.
+    pub fn of_label(value: &str) -> Option<Self> {
+        [Self::Manual, Self::LAN, Self::DNS].into_iter().find(|way| way.as_label() == value)
+    }
 }
 
 /// What this cluster offers to peers.
@@ -175,6 +193,9 @@ pub struct Provide {
     pub notice_seconds: u32,
     /// Who decides whether a peer may borrow.
     pub approval: Approval,
+    /// Whether a peer needs a token to borrow for the first time. Without tokens, every cluster that the policy selects may borrow:
+    /// with `discoveredBy: [LAN]`, whoever is on the local network.
+    pub token_required: bool,
     /// What pods of the peers may be and use here.
     #[serde(skip_serializing_if = "Usage::is_default")]
     pub usage: Usage,
@@ -192,6 +213,7 @@ impl Default for Provide {
             offer_update_threshold_percentage: None,
             notice_seconds: 300,
             approval: Approval::default(),
+            token_required: true,
             usage: Usage::default(),
         }
     }
@@ -517,6 +539,8 @@ pub enum ReflectedKind {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Consume {
+    /// Whether this cluster borrows from every peer of the policy whose `ForeignCluster` has `outgoingPeering: Auto` and a URL.
+    pub automatic: bool,
     /// Who decides on an offer of a peer.
     pub accept: Accept,
     /// Maximum number of offers of one peer that this cluster accepts. Each becomes a virtual node.

@@ -33,11 +33,7 @@ impl PolicyPeer {
     }
 
     fn discovered_by(&self) -> Discovery {
-        match self.labels.get(labels::DISCOVERED_BY).map(String::as_str) {
-            Some("LAN") => Discovery::LAN,
-            Some("DNS") => Discovery::DNS,
-            _ => Discovery::Manual,
-        }
+        self.labels.get(labels::DISCOVERED_BY).and_then(|way| Discovery::of_label(way)).unwrap_or_default()
     }
 }
 

@@ -213,6 +213,17 @@ reasons! {
         ApiServerAddress = "APIServerAddress",
     }
 
+    /// Reasons of [`RESOLVED`](crate::RESOLVED).
+    ResolvedReason {
+        Resolved = "Resolved",
+        /// Some entries of the domain do not describe a cluster.
+        BrokenEntries = "BrokenEntries",
+        /// The domain has no entry.
+        NoEntry = "NoEntry",
+        /// The DNS server does not answer.
+        Unanswered = "Unanswered",
+    }
+
     /// Reasons of [`ACTIVE`](crate::ACTIVE).
     ActiveReason {
         HoldsForPeers = "HoldsForPeers",

@@ -21,6 +21,7 @@
 //! * [`protocol`]: the messages. [`auth`]: the endpoint, its client, and its decisions.
 //! * [`decide`]: what to do about a peer. [`lifecycle`]: the controller that does it.
 //! * [`session`], [`credential`], [`transport`]: the consumer's side. [`tenancy`]: the provider's side.
+//! * [`discovery`]: finds other clusters, and decides from which of them this cluster borrows automatically.
 //! * [`addresses`]: how others reach this cluster. [`tunnel_clients`]: who reaches it through its tunnel.
 //!
 //! The two directions of a peering are independent: each has a namespace here, and the `ForeignCluster` has a finalizer until both
@@ -31,6 +32,7 @@ pub mod auth;
 pub mod challenge;
 pub mod credential;
 pub mod decide;
+pub mod discovery;
 pub mod envelope;
 pub mod identity;
 pub mod lifecycle;
@@ -56,7 +58,8 @@ use tokio::{
 };
 
 use crate::{
-    auth::server::ServeError, identity::ClusterIdentity, lifecycle::Lifecycle, namespace::LiqoNamespace, tenancy::Tenants,
+    auth::server::ServeError, discovery::Discoverer, identity::ClusterIdentity, lifecycle::Lifecycle, namespace::LiqoNamespace,
+    tenancy::Tenants,
 };
 
 pub const FIELD_MANAGER: &str = owners::PEERING.field_manager;
@@ -89,15 +92,23 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
     let queue: Queue<ClusterId> = Queue::new();
     // Updates the list of tunnel clients.
     let clients_changed = Arc::new(Notify::new());
-    let foreign_clusters = watch_foreign_clusters(&context, queue.clone(), clients_changed.clone());
+    // Compares with what discovery finds.
+    let records_changed = Arc::new(Notify::new());
+    let foreign_clusters = watch_foreign_clusters(&context, queue.clone(), [clients_changed.clone(), records_changed.clone()]);
     let namespaces = watch_namespaces(&context, queue.clone(), clients_changed.clone());
     let tunnels = watch_tunnels(&context, queue.clone());
-    let policies = watch_policies(&context);
+    let policies = watch_policies(&context, records_changed.clone());
     let tokens = watch_tokens(&context);
     let (found, addresses) = watch::channel(None);
     let known =
         tunnel_clients::Known { namespaces: namespaces.clone(), records: foreign_clusters.clone(), changed: clients_changed };
     let (peers, ours) = (foreign_clusters.clone(), namespaces.clone());
+    let discoverer = Discoverer {
+        context: context.clone(),
+        foreign_clusters: peers.clone(),
+        policies: policies.clone(),
+        changed: records_changed,
+    };
     let tenants = Arc::new(Tenants::new(&context, addresses, peers, policies.clone(), ours, tokens.clone(), queue.clone()));
     // Wait for all initial lists: until then, absence proves nothing.
     if !(foreign_clusters.synced().await
@@ -131,6 +142,7 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
             addresses::run(context.clone(), Arc::clone(&identity), found),
             tenants.heartbeat(),
             tunnel_clients::run(context.clone(), known),
+            discoverer.run(),
         );
         Ok(())
     };
@@ -140,20 +152,22 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
     Ok(())
 }
 
-fn watch_foreign_clusters(context: &Context, queue: Queue<ClusterId>, clients_changed: Arc<Notify>) -> Cache<ForeignCluster> {
+fn watch_foreign_clusters(context: &Context, queue: Queue<ClusterId>, changed: [Arc<Notify>; 2]) -> Cache<ForeignCluster> {
     let api: Api<ForeignCluster> = Api::all(context.client.clone());
     Cache::watch(api, watcher::Config::default(), context.stop.clone(), cache::whole, move |_, old, new| {
         for object in [old, new].into_iter().flatten() {
             queue.add(object.spec.cluster_id.clone());
         }
-        clients_changed.notify_one();
+        for changed in &changed {
+            changed.notify_one();
+        }
     })
 }
 
-/// The policies are read when a consumer requests access, so a change triggers nothing.
-fn watch_policies(context: &Context) -> Cache<PeeringPolicy> {
+/// A change may start or end automatic peerings. What policies say about consumers is read when a consumer requests access.
+fn watch_policies(context: &Context, changed: Arc<Notify>) -> Cache<PeeringPolicy> {
     let api: Api<PeeringPolicy> = Api::all(context.client.clone());
-    Cache::watch(api, watcher::Config::default(), context.stop.clone(), cache::whole, |_, _, _| ())
+    Cache::watch(api, watcher::Config::default(), context.stop.clone(), cache::whole, move |_, _, _| changed.notify_one())
 }
 
 /// The tokens for the first contact. They are read when a consumer requests access, so a change triggers nothing.

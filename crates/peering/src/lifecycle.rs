@@ -117,7 +117,9 @@ impl Lifecycle {
                 wants_outgoing: record.wants_outgoing(),
                 incoming: record.spec.incoming_peering,
                 deleting: record.metadata.deletion_timestamp.is_some(),
-                automatic: record.labels().get(labels::MANAGED).is_some_and(|value| value == "true"),
+                // Discovery deletes what it found itself.
+                automatic: record.labels().get(labels::MANAGED).is_some_and(|value| value == "true")
+                    && !record.labels().contains_key(labels::DISCOVERED_BY),
                 waiting: self.tenants.waiting(record),
                 finalizer: record.finalizers().iter().any(|name| name == finalizers::PEERING),
             }),
@@ -168,7 +170,7 @@ impl Lifecycle {
         };
         let mut sessions = self.sessions();
         let gateways = self.gateways(record);
-        if let Some(session) = sessions.get(&purpose.cluster_id).filter(|session| *session.purpose() == purpose) {
+        if let Some(session) = sessions.get(&purpose.cluster_id).filter(|session| session.takes_over(&purpose)) {
             session.set_gateways(&gateways);
             return;
         }

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use liqo_api::ClusterId;
+pub use liqo_api::valid_cluster_name;
 use serde::{Deserialize, Serialize};
 
 /// The protocol versions that this program supports.
@@ -179,13 +180,6 @@ impl fmt::Debug for SecretText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(secret)")
     }
-}
-
-/// Whether a name can be a cluster's name: it must be a DNS label (RFC 1123) that cannot be mistaken for a cluster ID.
-pub fn valid_cluster_name(name: &str) -> bool {
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let label = (1..=63).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('-') && !name.ends_with('-');
-    label && name.parse::<ClusterId>().is_err()
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@
 mod kinds;
 mod records;
 
+pub(crate) use records::object_names;
+
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -396,7 +398,8 @@ impl Tenancies for Tenants {
     async fn known(&self, consumer: &ClusterId, name: &str) -> Result<Known, TenancyError> {
         let namespace = self.live_namespace(consumer).await?;
         let approved = namespace.as_ref().is_some_and(|namespace| !namespace.terminating && !namespace.ending);
-        let (cached, by_hand) = (self.find_record(consumer), self.is_approved_by_hand(consumer, approved).await?);
+        let records::Admission { by_hand, needs_no_token } = self.admission(consumer, approved).await?;
+        let cached = self.find_record(consumer);
         let may_wait = !approved && (by_hand || cached.as_ref().is_some_and(|record| self.waiting(record) != Waiting::No));
         let record = if may_wait { self.live_record(consumer, name, cached).await? } else { cached };
         let leaving = record.as_ref().is_some_and(|record| record.metadata.deletion_timestamp.is_some());
@@ -408,6 +411,7 @@ impl Tenancies for Tenants {
             waits: may_wait && record.as_ref().is_some_and(|record| matches!(self.waiting(record), Waiting::For(_))),
             incoming: record.map_or(PeeringIntent::Auto, |record| record.spec.incoming_peering),
             by_hand,
+            needs_no_token,
         })
     }
 

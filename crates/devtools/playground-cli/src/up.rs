@@ -183,7 +183,7 @@ async fn install_in(cluster: &Cluster, spec: &ClusterSpec, images: [&ImageSpec; 
     let settings = Settings { cluster_name: Some(name.clone()), image, fabric_image, avoid_nodes, ..base };
     let options = install::Options { settings, timeout: TIMEOUT };
     let installed =
-        install::install(cluster, &options, &Progress::silent()).await.with_context(|| format!("in cluster {name}"))?;
+        Box::pin(install::install(cluster, &options, &Progress::silent())).await.with_context(|| format!("in cluster {name}"))?;
     match &installed.warning {
         Some(warning) => bail!("in cluster {name}: {warning}"),
         None => Ok(installed),

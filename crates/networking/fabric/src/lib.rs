@@ -21,6 +21,7 @@
 //! | `reachable_watches`, `decide::reachable_addresses` | on gateways: which addresses single peers may reach |
 //! | `relays`, `decide::fallback` | carry the tunnel's datagrams over TLS while UDP does not pass |
 //! | `tunnel_clients` | if only the tunnel's port is exposed: connect other clusters' managers to our auth endpoint and API server |
+//! | `lan`, `decide::lan` | on one node: announce this cluster on the local network, and write which others are there |
 //! | `report`, `decide::status`, `metrics` | write how the tunnels are |
 //!
 //! All gateways in use have tunnels to all peers and share the flows ([`liqo_network_model::spread`]).
@@ -34,6 +35,7 @@ mod decide;
 mod gateway_leases;
 mod gateway_probes;
 mod key;
+mod lan;
 mod metrics;
 mod node_controller;
 mod options;
@@ -46,5 +48,6 @@ mod tunnel_clients;
 mod view;
 mod watches;
 
+pub use lan::service as lan_service;
 pub use options::Options;
 pub use run::{clear, run};

@@ -22,6 +22,7 @@ use crate::{
     gateway_leases::GatewayLeases,
     gateway_probes::GatewayProber,
     key::{self, Keys},
+    lan::LanDiscovery,
     node_controller::NodeController,
     options::Options,
     relays::{Relays, controller::RelayController},
@@ -77,13 +78,20 @@ pub async fn run(client: Client, options: Options, readiness: Readiness, stop: C
     };
     let prober =
         GatewayProber { gateways: gateways.clone(), nodes: watches.nodes.clone(), port: options.health_port, stop: stop.clone() };
+    let lan = LanDiscovery {
+        api: Api::namespaced(client.clone(), &options.namespace),
+        node: options.node.clone(),
+        watches: watches.clone(),
+        gateways: gateways.clone(),
+        stop: stop.clone(),
+    };
     let tunnel_clients = ClientRegistry::new(tunnel.clone());
     let agent = Agent { tunnel: &*tunnel, kernel };
     let options = &options;
     let node_controller =
         NodeController { agent, tunnel_clients, client, options, watches, gateways, relays, changed, publish, readiness, stop };
     // Each ends only when it is asked to.
-    tokio::join!(election, prober.run(), reporter.run(), relay_controller.run(), node_controller.run(keys));
+    tokio::join!(election, prober.run(), reporter.run(), Box::pin(lan.run()), relay_controller.run(), node_controller.run(keys));
     tunnel.stop();
     Ok(())
 }

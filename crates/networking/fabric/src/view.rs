@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 use kube::ResourceExt as _;
 use liqo_api::reflection;
 use liqo_api::{
-    ClusterConfig, ClusterId, NamespaceOffloading, NetworkRanges, NetworkSettings, Reflection, TunnelEndpoint,
+    ClusterConfig, ClusterId, DiscoverySettings, NamespaceOffloading, NetworkRanges, NetworkSettings, Reflection, TunnelEndpoint,
     TunnelEndpointSpec, TunnelEndpointStatus, labels,
 };
 use liqo_network_model::fabric::pod_prefixes;
@@ -50,11 +50,27 @@ pub fn node(node: Node) -> Option<NodeView> {
 pub struct ConfigView {
     pub settings: NetworkSettings,
     pub ranges: Option<NetworkRanges>,
+    pub discovery: DiscoverySettings,
+    pub identity: Option<IdentityView>,
+}
+
+/// What others need to find this cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IdentityView {
+    pub cluster_id: ClusterId,
+    pub cluster_name: String,
+    pub auth_url: Option<String>,
 }
 
 #[allow(clippy::unnecessary_wraps)] // A cache expects an Option.
 pub fn config(config: ClusterConfig) -> Option<ConfigView> {
-    Some(ConfigView { settings: config.spec.network, ranges: config.status.and_then(|status| status.network) })
+    let (spec, status) = (config.spec, config.status.unwrap_or_default());
+    let identity = status.cluster_id.map(|cluster_id| IdentityView {
+        cluster_id,
+        cluster_name: spec.cluster_name,
+        auth_url: status.auth_url,
+    });
+    Some(ConfigView { settings: spec.network, ranges: status.network, discovery: spec.discovery, identity })
 }
 
 pub fn list(list: ConfigMap) -> Option<BTreeMap<String, String>> {

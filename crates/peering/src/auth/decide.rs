@@ -25,6 +25,8 @@ pub struct Known {
     pub incoming: PeeringIntent,
     /// Whether the policy requires approval by a person.
     pub by_hand: bool,
+    /// Whether the policy lets it in without a token.
+    pub needs_no_token: bool,
     /// Whether it already waits for approval. It has shown a token for that.
     pub waits: bool,
 }
@@ -231,7 +233,7 @@ fn judge(situation: &Situation<'_>) -> Result<Decision, Refusal> {
     }
     check_name(known, request)?;
     // Nobody is asked to approve a stranger without a token. A cluster that waits has shown one, which was spent then.
-    let let_in = known.approved || known.waits || known.incoming == PeeringIntent::Yes;
+    let let_in = known.approved || known.waits || known.needs_no_token || known.incoming == PeeringIntent::Yes;
     let token = if let_in { None } else { judge_token(situation.token)? };
     if known.by_hand && !known.approved && known.incoming == PeeringIntent::Auto {
         let message = format!(
@@ -514,6 +516,18 @@ mod tests {
     fn a_cluster_that_the_user_named_needs_no_token() {
         let known = Known { incoming: PeeringIntent::Yes, ..Known::default() };
         assert_eq!(Case { known, token: TokenVerdict::Absent, ..Case::good() }.spends(), None);
+    }
+
+    #[test]
+    fn where_the_policy_requires_no_token_a_cluster_comes_without_one_and_may_still_need_approval() {
+        let open = Known { needs_no_token: true, ..Known::default() };
+        for token in [TokenVerdict::Absent, TokenVerdict::Unknown, TokenVerdict::Valid(one_time())] {
+            assert_eq!(Case { known: open.clone(), token: token.clone(), ..Case::good() }.spends(), None);
+            let by_hand = Known { by_hand: true, ..open.clone() };
+            assert_eq!(Case { known: by_hand, token, ..Case::good() }.spends_to_wait(), None);
+        }
+        let blocked = Known { incoming: PeeringIntent::No, ..open };
+        assert_eq!(Case { known: blocked, ..Case::good() }.reason(), reasons::BLOCKED);
     }
 
     #[test]

@@ -101,7 +101,15 @@ impl Tenancies for InMemory {
         let name = self.tenants.lock().unwrap().get(consumer).cloned();
         let incoming = if self.blocked.lock().unwrap().contains(consumer) { PeeringIntent::No } else { PeeringIntent::Auto };
         let waits = self.waiting.lock().unwrap().contains(consumer);
-        Ok(Known { approved: name.is_some(), ending: false, cluster_name: name, incoming, by_hand: self.by_hand, waits })
+        Ok(Known {
+            approved: name.is_some(),
+            ending: false,
+            cluster_name: name,
+            incoming,
+            by_hand: self.by_hand,
+            needs_no_token: false,
+            waits,
+        })
     }
 
     async fn is_approved(&self, consumer: &ClusterId) -> Result<bool, TenancyError> {

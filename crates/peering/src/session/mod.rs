@@ -92,9 +92,17 @@ pub struct Purpose {
     pub token_secret: Option<String>,
 }
 
+impl Purpose {
+    /// Whether the other purpose is the same at another URL.
+    fn differs_only_in_url(&self, other: &Self) -> bool {
+        self != other && other.auth_url.is_some() && Self { auth_url: other.auth_url.clone(), ..self.clone() } == *other
+    }
+}
+
 /// A running session. Dropping it ends it.
 pub struct Session {
-    purpose: Purpose,
+    /// Its URL may change while the session runs.
+    purpose: Arc<Mutex<Purpose>>,
     tunnel_connections: Arc<TunnelConnections>,
     view: Arc<Mutex<View>>,
     stop: CancellationToken,
@@ -112,12 +120,14 @@ impl Session {
     ) -> Self {
         let (stop, view) = (context.stop.child_token(), Arc::new(Mutex::new(View::new())));
         let tunnel_connections = Arc::new(TunnelConnections::new(gateways, identity));
+        let current = Arc::new(Mutex::new(purpose.clone()));
         let worker = Worker {
             context: context.clone(),
             tunnel_connections: tunnel_connections.clone(),
             identity: Arc::clone(identity),
             limits: context.peers.limits(&purpose.cluster_id),
-            purpose: purpose.clone(),
+            purpose,
+            current: current.clone(),
             view: Arc::clone(&view),
             queue,
             stop: stop.clone(),
@@ -130,7 +140,7 @@ impl Session {
                 never = worker.follow_gateway() => match never {},
             }
         });
-        Self { purpose, tunnel_connections, view, stop }
+        Self { purpose: current, tunnel_connections, view, stop }
     }
 
     /// Calls the provider through these gateways from now on. Existing connections continue.
@@ -144,8 +154,19 @@ impl Session {
         self.tunnel_connections.clone()
     }
 
-    pub fn purpose(&self) -> &Purpose {
-        &self.purpose
+    /// Whether this session serves the purpose from now on. A session that has access takes over a new URL, which the next call to the
+    /// auth endpoint uses; connections to the API server continue.
+    pub fn takes_over(&self, wanted: &Purpose) -> bool {
+        let mut current = self.purpose.lock();
+        if *current == *wanted {
+            return true;
+        }
+        if !(current.differs_only_in_url(wanted) && self.view.lock().granted.is_some()) {
+            return false;
+        }
+        tracing::info!(provider = %wanted.cluster_id, url = wanted.auth_url, "the provider has another URL");
+        *current = wanted.clone();
+        true
     }
 
     pub fn view(&self) -> View {
@@ -176,6 +197,8 @@ struct Worker {
     purpose: Purpose,
     /// What the provider may make this process read and keep.
     limits: Arc<ProviderLimits>,
+    /// The same with the URL as it is now.
+    current: Arc<Mutex<Purpose>>,
     view: Arc<Mutex<View>>,
     queue: Queue<ClusterId>,
     stop: CancellationToken,
@@ -245,7 +268,8 @@ impl Worker {
 
     /// Verifies the provider's identity and requests access. `first`: there is no credential that still works.
     async fn authenticate(&self, first: bool) -> Result<Credential, AuthFailure> {
-        let Some(url) = &self.purpose.auth_url else {
+        let purpose = self.current.lock().clone();
+        let Some(url) = &purpose.auth_url else {
             self.show(|view| {
                 view.identity = DesiredCondition::no(
                     links::IDENTITY_VERIFIED,
@@ -259,7 +283,7 @@ impl Worker {
         let client = self.identify(url, token.as_ref()).await.map_err(|error| self.not_identified(&error, first))?;
         self.show(|view| {
             view.identity =
-                DesiredCondition::yes(links::IDENTITY_VERIFIED, IdentityVerifiedReason::Verified, verified_text(&self.purpose));
+                DesiredCondition::yes(links::IDENTITY_VERIFIED, IdentityVerifiedReason::Verified, verified_text(&purpose));
         });
         let cluster_name = self.context.config().spec.cluster_name.clone();
         let applicant = Applicant { identity: &self.identity, cluster_name: &cluster_name, token: token.as_ref() };

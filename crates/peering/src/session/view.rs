@@ -147,16 +147,29 @@ mod tests {
         }
     }
 
-    #[test]
-    fn it_is_said_where_a_cluster_proved_its_identity() {
-        let mut purpose = Purpose {
+    fn purpose() -> Purpose {
+        Purpose {
             cluster_id: liqo_api::ClusterId::of_public_key(&[1; 32]),
             cluster_name: "milan".to_owned(),
             foreign_cluster: "milan".to_owned(),
             auth_url: Some("https://203.0.113.5:30443".to_owned()),
             through_tunnel: false,
             token_secret: None,
-        };
+        }
+    }
+
+    #[test]
+    fn a_session_takes_over_another_url_but_no_other_change() {
+        let moved = Purpose { auth_url: Some("https://203.0.113.6:30443".to_owned()), ..purpose() };
+        assert!(purpose().differs_only_in_url(&moved));
+        assert!(!purpose().differs_only_in_url(&purpose()));
+        assert!(!purpose().differs_only_in_url(&Purpose { auth_url: None, ..purpose() }));
+        assert!(!purpose().differs_only_in_url(&Purpose { through_tunnel: true, ..moved }));
+    }
+
+    #[test]
+    fn it_is_said_where_a_cluster_proved_its_identity() {
+        let mut purpose = purpose();
         assert!(verified_text(&purpose).ends_with("at https://203.0.113.5:30443"));
         purpose.through_tunnel = true;
         assert!(verified_text(&purpose).ends_with("through its tunnel"));

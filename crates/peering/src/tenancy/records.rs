@@ -35,6 +35,22 @@ pub(super) struct Noted {
     pub key: PublicKey,
 }
 
+/// What a policy requires of consumers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Admission {
+    /// Approval by a person.
+    pub by_hand: bool,
+    /// No token for the first request.
+    pub needs_no_token: bool,
+}
+
+impl Admission {
+    fn of(policy: &PeeringPolicy) -> Self {
+        let provide = &policy.spec.provide;
+        Self { by_hand: provide.approval == Approval::Manual, needs_no_token: !provide.token_required }
+    }
+}
+
 impl Tenants {
     /// Creates the `ForeignCluster` of a consumer that has none.
     pub async fn record(&self, consumer: &ClusterId, name: &str) -> Result<(), StepError> {
@@ -119,17 +135,16 @@ impl Tenants {
         Ok(approval_queue_in(&all, consumer, name, |record| matches!(self.waiting(record), Waiting::For(_))))
     }
 
-    /// Whether the policy that applies to a consumer requires approval by a person. Before a consumer has access the API server is
-    /// asked: the cache may not show yet that somebody closed the door.
-    pub(super) async fn is_approved_by_hand(&self, consumer: &ClusterId, has_access: bool) -> Result<bool, StepError> {
+    /// What the policy that applies to a consumer says about its admission. Before a consumer has access the API server is asked: the
+    /// cache may not show yet that somebody closed the door.
+    pub(super) async fn admission(&self, consumer: &ClusterId, has_access: bool) -> Result<Admission, StepError> {
         let peer = PolicyPeer::new(consumer, self.find_record(consumer).as_deref());
-        let requires = |policy: &PeeringPolicy| policy.spec.provide.approval == Approval::Manual;
         if has_access {
-            return Ok(policies::effective(&self.policies, &peer).is_some_and(|policy| requires(&policy)));
+            return Ok(policies::effective(&self.policies, &peer).map(|policy| Admission::of(&policy)).unwrap_or_default());
         }
         let all = Api::<PeeringPolicy>::all(self.client.clone()).list(&ListParams::default()).await;
         let all: Vec<_> = all.step("list", "PeeringPolicies", Key::default())?.items.into_iter().map(Arc::new).collect();
-        Ok(liqo_api::policies::of_peer(&all, &peer).first().is_some_and(|policy| requires(policy)))
+        Ok(liqo_api::policies::of_peer(&all, &peer).first().map(|policy| Admission::of(policy)).unwrap_or_default())
     }
 
     pub(super) fn find_record(&self, consumer: &ClusterId) -> Option<Arc<ForeignCluster>> {
@@ -138,7 +153,7 @@ impl Tenants {
 }
 
 /// The possible names of a consumer's record. A consumer must not take another cluster's ID as its name.
-fn object_names(consumer: &ClusterId, name: &str) -> Vec<String> {
+pub(crate) fn object_names(consumer: &ClusterId, name: &str) -> Vec<String> {
     let is_taken = name.parse::<ClusterId>().is_ok_and(|id| id != *consumer);
     let with_id = format!("{}-{}", name.chars().take(56).collect::<String>(), consumer.short());
     if is_taken { vec![with_id] } else { vec![name.to_owned(), with_id] }

@@ -129,10 +129,11 @@ struct Resolved {
 
 async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolved> {
     let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
-    let policy = match policies.get_opt("default").await {
-        Err(error) if is_absent(&error) => None,
-        policy => policy.doing("read PeeringPolicy default")?,
+    let read = async |name: &str| match policies.get_opt(name).await {
+        Err(error) if is_absent(&error) => Ok(None),
+        policy => policy.doing(format!("read PeeringPolicy {name}")),
     };
+    let (policy, auto_peering) = (read("default").await?, read(manifests::AUTO_PEERING).await?);
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), NAMESPACE);
     let deployment = deployments.get_opt(MANAGER).await.doing("read the Deployment of the controller manager")?;
     let avoid_nodes = deployment.as_ref().map(manifests::avoided_nodes).unwrap_or_default();
@@ -143,6 +144,7 @@ async fn values(cluster: &Cluster, settings: &Settings) -> anyhow::Result<Resolv
     let present = Present {
         config: cluster.config().await?,
         policy,
+        auto_peering,
         replicas: spec.as_ref().and_then(|spec| u16::try_from(spec.replicas?).ok()).filter(|count| *count > 0),
         image: spec.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
         fabric_image: set.and_then(|spec| spec.template.spec?.containers.into_iter().next()?.image),
@@ -174,13 +176,19 @@ fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
         ("the manager's image", before.image != after.image),
         ("the image of the program on each node", before.fabric_image != after.fabric_image),
         ("the network", before.network != after.network),
+        ("discovery", before.discovery != after.discovery),
+        ("automatic peering", before.auto_peering != after.auto_peering),
     ];
     parts.into_iter().filter_map(|(part, changed)| changed.then_some(part)).collect()
 }
 
 /// Whether the cluster should have this object. A disruption budget says nothing about a single replica.
 fn has_a_use(object: &DynamicObject, values: &Values) -> bool {
-    kind(object) != "PodDisruptionBudget" || values.replicas > 1
+    match kind(object) {
+        "PodDisruptionBudget" => values.replicas > 1,
+        "PeeringPolicy" if object.name_any() == manifests::AUTO_PEERING => values.auto_peering.is_some(),
+        _ => true,
+    }
 }
 
 /// The custom resource definitions must be served before the rest is applied.

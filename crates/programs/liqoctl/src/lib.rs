@@ -28,6 +28,7 @@ pub mod bench_report;
 pub mod cli;
 pub mod cluster;
 pub mod complete;
+pub mod discover;
 pub mod doctor;
 pub mod evict;
 pub mod explain;

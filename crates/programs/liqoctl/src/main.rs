@@ -13,7 +13,8 @@ use liqoctl::{
         Unoffload, UnoffloadNamespace, Unpeer,
     },
     cluster::{Access, Cluster},
-    complete, doctor, explain, generate, install, move_pods, network_bench, network_test, offer, offload, offload_bench,
+    complete, discover, doctor, explain, generate, install, move_pods, network_bench, network_test, offer, offload,
+    offload_bench,
     output::{self, Format, Paint},
     peer, playground, plugin, policy, probes, program,
     progress::Progress,
@@ -56,6 +57,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Offer(command) => offers(&global, command).await,
         Command::Policy(command) => policies(&global, command).await,
         Command::Explain(Explain::Pod { pod, namespace }) => explain_pod(&global, &pod, namespace.as_deref()).await,
+        Command::Discover => show_discovered(&global).await,
         Command::Status { watch, namespace } => show_status(&global, watch, namespace.as_deref()).await,
         Command::Test(Test::Network(arguments)) => test_network(&global, arguments).await,
         Command::Bench(Bench::Network(arguments)) => bench_network(&global, arguments).await,
@@ -94,6 +96,12 @@ async fn explain_pod(global: &Global, pod: &str, namespace: Option<&str>) -> any
     output::print(global.output, &explanation, |explanation| explain::render(explanation, Paint::for_stdout()))
 }
 
+async fn show_discovered(global: &Global) -> anyhow::Result<()> {
+    let cluster = Cluster::connect(&global.access()).await?;
+    cluster.installed().await?;
+    output::print(global.output, &discover::collect(&cluster).await?, discover::table)
+}
+
 async fn show_status(global: &Global, watch: bool, namespace: Option<&str>) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&global.access()).await?;
     let show = |found: status::Status| {
@@ -127,7 +135,7 @@ async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
     if arguments.dry_run {
         return output::print_objects(global.output, &install::dry_run(&cluster, &options).await?);
     }
-    let installed = install::install(&cluster, &options, &Progress::new()).await?;
+    let installed = Box::pin(install::install(&cluster, &options, &Progress::new())).await?;
     output::print(global.output, &installed, install::table)
 }
 

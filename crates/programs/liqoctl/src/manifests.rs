@@ -30,10 +30,13 @@ pub use liqo_api::RESOLVER;
 /// Name of the `DaemonSet` of the agent on each node, its `ServiceAccount` and its roles.
 pub const FABRIC: &str = "liqo-fabric";
 
+/// Name of the policy for peers with which peerings are automatic.
+pub const AUTO_PEERING: &str = "auto-peering";
+
 /// Namespace of the agent on each node.
 pub use liqo_api::FABRIC_NAMESPACE;
 
-const FILES: [(&str, &str); 14] = [
+const FILES: [(&str, &str); 15] = [
     ("namespace.yaml", include_str!("../../../../deploy/liqo/namespace.yaml")),
     ("rbac-bound.yaml", include_str!("../../../../deploy/liqo/rbac-bound.yaml")),
     ("rbac-manager.yaml", include_str!("../../../../deploy/liqo/rbac-manager.yaml")),
@@ -43,6 +46,7 @@ const FILES: [(&str, &str); 14] = [
     ("services.yaml", include_str!("../../../../deploy/liqo/services.yaml")),
     ("webhook.yaml", include_str!("../../../../deploy/liqo/webhook.yaml")),
     ("clusterconfig.yaml", include_str!("../../../../deploy/liqo/clusterconfig.yaml")),
+    ("discovery.yaml", include_str!("../../../../deploy/liqo/discovery.yaml")),
     ("policy.yaml", include_str!("../../../../deploy/liqo/policy.yaml")),
     ("fabric.yaml", include_str!("../../../../deploy/liqo/fabric.yaml")),
     ("disruption-budget.yaml", include_str!("../../../../deploy/liqo/disruption-budget.yaml")),
@@ -123,6 +127,7 @@ pub fn group(object: &DynamicObject) -> &str {
 fn fill(document: &mut Value, values: &Values) {
     match document["kind"].as_str() {
         Some("ClusterConfig") => document["spec"] = configuration(values),
+        Some("PeeringPolicy") if document["metadata"]["name"] == AUTO_PEERING => document["spec"] = json!(values.auto_peering),
         Some("PeeringPolicy") => document["spec"] = json!(values.policy),
         Some(workload @ ("Deployment" | "DaemonSet")) => {
             // The resolver has the manager's image.
@@ -170,6 +175,9 @@ fn configuration(values: &Values) -> Value {
     // Fields that nobody set stay empty, so that a later version can change the default.
     if values.network != NetworkSettings::default() {
         spec["network"] = json!(values.network);
+    }
+    if !values.discovery.is_default() {
+        spec["discovery"] = json!(values.discovery);
     }
     spec
 }
@@ -508,6 +516,8 @@ mod tests {
             "controllerManager.image=example.org/manager:7",
             "fabric.image=example.org/fabric:7",
             "network.mtu=1380",
+            "discovery.lan.enabled=true",
+            "discovery.autoPeering=LAN",
         ])
         .unwrap();
         let objects = render(&Values::resolve(&settings, &Present::default(), "x")).unwrap();
@@ -520,6 +530,9 @@ mod tests {
         assert_eq!(fabric["containers"][0]["image"], json!("example.org/fabric:7"));
         assert!(fabric["affinity"].to_string().contains("kwok.x-k8s.io/node"));
         assert_eq!(of("PeeringPolicy").data["spec"]["provide"]["percentage"], json!(30));
+        assert!(spec.discovery.lan.enabled);
+        let named = objects.iter().find(|object| kind(object) == "PeeringPolicy" && object.name_any() == AUTO_PEERING);
+        assert_eq!(named.unwrap().data["spec"]["consume"]["automatic"], json!(true));
         assert_eq!(of("Deployment").data["spec"]["replicas"], json!(2));
         let variables = &of("Deployment").data["spec"]["template"]["spec"]["containers"][0]["env"];
         assert!(variables.as_array().unwrap().contains(&json!({ "name": "LEASE_SECONDS", "value": "7" })), "{variables}");

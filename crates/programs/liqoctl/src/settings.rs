@@ -4,13 +4,16 @@ use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
 use k8s_openapi::api::core::v1::Node;
 use liqo_api::{
-    ClusterConfig, ClusterId, NetworkSettings, PeeringPolicy, PeeringPolicySpec, PluginGeneration, PluginSource, Source,
+    ClusterConfig, ClusterId, DiscoverySettings, NetworkSettings, PeeringPolicy, PeeringPolicySpec, PluginGeneration,
+    PluginSource, Source,
 };
 
 use crate::replicas;
 
+mod discovery;
 mod network;
 
+pub use discovery::DiscoveryChanges;
 pub use network::NetworkChanges;
 
 /// All settings. Nothing means: unchanged, or the default at the first installation.
@@ -44,6 +47,8 @@ pub struct Settings {
     pub fabric_image: Option<String>,
     /// `network.*`.
     pub network: NetworkChanges,
+    /// `discovery.lan.*` and `discovery.autoPeering`.
+    pub discovery: DiscoveryChanges,
     /// Notes for the user about the settings.
     pub notes: Vec<String>,
 }
@@ -92,7 +97,7 @@ const IMAGE_NAME: &str = "localhost/liqo/controller-manager";
 const FABRIC_IMAGE_NAME: &str = "localhost/liqo/fabric";
 
 /// The keys that `--set` takes.
-pub const KEYS: [&str; 14 + network::KEYS.len()] = with_network([
+pub const KEYS: [&str; 17 + network::KEYS.len()] = with_network(&[
     CLUSTER_NAME,
     CLUSTER_LABELS,
     API_SERVER_ADDRESS,
@@ -107,11 +112,14 @@ pub const KEYS: [&str; 14 + network::KEYS.len()] = with_network([
     IMAGE,
     KUBELET_IMAGE,
     FABRIC_IMAGE,
+    discovery::LAN,
+    discovery::INTERFACES,
+    discovery::AUTO_PEERING,
 ]);
 
 /// All keys; those of the network come last.
-const fn with_network(others: [&'static str; 14]) -> [&'static str; 14 + network::KEYS.len()] {
-    let mut all = [""; 14 + network::KEYS.len()];
+const fn with_network(others: &[&'static str; 17]) -> [&'static str; 17 + network::KEYS.len()] {
+    let mut all = [""; 17 + network::KEYS.len()];
     let mut index = 0;
     while index < all.len() {
         all[index] = if index < others.len() { others[index] } else { network::KEYS[index - others.len()] };
@@ -170,6 +178,7 @@ impl Settings {
             KUBELET_IMAGE => self.notes.push(format!(
                 "{KUBELET_IMAGE} has no effect: virtual nodes are served by the controller manager and have no image of their own"
             )),
+            discovery::LAN | discovery::INTERFACES | discovery::AUTO_PEERING => return self.discovery.set(key, value),
             _ => return self.network.set(key, value),
         }
         Ok(())
@@ -223,6 +232,10 @@ pub struct Values {
     pub fabric_image: String,
     /// The network to other clusters.
     pub network: NetworkSettings,
+    /// How clusters find each other.
+    pub discovery: DiscoverySettings,
+    /// The policy for peers with which peerings are automatic.
+    pub auto_peering: Option<PeeringPolicySpec>,
 }
 
 /// What is installed already.
@@ -231,6 +244,8 @@ pub struct Present {
     pub config: Option<ClusterConfig>,
     /// The default policy.
     pub policy: Option<PeeringPolicy>,
+    /// The policy for peers with which peerings are automatic.
+    pub auto_peering: Option<PeeringPolicy>,
     /// Replicas of the controller manager.
     pub replicas: Option<u16>,
     pub image: Option<String>,
@@ -289,6 +304,8 @@ impl Values {
                 .or_else(|| chosen_image(FABRIC_IMAGE_NAME, fabric_image))
                 .unwrap_or_else(default_fabric_image),
             network: settings.network.applied_to(config.network),
+            discovery: settings.discovery.applied_to(config.discovery),
+            auto_peering: settings.discovery.policy(present.auto_peering.as_ref().map(|policy| policy.spec.clone())),
         }
     }
 }
@@ -553,6 +570,7 @@ mod tests {
         let present = Present {
             config: Some(config),
             policy: Some(policy),
+            auto_peering: None,
             replicas: Some(2),
             image: Some("localhost/liqo/controller-manager:0.0.1".into()),
             fabric_image: Some("localhost/liqo/fabric:mine".into()),

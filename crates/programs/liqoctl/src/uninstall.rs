@@ -16,7 +16,7 @@ use kube::{
         ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, TypeMeta,
     },
 };
-use liqo_api::{ForeignCluster, NamespaceOffloading, labels};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ForeignCluster, NamespaceOffloading, SearchDomain, labels};
 use serde::Serialize;
 use serde_json::json;
 
@@ -176,6 +176,7 @@ async fn end_use(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -
         apply::delete(&dynamic::<NamespaceOffloading>(cluster, offloading.metadata.namespace.as_deref()), &offloading.name_any())
             .await?;
     }
+    stop_discovery(cluster).await?;
     for peer in list_or_none(&foreign, &ListParams::default()).await.doing("list the peers")? {
         apply::delete(&dynamic::<ForeignCluster>(cluster, None), &peer.name_any()).await?;
     }
@@ -195,6 +196,20 @@ async fn end_use(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -
         Ok(if left.is_empty() { Poll::Done(()) } else { Poll::NotYet(format!("{} is being removed", left.join(", "))) })
     })
     .await
+}
+
+/// Without this, the manager would create `ForeignCluster`s again.
+async fn stop_discovery(cluster: &Cluster) -> anyhow::Result<()> {
+    let domains: Api<SearchDomain> = Api::all(cluster.client.clone());
+    for domain in list_or_none(&domains, &ListParams::default()).await.doing("list the domains")? {
+        apply::delete(&dynamic::<SearchDomain>(cluster, None), &domain.name_any()).await?;
+    }
+    if cluster.config().await?.is_some_and(|config| !config.spec.discovery.is_default()) {
+        let configs: Api<ClusterConfig> = Api::all(cluster.client.clone());
+        let off = Patch::Merge(json!({ "spec": { "discovery": null } }));
+        configs.patch(CLUSTER_CONFIG, &PatchParams::default(), &off).await.doing("switch discovery off")?;
+    }
+    Ok(())
 }
 
 fn names<K: Resource>(objects: &[K], what: &str, of_namespace: bool) -> Vec<String> {

@@ -80,7 +80,9 @@ pub async fn unpeer(
     let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let name = foreign.name_any();
     let still_lending = lends_to(foreign) && !options.incoming;
-    let end = end(&api, &name, still_lending);
+    // Discovery would create the object again, and the policy the peering.
+    let by_policy = foreign.status.as_ref().is_some_and(|status| status.automatic_outgoing_peering);
+    let end = end(&api, &name, Keep { still_lending, by_policy, incoming: options.incoming });
     if options.now {
         end.await?;
     } else {
@@ -88,16 +90,30 @@ pub async fn unpeer(
     }
     let step = format!("Ending the peering with {name}");
     let what = format!("the peering with {name} is ended");
-    let ended = until(&what, options.timeout, |text| progress.message(&step, text), || left(cluster, foreign, still_lending));
+    let ended =
+        until(&what, options.timeout, |text| progress.message(&step, text), || left(cluster, foreign, still_lending, by_policy));
     progress.step(&step, ended).await?;
     Ok(Unpeered { name, still_lending })
 }
 
+/// Why the `ForeignCluster` stays after the peering has ended.
+#[derive(Clone, Copy)]
+struct Keep {
+    /// The peer still borrows from this cluster.
+    still_lending: bool,
+    /// A policy started the peering, and would start it again.
+    by_policy: bool,
+    /// The user ends both directions.
+    incoming: bool,
+}
+
 /// Tells the controllers that this cluster borrows no more.
-async fn end(api: &Api<ForeignCluster>, name: &str, still_lending: bool) -> anyhow::Result<()> {
-    if still_lending {
-        // The peer still borrows from this cluster, so the ForeignCluster stays.
-        let change = json!({ "spec": { "outgoingPeering": PeeringIntent::No, "tokenSecretName": null } });
+async fn end(api: &Api<ForeignCluster>, name: &str, keep: Keep) -> anyhow::Result<()> {
+    if keep.still_lending || keep.by_policy {
+        let mut change = json!({ "spec": { "outgoingPeering": PeeringIntent::No, "tokenSecretName": null } });
+        if keep.incoming {
+            change["spec"]["incomingPeering"] = json!(PeeringIntent::No);
+        }
         api.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await.doing(format!("change ForeignCluster {name}"))?;
         return Ok(());
     }
@@ -193,12 +209,14 @@ async fn count_pods(cluster: &Cluster, nodes: &BTreeSet<String>) -> anyhow::Resu
 }
 
 /// What is left of a peering.
-async fn left(cluster: &Cluster, foreign: &ForeignCluster, still_lending: bool) -> anyhow::Result<Poll<()>> {
+async fn left(cluster: &Cluster, foreign: &ForeignCluster, still_lending: bool, by_policy: bool) -> anyhow::Result<Poll<()>> {
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let id = &foreign.spec.cluster_id;
     let mut names = vec![provider_namespace(id)];
     if !still_lending {
         names.push(tenant_namespace(id));
+    }
+    if !still_lending && !by_policy {
         let api: Api<ForeignCluster> = Api::all(cluster.client.clone());
         let object = api.get_metadata_opt(&foreign.name_any()).await.doing("read the ForeignCluster")?;
         if object.is_some_and(|object| object.metadata.uid == foreign.metadata.uid) {

@@ -4,6 +4,7 @@ pub mod election;
 pub mod fallback;
 #[cfg(test)]
 pub(crate) mod fixtures;
+pub mod lan;
 pub mod node_addresses;
 pub mod probe_results;
 pub mod quality;

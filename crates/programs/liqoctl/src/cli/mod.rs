@@ -102,6 +102,8 @@ pub enum Command {
     /// Explain where an object is on its way, and what it waits for
     #[command(subcommand)]
     Explain(Explain),
+    /// Show the clusters that discovery finds now, and why this cluster is not peered with one
+    Discover,
     /// Show this cluster, its peers, and the state of each step of a peering
     Status {
         /// Show it again whenever it changes, until you interrupt it

@@ -103,7 +103,8 @@ fn of_rules(provide: &Provide) -> Vec<Sentence> {
         seconds => format!("a notice precedes the end of pods by {seconds} s when resources are taken back"),
     };
     let approval = match provide.approval {
-        Approval::Automatic => "a cluster with a valid token may borrow",
+        Approval::Automatic if provide.token_required => "a cluster with a valid token may borrow",
+        Approval::Automatic => "every cluster that the policy selects may borrow, without a token",
         Approval::Manual => "a person has to approve each peer: `liqoctl approve PEER`",
     };
     vec![
@@ -238,6 +239,9 @@ fn toleration(toleration: &Toleration) -> String {
 /// Which of the peer's offers are accepted.
 fn of_consume(consume: &Consume) -> Vec<Sentence> {
     let mut all = vec![sentence("consume.accept", accept(consume.accept))];
+    if consume.automatic {
+        all.push(sentence("consume.automatic", "this cluster borrows from the peer without being told to".to_owned()));
+    }
     if let Some(most) = consume.max_offers {
         all.push(sentence("consume.maxOffers", format!("at most {most} of its offers are accepted")));
     }

@@ -107,7 +107,7 @@ impl NetworkChanges {
     }
 }
 
-fn boolean(text: &str) -> Result<bool, String> {
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| "it must be true or false".to_owned())
 }
 

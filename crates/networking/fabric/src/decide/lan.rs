@@ -1,0 +1,141 @@
+//! Which node announces this cluster on the local network, and over which of its interfaces.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ipnet::IpNet;
+use liqo_api::Gateways;
+
+use super::election::ActiveGateways;
+
+/// Beginnings of the names of interfaces that belong to pods, containers, virtual machines and tunnels.
+const NOT_LAN: [&str; 22] = [
+    "lo",
+    "liqo",
+    "veth",
+    "cali",
+    "cilium",
+    "lxc",
+    "flannel",
+    "cni",
+    "docker",
+    "podman",
+    "virbr",
+    "br-",
+    "kube",
+    "nodelocaldns",
+    "tun",
+    "tap",
+    "wg",
+    "vxlan",
+    "geneve",
+    "ovn",
+    "weave",
+    "antrea",
+];
+
+/// A network interface of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // The kernel's flags.
+pub struct Interface {
+    pub name: String,
+    pub index: u32,
+    pub is_up: bool,
+    pub is_multicast: bool,
+    pub is_loopback: bool,
+    pub is_point_to_point: bool,
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Interface {
+    /// Whether clusters are looked for on this interface: the user `chose` it, or chose none and it looks like one of a local network.
+    pub fn is_lan(&self, chosen: &[String], pods: &[IpNet]) -> bool {
+        if !self.is_up || !self.is_multicast || self.addresses.is_empty() {
+            return false;
+        }
+        if !chosen.is_empty() {
+            return chosen.contains(&self.name);
+        }
+        let has_pod_address = self.addresses.iter().any(|address| pods.iter().any(|prefix| prefix.contains(address)));
+        let is_of_others = NOT_LAN.iter().any(|start| self.name.starts_with(start));
+        !(self.is_loopback || self.is_point_to_point || has_pod_address || is_of_others)
+    }
+
+    pub fn has_v4(&self) -> bool {
+        self.addresses.iter().any(IpAddr::is_ipv4)
+    }
+
+    pub fn has_v6(&self) -> bool {
+        self.addresses.iter().any(IpAddr::is_ipv6)
+    }
+}
+
+/// Whether `this` node announces the cluster: the gateway with the lowest number. Without a network there are no gateways; then it is
+/// the first by name of the nodes that may be gateways.
+pub fn is_announcer(
+    this: &str,
+    network: bool,
+    gateways: &ActiveGateways,
+    settings: &Gateways,
+    nodes: &BTreeMap<String, BTreeMap<String, String>>,
+) -> bool {
+    let announcer = if network {
+        gateways.values().next().map(|gateway| gateway.node.as_str())
+    } else {
+        nodes.iter().find(|(_, labels)| settings.selects(labels)).map(|(name, _)| name.as_str())
+    };
+    announcer == Some(this)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, address: &str) -> Interface {
+        Interface {
+            name: name.to_owned(),
+            index: 2,
+            is_up: true,
+            is_multicast: true,
+            addresses: vec![address.parse().unwrap()],
+            ..Interface::default()
+        }
+    }
+
+    #[test]
+    fn only_interfaces_of_a_local_network_are_used() {
+        let pods = ["10.244.0.0/16".parse().unwrap()];
+        for name in ["eth0", "ens3", "enp1s0", "bond0", "br0", "eth0.100", "wlan0"] {
+            assert!(interface(name, "192.168.1.2").is_lan(&[], &pods), "{name}");
+        }
+        for name in ["lo", "liqo-overlay", "veth12", "cali1", "cilium_host", "docker0", "br-0a1b", "cni0", "tunl0", "wg0"] {
+            assert!(!interface(name, "192.168.1.2").is_lan(&[], &pods), "{name}");
+        }
+        assert!(!interface("bridge", "10.244.1.1").is_lan(&[], &pods), "it has an address of pods");
+        let eth = interface("eth0", "192.168.1.2");
+        assert!(!Interface { is_up: false, ..eth.clone() }.is_lan(&[], &pods));
+        assert!(!Interface { is_multicast: false, ..eth.clone() }.is_lan(&[], &pods));
+        assert!(!Interface { addresses: Vec::new(), ..eth.clone() }.is_lan(&[], &pods));
+        assert!(!Interface { is_point_to_point: true, ..eth }.is_lan(&[], &pods));
+    }
+
+    #[test]
+    fn a_user_chooses_interfaces() {
+        let chosen = ["docker0".to_owned()];
+        assert!(interface("docker0", "172.17.0.1").is_lan(&chosen, &[]));
+        assert!(!interface("eth0", "192.168.1.2").is_lan(&chosen, &[]));
+    }
+
+    #[test]
+    fn one_node_announces_the_cluster() {
+        let labels = |value: &str| BTreeMap::from([("edge".to_owned(), value.to_owned())]);
+        let nodes =
+            BTreeMap::from([("n1".to_owned(), labels("no")), ("n2".to_owned(), labels("yes")), ("n3".to_owned(), labels("yes"))]);
+        let settings = Gateways { node_selector: labels("yes"), ..Gateways::default() };
+        let announcers = |network| {
+            let is = |node: &&String| is_announcer(node, network, &ActiveGateways::new(), &settings, &nodes);
+            nodes.keys().filter(is).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(announcers(false), ["n2"]);
+        assert!(announcers(true).is_empty(), "no gateway is known yet");
+    }
+}

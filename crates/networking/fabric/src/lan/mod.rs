@@ -1,0 +1,158 @@
+//! Discovery on the local network: one node of the cluster announces it and listens for others, and writes what it hears into a
+//! `ConfigMap`, from which the manager creates `ForeignCluster`s.
+
+pub mod service;
+mod socket;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use liqo_api::{CLUSTER_CONFIG, CLUSTERS_KEY, Key, LAN_CLUSTERS};
+use liqo_discovery::{announcement::Announcement, pace::Pace, responder::OwnAnnouncement};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{decide::lan::is_announcer, gateway_leases::GatewayLeases, watches::Watches};
+use service::LanConfig;
+
+/// The versions of the protocol that this program's version of Liqo speaks: those of the manager.
+const PROTOCOL: [u32; 2] = [1, 1];
+/// How often the configuration and the gateways in use are read.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A node that has listened for less than this has not heard everybody: it removes nobody from the list.
+const LISTEN_FIRST: Duration = Duration::from_secs(6);
+
+pub struct LanDiscovery {
+    /// The `ConfigMap`s of Liqo's namespace.
+    pub api: Api<ConfigMap>,
+    pub node: String,
+    pub watches: Watches,
+    pub gateways: Arc<GatewayLeases>,
+    pub stop: CancellationToken,
+}
+
+impl LanDiscovery {
+    /// Runs until `stop`.
+    pub async fn run(self) {
+        let (configure, config) = watch::channel(None);
+        let (publish, found) = watch::channel(None);
+        tokio::join!(service::run(config, publish, self.stop.clone()), self.follow(configure, found));
+    }
+
+    async fn follow(&self, configure: watch::Sender<Option<LanConfig>>, mut found: watch::Receiver<Option<Vec<Announcement>>>) {
+        let mut pace = Pace::default();
+        // What this node wrote last. `None`: another one may have written since.
+        let mut written: Option<String> = None;
+        let mut listens_since = Instant::now();
+        loop {
+            let wanted = self.config();
+            let is_new = configure.send_if_modified(|current| {
+                let changed = *current != wanted;
+                current.clone_from(&wanted);
+                changed
+            });
+            let now = Instant::now();
+            if is_new {
+                listens_since = now;
+            }
+            let clusters = found.borrow_and_update().clone();
+            match clusters {
+                Some(clusters) if wanted.is_some() && !is_new => {
+                    let list = json!(clusters).to_string();
+                    if written.as_ref() != Some(&list) && pace.next(now).is_none() {
+                        let may_remove = now.duration_since(listens_since) >= LISTEN_FIRST;
+                        written = self.write(&clusters, &list, may_remove, &mut pace).await.then_some(list);
+                    }
+                }
+                _ => written = None,
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+            }
+        }
+    }
+
+    /// What to announce, if this node does it.
+    fn config(&self) -> Option<LanConfig> {
+        let config = self.watches.config.get(&Key::new("", CLUSTER_CONFIG))?;
+        let (lan, identity) = (&config.discovery.lan, config.identity.as_ref()?);
+        if !lan.enabled {
+            return None;
+        }
+        let (settings, nodes) = (&config.settings, self.watches.nodes.all());
+        let nodes = nodes.into_iter().map(|(key, node)| (key.name, node.labels.clone())).collect();
+        if !is_announcer(&self.node, settings.enabled, &self.gateways.in_use(), &settings.gateways, &nodes) {
+            return None;
+        }
+        let own = identity
+            .auth_url
+            .as_deref()
+            .and_then(|url| OwnAnnouncement::new(identity.cluster_id.clone(), identity.cluster_name.clone(), PROTOCOL, url));
+        let pods = config.ranges.as_ref().map(|ranges| ranges.pods.clone()).unwrap_or_default();
+        Some(LanConfig { own_id: identity.cluster_id.clone(), own, interfaces: lan.interfaces.clone(), pods })
+    }
+
+    /// Writes the list, unless it is there already. Returns whether it is there now.
+    async fn write(&self, clusters: &[Announcement], list: &str, may_remove: bool, pace: &mut Pace) -> bool {
+        let write = async {
+            let current = self.api.get(LAN_CLUSTERS).await?;
+            let stored = current.data.as_ref().and_then(|data| data.get(CLUSTERS_KEY)).map_or("[]", String::as_str);
+            if stored == list {
+                return Ok(true);
+            }
+            if !may_remove && removes(stored, clusters) {
+                return Ok(false);
+            }
+            let patch = json!({
+                "metadata": { "resourceVersion": current.resource_version() },
+                "data": { CLUSTERS_KEY: list },
+            });
+            pace.wrote(Instant::now());
+            self.api.patch(LAN_CLUSTERS, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| true)
+        };
+        match tokio::time::timeout(WRITE_TIMEOUT, write).await {
+            Ok(Ok(is_there)) => return is_there,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the list of clusters on the local network cannot be written, trying again");
+            }
+            Err(_) => tracing::warn!("the API server does not answer; what is on the local network is written later"),
+        }
+        false
+    }
+}
+
+/// Whether a cluster of the stored list is not in the new one.
+fn removes(stored: &str, clusters: &[Announcement]) -> bool {
+    let stored: Vec<Announcement> = serde_json::from_str(stored).unwrap_or_default();
+    stored.iter().any(|old| clusters.iter().all(|new| new.cluster_id != old.cluster_id))
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::ClusterId;
+
+    use super::*;
+
+    #[test]
+    fn a_list_without_a_known_cluster_removes_it() {
+        let cluster = |number| Announcement {
+            cluster_id: ClusterId::of_public_key(&[number; 32]),
+            cluster_name: "milan".into(),
+            auth_urls: Vec::new(),
+            protocol: PROTOCOL,
+        };
+        let stored = json!([cluster(1)]).to_string();
+        assert!(removes(&stored, &[cluster(2)]) && removes(&stored, &[]));
+        assert!(!removes(&stored, &[cluster(2), cluster(1)]) && !removes("[]", &[]) && !removes("broken", &[]));
+    }
+}

@@ -1,0 +1,304 @@
+//! Turns what discovery finds into `ForeignCluster`s, and decides which of them this cluster borrows from automatically.
+//!
+//! `liqo-fabric` writes what it hears on the local network into a `ConfigMap`, and [`search_domains`] what DNS domains contain into the
+//! status of `SearchDomain`s. Both are only claims: [`verification`] calls the announced URLs, and only a cluster that proved its ID
+//! there gets an object.
+
+pub mod dns;
+pub mod search_domains;
+pub mod verification;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    runtime::watcher,
+};
+use liqo_api::policies::PolicyPeer;
+use liqo_api::{
+    CLUSTERS_KEY, ClusterId, DISCOVERED_CLUSTERS, Discovery, ForeignCluster, LAN_CLUSTERS, PeeringPolicy, SearchDomain, labels,
+};
+use liqo_controller_runtime::{
+    Cache, Context, Key, cache, foreign_clusters, policies,
+    writes::{Step as _, StepError, delete_if_present, unless_changed, unless_gone},
+};
+use liqo_discovery::{
+    announcement::Announcement,
+    lan_table::MAX_CLUSTERS,
+    merge::{Change, Discovered, Found, Known, decide, merge, problem},
+    pace::Pace,
+};
+use serde_json::json;
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{objects, tenancy::object_names};
+use verification::Verification;
+
+/// After a step that failed.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+/// The state is checked after this time even if nothing changed.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// The objects that discovery reads.
+pub struct Discoverer {
+    pub context: Context,
+    pub foreign_clusters: Cache<ForeignCluster>,
+    pub policies: Cache<PeeringPolicy>,
+    /// Notified when one of these changes.
+    pub changed: Arc<Notify>,
+}
+
+/// What is found now.
+struct Sources {
+    lan: Cache<Vec<Announcement>>,
+    domains: Cache<SearchDomain>,
+}
+
+impl Discoverer {
+    /// Runs until `context.stop`.
+    pub async fn run(self) {
+        let domains_changed = Arc::new(Notify::new());
+        let sources = self.watch(domains_changed.clone());
+        if !(sources.lan.synced().await && sources.domains.synced().await) {
+            return;
+        }
+        tokio::join!(search_domains::run(self.context.clone(), sources.domains.clone(), domains_changed), self.follow(&sources));
+    }
+
+    fn watch(&self, domains_changed: Arc<Notify>) -> Sources {
+        let context = &self.context;
+        let (changed, also_changed) = (self.changed.clone(), self.changed.clone());
+        let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
+        let only_list = watcher::Config::default().fields(&format!("metadata.name={LAN_CLUSTERS}"));
+        let lan = Cache::watch(maps, only_list, context.stop.clone(), lan_list, move |_, _, _| changed.notify_one());
+        let domains: Api<SearchDomain> = Api::all(context.client.clone());
+        let domains = Cache::watch(domains, watcher::Config::default(), context.stop.clone(), cache::whole, move |_, _, _| {
+            also_changed.notify_one();
+            domains_changed.notify_one();
+        });
+        Sources { lan, domains }
+    }
+
+    async fn follow(&self, sources: &Sources) {
+        let mut config = self.context.config.clone();
+        let (mut verification, mut list) = (Verification::default(), List::default());
+        loop {
+            let lan_is_on = config.borrow_and_update().spec.discovery.lan.enabled;
+            let found = self.found(sources, lan_is_on);
+            let now = Instant::now();
+            verification.update(&found, now);
+            let mut next = verification.next_due().unwrap_or(now + PERIOD).min(now + PERIOD);
+            if let Err(error) = self.apply(&found, &verification, &mut list).await {
+                tracing::warn!(%error, "cannot apply what discovery found, trying again");
+                next = now + RETRY_DELAY;
+            }
+            if let Some(due) = list.next_write() {
+                next = next.min(due);
+            }
+            tokio::select! {
+                () = self.context.stop.cancelled() => return,
+                () = self.changed.notified() => {}
+                changed = config.changed() => if changed.is_err() { return },
+                () = verification.next() => {}
+                // A URL that is due waits while as many calls as allowed run.
+                () = tokio::time::sleep_until(next.max(now + Duration::from_millis(200))) => {}
+            }
+        }
+    }
+
+    fn found(&self, sources: &Sources, lan_is_on: bool) -> BTreeMap<ClusterId, Found> {
+        let lan = sources.lan.get(&Key::new(&self.context.namespace, LAN_CLUSTERS)).filter(|_| lan_is_on);
+        let lan = lan.as_deref().map(Vec::as_slice).unwrap_or_default();
+        let domains = sources.domains.all().into_iter();
+        let domains = domains.map(|(key, domain)| (key.name, search_domains::announcements(&domain))).collect();
+        merge(&self.context.cluster_id, lan, &domains)
+    }
+
+    async fn apply(
+        &self,
+        found: &BTreeMap<ClusterId, Found>,
+        verification: &Verification,
+        list: &mut List,
+    ) -> Result<(), StepError> {
+        let records = foreign_clusters::by_peer(&self.foreign_clusters);
+        let known: BTreeMap<&ClusterId, Known> = records.iter().map(|(id, record)| (id, Known::of(record))).collect();
+        let mut created = known.values().filter(|known| known.way.is_some() && !known.by_person).count();
+        let (mut discovered, mut failure) = (Vec::new(), None);
+        // What fails for one cluster does not hold up the others.
+        for (id, found) in found {
+            let (known, verified) = (known.get(id), verification.of(id));
+            let change = decide(Some(found), known, &verified, created);
+            created += usize::from(matches!(change, Change::Create { .. }));
+            discovered.push(Discovered {
+                announcement: found.announcement.clone(),
+                sources: found.sources.clone(),
+                problem: problem(found, known, &verified, created),
+            });
+            let record = records.get(id).map(AsRef::as_ref);
+            failure = self.carry_out(id, change, record, verification).await.err().or(failure);
+        }
+        for (id, known) in known.iter().filter(|(id, _)| !found.contains_key(**id)) {
+            let change = decide(None, Some(known), &verification.of(id), created);
+            let record = records.get(*id).map(AsRef::as_ref);
+            failure = self.carry_out(id, change, record, verification).await.err().or(failure);
+        }
+        for record in records.values() {
+            failure = self.decide_outgoing(record).await.err().or(failure);
+        }
+        list.write(&self.context, &discovered).await?;
+        failure.map_or(Ok(()), Err)
+    }
+
+    async fn carry_out(
+        &self,
+        id: &ClusterId,
+        change: Change,
+        record: Option<&ForeignCluster>,
+        verification: &Verification,
+    ) -> Result<(), StepError> {
+        let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
+        match (change, record) {
+            (Change::Create { way, auth_url }, _) => {
+                let Some(name) = verification.name(id, &auth_url) else { return Ok(()) };
+                self.create(&api, id, &name, way, &auth_url).await
+            }
+            (Change::Update { way, auth_url }, Some(record)) => {
+                let mut patch = json!({ "metadata": { "resourceVersion": record.resource_version() } });
+                if let Some(way) = way {
+                    patch["metadata"]["labels"] = json!({ labels::DISCOVERED_BY: way.as_label() });
+                }
+                if let Some(url) = &auth_url {
+                    patch["spec"] = json!({ "authURL": url });
+                }
+                let patched = api.patch(&record.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
+                unless_changed(patched).step("change", "ForeignCluster", Key::of(record))?;
+                tracing::info!(peer = %id, ?way, auth_url, "discovery changed a ForeignCluster");
+                Ok(())
+            }
+            (Change::Delete, Some(record)) => {
+                let preconditions = Preconditions { resource_version: record.resource_version(), uid: record.uid() };
+                let params = DeleteParams::default().preconditions(preconditions);
+                let deleted = unless_changed(delete_if_present(&api, &record.name_any(), &params).await);
+                deleted.step("delete", "ForeignCluster", Key::of(record))?;
+                tracing::info!(peer = %id, "nobody sees the cluster any more");
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn create(
+        &self,
+        api: &Api<ForeignCluster>,
+        id: &ClusterId,
+        name: &str,
+        way: Discovery,
+        auth_url: &str,
+    ) -> Result<(), StepError> {
+        for object_name in object_names(id, name) {
+            let object = json!({
+                "metadata": {
+                    "name": object_name,
+                    "labels": { labels::MANAGED: "true", labels::DISCOVERED_BY: way.as_label() },
+                },
+                "spec": { "clusterID": id, "clusterName": name, "authURL": auth_url },
+            });
+            let object: ForeignCluster = serde_json::from_value(object).map_err(kube::Error::SerdeError).step(
+                "describe",
+                "ForeignCluster",
+                Key::new("", &object_name),
+            )?;
+            if objects::ensure(api, &object).await?.spec.cluster_id == *id {
+                tracing::info!(peer = %id, name = object_name, ?way, "found a cluster");
+                return Ok(());
+            }
+        }
+        tracing::warn!(peer = %id, name, "cannot create a ForeignCluster: both names for it are taken");
+        Ok(())
+    }
+
+    /// Writes whether this cluster borrows from the peer because of the policy, if that changed.
+    async fn decide_outgoing(&self, record: &ForeignCluster) -> Result<(), StepError> {
+        let policy = policies::effective(&self.policies, &PolicyPeer::new(&record.spec.cluster_id, Some(record)));
+        let wanted = policy.is_some_and(|policy| policy.spec.consume.automatic);
+        if record.metadata.deletion_timestamp.is_some()
+            || wanted == record.status.as_ref().is_some_and(|status| status.automatic_outgoing_peering)
+        {
+            return Ok(());
+        }
+        let api: Api<ForeignCluster> = Api::all(self.context.client.clone());
+        let body = json!({ "status": { "automaticOutgoingPeering": wanted } });
+        let written = api.patch_status(&record.name_any(), &PatchParams::default(), &Patch::Merge(body)).await;
+        unless_gone(written).map(drop).step("write the status of", "ForeignCluster", Key::of(record))
+    }
+}
+
+/// Reads the list that `liqo-fabric` wrote. Another version may have written it, so what cannot be read counts as nothing.
+#[allow(clippy::unnecessary_wraps, clippy::needless_pass_by_value)] // The signature that a cache requires.
+fn lan_list(map: ConfigMap) -> Option<Vec<Announcement>> {
+    let text = map.data.as_ref().and_then(|data| data.get(CLUSTERS_KEY)).map_or("[]", String::as_str);
+    let mut all: Vec<Announcement> = serde_json::from_str(text).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the list of clusters on the local network cannot be read");
+        Vec::new()
+    });
+    all.truncate(MAX_CLUSTERS);
+    Some(all)
+}
+
+/// The list that `liqoctl discover` reads.
+#[derive(Default)]
+struct List {
+    written: Option<String>,
+    is_due: bool,
+    pace: Pace,
+}
+
+impl List {
+    /// Writes the list if it changed, but not too often.
+    async fn write(&mut self, context: &Context, discovered: &[Discovered]) -> Result<(), StepError> {
+        let text = json!(discovered).to_string();
+        let now = std::time::Instant::now();
+        self.is_due = self.written.as_ref() != Some(&text);
+        if !self.is_due || self.pace.next(now).is_some() {
+            return Ok(());
+        }
+        let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
+        let key = || Key::new(&context.namespace, DISCOVERED_CLUSTERS);
+        let current = api.get(DISCOVERED_CLUSTERS).await.step("read", "ConfigMap", key())?;
+        let stored = current.data.as_ref().and_then(|data| data.get(CLUSTERS_KEY));
+        // Nothing stored is an empty list.
+        if stored.map_or("[]", String::as_str) != text {
+            let body = json!({ "data": { CLUSTERS_KEY: text } });
+            let written = api.patch(DISCOVERED_CLUSTERS, &PatchParams::default(), &Patch::Merge(body)).await;
+            written.step("write", "ConfigMap", key())?;
+            self.pace.wrote(now);
+        }
+        (self.written, self.is_due) = (Some(text), false);
+        Ok(())
+    }
+
+    /// When a list that was not written yet may be.
+    fn next_write(&self) -> Option<Instant> {
+        self.pace.next(std::time::Instant::now()).filter(|_| self.is_due).map(Instant::from_std)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_another_form_counts_as_none() {
+        let list = |text: &str| {
+            let map = json!({ "metadata": { "name": LAN_CLUSTERS }, "data": { CLUSTERS_KEY: text } });
+            lan_list(serde_json::from_value(map).unwrap()).unwrap().len()
+        };
+        let one = json!({ "clusterID": ClusterId::of_public_key(&[1; 32]), "clusterName": "milan", "authURLs": [], "protocol": [1, 1] });
+        assert_eq!(list(&json!([one]).to_string()), 1);
+        assert_eq!(list(&json!(vec![one; 1000]).to_string()), MAX_CLUSTERS);
+        assert_eq!((list("{}"), list("[{}]"), list("")), (0, 0, 0));
+        assert_eq!(lan_list(ConfigMap::default()), Some(Vec::new()));
+    }
+}

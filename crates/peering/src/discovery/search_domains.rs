@@ -1,0 +1,179 @@
+//! Reads the domains of all `SearchDomain`s as often as their records ask for, and writes what was found into their status.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use kube::{
+    Api, ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use liqo_api::conditions::{DesiredCondition, decide};
+use liqo_api::{RESOLVED, ResolvedReason, SearchDomain, SearchDomainEntry, SearchDomainStatus};
+use liqo_controller_runtime::{Cache, Context, Key, writes::unless_gone};
+use liqo_discovery::{
+    announcement::Announcement,
+    domain_lookup::{DomainLookup, Instance},
+};
+use serde_json::json;
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
+
+use super::dns::look_up;
+
+/// Maximum number of domains that are read at the same time.
+const MAX_CONCURRENT: usize = 4;
+/// After a status that could not be written.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+
+/// The clusters that the status of a `SearchDomain` lists.
+pub fn announcements(domain: &SearchDomain) -> Vec<Announcement> {
+    let entries = domain.status.iter().flat_map(|status| &status.clusters);
+    let complete = entries.filter_map(|entry| {
+        let protocol = <[u32; 2]>::try_from(entry.protocol.as_slice()).ok()?;
+        let (cluster_id, cluster_name) = (entry.cluster_id.clone()?, entry.cluster_name.clone()?);
+        Some(Announcement { cluster_id, cluster_name, auth_urls: entry.auth_urls.clone(), protocol })
+    });
+    complete.collect()
+}
+
+/// Runs until `context.stop`. `changed` is notified when a `SearchDomain` changes.
+pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<Notify>) {
+    // The domain of each object, and when to read it next.
+    let mut schedule: BTreeMap<Key, (String, Instant)> = BTreeMap::new();
+    let mut running: HashSet<Key> = HashSet::new();
+    let mut lookups: JoinSet<(Key, String, DomainLookup)> = JoinSet::new();
+    loop {
+        let current: BTreeMap<Key, Arc<SearchDomain>> = domains.all().into_iter().collect();
+        let now = Instant::now();
+        schedule.retain(|key, (domain, _)| current.get(key).is_some_and(|object| object.spec.domain == *domain));
+        for (key, object) in &current {
+            let (domain, due) = schedule.entry(key.clone()).or_insert_with(|| (object.spec.domain.clone(), now));
+            if *due <= now && lookups.len() < MAX_CONCURRENT && running.insert(key.clone()) {
+                let (key, domain) = (key.clone(), domain.clone());
+                lookups.spawn(async move {
+                    let lookup = look_up(&domain).await;
+                    (key, domain, lookup)
+                });
+            }
+        }
+        let idle = schedule.iter().filter(|(key, _)| !running.contains(*key)).map(|(_, (_, due))| *due);
+        let next = idle.min().filter(|_| lookups.len() < MAX_CONCURRENT).unwrap_or_else(|| now + Duration::from_secs(60));
+        tokio::select! {
+            () = context.stop.cancelled() => return,
+            () = changed.notified() => {}
+            Some(Ok((key, domain, lookup))) = lookups.join_next() => {
+                running.remove(&key);
+                let Some(object) = domains.get(&key).filter(|object| object.spec.domain == domain) else { continue };
+                let delay = match write(&context, &object, &lookup).await {
+                    Ok(()) => lookup.ask_again_after(),
+                    Err(error) => {
+                        tracing::warn!(%error, domain, "cannot write the status of a SearchDomain, trying again");
+                        RETRY_DELAY
+                    }
+                };
+                schedule.insert(key, (domain, Instant::now() + delay));
+            }
+            () = tokio::time::sleep_until(next) => {}
+        }
+    }
+}
+
+/// Writes the status if it changed.
+async fn write(context: &Context, object: &SearchDomain, lookup: &DomainLookup) -> kube::Result<()> {
+    let old = object.status.clone().unwrap_or_default();
+    let (clusters, condition) = wanted(&old, lookup);
+    let conditions = decide(&old.conditions, &[condition], Timestamp::now());
+    if clusters == old.clusters && conditions.is_none() {
+        return Ok(());
+    }
+    let status = json!({ "clusters": clusters, "conditions": conditions.unwrap_or(old.conditions) });
+    let api: Api<SearchDomain> = Api::all(context.client.clone());
+    let body = json!({ "status": status });
+    unless_gone(api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(body)).await).map(drop)
+}
+
+/// The entries and the condition. While the DNS server does not answer, the entries stay: it says nothing about the clusters.
+fn wanted(old: &SearchDomainStatus, lookup: &DomainLookup) -> (Vec<SearchDomainEntry>, DesiredCondition) {
+    let instances = match lookup.result() {
+        Ok(instances) => instances,
+        Err(fault) => {
+            let text = format!("{fault}: is the domain right, and does the DNS of this cluster forward it?");
+            return (old.clusters.clone(), DesiredCondition::no(RESOLVED, ResolvedReason::Unanswered, text));
+        }
+    };
+    let broken: Vec<_> = instances.iter().filter(|instance| instance.found.is_err()).map(|one| one.name.as_str()).collect();
+    let condition = if instances.is_empty() {
+        let text = "the domain has no PTR record for _liqo_auth._tcp";
+        DesiredCondition::no(RESOLVED, ResolvedReason::NoEntry, text)
+    } else if broken.is_empty() {
+        DesiredCondition::yes(RESOLVED, ResolvedReason::Resolved, format!("{} clusters", instances.len()))
+    } else {
+        let text = format!("{} of {} entries do not describe a cluster: {}", broken.len(), instances.len(), broken.join(", "));
+        DesiredCondition::no(RESOLVED, ResolvedReason::BrokenEntries, text)
+    };
+    (instances.into_iter().map(entry).collect(), condition)
+}
+
+fn entry(instance: Instance) -> SearchDomainEntry {
+    match instance.found {
+        Ok(found) => SearchDomainEntry {
+            name: instance.name,
+            cluster_id: Some(found.cluster_id),
+            cluster_name: Some(found.cluster_name),
+            auth_urls: found.auth_urls,
+            protocol: found.protocol.to_vec(),
+            problem: None,
+        },
+        Err(fault) => SearchDomainEntry { name: instance.name, problem: Some(fault.to_string()), ..SearchDomainEntry::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_discovery::message::{Data, Message, Outcome, Record};
+
+    use super::*;
+
+    #[test]
+    fn while_the_server_is_silent_the_entries_stay() {
+        let known = SearchDomainEntry { name: "milan".into(), ..SearchDomainEntry::default() };
+        let old = SearchDomainStatus { clusters: vec![known], conditions: Vec::new() };
+        let mut lookup = DomainLookup::new("example.org");
+        for question in lookup.questions() {
+            lookup.answered(&question, None);
+        }
+        let (clusters, condition) = wanted(&old, &lookup);
+        assert_eq!((clusters, condition.reason.as_str()), (old.clusters, "Unanswered"));
+    }
+
+    #[test]
+    fn broken_entries_are_listed_with_what_is_wrong() {
+        let mut lookup = DomainLookup::new("example.org");
+        let service = "_liqo_auth._tcp.example.org";
+        loop {
+            let questions = lookup.questions();
+            if questions.is_empty() {
+                break;
+            }
+            for question in questions {
+                let target = Data::Ptr(format!("milan.{service}"));
+                let records = vec![Record { name: service.into(), ttl: 60, data: target }];
+                let message = Message {
+                    id: 0,
+                    is_response: true,
+                    is_truncated: false,
+                    outcome: Outcome::Ok,
+                    questions: Vec::new(),
+                    records,
+                };
+                lookup.answered(&question, Some(&message));
+            }
+        }
+        let (clusters, condition) = wanted(&SearchDomainStatus::default(), &lookup);
+        assert_eq!((clusters[0].name.as_str(), clusters[0].problem.as_deref()), ("milan", Some("it has no TXT record")));
+        assert_eq!((condition.reason.as_str(), condition.status), ("BrokenEntries", Some(false)));
+    }
+}

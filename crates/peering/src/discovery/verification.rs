@@ -1,0 +1,161 @@
+//! Calls announced URLs, and remembers at which of them the announced cluster proved its ID.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use liqo_api::{ClusterId, valid_cluster_name};
+use liqo_discovery::merge::{Found, Verified};
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::{
+    auth::client::AuthClient,
+    protocol::{PROTOCOL, negotiate},
+};
+
+/// Maximum number of calls at the same time.
+const MAX_CONCURRENT: usize = 8;
+/// A URL that answered is called again after this time.
+const PROVED_FOR: Duration = Duration::from_secs(120);
+/// A URL that did not answer is called again after a delay between these, which doubles.
+const MIN_RETRY_DELAY: Duration = Duration::from_secs(2);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
+/// Maximum length of a stored reason in characters.
+const MAX_REASON_LEN: usize = 300;
+
+/// The result of a call: the name of the cluster that proved its ID, or the reason.
+type Outcome = Result<String, String>;
+type Target = (ClusterId, String);
+
+struct Check {
+    outcome: Option<Outcome>,
+    due: Instant,
+    delay: Duration,
+    is_running: bool,
+}
+
+/// The announced URLs, and what calls to them showed.
+#[derive(Default)]
+pub struct Verification {
+    checks: BTreeMap<Target, Check>,
+    calls: JoinSet<(Target, Outcome)>,
+}
+
+impl Verification {
+    /// Forgets URLs that are not announced any more, and calls those that are due.
+    pub fn update(&mut self, found: &BTreeMap<ClusterId, Found>, now: Instant) {
+        let is_announced = |(id, url): &Target| found.get(id).is_some_and(|found| found.announcement.auth_urls.contains(url));
+        self.checks.retain(|target, _| is_announced(target));
+        for (id, found) in found {
+            for url in &found.announcement.auth_urls {
+                let new = Check { outcome: None, due: now, delay: MIN_RETRY_DELAY, is_running: false };
+                self.checks.entry((id.clone(), url.clone())).or_insert(new);
+            }
+        }
+        let mut due: Vec<_> = self.checks.iter_mut().filter(|(_, check)| !check.is_running && check.due <= now).collect();
+        // Whoever announces many URLs at which nobody answers does not hold up those that were never called.
+        due.sort_by_key(|(_, check)| (check.outcome.is_some(), check.due));
+        for (target, check) in due.into_iter().take(MAX_CONCURRENT.saturating_sub(self.calls.len())) {
+            check.is_running = true;
+            let target = target.clone();
+            self.calls.spawn(async move {
+                let outcome = call(&target.0, &target.1).await;
+                (target, outcome)
+            });
+        }
+    }
+
+    /// Waits until a call ends; for ever if there is none.
+    pub async fn next(&mut self) {
+        match self.calls.join_next().await {
+            Some(Ok((target, outcome))) => self.record(&target, outcome, Instant::now()),
+            Some(Err(_)) => {}
+            None => std::future::pending().await,
+        }
+    }
+
+    fn record(&mut self, target: &Target, outcome: Outcome, now: Instant) {
+        let Some(check) = self.checks.get_mut(target) else { return };
+        check.is_running = false;
+        if outcome.is_ok() {
+            (check.due, check.delay) = (now + PROVED_FOR, MIN_RETRY_DELAY);
+        } else {
+            check.due = now + check.delay;
+            check.delay = (check.delay * 2).min(MAX_RETRY_DELAY);
+        }
+        check.outcome = Some(outcome);
+    }
+
+    /// When the next call is due.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.checks.values().filter(|check| !check.is_running).map(|check| check.due).min()
+    }
+
+    /// What is known about a cluster.
+    pub fn of(&self, id: &ClusterId) -> Verified {
+        let mut verified = Verified::default();
+        for ((_, url), check) in self.checks.range((id.clone(), String::new())..).take_while(|((of, _), _)| of == id) {
+            match &check.outcome {
+                Some(Ok(_)) => _ = verified.proved.insert(url.clone()),
+                Some(Err(reason)) => _ = verified.failed.insert(url.clone(), reason.clone()),
+                None => {}
+            }
+        }
+        verified
+    }
+
+    /// The name that the cluster gave when it proved its ID at this URL.
+    pub fn name(&self, id: &ClusterId, url: &str) -> Option<String> {
+        self.checks.get(&(id.clone(), url.to_owned()))?.outcome.clone()?.ok()
+    }
+}
+
+async fn call(id: &ClusterId, url: &str) -> Outcome {
+    let shorten =
+        |text: String| text.chars().filter(|character| !character.is_control()).take(MAX_REASON_LEN).collect::<String>();
+    let client = AuthClient::new(id, url).map_err(|error| shorten(error.to_string()))?;
+    let ids = client.ids().await.map_err(|error| shorten(error.to_string()))?;
+    negotiate(PROTOCOL, ids.protocol).map_err(|error| shorten(error.to_string()))?;
+    if valid_cluster_name(&ids.cluster_name) { Ok(ids.cluster_name) } else { Err("its cluster name is not valid".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use liqo_api::Discovery;
+    use liqo_discovery::announcement::Announcement;
+
+    use super::*;
+
+    fn found(urls: &[&str]) -> BTreeMap<ClusterId, Found> {
+        let id = ClusterId::of_public_key(&[1; 32]);
+        let announcement = Announcement {
+            cluster_id: id.clone(),
+            cluster_name: "milan".into(),
+            auth_urls: urls.iter().map(ToString::to_string).collect(),
+            protocol: [1, 1],
+        };
+        BTreeMap::from([(id, Found { announcement, ways: vec![Discovery::LAN], sources: Vec::new() })])
+    }
+
+    #[tokio::test]
+    async fn each_url_is_called_once_and_again_after_growing_delays() {
+        let (id, mut verification) = (ClusterId::of_public_key(&[1; 32]), Verification::default());
+        // No packet leaves: these are refused before.
+        let all = found(&["https://127.0.0.1:1", "http://203.0.113.1"]);
+        verification.update(&all, Instant::now());
+        verification.next().await;
+        verification.next().await;
+        let verified = verification.of(&id);
+        assert_eq!((verified.proved.len(), verified.failed.len()), (0, 2), "{verified:?}");
+        let now = Instant::now();
+        verification.update(&all, now);
+        assert!(verification.calls.is_empty(), "it waits");
+        let target = (id.clone(), "https://127.0.0.1:1".to_owned());
+        for _ in 0..20 {
+            verification.record(&target, Err("no".into()), now);
+        }
+        assert_eq!(verification.checks[&target].due, now + MAX_RETRY_DELAY);
+        verification.record(&target, Ok("milan".into()), now);
+        assert_eq!(verification.name(&id, &target.1).as_deref(), Some("milan"));
+        verification.update(&found(&[]), now);
+        assert_eq!(verification.of(&id), Verified::default(), "it is announced no more");
+    }
+}

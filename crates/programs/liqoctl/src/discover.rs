@@ -1,0 +1,268 @@
+//! `liqoctl discover`: the clusters that discovery finds now.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, ResourceExt as _, api::ListParams};
+use liqo_api::policies::{PolicyPeer, of_peer};
+use liqo_api::{
+    CLUSTERS_KEY, ClusterConfig, ClusterId, DISCOVERED_CLUSTERS, ForeignCluster, PeeringIntent, PeeringPolicy, SYSTEM_NAMESPACE,
+    SearchDomain, links,
+};
+use liqo_discovery::merge::Discovered;
+use serde::Serialize;
+
+use crate::{
+    cluster::{Cluster, Explained as _, list_or_none},
+    output::{self, plain},
+};
+
+/// What discovery finds, and where it looks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Found {
+    /// Whether this cluster looks for others on the local network.
+    pub lan: bool,
+    /// The domains that it looks in.
+    pub domains: Vec<Domain>,
+    pub clusters: Vec<Shown>,
+}
+
+/// A `SearchDomain`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Domain {
+    pub name: String,
+    pub domain: String,
+    /// What is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Its entries that do not describe a cluster.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub broken_entries: Vec<String>,
+}
+
+/// A cluster that is found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shown {
+    /// Name of its `ForeignCluster`; the name that it announces where there is none.
+    pub name: String,
+    #[serde(rename = "clusterID")]
+    pub cluster_id: ClusterId,
+    /// The address that this cluster uses, or would use.
+    #[serde(rename = "authURL", skip_serializing_if = "Option::is_none")]
+    pub auth_url: Option<String>,
+    /// `LAN`, and names of `SearchDomain`s.
+    pub found_by: Vec<String>,
+    /// Whether this cluster borrows from it.
+    pub borrows: bool,
+    /// Whether this cluster lends to it.
+    pub lends: bool,
+    /// Why this cluster does not borrow from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+pub async fn collect(cluster: &Cluster) -> anyhow::Result<Found> {
+    let everything = ListParams::default();
+    let client = &cluster.client;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), SYSTEM_NAMESPACE);
+    let list = maps.get_opt(DISCOVERED_CLUSTERS).await.doing("read what discovery finds")?;
+    let list = list.and_then(|list| list.data?.remove(CLUSTERS_KEY)).unwrap_or_else(|| "[]".to_owned());
+    let discovered: Vec<Discovered> = serde_json::from_str(&list)?;
+    let records: Vec<ForeignCluster> = list_or_none(&Api::all(client.clone()), &everything).await.doing("list the peers")?;
+    let policies: Vec<PeeringPolicy> = list_or_none(&Api::all(client.clone()), &everything).await.doing("list the policies")?;
+    let domains: Vec<SearchDomain> = list_or_none(&Api::all(client.clone()), &everything).await.doing("list the domains")?;
+    Ok(found(cluster.config().await?.as_ref(), domains, discovered, &records, policies))
+}
+
+fn found(
+    config: Option<&ClusterConfig>,
+    domains: Vec<SearchDomain>,
+    discovered: Vec<Discovered>,
+    records: &[ForeignCluster],
+    policies: Vec<PeeringPolicy>,
+) -> Found {
+    let policies: Vec<_> = policies.into_iter().map(std::sync::Arc::new).collect();
+    let shown = |one: Discovered| {
+        let id = one.announcement.cluster_id;
+        let record = records.iter().find(|record| record.spec.cluster_id == id);
+        let policy = of_peer(&policies, &PolicyPeer::new(&id, record)).into_iter().next().cloned();
+        let announced = one.announcement.auth_urls.into_iter().next();
+        let authenticated = |record: &ForeignCluster| is_true(record, links::AUTHENTICATED);
+        Shown {
+            name: plain(&record.map_or(one.announcement.cluster_name, kube::ResourceExt::name_any)),
+            auth_url: record.and_then(|record| record.spec.auth_url.clone()).or(announced).map(|url| plain(&url)),
+            found_by: one.sources,
+            borrows: record.is_some_and(|record| record.wants_outgoing() && authenticated(record)),
+            lends: record.is_some_and(crate::unpeer::lends_to),
+            reason: reason(record, policy.as_deref(), one.problem),
+            cluster_id: id,
+        }
+    };
+    Found {
+        lan: config.is_some_and(|config| config.spec.discovery.lan.enabled),
+        domains: domains.into_iter().map(domain).collect(),
+        clusters: discovered.into_iter().map(shown).collect(),
+    }
+}
+
+fn is_true(record: &ForeignCluster, link: &str) -> bool {
+    record.condition(link).is_some_and(|condition| condition.status == "True")
+}
+
+/// Why this cluster does not borrow from one that is found. `None`: it does.
+fn reason(record: Option<&ForeignCluster>, policy: Option<&PeeringPolicy>, problem: Option<String>) -> Option<String> {
+    let Some(record) = record else {
+        return Some(problem.map_or_else(|| "its address is being called".to_owned(), |problem| plain(&problem)));
+    };
+    if record.metadata.deletion_timestamp.is_some() {
+        return Some("its ForeignCluster is being deleted".to_owned());
+    }
+    if !record.wants_outgoing() {
+        let name = record.name_any();
+        return Some(match (record.spec.outgoing_peering, policy) {
+            (PeeringIntent::No, _) => format!("outgoingPeering of ForeignCluster {name} is No"),
+            (_, Some(policy)) if policy.spec.consume.automatic => "the peering starts".to_owned(),
+            (_, Some(policy)) => format!(
+                "policy {} starts no peering with it (consume.automatic): peer with `liqoctl peer`, or set discovery.autoPeering",
+                policy.name_any()
+            ),
+            (_, None) => "no policy selects it".to_owned(),
+        });
+    }
+    let broken =
+        [links::IDENTITY_VERIFIED, links::AUTHENTICATED, links::PEER_REACHABLE].into_iter().find(|link| !is_true(record, link));
+    let condition = record.condition(broken?);
+    Some(condition.map_or_else(|| "the peering starts".to_owned(), |condition| plain(&condition.message)))
+}
+
+fn domain(object: SearchDomain) -> Domain {
+    let status = object.status.clone().unwrap_or_default();
+    let failed = status.conditions.iter().find(|condition| condition.status != "True");
+    let broken = status.clusters.iter().filter_map(|entry| Some(format!("{}: {}", entry.name, entry.problem.as_ref()?)));
+    Domain {
+        name: object.name_any(),
+        problem: failed.map(|condition| plain(&condition.message)),
+        broken_entries: broken.map(|text| plain(&text)).collect(),
+        domain: object.spec.domain,
+    }
+}
+
+/// The result as text for people.
+pub fn table(found: &Found) -> String {
+    let peered = |one: &Shown| match (one.borrows, one.lends) {
+        (true, true) => "borrows, lends",
+        (true, false) => "borrows",
+        (false, true) => "lends",
+        (false, false) => "no",
+    };
+    let rows = found.clusters.iter().map(|one| {
+        vec![
+            one.name.clone(),
+            one.cluster_id.to_string(),
+            one.auth_url.clone().unwrap_or_default(),
+            one.found_by.join(", "),
+            peered(one).to_owned(),
+            one.reason.clone().unwrap_or_default(),
+        ]
+    });
+    let mut lines = Vec::new();
+    if found.clusters.is_empty() {
+        lines.push(match (found.lan, found.domains.is_empty()) {
+            (false, true) => {
+                "Discovery is off: switch it on with `liqoctl install --set discovery.lan.enabled=true`, or create a \
+                              SearchDomain."
+                    .to_owned()
+            }
+            _ => "No cluster is found.".to_owned(),
+        });
+    } else {
+        lines.push(output::table(&["NAME", "CLUSTER ID", "ADDRESS", "FOUND BY", "PEERED", "WHY NOT"], rows));
+    }
+    for domain in &found.domains {
+        lines.extend(domain.problem.as_ref().map(|problem| format!("SearchDomain {}: {problem}", domain.name)));
+        lines.extend(domain.broken_entries.iter().map(|entry| format!("  {entry}")));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn milan() -> ClusterId {
+        ClusterId::of_public_key(&[2; 32])
+    }
+
+    fn discovered(problem: Option<&str>) -> Vec<Discovered> {
+        let one = json!([{
+            "clusterID": milan(), "clusterName": "milan", "authURLs": ["https://203.0.113.5:1"], "protocol": [1, 1],
+            "sources": ["LAN", "example"], "problem": problem,
+        }]);
+        serde_json::from_value(one).unwrap()
+    }
+
+    fn record(mut spec: Value, status: &Value) -> ForeignCluster {
+        spec["clusterID"] = json!(milan());
+        spec["authURL"] = json!("https://203.0.113.6:1");
+        let labels = json!({ "liqo.io/managed": "true", "liqo.io/discovered-by": "LAN" });
+        serde_json::from_value(json!({ "metadata": { "name": "milan", "labels": labels }, "spec": spec, "status": status }))
+            .unwrap()
+    }
+
+    fn shown(problem: Option<&str>, record: Option<ForeignCluster>, automatic: bool) -> Shown {
+        let mut policy = PeeringPolicy::new("default", liqo_api::PeeringPolicySpec::default());
+        policy.spec.consume.automatic = automatic;
+        let records: Vec<_> = record.into_iter().collect();
+        found(None, Vec::new(), discovered(problem), &records, vec![policy]).clusters.remove(0)
+    }
+
+    #[test]
+    fn the_reason_says_what_keeps_two_clusters_from_peering() {
+        let reason = |problem, record, automatic| shown(problem, record, automatic).reason.unwrap();
+        assert_eq!(reason(Some("no answer"), None, false), "no answer");
+        assert_eq!(reason(None, None, false), "its address is being called");
+        assert!(reason(None, Some(record(json!({}), &json!({}))), false).contains("policy default starts no peering"));
+        assert_eq!(reason(None, Some(record(json!({}), &json!({}))), true), "the peering starts");
+        assert!(reason(None, Some(record(json!({ "outgoingPeering": "No" }), &json!({}))), true).contains("is No"));
+        let refused = json!({ "automaticOutgoingPeering": true, "conditions": [
+            { "type": "IdentityVerified", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+            { "type": "Authenticated", "status": "False", "reason": "TokenRequired", "message": "needs a token", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+        ] });
+        assert_eq!(reason(None, Some(record(json!({}), &refused)), true), "needs a token");
+    }
+
+    #[test]
+    fn a_peer_is_shown_with_the_address_in_use() {
+        let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+        let conditions = ["IdentityVerified", "Authenticated", "PeerReachable"].map(condition);
+        let status = json!({ "automaticOutgoingPeering": true, "conditions": conditions, "tenantNamespace": "t" });
+        let one = shown(None, Some(record(json!({}), &status)), true);
+        assert_eq!((one.borrows, one.lends, one.reason.as_deref()), (true, true, None));
+        assert_eq!(one.auth_url.as_deref(), Some("https://203.0.113.6:1"));
+        let text = table(&Found { lan: true, domains: Vec::new(), clusters: vec![one] });
+        assert!(text.contains("borrows, lends") && text.contains("LAN, example"), "{text}");
+    }
+
+    #[test]
+    fn whoever_has_not_switched_it_on_is_told_how() {
+        let off = Found { lan: false, domains: Vec::new(), clusters: Vec::new() };
+        assert!(table(&off).contains("discovery.lan.enabled=true"));
+        assert_eq!(table(&Found { lan: true, ..off }), "No cluster is found.");
+    }
+
+    #[test]
+    fn a_domain_shows_its_broken_entries() {
+        let object: SearchDomain = serde_json::from_value(json!({
+            "metadata": { "name": "example" }, "spec": { "domain": "example.org" },
+            "status": { "clusters": [{ "name": "milan", "problem": "it has no TXT record" }], "conditions": [
+                { "type": "Resolved", "status": "False", "reason": "BrokenEntries", "message": "1 of 1", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+            ] },
+        }))
+        .unwrap();
+        let text = table(&Found { lan: false, domains: vec![domain(object)], clusters: Vec::new() });
+        assert_eq!(text, "No cluster is found.\nSearchDomain example: 1 of 1\n  milan: it has no TXT record");
+    }
+}
