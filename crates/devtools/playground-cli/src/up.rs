@@ -181,7 +181,7 @@ async fn install_in(cluster: &Cluster, spec: &ClusterSpec, images: [&ImageSpec; 
     let [image, fabric_image] = images.map(|image| Some(image.reference.clone()));
     let base = if spec.dual_stack { Settings::parse(&DUAL_STACK_SETTINGS)? } else { Settings::default() };
     let settings = Settings { cluster_name: Some(name.clone()), image, fabric_image, avoid_nodes, ..base };
-    let options = install::Options { settings, timeout: TIMEOUT };
+    let options = install::Options { settings, allow_no_policies: false, timeout: TIMEOUT };
     let installed =
         Box::pin(install::install(cluster, &options, &Progress::silent())).await.with_context(|| format!("in cluster {name}"))?;
     match &installed.warning {

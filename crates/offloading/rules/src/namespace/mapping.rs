@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use liqo_api::{
-    ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, Usage, alternative_mapped_namespace, is_reserved, mapped_namespace,
+    ClusterId, MappedNamespace, MappedNamespacePhase, NamespaceMap, Usage, alternative_mapped_namespace, is_reserved,
+    mapped_namespace,
 };
 
 use crate::dns_names;

@@ -151,14 +151,12 @@ pub fn decide(facts: &Facts) -> Decision {
         };
     };
     let mut decision = match (facts.peer, home.deletion, facts.shadow) {
-        (PeerState::Silent, ..) => Decision::nothing(),
-        (PeerState::Down, ..) if home.finished => Decision::nothing(),
-        (PeerState::Down, ..) => Decision::of([Action::NotReady]),
+        (PeerState::Down, ..) if !home.finished => Decision::of([Action::NotReady]),
         (PeerState::Answers, Some(grace), shadow) => deletion(facts, home, grace, shadow),
-        // The shadow pod exists as long as the pod: it is the reason why the pod never runs again.
-        (PeerState::Answers, None, _) if home.finished => Decision::nothing(),
-        (PeerState::Answers, None, Some(shadow)) => running(facts, home, shadow),
-        (PeerState::Answers, None, None) => not_sent(facts, home),
+        (PeerState::Answers, None, Some(shadow)) if !home.finished => running(facts, home, shadow),
+        (PeerState::Answers, None, None) if !home.finished => not_sent(facts, home),
+        // Of a pod that has ended, the shadow pod stays as long as it: it is the reason why the pod never runs again.
+        (PeerState::Answers | PeerState::Down | PeerState::Silent, ..) => Decision::nothing(),
     };
     // Last, so that it delays nothing.
     if home.deletion.is_none() && !home.finished && facts.eviction_delay.is_some() && facts.eviction_delay != home.eviction_delay
