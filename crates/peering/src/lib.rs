@@ -142,7 +142,7 @@ pub async fn run(context: Context, identity: Arc<ClusterIdentity>, auth_port: u1
             addresses::run(context.clone(), Arc::clone(&identity), found),
             tenants.heartbeat(),
             tunnel_clients::run(context.clone(), known),
-            discoverer.run(),
+            Box::pin(discoverer.run()),
         );
         Ok(())
     };
