@@ -26,7 +26,7 @@ pub fn mapped_namespace(namespace: &str, cluster_name: &str, cluster: &ClusterId
     format!("{}-{}-{}", start.trim_end_matches('-'), &short_hash(&whole)[..HASH_LEN], cluster.short())
 }
 
-/// The name instead of a default one that somebody else has taken at the provider: with [`LONG_ID_LEN`] characters of the cluster ID. A
+/// The name instead of a default one that somebody else has taken at the provider: with 16 characters of the cluster ID. A
 /// key whose ID has the same first six characters is quickly found; one with the same sixteen is not. `None` if this is no default name.
 pub fn alternative_mapped_namespace(default: &str, cluster: &ClusterId) -> Option<String> {
     let stem = default.strip_suffix(cluster.short())?.strip_suffix('-')?;

@@ -133,7 +133,7 @@ async fn install(global: &Global, arguments: Install) -> anyhow::Result<()> {
     let options =
         install::Options { settings, allow_no_policies: arguments.without_admission_policies, timeout: arguments.timeout };
     if arguments.dry_run {
-        return output::print_objects(global.output, &install::dry_run(&cluster, &options).await?);
+        return output::print_objects(global.output, &Box::pin(install::dry_run(&cluster, &options)).await?);
     }
     let installed = Box::pin(install::install(&cluster, &options, &Progress::new())).await?;
     output::print(global.output, &installed, install::table)

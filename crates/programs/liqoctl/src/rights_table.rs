@@ -86,8 +86,8 @@ fn resources(rule: &Value) -> String {
     let all: Vec<String> =
         texts(rule, "resources").into_iter().flat_map(|resource| groups.iter().map(move |group| one(resource, group))).collect();
     let names = texts(rule, "resourceNames");
-    let named = if names.is_empty() { String::new() } else { format!(" named {}", names.join(", ")) };
-    all.join(", ") + &named
+    let suffix = if names.is_empty() { String::new() } else { format!(" named {}", names.join(", ")) };
+    all.join(", ") + &suffix
 }
 
 /// `read` is get, list and watch; `write` is create, update, patch and delete.
@@ -96,7 +96,7 @@ fn verbs(rule: &Value) -> String {
     let mut words = Vec::new();
     for (word, all) in [("read", &READ[..]), ("write", &WRITE[..])] {
         if all.iter().all(|verb| verbs.contains(verb)) {
-            verbs.retain(|verb| !all.contains(verb) && !(word == "write" && *verb == "deletecollection"));
+            verbs.retain(|verb| !(all.contains(verb) || word == "write" && *verb == "deletecollection"));
             words.push(word);
         }
     }
@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    fn role(name: &str, namespace: Option<&str>, rules: Value) -> DynamicObject {
+    fn role(name: &str, namespace: Option<&str>, rules: &Value) -> DynamicObject {
         let metadata = json!({ "name": name, "namespace": namespace });
         serde_json::from_value(
             json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": rules }),
@@ -125,7 +125,7 @@ mod tests {
             { "apiGroups": [""], "resources": ["pods"], "resourceNames": ["a", "b"],
               "verbs": ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"] },
         ]);
-        let table = table(&[role(MANAGER, Some("liqo"), rules)]).unwrap();
+        let table = table(&[role(MANAGER, Some("liqo"), &rules)]).unwrap();
         let lines: Vec<&str> = table.lines().skip(2).collect();
         assert_eq!(lines[0], "| manager | namespace `liqo` | `events`, `events.events.k8s.io` | create, patch |");
         assert_eq!(lines[1], "| manager | namespace `liqo` | `resourceoffers.sharing.liqo.io/status` | get |");
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_role_that_nobody_described_is_an_error() {
-        assert!(matches!(table(&[role("other", None, json!([]))]), Err(RightsError::Role(..))));
+        assert!(matches!(table(&[role("other", None, &json!([]))]), Err(RightsError::Role(..))));
     }
 
     #[test]

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use liqo_api::{Key, Usage};
-use serde_json::Value;
 
-use crate::json::items;
 use crate::pod::usage::ConsumerPolicy;
 use crate::replica::kind::Kind;
 use crate::replica::source::{Problem, Source};
@@ -14,16 +12,6 @@ use crate::replica::source::{Problem, Source};
 /// Maximum number of ports of one Service.
 const MAX_PORTS: usize = 20;
 const QUOTA_EXCEEDED: &str = "QuotaExceeded";
-
-/// What a Service or slice costs each node; 0 for other kinds.
-pub(super) fn weight(kind: Kind, content: &Value) -> usize {
-    match kind {
-        Kind::Service => items(content, "/spec/ports").len(),
-        // A slice without ports may have an endpoint for each port of its Service.
-        Kind::EndpointSlice => items(content, "/endpoints").len() * items(content, "/ports").len().max(1),
-        _ => 0,
-    }
-}
 
 /// Which Services and slices of one consumer have no room here.
 #[derive(Clone, Debug, Default)]
@@ -115,7 +103,7 @@ fn order(source: &Source) -> (bool, Timestamp, &Key) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::fixtures::{object, policy};

@@ -10,14 +10,14 @@ use liqo_api::record_text::{self, MAX_OBJECT_LEN};
 use liqo_api::{Exposure, Key, ReflectedObject, annotations, finalizers, labels, short_hash};
 use serde_json::{Map, Value, json};
 
-use crate::json::text;
+use crate::json::{items, text};
 use crate::pod::local_status::cut;
 use crate::pod::reported_status::sorted;
 use crate::replica::isolation::{self, IsolationPolicy};
 use crate::replica::kind::Kind;
 use crate::replica::network_policy::NetworkPolicy;
 use crate::replica::record::obstacle_of_secret;
-use crate::replica::{exposure, ingress, service, service_quota};
+use crate::replica::{exposure, ingress, service};
 use crate::{dns_names, finalizer};
 
 /// The `ConfigMap` that every cluster's controller manager writes into every namespace, and restores.
@@ -32,6 +32,16 @@ pub(super) const MAX_POLICIES: usize = 200;
 
 /// How many addresses one message names.
 const NAMED_ADDRESSES: usize = 10;
+
+/// What a Service or slice costs each node; 0 for other kinds.
+fn weight(kind: Kind, content: &Value) -> usize {
+    match kind {
+        Kind::Service => items(content, "/spec/ports").len(),
+        // A slice without ports may have an endpoint for each port of its Service.
+        Kind::EndpointSlice => items(content, "/endpoints").len() * items(content, "/ports").len().max(1),
+        _ => 0,
+    }
+}
 
 /// Why an object has no replica, or one that differs from the object at home.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,7 +182,7 @@ impl Source {
             home: object.spec.namespace,
             kind,
             name,
-            weight: kind.map_or(0, |kind| service_quota::weight(kind, content)),
+            weight: kind.map_or(0, |kind| weight(kind, content)),
             content: kept.filter(|_| problem.is_none()).map(Into::into),
             problem,
             partial,
