@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::Api;
-use liqo_tests::{World, eventually, still};
+use liqo_tests::{World, eventually};
 use serde_json::json;
 
 use crate::{
@@ -151,16 +151,22 @@ pub async fn a_namespace_that_exists_at_the_provider_is_not_taken_over(world: Ar
     milan.kubectl(&["create", "namespace", &taken]).await?;
     milan.kubectl(&["-n", &taken, "create", "configmap", "precious"]).await?;
     rome.kubectl(&["create", "namespace", "taken"]).await?;
-    rome.liqoctl(&["offload", "namespace", "taken", "--pod-offloading-strategy", "Remote", "--timeout", "1s"]).await.ok();
+    // The name with more of the cluster ID is free.
+    rome.liqoctl(&["offload", "namespace", "taken", "--pod-offloading-strategy", "Remote"]).await?;
+    let other = format!("taken-rome-{}", &id[..16]);
+    rome.apply(&deployment("taken", "web", 1)).await?;
+    rome.ready_pods("taken", "app=web", 1).await?;
+    ensure!(milan.pods(&other, "app=web").await?.len() == 1, "no pod in {other}");
+    ensure!(milan.pods(&taken, "app=web").await?.is_empty(), "a pod in the namespace that was there before");
+    rome.delete_namespace("taken").await?;
+    // A name that somebody chose has no other.
+    rome.kubectl(&["create", "namespace", "taken"]).await?;
+    let chosen = ["--namespace-mapping-strategy", "SelectedName", "--remote-namespace-name", &taken];
+    rome.liqoctl(&[&["offload", "namespace", "taken", "--timeout", "1s"][..], &chosen].concat()).await.ok();
     eventually("the NamespaceOffloading says why", Duration::from_secs(20), || async {
         let offloading = rome.object(&["-n", "taken", "namespaceoffloading", "offloading"]).await?.unwrap_or_default();
         let said = offloading["status"]["remoteNamespaces"][0]["message"].as_str().unwrap_or_default().to_owned();
-        Ok(said.contains(&taken).then_some(()))
-    })
-    .await?;
-    rome.apply(&deployment("taken", "web", 1)).await?;
-    still("no pod in the namespace that was there before", Duration::from_secs(4), 0, || async {
-        Ok(milan.pods(&taken, "app=web").await?.len())
+        Ok((!said.is_empty()).then_some(()))
     })
     .await?;
     rome.delete_namespace("taken").await?;

@@ -28,7 +28,7 @@ use crate::{ClusterId, Condition, is_own, schema};
     printcolumn(name = "Honoured", type_ = "string", json_path = ".status.conditions[?(@.type==\"Honoured\")].status"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
-#[x_kube(validation = kube::core::Rule::new("!has(self.provide) || !has(self.provide.tokenRequired) || self.provide.tokenRequired || (has(self.peers) && (has(self.peers.clusterIDs) || has(self.peers.names) || has(self.peers.selector) || (has(self.peers.discoveredBy) && !('Manual' in self.peers.discoveredBy))))").message("tokenRequired: false needs peers by clusterIDs, names, selector, or discoveredBy without Manual: else every cluster that reaches the auth endpoint may borrow"))]
+#[x_kube(validation = kube::core::Rule::new("!has(self.provide) || !has(self.provide.tokenRequired) || self.provide.tokenRequired || (has(self.peers) && ((has(self.peers.clusterIDs) && self.peers.clusterIDs.size() > 0) || (has(self.peers.names) && self.peers.names.size() > 0) || (has(self.peers.selector) && ((has(self.peers.selector.matchLabels) && self.peers.selector.matchLabels.size() > 0) || (has(self.peers.selector.matchExpressions) && self.peers.selector.matchExpressions.size() > 0))) || (has(self.peers.discoveredBy) && self.peers.discoveredBy.size() > 0 && !('Manual' in self.peers.discoveredBy))))").message("tokenRequired: false needs peers by clusterIDs, names, selector, or discoveredBy without Manual: else every cluster that reaches the auth endpoint may borrow"))]
 #[serde(rename_all = "camelCase")]
 pub struct PeeringPolicySpec {
     /// Priority of this policy. If several policies select a peer, the one with the highest priority applies.
@@ -449,8 +449,8 @@ impl Default for Usage {
             load_balancer_classes: Vec::new(),
             max_load_balancers: 10,
             max_namespaces: 50,
-            max_services: 200,
-            max_endpoints: 5000,
+            max_services: 1000,
+            max_endpoints: 50_000,
             allowed_ingress_sources: Vec::new(),
             pod_security: PodSecurity::default(),
             runtime_class_name: None,

@@ -109,7 +109,11 @@ impl DomainLookup {
         let read = |instance: String| {
             let name = instance.strip_suffix(&self.service).unwrap_or(&instance).trim_end_matches('.').to_owned();
             let target = last_alias(&instance, &self.records);
+            let hosts = servers(&target, &self.records).into_iter().map(|server| last_alias(&server.host, &self.records));
+            let silent = { hosts }.find(|host| self.unanswered.contains(host) && addresses(host, &self.records).is_empty());
             let found = match describe(&target, &self.records) {
+                // Without its addresses, its URLs would change for a while.
+                Ok(_) if silent.is_some() => Err(LookupFault::Unanswered(silent.unwrap_or_default())),
                 Err(_) if self.unanswered.contains(&target) => Err(LookupFault::Unanswered(target)),
                 Err(fault) => Err(fault.into()),
                 Ok(announcement) => {

@@ -4,7 +4,7 @@
 //! neither replaces nor ends the one of that cluster. The manager tries the URLs of all of them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     time::{Duration, Instant},
 };
@@ -22,9 +22,9 @@ pub const LAN_DOMAIN: &str = "local";
 pub const MAX_ENTRIES: usize = 256;
 /// Maximum number of entries of one sender. A cluster announces only itself.
 pub const MAX_ENTRIES_PER_SENDER: usize = 4;
-/// Maximum number of entries of one cluster: it has several addresses, and may change its gateway.
-pub const MAX_ENTRIES_PER_CLUSTER: usize = 16;
-/// Maximum number of clusters that are reported.
+/// Maximum number of entries of one cluster, which has several addresses, and may change its gateway. Each has a URL in the report.
+pub const MAX_ENTRIES_PER_CLUSTER: usize = MAX_URLS;
+/// Maximum number of clusters. Later ones are ignored until one of these expires.
 pub const MAX_CLUSTERS: usize = 64;
 /// Bounds of the time for which an entry lives without being announced again.
 const MIN_TTL: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ const MAX_PER_MESSAGE: usize = 4;
 pub enum Heard {
     /// It is there, for so many seconds.
     Present(Announcement, u32),
-    /// It said goodbye.
+    /// It said goodbye, or somebody in its name.
     Gone(ClusterId),
 }
 
@@ -92,8 +92,12 @@ impl LanTable {
     pub fn hear(&mut self, sender: IpAddr, heard: Heard, now: Instant) -> Result<(), Ignored> {
         self.expire(now);
         match heard {
+            // Not at once: another node of the cluster, or the cluster itself if it did not say that, announces it again (RFC 6762,
+            // section 10.1).
             Heard::Gone(id) => {
-                self.entries.remove(&(id, sender));
+                if let Some(entry) = self.entries.get_mut(&(id, sender)) {
+                    entry.expires = entry.expires.min(now + MIN_TTL);
+                }
                 Ok(())
             }
             Heard::Present(announcement, _) if announcement.cluster_id == self.own => Err(Ignored::Own),
@@ -111,9 +115,12 @@ impl LanTable {
 
     fn is_full_for(&self, (id, sender): &(ClusterId, IpAddr)) -> bool {
         let count = |fits: &dyn Fn(&(ClusterId, IpAddr)) -> bool| self.entries.keys().filter(|key| fits(key)).count();
+        let of_cluster = count(&|key| key.0 == *id);
+        let clusters = self.entries.keys().map(|key| &key.0).collect::<BTreeSet<_>>().len();
         self.entries.len() >= MAX_ENTRIES
             || count(&|key| key.1 == *sender) >= MAX_ENTRIES_PER_SENDER
-            || count(&|key| key.0 == *id) >= MAX_ENTRIES_PER_CLUSTER
+            || of_cluster >= MAX_ENTRIES_PER_CLUSTER
+            || (of_cluster == 0 && clusters >= MAX_CLUSTERS)
     }
 
     /// Forgets what has expired.
@@ -144,7 +151,7 @@ impl LanTable {
             }
             Some(merged)
         });
-        merged.take(MAX_CLUSTERS).collect()
+        merged.collect()
     }
 
     pub fn len(&self) -> usize {
@@ -188,6 +195,8 @@ mod tests {
         table.hear(sender(2), present(2, "https://203.0.113.2:1", 120), start).unwrap();
         assert_eq!(table.clusters().len(), 2);
         table.hear(sender(1), Heard::Gone(id(1)), start).unwrap();
+        assert_eq!(table.clusters().len(), 2, "it may contradict");
+        table.expire(start + MIN_TTL);
         assert_eq!(table.clusters().iter().map(|one| one.cluster_id.clone()).collect::<Vec<_>>(), [id(2)]);
         assert_eq!(table.next_expiry(), Some(start + seconds(120)));
         table.expire(start + seconds(120));
@@ -233,6 +242,20 @@ mod tests {
         table.hear(sender(2), present(200, "https://203.0.113.2:1", 120), now).unwrap();
         // Its own entries stay current.
         table.hear(sender(1), present(1, "https://203.0.113.1:2", 120), now).unwrap();
+    }
+
+    #[test]
+    fn those_who_were_there_first_stay() {
+        let (mut table, now) = (LanTable::new(id(0)), Instant::now());
+        table.hear(sender(1), present(250, "https://203.0.113.1:1", 120), now).unwrap();
+        for number in 1..=200_u8 {
+            let _ = table.hear(sender(2 + number / 3), present(number, "https://203.0.113.2:1", 120), now);
+            // Those who announce the same cluster from other addresses.
+            let _ = table.hear(sender(2 + number), present(250, &format!("https://203.0.113.3:{number}"), 120), now);
+        }
+        let clusters = table.clusters();
+        let first = clusters.iter().find(|one| one.cluster_id == id(250)).expect("it is still there");
+        assert!(clusters.len() == MAX_CLUSTERS && first.auth_urls.contains(&"https://203.0.113.1:1".to_owned()));
     }
 
     #[test]

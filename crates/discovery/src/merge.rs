@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use liqo_api::{ClusterId, Discovery, ForeignCluster, PeeringIntent, annotations, labels};
+use liqo_api::{ClusterId, Discovery, ForeignCluster, PeeringIntent, RequestedResources, annotations, labels};
 use serde::{Deserialize, Serialize};
 
 use crate::announcement::{Announcement, MAX_URLS};
@@ -103,7 +103,8 @@ impl Known {
                 || spec.network != auto
                 || !spec.offers.is_empty()
                 || !spec.tunnel.is_empty()
-                || spec.token_secret_name.is_some(),
+                || spec.token_secret_name.is_some()
+                || spec.request != RequestedResources::default(),
             deleting: record.metadata.deletion_timestamp.is_some(),
         }
     }
@@ -129,8 +130,9 @@ pub enum Change {
 pub fn decide(found: Option<&Found>, known: Option<&Known>, verified: &Verified, created: usize) -> Change {
     match (found, known) {
         (_, Some(known)) if known.by_person || known.deleting => Change::Nothing,
-        // A person gave it the URL, by which it may be reached in another way on purpose.
-        (_, Some(known)) if known.way.is_none() && known.auth_url.is_some() => Change::Nothing,
+        // A person gave it the URL, by which it may be reached in another way on purpose. Or a consumer came by itself: that somebody
+        // announces it does not change the policy for it.
+        (_, Some(known)) if known.way.is_none() && (known.auth_url.is_some() || known.is_peered) => Change::Nothing,
         (None, Some(known)) if known.way.is_some() && !known.is_peered && !known.is_decided => Change::Delete,
         (None, _) => Change::Nothing,
         (Some(found), None) => match (first_proved(found, verified), found.ways.first()) {
@@ -144,7 +146,8 @@ pub fn decide(found: Option<&Found>, known: Option<&Known>, verified: &Verified,
             let stays =
                 current.is_some_and(|url| found.announcement.auth_urls.contains(url) && !verified.failed.contains_key(url));
             let auth_url = Some(proved).filter(|_| !stays);
-            let is_stale = known.way.is_none_or(|way| !found.ways.contains(&way));
+            // The way decides which policy applies, so it does not change under a peering.
+            let is_stale = !known.is_peered && known.way.is_none_or(|way| !found.ways.contains(&way));
             let way = found.ways.first().copied().filter(|_| is_stale);
             if auth_url.is_none() && way.is_none() { Change::Nothing } else { Change::Update { way, auth_url } }
         }
@@ -246,10 +249,12 @@ mod tests {
     }
 
     #[test]
-    fn the_object_of_a_consumer_that_is_found_gets_its_address_and_the_label() {
-        let came = Known { way: None, auth_url: None, is_peered: true, ..made() };
+    fn the_object_of_a_consumer_gets_its_address_and_the_label_only_without_a_peering() {
+        let came = Known { way: None, auth_url: None, is_peered: false, ..made() };
         let update = Change::Update { way: Some(Discovery::DNS), auth_url: Some(HERE.into()) };
         assert_eq!(decide(Some(&found(&[Discovery::DNS], &[HERE])), Some(&came), &proved(&[HERE]), 0), update);
+        let borrows = Known { is_peered: true, ..came.clone() };
+        assert_eq!(decide(Some(&found(&[Discovery::DNS], &[HERE])), Some(&borrows), &proved(&[HERE]), 0), Change::Nothing);
         let with_url = Known { auth_url: Some(THERE.into()), ..came };
         assert_eq!(decide(Some(&found(&[Discovery::DNS], &[HERE])), Some(&with_url), &proved(&[HERE]), 0), Change::Nothing);
     }
@@ -261,6 +266,8 @@ mod tests {
         let dns = found(&[Discovery::DNS], &[HERE]);
         let update = Change::Update { way: Some(Discovery::DNS), auth_url: None };
         assert_eq!(decide(Some(&dns), Some(&made()), &proved(&[HERE]), 1), update);
+        let peered = Known { is_peered: true, ..made() };
+        assert_eq!(decide(Some(&dns), Some(&peered), &proved(&[HERE]), 1), Change::Nothing, "another policy might apply");
     }
 
     #[test]

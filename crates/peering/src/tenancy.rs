@@ -395,6 +395,10 @@ impl Tenancies for Tenants {
         self.namespaces.get(&Key::new("", tenant_namespace(consumer))).is_some() || self.find_record(consumer).is_some()
     }
 
+    fn needs_no_token(&self, consumer: &ClusterId) -> bool {
+        self.admission_without_record(consumer).needs_no_token
+    }
+
     async fn known(&self, consumer: &ClusterId, name: &str) -> Result<Known, TenancyError> {
         let namespace = self.live_namespace(consumer).await?;
         let approved = namespace.as_ref().is_some_and(|namespace| !namespace.terminating && !namespace.ending);

@@ -97,7 +97,7 @@ fn network(count: u8) -> io::Result<&'static [Namespace]> {
         ))?;
         node.ip(&format!(
             "link set lo up\nlink set eth0 up\naddress add 192.0.2.{number}/24 dev eth0\n\
-             link add veth9 type dummy\nlink set veth9 up\naddress add 198.51.100.{number}/24 dev veth9\n"
+             link add veth9 type veth peer name veth8\nlink set veth8 up\nlink set veth9 up\naddress add 198.51.100.{number}/24 dev veth9\n"
         ))?;
         nodes.push(node);
     }

@@ -357,10 +357,14 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Whether an address means the machine that uses it.
+/// Whether an address means the machine that uses it, or its link, where services of clouds give out credentials.
 pub fn only_local(address: IpAddr) -> bool {
     let address = address.to_canonical();
-    address.is_loopback() || address.is_unspecified()
+    let is_of_link = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    address.is_loopback() || address.is_unspecified() || is_of_link
 }
 
 /// A peer's text, cut to 500 characters and without control characters, so that it can be shown.

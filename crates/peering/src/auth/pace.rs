@@ -46,6 +46,7 @@ impl Bucket {
 pub(super) struct Turns {
     consumers: Mutex<HashMap<ClusterId, Consumer>>,
     strangers: Mutex<Bucket>,
+    leaving: Mutex<Bucket>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,6 +67,11 @@ impl Turns {
         }
         consumer.has_turn = true;
         Some(Turn { turns: self, consumer: id.clone() })
+    }
+
+    /// Whether this cluster may look for what a key that it does not know wants to end.
+    pub fn of_leaving(&self, now: Duration) -> bool {
+        self.leaving.lock().take(OF_STRANGERS, now)
     }
 
     /// Whether this cluster may work for a key that it does not know.

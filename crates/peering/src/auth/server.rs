@@ -92,6 +92,9 @@ pub trait Tenancies: Send + Sync + 'static {
     /// Whether the caches show a tenancy or a `ForeignCluster` of this consumer.
     fn is_known(&self, consumer: &ClusterId) -> bool;
 
+    /// Whether a policy in the cache lets in a consumer that this cluster does not know without a token.
+    fn needs_no_token(&self, consumer: &ClusterId) -> bool;
+
     /// What is known about a consumer that calls itself by this valid name.
     fn known(&self, consumer: &ClusterId, name: &str) -> impl Future<Output = Result<Known, TenancyError>> + Send;
 
@@ -337,7 +340,9 @@ impl<T: Tenancies> Endpoint<T> {
     fn turn(&self, signer: &ClusterId, token: &TokenVerdict) -> Result<Turn<'_>, Refusal> {
         let now = self.started.elapsed();
         if !self.tenancies.is_known(signer) {
-            decide::admit_stranger(token)?;
+            if !self.tenancies.needs_no_token(signer) {
+                decide::admit_stranger(token)?;
+            }
             if !self.turns.of_strangers(now) {
                 return Err(decide::too_often());
             }
@@ -369,7 +374,7 @@ impl<T: Tenancies> Endpoint<T> {
         };
         let now = self.started.elapsed();
         // The caches may not show a new tenancy yet, so a stranger is looked up too, but not often.
-        let is_let_in = self.tenancies.is_known(&signer) || self.turns.of_strangers(now);
+        let is_let_in = self.tenancies.is_known(&signer) || self.turns.of_leaving(now);
         let Some(_turn) = self.turns.of_consumer(&signer, now).filter(|_| is_let_in) else {
             return Ok(denied(&signer, decide::too_often()));
         };

@@ -35,6 +35,8 @@ use crate::{
 struct InMemory {
     tenants: Mutex<HashMap<ClusterId, String>>,
     blocked: Mutex<HashSet<ClusterId>>,
+    /// Those that a policy lets in without a token.
+    named: Mutex<HashSet<ClusterId>>,
     one_time: Mutex<HashSet<String>>,
     claimed: Mutex<HashMap<String, ClusterId>>,
     granted: Mutex<usize>,
@@ -96,6 +98,10 @@ impl Tenancies for InMemory {
             || self.blocked.lock().unwrap().contains(consumer)
     }
 
+    fn needs_no_token(&self, consumer: &ClusterId) -> bool {
+        self.named.lock().unwrap().contains(consumer)
+    }
+
     async fn known(&self, consumer: &ClusterId, _name: &str) -> Result<Known, TenancyError> {
         self.looks.lock().unwrap().0 += 1;
         let name = self.tenants.lock().unwrap().get(consumer).cloned();
@@ -107,7 +113,7 @@ impl Tenancies for InMemory {
             cluster_name: name,
             incoming,
             by_hand: self.by_hand,
-            needs_no_token: false,
+            needs_no_token: self.named.lock().unwrap().contains(consumer),
             waits,
         })
     }
@@ -349,6 +355,27 @@ async fn a_stranger_without_a_token_or_with_a_wrong_one_is_denied() {
     assert_eq!(reason(ask(&milan, &rome, "rome", None).await), reasons::TOKEN_REQUIRED);
     assert_eq!(reason(ask(&milan, &rome, "rome", Some("guess")).await), reasons::TOKEN_INVALID);
     assert_eq!(*milan.cluster.granted.lock().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_consumer_that_a_policy_names_needs_neither_record_nor_token() {
+    let rome = ClusterIdentity::generate().unwrap();
+    let cluster = InMemory { named: Mutex::new(HashSet::from([rome.id().clone()])), ..InMemory::default() };
+    let milan = Provider::start(cluster).await;
+    assert!(matches!(ask(&milan, &rome, "rome", None).await, PeeringAnswer::Granted(_)));
+    let other = ClusterIdentity::generate().unwrap();
+    assert_eq!(reason(ask(&milan, &other, "turin", None).await), reasons::TOKEN_REQUIRED);
+}
+
+#[tokio::test]
+async fn strangers_who_end_what_they_never_had_keep_no_first_contact_out() {
+    let milan = Arc::new(Provider::start(InMemory::default()).await);
+    let ends = (0..100).map(|_| {
+        let milan = Arc::clone(&milan);
+        tokio::spawn(async move { drop(milan.client().end_peering(&ClusterIdentity::generate().unwrap()).await) })
+    });
+    futures::future::join_all(ends).await;
+    is_let_in_soon(&milan, &ClusterIdentity::generate().unwrap()).await;
 }
 
 #[tokio::test]

@@ -55,9 +55,9 @@ async fn look_up_at(servers: &[SocketAddr], domain: &str) -> DomainLookup {
     }
 }
 
-/// The answer of the first server that has one.
+/// The answer of the first server that has one. A packet may be lost, so each is asked twice.
 async fn ask_any(servers: &[SocketAddr], question: &Question) -> Option<Message> {
-    for server in servers {
+    for server in servers.iter().chain(servers) {
         match ask(*server, question).await {
             Ok(message) if message.outcome != Outcome::Failed => return Some(message),
             Ok(_) => tracing::debug!(%server, name = question.name, "the DNS server has no answer"),

@@ -16,7 +16,7 @@ use liqo_api::{RESOLVED, ResolvedReason, SearchDomain, SearchDomainEntry, Search
 use liqo_controller_runtime::{Cache, Context, Key, writes::unless_gone};
 use liqo_discovery::{
     announcement::Announcement,
-    domain_lookup::{DomainLookup, Instance},
+    domain_lookup::{DomainLookup, Instance, LookupFault},
 };
 use serde_json::json;
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
@@ -114,7 +114,11 @@ fn wanted(old: &SearchDomainStatus, lookup: &DomainLookup) -> (Vec<SearchDomainE
         let text = format!("{} of {} entries do not describe a cluster: {}", broken.len(), instances.len(), broken.join(", "));
         DesiredCondition::no(RESOLVED, ResolvedReason::BrokenEntries, text)
     };
-    (instances.into_iter().map(entry).collect(), condition)
+    let kept = |instance: Instance| match (&instance.found, old.clusters.iter().find(|one| one.name == instance.name)) {
+        (Err(LookupFault::Unanswered(_)), Some(known)) => known.clone(),
+        _ => entry(instance),
+    };
+    (instances.into_iter().map(kept).collect(), condition)
 }
 
 fn entry(instance: Instance) -> SearchDomainEntry {

@@ -45,9 +45,11 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    fn of(policy: &PeeringPolicy) -> Self {
-        let provide = &policy.spec.provide;
-        Self { by_hand: provide.approval == Approval::Manual, needs_no_token: !provide.token_required }
+    /// Without a record only the ID of a consumer is known: a selector that excludes labels would let in everybody.
+    fn of(policy: &PeeringPolicy, has_record: bool) -> Self {
+        let (provide, peers) = (&policy.spec.provide, &policy.spec.peers);
+        let is_meant = has_record || !peers.cluster_ids.is_empty();
+        Self { by_hand: provide.approval == Approval::Manual, needs_no_token: !provide.token_required && is_meant }
     }
 }
 
@@ -138,13 +140,21 @@ impl Tenants {
     /// What the policy that applies to a consumer says about its admission. Before a consumer has access the API server is asked: the
     /// cache may not show yet that somebody closed the door.
     pub(super) async fn admission(&self, consumer: &ClusterId, has_access: bool) -> Result<Admission, StepError> {
-        let peer = PolicyPeer::new(consumer, self.find_record(consumer).as_deref());
+        let record = self.find_record(consumer);
+        let (peer, has_record) = (PolicyPeer::new(consumer, record.as_deref()), record.is_some());
+        let admission = |policy: &Arc<PeeringPolicy>| Admission::of(policy, has_record);
         if has_access {
-            return Ok(policies::effective(&self.policies, &peer).map(|policy| Admission::of(&policy)).unwrap_or_default());
+            return Ok(policies::effective(&self.policies, &peer).as_ref().map(admission).unwrap_or_default());
         }
         let all = Api::<PeeringPolicy>::all(self.client.clone()).list(&ListParams::default()).await;
         let all: Vec<_> = all.step("list", "PeeringPolicies", Key::default())?.items.into_iter().map(Arc::new).collect();
-        Ok(liqo_api::policies::of_peer(&all, &peer).first().map(|policy| Admission::of(policy)).unwrap_or_default())
+        Ok(liqo_api::policies::of_peer(&all, &peer).first().copied().map(admission).unwrap_or_default())
+    }
+
+    /// The same by the cache, for a consumer without record.
+    pub(super) fn admission_without_record(&self, consumer: &ClusterId) -> Admission {
+        let policy = policies::effective(&self.policies, &PolicyPeer::new(consumer, None));
+        policy.map(|policy| Admission::of(&policy, false)).unwrap_or_default()
     }
 
     pub(super) fn find_record(&self, consumer: &ClusterId) -> Option<Arc<ForeignCluster>> {
@@ -152,11 +162,12 @@ impl Tenants {
     }
 }
 
-/// The possible names of a consumer's record. A consumer must not take another cluster's ID as its name.
+/// The possible names of a consumer's record. A consumer must not take another cluster's ID as its name, so the last one is always free.
 pub(crate) fn object_names(consumer: &ClusterId, name: &str) -> Vec<String> {
     let is_taken = name.parse::<ClusterId>().is_ok_and(|id| id != *consumer);
     let with_id = format!("{}-{}", name.chars().take(56).collect::<String>(), consumer.short());
-    if is_taken { vec![with_id] } else { vec![name.to_owned(), with_id] }
+    let whole_id = consumer.to_string();
+    if is_taken { vec![with_id, whole_id] } else { vec![name.to_owned(), with_id, whole_id] }
 }
 
 /// The name that a consumer gave itself, if Liqo created its record.

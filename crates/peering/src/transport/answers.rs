@@ -143,8 +143,10 @@ impl<B> LimitedBody<B> {
             return Err(LimitExceeded::AnswerLen(max_len));
         }
         match self.answer {
-            Answer::Object => self.json.add(data).check(MAX_VALUES)?,
-            Answer::Metrics | Answer::Page(_) => self.json.add(data).check(MAX_PAGE_VALUES)?,
+            Answer::Object => self.json.add(data).check(MAX_VALUES, usize::MAX)?,
+            // One answer has all pods of a namespace.
+            Answer::Metrics => self.json.add(data).check(MAX_PAGE_VALUES, usize::MAX)?,
+            Answer::Page(_) => self.json.add(data).check(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS)?,
             Answer::Log | Answer::Watch(_) => {}
         }
         match self.answer {
@@ -217,8 +219,8 @@ impl JsonCount {
         self
     }
 
-    fn check(&self, max_values: usize) -> Result<(), LimitExceeded> {
-        if self.items > MAX_PAGE_OBJECTS {
+    fn check(&self, max_values: usize, max_items: usize) -> Result<(), LimitExceeded> {
+        if self.items > max_items {
             Err(LimitExceeded::PageObjects)
         } else if self.values > max_values {
             Err(LimitExceeded::Values)
@@ -266,8 +268,8 @@ mod tests {
     #[test]
     fn an_object_may_have_fewer_values_than_a_page_and_a_page_not_any_number_of_objects() {
         let of = |values, items| JsonCount { values, items, ..JsonCount::default() };
-        assert_eq!(of(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS).check(MAX_PAGE_VALUES), Ok(()));
-        assert_eq!(of(MAX_VALUES + 1, 0).check(MAX_VALUES), Err(LimitExceeded::Values));
-        assert_eq!(of(0, MAX_PAGE_OBJECTS + 1).check(MAX_PAGE_VALUES), Err(LimitExceeded::PageObjects));
+        assert_eq!(of(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS).check(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS), Ok(()));
+        assert_eq!(of(MAX_VALUES + 1, 0).check(MAX_VALUES, usize::MAX), Err(LimitExceeded::Values));
+        assert_eq!(of(0, MAX_PAGE_OBJECTS + 1).check(MAX_PAGE_VALUES, MAX_PAGE_OBJECTS), Err(LimitExceeded::PageObjects));
     }
 }

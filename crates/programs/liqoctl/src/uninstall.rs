@@ -16,7 +16,7 @@ use kube::{
         ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, PartialObjectMeta, Patch, PatchParams, TypeMeta,
     },
 };
-use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ForeignCluster, NamespaceOffloading, SearchDomain, labels};
+use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ForeignCluster, NamespaceOffloading, PeeringPolicy, SearchDomain, labels};
 use serde::Serialize;
 use serde_json::json;
 
@@ -198,8 +198,13 @@ async fn end_use(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) -
     .await
 }
 
-/// Without this, the manager would create `ForeignCluster`s again.
+/// Without this, the manager would create `ForeignCluster`s again, and consumers that need no token would come back.
 async fn stop_discovery(cluster: &Cluster) -> anyhow::Result<()> {
+    let policies: Api<PeeringPolicy> = Api::all(cluster.client.clone());
+    let all = list_or_none(&policies, &ListParams::default()).await.doing("list the policies")?;
+    for policy in all.iter().filter(|policy| !policy.spec.provide.token_required) {
+        apply::delete(&dynamic::<PeeringPolicy>(cluster, None), &policy.name_any()).await?;
+    }
     let domains: Api<SearchDomain> = Api::all(cluster.client.clone());
     for domain in list_or_none(&domains, &ListParams::default()).await.doing("list the domains")? {
         apply::delete(&dynamic::<SearchDomain>(cluster, None), &domain.name_any()).await?;

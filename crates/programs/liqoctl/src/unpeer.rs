@@ -1,6 +1,6 @@
 //! `liqoctl unpeer`: stops borrowing from a cluster, even if that cluster is gone.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{anyhow, bail};
 use k8s_openapi::api::core::v1::Namespace;
@@ -8,7 +8,10 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use liqo_api::{ClusterId, ForeignCluster, PeeringIntent, VirtualNode, links, provider_namespace, tenant_namespace};
+use liqo_api::policies::{PolicyPeer, of_peer};
+use liqo_api::{
+    ClusterId, ForeignCluster, PeeringIntent, PeeringPolicy, VirtualNode, links, provider_namespace, tenant_namespace,
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -81,7 +84,8 @@ pub async fn unpeer(
     let name = foreign.name_any();
     let still_lending = lends_to(foreign) && !options.incoming;
     // Discovery would create the object again, and the policy the peering.
-    let by_policy = foreign.status.as_ref().is_some_and(|status| status.automatic_outgoing_peering);
+    let automatic = foreign.status.as_ref().is_some_and(|status| status.automatic_outgoing_peering);
+    let by_policy = automatic || (options.incoming && needs_no_token(cluster, foreign).await?);
     let end = end(&api, &name, Keep { still_lending, by_policy, incoming: options.incoming });
     if options.now {
         end.await?;
@@ -94,6 +98,15 @@ pub async fn unpeer(
         until(&what, options.timeout, |text| progress.message(&step, text), || left(cluster, foreign, still_lending, by_policy));
     progress.step(&step, ended).await?;
     Ok(Unpeered { name, still_lending })
+}
+
+/// Whether a policy lets this peer borrow again without a token.
+async fn needs_no_token(cluster: &Cluster, foreign: &ForeignCluster) -> anyhow::Result<bool> {
+    let api: Api<PeeringPolicy> = Api::all(cluster.client.clone());
+    let policies = list_or_none(&api, &ListParams::default()).await.doing("list the policies")?;
+    let policies: Vec<_> = policies.into_iter().map(Arc::new).collect();
+    let peer = PolicyPeer::new(&foreign.spec.cluster_id, Some(foreign));
+    Ok(of_peer(&policies, &peer).first().is_some_and(|policy| !policy.spec.provide.token_required))
 }
 
 /// Why the `ForeignCluster` stays after the peering has ended.

@@ -56,8 +56,13 @@ impl Interface {
             return chosen.contains(&self.name);
         }
         let has_pod_address = self.addresses.iter().any(|address| pods.iter().any(|prefix| prefix.contains(address)));
+        // The host's ends of pods' interfaces have no other address, however the CNI calls them.
+        let has_own_address = self.addresses.iter().any(|address| match address {
+            IpAddr::V4(address) => !address.is_link_local(),
+            IpAddr::V6(address) => !address.is_unicast_link_local(),
+        });
         let is_of_others = NOT_LAN.iter().any(|start| self.name.starts_with(start));
-        !(self.is_loopback || self.is_point_to_point || has_pod_address || is_of_others)
+        has_own_address && !(self.is_loopback || self.is_point_to_point || has_pod_address || is_of_others)
     }
 
     pub fn has_v4(&self) -> bool {
@@ -111,6 +116,7 @@ mod tests {
             assert!(!interface(name, "192.168.1.2").is_lan(&[], &pods), "{name}");
         }
         assert!(!interface("bridge", "10.244.1.1").is_lan(&[], &pods), "it has an address of pods");
+        assert!(!interface("eni0a1b2c", "fe80::1").is_lan(&[], &pods), "a pod's interface");
         let eth = interface("eth0", "192.168.1.2");
         assert!(!Interface { is_up: false, ..eth.clone() }.is_lan(&[], &pods));
         assert!(!Interface { is_multicast: false, ..eth.clone() }.is_lan(&[], &pods));

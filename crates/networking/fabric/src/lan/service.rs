@@ -8,7 +8,7 @@ use std::{
 use ipnet::IpNet;
 use liqo_discovery::{
     announcement::Announcement,
-    lan_table::{LanTable, heard},
+    lan_table::{Heard, LanTable, heard},
     message::{MAX_UDP_LEN, read},
     responder::{OwnAnnouncement, TTL, browse},
 };
@@ -118,10 +118,11 @@ async fn serve(
                     .map_or(SEND_INTERVAL, |(next, last)| Duration::from_secs(next - last));
         }
         service.table.expire(now.into_std());
-        let clusters = service.table.clusters();
+        // Who hears nothing knows nothing.
+        let clusters = (!service.sockets.is_empty()).then(|| service.table.clusters());
         found.send_if_modified(|old| {
-            let changed = old.as_ref() != Some(&clusters);
-            *old = Some(clusters);
+            let changed = *old != clusters;
+            *old = clusters;
             changed
         });
         let expiry = service.table.next_expiry().map_or(next_look, Instant::from_std);
@@ -132,8 +133,8 @@ async fn serve(
             () = sleep_until(next_look.min(next_send).min(expiry)) => {}
         }
     };
-    // A changed configuration announces itself again at once, with the same names.
-    if ended.is_none() || config.borrow().as_ref().is_none_or(|next| next.own.is_none()) {
+    // A changed configuration announces itself again at once, with the same names, and so does the process after this one.
+    if ended.is_some() && config.borrow().as_ref().is_none_or(|next| next.own.is_none()) {
         service.send_own(0).await;
     }
     ended
@@ -206,10 +207,13 @@ impl Service {
     async fn packet(&mut self, packet: Received) {
         let Ok(message) = read(&packet.bytes, MAX_UDP_LEN) else { return };
         let now = Instant::now();
+        // Another node of this cluster stopped announcing it, or a liar said goodbye in its name.
+        let mut is_contradicted = false;
         for one in heard(&message) {
+            is_contradicted |= matches!(&one, Heard::Gone(id) if *id == self.config.own_id);
             let _ = self.table.hear(packet.sender, one, now.into_std());
         }
-        let Some(own) = self.config.own.as_ref().filter(|own| own.is_asked(&message)) else { return };
+        let Some(own) = self.config.own.as_ref().filter(|own| is_contradicted || own.is_asked(&message)) else { return };
         let recently = self.answered.get(&packet.place).is_some_and(|at| now.duration_since(*at) < MIN_ANSWER_INTERVAL);
         if let (false, Some(bytes), Some(socket)) = (recently, own.answer(TTL), self.sockets.get(&packet.place)) {
             let _ = socket.send(&bytes).await;

@@ -62,7 +62,7 @@ const MAX_ERROR_LEN: usize = 64 * 1024;
 /// How long the provider's answer about usage is served. metrics-server asks every 15 s.
 const USAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum length of that answer, for one namespace: about 1000 pods. In memory it can take thirty times as much.
-const MAX_USAGE_LEN: usize = 1024 * 1024;
+const MAX_USAGE_LEN: usize = 4 * 1024 * 1024;
 
 /// The remote pod of a local pod.
 #[derive(Clone)]

@@ -13,6 +13,8 @@ use crate::pod::usage::{self, ConsumerPolicy};
 
 /// How the message begins when somebody else has a namespace of the wanted name. Consumers look for it.
 pub(super) const NAME_TAKEN: &str = "NameTaken";
+/// Says to the consumer that this provider accepts the alternative name of a namespace, too. Older ones do not.
+pub(super) const LONGER_NAME: &str = "A longer default name is possible";
 
 /// Top-level domains of more than two letters that are often asked for, and those that networks use for themselves.
 const TOP_LEVEL_DOMAINS: [&str; 40] = [
@@ -148,7 +150,9 @@ fn too_many(policy: Option<&ConsumerPolicy>) -> String {
 }
 
 fn taken(name: &str) -> String {
-    format!("{NAME_TAKEN}: namespace {name} exists in this cluster and is not this consumer's; Liqo does not change it")
+    format!(
+        "{NAME_TAKEN}: namespace {name} exists in this cluster and is not this consumer's; Liqo does not change it. {LONGER_NAME}"
+    )
 }
 
 fn entry(name: &str, uid: Option<&String>, phase: MappedNamespacePhase, message: &str) -> MappedNamespace {

@@ -9,7 +9,7 @@ use liqo_api::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::namespace::mapping::NAME_TAKEN;
+use crate::namespace::mapping::{LONGER_NAME, NAME_TAKEN};
 use crate::namespace::node_selector;
 use crate::pod::local::NamespaceState;
 
@@ -78,7 +78,8 @@ fn instead_of_taken(map: &NamespaceMap, namespace: &str, wanted: &str, us: &Clus
     let standing = &map.spec.mappings.get(namespace)?.remote_name;
     let said = map.status.as_ref()?.namespaces.get(namespace).filter(|said| said.remote_name == *standing)?;
     let message = said.message.as_deref().unwrap_or_default();
-    let is_taken = standing == wanted && said.phase == MappedNamespacePhase::Refused && message.starts_with(NAME_TAKEN);
+    let knows_both = message.starts_with(NAME_TAKEN) && message.contains(LONGER_NAME);
+    let is_taken = standing == wanted && said.phase == MappedNamespacePhase::Refused && knows_both;
     // Once chosen it stays, even if the provider refuses it, too: the two must not take turns.
     (is_taken || *standing == alternative).then_some(alternative)
 }

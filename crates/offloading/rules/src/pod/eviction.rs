@@ -42,7 +42,8 @@ pub fn tolerations(pod: &Value, delay: EvictionDelay) -> Vec<Value> {
     for taint in TAINTS {
         let mut has_one = false;
         for toleration in all.iter_mut().filter(|one| tolerates(one, taint)) {
-            let names_taint = text(toleration, "/key") == Some(taint);
+            // Only one with this effect may have seconds. Otherwise another one is added, and the shortest time counts.
+            let names_taint = text(toleration, "/key") == Some(taint) && text(toleration, "/effect") == Some(NO_EXECUTE);
             has_one |= names_taint;
             let has_seconds = toleration.get("tolerationSeconds").is_some();
             let Some(fields) = toleration.as_object_mut() else { continue };
@@ -122,6 +123,8 @@ mod tests {
             seconds in option::of(0..500_u32),
         ) {
             let theirs: Vec<Value> = theirs.into_iter().map(|(key, effect, operator, seconds)| {
+                // The API server refuses seconds with another effect.
+                let seconds = seconds.filter(|_| effect == NO_EXECUTE);
                 json!({ "key": key, "effect": effect, "operator": operator, "tolerationSeconds": seconds })
             }).map(|mut one| {
                 if one["tolerationSeconds"].is_null() {
@@ -132,6 +135,7 @@ mod tests {
             let wanted = seconds.map_or(EvictionDelay::Never, EvictionDelay::Seconds);
             let result = tolerations(&pod(&json!(theirs)), wanted);
             prop_assert_eq!(delay(&pod(&json!(result))), Some(wanted));
+            prop_assert!(result.iter().all(|one| one.get("tolerationSeconds").is_none() || one["effect"] == NO_EXECUTE));
             let timeless = |one: &Value| {
                 let mut one = one.clone();
                 one.as_object_mut().unwrap().remove("tolerationSeconds");

@@ -159,8 +159,8 @@ pub fn decide(facts: &Facts) -> Decision {
         (PeerState::Answers | PeerState::Down | PeerState::Silent, ..) => Decision::nothing(),
     };
     // Last, so that it delays nothing.
-    if home.deletion.is_none() && !home.finished && facts.eviction_delay.is_some() && facts.eviction_delay != home.eviction_delay
-    {
+    let may_leave = home.deletion.is_none() && !home.finished && belongs_to_node(home).is_none();
+    if may_leave && facts.eviction_delay.is_some() && facts.eviction_delay != home.eviction_delay {
         decision.actions.extend(facts.eviction_delay.map(Action::SetEvictionDelay));
     }
     decision

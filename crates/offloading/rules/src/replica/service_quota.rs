@@ -33,7 +33,10 @@ impl ServiceQuota {
         let (max_services, max_endpoints) =
             (usage.max_services.into(), usize::try_from(usage.max_endpoints).unwrap_or(usize::MAX));
         let counts = |source: &&Source| {
-            matches!(source.kind, Some(Kind::Service | Kind::EndpointSlice)) && !source.deleted && source.problem.is_none()
+            matches!(source.kind, Some(Kind::Service | Kind::EndpointSlice))
+                && !source.deleted
+                && source.problem.is_none()
+                && !has_too_many_ports(source)
         };
         let mut all: Vec<&Source> = sources.into_iter().filter(counts).collect();
         all.sort_by(|one, other| order(one).cmp(&order(other)));
@@ -64,7 +67,7 @@ impl ServiceQuota {
             return source;
         }
         let whose = if self.policy.is_empty() { String::new() } else { format!(", as its PeeringPolicy {} says", self.policy) };
-        if source.kind == Some(Kind::Service) && source.weight > MAX_PORTS {
+        if has_too_many_ports(&source) {
             let message = format!("a Service has at most {MAX_PORTS} ports at the provider; this one has {}", source.weight);
             source.problem = Some(Problem::new("TooManyPorts", message));
         } else if self.over.contains(&source.uid) {
@@ -89,6 +92,10 @@ impl ServiceQuota {
     pub fn changed(&self) -> impl Iterator<Item = &String> {
         self.changed.iter()
     }
+}
+
+fn has_too_many_ports(source: &Source) -> bool {
+    source.kind == Some(Kind::Service) && source.weight > MAX_PORTS
 }
 
 /// Whether the last report says that it has no room.
@@ -159,6 +166,21 @@ mod tests {
     }
 
     #[test]
+    fn a_service_with_too_many_ports_takes_no_room_and_wakes_no_other_namespace() {
+        let all = [service("many", 1, 21), service("few", 2, 1)];
+        let one = json!({ "maxServices": 1 });
+        assert_eq!(refused(one.clone(), &all), [("many".to_owned(), "TooManyPorts".to_owned())]);
+        assert_eq!(ServiceQuota::new(Some(&policy(one)), &all).changed().count(), 0);
+    }
+
+    #[test]
+    fn a_slice_without_room_is_reported_as_such_although_its_service_is_missing() {
+        let quota = ServiceQuota::new(Some(&policy(json!({ "maxEndpoints": 1 }))), &[slice("a", 1, 2, 1)]);
+        let judged = quota.apply(slice("a", 1, 2, 1)).clamp_slice(&BTreeSet::new(), |_| true);
+        assert_eq!(judged.problem.map(|problem| problem.reason).as_deref(), Some(QUOTA_EXCEEDED));
+    }
+
+    #[test]
     fn endpoints_count_for_every_port_and_one_that_grows_takes_the_room_of_younger_ones() {
         let budget = json!({ "maxEndpoints": 20 });
         let all = [slice("a", 1, 5, 2), slice("b", 2, 5, 2), slice("c", 3, 1, 1)];
@@ -174,7 +196,7 @@ mod tests {
 
     #[test]
     fn without_a_policy_the_limits_are_the_default_ones() {
-        let all: Vec<Source> = (0..250).map(|number| service(&format!("s{number}"), 1, 1)).collect();
+        let all: Vec<Source> = (0..1050).map(|number| service(&format!("s{number}"), 1, 1)).collect();
         let quota = ServiceQuota::new(None, &all);
         assert_eq!(all.iter().filter(|source| quota.apply((*source).clone()).problem.is_some()).count(), 50);
         assert!(quota.is_exceeded());

@@ -281,7 +281,8 @@ impl Source {
     /// Cuts a slice down to endpoints that are `allowed`. It gets a problem if its Service is not one of `services`.
     #[must_use]
     pub fn clamp_slice(mut self, services: &BTreeSet<String>, allowed: impl Fn(IpAddr) -> bool) -> Self {
-        let Some(content) = self.content().filter(|_| self.kind == Some(Kind::EndpointSlice)) else { return self };
+        let is_wanted = self.kind == Some(Kind::EndpointSlice) && self.problem.is_none();
+        let Some(content) = self.content().filter(|_| is_wanted) else { return self };
         let service = service::service_of(&content).unwrap_or_default();
         if !services.contains(service) {
             self.problem = Some(Problem::no_service(service));

@@ -41,6 +41,8 @@ const PAGE_SIZE: u32 = 50;
 const CHECK_INTERVAL: Duration = Duration::from_secs(300);
 /// How often objects without room are tried again.
 const QUOTA_RETRY: Duration = Duration::from_secs(60);
+/// Delay before another namespace of the consumer, which lost its room, is looked at.
+const QUOTA_DELAY: Duration = Duration::from_secs(5);
 /// How often a name that is taken is tried again.
 const NAME_TAKEN_RETRY: Duration = Duration::from_secs(60);
 /// How often a replica is checked that is being deleted, or is young and has no address yet.
@@ -215,7 +217,9 @@ impl Pass<'_> {
             self.check_after(QUOTA_RETRY);
         }
         for home in quota.changed().filter(|home| **home != self.group.home) {
-            self.provider.queues.replicas.add(ReplicaGroup { home: home.clone(), ..self.group.clone() });
+            // Not at once: two namespaces that enqueue each other would never rest.
+            let group = ReplicaGroup { home: home.clone(), ..self.group.clone() };
+            self.provider.queues.replicas.add_after(group, QUOTA_DELAY);
         }
         sources.into_iter().map(|source| quota.apply(source)).collect()
     }

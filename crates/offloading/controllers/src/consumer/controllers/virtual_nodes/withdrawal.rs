@@ -136,7 +136,11 @@ fn is_due(pod: &LocalPod, delayed: &DelayedEvictions, now: Instant) -> bool {
 
 /// Requests the eviction of a local pod. Returns whether the budgets allow it.
 async fn evict(client: &Client, pod: &LocalPod) -> Result<bool, StepError> {
-    let answer = eviction::evict(client, &pod.key, &pod.uid, None).await;
+    let answer = match eviction::evict(client, &pod.key, &pod.uid, None).await {
+        // An admission policy protects pods in namespaces of the cluster. They end with the Node.
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Outcome::NotAllowed(status.message)),
+        answer => answer,
+    };
     match answer.step("evict", "Pod", &pod.key)? {
         Outcome::Accepted | Outcome::Gone => Ok(true),
         Outcome::NotAllowed(reason) => {
