@@ -22,7 +22,7 @@ const MAX_STORED: usize = 2048;
 const MIN_TTL: Duration = Duration::from_secs(10);
 const MAX_TTL: Duration = Duration::from_secs(3600);
 /// The same if something is missing or broken.
-const RETRY: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_secs(10);
 
 /// Why there is no good answer about an instance, or about the domain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

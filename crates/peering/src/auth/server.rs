@@ -80,7 +80,7 @@ pub enum TenancyError {
     #[error(transparent)]
     Step(#[from] StepError),
     /// No `ForeignCluster` can be created for a consumer that waits for approval.
-    #[error("both names for the ForeignCluster of a consumer that waits for approval are taken")]
+    #[error("all names for the ForeignCluster of a consumer that waits for approval are taken")]
     NamesTaken,
 }
 

@@ -215,7 +215,7 @@ impl Discoverer {
                 return Ok(());
             }
         }
-        tracing::warn!(peer = %id, name, "cannot create a ForeignCluster: both names for it are taken");
+        tracing::warn!(peer = %id, name, "cannot create a ForeignCluster: all names for it are taken");
         Ok(())
     }
 

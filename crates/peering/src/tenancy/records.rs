@@ -57,12 +57,12 @@ impl Tenants {
     /// Creates the `ForeignCluster` of a consumer that has none.
     pub async fn record(&self, consumer: &ClusterId, name: &str) -> Result<(), StepError> {
         if !self.record_as(consumer, name, None).await? {
-            tracing::warn!(%consumer, name, "cannot create a ForeignCluster: both names for it are taken");
+            tracing::warn!(%consumer, name, "cannot create a ForeignCluster: all names for it are taken");
         }
         Ok(())
     }
 
-    /// The same, and records since when the consumer waits for approval, or that it does not wait. Returns `false` if both names are
+    /// The same, and records since when the consumer waits for approval, or that it does not wait. Returns `false` if all names are
     /// taken.
     pub(super) async fn record_as(&self, consumer: &ClusterId, name: &str, noted: Option<Noted>) -> Result<bool, StepError> {
         if let Some(record) = self.find_record(consumer) {
@@ -229,8 +229,8 @@ mod tests {
     fn no_record_is_called_as_the_id_of_another_cluster() {
         let (rome, turin) = (ClusterId::of_public_key(&[1; 32]), ClusterId::of_public_key(&[2; 32]));
         let with_id = |name: &str| format!("{name}-{}", rome.short());
-        assert_eq!(object_names(&rome, "rome"), ["rome".to_owned(), with_id("rome")]);
-        assert_eq!(object_names(&rome, turin.as_str()), [with_id(turin.as_str())]);
+        assert_eq!(object_names(&rome, "rome"), ["rome".to_owned(), with_id("rome"), rome.to_string()]);
+        assert_eq!(object_names(&rome, turin.as_str()), [with_id(turin.as_str()), rome.to_string()]);
         assert_eq!(object_names(&rome, rome.as_str())[0], rome.as_str());
     }
 
@@ -242,7 +242,7 @@ mod tests {
         let room =
             |records: &[ForeignCluster]| approval_queue_in(records, &rome, "rome", |record| !record.annotations().is_empty());
         assert_eq!(room(&records), ApprovalQueue { waits: false, waiting: 1, has_name: true });
-        records.push(record_of(&turin, "rome", &names[1], None));
+        records.extend(names[1..].iter().map(|name| record_of(&turin, "rome", name, None)));
         assert_eq!(room(&records), ApprovalQueue { waits: false, waiting: 1, has_name: false });
         records.push(record_of(&rome, "rome", "other", Some(Noted { since: Timestamp::UNIX_EPOCH, key: [1; 32] })));
         assert_eq!(room(&records), ApprovalQueue { waits: true, waiting: 2, has_name: true });

@@ -353,10 +353,13 @@ mod tests {
         };
         let mappings = map_of(&[("demo", &wanted)], MappedNamespacePhase::Ready).spec.mappings;
         let patch = |map: &NamespaceMap| patch(map, &mappings, &us(), |_| false);
-        let taken = "NameTaken: namespace x exists in this cluster";
+        let taken = "NameTaken: namespace x exists in this cluster. A longer default name is possible";
+        let by_an_older_provider = "NameTaken: namespace x exists in this cluster";
         let changed = json!({"spec": {"mappings": {"demo": {"remoteName": longer}}}});
         assert_eq!(patch(&said(&wanted, MappedNamespacePhase::Refused, taken)), Some(changed));
-        assert_eq!(patch(&said(&wanted, MappedNamespacePhase::Refused, "another reason")), None);
+        for other in ["another reason", by_an_older_provider] {
+            assert_eq!(patch(&said(&wanted, MappedNamespacePhase::Refused, other)), None);
+        }
         for (phase, message) in [(MappedNamespacePhase::Ready, ""), (MappedNamespacePhase::Refused, taken)] {
             let standing = said(&longer, phase, message);
             assert_eq!(patch(&standing), None, "{phase:?}");
