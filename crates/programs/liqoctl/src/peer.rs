@@ -334,8 +334,7 @@ fn was_never_let_in(foreign: &ForeignCluster) -> bool {
 
 /// Whether the peer granted access before; then no token is needed.
 fn is_granted(foreign: &ForeignCluster) -> bool {
-    foreign.spec.outgoing_peering == PeeringIntent::Yes
-        && foreign.condition(links::AUTHENTICATED).is_some_and(|condition| condition.status == "True")
+    foreign.wants_outgoing() && foreign.condition(links::AUTHENTICATED).is_some_and(|condition| condition.status == "True")
 }
 
 /// An error if it is already clear that there will be no network with the peer.

@@ -18,8 +18,8 @@ use kube::{
     core::{ApiResource, GroupVersionKind},
 };
 use liqo_api::{
-    CLUSTER_CONFIG, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, NamespaceOffloading, PeeringIntent, ResourceList,
-    annotations, consumer_of_tenant_namespace, labels, provider_namespace, requests, tenant_namespace,
+    CLUSTER_CONFIG, ClusterId, ForeignCluster, NAMESPACE_MAP, NamespaceMap, NamespaceOffloading, ResourceList, annotations,
+    consumer_of_tenant_namespace, labels, provider_namespace, requests, tenant_namespace,
 };
 
 use super::{
@@ -55,8 +55,7 @@ pub async fn collect(cluster: &Cluster) -> Read<Facts> {
         reader.roles(),
     );
     let known = || liqo.peers.iter().flatten();
-    let providers =
-        known().filter(|peer| peer.spec.outgoing_peering == PeeringIntent::Yes).map(|peer| peer.spec.cluster_id.clone());
+    let providers = known().filter(|peer| peer.wants_outgoing()).map(|peer| peer.spec.cluster_id.clone());
     let tenants: Vec<String> =
         known().filter(|peer| is_tenant(peer)).map(|peer| tenant_namespace(&peer.spec.cluster_id)).collect();
     let (nodes, node_leases, namespaces, components, credentials, tenant_leases, announced_domains, local_pods, diagnostics) = tokio::join!(

@@ -7,9 +7,7 @@ mod watch;
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use liqo_api::{
-    ClusterId, Condition, Exposed, ForeignCluster, GatewayStatus, OfferPhase, PeeringIntent, PodOffloadingStrategy, ResourceList,
-};
+use liqo_api::{ClusterId, Condition, Exposed, ForeignCluster, GatewayStatus, OfferPhase, PodOffloadingStrategy, ResourceList};
 use serde::Serialize;
 
 pub use tree::{Branch, render};
@@ -242,5 +240,5 @@ fn links(foreign: &ForeignCluster, wanted: &[&str]) -> Vec<Link> {
 
 /// Whether this cluster wants to borrow, or still has something to give back.
 fn borrows(foreign: &ForeignCluster, links: &[Link]) -> bool {
-    foreign.spec.outgoing_peering == PeeringIntent::Yes || !links.is_empty()
+    foreign.wants_outgoing() || !links.is_empty()
 }

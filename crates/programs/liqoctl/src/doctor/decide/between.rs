@@ -55,7 +55,7 @@ fn agreement<'a>(one: &'a Facts, other: &'a Facts) -> Result<Finding, &'a String
     let check = Check::Agreement;
     for (consumer, provider) in [(one, other), (other, one)] {
         let (Some(consumer_id), Some(provider_id)) = (consumer.liqo.id(), provider.liqo.id()) else { continue };
-        if consumer.liqo.peer(provider_id)?.is_none_or(|peer| peer.spec.outgoing_peering != PeeringIntent::Yes) {
+        if consumer.liqo.peer(provider_id)?.is_none_or(|peer| !peer.wants_outgoing()) {
             continue;
         }
         let (borrower, lender) = (&consumer.name, &provider.name);
@@ -153,9 +153,7 @@ fn addresses(of: &Facts, peer: &Facts) -> Option<Finding> {
     let check = Check::PeerAddresses;
     let record = match of.liqo.peer(peer.liqo.id()?) {
         // Nobody calls these addresses if the peer is reached through its tunnel.
-        Ok(record) => {
-            record.filter(|record| record.spec.outgoing_peering == PeeringIntent::Yes && record.spec.tunnel.is_empty())?
-        }
+        Ok(record) => record.filter(|record| record.wants_outgoing() && record.spec.tunnel.is_empty())?,
         Err(why) => return Some(unread(check, why)),
     };
     let given = peer.liqo.configuration()?.status.clone()?;

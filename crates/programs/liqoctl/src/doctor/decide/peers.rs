@@ -6,8 +6,7 @@ pub mod advice;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use liqo_api::{
-    Condition, ForeignCluster, OfferPhase, PeeringIntent, TunnelEndpoint, TunnelReason, links, provider_namespace,
-    tenant_namespace,
+    Condition, ForeignCluster, OfferPhase, TunnelEndpoint, TunnelReason, links, provider_namespace, tenant_namespace,
 };
 
 use self::advice::Advice;
@@ -61,7 +60,7 @@ fn one(peer: &ForeignCluster, facts: &Facts) -> Vec<Finding> {
     let name = peer.name_any();
     let chains = Chains { peer, facts, is_current: manager_speaks(facts) };
     let mut found = Vec::new();
-    let borrows = peer.spec.outgoing_peering == PeeringIntent::Yes || peer.condition(links::IDENTITY_VERIFIED).is_some();
+    let borrows = peer.wants_outgoing() || peer.condition(links::IDENTITY_VERIFIED).is_some();
     // A peering for the network alone requests no resources.
     let borrowing = if peer.spec.request.network_only { &BORROWING[..3] } else { &BORROWING[..] };
     let broken = if borrows { chains.draw(borrowing, None, &mut found) } else { None };
