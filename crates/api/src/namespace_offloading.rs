@@ -62,7 +62,7 @@ pub struct NamespaceOffloadingSpec {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(try_from = "String", into = "String")]
 pub enum EvictionDelay {
-    /// Never.
+    /// The pod stays until the node answers, or somebody deletes the pod.
     Never,
     /// After the node has been not Ready for so many seconds.
     Seconds(u32),

@@ -279,7 +279,7 @@ mod tests {
                 }
             }
             assert_eq!(uses, expected, "{said:?}");
-            // Who uses it already may come again.
+            // A cluster that uses the token already may use it again.
             if let Some(first) = first {
                 let again = judge(&[token], Some("abc"), &first, now());
                 assert!(matches!(again, TokenVerdict::Valid(TokenClaim { is_claimed: true, .. })), "{again:?}");

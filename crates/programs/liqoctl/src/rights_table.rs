@@ -29,7 +29,7 @@ fn some_consumer() -> ClusterId {
     ClusterId::of_public_key(&[0; 32])
 }
 
-/// Who has a role, and in which namespaces.
+/// The identity that a role is for, and the namespaces where it applies.
 fn holder(role: &DynamicObject) -> Option<(&'static str, String)> {
     let namespace = || role.namespace().map_or("the whole cluster".to_owned(), |namespace| format!("namespace `{namespace}`"));
     Some(match role.name_any().as_str() {

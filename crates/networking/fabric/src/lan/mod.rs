@@ -5,6 +5,7 @@ pub mod service;
 mod socket;
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -61,16 +62,18 @@ impl LanDiscovery {
                 changed
             });
             let now = Instant::now();
-            if is_new {
+            let clusters = found.borrow_and_update().clone();
+            if is_new || clusters.is_none() {
                 listens_since = now;
             }
-            let clusters = found.borrow_and_update().clone();
             match clusters {
                 Some(clusters) if wanted.is_some() && !is_new => {
                     let list = json!(clusters).to_string();
                     if written.as_ref() != Some(&list) && pace.next(now).is_none() {
                         let may_remove = now.duration_since(listens_since) >= LISTEN_FIRST;
-                        written = self.write(&clusters, &list, may_remove, &mut pace).await.then_some(list);
+                        // Also if it fails, so that it is logged rarely.
+                        pace.wrote(now);
+                        written = self.write(&clusters, &list, may_remove).await.then_some(list);
                     }
                 }
                 _ => written = None,
@@ -89,8 +92,10 @@ impl LanDiscovery {
         if !lan.enabled {
             return None;
         }
-        let (settings, nodes) = (&config.settings, self.watches.nodes.all());
-        let nodes = nodes.into_iter().map(|(key, node)| (key.name, node.labels.clone())).collect();
+        let settings = &config.settings;
+        let labels = || self.watches.nodes.all().into_iter().map(|(key, node)| (key.name, node.labels.clone())).collect();
+        // With a network, the gateways decide.
+        let nodes = if settings.enabled { BTreeMap::new() } else { labels() };
         if !is_announcer(&self.node, settings.enabled, &self.gateways.in_use(), &settings.gateways, &nodes) {
             return None;
         }
@@ -103,7 +108,7 @@ impl LanDiscovery {
     }
 
     /// Writes the list, unless it is there already. Returns whether it is there now.
-    async fn write(&self, clusters: &[Announcement], list: &str, may_remove: bool, pace: &mut Pace) -> bool {
+    async fn write(&self, clusters: &[Announcement], list: &str, may_remove: bool) -> bool {
         let write = async {
             let current = self.api.get(LAN_CLUSTERS).await?;
             let stored = current.data.as_ref().and_then(|data| data.get(CLUSTERS_KEY)).map_or("[]", String::as_str);
@@ -117,7 +122,6 @@ impl LanDiscovery {
                 "metadata": { "resourceVersion": current.resource_version() },
                 "data": { CLUSTERS_KEY: list },
             });
-            pace.wrote(Instant::now());
             self.api.patch(LAN_CLUSTERS, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| true)
         };
         match tokio::time::timeout(WRITE_TIMEOUT, write).await {

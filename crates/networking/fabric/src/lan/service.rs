@@ -42,8 +42,8 @@ pub struct LanConfig {
     pub pods: Vec<IpNet>,
 }
 
-/// Runs until `stop`. While `config` has nothing it listens to nothing. Publishes the clusters that it hears, `None` while it does not
-/// listen.
+/// Runs until `stop`. Publishes the clusters that it hears, and `None` while it has no socket: without a `config`, or without an
+/// interface.
 pub async fn run(
     mut config: watch::Receiver<Option<LanConfig>>,
     found: watch::Sender<Option<Vec<Announcement>>>,
@@ -118,7 +118,7 @@ async fn serve(
                     .map_or(SEND_INTERVAL, |(next, last)| Duration::from_secs(next - last));
         }
         service.table.expire(now.into_std());
-        // Who hears nothing knows nothing.
+        // Without a socket, an empty list would not mean that there are no clusters.
         let clusters = (!service.sockets.is_empty()).then(|| service.table.clusters());
         found.send_if_modified(|old| {
             let changed = *old != clusters;

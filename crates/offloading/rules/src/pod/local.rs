@@ -155,13 +155,16 @@ pub fn decide(facts: &Facts) -> Decision {
         (PeerState::Answers, Some(grace), shadow) => deletion(facts, home, grace, shadow),
         (PeerState::Answers, None, Some(shadow)) if !home.finished => running(facts, home, shadow),
         (PeerState::Answers, None, None) if !home.finished => not_sent(facts, home),
-        // Of a pod that has ended, the shadow pod stays as long as it: it is the reason why the pod never runs again.
+        // The shadow pod of a pod that has ended stays: it is the reason why the pod never runs again.
         (PeerState::Answers | PeerState::Down | PeerState::Silent, ..) => Decision::nothing(),
     };
     // Last, so that it delays nothing.
     let may_leave = home.deletion.is_none() && !home.finished && belongs_to_node(home).is_none();
-    if may_leave && facts.eviction_delay.is_some() && facts.eviction_delay != home.eviction_delay {
-        decision.actions.extend(facts.eviction_delay.map(Action::SetEvictionDelay));
+    if may_leave
+        && let Some(wanted) = facts.eviction_delay
+        && home.eviction_delay != Some(wanted)
+    {
+        decision.actions.push(Action::SetEvictionDelay(wanted));
     }
     decision
 }
