@@ -19,6 +19,8 @@ use tokio::{
 const MAX_CONCURRENT: usize = 4;
 /// Number of the slowest scenarios in the list at the end.
 const SLOWEST: usize = 20;
+/// Maximum length of the message of a failed scenario in the list at the end, in characters.
+const MAX_MESSAGE_LEN: usize = 4000;
 
 pub struct Scenario {
     pub name: &'static str,
@@ -63,11 +65,15 @@ struct Shared {
     built: OnceCell<Built>,
     starting: Mutex<()>,
     permits: Semaphore,
-    took: mpsc::UnboundedSender<Took>,
+    ended: mpsc::UnboundedSender<Ended>,
 }
 
-/// How long a scenario took.
-type Took = (&'static str, Duration);
+/// A scenario that ended.
+struct Ended {
+    name: &'static str,
+    took: Duration,
+    error: Option<String>,
+}
 
 /// Runs all sets at the same time.
 pub fn run(sets: Vec<Set>) -> ExitCode {
@@ -81,9 +87,9 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         Err(error) => return fail(&error.into()),
     };
     let (mut trials, mut runs) = (Vec::new(), Vec::new());
-    let (took, mut all_took) = mpsc::unbounded_channel();
+    let (ended, mut all_ended) = mpsc::unbounded_channel();
     let shared =
-        Arc::new(Shared { built: OnceCell::new(), starting: Mutex::default(), permits: Semaphore::new(MAX_CONCURRENT), took });
+        Arc::new(Shared { built: OnceCell::new(), starting: Mutex::default(), permits: Semaphore::new(MAX_CONCURRENT), ended });
     for set in sets {
         let mut tasks = |scenarios: Vec<Scenario>| {
             let mut tasks = Vec::new();
@@ -118,11 +124,12 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
             Err(error) => return fail(&error.into()),
         }
     }
-    let mut slowest = Vec::new();
-    while let Ok(took) = all_took.try_recv() {
-        slowest.push(took);
+    let mut scenarios = Vec::new();
+    while let Ok(ended) = all_ended.try_recv() {
+        scenarios.push(ended);
     }
-    show_slowest(slowest, begun.elapsed());
+    show_slowest(&mut scenarios, begun.elapsed());
+    show_failed(&scenarios);
     conclusion.exit_code()
 }
 
@@ -180,7 +187,7 @@ async fn run_one(world: &Arc<World>, Task { scenario, report }: Task, shared: &S
     let is_done = outcome.is_ok();
     eprintln!("{name}: {} after {} s", if is_done { "done" } else { "failed" }, begun.elapsed().as_secs());
     // Sending fails if the report has ended.
-    let _ = shared.took.send((name, begun.elapsed()));
+    let _ = shared.ended.send(Ended { name, took: begun.elapsed(), error: outcome.clone().err() });
     let _ = report.send(outcome);
     is_done
 }
@@ -193,13 +200,22 @@ async fn restore(world: &World, baseline: &Baseline) {
     }
 }
 
-fn show_slowest(mut all: Vec<Took>, total: Duration) {
-    all.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+fn show_slowest(all: &mut [Ended], total: Duration) {
+    all.sort_by_key(|ended| std::cmp::Reverse(ended.took));
     println!("the slowest scenarios:");
-    for (name, took) in all.iter().take(SLOWEST) {
+    for Ended { name, took, .. } in all.iter().take(SLOWEST) {
         println!("{:6} s  {name}", took.as_secs());
     }
     println!("{} scenarios, {} s with the clusters", all.len(), total.as_secs());
+}
+
+/// Repeats what failed, after the logs of the clusters: a long output is often read from its end.
+fn show_failed(all: &[Ended]) {
+    for Ended { name, error, .. } in all {
+        if let Some(error) = error {
+            println!("failed: {name}: {}", error.chars().take(MAX_MESSAGE_LEN).collect::<String>());
+        }
+    }
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
