@@ -141,7 +141,7 @@ pub async fn a_remote_pod_uses_its_home_api_server_and_nothing_else_there(world:
         Ok(secrets(&world, name, &pod).await?.is_empty().then_some(()))
     })
     .await?;
-    rome.delete_namespace(name).await
+    rome.end_namespace(name).await
 }
 
 pub async fn a_pod_that_requires_its_api_server_waits_until_it_is_reachable(world: Arc<World>) -> Result<()> {
@@ -171,5 +171,5 @@ pub async fn a_pod_that_requires_its_api_server_waits_until_it_is_reachable(worl
         Ok(Some(()))
     })
     .await?;
-    rome.delete_namespace(name).await
+    rome.end_namespace(name).await
 }

@@ -97,7 +97,7 @@ pub async fn kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer(world
         compared.extend(run(&world, section, &listed).await?);
     }
     judge(&compared, &listed)?;
-    try_join(rome.delete_namespace(here), rome.delete_namespace(there)).await.map(drop)
+    try_join(rome.end_namespace(here), rome.end_namespace(there)).await.map(drop)
 }
 
 async fn apply(world: &World, namespace: &str, name: &str, manifests: &str) -> Result<()> {

@@ -226,7 +226,7 @@ pub async fn a_consumer_cannot_exhaust_the_memory_of_its_provider(world: Arc<Wor
     eprintln!("peak memory of milan's manager in KiB: {before:?} before, {after:?} after the attacks");
     milan.kubectl(&["-n", &attacker.tenant, "delete", "shadowpods", "-l", LABEL, "--wait=false"]).await?;
     rome.start_manager().await?;
-    rome.delete_namespace(NAMESPACE).await
+    rome.end_namespace(NAMESPACE).await
 }
 
 /// A certificate request in the name of a node, in base64: `openssl req -new -newkey ed25519 -subj /O=system:nodes/CN=system:node:rome-1`.
@@ -267,7 +267,7 @@ pub async fn a_stolen_manager_touches_neither_pods_of_the_system_nor_certificate
     ensure!(approved.stderr.contains("which is not its own"), "the manager approves a certificate of a node: {approved:?}");
     rome.kubectl(&["delete", "certificatesigningrequest", request]).await?;
     for namespace in [system, other] {
-        rome.delete_namespace(namespace).await?;
+        rome.end_namespace(namespace).await?;
     }
     Ok(())
 }

@@ -48,7 +48,7 @@ pub async fn an_offloaded_namespace_keeps_the_settings_that_are_not_named(world:
 
     rome.liqoctl(&["unoffload", "ns", "kept-one", "kept-two", "--yes"]).await?;
     for namespace in ["kept-one", "kept-two"] {
-        rome.delete_namespace(namespace).await?;
+        rome.end_namespace(namespace).await?;
     }
     Ok(())
 }
@@ -70,7 +70,7 @@ pub async fn the_way_of_a_pod_is_explained_up_to_the_provider(world: Arc<World>)
     }
     let tree = rome.liqoctl(&["explain", "pod", &format!("explained/{name}")]).await?;
     ensure!(tree.contains("├─ ✓ shadow-pod: Created"), "{tree}");
-    rome.delete_namespace("explained").await
+    rome.end_namespace("explained").await
 }
 
 pub async fn unoffloading_evicts_pods_as_disruption_budgets_allow(world: Arc<World>) -> Result<()> {
@@ -110,7 +110,7 @@ pub async fn unoffloading_evicts_pods_as_disruption_budgets_allow(world: Arc<Wor
     ensure!(fewest? >= 1, "at one time no pod was available; the budget requires one");
     let pods = rome.ready_pods("guarded", "app=web", 2).await?;
     ensure!(pods.iter().all(|pod| node_of(pod) == "rome-1"), "pods are still away");
-    rome.delete_namespace("guarded").await
+    rome.end_namespace("guarded").await
 }
 
 pub async fn pods_move_away_from_a_cluster_and_it_takes_pods_again(world: Arc<World>) -> Result<()> {
@@ -140,5 +140,5 @@ pub async fn pods_move_away_from_a_cluster_and_it_takes_pods_again(world: Arc<Wo
     ensure!(node["spec"]["unschedulable"].is_null(), "the node is still cordoned");
     let alone = rome.ready_pods("departing", "app=alone", 1).await?;
     ensure!(alone.iter().all(|pod| node_of(pod) == "milan"), "a pod moved that was not selected");
-    rome.delete_namespace("departing").await
+    rome.end_namespace("departing").await
 }

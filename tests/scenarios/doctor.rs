@@ -71,6 +71,7 @@ async fn healthy(world: &World) -> Result<Examination> {
 }
 
 pub async fn the_doctor_finds_no_fault_in_healthy_clusters(world: Arc<World>) -> Result<()> {
+    world.ended_namespaces_are_gone().await?;
     let (rome, milan) = (&world.rome, &world.milan);
     connected(rome, milan).await?;
     let examination = healthy(&world).await?;

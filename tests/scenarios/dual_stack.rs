@@ -179,5 +179,5 @@ pub async fn pods_and_services_have_addresses_of_both_families_on_both_sides(wor
         }
     }
     world.quiet(&[rome, milan]).await?;
-    rome.delete_namespace(namespace).await
+    rome.end_namespace(namespace).await
 }

@@ -177,7 +177,7 @@ pub async fn packets_obey_network_policies(world: Arc<World>) -> Result<()> {
     policies_of_the_consumer_apply_at_the_provider(&callers, &from_home, &at_milan).await?;
 
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
-    turin.delete_namespace(NAMESPACE).await?;
+    turin.end_namespace(NAMESPACE).await?;
     milan.kubectl(&["-n", "default", "delete", "deployment", "own", "own-too"]).await?;
-    rome.delete_namespace(NAMESPACE).await
+    rome.end_namespace(NAMESPACE).await
 }

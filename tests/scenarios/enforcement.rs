@@ -89,7 +89,7 @@ pub async fn the_pod_security_of_a_consumers_pods_follows_the_policy(world: Arc<
     no_policy(&world).await?;
     level(milan, &remote, "baseline").await?;
     rome.ready_pods("security", "app=ordinary", 1).await?;
-    rome.delete_namespace("security").await
+    rome.end_namespace("security").await
 }
 
 pub async fn a_consumers_pods_get_only_the_priority_volumes_and_objects_of_the_policy(world: Arc<World>) -> Result<()> {
@@ -129,7 +129,7 @@ pub async fn a_consumers_pods_get_only_the_priority_volumes_and_objects_of_the_p
     rome.ready_pods("guests", "app=secret", 1).await?;
     rome.ready_pods("guests", "app=volume", 1).await?;
     milan.kubectl(&["delete", "priorityclass", "guests"]).await?;
-    rome.delete_namespace("guests").await
+    rome.end_namespace("guests").await
 }
 
 pub async fn a_policy_cannot_allow_pods_on_the_providers_virtual_nodes(world: Arc<World>) -> Result<()> {
@@ -172,7 +172,7 @@ pub async fn a_pod_shows_which_of_its_objects_the_provider_does_not_have(world: 
     secret("Opaque").await?;
     rome.ready_pods("papers", "app=reader", 1).await?;
     accepted(rome, "reader", "Offloaded", &[]).await?;
-    rome.delete_namespace("papers").await
+    rome.end_namespace("papers").await
 }
 
 /// Waits until a local pod shows that the provider accepted it, with this reason and these words.
@@ -219,7 +219,7 @@ pub async fn limits_are_charged_if_the_policy_says_so(world: Arc<World>) -> Resu
     .await?;
     ensure!(rome.ready_pods("limits", "app=huge", 1).await?.len() == 1, "a pod was ended without notice");
     no_policy(&world).await?;
-    rome.delete_namespace("limits").await
+    rome.end_namespace("limits").await
 }
 
 pub async fn a_namespace_has_its_own_name_at_a_provider_whose_policy_allows_that(world: Arc<World>) -> Result<()> {
@@ -245,5 +245,5 @@ pub async fn a_namespace_has_its_own_name_at_a_provider_whose_policy_allows_that
         .await?;
     }
     no_policy(&world).await?;
-    rome.delete_namespace(name).await
+    rome.end_namespace(name).await
 }

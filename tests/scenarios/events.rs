@@ -51,5 +51,5 @@ pub async fn warnings_about_remote_pods_are_events_of_the_local_pods(world: Arc<
         let is_of_scheduler = event["reportingComponent"] == "default-scheduler";
         ensure!(!is_healthy || is_of_scheduler || is_from_there, "an event of a healthy pod: {event}");
     }
-    rome.delete_namespace("warnings").await
+    rome.end_namespace("warnings").await
 }

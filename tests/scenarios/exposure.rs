@@ -142,7 +142,7 @@ pub async fn ingresses_and_load_balancers_have_classes_that_the_provider_allows(
     gone(milan, &remote, "ingress", "shop").await?;
     gone(milan, &remote, "secret", "cert").await?;
     becomes(milan, "Service web of type ClusterIP again", &service, |replica| replica["spec"]["type"] == "ClusterIP").await?;
-    rome.delete_namespace("front").await
+    rome.end_namespace("front").await
 }
 
 /// Checks the annotations, and both kinds of lists of the namespace.

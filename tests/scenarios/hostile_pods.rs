@@ -66,7 +66,7 @@ pub async fn a_pod_that_asks_for_nothing_is_charged_and_limited_and_keeps_its_ow
     // tail keeps the last line, which is all of it.
     let hoard = ["-n", name, "exec", "free", "--", "sh", "-c", "head -c 400000000 /dev/zero | tail"];
     ensure!(!rome.try_kubectl(&hoard).await?.success, "it took more memory than its limit");
-    rome.delete_namespace(name).await
+    rome.end_namespace(name).await
 }
 
 pub async fn a_pod_reads_no_secret_of_the_provider_and_probes_none_of_its_nodes(world: Arc<World>) -> Result<()> {
@@ -90,7 +90,7 @@ pub async fn a_pod_reads_no_secret_of_the_provider_and_probes_none_of_its_nodes(
         Ok((!node_of(&pod).is_empty()).then_some(()))
     })
     .await?;
-    rome.delete_namespace(name).await
+    rome.end_namespace(name).await
 }
 
 pub async fn no_token_leaves_a_namespace_that_does_not_allow_it(world: Arc<World>) -> Result<()> {
@@ -111,7 +111,7 @@ pub async fn no_token_leaves_a_namespace_that_does_not_allow_it(world: Arc<World
     let events =
         rome.kubectl(&["-n", name, "get", "events", "-o", "jsonpath={range .items[*]}{.reason} {.message}\n{end}"]).await?;
     ensure!(events.lines().any(|line| line.starts_with("NoApiServer ") && line.contains("--api-server")), "no event:\n{events}");
-    rome.delete_namespace(name).await
+    rome.end_namespace(name).await
 }
 
 pub async fn images_annotations_and_raw_sockets_follow_the_policy(world: Arc<World>) -> Result<()> {
@@ -134,5 +134,5 @@ pub async fn images_annotations_and_raw_sockets_follow_the_policy(world: Arc<Wor
     let container = serde_json::to_value(&found)?["spec"]["containers"][0].clone();
     ensure!(container["securityContext"].is_null() && container["resources"]["limits"].is_null(), "{container}");
     no_policy(&world).await?;
-    rome.delete_namespace(name).await
+    rome.end_namespace(name).await
 }

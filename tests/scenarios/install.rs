@@ -38,7 +38,7 @@ pub async fn a_manager_has_no_more_rights_than_it_needs(world: Arc<World>) -> Re
     ensure!(!label.success, "the manager could label a namespace that Liqo did not create");
     let delete = rome.try_kubectl(&["delete", "namespace", "private", manager]).await?;
     ensure!(!delete.success, "the manager could delete a namespace without a label");
-    rome.delete_namespace("private").await?;
+    rome.end_namespace("private").await?;
     let deployment = rome.object(&["-n", "liqo", "deployment", "liqo-controller-manager"]).await?.unwrap_or_default();
     let container = &deployment["spec"]["template"]["spec"]["containers"][0]["securityContext"];
     ensure!(container["readOnlyRootFilesystem"] == true && container["allowPrivilegeEscalation"] == false, "{container}");
@@ -58,6 +58,7 @@ pub async fn installing_again_changes_nothing(world: Arc<World>) -> Result<()> {
 }
 
 pub async fn uninstalling_leaves_nothing(world: Arc<World>) -> Result<()> {
+    world.ended_namespaces_are_gone().await?;
     let (rome, milan) = (&world.rome, &world.milan);
     let refused = rome.try_liqoctl(&["uninstall", "--yes"]).await?;
     ensure!(!refused.success && refused.stderr.contains("peer"), "it must refuse while a peering exists: {refused:?}");

@@ -185,5 +185,5 @@ pub async fn two_consumers_cannot_see_or_touch_each_other(world: Arc<World>) -> 
     .await?;
     an_intruder_is_refused(&world, &as_turin, &own_tenant, &mapped).await?;
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
-    rome.delete_namespace("secret-plans").await
+    rome.end_namespace("secret-plans").await
 }

@@ -49,7 +49,7 @@ pub async fn a_finished_job_never_runs_again(world: Arc<World>) -> Result<()> {
     still("no new remote pod", Duration::from_secs(5), Vec::new(), || uids(&world, &remote, "app=once")).await?;
     let job = rome.api::<Job>("jobs").get("once").await?.status.unwrap_or_default();
     ensure!(job.succeeded == Some(1) && job.failed.unwrap_or(0) == 0, "the job's status changed: {job:?}");
-    rome.delete_namespace("jobs").await
+    rome.end_namespace("jobs").await
 }
 
 pub async fn a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice(world: Arc<World>) -> Result<()> {
@@ -100,5 +100,5 @@ pub async fn a_job_whose_remote_pod_was_removed_while_managers_were_down_does_no
     let reason = |pod: &Pod| pod.status.as_ref().and_then(|status| status.reason.clone()).unwrap_or_default();
     ensure!(lost.len() == 1 && reason(&lost[0]) == "RemotePodLost", "{:?}", lost.iter().map(reason).collect::<Vec<_>>());
     still("no remote pod again", Duration::from_secs(5), Vec::new(), || uids(&world, &remote, "app in (short,long)")).await?;
-    rome.delete_namespace("removed").await
+    rome.end_namespace("removed").await
 }

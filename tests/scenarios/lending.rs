@@ -127,7 +127,7 @@ pub async fn when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends
     let staying = remote("elder").await?;
     ensure!((&staying.uid, &staying.deletion_timestamp) == (&elder, &None), "a pod within the offer was ended");
     rome.ready_pods("mortal", "app=elder", 1).await?;
-    rome.delete_namespace("mortal").await?;
+    rome.end_namespace("mortal").await?;
     milan.kubectl(&["delete", "peeringpolicy", "mortal"]).await?;
     world.machinery(milan)?.scale_fake_nodes(1).await?;
     slots(0, 30).await
@@ -181,8 +181,8 @@ pub async fn two_clusters_lend_to_each_other(world: Arc<World>) -> Result<()> {
     }
     ensure!(both().await? == expected, "use in one direction changed what is offered: {:?}", both().await?);
 
-    milan.delete_namespace("serving").await?;
-    rome.delete_namespace("training").await?;
+    milan.end_namespace("serving").await?;
+    rome.end_namespace("training").await?;
     milan.liqoctl(&["unpeer", "rome", "--yes"]).await?;
     rome.kubectl(&["delete", "peeringpolicy", "cpus"]).await?;
     milan.kubectl(&["delete", "peeringpolicy", "gpus"]).await?;
@@ -229,6 +229,6 @@ pub async fn a_withdrawn_pool_is_drained_within_disruption_budgets(world: Arc<Wo
     ensure!(nodes(&after) == ["rome-1"; 3], "not all pods came home: {:?}", nodes(&after));
 
     milan.kubectl(&["delete", "peeringpolicy", "none"]).await?;
-    rome.delete_namespace("moving").await?;
+    rome.end_namespace("moving").await?;
     eventually("the node is back", TIMEOUT, || async { node_ready(rome, "milan").await.map(|ready| ready.then_some(())) }).await
 }

@@ -138,7 +138,7 @@ pub async fn a_lost_gateway_is_replaced_and_connections_continue(world: Arc<Worl
     turin.wait_for(&["node/turin-2"], "condition=Ready", 90).await?;
     two_gateways(&world).await?;
     ensure!(all_arrived(count().await?), "numbers are missing");
-    rome.delete_namespace(namespace).await?;
+    rome.end_namespace(namespace).await?;
     rome.liqoctl(&["unpeer", "turin", "--yes"]).await.map(drop)
 }
 

@@ -63,5 +63,5 @@ pub async fn remote_pods_are_measured_and_scaled_by_what_they_use(world: Arc<Wor
         .lines()
         .find(|line| line.contains("resource cpu on pods"))
         .context("the autoscaler does not show what it measured")?;
-    rome.delete_namespace(namespace).await
+    rome.end_namespace(namespace).await
 }

@@ -96,6 +96,6 @@ pub async fn a_remote_pod_resolves_names_as_at_home(world: Arc<World>) -> Result
         let found = exec(rome, "names", &far, &format!("nslookup {name}; true")).await?;
         ensure!(found.contains("NXDOMAIN"), "{found}");
     }
-    rome.delete_namespace("names").await?;
-    rome.delete_namespace("names-too").await
+    rome.end_namespace("names").await?;
+    rome.end_namespace("names-too").await
 }

@@ -211,7 +211,7 @@ pub async fn pods_reach_each_other_both_ways_and_see_who_calls(world: Arc<World>
             exec(rome, namespace, &name, &format!("ping -c 2 -W 3 {address}")).await?;
         }
     }
-    rome.delete_namespace(namespace).await
+    rome.end_namespace(namespace).await
 }
 
 pub async fn a_service_spans_both_clusters_by_its_usual_name(world: Arc<World>) -> Result<()> {
@@ -226,7 +226,7 @@ pub async fn a_service_spans_both_clusters_by_its_usual_name(world: Arc<World>) 
         })
         .await?;
     }
-    rome.delete_namespace(namespace).await
+    rome.end_namespace(namespace).await
 }
 
 pub async fn pods_that_are_not_offloaded_stay_closed(world: Arc<World>) -> Result<()> {
@@ -269,7 +269,7 @@ pub async fn pods_that_are_not_offloaded_stay_closed(world: Arc<World>) -> Resul
     let numbers: Vec<&str> = stream.stdout.lines().collect();
     ensure!(!stream.success && !numbers.contains(&"39"), "it went on: {numbers:?}");
     milan.kubectl(&["-n", "default", "delete", "deployment", "own"]).await?;
-    rome.delete_namespace(namespace).await
+    rome.end_namespace(namespace).await
 }
 
 pub async fn connections_survive_restarts_of_the_fabric_and_of_the_managers(world: Arc<World>) -> Result<()> {
@@ -289,7 +289,7 @@ pub async fn connections_survive_restarts_of_the_fabric_and_of_the_managers(worl
     let wanted: Vec<String> = (0..40).map(|number: u32| number.to_string()).collect();
     ensure!(numbers.lines().eq(wanted.iter().map(String::as_str)), "{numbers}");
     connected(rome, milan).await?;
-    rome.delete_namespace(namespace).await
+    rome.end_namespace(namespace).await
 }
 
 /// How many gateways of the only peer answer the only gateway of this cluster.
@@ -343,7 +343,7 @@ pub async fn gateways_renew_their_keys_and_lose_nothing(world: Arc<World>) -> Re
     ensure!(numbers.lines().eq(wanted.iter().map(String::as_str)), "{numbers}");
     ensure!(pings.contains(" 0% packet loss"), "{pings}");
     connected(rome, milan).await?;
-    rome.delete_namespace(namespace).await
+    rome.end_namespace(namespace).await
 }
 
 pub async fn a_network_that_is_disabled_ends_on_both_sides_and_comes_back(world: Arc<World>) -> Result<()> {
@@ -359,7 +359,7 @@ pub async fn a_network_that_is_disabled_ends_on_both_sides_and_comes_back(world:
         Ok((ip(&rome.api::<Pod>(namespace).get(&far.name_any()).await?).ok() == ip(&far).ok()).then_some(()))
     })
     .await?;
-    rome.delete_namespace(namespace).await
+    rome.end_namespace(namespace).await
 }
 
 /// Drops the datagrams of tunnels on every node of a cluster, or stops doing so.
@@ -433,5 +433,5 @@ pub async fn tls_replaces_udp_while_udp_is_blocked(world: Arc<World>) -> Result<
     ensure!(numbers.lines().eq(wanted.iter().map(String::as_str)), "{numbers}");
     transport_is(&world, Transport::Udp).await?;
     ensure!(ask(rome, namespace, &caller, &address, "index.html").await? == far.name_any(), "over UDP again");
-    rome.delete_namespace(namespace).await
+    rome.end_namespace(namespace).await
 }

@@ -98,7 +98,7 @@ pub async fn a_peering_for_only_the_network_can_add_and_remove_resources(world: 
     let request = turin.object(&["foreigncluster", "milan"]).await?.context("the peer is known")?["spec"]["request"].clone();
     ensure!(request == json!({ "networkOnly": true, "resources": { "cpu": "500m" } }), "limits are forgotten: {request}");
 
-    turin.delete_namespace("guests").await?;
+    turin.end_namespace("guests").await?;
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
     for cluster in [turin, milan] {
         cluster.kubectl(&["delete", "peeringpolicy", "open"]).await?;

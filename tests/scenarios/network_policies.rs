@@ -133,8 +133,8 @@ pub async fn policies_are_translated_and_follow_the_pods_at_home(world: Arc<Worl
     rome.kubectl(&["-n", "isolated", "delete", "networkpolicy", "web", "friends"]).await?;
     gone(milan, &remote, "networkpolicy", "web").await?;
     says(milan, &remote, "liqo-ingress", "it is for all pods again", |spec| spec["podSelector"] == json!({})).await?;
-    rome.delete_namespace("isolated-friends").await?;
-    rome.delete_namespace("isolated").await
+    rome.end_namespace("isolated-friends").await?;
+    rome.end_namespace("isolated").await
 }
 
 pub async fn a_hostile_consumer_opens_nothing_of_the_provider(world: Arc<World>) -> Result<()> {
@@ -201,5 +201,5 @@ pub async fn a_hostile_consumer_opens_nothing_of_the_provider(world: Arc<World>)
     rome.start_manager().await?;
     gone(milan, &remote, "networkpolicy", "open").await?;
     defaults(milan, &remote, &["liqo-egress", "liqo-ingress"]).await?;
-    rome.delete_namespace("closed").await
+    rome.end_namespace("closed").await
 }

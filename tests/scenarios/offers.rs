@@ -79,7 +79,7 @@ pub async fn a_person_accepts_refuses_and_forgets_an_offer(world: Arc<World>) ->
     ensure!(listed().await? == (json!("ManualActionRequired"), Value::Null));
     let twice = turin.try_liqoctl(&["offer", "forget", "milan", "default"]).await?;
     ensure!(!twice.success && twice.stderr.contains("there is no decision on pool default of milan"), "{twice:?}");
-    turin.delete_namespace("borrowed").await?;
+    turin.end_namespace("borrowed").await?;
     turin.kubectl(&["delete", "peeringpolicy", "careful"]).await?;
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await.map(drop)
 }

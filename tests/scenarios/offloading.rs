@@ -37,7 +37,7 @@ spec:
     )
     .await?;
     rome.wait_for(&["-n", "documents", "namespaceoffloading/offloading"], "condition=Ready", 30).await?;
-    rome.delete_namespace("documents").await
+    rome.end_namespace("documents").await
 }
 
 pub async fn a_cluster_selector_limits_where_pods_go(world: Arc<World>) -> Result<()> {
@@ -72,7 +72,7 @@ pub async fn a_cluster_selector_limits_where_pods_go(world: Arc<World>) -> Resul
     })
     .await?;
     ensure!(rome.pods("nowhere", "app=web").await?.iter().all(|pod| node_of(pod).is_empty()));
-    rome.delete_namespace("nowhere").await
+    rome.end_namespace("nowhere").await
 }
 
 pub async fn a_namespace_with_strategy_local_exists_at_the_peer_without_pods(world: Arc<World>) -> Result<()> {
@@ -83,7 +83,7 @@ pub async fn a_namespace_with_strategy_local_exists_at_the_peer_without_pods(wor
     rome.apply(&deployment("stay", "web", 2)).await?;
     let pods = rome.ready_pods("stay", "app=web", 2).await?;
     ensure!(pods.iter().all(|pod| node_of(pod) == "rome-1"));
-    rome.delete_namespace("stay").await
+    rome.end_namespace("stay").await
 }
 
 pub async fn without_a_network_a_service_never_sends_packets_to_wrong_pods(world: Arc<World>) -> Result<()> {
@@ -141,7 +141,7 @@ pub async fn without_a_network_a_service_never_sends_packets_to_wrong_pods(world
         ensure!(address == here, "the remote address {address:?} is shown as {here:?}");
     }
     enable_network(&world).await?;
-    rome.delete_namespace("mixed").await
+    rome.end_namespace("mixed").await
 }
 
 pub async fn a_namespace_that_exists_at_the_provider_is_not_taken_over(world: Arc<World>) -> Result<()> {
@@ -219,8 +219,8 @@ pub async fn pods_that_may_not_travel_show_why(world: Arc<World>) -> Result<()> 
             .then_some(()))
     })
     .await?;
-    rome.delete_namespace("stranger").await?;
-    rome.delete_namespace("refused").await
+    rome.end_namespace("stranger").await?;
+    rome.end_namespace("refused").await
 }
 
 pub async fn a_pod_that_no_provider_can_run_stays_at_home(world: Arc<World>) -> Result<()> {
@@ -230,7 +230,7 @@ pub async fn a_pod_that_no_provider_can_run_stays_at_home(world: Arc<World>) -> 
     rome.apply(&pod("homely", "host", "Always", "sleep 600").replace("spec:\n", &format!("spec:\n{host}"))).await?;
     let pods = rome.ready_pods("homely", "app=host", 1).await?;
     ensure!(node_of(&pods[0]) == "rome-1", "it is on {}", node_of(&pods[0]));
-    rome.delete_namespace("homely").await
+    rome.end_namespace("homely").await
 }
 
 /// A pod that is created before its namespace is offloaded looks like one that was created while no manager answered.
@@ -252,7 +252,7 @@ pub async fn a_pod_that_the_webhook_did_not_see_is_repaired_while_it_has_no_node
     let add = r#"[{"op":"add","path":"/spec/tolerations/-","value":{"key":"spot","operator":"Exists"}}]"#;
     let another = rome.try_kubectl(&["-n", "missed", "patch", "pod", "stuck", "--type=json", "-p", add, manager]).await?;
     ensure!(!another.success && another.stderr.contains("Liqo does not"), "another toleration: {another:?}");
-    rome.delete_namespace("missed").await
+    rome.end_namespace("missed").await
 }
 
 pub async fn a_namespace_that_clusters_keep_for_themselves_is_refused_at_once(world: Arc<World>) -> Result<()> {
@@ -280,7 +280,7 @@ pub async fn unoffloading_brings_pods_home_and_removes_the_remote_namespace(worl
         Ok(Api::<Namespace>::all(milan.client.clone()).get_opt(&remote).await?.is_none().then_some(()))
     })
     .await?;
-    rome.delete_namespace("back").await
+    rome.end_namespace("back").await
 }
 
 pub async fn a_daemon_set_has_no_pod_on_a_virtual_node(world: Arc<World>) -> Result<()> {
@@ -297,5 +297,5 @@ pub async fn a_daemon_set_has_no_pod_on_a_virtual_node(world: Arc<World>) -> Res
     ensure!(pods.iter().filter(|pod| node_of(pod) == "rome-1").count() == 1);
     let remote = rome.remote_namespace("daemons", &world.milan).await?;
     ensure!(world.milan.pods(&remote, "app=agent").await?.is_empty(), "a pod of a DaemonSet travelled");
-    rome.delete_namespace("daemons").await
+    rome.end_namespace("daemons").await
 }

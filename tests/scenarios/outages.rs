@@ -52,7 +52,7 @@ pub async fn a_short_outage_moves_no_pod(world: Arc<World>) -> Result<()> {
     })
     .await?;
     ensure!(uids(&rome.ready_pods("glitch", "app=web", 2).await?) == before, "pods were replaced");
-    rome.delete_namespace("glitch").await
+    rome.end_namespace("glitch").await
 }
 
 pub async fn a_long_outage_shows_on_node_and_pods_and_heals(world: Arc<World>) -> Result<()> {
@@ -103,7 +103,7 @@ pub async fn a_long_outage_shows_on_node_and_pods_and_heals(world: Arc<World>) -
     })
     .await?;
     for namespace in ["outage", "leaves-at-once", "stays"] {
-        rome.delete_namespace(namespace).await?;
+        rome.end_namespace(namespace).await?;
     }
     Ok(())
 }
@@ -156,5 +156,5 @@ pub async fn the_kube_controller_manager_starts_while_there_are_virtual_nodes(wo
     rome.kubectl(&["create", "namespace", "controlled"]).await?;
     rome.apply(&deployment("controlled", "web", 1)).await?;
     rome.ready_pods("controlled", "app=web", 1).await?;
-    rome.delete_namespace("controlled").await
+    rome.end_namespace("controlled").await
 }

@@ -122,7 +122,7 @@ pub async fn two_way_peering_works(world: Arc<World>) -> Result<()> {
     // The other direction still works.
     rome.wait_for(&["node/milan"], "condition=Ready", 10).await?;
     ensure!(node_of(&rome.ready_pods("forward", "app=web", 1).await?[0]) == "milan");
-    rome.delete_namespace("forward").await
+    rome.end_namespace("forward").await
 }
 
 pub async fn a_hostile_node_name_or_label_does_nothing(world: Arc<World>) -> Result<()> {

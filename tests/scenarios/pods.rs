@@ -109,7 +109,7 @@ pub async fn logs_work_with_follow_tail_previous_and_since(world: Arc<World>) ->
         Ok((previous.stdout == "first life\n").then_some(()))
     })
     .await?;
-    rome.delete_namespace("logs").await
+    rome.end_namespace("logs").await
 }
 
 pub async fn exec_with_a_terminal_works(world: Arc<World>) -> Result<()> {
@@ -128,7 +128,7 @@ pub async fn exec_with_a_terminal_works(world: Arc<World>) -> Result<()> {
     let line = rome.kubectl_line("-n exec exec -it deployment/shell -- sh -c 'tty; echo done'");
     let terminal = world.shell(&format!("script -qec {} /dev/null </dev/null", shell_quote(&line)), 30).await?;
     ensure!(terminal.contains("/dev/pts/") && terminal.contains("done"), "on a terminal: {terminal:?}");
-    rome.delete_namespace("exec").await
+    rome.end_namespace("exec").await
 }
 
 fn shell_quote(text: &str) -> String {
@@ -160,7 +160,7 @@ pub async fn a_deleted_pods_grace_period_is_honoured(world: Arc<World>) -> Resul
     following.await??;
     let log = std::fs::read_to_string(world.scratch("grace.log"))?;
     ensure!(log.contains("ended"), "the container could not end in its own time: {log}");
-    rome.delete_namespace("grace").await
+    rome.end_namespace("grace").await
 }
 
 pub async fn a_deletion_takes_four_writes(world: Arc<World>) -> Result<()> {
@@ -202,7 +202,7 @@ pub async fn a_deletion_takes_four_writes(world: Arc<World>) -> Result<()> {
         let expected = count("delete shadowpods ") == 1 && count("delete pods ") == 2 && count("patch shadowpods ") == 1;
         ensure!(expected && writes.len() == 4, "{writes:#?}");
     }
-    rome.delete_namespace("writes").await
+    rome.end_namespace("writes").await
 }
 
 pub async fn a_stateful_set_keeps_its_names(world: Arc<World>) -> Result<()> {
@@ -222,7 +222,7 @@ pub async fn a_stateful_set_keeps_its_names(world: Arc<World>) -> Result<()> {
     );
     let remote = milan.ready_pods(&rome.remote_namespace("stateful", milan).await?, "app=db", 2).await?;
     ensure!(remote.iter().any(|pod| name_of(pod) == "db-0") && remote.iter().any(|pod| name_of(pod) == "db-1"));
-    rome.delete_namespace("stateful").await
+    rome.end_namespace("stateful").await
 }
 
 pub async fn rolling_updates_and_scaling_look_as_they_do_locally(world: Arc<World>) -> Result<()> {
@@ -239,7 +239,7 @@ pub async fn rolling_updates_and_scaling_look_as_they_do_locally(world: Arc<Worl
     rome.ready_pods("rolling", "app=web", 5).await?;
     rome.kubectl(&["-n", "rolling", "scale", "deployment/web", "--replicas=1"]).await?;
     rome.ready_pods("rolling", "app=web", 1).await?;
-    rome.delete_namespace("rolling").await
+    rome.end_namespace("rolling").await
 }
 
 pub async fn init_containers_sidecars_and_probes_work(world: Arc<World>) -> Result<()> {
@@ -288,7 +288,7 @@ spec:
     ensure!(rome.kubectl(&["-n", "init", "exec", "full", "-c", "main", "--", "cat", "/shared/file"]).await? == "made\n");
     rome.kubectl(&["-n", "init", "exec", "full", "-c", "main", "--", "touch", "/shared/ready"]).await?;
     rome.ready_pods("init", "app=full", 1).await?;
-    rome.delete_namespace("init").await
+    rome.end_namespace("init").await
 }
 
 pub async fn a_crashing_container_is_restarted_and_counted_at_home(world: Arc<World>) -> Result<()> {
@@ -315,7 +315,7 @@ pub async fn a_crashing_container_is_restarted_and_counted_at_home(world: Arc<Wo
         Ok(pod.status.and_then(|status| status.phase).filter(|phase| phase == "Failed"))
     })
     .await?;
-    rome.delete_namespace("crash").await
+    rome.end_namespace("crash").await
 }
 
 pub async fn an_ephemeral_container_runs_at_the_peer_or_shows_why_not(world: Arc<World>) -> Result<()> {
@@ -357,7 +357,7 @@ pub async fn an_ephemeral_container_runs_at_the_peer_or_shows_why_not(world: Arc
         Ok((rome.try_kubectl(&say).await?.stdout == "hello from ephemeral\n").then_some(()))
     })
     .await?;
-    rome.delete_namespace("ephemeral").await
+    rome.end_namespace("ephemeral").await
 }
 
 pub async fn a_pod_that_was_deleted_at_the_peer_shows_a_restart(world: Arc<World>) -> Result<()> {
@@ -381,7 +381,7 @@ pub async fn a_pod_that_was_deleted_at_the_peer_shows_a_restart(world: Arc<World
         Ok((!rome.items(&events).await?.is_empty()).then_some(()))
     })
     .await?;
-    rome.delete_namespace("recreated").await
+    rome.end_namespace("recreated").await
 }
 
 pub async fn a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete(world: Arc<World>) -> Result<()> {
@@ -404,7 +404,7 @@ pub async fn a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_
     let (cut, log) = (cut?, log?);
     ensure!(!cut.success && cut.stderr.contains("may still run"), "the command: {cut:?}");
     ensure!(log.stdout.contains("liqo: the log ends here"), "the log: {log:?}");
-    rome.delete_namespace("cut").await
+    rome.end_namespace("cut").await
 }
 
 pub async fn label_changes_arrive_at_the_peer(world: Arc<World>) -> Result<()> {
@@ -420,7 +420,7 @@ pub async fn label_changes_arrive_at_the_peer(world: Arc<World>) -> Result<()> {
         Ok(milan.pods(&remote, "colour=red").await?.is_empty().then_some(()))
     })
     .await?;
-    rome.delete_namespace("labels").await
+    rome.end_namespace("labels").await
 }
 
 pub async fn a_remote_pod_reads_what_it_would_read_at_home(world: Arc<World>) -> Result<()> {
@@ -457,7 +457,7 @@ pub async fn a_remote_pod_reads_what_it_would_read_at_home(world: Arc<World>) ->
     let wanted =
         format!("{namespace} {uid} {node} default web.{namespace}\n{namespace}\n{uid}\napp=\"reader\"\ntier=\"1\"\nhost=\n");
     ensure!(read == wanted, "it reads {read}");
-    rome.delete_namespace(namespace).await
+    rome.end_namespace(namespace).await
 }
 
 pub async fn config_maps_and_secrets_of_a_pod_are_reflected(world: Arc<World>) -> Result<()> {
@@ -500,7 +500,7 @@ spec:
         Ok(left.is_none().then_some(()))
     })
     .await?;
-    rome.delete_namespace("config").await
+    rome.end_namespace("config").await
 }
 
 pub async fn a_remote_pod_is_resized_in_place_within_the_offer(world: Arc<World>) -> Result<()> {
@@ -552,5 +552,5 @@ pub async fn a_remote_pod_is_resized_in_place_within_the_offer(world: Arc<World>
     resize("40m").await?;
     remote_pod_asks_for("40m").await?;
     shown("the kubelet there has applied it", "/status/containerStatuses/0/resources/requests/cpu", Some("40m")).await?;
-    rome.delete_namespace("sizes").await
+    rome.end_namespace("sizes").await
 }

@@ -101,7 +101,7 @@ pub async fn usage_beyond_a_new_cap_is_reclaimed_after_the_notice(world: Arc<Wor
     })
     .await?;
     milan.kubectl(&["delete", "peeringpolicy", "capped"]).await?;
-    rome.delete_namespace("reclaimed").await
+    rome.end_namespace("reclaimed").await
 }
 
 pub async fn a_node_has_a_plugins_amounts_and_follows_its_arguments(world: Arc<World>) -> Result<()> {

@@ -64,7 +64,7 @@ pub async fn each_pool_is_a_virtual_node_and_its_pods_run_on_nodes_of_the_pool(w
         ensure!(runs_on == *node, "{name} runs on {runs_on}, which is not in its pool");
     }
 
-    rome.delete_namespace("tiered").await?;
+    rome.end_namespace("tiered").await?;
     milan.kubectl(&["delete", "peeringpolicy", "tiers"]).await?;
     eventually("everything is one pool again", TIMEOUT, || async {
         Ok(nodes(rome, milan).await?.keys().eq(["default"]).then_some(()))

@@ -151,7 +151,8 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
     let Tasks { parallel, with_turin, alone } = tasks;
     let (parallel, with_turin) =
         tokio::join!(run_some(MAX_CONCURRENT, &world, parallel, &shared), run_some(1, &world, with_turin, &shared));
-    let mut has_failed = !(parallel && with_turin);
+    let mut are_gone = world.ended_namespaces_are_gone().await;
+    let mut has_failed = !(parallel && with_turin) || are_gone.is_err();
     eprintln!("{instance}: the parallel scenarios are done after {} s", begun.elapsed().as_secs());
     if has_failed {
         restore(&world, &baseline).await;
@@ -163,7 +164,9 @@ async fn run_set(clusters: Clusters, tasks: Tasks, shared: Arc<Shared>) -> Resul
         }
     }
     eprintln!("{instance}: all scenarios are done after {} s", begun.elapsed().as_secs());
-    world.end(has_failed).await
+    are_gone = are_gone.and(world.ended_namespaces_are_gone().await);
+    world.end(has_failed || are_gone.is_err()).await?;
+    are_gone
 }
 
 /// Runs at most `at_once` scenarios at a time. Returns whether all succeeded.

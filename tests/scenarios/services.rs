@@ -139,7 +139,7 @@ pub async fn services_are_reflected_with_endpoints_as_the_provider_sees_them(wor
     gone(milan, &remote, "service", "web").await?;
     endpoints(rome, "services", "web", &here.iter().filter(|pod| node_of(pod) == "rome-1").filter_map(address).collect()).await?;
     enable_network(&world).await?;
-    rome.delete_namespace("services").await
+    rome.end_namespace("services").await
 }
 
 pub async fn pods_of_a_stateful_set_have_their_names_in_both_clusters(world: Arc<World>) -> Result<()> {
@@ -173,7 +173,7 @@ pub async fn pods_of_a_stateful_set_have_their_names_in_both_clusters(world: Arc
         Ok(Some(()))
     })
     .await?;
-    rome.delete_namespace("members").await
+    rome.end_namespace("members").await
 }
 
 pub async fn a_hostile_consumer_adds_no_endpoints_outside_its_prefixes_and_services(world: Arc<World>) -> Result<()> {
@@ -234,5 +234,5 @@ pub async fn a_hostile_consumer_adds_no_endpoints_outside_its_prefixes_and_servi
     rome.start_manager().await?;
     gone(milan, &remote, "service", "mine").await?;
     endpoints(milan, &remote, "mine", &BTreeSet::new()).await?;
-    rome.delete_namespace("hostile").await
+    rome.end_namespace("hostile").await
 }

@@ -59,5 +59,5 @@ pub async fn a_settled_system_writes_only_leases(world: Arc<World>) -> Result<()
         ensure!(writes.is_empty(), "a resync wrote at {}: {writes:#?}", cluster.name);
     }
     writes_nothing(&world, Duration::from_secs(60)).await?;
-    rome.delete_namespace("settled").await
+    rome.end_namespace("settled").await
 }

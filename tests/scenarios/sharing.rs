@@ -73,7 +73,7 @@ pub async fn pods_that_exceed_the_offer_are_refused_with_a_reason(world: Arc<Wor
     .await?;
     let remote = rome.remote_namespace("beyond", milan).await?;
     ensure!(milan.pods(&remote, "app=greedy").await?.is_empty());
-    rome.delete_namespace("beyond").await
+    rome.end_namespace("beyond").await
 }
 
 pub async fn a_request_limits_the_offer(world: Arc<World>) -> Result<()> {
@@ -91,7 +91,7 @@ pub async fn a_request_limits_the_offer(world: Arc<World>) -> Result<()> {
         .await?;
     rome.kubectl(&["patch", "foreigncluster", "milan", "--type=merge", "-p", &patch("null")]).await?;
     rome.ready_pods("limited", "app=web", 5).await?;
-    rome.delete_namespace("limited").await
+    rome.end_namespace("limited").await
 }
 
 /// The values of one of milan's ledger metrics for a consumer, by resource.
@@ -132,5 +132,5 @@ pub async fn the_ledgers_metrics_show_what_is_offered_and_used(world: Arc<World>
     says("charged", &before).await?;
     ensure!(metric(milan, "offered", &stranger).await?.is_empty(), "there is a metric of a cluster that borrows nothing");
     milan.kubectl(&["delete", "peeringpolicy", "known"]).await?;
-    rome.delete_namespace("metered").await
+    rome.end_namespace("metered").await
 }

@@ -168,7 +168,7 @@ pub async fn a_rollout_completes_although_the_leaders_of_both_clusters_die(world
     end_rollout(&world, &remote).await?;
     the_virtual_node_follows(turin).await?;
 
-    turin.delete_namespace(NAMESPACE).await?;
+    turin.end_namespace(NAMESPACE).await?;
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
     tokio::try_join!(set_replicas(turin, "1"), set_replicas(milan, "1"))?;
     let budget = turin.object(&["-n", "liqo", "poddisruptionbudget", "liqo-controller-manager"]).await?;
@@ -239,5 +239,5 @@ pub async fn rollouts_complete_whenever_all_managers_are_deleted(world: Arc<Worl
     for cluster in [rome, milan] {
         cluster.kubectl(&["-n", "liqo", "rollout", "status", "deployment/liqo-controller-manager", "--timeout=90s"]).await?;
     }
-    rome.delete_namespace(DELETED_MANAGERS).await
+    rome.end_namespace(DELETED_MANAGERS).await
 }

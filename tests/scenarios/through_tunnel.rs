@@ -239,7 +239,7 @@ pub async fn a_consumer_borrows_from_a_provider_that_exposes_only_its_tunnel(wor
     connected(turin, milan).await?;
     keys_are_renewed(&world).await?;
 
-    turin.delete_namespace("hidden").await?;
+    turin.end_namespace("hidden").await?;
     turin.liqoctl(&["unpeer", "milan", "--yes"]).await?;
     let tenant = liqo_api::tenant_namespace(&turin.cluster_id().await?.parse()?);
     eventually("milan knows that the peering has ended", TIMEOUT, || async {
@@ -248,7 +248,7 @@ pub async fn a_consumer_borrows_from_a_provider_that_exposes_only_its_tunnel(wor
     .await?;
     ensure!(turin.object(&["node", "milan"]).await?.is_none(), "the virtual node is still there");
     tunnel_clients_are(milan, tenants).await?;
-    turin.delete_namespace("outside").await?;
+    turin.end_namespace("outside").await?;
     open(&world).await?;
     milan.kubectl(&["patch", "clusterconfig", "liqo", "--type=merge", "-p", &api_through_tunnel(false)]).await?;
     tunnel_clients_are(milan, 0).await

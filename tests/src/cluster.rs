@@ -1,16 +1,21 @@
 use std::{
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::core::v1::{Namespace, Pod},
+};
 use kube::{
     Api, Client, Config, Resource,
-    api::ListParams,
+    api::{DeleteParams, ListParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
@@ -40,6 +45,8 @@ pub struct Cluster {
     pub audit_log: PathBuf,
     programs: Programs,
     kinds: Kinds,
+    /// Namespaces that scenarios have ended.
+    ended: Arc<Mutex<Vec<String>>>,
 }
 
 /// Paths of the programs.
@@ -52,7 +59,15 @@ pub(crate) struct Programs {
 impl Cluster {
     pub(crate) async fn new(name: &str, kubeconfig: PathBuf, audit_log: PathBuf, programs: Programs) -> Result<Self> {
         let client = client(&kubeconfig).await?;
-        Ok(Self { name: name.to_owned(), kubeconfig, client, audit_log, programs, kinds: Kinds::default() })
+        Ok(Self {
+            name: name.to_owned(),
+            kubeconfig,
+            client,
+            audit_log,
+            programs,
+            kinds: Kinds::default(),
+            ended: Arc::default(),
+        })
     }
 
     /// An API for the objects of a namespace.
@@ -122,6 +137,33 @@ impl Cluster {
     /// Deletes a namespace and waits until it is gone, here and wherever it was offloaded to.
     pub async fn delete_namespace(&self, name: &str) -> Result<()> {
         self.kubectl(&["delete", "namespace", name, "--wait", "--timeout=120s"]).await.map(drop)
+    }
+
+    /// Ends a scenario's namespace: deletes it, and waits until its pods are gone. Kubernetes then needs 5 to 20 seconds more, because its
+    /// namespace controller looks again so rarely; [`Self::ended_namespaces_are_gone`] waits for that.
+    pub async fn end_namespace(&self, name: &str) -> Result<()> {
+        Api::<Namespace>::all(self.client.clone()).delete(name, &DeleteParams::default()).await?;
+        self.ended.lock().push(name.to_owned());
+        let pods = self.api::<Pod>(name);
+        eventually(&format!("the pods of {}/{name} are gone", self.name), Duration::from_secs(60), || async {
+            // Until the namespace controller has started, a Deployment may have pods whose creation was under way.
+            pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+            Ok(pods.list_metadata(&ListParams::default()).await?.items.is_empty().then_some(()))
+        })
+        .await
+    }
+
+    /// Waits until the namespaces that scenarios have ended are gone, here and wherever they were offloaded to.
+    pub async fn ended_namespaces_are_gone(&self) -> Result<()> {
+        let ended = std::mem::take(&mut *self.ended.lock());
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        for name in &ended {
+            eventually(&format!("the namespace {}/{name} is gone", self.name), Duration::from_secs(120), || async {
+                Ok(namespaces.get_metadata_opt(name).await?.is_none().then_some(()))
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     /// The object or list that `kubectl get` with these arguments finds, as JSON. For the arguments see `get.rs`.

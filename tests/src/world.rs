@@ -211,8 +211,14 @@ impl World {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(folder).display().to_string()
     }
 
+    /// Waits until the namespaces that scenarios have ended are gone in all clusters.
+    pub async fn ended_namespaces_are_gone(&self) -> Result<()> {
+        try_join_all(self.clusters().map(Cluster::ended_namespaces_are_gone)).await.map(drop)
+    }
+
     /// Cuts a cluster off: all packets to and from it are lost.
     pub async fn cut(&self, cluster: &str) -> Result<()> {
+        self.ended_namespaces_are_gone().await?;
         Ok(self.playground.cluster(cluster)?.partition().await?)
     }
 
@@ -232,6 +238,7 @@ impl World {
 
     /// Waits until Liqo has written only leases for a while.
     pub async fn quiet(&self, clusters: &[&Cluster]) -> Result<()> {
+        self.ended_namespaces_are_gone().await?;
         for cluster in clusters {
             let from = cluster.audit_length()?;
             let mut seen = (usize::MAX, std::time::Instant::now());
