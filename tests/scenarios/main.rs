@@ -65,7 +65,7 @@ macro_rules! scenarios {
     };
 }
 
-/// Pods and policies for them. Milan enforces `NetworkPolicies`, and rome has another domain. At the end Liqo is uninstalled.
+/// Pods and policies for them, and that a settled system writes nothing. Milan enforces `NetworkPolicies`, and rome has another domain. At the end Liqo is uninstalled.
 fn pods_and_policies() -> Set {
     Set {
         clusters: Clusters {
@@ -107,6 +107,8 @@ fn pods_and_policies() -> Set {
                 a_peering_for_only_the_network_can_add_and_remove_resources;
         },
         alone: scenarios! {
+            settled:
+                a_settled_system_writes_only_leases;
             // It applies the webhook's configuration again.
             install:
                 installing_again_changes_nothing;
@@ -272,7 +274,7 @@ fn network() -> Set {
     }
 }
 
-/// What is offered, to whom, and who decides. It also checks that a settled system writes nothing.
+/// What is offered, to whom, and who decides.
 fn sharing() -> Set {
     Set {
         clusters: Clusters {
@@ -310,8 +312,6 @@ fn sharing() -> Set {
             // Beside others its hundreds of commands would take so much that managers lose their Leases.
             as_at_home:
                 kubectl_says_the_same_of_a_pod_at_home_and_of_one_at_the_peer;
-            settled:
-                a_settled_system_writes_only_leases;
             // They change milan's offer to rome, or milan's nodes.
             sharing:
                 the_offer_follows_the_free_capacity_and_the_node_follows_the_offer,

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 
 const SECRETS: &str = "/api/v1/namespaces/t/secrets";
+const SPACES: [u8; 4096] = [b' '; 4096];
 const OFFERS: &str = "/apis/sharing.liqo.io/v1alpha1/namespaces/t/resourceoffers";
 
 async fn serve(router: Router) -> SocketAddr {
@@ -61,8 +62,9 @@ fn secrets(connection: &PeerConnection) -> Cache<Secret> {
 }
 
 /// A body without an end.
-fn endless(piece: &'static str) -> Body {
-    Body::from_stream(stream::repeat_with(move || Ok::<_, Infallible>(Bytes::from_static(piece.as_bytes()))))
+fn endless(piece: &'static [u8]) -> Body {
+    let piece = Bytes::from_static(piece);
+    Body::from_stream(stream::repeat_with(move || Ok::<_, Infallible>(piece.clone())))
 }
 
 fn secret(name: usize) -> String {
@@ -96,17 +98,18 @@ async fn hostile_secrets(answer: impl Fn(Option<&str>) -> Body + Clone + Send + 
         let body = answer(query.as_deref());
         async move { body }
     };
-    serve(Router::new().route(SECRETS, get(answer)).route(&format!("{SECRETS}/{{name}}"), get(|| async { endless(" ") }))).await
+    serve(Router::new().route(SECRETS, get(answer)).route(&format!("{SECRETS}/{{name}}"), get(|| async { endless(&SPACES) })))
+        .await
 }
 
 #[tokio::test]
 async fn an_answer_without_end_is_cut() {
-    let connection = connect(&Peers::default(), 1, hostile_secrets(|_| endless("        ")).await);
+    let connection = connect(&Peers::default(), 1, hostile_secrets(|_| endless(&SPACES)).await);
     let cache = secrets(&connection);
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::AnswerLen(MAX_PAGE_LEN));
     assert!(!cache.is_synced());
 
-    let connection = connect(&Peers::default(), 1, hostile_secrets(|_| endless(" ")).await);
+    let connection = connect(&Peers::default(), 1, hostile_secrets(|_| endless(&SPACES)).await);
     let one: Api<Secret> = Api::namespaced(connection.client.clone(), "t");
     assert!(one.get("a").await.is_err());
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::AnswerLen(MAX_ANSWER_LEN));
@@ -189,7 +192,7 @@ async fn a_watch_of_endless_events_keeps_so_many_objects_and_those_that_it_had()
 
 #[tokio::test]
 async fn an_event_without_end_is_cut() {
-    let server = hostile_secrets(|query| if is_watch(query) { endless("        ") } else { Body::from(page(&[secret(0)], "")) });
+    let server = hostile_secrets(|query| if is_watch(query) { endless(&SPACES) } else { Body::from(page(&[secret(0)], "")) });
     let connection = connect(&Peers::default(), 1, server.await);
     let cache = secrets(&connection);
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::AnswerLen(MAX_ANSWER_LEN));
@@ -240,7 +243,7 @@ async fn a_peering_ends_while_its_provider_sends_without_end() {
             return Body::from(page(&[secret(0)], ""));
         }
         endless(
-            "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"s0\",\"namespace\":\"t\",\"resourceVersion\":\"1\"}}}\n",
+            b"{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"s0\",\"namespace\":\"t\",\"resourceVersion\":\"1\"}}}\n",
         )
     });
     let peers = Peers::default();

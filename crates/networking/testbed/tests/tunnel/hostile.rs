@@ -52,7 +52,8 @@ pub fn garbage_is_counted_and_harms_nobody() -> Result<()> {
     let mut sent = 0;
     for size in (0..2000).step_by(3) {
         for kind in 0..6 {
-            let mut datagram: Vec<u8> = (0..size).map(|_| rand::random()).collect();
+            let mut datagram = vec![0_u8; size];
+            rand::fill(&mut datagram[..]);
             for (at, byte) in [kind, 0, 0, 0].into_iter().enumerate().take(size) {
                 datagram[at] = byte;
             }

@@ -1,6 +1,6 @@
 //! For tests: a small cluster, rome, that borrows from milan and has no faults.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -152,6 +152,12 @@ fn components() -> ClusterComponents {
 
 /// A cluster without any fault.
 pub fn facts() -> Facts {
+    // Reading the manifests takes a while.
+    static HEALTHY: LazyLock<Facts> = LazyLock::new(healthy);
+    HEALTHY.clone()
+}
+
+fn healthy() -> Facts {
     let now: Timestamp = NOW.parse().unwrap();
     let credential = Credential { issued_at: now, expires_at: now + SignedDuration::from_hours(1) };
     Facts {
