@@ -232,3 +232,67 @@ pub async fn a_withdrawn_pool_is_drained_within_disruption_budgets(world: Arc<Wo
     rome.end_namespace("moving").await?;
     eventually("the node is back", TIMEOUT, || async { node_ready(rome, "milan").await.map(|ready| ready.then_some(())) }).await
 }
+
+/// Whether `NetworkPolicies` are enforced in a cluster, as the condition of its `ClusterConfig` says: status and message.
+async fn enforced(cluster: &Cluster) -> Result<Option<(String, String)>> {
+    let config = cluster.object(&["clusterconfig", "liqo"]).await?.context("no ClusterConfig")?;
+    let mut conditions = config["status"]["conditions"].as_array().into_iter().flatten();
+    let found = conditions.find(|condition| condition["type"] == liqo_api::NETWORK_POLICIES_ENFORCED);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    Ok(found.map(|condition| (text(&condition["status"]), text(&condition["message"]))))
+}
+
+pub async fn a_cluster_knows_that_it_enforces_network_policies(world: Arc<World>) -> Result<()> {
+    eventually("the test is over", Duration::from_secs(60), || async {
+        let (status, message) = enforced(&world.milan).await?.context("no condition")?;
+        ensure!(status == "True", "{status}: {message}");
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// Milan does not enforce `NetworkPolicies`; all scenarios run with the explicit yes.
+pub async fn without_enforced_network_policies_a_cluster_lends_only_after_an_explicit_yes(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    eventually("the test is over", Duration::from_secs(60), || async {
+        let (status, message) = enforced(milan).await?.context("no condition")?;
+        ensure!(status == "False" && message.contains("lends nevertheless"), "{status}: {message}");
+        Ok(Some(()))
+    })
+    .await?;
+    ensure!(offer(milan, rome).await?.is_some(), "nothing is offered although the setting allows it");
+
+    let yes = "liqoctl install --set lendWithoutNetworkPolicies=true";
+    let said = milan.liqoctl(&["install", "--set", "lendWithoutNetworkPolicies=false"]).await?;
+    ensure!(said.contains("does not enforce NetworkPolicies") && said.contains(yes), "{said}");
+    let answered = async |status: &str, reason: &str| {
+        let tenant = liqo_api::tenant_namespace(&rome.cluster_id().await?.parse()?);
+        eventually(&format!("the request is answered with {reason}"), TIMEOUT, || async {
+            let request = milan.object(&["-n", &tenant, "resourcerequest", liqo_api::RESOURCE_REQUEST]).await?;
+            let request = request.context("there is no request")?;
+            let mut conditions = request["status"]["conditions"].as_array().into_iter().flatten();
+            let found = conditions.any(|condition| condition["status"] == status && condition["reason"] == reason);
+            ensure!(found, "{}", request["status"]);
+            Ok(Some(()))
+        })
+        .await
+    };
+    answered("False", "NotIsolated").await?;
+    eventually("the offer is withdrawn", TIMEOUT, || async { Ok(offer(milan, rome).await?.is_none().then_some(())) }).await?;
+    eventually("the condition says how to allow it", TIMEOUT, || async {
+        let (_, message) = enforced(milan).await?.context("no condition")?;
+        Ok(message.contains(yes).then_some(()))
+    })
+    .await?;
+    let doctor = milan.try_liqoctl(&["doctor"]).await?;
+    ensure!(!doctor.success && doctor.stdout.contains(yes), "{}", doctor.stdout);
+
+    let said = milan.liqoctl(&["install", "--set", "lendWithoutNetworkPolicies=true"]).await?;
+    ensure!(said.contains("lends nevertheless"), "{said}");
+    answered("True", "Offered").await?;
+    eventually("rome has a node for milan", Duration::from_secs(60), || async {
+        Ok(rome.object(&["node", "milan"]).await?.map(drop))
+    })
+    .await?;
+    rome.wait_for(&["node/milan"], "condition=Ready", 60).await
+}

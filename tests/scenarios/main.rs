@@ -87,6 +87,8 @@ fn pods_and_policies() -> Set {
                 the_status_shows_latency_and_loss_of_the_path_to_a_peer;
             names:
                 a_remote_pod_resolves_names_as_at_home;
+            lending:
+                a_cluster_knows_that_it_enforces_network_policies;
             install:
                 a_manager_has_no_more_rights_than_it_needs;
             attacks:
@@ -334,6 +336,7 @@ fn sharing() -> Set {
             lending:
                 when_a_node_dies_the_offer_shrinks_and_the_youngest_excess_pod_ends,
                 two_clusters_lend_to_each_other,
+                without_enforced_network_policies_a_cluster_lends_only_after_an_explicit_yes,
                 a_withdrawn_pool_is_drained_within_disruption_budgets;
         },
     }

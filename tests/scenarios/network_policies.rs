@@ -169,8 +169,7 @@ pub async fn a_hostile_consumer_opens_nothing_of_the_provider(world: Arc<World>)
         let cidr = peer["ipBlock"]["cidr"].as_str();
         let is_tenant = labels["liqo.io/consumer-id"] == rome.cluster_id().await?;
         let (namespace, pods) = (&labels["kubernetes.io/metadata.name"], &peer["podSelector"]["matchLabels"]);
-        let is_dns = (namespace == "kube-system" && pods["k8s-app"] == "kube-dns")
-            || (namespace == "liqo" && pods["app.kubernetes.io/name"] == "liqo-dns");
+        let is_dns = namespace == "liqo" && pods["app.kubernetes.io/name"] == "liqo-dns";
         let is_seen =
             cidr.is_some_and(|cidr| cidr.starts_with(&format!("{romes_at_milan}.")) || seen.iter().any(|one| one == cidr));
         let is_elsewhere = is_seen || cidr.is_some_and(|cidr| !cidr.starts_with("10."));

@@ -168,6 +168,8 @@ impl World {
         let avoid = format!("controllerManager.avoidNodes={key}={value}");
         // The machine is slower than its clusters need, and scenarios restart managers. `takeover` has two replicas.
         let mut settings = vec![name.as_str(), &image, &fabric, &avoid, "controllerManager.replicas=1"];
+        // Most of these clusters do not enforce NetworkPolicies. `lending` tests what happens without this setting.
+        settings.push("lendWithoutNetworkPolicies=true");
         if self.kind.dual_stack {
             settings.extend(DUAL_STACK_SETTINGS);
         }

@@ -55,6 +55,10 @@ pub struct ClusterConfigSpec {
     /// How this cluster finds others, and is found by them. A `SearchDomain` finds clusters in a DNS domain.
     #[serde(default, skip_serializing_if = "DiscoverySettings::is_default")]
     pub discovery: DiscoverySettings,
+    /// Whether to lend although the pod network does not enforce `NetworkPolicies`: then nothing keeps pods of consumers away from other
+    /// pods of this cluster, nor from each other. Condition `NetworkPoliciesEnforced` tells whether it does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lend_without_network_policies: bool,
 }
 
 /// How this cluster finds others, and is found by them.
@@ -266,6 +270,7 @@ pub struct ClusterConfigStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkRanges>,
     /// `AddressesKnown`: whether Liqo knows the addresses under which peers reach this cluster. The message says what to set if not.
+    /// `NetworkPoliciesEnforced`: whether the pod network enforces `NetworkPolicies`. The message says whether this cluster lends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -309,3 +314,6 @@ pub struct ApiServerEndpoint {
 
 /// Condition of a [`ClusterConfig`]: Liqo knows the addresses under which peers reach this cluster.
 pub const ADDRESSES_KNOWN: &str = "AddressesKnown";
+
+/// Condition of a [`ClusterConfig`]: the pod network enforces `NetworkPolicies`, as the manager found when it last tried.
+pub const NETWORK_POLICIES_ENFORCED: &str = "NetworkPoliciesEnforced";

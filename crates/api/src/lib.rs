@@ -32,6 +32,7 @@ mod cluster_id;
 pub mod conditions;
 mod derived_names;
 mod foreign_cluster;
+pub mod isolation;
 mod key;
 mod names;
 mod namespace_map;

@@ -17,6 +17,10 @@ pub const RESOLVER: &str = "liqo-dns";
 /// The port at which pods of the resolver answer, over UDP and TCP. Its Service has the usual port 53.
 pub const RESOLVER_PORT: u16 = 1053;
 
+/// The TCP port of the resolver's pods that a `NetworkPolicy` closes for everybody. They accept connections there, so a connection shows
+/// that the pod network does not enforce `NetworkPolicies`.
+pub const CLOSED_PORT: u16 = 1054;
+
 /// Name of the Service of the auth endpoint.
 pub const AUTH_SERVICE: &str = "liqo-auth";
 

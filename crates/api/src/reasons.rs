@@ -171,6 +171,8 @@ reasons! {
         /// The policy shares 0 percent.
         NothingShared = "NothingShared",
         NothingFree = "NothingFree",
+        /// The provider's pod network does not enforce `NetworkPolicies`, or the provider does not know yet whether it does.
+        NotIsolated = "NotIsolated",
         /// The request cannot be read.
         Unreadable = "Unreadable",
     }
@@ -211,6 +213,15 @@ reasons! {
         /// The address of the auth endpoint is not known.
         AuthenticationAddress = "AuthenticationAddress",
         ApiServerAddress = "APIServerAddress",
+    }
+
+    /// Reasons of [`NETWORK_POLICIES_ENFORCED`](crate::NETWORK_POLICIES_ENFORCED).
+    NetworkPoliciesEnforcedReason {
+        Enforced = "Enforced",
+        /// A connection passed that a policy forbids.
+        NotEnforced = "NotEnforced",
+        /// The manager could not try yet.
+        NotTested = "NotTested",
     }
 
     /// Reasons of [`RESOLVED`](crate::RESOLVED).

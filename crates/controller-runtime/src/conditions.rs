@@ -9,7 +9,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use liqo_api::{
-    Condition, ForeignCluster,
+    CLUSTER_CONFIG, ClusterConfig, Condition, ForeignCluster,
     conditions::{ConditionOwner, DesiredCondition, decide, decide_links},
 };
 use serde::de::DeserializeOwned;
@@ -37,6 +37,27 @@ pub async fn apply_links(
     let api: Api<ForeignCluster> = Api::all(client.clone());
     let params = PatchParams::apply(owner.field_manager).force();
     unless_gone(api.patch_status(name, &params, &Patch::Apply(&body)).await).map(drop)
+}
+
+/// Applies conditions of one writer to the status of the [`ClusterConfig`], by server-side apply, so that other writers keep theirs.
+/// Returns whether anything changed. Writes nothing if nothing changed, or if the object is gone.
+pub async fn apply_to_config(
+    client: &Client,
+    config: &ClusterConfig,
+    field_manager: &str,
+    wanted: &[DesiredCondition],
+) -> kube::Result<bool> {
+    let current = config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let Some(conditions) = decide(current, wanted, Timestamp::now()) else { return Ok(false) };
+    let body = json!({
+        "apiVersion": "config.liqo.io/v1alpha1",
+        "kind": "ClusterConfig",
+        "metadata": { "name": CLUSTER_CONFIG },
+        "status": { "conditions": conditions },
+    });
+    let api: Api<ClusterConfig> = Api::all(client.clone());
+    let params = PatchParams::apply(field_manager).force();
+    Ok(unless_gone(api.patch_status(CLUSTER_CONFIG, &params, &Patch::Apply(&body)).await)?.is_some())
 }
 
 /// Writes conditions of an object whose conditions all belong to one controller, by merge patch. Writes nothing if nothing changed, or

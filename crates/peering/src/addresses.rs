@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::{auth::client::only_local, identity::ClusterIdentity, protocol::ApiServer};
+use crate::{FIELD_MANAGER, auth::client::only_local, identity::ClusterIdentity, protocol::ApiServer};
 
 /// Name of the `ConfigMap` with the API server's CA, which Kubernetes creates in every namespace.
 const ROOT_CA: &str = "kube-root-ca.crt";
@@ -260,11 +260,8 @@ async fn write_status(
         let written = api.patch_status(CLUSTER_CONFIG, &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await;
         written.step("write the status of", "ClusterConfig", Key::of(config))?;
     }
-    conditions::merge(&api, CLUSTER_CONFIG, &old.conditions, &[condition(addresses)]).await.step(
-        "write the conditions of",
-        "ClusterConfig",
-        Key::of(config),
-    )
+    let written = conditions::apply_to_config(&context.client, config, FIELD_MANAGER, &[condition(addresses)]).await;
+    written.step("write the conditions of", "ClusterConfig", Key::of(config)).map(drop)
 }
 
 fn condition(addresses: &Addresses) -> DesiredCondition {

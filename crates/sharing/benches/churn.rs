@@ -12,7 +12,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use liqo_api::{ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, tenant_namespace};
-use liqo_api::{Key, policies::PolicyPeer};
+use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 use liqo_sharing::decide::{
     provider::decide,
     reduce::{ConsumerNamespace, LocalNode, PodUsage, Request},
@@ -74,6 +74,7 @@ fn provider(threshold: u8) -> Snapshot {
         policies: vec![policy(threshold)],
         peers: (0..PEERS).map(|number| (peer(number), PolicyPeer::new(&peer(number), None))).collect(),
         plugin_answers: HashMap::new(),
+        lending: Lending::Isolated,
         cluster_labels: BTreeMap::new(),
         nodes: (0..NODES).map(node).collect(),
         pods: Arc::default(),

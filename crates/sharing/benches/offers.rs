@@ -13,7 +13,7 @@ use std::{
 use criterion::{BatchSize, Criterion};
 use jiff::Timestamp;
 use liqo_api::{ClusterId, DEFAULT_POOL, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, tenant_namespace};
-use liqo_api::{Key, policies::PolicyPeer};
+use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 use liqo_sharing::decide::{
     pods::Pods,
     provider::decide,
@@ -84,6 +84,7 @@ fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
         policies,
         peers: (0..PEERS).map(|number| (peer(number), PolicyPeer::new(&peer(number), None))).collect(),
         plugin_answers: HashMap::new(),
+        lending: Lending::Isolated,
         cluster_labels: BTreeMap::new(),
         nodes: (0..NODES).map(node).collect(),
         pods: pods(),

@@ -22,12 +22,14 @@
 //! are in [`decide`], as pure functions. The other modules read, call them and write:
 //! - `provider`: the controller that writes offers, the answers to requests, and the status of policies,
 //! - `consumer`: the controller that writes requests, answers to offers, and virtual nodes,
+//! - `isolation`: finds out whether the pod network enforces `NetworkPolicies`, without which nothing is offered,
 //! - `plugins`: asks the resource plugins that policies name,
 //! - `peer_conditions`: writes the conditions of each `ForeignCluster`, for both sides.
 
 pub mod decide;
 
 mod consumer;
+mod isolation;
 mod peer_conditions;
 mod plugins;
 mod provider;
@@ -72,7 +74,12 @@ pub async fn run(context: Context) -> Result<(), Error> {
     let conditions = Arc::new(PeerConditions::new(context.client.clone(), foreign_clusters, conditions));
     let provider = ProviderController::start(&context, &stop, offers.clone(), policies.clone(), conditions.clone(), offers_queue);
     let consumer = ConsumerController::start(&context, &stop, offers, policies, conditions.clone(), providers);
-    tokio::join!(conditions.run(stop.clone()), provider.run(stop.clone()), consumer.run(stop.clone()));
+    tokio::join!(
+        conditions.run(stop.clone()),
+        provider.run(stop.clone()),
+        consumer.run(stop.clone()),
+        isolation::run(&context, stop.clone())
+    );
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, api::DeleteParams, core::DeserializeGuard, runtime::watcher::Config};
+use liqo_api::isolation::Lending;
 use liqo_api::{ClusterId, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceRequest, labels};
 use liqo_controller_runtime::{
     Cache, Context, Key, Next, Queue,
@@ -171,6 +172,7 @@ impl ProviderController {
             policies: self.policies.all().into_iter().map(|(_, policy)| policy).collect(),
             peers: self.conditions.policy_peers(),
             plugin_answers: self.plugins.answers(),
+            lending: Lending::of(&config),
             cluster_labels: config.spec.cluster_labels.clone(),
             nodes: self.nodes.all(),
             pods: lock(&self.pod_sums).clone(),

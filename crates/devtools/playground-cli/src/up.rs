@@ -180,7 +180,10 @@ async fn install_in(cluster: &Cluster, spec: &ClusterSpec, images: [&ImageSpec; 
     let avoid_nodes = (spec.fake_nodes.count > 0).then(|| [(NODE_KIND_LABEL.to_owned(), FAKE_NODE.to_owned())].into());
     let [image, fabric_image] = images.map(|image| Some(image.reference.clone()));
     let base = if spec.dual_stack { Settings::parse(&DUAL_STACK_SETTINGS)? } else { Settings::default() };
-    let settings = Settings { cluster_name: Some(name.clone()), image, fabric_image, avoid_nodes, ..base };
+    // Nothing else runs in these clusters, and most of them do not enforce NetworkPolicies.
+    let lend_without_network_policies = Some(true);
+    let settings =
+        Settings { cluster_name: Some(name.clone()), image, fabric_image, avoid_nodes, lend_without_network_policies, ..base };
     let options = install::Options { settings, allow_no_policies: false, timeout: TIMEOUT };
     let installed =
         Box::pin(install::install(cluster, &options, &Progress::silent())).await.with_context(|| format!("in cluster {name}"))?;

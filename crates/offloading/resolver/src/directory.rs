@@ -8,7 +8,7 @@ use std::{
 
 use liqo_api::{ClusterId, Key};
 
-use crate::message::{Name, PTR};
+use crate::message::{ANY, Name, PTR};
 
 /// The part of a cluster's domain that contains Services.
 const SERVICES: &[u8] = b"svc";
@@ -28,7 +28,7 @@ pub enum Decision {
     /// The address belongs to no known pod, or to pods of more than one consumer, and the name means something else for the pods of
     /// some consumer: the pod may be too new.
     UnknownPod,
-    /// There is no such name: it would be too long here, or is in a namespace of home that is not here.
+    /// There is no such name: it would be too long here, is in a namespace of home that is not here, or in one of somebody else.
     NoSuchName,
     /// Ask for this name, and write the names in the answer back for this consumer.
     Translate { name: Name, consumer: ClusterId },
@@ -158,15 +158,27 @@ impl Directory {
         let Some(consumer) = self.consumer_of(source) else {
             // Other names in the domains of consumers do not count: one that announces `com` would make them fail for the pods of others.
             let is_same = |consumer| matches!(self.in_namespace(consumer, name, domain), None | Some(Decision::Unchanged));
-            return if self.by_home.keys().all(is_same) { Decision::Unchanged } else { Decision::UnknownPod };
+            // Without mapped namespaces, no pod of a consumer asks.
+            let is_visible = self.by_home.is_empty() || self.is_visible(None, name, domain);
+            return if is_visible && self.by_home.keys().all(is_same) { Decision::Unchanged } else { Decision::UnknownPod };
         };
         let decision = self.in_namespace(consumer, name, domain).or_else(|| self.in_domain(consumer, name, domain));
         match decision.unwrap_or(Decision::Unchanged) {
-            Decision::Unchanged if kind == PTR && name.is_reverse() => {
+            Decision::Unchanged if !self.is_visible(Some(consumer), name, domain) => Decision::NoSuchName,
+            Decision::Unchanged if matches!(kind, PTR | ANY) && name.is_reverse() => {
                 Decision::Translate { name: name.clone(), consumer: consumer.clone() }
             }
             decision => decision,
         }
+    }
+
+    /// Whether pods of this consumer may know a name as it is called here. They know no names in namespaces of the provider and of other
+    /// consumers, but that of the API server. If the consumer is not known, only namespaces with the same name at home count.
+    pub fn is_visible(&self, consumer: Option<&ClusterId>, name: &Name, domain: &Name) -> bool {
+        let Some((index, here)) = namespace_of(name, domain) else { return true };
+        let is_theirs =
+            |(owner, home): &(ClusterId, String)| consumer.map_or_else(|| *home == here, |consumer| owner == consumer);
+        self.namespaces.get(&here).is_some_and(is_theirs) || is_api_server(name, index, &here)
     }
 
     /// The domain of a consumer's cluster, if it is not this one.
@@ -235,6 +247,12 @@ fn asked_as(name: &Name, here: Option<Name>, consumer: &ClusterId) -> Decision {
         Some(here) => Decision::Translate { name: here, consumer: consumer.clone() },
         None => Decision::NoSuchName,
     }
+}
+
+/// Whether this is the Service of the API server, which every cluster has. `index` is that of the label of the namespace.
+fn is_api_server(name: &Name, index: usize, namespace: &str) -> bool {
+    let [service, _, part, ..] = name.labels() else { return false };
+    index == 1 && namespace == "default" && service.eq_ignore_ascii_case(b"kubernetes") && part.eq_ignore_ascii_case(SERVICES)
 }
 
 /// The index of the label that names a namespace, and that label in lower case: `demo` in `web.demo.svc.cluster.local`.

@@ -17,6 +17,9 @@
 //! Names in the domain of the consumer's cluster become names in the domain of this one. The replica of a Service of type `ExternalName`
 //! is an alias: the resolver answers as if the pod had asked for what it stands for, so a pod gets no name that it could not ask for.
 //!
+//! Names in namespaces of the provider and of other consumers do not exist for a consumer's pods, but that of the API server; neither do
+//! the names of their addresses.
+//!
 //! All other questions and answers pass unchanged. Every replica answers; there is no leader, and nothing is stored or written. The
 //! resolver has no rights but to read namespaces, maps of namespaces, Services and pods.
 

@@ -47,8 +47,10 @@ mod types {
     pub const SRV: u16 = 33;
     pub const DNAME: u16 = 39;
     pub const OPT: u16 = 41;
+    /// Only in questions: all records of a name.
+    pub const ANY: u16 = 255;
 }
-pub use types::{CNAME, PTR};
+pub use types::{ANY, CNAME, PTR};
 
 /// A message that ends too early, has a name that is too long, or a pointer that does not point back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,12 +1,14 @@
 //! Answers questions over UDP and TCP.
 
 use std::{
+    cell::Cell,
     io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
 
+use liqo_api::ClusterId;
 use parking_lot::RwLock;
 use tokio::{
     net::{TcpListener, TcpStream, UdpSocket},
@@ -149,6 +151,9 @@ impl Resolver {
             Decision::Unchanged => {
                 let asked = if is_alias { query.with_name(&asked, &name) } else { asked };
                 let answer = self.upstream.ask(&asked, transport).await?;
+                if self.names_hidden(None, &name, &answer) {
+                    return Some(sized(no_such_name(message, &aliases)?, query, transport));
+                }
                 let is_whole = transport == Transport::Tcp || answer.len() <= query.udp_len;
                 if is_whole && !is_alias {
                     return Some(answer);
@@ -169,19 +174,39 @@ impl Resolver {
                     directory.at_home(&consumer, found, domain)
                 };
                 let answer = self.upstream.ask(&query.with_name(&asked, &here), transport).await?;
+                if self.names_hidden(Some(&consumer), &here, &answer) {
+                    return Some(sized(no_such_name(message, &aliases)?, query, transport));
+                }
                 translate(&answer, &aliases, at_home).ok()?
             }
             // The cluster's DNS would answer for a namespace of the provider, or of another consumer.
-            Decision::UnknownPod | Decision::NoSuchName | Decision::Alias { .. } => {
-                translate(&refusal(message, ResponseCode::NoSuchName), &aliases, |_| None).ok()?
-            }
+            Decision::UnknownPod | Decision::NoSuchName | Decision::Alias { .. } => no_such_name(message, &aliases)?,
         };
         Some(sized(translated, query, transport))
     }
 
+    /// Whether the name of an address is one that pods of this consumer do not know: otherwise they would learn the names of all Services
+    /// from their addresses. An answer that cannot be read names nothing.
+    fn names_hidden(&self, consumer: Option<&ClusterId>, name: &Name, answer: &[u8]) -> bool {
+        let Some(domain) = self.domain.as_deref().filter(|_| name.is_reverse()) else { return false };
+        let directory = self.known.directory.read();
+        let is_hidden = Cell::new(false);
+        let look = |found: &Name| {
+            is_hidden.set(is_hidden.get() || !directory.is_visible(consumer, found, domain));
+            None
+        };
+        translate(answer, &[], look).is_ok() && is_hidden.get()
+    }
+
     /// Waits a moment for a new pod to be known.
     async fn decision(&self, source: IpAddr, name: &Name, query: &Query) -> Decision {
-        let Some(domain) = self.domain.as_deref().filter(|_| query.is_simple) else { return Decision::Unchanged };
+        let Some(domain) = self.domain.as_deref() else { return Decision::Unchanged };
+        if !query.is_simple {
+            // Its name cannot be replaced.
+            let directory = self.known.directory.read();
+            let is_visible = !name.is_reverse() && directory.is_visible(directory.consumer_of(source), name, domain);
+            return if is_visible { Decision::Unchanged } else { Decision::NoSuchName };
+        }
         let deadline = Instant::now() + self.timeouts.new_pod;
         let mut changes = self.known.changed.subscribe();
         loop {
@@ -265,6 +290,11 @@ impl Resolver {
             timeout(TCP_TIMEOUT, write_message(stream, &answer)).await??;
         }
     }
+}
+
+/// The answer that there is no such name.
+fn no_such_name(message: &[u8], aliases: &[Name]) -> Option<Translated> {
+    translate(&refusal(message, ResponseCode::NoSuchName), aliases, |_| None).ok()
 }
 
 /// As much of an answer as fits.

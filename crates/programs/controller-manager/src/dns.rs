@@ -2,15 +2,23 @@
 //!
 //! Every replica answers. It stores nothing, writes nothing, and its account may only read what names come from.
 
-use std::net::IpAddr;
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use clap::Parser;
+use liqo_api::CLOSED_PORT;
 use liqo_controller_runtime::{
     context::every_address,
     process::{self, LogFormat, Readiness},
 };
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+
+/// Delay after a failed accept: for a moment there may be no memory or no file descriptors.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// The first argument that selects this process.
 pub const COMMAND: &str = "dns";
@@ -41,13 +49,42 @@ pub async fn main() -> anyhow::Result<()> {
 
 async fn run(arguments: Arguments, readiness: Readiness, stop: CancellationToken) -> anyhow::Result<()> {
     let client = process::client().await?;
+    // Before it is ready: the manager takes a ready pod that accepts no connection there for one whose port is closed.
+    for address in &arguments.pod_ips {
+        let address = SocketAddr::new(*address, CLOSED_PORT);
+        let listener = TcpListener::bind(address).await.with_context(|| format!("listening at {address}"))?;
+        tokio::spawn(accept_only(listener, stop.clone()));
+    }
     let ready = move || readiness.ready("ok".to_owned());
     liqo_resolver::run(client, &arguments.pod_ips, ready, stop).await.context("the resolver")
+}
+
+/// Accepts connections and closes them at once. A `NetworkPolicy` closes this port, see [`CLOSED_PORT`].
+async fn accept_only(listener: TcpListener, stop: CancellationToken) {
+    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+        if let Err(error) = accepted {
+            tracing::debug!(%error, "cannot accept a connection");
+            tokio::time::sleep(RETRY_DELAY).await;
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_closed_port_accepts_connections_until_the_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let serving = tokio::spawn(accept_only(listener, stop.clone()));
+        for _ in 0..3 {
+            tokio::net::TcpStream::connect(address).await.unwrap();
+        }
+        stop.cancel();
+        serving.await.unwrap();
+        assert!(tokio::net::TcpStream::connect(address).await.is_err());
+    }
 
     #[test]
     fn it_needs_the_addresses_of_its_pod() {

@@ -11,6 +11,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{DynamicObject, ListParams},
 };
+use liqo_api::isolation::{self, Lending};
 use liqo_api::{CLUSTER_CONFIG, ClusterConfig, ClusterId, ForeignCluster, PeeringPolicy};
 use serde::Serialize;
 
@@ -27,6 +28,10 @@ use crate::{
 
 /// Exit code of a program that does not know its arguments.
 const UNKNOWN_ARGUMENT: i32 = 2;
+/// How long the result of the manager's first test of the pod network may take. Nothing fails without it.
+const ISOLATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often it is looked for.
+const ISOLATION_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -53,6 +58,9 @@ pub struct Installed {
     /// What would fit the nodes better than the present number of replicas, if anything would.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_note: Option<String>,
+    /// What the pod network means for lending, unless it isolates the pods of consumers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation_note: Option<String>,
     /// Why the cluster cannot be a provider, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
@@ -92,6 +100,8 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
     // Last, because everything else works without it.
     let step = "Waiting for the resolver";
     progress.step(step, available(cluster, RESOLVER, options.timeout, |text| progress.message(step, text))).await?;
+    let step = "Testing whether NetworkPolicies are enforced";
+    let isolation_note = isolation_note(&progress.step(step, isolation_test(cluster)).await?);
     let status = config.status.clone().unwrap_or_default();
     let peers: Api<ForeignCluster> = Api::all(cluster.client.clone());
     let peers = list_or_none(&peers, &ListParams::default()).await.doing("list the peers")?.len();
@@ -103,6 +113,7 @@ pub async fn install(cluster: &Cluster, options: &Options, progress: &Progress) 
         changed,
         peers,
         replicas_note,
+        isolation_note,
         warning: status
             .conditions
             .iter()
@@ -175,6 +186,7 @@ fn changes(before: &Values, after: &Values) -> Vec<&'static str> {
         ("the nodes to avoid", before.avoid_nodes != after.avoid_nodes),
         ("the manager's image", before.image != after.image),
         ("the image of the program on each node", before.fabric_image != after.fabric_image),
+        ("whether it lends without NetworkPolicies", before.lend_without_network_policies != after.lend_without_network_policies),
         ("the network", before.network != after.network),
         ("discovery", before.discovery != after.discovery),
         ("automatic peering", before.auto_peering != after.auto_peering),
@@ -272,6 +284,25 @@ async fn identity(cluster: &Cluster, timeout: Duration, news: impl FnMut(&str)) 
     .await
 }
 
+/// Waits a while until the manager knows whether the pod network enforces `NetworkPolicies`. Does not wait where nothing depends on it.
+async fn isolation_test(cluster: &Cluster) -> anyhow::Result<ClusterConfig> {
+    let api: Api<ClusterConfig> = Api::all(cluster.client.clone());
+    let deadline = tokio::time::Instant::now() + ISOLATION_TIMEOUT;
+    loop {
+        let config = api.get(CLUSTER_CONFIG).await.doing("read ClusterConfig liqo")?;
+        if Lending::of(&config) != Lending::Untested || tokio::time::Instant::now() >= deadline {
+            return Ok(config);
+        }
+        tokio::time::sleep(ISOLATION_INTERVAL).await;
+    }
+}
+
+/// What the user should know about the isolation of consumers' pods; nothing if they are isolated.
+fn isolation_note(config: &ClusterConfig) -> Option<String> {
+    let allowed = config.spec.lend_without_network_policies;
+    (Lending::of(config) != Lending::Isolated).then(|| isolation::describe(isolation::enforced(config), allowed))
+}
+
 /// The result as text for people.
 pub fn table(installed: &Installed) -> String {
     let mut text = format!(
@@ -283,7 +314,7 @@ pub fn table(installed: &Installed) -> String {
         Some([]) => text += " Its settings are unchanged.",
         Some(changed) => text = format!("{text} Changed: {}.", changed.join(", ")),
     }
-    for note in installed.replicas_note.iter().chain(&installed.warning) {
+    for note in installed.replicas_note.iter().chain(&installed.isolation_note).chain(&installed.warning) {
         text = format!("{text}\nNote: {note}");
     }
     let peer = "`liqoctl peer --remote-kubeconfig FILE` to borrow from another cluster, ";
@@ -339,15 +370,16 @@ mod tests {
                 changed,
                 peers,
                 replicas_note: None,
+                isolation_note: Some(name("not isolated")),
                 warning: None,
             })
         };
         assert!(
             text(Some(changes(&before, &after)), 1)
-                .contains("Changed: the policy default, the replicas.\nNext: `liqoctl status`")
+                .contains("Changed: the policy default, the replicas.\nNote: not isolated\nNext: `liqoctl status`")
         );
         assert!(text(Some(changes(&before, &before)), 1).contains("unchanged"));
-        assert!(text(None, 0).contains("Kubernetes v1).\nNext: `liqoctl peer"));
+        assert!(text(None, 0).contains("Kubernetes v1).\nNote: not isolated\nNext: `liqoctl peer"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{ResourceExt as _, api::DynamicObject};
-use liqo_api::NetworkSettings;
+use liqo_api::{NetworkSettings, isolation::LEND_WITHOUT_NETWORK_POLICIES};
 use liqo_controller_runtime::leader::Timing;
 use serde_json::{Value, json};
 
@@ -178,6 +178,9 @@ fn configuration(values: &Values) -> Value {
     }
     if !values.discovery.is_default() {
         spec["discovery"] = json!(values.discovery);
+    }
+    if values.lend_without_network_policies {
+        spec[LEND_WITHOUT_NETWORK_POLICIES] = json!(true);
     }
     spec
 }
@@ -452,7 +455,8 @@ mod tests {
         assert_eq!(of("ClusterRole").data["rules"], read);
         let ports = |object: &str, pointer: &str, field: &str| -> Vec<Value> {
             let ports = of(object).data.pointer(pointer).and_then(Value::as_array).unwrap().clone();
-            ports.iter().filter(|port| port["name"] != "metrics").map(|port| json!([port["protocol"], port[field]])).collect()
+            let is_for_questions = |port: &&Value| port["name"] != "metrics" && port["name"] != "closed";
+            ports.iter().filter(is_for_questions).map(|port| json!([port["protocol"], port[field]])).collect()
         };
         let port = liqo_api::RESOLVER_PORT;
         let listening = ports("Deployment", "/spec/template/spec/containers/0/ports", "containerPort");
@@ -518,6 +522,7 @@ mod tests {
             "network.mtu=1380",
             "discovery.lan.enabled=true",
             "discovery.autoPeering=LAN",
+            "lendWithoutNetworkPolicies=true",
         ])
         .unwrap();
         let objects = render(&Values::resolve(&settings, &Present::default(), "x")).unwrap();
@@ -530,7 +535,7 @@ mod tests {
         assert_eq!(fabric["containers"][0]["image"], json!("example.org/fabric:7"));
         assert!(fabric["affinity"].to_string().contains("kwok.x-k8s.io/node"));
         assert_eq!(of("PeeringPolicy").data["spec"]["provide"]["percentage"], json!(30));
-        assert!(spec.discovery.lan.enabled);
+        assert!(spec.discovery.lan.enabled && spec.lend_without_network_policies);
         let named = objects.iter().find(|object| kind(object) == "PeeringPolicy" && object.name_any() == AUTO_PEERING);
         assert_eq!(named.unwrap().data["spec"]["consume"]["automatic"], json!(true));
         assert_eq!(of("Deployment").data["spec"]["replicas"], json!(2));
@@ -546,6 +551,23 @@ mod tests {
             assert_eq!(pod["containers"][0]["image"], json!("example.org/manager:7"));
             assert!(pod["affinity"].to_string().contains("kwok.x-k8s.io/node"));
         }
+    }
+
+    #[test]
+    fn a_policy_closes_only_the_port_of_the_resolver_that_shows_whether_policies_are_enforced() {
+        let objects = rendered();
+        let find = |wanted: &str| objects.iter().find(|object| kind(object) == wanted && object.name_any() == RESOLVER).unwrap();
+        let (policy, deployment) = (&find("NetworkPolicy").data["spec"], &find("Deployment").data["spec"]);
+        assert_eq!(policy["podSelector"], deployment["selector"]);
+        assert_eq!(policy["policyTypes"], json!(["Ingress"]));
+        assert!(policy["ingress"].as_array().is_some_and(|rules| rules.len() == 1 && rules[0]["from"].is_null()));
+        let port = |port: &Value, number: &str| (port["protocol"].as_str().unwrap_or("TCP").to_owned(), port[number].as_u64());
+        let open: Vec<_> = policy["ingress"][0]["ports"].as_array().unwrap().iter().map(|open| port(open, "port")).collect();
+        let listening = deployment["template"]["spec"]["containers"][0]["ports"].as_array().unwrap();
+        let closed: Vec<_> =
+            listening.iter().map(|port_of| port(port_of, "containerPort")).filter(|port| !open.contains(port)).collect();
+        assert_eq!(closed, [("TCP".to_owned(), Some(u64::from(liqo_api::CLOSED_PORT)))]);
+        assert!(open.contains(&("TCP".to_owned(), Some(u64::from(liqo_api::RESOLVER_PORT)))), "{open:?}");
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub struct Settings {
     pub image: Option<String>,
     /// `fabric.image`.
     pub fabric_image: Option<String>,
+    /// `lendWithoutNetworkPolicies`.
+    pub lend_without_network_policies: Option<bool>,
     /// `network.*`.
     pub network: NetworkChanges,
     /// `discovery.lan.*` and `discovery.autoPeering`.
@@ -93,11 +95,13 @@ const IMAGE: &str = "controllerManager.image";
 const KUBELET_IMAGE: &str = "virtualKubelet.imageName";
 const FABRIC_IMAGE: &str = "fabric.image";
 
+const LEND_WITHOUT: &str = liqo_api::isolation::LEND_WITHOUT_NETWORK_POLICIES;
+
 const IMAGE_NAME: &str = "localhost/liqo/controller-manager";
 const FABRIC_IMAGE_NAME: &str = "localhost/liqo/fabric";
 
 /// The keys that `--set` takes.
-pub const KEYS: [&str; 17 + network::KEYS.len()] = with_network(&[
+pub const KEYS: [&str; 18 + network::KEYS.len()] = with_network(&[
     CLUSTER_NAME,
     CLUSTER_LABELS,
     API_SERVER_ADDRESS,
@@ -112,14 +116,15 @@ pub const KEYS: [&str; 17 + network::KEYS.len()] = with_network(&[
     IMAGE,
     KUBELET_IMAGE,
     FABRIC_IMAGE,
+    LEND_WITHOUT,
     discovery::LAN,
     discovery::INTERFACES,
     discovery::AUTO_PEERING,
 ]);
 
 /// All keys; those of the network come last.
-const fn with_network(others: &[&'static str; 17]) -> [&'static str; 17 + network::KEYS.len()] {
-    let mut all = [""; 17 + network::KEYS.len()];
+const fn with_network(others: &[&'static str; 18]) -> [&'static str; 18 + network::KEYS.len()] {
+    let mut all = [""; 18 + network::KEYS.len()];
     let mut index = 0;
     while index < all.len() {
         all[index] = if index < others.len() { others[index] } else { network::KEYS[index - others.len()] };
@@ -175,6 +180,7 @@ impl Settings {
             AVOID_NODES => self.avoid_nodes = Some(labels(value).map_err(bad(AVOID_NODES))?),
             IMAGE => self.image = Some(image(value).map_err(bad(IMAGE))?),
             FABRIC_IMAGE => self.fabric_image = Some(image(value).map_err(bad(FABRIC_IMAGE))?),
+            LEND_WITHOUT => self.lend_without_network_policies = Some(network::boolean(value).map_err(bad(LEND_WITHOUT))?),
             KUBELET_IMAGE => self.notes.push(format!(
                 "{KUBELET_IMAGE} has no effect: virtual nodes are served by the controller manager and have no image of their own"
             )),
@@ -230,6 +236,8 @@ pub struct Values {
     pub image: String,
     /// The image of the program on each node.
     pub fabric_image: String,
+    /// Whether it lends although the pod network does not enforce `NetworkPolicies`.
+    pub lend_without_network_policies: bool,
     /// The network to other clusters.
     pub network: NetworkSettings,
     /// How clusters find each other.
@@ -303,6 +311,8 @@ impl Values {
             fabric_image: (settings.fabric_image.clone())
                 .or_else(|| chosen_image(FABRIC_IMAGE_NAME, fabric_image))
                 .unwrap_or_else(default_fabric_image),
+            lend_without_network_policies: (settings.lend_without_network_policies)
+                .unwrap_or(config.lend_without_network_policies),
             network: settings.network.applied_to(config.network),
             discovery: settings.discovery.applied_to(config.discovery),
             auto_peering: settings.discovery.policy(present.auto_peering.as_ref().map(|policy| policy.spec.clone())),
@@ -485,6 +495,7 @@ mod tests {
             "controllerManager.image=localhost/x:1",
             "fabric.image=localhost/y:1",
             "virtualKubelet.imageName=somebody/virtual-kubelet:latest",
+            "lendWithoutNetworkPolicies=true",
         ])
         .unwrap();
         assert_eq!(settings.cluster_name.as_deref(), Some("rome"));
@@ -495,6 +506,7 @@ mod tests {
         assert_eq!((settings.percentage, settings.threshold, settings.replicas), (Some(70), Some(0), Some(Replicas::Count(2))));
         assert_eq!(settings.avoid_nodes.clone().unwrap()["kwok.x-k8s.io/node"], "fake");
         assert!(settings.notes[0].contains("no effect"), "{:?}", settings.notes);
+        assert_eq!(settings.lend_without_network_policies, Some(true));
         let plugin = settings.policy(PeeringPolicySpec::default()).provide.source.plugin.unwrap();
         assert_eq!(plugin.address, "liqo-fixed-resources-plugin.liqo:6001");
         assert_eq!(plugin.generation, PluginGeneration::P2);
@@ -565,6 +577,7 @@ mod tests {
         let mut config =
             ClusterConfig::new("liqo", liqo_api::ClusterConfigSpec { cluster_name: "rome".into(), ..Default::default() });
         config.spec.authentication.address = Some("https://203.0.113.5:30443".into());
+        config.spec.lend_without_network_policies = true;
         let mut policy = PeeringPolicy::new("default", liqo_api::PeeringPolicySpec::default());
         policy.spec.provide.percentage = 40;
         let present = Present {
@@ -580,14 +593,16 @@ mod tests {
         let kept = Values::resolve(&Settings::default(), &present, "other");
         assert_eq!((kept.cluster_name.as_str(), kept.policy.provide.percentage, kept.replicas), ("rome", 40, 2));
         assert_eq!(kept.avoid_nodes, present.avoid_nodes);
+        assert!(!first.lend_without_network_policies && kept.lend_without_network_policies);
         assert_eq!(kept.authentication_address.as_deref(), Some("https://203.0.113.5:30443"));
         // Replaces the default image of another version, and keeps an image that a user chose.
         assert_eq!((kept.image, kept.fabric_image.as_str()), (default_image(), "localhost/liqo/fabric:mine"));
         let chosen = Present { image: Some("localhost/liqo/controller-manager:1a2b3c".into()), ..present.clone() };
         assert_eq!(Values::resolve(&Settings::default(), &chosen, "other").image, "localhost/liqo/controller-manager:1a2b3c");
 
-        let unset = Settings::parse(&["authentication.address=", "controllerManager.avoidNodes="]).unwrap();
-        let unset = Values::resolve(&unset, &present, "other");
+        let unset = ["authentication.address=", "controllerManager.avoidNodes=", "lendWithoutNetworkPolicies=false"];
+        let unset = Values::resolve(&Settings::parse(&unset).unwrap(), &present, "other");
+        assert!(!unset.lend_without_network_policies);
         assert_eq!((unset.authentication_address, unset.avoid_nodes.len()), (None, 0));
     }
 

@@ -12,7 +12,7 @@ use liqo_api::{
     ClusterId, ForeignCluster, PeeringPolicy, RESOURCE_REQUEST, ResourceList, ResourceOffer, ResourceOfferSpec, ResourceRequest,
     tenant_namespace,
 };
-use liqo_api::{Key, policies::PolicyPeer};
+use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 
 use super::{
     reduce::{self, ConsumerNamespace, Request},
@@ -31,6 +31,8 @@ pub struct Lists {
     pub namespaces: Vec<Namespace>,
     pub requests: Vec<DeserializeGuard<ResourceRequest>>,
     pub offers: Vec<ResourceOffer>,
+    /// Whether the cluster lends, as far as the isolation of consumers' pods decides.
+    pub lending: Lending,
 }
 
 fn reduced<O: Resource, K>(objects: Vec<O>, reduce: impl Fn(O) -> Option<K>) -> Vec<(Key, Arc<K>)> {
@@ -54,6 +56,7 @@ impl Snapshot {
             policies: lists.policies.into_iter().map(Arc::new).collect(),
             peers,
             plugin_answers: HashMap::new(),
+            lending: lists.lending,
             cluster_labels,
             nodes: reduced(lists.nodes, reduce::node),
             pods: Arc::new(lists.pods.into_iter().filter_map(reduce::pod).collect()),
@@ -160,6 +163,7 @@ mod tests {
                   "metadata": { "name": RESOURCE_REQUEST, "namespace": rome }, "spec": { "resources": { "cpu": "3" } } },
             ])),
             offers: Vec::new(),
+            lending: Lending::Isolated,
         }
     }
 

@@ -11,11 +11,14 @@
 //!   consumer:  offers, policy ──▶ consumer ──▶ Judgement: virtual nodes, copies, answers
 //!
 //!   both:      peer_conditions   what the ForeignCluster shows
+//!
+//!   isolation  whether the pod network enforces NetworkPolicies, without which nothing is offered
 //! ```
 //!
 //! [`lists`] builds a snapshot for a program that looks only once. `plugin` reads the answers of resource plugins.
 
 pub(crate) mod consumer;
+pub(crate) mod isolation;
 pub(crate) mod ledger;
 pub mod lists;
 pub(crate) mod peer_conditions;

@@ -14,6 +14,7 @@ use liqo_api::{
 use liqo_api::{
     Key,
     conditions::DesiredCondition,
+    isolation::Lending,
     policies::{self, PolicyPeer},
 };
 
@@ -32,6 +33,8 @@ pub struct Snapshot {
     pub peers: HashMap<ClusterId, PolicyPeer>,
     /// The last answers of resource plugins.
     pub plugin_answers: HashMap<ClusterId, PluginAnswer>,
+    /// Whether this cluster lends, as far as the isolation of consumers' pods decides.
+    pub lending: Lending,
     /// The labels of this cluster, which every offer carries.
     pub cluster_labels: BTreeMap<String, String>,
     /// Nodes that are not virtual.
@@ -143,6 +146,11 @@ impl Requester<'_> {
     /// The maximum amount of each named resource that the consumer requests.
     pub(crate) fn requested(&self) -> ResourceList {
         self.request.resources.clone().unwrap_or_default()
+    }
+
+    /// Whether the isolation of its pods allows to offer it something. An offer that is being withdrawn is none.
+    pub(crate) fn is_included(&self, lending: Lending) -> bool {
+        lending.includes(self.offers.values().any(|offer| offer.spec.withdrawal_timestamp.is_none()))
     }
 }
 

@@ -21,8 +21,8 @@ pub struct ResolverService {
 }
 
 impl ResolverService {
-    /// Starts the watches.
-    pub fn follow(context: &Context) -> Self {
+    /// Starts the watches. Calls `changed` when pods have to ask at another address, or at none.
+    pub fn follow(context: &Context, changed: impl Fn() + Send + 'static) -> Self {
         let (client, namespace, stop) = (&context.client, context.namespace.clone(), &context.stop);
         let only = Config::default().fields(&format!("metadata.name={RESOLVER}"));
         let services = Api::namespaced(client.clone(), &namespace);
@@ -30,7 +30,17 @@ impl ResolverService {
         let slices = Api::namespaced(client.clone(), &namespace);
         Self {
             namespace,
-            services: Cache::watch(services, only, stop.clone(), |service| Some(addresses(service)), |_, _, _| {}),
+            services: Cache::watch(
+                services,
+                only,
+                stop.clone(),
+                |service| Some(addresses(service)),
+                move |_, old, new| {
+                    if old != new {
+                        changed();
+                    }
+                },
+            ),
             slices: Cache::watch(slices, of_service, stop.clone(), |slice| Some(has_ready_endpoint(&slice)), |_, _, _| {}),
             domain: cluster_domain(),
         }

@@ -242,6 +242,11 @@ impl Watches<'_> {
         self.all(real, reduce, |_, _, _| triggers::node_changed())
     }
 
+    fn resolver(&self) -> ResolverService {
+        let queues = self.queues.clone();
+        ResolverService::follow(self.context, move || queues.add(triggers::resolver_changed()))
+    }
+
     fn networks(&self, namespaces: &Cache<ConsumerNamespace>) -> Networks {
         let (queues, namespaces) = (self.queues.clone(), namespaces.clone());
         Networks::follow(self.context, move |peer, old, new| {
@@ -268,7 +273,7 @@ impl Provider {
             records: watches.records(&maps),
             nodes: watches.nodes(),
             networks: watches.networks(&namespaces),
-            resolver: ResolverService::follow(&context),
+            resolver: watches.resolver(),
             queues: watches.queues,
             index: watches.index,
             ledger: watches.ledger,
@@ -396,7 +401,8 @@ impl Provider {
         let sources = policy.iter().flat_map(|policy| &policy.usage.allowed_ingress_sources);
         let ingress_sources = sources.filter_map(|one| isolation::allowed_ingress_source(one)).collect();
         let internal = self.internal_networks();
-        IsolationPolicy { consumer: consumer.clone(), internal, prefixes, api_servers, ingress_sources }
+        let cluster_dns = self.resolver.for_pods_of(None).is_none();
+        IsolationPolicy { consumer: consumer.clone(), internal, prefixes, api_servers, cluster_dns, ingress_sources }
     }
 
     /// The sources in the Secrets of a tenant namespace. `None` while not all of them are known.

@@ -9,7 +9,7 @@
 //! | a remote pod | its shadow pod and account; once it is gone, the tenant's namespaces and the endpoints that named it |
 //! | a record or Secret in a tenant namespace | its group of replicas; all Services, if it no longer (or now) asks for a load balancer |
 //! | policies, `ForeignCluster`s, `RuntimeClass`es | what consumers may use; for whom that changed, everything |
-//! | nodes, networks, our configuration | the isolation of every mapped namespace |
+//! | nodes, networks, our configuration, the Service of the resolver | the isolation of every mapped namespace |
 //! | the network to a peer | its replicas that hold addresses |
 //!
 //! If a row is missing, a key is never reconciled after that change.
@@ -253,6 +253,11 @@ pub fn tenant_pods_changed<'a>(
 /// The addresses of a node changed.
 pub fn node_changed() -> Vec<Trigger> {
     vec![Target::Isolation.after(ISOLATION_DELAY)]
+}
+
+/// Pods of consumers ask Liqo's resolver at another address, or there is none.
+pub fn resolver_changed() -> Vec<Trigger> {
+    vec![Target::Isolation.now()]
 }
 
 /// The configuration of this cluster changed.

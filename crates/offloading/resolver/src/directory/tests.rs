@@ -90,14 +90,36 @@ fn other_names_pass_unchanged() {
         "web.demo.other.cluster.local",
         "web.same.svc.cluster.local",
         "kubernetes.default.svc.cluster.local",
-        "kube-dns.kube-system.svc.cluster.local",
-        // As it is called here, and namespaces of other consumers.
+        // As it is called here.
         "web.demo-rome-1.svc.cluster.local",
-        "web.bank.svc.cluster.local",
-        "web.bank-turin-2.svc.cluster.local",
     ] {
         assert_eq!(asked(&directory, 1, text), text);
     }
+}
+
+#[test]
+fn names_in_namespaces_of_the_provider_and_of_other_consumers_do_not_exist() {
+    let mut directory = directory();
+    directory.pod_changed(&Key::new("bank-turin-2", "db"), &[], &[address(3)]);
+    for text in [
+        "kube-dns.kube-system.svc.cluster.local",
+        "KUBE-DNS.Kube-System.SVC.cluster.local",
+        "_dns._udp.kube-dns.kube-system.svc.cluster.local",
+        "kube-system.svc.cluster.local",
+        "10-244-0-2.kube-system.pod.cluster.local",
+        "web.bank.svc.cluster.local",
+        "web.bank-turin-2.svc.cluster.local",
+        "other.default.svc.cluster.local",
+        "x.kubernetes.default.svc.cluster.local",
+        "kubernetes.default.pod.cluster.local",
+        "*.*.svc.cluster.local",
+    ] {
+        assert_eq!(asked(&directory, 1, text), "NoSuchName", "{text}");
+        assert_eq!(asked(&directory, 9, text), "UnknownPod", "{text}: the pod may be too new");
+    }
+    assert_eq!(asked(&directory, 3, "web.bank.svc.cluster.local"), "web.bank-turin-2.svc.cluster.local");
+    assert_eq!(asked(&directory, 3, "web.bank-turin-2.svc.cluster.local"), "web.bank-turin-2.svc.cluster.local");
+    assert_eq!(asked(&directory, 3, "web.same.svc.cluster.local"), "NoSuchName", "it is rome's");
 }
 
 #[test]
@@ -105,7 +127,8 @@ fn who_asks_is_known_by_address_only() {
     let mut directory = directory();
     let text = "web.demo.svc.cluster.local";
     assert_eq!(asked(&directory, 9, text), "UnknownPod");
-    assert_eq!(asked(&directory, 9, "web.prod.svc.cluster.local"), "web.prod.svc.cluster.local");
+    assert_eq!(asked(&directory, 9, "web.prod.svc.cluster.local"), "UnknownPod");
+    assert_eq!(asked(&directory, 9, "kubernetes.default.svc.cluster.local"), "kubernetes.default.svc.cluster.local");
     assert_eq!(asked(&directory, 9, "example.org"), "example.org");
     // The address moves to another pod before the former one is seen to end.
     directory.pod_changed(&Key::new("demo-turin-2", "db"), &[], &[address(1)]);
@@ -135,7 +158,7 @@ fn a_namespace_that_is_gone_has_no_name_and_a_renamed_one_its_new_name() {
     assert_eq!(asked(&directory, 1, text), "web.zoo.svc.cluster.local");
     directory.namespace_changed("shop-rome-1", Some(&ending), None);
     directory.namespace_changed("zoo", Some(&old), None);
-    assert_eq!(asked(&directory, 1, text), text);
+    assert_eq!(asked(&directory, 1, text), "NoSuchName");
     for (here, consumer, home) in [
         ("demo-rome-1", rome(), "demo"),
         ("same", rome(), "same"),
@@ -162,7 +185,7 @@ fn names_in_the_domain_of_home_become_those_of_this_cluster_and_come_back() {
         ("web.demo-turin-2.svc.corp.local", "NoSuchName"),
         // Pods that were created before the domain was known.
         ("web.demo.svc.cluster.local", "web.demo-rome-1.svc.cluster.local"),
-        ("kube-dns.kube-system.svc.cluster.local", "kube-dns.kube-system.svc.cluster.local"),
+        ("kube-dns.kube-system.svc.cluster.local", "NoSuchName"),
         // At home, the cluster's DNS answers for the whole domain. The first one is what the last search domain makes of a host.
         ("api.example.org.Corp.Local", "api.example.org.cluster.local"),
         ("mail.corp.local", "mail.cluster.local"),

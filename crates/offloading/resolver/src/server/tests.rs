@@ -170,6 +170,49 @@ async fn a_pod_that_stays_unknown_gets_no_service_of_another_namespace() {
     task.abort();
 }
 
+#[tokio::test]
+async fn the_name_of_an_address_is_told_only_to_those_who_may_know_it() {
+    // The name server knows the names of all addresses: each is that of the Service in the namespace that its first number stands for.
+    let (cluster_dns, task) = upstream(|asked| {
+        let query = Query::read(asked).unwrap();
+        let target = match query.name.labels()[0].as_slice() {
+            b"1" => "web.demo-rome-1.svc.cluster.local",
+            b"2" => "web.demo-turin-2.svc.cluster.local",
+            b"3" => "kube-dns.kube-system.svc.cluster.local",
+            _ => "dns.example.org",
+        };
+        let asked_name = format!("{}.0.96.10.in-addr.arpa", String::from_utf8_lossy(&query.name.labels()[0]));
+        let answer = Builder::new(id(asked), 0x8580, [1, 1, 0, 1]).question(&asked_name, query.kind);
+        vec![answer.record(&asked_name, 12, &wire(target)).edns(1232).done()]
+    })
+    .await;
+    let timeouts = Timeouts { new_pod: Duration::from_millis(50), answer: Duration::from_secs(60) };
+    let served = serve_with(vec![cluster_dns], timeouts).await;
+    know(&served.known, HERE);
+    let turin = Mapped { consumer: ClusterId::of_public_key(&[2; 32]), home: "demo".to_owned(), terminating: false };
+    served.known.change(|directory| directory.namespace_changed("demo-turin-2", None, Some(&turin)));
+    let socket = client(&served).await;
+    let asked = |number: u8, kind: u16| {
+        Builder::new(5, 0x0100, [1, 0, 0, 1]).question(&format!("{number}.0.96.10.in-addr.arpa"), kind).edns(1232).done()
+    };
+    let named = |number: u8, target: &str| {
+        let name = format!("{number}.0.96.10.in-addr.arpa");
+        Builder::new(5, 0x8580, [1, 1, 0, 1]).question(&name, 12).record(&name, 12, &wire(target)).edns(1232).done()
+    };
+    for (number, target) in [(1, AT_HOME), (9, "dns.example.org")] {
+        assert!(same(&ask(&socket, &asked(number, 12)).await, &named(number, target)), "{number}");
+    }
+    for (number, kind) in [(2, 12), (3, 12), (3, 255)] {
+        let asked = asked(number, kind);
+        assert_eq!(ask(&socket, &asked).await, refusal(&asked, ResponseCode::NoSuchName), "{number} {kind}");
+    }
+    // Nor to an address that belongs to no known pod.
+    served.known.change(|directory| directory.pod_changed(&Key::new("demo-rome-1", "web"), &[HERE], &[]));
+    let asked = asked(3, 12);
+    assert_eq!(ask(&socket, &asked).await, refusal(&asked, ResponseCode::NoSuchName));
+    task.abort();
+}
+
 fn know_external_name(known: &SharedDirectory, service: &str, target: &str) {
     let (service, target) = (Key::new("demo-rome-1", service), name(target));
     known.change(|directory| directory.external_name_changed(&service, Some(&target)));

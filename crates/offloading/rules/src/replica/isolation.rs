@@ -14,8 +14,8 @@
 //! DNS |
 //! | at most | these, and the internet where the consumer's policy says so | these, the internet, DNS |
 //!
-//! The internet is what is not private and belongs neither to this cluster nor to a peer, see [`internal_networks`]. DNS is our
-//! own, at port 53, and Liqo's resolver, which asks it. Where the consumer's pods may use our API server, they reach it in the same way.
+//! The internet is what is not private and belongs neither to this cluster nor to a peer, see [`internal_networks`]. DNS is Liqo's
+//! resolver, which asks our own but knows no names of other namespaces; only where there is no resolver, it is our own at port 53. Where the consumer's pods may use our API server, they reach it in the same way.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -53,6 +53,8 @@ pub struct IsolationPolicy {
     pub prefixes: Vec<IpNet>,
     /// Our API servers, if the consumer's pods may use them.
     pub api_servers: Vec<SocketAddr>,
+    /// Whether the consumer's pods ask our own DNS, because there is no resolver.
+    pub cluster_dns: bool,
     /// Other allowed ingress sources, see [`allowed_ingress_source`].
     pub ingress_sources: Vec<RulePeer>,
 }
@@ -149,7 +151,8 @@ impl IsolationPolicy {
             }
         };
         let rules = Rule { peers: Some(peers), ports: rule.ports.clone() }.unless_empty().into_iter();
-        let dns = dns_rules(rule.ports.as_ref()).into_iter().filter_map(Rule::unless_empty).filter(|_| is_egress && resolves);
+        let dns =
+            self.dns_rules(rule.ports.as_ref()).into_iter().filter_map(Rule::unless_empty).filter(|_| is_egress && resolves);
         let is_everybody = is_egress && rule.peers.is_none();
         rules.chain(dns).chain(is_everybody.then(|| self.api_server_rules(rule.ports.as_ref())).into_iter().flatten()).collect()
     }
@@ -186,13 +189,25 @@ impl IsolationPolicy {
         self.api_servers.iter().filter(has).filter_map(rule).collect()
     }
 
+    /// Liqo's resolver, and our DNS where pods ask it, over those of their protocols for which these ports contain the port of DNS. The
+    /// resolver's pods listen at another port, behind its Service.
+    fn dns_rules(&self, ports: Option<&BTreeSet<Port>>) -> Vec<Rule> {
+        let has = |protocol: &&str| ports.is_none_or(|ports| ports.iter().any(|port| port.has(protocol, 53, &DNS_PORT_NAMES)));
+        let at = |peer: RulePeer, port: u16| {
+            let port = |protocol: &str| Port { protocol: protocol.to_owned(), port: Some(PortNumber::Number(port)), end: None };
+            Rule { peers: Some([peer].into()), ports: Some(["TCP", "UDP"].iter().copied().filter(has).map(port).collect()) }
+        };
+        let own = self.cluster_dns.then(|| at(RulePeer::dns(), 53));
+        own.into_iter().chain([at(RulePeer::resolver(), RESOLVER_PORT)]).collect()
+    }
+
     /// Our own policies, by name: the one that closes all pods, and those that open the defaults for the pods that none of these
     /// policies selects. If that takes too many selectors, they open nothing.
     pub fn own_policies(&self, policies: &[NetworkPolicy]) -> BTreeMap<String, NetworkPolicy> {
         let to = |peers: BTreeSet<RulePeer>| Rule { peers: Some(peers), ports: None };
         let ingress = vec![to(self.tenant().chain(self.ingress_sources.iter().cloned()).collect())];
         let mut egress = vec![to(self.tenant().chain(self.internet().map(RulePeer::Block)).collect())];
-        egress.extend(dns_rules(None));
+        egress.extend(self.dns_rules(None));
         egress.extend(self.api_server_rules(None));
         let egress = sorted(egress.into_iter());
         let others = |says: fn(&NetworkPolicy) -> bool| {
@@ -228,17 +243,6 @@ impl IsolationPolicy {
         object["spec"] = policy.to_json();
         object
     }
-}
-
-/// Our DNS and Liqo's resolver, over those of their protocols for which these ports contain the port of DNS. The resolver's pods
-/// listen at another port, behind its Service.
-fn dns_rules(ports: Option<&BTreeSet<Port>>) -> [Rule; 2] {
-    let has = |protocol: &&str| ports.is_none_or(|ports| ports.iter().any(|port| port.has(protocol, 53, &DNS_PORT_NAMES)));
-    let at = |peer: RulePeer, port: u16| {
-        let port = |protocol: &str| Port { protocol: protocol.to_owned(), port: Some(PortNumber::Number(port)), end: None };
-        Rule { peers: Some([peer].into()), ports: Some(["TCP", "UDP"].iter().copied().filter(has).map(port).collect()) }
-    };
-    [at(RulePeer::dns(), 53), at(RulePeer::resolver(), RESOLVER_PORT)]
 }
 
 /// Whether a policy of this name is our own.

@@ -15,6 +15,7 @@ use std::{cmp::Reverse, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams, core::DeserializeGuard};
+use liqo_api::isolation::Lending;
 use liqo_api::policies::{PolicyPeer, of_peer};
 use liqo_api::{Accept, ForeignCluster, HONOURED, PeeringPolicy, ResourceOffer, ResourceRequest, labels};
 use liqo_sharing::decide::lists::Lists;
@@ -154,6 +155,7 @@ pub async fn gather(cluster: &Cluster) -> anyhow::Result<Lists> {
         list_or_none(&offers, &everything),
     );
     Ok(Lists {
+        lending: cluster.config().await?.map(|config| Lending::of(&config)).unwrap_or_default(),
         policies: policies.doing("list the policies")?,
         foreign_clusters: foreign_clusters.doing("list the peers")?,
         nodes: nodes.doing("list the nodes")?,

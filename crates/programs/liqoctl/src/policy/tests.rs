@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use jiff::Timestamp;
-use liqo_api::{ClusterId, RESOURCE_REQUEST, provider_namespace, tenant_namespace};
+use liqo_api::{ClusterId, RESOURCE_REQUEST, isolation::Lending, provider_namespace, tenant_namespace};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, from_value, json};
 
@@ -49,6 +49,7 @@ fn milan() -> Lists {
         requests: objects(json!([{ "apiVersion": "discovery.liqo.io/v1alpha1", "kind": "ResourceRequest",
             "metadata": { "name": RESOURCE_REQUEST, "namespace": rome }, "spec": { "resources": { "cpu": "2" } } }])),
         offers: Vec::new(),
+        lending: Lending::Isolated,
     }
 }
 

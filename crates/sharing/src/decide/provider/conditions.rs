@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use liqo_api::conditions::DesiredCondition;
-use liqo_api::{ANSWERED, PeeringPolicy, ResourcesOfferedReason, links};
+use liqo_api::isolation::Lending;
+use liqo_api::{ANSWERED, NETWORK_POLICIES_ENFORCED, PeeringPolicy, ResourcesOfferedReason, links};
 
 use super::allocations::PoolAllocation;
 use crate::decide::{
@@ -32,7 +33,10 @@ pub fn add_conditions(
             plan.applied_policies.insert(consumer.clone(), PolicyVersion::of(policy));
         }
         let answer = snapshot.plugin_answers.get(consumer);
-        let condition = |kind| condition(kind, requester.policy, answer, &pools);
+        let is_withheld = requester.policy.is_some() && !requester.is_included(snapshot.lending);
+        let condition = |kind| {
+            if is_withheld { not_isolated(kind, snapshot.lending) } else { condition(kind, requester.policy, answer, &pools) }
+        };
         let (current, wanted) = (requester.request.conditions.clone(), condition(ANSWERED));
         plan.request_conditions.push(RequestCondition { namespace: requester.namespace.to_owned(), current, wanted });
         plan.peer_conditions.insert(consumer.clone(), condition(links::RESOURCES_OFFERED));
@@ -77,6 +81,22 @@ fn condition(
         }
         pools => DesiredCondition::yes(kind, ResourcesOfferedReason::Offered, offered(pools)),
     }
+}
+
+/// Nothing is offered because pods of consumers would not be isolated. Consumers do not see how to allow it.
+fn not_isolated(kind: &'static str, lending: Lending) -> DesiredCondition {
+    let why = if lending == Lending::Untested {
+        "the provider does not know yet whether its pod network enforces NetworkPolicies, and lends only if it does"
+    } else {
+        "the provider lends nothing, because its pod network does not enforce NetworkPolicies"
+    };
+    let is_local = kind == links::RESOURCES_OFFERED;
+    let message = if is_local {
+        format!("{why}; condition {NETWORK_POLICIES_ENFORCED} of ClusterConfig liqo says more")
+    } else {
+        why.to_owned()
+    };
+    DesiredCondition::no(kind, ResourcesOfferedReason::NotIsolated, message)
 }
 
 fn offered(pools: &[&str]) -> String {

@@ -19,6 +19,7 @@ use crate::{
     tests::{cluster, list, offer_of},
 };
 use liqo_api::Key;
+use liqo_api::isolation::Lending;
 use liqo_api::{OfferPhase, ResourceOffer, ResourceOfferSpec, provider_namespace, tenant_namespace};
 
 pub(super) const ROME: u8 = 1;
@@ -38,6 +39,7 @@ pub(super) fn milan() -> Snapshot {
         policies: vec![policy("default", 0, json!({ "provide": { "percentage": 100 } }))],
         peers: HashMap::new(),
         plugin_answers: HashMap::new(),
+        lending: Lending::Isolated,
         cluster_labels: BTreeMap::new(),
         nodes: vec![(Key::new("", "a"), node.into())],
         pods: Arc::default(),

@@ -239,6 +239,7 @@ fn the_pods_of_a_tenant_are_all_or_those_without_a_remote_pod() {
 fn nodes_and_our_configuration_concern_the_isolation_of_every_mapped_namespace() {
     assert_eq!(targets(&node_changed()), set([Target::Isolation]));
     assert_eq!(targets(&config_changed()), set([Target::Isolation]));
+    assert_eq!(targets(&resolver_changed()), set([Target::Isolation]));
     let all = [namespace(NamespaceKind::Tenant { cluster_name: None }), mapped("demo"), mapped("shop")];
     assert_eq!(targets(&isolation_changed(&all)), set([group("demo", Group::Policies), group("shop", Group::Policies)]));
 }

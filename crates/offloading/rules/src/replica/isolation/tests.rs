@@ -14,7 +14,8 @@ fn net(text: &str) -> IpNet {
 fn isolation() -> IsolationPolicy {
     let internal = [net("203.0.113.5/32"), net("2001:db8::1/128")].into();
     let prefixes = vec![net("10.245.0.0/16"), net("fd11::/64")];
-    IsolationPolicy { consumer: consumer(), internal, prefixes, api_servers: Vec::new(), ingress_sources: Vec::new() }
+    let (api_servers, ingress_sources) = (Vec::new(), Vec::new());
+    IsolationPolicy { consumer: consumer(), internal, prefixes, api_servers, cluster_dns: true, ingress_sources }
 }
 
 fn policy(spec: &Value) -> NetworkPolicy {
@@ -206,6 +207,23 @@ fn names_are_resolved_at_the_ports_that_the_policy_opens() {
     assert_eq!((reached(53), reached(RESOLVER_PORT), reached(80)), (vec!["dns"], vec!["liqo's resolver"], vec![]));
     let ingress = clamp(&json!({ "podSelector": {}, "ingress": [{ "from": [dns] }] }));
     assert_eq!(ingress.ingress, Some(Vec::new()), "nobody asks pods for names from there");
+}
+
+#[test]
+fn where_there_is_a_resolver_nothing_opens_the_clusters_dns() {
+    let isolation = IsolationPolicy { cluster_dns: false, ..isolation() };
+    let open = policy(
+        &json!({ "podSelector": { "matchLabels": { "app": "open" } }, "policyTypes": ["Egress"], "egress": [{}, { "to": [{
+        "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "kube-system" } },
+        "podSelector": { "matchLabels": { "k8s-app": "kube-dns" } } }] }] }),
+    );
+    let clamped = isolation.clamp(&open).unwrap().policy;
+    let policies: Vec<_> = isolation.own_policies(&[open]).into_values().chain([clamped]).collect();
+    for app in ["open", "other"] {
+        let pod = labels_of(&[("app", app)]);
+        assert_eq!(reaches(&policies, &pod, true, 53), with(&["the internet"]), "{app}");
+        assert_eq!(reaches(&policies, &pod, true, RESOLVER_PORT), with(&["the internet", "liqo's resolver"]), "{app}");
+    }
 }
 
 #[test]

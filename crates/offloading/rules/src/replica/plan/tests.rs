@@ -538,6 +538,7 @@ fn limits() -> IsolationPolicy {
         consumer: crate::fixtures::consumer(),
         internal: BTreeSet::new(),
         api_servers: Vec::new(),
+        cluster_dns: true,
         ingress_sources: Vec::new(),
         prefixes: vec!["10.245.0.0/16".parse().unwrap()],
     }

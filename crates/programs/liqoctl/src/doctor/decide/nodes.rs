@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
+use liqo_api::isolation::{self, Lending};
 
 use super::{count, some, unread, workloads};
 use crate::{
@@ -147,22 +148,20 @@ struct Plugin {
     /// Prefix of the name of its `DaemonSet`.
     daemon_set: &'static str,
     name: &'static str,
-    /// Whether it enforces `NetworkPolicies`; nothing if that depends on its settings.
-    enforces: Option<bool>,
 }
 
 const PLUGINS: [Plugin; 11] = [
-    Plugin { daemon_set: "kindnet", name: "kindnet", enforces: None },
-    Plugin { daemon_set: "kube-flannel", name: "flannel", enforces: Some(false) },
-    Plugin { daemon_set: "canal", name: "canal", enforces: Some(true) },
-    Plugin { daemon_set: "calico-node", name: "Calico", enforces: Some(true) },
-    Plugin { daemon_set: "cilium", name: "Cilium", enforces: Some(true) },
-    Plugin { daemon_set: "antrea-agent", name: "Antrea", enforces: Some(true) },
-    Plugin { daemon_set: "kube-router", name: "kube-router", enforces: Some(true) },
-    Plugin { daemon_set: "weave-net", name: "Weave Net", enforces: Some(true) },
-    Plugin { daemon_set: "ovnkube-node", name: "OVN-Kubernetes", enforces: Some(true) },
-    Plugin { daemon_set: "aws-node", name: "Amazon VPC CNI", enforces: None },
-    Plugin { daemon_set: "azure-cni", name: "Azure CNI", enforces: None },
+    Plugin { daemon_set: "kindnet", name: "kindnet" },
+    Plugin { daemon_set: "kube-flannel", name: "flannel" },
+    Plugin { daemon_set: "canal", name: "canal" },
+    Plugin { daemon_set: "calico-node", name: "Calico" },
+    Plugin { daemon_set: "cilium", name: "Cilium" },
+    Plugin { daemon_set: "antrea-agent", name: "Antrea" },
+    Plugin { daemon_set: "kube-router", name: "kube-router" },
+    Plugin { daemon_set: "weave-net", name: "Weave Net" },
+    Plugin { daemon_set: "ovnkube-node", name: "OVN-Kubernetes" },
+    Plugin { daemon_set: "aws-node", name: "Amazon VPC CNI" },
+    Plugin { daemon_set: "azure-cni", name: "Azure CNI" },
 ];
 
 /// The plugins in the cluster. The first provides the pod network; others may only enforce `NetworkPolicies`.
@@ -180,35 +179,35 @@ fn cni(facts: &Facts) -> Finding {
     }
 }
 
+/// What the manager found, and what follows: the same rule decides whether something is offered.
 fn network_policies(facts: &Facts) -> Finding {
     let check = Check::NetworkPolicies;
-    let plugins = match plugins(facts) {
-        Ok(plugins) => plugins,
+    let config = match &facts.liqo.config {
+        Ok(Some(config)) => config,
+        Ok(None) => return Finding::unknown(check, "the manager tests it when Liqo is installed"),
         Err(why) => return unread(check, why),
     };
-    if let Some(plugin) = plugins.iter().find(|plugin| plugin.enforces == Some(true)) {
-        return Finding::ok(check, format!("{} enforces NetworkPolicies", plugin.name));
+    let what = isolation::describe(isolation::enforced(config), config.spec.lend_without_network_policies);
+    match Lending::of(config) {
+        Lending::Isolated => Finding::ok(check, what),
+        Lending::Untested => Finding::unknown(check, what),
+        Lending::Allowed | Lending::Refused if !is_provider(facts) => {
+            Finding::ok(check, format!("{what}. This matters once this cluster lends"))
+        }
+        Lending::Allowed => Finding::warn(check, what, ENFORCE),
+        Lending::Refused => Finding::fail(check, what, format!("{ENFORCE}; or allow it, after reading {RISK}")),
     }
-    let (Some(plugin), true) = (plugins.first(), plugins.iter().all(|plugin| plugin.enforces == Some(false))) else {
-        return Finding::unknown(
-            check,
-            "it is unknown whether anything enforces NetworkPolicies; the isolation of consumers' namespaces depends on it",
-        );
-    };
-    let peers = match &facts.liqo.peers {
-        Ok(peers) => peers,
-        Err(why) => return unread(check, why),
-    };
-    let what = format!("{} does not enforce NetworkPolicies", plugin.name);
-    if peers.iter().any(|peer| peer.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some())) {
-        Finding::warn(
-            check,
-            what,
-            "nothing keeps pods of consumers away from pods of this cluster: add something that enforces them, for example kube-router's policy controller or Calico",
-        )
-    } else {
-        Finding::ok(check, format!("{what}; this matters once this cluster lends"))
-    }
+}
+
+/// How to isolate pods of consumers.
+const ENFORCE: &str = "add something that enforces them, for example kube-router's policy controller or Calico; the manager tests it within a minute";
+/// Where the docs tell what may happen without.
+const RISK: &str = "docs/policies.md#networkpolicies-must-be-enforced";
+
+/// Whether another cluster borrows from this one, or wants to.
+fn is_provider(facts: &Facts) -> bool {
+    let peers = facts.liqo.peers.as_deref().unwrap_or_default();
+    peers.iter().any(|peer| peer.status.as_ref().is_some_and(|status| status.tenant_namespace.is_some()))
 }
 
 fn dns(facts: &Facts) -> Finding {
@@ -245,7 +244,7 @@ mod tests {
     use super::*;
     use crate::{
         doctor::Verdict,
-        inspect::fixtures::{fabric_pod, facts, of, slice},
+        inspect::fixtures::{condition, fabric_pod, facts, of, slice},
     };
 
     fn second_node(ready: &str) -> Node {
@@ -321,22 +320,36 @@ mod tests {
     #[test]
     fn the_network_of_pods_is_known_by_its_daemon_set() {
         let mut facts = facts();
-        assert_eq!((cni(&facts).verdict, network_policies(&facts).verdict), (Verdict::Unknown, Verdict::Unknown));
-        let mut with = |name: &str| {
-            facts.components.daemon_sets = Ok(vec![of(json!({ "metadata": { "name": name } }))]);
-            (cni(&facts).what, network_policies(&facts).verdict)
+        assert_eq!(cni(&facts).verdict, Verdict::Unknown);
+        let mut with = |names: &[&str]| {
+            facts.components.daemon_sets = Ok(names.iter().map(|name| of(json!({ "metadata": { "name": name } }))).collect());
+            cni(&facts).what
         };
-        assert_eq!(with("calico-node"), ("Calico".to_owned(), Verdict::Ok));
-        assert_eq!(with("kindnet"), ("kindnet".to_owned(), Verdict::Unknown));
-        assert_eq!(with("kube-flannel-ds"), ("flannel".to_owned(), Verdict::Ok), "it lends nothing");
-        facts.liqo.peers.as_mut().unwrap()[0].status.as_mut().unwrap().tenant_namespace = Some("t".to_owned());
-        assert_eq!(network_policies(&facts).verdict, Verdict::Warn);
-        let named = |name: &str| of(json!({ "metadata": { "name": name } }));
-        facts.components.daemon_sets = Ok(vec![named("kube-flannel-ds"), named("kube-router")]);
-        assert_eq!((cni(&facts).what.as_str(), network_policies(&facts).verdict), ("flannel", Verdict::Ok));
-        facts.components.daemon_sets = Ok(vec![named("kube-flannel-ds")]);
-        facts.liqo.peers = Err("cannot list peers".to_owned());
-        assert_eq!(network_policies(&facts).verdict, Verdict::Unknown, "it may lend");
+        assert_eq!(with(&["calico-node"]), "Calico");
+        assert_eq!(with(&["kube-flannel-ds", "kube-router"]), "flannel", "the other one only enforces NetworkPolicies");
+    }
+
+    #[test]
+    fn the_doctor_says_what_the_manager_found_about_network_policies_and_what_follows() {
+        let mut facts = facts();
+        assert_eq!(network_policies(&facts).verdict, Verdict::Unknown, "not tested yet");
+        let mut with = |status: &str, allowed: bool, lends: bool| {
+            let config = facts.liqo.config.as_mut().unwrap().as_mut().unwrap();
+            config.spec.lend_without_network_policies = allowed;
+            config.status.as_mut().unwrap().conditions = vec![condition(liqo_api::NETWORK_POLICIES_ENFORCED, status, "Any")];
+            facts.liqo.peers.as_mut().unwrap()[0].status.as_mut().unwrap().tenant_namespace = lends.then(|| "t".to_owned());
+            network_policies(&facts)
+        };
+        assert_eq!(with("True", false, true).verdict, Verdict::Ok);
+        assert_eq!(with("True", true, true).verdict, Verdict::Ok);
+        assert_eq!(with("False", true, true).verdict, Verdict::Warn);
+        assert_eq!(with("False", false, false).verdict, Verdict::Ok, "nobody wants to borrow");
+        assert_eq!(with("Unknown", false, true).verdict, Verdict::Unknown);
+        let refused = with("False", false, true);
+        assert_eq!(refused.verdict, Verdict::Fail);
+        assert!(refused.what.contains("--set lendWithoutNetworkPolicies=true"), "{}", refused.what);
+        facts.liqo.config = Err("cannot read ClusterConfig".to_owned());
+        assert_eq!(network_policies(&facts).verdict, Verdict::Unknown);
     }
 
     #[test]

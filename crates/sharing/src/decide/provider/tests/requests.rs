@@ -160,3 +160,42 @@ fn a_changed_cluster_label_is_published() {
     snapshot.cluster_labels.insert("tier".into(), "gold".into());
     assert_eq!(snapshot.plan().writes[0].spec.labels, snapshot.cluster_labels);
 }
+
+#[test]
+fn a_cluster_that_does_not_enforce_network_policies_offers_nothing_and_says_why() {
+    let refused = Snapshot { lending: Lending::Refused, ..milan().asks(ROME, "") };
+    let plan = refused.plan();
+    assert_eq!(plan.writes, []);
+    let (told, local) = (&plan.request_conditions[0].wanted, &plan.peer_conditions[&cluster(ROME)]);
+    for condition in [told, local] {
+        assert_eq!((condition.status, condition.reason.as_str()), (Some(false), "NotIsolated"));
+        assert!(condition.message.contains("does not enforce NetworkPolicies"), "{}", condition.message);
+    }
+    assert!(local.message.contains("ClusterConfig liqo") && !told.message.contains("ClusterConfig"));
+    let allowed = Snapshot { lending: Lending::Allowed, ..refused };
+    assert_eq!(allowed.writes(), [write(ROME, "cpu=10, pods=10")]);
+}
+
+#[test]
+fn offers_of_a_cluster_that_enforces_network_policies_no_more_are_withdrawn_with_notice() {
+    let lent = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").pod("mapped-1", Some(ROME), "cpu=4, pods=4");
+    let refused = Snapshot { lending: Lending::Refused, ..lent }.at(1000);
+    let withdrawn = refused.clone().settled();
+    let offer = withdrawn.offer(ROME, DEFAULT_POOL).unwrap();
+    assert!(offer.withdrawal_timestamp.is_some_and(|end| end.0 > refused.wall_time), "pods that run have time to move");
+    assert_eq!(withdrawn.plan().deletions, [], "before the notice is over");
+    // It is enforced again before the notice is over.
+    let again = Snapshot { lending: Lending::Isolated, ..withdrawn.clone() }.settled();
+    assert_eq!(again.offer(ROME, DEFAULT_POOL).unwrap().withdrawal_timestamp, None);
+    assert_eq!(withdrawn.at(100_000).plan().deletions.len(), 1);
+}
+
+#[test]
+fn before_the_first_test_of_the_pod_network_only_offers_that_exist_stay() {
+    let snapshot = milan().asks(ROME, "").offers(ROME, "cpu=10, pods=10").asks(TURIN, "");
+    let untested = Snapshot { lending: Lending::Untested, ..snapshot };
+    let plan = untested.plan();
+    assert_eq!((plan.writes, plan.deletions), (Vec::new(), Vec::new()));
+    assert_eq!(plan.peer_conditions[&cluster(ROME)].reason, "Offered");
+    assert_eq!(plan.peer_conditions[&cluster(TURIN)].reason, "NotIsolated");
+}

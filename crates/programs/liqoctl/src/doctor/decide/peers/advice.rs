@@ -214,6 +214,7 @@ fn resources_offered(reason: ResourcesOfferedReason) -> Advice {
         ResourcesOfferedReason::PluginFailed => Repair("check the plugin's pod, and the address in the policy"),
         ResourcesOfferedReason::NothingOffered => Repair(NOTHING_OFFERED),
         ResourcesOfferedReason::NothingFree | ResourcesOfferedReason::NothingShared => Decide(NOTHING_OFFERED),
+        ResourcesOfferedReason::NotIsolated => Repair("see network-policies of this cluster"),
         ResourcesOfferedReason::Unreadable => OTHER,
     }
 }

@@ -1,0 +1,122 @@
+//! Whether the pod network enforces `NetworkPolicies`: what attempts to connect show, and when to try again. Pure.
+
+use std::time::Duration;
+
+/// How often the same outcome must be found, one after another, before it counts: a new pod may be open for a moment, and packets get lost.
+const CONFIRMATIONS: u32 = 3;
+/// Delay until the next attempt while no outcome counts yet.
+const CONFIRMATION_INTERVAL: Duration = Duration::from_secs(2);
+/// The same while nothing can be tried.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// The network plugin may be exchanged.
+const ENFORCED_INTERVAL: Duration = Duration::from_secs(600);
+/// Somebody may add a network plugin, and waits for offers.
+const NOT_ENFORCED_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What attempts to connect to one address of a pod showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The port that is open to everybody accepted connections, before and after the attempt at the other one.
+    pub open: bool,
+    /// The port that a `NetworkPolicy` closes accepted a connection.
+    pub closed: bool,
+}
+
+/// What all attempts of one round showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Enforced,
+    NotEnforced,
+    Unknown,
+}
+
+impl Outcome {
+    /// One connection that should not pass is enough: the plugin may run on some nodes only. An address whose open port does not answer
+    /// shows nothing.
+    pub fn of(attempts: &[Attempt]) -> Self {
+        if attempts.iter().any(|attempt| attempt.closed) {
+            Self::NotEnforced
+        } else if attempts.iter().any(|attempt| attempt.open) {
+            Self::Enforced
+        } else {
+            Self::Unknown
+        }
+    }
+}
+
+/// The outcomes so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcomes {
+    last: Option<Outcome>,
+    in_a_row: u32,
+    result: Option<bool>,
+}
+
+impl Outcomes {
+    /// Adds an outcome. Returns the delay until the next attempt.
+    pub fn add(&mut self, outcome: Outcome) -> Duration {
+        self.in_a_row = if self.last == Some(outcome) { self.in_a_row.saturating_add(1) } else { 1 };
+        self.last = Some(outcome);
+        match outcome {
+            Outcome::Unknown => return RETRY_INTERVAL,
+            _ if self.in_a_row < CONFIRMATIONS => return CONFIRMATION_INTERVAL,
+            Outcome::Enforced | Outcome::NotEnforced => self.result = Some(outcome == Outcome::Enforced),
+        }
+        if outcome == Outcome::Enforced { ENFORCED_INTERVAL } else { NOT_ENFORCED_INTERVAL }
+    }
+
+    /// The last outcome that counts: whether `NetworkPolicies` are enforced.
+    pub fn result(self) -> Option<bool> {
+        self.result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHUT: Attempt = Attempt { open: true, closed: false };
+    const PASSED: Attempt = Attempt { open: true, closed: true };
+    const SILENT: Attempt = Attempt { open: false, closed: false };
+
+    #[test]
+    fn one_connection_that_should_not_pass_shows_that_policies_are_not_enforced() {
+        for (attempts, expected) in [
+            (&[][..], Outcome::Unknown),
+            (&[SILENT], Outcome::Unknown),
+            (&[SHUT], Outcome::Enforced),
+            (&[SHUT, SILENT], Outcome::Enforced),
+            (&[SHUT, PASSED], Outcome::NotEnforced),
+            (&[SILENT, Attempt { open: false, closed: true }], Outcome::NotEnforced),
+        ] {
+            assert_eq!(Outcome::of(attempts), expected, "{attempts:?}");
+        }
+    }
+
+    /// The result after these outcomes, and the last delay.
+    fn after(outcomes: &[Outcome]) -> (Option<bool>, Duration) {
+        let mut all = Outcomes::default();
+        let delays: Vec<Duration> = outcomes.iter().map(|outcome| all.add(*outcome)).collect();
+        (all.result(), delays.last().copied().unwrap_or_default())
+    }
+
+    #[test]
+    fn an_outcome_counts_only_after_it_was_confirmed() {
+        use Outcome::{Enforced, NotEnforced, Unknown};
+        assert_eq!(after(&[NotEnforced; 2]), (None, CONFIRMATION_INTERVAL));
+        assert_eq!(after(&[NotEnforced; 3]), (Some(false), NOT_ENFORCED_INTERVAL));
+        assert_eq!(after(&[Enforced; 3]), (Some(true), ENFORCED_INTERVAL));
+        assert_eq!(after(&[Enforced, Enforced, NotEnforced, Enforced]).0, None);
+        assert_eq!(after(&[Unknown; 9]), (None, RETRY_INTERVAL));
+    }
+
+    #[test]
+    fn what_is_known_stays_until_something_else_is_confirmed() {
+        use Outcome::{Enforced, NotEnforced, Unknown};
+        assert_eq!(after(&[Enforced, Enforced, Enforced, Unknown, Unknown, Unknown]), (Some(true), RETRY_INTERVAL));
+        assert_eq!(after(&[Enforced, Enforced, Enforced, NotEnforced, NotEnforced]), (Some(true), CONFIRMATION_INTERVAL));
+        assert_eq!(after(&[Enforced, Enforced, Enforced, NotEnforced, NotEnforced, NotEnforced]).0, Some(false));
+        // The next regular attempts need no further confirmation.
+        assert_eq!(after(&[Enforced; 5]), (Some(true), ENFORCED_INTERVAL));
+    }
+}

@@ -1,0 +1,173 @@
+//! Finds out whether the pod network enforces `NetworkPolicies`, and reports it as a condition of the `ClusterConfig`.
+//!
+//! A `NetworkPolicy` closes one port of the resolver's pods, at which they accept connections nevertheless. If the manager can connect, the
+//! pod network does not enforce it. The pods run anyway, so nothing has to be created, and nothing is left behind.
+
+use std::{net::IpAddr, time::Duration};
+
+use futures::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::ListParams};
+use liqo_api::{
+    CLOSED_PORT, CLUSTER_CONFIG, ClusterConfig, Key, NETWORK_POLICIES_ENFORCED, NetworkPoliciesEnforcedReason, RESOLVER,
+    RESOLVER_PORT, conditions::DesiredCondition, isolation,
+};
+use liqo_controller_runtime::{Context, conditions::apply_to_config, events::object_ref};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    FIELD_MANAGER,
+    decide::isolation::{Attempt, Outcome, Outcomes},
+};
+
+/// Packets that a policy forbids usually vanish. A lost packet is sent again after a second.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Delay after a condition that could not be written.
+const WRITE_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Maximum number of pods that are tried.
+const MAX_PODS: u32 = 20;
+/// How many addresses are tried at the same time.
+const CONCURRENCY: usize = 20;
+
+/// Tries now and then until `stop`.
+pub async fn run(context: &Context, stop: CancellationToken) {
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
+    let mut config = context.config.clone();
+    let mut outcomes = Outcomes::default();
+    let mut due = Instant::now();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            // A setting changes the message.
+            changed = config.changed() => if changed.is_err() { return },
+            () = sleep_until(due) => {
+                let Some(outcome) = stop.run_until_cancelled(attempt(&pods)).await else { return };
+                due = Instant::now() + outcomes.add(outcome);
+                tracing::debug!(?outcome, "tried whether NetworkPolicies are enforced");
+            }
+        }
+        let current = config.borrow_and_update().clone();
+        if let Err(error) = report(context, &current, outcomes.result()).await {
+            tracing::warn!(%error, "cannot report whether NetworkPolicies are enforced, will try again");
+            due = due.min(Instant::now() + WRITE_RETRY_DELAY);
+        }
+    }
+}
+
+/// Tries all addresses of the resolver's pods.
+async fn attempt(pods: &Api<Pod>) -> Outcome {
+    let of_resolver = ListParams::default().labels(&format!("app.kubernetes.io/name={RESOLVER}")).limit(MAX_PODS);
+    let listed = match pods.list(&of_resolver).await {
+        Ok(listed) => listed,
+        Err(error) => {
+            tracing::warn!(%error, "cannot list the pods of {RESOLVER}");
+            return Outcome::Unknown;
+        }
+    };
+    let addresses: Vec<IpAddr> = listed.items.iter().flat_map(addresses).collect();
+    let attempts = stream::iter(addresses).map(|address| connect(address, RESOLVER_PORT, CLOSED_PORT));
+    Outcome::of(&attempts.buffer_unordered(CONCURRENCY).collect::<Vec<_>>().await)
+}
+
+/// The addresses of a pod that accepts connections at the closed port: a ready one of a version that does.
+fn addresses(pod: &Pod) -> Vec<IpAddr> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
+    let listens = ports.any(|port| port.container_port == i32::from(CLOSED_PORT));
+    let Some(status) = pod.status.as_ref().filter(|_| listens && pod.metadata.deletion_timestamp.is_none()) else {
+        return Vec::new();
+    };
+    let mut conditions = status.conditions.iter().flatten();
+    let is_ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let addresses = status.pod_ips.iter().flatten().filter(|_| is_ready);
+    addresses.filter_map(|address| address.ip.parse().ok()).collect()
+}
+
+async fn connect(address: IpAddr, open: u16, closed: u16) -> Attempt {
+    let accepts =
+        |port: u16| async move { matches!(timeout(CONNECT_TIMEOUT, TcpStream::connect((address, port))).await, Ok(Ok(_))) };
+    let before = accepts(open).await;
+    let closed = accepts(closed).await;
+    Attempt { open: before && accepts(open).await, closed }
+}
+
+/// Writes the condition if it changed. Without a result the last known one stays.
+async fn report(context: &Context, config: &ClusterConfig, result: Option<bool>) -> kube::Result<()> {
+    let known = isolation::enforced(config);
+    let wanted = condition(result.or(known), config.spec.lend_without_network_policies);
+    if !apply_to_config(&context.client, config, FIELD_MANAGER, std::slice::from_ref(&wanted)).await? || result == known {
+        return Ok(());
+    }
+    match result {
+        Some(true) => tracing::info!("the pod network enforces NetworkPolicies"),
+        Some(false) => {
+            tracing::warn!("{}", wanted.message);
+            let object = object_ref("config.liqo.io/v1alpha1", "ClusterConfig", &Key::of(config), config.metadata.uid.clone());
+            let effect =
+                if config.spec.lend_without_network_policies { "this cluster lends nevertheless" } else { "nothing is offered" };
+            let note = format!(
+                "the pod network does not enforce NetworkPolicies; {effect}: see condition {NETWORK_POLICIES_ENFORCED} of ClusterConfig {CLUSTER_CONFIG}"
+            );
+            context.events.warning(&object, &wanted.reason, note).await;
+        }
+        None => {}
+    }
+    Ok(())
+}
+
+fn condition(enforced: Option<bool>, allowed: bool) -> DesiredCondition {
+    let message = isolation::describe(enforced, allowed);
+    match enforced {
+        Some(true) => DesiredCondition::yes(NETWORK_POLICIES_ENFORCED, NetworkPoliciesEnforcedReason::Enforced, message),
+        Some(false) => DesiredCondition::no(NETWORK_POLICIES_ENFORCED, NetworkPoliciesEnforcedReason::NotEnforced, message),
+        None => DesiredCondition::unknown(NETWORK_POLICIES_ENFORCED, NetworkPoliciesEnforcedReason::NotTested, message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn pod(port: u16, ready: &str, deleted: Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": { "name": "a", "deletionTimestamp": deleted },
+            "spec": { "containers": [{ "name": "dns", "ports": [{ "containerPort": port }] }] },
+            "status": { "podIPs": [{ "ip": "10.0.0.1" }, { "ip": "fd00::1" }], "conditions": [{ "type": "Ready", "status": ready }] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_ready_pods_that_listen_at_the_closed_port_are_tried() {
+        assert_eq!(addresses(&pod(CLOSED_PORT, "True", Value::Null)).len(), 2);
+        assert_eq!(addresses(&pod(CLOSED_PORT, "False", Value::Null)).len(), 0);
+        assert_eq!(addresses(&pod(CLOSED_PORT, "True", json!("2026-01-01T00:00:00Z"))).len(), 0);
+        // A pod of an older version refuses the connection, as if a policy closed the port.
+        assert_eq!(addresses(&pod(RESOLVER_PORT, "True", Value::Null)).len(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_port_counts_as_open_if_it_accepts_connections() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        let found = |open, closed| connect(IpAddr::from([127, 0, 0, 1]), open, closed);
+        assert_eq!(found(port, port).await, Attempt { open: true, closed: true });
+        assert_eq!(found(port, gone).await, Attempt { open: true, closed: false });
+        assert_eq!(found(gone, gone).await, Attempt { open: false, closed: false });
+    }
+
+    #[test]
+    fn the_condition_says_what_is_known() {
+        let status = |enforced| condition(enforced, false).status;
+        assert_eq!([Some(true), Some(false), None].map(status), [Some(true), Some(false), None]);
+        assert_ne!(condition(Some(false), false).message, condition(Some(false), true).message);
+    }
+}
