@@ -171,6 +171,8 @@ reasons! {
         /// The policy shares 0 percent.
         NothingShared = "NothingShared",
         NothingFree = "NothingFree",
+        /// The consumer was silent for longer than the policy allows.
+        ConsumerAbsent = "ConsumerAbsent",
         /// The request cannot be read.
         Unreadable = "Unreadable",
     }

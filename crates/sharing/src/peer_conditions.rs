@@ -17,7 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error,
-    decide::peer_conditions::{Reported, wanted},
+    decide::{
+        absence::Silence,
+        peer_conditions::{Reported, wanted},
+    },
 };
 
 /// The controller of these conditions, with the cache of peers.
@@ -45,6 +48,12 @@ impl PeerConditions {
     pub fn policy_peers(&self) -> HashMap<ClusterId, PolicyPeer> {
         let all = foreign_clusters::by_peer(&self.foreign_clusters).into_iter();
         all.map(|(id, cluster)| (id.clone(), PolicyPeer::new(&id, Some(&cluster)))).collect()
+    }
+
+    /// The consumers that are silent.
+    pub fn silences(&self) -> HashMap<ClusterId, Silence> {
+        let all = foreign_clusters::by_peer(&self.foreign_clusters).into_iter();
+        all.filter_map(|(id, cluster)| Some((id, Silence::of(&cluster)?))).collect()
     }
 
     /// Takes the consumer side's conditions of one provider.

@@ -18,6 +18,7 @@ use liqo_api::{
 };
 
 use super::{
+    absence::Silence,
     pods::Pods,
     reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, Request},
 };
@@ -30,6 +31,8 @@ pub struct Snapshot {
     pub policies: Vec<Arc<PeeringPolicy>>,
     /// The attributes by which policies select peers. A peer without a `ForeignCluster` is absent.
     pub peers: HashMap<ClusterId, PolicyPeer>,
+    /// The consumers that are silent.
+    pub silences: HashMap<ClusterId, Silence>,
     /// The last answers of resource plugins.
     pub plugin_answers: HashMap<ClusterId, PluginAnswer>,
     /// The labels of this cluster, which every offer carries.
@@ -137,12 +140,19 @@ pub(crate) struct Requester<'a> {
     pub(crate) policy: Option<&'a Arc<PeeringPolicy>>,
     /// The existing offers, by pool.
     pub(crate) offers: BTreeMap<&'a str, &'a ResourceOffer>,
+    /// Time until its offers are taken back because it is silent; zero if they are.
+    pub(crate) absent_in: Option<Duration>,
 }
 
 impl Requester<'_> {
     /// The maximum amount of each named resource that the consumer requests.
     pub(crate) fn requested(&self) -> ResourceList {
         self.request.resources.clone().unwrap_or_default()
+    }
+
+    /// Whether it is silent for longer than its policy allows.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.absent_in.is_some_and(|left| left.is_zero())
     }
 }
 
@@ -172,7 +182,10 @@ impl Snapshot {
             .filter_map(|(namespace, tenant)| {
                 let request = requests.get(namespace).copied().filter(|request| request.resources.is_ok())?;
                 let policy = self.policy(&tenant.consumer);
-                Some(Requester { namespace, tenant, request, policy, offers: offers.remove(namespace).unwrap_or_default() })
+                let silence = self.silences.get(&tenant.consumer);
+                let absent_in = policy.and_then(|policy| silence?.absent_in(&policy.spec.provide, self.wall_time));
+                let offers = offers.remove(namespace).unwrap_or_default();
+                Some(Requester { namespace, tenant, request, policy, offers, absent_in })
             })
             .collect();
         requesters.sort_by_key(|requester| &requester.tenant.consumer);

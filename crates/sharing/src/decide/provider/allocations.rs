@@ -68,7 +68,7 @@ pub fn allocations<'a>(
 ) -> Vec<PoolAllocation<'a>> {
     let mut allocations = Vec::new();
     for (index, requester) in requesters.iter().enumerate() {
-        let Some(policy) = requester.policy else { continue };
+        let Some(policy) = requester.policy.filter(|_| !requester.is_absent()) else { continue };
         let allocation = |pool: &str, local_policy, target| PoolAllocation {
             requester: index,
             pool: pool.to_owned(),

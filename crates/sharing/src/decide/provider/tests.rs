@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     decide::{
+        absence::Silence,
         reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, PodUsage, Request},
         snapshot::{OfferWrite, PluginAnswer, RecentWrite},
     },
@@ -37,6 +38,7 @@ pub(super) fn milan() -> Snapshot {
         own: cluster(MILAN),
         policies: vec![policy("default", 0, json!({ "provide": { "percentage": 100 } }))],
         peers: HashMap::new(),
+        silences: HashMap::new(),
         plugin_answers: HashMap::new(),
         cluster_labels: BTreeMap::new(),
         nodes: vec![(Key::new("", "a"), node.into())],
