@@ -179,8 +179,10 @@ impl Pass<'_> {
     fn is_tunnel_lost(&mut self) -> bool {
         let broken_since = self.provider.networks.of(self.consumer).and_then(|network| network.broken_since);
         let lost_in = lost_endpoints::lost_in(broken_since, Timestamp::now());
-        lost_in.filter(|left| !left.is_zero()).into_iter().for_each(|left| self.check_after(left));
-        lost_in.is_some_and(|left| left.is_zero())
+        if let Some(left) = lost_in.filter(|left| !left.is_zero()) {
+            self.check_after(left);
+        }
+        lost_in == Some(Duration::ZERO)
     }
 
     async fn ingresses(&mut self, sources: Vec<Source>) -> Result<(), Error> {
