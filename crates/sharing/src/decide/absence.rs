@@ -27,6 +27,12 @@ impl Silence {
         (since.is_some() || ended_offers).then_some(Self { since, ended_offers })
     }
 
+    /// The same as a leader sees it that leads since `start`: what an earlier one wrote may be old, and the consumer may be back.
+    #[must_use]
+    pub fn measured_from(self, start: Timestamp) -> Self {
+        Self { since: self.since.map(|since| since.max(start)), ..self }
+    }
+
     /// Time until the consumer counts as absent under this policy, zero if it does; `None` if the policy lets it keep its room. Once it
     /// is absent it stays so until it is back: a new leader measures the silence from the start.
     pub fn absent_in(&self, policy: &Provide, now: Timestamp) -> Option<Duration> {
@@ -81,6 +87,15 @@ mod tests {
         let waiting = (links::CONSUMER_REACHABLE, "Unknown", "Waiting");
         assert_eq!(Silence::of(&peer(&[(links::CONSUMER_REACHABLE, "True", "Reachable"), ENDED])), None);
         assert_eq!((Silence::of(&peer(&[waiting])), Silence::of(&peer(&[]))), (None, None));
+    }
+
+    #[test]
+    fn a_condition_from_before_the_leader_started_ends_no_pods_at_once() {
+        let silence = Silence::of(&peer(&[SILENT])).unwrap().measured_from(at(5000));
+        let absent_in = |now| silence.absent_in(&policy(Some(60)), at(now)).map(|left| left.as_secs());
+        assert_eq!((absent_in(5000), absent_in(5060)), (Some(60), Some(0)));
+        let later = Silence::of(&peer(&[SILENT])).unwrap().measured_from(at(10));
+        assert_eq!(later.since, Some(at(100)));
     }
 
     #[test]
