@@ -222,7 +222,7 @@ pub async fn an_absent_consumer_loses_endpoints_and_room_and_gets_both_back(worl
         let running = rome.pods("absent-pods", "app=web").await?;
         let is_new = |pod: &&Pod| pod.metadata.uid.as_ref().is_some_and(|uid| !before.contains(uid));
         let is_running = |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
-        Ok(running.iter().filter(is_new).find(is_running).map(drop))
+        Ok(running.iter().filter(is_new).any(|pod| is_running(&pod)).then_some(()))
     })
     .await?;
     for namespace in ["absent-home", "absent-pods"] {

@@ -71,17 +71,13 @@ pub fn client(
 ) -> kube::Result<Client> {
     config.default_retry = false;
     let layer = PeerLayer { token, limits };
-    Ok(match tunnel {
-        Some(tunnel) => {
-            let connector = config.rustls_https_connector_with_connector(TunnelConnector(tunnel))?;
-            client_over(config, connector, &layer)
-        }
-        None => {
-            let inner = config.rustls_https_connector_with_connector(connector())?;
-            let timeout = config.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
-            client_over(config, TimedConnector { inner, timeout }, &layer)
-        }
-    })
+    if let Some(tunnel) = tunnel {
+        let connector = config.rustls_https_connector_with_connector(TunnelConnector(tunnel))?;
+        return Ok(client_over(config, connector, &layer));
+    }
+    let inner = config.rustls_https_connector_with_connector(connector())?;
+    let timeout = config.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
+    Ok(client_over(config, TimedConnector { inner, timeout }, &layer))
 }
 
 fn client_over<C>(config: Config, connector: C, layer: &PeerLayer) -> Client
