@@ -266,11 +266,12 @@ fn network() -> Set {
             // It restarts milan's manager and gateway.
             through_tunnel:
                 a_consumer_borrows_from_a_provider_that_exposes_only_its_tunnel;
-            // They cut milan off.
+            // They cut milan or rome off.
             outages:
                 the_kube_controller_manager_starts_while_there_are_virtual_nodes,
                 a_short_outage_moves_no_pod,
                 a_long_outage_shows_on_node_and_pods_and_heals,
+                an_absent_consumer_loses_endpoints_and_room_and_gets_both_back,
                 unpeering_from_a_dead_peer_succeeds_and_leaves_nothing;
         },
     }

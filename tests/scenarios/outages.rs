@@ -1,6 +1,7 @@
 //! A dead peer blocks nothing.
 
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -8,9 +9,15 @@ use std::{
 use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
-use liqo_tests::{World, eventually, still};
+use liqo_api::tenant_namespace;
+use liqo_tests::{Cluster, World, eventually, still};
+use serde_json::json;
 
-use crate::pods::{deployment, node_of};
+use crate::{
+    network::connected,
+    pods::{deployment, node_of},
+    policies::apply_policy,
+};
 
 async fn node_ready(world: &World) -> Result<String> {
     let node = Api::<Node>::all(world.rome.client.clone()).get("milan").await?;
@@ -146,6 +153,82 @@ pub async fn unpeering_from_a_dead_peer_succeeds_and_leaves_nothing(world: Arc<W
         Ok(world.milan.items(&["namespaces", "-l", "liqo.io/home-namespace=dead"]).await?.is_empty().then_some(()))
     })
     .await
+}
+
+/// Whether all endpoints of a Service are ready, and all serve. `None` if there are none, or if they differ.
+async fn endpoints_ready(cluster: &Cluster, namespace: &str, service: &str) -> Result<Option<bool>> {
+    let of_service = format!("kubernetes.io/service-name={service}");
+    let slices = cluster.items(&["-n", namespace, "endpointslices", "-l", &of_service]).await?;
+    let endpoints = slices.iter().flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default());
+    let states: BTreeSet<(bool, bool)> = endpoints
+        .map(|endpoint| ["ready", "serving"].map(|condition| endpoint["conditions"][condition] != false))
+        .map(|[ready, serving]| (ready, serving))
+        .collect();
+    Ok(match states.into_iter().collect::<Vec<_>>()[..] {
+        [(ready, serving)] if ready == serving => Some(ready),
+        _ => None,
+    })
+}
+
+/// The reason of a condition of a peer.
+async fn reason(cluster: &Cluster, peer: &str, condition: &str) -> Result<String> {
+    let found = cluster.object(&["foreigncluster", peer]).await?.unwrap_or_default();
+    let conditions = found["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions.iter().find(|found| found["type"] == condition).and_then(|found| found["reason"].as_str());
+    Ok(found.unwrap_or_default().to_owned())
+}
+
+/// Rome is cut off, because milan is looked at meanwhile.
+pub async fn an_absent_consumer_loses_endpoints_and_room_and_gets_both_back(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    connected(rome, milan).await?;
+    let id = rome.cluster_id().await?;
+    let (tenant, peers) = (tenant_namespace(&id.parse()?), json!({ "clusterIDs": [id] }));
+    apply_policy(milan, "absence", json!({ "priority": 10, "peers": peers, "provide": { "absenceSeconds": 30 } })).await?;
+    for (namespace, strategy) in [("absent-home", "Local"), ("absent-pods", "Remote")] {
+        rome.offloaded_namespace(namespace, strategy).await?;
+        rome.apply(&deployment(namespace, "web", 1)).await?;
+    }
+    rome.ready_pods("absent-home", "app=web", 1).await?;
+    rome.kubectl(&["-n", "absent-home", "expose", "deployment", "web", "--port=80"]).await?;
+    let before = uids(&rome.ready_pods("absent-pods", "app=web", 1).await?);
+    let (home, pods) = (rome.remote_namespace("absent-home", milan).await?, rome.remote_namespace("absent-pods", milan).await?);
+    let ready = async |wanted: bool, within: u64| {
+        eventually(&format!("the endpoints of rome at milan are ready: {wanted}"), Duration::from_secs(within), || async {
+            Ok((endpoints_ready(milan, &home, "web").await? == Some(wanted)).then_some(()))
+        })
+        .await
+    };
+    ready(true, 30).await?;
+    world.cut("rome").await?;
+    ready(false, 80).await?;
+    eventually("milan says that rome is absent", Duration::from_secs(60), || async {
+        Ok((reason(milan, "rome", "ResourcesOffered").await? == "ConsumerAbsent").then_some(()))
+    })
+    .await?;
+    eventually("the pods of rome have ended, and nothing is offered to it", Duration::from_secs(60), || async {
+        let mut left = milan.items(&["-n", &pods, "pods"]).await?;
+        left.extend(milan.items(&["-n", &tenant, "resourceoffers"]).await?);
+        Ok(left.is_empty().then_some(()))
+    })
+    .await?;
+    world.heal("rome").await?;
+    ready(true, 60).await?;
+    eventually("rome has a new offer", Duration::from_secs(60), || async {
+        Ok((reason(milan, "rome", "ResourcesOffered").await? == "Offered").then_some(()))
+    })
+    .await?;
+    eventually("another pod runs at milan", Duration::from_secs(120), || async {
+        let running = rome.pods("absent-pods", "app=web").await?;
+        let is_new = |pod: &&Pod| pod.metadata.uid.as_ref().is_some_and(|uid| !before.contains(uid));
+        let is_running = |pod: &&Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+        Ok(running.iter().filter(is_new).any(|pod| is_running(&pod)).then_some(()))
+    })
+    .await?;
+    for namespace in ["absent-home", "absent-pods"] {
+        rome.delete_namespace(namespace).await?;
+    }
+    milan.kubectl(&["delete", "peeringpolicy", "absence"]).await.map(drop)
 }
 
 pub async fn the_kube_controller_manager_starts_while_there_are_virtual_nodes(world: Arc<World>) -> Result<()> {

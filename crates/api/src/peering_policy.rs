@@ -191,6 +191,11 @@ pub struct Provide {
     /// Seconds between the notice that this cluster takes something back and the end of the pods that use it.
     #[schemars(range(max = 604_800))]
     pub notice_seconds: u32,
+    /// Seconds for which the pods of a silent peer keep running. Then they end, and their room is free for others; when the peer is back, it
+    /// gets a new offer. If absent, they run until the tenancy of the peer ends (`spec.peering.consumerExpirySeconds` of the `ClusterConfig`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 30, max = 31_536_000))]
+    pub absence_seconds: Option<u32>,
     /// Who decides whether a peer may borrow.
     pub approval: Approval,
     /// Whether a peer needs a token to borrow for the first time. Without tokens, every cluster that the policy selects may borrow:
@@ -212,6 +217,7 @@ impl Default for Provide {
             granularity: Granularity::default(),
             offer_update_threshold_percentage: None,
             notice_seconds: 300,
+            absence_seconds: None,
             approval: Approval::default(),
             token_required: true,
             usage: Usage::default(),

@@ -114,8 +114,8 @@ impl<R: Send + Sync + PartialEq + 'static> Cache<R> {
                     Some(Ok(event)) => {
                         // It only announces a list request, so it does not prove that the watch works.
                         failures = if matches!(event, watcher::Event::Init) { failures } else { 0 };
-                        let event = each(event, |(key, object): (Key, Option<K>)| (key, object.and_then(&reduce)));
-                        let taken = watched.take(event, &mut changed);
+                        let reduced = within_limits(event, &reduce);
+                        let taken = reduced.and_then(|event| watched.take(event, &mut changed));
                         if taken == Ok(true) {
                             synced_sender.send_replace(true);
                         }
@@ -245,7 +245,7 @@ where
             Ok(event) => {
                 failures = 0;
                 match event {
-                    watcher::Event::Apply((_, object)) | watcher::Event::InitApply((_, object)) => object,
+                    watcher::Event::Apply((_, object)) | watcher::Event::InitApply((_, object)) => object.ok().flatten(),
                     watcher::Event::Init | watcher::Event::InitDone | watcher::Event::Delete(_) => None,
                 }
             }
@@ -255,8 +255,9 @@ where
     seen.boxed()
 }
 
-/// The events of a watch: the key, and the object if it can be parsed.
-type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<(Key, Option<K>)>>>;
+/// The key of an object, and the object if it can be parsed; or the limit that it exceeds.
+type ReadObject<K> = (Key, Result<Option<K>, LimitExceeded>);
+type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<ReadObject<K>>>>;
 
 /// Objects that peers write are parsed one by one, see [`crate::unread`]. Any other object that cannot be parsed interrupts the watch,
 /// because to treat it as deleted would be worse. With `limits`, the objects are at a provider, which may have written all of them.
@@ -266,7 +267,7 @@ where
 {
     let url = api.resource_url().to_owned();
     if limits.is_none() && !is_written_by_peers(&url) {
-        let known = |object: K| (Key::of(&object), Some(object));
+        let known = |object: K| (Key::of(&object), Ok(Some(object)));
         return watcher(api, config).default_backoff().map(move |event| event.map(|event| each(event, known))).boxed();
     }
     let read = move |object: Unread<K>| {
@@ -274,9 +275,9 @@ where
         let read = match &limits {
             Some(limits) if max_values(object.text()) > MAX_VALUES => {
                 limits.exceeded(LimitExceeded::Values, Instant::now());
-                None
+                Err(LimitExceeded::Values)
             }
-            limits => object.read().inspect_err(|error| log_unreadable(&url, &key, error, limits.as_deref())).ok(),
+            limits => Ok(object.read().inspect_err(|error| log_unreadable(&url, &key, error, limits.as_deref())).ok()),
         };
         (key, read)
     };
@@ -295,6 +296,19 @@ fn log_unreadable(url: &str, key: &Key, error: &serde_json::Error, limits: Optio
 fn small_pages(config: watcher::Config) -> watcher::Config {
     let pages = config.page_size.unwrap_or(UNREAD_PAGE).min(UNREAD_PAGE);
     config.page_size(pages)
+}
+
+/// The event with the part of the object that is needed. Nothing is known about an object that exceeds a limit, except that it is deleted.
+fn within_limits<K, R>(
+    event: watcher::Event<ReadObject<K>>,
+    reduce: impl Fn(K) -> Option<R>,
+) -> Result<watcher::Event<(Key, Option<R>)>, LimitExceeded> {
+    let exceeded = match &event {
+        watcher::Event::Apply((_, object)) | watcher::Event::InitApply((_, object)) => object.as_ref().err().copied(),
+        watcher::Event::Init | watcher::Event::InitDone | watcher::Event::Delete(_) => None,
+    };
+    let reduced = |(key, object): ReadObject<K>| (key, object.ok().flatten().and_then(&reduce));
+    exceeded.map_or_else(|| Ok(each(event, reduced)), Err)
 }
 
 fn each<T, U>(event: watcher::Event<T>, convert: impl FnOnce(T) -> U) -> watcher::Event<U> {
@@ -429,6 +443,20 @@ mod tests {
         }
         let key = "a/b".to_owned();
         assert_eq!(seen, [(key.clone(), None, Some(1)), (key.clone(), Some(1), Some(2)), (key, Some(2), None)]);
+    }
+
+    #[test]
+    fn nothing_is_known_about_an_object_that_exceeds_a_limit() {
+        use watcher::Event::{Apply, Delete, InitApply};
+        let object = || -> ReadObject<u32> { (Key::new("a", "b"), Err(LimitExceeded::Values)) };
+        let is_refused = |event| within_limits(event, Some).is_err();
+        assert!(is_refused(Apply(object())) && is_refused(InitApply(object())));
+        assert!(matches!(within_limits(Delete(object()), Some), Ok(Delete((_, None)))));
+        let unreadable = (Key::new("a", "b"), Ok(None::<u32>));
+        assert!(
+            matches!(within_limits(Apply(unreadable), Some), Ok(Apply((_, None)))),
+            "one that cannot be parsed counts as absent"
+        );
     }
 
     #[test]

@@ -20,3 +20,4 @@ pub mod merge;
 pub mod message;
 pub mod pace;
 pub mod responder;
+pub mod written_list;

@@ -18,6 +18,7 @@ use serde::Deserialize;
 
 use crate::{
     addresses::is_local,
+    auth::client::only_local,
     protocol::{ApiServer, Grant, SecretText},
 };
 
@@ -28,7 +29,7 @@ pub const CREDENTIAL_SECRET: &str = "credential";
 pub const CREDENTIAL_SECONDS: i64 = 3600;
 
 /// How long connecting to a provider's API server may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 const SERVER: &str = "server";
 const CA: &str = "ca";
@@ -219,7 +220,7 @@ impl Credential {
         }
         let url: http::Uri = self.api_server.url.parse().map_err(|_| CredentialError::Server)?;
         let host = url.host().filter(|_| url.scheme_str() == Some("https")).ok_or(CredentialError::Server)?;
-        if is_local(host) || is_no_server(host) {
+        if is_local(host) || names_no_server(host) {
             return Err(CredentialError::LocalServer);
         }
         let roots: Result<Vec<Vec<u8>>, _> =
@@ -233,17 +234,23 @@ impl Credential {
     }
 }
 
-/// Whether no API server of another cluster has this host: link-local addresses, with those of metadata services, and addresses of many.
-/// Also what looks like a name, but resolves as an IPv4 address in an unusual form, such as `2130706433` or `0x7f.1`. Private addresses are
-/// allowed, because clusters of one organisation have them.
-fn is_no_server(host: &str) -> bool {
+/// Whether no API server of another cluster has this host: see [`is_no_server`]. Also what looks like a name, but resolves as an IPv4
+/// address in an unusual form, such as `2130706433` or `0x7f.1`. What other names resolve to is checked when a connection is made.
+fn names_no_server(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let is_number = |label: &str| label.starts_with("0x") || label.bytes().all(|byte| byte.is_ascii_digit());
-    match host.parse::<IpAddr>().map(|address| address.to_canonical()) {
-        Ok(IpAddr::V4(address)) => address.is_link_local() || address.is_multicast() || address.is_broadcast(),
-        Ok(IpAddr::V6(address)) => address.is_unicast_link_local() || address.is_multicast(),
+    match host.parse::<IpAddr>() {
+        Ok(address) => is_no_server(address),
         Err(_) => host.to_ascii_lowercase().trim_end_matches('.').rsplit('.').next().is_some_and(is_number),
     }
+}
+
+/// Whether no API server of another cluster has this address: it means this machine, its link, with metadata services, or many machines.
+/// Private addresses are allowed, because clusters of one organisation have them.
+pub(crate) fn is_no_server(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    only_local(address) || address.is_multicast() || is_broadcast
 }
 
 /// Whether a text can be the name of an object, and so a part of a path.

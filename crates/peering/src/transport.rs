@@ -1,6 +1,7 @@
 //! The HTTP client for a peer's API server: with a replaceable token and limited answers, and optionally through the peer's tunnel.
 
 mod answers;
+mod connector;
 
 use std::{
     io,
@@ -13,7 +14,7 @@ use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, header::AUTHORIZATION};
 use hyper::rt::ReadBufCursor;
 use hyper_util::{
-    client::legacy::connect::{Connected, Connection},
+    client::legacy::connect::{Connect, Connected, Connection},
     rt::{TokioExecutor, TokioIo},
 };
 use kube::{
@@ -26,7 +27,11 @@ use parking_lot::RwLock;
 use tokio::{io::DuplexStream, time::timeout_at};
 use tower::{BoxError, Layer, Service};
 
-use self::answers::{Answer, LimitedBody, admit, exceeded};
+use self::{
+    answers::{Answer, LimitedBody, admit, exceeded},
+    connector::{TimedConnector, connector},
+};
+use crate::credential::CONNECT_TIMEOUT;
 
 /// The bearer token of a client. It can be replaced while the client is in use.
 #[derive(Clone, Default)]
@@ -56,7 +61,7 @@ impl Token {
 /// A client for a peer's API server whose token can be replaced. `config` carries address, CA and time-outs, no credential.
 /// The peer may be hostile, so the client reads its answers within `limits`.
 ///
-/// With a `tunnel` every connection goes through the peer's tunnel. The address and the CA of `config` still say what the API
+/// Names that mean this machine or its link are refused when a connection is made. With a `tunnel` every connection goes through the peer's tunnel. The address and the CA of `config` still say what the API
 /// server's certificate must prove. Each request is made once; whoever calls a peer tries again.
 pub fn client(
     mut config: Config,
@@ -66,13 +71,22 @@ pub fn client(
 ) -> kube::Result<Client> {
     config.default_retry = false;
     let layer = PeerLayer { token, limits };
-    let Some(tunnel) = tunnel else {
-        return Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build());
-    };
-    let connector = config.rustls_https_connector_with_connector(TunnelConnector(tunnel))?;
+    if let Some(tunnel) = tunnel {
+        let connector = config.rustls_https_connector_with_connector(TunnelConnector(tunnel))?;
+        return Ok(client_over(config, connector, &layer));
+    }
+    let inner = config.rustls_https_connector_with_connector(connector())?;
+    let timeout = config.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
+    Ok(client_over(config, TimedConnector { inner, timeout }, &layer))
+}
+
+fn client_over<C>(config: Config, connector: C, layer: &PeerLayer) -> Client
+where
+    C: Connect + Clone + Send + Sync + 'static,
+{
     let http = hyper_util::client::legacy::Builder::new(TokioExecutor::new()).build(connector);
     let service = tower::ServiceBuilder::new().layer(config.base_uri_layer()).service(http);
-    Ok(ClientBuilder::new(service, config.default_namespace).with_layer(&layer).build())
+    ClientBuilder::new(service, config.default_namespace).with_layer(layer).build()
 }
 
 /// Connects to the API server through the tunnel, and ignores its address.

@@ -73,6 +73,7 @@ fn provider(threshold: u8) -> Snapshot {
         own: peer(u32::MAX),
         policies: vec![policy(threshold)],
         peers: (0..PEERS).map(|number| (peer(number), PolicyPeer::new(&peer(number), None))).collect(),
+        silences: HashMap::new(),
         plugin_answers: HashMap::new(),
         lending: Lending::Isolated,
         cluster_labels: BTreeMap::new(),

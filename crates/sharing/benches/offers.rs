@@ -83,6 +83,7 @@ fn snapshot(policies: Vec<Arc<PeeringPolicy>>) -> Snapshot {
         own: peer(u32::MAX),
         policies,
         peers: (0..PEERS).map(|number| (peer(number), PolicyPeer::new(&peer(number), None))).collect(),
+        silences: HashMap::new(),
         plugin_answers: HashMap::new(),
         lending: Lending::Isolated,
         cluster_labels: BTreeMap::new(),

@@ -45,7 +45,10 @@ use liqo_controller_runtime::{Cache, Context, Queue, cache::whole, peers::PeerEr
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    consumer::ConsumerController, decide::provider::is_refused, peer_conditions::PeerConditions, provider::ProviderController,
+    consumer::ConsumerController,
+    decide::{absence::Silence, provider::is_refused},
+    peer_conditions::PeerConditions,
+    provider::ProviderController,
 };
 
 /// Field manager of everything that this crate writes.
@@ -92,9 +95,9 @@ fn watch_foreign_clusters(
 ) -> Cache<ForeignCluster> {
     let all = Api::<ForeignCluster>::all(context.client.clone());
     Cache::watch(all, Config::default(), stop.clone(), whole, move |_, old, new| {
-        // Policies select peers by label.
-        let labels = |peer: Option<&Arc<ForeignCluster>>| peer.map(|peer| peer.metadata.labels.clone());
-        if labels(old) != labels(new) {
+        // Policies select peers by label, and a consumer that is silent for long gets no offer.
+        let read = |peer: Option<&Arc<ForeignCluster>>| peer.map(|peer| (peer.metadata.labels.clone(), Silence::of(peer)));
+        if read(old) != read(new) {
             offers_queue.add_after((), SETTLE_DELAY);
         }
         for peer in [old, new].into_iter().flatten() {

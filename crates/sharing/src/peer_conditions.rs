@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use jiff::Timestamp;
 use kube::Client;
 use liqo_api::{ClusterId, ForeignCluster};
 use liqo_api::{
@@ -17,7 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error,
-    decide::peer_conditions::{Reported, wanted},
+    decide::{
+        absence::Silence,
+        peer_conditions::{Reported, wanted},
+    },
 };
 
 /// The controller of these conditions, with the cache of peers.
@@ -26,11 +30,13 @@ pub struct PeerConditions {
     foreign_clusters: Cache<ForeignCluster>,
     reported: Mutex<BTreeMap<ClusterId, Reported>>,
     queue: Queue<ClusterId>,
+    /// When this process began to lead.
+    started: Timestamp,
 }
 
 impl PeerConditions {
     pub fn new(client: Client, foreign_clusters: Cache<ForeignCluster>, queue: Queue<ClusterId>) -> Self {
-        Self { client, foreign_clusters, reported: Mutex::default(), queue }
+        Self { client, foreign_clusters, reported: Mutex::default(), queue, started: Timestamp::now() }
     }
 
     pub fn foreign_clusters(&self) -> &Cache<ForeignCluster> {
@@ -45,6 +51,12 @@ impl PeerConditions {
     pub fn policy_peers(&self) -> HashMap<ClusterId, PolicyPeer> {
         let all = foreign_clusters::by_peer(&self.foreign_clusters).into_iter();
         all.map(|(id, cluster)| (id.clone(), PolicyPeer::new(&id, Some(&cluster)))).collect()
+    }
+
+    /// The consumers that are silent.
+    pub fn silences(&self) -> HashMap<ClusterId, Silence> {
+        let all = foreign_clusters::by_peer(&self.foreign_clusters).into_iter();
+        all.filter_map(|(id, cluster)| Some((id, Silence::of(&cluster)?.measured_from(self.started)))).collect()
     }
 
     /// Takes the consumer side's conditions of one provider.

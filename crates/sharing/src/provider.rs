@@ -171,6 +171,7 @@ impl ProviderController {
             own: self.context.cluster_id.clone(),
             policies: self.policies.all().into_iter().map(|(_, policy)| policy).collect(),
             peers: self.conditions.policy_peers(),
+            silences: self.conditions.silences(),
             plugin_answers: self.plugins.answers(),
             lending: Lending::of(&config),
             cluster_labels: config.spec.cluster_labels.clone(),

@@ -26,6 +26,7 @@ pub struct NodeView {
     /// The prefixes of its pods, if the cluster assigns them.
     pub pods: Vec<IpNet>,
     pub labels: BTreeMap<String, String>,
+    pub is_ready: bool,
 }
 
 /// Keeps nodes that are not virtual.
@@ -34,7 +35,9 @@ pub fn node(node: Node) -> Option<NodeView> {
         return None;
     }
     let mut view = NodeView { labels: node.metadata.labels.unwrap_or_default(), ..NodeView::default() };
-    let listed = node.status.and_then(|status| status.addresses).unwrap_or_default();
+    let status = node.status.unwrap_or_default();
+    view.is_ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let listed = status.addresses.unwrap_or_default();
     for address in listed.into_iter().filter(|address| address.type_ == "InternalIP") {
         let Ok(address) = address.address.parse::<IpAddr>() else { continue };
         if view.addresses.iter().all(|other| other.is_ipv4() != address.is_ipv4()) {
@@ -168,6 +171,10 @@ mod tests {
         let view = node(serde_json::from_value(object.clone()).unwrap()).unwrap();
         assert_eq!(view.addresses, ["172.18.0.2", "fd00::2"].map(|text| text.parse::<IpAddr>().unwrap()));
         assert_eq!(view.pods, ["10.244.1.0/24".parse::<IpNet>().unwrap()]);
+        assert!(!view.is_ready, "nothing says so");
+        object["status"]["conditions"] =
+            json!([{ "type": "MemoryPressure", "status": "False" }, { "type": "Ready", "status": "True" }]);
+        assert!(node(serde_json::from_value(object.clone()).unwrap()).unwrap().is_ready);
         object["metadata"]["labels"] = json!({ labels::TYPE: labels::TYPE_VIRTUAL_NODE });
         assert_eq!(node(serde_json::from_value(object).unwrap()), None);
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use jiff::Timestamp;
 use kube::{Api, runtime::watcher};
 use liqo_api::{ClusterId, TunnelEndpoint};
 use liqo_controller_runtime::{Cache, Context, Key};
@@ -15,6 +16,8 @@ pub struct Network {
     pub maps: PeerMaps,
     /// Whether the gateways reach each other. Otherwise no address at the other end is reachable.
     pub works: bool,
+    /// Since when the gateways do not reach each other, if it is known that they do not.
+    pub broken_since: Option<Timestamp>,
     /// Whether our pods there may reach our API server.
     pub api_server: bool,
 }
@@ -84,6 +87,10 @@ fn reduce(endpoint: TunnelEndpoint) -> Option<Network> {
         maps,
         api_server: endpoint.spec.api_server,
         works: endpoint.connected().is_some_and(|condition| condition.status == "True"),
+        broken_since: endpoint
+            .connected()
+            .filter(|condition| condition.status == "False")
+            .map(|condition| condition.last_transition_time.0),
     })
 }
 
@@ -111,6 +118,8 @@ mod tests {
         assert_eq!(network.maps.imported.here(There("10.244.0.9".parse().unwrap())), Some(Here("10.71.0.9".parse().unwrap())));
         assert_eq!(endpoint("another", &json!({}), "True"), None);
         let contradiction = json!({ "10.244.0.0/16": "10.71.0.0/16", "10.0.0.0/8": "11.0.0.0/8" });
-        assert_eq!(endpoint("", &contradiction, "False"), Some(Network::default()));
+        let broken_since = Some("2026-01-01T00:00:00Z".parse().unwrap());
+        assert_eq!(endpoint("", &contradiction, "False"), Some(Network { broken_since, ..Network::default() }));
+        assert_eq!(endpoint("", &json!({}), "Unknown"), Some(Network::default()), "nothing says that it is broken");
     }
 }

@@ -29,6 +29,7 @@ use liqo_discovery::{
     lan_table::MAX_CLUSTERS,
     merge::{Change, Discovered, Found, Known, decide, merge, problem},
     pace::Pace,
+    written_list::WrittenList,
 };
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
@@ -250,17 +251,17 @@ fn lan_list(map: ConfigMap) -> Option<Vec<Announcement>> {
 /// The list that `liqoctl discover` reads.
 #[derive(Default)]
 struct List {
-    written: Option<String>,
+    written: WrittenList,
     is_due: bool,
     pace: Pace,
 }
 
 impl List {
-    /// Writes the list if it changed, but not too often.
+    /// Writes the list if it differs from the stored one, but not too often.
     async fn write(&mut self, context: &Context, discovered: &[Discovered]) -> Result<(), StepError> {
         let text = json!(discovered).to_string();
         let now = std::time::Instant::now();
-        self.is_due = self.written.as_ref() != Some(&text);
+        self.is_due = self.written.is_due(&text, now);
         if !self.is_due || self.pace.next(now).is_some() {
             return Ok(());
         }
@@ -275,7 +276,8 @@ impl List {
             written.step("write", "ConfigMap", key())?;
             self.pace.wrote(now);
         }
-        (self.written, self.is_due) = (Some(text), false);
+        self.written.is_stored(text, now);
+        self.is_due = false;
         Ok(())
     }
 

@@ -41,25 +41,26 @@ pub fn announcements(domain: &SearchDomain) -> Vec<Announcement> {
 
 /// Runs until `context.stop`. `changed` is notified when a `SearchDomain` changes.
 pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<Notify>) {
-    // The domain of each object, and when to read it next.
-    let mut schedule: BTreeMap<Key, (String, Instant)> = BTreeMap::new();
+    let mut schedule: BTreeMap<Key, Scheduled> = BTreeMap::new();
     let mut running: HashSet<Key> = HashSet::new();
     let mut lookups: JoinSet<(Key, String, DomainLookup)> = JoinSet::new();
     loop {
         let current: BTreeMap<Key, Arc<SearchDomain>> = domains.all().into_iter().collect();
         let now = Instant::now();
-        schedule.retain(|key, (domain, _)| current.get(key).is_some_and(|object| object.spec.domain == *domain));
+        schedule.retain(|key, known| current.get(key).is_some_and(|object| object.spec.domain == known.domain));
         for (key, object) in &current {
-            let (domain, due) = schedule.entry(key.clone()).or_insert_with(|| (object.spec.domain.clone(), now));
-            if *due <= now && lookups.len() < MAX_CONCURRENT && running.insert(key.clone()) {
-                let (key, domain) = (key.clone(), domain.clone());
+            let new = || Scheduled { domain: object.spec.domain.clone(), due: now, listed: None };
+            let scheduled = schedule.entry(key.clone()).or_insert_with(new);
+            scheduled.due = scheduled.due_with(object.status.as_ref(), now);
+            if scheduled.due <= now && lookups.len() < MAX_CONCURRENT && running.insert(key.clone()) {
+                let (key, domain) = (key.clone(), scheduled.domain.clone());
                 lookups.spawn(async move {
                     let lookup = look_up(&domain).await;
                     (key, domain, lookup)
                 });
             }
         }
-        let idle = schedule.iter().filter(|(key, _)| !running.contains(*key)).map(|(_, (_, due))| *due);
+        let idle = schedule.iter().filter(|(key, _)| !running.contains(*key)).map(|(_, known)| known.due);
         let next = idle.min().filter(|_| lookups.len() < MAX_CONCURRENT).unwrap_or_else(|| now + Duration::from_secs(60));
         tokio::select! {
             () = context.stop.cancelled() => return,
@@ -67,32 +68,49 @@ pub async fn run(context: Context, domains: Cache<SearchDomain>, changed: Arc<No
             Some(Ok((key, domain, lookup))) = lookups.join_next() => {
                 running.remove(&key);
                 let Some(object) = domains.get(&key).filter(|object| object.spec.domain == domain) else { continue };
-                let delay = match write(&context, &object, &lookup).await {
-                    Ok(()) => lookup.ask_again_after(),
+                let (delay, listed) = match write(&context, &object, &lookup).await {
+                    Ok(listed) => (lookup.ask_again_after(), Some(listed)),
                     Err(error) => {
                         tracing::warn!(%error, domain, "cannot write the status of a SearchDomain, trying again");
-                        RETRY_DELAY
+                        (RETRY_DELAY, None)
                     }
                 };
-                schedule.insert(key, (domain, Instant::now() + delay));
+                schedule.insert(key, Scheduled { domain, due: Instant::now() + delay, listed });
             }
             () = tokio::time::sleep_until(next) => {}
         }
     }
 }
 
-/// Writes the status if it changed.
-async fn write(context: &Context, object: &SearchDomain, lookup: &DomainLookup) -> kube::Result<()> {
+/// When to read a domain next.
+struct Scheduled {
+    domain: String,
+    due: Instant,
+    /// The entries that the status had after the last lookup.
+    listed: Option<Vec<SearchDomainEntry>>,
+}
+
+impl Scheduled {
+    /// The same, or soon if somebody changed the entries. Our own write may not be visible yet, which costs one lookup.
+    fn due_with(&self, status: Option<&SearchDomainStatus>, now: Instant) -> Instant {
+        let present = status.map(|status| status.clusters.as_slice()).unwrap_or_default();
+        let is_changed = self.listed.as_ref().is_some_and(|listed| listed.as_slice() != present);
+        if is_changed { self.due.min(now + RETRY_DELAY) } else { self.due }
+    }
+}
+
+/// Writes the status if it changed. Returns its entries.
+async fn write(context: &Context, object: &SearchDomain, lookup: &DomainLookup) -> kube::Result<Vec<SearchDomainEntry>> {
     let old = object.status.clone().unwrap_or_default();
     let (clusters, condition) = wanted(&old, lookup);
     let conditions = decide(&old.conditions, &[condition], Timestamp::now());
     if clusters == old.clusters && conditions.is_none() {
-        return Ok(());
+        return Ok(clusters);
     }
     let status = json!({ "clusters": clusters, "conditions": conditions.unwrap_or(old.conditions) });
     let api: Api<SearchDomain> = Api::all(context.client.clone());
     let body = json!({ "status": status });
-    unless_gone(api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(body)).await).map(drop)
+    unless_gone(api.patch_status(&object.name_any(), &PatchParams::default(), &Patch::Merge(body)).await).map(|_| clusters)
 }
 
 /// The entries and the condition. While the DNS server does not answer, the entries stay: it says nothing about the clusters.
@@ -140,6 +158,22 @@ mod tests {
     use liqo_discovery::message::{Data, Message, Outcome, Record};
 
     use super::*;
+
+    #[tokio::test]
+    async fn entries_that_somebody_removed_are_looked_up_again_soon() {
+        let now = Instant::now();
+        let due = now + Duration::from_secs(3600);
+        let entry = SearchDomainEntry { name: "milan".into(), ..SearchDomainEntry::default() };
+        let scheduled = |listed| Scheduled { domain: "example.org".into(), due, listed };
+        let written = SearchDomainStatus { clusters: vec![entry.clone()], conditions: Vec::new() };
+        let known = scheduled(Some(vec![entry]));
+        assert_eq!(known.due_with(Some(&written), now), due);
+        assert_eq!(known.due_with(Some(&SearchDomainStatus::default()), now), now + RETRY_DELAY);
+        assert_eq!(known.due_with(None, now), now + RETRY_DELAY);
+        let soon = Scheduled { due: now, ..known };
+        assert_eq!(soon.due_with(None, now), now, "it is due already");
+        assert_eq!(scheduled(None).due_with(None, now), due, "nothing is known of it yet");
+    }
 
     #[test]
     fn while_the_server_is_silent_the_entries_stay() {

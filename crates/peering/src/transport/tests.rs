@@ -11,11 +11,12 @@ use axum::{
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, runtime::watcher};
-use liqo_api::{ClusterId, ResourceOffer};
+use liqo_api::{ClusterId, Key, ResourceOffer};
 use liqo_controller_runtime::{
     Cache, Health, PeerConnection, Peers,
     cache::{parsed_len, whole},
     provider_limits::{MAX_ANSWER_LEN, MAX_OBJECTS, MAX_PAGE_LEN, MAX_PAGES},
+    queue::error_chain,
 };
 use tokio::{
     net::TcpListener,
@@ -103,6 +104,19 @@ async fn hostile_secrets(answer: impl Fn(Option<&str>) -> Body + Clone + Send + 
 }
 
 #[tokio::test]
+async fn a_name_that_resolves_to_this_machine_is_not_called() {
+    let server = hostile_secrets(|_| Body::from(page(&[secret(1)], ""))).await;
+    let connection = connect(&Peers::default(), 1, server);
+    let secrets: Api<Secret> = Api::namespaced(connection.client.clone(), "t");
+    assert_eq!(secrets.list(&kube::api::ListParams::default()).await.unwrap().items.len(), 1);
+    // The name of the grant is checked before; this one stands for any name with such an address.
+    let config = Config::new(format!("http://localhost:{}", server.port()).parse().unwrap());
+    let by_name = client(config, Token::default(), connection.limits.clone(), None).unwrap();
+    let error = Api::<Secret>::namespaced(by_name, "t").list(&kube::api::ListParams::default()).await.unwrap_err();
+    assert!(error_chain(&error).contains("localhost resolves to"), "{}", error_chain(&error));
+}
+
+#[tokio::test]
 async fn an_answer_without_end_is_cut() {
     let connection = connect(&Peers::default(), 1, hostile_secrets(|_| endless(&SPACES)).await);
     let cache = secrets(&connection);
@@ -129,8 +143,25 @@ async fn an_object_of_tiny_values_is_not_parsed() {
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::Values);
 
     let connection = connect(&Peers::default(), 1, server);
-    let _cache = secrets(&connection);
+    let cache = secrets(&connection);
     assert_eq!(exceeded_by(&connection).await, LimitExceeded::Values);
+    let synced = timeout(Duration::from_millis(200), cache.synced()).await;
+    assert!(synced.is_err(), "the list would be complete without the object");
+}
+
+#[tokio::test]
+async fn an_object_that_grows_beyond_the_limit_does_not_count_as_deleted() {
+    let values = "[],".repeat(100_000) + "[]";
+    let object = format!(r#"{{"metadata":{{"name":"s1","namespace":"t","resourceVersion":"2"}},"data":[{values}]}}"#);
+    let grown = format!(r#"{{"type":"MODIFIED","object":{object}}}"#) + "\n";
+    let answer = move |query: Option<&str>| {
+        if is_watch(query) { Body::from(grown.clone()) } else { Body::from(page(&[secret(1)], "")) }
+    };
+    let connection = connect(&Peers::default(), 1, hostile_secrets(answer).await);
+    let cache = secrets(&connection);
+    assert!(cache.synced().await);
+    assert_eq!(exceeded_by(&connection).await, LimitExceeded::Values);
+    assert!(cache.get(&Key::new("t", "s1")).is_some(), "the last state that was read stays");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use liqo_api::{
 use liqo_api::{Key, isolation::Lending, policies::PolicyPeer};
 
 use super::{
+    absence::Silence,
     reduce::{self, ConsumerNamespace, Request},
     snapshot::{Plan, Snapshot},
 };
@@ -47,14 +48,19 @@ impl Snapshot {
         let mut known = lists.foreign_clusters;
         // If a peer has several, the oldest counts, as in the controllers.
         known.sort_by_key(|object| (object.metadata.creation_timestamp.clone(), object.metadata.name.clone()));
+        let mut silences = HashMap::new();
         for object in &known {
             let id = &object.spec.cluster_id;
-            peers.entry(id.clone()).or_insert_with(|| PolicyPeer::new(id, Some(object)));
+            if !peers.contains_key(id) {
+                silences.extend(Silence::of(object).map(|silence| (id.clone(), silence)));
+                peers.insert(id.clone(), PolicyPeer::new(id, Some(object)));
+            }
         }
         Self {
             own,
             policies: lists.policies.into_iter().map(Arc::new).collect(),
             peers,
+            silences,
             plugin_answers: HashMap::new(),
             lending: lists.lending,
             cluster_labels,

@@ -7,6 +7,7 @@
 //!                 source    computes what is free in each partition
 //!                 shares    splits that between policies and consumers, by the rules of the ledger
 //!                 publish   selects the offers that are worth a write
+//!                 absence   which consumers are silent for too long
 //!
 //!   consumer:  offers, policy ──▶ consumer ──▶ Judgement: virtual nodes, copies, answers
 //!
@@ -17,6 +18,7 @@
 //!
 //! [`lists`] builds a snapshot for a program that looks only once. `plugin` reads the answers of resource plugins.
 
+pub mod absence;
 pub(crate) mod consumer;
 pub(crate) mod isolation;
 pub(crate) mod ledger;

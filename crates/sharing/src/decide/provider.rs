@@ -85,6 +85,8 @@ pub fn decide(snapshot: &Snapshot, now: Instant) -> Plan {
     }
     // Across all components, offers shrink before others grow.
     plan.writes.sort_by_key(|write| write.grows);
+    let next_absence = requesters.iter().filter_map(|requester| requester.absent_in).filter(|left| !left.is_zero()).min();
+    requeue_after = earlier(requeue_after, next_absence);
     plan.requeue_after = earlier(requeue_after, withdraw(snapshot, &requesters, &allocations, &usage, &mut plan));
     plan.policy_statuses = policy_status::policy_statuses(snapshot, &requesters, &allocations);
     plan

@@ -19,6 +19,7 @@ use liqo_api::{
 };
 
 use super::{
+    absence::Silence,
     pods::Pods,
     reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, Request},
 };
@@ -31,6 +32,8 @@ pub struct Snapshot {
     pub policies: Vec<Arc<PeeringPolicy>>,
     /// The attributes by which policies select peers. A peer without a `ForeignCluster` is absent.
     pub peers: HashMap<ClusterId, PolicyPeer>,
+    /// The consumers that are silent.
+    pub silences: HashMap<ClusterId, Silence>,
     /// The last answers of resource plugins.
     pub plugin_answers: HashMap<ClusterId, PluginAnswer>,
     /// Whether this cluster lends, as far as the isolation of consumers' pods decides.
@@ -140,6 +143,8 @@ pub(crate) struct Requester<'a> {
     pub(crate) policy: Option<&'a Arc<PeeringPolicy>>,
     /// The existing offers, by pool.
     pub(crate) offers: BTreeMap<&'a str, &'a ResourceOffer>,
+    /// Time until its offers are taken back because it is silent; zero if they are.
+    pub(crate) absent_in: Option<Duration>,
 }
 
 impl Requester<'_> {
@@ -151,6 +156,11 @@ impl Requester<'_> {
     /// Whether the isolation of its pods allows to offer it something. An offer that is being withdrawn is none.
     pub(crate) fn is_included(&self, lending: Lending) -> bool {
         lending.includes(self.offers.values().any(|offer| offer.spec.withdrawal_timestamp.is_none()))
+    }
+
+    /// Whether it is silent for longer than its policy allows.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.absent_in.is_some_and(|left| left.is_zero())
     }
 }
 
@@ -180,7 +190,10 @@ impl Snapshot {
             .filter_map(|(namespace, tenant)| {
                 let request = requests.get(namespace).copied().filter(|request| request.resources.is_ok())?;
                 let policy = self.policy(&tenant.consumer);
-                Some(Requester { namespace, tenant, request, policy, offers: offers.remove(namespace).unwrap_or_default() })
+                let silence = self.silences.get(&tenant.consumer);
+                let absent_in = policy.and_then(|policy| silence?.absent_in(&policy.spec.provide, self.wall_time));
+                let offers = offers.remove(namespace).unwrap_or_default();
+                Some(Requester { namespace, tenant, request, policy, offers, absent_in })
             })
             .collect();
         requesters.sort_by_key(|requester| &requester.tenant.consumer);

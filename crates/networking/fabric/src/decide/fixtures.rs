@@ -21,6 +21,7 @@ pub fn node(last: u8) -> NodeView {
         addresses: vec![[172, 18, 0, last].into()],
         pods: vec![format!("10.244.{last}.0/24").parse().unwrap()],
         labels: [("node".to_owned(), format!("n{last}"))].into(),
+        is_ready: true,
     }
 }
 

@@ -1,11 +1,12 @@
 //! Which node announces this cluster on the local network, and over which of its interfaces.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
 use liqo_api::Gateways;
 
 use super::election::ActiveGateways;
+use crate::view::NodeView;
 
 /// Beginnings of the names of interfaces that belong to pods, containers, virtual machines and tunnels.
 const NOT_LAN: [&str; 22] = [
@@ -75,18 +76,20 @@ impl Interface {
 }
 
 /// Whether `this` node announces the cluster: the gateway with the lowest number. Without a network there are no gateways; then it is
-/// the first by name of the nodes that may be gateways.
+/// the first by name of the nodes that may be gateways, and a Ready one if there is one.
 pub fn is_announcer(
     this: &str,
     network: bool,
     gateways: &ActiveGateways,
     settings: &Gateways,
-    nodes: &BTreeMap<String, BTreeMap<String, String>>,
+    nodes: &BTreeMap<String, Arc<NodeView>>,
 ) -> bool {
     let announcer = if network {
         gateways.values().next().map(|gateway| gateway.node.as_str())
     } else {
-        nodes.iter().find(|(_, labels)| settings.selects(labels)).map(|(name, _)| name.as_str())
+        // The first by name of the Ready ones, or of all if none is.
+        let selected = nodes.iter().filter(|(_, node)| settings.selects(&node.labels));
+        selected.min_by_key(|(_, node)| !node.is_ready).map(|(name, _)| name.as_str())
     };
     announcer == Some(this)
 }
@@ -134,14 +137,19 @@ mod tests {
     #[test]
     fn one_node_announces_the_cluster() {
         let labels = |value: &str| BTreeMap::from([("edge".to_owned(), value.to_owned())]);
-        let nodes =
-            BTreeMap::from([("n1".to_owned(), labels("no")), ("n2".to_owned(), labels("yes")), ("n3".to_owned(), labels("yes"))]);
         let settings = Gateways { node_selector: labels("yes"), ..Gateways::default() };
-        let announcers = |network| {
+        let announcers = |network, ready: &[&str]| {
+            let node = |(name, edge): (&str, &str)| {
+                let view = NodeView { labels: labels(edge), is_ready: ready.contains(&name), ..NodeView::default() };
+                (name.to_owned(), Arc::new(view))
+            };
+            let nodes: BTreeMap<_, _> = [("n1", "no"), ("n2", "yes"), ("n3", "yes"), ("n4", "yes")].map(node).into();
             let is = |node: &&String| is_announcer(node, network, &ActiveGateways::new(), &settings, &nodes);
             nodes.keys().filter(is).cloned().collect::<Vec<_>>()
         };
-        assert_eq!(announcers(false), ["n2"]);
-        assert!(announcers(true).is_empty(), "no gateway is known yet");
+        assert_eq!(announcers(false, &["n1", "n2", "n3", "n4"]), ["n2"]);
+        assert_eq!(announcers(false, &["n1", "n3", "n4"]), ["n3"], "n2 may be dead");
+        assert_eq!(announcers(false, &["n1"]), ["n2"], "none of those that may is Ready");
+        assert!(announcers(true, &["n2"]).is_empty(), "no gateway is known yet");
     }
 }

@@ -16,7 +16,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use liqo_api::{CLUSTER_CONFIG, CLUSTERS_KEY, Key, LAN_CLUSTERS};
-use liqo_discovery::{announcement::Announcement, pace::Pace, responder::OwnAnnouncement};
+use liqo_discovery::{announcement::Announcement, pace::Pace, responder::OwnAnnouncement, written_list::WrittenList};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -51,8 +51,7 @@ impl LanDiscovery {
 
     async fn follow(&self, configure: watch::Sender<Option<LanConfig>>, mut found: watch::Receiver<Option<Vec<Announcement>>>) {
         let mut pace = Pace::default();
-        // What this node wrote last. `None`: another one may have written since.
-        let mut written: Option<String> = None;
+        let mut written = WrittenList::default();
         let mut listens_since = Instant::now();
         loop {
             let wanted = self.config();
@@ -69,14 +68,20 @@ impl LanDiscovery {
             match clusters {
                 Some(clusters) if wanted.is_some() && !is_new => {
                     let list = json!(clusters).to_string();
-                    if written.as_ref() != Some(&list) && pace.next(now).is_none() {
+                    if written.is_due(&list, now) && pace.next(now).is_none() {
                         let may_remove = now.duration_since(listens_since) >= LISTEN_FIRST;
+                        let outcome = self.write(&clusters, &list, may_remove).await;
                         // Also if it fails, so that it is logged rarely.
-                        pace.wrote(now);
-                        written = self.write(&clusters, &list, may_remove).await.then_some(list);
+                        if outcome != Outcome::AlreadyThere {
+                            pace.wrote(now);
+                        }
+                        match outcome {
+                            Outcome::AlreadyThere | Outcome::Written => written.is_stored(list, now),
+                            Outcome::NotWritten => written.forget(),
+                        }
                     }
                 }
-                _ => written = None,
+                _ => written.forget(),
             }
             tokio::select! {
                 () = self.stop.cancelled() => return,
@@ -93,9 +98,9 @@ impl LanDiscovery {
             return None;
         }
         let settings = &config.settings;
-        let labels = || self.watches.nodes.all().into_iter().map(|(key, node)| (key.name, node.labels.clone())).collect();
+        let all = || self.watches.nodes.all().into_iter().map(|(key, node)| (key.name, node)).collect();
         // With a network, the gateways decide.
-        let nodes = if settings.enabled { BTreeMap::new() } else { labels() };
+        let nodes = if settings.enabled { BTreeMap::new() } else { all() };
         if !is_announcer(&self.node, settings.enabled, &self.gateways.in_use(), &settings.gateways, &nodes) {
             return None;
         }
@@ -107,32 +112,40 @@ impl LanDiscovery {
         Some(LanConfig { own_id: identity.cluster_id.clone(), own, interfaces: lan.interfaces.clone(), pods })
     }
 
-    /// Writes the list, unless it is there already. Returns whether it is there now.
-    async fn write(&self, clusters: &[Announcement], list: &str, may_remove: bool) -> bool {
+    /// Writes the list, unless it is there already.
+    async fn write(&self, clusters: &[Announcement], list: &str, may_remove: bool) -> Outcome {
         let write = async {
             let current = self.api.get(LAN_CLUSTERS).await?;
             let stored = current.data.as_ref().and_then(|data| data.get(CLUSTERS_KEY)).map_or("[]", String::as_str);
             if stored == list {
-                return Ok(true);
+                return Ok(Outcome::AlreadyThere);
             }
             if !may_remove && removes(stored, clusters) {
-                return Ok(false);
+                return Ok(Outcome::NotWritten);
             }
             let patch = json!({
                 "metadata": { "resourceVersion": current.resource_version() },
                 "data": { CLUSTERS_KEY: list },
             });
-            self.api.patch(LAN_CLUSTERS, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| true)
+            self.api.patch(LAN_CLUSTERS, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| Outcome::Written)
         };
         match tokio::time::timeout(WRITE_TIMEOUT, write).await {
-            Ok(Ok(is_there)) => return is_there,
+            Ok(Ok(outcome)) => return outcome,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the list of clusters on the local network cannot be written, trying again");
             }
             Err(_) => tracing::warn!("the API server does not answer; what is on the local network is written later"),
         }
-        false
+        Outcome::NotWritten
     }
+}
+
+/// What became of a list that should be stored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    AlreadyThere,
+    Written,
+    NotWritten,
 }
 
 /// Whether a cluster of the stored list is not in the new one.

@@ -6,6 +6,7 @@ pub mod ingress;
 pub mod isolation;
 pub mod kind;
 pub mod label_selector;
+pub mod lost_endpoints;
 pub mod network_policy;
 pub mod network_policy_translation;
 pub mod plan;

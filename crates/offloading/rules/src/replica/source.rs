@@ -273,7 +273,7 @@ impl Source {
         self
     }
 
-    fn set_content(&mut self, content: &Value) {
+    pub(super) fn set_content(&mut self, content: &Value) {
         self.fingerprint = self.kind.map(|kind| fingerprint(kind, content)).unwrap_or_default();
         self.content = Some(content.to_string().into());
     }

@@ -1,5 +1,7 @@
 //! What is read about one pod, here and at its provider.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
@@ -7,7 +9,11 @@ use liqo_api::{
     ClusterId, ForeignCluster, NAMESPACE_OFFLOADING, NamespaceOffloading, PodOffloadingStrategy, RemoteNamespace, ShadowPod,
     labels, provider_namespace, tenant_namespace,
 };
-use liqo_peering::credential::{self, CREDENTIAL_SECRET};
+use liqo_controller_runtime::provider_limits::{ProviderLimits, TotalBytes};
+use liqo_peering::{
+    credential::{self, CREDENTIAL_SECRET},
+    transport::{self, Token},
+};
 
 use crate::{
     cluster::Cluster,
@@ -116,7 +122,9 @@ async fn client(reader: &Reader, own: &ClusterId, provider: &ClusterId, peer: Op
     }
     let secret = reader.get::<Secret>(&provider_namespace(provider), CREDENTIAL_SECRET).await?;
     let credential = credential::stored(secret).ok_or("this cluster has no credential for the provider")?;
-    let mut config = credential.client_config(&tenant_namespace(own)).map_err(|error| error.to_string())?;
-    config.auth_info.token = Some(credential.token.0.into());
-    Client::try_from(config).map_err(|error| format!("cannot use the credential for the provider: {error}"))
+    let config = credential.client_config(&tenant_namespace(own)).map_err(|error| error.to_string())?;
+    let (token, limits) = (Token::default(), ProviderLimits::new(provider.clone(), TotalBytes::default()));
+    token.set(&credential.token.0).map_err(|error| error.to_string())?;
+    let client = transport::client(config, token, Arc::new(limits), None);
+    client.map_err(|error| format!("cannot use the credential for the provider: {error}"))
 }

@@ -238,7 +238,7 @@ fn every_field_of_a_policy_has_words() {
         "provide": {
             "source": { "nodes": { "selectors": [{ "matchLabels": { "pool": "lend" } }, { "matchExpressions": [{ "key": "gpu", "operator": "Exists" }] }] } },
             "weight": 3, "overcommitPercentage": 150, "granularity": { "by": "NodeLabel", "label": "zone" },
-            "offerUpdateThresholdPercentage": 0, "noticeSeconds": 0, "approval": "Manual",
+            "offerUpdateThresholdPercentage": 0, "noticeSeconds": 0, "absenceSeconds": 3600, "approval": "Manual",
             "usage": { "podSecurity": "restricted", "ingressClasses": ["nginx", ""], "ingressHosts": ["*.example.com"],
                 "ingressAnnotations": ["example.com/size"], "loadBalancerClasses": ["lb"], "entrances": ["ingress-nginx"], "runtimeClassName": "gvisor",
                 "priorityClassName": "low", "volumeTypes": [], "charge": "Limits", "tolerations": [{ "key": "gpu", "operator": "Exists", "effect": "NoSchedule" }],
@@ -257,6 +257,7 @@ fn every_field_of_a_policy_has_words() {
         "provide.granularity: one pool for each value of the nodes' label zone; nodes without it are not offered",
         "provide.offerUpdateThresholdPercentage: an offer is rewritten whenever an amount differs",
         "provide.noticeSeconds: resources are taken back at once, and their pods end",
+        "provide.absenceSeconds: pods of a peer that is silent for 3600 s end",
         "provide.approval: a person has to approve each peer: `liqoctl approve PEER`",
         "provide.usage.podSecurity: the peer's pods must meet the Pod Security standard restricted",
         "provide.usage.ingressClasses: their Ingresses may have the classes nginx, (the default of the cluster)",

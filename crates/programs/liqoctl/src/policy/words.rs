@@ -107,11 +107,12 @@ fn of_rules(provide: &Provide) -> Vec<Sentence> {
         Approval::Automatic => "every cluster that the policy selects may borrow, without a token",
         Approval::Manual => "a person has to approve each peer: `liqoctl approve PEER`",
     };
-    vec![
-        sentence("provide.offerUpdateThresholdPercentage", threshold),
-        sentence("provide.noticeSeconds", notice),
-        sentence("provide.approval", approval),
-    ]
+    let absence = provide.absence_seconds.map(|seconds| format!("pods of a peer that is silent for {seconds} s end"));
+    let mut sentences =
+        vec![sentence("provide.offerUpdateThresholdPercentage", threshold), sentence("provide.noticeSeconds", notice)];
+    sentences.extend(absence.map(|text| sentence("provide.absenceSeconds", text)));
+    sentences.push(sentence("provide.approval", approval));
+    sentences
 }
 
 /// How many namespaces, Services and endpoints the peer may have, where that is not the default.

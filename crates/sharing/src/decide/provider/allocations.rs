@@ -68,7 +68,8 @@ pub fn allocations<'a>(
 ) -> Vec<PoolAllocation<'a>> {
     let mut allocations = Vec::new();
     for (index, requester) in requesters.iter().enumerate() {
-        let Some(policy) = requester.policy.filter(|_| requester.is_included(snapshot.lending)) else { continue };
+        let may_have = |requester: &Requester| requester.is_included(snapshot.lending) && !requester.is_absent();
+        let Some(policy) = requester.policy.filter(|_| may_have(requester)) else { continue };
         let allocation = |pool: &str, local_policy, target| PoolAllocation {
             requester: index,
             pool: pool.to_owned(),

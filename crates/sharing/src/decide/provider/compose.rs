@@ -134,7 +134,9 @@ pub fn withdraw(
             let Some(end) = &offer.spec.withdrawal_timestamp else {
                 // The notice of a deleted policy still applies.
                 let promised = offer.spec.notice_seconds.unwrap_or(Provide::default().notice_seconds);
-                let seconds = requester.policy.map_or(promised, |policy| policy.spec.provide.notice_seconds);
+                let notice = requester.policy.map_or(promised, |policy| policy.spec.provide.notice_seconds);
+                // Its silence was the notice.
+                let seconds = if requester.is_absent() { 0 } else { notice };
                 let end = Some(Time(notice_end(snapshot.wall_time, seconds)));
                 let spec = ResourceOfferSpec { withdrawal_timestamp: end, ..offer.spec.clone() };
                 plan.writes.insert(
@@ -151,9 +153,10 @@ pub fn withdraw(
                 continue;
             };
             let left = Duration::try_from(end.0.duration_since(snapshot.wall_time)).unwrap_or_default();
-            if left.is_zero() || !in_use {
+            // The offer of an absent consumer says why its pods end, so it stays until they are gone.
+            if !in_use || (left.is_zero() && !requester.is_absent()) {
                 plan.deletions.push(Key::new(requester.namespace, pool));
-            } else {
+            } else if !left.is_zero() {
                 requeue_after = earlier(requeue_after, Some(left));
             }
         }

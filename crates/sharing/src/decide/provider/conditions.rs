@@ -35,13 +35,32 @@ pub fn add_conditions(
         let answer = snapshot.plugin_answers.get(consumer);
         let is_withheld = requester.policy.is_some() && !requester.is_included(snapshot.lending);
         let condition = |kind| {
-            if is_withheld { not_isolated(kind, snapshot.lending) } else { condition(kind, requester.policy, answer, &pools) }
+            if is_withheld {
+                not_isolated(kind, snapshot.lending)
+            } else {
+                absence(kind, requester).unwrap_or_else(|| condition(kind, requester.policy, answer, &pools))
+            }
         };
         let (current, wanted) = (requester.request.conditions.clone(), condition(ANSWERED));
         plan.request_conditions.push(RequestCondition { namespace: requester.namespace.to_owned(), current, wanted });
         plan.peer_conditions.insert(consumer.clone(), condition(links::RESOURCES_OFFERED));
     }
     add_unreadable(snapshot, plan);
+}
+
+/// The condition of an absent consumer.
+fn absence(kind: &'static str, requester: &Requester) -> Option<DesiredCondition> {
+    let policy = requester.policy.filter(|_| requester.is_absent())?;
+    let seconds = policy.spec.provide.absence_seconds.unwrap_or_default();
+    let message = if kind == links::RESOURCES_OFFERED {
+        let name = policy.metadata.name.as_deref().unwrap_or_default();
+        format!("policy {name}: the consumer was silent for {seconds} s, so its pods end; it gets a new offer when it is back")
+    } else {
+        format!(
+            "this cluster was silent for {seconds} s, so the provider ended its pods; it makes a new offer when it hears this cluster"
+        )
+    };
+    Some(DesiredCondition::no(kind, ResourcesOfferedReason::ConsumerAbsent, message))
 }
 
 fn condition(

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     decide::{
+        absence::Silence,
         reduce::{ClaimedOwner, ConsumerNamespace, LocalNode, PodUsage, Request},
         snapshot::{OfferWrite, PluginAnswer, RecentWrite},
     },
@@ -38,6 +39,7 @@ pub(super) fn milan() -> Snapshot {
         own: cluster(MILAN),
         policies: vec![policy("default", 0, json!({ "provide": { "percentage": 100 } }))],
         peers: HashMap::new(),
+        silences: HashMap::new(),
         plugin_answers: HashMap::new(),
         lending: Lending::Isolated,
         cluster_labels: BTreeMap::new(),

@@ -27,7 +27,7 @@ use liqo_offloading_rules::replica::network_policy::NetworkPolicy;
 use liqo_offloading_rules::replica::plan::{Replica, Step, plan, plan_without_namespace, replacement, replica};
 use liqo_offloading_rules::replica::service_quota::ServiceQuota;
 use liqo_offloading_rules::replica::source::{Problem, Source, clamp_policies};
-use liqo_offloading_rules::replica::{exposure, service};
+use liqo_offloading_rules::replica::{exposure, lost_endpoints, service};
 use serde_json::{Value, json};
 
 use crate::provider::state::{Error, Provider};
@@ -163,10 +163,26 @@ impl Pass<'_> {
             let records = records.iter().map(|(_, source)| source.as_ref());
             self.provider.queues.add(triggers::services_changed(self.group, records));
         }
-        let (services, allowed) = (names(&live), self.allowed_addresses());
-        let slices: Vec<Source> = slices.into_iter().map(|slice| slice.clamp_slice(&services, &allowed)).collect();
+        let own = self.own_addresses();
+        let (live, allowed) = (names(&live), self.allowed_addresses(&own));
+        let mut slices: Vec<Source> = slices.into_iter().map(|slice| slice.clamp_slice(&live, &allowed)).collect();
+        if self.is_tunnel_lost() {
+            let publishing = lost_endpoints::publishing(&services);
+            let lost = |slice: Source| slice.with_lost_endpoints(&publishing, |address| own.contains(&address));
+            slices = slices.into_iter().map(lost).collect();
+        }
         self.act_all(self.plan(Kind::EndpointSlice, &slices, &replicas)).await;
         Ok(())
+    }
+
+    /// Whether the endpoints behind the tunnel are not ready. The next pass is due when they become so.
+    fn is_tunnel_lost(&mut self) -> bool {
+        let broken_since = self.provider.networks.of(self.consumer).and_then(|network| network.broken_since);
+        let lost_in = lost_endpoints::lost_in(broken_since, Timestamp::now());
+        if let Some(left) = lost_in.filter(|left| !left.is_zero()) {
+            self.check_after(left);
+        }
+        lost_in == Some(Duration::ZERO)
     }
 
     async fn ingresses(&mut self, sources: Vec<Source>) -> Result<(), Error> {
@@ -231,11 +247,15 @@ impl Pass<'_> {
         network.map(|ranges| service::families(&ranges.services)).unwrap_or_default()
     }
 
-    /// Which addresses the consumer's endpoints may have: those of its pods in this namespace, and those in its own prefixes.
-    fn allowed_addresses(&self) -> impl Fn(IpAddr) -> bool + use<> {
+    /// The addresses of the consumer's pods in this namespace.
+    fn own_addresses(&self) -> BTreeSet<IpAddr> {
         let is_own = |pod: &RemotePod| pod.consumer == *self.consumer && pod.key.namespace == self.namespace;
         let pods = self.provider.pods.all().into_iter().filter(|(_, pod)| is_own(pod));
-        let own: BTreeSet<IpAddr> = pods.flat_map(|(_, pod)| pod.addresses.clone()).collect();
+        pods.flat_map(|(_, pod)| pod.addresses.clone()).collect()
+    }
+
+    /// Which addresses the consumer's endpoints may have: `own`, and those in its own prefixes.
+    fn allowed_addresses<'a>(&self, own: &'a BTreeSet<IpAddr>) -> impl Fn(IpAddr) -> bool + use<'a> {
         let network = self.provider.networks.of(self.consumer);
         move |address| {
             own.contains(&address) || network.as_ref().is_some_and(|network| network.maps.imported.there(Here(address)).is_some())
