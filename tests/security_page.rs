@@ -7,11 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use liqo_tests::attacks::{self, Attack};
 use regex::Regex;
 
-const HEADING: &str = "## Attacks and their tests";
-/// All scenarios in these files are attacks.
+/// All scenarios in these files, and in the files of this folder, are attacks.
 const SCENARIOS_OF_ATTACKS: [&str; 2] = ["tests/scenarios/attacks.rs", "tests/scenarios/hostile_pods.rs"];
+const ATTACKS: &str = "tests/scenarios/attacks";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -21,18 +22,16 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The file or crate and the name of the test in each line of the table.
-fn table() -> Vec<(String, String)> {
-    let page = read("docs/SECURITY.md");
-    let (_, part) = page.split_once(HEADING).expect("the page has a table of attacks");
-    let lines = part.lines().filter(|line| line.starts_with('|')).skip(2);
-    let last = Regex::new(r"\| `([^`]+)` `([a-z0-9_]+)` \|$").unwrap();
-    lines
-        .map(|line| {
-            let found = last.captures(line).unwrap_or_else(|| panic!("{line} does not end with a path and a test"));
-            (found[1].to_owned(), found[2].to_owned())
-        })
-        .collect()
+/// All lines of the table.
+fn table() -> Vec<Attack> {
+    attacks::table().unwrap_or_else(|line| panic!("docs/SECURITY.md: {line}"))
+}
+
+/// The files of all scenarios that are attacks.
+fn files_of_attacks() -> Vec<String> {
+    let parts = fs::read_dir(root().join(ATTACKS)).unwrap();
+    let parts = parts.map(|file| format!("{ATTACKS}/{}", file.unwrap().file_name().into_string().unwrap()));
+    SCENARIOS_OF_ATTACKS.into_iter().map(str::to_owned).chain(parts).collect()
 }
 
 /// The names of all functions in a file, or in the Rust files of a folder.
@@ -53,9 +52,9 @@ fn every_test_in_the_table_of_attacks_exists() {
     let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let (table, scenarios) = (table(), read("tests/scenarios/main.rs"));
     assert!(table.len() >= 60, "only {} lines", table.len());
-    let missing = table.iter().filter(|(path, test)| {
-        let found = known.entry(path.clone()).or_insert_with(|| functions(&root().join(path)));
-        let runs = !path.starts_with("tests/scenarios/") || scenarios.contains(test.as_str());
+    let missing = table.iter().filter(|Attack { place, test, .. }| {
+        let found = known.entry(place.clone()).or_insert_with(|| functions(&root().join(place)));
+        let runs = !place.starts_with("tests/scenarios/") || scenarios.contains(test.as_str());
         !(runs && found.contains(test))
     });
     let missing: Vec<_> = missing.collect();
@@ -64,21 +63,21 @@ fn every_test_in_the_table_of_attacks_exists() {
 
 #[test]
 fn every_scenario_of_an_attack_is_in_the_table() {
-    let named: BTreeSet<(String, String)> = table().into_iter().collect();
+    let named: BTreeSet<(String, String)> = table().into_iter().map(|attack| (attack.place, attack.test)).collect();
     let scenario = Regex::new(r"pub async fn ([a-z0-9_]+)\(world: Arc<World>\)").unwrap();
-    for path in SCENARIOS_OF_ATTACKS {
-        let text = read(path);
-        let mut found = scenario.captures_iter(&text).map(|found| found[1].to_owned()).peekable();
-        assert!(found.peek().is_some(), "{path} has no scenarios");
-        for name in found {
-            assert!(named.contains(&(path.to_owned(), name.clone())), "docs/SECURITY.md does not name {name} of {path}");
+    let mut found = 0;
+    for path in files_of_attacks() {
+        for name in scenario.captures_iter(&read(&path)).map(|found| found[1].to_owned()) {
+            found += 1;
+            assert!(named.contains(&(path.clone(), name.clone())), "docs/SECURITY.md does not name {name} of {path}");
         }
     }
+    assert!(found >= 12, "only {found} scenarios of attacks");
 }
 
 #[test]
 fn no_test_is_named_twice() {
     let table = table();
-    let named: BTreeSet<_> = table.iter().collect();
+    let named: BTreeSet<_> = table.iter().map(|attack| (&attack.place, &attack.test)).collect();
     assert_eq!(named.len(), table.len());
 }

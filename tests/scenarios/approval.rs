@@ -19,7 +19,7 @@ use crate::policies::apply_policy;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Creates a one-time token of milan.
-async fn token(milan: &Cluster) -> Result<String> {
+pub async fn token(milan: &Cluster) -> Result<String> {
     let created: Value = serde_json::from_str(&milan.liqoctl(&["token", "create", "-o", "json"]).await?)?;
     Ok(created["token"].as_str().context("no token printed")?.to_owned())
 }
@@ -37,7 +37,7 @@ async fn ask(world: &World, token: &str) -> Result<()> {
 }
 
 /// Waits until `liqoctl status` prints a line with all of these words.
-async fn shows(cluster: &Cluster, words: &[&str]) -> Result<()> {
+pub async fn shows(cluster: &Cluster, words: &[&str]) -> Result<()> {
     eventually(&format!("the status of {} shows {words:?}", cluster.name), TIMEOUT, || async {
         let status = cluster.liqoctl(&["status"]).await?;
         let is_shown = status.lines().any(|line| words.iter().all(|word| line.contains(word)));
@@ -48,7 +48,7 @@ async fn shows(cluster: &Cluster, words: &[&str]) -> Result<()> {
 }
 
 /// The `ForeignCluster` of a peer.
-async fn record(cluster: &Cluster, id: &str) -> Result<Option<Value>> {
+pub async fn record(cluster: &Cluster, id: &str) -> Result<Option<Value>> {
     Ok(cluster.items(&["foreignclusters"]).await?.into_iter().find(|peer| peer["spec"]["clusterID"] == id))
 }
 

@@ -1,6 +1,17 @@
-//! What a hostile consumer sends with its own credential, so that the manager or the API server of its provider runs out of memory.
+//! Attacks on real clusters, with real credentials.
+//!
+//! This file: what a hostile consumer sends so that the manager or the API server of its provider runs out of memory, and a stolen identity of a
+//! manager. The other files: attacks at full speed beside honest peers, requests with stolen tokens, and a consumer that is refused.
 
-use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
+mod flood;
+mod honest;
+mod hostile_consumer;
+mod hostile_provider;
+mod refused_consumer;
+mod stolen_tokens;
+mod strangers;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -13,7 +24,15 @@ use liqo_api::{CONTROLLER_MANAGER, ShadowPod, consumer_service_account, tenant_n
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Map, Value, json};
 
-use crate::isolation::token;
+use crate::{approval::record, isolation::token};
+
+pub use self::{
+    hostile_consumer::an_honest_consumer_keeps_its_pace_beside_a_hostile_one,
+    hostile_provider::an_honest_provider_is_used_undisturbed_beside_a_hostile_one,
+    refused_consumer::a_refused_consumer_is_out_within_seconds,
+    stolen_tokens::{what_a_consumers_token_must_not_do, what_the_tokens_of_a_manager_and_of_a_node_must_not_do},
+    strangers::nobody_keeps_an_honest_consumer_from_renewing,
+};
 
 /// The limit of the manager's container is 512 MiB.
 const MAX_MANAGER_MEMORY_KIB: u64 = 384 * 1024;
@@ -100,18 +119,20 @@ fn with_resources(number: usize) -> Value {
     json!({ "metadata": { "name": "attack" }, "spec": { "containers": [{ "name": "c", "image": "i", "resources": { "limits": limits } }] } })
 }
 
-/// The manager's processes at milan, with the peak of the memory of each in KiB.
-fn managers(world: &World) -> Result<BTreeMap<i32, u64>> {
-    let processes = world.machinery(&world.milan)?.processes();
-    let of_manager = processes.into_iter().filter(|process| process.program == liqo_api::CONTROLLER_MANAGER);
-    let peak = |pid: i32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        line.trim().strip_suffix(" kB")?.parse().ok()
-    };
-    let managers: BTreeMap<i32, u64> = of_manager.filter_map(|process| Some((process.pid, peak(process.pid)?))).collect();
-    ensure!(!managers.is_empty(), "the manager of milan does not run");
-    Ok(managers)
+/// Waits until nothing of a consumer is left at its provider but the `ForeignCluster`.
+async fn nothing_is_left(provider: &Cluster, id: &str, within: Duration) -> Result<()> {
+    eventually(&format!("nothing of {id} is left at {}", provider.name), within, || async {
+        let left = provider.kubectl(&["get", "namespaces,serviceaccounts,roles,rolebindings", "-A", "-o", "yaml"]).await?;
+        Ok((!left.contains(id)).then_some(()))
+    })
+    .await
+}
+
+/// Deletes the `ForeignCluster` of a consumer that was refused.
+async fn forget(provider: &Cluster, id: &str) -> Result<()> {
+    let Some(known) = record(provider, id).await? else { return Ok(()) };
+    let name = known["metadata"]["name"].as_str().context("a peer without a name")?;
+    provider.kubectl(&["delete", "foreigncluster", name]).await.map(drop)
 }
 
 /// What the schemas and the policy refuse.
@@ -213,16 +234,16 @@ pub async fn a_consumer_cannot_exhaust_the_memory_of_its_provider(world: Arc<Wor
     rome.stop_manager().await?;
     let cluster = milan.with_token(&token(&world, rome).await?, &world.scratch("attacker.kubeconfig")).await?;
     let attacker = Attacker { cluster, tenant };
-    let before = managers(&world)?;
+    let before = world.managers(milan)?;
 
     few_requests_are_handled_at_a_time(&attacker, milan).await?;
     only_its_own_token_is_renewed(&attacker, &consumer_service_account(&id), milan).await?;
     the_api_server_refuses(&attacker).await?;
     the_manager_refuses(&attacker, milan).await?;
 
-    let after = managers(&world)?;
+    let after = world.managers(milan)?;
     ensure!(before.keys().eq(after.keys()), "the manager was restarted: {before:?}, {after:?}");
-    ensure!(after.values().all(|peak| *peak < MAX_MANAGER_MEMORY_KIB), "the manager took (KiB): {before:?}, {after:?}");
+    ensure!(after.values().all(|memory| memory.peak < MAX_MANAGER_MEMORY_KIB), "the manager took (KiB): {before:?}, {after:?}");
     eprintln!("peak memory of milan's manager in KiB: {before:?} before, {after:?} after the attacks");
     milan.kubectl(&["-n", &attacker.tenant, "delete", "shadowpods", "-l", LABEL, "--wait=false"]).await?;
     rome.start_manager().await?;

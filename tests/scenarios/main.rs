@@ -7,7 +7,8 @@
 //!   with_turin   run meanwhile, one after another: they change turin, and its peering with milan
 //!   alone        run then, one after another: they stop managers, cut clusters off, change offers, or count all writes
 //! ```
-//! `cargo test -p liqo-tests -- jobs` runs the scenarios whose names contain `jobs`, and starts only the clusters that they need.
+//! `cargo test -p liqo-tests -- jobs` runs the scenarios whose names contain `jobs`, and starts only the clusters that they need. `-- attack` runs
+//! all scenarios that docs/SECURITY.md names, and prints the table there with their outcomes.
 //! `LIQO_TEST_KEEP=1` leaves the clusters up.
 
 mod api_access;
@@ -58,10 +59,10 @@ use crate::runner::{Scenario, Set};
 /// The scenarios of a module, each under the name of its function.
 macro_rules! scenarios {
     ($($module:ident: $($name:ident),+ $(,)?);+ $(;)?) => {
-        vec![$($(Scenario {
-            name: concat!(stringify!($module), "::", stringify!($name)),
-            run: |world| Box::pin($module::$name(world)),
-        }),+),+]
+        vec![$($(Scenario::new(
+            concat!(stringify!($module), "::", stringify!($name)),
+            |world| Box::pin($module::$name(world)),
+        )),+),+]
     };
 }
 
@@ -92,7 +93,9 @@ fn pods_and_policies() -> Set {
             install:
                 a_manager_has_no_more_rights_than_it_needs;
             attacks:
-                a_stolen_manager_touches_neither_pods_of_the_system_nor_certificates_of_others;
+                a_stolen_manager_touches_neither_pods_of_the_system_nor_certificates_of_others,
+                what_a_consumers_token_must_not_do,
+                what_the_tokens_of_a_manager_and_of_a_node_must_not_do;
             // Their unknown clusters have their own keys, and the one that is accepted requests no resources.
             peering:
                 a_wrong_token_is_refused,
@@ -107,6 +110,8 @@ fn pods_and_policies() -> Set {
             // Its policies apply only to turin and milan.
             network_only:
                 a_peering_for_only_the_network_can_add_and_remove_resources;
+            attacks:
+                a_refused_consumer_is_out_within_seconds;
         },
         alone: scenarios! {
             settled:
@@ -133,9 +138,10 @@ fn pods_and_policies() -> Set {
                 a_namespace_has_its_own_name_at_a_provider_whose_policy_allows_that;
             hostile_pods:
                 images_annotations_and_raw_sockets_follow_the_policy;
-            // They stop managers.
+            // They stop managers, or keep the auth endpoint busy.
             attacks:
-                a_consumer_cannot_exhaust_the_memory_of_its_provider;
+                a_consumer_cannot_exhaust_the_memory_of_its_provider,
+                nobody_keeps_an_honest_consumer_from_renewing;
             pods:
                 a_command_and_a_log_that_a_restart_of_the_manager_cuts_do_not_look_complete;
             jobs:
@@ -143,10 +149,22 @@ fn pods_and_policies() -> Set {
                 a_job_whose_remote_pod_was_removed_while_managers_were_down_does_not_run_twice;
         }
         .into_iter()
+        .chain(attacks_at_full_speed())
         .chain(network_and_nodes())
         .chain(doctor_and_the_end())
         .collect(),
     }
+}
+
+/// Their figures mean something only if nothing else runs, and they would make other scenarios late. They stop turin's manager, and peer turin
+/// with milan or rome with turin.
+fn attacks_at_full_speed() -> Vec<Scenario> {
+    let all = scenarios! {
+        attacks:
+            an_honest_consumer_keeps_its_pace_beside_a_hostile_one,
+            an_honest_provider_is_used_undisturbed_beside_a_hostile_one;
+    };
+    all.into_iter().map(Scenario::with_whole_machine).collect()
 }
 
 /// What users do with remote pods.

@@ -9,7 +9,10 @@ use std::{
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, future::BoxFuture, stream};
 use libtest_mimic::{Arguments, Trial};
-use liqo_tests::{Baseline, Built, Clusters, World};
+use liqo_tests::{
+    Baseline, Built, Clusters, World,
+    attacks::{self, Attack},
+};
 use tokio::{
     runtime::Runtime,
     sync::{Mutex, OnceCell, Semaphore, mpsc, oneshot},
@@ -17,14 +20,29 @@ use tokio::{
 
 /// Maximum number of scenarios that run at a time, in all sets together: as many as two cores can handle.
 const MAX_CONCURRENT: usize = 4;
+/// Kind of the scenarios that docs/SECURITY.md names, and the filter that selects all of them.
+const ATTACK: &str = "attack";
 /// Number of the slowest scenarios in the list at the end.
 const SLOWEST: usize = 20;
 /// Maximum length of the message of a failed scenario in the list at the end, in characters.
 const MAX_MESSAGE_LEN: usize = 4000;
 
 pub struct Scenario {
-    pub name: &'static str,
-    pub run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>,
+    name: &'static str,
+    run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>,
+    /// How many of the [`MAX_CONCURRENT`] permits it takes.
+    permits: usize,
+}
+
+impl Scenario {
+    pub fn new(name: &'static str, run: fn(Arc<World>) -> BoxFuture<'static, Result<()>>) -> Self {
+        Self { name, run, permits: 1 }
+    }
+
+    /// No other scenario of any set runs meanwhile.
+    pub fn with_whole_machine(self) -> Self {
+        Self { permits: MAX_CONCURRENT, ..self }
+    }
 }
 
 /// Scenarios that share clusters.
@@ -82,6 +100,10 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     // libtest_mimic only reports, one outcome after another. This module decides what runs at the same time.
     arguments.test_threads = Some(1);
     let filters = arguments.filter.take();
+    let attacks = match attacks::table() {
+        Ok(attacks) => attacks,
+        Err(error) => return fail(&anyhow::anyhow!("docs/SECURITY.md: {error}")),
+    };
     let runtime = match Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
@@ -94,16 +116,18 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
         let mut tasks = |scenarios: Vec<Scenario>| {
             let mut tasks = Vec::new();
             for scenario in scenarios {
-                if !is_named(filters.as_deref(), &arguments, scenario.name) {
+                let is_attack = attacks.iter().any(|attack| attack.scenario().as_deref() == Some(scenario.name));
+                if !is_named(filters.as_deref(), &arguments, scenario.name, is_attack) {
                     continue;
                 }
                 let (report, outcome) = oneshot::channel::<Outcome>();
-                trials.push(Trial::test(scenario.name, move || {
+                let trial = Trial::test(scenario.name, move || {
                     outcome
                         .blocking_recv()
                         .unwrap_or_else(|_| Err("the clusters were not started".to_owned()))
                         .map_err(Into::into)
-                }));
+                });
+                trials.push(if is_attack { trial.with_kind(ATTACK) } else { trial });
                 if !arguments.list && !arguments.ignored {
                     tasks.push(Task { scenario, report });
                 }
@@ -128,14 +152,16 @@ pub fn run(sets: Vec<Set>) -> ExitCode {
     while let Ok(ended) = all_ended.try_recv() {
         scenarios.push(ended);
     }
+    show_attacks(&attacks, &scenarios);
     show_slowest(&mut scenarios, begun.elapsed());
     show_failed(&scenarios);
     conclusion.exit_code()
 }
 
-/// Whether the command line names the scenario: by one of the filters, which commas separate, and by no `--skip`.
-fn is_named(filters: Option<&str>, arguments: &Arguments, name: &str) -> bool {
-    let fits = |filter: &str| if arguments.exact { name == filter } else { name.contains(filter) };
+/// Whether the command line names the scenario: by one of the filters, which commas separate, and by no `--skip`. [`ATTACK`] names all attacks.
+fn is_named(filters: Option<&str>, arguments: &Arguments, name: &str, is_attack: bool) -> bool {
+    let fits =
+        |filter: &str| (is_attack && filter == ATTACK) || if arguments.exact { name == filter } else { name.contains(filter) };
     filters.is_none_or(|filters| filters.split(',').any(fits)) && !arguments.skip.iter().any(|filter| fits(filter))
 }
 
@@ -178,7 +204,7 @@ async fn run_some(at_once: usize, world: &Arc<World>, tasks: Vec<Task>, shared: 
 /// Runs a scenario and sends its outcome. Returns whether it succeeded.
 async fn run_one(world: &Arc<World>, Task { scenario, report }: Task, shared: &Shared) -> bool {
     // The semaphore is never closed, so there is no error.
-    let _permit = shared.permits.acquire().await;
+    let _permits = shared.permits.acquire_many(u32::try_from(scenario.permits).unwrap_or(u32::MAX)).await;
     let (name, begun) = (scenario.name, Instant::now());
     let outcome = match tokio::spawn((scenario.run)(world.clone())).await {
         Ok(outcome) => outcome.map_err(|error| format!("{error:#}")),
@@ -210,6 +236,22 @@ fn show_slowest(all: &mut [Ended], total: Duration) {
         println!("{:6} s  {name}", took.as_secs());
     }
     println!("{} scenarios, {} s with the clusters", all.len(), total.as_secs());
+}
+
+/// The table of docs/SECURITY.md with the outcomes of its scenarios, if this run had some of them.
+fn show_attacks(attacks: &[Attack], ended: &[Ended]) {
+    let outcome_of = |attack: &Attack| {
+        let name = attack.scenario()?;
+        ended.iter().find(|ended| ended.name == name).map(|ended| if ended.error.is_none() { "withstood" } else { "FAILED" })
+    };
+    if !attacks.iter().any(|attack| outcome_of(attack).is_some()) {
+        return;
+    }
+    println!("attacks (docs/SECURITY.md):");
+    for attack in attacks {
+        let outcome = outcome_of(attack).unwrap_or(if attack.scenario().is_some() { "not run" } else { "unit test" });
+        println!("{outcome:>9}  {attack}");
+    }
 }
 
 /// Repeats what failed, after the logs of the clusters: a long output is often read from its end.

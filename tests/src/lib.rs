@@ -10,10 +10,12 @@
 //! All scenarios of a set share its clusters. Each has its own namespace and leaves the peerings as it found them. [`Baseline`] cleans up
 //! after scenarios that failed.
 
+pub mod attacks;
 mod baseline;
 mod cluster;
 pub mod compare;
 mod get;
+pub mod load;
 mod wait;
 mod world;
 
