@@ -1,19 +1,22 @@
-//! What a hostile consumer sends with its own credential, so that the manager or the API server of its provider runs out of memory.
+//! What a hostile consumer sends with its own credential, so that the manager or the API server of its provider runs out of memory; and
+//! what stolen identities of Liqo's own programs do.
 
 use std::{collections::BTreeMap, fs, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
+    ResourceExt as _,
     api::{ListParams, PostParams},
     client::Body,
     core::Request,
 };
-use liqo_api::{CONTROLLER_MANAGER, ShadowPod, consumer_service_account, tenant_namespace};
+use liqo_api::{CONTROLLER_MANAGER, FABRIC_NAMESPACE, ShadowPod, TunnelEndpoint, consumer_service_account, tenant_namespace};
 use liqo_tests::{Cluster, World, eventually};
 use serde_json::{Map, Value, json};
 
-use crate::isolation::token;
+use crate::{isolation::token, network::connected};
 
 /// The limit of the manager's container is 512 MiB.
 const MAX_MANAGER_MEMORY_KIB: u64 = 384 * 1024;
@@ -269,5 +272,46 @@ pub async fn a_stolen_manager_touches_neither_pods_of_the_system_nor_certificate
     for namespace in [system, other] {
         rome.delete_namespace(namespace).await?;
     }
+    Ok(())
+}
+
+pub async fn a_stolen_token_of_a_node_changes_no_report_of_another_gateway(world: Arc<World>) -> Result<()> {
+    let (rome, milan) = (&world.rome, &world.milan);
+    connected(rome, milan).await?;
+    let pods = rome.api::<Pod>(FABRIC_NAMESPACE).list(&ListParams::default()).await?.items;
+    let pod = pods.first().context("a pod of the fabric")?;
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).context("its node")?;
+    let bound = format!("--bound-object-name={}", pod.name_any());
+    let token =
+        rome.kubectl(&["-n", FABRIC_NAMESPACE, "create", "token", "liqo-fabric", "--bound-object-kind=Pod", &bound]).await?;
+    let thief = rome.with_token(token.trim(), &world.scratch("node.kubeconfig")).await?;
+    let id = milan.cluster_id().await?;
+    let write = async |status: Value| {
+        let patch = json!({ "status": status }).to_string();
+        let to = ["-n", "liqo", "patch", "tunnelendpoint", &id, "--subresource=status", "--type=merge", "--dry-run=server", "-p"];
+        thief.try_kubectl(&[&to[..], &[patch.as_str()]].concat()).await
+    };
+    let report = |node: &str, is_connected: bool| {
+        if is_connected {
+            json!({ "gateways": [{ "node": node, "connected": true, "transport": "UDP" }], "transport": "UDP" })
+        } else {
+            json!({ "gateways": [{ "node": node, "connected": false }], "transport": null })
+        }
+    };
+    let forged = write(report("elsewhere", true)).await?;
+    ensure!(forged.stderr.contains("no reports of other gateways"), "it forges the report of another gateway: {forged:?}");
+    let mut lie = report(node, false);
+    lie["transport"] = json!("UDP");
+    let lied = write(lie).await?;
+    ensure!(lied.stderr.contains("is that of its gateways"), "it says what no gateway reports: {lied:?}");
+    let endpoint = rome.api::<TunnelEndpoint>("liqo").get(&id).await?;
+    let mut conditions = json!(endpoint.status.context("a status")?.conditions);
+    conditions[0]["message"] = json!("forged");
+    let mut silent = report(node, false);
+    silent["conditions"] = conditions;
+    let lied = write(silent).await?;
+    ensure!(lied.stderr.contains("if one of its gateways is"), "it says that a silent tunnel is connected: {lied:?}");
+    let own = write(report(node, true)).await?;
+    ensure!(own.success, "it cannot write its own report: {own:?}");
     Ok(())
 }

@@ -90,7 +90,8 @@ fn pods_and_policies() -> Set {
             install:
                 a_manager_has_no_more_rights_than_it_needs;
             attacks:
-                a_stolen_manager_touches_neither_pods_of_the_system_nor_certificates_of_others;
+                a_stolen_manager_touches_neither_pods_of_the_system_nor_certificates_of_others,
+                a_stolen_token_of_a_node_changes_no_report_of_another_gateway;
             // Their unknown clusters have their own keys, and the one that is accepted requests no resources.
             peering:
                 a_wrong_token_is_refused,
