@@ -63,11 +63,13 @@ impl Call {
         message.map(|message| Packet::from(WgKind::Data(message)).to_vec()).unwrap_or_default()
     }
 
-    /// Sends a message with faults to the session, many times. It takes nothing out of them but what was sent.
+    /// Sends a message with faults to the session, many times. It takes nothing out of them but what was sent. Three bytes after the kind
+    /// are reserved, and nobody reads them.
     fn attack(&self, message: &[u8]) {
         run(&mutated(Just(message.to_vec())), |datagram| {
             let carried = self.receive(&datagram);
-            prop_assert!(carried.is_none() || datagram == message, "{:?} carries {:?}", datagram, carried);
+            let is_same = || datagram.get(4..) == message.get(4..) && datagram[0] == message[0];
+            prop_assert!(carried.is_none() || is_same(), "{:?} carries {:?}", datagram, carried);
             Ok(())
         });
     }
