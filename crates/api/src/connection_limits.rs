@@ -11,6 +11,7 @@ use std::{
 /// Maximum numbers of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
+    /// All connections.
     pub connections: usize,
     /// A new connection ends the oldest unproven one.
     pub unproven: usize,
@@ -33,12 +34,18 @@ pub enum Admission<T> {
     /// It stays, under this number.
     Open(u64),
     /// A limit was reached: it stays, and the other one has to end.
-    Instead { number: u64, ended: T },
+    Instead {
+        /// Its number.
+        number: u64,
+        /// The oldest unproven one.
+        ended: T,
+    },
     /// A limit was reached, and all that could make room are proven.
     Refused,
 }
 
 impl<T> OpenConnections<T> {
+    /// No connection yet.
     pub fn new(limits: ConnectionLimits) -> Self {
         Self { limits, all: BTreeMap::new(), next: 0 }
     }
@@ -66,10 +73,12 @@ impl<T> OpenConnections<T> {
         }
     }
 
+    /// Removes a connection that ended, if it is still here.
     pub fn remove(&mut self, number: u64) -> Option<T> {
         self.all.remove(&number).map(|(_, connection)| connection)
     }
 
+    /// The connection with this number.
     pub fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         self.all.get_mut(&number).map(|(_, connection)| connection)
     }
